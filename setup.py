@@ -1,0 +1,37 @@
+"""The distribution: packages, dependencies and extras. Tool settings are in pyproject.toml."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+README = Path(__file__).parent / "README.md"
+PACKAGES = ("recurrence", "fairseq_plugin", "timm_plugin")
+
+# fairseq's own release does not import on Python 3.11 or later; fairseq-fixed is its main branch made to import there.
+FAIRSEQ = [
+    "fairseq-fixed>=0.12.3.1; python_version >= '3.11'",
+    "fairseq==0.12.2; python_version < '3.11'",
+    "numpy<2; python_version < '3.11'",
+    "sacrebleu>=2",
+    "sacremoses",
+    "sentencepiece>=0.1.99",
+]
+DEMO = ["num2words>=0.5.13", "sacrebleu>=2", "sentencepiece>=0.1.99", "tqdm"]
+DEV = ["pytest>=7", "ruff>=0.5", "safetensors", "setuptools>=64", "wheel"]
+
+setup(
+    name="recurrent-transformers",
+    version="0.1.0",
+    description="Depth-recurrent transformers as plugins for fairseq and timm",
+    long_description=README.read_text(encoding="utf-8") if README.exists() else "",
+    long_description_content_type="text/markdown",
+    packages=find_packages(include=[f"{name}{part}" for name in PACKAGES for part in ("", ".*")]),
+    python_requires=">=3.10",
+    install_requires=["torch>=2.1", "numpy"],
+    extras_require={
+        "fairseq": FAIRSEQ,
+        "timm": ["timm>=1.0", "torchvision"],
+        "demo": DEMO,
+        "dev": DEV,
+    },
+)
