@@ -1,0 +1,38 @@
+"""Repairs of the host: what fairseq no longer does, or does wrong in silence, with the libraries of today.
+
+Each repair is a function of its own, acts only where the defect is present, may be called again without effect, and
+replaces names inside fairseq's own modules alone; torch and numpy stay as they are, ``torch.load`` stays with
+``weights_only=True``, and nothing is written to disk. ``--user-dir`` imports this package before fairseq looks any of
+these names up. The one command that imports it later is fairseq-hydra-train; see ``parallel.refuse_lonely_ranks``.
+"""
+
+from fairseq_plugin.hostfix.checkpoints import allow_broadcast_types, allow_checkpoint_types, explain_refused_checkpoint
+from fairseq_plugin.hostfix.commands import bf16_without_xla, cli_logging, no_xla, validation_task
+from fairseq_plugin.hostfix.data import keep_last_batch, refuse_empty_evaluation, removed_numpy_names
+from fairseq_plugin.hostfix.decoding import diverse_beams, encoder_fast_path, ngram_blocking
+from fairseq_plugin.hostfix.parallel import cpu_data_parallel, refuse_lonely_ranks
+
+REPAIRS = (
+    allow_checkpoint_types,
+    allow_broadcast_types,
+    explain_refused_checkpoint,
+    cpu_data_parallel,
+    refuse_lonely_ranks,
+    removed_numpy_names,
+    keep_last_batch,
+    refuse_empty_evaluation,
+    ngram_blocking,
+    diverse_beams,
+    encoder_fast_path,
+    cli_logging,
+    bf16_without_xla,
+    validation_task,
+)
+
+__all__ = ["REPAIRS", "apply", "no_xla", *(repair.__name__ for repair in REPAIRS)]
+
+
+def apply() -> None:
+    """Make every repair; calling it again changes nothing."""
+    for repair in REPAIRS:
+        repair()

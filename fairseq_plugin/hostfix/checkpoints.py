@@ -1,0 +1,96 @@
+"""Loading checkpoints under torch's safe loader: the types that fairseq's own files hold, and no others."""
+
+import argparse
+import collections
+import pickle
+import re
+import typing
+from collections.abc import Callable
+
+import numpy as np
+import omegaconf
+import torch
+from fairseq import checkpoint_utils
+from fairseq.distributed import utils as distributed_utils
+from omegaconf.base import ContainerMetadata, Metadata
+from omegaconf.nodes import AnyNode
+
+from fairseq_plugin.hostfix.replace import replace
+
+_rebuild_array = np.empty(0).__reduce__()[0]
+
+# The options of an architecture are a Namespace; --eval-bleu leaves its counts as arrays, int64 on one rank and
+# float64 on several. numpy 1 and numpy 2 pickle the rebuild function under different names.
+CHECKPOINT_TYPES = (
+    argparse.Namespace,
+    np.ndarray,
+    np.dtype,
+    np.dtypes.Int64DType,
+    np.dtypes.Float64DType,
+    (_rebuild_array, "numpy.core.multiarray._reconstruct"),
+    (_rebuild_array, "numpy._core.multiarray._reconstruct"),
+)
+
+# What rank 0 sends to the others when it has read a checkpoint for them: the configuration is an omegaconf object by
+# then, and each tensor is replaced by a placeholder.
+BROADCAST_TYPES = (
+    dict,
+    list,
+    int,
+    collections.defaultdict,
+    typing.Any,
+    omegaconf.DictConfig,
+    omegaconf.ListConfig,
+    AnyNode,
+    ContainerMetadata,
+    Metadata,
+    distributed_utils._TensorPlaceholder,
+)
+
+
+def allow_checkpoint_types() -> None:
+    """Let the safe loader read the types that fairseq's own checkpoints hold (``CHECKPOINT_TYPES``)."""
+    torch.serialization.add_safe_globals(list(CHECKPOINT_TYPES))
+
+
+def allow_broadcast_types() -> None:
+    """Let a resume on several ranks receive the checkpoint from rank 0.
+
+    ``BROADCAST_TYPES`` are allowed while such a message is read, not for files.
+    """
+
+    def receive_broadcast_types(broadcast: Callable) -> Callable:
+        def _broadcast_object_slow(*args, **kwargs):
+            with torch.serialization.safe_globals(list(BROADCAST_TYPES)):
+                return broadcast(*args, **kwargs)
+
+        return _broadcast_object_slow
+
+    replace(distributed_utils, "_broadcast_object_slow", receive_broadcast_types)
+
+
+def explain_refused_checkpoint() -> None:
+    """Name the file and the type when the safe loader refuses a checkpoint, in place of torch's advice to trust it."""
+
+    def explain_refusal(load: Callable) -> Callable:
+        def load_or_explain(path, *args, **kwargs):
+            try:
+                return load(path, *args, **kwargs)
+            except pickle.UnpicklingError as error:
+                raise pickle.UnpicklingError(_explanation(path, str(error))) from None
+
+        return load_or_explain
+
+    for name in ("load_checkpoint_to_cpu", "load_ema_from_checkpoint"):
+        replace(checkpoint_utils, name, explain_refusal)
+
+
+def _explanation(path: str, error: str) -> str:
+    refused = re.search(r"GLOBAL (\S+)", error)
+    if refused is None:
+        return f"{path}: not a checkpoint that can be read safely; nothing in it was run. {error.splitlines()[0]}"
+    return (
+        f"{path}: refused, because it refers to {refused[1]}, which fairseq's own checkpoints never hold; nothing in "
+        "it was run. A file from elsewhere can run any code when it is read, so do not load it unless you can tell "
+        "why that name is there."
+    )

@@ -1,0 +1,65 @@
+"""The command lines themselves: their log, and options that fairseq sets wrongly by default."""
+
+import importlib.util
+import logging
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from fairseq import options, utils
+
+from fairseq_plugin.hostfix.replace import replace
+
+
+def cli_logging() -> None:
+    """Give a fairseq command its log back where another library has configured logging before it.
+
+    iopath does so while fairseq is imported: ``fairseq-eval-lm`` then prints no perplexity, and ``preprocess.log``
+    stays empty. Ranks above 0 of a distributed run are quiet on purpose and stay so.
+    """
+    root = logging.getLogger()
+    command = Path(sys.argv[0])
+    is_fairseq = command.name.startswith("fairseq-") or command.parent.name == "fairseq_cli"
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if is_fairseq and not distributed and root.handlers and root.level > logging.INFO:
+        utils.reset_logging()
+
+
+def no_xla(args: Namespace) -> None:
+    """Take back the ``tpu`` that fairseq sets with ``--bf16``, where torch_xla is not installed."""
+    if getattr(args, "bf16", False) and getattr(args, "tpu", False) and importlib.util.find_spec("torch_xla") is None:
+        args.tpu = False
+
+
+def bf16_without_xla() -> None:
+    """Let ``--bf16`` train on the CPU and on CUDA; a ``--tpu`` that was asked for stays."""
+
+    def reset_tpu(parse: Callable) -> Callable:
+        def parse_args_and_arch(parser, input_args=None, *args, **kwargs):
+            parsed = parse(parser, input_args, *args, **kwargs)
+            if "--tpu" not in (sys.argv if input_args is None else input_args):
+                no_xla(parsed[0] if isinstance(parsed, tuple) else parsed)
+            return parsed
+
+        return parse_args_and_arch
+
+    replace(options, "parse_args_and_arch", reset_tpu)
+
+
+def validation_task() -> None:
+    """Let ``fairseq-validate`` run without ``--task``, of which its parser has no default (KeyError: None).
+
+    The options of ``translation`` are accepted then; the task that validates is the checkpoint's, as ever.
+    """
+
+    def default_task(parse: Callable) -> Callable:
+        def parse_args_and_arch(parser, *args, **kwargs):
+            if parser.get_default("task") is None and "--task" in parser.format_usage():
+                parser.set_defaults(task="translation")
+            return parse(parser, *args, **kwargs)
+
+        return parse_args_and_arch
+
+    replace(options, "parse_args_and_arch", default_task)

@@ -1,0 +1,95 @@
+"""Batches and blocks: nothing may be left out of an epoch or of a score without a word."""
+
+import importlib
+import types
+from collections.abc import Callable
+from operator import attrgetter
+
+import numpy as np
+from fairseq.data import data_utils
+from fairseq.tasks.language_modeling import LanguageModelingTask
+
+from fairseq_plugin.hostfix.replace import replace
+
+# The modules of fairseq that call names which numpy has removed, and the name that tells.
+USERS_OF_REMOVED_NAMES = {
+    "fairseq.data.data_utils": "int",  # and percentile(interpolation=)
+    "fairseq.data.language_pair_dataset": "compat.long",
+    "fairseq.data.token_block_dataset": "compat.long",
+    "fairseq.modules.dynamic_crf_layer": "float",
+}
+
+
+class _NumpyWithRemovedNames(types.ModuleType):
+    """numpy, and the few names of its past that fairseq calls."""
+
+    compat = types.SimpleNamespace(long=int)
+    int = int
+    float = float
+
+    def __getattr__(self, name: str):
+        return getattr(np, name)
+
+    @staticmethod
+    def percentile(a, q, *args, interpolation: str = "linear", **kwargs):
+        return np.percentile(a, q, *args, **{"method": interpolation, **kwargs})
+
+
+def removed_numpy_names() -> None:
+    """Give fairseq's modules the names that numpy removed (``--num-batch-buckets``, ``--sample-break-mode eos``)."""
+    for module_name, removed in USERS_OF_REMOVED_NAMES.items():
+        module = importlib.import_module(module_name)
+        try:
+            attrgetter(removed)(module.np)
+        except AttributeError:
+            module.np = _NumpyWithRemovedNames("numpy")
+
+
+def keep_last_batch() -> None:
+    """Keep the last batch, which fairseq's main branch drops when it is no multiple of 8.
+
+    Sentences are sorted by length, so the longest would be missing from every score and from every epoch. Training
+    keeps its short batch as well, as fairseq 0.12.2 does.
+    """
+
+    def append_the_rest(batch_by_size: Callable) -> Callable:
+        def batch_all_by_size(indices, *args, fixed_shapes=None, **kwargs):
+            if not isinstance(indices, np.ndarray):
+                indices = np.fromiter(indices, dtype=np.int64, count=-1)
+            if fixed_shapes is not None:  # only whole shapes are asked for
+                return batch_by_size(indices, *args, fixed_shapes=fixed_shapes, **kwargs)
+            if len(indices) == 0:
+                return []
+            batches = batch_by_size(indices, *args, **kwargs)
+            rest = indices[sum(map(len, batches)) :]  # batches are consecutive slices
+            return [*batches, rest] if len(rest) else batches
+
+        return batch_all_by_size
+
+    if sum(map(len, _nine_in_batches())) != 9:
+        replace(data_utils, "batch_by_size", append_the_rest)
+
+
+def _nine_in_batches() -> list[np.ndarray]:
+    sizes = np.ones(9, dtype=np.int64)
+    return data_utils.batch_by_size(
+        np.arange(9), sizes.__getitem__, num_tokens_vec=sizes, max_sentences=8, required_batch_size_multiple=8
+    )
+
+
+def refuse_empty_evaluation() -> None:
+    """Refuse to report "Perplexity: 1.00" where ``fairseq-eval-lm`` has skipped every block as too long."""
+
+    def refuse_no_blocks(dataloader: Callable) -> Callable:
+        def eval_lm_dataloader(self, dataset, *args, max_positions=None, **kwargs):
+            batches = dataloader(self, dataset, *args, max_positions=max_positions, **kwargs)
+            if len(batches) == 0:
+                raise ValueError(
+                    f"--tokens-per-sample {self.args.tokens_per_sample}: all {len(dataset)} blocks of the text are "
+                    f"longer than the model's {max_positions} positions; give the value that it was trained with"
+                )
+            return batches
+
+        return eval_lm_dataloader
+
+    replace(LanguageModelingTask, "eval_lm_dataloader", refuse_no_blocks)

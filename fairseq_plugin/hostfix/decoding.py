@@ -1,0 +1,95 @@
+"""Search: n-gram blocking and diverse beams that work, and an encoder that does not take a vanished shortcut."""
+
+from collections.abc import Callable
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.modules import transformer_layer
+from fairseq.ngram_repeat_block import NGramRepeatBlock
+from fairseq.search import DiverseBeamSearch
+from torch import Tensor
+
+from fairseq_plugin.hostfix.replace import replace
+
+
+def ngram_blocking() -> None:
+    """Make ``--no-repeat-ngram-size`` block: without its CUDA extension fairseq compares the padding after the text.
+
+    Sizes from 1 on work; the end-of-sentence symbol that opens a hypothesis is not a word that could be repeated.
+    """
+    lprobs = torch.zeros(1, 8)
+    hypothesis = torch.tensor([[2, 5, 6, 5, 1, 1]])  # "5 6 5" and then padding: 6 must be banned
+    block = NGramRepeatBlock(2, use_extension=False)
+    block._no_repeat_ngram(hypothesis, lprobs, bsz=1, beam_size=1, step=3)
+    if torch.isfinite(lprobs[0, 6]):
+        NGramRepeatBlock._no_repeat_ngram = _no_repeat_ngram
+
+
+def _no_repeat_ngram(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
+    """Set to -inf, in place, every next token that would complete an n-gram which the hypothesis already holds.
+
+    Args:
+        tokens: (B x beam, at least ``step + 1``) symbols so far, the opening one included, then padding.
+        lprobs: (B x beam, symbols) log-probabilities of the next token.
+        bsz: B.
+        beam_size: hypotheses a sentence.
+        step: number of symbols so far, the opening one not counted.
+    """
+    n = self.no_repeat_ngram_size
+    prefix = tokens[:, 1 if n == 1 else 0 : step + 1]
+    if prefix.size(1) >= n:
+        ngrams = prefix.unfold(1, n, 1)  # (rows, n-grams, n)
+        last_words = prefix[:, prefix.size(1) - n + 1 :]
+        repeats = (ngrams[:, :, :-1] == last_words.unsqueeze(1)).all(-1)
+        banned = torch.zeros_like(lprobs).scatter_add_(1, ngrams[:, :, -1], repeats.to(lprobs))
+        lprobs.masked_fill_(banned > 0, float("-inf"))
+    return lprobs
+
+
+def diverse_beams() -> None:
+    """Make ``--diverse-beam-groups`` work: fairseq indexes a batch by the numbers of its sentences in the corpus."""
+
+    def number_within_batch(step: Callable) -> Callable:
+        def step_within_batch(self, step_number, lprobs, scores, prev_output_tokens=None, original_batch_idxs=None):
+            if original_batch_idxs is not None:
+                if step_number == 0:
+                    self.sentences_of_batch = original_batch_idxs
+                same = original_batch_idxs.unsqueeze(1) == self.sentences_of_batch
+                original_batch_idxs = same.int().argmax(1)
+            return step(self, step_number, lprobs, scores, prev_output_tokens, original_batch_idxs)
+
+        return step_within_batch
+
+    if not _diverse_beams_work():
+        replace(DiverseBeamSearch, "step", number_within_batch)
+
+
+def _diverse_beams_work() -> bool:
+    search = DiverseBeamSearch(Dictionary(), num_groups=2, diversity_strength=0.5)
+    sentences = torch.tensor([7, 8])
+    lprobs, scores = torch.zeros(2, 2, search.vocab_size), torch.zeros(2, 2, 1)
+    try:
+        for step in range(2):
+            search.step(step, lprobs, scores, None, sentences)
+    except IndexError:
+        return False
+    return True
+
+
+def encoder_fast_path() -> None:
+    """Keep fairseq 0.12.2's encoder off a private operator of torch 1.12 that takes other arguments since.
+
+    Every torch that this package runs with has the later operator ("Mask Type should be defined"); fairseq's main
+    branch no longer calls it.
+    """
+
+    def report_as_unusable(initialise: Callable) -> Callable:
+        def __init__(self, *args, **kwargs):
+            initialise(self, *args, **kwargs)
+            self.can_use_fastpath = False
+
+        return __init__
+
+    layer = transformer_layer.TransformerEncoderLayerBase
+    if "_transformer_encoder_layer_fwd" in layer.forward.__code__.co_names:
+        replace(layer, "__init__", report_as_unusable)

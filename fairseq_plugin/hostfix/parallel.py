@@ -1,0 +1,125 @@
+"""Data parallel runs on machines without a GPU, and no run that trains nothing or trains twice."""
+
+import os
+import socket
+from collections.abc import Callable
+
+import torch
+from fairseq.distributed import utils as distributed_utils
+from fairseq.models import distributed_fairseq_model
+from fairseq.trainer import Trainer
+from omegaconf import DictConfig
+
+from fairseq_plugin.hostfix.replace import replace
+
+LAUNCHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
+
+
+def launched_processes() -> int:
+    """Number of processes that torchrun, or a launcher that sets the same variables, has started; 1 without one."""
+    launched = all(name in os.environ for name in LAUNCHER_VARIABLES)
+    return int(os.environ["WORLD_SIZE"]) if launched else 1
+
+
+def cpu_data_parallel() -> None:
+    """Run several ranks on the CPU over gloo, under torchrun or started by ``--distributed-world-size``.
+
+    fairseq counts CUDA devices where it should count ranks: without any, it divides by zero, starts no process at
+    all and ends with success, or hands a device number to DistributedDataParallel.
+
+    Differs from fairseq's own rule: torchrun's world size is taken without ``--distributed-world-size`` too. fairseq
+    ignores it then and trains once per process, each overwriting the other's files.
+    """
+
+    def count_ranks(call_main: Callable) -> Callable:
+        def call_main_on_any_device(cfg, main, **kwargs):
+            distributed = cfg.distributed_training
+            if launched_processes() > 1 and distributed.distributed_init_method is None:
+                distributed.distributed_world_size = launched_processes()
+            if _on_cpu(cfg) and not distributed.pipeline_model_parallel:
+                _prepare_cpu(distributed)
+                if distributed.distributed_init_method is not None and not distributed.distributed_no_spawn:
+                    return _spawn(cfg, main, kwargs)
+            return call_main(cfg, main, **kwargs)
+
+        return call_main_on_any_device
+
+    def drop_device_ids(data_parallel: Callable) -> Callable:
+        def DistributedDataParallel(module, device_ids=None, output_device=None, **kwargs):
+            if next(module.parameters()).device.type == "cpu":
+                device_ids = output_device = None
+            return data_parallel(module, device_ids=device_ids, output_device=output_device, **kwargs)
+
+        return DistributedDataParallel
+
+    replace(distributed_utils, "call_main", count_ranks)
+    replace(distributed_fairseq_model, "DistributedDataParallel", drop_device_ids)
+
+
+def refuse_lonely_ranks() -> None:
+    """Stop a training that torchrun has started several times over while each process takes itself for the only one.
+
+    The last resort for ways of starting that this package sees too late to mend (fairseq-hydra-train).
+    """
+
+    def refuse_alone(initialise: Callable) -> Callable:
+        def __init__(self, cfg, *args, **kwargs):
+            world_size = cfg.distributed_training.distributed_world_size
+            if launched_processes() > 1 and world_size == 1:
+                raise ValueError(
+                    f"distributed_world_size={world_size}: {launched_processes()} processes were launched, and each "
+                    "would train alone and overwrite the others' files; pass "
+                    f"distributed_training.distributed_world_size={launched_processes()}"
+                )
+            initialise(self, cfg, *args, **kwargs)
+
+        return __init__
+
+    replace(Trainer, "__init__", refuse_alone)
+
+
+def _on_cpu(cfg: DictConfig) -> bool:
+    return not cfg.common.tpu and (cfg.common.cpu or not torch.cuda.is_available())
+
+
+def _prepare_cpu(distributed: DictConfig) -> None:
+    """Fill in where the ranks meet. Raises ValueError for a world size below 1."""
+    if distributed.distributed_world_size < 1:
+        raise ValueError(f"--distributed-world-size {distributed.distributed_world_size}: must be >= 1")
+    if distributed.distributed_backend == "nccl":
+        distributed.distributed_backend = "gloo"
+    if launched_processes() > 1:
+        distributed.distributed_init_method = "env://"
+        distributed.distributed_world_size = int(os.environ["WORLD_SIZE"])
+        distributed.distributed_rank = int(os.environ["RANK"])
+        distributed.device_id = 0
+        distributed.distributed_no_spawn = True
+    elif distributed.distributed_world_size > 1 and distributed.distributed_init_method is None:
+        port = distributed.distributed_port if distributed.distributed_port > 0 else _free_port()
+        distributed.distributed_init_method = f"tcp://localhost:{port}"
+
+
+def _spawn(cfg: DictConfig, main: Callable, kwargs: dict) -> None:
+    """Start every rank on this machine and wait for them.
+
+    Raises:
+        ValueError: if the rank is not 0, so that ranks on other machines seem to be meant.
+    """
+    distributed = cfg.distributed_training
+    if distributed.distributed_rank:
+        raise ValueError(
+            f"--distributed-rank {distributed.distributed_rank}: on a CPU all ranks are started from rank 0, on this "
+            "machine; to start each of them yourself, use torchrun or pass --distributed-no-spawn to every one"
+        )
+    distributed.distributed_rank = None  # each process gets its own
+    torch.multiprocessing.spawn(
+        distributed_utils.distributed_main,
+        args=(main, cfg, {**kwargs, "start_rank": 0}),
+        nprocs=distributed.distributed_world_size,
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
