@@ -1,0 +1,75 @@
+# Shared by every recipe; source it. Settings, all from the environment:
+#   SCALE    size and budget, each recipe says which (default: the recipe's own)
+#   SEED     random seed of the run (default 1)
+#   OUT      where everything is written (default: out/ beside recipes/)
+#   DRY_RUN  1 prints the commands instead of running them
+#   THREADS  processor threads of the training (default: all cores)
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+TOOLS=$ROOT/recipes/tools
+OUT=${OUT:-$ROOT/out}
+SEED=${SEED:-1}
+DRY_RUN=${DRY_RUN:-0}
+export OMP_NUM_THREADS=${THREADS:-${OMP_NUM_THREADS:-$(nproc 2>/dev/null || echo 2)}}
+export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
+
+log() { printf '== %s\n' "$*" >&2; }
+
+fail() {
+    printf 'error: %s\n' "$*" >&2
+    exit 1
+}
+
+# The command as one line that a shell reads back as it was.
+quoted() { printf '%q ' "$@" | sed 's/ $//'; }
+
+# Run a command, or print it when DRY_RUN=1.
+run() {
+    if [ "$DRY_RUN" = 1 ]; then
+        quoted "$@"
+        echo
+    else
+        "$@"
+    fi
+}
+
+# As run, with the standard output also appended to a file; the progress bar goes to the terminal by the standard error.
+run_logged() {
+    local file=$1
+    shift
+    if [ "$DRY_RUN" = 1 ]; then
+        run "$@"
+    else
+        "$@" | tee -a "$file"
+    fi
+}
+
+# As run, with the standard output into a file that exists only once the command has succeeded.
+run_into() {
+    local file=$1
+    shift
+    if [ "$DRY_RUN" = 1 ]; then
+        printf '%s > %q\n' "$(quoted "$@")" "$file"
+    else
+        "$@" >"$file.part"
+        mv "$file.part" "$file"
+    fi
+}
+
+# Run a function once: a marker in the folder says that it has finished.
+stage() {
+    local folder=$1 name=$2
+    if [ "$DRY_RUN" != 1 ] && [ -e "$folder/.$name.done" ]; then
+        log "$name: done before"
+        return
+    fi
+    log "$name"
+    "$name"
+    if [ "$DRY_RUN" != 1 ]; then touch "$folder/.$name.done"; fi
+}
+
+need() {
+    [ "$DRY_RUN" = 1 ] || command -v "$1" >/dev/null ||
+        fail "$1: not found; install the package with its extras (pip install '.[fairseq,demo]') and put its environment on PATH"
+}

@@ -1,0 +1,73 @@
+"""Score the output of fairseq-generate against plain references, detokenised.
+
+    python score.py GENERATE_LOG REFERENCE --hypotheses FILE > scores.json
+
+Takes the best hypothesis of every sentence, joins its sentencepiece pieces, restores the corpus order, and demands one
+hypothesis for each reference: a score over fewer sentences is not a score.
+"""
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+from sacrebleu.metrics import BLEU, CHRF
+
+BEST = re.compile(r"^H-(\d+)\t[^\t]*\t(.*)$")
+
+
+def joined(pieces: str) -> str:
+    """Plain text of one line of sentencepiece pieces; plain text is returned as it is."""
+    return pieces.replace(" ", "").replace("\u2581", " ").strip() if "\u2581" in pieces else pieces.strip()
+
+
+def best_hypotheses(log: Path) -> dict[int, str]:
+    """Sentence number -> text of the first (best) hypothesis."""
+    found: dict[int, str] = {}
+    for line in log.read_text(encoding="utf-8").split("\n"):
+        match = BEST.match(line)
+        if match:
+            found.setdefault(int(match[1]), joined(match[2]))
+    return found
+
+
+def in_order(hypotheses: dict[int, str], count: int) -> list[str]:
+    """The hypotheses as a list.
+
+    Raises:
+        ValueError: a sentence has no hypothesis, or there are more than the references.
+    """
+    missing = sorted(set(range(count)) - set(hypotheses))
+    if missing or len(hypotheses) != count:
+        raise ValueError(f"{len(hypotheses)} hypotheses for {count} references (first missing: {missing[:5]})")
+    return [hypotheses[number] for number in range(count)]
+
+
+def scores(hypotheses: list[str], references: list[str]) -> dict:
+    """BLEU and chrF with their signatures, and the percentage of exact matches."""
+    bleu, chrf = BLEU(), CHRF()
+    equal = sum(ours == theirs for ours, theirs in zip(hypotheses, references, strict=True))
+    return {
+        "sentences": len(references),
+        "bleu": round(bleu.corpus_score(hypotheses, [references]).score, 2),
+        "chrf": round(chrf.corpus_score(hypotheses, [references]).score, 2),
+        "exact_match": round(100 * equal / len(references), 2),
+        "bleu_signature": str(bleu.get_signature()),
+        "chrf_signature": str(chrf.get_signature()),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("log", type=Path, help="standard output of fairseq-generate")
+    parser.add_argument("reference", type=Path, help="plain text, one sentence a line, in corpus order")
+    parser.add_argument("--hypotheses", type=Path, required=True, help="file to write the plain translations to")
+    arguments = parser.parse_args()
+    references = arguments.reference.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    hypotheses = in_order(best_hypotheses(arguments.log), len(references))
+    arguments.hypotheses.write_text("\n".join(hypotheses) + "\n", encoding="utf-8")
+    print(json.dumps(scores(hypotheses, references), indent=2))
+
+
+if __name__ == "__main__":
+    main()
