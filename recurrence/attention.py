@@ -1,0 +1,126 @@
+"""Multi-head attention on `scaled_dot_product_attention`, one GEMM for all projections that read the same input.
+
+Source: Vaswani et al. (arXiv:1706.03762), section 3.2. Heads are scaled by 1 / sqrt(head width).
+"""
+
+from typing import Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from recurrence.cache import Slot
+from recurrence.signal import LevelSignal
+
+
+class Attention(nn.Module):
+    """What self- and cross-attention share: heads, dropout on the weights, output projection."""
+
+    def __init__(self, width: int, heads: int, bias: bool, dropout: float):
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.out = nn.Linear(width, width, bias=bias)
+
+    def split(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (B, H, T, C/H), a view."""
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], causal: bool) -> Tensor:
+        """q (B, H, T, C/H), k and v (B, H, S, C/H), bias broadcastable to (B, H, T, S) -> (B, T, C)."""
+        dropout = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, is_causal=causal)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class SelfAttention(Attention):
+    """Queries, keys and values from one input by one GEMM.
+
+    Args:
+        width: C.
+        heads: H, a divisor of C.
+        bias: whether the projections have biases.
+        dropout: rate on the attention weights.
+    """
+
+    def __init__(self, width: int, heads: int, bias: bool, dropout: float):
+        super().__init__(width, heads, bias, dropout)
+        self.qkv = nn.Linear(width, 3 * width, bias=bias)
+
+    def forward(
+        self,
+        x: Tensor,
+        raw: Tensor,
+        signal: Optional[LevelSignal] = None,
+        bias: Optional[Tensor] = None,
+        causal: bool = False,
+        slot: Optional[Slot] = None,
+    ) -> Tensor:
+        """Attends within x, or from the one token of x to all tokens in the slot and itself.
+
+        Args:
+            x: (B, T, C); T = 1 with a slot.
+            raw: (B, T, C), what the level signal reads.
+            signal: level signal on Q, K and V.
+            bias: added to the scores, broadcastable to (B, H, T, S).
+            causal: each token sees itself and what stands before it.
+            slot: incremental state of this pass.
+
+        Returns:
+            (B, T, C).
+        """
+        if signal is None:
+            qkv = self.qkv(x).unflatten(-1, (3, -1)).permute(2, 0, 1, 3)
+        else:
+            qkv = signal.project(self.qkv, x, raw)
+        if slot is None:
+            q, k, v = (self.split(part) for part in qkv)
+        else:
+            q = self.split(qkv[0])
+            k, v = (self.split(part.transpose(0, 1)) for part in slot.write(qkv[1:, :, 0]).unbind(1))
+            causal = False
+        return self.attend(q, k, v, bias, causal)
+
+
+class CrossAttention(Attention):
+    """Attention to a memory whose keys and values are projected once, however many passes read them.
+
+    Args:
+        width: C.
+        heads: H, a divisor of C.
+        memory_width: width of the memory.
+        bias: whether the projections have biases.
+        dropout: rate on the attention weights.
+    """
+
+    def __init__(self, width: int, heads: int, memory_width: int, bias: bool, dropout: float):
+        super().__init__(width, heads, bias, dropout)
+        self.q = nn.Linear(width, width, bias=bias)
+        self.kv = nn.Linear(memory_width, 2 * width, bias=bias)
+
+    def project(self, memory: Tensor) -> Tensor:
+        """Keys and values of the memory: (B, S, memory width) -> (B, S, 2 C)."""
+        return self.kv(memory)
+
+    def forward(self, x: Tensor, keys_values: Tensor, bias: Optional[Tensor] = None) -> Tensor:
+        """x: (B, T, C), keys_values: (B, S, 2 C), bias broadcastable to (B, H, T, S) -> (B, T, C)."""
+        k, v = (self.split(part) for part in keys_values.chunk(2, dim=-1))
+        return self.attend(self.split(self.q(x)), k, v, bias, causal=False)
+
+    def weights(self, x: Tensor, keys_values: Tensor, bias: Optional[Tensor] = None) -> Tensor:
+        """The attention weights that :meth:`forward` applies, averaged over the heads: (B, T, S)."""
+        q, k = self.split(self.q(x)), self.split(keys_values.chunk(2, dim=-1)[0])
+        scores = q @ k.transpose(2, 3) / q.size(-1) ** 0.5
+        if bias is not None:
+            scores = scores + bias
+        return scores.softmax(dim=-1).mean(dim=1)
+
+
+def padding_bias(padding: Tensor, like: Tensor) -> Tensor:
+    """-inf where a key is padding, else 0: (B, S) bool -> (B, 1, 1, S) in the dtype of `like`."""
+    bias = torch.zeros(padding.shape, dtype=like.dtype, device=like.device)
+    return bias.masked_fill_(padding, float("-inf"))[:, None, None, :]
+
+
+def causal_bias(length: int, like: Tensor) -> Tensor:
+    """-inf where a key stands behind its query, else 0: (T, T) in the dtype of `like`."""
+    return torch.full((length, length), float("-inf"), dtype=like.dtype, device=like.device).triu_(1)

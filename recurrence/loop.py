@@ -1,0 +1,92 @@
+"""The loop over depth: a few stored blocks, an order in which they run, and a little that is unique to each pass."""
+
+from typing import Any, Optional, Sequence
+
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from recurrence.order import Order
+
+
+class Loop(nn.Module):
+    """Runs stored blocks in an order. The only code that walks shared blocks.
+
+    Each block is registered once, however often it runs, so that a state dict, a checkpoint on disk and a safetensors
+    file hold each tensor once. What belongs to a pass (its own parameters, its cache slot, its level) is indexed by
+    the pass, what belongs to a block (projections that every pass of it would repeat) by the block.
+
+    Args:
+        blocks: the stored blocks, called as `block(x, own=..., context=..., slot=..., **shared)`.
+        order: one block index a pass.
+        own: one module a pass with the parameters that the pass shares with no other; None where there are none.
+        checkpointing: recompute each pass in the backward pass instead of keeping its activations. Non-reentrant: the
+            reentrant form fails under DistributedDataParallel as soon as a block runs twice.
+
+    Raises:
+        ValueError: if the order is empty, names a missing block or leaves one out, or `own` is not one a pass.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[nn.Module],
+        order: Order,
+        own: Optional[Sequence[nn.Module]] = None,
+        checkpointing: bool = False,
+    ):
+        super().__init__()
+        missing = sorted(set(order) - set(range(len(blocks))))
+        unused = sorted(set(range(len(blocks))) - set(order))
+        if not order:
+            raise ValueError(f"order={order}: needs at least one pass")
+        if missing:
+            raise ValueError(f"order={order}: names block {missing[0]}, but there are {len(blocks)} blocks")
+        if unused:
+            raise ValueError(f"order={order}: block {unused[0]} of {len(blocks)} never runs")
+        if own is not None and len(own) != len(order):
+            raise ValueError(f"own has {len(own)} entries: needs one for each of the {len(order)} passes")
+        self.blocks = nn.ModuleList(blocks)
+        self.order = tuple(order)
+        self.own = None if own is None else nn.ModuleList(own)
+        self.checkpointing = checkpointing
+
+    @property
+    def passes(self) -> int:
+        return len(self.order)
+
+    def forward(
+        self,
+        x: Tensor,
+        levels: Optional[Sequence[Tensor]] = None,
+        contexts: Optional[Sequence[Any]] = None,
+        slots: Optional[Sequence[Any]] = None,
+        **shared: Any,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Runs all passes.
+
+        Args:
+            x: (B, T, C).
+            levels: one tensor a pass, broadcastable to x, added to x before the pass.
+            contexts: one value a stored block, handed to every pass of it.
+            slots: one value a pass (its cache).
+            **shared: handed to every pass.
+
+        Returns:
+            The output (B, T, C), and the P states after each pass, the last of which it is.
+        """
+        states = []
+        for index, which in enumerate(self.order):
+            if levels is not None:
+                x = x + levels[index]
+            kwargs = dict(
+                own=None if self.own is None else self.own[index],
+                context=None if contexts is None else contexts[which],
+                slot=None if slots is None else slots[index],
+                **shared,
+            )
+            block = self.blocks[which]
+            if self.checkpointing and self.training:
+                x = checkpoint(block, x, use_reentrant=False, **kwargs)
+            else:
+                x = block(x, **kwargs)
+            states.append(x)
+        return x, states

@@ -1,0 +1,102 @@
+"""Orders of execution: which stored block runs at which depth.
+
+An order is a tuple with one entry a pass; the entry is the index of the stored block that runs. It has no torch in it.
+
+Source: Takase & Kiyono, "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), Figure 2;
+Intra-Layer Recurrence (arXiv:2505.01855), section 3.
+
+Differs from the paper: Figure 2 tests `i < M` where only `i <= M` gives the assignments drawn in its Figure 1.
+Differs from the published code: see :func:`published`.
+"""
+
+from typing import Iterable
+
+Order = tuple[int, ...]
+
+
+def sequence(unique_layers: int, layers: int) -> Order:
+    """M = 3, N = 6: 0 0 1 1 2 2. Where M does not divide N, the paper's rule names more than M blocks.
+
+    Raises:
+        ValueError: if not 1 <= unique_layers <= layers.
+    """
+    _check(unique_layers, layers)
+    group = layers // unique_layers
+    return tuple(depth // group for depth in range(layers))
+
+
+def cycle(unique_layers: int, layers: int) -> Order:
+    """M = 3, N = 6: 0 1 2 0 1 2.
+
+    Raises:
+        ValueError: if not 1 <= unique_layers <= layers.
+    """
+    _check(unique_layers, layers)
+    return tuple(depth % unique_layers for depth in range(layers))
+
+
+def cycle_rev(unique_layers: int, layers: int) -> Order:
+    """M = 3, N = 9: 0 1 2 0 1 2 2 1 0; the depths past the last full multiple of M below N run in reverse.
+
+    Raises:
+        ValueError: if not 1 <= unique_layers <= layers.
+    """
+    _check(unique_layers, layers)
+    forward = unique_layers * ((layers - 1) // unique_layers)
+    steps = [depth % unique_layers for depth in range(layers)]
+    return tuple(step if depth < forward else unique_layers - 1 - step for depth, step in enumerate(steps))
+
+
+PAPER = {"sequence": sequence, "cycle": cycle, "cycle_rev": cycle_rev}
+
+
+def published(strategy: str, unique_layers: int, layers: int) -> Order:
+    """The assignment of the released code, which takes the depths per unique layer, ceil(N / M), instead of M.
+
+    It differs from the paper only where M does not divide N: SEQUENCE leaves a short last group (M = 3, N = 7:
+    0 0 0 1 1 1 2), CYCLE (REV) always ends with one full reversed set (M = 3, N = 7: 0 1 2 0 2 1 0) when N >= 2 M.
+
+    Raises:
+        ValueError: if not 1 <= unique_layers <= layers, or no whole number of depths per layer gives M unique layers.
+    """
+    _check(unique_layers, layers)
+    group = -(-layers // unique_layers)
+    if -(-layers // group) != unique_layers:
+        raise ValueError(
+            f"unique_layers={unique_layers}: the published code cannot store that many for layers={layers}; "
+            "it groups the same whole number of depths for each unique layer"
+        )
+    if strategy == "sequence":
+        return tuple(depth // group for depth in range(layers))
+    if strategy == "cycle_rev" and layers % unique_layers and layers >= 2 * unique_layers:
+        return cycle(unique_layers, layers - unique_layers) + tuple(reversed(range(unique_layers)))
+    return PAPER[strategy](unique_layers, layers)
+
+
+def reuse_map(counts: Iterable[int]) -> Order:
+    """Block i runs counts[i] times in succession: (4, 2, 1, 1) gives 0 0 0 0 1 1 2 3.
+
+    Raises:
+        ValueError: if there is no entry, or one is below 1.
+    """
+    counts = tuple(counts)
+    if not counts or min(counts) < 1:
+        raise ValueError(f"reuse_map={counts}: needs at least one entry, and each must be >= 1")
+    return tuple(block for block, count in enumerate(counts) for _ in range(count))
+
+
+def block_loop(layers: int, loops: int) -> Order:
+    """All blocks in turn, the whole stack `loops` times: 2 layers, 3 loops: 0 1 0 1 0 1.
+
+    Raises:
+        ValueError: if layers or loops is below 1.
+    """
+    if loops < 1:
+        raise ValueError(f"loops={loops}: must be >= 1")
+    _check(layers, layers)
+    return tuple(range(layers)) * loops
+
+
+def _check(unique_layers: int, layers: int) -> None:
+    if not 1 <= unique_layers <= layers:
+        raise ValueError(f"unique_layers={unique_layers}: must be >= 1 and <= layers={layers}")

@@ -1,0 +1,81 @@
+"""Position tables: the published ones and fairseq's, evaluated in float64 and rounded once to the model's type.
+
+The tables are functions of their sizes, so they are never parameters or buffers, and no checkpoint holds them.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+def interleaved(length: int, width: int) -> Tensor:
+    """pe[p, 2j] = sin(p / 10000^(2j/C)), pe[p, 2j+1] = cos(the same angle): (length, C), float64.
+
+    Source: Vaswani et al. (arXiv:1706.03762), section 3.5; the table of RingFormer's code.
+    """
+    even = torch.arange(0, width, 2, dtype=torch.float64)
+    angles = torch.arange(length, dtype=torch.float64)[:, None] / 10000 ** (even / width)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :width]
+
+
+def halved(length: int, width: int) -> Tensor:
+    """Sines in the first half, cosines in the second, rates exp(-j ln 10000 / (C/2 - 1)): (length, C), float64.
+
+    Source: fairseq's convention, in which the first real token has index pad + 1; the caller adds that offset.
+    """
+    half = width // 2
+    rates = torch.exp(torch.arange(half, dtype=torch.float64) * -(math.log(10000) / max(half - 1, 1)))
+    angles = torch.arange(length, dtype=torch.float64)[:, None] * rates
+    table = torch.cat([angles.sin(), angles.cos()], dim=1)
+    return torch.cat([table, table.new_zeros(length, width % 2)], dim=1)
+
+
+def depth_time(length: int, width: int) -> Tensor:
+    """One of the two equal halves of the Universal Transformer's table: (length, C), float64.
+
+    With 1-based position i, level j and feature k, `T_j[i, k] = f(i / 10000^(2k/C)) + f(j / 10000^(2k/C))`, f = sin
+    for even k and cos for odd k; row p holds f at i = p + 1, so `T_j[i] = depth_time[i - 1] + depth_time[j - 1]`.
+
+    Source: Dehghani et al. (arXiv:1807.03819), equations 6 and 7, as RingFormer's code evaluates them.
+    Differs from the paper: the exponent is 2k/C with k up to C, so that wavelengths grow twice as fast.
+    """
+    k = torch.arange(1, width + 1, dtype=torch.float64)
+    angles = torch.arange(1, length + 1, dtype=torch.float64)[:, None] / 10000 ** (2 * k / width)
+    return torch.where(k % 2 == 0, angles.sin(), angles.cos())
+
+
+def positions(tokens: Tensor, padding: Tensor) -> Tensor:
+    """Index of each token among the real ones of its sentence: (B, T) and its padding mask -> (B, T), from 0.
+
+    Padding on either side gives the same numbers; padded places get the index of a neighbour, which nothing reads.
+    """
+    real = padding.logical_not()
+    return real.cumsum(dim=1).sub_(1).clamp_(min=0)
+
+
+class Table(nn.Module):
+    """Looks rows of a table function up, in the type and on the device of the model; grows on demand.
+
+    Args:
+        function: (length, width) -> float64 table.
+        width: C.
+        offset: added to every index.
+    """
+
+    def __init__(self, function, width: int, offset: int = 0):
+        super().__init__()
+        self.function, self.width, self.offset = function, width, offset
+        self._rows = torch.empty(0)
+
+    def rows(self, length: int, like: Tensor) -> Tensor:
+        """The first `length` rows, (length, C), in dtype and on the device of `like`."""
+        rows = self._rows
+        if rows.size(0) < length + self.offset or rows.dtype != like.dtype or rows.device != like.device:
+            size = max(128, 1 << (length + self.offset - 1).bit_length())
+            self._rows = rows = self.function(size, self.width).to(like)
+        return rows[self.offset : self.offset + length]
+
+    def forward(self, index: Tensor, length: int, like: Tensor) -> Tensor:
+        """Rows at `index`, all of whose entries are below `length`: (..., C)."""
+        return self.rows(length, like)[index]

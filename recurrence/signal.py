@@ -1,0 +1,127 @@
+"""Level signals: what tells a shared block at which depth it runs.
+
+Source: RingFormer (arXiv:2502.13181), section 3.2, equations for Q, K, V and the FFN input; its Table 4 for the
+variants. `M = up^T down` is low-rank: `down` maps to the rank, `up` back.
+
+Differs from the paper: its text calls the factor that maps down the zero one; its formula and the published code
+start with a zero `up`, as here.
+Differs from the published code: M is never multiplied out to apply it to a few tokens.
+"""
+
+from dataclasses import dataclass
+from typing import Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class SignalConfig:
+    """Which signals a pass owns.
+
+    Args:
+        rank: rank of M; None stores M itself (the full-rank row of Table 4).
+        attention: "after" adds M x to the projection of x, "before" projects x + M x; None has no attention signal.
+        ffn: "before" adds M x to the FFN's input, "inside" adds M x to the FFN's hidden units; None has no FFN signal.
+    """
+
+    rank: Optional[int]
+    attention: Optional[str] = "after"
+    ffn: Optional[str] = "before"
+
+    def __post_init__(self):
+        for name, places in (("attention", ("after", "before", None)), ("ffn", ("before", "inside", None))):
+            if getattr(self, name) not in places:
+                raise ValueError(f"{name}={getattr(self, name)!r}: must be one of {places}")
+
+    def check(self, width: int) -> None:
+        """Raises ValueError where the rank is not within 1 .. width."""
+        if self.rank is not None and not 1 <= self.rank <= width:
+            raise ValueError(f"rank={self.rank}: must be >= 1 and <= width={width}")
+
+
+class LevelSignal(nn.Module):
+    """The signals of one pass on `targets` stacked projections of the same input (3 for Q, K and V).
+
+    At initialisation every signal is exactly 0: `up` is 0 and `down` ~ N(0, 1e-6); a full-rank M is 0.
+
+    Args:
+        targets: K, how many projections are stacked in the weight that :meth:`project` gets.
+        width: C, width of the input.
+        out_width: width of each projection.
+        rank: rank of each M; None for full rank.
+        before: True for `W (x + M x)`, with M of width x width; False for `W x + M x`, with M of out_width x width.
+    """
+
+    def __init__(self, targets: int, width: int, out_width: int, rank: Optional[int], before: bool):
+        super().__init__()
+        self.before = before
+        target_width = width if before else out_width
+        if rank is None:
+            self.full = nn.Parameter(torch.zeros(targets, target_width, width))
+        else:
+            self.up = nn.Parameter(torch.zeros(targets, rank, target_width))
+            self.down = nn.Parameter(torch.randn(targets, rank, width) * 1e-6)
+        self.low_rank = rank is not None
+
+    def matrix(self) -> Tensor:
+        """M of every target, multiplied out: (K, out, C)."""
+        return self.up.transpose(1, 2) @ self.down if self.low_rank else self.full
+
+    def forward(self, x: Tensor) -> Tensor:
+        """M x of every target: (N, C) -> (K, N, out)."""
+        if not self.low_rank:
+            return x @ self.full.transpose(1, 2)
+        targets, rank, _ = self.down.shape
+        low = F.linear(x, self.down.flatten(0, 1)).view(-1, targets, rank)
+        return torch.bmm(low.transpose(0, 1), self.up)
+
+    def fold(self, weight: Tensor) -> Tensor:
+        """The weight (K * out, C) that gives projection and signal in one product."""
+        if not self.before:
+            return weight + self.matrix().view_as(weight)
+        stacked = weight.view(self.targets, -1, weight.size(1))
+        low = (stacked @ self.up.transpose(1, 2)) @ self.down if self.low_rank else stacked @ self.full
+        return weight + low.view_as(weight)
+
+    def folds(self, tokens: int, out_width: int) -> bool:
+        """Whether folding takes fewer multiplications than the path through the rank for so many tokens.
+
+        Folding costs one pass over the weight for each rank, the path one pass over each token's input and output. A
+        step of beam search has a handful of tokens and takes the path, which also leaves the shared weight in cache.
+        """
+        if self.before:
+            return tokens > out_width
+        if not self.low_rank:
+            return True
+        width = self.down.size(2)
+        return tokens * (width + out_width) > width * out_width
+
+    @property
+    def targets(self) -> int:
+        return (self.up if self.low_rank else self.full).size(0)
+
+    def project(self, linear: nn.Linear, x: Tensor, raw: Tensor) -> Tensor:
+        """Projects x with the signal, by whichever exact form is cheaper.
+
+        Args:
+            linear: C -> K * out.
+            x: (B, T, C), what the projection reads.
+            raw: (B, T, C), what the signal reads: x itself, or in a pre-norm block the stream before the norm.
+
+        Returns:
+            (K, B, T, out), perhaps a view.
+        """
+        targets, (batch, length, width) = self.targets, x.shape
+        out_width = linear.out_features // targets
+        if raw is x and self.folds(batch * length, out_width):
+            y = F.linear(x, self.fold(linear.weight), linear.bias)
+            return y.view(batch, length, targets, out_width).permute(2, 0, 1, 3)
+        signal = self(raw.reshape(-1, width))
+        if self.before:
+            bias = 0 if linear.bias is None else linear.bias.view(targets, 1, out_width)
+            y = (x.reshape(-1, width) + signal) @ linear.weight.view(targets, out_width, width).transpose(1, 2) + bias
+        else:
+            y = linear(x).view(-1, targets, out_width).transpose(0, 1) + signal
+        return y.view(targets, batch, length, out_width)
