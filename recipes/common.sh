@@ -73,3 +73,36 @@ need() {
     [ "$DRY_RUN" = 1 ] || command -v "$1" >/dev/null ||
         fail "$1: not found; install the package with its extras (pip install '.[fairseq,demo]') and put its environment on PATH"
 }
+
+# Carry out stages, named by functions, in a run's folder, which keeps the commands (cmd.sh), the environment (env.json),
+# the training's log (train.log) and the outcome (metrics.json). A finished run is skipped, an interrupted one goes on where
+# it stopped. RECORD holds the options of tools/collect.py, which adds the run to a table of results, a failed one too.
+once() {
+    local folder=$1 name
+    shift
+    if [ "$DRY_RUN" = 1 ]; then
+        for name in "$@"; do "$name"; done
+        return
+    fi
+    if [ -e "$folder/metrics.json" ]; then
+        log "$folder: finished before (remove the folder to run it again)"
+        return
+    fi
+    mkdir -p "$folder"
+    (DRY_RUN=1 && for name in "$@"; do "$name"; done) >"$folder/cmd.sh"
+    python "$TOOLS/environment.py" >"$folder/env.json"
+    RUN_FOLDER=$folder
+    trap 'record_failure $?' EXIT
+    for name in "$@"; do stage "$folder" "$name"; done
+    trap - EXIT
+    python "$TOOLS/collect.py" "$folder" "${RECORD[@]}"
+    log "everything lies in $folder"
+}
+
+# A usage error (status 2) or an interruption is no result; any other failure is one.
+record_failure() {
+    case $1 in
+    0 | 2 | 130 | 143) ;;
+    *) python "$TOOLS/collect.py" "$RUN_FOLDER" "${RECORD[@]}" --failed ;;
+    esac
+}

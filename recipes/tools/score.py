@@ -2,8 +2,8 @@
 
     python score.py GENERATE_LOG REFERENCE --hypotheses FILE > scores.json
 
-Takes the best hypothesis of every sentence, joins its sentencepiece pieces, restores the corpus order, and demands one
-hypothesis for each reference: a score over fewer sentences is not a score.
+Takes the best hypothesis of every sentence, restores the corpus order, and demands one hypothesis for each reference: a
+score over fewer sentences is not a score. The host joins the pieces itself (--remove-bpe sentencepiece).
 """
 
 import argparse
@@ -16,18 +16,13 @@ from sacrebleu.metrics import BLEU, CHRF
 BEST = re.compile(r"^H-(\d+)\t[^\t]*\t(.*)$")
 
 
-def joined(pieces: str) -> str:
-    """Plain text of one line of sentencepiece pieces; plain text is returned as it is."""
-    return pieces.replace(" ", "").replace("\u2581", " ").strip() if "\u2581" in pieces else pieces.strip()
-
-
 def best_hypotheses(log: Path) -> dict[int, str]:
     """Sentence number -> text of the first (best) hypothesis."""
     found: dict[int, str] = {}
     for line in log.read_text(encoding="utf-8").split("\n"):
         match = BEST.match(line)
         if match:
-            found.setdefault(int(match[1]), joined(match[2]))
+            found.setdefault(int(match[1]), match[2])
     return found
 
 

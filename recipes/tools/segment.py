@@ -1,7 +1,7 @@
 """Train a sentencepiece model on text files, or cut text into its pieces.
 
-    python segment.py train MODEL --pieces 6000 FILE...
-    python segment.py encode MODEL TEXT PIECES
+python segment.py train MODEL --pieces 6000 FILE...
+python segment.py encode MODEL TEXT PIECES
 """
 
 import argparse

@@ -1,0 +1,76 @@
+"""Gather what a run left in its folder into metrics.json and one row of results for each metric.
+
+    python collect.py RUN --results results.csv --table T --row R --arch A --scale S --seed 1 --command C [--failed]
+
+Reads train.log and env.json, and of a run that succeeded scores.json and average.pt. With --failed only a row without a
+value is added.
+"""
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+from results import append
+
+METRICS = {"BLEU": "bleu", "chrF": "chrf"}
+# Word embeddings, positions and the output layer are not core parameters; version marks are no parameters.
+NOT_CORE = re.compile(r"embed_tokens|embed_positions|output_projection|version")
+
+
+def last_number(pattern: str, text: str) -> int | None:
+    """The last integer that follows a pattern, or None."""
+    found = re.findall(pattern + r"\D{1,3}([\d,]+)", text)
+    return int(found[-1].replace(",", "")) if found else None
+
+
+def training(log: Path) -> dict:
+    """Stored parameters, updates and seconds of training (validation apart) as the host logged them."""
+    text = log.read_text(encoding="utf-8") if log.exists() else ""
+    return {
+        "params": last_number("num. shared model params", text),
+        "updates": last_number("num_updates", text),
+        "wall_s": last_number("train_wall", text),
+    }
+
+
+def core_parameters(checkpoint: Path) -> int:
+    """Stored parameters without embeddings and output layer."""
+    import fairseq_plugin  # noqa: F401  (allows the types that the host's checkpoints hold)
+    from fairseq.checkpoint_utils import load_checkpoint_to_cpu
+
+    model = load_checkpoint_to_cpu(str(checkpoint))["model"]
+    return sum(tensor.numel() for name, tensor in model.items() if not NOT_CORE.search(name))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--results", type=Path, required=True)
+    for name in ("table", "row", "arch", "scale", "seed", "command"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--failed", action="store_true")
+    arguments = parser.parse_args()
+
+    environment = json.loads((arguments.run / "env.json").read_text())
+    row = {name: getattr(arguments, name) for name in ("table", "row", "arch", "scale", "seed")}
+    row |= training(arguments.run / "train.log") | {
+        "cmd": arguments.command,
+        "device": environment["device"],
+        "torch": environment["packages"]["torch"],
+        "commit": environment["commit"],
+    }
+    if arguments.failed:
+        append(arguments.results, [row | {"metric": metric} for metric in METRICS])
+        return
+    scores = json.loads((arguments.run / "scores.json").read_text())
+    row["core_params"] = core_parameters(arguments.run / "average.pt")
+    (arguments.run / "metrics.json").write_text(json.dumps(row | scores, indent=2) + "\n")
+    measured = {
+        metric: {"value": scores[key], "signature": scores[f"{key}_signature"]} for metric, key in METRICS.items()
+    }
+    append(arguments.results, [row | {"metric": metric} | values for metric, values in measured.items()])
+
+
+if __name__ == "__main__":
+    main()

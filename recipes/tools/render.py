@@ -1,0 +1,105 @@
+"""Write RESULTS.md of every recipe from its results.csv and notes.md, or check that the files are up to date.
+
+    python render.py [--check] [RECIPE_FOLDER...]
+
+notes.md is written by hand and says what the rows are; the tables come from results.csv alone, one for each scale.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from statistics import mean, stdev
+
+from results import read
+
+RECIPES = Path(__file__).resolve().parents[1]
+HEAD = "| row | architecture | stored parameters | core parameters | {metrics} | runs | updates | training | device |"
+
+
+def groups(rows: list[dict], *columns: str) -> dict[tuple, list[dict]]:
+    """Rows by the values of these columns, in order of first appearance."""
+    found: dict[tuple, list[dict]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[column] for column in columns), []).append(row)
+    return found
+
+
+def count(text: str) -> str:
+    """A whole number with thousands separated; nothing for nothing."""
+    return f"{int(text):,}" if text else ""
+
+
+def minutes(rows: list[dict]) -> str:
+    """Mean training time of the rows that tell one."""
+    times = [int(row["wall_s"]) for row in rows if row["wall_s"]]
+    return f"{mean(times) / 60:.0f} min" if times else ""
+
+
+def score(rows: list[dict]) -> str:
+    """Mean and standard deviation over the runs that succeeded, and how many failed."""
+    values = [float(row["value"]) for row in rows if row["value"]]
+    failed = len(rows) - len(values)
+    parts = [f"{mean(values):.2f}"] if values else []
+    if len(values) > 1:
+        parts.append(f"± {stdev(values):.2f}")
+    if failed:
+        parts.append(f"({failed} failed)")
+    return " ".join(parts)
+
+
+def line(row: str, runs: dict[str, list[dict]]) -> str:
+    """One line of a table: the runs of one row at one scale, by metric."""
+    first = next(iter(runs.values()))
+    last = first[-1]
+    cells = [row, f"`{last['arch']}`", count(last["params"]), count(last["core_params"])]
+    cells += [score(rows) for rows in runs.values()]
+    devices = "; ".join(dict.fromkeys(run["device"] for run in first))
+    cells += [str(len(first)), count(last["updates"]), minutes(first), devices]
+    return "| " + " | ".join(cells) + " |"
+
+
+def table(rows: list[dict]) -> list[str]:
+    """All rows of one scale as a Markdown table, with the signatures of its metrics."""
+    metrics = [metric for (metric,) in groups(rows, "metric")]
+    head = HEAD.format(metrics=" | ".join(metrics))
+    lines = [head, "|---" * (head.count("|") - 1) + "|"]
+    for (name,), runs in groups(rows, "row").items():
+        by_metric = groups(runs, "metric")
+        lines.append(line(name, {metric: by_metric[(metric,)] for metric in metrics}))
+    signatures = groups([row for row in rows if row["signature"]], "metric", "signature")
+    return lines + [""] + [f"{metric}: `{signature}`  " for metric, signature in signatures]
+
+
+def commands(rows: list[dict]) -> list[str]:
+    """The command of every run, once."""
+    return ["```sh", *dict.fromkeys(row["cmd"] for row in rows), "```"]
+
+
+def rendered(folder: Path) -> str:
+    """The whole text of a recipe's RESULTS.md."""
+    lines = ["<!-- made by recipes/tools/render.py from results.csv and notes.md: change those -->"]
+    lines += [(folder / "notes.md").read_text(encoding="utf-8").rstrip("\n"), ""]
+    for (scale,), rows in groups(read(folder / "results.csv"), "scale").items():
+        lines += [f"## Scale `{scale}`", "", *table(rows), "", *commands(rows), ""]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", type=Path, nargs="*", help="recipe folders (default: all that hold a results.csv)")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not up to date")
+    arguments = parser.parse_args()
+    stale = []
+    for folder in arguments.folders or sorted(path.parent for path in RECIPES.glob("*/results.csv")):
+        target, text = folder / "RESULTS.md", rendered(folder)
+        if not arguments.check:
+            target.write_text(text, encoding="utf-8")
+        elif not target.exists() or target.read_text(encoding="utf-8") != text:
+            stale.append(target)
+    for target in stale:
+        print(f"{target}: not up to date; run python recipes/tools/render.py", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
