@@ -36,8 +36,9 @@ def training(log: Path) -> dict:
 
 def core_parameters(checkpoint: Path) -> int:
     """Stored parameters without embeddings and output layer."""
-    import fairseq_plugin  # noqa: F401  (allows the types that the host's checkpoints hold)
     from fairseq.checkpoint_utils import load_checkpoint_to_cpu
+
+    import fairseq_plugin  # noqa: F401  (allows the types that the host's checkpoints hold)
 
     model = load_checkpoint_to_cpu(str(checkpoint))["model"]
     return sum(tensor.numel() for name, tensor in model.items() if not NOT_CORE.search(name))

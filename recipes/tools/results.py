@@ -3,9 +3,8 @@
 import csv
 from pathlib import Path
 
-COLUMNS = (
-    "table row arch scale seed metric value signature paper_value params core_params updates wall_s device torch commit cmd"
-).split()
+COLUMNS = ["table", "row", "arch", "scale", "seed", "metric", "value", "signature", "paper_value"]
+COLUMNS += ["params", "core_params", "updates", "wall_s", "device", "torch", "commit", "cmd"]
 
 
 def append(path: Path, rows: list[dict]) -> None:
