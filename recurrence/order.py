@@ -37,12 +37,13 @@ def cycle(unique_layers: int, layers: int) -> Order:
 
 def cycle_rev(unique_layers: int, layers: int) -> Order:
     """M = 3, N = 9: 0 1 2 0 1 2 2 1 0; the depths past the last full multiple of M below N run in reverse.
+    M = N shares nothing and runs forward.
 
     Raises:
         ValueError: if not 1 <= unique_layers <= layers.
     """
     _check(unique_layers, layers)
-    forward = unique_layers * ((layers - 1) // unique_layers)
+    forward = unique_layers * max(1, (layers - 1) // unique_layers)
     steps = [depth % unique_layers for depth in range(layers)]
     return tuple(step if depth < forward else unique_layers - 1 - step for depth, step in enumerate(steps))
 
@@ -50,25 +51,22 @@ def cycle_rev(unique_layers: int, layers: int) -> Order:
 PAPER = {"sequence": sequence, "cycle": cycle, "cycle_rev": cycle_rev}
 
 
-def published(strategy: str, unique_layers: int, layers: int) -> Order:
-    """The assignment of the released code, which takes the depths per unique layer, ceil(N / M), instead of M.
+def published(strategy: str, share_layer_num: int, layers: int) -> Order:
+    """The assignment of the released code, whose option counts the depths per unique layer, N / M, instead of M.
 
-    It differs from the paper only where M does not divide N: SEQUENCE leaves a short last group (M = 3, N = 7:
-    0 0 0 1 1 1 2), CYCLE (REV) always ends with one full reversed set (M = 3, N = 7: 0 1 2 0 2 1 0) when N >= 2 M.
+    It equals the paper's wherever `share_layer_num` divides N. Elsewhere M is N / share_layer_num rounded up, SEQUENCE
+    leaves a short last group (3 per layer, N = 7: 0 0 0 1 1 1 2), and CYCLE (REV) ends with one full reversed set
+    (N = 7: 0 1 2 0 2 1 0) as soon as N >= 2 M.
 
     Raises:
-        ValueError: if not 1 <= unique_layers <= layers, or no whole number of depths per layer gives M unique layers.
+        ValueError: if not 1 <= share_layer_num <= layers.
     """
-    _check(unique_layers, layers)
-    group = -(-layers // unique_layers)
-    if -(-layers // group) != unique_layers:
-        raise ValueError(
-            f"unique_layers={unique_layers}: the published code cannot store that many for layers={layers}; "
-            "it groups the same whole number of depths for each unique layer"
-        )
+    if not 1 <= share_layer_num <= layers:
+        raise ValueError(f"share_layer_num={share_layer_num}: must be >= 1 and <= layers={layers}")
+    unique_layers = -(-layers // share_layer_num)
     if strategy == "sequence":
-        return tuple(depth // group for depth in range(layers))
-    if strategy == "cycle_rev" and layers % unique_layers and layers >= 2 * unique_layers:
+        return tuple(depth // share_layer_num for depth in range(layers))
+    if strategy == "cycle_rev" and layers >= 2 * unique_layers:
         return cycle(unique_layers, layers - unique_layers) + tuple(reversed(range(unique_layers)))
     return PAPER[strategy](unique_layers, layers)
 
@@ -98,5 +96,7 @@ def block_loop(layers: int, loops: int) -> Order:
 
 
 def _check(unique_layers: int, layers: int) -> None:
+    if layers < 1:
+        raise ValueError(f"layers={layers}: must be >= 1")
     if not 1 <= unique_layers <= layers:
         raise ValueError(f"unique_layers={unique_layers}: must be >= 1 and <= layers={layers}")

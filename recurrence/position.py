@@ -45,13 +45,12 @@ def depth_time(length: int, width: int) -> Tensor:
     return torch.where(k % 2 == 0, angles.sin(), angles.cos())
 
 
-def positions(tokens: Tensor, padding: Tensor) -> Tensor:
-    """Index of each token among the real ones of its sentence: (B, T) and its padding mask -> (B, T), from 0.
+def positions(padding: Tensor) -> Tensor:
+    """Index of each token among the real ones of its sentence, from 0: (B, T) bool -> (B, T).
 
     Padding on either side gives the same numbers; padded places get the index of a neighbour, which nothing reads.
     """
-    real = padding.logical_not()
-    return real.cumsum(dim=1).sub_(1).clamp_(min=0)
+    return padding.logical_not().cumsum(dim=1).sub_(1).clamp_(min=0)
 
 
 class Table(nn.Module):

@@ -1,0 +1,1 @@
+"""The families of architectures, one file each."""

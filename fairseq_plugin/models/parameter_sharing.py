@@ -1,0 +1,99 @@
+"""SEQUENCE, CYCLE, CYCLE (REV) and the Universal rows of Takase & Kiyono.
+
+Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), Figure 2 and Table 1.
+
+The stack is fairseq's transformer: post-norm, ReLU, biases, scaled embeddings, its sinusoids. LayerNorms are shared
+with the layer that they belong to.
+
+Differs from the published code: M is given, unless `--share-layer-num` gives N / M, which also selects the code's
+assignment where N / M is not whole; a layer of the decoder that runs again keeps its own cross-attention bias (the code hands it
+its self-attention's). Differs from the paper: the Universal rows have no adaptive computation time and no signal for
+time or depth, as in the code.
+"""
+
+from recurrence import init
+from recurrence.order import PAPER, Order, published
+
+from fairseq_plugin.modules.model import HOST_DEFAULTS, RecurrentTransformer, register_family, size
+from fairseq_plugin.modules.options import SIDES
+
+
+class ParameterSharing(RecurrentTransformer):
+    """M stored layers that run N times, in the order of a strategy."""
+
+    init = init.fairseq_
+    family_values = ("strategy",)
+
+    @classmethod
+    def add_args(cls, parser):
+        """The common options, and the assignment of layers to depths."""
+        super().add_args(parser)
+        for side in SIDES:
+            parser.add_argument(
+                f"--{side}-unique-layers", type=int, metavar="M", help=f"{side}: stored layers, 1 <= M <= N"
+            )
+        parser.add_argument(
+            "--share-layer-num",
+            type=int,
+            metavar="S",
+            help="the published code's option in place of M: depths per stored layer, S = N / M. Layers are assigned "
+            "as that code does, which differs from the paper's Figure 2 where S does not divide N",
+        )
+
+    @classmethod
+    def order(cls, args, side: str) -> Order:
+        """The strategy's order of M layers over N depths.
+
+        Raises:
+            ValueError: if M is not within 1 .. N, or the paper's rule needs more than M layers.
+        """
+        unique_layers, layers = getattr(args, f"{side}_unique_layers"), getattr(args, f"{side}_layers")
+        if args.share_layer_num is not None:
+            if unique_layers is not None:
+                raise ValueError(f"unique_layers={unique_layers}: --share-layer-num={args.share_layer_num} sets it")
+            return published(args.strategy, args.share_layer_num, layers)
+        order = PAPER[args.strategy](unique_layers, layers)
+        if max(order) >= unique_layers:
+            raise ValueError(
+                f"unique_layers={unique_layers}: must divide layers={layers}, or the paper's rule for SEQUENCE stores "
+                f"{max(order) + 1} layers; --share-layer-num leaves a short last group instead"
+            )
+        return order
+
+
+FAIRSEQ = dict(
+    HOST_DEFAULTS,
+    dropout=0.1,
+    attention_dropout=0.0,
+    activation_dropout=0.0,
+    activation_fn="relu",
+    no_scale_embedding=False,
+    projection_bias=True,
+    output_bias=False,
+    norm_eps=1e-5,
+    position_table="halved",
+    share_layer_num=None,
+)
+
+
+def _preset(strategy: str, unique_layers: int, dimensions: dict) -> dict:
+    unique = {
+        f"{side}_unique_layers": lambda args: None if args.share_layer_num is not None else unique_layers for side in SIDES
+    }
+    return {**FAIRSEQ, **dimensions, **unique, "strategy": strategy}
+
+
+BASE_DEEP = size(512, 2048, 8, 12)
+
+register_family(
+    "parameter_sharing",
+    ParameterSharing,
+    {
+        "sequence": _preset("sequence", 6, BASE_DEEP),
+        "cycle": _preset("cycle", 6, BASE_DEEP),
+        "cycle_rev": _preset("cycle_rev", 6, BASE_DEEP),
+        "universal_small": _preset("cycle", 1, size(512, 2048, 8, 6)),
+        "universal_wide": _preset("cycle", 1, size(1024, 4096, 16, 6)),
+        "universal_wide_deep": _preset("cycle", 1, size(1024, 4096, 16, 12)),
+    },
+)

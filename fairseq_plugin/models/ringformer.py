@@ -1,0 +1,214 @@
+"""RingFormer and the baselines of its translation experiments.
+
+Source: RingFormer (arXiv:2502.13181), sections 3 and 4.1, Tables 1 and 4; Universal Transformer (arXiv:1807.03819);
+One Wide Feedforward Is All You Need (arXiv:2309.01826).
+
+All of them as published: post-norm, exact GELU, no biases in attention and FFN, three untied matrices (source, target,
+output with bias), embeddings not scaled.
+
+Differs from the published code: the sentence may be padded on either side; dropout on the attention weights is an
+option (0); with `--share-all-embeddings` or `--share-decoder-input-output-embed` embeddings start at N(0, 1 / width)
+and are scaled, for N(0, 1) would be no start for an output matrix.
+"""
+
+from recurrence import init
+from recurrence.order import Order, cycle
+from recurrence.signal import SignalConfig
+
+from fairseq_plugin.modules.model import HOST_DEFAULTS, RecurrentTransformer, register_family, size
+
+SIGNAL_DEFAULTS = dict(signal_rank_divisor=16, attention_signal="after", ffn_signal="before")
+
+
+class RingFormer(RecurrentTransformer):
+    """One block for all passes; low-rank level signals on Q, K, V and the FFN's input, and LayerNorms for each pass.
+
+    Table 4 by options, with the core parameters that they give at 128/512 and 6 + 6 passes:
+    `--level-signal static` 460,032; `--attention-signal none` 491,008; `--signal-rank-divisor 32` 515,584, 16 564,736,
+    8 663,040; `--level-signal full` 1,252,864; `--attention-signal before` 564,736.
+
+    Differs from the paper: two rows of Table 4 do not follow from their description. Without FFN signals
+    (`--ffn-signal none`) gives 540,160, the paper 0.57M; a signal inside the FFN (`--ffn-signal inside`) 601,600, the
+    paper 0.54M.
+    """
+
+    init = init.ringformer_
+
+    @classmethod
+    def add_args(cls, parser):
+        """The common options, and the level signals."""
+        super().add_args(parser)
+        add = parser.add_argument
+        add(
+            "--level-signal",
+            choices=("low-rank", "full", "static", "none"),
+            help="what tells a pass its depth; static is the Universal Transformer's position + depth table",
+        )
+        add("--signal-rank-divisor", type=int, metavar="D", help="rank of the low-rank signals: width // D (paper: 16)")
+        add(
+            "--attention-signal",
+            choices=("after", "before", "none"),
+            help="where the signals of Q, K and V join: after the projection (paper), before it, or nowhere",
+        )
+        add(
+            "--ffn-signal",
+            choices=("before", "inside", "none"),
+            help="where the signal of the FFN joins: at its input (paper), at its hidden units, or nowhere",
+        )
+
+    @classmethod
+    def order(cls, args, side: str) -> Order:
+        """0 0 0 ..."""
+        return cycle(1, getattr(args, f"{side}_layers"))
+
+    @classmethod
+    def has_levels(cls, args) -> bool:
+        """Only static signals are added to the stream."""
+        return args.level_signal == "static"
+
+    @classmethod
+    def stack(cls, args, side: str) -> dict:
+        """LayerNorms of its own for each pass, as far as the signals are."""
+        if args.level_signal == "static":
+            return dict(norms="sublayer")
+        return dict(norms="pass", signal=_signal(args, getattr(args, f"{side}_embed_dim")))
+
+    @classmethod
+    def _check(cls, args, task) -> None:
+        super()._check(args, task)
+        _check_signal(args)
+
+
+class Universal(RecurrentTransformer):
+    """One block for all passes; the sinusoidal position + depth signal is added before each.
+
+    Differs from the paper: no adaptive computation time, as in the published baseline; see also
+    :func:`recurrence.position.depth_time`.
+    """
+
+    init = init.ringformer_
+
+    @classmethod
+    def order(cls, args, side: str) -> Order:
+        """0 0 0 ..."""
+        return cycle(1, getattr(args, f"{side}_layers"))
+
+    @classmethod
+    def has_levels(cls, args) -> bool:
+        """Always."""
+        return True
+
+
+class OneWideFFN(RecurrentTransformer):
+    """An attention block a pass; one FFN after each of the encoder's, none in the decoder.
+
+    As published, a decoder layer has one LayerNorm, which serves self- and cross-attention.
+    """
+
+    init = init.ringformer_
+
+    @classmethod
+    def order(cls, args, side: str) -> Order:
+        """0 1 2 ..."""
+        layers = getattr(args, f"{side}_layers")
+        return cycle(layers, layers)
+
+    @classmethod
+    def stack(cls, args, side: str) -> dict:
+        """The one FFN is the encoder's."""
+        return dict(norms="block", ffn="shared" if side == "encoder" else "none")
+
+
+class Vanilla(RecurrentTransformer):
+    """The unshared baseline: N blocks. As published, one LayerNorm a layer serves all its sublayers."""
+
+    init = init.ringformer_
+
+    @classmethod
+    def order(cls, args, side: str) -> Order:
+        """0 1 2 ..."""
+        layers = getattr(args, f"{side}_layers")
+        return cycle(layers, layers)
+
+    @classmethod
+    def stack(cls, args, side: str) -> dict:
+        """One LayerNorm a layer."""
+        return dict(norms="block")
+
+
+def _signal(args, width: int):
+    if args.level_signal == "none":
+        return None
+    rank = None
+    if args.level_signal == "low-rank":
+        if not 1 <= args.signal_rank_divisor <= width:
+            raise ValueError(f"divisor={args.signal_rank_divisor}: must be >= 1 and <= width={width}")
+        rank = width // args.signal_rank_divisor
+    places = (None if place == "none" else place for place in (args.attention_signal, args.ffn_signal))
+    return SignalConfig(rank, *places)
+
+
+def _check_signal(args) -> None:
+    """Options of signals that the model does not have are refused; a value that is not used is None."""
+    kind = args.level_signal
+    unused = {"low-rank": (), "full": ("signal_rank_divisor",)}.get(kind, tuple(SIGNAL_DEFAULTS))
+    for name in unused:
+        if getattr(args, name) is not None:
+            option = "--" + name.replace("_", "-")
+            raise ValueError(f"{option}={getattr(args, name)}: does not apply to --level-signal={kind}")
+
+
+def _unless(value, *kinds):
+    return lambda args: None if args.level_signal in kinds else value
+
+
+PUBLISHED = dict(
+    HOST_DEFAULTS,
+    dropout=0.1,
+    attention_dropout=0.0,
+    activation_dropout=0.1,
+    activation_fn="gelu",
+    no_scale_embedding=lambda args: not (args.share_all_embeddings or args.share_decoder_input_output_embed),
+    projection_bias=False,
+    output_bias=True,
+    position_table="interleaved",
+)
+TINY, BASE, LARGE = size(128, 512, 8, 6), size(512, 2048, 8, 6), size(1024, 4096, 16, 6)
+RINGFORMER = dict(
+    PUBLISHED,
+    norm_eps=1e-5,
+    level_signal="low-rank",
+    signal_rank_divisor=_unless(16, "full", "static", "none"),
+    attention_signal=_unless("after", "static", "none"),
+    ffn_signal=_unless("before", "static", "none"),
+)
+BASELINE = dict(PUBLISHED, norm_eps=1e-6)
+
+register_family(
+    "ringformer",
+    RingFormer,
+    {
+        "ringformer_tiny": {**RINGFORMER, **TINY},
+        "ringformer_base": {**RINGFORMER, **BASE},
+        "ringformer_large": {**RINGFORMER, **LARGE},
+    },
+)
+register_family(
+    "universal_transformer",
+    Universal,
+    {"universal_tiny": {**BASELINE, **TINY}, "universal": {**BASELINE, **BASE}, "universal_large": {**BASELINE, **LARGE}},
+)
+register_family(
+    "one_wide_ffn",
+    OneWideFFN,
+    {
+        "one_wide_ffn_tiny": {**BASELINE, **TINY},
+        "one_wide_ffn_base": {**BASELINE, **BASE},
+        "one_wide_ffn_large": {**BASELINE, **LARGE},
+    },
+)
+register_family(
+    "vanilla_transformer",
+    Vanilla,
+    {"vanilla_tiny": {**BASELINE, **TINY}, "vanilla_base": {**BASELINE, **BASE}, "vanilla_large": {**BASELINE, **LARGE}},
+)

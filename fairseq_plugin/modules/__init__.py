@@ -1,0 +1,1 @@
+"""What only fairseq needs: token inputs, the encoder and decoder interfaces around a loop, options."""

@@ -1,0 +1,94 @@
+"""fairseq's encoder interface around a loop."""
+
+from fairseq.models import FairseqEncoder
+from torch import Tensor, nn
+
+from fairseq_plugin.modules.embedding import TokenInput, rows
+from recurrence.attention import padding_bias
+from recurrence.loop import Loop
+from recurrence.position import Table
+
+
+class RecurrentEncoder(FairseqEncoder):
+    """Token input, loop, final LayerNorm in a pre-norm stack.
+
+    Args:
+        dictionary: the source dictionary.
+        embed_tokens: the embedding, registered here.
+        inputs: token input on that embedding.
+        loop: the stack.
+        level_table: depth-time table added before each pass, None for none.
+        layer_norm: final LayerNorm of a pre-norm stack, None in a post-norm one.
+        max_positions: longest source, in tokens.
+    """
+
+    def __init__(
+        self,
+        dictionary,
+        embed_tokens: nn.Embedding,
+        inputs: TokenInput,
+        loop: Loop,
+        level_table: Table | None,
+        layer_norm: nn.LayerNorm | None,
+        max_positions: int,
+    ):
+        super().__init__(dictionary)
+        self.embed_tokens, self.inputs, self.loop = embed_tokens, inputs, loop
+        self.level_table, self.layer_norm = level_table, layer_norm
+        self._max_positions = max_positions
+
+    def forward(self, src_tokens: Tensor, src_lengths: Tensor | None = None, return_all_hiddens: bool = False):
+        """Encodes a batch.
+
+        Args:
+            src_tokens: (B, S), padded on either side.
+            src_lengths: (B,), unused: the padding shows in the tokens.
+            return_all_hiddens: also return the state after each pass.
+
+        Returns:
+            fairseq's dictionary: `encoder_out` [(S, B, C)], `encoder_padding_mask` [(B, S)] or [] where nothing is
+            padding, `encoder_embedding` [(B, S, C)], `encoder_states` P times (S, B, C) or [].
+        """
+        padding = padding_mask(src_tokens, self.dictionary.pad())
+        x, embedded = self.inputs(src_tokens, padding)
+        bias = None if padding is None else padding_bias(padding, like=x)
+        levels = depth_levels(self.level_table, self.loop.passes, src_tokens, padding, 0, x)
+        x, states = self.loop(x, levels=levels, self_bias=bias)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        return {
+            "encoder_out": [x.transpose(0, 1)],
+            "encoder_padding_mask": [] if padding is None else [padding],
+            "encoder_embedding": [embedded],
+            "encoder_states": [state.transpose(0, 1) for state in states] if return_all_hiddens else [],
+            "src_tokens": [],
+            "src_lengths": [],
+        }
+
+    def reorder_encoder_out(self, encoder_out, new_order: Tensor):
+        """Entry i becomes what entry new_order[i] was, in every tensor of the dictionary."""
+        batch_dim = {"encoder_out": 1, "encoder_states": 1}
+        return {
+            name: [tensor.index_select(batch_dim.get(name, 0), new_order) for tensor in tensors]
+            for name, tensors in encoder_out.items()
+        }
+
+    def max_positions(self) -> int:
+        """Longest source, in tokens."""
+        return self._max_positions
+
+
+def padding_mask(tokens: Tensor, pad: int) -> Tensor | None:
+    """(B, T) bool, or None where nothing is padding, so that no pass has to mask."""
+    padding = tokens.eq(pad)
+    return padding if padding.any() else None
+
+
+def depth_levels(
+    table: Table | None, passes: int, tokens: Tensor, padding: Tensor | None, start: int, x: Tensor
+) -> list[Tensor] | None:
+    """The Universal Transformer's signal of each pass, position + depth: P times (T, C) or (B, T, C); None for none."""
+    if table is None:
+        return None
+    position, depths = rows(table, tokens, padding, start, like=x), table.rows(passes, like=x)
+    return [position + depth for depth in depths]

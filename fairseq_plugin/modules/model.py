@@ -1,0 +1,227 @@
+"""The encoder-decoder that every translation architecture builds; families fill in what is theirs."""
+
+import argparse
+import math
+from typing import Callable
+
+import torch.nn.functional as F
+from fairseq import utils
+from fairseq.models import (
+    ARCH_MODEL_REGISTRY,
+    MODEL_REGISTRY,
+    FairseqEncoderDecoderModel,
+    register_model,
+    register_model_architecture,
+)
+from recurrence import position
+from recurrence.block import StackConfig, build_loop
+from recurrence.loop import Loop
+from recurrence.order import Order
+from torch import nn
+
+from fairseq_plugin import hostfix
+from fairseq_plugin.modules.decoder import RecurrentDecoder
+from fairseq_plugin.modules.embedding import Output, TokenInput
+from fairseq_plugin.modules.encoder import RecurrentEncoder
+from fairseq_plugin.modules.options import SIDES, add_common_options, errors_name_options, known_options
+
+# Values that every architecture must fix and that no option sets.
+FAMILY_VALUES = ("norm_eps", "position_table", "projection_bias", "output_bias")
+
+
+class RecurrentTransformer(FairseqEncoderDecoderModel):
+    """A translation model of two loops. A family derives from it and gives :meth:`order`, :meth:`stack`, `init`."""
+
+    init: Callable[[nn.Module], None]
+    family_values: tuple[str, ...] = ()
+
+    @classmethod
+    def add_args(cls, parser):
+        """The options of the family."""
+        add_common_options(parser)
+
+    @classmethod
+    def order(cls, args, side: str) -> Order:
+        """The order of execution of one side."""
+        raise TypeError(f"{cls.__name__} gives no order")
+
+    @classmethod
+    def stack(cls, args, side: str) -> dict:
+        """Fields of :class:`StackConfig` in which the family differs from a plain post-norm stack."""
+        return {}
+
+    @classmethod
+    def has_levels(cls, args) -> bool:
+        """Whether the sinusoidal position + depth signal is added before each pass."""
+        return False
+
+    @classmethod
+    def build_model(cls, args, task):
+        """Builds the model, or refuses a value by the name of its option before anything is built.
+
+        Raises:
+            ValueError: naming the option, the value and the rule.
+        """
+        cls._check(args, task)
+        source, target = task.source_dictionary, task.target_dictionary
+        stacks = {side: cls._stack_config(args, side) for side in SIDES}
+        own = {side: cls._embedding(args, side, dictionary) for side, dictionary in zip(SIDES, (source, target))}
+        decoder_embedding = own["encoder"] if args.share_all_embeddings else own["decoder"]
+        tied = args.share_all_embeddings or args.share_decoder_input_output_embed
+        output_std = None if args.output_bias else args.decoder_embed_dim**-0.5
+        output = Output(
+            args.decoder_embed_dim, len(target), args.output_bias, decoder_embedding if tied else None, output_std
+        )
+        encoder = RecurrentEncoder(
+            source, own["encoder"], **cls._parts(args, "encoder", own["encoder"], stacks["encoder"], task)
+        )
+        decoder = RecurrentDecoder(
+            target,
+            decoder_embedding,
+            owns_embedding=not args.share_all_embeddings,
+            output=output,
+            **cls._parts(args, "decoder", decoder_embedding, stacks["decoder"], task),
+        )
+        return cls(encoder, decoder)
+
+    @classmethod
+    def _stack_config(cls, args, side: str) -> StackConfig:
+        with errors_name_options(side):
+            return StackConfig(
+                width=getattr(args, f"{side}_embed_dim"),
+                ffn_width=getattr(args, f"{side}_ffn_embed_dim"),
+                heads=getattr(args, f"{side}_attention_heads"),
+                order=cls.order(args, side),
+                # The host's gelu computes in float32 whatever the type; the others keep it.
+                activation=F.gelu if args.activation_fn == "gelu" else utils.get_activation_fn(args.activation_fn),
+                memory_width=args.encoder_embed_dim if side == "decoder" else None,
+                bias=args.projection_bias,
+                dropout=args.dropout,
+                attention_dropout=args.attention_dropout,
+                activation_dropout=args.activation_dropout,
+                pre_norm=getattr(args, f"{side}_normalize_before"),
+                norm_eps=args.norm_eps,
+                checkpointing=args.checkpoint_activations,
+                **cls.stack(args, side),
+            )
+
+    @classmethod
+    def _embedding(cls, args, side: str, dictionary) -> nn.Embedding:
+        width = getattr(args, f"{side}_embed_dim")
+        embedding = nn.Embedding(len(dictionary), width, padding_idx=dictionary.pad())
+        nn.init.normal_(embedding.weight, std=_embedding_std(args, width))
+        nn.init.zeros_(embedding.weight[dictionary.pad()])
+        path = getattr(args, f"{side}_embed_path")
+        if path:
+            utils.load_embedding(utils.parse_embedding(path), dictionary, embedding)
+        return embedding
+
+    @classmethod
+    def _parts(cls, args, side: str, embedding: nn.Embedding, config: StackConfig, task) -> dict:
+        """What encoder and decoder are built from alike."""
+        most = getattr(task.cfg, "max_source_positions" if side == "encoder" else "max_target_positions")
+        levels = cls.has_levels(args)
+        table = None if levels or args.no_token_positional_embeddings else getattr(position, args.position_table)
+        # fairseq numbers positions from pad + 1, the published RingFormer code from 0.
+        offset = embedding.padding_idx + 1 if args.position_table == "halved" else 0
+        inputs = TokenInput(
+            embedding,
+            scale=1.0 if args.no_scale_embedding else math.sqrt(config.width),
+            table=table,
+            offset=offset,
+            learned=most if getattr(args, f"{side}_learned_pos") else 0,
+            std=_embedding_std(args, config.width),
+            layernorm=args.layernorm_embedding,
+            dropout=args.dropout,
+        )
+        with errors_name_options(side):
+            loop = build_loop(config)
+        cls.init(loop)
+        return dict(
+            inputs=inputs,
+            loop=loop,
+            level_table=position.Table(position.depth_time, config.width) if levels else None,
+            layer_norm=nn.LayerNorm(config.width, config.norm_eps) if config.pre_norm else None,
+            max_positions=most,
+        )
+
+    @classmethod
+    def _check(cls, args, task) -> None:
+        """Refuses what no single stack can see."""
+        if not isinstance(args, argparse.Namespace):
+            unknown = set(args) - known_options(cls.add_args) - set(FAMILY_VALUES + cls.family_values) - {"_name"}
+            if unknown:
+                raise ValueError(f"{sorted(unknown)[0]}: not an option of {args._name}")
+        for side in SIDES:
+            if getattr(args, f"{side}_learned_pos") and (args.no_token_positional_embeddings or cls.has_levels(args)):
+                reason = "--no-token-positional-embeddings" if args.no_token_positional_embeddings else "level signals"
+                raise ValueError(f"--{side}-learned-pos: does not go with {reason}, which leave no position to learn")
+        if cls.has_levels(args) and args.no_token_positional_embeddings:
+            raise ValueError("--no-token-positional-embeddings: the static level signals are the positions")
+        if args.share_all_embeddings:
+            cls._check_sharing(args, task)
+
+    @classmethod
+    def _check_sharing(cls, args, task) -> None:
+        if task.source_dictionary != task.target_dictionary:
+            raise ValueError("--share-all-embeddings: needs a joined dictionary (fairseq-preprocess --joined-dictionary)")
+        if args.encoder_embed_dim != args.decoder_embed_dim:
+            raise ValueError(
+                f"--share-all-embeddings: --encoder-embed-dim={args.encoder_embed_dim} "
+                f"must equal --decoder-embed-dim={args.decoder_embed_dim}"
+            )
+        if args.decoder_embed_path and args.decoder_embed_path != args.encoder_embed_path:
+            raise ValueError("--share-all-embeddings: --decoder-embed-path must equal --encoder-embed-path")
+
+
+def _embedding_std(args, width: int) -> float:
+    """N(0, 1) after scaling, in either convention."""
+    return 1.0 if args.no_scale_embedding else width**-0.5
+
+
+def register_family(name: str, model: type, presets: dict[str, dict]) -> None:
+    """Registers a model and one architecture a preset.
+
+    A preset gives every value that the command line has not given. A value may be a function of the values before it.
+
+    Raises:
+        ValueError: if a name is taken; the host would keep the other model without a word.
+    """
+    taken = {name, *presets} & {*MODEL_REGISTRY, *ARCH_MODEL_REGISTRY}
+    if taken:
+        raise ValueError(f"{sorted(taken)[0]}: another model is registered under that name")
+    register_model(name)(model)
+    for arch, preset in presets.items():
+        register_model_architecture(name, arch)(_filler(preset))
+
+
+def _filler(preset: dict):
+    def fill(args):
+        hostfix.no_xla(args)
+        for name, value in preset.items():
+            if getattr(args, name, None) is None:
+                setattr(args, name, value(args) if callable(value) else value)
+
+    return fill
+
+
+# Values of the host's options where a family says nothing else.
+HOST_DEFAULTS = dict(
+    encoder_normalize_before=False,
+    decoder_normalize_before=False,
+    encoder_learned_pos=False,
+    decoder_learned_pos=False,
+    encoder_embed_path="",
+    decoder_embed_path="",
+    share_decoder_input_output_embed=False,
+    share_all_embeddings=False,
+    no_token_positional_embeddings=False,
+    layernorm_embedding=False,
+    checkpoint_activations=False,
+)
+
+
+def size(width: int, ffn_width: int, heads: int, layers: int) -> dict:
+    """Values for an encoder and a decoder of the same size."""
+    values = dict(embed_dim=width, ffn_embed_dim=ffn_width, attention_heads=heads, layers=layers)
+    return {f"{side}_{name}": value for side in SIDES for name, value in values.items()}

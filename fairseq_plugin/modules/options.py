@@ -1,0 +1,78 @@
+"""Command-line options that all recurrent architectures share, and errors that speak of options."""
+
+import argparse
+import re
+from contextlib import contextmanager
+
+from fairseq import utils
+
+SIDES = ("encoder", "decoder")
+
+# What the core calls a value, and the option that sets it.
+OPTION_OF = {
+    "width": "--{side}-embed-dim",
+    "ffn_width": "--{side}-ffn-embed-dim",
+    "heads": "--{side}-attention-heads",
+    "layers": "--{side}-layers",
+    "unique_layers": "--{side}-unique-layers",
+    "share_layer_num": "--share-layer-num",
+    "dropout": "--dropout",
+    "attention_dropout": "--attention-dropout",
+    "activation_dropout": "--activation-dropout",
+    "divisor": "--signal-rank-divisor",
+    "attention": "--attention-signal",
+    "ffn": "--ffn-signal",
+}
+
+
+@contextmanager
+def errors_name_options(side: str):
+    """Turns `heads=3: must divide width=16` into `--encoder-attention-heads=3: must divide --encoder-embed-dim=16`."""
+    try:
+        yield
+    except ValueError as error:
+        pattern = rf"\b({'|'.join(sorted(OPTION_OF, key=len, reverse=True))})="
+        named = re.sub(pattern, lambda match: OPTION_OF[match[1]].format(side=side) + "=", str(error))
+        raise ValueError(named) from None
+
+
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the host's usual transformer options, under the host's names, as far as they apply."""
+    add = parser.add_argument
+    for side in SIDES:
+        add(f"--{side}-embed-dim", type=int, metavar="C", help=f"{side}: width")
+        add(f"--{side}-ffn-embed-dim", type=int, metavar="F", help=f"{side}: hidden width of the FFN")
+        add(f"--{side}-layers", type=int, metavar="N", help=f"{side}: depth, counted in passes")
+        add(f"--{side}-attention-heads", type=int, metavar="H", help=f"{side}: attention heads; must divide the width")
+        add(f"--{side}-normalize-before", action="store_true", help=f"{side}: pre-norm instead of post-norm")
+        add(f"--{side}-learned-pos", action="store_true", help=f"{side}: learned positions instead of sinusoids")
+        add(f"--{side}-embed-path", metavar="FILE", help=f"{side}: pretrained embedding, one 'symbol numbers' a line")
+    add("--dropout", type=float, metavar="RATE", help="on embeddings and on every sublayer's output")
+    add("--attention-dropout", type=float, metavar="RATE", help="on attention weights")
+    add("--activation-dropout", "--relu-dropout", type=float, metavar="RATE", help="on the FFN's hidden units")
+    add("--activation-fn", choices=utils.get_available_activation_fns(), help="activation of the FFN")
+    add(
+        "--share-decoder-input-output-embed",
+        action="store_true",
+        help="the decoder's embedding is the output matrix too",
+    )
+    add(
+        "--share-all-embeddings",
+        action="store_true",
+        help="one matrix for source, target and output; needs a joined dictionary",
+    )
+    add("--no-token-positional-embeddings", action="store_true", help="no positions at all")
+    add("--layernorm-embedding", action="store_true", help="LayerNorm on the embeddings")
+    add("--no-scale-embedding", action="store_true", help="embeddings are not multiplied by sqrt(width)")
+    add(
+        "--checkpoint-activations",
+        action="store_true",
+        help="recompute each pass in the backward pass: less memory, about a third more work",
+    )
+
+
+def known_options(add_args) -> set[str]:
+    """Names of the values that a function adds to a parser."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_args(parser)
+    return {action.dest for action in parser._actions}

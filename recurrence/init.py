@@ -1,0 +1,35 @@
+"""Initialisations, each as its paper's code has it. They change a stack in place; embeddings are the host's matter."""
+
+import math
+
+from torch import nn
+
+from recurrence.attention import Attention
+from recurrence.block import FeedForward
+
+
+def ringformer_(stack: nn.Module) -> None:
+    """Attention as PyTorch's Linear; FFN matrices N(0, 0.02), their biases as PyTorch's Linear; LayerNorms 1 and 0.
+
+    Source: RingFormer's published code.
+    """
+    for ffn in (module for module in stack.modules() if isinstance(module, FeedForward)):
+        nn.init.normal_(ffn.up.weight, std=0.02)
+        nn.init.normal_(ffn.down.weight, std=0.02)
+
+
+def fairseq_(stack: nn.Module) -> None:
+    """Xavier uniform, biases 0; Q, K and V have the bounds of one matrix (3 C, C).
+
+    Source: fairseq's transformer, which Takase & Kiyono train.
+    """
+    for module in stack.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    for attention in (module for module in stack.modules() if isinstance(module, Attention)):
+        for name, projection in attention.named_children():
+            if name != "out":
+                bound = math.sqrt(6 / (projection.in_features + 3 * attention.out.out_features))
+                nn.init.uniform_(projection.weight, -bound, bound)
