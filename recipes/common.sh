@@ -12,6 +12,8 @@ OUT=${OUT:-$ROOT/out}
 SEED=${SEED:-1}
 DRY_RUN=${DRY_RUN:-0}
 export OMP_NUM_THREADS=${THREADS:-${OMP_NUM_THREADS:-$(nproc 2>/dev/null || echo 2)}}
+# The host calls interfaces that newer libraries call outdated; nothing that a reader of these logs could mend.
+export PYTHONWARNINGS=${PYTHONWARNINGS-ignore::FutureWarning,ignore::UserWarning:hydra.compose}
 export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
 
 log() { printf '== %s\n' "$*" >&2; }
@@ -34,14 +36,15 @@ run() {
     fi
 }
 
-# As run, with the standard output also appended to a file; the progress bar goes to the terminal by the standard error.
-run_logged() {
+# Run fairseq-train. Its whole log is appended to a file; the terminal gets the lines that tell how training goes, and the
+# progress bar, which the host draws on the standard error where that is a terminal.
+run_training() {
     local file=$1
     shift
     if [ "$DRY_RUN" = 1 ]; then
-        run "$@"
+        run fairseq-train "$@"
     else
-        "$@" | tee -a "$file"
+        fairseq-train "$@" | tee -a "$file" | sed -u -n -E '/ \| (train_inner|train|valid) \||num\. shared|done training/s/^[-0-9: ]+\| INFO \| //p'
     fi
 }
 

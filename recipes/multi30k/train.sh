@@ -54,7 +54,7 @@ if [ "$SCALE" = smoke ]; then RESULTS=${RESULTS:-$OUT/multi30k/results.csv}; fi
 RESULTS=${RESULTS:-$ROOT/recipes/multi30k/results.csv}
 
 training() {
-    run_logged "$RUN/train.log" fairseq-train "$BIN" --user-dir "$ROOT/fairseq_plugin" --arch "$ARCH" \
+    run_training "$RUN/train.log" "$BIN" --user-dir "$ROOT/fairseq_plugin" --arch "$ARCH" \
         --save-dir "$RUN/checkpoints" --source-lang de --target-lang en --seed "$SEED" \
         --encoder-embed-dim $WIDTH --encoder-ffn-embed-dim $FFN --encoder-attention-heads 4 \
         --decoder-embed-dim $WIDTH --decoder-ffn-embed-dim $FFN --decoder-attention-heads 4 \
@@ -85,5 +85,6 @@ scoring() {
 
 PIECES=$PIECES OUT=$OUT DRY_RUN=$DRY_RUN "$(dirname "$0")/prepare.sh"
 FLAGS=("$@")
-RECORD=(--results "$RESULTS" --table multi30k --row "$ROW" --arch "$ARCH" --scale "$SCALE" --seed "$SEED" --command "$CALL")
+RECORD=(--results "$RESULTS" --table multi30k --row "$ROW" --arch "$ARCH" --scale "$SCALE" --seed "$SEED"
+    --command "$CALL" --checkpoint average.pt --metrics bleu chrf)
 once "$RUN" training averaging decoding scoring

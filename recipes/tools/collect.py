@@ -1,9 +1,10 @@
 """Gather what a run left in its folder into metrics.json and one row of results for each metric.
 
-    python collect.py RUN --results results.csv --table T --row R --arch A --scale S --seed 1 --command C [--failed]
+    python collect.py RUN --results results.csv --table T --row R --arch A --scale S --seed 1 --command C \\
+        --checkpoint average.pt --metrics bleu chrf [--failed]
 
-Reads train.log and env.json, and of a run that succeeded scores.json and average.pt. With --failed only a row without a
-value is added.
+Reads train.log and env.json, and of a run that succeeded scores.json and the checkpoint. With --failed only rows
+without a value are added.
 """
 
 import argparse
@@ -13,7 +14,8 @@ from pathlib import Path
 
 from results import append
 
-METRICS = {"BLEU": "bleu", "chrF": "chrf"}
+# The name of a metric in scores.json -> in the table.
+METRICS = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match %"}
 # Word embeddings, positions and the output layer are not core parameters; version marks are no parameters.
 NOT_CORE = re.compile(r"embed_tokens|embed_positions|output_projection|version")
 
@@ -44,12 +46,19 @@ def core_parameters(checkpoint: Path) -> int:
     return sum(tensor.numel() for name, tensor in model.items() if not NOT_CORE.search(name))
 
 
+def measured(scores: dict, name: str) -> dict:
+    """One metric's columns."""
+    return {"metric": METRICS[name], "value": scores[name], "signature": scores.get(f"{name}_signature", "")}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--results", type=Path, required=True)
     for name in ("table", "row", "arch", "scale", "seed", "command"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--checkpoint", required=True, help="the scored one, in the run's folder")
+    parser.add_argument("--metrics", nargs="+", choices=METRICS, required=True)
     parser.add_argument("--failed", action="store_true")
     arguments = parser.parse_args()
 
@@ -62,15 +71,12 @@ def main() -> None:
         "commit": environment["commit"],
     }
     if arguments.failed:
-        append(arguments.results, [row | {"metric": metric} for metric in METRICS])
+        append(arguments.results, [row | {"metric": METRICS[name]} for name in arguments.metrics])
         return
     scores = json.loads((arguments.run / "scores.json").read_text())
-    row["core_params"] = core_parameters(arguments.run / "average.pt")
+    row["core_params"] = core_parameters(arguments.run / arguments.checkpoint)
     (arguments.run / "metrics.json").write_text(json.dumps(row | scores, indent=2) + "\n")
-    measured = {
-        metric: {"value": scores[key], "signature": scores[f"{key}_signature"]} for metric, key in METRICS.items()
-    }
-    append(arguments.results, [row | {"metric": metric} | values for metric, values in measured.items()])
+    append(arguments.results, [row | measured(scores, name) for name in arguments.metrics])
 
 
 if __name__ == "__main__":

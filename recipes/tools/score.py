@@ -38,9 +38,9 @@ def in_order(hypotheses: dict[int, str], count: int) -> list[str]:
     return [hypotheses[number] for number in range(count)]
 
 
-def scores(hypotheses: list[str], references: list[str]) -> dict:
+def scores(hypotheses: list[str], references: list[str], tokenize: str) -> dict:
     """BLEU and chrF with their signatures, and the percentage of exact matches."""
-    bleu, chrf = BLEU(), CHRF()
+    bleu, chrf = BLEU(tokenize=tokenize), CHRF()
     equal = sum(ours == theirs for ours, theirs in zip(hypotheses, references, strict=True))
     return {
         "sentences": len(references),
@@ -57,11 +57,14 @@ def main() -> None:
     parser.add_argument("log", type=Path, help="standard output of fairseq-generate")
     parser.add_argument("reference", type=Path, help="plain text, one sentence a line, in corpus order")
     parser.add_argument("--hypotheses", type=Path, required=True, help="file to write the plain translations to")
+    parser.add_argument(
+        "--tokenize", choices=BLEU.TOKENIZERS, default=BLEU.TOKENIZER_DEFAULT, help="sacreBLEU's tokenizer"
+    )
     arguments = parser.parse_args()
     references = arguments.reference.read_text(encoding="utf-8").rstrip("\n").split("\n")
     hypotheses = in_order(best_hypotheses(arguments.log), len(references))
     arguments.hypotheses.write_text("\n".join(hypotheses) + "\n", encoding="utf-8")
-    print(json.dumps(scores(hypotheses, references), indent=2))
+    print(json.dumps(scores(hypotheses, references, arguments.tokenize), indent=2))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,60 @@
+"""Tell how a run of the demo went: some translations, the scores, the stored parameters, and where everything lies.
+
+python report.py RUN_FOLDER --data DATA_FOLDER --arch ringformer_tiny
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+SHOWN = 6
+UNSHARED = "vanilla_tiny"
+
+
+def lines(path: Path) -> list[str]:
+    """Lines of a text file."""
+    return path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+
+
+def translations(run: Path, data: Path) -> list[str]:
+    """The first sentences of the test set, and after them the first wrong ones, as far as there are any."""
+    triples = list(zip(lines(data / "test.en"), lines(run / "hypotheses.de"), lines(data / "test.de"), strict=True))
+    wrong = [triple for triple in triples[SHOWN:] if triple[1] != triple[2]]
+    told = []
+    for source, ours, reference in triples[:SHOWN] + wrong[:2]:
+        verdict = "" if ours == reference else f"\n      should be {reference}"
+        told.append(f"  {source}\n   -> {ours}{verdict}")
+    return told
+
+
+def parameters(run: Path, arch: str) -> list[str]:
+    """Stored parameters of the model and of the unshared one, as counted on the built models."""
+    counts = {name: int((run / f"{name}.parameters").read_text()) for name in dict.fromkeys([arch, UNSHARED])}
+    told = [f"  {name:18} {number:>10,}" for name, number in counts.items()]
+    return told + [f"  {arch} stores {100 * counts[arch] / counts[UNSHARED]:.0f} % of {UNSHARED}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--arch", required=True)
+    arguments = parser.parse_args()
+    metrics = json.loads((arguments.run / "metrics.json").read_text())
+    print(
+        "\nTranslations of numbers that training never showed:", *translations(arguments.run, arguments.data), sep="\n"
+    )
+    print(f"\nScores on {metrics['sentences']:,} such numbers, after {metrics['wall_s']} s of training")
+    print(f"  exact match        {metrics['exact_match']:.1f} %")
+    print(f"  BLEU               {metrics['bleu']:.2f}   ({metrics['bleu_signature']})")
+    print(
+        "\nStored parameters, embeddings and output layer included:",
+        *parameters(arguments.run, arguments.arch),
+        sep="\n",
+    )
+    print(f"\nThe data lie in {arguments.data}")
+    print(f"checkpoints, logs, translations and the commands (cmd.sh) in {arguments.run}")
+
+
+if __name__ == "__main__":
+    main()

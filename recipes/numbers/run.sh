@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# The demo: English number words to German ones, with every tool of the host.
+#
+#   recipes/numbers/run.sh [flags of fairseq-train]
+#
+# ARCH   the architecture, one of the tiny size (default ringformer_tiny)
+# SCALE  demo   numbers below 100,000, 20,000 of them for training; under 4 minutes of training on 2 cores (default)
+#        smoke  numbers below 1,000 and 60 updates: under a minute; shows that the recipe works, no more
+# SEED, OUT, DRY_RUN, THREADS as in recipes/common.sh
+# Expected at scale demo: exact match 98 % or more of 1,000 numbers that training never showed.
+source "$(dirname "$0")/../common.sh"
+
+ARCH=${ARCH:-ringformer_tiny}
+SCALE=${SCALE:-demo}
+
+# The one place where scales differ.
+case $SCALE in
+smoke) LIMIT=1000 TRAIN=800 HELD=100 PIECES=60 PASSES=2 UPDATES=60 WARMUP=20 ;;
+demo) LIMIT=100000 TRAIN=20000 HELD=1000 PIECES=200 PASSES=6 UPDATES=1500 WARMUP=200 ;;
+*) fail "SCALE=$SCALE: must be demo or smoke" ;;
+esac
+
+DATA=$OUT/numbers/$SCALE
+RUN=$OUT/numbers/run/$SCALE/$ARCH/s$SEED
+MODEL=(--user-dir "$ROOT/fairseq_plugin" --source-lang en --target-lang de
+    --encoder-layers $PASSES --decoder-layers $PASSES)
+
+corpus() {
+    run python "$ROOT/recipes/numbers/data.py" "$DATA" --limit $LIMIT --train $TRAIN --valid $HELD --test $HELD
+}
+
+segmentation() {
+    local set language
+    run python "$TOOLS/segment.py" train "$DATA/pieces.model" --pieces $PIECES --kind unigram "$DATA/train.en" "$DATA/train.de"
+    for set in train valid test; do
+        for language in en de; do
+            run python "$TOOLS/segment.py" encode "$DATA/pieces.model" "$DATA/$set.$language" "$DATA/$set.pieces.$language"
+        done
+    done
+}
+
+binarization() {
+    run_into "$DATA/preprocess.log" fairseq-preprocess --source-lang en --target-lang de --joined-dictionary \
+        --trainpref "$DATA/train.pieces" --validpref "$DATA/valid.pieces" --testpref "$DATA/test.pieces" --destdir "$DATA/bin"
+}
+
+training() {
+    run_training "$RUN/train.log" "$DATA/bin" "${MODEL[@]}" --arch "$ARCH" --save-dir "$RUN/checkpoints" --seed "$SEED" \
+        --dropout 0 --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
+        --optimizer adam --adam-betas "(0.9, 0.98)" --lr 1e-3 --lr-scheduler cosine --warmup-updates $WARMUP \
+        --clip-norm 1.0 --max-tokens 4096 --max-update $UPDATES --required-batch-size-multiple 1 \
+        --update-epoch-batch-itr True --no-epoch-checkpoints --log-interval 50 "${FLAGS[@]}"
+}
+
+decoding() {
+    run_into "$RUN/generate.log" fairseq-generate "$DATA/bin" --user-dir "$ROOT/fairseq_plugin" \
+        --path "$RUN/checkpoints/checkpoint_last.pt" --gen-subset test --beam 5 --max-len-b 100 --max-tokens 8000 \
+        --remove-bpe sentencepiece --required-batch-size-multiple 1
+}
+
+# A German number is one word, so BLEU counts characters.
+scoring() {
+    run_into "$RUN/scores.json" python "$TOOLS/score.py" "$RUN/generate.log" "$DATA/test.de" \
+        --hypotheses "$RUN/hypotheses.de" --tokenize char
+}
+
+# This model, and the same with a block for every pass.
+counting() {
+    local arch
+    for arch in "$ARCH" vanilla_tiny; do
+        run_into "$RUN/$arch.parameters" python "$TOOLS/parameters.py" "$DATA/bin" "${MODEL[@]}" --arch "$arch"
+    done
+}
+
+report() {
+    run python "$ROOT/recipes/numbers/report.py" "$RUN" --data "$DATA" --arch "$ARCH"
+}
+
+if [ "$DRY_RUN" != 1 ]; then mkdir -p "$DATA"; fi
+need fairseq-train
+stage "$DATA" corpus
+stage "$DATA" segmentation
+stage "$DATA" binarization
+FLAGS=("$@")
+RECORD=(--results "$OUT/numbers/results.csv" --table numbers --row "$ARCH" --arch "$ARCH" --scale "$SCALE" --seed "$SEED"
+    --command "ARCH=$ARCH SCALE=$SCALE SEED=$SEED recipes/numbers/run.sh $*"
+    --checkpoint checkpoints/checkpoint_last.pt --metrics exact_match bleu)
+once "$RUN" training decoding scoring counting
+report
