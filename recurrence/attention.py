@@ -3,8 +3,6 @@
 Source: Vaswani et al. (arXiv:1706.03762), section 3.2. Heads are scaled by 1 / sqrt(head width).
 """
 
-from typing import Optional
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -25,7 +23,7 @@ class Attention(nn.Module):
         """(B, T, C) -> (B, H, T, C/H), a view."""
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], causal: bool) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool) -> Tensor:
         """q (B, H, T, C/H), k and v (B, H, S, C/H), bias broadcastable to (B, H, T, S) -> (B, T, C)."""
         dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, is_causal=causal)
@@ -50,10 +48,10 @@ class SelfAttention(Attention):
         self,
         x: Tensor,
         raw: Tensor,
-        signal: Optional[LevelSignal] = None,
-        bias: Optional[Tensor] = None,
+        signal: LevelSignal | None = None,
+        bias: Tensor | None = None,
         causal: bool = False,
-        slot: Optional[Slot] = None,
+        slot: Slot | None = None,
     ) -> Tensor:
         """Attends within x, or from the one token of x to all tokens in the slot and itself.
 
@@ -101,12 +99,12 @@ class CrossAttention(Attention):
         """Keys and values of the memory: (B, S, memory width) -> (B, S, 2 C)."""
         return self.kv(memory)
 
-    def forward(self, x: Tensor, keys_values: Tensor, bias: Optional[Tensor] = None) -> Tensor:
+    def forward(self, x: Tensor, keys_values: Tensor, bias: Tensor | None = None) -> Tensor:
         """x: (B, T, C), keys_values: (B, S, 2 C), bias broadcastable to (B, H, T, S) -> (B, T, C)."""
         k, v = (self.split(part) for part in keys_values.chunk(2, dim=-1))
         return self.attend(self.split(self.q(x)), k, v, bias, causal=False)
 
-    def weights(self, x: Tensor, keys_values: Tensor, bias: Optional[Tensor] = None) -> Tensor:
+    def weights(self, x: Tensor, keys_values: Tensor, bias: Tensor | None = None) -> Tensor:
         """The attention weights that :meth:`forward` applies, averaged over the heads: (B, T, S)."""
         q, k = self.split(self.q(x)), self.split(keys_values.chunk(2, dim=-1)[0])
         scores = q @ k.transpose(2, 3) / q.size(-1) ** 0.5

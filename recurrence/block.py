@@ -4,8 +4,9 @@ Sublayers are applied as `norm(x + f(x))` (post-norm) or `x + f(norm(x))` (pre-n
 """
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Callable, Optional
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -46,7 +47,7 @@ class StackConfig:
     heads: int
     order: Order
     activation: Callable[[Tensor], Tensor] = F.relu
-    memory_width: Optional[int] = None
+    memory_width: int | None = None
     bias: bool = True
     dropout: float = 0.0
     attention_dropout: float = 0.0
@@ -55,7 +56,7 @@ class StackConfig:
     norm_eps: float = 1e-5
     norms: str = "sublayer"
     ffn: str = "block"
-    signal: Optional[SignalConfig] = None
+    signal: SignalConfig | None = None
     checkpointing: bool = False
 
     def __post_init__(self):
@@ -82,7 +83,7 @@ class FeedForward(nn.Module):
         self.up = nn.Linear(config.width, config.ffn_width, bias=config.bias)
         self.down = nn.Linear(config.ffn_width, config.width, bias=config.bias)
 
-    def forward(self, x: Tensor, raw: Tensor, signal: Optional[LevelSignal] = None) -> Tensor:
+    def forward(self, x: Tensor, raw: Tensor, signal: LevelSignal | None = None) -> Tensor:
         """x and raw: (B, T, C) -> (B, T, C)."""
         hidden = self.up(x) if signal is None else signal.project(self.up, x, raw)[0]
         return self.down(F.dropout(self.activation(hidden), self.dropout, self.training))
@@ -118,18 +119,20 @@ class Block(nn.Module):
         self.cross_attn = CrossAttention(*shape, config.memory_width, *rest) if cross else None
         self.ffn = FeedForward(config) if ffn else None
         self.sublayers = attention + cross + ffn
-        self.norms = None if config.norms == "pass" else _norms(config, 1 if config.norms == "block" else self.sublayers)
+        self.norms = (
+            None if config.norms == "pass" else _norms(config, 1 if config.norms == "block" else self.sublayers)
+        )
 
     def forward(
         self,
         x: Tensor,
-        own: Optional[PassParameters] = None,
-        context: Optional[Tensor] = None,
-        slot: Optional[Any] = None,
-        self_bias: Optional[Tensor] = None,
-        cross_bias: Optional[Tensor] = None,
+        own: PassParameters | None = None,
+        context: Tensor | None = None,
+        slot: Any | None = None,
+        self_bias: Tensor | None = None,
+        cross_bias: Tensor | None = None,
         causal: bool = False,
-        record: Optional[list] = None,
+        record: list | None = None,
     ) -> Tensor:
         """One pass.
 
@@ -163,12 +166,12 @@ class Block(nn.Module):
         y = F.dropout(sublayer(norm(x) if self.pre_norm else x), self.dropout, self.training)
         return x + y if self.pre_norm else norm(x + y)
 
-    def _cross_attend(self, x: Tensor, context: Tensor, bias: Optional[Tensor], record: Optional[list]) -> Tensor:
+    def _cross_attend(self, x: Tensor, context: Tensor, bias: Tensor | None, record: list | None) -> Tensor:
         if record is not None:
             record.append(self.cross_attn.weights(x, context, bias))
         return self.cross_attn(x, context, bias)
 
-    def _feed_forward(self, x: Tensor, norm: nn.Module, signal: Optional[LevelSignal]) -> Tensor:
+    def _feed_forward(self, x: Tensor, norm: nn.Module, signal: LevelSignal | None) -> Tensor:
         if self.pre_norm and signal is not None and signal.before:
             # As in RingFormer's vision model: the signal joins the stream before the norm, the residual has none of it.
             y = self.ffn(norm(x + signal(x.flatten(0, 1)).view_as(x)), x)

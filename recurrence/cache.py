@@ -4,8 +4,6 @@ A cache keyed by module is silently wrong as soon as a block runs twice. Here ea
 slots are one tensor, reordering the beams is one call, whatever the number of passes.
 """
 
-from typing import Optional
-
 import torch
 from torch import Tensor
 
@@ -20,8 +18,8 @@ class Cache:
     def __init__(self, passes: int):
         self.passes = passes
         self.length = 0
-        self._filled: Optional[Tensor] = None
-        self._spare: Optional[Tensor] = None
+        self._filled: Tensor | None = None
+        self._spare: Tensor | None = None
 
     def slots(self) -> list["Slot"]:
         return [Slot(self, index) for index in range(self.passes)]

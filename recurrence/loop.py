@@ -1,6 +1,7 @@
 """The loop over depth: a few stored blocks, an order in which they run, and a little that is unique to each pass."""
 
-from typing import Any, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -30,7 +31,7 @@ class Loop(nn.Module):
         self,
         blocks: Sequence[nn.Module],
         order: Order,
-        own: Optional[Sequence[nn.Module]] = None,
+        own: Sequence[nn.Module] | None = None,
         checkpointing: bool = False,
     ):
         super().__init__()
@@ -56,9 +57,9 @@ class Loop(nn.Module):
     def forward(
         self,
         x: Tensor,
-        levels: Optional[Sequence[Tensor]] = None,
-        contexts: Optional[Sequence[Any]] = None,
-        slots: Optional[Sequence[Any]] = None,
+        levels: Sequence[Tensor] | None = None,
+        contexts: Sequence[Any] | None = None,
+        slots: Sequence[Any] | None = None,
         **shared: Any,
     ) -> tuple[Tensor, list[Tensor]]:
         """Runs all passes.

@@ -9,7 +9,7 @@ Differs from the paper: Figure 2 tests `i < M` where only `i <= M` gives the ass
 Differs from the published code: see :func:`published`.
 """
 
-from typing import Iterable
+from collections.abc import Iterable
 
 Order = tuple[int, ...]
 

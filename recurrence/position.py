@@ -4,6 +4,7 @@ The tables are functions of their sizes, so they are never parameters or buffers
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -46,11 +47,12 @@ def depth_time(length: int, width: int) -> Tensor:
 
 
 def positions(padding: Tensor) -> Tensor:
-    """Index of each token among the real ones of its sentence, from 0: (B, T) bool -> (B, T).
+    """Index of each token in its sentence, from 0, whatever stands before it is padding: (B, T) bool -> (B, T).
 
-    Padding on either side gives the same numbers; padded places get the index of a neighbour, which nothing reads.
+    Padding behind a sentence is numbered on, as in the published code; padding before it gets 0.
     """
-    return padding.logical_not().cumsum(dim=1).sub_(1).clamp_(min=0)
+    before = padding.cumprod(dim=1).sum(dim=1, keepdim=True)
+    return (torch.arange(padding.size(1), device=padding.device) - before).clamp_(min=0)
 
 
 class Table(nn.Module):
@@ -59,22 +61,39 @@ class Table(nn.Module):
     Args:
         function: (length, width) -> float64 table.
         width: C.
-        offset: added to every index.
+        offset: row of the first token.
+        blank_padding: padding gets zeros, as in fairseq, instead of a row.
     """
 
-    def __init__(self, function, width: int, offset: int = 0):
+    def __init__(
+        self, function: Callable[[int, int], Tensor], width: int, offset: int = 0, blank_padding: bool = False
+    ):
         super().__init__()
-        self.function, self.width, self.offset = function, width, offset
+        self.function, self.width, self.offset, self.blank_padding = function, width, offset, blank_padding
         self._rows = torch.empty(0)
 
     def rows(self, length: int, like: Tensor) -> Tensor:
-        """The first `length` rows, (length, C), in dtype and on the device of `like`."""
+        """The rows of `length` tokens without padding, (length, C), in dtype and on the device of `like`."""
         rows = self._rows
         if rows.size(0) < length + self.offset or rows.dtype != like.dtype or rows.device != like.device:
             size = max(128, 1 << (length + self.offset - 1).bit_length())
             self._rows = rows = self.function(size, self.width).to(like)
         return rows[self.offset : self.offset + length]
 
-    def forward(self, index: Tensor, length: int, like: Tensor) -> Tensor:
-        """Rows at `index`, all of whose entries are below `length`: (..., C)."""
-        return self.rows(length, like)[index]
+    def forward(self, length: int, padding: Tensor | None, start: int, like: Tensor) -> Tensor:
+        """Rows of the tokens from `start` on.
+
+        Args:
+            length: T.
+            padding: (B, T) bool, or None where nothing is padding.
+            start: how many leading tokens to leave out.
+            like: gives dtype and device.
+
+        Returns:
+            (T - start, C) without padding, else (B, T - start, C).
+        """
+        rows = self.rows(length, like)
+        if padding is None:
+            return rows[start:]
+        picked = rows[positions(padding)[:, start:]]
+        return picked.masked_fill(padding[:, start:, None], 0) if self.blank_padding else picked

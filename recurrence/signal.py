@@ -9,7 +9,6 @@ Differs from the published code: M is never multiplied out to apply it to a few 
 """
 
 from dataclasses import dataclass
-from typing import Optional
 
 import torch
 import torch.nn.functional as F
@@ -26,9 +25,9 @@ class SignalConfig:
         ffn: "before" adds M x to the FFN's input, "inside" adds M x to the FFN's hidden units; None has no FFN signal.
     """
 
-    rank: Optional[int]
-    attention: Optional[str] = "after"
-    ffn: Optional[str] = "before"
+    rank: int | None
+    attention: str | None = "after"
+    ffn: str | None = "before"
 
     def __post_init__(self):
         for name, places in (("attention", ("after", "before", None)), ("ffn", ("before", "inside", None))):
@@ -54,7 +53,7 @@ class LevelSignal(nn.Module):
         before: True for `W (x + M x)`, with M of width x width; False for `W x + M x`, with M of out_width x width.
     """
 
-    def __init__(self, targets: int, width: int, out_width: int, rank: Optional[int], before: bool):
+    def __init__(self, targets: int, width: int, out_width: int, rank: int | None, before: bool):
         super().__init__()
         self.before = before
         target_width = width if before else out_width

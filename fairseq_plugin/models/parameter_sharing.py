@@ -6,16 +6,16 @@ The stack is fairseq's transformer: post-norm, ReLU, biases, scaled embeddings, 
 with the layer that they belong to.
 
 Differs from the published code: M is given, unless `--share-layer-num` gives N / M, which also selects the code's
-assignment where N / M is not whole; a layer of the decoder that runs again keeps its own cross-attention bias (the code hands it
-its self-attention's). Differs from the paper: the Universal rows have no adaptive computation time and no signal for
-time or depth, as in the code.
+assignment where N / M is not whole; a layer of the decoder that runs again keeps its own cross-attention bias (the
+code hands it its self-attention's).
+Differs from the paper: the Universal rows have no adaptive computation time and no signal for time or depth, as in the
+published code.
 """
-
-from recurrence import init
-from recurrence.order import PAPER, Order, published
 
 from fairseq_plugin.modules.model import HOST_DEFAULTS, RecurrentTransformer, register_family, size
 from fairseq_plugin.modules.options import SIDES
+from recurrence import init
+from recurrence.order import PAPER, Order, published
 
 
 class ParameterSharing(RecurrentTransformer):
@@ -78,7 +78,8 @@ FAIRSEQ = dict(
 
 def _preset(strategy: str, unique_layers: int, dimensions: dict) -> dict:
     unique = {
-        f"{side}_unique_layers": lambda args: None if args.share_layer_num is not None else unique_layers for side in SIDES
+        f"{side}_unique_layers": lambda args: None if args.share_layer_num is not None else unique_layers
+        for side in SIDES
     }
     return {**FAIRSEQ, **dimensions, **unique, "strategy": strategy}
 

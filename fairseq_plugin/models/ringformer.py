@@ -11,11 +11,10 @@ option (0); with `--share-all-embeddings` or `--share-decoder-input-output-embed
 and are scaled, for N(0, 1) would be no start for an output matrix.
 """
 
+from fairseq_plugin.modules.model import HOST_DEFAULTS, RecurrentTransformer, register_family, size
 from recurrence import init
 from recurrence.order import Order, cycle
 from recurrence.signal import SignalConfig
-
-from fairseq_plugin.modules.model import HOST_DEFAULTS, RecurrentTransformer, register_family, size
 
 SIGNAL_DEFAULTS = dict(signal_rank_divisor=16, attention_signal="after", ffn_signal="before")
 
@@ -196,7 +195,11 @@ register_family(
 register_family(
     "universal_transformer",
     Universal,
-    {"universal_tiny": {**BASELINE, **TINY}, "universal": {**BASELINE, **BASE}, "universal_large": {**BASELINE, **LARGE}},
+    {
+        "universal_tiny": {**BASELINE, **TINY},
+        "universal": {**BASELINE, **BASE},
+        "universal_large": {**BASELINE, **LARGE},
+    },
 )
 register_family(
     "one_wide_ffn",
@@ -210,5 +213,9 @@ register_family(
 register_family(
     "vanilla_transformer",
     Vanilla,
-    {"vanilla_tiny": {**BASELINE, **TINY}, "vanilla_base": {**BASELINE, **BASE}, "vanilla_large": {**BASELINE, **LARGE}},
+    {
+        "vanilla_tiny": {**BASELINE, **TINY},
+        "vanilla_base": {**BASELINE, **BASE},
+        "vanilla_large": {**BASELINE, **LARGE},
+    },
 )

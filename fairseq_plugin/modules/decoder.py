@@ -102,7 +102,7 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
         record = [] if self.need_attn else None
         x, states = self.loop(
             x,
-            levels=depth_levels(self.level_table, self.loop.passes, prev_output_tokens, padding, start, x),
+            levels=depth_levels(self.level_table, self.loop.passes, prev_output_tokens.size(1), padding, start, x),
             contexts=self._contexts(encoder_out) if state is None else state.contexts,
             slots=None if state is None else state.cache.slots(),
             self_bias=bias,

@@ -1,7 +1,5 @@
 """From tokens to the first input of a stack, and from its output to the vocabulary."""
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,8 +18,7 @@ class TokenInput(nn.Module):
     Args:
         embed_tokens: the embedding; it is not registered here, its owner is the encoder or decoder.
         scale: factor on the embedding.
-        table: a position table of :mod:`recurrence.position`; None for none.
-        offset: index of the first token in that table.
+        table: sinusoidal positions; None for none.
         learned: number of learned positions that take the table's place; 0 for none.
         std: standard deviation of the learned positions at initialisation.
         layernorm: whether a LayerNorm follows.
@@ -32,8 +29,7 @@ class TokenInput(nn.Module):
         self,
         embed_tokens: nn.Embedding,
         scale: float,
-        table: Callable[[int, int], Tensor] | None,
-        offset: int = 0,
+        table: Table | None,
         learned: int = 0,
         std: float = 1.0,
         layernorm: bool = False,
@@ -43,7 +39,7 @@ class TokenInput(nn.Module):
         borrow(self, "embed_tokens", embed_tokens)
         width = embed_tokens.embedding_dim
         self.scale, self.dropout = scale, dropout
-        self.table = Table(table, width, offset) if table is not None and not learned else None
+        self.table = None if learned else table
         self.embed_positions = nn.Embedding(learned, width) if learned else None
         self.layernorm = nn.LayerNorm(width) if layernorm else None
         if learned:
@@ -65,7 +61,7 @@ class TokenInput(nn.Module):
         """
         embedded = x = self.embed_tokens(tokens[:, start:]) * self.scale
         if self.table is not None:
-            x = x + rows(self.table, tokens, padding, start, like=x)
+            x = x + self.table(tokens.size(1), padding, start, like=x)
         if self.embed_positions is not None:
             x = x + self._learned(tokens, padding)[..., start:, :]
         if self.layernorm is not None:
@@ -78,14 +74,6 @@ class TokenInput(nn.Module):
             raise ValueError(f"{length} tokens: must be <= the {most} learned positions")
         index = torch.arange(length, device=tokens.device) if padding is None else positions(padding)
         return self.embed_positions(index)
-
-
-def rows(table: Table, tokens: Tensor, padding: Tensor | None, start: int, like: Tensor) -> Tensor:
-    """Rows of a position table for the tokens from `start` on: (T - start, C), or (B, T - start, C) with padding."""
-    length = tokens.size(1)
-    if padding is None:
-        return table.rows(length, like)[start:]
-    return table(positions(padding)[:, start:], length, like)
 
 
 class Output(nn.Module):

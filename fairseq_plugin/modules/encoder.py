@@ -3,7 +3,7 @@
 from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
-from fairseq_plugin.modules.embedding import TokenInput, rows
+from fairseq_plugin.modules.embedding import TokenInput
 from recurrence.attention import padding_bias
 from recurrence.loop import Loop
 from recurrence.position import Table
@@ -52,7 +52,7 @@ class RecurrentEncoder(FairseqEncoder):
         padding = padding_mask(src_tokens, self.dictionary.pad())
         x, embedded = self.inputs(src_tokens, padding)
         bias = None if padding is None else padding_bias(padding, like=x)
-        levels = depth_levels(self.level_table, self.loop.passes, src_tokens, padding, 0, x)
+        levels = depth_levels(self.level_table, self.loop.passes, src_tokens.size(1), padding, 0, x)
         x, states = self.loop(x, levels=levels, self_bias=bias)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
@@ -85,10 +85,10 @@ def padding_mask(tokens: Tensor, pad: int) -> Tensor | None:
 
 
 def depth_levels(
-    table: Table | None, passes: int, tokens: Tensor, padding: Tensor | None, start: int, x: Tensor
+    table: Table | None, passes: int, length: int, padding: Tensor | None, start: int, x: Tensor
 ) -> list[Tensor] | None:
     """The Universal Transformer's signal of each pass, position + depth: P times (T, C) or (B, T, C); None for none."""
     if table is None:
         return None
-    position, depths = rows(table, tokens, padding, start, like=x), table.rows(passes, like=x)
+    position, depths = table(length, padding, start, like=x), table.rows(passes, like=x)
     return [position + depth for depth in depths]

@@ -2,7 +2,7 @@
 
 import argparse
 import math
-from typing import Callable
+from collections.abc import Callable
 
 import torch.nn.functional as F
 from fairseq import utils
@@ -13,10 +13,6 @@ from fairseq.models import (
     register_model,
     register_model_architecture,
 )
-from recurrence import position
-from recurrence.block import StackConfig, build_loop
-from recurrence.loop import Loop
-from recurrence.order import Order
 from torch import nn
 
 from fairseq_plugin import hostfix
@@ -24,6 +20,9 @@ from fairseq_plugin.modules.decoder import RecurrentDecoder
 from fairseq_plugin.modules.embedding import Output, TokenInput
 from fairseq_plugin.modules.encoder import RecurrentEncoder
 from fairseq_plugin.modules.options import SIDES, add_common_options, errors_name_options, known_options
+from recurrence import position
+from recurrence.block import StackConfig, build_loop
+from recurrence.order import Order
 
 # Values that every architecture must fix and that no option sets.
 FAMILY_VALUES = ("norm_eps", "position_table", "projection_bias", "output_bias")
@@ -121,14 +120,11 @@ class RecurrentTransformer(FairseqEncoderDecoderModel):
         """What encoder and decoder are built from alike."""
         most = getattr(task.cfg, "max_source_positions" if side == "encoder" else "max_target_positions")
         levels = cls.has_levels(args)
-        table = None if levels or args.no_token_positional_embeddings else getattr(position, args.position_table)
-        # fairseq numbers positions from pad + 1, the published RingFormer code from 0.
-        offset = embedding.padding_idx + 1 if args.position_table == "halved" else 0
+        sinusoids = not levels and not args.no_token_positional_embeddings
         inputs = TokenInput(
             embedding,
             scale=1.0 if args.no_scale_embedding else math.sqrt(config.width),
-            table=table,
-            offset=offset,
+            table=_position_table(args, embedding) if sinusoids else None,
             learned=most if getattr(args, f"{side}_learned_pos") else 0,
             std=_embedding_std(args, config.width),
             layernorm=args.layernorm_embedding,
@@ -164,7 +160,9 @@ class RecurrentTransformer(FairseqEncoderDecoderModel):
     @classmethod
     def _check_sharing(cls, args, task) -> None:
         if task.source_dictionary != task.target_dictionary:
-            raise ValueError("--share-all-embeddings: needs a joined dictionary (fairseq-preprocess --joined-dictionary)")
+            raise ValueError(
+                "--share-all-embeddings: needs a joined dictionary (fairseq-preprocess --joined-dictionary)"
+            )
         if args.encoder_embed_dim != args.decoder_embed_dim:
             raise ValueError(
                 f"--share-all-embeddings: --encoder-embed-dim={args.encoder_embed_dim} "
@@ -172,6 +170,13 @@ class RecurrentTransformer(FairseqEncoderDecoderModel):
             )
         if args.decoder_embed_path and args.decoder_embed_path != args.encoder_embed_path:
             raise ValueError("--share-all-embeddings: --decoder-embed-path must equal --encoder-embed-path")
+
+
+def _position_table(args, embedding: nn.Embedding) -> position.Table:
+    """The published RingFormer code numbers tokens from 0; fairseq from pad + 1, and leaves padding blank."""
+    if args.position_table == "halved":
+        return position.Table(position.halved, embedding.embedding_dim, embedding.padding_idx + 1, blank_padding=True)
+    return position.Table(position.interleaved, embedding.embedding_dim)
 
 
 def _embedding_std(args, width: int) -> float:

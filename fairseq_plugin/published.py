@@ -1,0 +1,283 @@
+"""Weights of the published implementations in, fairseq models out.
+
+A table of pieces says which rows of which published tensor are which rows of ours; reading it backwards gives the
+inverse. Nothing is dropped: a key that no piece names and that is no fixed table raises.
+
+Source: the released code of RingFormer (arXiv:2502.13181) and of Takase & Kiyono (arXiv:2104.06022).
+"""
+
+import argparse
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from torch import Tensor
+
+from fairseq_plugin.modules.model import RecurrentTransformer
+from fairseq_plugin.modules.options import SIDES
+
+# Tables that are functions of their sizes, and version marks.
+FIXED = re.compile(r"(encoder|decoder)\.(pos_layer\.pe|lev_layer\.enc_le|version|embed_positions\._float_tensor)")
+
+StateDict = dict[str, Tensor]
+Rows = tuple[int, int, int]  # from, to, of how many equal parts along the first dimension
+WHOLE = (0, 1, 1)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of a published tensor and the rows of ours that they are.
+
+    Args:
+        theirs, ours: keys.
+        their_rows, our_rows: which part of the first dimension.
+        level: index into a published tensor that stacks all levels; None for one that does not.
+    """
+
+    theirs: str
+    ours: str
+    their_rows: Rows = WHOLE
+    our_rows: Rows = WHOLE
+    level: int | None = None
+
+    def read(self, theirs: StateDict) -> Tensor:
+        tensor = theirs[self.theirs] if self.level is None else theirs[self.theirs][self.level]
+        return _part(tensor, self.their_rows)
+
+
+def from_published(system: str, state_dict: StateDict, config: dict) -> RecurrentTransformer:
+    """Builds the fairseq model of a published checkpoint.
+
+    Args:
+        system: "ringformer", "universal", "one_wide_ffn", "vanilla" (all of RingFormer's experiments) or "takase".
+        state_dict: published key names.
+        config: the published configuration: for RingFormer's systems hidden_dim, ffn_dim, num_head, enc_num_layers,
+            dec_num_layers, max_len, bias, dropout, layernorm_eps, pos_encoding, src_vocab, trg_vocab, pad; for Takase
+            encoder_embed_dim, encoder_ffn_embed_dim, {encoder,decoder}_{layers,attention_heads},
+            share_params_cross_layer, share_layer_num, share_type, activation_fn, vocab, pad.
+
+    Returns:
+        The model in eval mode and in the type of the weights; called as
+        `model(src_tokens, src_lengths, prev_output_tokens)` it returns logits (B, T, vocabulary) and extras.
+
+    Raises:
+        ValueError: if the system is unknown, a key is unmapped or missing, or tensors that are shared differ.
+    """
+    if system not in SYSTEMS:
+        raise ValueError(f"system={system!r}: must be one of {sorted(SYSTEMS)}")
+    arguments, pieces = SYSTEMS[system]
+    model = _build(**arguments(system, config))
+    own = convert(state_dict, list(pieces(model, config)), model.state_dict())
+    model.to(next(iter(own.values())).dtype).load_state_dict(own)
+    return model.eval()
+
+
+def to_published(system: str, model: RecurrentTransformer, config: dict) -> StateDict:
+    """The inverse of :func:`from_published`: the model's weights under the published keys, without fixed tables."""
+    own, stacks = model.state_dict(), {}
+    for piece in SYSTEMS[system][1](model, config):
+        part = _part(own[piece.ours], piece.our_rows)
+        if piece.level is not None and part.dim() == 3:
+            part = part.squeeze(0)
+        stacks.setdefault(piece.theirs, {})[piece.level, piece.their_rows] = part
+    return {key: _join(parts) for key, parts in stacks.items()}
+
+
+def convert(theirs: StateDict, pieces: list[Piece], shapes: StateDict) -> StateDict:
+    """Fills tensors of our shapes from published ones.
+
+    Raises:
+        ValueError: if a key on either side is not covered, or two sources of one shared piece differ.
+    """
+    _cover("published", theirs, {piece.theirs for piece in pieces})
+    _cover("own", shapes, {piece.ours for piece in pieces})
+    dtype = theirs[pieces[0].theirs].dtype
+    own = {key: tensor.new_empty(tensor.shape, dtype=dtype) for key, tensor in shapes.items()}
+    filled = set()
+    for piece in pieces:
+        target, source = _part(own[piece.ours], piece.our_rows), piece.read(theirs)
+        if (piece.ours, piece.our_rows) in filled and not target.equal(source.view_as(target)):
+            raise ValueError(f"{piece.theirs}: differs from the tensor that it shares, {piece.ours}")
+        target.copy_(source)
+        filled.add((piece.ours, piece.our_rows))
+    return own
+
+
+def _cover(whose: str, tensors: StateDict, named: set[str]) -> None:
+    unmapped = sorted(key for key in tensors if key not in named and not FIXED.fullmatch(key))
+    missing = sorted(named - set(tensors))
+    if unmapped:
+        raise ValueError(f"{unmapped[0]}: {whose} key that nothing is mapped to ({len(unmapped)} in all)")
+    if missing:
+        raise ValueError(f"{missing[0]}: {whose} key is missing ({len(missing)} in all)")
+
+
+def _part(tensor: Tensor, rows: Rows) -> Tensor:
+    start, end, parts = rows
+    step = tensor.size(0) // parts
+    return tensor[start * step : end * step]
+
+
+def _join(parts: dict) -> Tensor:
+    import torch
+
+    in_order = [part for _, part in sorted(parts.items(), key=lambda item: (item[0][0] or 0, item[0][1]))]
+    if len(in_order) == 1 and next(iter(parts))[0] is None:
+        return in_order[0]
+    return torch.stack(in_order) if next(iter(parts))[0] is not None else torch.cat(in_order)
+
+
+def _build(arch: str, vocabularies: tuple[int, int], pad: int, max_len: int, options: dict) -> RecurrentTransformer:
+    args = argparse.Namespace(**options)
+    ARCH_CONFIG_REGISTRY[arch](args)
+    source, target = (_dictionary(size, pad) for size in vocabularies)
+    limits = SimpleNamespace(max_source_positions=max_len, max_target_positions=max_len)
+    task = SimpleNamespace(source_dictionary=source, target_dictionary=target, cfg=limits)
+    return ARCH_MODEL_REGISTRY[arch].build_model(args, task)
+
+
+def _dictionary(size: int, pad: int) -> Dictionary:
+    """A dictionary of the right size whose padding has the published index; its symbols are numbers."""
+    dictionary = Dictionary()
+    for symbol in range(size - len(dictionary)):
+        dictionary.add_symbol(str(symbol))
+    dictionary.bos_index, dictionary.pad_index = dictionary.pad_index, pad
+    return dictionary
+
+
+# RingFormer and its baselines
+
+RINGFORMER_ARCH = {
+    "ringformer": "ringformer_base",
+    "universal": "universal",
+    "one_wide_ffn": "one_wide_ffn_base",
+    "vanilla": "vanilla_base",
+}
+
+
+def _ringformer_arguments(system: str, config: dict) -> dict:
+    sizes = {"embed_dim": "hidden_dim", "ffn_embed_dim": "ffn_dim", "attention_heads": "num_head"}
+    options = {f"{side}_{ours}": config[theirs] for side in SIDES for ours, theirs in sizes.items()}
+    options.update(
+        encoder_layers=config["enc_num_layers"],
+        decoder_layers=config["dec_num_layers"],
+        dropout=config["dropout"],
+        activation_dropout=config["dropout"],
+        projection_bias=bool(config["bias"]),
+    )
+    if system != "ringformer":
+        options["norm_eps"] = config["layernorm_eps"]
+    if system != "universal" and not config["pos_encoding"]:
+        options.update(encoder_learned_pos=True, decoder_learned_pos=True)
+    return dict(
+        arch=RINGFORMER_ARCH[system],
+        vocabularies=(config["src_vocab"], config["trg_vocab"]),
+        pad=config["pad"],
+        max_len=config["max_len"],
+        options=options,
+    )
+
+
+def _ringformer_pieces(model: RecurrentTransformer, config: dict) -> Iterator[Piece]:
+    yield Piece("fc.weight", "decoder.output_projection.weight")
+    yield Piece("fc.bias", "decoder.output_projection.bias")
+    for side, attention in zip(SIDES, ("self_attention", "masked_self_attention")):
+        yield Piece(f"{side}.emb_layer.emb_layer.weight", f"{side}.embed_tokens.weight")
+        if getattr(model, side).inputs.embed_positions is not None:
+            yield Piece(f"{side}.pos_layer.emb_layer.weight", f"{side}.inputs.embed_positions.weight")
+        loop = getattr(model, side).loop
+        for index, block in enumerate(loop.blocks):
+            alone = block.self_attn is None  # the FFN of One Wide FFN
+            theirs = f"{side}.FFN" if alone else f"{side}.{side}s.{index}"
+            yield from _ringformer_block(theirs, f"{side}.loop.blocks.{index}", block, attention, bool(config["bias"]))
+        for index, own in enumerate(loop.own or ()):
+            yield from _ringformer_pass(side, index, own)
+
+
+def _ringformer_block(theirs: str, ours: str, block, attention: str, bias: bool) -> Iterator[Piece]:
+    for kind in ("weight", "bias") if bias else ("weight",):
+        if block.self_attn is not None:
+            for row, name in enumerate("qkv"):
+                key = f"{theirs}.{attention}.{name}_proj.{kind}"
+                yield Piece(key, f"{ours}.self_attn.qkv.{kind}", our_rows=(row, row + 1, 3))
+            yield Piece(f"{theirs}.{attention}.attn_proj.{kind}", f"{ours}.self_attn.out.{kind}")
+        if block.cross_attn is not None:
+            cross = f"{theirs}.enc_dec_attention"
+            yield Piece(f"{cross}.q_proj.{kind}", f"{ours}.cross_attn.q.{kind}")
+            for row, name in enumerate("kv"):
+                yield Piece(f"{cross}.{name}_proj.{kind}", f"{ours}.cross_attn.kv.{kind}", our_rows=(row, row + 1, 2))
+            yield Piece(f"{cross}.attn_proj.{kind}", f"{ours}.cross_attn.out.{kind}")
+        if block.ffn is not None:
+            yield Piece(f"{theirs}.positionWiseFeedForward.FFN1.0.{kind}", f"{ours}.ffn.up.{kind}")
+            yield Piece(f"{theirs}.positionWiseFeedForward.FFN2.0.{kind}", f"{ours}.ffn.down.{kind}")
+    for index in range(len(block.norms or ())):
+        name = "layer_norm" if len(block.norms) == 1 else f"layer_norm_0{index + 1}"
+        for kind in ("weight", "bias"):
+            yield Piece(f"{theirs}.{name}.{kind}", f"{ours}.norms.{index}.{kind}")
+
+
+def _ringformer_pass(side: str, level: int, own) -> Iterator[Piece]:
+    ours = f"{side}.loop.own.{level}"
+    for index in range(len(own.norms)):
+        for kind in ("weight", "bias"):
+            yield Piece(f"{side}.layer_norms_0{index + 1}.{level}.{kind}", f"{ours}.norms.{index}.{kind}")
+    for number, factor in (("01", "up"), ("02", "down")):
+        for row, name in enumerate("QKV"):
+            key = f"{side}.lev_param_SA_{name}_{number}"
+            yield Piece(key, f"{ours}.qkv_signal.{factor}", our_rows=(row, row + 1, 3), level=level)
+        yield Piece(f"{side}.lev_param_FF_{number}", f"{ours}.ffn_signal.{factor}", level=level)
+
+
+# Takase & Kiyono
+
+STRATEGY = {"sequence": "sequence", "cycle": "cycle", "cycle_reverse": "cycle_rev"}
+
+
+def _takase_arguments(system: str, config: dict) -> dict:
+    shared, per_layer = config["share_params_cross_layer"], config["share_layer_num"]
+    if shared and per_layer == -1:  # "all", which the published code can only do for SEQUENCE
+        per_layer = max(config["encoder_layers"], config["decoder_layers"])
+    options = {
+        f"{side}_{name}": config.get(f"{side}_{name}", config[f"encoder_{name}"])
+        for side in SIDES
+        for name in ("embed_dim", "ffn_embed_dim", "attention_heads", "layers")
+    }
+    options.update(
+        activation_fn=config["activation_fn"],
+        share_all_embeddings=True,
+        strategy=STRATEGY[config["share_type"]],
+        share_layer_num=per_layer if shared else 1,
+    )
+    vocabularies = (config["vocab"], config["vocab"])
+    return dict(arch="sequence", vocabularies=vocabularies, pad=config["pad"], max_len=1024, options=options)
+
+
+def _takase_pieces(model: RecurrentTransformer, config: dict) -> Iterator[Piece]:
+    for side in SIDES:
+        yield Piece(f"{side}.embed_tokens.weight", "encoder.embed_tokens.weight")
+        loop = getattr(model, side).loop
+        for depth, which in enumerate(loop.order):
+            yield from _takase_layer(f"{side}.layers.{depth}", f"{side}.loop.blocks.{which}", side == "decoder")
+
+
+def _takase_layer(theirs: str, ours: str, decoder: bool) -> Iterator[Piece]:
+    norms: Iterable[str] = ("self_attn", "encoder_attn", "final") if decoder else ("self_attn", "final")
+    for kind in ("weight", "bias"):
+        yield Piece(f"{theirs}.self_attn.in_proj_{kind}", f"{ours}.self_attn.qkv.{kind}")
+        yield Piece(f"{theirs}.self_attn.out_proj.{kind}", f"{ours}.self_attn.out.{kind}")
+        if decoder:
+            cross = f"{theirs}.encoder_attn.in_proj_{kind}"
+            yield Piece(cross, f"{ours}.cross_attn.q.{kind}", their_rows=(0, 1, 3))
+            yield Piece(cross, f"{ours}.cross_attn.kv.{kind}", their_rows=(1, 3, 3))
+            yield Piece(f"{theirs}.encoder_attn.out_proj.{kind}", f"{ours}.cross_attn.out.{kind}")
+        yield Piece(f"{theirs}.fc1.{kind}", f"{ours}.ffn.up.{kind}")
+        yield Piece(f"{theirs}.fc2.{kind}", f"{ours}.ffn.down.{kind}")
+        for index, norm in enumerate(norms):
+            yield Piece(f"{theirs}.{norm}_layer_norm.{kind}", f"{ours}.norms.{index}.{kind}")
+
+
+SYSTEMS = dict.fromkeys(RINGFORMER_ARCH, (_ringformer_arguments, _ringformer_pieces))
+SYSTEMS["takase"] = (_takase_arguments, _takase_pieces)
