@@ -2,10 +2,13 @@
 
 import argparse
 import collections
+import contextlib
 import pickle
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import omegaconf
@@ -74,10 +77,8 @@ def explain_refused_checkpoint() -> None:
 
     def explain_refusal(load: Callable) -> Callable:
         def load_or_explain(path, *args, **kwargs):
-            try:
+            with _explained(path):
                 return load(path, *args, **kwargs)
-            except pickle.UnpicklingError as error:
-                raise pickle.UnpicklingError(_explanation(path, str(error))) from None
 
         return load_or_explain
 
@@ -85,7 +86,25 @@ def explain_refused_checkpoint() -> None:
         replace(checkpoint_utils, name, explain_refusal)
 
 
-def _explanation(path: str, error: str) -> str:
+def load_safely(path: str | Path) -> dict[str, Any]:
+    """Return the state that a checkpoint holds as it was written, its tensors on the CPU.
+
+    Raises:
+        pickle.UnpicklingError: naming the file and the type, if it refers to one that is not allowed.
+    """
+    with _explained(path):
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+@contextlib.contextmanager
+def _explained(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except pickle.UnpicklingError as error:
+        raise pickle.UnpicklingError(_explanation(path, str(error))) from None
+
+
+def _explanation(path: str | Path, error: str) -> str:
     refused = re.search(r"GLOBAL (\S+)", error)
     if refused is None:
         return f"{path}: not a checkpoint that can be read safely; nothing in it was run. {error.splitlines()[0]}"

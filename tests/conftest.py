@@ -1,0 +1,87 @@
+"""Fixtures that several test files share: one small corpus, its binary form, and one trained checkpoint a session."""
+
+import os
+import random
+from pathlib import Path
+from typing import NamedTuple
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+
+import pytest
+
+from tests import cli
+
+WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
+SENTENCES = {"train": 203, "valid": 37, "test": 1001}  # none a multiple of 8
+LANGUAGES = ("en", "de")
+
+
+class Corpus(NamedTuple):
+    """A corpus and its size.
+
+    text: prefix of the raw files, ``{text}.{split}.{language}``.
+    data: the folder that fairseq-preprocess has written.
+    log: what fairseq-preprocess printed.
+    sentences: number of sentences of each split.
+    """
+
+    text: Path
+    data: Path
+    log: str
+    sentences: dict[str, int]
+
+
+def write_corpus(text: Path) -> None:
+    """Write one to four number words a line, beside their translation with each word said three times."""
+    chance = random.Random(0)
+    for split, count in SENTENCES.items():
+        source = [chance.choices(list(WORDS), k=chance.randint(1, 4)) for _ in range(count)]
+        target = [[WORDS[word] for word in line for _ in range(3)] for line in source]
+        for language, lines in zip(LANGUAGES, (source, target), strict=True):
+            path = text.with_name(f"{text.name}.{split}.{language}")
+            path.write_text("".join(" ".join(line) + "\n" for line in lines), encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def early_log(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Environment in which a library logs before the command has configured logging, as iopath does."""
+    folder = tmp_path_factory.mktemp("early_log")
+    (folder / "sitecustomize.py").write_text("import logging\nlogging.debug('first')\n")
+    return {"PYTHONPATH": str(folder)}
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory, early_log: dict[str, str]) -> Corpus:
+    """A corpus of number words, preprocessed by the real command line."""
+    folder = tmp_path_factory.mktemp("corpus")
+    text, data = folder / "numbers", folder / "data"
+    write_corpus(text)
+    prefixes = [argument for split in SENTENCES for argument in (f"--{split}pref", f"{text}.{split}")]
+    flags = ["--source-lang", "en", "--target-lang", "de", "--joined-dictionary", "--destdir", data, *prefixes]
+    return Corpus(text, data, cli.preprocess(*flags, env=early_log), SENTENCES)
+
+
+class Training(NamedTuple):
+    """A finished training.
+
+    folder: its checkpoints: of every epoch, of every tenth update, ``checkpoint_last.pt`` and ``checkpoint_best.pt``.
+    flags: its flags beside those of ``cli.train_command``.
+    log: what it printed.
+    """
+
+    folder: Path
+    flags: list[str]
+    log: str
+
+
+@pytest.fixture(scope="session")
+def trained(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Training:
+    """Three epochs with BLEU after each."""
+    folder = tmp_path_factory.mktemp("trained")
+    flags = [
+        *("--max-epoch", "3", "--batch-size", "16", "--dropout", "0.1", "--update-epoch-batch-itr", "True"),
+        *("--save-interval-updates", "10", "--validate-interval-updates", "1000"),
+        *("--eval-bleu", "--eval-bleu-args", '{"beam": 1, "max_len_b": 15}', "--eval-bleu-detok", "space"),
+        *("--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric"),
+    ]
+    return Training(folder, flags, cli.train(corpus.data, folder, *flags))

@@ -1,0 +1,62 @@
+"""Data parallel training on the CPU: two processes over gloo train what one process trains, however they start."""
+
+import pytest
+
+from tests import cli
+
+pytestmark = pytest.mark.slow
+
+# On fairseq 0.12.2 its own encoder layer registers parameters that never get a gradient, which the default backend
+# does not accept.
+BACKEND = ("--ddp-backend", "legacy_ddp") if cli.is_official() else ()
+FLAGS = ("--dropout", "0", "--batch-size", "8", "--max-update", "6", "--save-interval-updates", "3", *BACKEND)
+
+
+def losses(log: str) -> dict[float, float]:
+    """Return the loss of every update that was logged, by its number; each may be logged once."""
+    lines = cli.logged(log)
+    found = {line["num_updates"]: line["loss"] for line in lines}
+    assert len(found) == len(lines)
+    return found
+
+
+@pytest.fixture(scope="module")
+def one_process(corpus, tmp_path_factory) -> dict[float, float]:
+    """Losses of one process with the total batch of two ranks."""
+    log = cli.train(corpus.data, tmp_path_factory.mktemp("one"), *FLAGS, "--update-freq", "2", "--no-save")
+    return losses(log)
+
+
+@pytest.fixture(scope="module")
+def two_processes(corpus, tmp_path_factory):
+    """Folder and log of two ranks that torchrun has started; their number is in the environment alone."""
+    folder = tmp_path_factory.mktemp("two")
+    return folder, cli.torchrun(2, *cli.train_command(corpus.data, folder, *FLAGS))
+
+
+def test_two_processes_equal_one_with_the_same_total_batch(one_process, two_processes):
+    _, log = two_processes
+    assert len(one_process) == 6
+    assert len(set(one_process.values())) == 6
+    assert losses(log) == pytest.approx(one_process, abs=0.0011)
+    assert "training on 2 devices" in log
+
+
+def test_resume_on_two_ranks(corpus, two_processes, one_process, tmp_path):
+    folder, _ = two_processes
+    flags = ("--restore-file", folder / "checkpoint_1_3.pt", "--no-save")
+    log = cli.torchrun(2, *cli.train_command(corpus.data, tmp_path, *FLAGS, *flags))
+    assert losses(log) == pytest.approx({number: one_process[number] for number in (4, 5, 6)}, abs=0.0011)
+
+
+def test_world_size_starts_the_ranks_by_itself(corpus, one_process, tmp_path):
+    log = cli.train(corpus.data, tmp_path, *FLAGS, "--distributed-world-size", "2", "--no-save")
+    assert losses(log) == pytest.approx(one_process, abs=0.0011)
+
+
+def test_init_method_without_processes_does_not_end_with_success(corpus, tmp_path):
+    meeting = ("--distributed-init-method", "tcp://localhost:29511", "--distributed-world-size", "2")
+    log = cli.train(corpus.data, tmp_path, *FLAGS, *meeting, "--distributed-rank", "1", fails=True)
+    assert "--distributed-rank 1" in log
+    assert "torchrun" in log
+    assert not losses(log)
