@@ -58,7 +58,7 @@ training() {
         --save-dir "$RUN/checkpoints" --source-lang de --target-lang en --seed "$SEED" \
         --encoder-embed-dim $WIDTH --encoder-ffn-embed-dim $FFN --encoder-attention-heads 4 \
         --decoder-embed-dim $WIDTH --decoder-ffn-embed-dim $FFN --decoder-attention-heads 4 \
-        --dropout $DROPOUT --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
+        --share-all-embeddings --dropout $DROPOUT --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
         --optimizer adam --adam-betas "(0.9, 0.98)" --lr 1e-3 --lr-scheduler cosine --warmup-updates $WARMUP \
         --clip-norm 1.0 --max-tokens $TOKENS --max-update $UPDATES --required-batch-size-multiple 1 \
         --update-epoch-batch-itr True --no-epoch-checkpoints --save-interval-updates $SAVE \
