@@ -1,0 +1,30 @@
+"""Counts against numbers worked out by hand."""
+
+from torch import nn
+
+from recurrence import count
+from recurrence.loop import Loop
+
+
+def loop(order):
+    blocks = [nn.Linear(3, 3), nn.Linear(3, 3, bias=False)]  # 12 and 9 parameters
+    return Loop(blocks, order, own=[nn.LayerNorm(3) for _ in order])  # 6 a pass
+
+
+def test_counts():
+    stack = loop((0, 1, 1, 0, 0))
+    model = nn.ModuleDict({"stack": stack, "other": loop((0, 1)), "head": nn.Linear(3, 2)})
+    assert count.stored(stack) == 12 + 9 + 5 * 6
+    assert count.unshared(stack) == 3 * 12 + 2 * 9 + 5 * 6
+    assert count.passes(stack) == 5
+    assert count.stored(model) == 51 + 33 + 8
+    assert count.unshared(model) == 84 + 33 + 8
+    assert count.passes(model) == 7
+
+
+def test_shared_and_frozen_parameters():
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    second.weight = first.weight
+    assert count.stored(nn.ModuleList([first, second])) == 16 + 4 + 4
+    first.bias.requires_grad_(False)
+    assert count.stored(nn.ModuleList([first, second])) == 16 + 4

@@ -1,0 +1,80 @@
+"""Position tables against their formulas in plain Python."""
+
+import math
+
+import pytest
+import torch
+
+from recurrence import position
+from recurrence.position import Table
+
+
+def interleaved(p: int, i: int, width: int) -> float:
+    angle = p / 10000 ** ((i - i % 2) / width)
+    return math.cos(angle) if i % 2 else math.sin(angle)
+
+
+def halved(p: int, i: int, width: int) -> float:
+    half = width // 2
+    if i >= 2 * half:
+        return 0.0
+    angle = p * math.exp(-(i % half) * math.log(10000) / max(half - 1, 1))
+    return math.sin(angle) if i < half else math.cos(angle)
+
+
+def depth_time(p: int, i: int, width: int) -> float:
+    k = i + 1
+    angle = (p + 1) / 10000 ** (2 * k / width)
+    return math.cos(angle) if k % 2 else math.sin(angle)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 8, 13])
+@pytest.mark.parametrize("formula", [interleaved, halved, depth_time])
+def test_formula(formula, width):
+    expected = [[formula(p, i, width) for i in range(width)] for p in range(11)]
+    table = getattr(position, formula.__name__)(11, width)
+    assert table.dtype == torch.float64
+    torch.testing.assert_close(table, torch.tensor(expected, dtype=torch.float64).view(11, width), rtol=0, atol=1e-12)
+
+
+def test_halved_is_the_hosts_table():
+    from fairseq.modules import SinusoidalPositionalEmbedding
+
+    host = SinusoidalPositionalEmbedding.get_embedding(50, 12, padding_idx=None)
+    torch.testing.assert_close(position.halved(50, 12), host.double(), rtol=0, atol=1e-5)
+
+
+def test_positions_number_the_sentence_wherever_it_is_padded():
+    padding = torch.tensor([[0, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 1]]).bool()
+    expected = [[0, 1, 2, 3], [0, 0, 0, 1], [0, 1, 2, 3], [0, 0, 1, 2]]
+    assert position.positions(padding).tolist() == expected
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+@pytest.mark.parametrize("blank", [False, True])
+def test_table_gives_each_token_the_row_of_its_place_in_the_sentence(offset, blank):
+    table = Table(position.interleaved, 6, offset, blank_padding=blank)
+    padding = torch.tensor([[0, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 0, 1, 1]]).bool()
+    like, rows = torch.zeros(1, dtype=torch.float64), position.interleaved(5 + offset, 6)[offset:]
+    whole = table(5, padding, 0, like)
+    torch.testing.assert_close(whole[0], rows)
+    torch.testing.assert_close(whole[1, 2:], rows[:3])
+    torch.testing.assert_close(whole[2, :3], rows[:3])
+    assert (whole[padding] == 0).all().item() == blank
+    torch.testing.assert_close(table(5, None, 0, like), rows)
+    torch.testing.assert_close(table(5, padding, 3, like), whole[:, 3:])
+    torch.testing.assert_close(table(5, None, 4, like), rows[4:])
+
+
+def test_table_grows_and_follows_the_models_type():
+    table = Table(position.interleaved, 4)
+    for length, dtype in [(3, torch.float64), (300, torch.float64), (200, torch.float32), (5, torch.bfloat16)]:
+        rows = table.rows(length, torch.zeros(1, dtype=dtype))
+        # Evaluated in float64 and rounded once.
+        assert torch.equal(rows, position.interleaved(length, 4).to(dtype))
+
+
+def test_table_is_never_stored():
+    table = Table(position.interleaved, 4)
+    table.rows(3, torch.zeros(1))
+    assert not table.state_dict()

@@ -1,0 +1,105 @@
+"""Level signals against `W x + P1^T P2 x`, token by token, in each of their forms."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from recurrence.signal import LevelSignal, SignalConfig
+
+WIDTH = 8
+# targets, output width, rank, before the projection
+SHAPES = [
+    *itertools.product([3], [WIDTH], [2, 5, WIDTH, None], [False, True]),  # Q, K and V
+    *itertools.product([1], [20], [3, None], [False, True]),  # the FFN: inside, before
+]
+
+
+def build(targets, out, rank, before, bias=True):
+    torch.manual_seed(0)
+    signal = LevelSignal(targets, WIDTH, out, rank, before).double()
+    for parameter in signal.parameters():
+        nn.init.normal_(parameter)
+    return signal, nn.Linear(WIDTH, targets * out, bias=bias).double()
+
+
+def reference(signal, linear, x, raw, out):
+    """(K, B, T, out): the paper's equations with one matrix-vector product at a time."""
+    targets = []
+    for k in range(signal.targets):
+        w = linear.weight[k * out : (k + 1) * out]
+        b = 0 if linear.bias is None else linear.bias[k * out : (k + 1) * out]
+        tokens = []
+        for token, raw_token in zip(x.flatten(0, 1), raw.flatten(0, 1)):
+            if signal.low_rank:
+                level = signal.up[k].T @ (signal.down[k] @ raw_token)
+            else:
+                level = signal.full[k] @ raw_token
+            tokens.append(w @ (token + level) + b if signal.before else w @ token + level + b)
+        targets.append(torch.stack(tokens).view(*x.shape[:2], out))
+    return torch.stack(targets)
+
+
+@pytest.mark.parametrize("tokens", [(1, 1), (2, 3), (5, 10)], ids=str)
+@pytest.mark.parametrize("same_input", [True, False])
+@pytest.mark.parametrize(("targets", "out", "rank", "before"), SHAPES)
+def test_projection_and_its_gradients(targets, out, rank, before, same_input, tokens):
+    signal, linear = build(targets, out, rank, before)
+    x = torch.randn(*tokens, WIDTH, dtype=torch.float64, requires_grad=True)
+    raw = x if same_input else torch.randn_like(x).requires_grad_()
+    leaves = [x, *([] if same_input else [raw]), *signal.parameters(), *linear.parameters()]
+    results = [signal.project(linear, x, raw), reference(signal, linear, x, raw, out)]
+    torch.testing.assert_close(*results)
+    weights = torch.randn_like(results[0])
+    gradients = [torch.autograd.grad((result * weights).sum(), leaves) for result in results]
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize(("targets", "out", "rank", "before"), [shape for shape in SHAPES if shape[2] != WIDTH])
+def test_projection_without_bias(targets, out, rank, before):
+    signal, linear = build(targets, out, rank, before, bias=False)
+    for tokens in (1, 60):
+        x = torch.randn(1, tokens, WIDTH, dtype=torch.float64)
+        torch.testing.assert_close(signal.project(linear, x, x), reference(signal, linear, x, x, out))
+
+
+@pytest.mark.parametrize(("targets", "out", "rank", "before"), [shape for shape in SHAPES if shape[2] == 2])
+def test_both_forms_are_in_use(targets, out, rank, before, monkeypatch):
+    signal, linear = build(targets, out, rank, before)
+    folded, fold = [], signal.fold
+    monkeypatch.setattr(signal, "fold", lambda *args: folded.append(1) or fold(*args))
+    few, many = (torch.randn(1, tokens, WIDTH, dtype=torch.float64) for tokens in (1, 200))
+    signal.project(linear, few, few)
+    assert not folded
+    signal.project(linear, many, many)
+    assert folded
+
+
+@pytest.mark.parametrize(("targets", "out", "rank", "before"), SHAPES)
+def test_signal_starts_at_zero(targets, out, rank, before):
+    torch.manual_seed(0)
+    signal = LevelSignal(targets, WIDTH, out, rank, before)
+    assert torch.equal(signal(torch.randn(7, WIDTH)), torch.zeros(targets, 7, WIDTH if before else out))
+
+
+def test_initialisation_of_the_paper():
+    torch.manual_seed(0)
+    signal = LevelSignal(3, 256, 256, 16, before=False)
+    assert signal.up.shape == signal.down.shape == (3, 16, 256)
+    assert not signal.up.any()
+    assert signal.down.std().item() == pytest.approx(1e-6, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: SignalConfig(2, attention="inside"), "attention='inside': must be one of"),
+        (lambda: SignalConfig(2, ffn="after"), "ffn='after': must be one of"),
+        (lambda: SignalConfig(9).check(8), "rank=9: must be >= 1 and <= width=8"),
+        (lambda: SignalConfig(0).check(8), "rank=0: must be >= 1 and <= width=8"),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
