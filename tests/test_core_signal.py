@@ -32,10 +32,7 @@ def reference(signal, linear, x, raw, out):
         b = 0 if linear.bias is None else linear.bias[k * out : (k + 1) * out]
         tokens = []
         for token, raw_token in zip(x.flatten(0, 1), raw.flatten(0, 1)):
-            if signal.low_rank:
-                level = signal.up[k].T @ (signal.down[k] @ raw_token)
-            else:
-                level = signal.full[k] @ raw_token
+            level = signal.up[k].T @ (signal.down[k] @ raw_token) if signal.low_rank else signal.full[k] @ raw_token
             tokens.append(w @ (token + level) + b if signal.before else w @ token + level + b)
         targets.append(torch.stack(tokens).view(*x.shape[:2], out))
     return torch.stack(targets)

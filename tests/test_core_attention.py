@@ -1,0 +1,166 @@
+"""Attention against an explicit softmax, head by head, and the cache against attention over the whole sentence."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from recurrence.attention import CrossAttention, SelfAttention, causal_bias, padding_bias
+from recurrence.cache import Cache
+from recurrence.signal import LevelSignal
+
+WIDTH, HEADS = 12, 3
+
+
+def randomised(module: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    module.double().eval()
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return module
+
+
+def self_attention(bias: bool = True) -> SelfAttention:
+    return randomised(SelfAttention(WIDTH, HEADS, bias, dropout=0.0))
+
+
+def tokens(*shape: int) -> Tensor:
+    return torch.randn(*shape, WIDTH, dtype=torch.float64)
+
+
+def head_by_head(q: Tensor, k: Tensor, v: Tensor, visible) -> tuple[Tensor, Tensor]:
+    """(T, C), (S, C), (S, C) of one sentence and `visible(t, s)` -> what the heads see (T, C), mean weights (T, S)."""
+    head = WIDTH // HEADS
+    y, weights = torch.zeros_like(q), torch.zeros(len(q), len(k), dtype=q.dtype)
+    for first in range(0, WIDTH, head):
+        part = slice(first, first + head)
+        for t in range(len(q)):
+            seen = [s for s in range(len(k)) if visible(t, s)]
+            scores = torch.stack([(q[t, part] * k[s, part]).sum() / math.sqrt(head) for s in seen]).exp()
+            for s, share in zip(seen, scores / scores.sum()):
+                y[t, part] += share * v[s, part]
+                weights[t, s] += share / HEADS
+    return y, weights
+
+
+def affine(linear: nn.Linear, x: Tensor, row: int = 0, of: int = 1) -> Tensor:
+    """x by one of the stacked matrices of a projection."""
+    weight = linear.weight.chunk(of)[row]
+    return x @ weight.T + (0 if linear.bias is None else linear.bias.chunk(of)[row])
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_self_attention(causal, bias):
+    attention = self_attention(bias)
+    x = tokens(2, 5)
+    expected = []
+    for sentence in x:
+        q, k, v = (affine(attention.qkv, sentence, row, 3) for row in range(3))
+        y, _ = head_by_head(q, k, v, lambda t, s: s <= t or not causal)
+        expected.append(affine(attention.out, y))
+    torch.testing.assert_close(attention(x, x, causal=causal), torch.stack(expected))
+
+
+def test_self_attention_with_padding_and_causality_as_a_bias():
+    attention = self_attention()
+    x, padding = tokens(2, 5), torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1]]).bool()
+    y = attention(x, x, bias=padding_bias(padding, x) + causal_bias(5, x))
+    torch.testing.assert_close(y[:1], attention(x[:1], x[:1], causal=True))
+    torch.testing.assert_close(y[1:, :3], attention(x[1:, :3], x[1:, :3], causal=True))
+
+
+def test_signal_joins_the_projections():
+    attention, signal = self_attention(), randomised(LevelSignal(3, WIDTH, WIDTH, 2, before=False))
+    x = tokens(1, 4)
+    q, k, v = (affine(attention.qkv, x[0], row, 3) + x[0] @ signal.matrix()[row].T for row in range(3))
+    expected = affine(attention.out, head_by_head(q, k, v, lambda t, s: True)[0])
+    torch.testing.assert_close(attention(x, x, signal)[0], expected)
+
+
+def cross_attention(memory_width: int) -> CrossAttention:
+    return randomised(CrossAttention(WIDTH, HEADS, memory_width, bias=True, dropout=0.0))
+
+
+def test_cross_attention_and_its_weights():
+    attention = cross_attention(memory_width=7)
+    x, memory = tokens(2, 3), torch.randn(2, 4, 7, dtype=torch.float64)
+    padding = torch.tensor([[0, 0, 0, 0], [1, 1, 0, 0]]).bool()
+    projected, mask = attention.project(memory), padding_bias(padding, x)
+    for b in range(2):
+        k, v = (affine(attention.kv, memory[b], row, 2) for row in range(2))
+        y, weights = head_by_head(affine(attention.q, x[b]), k, v, lambda t, s, b=b: not padding[b, s])
+        torch.testing.assert_close(attention(x, projected, mask)[b], affine(attention.out, y))
+        torch.testing.assert_close(attention.weights(x, projected, mask)[b], weights)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_row_that_sees_nothing_is_finite(dtype):
+    attention = self_attention().to(dtype)
+    x = tokens(2, 4).to(dtype).requires_grad_()
+    padding = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]]).bool()
+    y = attention(x, x, bias=padding_bias(padding, x) + causal_bias(4, x))
+    y.sum().backward()
+    assert y.isfinite().all()
+    assert x.grad.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in attention.parameters())
+
+
+def test_dropout_on_the_weights_in_training_alone():
+    attention, x = self_attention(), tokens(1, 5)
+    plain = attention(x, x)
+    attention.dropout = 0.5
+    assert torch.equal(attention(x, x), plain)
+    assert not torch.allclose(attention.train()(x, x), plain)
+
+
+# Cache
+
+PASSES = 3
+
+
+@torch.no_grad()
+def step(attention: SelfAttention, cache: Cache, x: Tensor) -> list[Tensor]:
+    """One token x (B, C) through attention once a pass, each pass with an input of its own."""
+    y = [attention((x * (index + 1))[:, None], (x * (index + 1))[:, None], slot=slot)
+         for index, slot in enumerate(cache.slots())]  # fmt: skip
+    cache.advance()
+    return [token[:, 0] for token in y]
+
+
+def expect_steps(attention: SelfAttention, x: Tensor, y: list[Tensor]) -> None:
+    """The last step of every pass equals attention over the whole sentences x (B, T, C)."""
+    for index, last in enumerate(y):
+        whole = x * (index + 1)
+        torch.testing.assert_close(last, attention(whole, whole, causal=True)[:, -1])
+
+
+def test_cache_equals_whole_sentences_past_its_first_allocation():
+    attention, cache = self_attention(), Cache(PASSES)
+    x = tokens(2, 70)
+    for length in range(1, 71):
+        y = step(attention, cache, x[:, length - 1])
+        if length in (1, 2, 31, 32, 33, 63, 64, 65, 70):
+            expect_steps(attention, x[:, :length], y)
+    assert cache.length == 70
+
+
+def test_cache_follows_reordering_shrinking_and_growing_batches():
+    attention, cache = self_attention(), Cache(PASSES)
+    orders = [[1, 0, 2, 2], [3, 3, 0, 1], [2, 0, 1], [0, 2], [1, 1], [0], [0, 0, 0]] * 6
+    x = tokens(4, 0)
+    for order in orders:
+        x = torch.cat([x, tokens(len(x), 1)], dim=1)
+        expect_steps(attention, x, step(attention, cache, x[:, -1]))
+        order = [entry % len(x) for entry in order]
+        cache.reorder(torch.tensor(order))
+        x = x[order]
+    assert cache.length == len(orders) > 32
+
+
+def test_reordering_an_empty_cache_changes_nothing():
+    cache = Cache(PASSES)
+    cache.reorder(torch.tensor([1, 0]))
+    attention, x = self_attention(), tokens(2, 1)
+    expect_steps(attention, x, step(attention, cache, x[:, 0]))

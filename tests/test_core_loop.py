@@ -1,0 +1,242 @@
+"""The loop, the blocks that it runs, and what tying and checkpointing must not change."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from recurrence import order
+from recurrence.block import StackConfig, build_loop
+from recurrence.loop import Loop
+from recurrence.signal import SignalConfig
+
+WIDTH = 8
+
+
+class Recorder(nn.Module):
+    """A block that notes what it was called with and multiplies by a parameter of its own."""
+
+    def __init__(self, name: int, calls: list):
+        super().__init__()
+        self.name, self.calls = name, calls
+        self.factor = nn.Parameter(torch.tensor(float(name + 2)))
+
+    def forward(self, x: Tensor, own=None, context=None, slot=None, **shared) -> Tensor:
+        self.calls.append((self.name, x.item(), own, context, slot, shared))
+        return x * self.factor
+
+
+def test_blocks_run_in_order_with_what_is_theirs():
+    calls: list = []
+    blocks, own = [Recorder(which, calls) for which in range(2)], [nn.Linear(1, 1) for _ in range(4)]
+    loop = Loop(blocks, (0, 1, 1, 0), own)
+    x, states = loop(
+        torch.tensor(1.0),
+        levels=[torch.tensor(float(level)) for level in range(4)],
+        contexts=["for block 0", "for block 1"],
+        slots=["a", "b", "c", "d"],
+        causal=True,
+    )
+    # ((((1 + 0) 2 + 1) 3 + 2) 3 + 3) 2
+    assert x.item() == 72
+    assert [state.item() for state in states] == [2, 9, 33, 72]
+    assert states[-1] is x
+    assert [call[:2] for call in calls] == [(0, 1), (1, 3), (1, 11), (0, 36)]
+    assert [call[2] for call in calls] == own
+    assert [call[3] for call in calls] == ["for block 0", "for block 1", "for block 1", "for block 0"]
+    assert [call[4] for call in calls] == ["a", "b", "c", "d"]
+    assert all(call[5] == {"causal": True} for call in calls)
+
+
+@pytest.mark.parametrize(
+    ("which", "own", "message"),
+    [
+        ((), None, r"order=\(\): needs at least one pass"),
+        ((0, 2), None, r"order=\(0, 2\): names block 2, but there are 2 blocks"),
+        ((0, -1), None, r"order=\(0, -1\): names block -1"),
+        ((0, 0), None, r"order=\(0, 0\): block 1 of 2 never runs"),
+        ((0, 1, 0), 2, "own has 2 entries: needs one for each of the 3 passes"),
+    ],
+)
+def test_refusals(which, own, message):
+    blocks = [nn.Identity(), nn.Identity()]
+    with pytest.raises(ValueError, match=message):
+        Loop(blocks, which, own and [nn.Identity() for _ in range(own)])
+
+
+# Stacks
+
+CONFIGS = {
+    "tied": dict(order=order.cycle(1, 3)),
+    "cycle": dict(order=order.cycle_rev(2, 5), memory_width=6),
+    "levels": dict(order=(0, 0), memory_width=6, norms="pass", signal=SignalConfig(2)),
+    "levels in a pre-norm stack": dict(order=(0, 0), pre_norm=True, norms="pass", signal=SignalConfig(2)),
+    "hidden levels": dict(order=(0, 0), pre_norm=True, norms="pass", signal=SignalConfig(None, None, "inside")),
+    "one norm a block": dict(order=(0, 1), memory_width=6, norms="block"),
+    "one FFN": dict(order=(0, 1, 2), norms="block", ffn="shared"),
+    "no FFN, no bias, pre-norm": dict(order=(0, 0), ffn="none", pre_norm=True, bias=False),
+}
+every_stack = pytest.mark.parametrize("name", CONFIGS)
+
+
+def stack(name: str, **changes) -> Loop:
+    torch.manual_seed(0)
+    loop = build_loop(StackConfig(width=WIDTH, ffn_width=11, heads=2, **{**CONFIGS[name], **changes})).double()
+    for parameter in loop.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return loop
+
+
+def run(loop: Loop, seed: int = 1) -> Tensor:
+    torch.manual_seed(seed)
+    x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
+    memory = torch.randn(2, 4, 6, dtype=torch.float64)
+    cross = [block.cross_attn for block in loop.blocks]
+    contexts = [None if attention is None else attention.project(memory) for attention in cross]
+    return loop(x, contexts=contexts, causal=True)[0]
+
+
+def gradients(loop: Loop) -> dict[str, Tensor]:
+    loop.zero_grad()
+    y = run(loop)
+    (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)).sum().backward()
+    return {name: parameter.grad.clone() for name, parameter in loop.named_parameters()}
+
+
+@every_stack
+def test_each_stored_block_has_one_set_of_keys(name):
+    loop = stack(name)
+    tensors = loop.state_dict()
+    assert len({tensor.data_ptr() for tensor in tensors.values()}) == len(tensors)
+    assert {key.split(".")[1] for key in tensors if key.startswith("blocks.")} == set(map(str, loop.order))
+    stored = sum(parameter.numel() for parameter in loop.parameters())
+    assert sum(tensor.numel() for tensor in tensors.values()) == stored
+
+
+@every_stack
+def test_tied_gradient_is_the_sum_of_the_untied(name):
+    tied = stack(name)
+    blocks = [copy.deepcopy(tied.blocks[which]) for which in tied.order]
+    untied = Loop(blocks, tuple(range(tied.passes)), copy.deepcopy(tied.own))
+    torch.testing.assert_close(run(tied), run(untied))
+    apart, expected = gradients(untied), {}
+    for key, gradient in apart.items():
+        part, index, rest = key.split(".", 2)
+        if part == "blocks":
+            key = f"blocks.{tied.order[int(index)]}.{rest}"
+        expected[key] = expected.get(key, 0) + gradient
+    torch.testing.assert_close(gradients(tied), expected)
+
+
+@every_stack
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_checkpointing_changes_nothing(name, dropout):
+    rates = dict(dropout=dropout, attention_dropout=dropout, activation_dropout=dropout)
+    plain, checkpointed = (stack(name, checkpointing=on, **rates).train() for on in (False, True))
+    assert torch.equal(run(plain), run(checkpointed))
+    expected, got = gradients(plain), gradients(checkpointed)
+    assert all(torch.equal(got[key], expected[key]) for key in expected)
+
+
+def test_checkpointing_keeps_fewer_activations():
+    kept = {}
+    for on in (False, True):
+        loop, sizes = stack("tied", checkpointing=on).train(), []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, sizes=sizes: sizes.append(t.numel()) or t, lambda t: t):
+            run(loop)
+        kept[on] = sum(sizes)
+    assert kept[True] < kept[False] / 3
+
+
+# One block, written out
+
+
+def norm(x: Tensor, layer: nn.LayerNorm) -> Tensor:
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / (centred.pow(2).mean(-1, keepdim=True) + layer.eps).sqrt() * layer.weight + layer.bias
+
+
+def matrices(loop: Loop):
+    """The sublayers of the only block as functions; attention itself is checked elsewhere."""
+    block = loop.blocks[0]
+    ffn = block.ffn
+
+    def attend(x, raw, signal=None):
+        return block.self_attn(x, raw, signal, causal=True)
+
+    def feed(x, extra=0.0):
+        hidden = (x @ ffn.up.weight.T + ffn.up.bias + extra).clamp(min=0)
+        return hidden @ ffn.down.weight.T + ffn.down.bias
+
+    return attend, feed
+
+
+def test_post_norm_with_level_signals():
+    """RingFormer: a = LN1(x + att(x)), out = LN2(a + FFN(a + M a)); the residual has none of the signal."""
+    loop = stack("levels", memory_width=None)
+    attend, feed = matrices(loop)
+    torch.manual_seed(1)
+    x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
+    for own in loop.own:
+        a = norm(x + attend(x, x, own.qkv_signal), own.norms[0])
+        x = norm(a + feed(a + a @ own.ffn_signal.matrix()[0].T), own.norms[1])
+    torch.testing.assert_close(run(loop), x)
+
+
+def test_pre_norm_with_level_signals():
+    """RingFormer's vision block: signals read the raw stream, and the FFN's joins it before the norm."""
+    loop = stack("levels in a pre-norm stack")
+    attend, feed = matrices(loop)
+    torch.manual_seed(1)
+    x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
+    for own in loop.own:
+        y = x + attend(norm(x, own.norms[0]), x, own.qkv_signal)
+        x = y + feed(norm(y + y @ own.ffn_signal.matrix()[0].T, own.norms[1]))
+    torch.testing.assert_close(run(loop), x)
+
+
+def test_level_signal_inside_the_ffn():
+    loop = stack("hidden levels")
+    attend, feed = matrices(loop)
+    torch.manual_seed(1)
+    x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
+    for own in loop.own:
+        y = x + attend(norm(x, own.norms[0]), x)
+        x = y + feed(norm(y, own.norms[1]), y @ own.ffn_signal.matrix()[0].T)
+    torch.testing.assert_close(run(loop), x)
+
+
+def test_one_ffn_with_one_norm_after_every_attention():
+    loop = stack("one FFN")
+    ffn = loop.blocks[-1]
+    torch.manual_seed(1)
+    x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
+    for block in loop.blocks[:-1]:
+        a = norm(x + block.self_attn(x, x, causal=True), block.norms[0])
+        x = norm(a + F.linear(F.linear(a, ffn.ffn.up.weight, ffn.ffn.up.bias).relu(), ffn.ffn.down.weight,
+                              ffn.ffn.down.bias), ffn.norms[0])  # fmt: skip
+    assert loop.order == (0, 3, 1, 3, 2, 3)
+    torch.testing.assert_close(run(loop), x)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(width=0), "width=0: must be >= 1"),
+        (dict(ffn_width=0), "ffn_width=0: must be >= 1"),
+        (dict(heads=0), "heads=0: must be >= 1"),
+        (dict(heads=3), "heads=3: must divide width=8"),
+        (dict(dropout=-0.1), r"dropout=-0.1: must be a rate within \[0, 1\]"),
+        (dict(attention_dropout=1.1), r"attention_dropout=1.1: must be a rate within \[0, 1\]"),
+        (dict(activation_dropout=2), r"activation_dropout=2: must be a rate within \[0, 1\]"),
+        (dict(signal=SignalConfig(9)), "rank=9: must be >= 1 and <= width=8"),
+        (dict(signal=SignalConfig(2, "before"), pre_norm=True), "attention='before': .* needs a post-norm block"),
+        (dict(order=(0, 2)), "block 1 of 3 never runs"),
+        (dict(order=()), "needs at least one pass"),
+    ],
+)
+def test_refused_stacks(changes, message):
+    with pytest.raises(ValueError, match=message):
+        build_loop(StackConfig(**{**dict(width=8, ffn_width=16, heads=2, order=(0,)), **changes}))
