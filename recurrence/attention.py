@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recurrence.cache import Slot
+from recurrence.linear import Linear
 from recurrence.signal import LevelSignal
 
 
@@ -17,7 +18,7 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int, bias: bool, dropout: float):
         super().__init__()
         self.heads, self.dropout = heads, dropout
-        self.out = nn.Linear(width, width, bias=bias)
+        self.out = Linear(width, width, bias=bias)
 
     def split(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, H, T, C/H), a view."""
@@ -42,7 +43,7 @@ class SelfAttention(Attention):
 
     def __init__(self, width: int, heads: int, bias: bool, dropout: float):
         super().__init__(width, heads, bias, dropout)
-        self.qkv = nn.Linear(width, 3 * width, bias=bias)
+        self.qkv = Linear(width, 3 * width, bias=bias)
 
     def forward(
         self,
@@ -92,8 +93,8 @@ class CrossAttention(Attention):
 
     def __init__(self, width: int, heads: int, memory_width: int, bias: bool, dropout: float):
         super().__init__(width, heads, bias, dropout)
-        self.q = nn.Linear(width, width, bias=bias)
-        self.kv = nn.Linear(memory_width, 2 * width, bias=bias)
+        self.q = Linear(width, width, bias=bias)
+        self.kv = Linear(memory_width, 2 * width, bias=bias)
 
     def project(self, memory: Tensor) -> Tensor:
         """Keys and values of the memory: (B, S, memory width) -> (B, S, 2 C)."""

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recurrence.attention import CrossAttention, SelfAttention
+from recurrence.linear import Linear
 from recurrence.loop import Loop
 from recurrence.order import Order
 from recurrence.signal import LevelSignal, SignalConfig
@@ -80,8 +81,8 @@ class FeedForward(nn.Module):
     def __init__(self, config: StackConfig):
         super().__init__()
         self.activation, self.dropout = config.activation, config.activation_dropout
-        self.up = nn.Linear(config.width, config.ffn_width, bias=config.bias)
-        self.down = nn.Linear(config.ffn_width, config.width, bias=config.bias)
+        self.up = Linear(config.width, config.ffn_width, bias=config.bias)
+        self.down = Linear(config.ffn_width, config.width, bias=config.bias)
 
     def forward(self, x: Tensor, raw: Tensor, signal: LevelSignal | None = None) -> Tensor:
         """x and raw: (B, T, C) -> (B, T, C)."""

@@ -11,8 +11,9 @@ Differs from the published code: M is never multiplied out to apply it to a few 
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from recurrence.linear import linear
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class LevelSignal(nn.Module):
         if not self.low_rank:
             return x @ self.full.transpose(1, 2)
         targets, rank, _ = self.down.shape
-        low = F.linear(x, self.down.flatten(0, 1)).view(-1, targets, rank)
+        low = linear(x, self.down.flatten(0, 1)).view(-1, targets, rank)
         return torch.bmm(low.transpose(0, 1), self.up)
 
     def fold(self, weight: Tensor) -> Tensor:
@@ -101,11 +102,11 @@ class LevelSignal(nn.Module):
     def targets(self) -> int:
         return (self.up if self.low_rank else self.full).size(0)
 
-    def project(self, linear: nn.Linear, x: Tensor, raw: Tensor) -> Tensor:
+    def project(self, layer: nn.Linear, x: Tensor, raw: Tensor) -> Tensor:
         """Projects x with the signal, by whichever exact form is cheaper.
 
         Args:
-            linear: C -> K * out.
+            layer: C -> K * out.
             x: (B, T, C), what the projection reads.
             raw: (B, T, C), what the signal reads: x itself, or in a pre-norm block the stream before the norm.
 
@@ -113,14 +114,16 @@ class LevelSignal(nn.Module):
             (K, B, T, out), perhaps a view.
         """
         targets, (batch, length, width) = self.targets, x.shape
-        out_width = linear.out_features // targets
+        out_width = layer.out_features // targets
         if raw is x and self.folds(batch * length, out_width):
-            y = F.linear(x, self.fold(linear.weight), linear.bias)
+            y = linear(x, self.fold(layer.weight), layer.bias)
             return y.view(batch, length, targets, out_width).permute(2, 0, 1, 3)
         signal = self(raw.reshape(-1, width))
+        if targets == 1 and self.before:
+            return layer(x + signal.view_as(x))[None]
         if self.before:
-            bias = 0 if linear.bias is None else linear.bias.view(targets, 1, out_width)
-            y = (x.reshape(-1, width) + signal) @ linear.weight.view(targets, out_width, width).transpose(1, 2) + bias
+            bias = 0 if layer.bias is None else layer.bias.view(targets, 1, out_width)
+            y = (x.reshape(-1, width) + signal) @ layer.weight.view(targets, out_width, width).transpose(1, 2) + bias
         else:
-            y = linear(x).view(-1, targets, out_width).transpose(0, 1) + signal
+            y = layer(x).view(-1, targets, out_width).transpose(0, 1) + signal
         return y.view(targets, batch, length, out_width)

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recurrence.linear import linear
 from recurrence.position import Table, positions
 
 
@@ -91,13 +92,13 @@ class Output(nn.Module):
         self, width: int, vocabulary: int, bias: bool, tied: nn.Embedding | None = None, std: float | None = None
     ):
         super().__init__()
-        linear = nn.Linear(width, vocabulary, bias=bias)
+        layer = nn.Linear(width, vocabulary, bias=bias)
         borrow(self, "tied", tied)
-        self.weight = linear.weight if tied is None else None
-        self.bias = linear.bias
+        self.weight = layer.weight if tied is None else None
+        self.bias = layer.bias
         if tied is None and std is not None:
             nn.init.normal_(self.weight, std=std)
 
     def forward(self, features: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, vocabulary)."""
-        return F.linear(features, self.weight if self.tied is None else self.tied.weight, self.bias)
+        return linear(features, self.weight if self.tied is None else self.tied.weight, self.bias)

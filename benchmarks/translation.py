@@ -1,0 +1,161 @@
+"""Translation architectures against fairseq's `transformer` of the same width and depth: `make bench`.
+
+Times are taken in one process, model by model in turn, so that a machine whose speed drifts slows all of them alike; a
+figure is the median of the ratios of neighbouring runs. Peak memory is that of a process of its own for each model.
+
+    python -m benchmarks.translation [--threads 2] [--rounds 7] [--arch ringformer_base --arch universal ...]
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import torch
+import torch.nn.functional as F
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.sequence_generator import SequenceGenerator
+
+import fairseq_plugin  # noqa: F401
+
+HOST = "transformer"
+ARCHS = ("ringformer_base", "universal", "one_wide_ffn_base", "vanilla_base")
+BATCH, LENGTH, VOCABULARY, BEAM, SENTENCES = 24, 28, 8000, 4, 3
+# The same rates everywhere, whatever an architecture's own defaults.
+RATES = dict(dropout=0.1, attention_dropout=0.1, activation_dropout=0.1)
+
+
+def dictionary() -> Dictionary:
+    """VOCABULARY symbols."""
+    symbols = Dictionary()
+    for index in range(VOCABULARY - len(symbols)):
+        symbols.add_symbol(str(index))
+    return symbols
+
+
+def build(arch: str, symbols: Dictionary):
+    """A model at its registered size, 6 + 6 passes, with RATES."""
+    args = argparse.Namespace(**RATES, max_source_positions=1024, max_target_positions=1024)
+    ARCH_CONFIG_REGISTRY[arch](args)
+    limits = SimpleNamespace(max_source_positions=1024, max_target_positions=1024)
+    task = SimpleNamespace(source_dictionary=symbols, target_dictionary=symbols, cfg=limits)
+    torch.manual_seed(0)
+    return ARCH_MODEL_REGISTRY[arch].build_model(args, task)
+
+
+def batch(symbols: Dictionary, sentences: int):
+    """Source (B, S), lengths (B,) and target (B, T) of random symbols without padding."""
+    generator = torch.Generator().manual_seed(0)
+    source, target = (
+        torch.randint(symbols.nspecial, VOCABULARY, (sentences, LENGTH), generator=generator) for _ in range(2)
+    )
+    return source, torch.full((sentences,), LENGTH), target
+
+
+def training_step(model, symbols: Dictionary):
+    """A function that runs one forward and backward pass."""
+    source, lengths, target = batch(symbols, BATCH)
+
+    def step():
+        model.train().zero_grad()
+        logits, _ = model(source, lengths, target)
+        F.cross_entropy(logits.flatten(0, 1), target.flatten()).backward()
+
+    return step
+
+
+def generation(model, symbols: Dictionary):
+    """A function that translates sentence by sentence with fairseq's beam search, to LENGTH tokens each."""
+    source, lengths, _ = batch(symbols, SENTENCES)
+    search = SequenceGenerator([model], symbols, beam_size=BEAM, max_len_a=0, max_len_b=LENGTH, min_len=LENGTH)
+
+    def translate():
+        model.eval()
+        for index in range(SENTENCES):
+            one = slice(index, index + 1)
+            search.generate([model], {"net_input": {"src_tokens": source[one], "src_lengths": lengths[one]}})
+
+    return translate
+
+
+def ratios(work: dict, rounds: int) -> dict[str, tuple[float, float]]:
+    """Runs every function of `work` in turn; the median time of each in seconds, and of its ratio to the host's."""
+    times = {name: [] for name in work}
+    for _ in range(rounds + 1):
+        for name, run in work.items():
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+    times = {name: values[1:] for name, values in times.items()}  # the first round warms up
+    return {
+        name: (statistics.median(values), statistics.median(a / b for a, b in zip(values, times[HOST])))
+        for name, values in times.items()
+    }
+
+
+def peak_memory(arch: str) -> int:
+    """Bytes that parameters, gradients, Adam and activations of three training steps add to the process."""
+    symbols = dictionary()
+    before = memory("VmRSS")
+    model = build(arch, symbols)
+    optimizer = torch.optim.Adam(model.parameters())
+    step = training_step(model, symbols)
+    for _ in range(3):
+        step()
+        optimizer.step()
+    return memory("VmHWM") - before
+
+
+def memory(field: str) -> int:
+    """Resident memory of this process in bytes: now (VmRSS) or at its peak (VmHWM)."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
+
+
+def memory_of(arch: str, threads: int) -> int:
+    """:func:`peak_memory` in a fresh process."""
+    command = [sys.executable, "-m", "benchmarks.translation", "--threads", str(threads), "--peak-memory", arch]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+
+
+def show(title: str, rows: dict[str, tuple[float, float]], unit: str) -> None:
+    """Prints a table."""
+    print(f"\n{title}\n{'':20s}{unit:>10s}{'ratio':>8s}")
+    for name, (value, ratio) in rows.items():
+        print(f"{name:20s}{value:10.3f}{ratio:8.3f}")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--arch", action="append", help="architectures to measure (default: those of 512/2048)")
+    parser.add_argument("--attention-dropout", type=float, default=RATES["attention_dropout"], metavar="RATE")
+    parser.add_argument("--peak-memory", metavar="ARCH", help="print the peak training memory of one, in bytes")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    RATES["attention_dropout"] = options.attention_dropout
+    if options.peak_memory:
+        print(peak_memory(options.peak_memory))
+        return
+    symbols = dictionary()
+    archs = (HOST, *(options.arch or ARCHS))
+    print(
+        f"torch {torch.__version__}, {options.threads} threads; {VOCABULARY} symbols; ratios against fairseq's {HOST}"
+    )
+    models = {arch: build(arch, symbols) for arch in archs}
+    steps = {arch: training_step(model, symbols) for arch, model in models.items()}
+    show(f"Training step, {BATCH} x {LENGTH} tokens", ratios(steps, options.rounds), "seconds")
+    searches = {arch: generation(model, symbols) for arch, model in models.items()}
+    show(f"Beam {BEAM}, {SENTENCES} sentences one by one, {LENGTH} tokens", ratios(searches, options.rounds), "seconds")
+    peaks = {arch: memory_of(arch, options.threads) / 2**20 for arch in archs}
+    show("Peak training memory", {arch: (mib, mib / peaks[HOST]) for arch, mib in peaks.items()}, "MiB")
+
+
+if __name__ == "__main__":
+    main()
