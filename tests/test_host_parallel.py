@@ -2,6 +2,7 @@
 
 import pytest
 
+from fairseq_plugin.hostfix.parallel import _free_port
 from tests import cli
 
 pytestmark = pytest.mark.slow
@@ -49,12 +50,13 @@ def test_resume_on_two_ranks(corpus, two_processes, one_process, tmp_path):
     assert losses(log) == pytest.approx({number: one_process[number] for number in (4, 5, 6)}, abs=0.0011)
 
 
-def test_world_size_starts_the_ranks_by_itself(corpus, one_process, tmp_path):
-    log = cli.train(corpus.data, tmp_path, *FLAGS, "--distributed-world-size", "2", "--no-save")
+def test_init_method_and_world_size_start_the_ranks(corpus, one_process, tmp_path):
+    meeting = ("--distributed-init-method", f"tcp://localhost:{_free_port()}", "--distributed-world-size", "2")
+    log = cli.train(corpus.data, tmp_path, *FLAGS, *meeting, "--no-save")
     assert losses(log) == pytest.approx(one_process, abs=0.0011)
 
 
-def test_init_method_without_processes_does_not_end_with_success(corpus, tmp_path):
+def test_a_rank_that_starts_no_process_does_not_end_with_success(corpus, tmp_path):
     meeting = ("--distributed-init-method", "tcp://localhost:29511", "--distributed-world-size", "2")
     log = cli.train(corpus.data, tmp_path, *FLAGS, *meeting, "--distributed-rank", "1", fails=True)
     assert "--distributed-rank 1" in log

@@ -1,0 +1,111 @@
+"""Checkpoint averaging: the mean itself, what is kept of the first file, which files a folder's last ones are."""
+
+import argparse
+from collections import OrderedDict
+
+import pytest
+import torch
+
+from fairseq_plugin import average
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    """Three checkpoints of one model, two keys of which share a tensor, in a folder with files of other kinds."""
+    chance = torch.Generator().manual_seed(0)
+    for epoch in (1, 2, 10):
+        weight = torch.randn(40, 50, generator=chance)
+        model = OrderedDict(embed=weight, output=weight, bias=torch.randn(3, generator=chance).bfloat16())
+        model["version"] = torch.tensor([epoch])
+        state = {
+            "model": model,
+            "cfg": {"model": argparse.Namespace(epoch=epoch)},
+            "last_optimizer_state": {},
+        }
+        torch.save(state, tmp_path / f"checkpoint{epoch}.pt")
+        torch.save(state, tmp_path / f"checkpoint_{epoch}_{epoch * 100}.pt")
+    for name in ("checkpoint_last.pt", "checkpoint_best.pt", "checkpoint1.pt.tmp", "notes.txt"):
+        (tmp_path / name).write_text("")
+    return tmp_path
+
+
+def load(path):
+    return torch.load(path, weights_only=True)
+
+
+def names(paths) -> list[str]:
+    return [path.name for path in paths]
+
+
+def test_mean_in_double_precision_and_the_rest_of_the_first(checkpoints):
+    paths = [checkpoints / f"checkpoint{epoch}.pt" for epoch in (2, 1, 10)]
+    state, originals = average.average_checkpoints(paths), [load(path) for path in paths]
+    assert list(state["model"]) == ["embed", "output", "bias", "version"]
+    for key in ("embed", "output", "bias"):
+        tensors = [original["model"][key] for original in originals]
+        mean = torch.stack([tensor.double() for tensor in tensors]).mean(0)
+        assert state["model"][key].dtype == tensors[0].dtype
+        torch.testing.assert_close(state["model"][key], mean.to(tensors[0].dtype), rtol=0, atol=1e-7)
+    assert state["model"]["version"].tolist() == [2]
+    assert state["cfg"]["model"].epoch == 2
+    assert state["last_optimizer_state"] is None
+
+
+def test_mean_of_one_is_that_one(checkpoints):
+    path = checkpoints / "checkpoint1.pt"
+    state, original = average.average_checkpoints([path]), load(path)
+    assert all(torch.equal(state["model"][key], original["model"][key]) for key in original["model"])
+
+
+def test_command_line_stores_a_shared_tensor_once(checkpoints):
+    output = checkpoints / "average.pt"
+    average.main(["--inputs", str(checkpoints), "--num-epoch-checkpoints", "2", "--output", str(output)])
+    first, second = (load(checkpoints / f"checkpoint{epoch}.pt")["model"]["embed"] for epoch in (2, 10))
+    model = load(output)["model"]
+    torch.testing.assert_close(model["embed"], (first + second) / 2)
+    assert model["embed"].data_ptr() == model["output"].data_ptr()
+    assert output.stat().st_size < 1.5 * 40 * 50 * 4
+
+
+def test_last_checkpoints_by_epoch_and_by_update(checkpoints):
+    last = average.last_checkpoints
+    assert names(last(checkpoints, average.EPOCH_FILE, 2)) == ["checkpoint10.pt", "checkpoint2.pt"]
+    assert names(last(checkpoints, average.EPOCH_FILE, 2, 9)) == ["checkpoint2.pt", "checkpoint1.pt"]
+    assert names(last(checkpoints, average.UPDATE_FILE, 1)) == ["checkpoint_10_1000.pt"]
+    assert names(last(checkpoints, average.UPDATE_FILE, 2, 200)) == ["checkpoint_2_200.pt", "checkpoint_1_100.pt"]
+
+
+@pytest.mark.parametrize("count", [0, 4])
+def test_count_that_the_folder_does_not_have_is_refused(checkpoints, count):
+    with pytest.raises(ValueError, match=f"{count} checkpoints wanted of .*: must be from 1 to the 3 there"):
+        average.last_checkpoints(checkpoints, average.EPOCH_FILE, count)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--checkpoint-upper-bound", "3"], "--checkpoint-upper-bound: needs --num-epoch-checkpoints"),
+        (["--num-epoch-checkpoints", "1"], "must be one folder"),
+        (["--num-epoch-checkpoints", "1", "--num-update-checkpoints", "1"], "not allowed with"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(checkpoints, capsys, options, message):
+    file = str(checkpoints / "checkpoint1.pt")
+    with pytest.raises(SystemExit):
+        average.main(["--inputs", file, "--output", str(checkpoints / "out.pt"), *options])
+    assert message in capsys.readouterr().err
+    assert not (checkpoints / "out.pt").exists()
+
+
+@pytest.mark.parametrize("change", ["key", "shape"])
+def test_checkpoints_of_different_models_are_refused(checkpoints, change):
+    other = load(checkpoints / "checkpoint2.pt")
+    other["model"]["other" if change == "key" else "embed"] = torch.zeros(1, 50)
+    torch.save(other, checkpoints / "other.pt")
+    with pytest.raises(ValueError, match=r"other\.pt: (other|embed) is not as in .*checkpoint1\.pt"):
+        average.average_checkpoints([checkpoints / "checkpoint1.pt", checkpoints / "other.pt"])
+
+
+def test_no_checkpoints_are_refused():
+    with pytest.raises(ValueError, match="must name at least one"):
+        average.average_checkpoints([])
