@@ -11,15 +11,13 @@ import statistics
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
 from fairseq.data import Dictionary
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.sequence_generator import SequenceGenerator
 
-import fairseq_plugin  # noqa: F401
+from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
 
 HOST = "transformer"
 ARCHS = ("ringformer_base", "universal", "one_wide_ffn_base", "vanilla_base")
@@ -28,22 +26,10 @@ BATCH, LENGTH, VOCABULARY, BEAM, SENTENCES = 24, 28, 8000, 4, 3
 RATES = dict(dropout=0.1, attention_dropout=0.1, activation_dropout=0.1)
 
 
-def dictionary() -> Dictionary:
-    """VOCABULARY symbols."""
-    symbols = Dictionary()
-    for index in range(VOCABULARY - len(symbols)):
-        symbols.add_symbol(str(index))
-    return symbols
-
-
 def build(arch: str, symbols: Dictionary):
     """A model at its registered size, 6 + 6 passes, with RATES."""
-    args = argparse.Namespace(**RATES, max_source_positions=1024, max_target_positions=1024)
-    ARCH_CONFIG_REGISTRY[arch](args)
-    limits = SimpleNamespace(max_source_positions=1024, max_target_positions=1024)
-    task = SimpleNamespace(source_dictionary=symbols, target_dictionary=symbols, cfg=limits)
     torch.manual_seed(0)
-    return ARCH_MODEL_REGISTRY[arch].build_model(args, task)
+    return build_architecture(arch, symbols, symbols, **RATES)
 
 
 def batch(symbols: Dictionary, sentences: int):
@@ -98,7 +84,7 @@ def ratios(work: dict, rounds: int) -> dict[str, tuple[float, float]]:
 
 def peak_memory(arch: str) -> int:
     """Bytes that parameters, gradients, Adam and activations of three training steps add to the process."""
-    symbols = dictionary()
+    symbols = numbered_dictionary(VOCABULARY)
     before = memory("VmRSS")
     model = build(arch, symbols)
     optimizer = torch.optim.Adam(model.parameters())
@@ -136,14 +122,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--arch", action="append", help="architectures to measure (default: those of 512/2048)")
     parser.add_argument("--attention-dropout", type=float, default=RATES["attention_dropout"], metavar="RATE")
+    parser.add_argument(
+        "--no-onednn", action="store_true", help="take PyTorch's BLAS for all products, as the host does"
+    )
     parser.add_argument("--peak-memory", metavar="ARCH", help="print the peak training memory of one, in bytes")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    torch.backends.mkldnn.set_flags(not options.no_onednn)
     RATES["attention_dropout"] = options.attention_dropout
     if options.peak_memory:
         print(peak_memory(options.peak_memory))
         return
-    symbols = dictionary()
+    symbols = numbered_dictionary(VOCABULARY)
     archs = (HOST, *(options.arch or ARCHS))
     print(
         f"torch {torch.__version__}, {options.threads} threads; {VOCABULARY} symbols; ratios against fairseq's {HOST}"

@@ -6,16 +6,15 @@ inverse. Nothing is dropped: a key that no piece names and that is no fixed tabl
 Source: the released code of RingFormer (arXiv:2502.13181) and of Takase & Kiyono (arXiv:2104.06022).
 """
 
-import argparse
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from types import SimpleNamespace
 
+import torch
 from fairseq.data import Dictionary
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import Tensor
 
+from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
 from fairseq_plugin.modules.model import RecurrentTransformer
 from fairseq_plugin.modules.options import SIDES
 
@@ -69,7 +68,7 @@ def from_published(system: str, state_dict: StateDict, config: dict) -> Recurren
     if system not in SYSTEMS:
         raise ValueError(f"system={system!r}: must be one of {sorted(SYSTEMS)}")
     arguments, pieces = SYSTEMS[system]
-    model = _build(**arguments(system, config))
+    model = build_architecture(**arguments(system, config))
     own = convert(state_dict, list(pieces(model, config)), model.state_dict())
     model.to(next(iter(own.values())).dtype).load_state_dict(own)
     return model.eval()
@@ -122,28 +121,15 @@ def _part(tensor: Tensor, rows: Rows) -> Tensor:
 
 
 def _join(parts: dict) -> Tensor:
-    import torch
-
     in_order = [part for _, part in sorted(parts.items(), key=lambda item: (item[0][0] or 0, item[0][1]))]
     if len(in_order) == 1 and next(iter(parts))[0] is None:
         return in_order[0]
     return torch.stack(in_order) if next(iter(parts))[0] is not None else torch.cat(in_order)
 
 
-def _build(arch: str, vocabularies: tuple[int, int], pad: int, max_len: int, options: dict) -> RecurrentTransformer:
-    args = argparse.Namespace(**options)
-    ARCH_CONFIG_REGISTRY[arch](args)
-    source, target = (_dictionary(size, pad) for size in vocabularies)
-    limits = SimpleNamespace(max_source_positions=max_len, max_target_positions=max_len)
-    task = SimpleNamespace(source_dictionary=source, target_dictionary=target, cfg=limits)
-    return ARCH_MODEL_REGISTRY[arch].build_model(args, task)
-
-
 def _dictionary(size: int, pad: int) -> Dictionary:
-    """A dictionary of the right size whose padding has the published index; its symbols are numbers."""
-    dictionary = Dictionary()
-    for symbol in range(size - len(dictionary)):
-        dictionary.add_symbol(str(symbol))
+    """A dictionary of the right size whose padding has the published index."""
+    dictionary = numbered_dictionary(size)
     dictionary.bos_index, dictionary.pad_index = dictionary.pad_index, pad
     return dictionary
 
@@ -174,10 +160,10 @@ def _ringformer_arguments(system: str, config: dict) -> dict:
         options.update(encoder_learned_pos=True, decoder_learned_pos=True)
     return dict(
         arch=RINGFORMER_ARCH[system],
-        vocabularies=(config["src_vocab"], config["trg_vocab"]),
-        pad=config["pad"],
-        max_len=config["max_len"],
-        options=options,
+        source=_dictionary(config["src_vocab"], config["pad"]),
+        target=_dictionary(config["trg_vocab"], config["pad"]),
+        max_positions=config["max_len"],
+        **options,
     )
 
 
@@ -251,8 +237,8 @@ def _takase_arguments(system: str, config: dict) -> dict:
         strategy=STRATEGY[config["share_type"]],
         share_layer_num=per_layer if shared else 1,
     )
-    vocabularies = (config["vocab"], config["vocab"])
-    return dict(arch="sequence", vocabularies=vocabularies, pad=config["pad"], max_len=1024, options=options)
+    joint = _dictionary(config["vocab"], config["pad"])
+    return dict(arch="sequence", source=joint, target=joint, **options)
 
 
 def _takase_pieces(model: RecurrentTransformer, config: dict) -> Iterator[Piece]:

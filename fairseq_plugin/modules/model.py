@@ -15,7 +15,6 @@ from fairseq.models import (
 )
 from torch import nn
 
-from fairseq_plugin import hostfix
 from fairseq_plugin.modules.decoder import RecurrentDecoder
 from fairseq_plugin.modules.embedding import Output, TokenInput
 from fairseq_plugin.modules.encoder import RecurrentEncoder
@@ -202,7 +201,6 @@ def register_family(name: str, model: type, presets: dict[str, dict]) -> None:
 
 def _filler(preset: dict):
     def fill(args):
-        hostfix.no_xla(args)
         for name, value in preset.items():
             if getattr(args, name, None) is None:
                 setattr(args, name, value(args) if callable(value) else value)

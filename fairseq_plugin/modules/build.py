@@ -1,0 +1,33 @@
+"""Models from Python: what `fairseq-train --arch` builds, without a command line or data."""
+
+from argparse import Namespace
+
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, BaseFairseqModel
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+
+
+def build_architecture(
+    arch: str, source: Dictionary, target: Dictionary, max_positions: int = 1024, **options
+) -> BaseFairseqModel:
+    """Builds a registered translation architecture, the host's own included.
+
+    Args:
+        arch: its name.
+        source, target: dictionaries.
+        max_positions: longest source and target, in tokens.
+        **options: options of the command line, by name, where the preset is not wanted.
+    """
+    limits = dict(max_source_positions=max_positions, max_target_positions=max_positions)
+    args = Namespace(**limits, **options)
+    ARCH_CONFIG_REGISTRY[arch](args)
+    task = TranslationTask(TranslationConfig(**limits), source, target)
+    return ARCH_MODEL_REGISTRY[arch].build_model(args, task)
+
+
+def numbered_dictionary(symbols: int) -> Dictionary:
+    """A dictionary of that size, fairseq's special symbols included, whose other symbols are numbers."""
+    dictionary = Dictionary()
+    for number in range(symbols - len(dictionary)):
+        dictionary.add_symbol(str(number))
+    return dictionary
