@@ -1,0 +1,125 @@
+"""The distribution: the wheel works away from the checkout, its dependencies are declared, make tells its targets."""
+
+import ast
+import re
+import shutil
+import sys
+import zipfile
+from importlib.metadata import PathDistribution
+from pathlib import Path
+
+import pytest
+
+from tests import cli
+
+PACKAGES = ("recurrence", "fairseq_plugin", "timm_plugin")
+# What a distribution is called where its import is called otherwise; the hosts and their own dependencies.
+HOST = {"fairseq", "omegaconf"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built wheel. It is built from a copy, so that the checkout stays as it is."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in ("setup.py", "pyproject.toml", "README.md"):
+        if (cli.REPOSITORY / name).exists():
+            shutil.copy(cli.REPOSITORY / name, source)
+    for name in (*PACKAGES, "tests", "recipes", "benchmarks"):
+        if (cli.REPOSITORY / name).is_dir():
+            shutil.copytree(cli.REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
+    cli.run(*pip, "--wheel-dir", target, source)
+    (built,) = target.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which the wheel is installed."""
+    folder = tmp_path_factory.mktemp("site")
+    cli.run(sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", folder, wheel)
+    return folder
+
+
+def metadata(site: Path):
+    """Metadata of the installed distribution."""
+    (info,) = site.glob("*.dist-info")
+    return PathDistribution(info).metadata
+
+
+def test_the_wheel_holds_every_module_and_nothing_else(wheel):
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    ours = {
+        path.relative_to(cli.REPOSITORY).as_posix()
+        for package in PACKAGES
+        for path in (cli.REPOSITORY / package).rglob("*.py")
+    }
+    assert ours
+    assert held == ours
+
+
+def test_the_host_trains_with_the_installed_plugin(site, corpus, tmp_path):
+    away = tmp_path / "away"
+    away.mkdir()
+    environment = {"PYTHONPATH": str(site)}
+    run = ["bash", "-c", f'cd "{away}" && "$0" "$@"', sys.executable]
+    plugin = cli.run(*run, "-m", "fairseq_plugin", env=environment).splitlines()[-1]
+    assert Path(plugin) == (site / "fairseq_plugin").resolve()
+    script = "import recurrence, sys; sys.argv[0] = 'fairseq-train'; print('core:', recurrence.__file__); "
+    script += "from fairseq_cli.train import cli_main; cli_main()"
+    output = cli.run(
+        *(*run, "-c", script, corpus.data, "--user-dir", plugin, "--arch", "ringformer_tiny"),
+        *("--encoder-layers", "1", "--decoder-layers", "1", "--optimizer", "adam", "--lr", "0.001"),
+        *("--max-update", "1", "--max-sentences", "4", "--no-save", "--disable-validation", "--cpu"),
+        env=environment,
+    )
+    assert f"core: {site}" in output
+    assert "num_updates 1 " in output
+
+
+def imported(package: str) -> set[str]:
+    """Top-level names of what a package imports, the standard library and our own packages apart."""
+    names = set()
+    for path in (cli.REPOSITORY / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names.add(node.module.split(".")[0])
+    return names - set(sys.stdlib_module_names) - set(PACKAGES)
+
+
+def test_every_import_is_declared(site):
+    required = [line for line in metadata(site).get_all("Requires-Dist") if "extra ==" not in line]
+    declared = {re.match(r"[\w-]+", line)[0] for line in required}
+    assert imported("recurrence") <= declared
+    assert imported("fairseq_plugin") <= declared | HOST | {"fairseq_cli"}
+
+
+def test_each_host_and_use_has_an_extra(site):
+    declared = metadata(site)
+    assert set(declared.get_all("Provides-Extra")) == {"fairseq", "timm", "demo", "dev"}
+    hosts = [line for line in declared.get_all("Requires-Dist") if re.match(r"fairseq\b", line)]
+    assert any("fairseq-fixed" in line and '>= "3.11"' in line for line in hosts)
+    assert any("fairseq==0.12.2" in line and '< "3.11"' in line for line in hosts)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_help_tells_every_target():
+    makefile = (cli.REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split())
+    told = set(re.findall(r"^make ([\w-]+)", cli.run("make", "-C", cli.REPOSITORY, "help"), re.MULTILINE))
+    assert {"demo", "test", "lint", "bench", "test-official"} <= told
+    assert told == targets - {"help"}
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_a_missing_interpreter_is_named():
+    output = cli.run("make", "-C", cli.REPOSITORY, "test", "PYTHON=no-such-python", fails=True)
+    assert "PYTHON=no-such-python: no such interpreter" in output
+
+
+def test_continuous_integration_calls_make_test():
+    script = cli.REPOSITORY / ".ci" / "run"
+    assert script.stat().st_mode & 0o111
+    assert script.read_text().rstrip().endswith("exec make test")
