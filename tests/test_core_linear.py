@@ -1,0 +1,72 @@
+"""Products by oneDNN are those of the plain form, gradients included."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from recurrence import linear as module
+from recurrence.linear import Linear, linear
+
+needs_onednn = pytest.mark.skipif(module._onednn is None, reason="this PyTorch has no oneDNN")
+
+
+def operands(rows, bias=True, width=256, out=384, dtype=torch.float32):
+    """x (3, rows, width), weight, bias and an upstream gradient, the same at every call."""
+    generator = torch.Generator().manual_seed(rows)
+    x, weight, b, grad = (
+        torch.randn(shape, generator=generator, dtype=dtype)
+        for shape in ((3, rows, width), (out, width), (out,), (3, rows, out))
+    )
+    return x.requires_grad_(), weight.requires_grad_(), b.requires_grad_() if bias else None, grad
+
+
+@needs_onednn
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [1, 2, 200])
+def test_product_and_gradients_are_those_of_torch(rows, bias):
+    x, weight, b, grad = operands(rows, bias)
+    leaves = [leaf for leaf in (x, weight, b) if leaf is not None]
+    ours, plain = linear(x, weight, b), F.linear(x, weight, b)
+    assert type(ours.grad_fn).__name__ == "_LinearBackward"
+    torch.testing.assert_close(ours, plain, rtol=1e-5, atol=2e-4)
+    for got, wanted in zip(torch.autograd.grad(ours, leaves, grad), torch.autograd.grad(plain, leaves, grad)):
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=2e-3)
+
+
+@needs_onednn
+def test_a_slice_of_a_larger_tensor_is_multiplied_as_it_lies():
+    x, weight, b, grad = operands(20)
+    ours, plain = linear(x[:, ::2].transpose(0, 1), weight, b), F.linear(x[:, ::2].transpose(0, 1), weight, b)
+    torch.testing.assert_close(ours, plain, rtol=1e-5, atol=2e-4)
+    upstream = grad[:, ::2].transpose(0, 1)
+    got, wanted = (torch.autograd.grad(y, (x, weight), upstream) for y in (ours, plain))
+    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=2e-3)
+
+
+@needs_onednn
+def test_only_what_is_asked_for_gets_a_gradient():
+    x, weight, b, grad = operands(4)
+    linear(x.detach(), weight, b.detach()).backward(grad)
+    assert x.grad is None
+    assert b.grad is None
+    assert weight.grad is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_types_take_the_plain_form(dtype):
+    x, weight, b, _ = operands(4, dtype=dtype)
+    assert linear(x, weight, b).equal(F.linear(x, weight, b))
+
+
+def test_switched_off_it_is_the_plain_form():
+    x, weight, b, _ = operands(4)
+    with torch.backends.mkldnn.flags(enabled=False):
+        ours = linear(x, weight, b)
+    assert ours.equal(F.linear(x, weight, b))
+    assert type(ours.grad_fn).__name__ != "_LinearBackward"
+
+
+def test_autocast_decides_the_type():
+    layer, x = Linear(256, 384), torch.randn(5, 256)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
