@@ -1,0 +1,52 @@
+"""What only a CUDA device can show; skipped where there is none."""
+
+import io
+
+import pytest
+import torch
+
+from recurrence import count
+from tests import models
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+def on_gpu(arch, *flags, dtype=torch.float32):
+    model = models.tiny(arch, *flags).to("cuda", dtype)
+    return model, tuple(tensor.cuda() for tensor in models.batch())
+
+
+@models.every_arch
+def test_logits_are_those_of_the_processor(arch):
+    model, inputs = on_gpu(arch, dtype=torch.float64)
+    expected, _ = models.tiny(arch)(*models.batch())
+    logits, _ = model(*inputs)
+    keep = models.batch()[2].ne(model.decoder.dictionary.pad())
+    torch.testing.assert_close(logits.cpu()[keep], expected[keep], rtol=0, atol=1e-9)
+
+
+@models.every_arch
+def test_incremental_decoding_equals_the_full_forward(arch):
+    model, (source, lengths, target) = on_gpu(arch, dtype=torch.float64)
+    with torch.no_grad():
+        memory, state = model.encoder(source, lengths), {}
+        full, _ = model.decoder(target, memory)
+        steps = [model.decoder(target[:, : end + 1], memory, state)[0] for end in range(target.size(1))]
+    keep = target.ne(model.decoder.dictionary.pad())
+    torch.testing.assert_close(torch.cat(steps, dim=1)[keep], full[keep], rtol=0, atol=1e-9)
+
+
+@models.every_arch
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_trains(arch, dtype):
+    model, inputs = on_gpu(arch, "--dropout", "0.1", "--attention-dropout", "0.1", dtype=dtype)
+    model.train()(*inputs)[0].float().log_softmax(-1)[..., 0].mean().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+@models.every_arch
+def test_a_checkpoint_saved_from_the_gpu_holds_each_tensor_once(arch):
+    model, _ = on_gpu(arch)
+    file = io.BytesIO()
+    torch.save({name: tensor.cpu() for name, tensor in model.state_dict().items()}, file)
+    assert file.tell() < 4 * count.stored(model) + 2000 * len(model.state_dict())
