@@ -1,5 +1,6 @@
 """fairseq's training commands, whole again: preprocess, train, resume, validate; through the real command line."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,15 @@ import torch
 from tests import cli
 
 pytestmark = pytest.mark.slow
+
+
+# Stored by fairseq 0.12.2's own transformer but not trained: copies for a shortcut that is made when a checkpoint is
+# loaded, and a placeholder that nothing initialises.
+UNTRAINED = re.compile(r"layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)$|\._float_tensor$")
+
+
+def trained_tensors(model: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {key: tensor for key, tensor in model.items() if not (cli.is_official() and UNTRAINED.search(key))}
 
 
 def same_tensors(one, other) -> bool:
@@ -44,8 +54,8 @@ def test_resume_in_the_middle_of_an_epoch_is_bit_exact(trained, corpus, tmp_path
     resumed, straight = (
         torch.load(folder / "checkpoint_last.pt", weights_only=True) for folder in (tmp_path, trained.folder)
     )
-    assert len(resumed["model"]) > 10
-    assert same_tensors(resumed["model"], straight["model"])
+    assert len(trained_tensors(resumed["model"])) > 10
+    assert same_tensors(trained_tensors(resumed["model"]), trained_tensors(straight["model"]))
     assert same_tensors(resumed["last_optimizer_state"], straight["last_optimizer_state"])
     assert cli.logged(log, "valid")[-1]["valid_bleu"] == cli.logged(trained.log, "valid")[-1]["valid_bleu"]
 
@@ -72,7 +82,7 @@ def test_bf16_with_length_buckets(corpus, tmp_path):
 def german(corpus, tmp_path_factory) -> Path:
     """The corpus's German side, binary, for language models."""
     folder = tmp_path_factory.mktemp("german") / "data"
-    prefixes = ("--trainpref", f"{corpus.text}.train.de", "--testpref", f"{corpus.text}.test.de")
+    prefixes = [argument for split in corpus.sentences for argument in (f"--{split}pref", f"{corpus.text}.{split}.de")]
     cli.preprocess("--only-source", "--srcdict", corpus.data / "dict.de.txt", "--destdir", folder, *prefixes)
     return folder
 
