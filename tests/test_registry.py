@@ -1,0 +1,150 @@
+"""What is registered, and how many parameters it stores at full size."""
+
+import sys
+
+import pytest
+import torch
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+from torch import nn
+
+from fairseq_plugin.modules.model import RecurrentTransformer, register_family
+from recurrence import count
+from tests import cli, models, test_incremental, test_invariants, test_published
+
+# Parameters of the two stacks with 6 + 6 passes, embeddings and output layer apart.
+CORE = {
+    "ringformer_tiny": 564_736,
+    "ringformer_base": 8_943_616,
+    "ringformer_large": 35_713_024,
+    "universal_tiny": 460_032,
+    "universal": 7_345_152,
+    "universal_large": 29_370_368,
+    "one_wide_ffn_tiny": 1_314_048,
+    "one_wide_ffn_base": 20_984_832,
+    "one_wide_ffn_large": 83_912_704,
+    "vanilla_tiny": 2_755_584,
+    "vanilla_base": 44_052_480,
+    "vanilla_large": 176_185_344,
+}
+# Parameters of the whole model with 32,768 joint symbols in one matrix.
+TOTAL = {
+    "sequence": 60_915_712,
+    "cycle": 60_915_712,
+    "cycle_rev": 60_915_712,
+    "universal_small": 24_133_632,
+    "universal_wide": 62_947_328,
+    "universal_wide_deep": 62_947_328,
+}
+# Orders of encoder and decoder, as presets.
+ORDERS = {
+    "sequence": (0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5),
+    "cycle": (0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5),
+    "cycle_rev": (0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 0),
+    "universal_small": (0,) * 6,
+    "universal_wide": (0,) * 6,
+    "universal_wide_deep": (0,) * 12,
+    "vanilla_base": (0, 1, 2, 3, 4, 5),
+    "ringformer_base": (0,) * 6,
+    "universal": (0,) * 6,
+}
+
+
+def core(model: nn.Module) -> int:
+    return sum(count.stored(loop) for loop in models.loops(model))
+
+
+def test_no_architecture_is_left_out():
+    assert sorted({**CORE, **TOTAL}) == models.ARCHS
+    assert len(CORE) + len(TOTAL) == len(models.ARCHS) == 18
+
+
+@pytest.mark.parametrize("module", [test_invariants, test_incremental, test_published], ids=lambda m: m.__name__)
+def test_every_invariant_is_tested_on_every_architecture(module):
+    tested = models.architectures_tested(module)
+    assert tested
+    assert all(archs == models.ARCHS for archs in tested.values())
+
+
+@models.every_arch
+def test_registered_object_is_ours(arch):
+    assert issubclass(ARCH_MODEL_REGISTRY[arch], RecurrentTransformer)
+    assert MODEL_REGISTRY[ARCH_MODEL_NAME_REGISTRY[arch]] is ARCH_MODEL_REGISTRY[arch]
+    assert ARCH_CONFIG_REGISTRY[arch].__module__.startswith("fairseq_plugin.")
+
+
+@pytest.mark.parametrize("arch", CORE)
+def test_core_parameters(arch):
+    model = models.on_meta(arch)
+    assert core(model) == CORE[arch]
+    assert [loop.passes for loop in models.loops(model)] == ([12, 6] if arch.startswith("one_wide_ffn") else [6, 6])
+
+
+@pytest.mark.parametrize("arch", TOTAL)
+def test_parameters_in_all(arch):
+    model = models.on_meta(arch, "--share-all-embeddings", on=models.task(32_768, 32_768))
+    assert count.stored(model) == TOTAL[arch]
+
+
+@pytest.mark.parametrize(
+    ("arch", "flags", "parameters"),
+    [
+        ("sequence", "--encoder-layers 18 --decoder-layers 18", 60_915_712),
+        ("cycle", "--encoder-layers 6 --decoder-layers 6", 60_915_712),
+        ("cycle", "--encoder-layers 18 --decoder-layers 18 --share-layer-num 1", 149_192_704),
+    ],
+)
+def test_other_rows_of_takase(arch, flags, parameters):
+    model = models.on_meta(arch, "--share-all-embeddings", *flags.split(), on=models.task(32_768, 32_768))
+    assert count.stored(model) == parameters
+
+
+@pytest.mark.parametrize(
+    ("flags", "parameters"),
+    [
+        ("", 564_736),
+        ("--level-signal static", 460_032),
+        ("--attention-signal none", 491_008),
+        ("--signal-rank-divisor 32", 515_584),
+        ("--signal-rank-divisor 16", 564_736),
+        ("--signal-rank-divisor 8", 663_040),
+        ("--level-signal full", 1_252_864),
+        ("--attention-signal before", 564_736),
+        # The paper has 0.57M and 0.54M, which do not follow from the rows' descriptions.
+        ("--ffn-signal none", 540_160),
+        ("--ffn-signal inside", 601_600),
+    ],
+)
+def test_rows_of_ringformers_table_4(flags, parameters):
+    assert core(models.on_meta("ringformer_tiny", *flags.split())) == parameters
+
+
+@pytest.mark.parametrize("arch", ORDERS)
+def test_preset_orders(arch):
+    assert [loop.order for loop in models.loops(models.on_meta(arch))] == [ORDERS[arch]] * 2
+
+
+@models.every_arch
+def test_unshared_model_stores_what_it_counts(arch):
+    model = models.tiny(arch)
+    assert count.unshared(model) == count.stored(models.untied(model))
+
+
+@pytest.mark.parametrize(("name", "arch"), [("transformer", "fresh_arch"), ("fresh_model", "vanilla_base")])
+def test_a_name_that_is_taken_is_refused(name, arch):
+    before = set(MODEL_REGISTRY), set(ARCH_MODEL_REGISTRY)
+    with pytest.raises(ValueError, match=f"{name if name in MODEL_REGISTRY else arch}: another model is registered"):
+        register_family(name, RecurrentTransformer, {arch: {}})
+    assert (set(MODEL_REGISTRY), set(ARCH_MODEL_REGISTRY)) == before
+
+
+def test_the_core_needs_no_host():
+    """`recurrence` imports with both hosts blocked."""
+    names = sorted(path.stem for path in (cli.REPOSITORY / "recurrence").glob("*.py") if path.stem != "__init__")
+    code = "import sys; sys.modules['fairseq'] = sys.modules['timm'] = None\n"
+    code += "".join(f"import recurrence.{name}\n" for name in names) + "print('imported')"
+    assert cli.python("-c", code).strip() == "imported"
+    assert "fairseq" in sys.modules  # so that the block above means something
+
+
+def test_meta_models_take_no_memory():
+    assert all(parameter.device == torch.device("meta") for parameter in models.on_meta("vanilla_large").parameters())
