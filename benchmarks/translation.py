@@ -22,6 +22,7 @@ from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
 HOST = "transformer"
 ARCHS = ("ringformer_base", "universal", "one_wide_ffn_base", "vanilla_base")
 BATCH, LENGTH, VOCABULARY, BEAM, SENTENCES = 24, 28, 8000, 4, 3
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # The same rates everywhere, whatever an architecture's own defaults.
 RATES = dict(dropout=0.1, attention_dropout=0.1, activation_dropout=0.1)
 
@@ -29,16 +30,17 @@ RATES = dict(dropout=0.1, attention_dropout=0.1, activation_dropout=0.1)
 def build(arch: str, symbols: Dictionary):
     """A model at its registered size, 6 + 6 passes, with RATES."""
     torch.manual_seed(0)
-    return build_architecture(arch, symbols, symbols, **RATES)
+    return build_architecture(arch, symbols, symbols, **RATES).to(DEVICE)
 
 
 def batch(symbols: Dictionary, sentences: int):
     """Source (B, S), lengths (B,) and target (B, T) of random symbols without padding."""
     generator = torch.Generator().manual_seed(0)
     source, target = (
-        torch.randint(symbols.nspecial, VOCABULARY, (sentences, LENGTH), generator=generator) for _ in range(2)
+        torch.randint(symbols.nspecial, VOCABULARY, (sentences, LENGTH), generator=generator).to(DEVICE)
+        for _ in range(2)
     )
-    return source, torch.full((sentences,), LENGTH), target
+    return source, torch.full((sentences,), LENGTH, device=DEVICE), target
 
 
 def training_step(model, symbols: Dictionary):
@@ -74,6 +76,8 @@ def ratios(work: dict, rounds: int) -> dict[str, tuple[float, float]]:
         for name, run in work.items():
             start = time.perf_counter()
             run()
+            if DEVICE == "cuda":
+                torch.cuda.synchronize()
             times[name].append(time.perf_counter() - start)
     times = {name: values[1:] for name, values in times.items()}  # the first round warms up
     return {
@@ -83,7 +87,7 @@ def ratios(work: dict, rounds: int) -> dict[str, tuple[float, float]]:
 
 
 def peak_memory(arch: str) -> int:
-    """Bytes that parameters, gradients, Adam and activations of three training steps add to the process."""
+    """Bytes that parameters, gradients, Adam and activations of three training steps add to the process or the GPU."""
     symbols = numbered_dictionary(VOCABULARY)
     before = memory("VmRSS")
     model = build(arch, symbols)
@@ -92,7 +96,7 @@ def peak_memory(arch: str) -> int:
     for _ in range(3):
         step()
         optimizer.step()
-    return memory("VmHWM") - before
+    return torch.cuda.max_memory_allocated() if DEVICE == "cuda" else memory("VmHWM") - before
 
 
 def memory(field: str) -> int:
@@ -135,9 +139,8 @@ def main() -> None:
         return
     symbols = numbered_dictionary(VOCABULARY)
     archs = (HOST, *(options.arch or ARCHS))
-    print(
-        f"torch {torch.__version__}, {options.threads} threads; {VOCABULARY} symbols; ratios against fairseq's {HOST}"
-    )
+    where = torch.cuda.get_device_name() if DEVICE == "cuda" else f"{options.threads} threads"
+    print(f"torch {torch.__version__}, {where}; {VOCABULARY} symbols; ratios against fairseq's {HOST}")
     models = {arch: build(arch, symbols) for arch in archs}
     steps = {arch: training_step(model, symbols) for arch, model in models.items()}
     show(f"Training step, {BATCH} x {LENGTH} tokens", ratios(steps, options.rounds), "seconds")
