@@ -52,12 +52,14 @@ segmentation() {
     done
 }
 
+# The host refuses to write over a dictionary, so what an interrupted call left is removed.
 binarization() {
+    run rm -rf "$BIN"
     run fairseq-preprocess --source-lang de --target-lang en --joined-dictionary --workers 2 \
         --trainpref "$CUT/train" --validpref "$CUT/val" --testpref "$CUT/test_2016_flickr" --destdir "$BIN"
 }
 
-if [ "$DRY_RUN" != 1 ]; then mkdir -p "$RAW" "$CUT" "$BIN"; fi
+if [ "$DRY_RUN" != 1 ]; then mkdir -p "$RAW" "$CUT"; fi
 need fairseq-preprocess
 stage "$RAW" corpus
 stage "$CUT" segmentation

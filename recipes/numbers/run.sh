@@ -16,7 +16,7 @@ SCALE=${SCALE:-demo}
 # The one place where scales differ.
 case $SCALE in
 smoke) LIMIT=1000 TRAIN=800 HELD=100 PIECES=60 PASSES=2 UPDATES=60 WARMUP=20 ;;
-demo) LIMIT=100000 TRAIN=20000 HELD=1000 PIECES=200 PASSES=6 UPDATES=1500 WARMUP=200 ;;
+demo) LIMIT=100000 TRAIN=20000 HELD=1000 PIECES=120 PASSES=6 UPDATES=1500 WARMUP=200 ;;
 *) fail "SCALE=$SCALE: must be demo or smoke" ;;
 esac
 
@@ -29,9 +29,11 @@ corpus() {
     run python "$ROOT/recipes/numbers/data.py" "$DATA" --limit $LIMIT --train $TRAIN --valid $HELD --test $HELD
 }
 
+# Pieces of at most 9 characters come out as the parts of the words: einund zwanzig tausend drei hundert zwölf.
 segmentation() {
     local set language
-    run python "$TOOLS/segment.py" train "$DATA/pieces.model" --pieces $PIECES --kind unigram "$DATA/train.en" "$DATA/train.de"
+    run python "$TOOLS/segment.py" train "$DATA/pieces.model" --pieces $PIECES --longest 9 --kind unigram \
+        "$DATA/train.en" "$DATA/train.de"
     for set in train valid test; do
         for language in en de; do
             run python "$TOOLS/segment.py" encode "$DATA/pieces.model" "$DATA/$set.$language" "$DATA/$set.pieces.$language"
@@ -39,7 +41,9 @@ segmentation() {
     done
 }
 
+# The host refuses to write over a dictionary, so what an interrupted call left is removed.
 binarization() {
+    run rm -rf "$DATA/bin"
     run_into "$DATA/preprocess.log" fairseq-preprocess --source-lang en --target-lang de --joined-dictionary \
         --trainpref "$DATA/train.pieces" --validpref "$DATA/valid.pieces" --testpref "$DATA/test.pieces" --destdir "$DATA/bin"
 }

@@ -10,8 +10,8 @@ from pathlib import Path
 import sentencepiece
 
 
-def train(model: Path, pieces: int, files: list[Path], kind: str) -> None:
-    """Write MODEL, a sentencepiece model with this many pieces.
+def train(model: Path, files: list[Path], pieces: int, kind: str, longest: int) -> None:
+    """Write MODEL, a sentencepiece model of at most this many pieces, each with at most this many characters.
 
     No sentence of the corpora used here holds a piece that the model lacks, hence the full character coverage.
     """
@@ -20,6 +20,7 @@ def train(model: Path, pieces: int, files: list[Path], kind: str) -> None:
         model_prefix=str(model.with_suffix("")),
         vocab_size=pieces,
         model_type=kind,
+        max_sentencepiece_length=longest,
         character_coverage=1.0,
         hard_vocab_limit=False,
         minloglevel=1,
@@ -41,6 +42,7 @@ def main() -> None:
     training.add_argument("model", type=Path, help="file to write, ending in .model")
     training.add_argument("files", type=Path, nargs="+", help="plain text, one sentence a line")
     training.add_argument("--pieces", type=int, required=True, help="size of the vocabulary")
+    training.add_argument("--longest", type=int, default=16, help="characters of the longest piece")
     training.add_argument("--kind", choices=["bpe", "unigram", "char"], default="bpe")
     encoding = commands.add_parser("encode")
     encoding.add_argument("model", type=Path)
@@ -48,7 +50,7 @@ def main() -> None:
     encoding.add_argument("pieces", type=Path, help="file to write")
     arguments = parser.parse_args()
     if arguments.command == "train":
-        train(arguments.model, arguments.pieces, arguments.files, arguments.kind)
+        train(arguments.model, arguments.files, arguments.pieces, arguments.kind, arguments.longest)
     else:
         encode(arguments.model, arguments.text, arguments.pieces)
 
