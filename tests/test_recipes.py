@@ -1,0 +1,254 @@
+"""The recipes: every command that they print is one the host takes, and the small ones run from end to end."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fairseq import options
+
+from tests import cli
+
+RECIPES = cli.REPOSITORY / "recipes"
+TOOLS = RECIPES / "tools"
+sys.path.insert(0, str(TOOLS))
+
+import render  # noqa: E402
+import results  # noqa: E402
+import score  # noqa: E402
+
+SCRIPTS = sorted(path for path in RECIPES.rglob("*.sh") if path.name != "common.sh")
+ROWS = ["ringformer", "universal", "one_wide_ffn", "vanilla", "vanilla_half", "sequence", "cycle", "cycle_rev"]
+ROWS += ["universal_small", "universal_wide"]
+RUNS = [("numbers/run.sh", scale, ()) for scale in ("demo", "smoke")]
+RUNS += [("multi30k/train.sh", scale, (row,)) for scale in ("smoke", "small", "gpu") for row in ROWS]
+PARSERS = {
+    "fairseq-preprocess": options.get_preprocessing_parser,
+    "fairseq-train": options.get_training_parser,
+    "fairseq-generate": options.get_generation_parser,
+}
+DATA_ROOT = Path(os.environ.get("DATA_ROOT") or "/nonexistent")
+needs_multi30k = pytest.mark.skipif(
+    not (DATA_ROOT / "multi30k").is_dir(), reason="DATA_ROOT names no folder that holds multi30k"
+)
+
+
+def recipe(script: str, *arguments: str, fails: bool = False, **settings: str) -> str:
+    """Run a recipe with these settings of its environment and return what it printed."""
+    path = os.pathsep.join([str(cli.SCRIPTS), os.environ["PATH"]])
+    return cli.run("bash", RECIPES / script, *arguments, fails=fails, env={"PATH": path, **settings})
+
+
+def commands(script: str, *arguments: str, **settings: str) -> list[list[str]]:
+    """The commands that a recipe would carry out."""
+    return [
+        shlex.split(line) for line in recipe(script, *arguments, DRY_RUN="1", **settings).split("\n") if " " in line
+    ]
+
+
+@pytest.mark.parametrize(
+    "script", [RECIPES / "common.sh", *SCRIPTS], ids=lambda path: path.parent.name + "/" + path.name
+)
+def test_scripts_parse(script):
+    subprocess.run(["bash", "-n", script], check=True)
+
+
+def test_every_script_is_tried():
+    tried = {RECIPES / script for script, _, _ in RUNS} | {RECIPES / "multi30k" / "prepare.sh"}
+    assert tried == set(SCRIPTS)
+    assert all(os.access(script, os.X_OK) for script in SCRIPTS)
+
+
+@pytest.mark.parametrize(("script", "scale", "arguments"), RUNS, ids=lambda value: str(value))
+def test_the_host_takes_every_command(script, scale, arguments, tmp_path):
+    seen = set()
+    for program, *flags in commands(script, *arguments, SCALE=scale, OUT=str(tmp_path)):
+        if ">" in flags:
+            flags = flags[: flags.index(">")]
+        if program in PARSERS:
+            parser = PARSERS[program]()
+            if program == "fairseq-preprocess":
+                parser.parse_args(flags)
+            else:
+                options.parse_args_and_arch(parser, flags)
+            seen.add(program)
+        elif program == "python" and flags[0] != "-m":
+            assert Path(flags[0]).is_file()
+    assert seen == set(PARSERS)
+    assert not list(tmp_path.iterdir()), "a dry run writes nothing"
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "settings", "message"),
+    [
+        ("numbers/run.sh", [], {"SCALE": "paper"}, "SCALE=paper: must be demo or smoke"),
+        ("multi30k/train.sh", ["ringformer"], {"SCALE": "paper"}, "SCALE=paper: must be smoke, small or gpu"),
+        ("multi30k/train.sh", ["ringformer"], {"PRECISION": "fp8"}, "PRECISION=fp8: must be bf16 or fp32"),
+        ("multi30k/train.sh", [], {}, "usage: "),
+        (
+            "multi30k/prepare.sh",
+            [],
+            {"DATA_ROOT": "/nonexistent"},
+            "DATA_ROOT=/nonexistent: holds no multi30k/train.de.gz",
+        ),
+    ],
+)
+def test_wrong_settings_are_named(script, arguments, settings, message, tmp_path):
+    assert message in recipe(script, *arguments, fails=True, OUT=str(tmp_path), **settings)
+
+
+def test_without_a_network_the_corpus_is_asked_for(tmp_path):
+    blocked = {"https_proxy": "http://127.0.0.1:9", "DATA_ROOT": ""}
+    output = recipe("multi30k/prepare.sh", fails=True, OUT=str(tmp_path), **blocked)
+    assert re.search(r"error: (https://\S+/train.de.gz: not reached; .*set DATA_ROOT|curl: not found)", output)
+
+
+class TestNumbers:
+    """The demo at scale smoke, once: interrupted in training, finished, called again."""
+
+    @pytest.fixture(scope="class")
+    def out(self, tmp_path_factory) -> Path:
+        return tmp_path_factory.mktemp("out")
+
+    @pytest.fixture(scope="class")
+    def output(self, out) -> str:
+        settings = {"SCALE": "smoke", "OUT": str(out)}
+        (train,) = [words for words in commands("numbers/run.sh", **settings) if words[0] == "fairseq-train"]
+        recipe("numbers/run.sh", "--max-tokens", "1", fails=True, **settings)
+        cli.run(*train, "--max-update", "20", "--disable-validation", env={"PYTHONPATH": str(cli.REPOSITORY)})
+        return recipe("numbers/run.sh", **settings)
+
+    @pytest.fixture(scope="class")
+    def run(self, out, output) -> Path:
+        return out / "numbers" / "run" / "smoke" / "ringformer_tiny" / "s1"
+
+    @pytest.mark.slow
+    def test_a_failed_run_is_recorded_and_the_next_call_goes_on(self, out, run):
+        failed, done = results.read(out / "numbers" / "results.csv")[::2]
+        assert (failed["metric"], failed["value"]) == ("exact match %", "")
+        assert (done["metric"], done["updates"]) == ("exact match %", "60")
+        assert "@ 20 updates" in (run / "train.log").read_text()
+
+    @pytest.mark.slow
+    def test_the_score_is_over_all_sentences(self, out, run):
+        scores = json.loads((run / "scores.json").read_text())
+        references = (out / "numbers" / "smoke" / "test.de").read_text().splitlines()
+        hypotheses = (run / "hypotheses.de").read_text().splitlines()
+        assert scores["sentences"] == len(references) == len(hypotheses) == 100
+        matches = sum(map(str.__eq__, references, hypotheses))
+        assert scores["exact_match"] == matches
+        assert 0 < scores["bleu"] <= 100
+
+    @pytest.mark.slow
+    def test_the_run_tells_what_it_did(self, run):
+        assert {"cmd.sh", "env.json", "train.log", "metrics.json"} <= {path.name for path in run.iterdir()}
+        assert "fairseq-train" in (run / "cmd.sh").read_text()
+        metrics = json.loads((run / "metrics.json").read_text())
+        counts = {arch: int((run / f"{arch}.parameters").read_text()) for arch in ("ringformer_tiny", "vanilla_tiny")}
+        assert metrics["params"] == counts["ringformer_tiny"] < counts["vanilla_tiny"]
+        assert 0 < metrics["core_params"] < metrics["params"]
+
+    @pytest.mark.slow
+    def test_the_report_shows_scores_parameters_and_places(self, run, output):
+        metrics = json.loads((run / "metrics.json").read_text())
+        assert f"exact match        {metrics['exact_match']:.1f} %" in output
+        assert f"{metrics['params']:,}" in output
+        assert str(run) in output
+        assert " -> " in output
+
+    @pytest.mark.slow
+    def test_a_finished_run_is_not_repeated(self, out, run):
+        before = (run / "train.log").read_text()
+        assert "finished before" in recipe("numbers/run.sh", SCALE="smoke", OUT=str(out))
+        assert (run / "train.log").read_text() == before
+
+    @pytest.mark.slow
+    def test_no_number_is_in_two_sets(self, out, run):
+        sets = [
+            (out / "numbers" / "smoke" / f"{name}.en").read_text().splitlines() for name in ("train", "valid", "test")
+        ]
+        assert [len(lines) for lines in sets] == [800, 100, 100]
+        assert len(set().union(*sets)) == 1000
+
+
+@pytest.mark.slow
+@needs_multi30k
+def test_multi30k_from_the_raw_corpus_to_a_score(tmp_path):
+    output = recipe("multi30k/train.sh", "cycle_rev", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
+    (bleu, _) = results.read(tmp_path / "multi30k" / "results.csv")
+    assert bleu["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
+    assert (bleu["arch"], bleu["updates"]) == ("cycle_rev", "50")
+    assert '"sentences": 1000' in output
+
+
+def test_hypotheses_come_back_in_order_and_all(tmp_path):
+    log = tmp_path / "generate.log"
+    log.write_text("S-1\tx\nH-1\t-0.5\tzwei drei\nD-1\t-0.5\tzwei drei\nH-1\t-0.9\tvier\nH-0\t-0.1\teins\nINFO: H-2\n")
+    found = score.best_hypotheses(log)
+    assert score.in_order(found, 2) == ["eins", "zwei drei"]
+    for count in (1, 3):
+        with pytest.raises(ValueError, match=f"2 hypotheses for {count} references"):
+            score.in_order(found, count)
+
+
+def test_scores_are_those_of_sacrebleu(tmp_path):
+    hypotheses, references = ["a small house stands there", "yes"], ["a small house stands here", "yes"]
+    ours = score.scores(hypotheses, references, "13a")
+    for name, lines in (("hyp", hypotheses), ("ref", references)):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    theirs = json.loads(cli.run("sacrebleu", tmp_path / "ref", "-i", tmp_path / "hyp", "-w", "2", "-f", "json"))
+    assert ours["bleu"] == theirs["score"]
+    assert ours["exact_match"] == 50
+
+
+def row(**values: str) -> dict:
+    """A row of results."""
+    return dict.fromkeys(results.COLUMNS, "") | {"row": "r", "arch": "a", "scale": "small", "metric": "BLEU"} | values
+
+
+def test_results_are_only_added_to(tmp_path):
+    path = tmp_path / "results.csv"
+    results.append(path, [row(value="31.5")])
+    before = path.read_text()
+    results.append(path, [row(value="32.5")])
+    assert path.read_text().startswith(before)
+    assert [found["value"] for found in results.read(path)] == ["31.5", "32.5"]
+    path.write_text("row,value\nr,1\n")
+    with pytest.raises(ValueError, match="columns"):
+        results.read(path)
+
+
+def test_tables_show_means_and_failures_and_are_checked(tmp_path):
+    (tmp_path / "notes.md").write_text("# Notes\n")
+    results.append(tmp_path / "results.csv", [row(value="31.5"), row(value="32.5"), row(value=""), row(scale="smoke")])
+    text = render.rendered(tmp_path)
+    assert "32.00 ± 0.71 (1 failed)" in text
+    assert text.index("Scale `small`") < text.index("Scale `smoke`")
+    check = [TOOLS / "render.py", "--check", tmp_path]
+    assert "not up to date" in cli.python(*check, fails=True)
+    cli.python(TOOLS / "render.py", tmp_path)
+    cli.python(*check)
+
+
+def test_the_tables_of_the_repository_are_up_to_date():
+    cli.python(TOOLS / "render.py", "--check")
+
+
+def test_the_recorded_runs_can_be_called_again():
+    recorded = [found for path in RECIPES.glob("*/results.csv") for found in results.read(path)]
+    for found in recorded:
+        *settings, script = found["cmd"].split()[:3]
+        assert set(dict(setting.split("=") for setting in settings)) == {"SCALE", "SEED"}
+        assert (cli.REPOSITORY / script).is_file()
+
+
+def test_nothing_of_the_corpora_is_in_the_repository():
+    if shutil.which("git") is None or not (cli.REPOSITORY / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = cli.run("git", "-C", cli.REPOSITORY, "ls-files", "recipes").split()
+    assert {Path(name).suffix for name in listed} <= {".sh", ".py", ".md", ".csv"}
