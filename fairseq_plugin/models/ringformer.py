@@ -16,6 +16,7 @@ from recurrence import init
 from recurrence.order import Order, cycle
 from recurrence.signal import SignalConfig
 
+LEVEL_SIGNALS = ("low-rank", "full", "static", "none")
 SIGNAL_DEFAULTS = dict(signal_rank_divisor=16, attention_signal="after", ffn_signal="before")
 
 
@@ -40,7 +41,7 @@ class RingFormer(RecurrentTransformer):
         add = parser.add_argument
         add(
             "--level-signal",
-            choices=("low-rank", "full", "static", "none"),
+            choices=LEVEL_SIGNALS,
             help="what tells a pass its depth; static is the Universal Transformer's position + depth table",
         )
         add("--signal-rank-divisor", type=int, metavar="D", help="rank of the low-rank signals: width // D (paper: 16)")
@@ -117,6 +118,15 @@ class OneWideFFN(RecurrentTransformer):
         """The one FFN is the encoder's."""
         return dict(norms="block", ffn="shared" if side == "encoder" else "none")
 
+    @classmethod
+    def _check(cls, args, task) -> None:
+        super()._check(args, task)
+        if args.decoder_ffn_embed_dim != args.encoder_ffn_embed_dim:
+            raise ValueError(
+                f"--decoder-ffn-embed-dim={args.decoder_ffn_embed_dim}: must equal "
+                f"--encoder-ffn-embed-dim={args.encoder_ffn_embed_dim}, for the one FFN is the encoder's"
+            )
+
 
 class Vanilla(RecurrentTransformer):
     """The unshared baseline: N blocks. As published, one LayerNorm a layer serves all its sublayers."""
@@ -150,6 +160,10 @@ def _signal(args, width: int):
 def _check_signal(args) -> None:
     """Options of signals that the model does not have are refused; a value that is not used is None."""
     kind = args.level_signal
+    if kind not in LEVEL_SIGNALS:
+        raise ValueError(f"--level-signal={kind}: must be one of {LEVEL_SIGNALS}")
+    if kind in ("low-rank", "full") and args.attention_signal == args.ffn_signal == "none":
+        raise ValueError(f"--level-signal={kind}: joins nowhere, with --attention-signal=none and --ffn-signal=none")
     unused = {"low-rank": (), "full": ("signal_rank_divisor",)}.get(kind, tuple(SIGNAL_DEFAULTS))
     for name in unused:
         if getattr(args, name) is not None:
@@ -182,6 +196,7 @@ RINGFORMER = dict(
     ffn_signal=_unless("before", "static", "none"),
 )
 BASELINE = dict(PUBLISHED, norm_eps=1e-6)
+ENCODER_FFN = dict(decoder_ffn_embed_dim=lambda args: args.encoder_ffn_embed_dim)
 
 register_family(
     "ringformer",
@@ -205,9 +220,9 @@ register_family(
     "one_wide_ffn",
     OneWideFFN,
     {
-        "one_wide_ffn_tiny": {**BASELINE, **TINY},
-        "one_wide_ffn_base": {**BASELINE, **BASE},
-        "one_wide_ffn_large": {**BASELINE, **LARGE},
+        "one_wide_ffn_tiny": {**BASELINE, **TINY, **ENCODER_FFN},
+        "one_wide_ffn_base": {**BASELINE, **BASE, **ENCODER_FFN},
+        "one_wide_ffn_large": {**BASELINE, **LARGE, **ENCODER_FFN},
     },
 )
 register_family(
