@@ -112,14 +112,14 @@ def tiny_flags(arch: str) -> list[str]:
     return flags
 
 
-def tiny(arch: str, *flags: str, seed: int = 0, on: TranslationTask | None = None) -> nn.Module:
+def tiny(arch: str, *flags: str, seed: int = 0, noise: float = 0.3, on: TranslationTask | None = None) -> nn.Module:
     """A tiny float64 model in eval mode of which no parameter is left at its initial value."""
     torch.manual_seed(seed)
     model = build(arch, *tiny_flags(arch), *flags, on=on).double()
-    return randomise(model, seed).eval()
+    return randomise(model, seed, noise).eval()
 
 
-def randomise(model: nn.Module, seed: int) -> nn.Module:
+def randomise(model: nn.Module, seed: int, noise: float = 0.3) -> nn.Module:
     """Moves every parameter, the level signals that start at zero and the LayerNorms included.
 
     Sublayers then add little to the stream, which would otherwise forget its tokens: after so many post-norm passes a
@@ -128,7 +128,7 @@ def randomise(model: nn.Module, seed: int) -> nn.Module:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            parameter += noise * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
             if re.search(r"\.(out|down)\.(weight|bias)$", name):
                 parameter *= 0.15
     return model

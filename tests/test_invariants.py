@@ -49,6 +49,25 @@ def test_lower_precision_is_close(arch, dtype, tolerance):
 
 
 @models.every_arch
+def test_float32_at_width_equals_float64(arch):
+    """Wide enough for all kernels that are chosen by type and size, in a training step and in decoding."""
+    wide = [f"--{side}-{name}" for side in models.SIDES for name in ("embed-dim=256", "ffn-embed-dim=512")]
+    wide = [flag for flag in wide if not (arch.startswith("one_wide_ffn") and "decoder-ffn" in flag)]
+    layers = ["--encoder-layers=2", "--decoder-layers=2"]
+    model = models.tiny(arch, *wide, *layers, noise=0.02, on=models.task(models.SOURCE_SYMBOLS, 300))
+    inputs = models.batch((9, 7, 8, 9), (9, 9, 9, 9), symbols=(models.SOURCE_SYMBOLS, 300))
+    loss, gradients = models.loss_and_gradients(model, inputs)
+    loss32, gradients32 = models.loss_and_gradients(model.float(), inputs)
+    assert loss32.item() == pytest.approx(loss.item(), rel=1e-3)
+    for name, gradient in gradients.items():
+        assert (gradients32[name] - gradient).norm() < 1e-4 * gradient.norm(), name
+    with torch.no_grad():
+        logits, encoder_out, state = model(*inputs)[0], model.encoder(*inputs[:2]), {}
+        steps = [model.decoder(inputs[2][:, : t + 1], encoder_out, state)[0] for t in range(9)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), logits, rtol=0, atol=1e-4 * logits.std().item())
+
+
+@models.every_arch
 def test_a_seed_repeats_a_training_step_and_eval_has_no_dropout(arch):
     model, inputs = models.tiny(arch), models.batch()
     assert torch.equal(model(*inputs)[0], model(*inputs)[0])
@@ -126,6 +145,23 @@ def test_tied_gradient_is_the_sum_of_the_untied(arch, flags):
             key = f"{side}.loop.blocks.{order[int(middle[2])]}.{rest}"
         expected[key] = expected.get(key, 0) + gradient
     torch.testing.assert_close(gradients, expected, **EXACT)
+
+
+@models.every_arch
+def test_gradient_of_one_matrix_for_all_is_the_sum_of_three(arch):
+    symbols, keys = (
+        (models.TARGET_SYMBOLS,) * 2,
+        ("encoder.embed_tokens", "decoder.embed_tokens", "decoder.output_projection"),
+    )
+    tied = joint(arch, "--share-all-embeddings", "--no-scale-embedding")
+    apart = joint(arch, "--no-scale-embedding")
+    matrix = tied.encoder.embed_tokens.weight
+    apart.load_state_dict({**tied.state_dict(), **{f"{key}.weight": matrix for key in keys}})
+    (_, gradients), (_, three) = (
+        models.loss_and_gradients(model, models.batch(symbols=symbols)) for model in (tied, apart)
+    )
+    three[f"{keys[0]}.weight"] += three.pop(f"{keys[1]}.weight") + three.pop(f"{keys[2]}.weight")
+    torch.testing.assert_close(gradients, three, **EXACT)
 
 
 @models.every_arch
