@@ -108,72 +108,78 @@ def test_without_a_network_the_corpus_is_asked_for(tmp_path):
     assert re.search(r"error: (https://\S+/train.de.gz: not reached; .*set DATA_ROOT|curl: not found)", output)
 
 
-class TestNumbers:
-    """The demo at scale smoke, once: interrupted in training, finished, called again."""
+@pytest.fixture(scope="module")
+def out(tmp_path_factory) -> Path:
+    """Where the recipe of the demo writes."""
+    return tmp_path_factory.mktemp("out")
 
-    @pytest.fixture(scope="class")
-    def out(self, tmp_path_factory) -> Path:
-        return tmp_path_factory.mktemp("out")
 
-    @pytest.fixture(scope="class")
-    def output(self, out) -> str:
-        settings = {"SCALE": "smoke", "OUT": str(out)}
-        (train,) = [words for words in commands("numbers/run.sh", **settings) if words[0] == "fairseq-train"]
-        recipe("numbers/run.sh", "--max-tokens", "1", fails=True, **settings)
-        cli.run(*train, "--max-update", "20", "--disable-validation", env={"PYTHONPATH": str(cli.REPOSITORY)})
-        return recipe("numbers/run.sh", **settings)
+@pytest.fixture(scope="module")
+def output(out) -> str:
+    """What the demo at scale smoke prints, after it failed once and was interrupted in training once."""
+    settings = {"SCALE": "smoke", "OUT": str(out)}
+    (train,) = [words for words in commands("numbers/run.sh", **settings) if words[0] == "fairseq-train"]
+    recipe("numbers/run.sh", "--max-tokens", "1", fails=True, **settings)
+    cli.run(*train, "--max-update", "30", "--disable-validation", env={"PYTHONPATH": str(cli.REPOSITORY)})
+    return recipe("numbers/run.sh", **settings)
 
-    @pytest.fixture(scope="class")
-    def run(self, out, output) -> Path:
-        return out / "numbers" / "run" / "smoke" / "ringformer_tiny" / "s1"
 
-    @pytest.mark.slow
-    def test_a_failed_run_is_recorded_and_the_next_call_goes_on(self, out, run):
-        failed, done = results.read(out / "numbers" / "results.csv")[::2]
-        assert (failed["metric"], failed["value"]) == ("exact match %", "")
-        assert (done["metric"], done["updates"]) == ("exact match %", "60")
-        assert "@ 20 updates" in (run / "train.log").read_text()
+@pytest.fixture(scope="module")
+def run(out, output) -> Path:
+    """The folder of its finished run."""
+    return out / "numbers" / "run" / "smoke" / "ringformer_tiny" / "s1"
 
-    @pytest.mark.slow
-    def test_the_score_is_over_all_sentences(self, out, run):
-        scores = json.loads((run / "scores.json").read_text())
-        references = (out / "numbers" / "smoke" / "test.de").read_text().splitlines()
-        hypotheses = (run / "hypotheses.de").read_text().splitlines()
-        assert scores["sentences"] == len(references) == len(hypotheses) == 100
-        matches = sum(map(str.__eq__, references, hypotheses))
-        assert scores["exact_match"] == matches
-        assert 0 < scores["bleu"] <= 100
 
-    @pytest.mark.slow
-    def test_the_run_tells_what_it_did(self, run):
-        assert {"cmd.sh", "env.json", "train.log", "metrics.json"} <= {path.name for path in run.iterdir()}
-        assert "fairseq-train" in (run / "cmd.sh").read_text()
-        metrics = json.loads((run / "metrics.json").read_text())
-        counts = {arch: int((run / f"{arch}.parameters").read_text()) for arch in ("ringformer_tiny", "vanilla_tiny")}
-        assert metrics["params"] == counts["ringformer_tiny"] < counts["vanilla_tiny"]
-        assert 0 < metrics["core_params"] < metrics["params"]
+@pytest.mark.slow
+def test_a_failed_run_is_recorded_and_the_next_call_goes_on(out, run):
+    failed, done = results.read(out / "numbers" / "results.csv")[::2]
+    assert (failed["metric"], failed["value"]) == ("exact match %", "")
+    assert (done["metric"], done["updates"]) == ("exact match %", "60")
+    assert "@ 30 updates" in (run / "train.log").read_text()
 
-    @pytest.mark.slow
-    def test_the_report_shows_scores_parameters_and_places(self, run, output):
-        metrics = json.loads((run / "metrics.json").read_text())
-        assert f"exact match        {metrics['exact_match']:.1f} %" in output
-        assert f"{metrics['params']:,}" in output
-        assert str(run) in output
-        assert " -> " in output
 
-    @pytest.mark.slow
-    def test_a_finished_run_is_not_repeated(self, out, run):
-        before = (run / "train.log").read_text()
-        assert "finished before" in recipe("numbers/run.sh", SCALE="smoke", OUT=str(out))
-        assert (run / "train.log").read_text() == before
+@pytest.mark.slow
+def test_the_score_is_over_all_sentences(out, run):
+    scores = json.loads((run / "scores.json").read_text())
+    references = (out / "numbers" / "smoke" / "test.de").read_text().splitlines()
+    hypotheses = (run / "hypotheses.de").read_text().splitlines()
+    assert scores["sentences"] == len(references) == len(hypotheses) == 100
+    matches = sum(map(str.__eq__, references, hypotheses))
+    assert scores["exact_match"] == matches
+    assert 0 < scores["bleu"] <= 100
 
-    @pytest.mark.slow
-    def test_no_number_is_in_two_sets(self, out, run):
-        sets = [
-            (out / "numbers" / "smoke" / f"{name}.en").read_text().splitlines() for name in ("train", "valid", "test")
-        ]
-        assert [len(lines) for lines in sets] == [800, 100, 100]
-        assert len(set().union(*sets)) == 1000
+
+@pytest.mark.slow
+def test_the_run_tells_what_it_did(run):
+    assert {"cmd.sh", "env.json", "train.log", "metrics.json"} <= {path.name for path in run.iterdir()}
+    assert "fairseq-train" in (run / "cmd.sh").read_text()
+    metrics = json.loads((run / "metrics.json").read_text())
+    counts = {arch: int((run / f"{arch}.parameters").read_text()) for arch in ("ringformer_tiny", "vanilla_tiny")}
+    assert metrics["params"] == counts["ringformer_tiny"] < counts["vanilla_tiny"]
+    assert 0 < metrics["core_params"] < metrics["params"]
+
+
+@pytest.mark.slow
+def test_the_report_shows_scores_parameters_and_places(run, output):
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert f"exact match        {metrics['exact_match']:.1f} %" in output
+    assert f"{metrics['params']:,}" in output
+    assert str(run) in output
+    assert " -> " in output
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_not_repeated(out, run):
+    before = (run / "train.log").read_text()
+    assert "finished before" in recipe("numbers/run.sh", SCALE="smoke", OUT=str(out))
+    assert (run / "train.log").read_text() == before
+
+
+@pytest.mark.slow
+def test_no_number_is_in_two_sets(out, run):
+    sets = [(out / "numbers" / "smoke" / f"{name}.en").read_text().splitlines() for name in ("train", "valid", "test")]
+    assert [len(lines) for lines in sets] == [800, 100, 100]
+    assert len(set().union(*sets)) == 1000
 
 
 @pytest.mark.slow
