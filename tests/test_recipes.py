@@ -154,7 +154,7 @@ def test_the_run_tells_what_it_did(run):
     assert {"cmd.sh", "env.json", "train.log", "metrics.json"} <= {path.name for path in run.iterdir()}
     assert "fairseq-train" in (run / "cmd.sh").read_text()
     metrics = json.loads((run / "metrics.json").read_text())
-    counts = {arch: int((run / f"{arch}.parameters").read_text()) for arch in ("ringformer_tiny", "vanilla_tiny")}
+    counts = json.loads((run / "parameters.json").read_text())
     assert metrics["params"] == counts["ringformer_tiny"] < counts["vanilla_tiny"]
     assert 0 < metrics["core_params"] < metrics["params"]
 

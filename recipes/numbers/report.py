@@ -29,7 +29,7 @@ def translations(run: Path, data: Path) -> list[str]:
 
 def parameters(run: Path, arch: str) -> list[str]:
     """Stored parameters of the model and of the unshared one, as counted on the built models."""
-    counts = {name: int((run / f"{name}.parameters").read_text()) for name in dict.fromkeys([arch, UNSHARED])}
+    counts = json.loads((run / "parameters.json").read_text())
     told = [f"  {name:18} {number:>10,}" for name, number in counts.items()]
     return told + [f"  {arch} stores {100 * counts[arch] / counts[UNSHARED]:.0f} % of {UNSHARED}"]
 

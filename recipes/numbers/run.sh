@@ -70,10 +70,7 @@ scoring() {
 
 # This model, and the same with a block for every pass.
 counting() {
-    local arch
-    for arch in "$ARCH" vanilla_tiny; do
-        run_into "$RUN/$arch.parameters" python "$TOOLS/parameters.py" "$DATA/bin" "${MODEL[@]}" --arch "$arch"
-    done
+    run_into "$RUN/parameters.json" python "$TOOLS/parameters.py" "$ARCH" vanilla_tiny -- "$DATA/bin" "${MODEL[@]}" "${FLAGS[@]}"
 }
 
 report() {
