@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 PLUGIN = REPOSITORY / "fairseq_plugin"
 SCRIPTS = Path(sys.executable).parent
 LAUNCHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK")
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 600
 
 ARCH = "transformer"
 MODEL = [
@@ -23,7 +23,7 @@ MODEL = [
     *("--decoder-layers", "2", "--decoder-embed-dim", "32", "--decoder-ffn-embed-dim", "64"),
     *("--encoder-attention-heads", "2", "--decoder-attention-heads", "2"),
 ]
-OPTIMISER = ["--optimizer", "adam", "--lr", "0.005", "--criterion", "label_smoothed_cross_entropy"]
+OPTIMISER = ["--optimizer", "adam", "--lr", "0.001", "--criterion", "label_smoothed_cross_entropy"]
 
 
 def is_official() -> bool:
@@ -82,10 +82,10 @@ def train(data: Path, save_dir: Path, *flags, **options) -> str:
     return run("fairseq-train", *train_command(data, save_dir, *flags), **options)
 
 
-def torchrun(processes: int, *arguments, **options) -> str:
-    """Run fairseq-train in several processes that torchrun starts."""
+def torchrun(processes: int, module: str, *arguments, **options) -> str:
+    """Run a module of fairseq_cli in several processes that torchrun starts."""
     launcher = ("torchrun", "--nproc_per_node", processes, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
-    return run(*launcher, "-m", "fairseq_cli.train", *arguments, **options)
+    return run(*launcher, "-m", f"fairseq_cli.{module}", *arguments, **options)
 
 
 def generate(data: Path, checkpoint: Path, *flags, **options) -> str:

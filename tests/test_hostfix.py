@@ -17,6 +17,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
 from fairseq.modules import transformer_layer
 from fairseq.search import DiverseBeamSearch
+from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.trainer import Trainer
 
 from fairseq_plugin import hostfix
@@ -162,6 +163,13 @@ class TestBatches:
         hostfix.keep_last_batch()
         assert hasattr(copy.batch_by_size, "host_repairs") == dropped
         assert sum(map(len, self.batches(copy.batch_by_size, 9, **limits))) == 9
+
+
+def test_no_perplexity_of_one_rank_s_share(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.raises(ValueError, match="2 ranks: .* run fairseq-eval-lm in one process"):
+        LanguageModelingTask.eval_lm_dataloader(None, [])
 
 
 class TestNumpyNames:

@@ -8,7 +8,7 @@ these names up. The one command that imports it later is fairseq-hydra-train; se
 
 from fairseq_plugin.hostfix.checkpoints import allow_broadcast_types, allow_checkpoint_types, explain_refused_checkpoint
 from fairseq_plugin.hostfix.commands import bf16_without_xla, cli_logging, no_xla, validation_task
-from fairseq_plugin.hostfix.data import keep_last_batch, refuse_empty_evaluation, removed_numpy_names
+from fairseq_plugin.hostfix.data import keep_last_batch, removed_numpy_names, whole_evaluation
 from fairseq_plugin.hostfix.decoding import diverse_beams, encoder_fast_path, ngram_blocking
 from fairseq_plugin.hostfix.parallel import cpu_data_parallel, refuse_lonely_ranks
 
@@ -20,7 +20,7 @@ REPAIRS = (
     refuse_lonely_ranks,
     removed_numpy_names,
     keep_last_batch,
-    refuse_empty_evaluation,
+    whole_evaluation,
     ngram_blocking,
     diverse_beams,
     encoder_fast_path,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from operator import attrgetter
 
 import numpy as np
+import torch
 from fairseq.data import data_utils
 from fairseq.tasks.language_modeling import LanguageModelingTask
 
@@ -77,11 +78,19 @@ def _nine_in_batches() -> list[np.ndarray]:
     )
 
 
-def refuse_empty_evaluation() -> None:
-    """Refuse to report "Perplexity: 1.00" where ``fairseq-eval-lm`` has skipped every block as too long."""
+def whole_evaluation() -> None:
+    """Let ``fairseq-eval-lm`` report the perplexity of the text or fail, never that of nothing or of one rank's share.
 
-    def refuse_no_blocks(dataloader: Callable) -> Callable:
+    fairseq prints "Perplexity: 1.00" where it has skipped every block as too long, and does not add up its ranks.
+    """
+
+    def refuse_a_part(dataloader: Callable) -> Callable:
         def eval_lm_dataloader(self, dataset, *args, max_positions=None, **kwargs):
+            if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+                raise ValueError(
+                    f"{torch.distributed.get_world_size()} ranks: each would report the perplexity of its own share of "
+                    "the text; run fairseq-eval-lm in one process"
+                )
             batches = dataloader(self, dataset, *args, max_positions=max_positions, **kwargs)
             if len(batches) == 0:
                 raise ValueError(
@@ -92,4 +101,4 @@ def refuse_empty_evaluation() -> None:
 
         return eval_lm_dataloader
 
-    replace(LanguageModelingTask, "eval_lm_dataloader", refuse_no_blocks)
+    replace(LanguageModelingTask, "eval_lm_dataloader", refuse_a_part)

@@ -25,7 +25,8 @@ def cpu_data_parallel() -> None:
     """Run several ranks on the CPU over gloo, under torchrun or started by ``--distributed-world-size``.
 
     fairseq counts CUDA devices where it should count ranks: without any, it divides by zero, starts no process at
-    all and ends with success, or hands a device number to DistributedDataParallel.
+    all and ends with success, or hands a device number to DistributedDataParallel. Its gathering of objects
+    (``fairseq-validate``) needs a CUDA buffer.
 
     Differs from fairseq's own rule: torchrun's world size is taken without ``--distributed-world-size`` too. fairseq
     ignores it then and trains once per process, each overwriting the other's files.
@@ -52,7 +53,18 @@ def cpu_data_parallel() -> None:
 
         return DistributedDataParallel
 
+    def gather_on_cpu(all_gather_list: Callable) -> Callable:
+        def all_gather_list_on_any_device(data, group=None, max_size=16384):
+            if torch.cuda.is_available():
+                return all_gather_list(data, group, max_size)
+            gathered = [None] * torch.distributed.get_world_size(group)
+            torch.distributed.all_gather_object(gathered, data, group=group)
+            return gathered
+
+        return all_gather_list_on_any_device
+
     replace(distributed_utils, "call_main", count_ranks)
+    replace(distributed_utils, "all_gather_list", gather_on_cpu)
     replace(distributed_fairseq_model, "DistributedDataParallel", drop_device_ids)
 
 
