@@ -36,15 +36,16 @@ run() {
     fi
 }
 
-# Run fairseq-train. Its whole log is appended to a file; the terminal gets the lines that tell how training goes, and the
+# Run fairseq-train, loading batches in its own process: the host leaves the loader of every epoch alive, each a copy of
+# the trainer that grows with it, and these sentences are loaded in no time. Its whole log is appended to a file; the terminal gets the lines that tell how training goes, and the
 # progress bar, which the host draws on the standard error where that is a terminal.
 run_training() {
     local file=$1
     shift
     if [ "$DRY_RUN" = 1 ]; then
-        run fairseq-train "$@"
+        run fairseq-train --num-workers 0 "$@"
     else
-        fairseq-train "$@" | tee -a "$file" | sed -u -n -E '/ \| (train_inner|train|valid) \||num\. shared|done training/s/^[-0-9: ]+\| INFO \| //p'
+        fairseq-train --num-workers 0 "$@" | tee -a "$file" | sed -u -n -E '/ \| (train_inner|train|valid) \||num\. shared|done training/s/^[-0-9: ]+\| INFO \| //p'
     fi
 }
 
