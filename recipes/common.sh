@@ -36,9 +36,9 @@ run() {
     fi
 }
 
-# Run fairseq-train, loading batches in its own process: the host leaves the loader of every epoch alive, each a copy of
-# the trainer that grows with it, and these sentences are loaded in no time. Its whole log is appended to a file; the terminal gets the lines that tell how training goes, and the
-# progress bar, which the host draws on the standard error where that is a terminal.
+# Run fairseq-train. Its whole log is appended to a file; the terminal gets the lines that tell how training goes, and the
+# progress bar, which the host draws on the standard error where that is a terminal. Batches are loaded in the trainer's
+# own process: the host leaves the loading process of every epoch alive, each a copy of the trainer that grows with it.
 run_training() {
     local file=$1
     shift
