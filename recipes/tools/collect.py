@@ -26,13 +26,23 @@ def last_number(pattern: str, text: str) -> int | None:
     return int(found[-1].replace(",", "")) if found else None
 
 
+def seconds(text: str) -> int:
+    """Time of training, validation apart. The host tells it for each epoch, again when an epoch is resumed."""
+    return sum(
+        {
+            epoch: int(wall) for epoch, wall in re.findall(r"\| train \| epoch (\d+) .*\| train_wall (\d+)", text)
+        }.values()
+    )
+
+
 def training(log: Path) -> dict:
-    """Stored parameters, updates and seconds of training (validation apart) as the host logged them."""
+    """Stored parameters, updates and seconds of training as the host logged them."""
     text = log.read_text(encoding="utf-8") if log.exists() else ""
+    epochs = re.findall(r"\| train \| epoch.* train_wall (\d+)", text)
     return {
         "params": last_number("num. shared model params", text),
         "updates": last_number("num_updates", text),
-        "wall_s": last_number("train_wall", text),
+        "wall_s": seconds(text),
     }
 
 
