@@ -38,7 +38,6 @@ def seconds(text: str) -> int:
 def training(log: Path) -> dict:
     """Stored parameters, updates and seconds of training as the host logged them."""
     text = log.read_text(encoding="utf-8") if log.exists() else ""
-    epochs = re.findall(r"\| train \| epoch.* train_wall (\d+)", text)
     return {
         "params": last_number("num. shared model params", text),
         "updates": last_number("num_updates", text),
