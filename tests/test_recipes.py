@@ -18,6 +18,7 @@ RECIPES = cli.REPOSITORY / "recipes"
 TOOLS = RECIPES / "tools"
 sys.path.insert(0, str(TOOLS))
 
+import collect  # noqa: E402
 import render  # noqa: E402
 import results  # noqa: E402
 import score  # noqa: E402
@@ -210,6 +211,18 @@ def test_scores_are_those_of_sacrebleu(tmp_path):
     theirs = json.loads(cli.run("sacrebleu", tmp_path / "ref", "-i", tmp_path / "hyp", "-w", "2", "-f", "json"))
     assert ours["bleu"] == theirs["score"]
     assert ours["exact_match"] == 50
+
+
+def test_training_time_is_that_of_all_epochs():
+    lines = [
+        "train_inner | epoch 001: 50 / 99 loss=1, train_wall=7, wall=9",
+        "train | epoch 001 | loss 1 | train_wall 20 | wall 30",
+    ]
+    lines += [
+        "train | epoch 002 | loss 1 | train_wall 5 | wall 40",
+        "train | epoch 002 | loss 1 | train_wall 21 | wall 60",
+    ]
+    assert collect.seconds("\n".join(f"2026-01-01 00:00:00 | INFO | {line}" for line in lines)) == 41
 
 
 def row(**values: str) -> dict:

@@ -28,11 +28,8 @@ def last_number(pattern: str, text: str) -> int | None:
 
 def seconds(text: str) -> int:
     """Time of training, validation apart. The host tells it for each epoch, again when an epoch is resumed."""
-    return sum(
-        {
-            epoch: int(wall) for epoch, wall in re.findall(r"\| train \| epoch (\d+) .*\| train_wall (\d+)", text)
-        }.values()
-    )
+    told = re.findall(r"\| train \| epoch (\d+) .*\| train_wall (\d+)", text)
+    return sum(int(wall) for wall in dict(told).values())
 
 
 def training(log: Path) -> dict:
