@@ -82,10 +82,10 @@ def train(data: Path, save_dir: Path, *flags, **options) -> str:
     return run("fairseq-train", *train_command(data, save_dir, *flags), **options)
 
 
-def torchrun(processes: int, module: str, *arguments, **options) -> str:
-    """Run a module of fairseq_cli in several processes that torchrun starts."""
+def torchrun(processes: int, *arguments, **options) -> str:
+    """Run fairseq-train in several processes that torchrun starts."""
     launcher = ("torchrun", "--nproc_per_node", processes, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
-    return run(*launcher, "-m", f"fairseq_cli.{module}", *arguments, **options)
+    return run(*launcher, "-m", "fairseq_cli.train", *arguments, **options)
 
 
 def generate(data: Path, checkpoint: Path, *flags, **options) -> str:

@@ -43,7 +43,7 @@ def expected(one_process) -> dict[float, float]:
 def two_processes(corpus, tmp_path_factory) -> tuple[Path, str]:
     """Folder and log of two ranks that torchrun has started; their number is in the environment alone."""
     folder = tmp_path_factory.mktemp("two")
-    return folder, cli.torchrun(2, "train", *cli.train_command(corpus.data, folder, *FLAGS))
+    return folder, cli.torchrun(2, *cli.train_command(corpus.data, folder, *FLAGS))
 
 
 def test_two_processes_equal_one_with_the_same_total_batch(one_process, expected, two_processes):
@@ -57,17 +57,8 @@ def test_two_processes_equal_one_with_the_same_total_batch(one_process, expected
 def test_resume_on_two_ranks(corpus, two_processes, expected, tmp_path):
     folder, _ = two_processes
     flags = ("--restore-file", folder / "checkpoint_1_3.pt", "--no-save")
-    log = cli.torchrun(2, "train", *cli.train_command(corpus.data, tmp_path, *FLAGS, *flags))
+    log = cli.torchrun(2, *cli.train_command(corpus.data, tmp_path, *FLAGS, *flags))
     assert losses(log) == pytest.approx({number: expected[number] for number in (4, 5, 6)}, abs=0.0011)
-
-
-def test_two_ranks_validate_every_sentence_once(corpus, two_processes):
-    folder, training = two_processes
-    flags = ("--user-dir", cli.PLUGIN, "--cpu", "--path", folder / "checkpoint_last.pt", "--log-format", "json")
-    log = cli.torchrun(2, "validate", corpus.data, *flags, "--batch-size", "8")
-    [valid] = cli.logged(log, "valid")
-    assert valid["valid_bsz"] == corpus.sentences["valid"]
-    assert valid["valid_loss"] == cli.logged(training, "valid")[-1]["valid_loss"]
 
 
 def test_init_method_and_world_size_start_the_ranks(corpus, expected, tmp_path):

@@ -19,6 +19,7 @@ from fairseq.modules import transformer_layer
 from fairseq.search import DiverseBeamSearch
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.trainer import Trainer
+from fairseq_cli import train, validate
 
 from fairseq_plugin import hostfix
 from fairseq_plugin.hostfix import data as data_repairs
@@ -319,15 +320,28 @@ class TestParallel:
         parallel._prepare_cpu(distributed)
         assert distributed.distributed_init_method.startswith("tcp://localhost:")
 
-    def test_one_process_stays_one(self):
+    def test_no_ranks_are_refused(self):
+        with pytest.raises(ValueError, match="--distributed-world-size 0: must be >= 1"):
+            distributed_utils.call_main(self.config("--distributed-world-size", "0"), train.main)
+
+    def test_other_commands_stay_in_one_process(self, launched):
         cfg, calls = self.config(), []
-        distributed_utils.call_main(cfg, calls.append)
+        distributed_utils.call_main(cfg, lambda cfg: calls.append(cfg))
         assert calls == [cfg]
         assert cfg.distributed_training.distributed_init_method is None
 
-    def test_no_ranks_are_refused(self):
-        with pytest.raises(ValueError, match="--distributed-world-size 0: must be >= 1"):
-            distributed_utils.call_main(self.config("--distributed-world-size", "0"), pytest.fail)
+    def test_other_commands_do_not_end_without_having_started(self):
+        flags = ("--distributed-world-size", "2", "--distributed-init-method", "tcp://localhost:29511")
+        with pytest.raises(ValueError, match="--distributed-world-size 2: must be 1; on a CPU only training"):
+            distributed_utils.call_main(self.config(*flags), validate.main)
+
+    def test_objects_are_gathered_without_cuda(self):
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        try:
+            assert distributed_utils.all_gather_list({"loss": 1.5, "words": ["a"]}) == [{"loss": 1.5, "words": ["a"]}]
+        finally:
+            torch.distributed.destroy_process_group()
 
     def test_a_launched_process_that_would_train_alone_is_refused(self, launched):
         with pytest.raises(ValueError, match=r"distributed_world_size=1: 2 processes were launched"):

@@ -1,8 +1,10 @@
 """Data parallel runs on machines without a GPU, and no run that trains nothing or trains twice."""
 
+import inspect
 import os
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from fairseq.distributed import utils as distributed_utils
@@ -25,8 +27,9 @@ def cpu_data_parallel() -> None:
     """Run several ranks on the CPU over gloo, under torchrun or started by ``--distributed-world-size``.
 
     fairseq counts CUDA devices where it should count ranks: without any, it divides by zero, starts no process at
-    all and ends with success, or hands a device number to DistributedDataParallel. Its gathering of objects
-    (``fairseq-validate``) needs a CUDA buffer.
+    all and ends with success, or hands a device number to DistributedDataParallel; and it gathers statistics that
+    cannot be summed in a CUDA buffer. The other commands stay in one process: fairseq's own validation fails on ranks
+    that get unequal numbers of batches.
 
     Differs from fairseq's own rule: torchrun's world size is taken without ``--distributed-world-size`` too. fairseq
     ignores it then and trains once per process, each overwriting the other's files.
@@ -35,6 +38,9 @@ def cpu_data_parallel() -> None:
     def count_ranks(call_main: Callable) -> Callable:
         def call_main_on_any_device(cfg, main, **kwargs):
             distributed = cfg.distributed_training
+            if not _trains(main):
+                _refuse_ranks_on_cpu(cfg)
+                return call_main(cfg, main, **kwargs)
             if launched_processes() > 1 and distributed.distributed_init_method is None:
                 distributed.distributed_world_size = launched_processes()
             if _on_cpu(cfg) and not distributed.pipeline_model_parallel:
@@ -88,6 +94,17 @@ def refuse_lonely_ranks() -> None:
         return __init__
 
     replace(Trainer, "__init__", refuse_alone)
+
+
+def _trains(main: Callable) -> bool:
+    return Path(inspect.getfile(main)).name in ("train.py", "hydra_train.py")  # also where that is the main module
+
+
+def _refuse_ranks_on_cpu(cfg: DictConfig) -> None:
+    """Raises ValueError where fairseq would start no process for a command and end with success."""
+    world_size = cfg.distributed_training.distributed_world_size
+    if _on_cpu(cfg) and world_size != 1:
+        raise ValueError(f"--distributed-world-size {world_size}: must be 1; on a CPU only training has ranks")
 
 
 def _on_cpu(cfg: DictConfig) -> bool:
