@@ -25,7 +25,13 @@ class Cache:
         return [Slot(self, index) for index in range(self.passes)]
 
     def write(self, index: int, keys_values: Tensor) -> Tensor:
-        """Stores one step of a pass: (2, B, C); returns all its steps, this one included: (L, 2, B, C)."""
+        """Stores one step of a pass: (2, B, C); returns all its steps, this one included: (L, 2, B, C).
+
+        Raises:
+            RuntimeError: if gradients would have to flow through the cache.
+        """
+        if keys_values.requires_grad:
+            raise RuntimeError("incremental decoding keeps no gradients: call it under torch.no_grad()")
         if self._filled is None or self.length == self._filled.size(0):
             self._grow(keys_values)
         self._filled[self.length, index] = keys_values

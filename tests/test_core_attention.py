@@ -164,3 +164,8 @@ def test_reordering_an_empty_cache_changes_nothing():
     cache.reorder(torch.tensor([1, 0]))
     attention, x = self_attention(), tokens(2, 1)
     expect_steps(attention, x, step(attention, cache, x[:, 0]))
+
+
+def test_a_cache_refuses_what_wants_gradients():
+    with pytest.raises(RuntimeError, match="torch.no_grad"):
+        Cache(1).write(0, torch.zeros(2, 3, 4, requires_grad=True))
