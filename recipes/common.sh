@@ -12,8 +12,8 @@ OUT=${OUT:-$ROOT/out}
 SEED=${SEED:-1}
 DRY_RUN=${DRY_RUN:-0}
 export OMP_NUM_THREADS=${THREADS:-${OMP_NUM_THREADS:-$(nproc 2>/dev/null || echo 2)}}
-# The host calls interfaces that newer libraries call outdated; nothing that a reader of these logs could mend.
-export PYTHONWARNINGS=${PYTHONWARNINGS-ignore::FutureWarning,ignore::UserWarning:hydra.compose}
+# The host calls interfaces that newer libraries call outdated, in a page of warnings that no reader of these logs can mend.
+export PYTHONWARNINGS=${PYTHONWARNINGS-ignore::FutureWarning,ignore::UserWarning}
 export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
 
 log() { printf '== %s\n' "$*" >&2; }

@@ -55,8 +55,9 @@ segmentation() {
 # The host refuses to write over a dictionary, so what an interrupted call left is removed.
 binarization() {
     run rm -rf "$BIN"
-    run fairseq-preprocess --source-lang de --target-lang en --joined-dictionary --workers 2 \
-        --trainpref "$CUT/train" --validpref "$CUT/val" --testpref "$CUT/test_2016_flickr" --destdir "$BIN"
+    run fairseq-preprocess --user-dir "$ROOT/fairseq_plugin" \
+        --source-lang de --target-lang en --joined-dictionary --workers 2 --destdir "$BIN" \
+        --trainpref "$CUT/train" --validpref "$CUT/val" --testpref "$CUT/test_2016_flickr"
 }
 
 if [ "$DRY_RUN" != 1 ]; then mkdir -p "$RAW" "$CUT"; fi
