@@ -45,7 +45,8 @@ run_training() {
     if [ "$DRY_RUN" = 1 ]; then
         run fairseq-train --num-workers 0 "$@"
     else
-        fairseq-train --num-workers 0 "$@" | tee -a "$file" | sed -u -n -E '/ \| (train_inner|train|valid) \||num\. shared|done training/s/^[-0-9: ]+\| INFO \| //p'
+        fairseq-train --num-workers 0 "$@" | tee -a "$file" |
+            sed -u -n -E '/ \| (train_inner|train|valid) \||num\. shared|done training/s/^[-0-9: ]+\| INFO \| //p'
     fi
 }
 
