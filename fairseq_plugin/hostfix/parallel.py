@@ -38,10 +38,10 @@ def cpu_data_parallel() -> None:
     def count_ranks(call_main: Callable) -> Callable:
         def call_main_on_any_device(cfg, main, **kwargs):
             distributed = cfg.distributed_training
-            if not _trains(main):
-                _refuse_ranks_on_cpu(cfg)
-                return call_main(cfg, main, **kwargs)
-            if launched_processes() > 1 and distributed.distributed_init_method is None:
+            if _on_cpu(cfg) and not _trains(main):
+                _refuse_ranks(distributed)
+                return main(cfg, **kwargs)
+            if launched_processes() > 1 and distributed.distributed_init_method is None and _trains(main):
                 distributed.distributed_world_size = launched_processes()
             if _on_cpu(cfg) and not distributed.pipeline_model_parallel:
                 _prepare_cpu(distributed)
@@ -100,10 +100,10 @@ def _trains(main: Callable) -> bool:
     return Path(inspect.getfile(main)).name in ("train.py", "hydra_train.py")  # also where that is the main module
 
 
-def _refuse_ranks_on_cpu(cfg: DictConfig) -> None:
+def _refuse_ranks(distributed: DictConfig) -> None:
     """Raises ValueError where fairseq would start no process for a command and end with success."""
-    world_size = cfg.distributed_training.distributed_world_size
-    if _on_cpu(cfg) and world_size != 1:
+    world_size = distributed.distributed_world_size
+    if world_size != 1:
         raise ValueError(f"--distributed-world-size {world_size}: must be 1; on a CPU only training has ranks")
 
 
