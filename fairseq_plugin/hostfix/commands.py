@@ -14,16 +14,17 @@ from fairseq_plugin.hostfix.replace import replace
 
 
 def cli_logging() -> None:
-    """Give a fairseq command its log back where another library has configured logging before it.
+    """Give a fairseq command its log back where something else has configured logging before it.
 
     iopath does so while fairseq is imported: ``fairseq-eval-lm`` then prints no perplexity, and ``preprocess.log``
-    stays empty. Ranks above 0 of a distributed run are quiet on purpose and stay so.
+    stays empty. A model file of fairseq itself does so at level DEBUG: every command then prints what was never meant
+    to be read. Ranks above 0 of a distributed run are quiet on purpose and stay so.
     """
     root = logging.getLogger()
     command = Path(sys.argv[0])
     is_fairseq = command.name.startswith("fairseq-") or command.parent.name == "fairseq_cli"
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if is_fairseq and not distributed and root.handlers and root.level > logging.INFO:
+    if is_fairseq and not distributed and root.handlers and root.level != logging.INFO:
         utils.reset_logging()
 
 
