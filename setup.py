@@ -27,7 +27,7 @@ setup(
     long_description_content_type="text/markdown",
     packages=find_packages(include=[f"{name}{part}" for name in PACKAGES for part in ("", ".*")]),
     python_requires=">=3.10",
-    install_requires=["torch>=2.4", "numpy"],
+    install_requires=["torch>=2.6", "numpy"],
     extras_require={
         "fairseq": FAIRSEQ,
         "timm": ["timm>=1.0", "torchvision"],
