@@ -21,7 +21,10 @@ PYTHON = re.findall(r"```python\n(.*?)```", TEXT, re.S)
 def commands(program):
     """The argument lists with which a program is called in the shell examples."""
     lines = "\n".join(SHELL).replace("\\\n", " ").splitlines()
-    called = (shlex.split(line.replace('"$(python -m fairseq_plugin)"', USER_DIR), comments=True) for line in lines)
+    called = (
+        shlex.split(line.replace("--user-dir fairseq_plugin", f"--user-dir {USER_DIR}"), comments=True)
+        for line in lines
+    )
     return [words[1:] for words in called if words[:1] == [program]]
 
 
