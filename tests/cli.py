@@ -17,7 +17,7 @@ SCRIPTS = Path(sys.executable).parent
 LAUNCHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK")
 TIMEOUT_SECONDS = 600
 
-ARCH = "transformer"
+ARCH = "ringformer_tiny"
 MODEL = [
     *("--encoder-layers", "2", "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64"),
     *("--decoder-layers", "2", "--decoder-embed-dim", "32", "--decoder-ffn-embed-dim", "64"),
