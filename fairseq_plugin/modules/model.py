@@ -63,20 +63,21 @@ class RecurrentTransformer(FairseqEncoderDecoderModel):
         cls._check(args, task)
         source, target = task.source_dictionary, task.target_dictionary
         stacks = {side: cls._stack_config(args, side) for side in SIDES}
-        own = {side: cls._embedding(args, side, dictionary) for side, dictionary in zip(SIDES, (source, target))}
-        decoder_embedding = own["encoder"] if args.share_all_embeddings else own["decoder"]
-        tied = args.share_all_embeddings or args.share_decoder_input_output_embed
+        joint = args.share_all_embeddings
+        encoder_embedding = cls._embedding(args, "encoder", source)
+        decoder_embedding = encoder_embedding if joint else cls._embedding(args, "decoder", target)
+        tied = joint or args.share_decoder_input_output_embed
         output_std = None if args.output_bias else args.decoder_embed_dim**-0.5
         output = Output(
             args.decoder_embed_dim, len(target), args.output_bias, decoder_embedding if tied else None, output_std
         )
         encoder = RecurrentEncoder(
-            source, own["encoder"], **cls._parts(args, "encoder", own["encoder"], stacks["encoder"], task)
+            source, encoder_embedding, **cls._parts(args, "encoder", encoder_embedding, stacks["encoder"], task)
         )
         decoder = RecurrentDecoder(
             target,
             decoder_embedding,
-            owns_embedding=not args.share_all_embeddings,
+            owns_embedding=not joint,
             output=output,
             **cls._parts(args, "decoder", decoder_embedding, stacks["decoder"], task),
         )
