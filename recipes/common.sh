@@ -38,14 +38,15 @@ run() {
 
 # Run fairseq-train. Its whole log is appended to a file; the terminal gets the lines that tell how training goes, and the
 # progress bar, which the host draws on the standard error where that is a terminal. Batches are loaded in the trainer's
-# own process: the host leaves the loading process of every epoch alive, each a copy of the trainer that grows with it.
+# own process and thread: the host leaves the loading process of every epoch alive, each a copy of the trainer that grows
+# with it, and an interpreter that ends while the loading thread is at work can abort.
 run_training() {
     local file=$1
     shift
     if [ "$DRY_RUN" = 1 ]; then
-        run fairseq-train --num-workers 0 "$@"
+        run fairseq-train --num-workers 0 --data-buffer-size 0 "$@"
     else
-        fairseq-train --num-workers 0 "$@" | tee -a "$file" |
+        fairseq-train --num-workers 0 --data-buffer-size 0 "$@" | tee -a "$file" |
             sed -u -n -E '/ \| (train_inner|train|valid) \||num\. shared|done training/s/^[-0-9: ]+\| INFO \| //p'
     fi
 }
