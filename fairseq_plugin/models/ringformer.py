@@ -198,39 +198,17 @@ RINGFORMER = dict(
 BASELINE = dict(PUBLISHED, norm_eps=1e-6)
 ENCODER_FFN = dict(decoder_ffn_embed_dim=lambda args: args.encoder_ffn_embed_dim)
 
-register_family(
-    "ringformer",
-    RingFormer,
-    {
-        "ringformer_tiny": {**RINGFORMER, **TINY},
-        "ringformer_base": {**RINGFORMER, **BASE},
-        "ringformer_large": {**RINGFORMER, **LARGE},
-    },
-)
-register_family(
-    "universal_transformer",
-    Universal,
-    {
-        "universal_tiny": {**BASELINE, **TINY},
-        "universal": {**BASELINE, **BASE},
-        "universal_large": {**BASELINE, **LARGE},
-    },
-)
+
+def _sizes(values: dict, *names: str) -> dict[str, dict]:
+    """Presets of the three sizes, under these names; the family's values come after the size and may depend on it."""
+    return {name: {**dimensions, **values} for name, dimensions in zip(names, (TINY, BASE, LARGE))}
+
+
+register_family("ringformer", RingFormer, _sizes(RINGFORMER, "ringformer_tiny", "ringformer_base", "ringformer_large"))
+register_family("universal_transformer", Universal, _sizes(BASELINE, "universal_tiny", "universal", "universal_large"))
 register_family(
     "one_wide_ffn",
     OneWideFFN,
-    {
-        "one_wide_ffn_tiny": {**BASELINE, **TINY, **ENCODER_FFN},
-        "one_wide_ffn_base": {**BASELINE, **BASE, **ENCODER_FFN},
-        "one_wide_ffn_large": {**BASELINE, **LARGE, **ENCODER_FFN},
-    },
+    _sizes({**BASELINE, **ENCODER_FFN}, "one_wide_ffn_tiny", "one_wide_ffn_base", "one_wide_ffn_large"),
 )
-register_family(
-    "vanilla_transformer",
-    Vanilla,
-    {
-        "vanilla_tiny": {**BASELINE, **TINY},
-        "vanilla_base": {**BASELINE, **BASE},
-        "vanilla_large": {**BASELINE, **LARGE},
-    },
-)
+register_family("vanilla_transformer", Vanilla, _sizes(BASELINE, "vanilla_tiny", "vanilla_base", "vanilla_large"))

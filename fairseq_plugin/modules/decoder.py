@@ -89,7 +89,7 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
         x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return (x if features_only else self.output_layer(x)), extra
 
-    def extract_features(self, prev_output_tokens: Tensor, encoder_out=None, incremental_state=None, **unused):
+    def extract_features(self, prev_output_tokens: Tensor, encoder_out=None, incremental_state=None):
         """As :meth:`forward`, without the output layer."""
         state = self._state(encoder_out, incremental_state)
         start = 0 if state is None else prev_output_tokens.size(1) - 1
