@@ -72,7 +72,8 @@ class SelfAttention(Attention):
         else:
             qkv = signal.project(self.qkv, x, raw)
         if slot is None:
-            q, k, v = (self.split(part) for part in qkv)
+            q, k, v = qkv.unbind(0)
+            q, k, v = self.split(q), self.split(k), self.split(v)
         else:
             q = self.split(qkv[0])
             k, v = (self.split(part.transpose(0, 1)) for part in slot.write(qkv[1:, :, 0]).unbind(1))

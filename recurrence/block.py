@@ -3,7 +3,6 @@
 Sublayers are applied as `norm(x + f(x))` (post-norm) or `x + f(norm(x))` (pre-norm), with dropout on f(x).
 """
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,9 @@ from recurrence.attention import CrossAttention, SelfAttention
 from recurrence.linear import Linear
 from recurrence.loop import Loop
 from recurrence.order import Order
+from recurrence.residual import Coefficients, DropPath, NonlinearProjection, join
 from recurrence.signal import LevelSignal, SignalConfig
+from recurrence.slicing import SliceConfig
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,18 @@ class StackConfig:
         memory_width: width of what cross-attention reads; None for an encoder.
         bias: whether attention and FFN have biases.
         dropout, attention_dropout, activation_dropout: rates on sublayer outputs, attention weights, hidden units.
+        ffn_dropout: rate on the FFN's output where it differs from the other sublayers'; None where it does not.
+        drop_path: one rate a pass, at which training drops a sublayer's output for whole samples; () for none.
         pre_norm: norm before each sublayer instead of after its residual sum.
         norm_eps: LayerNorm's epsilon.
         norms: "sublayer": each sublayer of a stored block has a LayerNorm, shared by its passes; "block": one LayerNorm
             serves all sublayers of a block; "pass": each sublayer of each pass has one (RingFormer).
         ffn: "block": an FFN in every block; "shared": one FFN (with its LayerNorm) after each attention block; "none".
         signal: level signals of the passes; None for none.
+        learned_residuals: whether the residual sums have learnable coefficients, stored with the block (SReT's LRC).
+        projection_width: hidden width of a non-linear projection behind each pass (SReT's NLL); None for none.
+        slices: the slices of each pass's self-attention; None for global attention.
+        token_mixing: (N, hidden width) of an MLP over the N tokens in the place of self-attention; None for attention.
         checkpointing: recompute passes in the backward pass.
 
     Raises:
@@ -53,22 +60,35 @@ class StackConfig:
     dropout: float = 0.0
     attention_dropout: float = 0.0
     activation_dropout: float = 0.0
+    ffn_dropout: float | None = None
+    drop_path: tuple[float, ...] = ()
     pre_norm: bool = False
     norm_eps: float = 1e-5
     norms: str = "sublayer"
     ffn: str = "block"
     signal: SignalConfig | None = None
+    learned_residuals: bool = False
+    projection_width: int | None = None
+    slices: SliceConfig | None = None
+    token_mixing: tuple[int, int] | None = None
     checkpointing: bool = False
 
     def __post_init__(self):
-        for name in ("width", "ffn_width", "heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be >= 1")
+        for name in ("width", "ffn_width", "heads", "projection_width"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}: must be >= 1")
         if self.width % self.heads:
             raise ValueError(f"heads={self.heads}: must divide width={self.width}")
-        for name in ("dropout", "attention_dropout", "activation_dropout"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be a rate within [0, 1]")
+        for name in ("dropout", "attention_dropout", "activation_dropout", "ffn_dropout", "drop_path"):
+            value = getattr(self, name)
+            rates = value if isinstance(value, tuple) else () if value is None else (value,)
+            if not all(0 <= rate <= 1 for rate in rates):
+                raise ValueError(f"{name}={value}: must be a rate within [0, 1]")
+        if self.drop_path and len(self.drop_path) != len(self.order):
+            raise ValueError(f"drop_path={self.drop_path}: needs one rate for each of the {len(self.order)} passes")
+        if self.slices is not None and len(self.slices.groups) != len(self.order):
+            raise ValueError(f"groups={self.slices.groups}: needs one for each of the {len(self.order)} passes")
         if self.signal is not None:
             self.signal.check(self.width)
             if self.pre_norm and self.signal.attention == "before":
@@ -90,12 +110,41 @@ class FeedForward(nn.Module):
         return self.down(F.dropout(self.activation(hidden), self.dropout, self.training))
 
 
-class PassParameters(nn.Module):
-    """What one pass of RingFormer shares with no other: its LayerNorms and level signals."""
+class TokenMixing(nn.Module):
+    """An MLP over the tokens, the same for every feature.
 
-    def __init__(self, config: StackConfig, sublayers: int):
+    Source: MLP-Mixer (arXiv:2105.01601), section 2.
+    """
+
+    def __init__(self, config: StackConfig):
+        super().__init__()
+        tokens, hidden = config.token_mixing
+        self.activation, self.dropout = config.activation, config.activation_dropout
+        self.up = Linear(tokens, hidden, bias=config.bias)
+        self.down = Linear(hidden, tokens, bias=config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, C) -> (B, N, C)."""
+        hidden = F.dropout(self.activation(self.up(x.transpose(1, 2))), self.dropout, self.training)
+        return self.down(hidden).transpose(1, 2)
+
+
+class PassParameters(nn.Module):
+    """What one pass shares with no other.
+
+    RingFormer's LayerNorms and level signals; SReT's slices and non-linear projection; the drop path of its depth.
+    """
+
+    def __init__(self, config: StackConfig, index: int, sublayers: int):
         super().__init__()
         self.norms = _norms(config, sublayers) if config.norms == "pass" else None
+        self.drop_path = DropPath(config.drop_path[index]) if config.drop_path else None
+        self.slices = None if config.slices is None else config.slices.of_pass(index)
+        self.projection = None
+        if config.projection_width is not None:
+            self.projection = NonlinearProjection(
+                config.width, config.projection_width, config.norm_eps, config.learned_residuals
+            )
         self.qkv_signal = self.ffn_signal = None
         if config.signal is None:
             return
@@ -113,16 +162,22 @@ class Block(nn.Module):
     def __init__(self, config: StackConfig, attention: bool = True, ffn: bool = True):
         super().__init__()
         self.dropout, self.pre_norm = config.dropout, config.pre_norm
+        self.ffn_dropout = config.dropout if config.ffn_dropout is None else config.ffn_dropout
         shape = config.width, config.heads
         rest = config.bias, config.attention_dropout
         cross = attention and config.memory_width is not None
-        self.self_attn = SelfAttention(*shape, *rest) if attention else None
+        mixing = attention and config.token_mixing is not None
+        self.mixing = TokenMixing(config) if mixing else None
+        self.self_attn = SelfAttention(*shape, *rest) if attention and not mixing else None
         self.cross_attn = CrossAttention(*shape, config.memory_width, *rest) if cross else None
         self.ffn = FeedForward(config) if ffn else None
         self.sublayers = attention + cross + ffn
         self.norms = (
             None if config.norms == "pass" else _norms(config, 1 if config.norms == "block" else self.sublayers)
         )
+        self.residuals = None
+        if config.learned_residuals:
+            self.residuals = nn.ModuleList(Coefficients() for _ in range(self.sublayers))
 
     def forward(
         self,
@@ -150,34 +205,51 @@ class Block(nn.Module):
         Returns:
             (B, T, C).
         """
-        # One LayerNorm a sublayer, or one that serves them all.
-        norms = itertools.cycle(own.norms if self.norms is None else self.norms)
-        qkv_signal, ffn_signal = (None, None) if own is None else (own.qkv_signal, own.ffn_signal)
+        qkv_signal, ffn_signal, slices = (None,) * 3 if own is None else (own.qkv_signal, own.ffn_signal, own.slices)
+        last = self.sublayers - 1
+        if self.mixing is not None:
+            x = self._sublayer(x, 0, own, self.mixing)
         if self.self_attn is not None:
-            x = self._residual(
-                x, next(norms), lambda n: self.self_attn(n, x, qkv_signal, self_bias, causal=causal, slot=slot)
-            )
-        if self.cross_attn is not None:
-            x = self._residual(x, next(norms), lambda n: self._cross_attend(n, context, cross_bias, record))
-        if self.ffn is not None:
-            x = self._feed_forward(x, next(norms), ffn_signal)
-        return x
+            raw = x
 
-    def _residual(self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        y = F.dropout(sublayer(norm(x) if self.pre_norm else x), self.dropout, self.training)
-        return x + y if self.pre_norm else norm(x + y)
+            def attend(n: Tensor) -> Tensor:
+                return self.self_attn(n, raw, qkv_signal, self_bias, causal=causal, slot=slot)
+
+            x = self._sublayer(x, 0, own, attend if slices is None else lambda n: slices(n, attend))
+        if self.cross_attn is not None:
+            x = self._sublayer(x, 1, own, lambda n: self._cross_attend(n, context, cross_bias, record))
+        if self.ffn is not None and self.pre_norm and ffn_signal is not None and ffn_signal.before:
+            # As in RingFormer's vision model: the signal joins the stream before the norm, the residual has none of it.
+            signalled = x + ffn_signal(x.flatten(0, 1)).view_as(x)
+            x = self._join(x, self.ffn(self._norm(last, own)(signalled), x), last, own)
+        elif self.ffn is not None:
+            raw = x
+            x = self._sublayer(x, last, own, lambda n: self.ffn(n, raw, ffn_signal))
+        return x if own is None or own.projection is None else own.projection(x)
+
+    def _sublayer(self, x: Tensor, which: int, own: PassParameters | None, f: Callable[[Tensor], Tensor]) -> Tensor:
+        norm = self._norm(which, own)
+        if self.pre_norm:
+            return self._join(x, f(norm(x)), which, own)
+        return norm(self._join(x, f(x), which, own))
+
+    def _norm(self, which: int, own: PassParameters | None) -> nn.Module:
+        """One LayerNorm a sublayer, or one that serves them all; of the block or of the pass."""
+        norms = own.norms if self.norms is None else self.norms
+        return norms[which % len(norms)]
+
+    def _join(self, x: Tensor, y: Tensor, which: int, own: PassParameters | None) -> Tensor:
+        """The residual sum of the stream and what a sublayer made of it."""
+        is_ffn = self.ffn is not None and which == self.sublayers - 1
+        y = F.dropout(y, self.ffn_dropout if is_ffn else self.dropout, self.training)
+        if own is not None and own.drop_path is not None:
+            y = own.drop_path(y)
+        return join(x, y, None if self.residuals is None else self.residuals[which])
 
     def _cross_attend(self, x: Tensor, context: Tensor, bias: Tensor | None, record: list | None) -> Tensor:
         if record is not None:
             record.append(self.cross_attn.weights(x, context, bias))
         return self.cross_attn(x, context, bias)
-
-    def _feed_forward(self, x: Tensor, norm: nn.Module, signal: LevelSignal | None) -> Tensor:
-        if self.pre_norm and signal is not None and signal.before:
-            # As in RingFormer's vision model: the signal joins the stream before the norm, the residual has none of it.
-            y = self.ffn(norm(x + signal(x.flatten(0, 1)).view_as(x)), x)
-            return x + F.dropout(y, self.dropout, self.training)
-        return self._residual(x, norm, lambda n: self.ffn(n, x, signal))
 
 
 def build_loop(config: StackConfig) -> Loop:
@@ -194,8 +266,9 @@ def build_loop(config: StackConfig) -> Loop:
         order = tuple(which for pair in zip(order, [stored] * len(order)) for which in pair)
         blocks.append(Block(config, attention=False))
     own = None
-    if config.norms == "pass" or config.signal is not None:
-        own = [PassParameters(config, blocks[which].sublayers) for which in order]
+    if config.norms == "pass" or config.signal or config.projection_width or config.slices or config.drop_path:
+        runs = len(order) // len(config.order)
+        own = [PassParameters(config, index // runs, blocks[which].sublayers) for index, which in enumerate(order)]
     return Loop(blocks, order, own, config.checkpointing)
 
 

@@ -34,14 +34,17 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _suits(x: Tensor, weight: Tensor) -> bool:
+    # Whoever records the computation (fx, jit, export) gets the plain operator.
     return (
         _onednn is not None
+        and isinstance(x, Tensor)
         and x.dtype == weight.dtype == torch.float32
         and x.device.type == "cpu"
         and weight.numel() >= SMALLEST
         and torch.backends.mkldnn.enabled
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
     )
 
 

@@ -54,28 +54,40 @@ class Loop(nn.Module):
     def passes(self) -> int:
         return len(self.order)
 
+    def truncate(self, passes: int) -> None:
+        """Keeps the first passes alone, and of the blocks those that still run."""
+        self.order = self.order[:passes]
+        kept = sorted(set(self.order))
+        self.blocks = nn.ModuleList(self.blocks[which] for which in kept)
+        self.order = tuple(kept.index(which) for which in self.order)
+        if self.own is not None:
+            self.own = self.own[:passes]
+
     def forward(
         self,
         x: Tensor,
         levels: Sequence[Tensor] | None = None,
         contexts: Sequence[Any] | None = None,
         slots: Sequence[Any] | None = None,
+        run: Sequence[int] | None = None,
         **shared: Any,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Runs all passes.
+        """Runs the passes.
 
         Args:
             x: (B, T, C).
             levels: one tensor a pass, broadcastable to x, added to x before the pass.
             contexts: one value a stored block, handed to every pass of it.
             slots: one value a pass (its cache).
+            run: indices of the passes to run, in their order; None runs all.
             **shared: handed to every pass.
 
         Returns:
-            The output (B, T, C), and the P states after each pass, the last of which it is.
+            The output (B, T, C), and the states after each pass, the last of which it is.
         """
         states = []
-        for index, which in enumerate(self.order):
+        for index in range(self.passes) if run is None else run:
+            which = self.order[index]
             if levels is not None:
                 x = x + levels[index]
             kwargs = dict(

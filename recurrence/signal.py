@@ -56,14 +56,17 @@ class LevelSignal(nn.Module):
 
     def __init__(self, targets: int, width: int, out_width: int, rank: int | None, before: bool):
         super().__init__()
-        self.before = before
+        self.before, self.targets, self.width, self.rank = before, targets, width, rank
         target_width = width if before else out_width
         if rank is None:
             self.full = nn.Parameter(torch.zeros(targets, target_width, width))
         else:
             self.up = nn.Parameter(torch.zeros(targets, rank, target_width))
             self.down = nn.Parameter(torch.randn(targets, rank, width) * 1e-6)
-        self.low_rank = rank is not None
+
+    @property
+    def low_rank(self) -> bool:
+        return self.rank is not None
 
     def matrix(self) -> Tensor:
         """M of every target, multiplied out: (K, out, C)."""
@@ -73,8 +76,7 @@ class LevelSignal(nn.Module):
         """M x of every target: (N, C) -> (K, N, out)."""
         if not self.low_rank:
             return x @ self.full.transpose(1, 2)
-        targets, rank, _ = self.down.shape
-        low = linear(x, self.down.flatten(0, 1)).view(-1, targets, rank)
+        low = linear(x, self.down.flatten(0, 1)).view(-1, self.targets, self.rank)
         return torch.bmm(low.transpose(0, 1), self.up)
 
     def fold(self, weight: Tensor) -> Tensor:
@@ -95,12 +97,7 @@ class LevelSignal(nn.Module):
             return tokens > out_width
         if not self.low_rank:
             return True
-        width = self.down.size(2)
-        return tokens * (width + out_width) > width * out_width
-
-    @property
-    def targets(self) -> int:
-        return (self.up if self.low_rank else self.full).size(0)
+        return tokens * (self.width + out_width) > self.width * out_width
 
     def project(self, layer: nn.Linear, x: Tensor, raw: Tensor) -> Tensor:
         """Projects x with the signal, by whichever exact form is cheaper.

@@ -1,0 +1,73 @@
+"""How a pass's branches join the residual stream, and what SReT puts between the passes of a shared block.
+
+Source: SReT (arXiv:2111.05297), section 3: learnable residual connections (LRC), the non-linear projection layer (NLL).
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from recurrence.linear import Linear
+
+
+class Coefficients(nn.Module):
+    """`identity * x + branch * y` with two learnable scalars, both 1 at the start.
+
+    Differs from the paper: its equations give the branches alpha, gamma and zeta, its text about their evolution the
+    identities; the names here say which is which.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.identity = nn.Parameter(torch.ones(1))
+        self.branch = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """x: the stream, y: the branch, both (B, T, C) -> (B, T, C)."""
+        return torch.addcmul(self.branch * y, x, self.identity)
+
+
+class DropPath(nn.Module):
+    """Drops a branch of whole samples in training and scales those that stay by 1 / (1 - rate).
+
+    Source: Huang et al. (arXiv:1603.09382), section 3.
+    """
+
+    def __init__(self, rate: float):
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        if self.rate == 0 or not self.training:
+            return x
+        # One Bernoulli draw a sample; where every branch is dropped there is nothing to scale.
+        keep = F.dropout(x.new_ones(x.shape[0], 1, 1), self.rate, self.training)
+        return x * keep
+
+
+class NonlinearProjection(nn.Module):
+    """SReT's NLL: an MLP that no other pass shares, behind every run of a shared block.
+
+    Args:
+        width: C.
+        hidden_width: hidden width of the MLP.
+        norm_eps: LayerNorm's epsilon.
+        learned: whether the residual sum has learnable coefficients.
+    """
+
+    def __init__(self, width: int, hidden_width: int, norm_eps: float, learned: bool):
+        super().__init__()
+        self.norm = nn.LayerNorm(width, norm_eps)
+        self.up = Linear(width, hidden_width)
+        self.down = Linear(hidden_width, width)
+        self.residual = Coefficients() if learned else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        return join(x, self.down(F.gelu(self.up(self.norm(x)))), self.residual)
+
+
+def join(x: Tensor, y: Tensor, coefficients: Coefficients | None) -> Tensor:
+    """The residual sum of a stream and a branch, with coefficients where there are any."""
+    return x + y if coefficients is None else coefficients(x, y)

@@ -1,0 +1,87 @@
+"""Sliced group attention: each token attends within its slice, and the slices of a later pass mix those of an earlier.
+
+Source: SReT (arXiv:2111.05297), section 3, "Sliced Group Self-Attention".
+Differs from the published code: which passes are permuted is said, not found from positions in a flat list, so that a
+block may run any number of times; and inference is deterministic, with a permutation that the checkpoint holds, where
+the published code draws a new one at every call.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class SliceConfig:
+    """The slices of every pass.
+
+    Args:
+        tokens: N, the number of tokens.
+        groups: one a pass, how many slices its attention has; each divides N.
+        permuted: one a pass, whether its slices are taken from a random permutation of the tokens.
+        inference: "fixed" keeps one permutation a pass for inference, "random" draws at every call as published.
+        seed: of the fixed permutations.
+
+    Raises:
+        ValueError: where a value breaks its rule, by name.
+    """
+
+    tokens: int
+    groups: tuple[int, ...]
+    permuted: tuple[bool, ...]
+    inference: str = "fixed"
+    seed: int = 0
+
+    def __post_init__(self):
+        for groups in self.groups:
+            if groups < 1 or self.tokens % groups:
+                raise ValueError(f"groups={groups}: must divide the {self.tokens} tokens")
+        if self.inference not in ("fixed", "random"):
+            raise ValueError(f"inference={self.inference!r}: must be 'fixed' or 'random'")
+
+    def of_pass(self, index: int) -> "Slices | None":
+        """The slices of one pass; None where it attends globally."""
+        if self.groups[index] == 1:
+            return None
+        permutation = fixed_permutation(self.tokens, self.seed + index) if self.permuted[index] else None
+        return Slices(self.groups[index], permutation, self.inference == "random")
+
+
+class Slices(nn.Module):
+    """Runs an attention within the slices of one pass.
+
+    Args:
+        groups: how many slices.
+        permutation: (N,), whose consecutive tokens form the slices at inference; None for slices of neighbours.
+        always_random: draw a permutation at inference too.
+    """
+
+    def __init__(self, groups: int, permutation: Tensor | None = None, always_random: bool = False):
+        super().__init__()
+        self.groups, self.always_random = groups, always_random
+        self.register_buffer("permutation", permutation)
+
+    def forward(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
+        """x: (B, N, C), attend: (B * groups, N / groups, C) to the same shape -> (B, N, C)."""
+        batch, tokens, width = x.shape
+        permutation = self.permutation
+        if permutation is not None and (self.training or self.always_random):
+            permutation = random_permutation(x)
+        if permutation is not None:
+            x = x.index_select(1, permutation)
+        x = attend(x.reshape(batch * self.groups, tokens // self.groups, width)).reshape(batch, tokens, width)
+        return x if permutation is None else x.index_select(1, permutation.argsort())
+
+
+@torch.fx.wrap
+def random_permutation(x: Tensor) -> Tensor:
+    """A fresh permutation of the tokens, one for the batch: (B, N, C) -> (N,). A recorded graph draws at each call."""
+    return torch.randperm(x.size(1), device=x.device)
+
+
+def fixed_permutation(tokens: int, seed: int) -> Tensor:
+    """The permutation that a seed stands for: (N,)."""
+    permutation = torch.randperm(tokens, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
+    return permutation.to(torch.get_default_device())

@@ -1,0 +1,59 @@
+"""Builds the registered models through timm's own builder."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.models import build_model_with_cfg
+from torch import nn
+
+
+def create(
+    build: Callable[..., nn.Module],
+    variant: str,
+    pretrained: bool,
+    filter_fn: Callable,
+    out_indices: tuple[int, ...],
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    **kwargs: Any,
+) -> nn.Module:
+    """What every entry function returns.
+
+    Args:
+        build: makes the model from the arguments that are not timm's own.
+        variant: the registered name.
+        pretrained: load the weights that the name's tag points at.
+        filter_fn: `(state_dict, model) -> state_dict`, makes a foreign checkpoint fit.
+        out_indices: the features of `features_only=True`; the caller's own `out_indices` wins.
+        device, dtype: where and of what type the parameters are created.
+        **kwargs: of the model, and those that timm's builder takes.
+    """
+    with nullcontext() if device is None else torch.device(device):
+        model = build_model_with_cfg(
+            build,
+            variant,
+            pretrained,
+            pretrained_filter_fn=filter_fn,
+            feature_cfg=dict(out_indices=out_indices, feature_cls="getter"),
+            **kwargs,
+        )
+    return model if dtype is None else model.to(dtype)
+
+
+def image_cfg(**kwargs: Any) -> dict[str, Any]:
+    """A pretrained configuration in timm's form: ImageNet's mean and std, 224 pixels unless said otherwise."""
+    return {
+        "url": "",
+        "num_classes": 1000,
+        "input_size": (3, 224, 224),
+        "pool_size": None,
+        "interpolation": "bicubic",
+        "fixed_input_size": True,
+        "mean": IMAGENET_DEFAULT_MEAN,
+        "std": IMAGENET_DEFAULT_STD,
+        "classifier": "head",
+        **kwargs,
+    }

@@ -1,0 +1,97 @@
+"""What timm expects of every model, whatever its family."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from timm.layers import get_device_dtype
+from torch import Tensor, fx, nn
+
+from recurrence.loop import Loop
+
+
+class ImageModel(nn.Module):
+    """Base of the image models: the head, and timm's questions that all families answer in the same way.
+
+    A family sets `pools` (the kinds of pooling it has), `num_features`, `feature_info`, `norm`, calls
+    :meth:`make_head`, and implements `forward_features`, `pool` and `forward_intermediates`.
+    """
+
+    pools: tuple[str, ...] = ()
+
+    def make_head(self, num_classes: int, global_pool: str, drop_rate: float) -> None:
+        """The classifier on `num_features` pooled features; `num_classes=0` leaves it out."""
+        self.check_pool(global_pool)
+        self.num_classes, self.global_pool = num_classes, global_pool
+        self.head_hidden_size = self.embed_dim = self.num_features
+        self.head_drop = nn.Dropout(drop_rate)
+        self.head = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
+
+    def check_pool(self, global_pool: str) -> None:
+        """Raises ValueError where the family has no such pooling."""
+        if global_pool not in self.pools:
+            raise ValueError(f"global_pool={global_pool!r}: must be one of {self.pools}")
+
+    def get_classifier(self) -> nn.Module:
+        """The classifier."""
+        return self.head
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """A new classifier; 0 classes for none, in which case the model returns the pooled features.
+
+        Args:
+            num_classes: how many classes.
+            global_pool: another pooling; None keeps the present one.
+
+        Raises:
+            ValueError: if the family has no such pooling.
+        """
+        if global_pool is not None:
+            self.check_pool(global_pool)
+            self.global_pool = global_pool
+        self.num_classes = num_classes
+        where = get_device_dtype(self)
+        self.head = nn.Linear(self.num_features, num_classes, **where) if num_classes > 0 else nn.Identity()
+        self.head.train(self.training)
+
+    def loops(self) -> list[Loop]:
+        """The loops over depth, in their order."""
+        return [module for module in self.modules() if isinstance(module, Loop)]
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute each pass in the backward pass of training. Non-reentrant, so that shared blocks work under DDP."""
+        for loop in self.loops():
+            loop.checkpointing = enable
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of parameters that are tables of positions or levels, or scalars, as timm's models name theirs."""
+        tables = (
+            r"(^|\.)(cls_token|pos_embed|level_embed|(qkv|ffn)_signal\.(up|down)|residual(s\.\d+)?\.(identity|branch))$"
+        )
+        return {name for name, _ in self.named_parameters() if re.search(tables, name)}
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Logits, or what the classifier would read, of the output of `forward_features`."""
+        x = self.head_drop(self.pool(x))
+        return x if pre_logits else self.head(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images (B, in_chans, height, width) -> logits (B, num_classes)."""
+        return self.forward_head(self.forward_features(x))
+
+    def get_intermediate_layers(
+        self, x: Tensor, n: int | Sequence[int] = 1, reshape: bool = False, norm: bool = False, **kwargs: Any
+    ) -> list[Tensor]:
+        """DINO's interface to :meth:`forward_intermediates`: the last n features, or those of the given indices."""
+        output_fmt = "NCHW" if reshape else "NLC"
+        return self.forward_intermediates(x, n, norm=norm, output_fmt=output_fmt, intermediates_only=True, **kwargs)
+
+    def __prepare_scriptable__(self) -> fx.GraphModule:
+        """What `torch.jit.script` compiles: the recorded forward pass, in the mode (training or not) of the model."""
+        return fx.symbolic_trace(self)
+
+
+def loop_groups(name: str, loop: Loop) -> list[tuple[str, tuple[int, ...] | None]]:
+    """timm's patterns for layer-wise decay: a pass's own parameters at its depth, a block at its first pass."""
+    blocks = [(rf"^{name}\.blocks\.{which}\.", (loop.order.index(which),)) for which in range(len(loop.blocks))]
+    return [*blocks, (rf"^{name}\.own\.(\d+)", None)]

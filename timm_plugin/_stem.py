@@ -1,0 +1,95 @@
+"""SReT's stem: three 3x3 convolutions of stride 2, each with batch norm and ReLU.
+
+Source: SReT (arXiv:2111.05297) and its published code, which takes a patch size and a stride and ignores both.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from timm.layers import to_2tuple
+from torch import Tensor, nn
+
+
+class ConvStem(nn.Module):
+    """Images at an eighth of their height and width, rounded up.
+
+    Args:
+        in_chans: channels of the images.
+        embed_dim: C; the first convolution has C // 2 channels.
+        img_size: height and width of the images.
+    """
+
+    def __init__(self, in_chans: int, embed_dim: int, img_size: int | Sequence[int]):
+        super().__init__()
+        widths = (in_chans, embed_dim // 2, embed_dim, embed_dim)
+        for number in (1, 2, 3):
+            setattr(self, f"conv{number}", nn.Conv2d(widths[number - 1], widths[number], 3, stride=2, padding=1))
+            setattr(self, f"bn{number}", nn.BatchNorm2d(widths[number]))
+        self.set_input_size(img_size)
+
+    def set_input_size(self, img_size: int | Sequence[int]) -> None:
+        """Takes images of this height and width from now on."""
+        self.img_size = to_2tuple(img_size)
+        self.grid_size = tuple(-(-side // 8) for side in self.img_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, in_chans, height, width) -> (B, C, height / 8, width / 8)."""
+        height, width = self.img_size
+        torch._assert(x.shape[2] == height, f"images must be {height} pixels high, as the model's img_size says")
+        torch._assert(x.shape[3] == width, f"images must be {width} pixels wide, as the model's img_size says")
+        x = F.relu(self.normalised(x, self.conv1, self.bn1))
+        x = F.relu(self.normalised(x, self.conv2, self.bn2))
+        return F.relu(self.normalised(x, self.conv3, self.bn3))
+
+    def normalised(self, x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d) -> Tensor:
+        """Convolution and batch norm; at inference one convolution, whose few weights take up the norm's scale."""
+        if self.training:
+            return bn(conv(x))
+        scale = bn.weight * torch.rsqrt(bn.running_var + bn.eps)
+        bias = (conv.bias - bn.running_mean) * scale + bn.bias
+        return F.conv2d(x, conv.weight * scale[:, None, None, None], bias, conv.stride, conv.padding)
+
+
+class StemEmbed(nn.Module):
+    """Patches of 16 pixels by SReT's stem and a 2x2 convolution, in the place of timm's `PatchEmbed`.
+
+    Args:
+        img_size: height and width of the images.
+        patch_size: 16.
+        in_chans: channels of the images.
+        embed_dim: C.
+    """
+
+    def __init__(self, img_size: int | Sequence[int], patch_size: int, in_chans: int, embed_dim: int):
+        super().__init__()
+        self.patch_size = to_2tuple(patch_size)
+        self.stem = ConvStem(in_chans, embed_dim, img_size)
+        self.proj = nn.Conv2d(embed_dim, embed_dim, kernel_size=2, stride=2)
+
+    @property
+    def img_size(self) -> tuple[int, int]:
+        return self.stem.img_size
+
+    @property
+    def grid_size(self) -> tuple[int, int]:
+        return tuple(side // 2 for side in self.stem.grid_size)
+
+    @property
+    def num_patches(self) -> int:
+        return self.grid_size[0] * self.grid_size[1]
+
+    def set_input_size(self, img_size: int | Sequence[int] | None = None, patch_size: int | None = None) -> None:
+        """Takes images of another size.
+
+        Raises:
+            ValueError: if the patch size is another than 16.
+        """
+        if patch_size is not None and to_2tuple(patch_size) != self.patch_size:
+            raise ValueError(f"patch_size={patch_size}: a convolutional stem has patches of {self.patch_size[0]}")
+        if img_size is not None:
+            self.stem.set_input_size(img_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, in_chans, height, width) -> (B, N, C)."""
+        return self.proj(self.stem(x)).flatten(2).transpose(1, 2)
