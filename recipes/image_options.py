@@ -1,0 +1,122 @@
+"""The options of train_image.py, under timm's names where timm's train.py has them, and the rules that they keep."""
+
+import argparse
+import ast
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import timm
+import torch
+from timm.optim import list_optimizers
+
+RATE = (lambda value: 0 <= value <= 1, "must be in 0 .. 1")
+POSITIVE = (lambda value: value > 0, "must be > 0")
+NOT_NEGATIVE = (lambda value: value >= 0, "must be >= 0")
+MODEL = (timm.is_model, "must be a registered model")
+# Rules for one option by itself, wherever it is given.
+RULES: dict[str, tuple[Callable[..., bool], str]] = {
+    **dict.fromkeys(["hflip", "reprob", "smoothing"], RATE),
+    **dict.fromkeys(["epochs", "batch_size", "lr", "temperature", "img_size", "clip_grad"], POSITIVE),
+    **dict.fromkeys(["workers", "mixup", "cutmix", "weight_decay", "color_jitter", "warmup_epochs"], NOT_NEGATIVE),
+    **dict.fromkeys(["model", "teacher"], MODEL),
+    "scale": (lambda value: 0 < value[0] <= value[1] <= 1, "must be two shares, 0 < low <= high <= 1"),
+    "crop_pct": (lambda value: 0 < value <= 1, "must be > 0 and <= 1"),
+    "model_ema_decay": (lambda value: 0 < value < 1, "must be > 0 and < 1"),
+    "opt": (lambda value: value.lower() in list_optimizers(), "must be an optimiser of timm"),
+    "teacher_checkpoint": (lambda value: Path(value).is_file(), "must be a file"),
+    "seed": (lambda value: 0 <= value < 1 << 15, "must be in 0 .. 32767"),
+}
+
+
+def key_value(text: str) -> tuple[str, object]:
+    """A pair of `key=value`, the value read as a Python literal where it is one."""
+    key, equals, value = text.partition("=")
+    if not (key.isidentifier() and equals):
+        raise argparse.ArgumentTypeError(f"{text!r}: must be key=value")
+    try:
+        return key, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return key, value
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """All options."""
+    usage = "%(prog)s DATA --model MODEL --output DIR [options]"
+    shape = argparse.RawDescriptionHelpFormatter
+    found = argparse.ArgumentParser(usage=usage, description=description, formatter_class=shape)
+    add = found.add_argument_group("data").add_argument
+    add("data", metavar="DATA", help="folder that holds the splits, or the root of --dataset")
+    add("--dataset", default="", help="torchvision set, such as torch/cifar10 (default: folders or tar files)")
+    add("--train-split", default="train", help="what to train on: a folder, or a file such as train.tar")
+    add("--val-split", default="val", help="what to evaluate on after every epoch")
+    add("--workers", type=int, default=2, help="loading processes; 0 loads in the trainer's own")
+    add = found.add_argument_group("model").add_argument
+    add("--model", required=True, help="a registered name")
+    add("--model-kwargs", type=key_value, nargs="*", default=[], help="key=value ... for the model's constructor")
+    add("--img-size", type=int, help="side of the images in pixels (default: the model's)")
+    add("--teacher", help="a registered name: learn its soft labels alone, no label of the data")
+    add("--teacher-kwargs", type=key_value, nargs="*", default=[], help="key=value ... for the teacher's constructor")
+    add("--teacher-checkpoint", help="its weights (default: the pretrained ones that timm downloads)")
+    add("--temperature", type=float, default=1.0, help="divides the logits of student and teacher")
+    add = found.add_argument_group("augmentation").add_argument
+    add("--no-aug", action="store_true", help="only resize and crop the centre; Mixup and CutMix stay")
+    add("--scale", type=float, nargs=2, default=[0.08, 1.0], help="share of the area that a random crop keeps")
+    add("--hflip", type=float, default=0.5, help="rate of horizontal flips")
+    add("--color-jitter", type=float, default=0.4, help="strength; --aa replaces it")
+    add("--aa", help="policy of timm, such as rand-m9-mstd0.5-inc1")
+    add("--reprob", type=float, default=0.0, help="rate of random erasing")
+    add("--mixup", type=float, default=0.0, help="alpha of Mixup; 0 is off")
+    add("--cutmix", type=float, default=0.0, help="alpha of CutMix; 0 is off")
+    add("--smoothing", type=float, default=0.1, help="label smoothing")
+    add("--crop-pct", type=float, help="share of the side that evaluation keeps (default: the model's)")
+    add = found.add_argument_group("optimisation").add_argument
+    add("--epochs", type=int, default=300)
+    add("--warmup-epochs", type=int, default=5, help="how many of the epochs warm up")
+    add("--batch-size", type=int, default=128, help="images a process")
+    add("--opt", default="adamw", help="an optimiser of timm")
+    add("--lr", type=float, default=1e-3, help="peak learning rate")
+    add("--weight-decay", type=float, default=0.05)
+    add("--clip-grad", type=float, help="largest norm of the gradient (default: no clipping)")
+    add("--model-ema-decay", type=float, help="keep an average of the weights with this decay (default: none)")
+    add("--amp", choices=["bfloat16", "float16"], help="mixed precision (default: float32)")
+    add = found.add_argument_group("run").add_argument
+    add("--output", required=True, metavar="DIR", help="folder to write")
+    add("--resume", action="store_true", help="go on where the run in --output stopped, if there is one")
+    add("--seed", type=int, default=1)
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--compile", action="store_true", help="torch.compile the model")
+    return found
+
+
+class OptionError(ValueError):
+    """An option that cannot be."""
+
+
+def refuse(option: str, value: object, rule: str) -> NoReturn:
+    """Raise an OptionError that names the option, its value and the rule."""
+    raise OptionError(f"--{option.replace('_', '-')} {value}: {rule}")
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse options that cannot be.
+
+    Raises:
+        OptionError: names the option, its value and the rule.
+    """
+    for name, (holds, rule) in RULES.items():
+        value = getattr(args, name)
+        if value is not None and not holds(value):
+            refuse(name, value, rule)
+    for name in ("train_split", "val_split"):
+        if not args.dataset and not (Path(args.data) / getattr(args, name)).exists():
+            refuse(name, getattr(args, name), f"must be a folder or a .tar file in {args.data}")
+    for name, default in (("teacher_kwargs", []), ("teacher_checkpoint", None), ("temperature", 1)):
+        if getattr(args, name) != default and not args.teacher:
+            refuse(name, getattr(args, name), "needs --teacher")
+    if args.warmup_epochs >= args.epochs:
+        refuse("warmup_epochs", args.warmup_epochs, f"must be < --epochs {args.epochs}")
+    if args.batch_size % 2 and (args.mixup or args.cutmix):
+        refuse("batch_size", args.batch_size, "must be even with Mixup or CutMix")
+    if not args.resume and (Path(args.output) / "last.pth.tar").exists():
+        refuse("output", args.output, "holds a run; add --resume to go on with it")

@@ -1,0 +1,251 @@
+"""Train an image classifier, any model of timm or timm_plugin, with timm's own loaders, tasks and optimisers.
+
+    python recipes/train_image.py DATA --model sret_t --output runs/sret_t [options]
+    torchrun --nproc_per_node 2 recipes/train_image.py DATA --model sret_t --output runs/sret_t [options]
+
+DATA holds one folder (or one .tar file) of class folders for each split; with --dataset it is the root of a torchvision
+set. The output folder gets summary.csv, a line an epoch, last.pth.tar and model_best.pth.tar. The same command with
+--resume goes on after the last whole epoch and ends with the same weights, bit for bit, as without the interruption.
+
+Differs from timm's train.py: the learning rate (linear warm-up, then half a cosine to 0) changes at every update, the
+average of the weights warms up, what is evaluated is the average where there is one, and distillation is SReT's: the
+teacher's soft labels alone (arXiv 2111.05297).
+"""
+
+import argparse
+import logging
+import math
+import time
+from functools import partial
+from pathlib import Path
+
+import timm
+import torch
+from image_options import OptionError, check, parser, refuse
+from timm import data, task, utils
+from timm.optim import create_optimizer_v2
+from timm.scheduler import create_scheduler_v2
+from timm.utils.checkpoint_saver import load_checkpoint_metadata
+from timm.utils.summary import trim_summary
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+from tqdm import tqdm
+
+import timm_plugin  # noqa: F401  (registers its models)
+from recurrence.count import stored
+
+logger = logging.getLogger("train_image")
+# What may change when a run goes on; the world size may not, as the batch grows with it.
+PER_CALL = {"data", "output", "resume", "workers", "device", "compile", "distributed", "rank", "local_rank"}
+
+
+def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Module:
+    """The model or teacher, at --img-size where its constructor takes a size.
+
+    Raises:
+        OptionError: the constructor refuses an argument.
+    """
+    name, kwargs = getattr(args, option), dict(getattr(args, f"{option}_kwargs"))
+    if args.img_size and timm.get_pretrained_cfg(name).fixed_input_size:
+        kwargs.setdefault("img_size", args.img_size)
+    try:
+        return timm.create_model(name, **settings, **kwargs)
+    except (TypeError, ValueError) as error:
+        refuse(f"{option}_kwargs", kwargs, str(error))
+
+
+def datasets(args: argparse.Namespace) -> tuple[Dataset, Dataset, int]:
+    """What to train on, what to evaluate on, and the number of their classes.
+
+    Raises:
+        OptionError: the two do not have the same classes, or there is not one batch to train on.
+    """
+    both = [data.create_dataset(args.dataset, args.data, split) for split in (args.train_split, args.val_split)]
+    readers = [getattr(dataset, "reader", dataset) for dataset in both]  # that of a tar has a name of its own for it:
+    classes = [getattr(reader, "class_name_to_idx", None) or reader.class_to_idx for reader in readers]
+    if classes[0] != classes[1]:
+        refuse("val_split", args.val_split, f"must hold the classes of {args.train_split}, {', '.join(classes[0])}")
+    if args.batch_size * args.world_size > len(both[0]):
+        refuse("batch_size", args.batch_size, f"must be <= {len(both[0]) // args.world_size}, the images a process")
+    return *both, len(classes[0])
+
+
+def soft_distillation(student: nn.Module, teacher: nn.Module, temperature: float, **settings) -> task.TrainingTask:
+    """SReT's distillation: the mean of -sum softmax(teacher / T) log_softmax(student / T), no hard label.
+
+    timm's loss is the Kullback-Leibler divergence times T^2, so the weight takes T^2 back. What is left is the loss
+    above less the teacher's entropy, which has no gradient. Source: arXiv 2111.05297 and its published code.
+    """
+    weights = dict(task_loss_weight=0.0, distill_loss_weight=temperature**-2)
+    return task.LogitDistillationTask(student, teacher, temperature=temperature, **weights, **settings)
+
+
+def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) -> task.TrainingTask:
+    """Learning from the labels of the data, or with --teacher from soft labels alone."""
+    soft = bool(args.mixup or args.cutmix)
+    settings = dict(criterion_kwargs=dict(soft_targets=True) if soft else dict(smoothing=args.smoothing), device=device)
+    if not args.teacher:
+        return task.ClassificationTask(model, **settings)
+    weights = dict(checkpoint_path=args.teacher_checkpoint) if args.teacher_checkpoint else dict(pretrained=True)
+    teacher = build("teacher", args, num_classes=model.num_classes, **weights).to(device)
+    return soft_distillation(model, teacher, args.temperature, **settings)
+
+
+def make_loaders(args: argparse.Namespace, model: nn.Module, sets: list[Dataset], device: torch.device) -> list:
+    """timm's loaders for training and evaluation."""
+    config = data.resolve_data_config(dict(img_size=args.img_size, crop_pct=args.crop_pct), model=model)
+    common = {name: config[name] for name in ("input_size", "interpolation", "mean", "std")}
+    common |= dict(batch_size=args.batch_size, num_workers=args.workers, distributed=args.distributed, device=device)
+    # With persistent workers, the chance that an epoch draws would depend on whether it follows another.
+    common |= dict(pin_memory=device.type == "cuda", persistent_workers=False)
+    augmentation = dict(no_aug=args.no_aug, scale=args.scale, hflip=args.hflip, color_jitter=args.color_jitter)
+    augmentation |= dict(auto_augment=args.aa, re_prob=args.reprob, re_mode="pixel")
+    if args.mixup or args.cutmix:
+        mixing = dict(label_smoothing=args.smoothing, num_classes=model.num_classes)
+        augmentation |= dict(collate_fn=data.FastCollateMixup(args.mixup, args.cutmix, **mixing))
+    return [
+        data.create_loader(sets[0], is_training=True, **augmentation, **common),
+        data.create_loader(sets[1], crop_pct=config["crop_pct"], crop_mode=config["crop_mode"], **common),
+    ]
+
+
+class Trainer:
+    """A task, what updates it, and the two loaders.
+
+    Args:
+        args: the options, checked, with what timm.utils.init_distributed_device adds.
+        device: of the model and the batches.
+    """
+
+    def __init__(self, args: argparse.Namespace, device: torch.device):
+        self.args, self.device = args, device
+        utils.random_seed(args.seed << 16)
+        *sets, classes = datasets(args)
+        model = build("model", args, num_classes=classes).to(device)
+        self.task = make_task(args, model, device)
+        self.train_loader, self.val_loader = make_loaders(args, model, sets, device)
+        self.optimizer = create_optimizer_v2(model, args.opt, lr=args.lr, weight_decay=args.weight_decay)
+        schedule = dict(num_epochs=args.epochs, warmup_epochs=args.warmup_epochs, warmup_lr=args.lr / 1000)
+        schedule |= dict(step_on_epochs=False, updates_per_epoch=len(self.train_loader))
+        self.scheduler, _ = create_scheduler_v2(self.optimizer, **schedule)
+        self.scaler = utils.NativeScaler(device.type) if args.amp == "float16" else None
+        self.autocast = partial(torch.autocast, device.type, getattr(torch, args.amp or "float32"), bool(args.amp))
+        self.bar = partial(tqdm, leave=False, disable=None if args.rank == 0 else True)  # None: only on a terminal
+        if args.model_ema_decay:
+            self.task.setup_ema(decay=args.model_ema_decay, use_warmup=True)
+        if args.compile:
+            self.task.compile()
+        logger.info(f"{args.model}: {stored(model):,} stored parameters, {classes} classes, {len(sets[0]):,} images")
+
+    def update(self, loss: Tensor) -> None:
+        """One step of the optimiser, the gradients clipped."""
+        self.optimizer.zero_grad()
+        clip, parameters = self.args.clip_grad, list(self.task.get_clip_parameters())
+        if self.scaler:
+            self.scaler(loss, self.optimizer, clip_grad=clip, parameters=parameters)
+            return
+        loss.backward()
+        if clip:
+            utils.dispatch_clip_grad(parameters, clip)
+        self.optimizer.step()
+
+    def train(self, epoch: int) -> dict[str, float]:
+        """One epoch: mean loss, updates so far, seconds.
+
+        Raises:
+            ArithmeticError: the loss is no longer a number.
+        """
+        args, losses, started = self.args, utils.AverageMeter(), time.monotonic()
+        utils.random_seed((args.seed << 16) + (epoch + 1) * args.world_size, args.rank)  # the same in a resumed run
+        if args.distributed:
+            self.train_loader.sampler.set_epoch(epoch)
+        self.task.train()
+        updates = epoch * len(self.train_loader)
+        for images, targets in self.bar(self.train_loader, f"epoch {epoch + 1}"):
+            with self.autocast():
+                loss = self.task(images, targets)["loss"]
+            self.update(loss)
+            updates += 1
+            self.task.update_ema(step=updates)
+            self.scheduler.step_update(updates)
+            losses.update(utils.reduce_tensor(loss.detach(), args.world_size) if args.distributed else loss.detach())
+        if args.distributed:
+            for ema in (False, True)[: 1 + self.task.has_ema()]:
+                utils.distribute_bn(self.task.get_trainable_module(ema), args.world_size, reduce=True)
+        if not math.isfinite(losses.avg):
+            raise ArithmeticError(f"loss {losses.avg} in epoch {epoch + 1}: lower --lr, or set --clip-grad")
+        return {"loss": float(losses.avg), "updates": updates, "seconds": round(time.monotonic() - started, 2)}
+
+    @torch.inference_mode()
+    def evaluate(self) -> dict[str, float]:
+        """Loss, top-1 and top-5 in per cent, of the averaged weights where they are kept."""
+        self.task.eval()
+        model = self.task.get_eval_model(ema=self.task.has_ema())
+        evaluator = self.task.create_evaluator(max_samples=task.evaluation_sample_limit(self.val_loader))
+        for images, targets in self.bar(self.val_loader, "evaluation"):
+            with self.autocast():
+                output = model(images)
+            evaluator.update(output, targets)
+        return dict(evaluator.compute(distributed=self.args.distributed))
+
+    def resume(self, path: Path) -> int:
+        """Take over all state of a checkpoint.
+
+        Returns:
+            The epoch to go on with.
+
+        Raises:
+            OptionError: an option is not that of the run.
+        """
+        before = vars(load_checkpoint_metadata(path)["args"])
+        for name, ours in vars(self.args).items():
+            if name not in PER_CALL and before[name] != ours:
+                refuse(name, ours, f"must be {before[name]}, as in the run that {path} is of")
+        epoch = task.resume_task_checkpoint(self.task, path, self.optimizer, self.scaler)
+        if self.task.has_ema():
+            task.load_task_ema_checkpoint(self.task, path)
+        self.scheduler.step_update(epoch * len(self.train_loader))
+        return epoch
+
+    def run(self) -> None:
+        """Train, evaluate, save and record, an epoch after the other."""
+        args, output = self.args, Path(self.args.output)
+        last, table = output / "last.pth.tar", output / "summary.csv"
+        state = dict(args=args, amp_scaler=self.scaler, task=self.task, checkpoint_dir=args.output, max_history=1)
+        saver = utils.CheckpointSaver(self.task.get_eval_model(), self.optimizer, **state)
+        start = self.resume(last) if args.resume and last.exists() else 0
+        if args.rank == 0:
+            output.mkdir(parents=True, exist_ok=True)
+            trim_summary(table, start)
+            if start:
+                saver.load_state_dict_from_checkpoint(last)
+        if args.distributed:
+            self.task.prepare_distributed(device_ids=[self.device] if self.device.type == "cuda" else None)
+        for epoch in range(start, args.epochs):
+            trained, tested = self.train(epoch), self.evaluate()
+            if args.rank == 0:
+                saver.save_checkpoint(epoch, metric=tested["top1"])
+                utils.update_summary(epoch, trained, tested, table, lr=self.optimizer.param_groups[0]["lr"])
+                told = f"loss {trained['loss']:.4f}, top-1 {tested['top1']:.2f} %, {trained['seconds']:.1f} s"
+                logger.info(f"epoch {epoch + 1} of {args.epochs}: {told}")
+
+
+def main() -> None:
+    command_line = parser(__doc__)
+    args = command_line.parse_args()
+    try:
+        check(args)
+        device = utils.init_distributed_device(args)
+        if args.rank == 0:
+            utils.setup_default_logging()
+            logging.getLogger("timm").setLevel(logging.WARNING)
+        Trainer(args, device).run()
+    except OptionError as error:
+        command_line.error(str(error))
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
