@@ -1,50 +1,20 @@
-"""Weights of the published implementations in, fairseq models out.
-
-A table of pieces says which rows of which published tensor are which rows of ours; reading it backwards gives the
-inverse. Nothing is dropped: a key that no piece names and that is no fixed table raises.
+"""Weights of the published implementations in, fairseq models out, by tables of pieces (`recurrence.convert`).
 
 Source: the released code of RingFormer (arXiv:2502.13181) and of Takase & Kiyono (arXiv:2104.06022).
 """
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
-import torch
 from fairseq.data import Dictionary
-from torch import Tensor
 
 from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
 from fairseq_plugin.modules.model import RecurrentTransformer
 from fairseq_plugin.modules.options import SIDES
+from recurrence.convert import Piece, StateDict, convert, revert
 
 # Tables that are functions of their sizes, and version marks.
 FIXED = re.compile(r"(encoder|decoder)\.(pos_layer\.pe|lev_layer\.enc_le|version|embed_positions\._float_tensor)")
-
-StateDict = dict[str, Tensor]
-Rows = tuple[int, int, int]  # from, to, of how many equal parts along the first dimension
-WHOLE = (0, 1, 1)
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Rows of a published tensor and the rows of ours that they are.
-
-    Args:
-        theirs, ours: keys.
-        their_rows, our_rows: which part of the first dimension.
-        level: index into a published tensor that stacks all levels; None for one that does not.
-    """
-
-    theirs: str
-    ours: str
-    their_rows: Rows = WHOLE
-    our_rows: Rows = WHOLE
-    level: int | None = None
-
-    def read(self, theirs: StateDict) -> Tensor:
-        tensor = theirs[self.theirs] if self.level is None else theirs[self.theirs][self.level]
-        return _part(tensor, self.their_rows)
 
 
 def from_published(system: str, state_dict: StateDict, config: dict) -> RecurrentTransformer:
@@ -69,62 +39,14 @@ def from_published(system: str, state_dict: StateDict, config: dict) -> Recurren
         raise ValueError(f"system={system!r}: must be one of {sorted(SYSTEMS)}")
     arguments, pieces = SYSTEMS[system]
     model = build_architecture(**arguments(system, config))
-    own = convert(state_dict, list(pieces(model, config)), model.state_dict())
+    own = convert(state_dict, pieces(model, config), model.state_dict(), FIXED.fullmatch)
     model.to(next(iter(own.values())).dtype).load_state_dict(own)
     return model.eval()
 
 
 def to_published(system: str, model: RecurrentTransformer, config: dict) -> StateDict:
     """The inverse of :func:`from_published`: the model's weights under the published keys, without fixed tables."""
-    own, stacks = model.state_dict(), {}
-    for piece in SYSTEMS[system][1](model, config):
-        part = _part(own[piece.ours], piece.our_rows)
-        if piece.level is not None and part.dim() == 3:
-            part = part.squeeze(0)
-        stacks.setdefault(piece.theirs, {})[piece.level, piece.their_rows] = part
-    return {key: _join(parts) for key, parts in stacks.items()}
-
-
-def convert(theirs: StateDict, pieces: list[Piece], shapes: StateDict) -> StateDict:
-    """Fills tensors of our shapes from published ones.
-
-    Raises:
-        ValueError: if a key on either side is not covered, or two sources of one shared piece differ.
-    """
-    _cover("published", theirs, {piece.theirs for piece in pieces})
-    _cover("own", shapes, {piece.ours for piece in pieces})
-    dtype = theirs[pieces[0].theirs].dtype
-    own = {key: tensor.new_empty(tensor.shape, dtype=dtype) for key, tensor in shapes.items()}
-    filled = set()
-    for piece in pieces:
-        target, source = _part(own[piece.ours], piece.our_rows), piece.read(theirs)
-        if (piece.ours, piece.our_rows) in filled and not target.equal(source.view_as(target)):
-            raise ValueError(f"{piece.theirs}: differs from the tensor that it shares, {piece.ours}")
-        target.copy_(source)
-        filled.add((piece.ours, piece.our_rows))
-    return own
-
-
-def _cover(whose: str, tensors: StateDict, named: set[str]) -> None:
-    unmapped = sorted(key for key in tensors if key not in named and not FIXED.fullmatch(key))
-    missing = sorted(named - set(tensors))
-    if unmapped:
-        raise ValueError(f"{unmapped[0]}: {whose} key that nothing is mapped to ({len(unmapped)} in all)")
-    if missing:
-        raise ValueError(f"{missing[0]}: {whose} key is missing ({len(missing)} in all)")
-
-
-def _part(tensor: Tensor, rows: Rows) -> Tensor:
-    start, end, parts = rows
-    step = tensor.size(0) // parts
-    return tensor[start * step : end * step]
-
-
-def _join(parts: dict) -> Tensor:
-    in_order = [part for _, part in sorted(parts.items(), key=lambda item: (item[0][0] or 0, item[0][1]))]
-    if len(in_order) == 1 and next(iter(parts))[0] is None:
-        return in_order[0]
-    return torch.stack(in_order) if next(iter(parts))[0] is not None else torch.cat(in_order)
+    return revert(model.state_dict(), SYSTEMS[system][1](model, config))
 
 
 def _dictionary(size: int, pad: int) -> Dictionary:

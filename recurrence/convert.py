@@ -1,0 +1,126 @@
+"""Weights in other key names, by tables of pieces and their computed inverse.
+
+A piece says which rows of which of their tensors are which rows of ours; reading the table backwards gives the inverse.
+Nothing is dropped: a key on either side that no piece names raises.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+StateDict = dict[str, Tensor]
+Rows = tuple[int, int, int]  # from, to, of how many equal parts along the first dimension
+WHOLE = (0, 1, 1)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of one of their tensors and the rows of ours that they are.
+
+    Args:
+        theirs, ours: keys.
+        their_rows, our_rows: which part of the first dimension.
+        level: index into a tensor of theirs that stacks all levels; None for one that does not.
+    """
+
+    theirs: str
+    ours: str
+    their_rows: Rows = WHOLE
+    our_rows: Rows = WHOLE
+    level: int | None = None
+
+    def read(self, theirs: StateDict) -> Tensor:
+        tensor = theirs[self.theirs] if self.level is None else theirs[self.theirs][self.level]
+        return _part(tensor, self.their_rows)
+
+
+def convert(
+    theirs: StateDict,
+    pieces: Iterable[Piece],
+    shapes: StateDict,
+    fixed: Callable[[str], object] = lambda key: False,
+) -> StateDict:
+    """Fills tensors of our shapes from theirs.
+
+    Args:
+        theirs: their state dict.
+        pieces: the table.
+        shapes: our tensors, of which shapes and whether they are floating-point numbers are read.
+        fixed: whether a key, of either side, is a table that is a function of its sizes and needs no piece.
+
+    Returns:
+        Our state dict, in the type of their weights, without our fixed tables.
+
+    Raises:
+        ValueError: if a key on either side is not covered, or two sources of one shared piece differ.
+    """
+    pieces = list(pieces)
+    _cover("published", theirs, {piece.theirs for piece in pieces}, fixed)
+    _cover("own", shapes, {piece.ours for piece in pieces}, fixed)
+    dtype = next(tensor.dtype for tensor in theirs.values() if tensor.is_floating_point())
+    own = {
+        key: shapes[key].new_empty(shapes[key].shape, dtype=dtype if shapes[key].is_floating_point() else None)
+        for key in dict.fromkeys(piece.ours for piece in pieces)
+    }
+    filled = set()
+    for piece in pieces:
+        target, source = _part(own[piece.ours], piece.our_rows), piece.read(theirs)
+        if (piece.ours, piece.our_rows) in filled and not target.equal(source.view_as(target)):
+            raise ValueError(f"{piece.theirs}: differs from the tensor that it shares, {piece.ours}")
+        target.copy_(source)
+        filled.add((piece.ours, piece.our_rows))
+    return own
+
+
+def revert(own: StateDict, pieces: Iterable[Piece]) -> StateDict:
+    """The inverse of :func:`convert`: our weights under their keys, without fixed tables."""
+    stacks: dict[str, dict] = {}
+    for piece in pieces:
+        part = _part(own[piece.ours], piece.our_rows)
+        if piece.level is not None and part.dim() == 3:
+            part = part.squeeze(0)
+        stacks.setdefault(piece.theirs, {})[piece.level, piece.their_rows] = part
+    return {key: _join(parts) for key, parts in stacks.items()}
+
+
+def rename(theirs: StateDict, pieces: Iterable[Piece]) -> StateDict:
+    """Their whole tensors under our keys, whatever their shapes; what no piece names keeps its name.
+
+    Raises:
+        ValueError: if two sources of one shared tensor differ.
+    """
+    ours = dict(theirs)
+    for piece in pieces:
+        if piece.theirs not in theirs:
+            continue
+        tensor = ours.pop(piece.theirs)
+        if piece.ours in ours and not tensor.equal(ours[piece.ours]):
+            raise ValueError(f"{piece.theirs}: differs from the tensor that it shares, {piece.ours}")
+        ours[piece.ours] = tensor
+    return ours
+
+
+def _cover(whose: str, tensors: StateDict, named: set[str], fixed: Callable[[str], object]) -> None:
+    unmapped = sorted(key for key in tensors if key not in named and not fixed(key))
+    missing = sorted(named - set(tensors))
+    if unmapped:
+        raise ValueError(f"{unmapped[0]}: {whose} key that nothing is mapped to ({len(unmapped)} in all)")
+    if missing:
+        raise ValueError(f"{missing[0]}: {whose} key is missing ({len(missing)} in all)")
+
+
+def _part(tensor: Tensor, rows: Rows) -> Tensor:
+    if rows == WHOLE:
+        return tensor
+    start, end, parts = rows
+    step = tensor.size(0) // parts
+    return tensor[start * step : end * step]
+
+
+def _join(parts: dict) -> Tensor:
+    in_order = [part for _, part in sorted(parts.items(), key=lambda item: (item[0][0] or 0, item[0][1]))]
+    if len(in_order) == 1 and next(iter(parts))[0] is None:
+        return in_order[0]
+    return torch.stack(in_order) if next(iter(parts))[0] is not None else torch.cat(in_order)
