@@ -79,8 +79,8 @@ def revert(own: StateDict, pieces: Iterable[Piece]) -> StateDict:
     stacks: dict[str, dict] = {}
     for piece in pieces:
         part = _part(own[piece.ours], piece.our_rows)
-        if piece.level is not None and part.dim() == 3:
-            part = part.squeeze(0)
+        if part.dim() == 3 and (piece.level is not None or piece.their_rows != WHOLE):
+            part = part.squeeze(0)  # one matrix of a stack of ours
         stacks.setdefault(piece.theirs, {})[piece.level, piece.their_rows] = part
     return {key: _join(parts) for key, parts in stacks.items()}
 

@@ -86,12 +86,32 @@ class ImageModel(nn.Module):
         output_fmt = "NCHW" if reshape else "NLC"
         return self.forward_intermediates(x, n, norm=norm, output_fmt=output_fmt, intermediates_only=True, **kwargs)
 
+    def adapt(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+        """A checkpoint of another image size, or a released one, made to fit this model; every load goes through it."""
+        raise NotImplementedError
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
+        theirs = {key[len(prefix) :]: state_dict.pop(key) for key in list(state_dict) if key.startswith(prefix)}
+        state_dict.update({prefix + key: tensor for key, tensor in self.adapt(theirs).items()})
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     def __prepare_scriptable__(self) -> fx.GraphModule:
         """What `torch.jit.script` compiles: the recorded forward pass, in the mode (training or not) of the model."""
         return fx.symbolic_trace(self)
 
 
-def loop_groups(name: str, loop: Loop) -> list[tuple[str, tuple[int, ...] | None]]:
-    """timm's patterns for layer-wise decay: a pass's own parameters at its depth, a block at its first pass."""
-    blocks = [(rf"^{name}\.blocks\.{which}\.", (loop.order.index(which),)) for which in range(len(loop.blocks))]
-    return [*blocks, (rf"^{name}\.own\.(\d+)", None)]
+def loop_groups(name: str, loop: Loop, start: int = 0) -> list[tuple[str, tuple[int]]]:
+    """timm's patterns for layer-wise decay: a pass's own parameters at its depth, a block at its first pass.
+
+    Args:
+        name: of the loop in the model, as a regular expression.
+        loop: the loop over depth.
+        start: depth of its first pass.
+    """
+    blocks = [(rf"^{name}\.blocks\.{which}\.", (start + loop.order.index(which),)) for which in range(len(loop.blocks))]
+    return blocks + [(rf"^{name}\.own\.{index}\.", (start + index,)) for index in range(loop.passes)]
+
+
+def checkpoint_filter_fn(state_dict: dict[str, Any], model: ImageModel) -> dict[str, Tensor]:
+    """timm's hook for pretrained weights; the rest happens when they are loaded."""
+    return state_dict.get("model", state_dict)

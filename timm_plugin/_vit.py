@@ -317,23 +317,19 @@ class RecurrentVisionTransformer(ImageModel):
                     setattr(self, name, resampled)
         update_model_input_size(self, self.patch_embed.img_size, patch_size=patch_size)
 
+    def adapt(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Resamples tables of another image size."""
+        for name in ("pos_embed", "level_embed"):
+            theirs, own = state_dict.get(name), getattr(self, name)
+            if own is not None and theirs is not None and theirs.shape[1] != own.shape[1]:
+                grid = self.patch_embed.grid_size
+                state_dict[name] = resample_table(theirs, grid, None, self.num_prefix_tokens)
+        return state_dict
+
 
 def resample_table(table: Tensor, grid: Sequence[int], old_grid: Sequence[int] | None, prefix: int) -> Tensor:
     """A table of (levels or 1, tokens, C) for another grid of tokens, by timm's function."""
     return torch.cat([resample_abs_pos_embed(level[None], grid, old_grid, prefix) for level in table.detach()])
-
-
-def checkpoint_filter_fn(state_dict: dict[str, Any], model: RecurrentVisionTransformer) -> dict[str, Tensor]:
-    """A checkpoint for this model: unnested, and with tables of another image size resampled."""
-    state_dict = state_dict.get("model", state_dict)
-    grid, prefix = model.patch_embed.grid_size, model.num_prefix_tokens
-    fitted = {}
-    for name, value in state_dict.items():
-        own = getattr(model, name) if name in ("pos_embed", "level_embed") else None
-        if own is not None and value.shape[1] != own.shape[1]:
-            value = resample_table(value, grid, None, prefix)
-        fitted[name] = value
-    return fitted
 
 
 def ringformer_init_(model: RecurrentVisionTransformer) -> None:

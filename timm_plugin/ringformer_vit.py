@@ -15,7 +15,8 @@ from typing import Any
 from timm.models import generate_default_cfgs, register_model
 
 from timm_plugin._create import create, image_cfg
-from timm_plugin._vit import RecurrentVisionTransformer, checkpoint_filter_fn
+from timm_plugin._model import checkpoint_filter_fn
+from timm_plugin._vit import RecurrentVisionTransformer
 
 RINGFORMER = dict(shared=True, level_signal="low-rank", norm_eps=1e-5)
 UNIVERSAL = dict(shared=True, level_signal="static")

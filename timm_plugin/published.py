@@ -1,0 +1,196 @@
+"""Weights of the published implementations in, timm models out, by tables of pieces (`recurrence.convert`).
+
+Source: the released code of RingFormer (arXiv:2502.13181) and of SReT (arXiv:2111.05297).
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor
+
+from recurrence.convert import Piece, StateDict, convert, revert
+from timm_plugin import ringformer_vit, sret  # noqa: F401  they register the models
+from timm_plugin._model import ImageModel
+
+# Tables that are functions of their sizes: theirs of levels, ours of positions and depths, and slices.
+FIXED = re.compile(r"transformer\.encoder\.level_embed\.level_embed|pos_embed|depth_embed|.*\.slices\.permutation")
+
+
+def from_published(
+    system: str, state_dict: dict[str, Any], config: dict[str, Any], permutations: Sequence[Tensor] = ()
+) -> ImageModel:
+    """Builds the timm model of a published checkpoint.
+
+    Args:
+        system: "ringformer_vit", "uit", "owf_vit", "vit" (all of RingFormer's experiments) or "sret".
+        state_dict: published key names, perhaps nested and with the prefix of a compiled model, as released.
+        config: the published configuration: for RingFormer's systems img, patch, hidden, mlp, heads, classes,
+            num_levels or num_layers, rank_attn, level_encoding; for SReT image_size, base_dims, depth, recursive_num,
+            heads, groups1 and groups2 (absent without slices), mlp_ratio, np_mlp_ratio, num_classes, drop_path_rate.
+        permutations: of SReT, the (N,) permutations of the passes that have one, in their order; () keeps the model's.
+
+    Returns:
+        The model in eval mode and in the type of the weights.
+
+    Raises:
+        ValueError: if the system is unknown, a key is unmapped or missing, or tensors that are shared differ.
+    """
+    if system not in SYSTEMS:
+        raise ValueError(f"system={system!r}: must be one of {sorted(SYSTEMS)}")
+    name, arguments, pieces = SYSTEMS[system]
+    state_dict = unnested(state_dict)
+    dtype = next(tensor.dtype for tensor in state_dict.values() if tensor.is_floating_point())
+    model = _in_type(dtype, name, arguments(system, config))
+    own = convert(state_dict, pieces(system, model), model.state_dict(), FIXED.fullmatch)
+    model.load_state_dict({**model.state_dict(), **own})
+    _set_permutations(model, permutations)
+    return model.eval()
+
+
+def to_published(system: str, model: ImageModel) -> StateDict:
+    """The inverse of :func:`from_published`: the model's weights under the published keys, without fixed tables."""
+    return revert(model.state_dict(), SYSTEMS[system][2](system, model))
+
+
+def unnested(state_dict: dict[str, Any]) -> StateDict:
+    """The weights of a training checkpoint, without the prefixes of compiled or distributed models."""
+    for key in ("model", "model_state_dict", "state_dict"):
+        state_dict = state_dict.get(key, state_dict)
+    return {re.sub(r"^(_orig_mod\.|module\.)+", "", key): tensor for key, tensor in state_dict.items()}
+
+
+def _in_type(dtype: torch.dtype, name: str, arguments: dict[str, Any]) -> ImageModel:
+    """The model, with its fixed tables evaluated in its type."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        return timm.create_model(name, **arguments)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _set_permutations(model: ImageModel, permutations: Sequence[Tensor]) -> None:
+    slots = [name for name, _ in model.named_buffers() if name.endswith("slices.permutation")]
+    if permutations and len(permutations) != len(slots):
+        raise ValueError(f"permutations: {len(permutations)} given, the model has {len(slots)} permuted passes")
+    for name, permutation in zip(slots, permutations):
+        model.get_buffer(name).copy_(permutation)
+
+
+# RingFormer and its baselines
+
+
+def _ringformer_arguments(system: str, config: dict[str, Any]) -> dict[str, Any]:
+    arguments = dict(
+        img_size=config["img"],
+        patch_size=config["patch"],
+        embed_dim=config["hidden"],
+        mlp_ratio=config["mlp"] / config["hidden"],
+        num_heads=config["heads"],
+        num_classes=config["classes"],
+        depth=config.get("num_levels", config["num_layers"]) if system in SHARED else config["num_layers"],
+    )
+    if system == "ringformer_vit":
+        arguments["signal_rank_divisor"] = config["hidden"] // config["rank_attn"]
+    if system == "uit":
+        arguments["level_signal"] = "static" if config["level_encoding"] == "static" else "learned"
+    return arguments
+
+
+def _ringformer_pieces(system: str, model: ImageModel) -> Iterator[Piece]:
+    yield Piece("transformer.embeddings.cls_token", "cls_token")
+    if system != "uit":
+        yield Piece("transformer.embeddings.position_embeddings.pos_embed", "pos_embed")
+    elif model.level_embed is not None:
+        for level in range(model.loop.passes):
+            rows = (level, level + 1, model.loop.passes)
+            yield Piece("transformer.encoder.level_embed.level_embed.weight", "level_embed", rows, rows)
+    yield from _both("transformer.embeddings.patch_embeddings", "patch_embed.proj")
+    yield from _both("transformer.encoder.encoder_norm", "norm")
+    yield from _both("head", "head")
+    for index, block in enumerate(model.loop.blocks):
+        yield from _ringformer_block(system, index, block)
+    for level, own in enumerate(model.loop.own or ()):
+        if own.norms is not None:
+            yield from _ringformer_level(level)
+
+
+def _ringformer_block(system: str, index: int, block: torch.nn.Module) -> Iterator[Piece]:
+    theirs, ours = f"transformer.encoder.{LAYERS[system]}.{index}", f"loop.blocks.{index}"
+    mlp, mlp_norm = f"{theirs}.ffn", f"{theirs}.{MLP_NORM[system]}"
+    if block.self_attn is None:  # the MLP of One Wide FFN
+        mlp, mlp_norm = "transformer.encoder.ff_block.ffn", "transformer.encoder.ff_block.ff_norm"
+    else:
+        for kind in ("weight", "bias"):
+            for row, name in enumerate(("query", "key", "value")):
+                yield Piece(f"{theirs}.attn.{name}.{kind}", f"{ours}.self_attn.qkv.{kind}", our_rows=(row, row + 1, 3))
+        yield from _both(f"{theirs}.attn.out", f"{ours}.self_attn.out")
+    if block.ffn is not None:
+        yield from _both(f"{mlp}.fc1", f"{ours}.ffn.up")
+        yield from _both(f"{mlp}.fc2", f"{ours}.ffn.down")
+    if block.norms is None:
+        return
+    norms = [f"{theirs}.attention_norm"] * (block.self_attn is not None) + [mlp_norm] * (block.ffn is not None)
+    for number, norm in enumerate(norms):
+        yield from _both(norm, f"{ours}.norms.{number}")
+
+
+def _ringformer_level(level: int) -> Iterator[Piece]:
+    ours = f"loop.own.{level}"
+    for index, kind in enumerate(("ATTN", "FF")):
+        yield from _both(f"transformer.encoder.{kind}_layer_norms.{level}", f"{ours}.norms.{index}")
+    for number, factor in (("01", "up"), ("02", "down")):
+        for row, name in enumerate("QKV"):
+            key = f"transformer.encoder.ATTN_lev_embed_{name}_{number}"
+            yield Piece(key, f"{ours}.qkv_signal.{factor}", our_rows=(row, row + 1, 3), level=level)
+        yield Piece(f"transformer.encoder.lev_embed_FF_{number}", f"{ours}.ffn_signal.{factor}", level=level)
+
+
+def _both(theirs: str, ours: str) -> Iterator[Piece]:
+    for kind in ("weight", "bias"):
+        yield Piece(f"{theirs}.{kind}", f"{ours}.{kind}")
+
+
+SHARED = ("ringformer_vit", "uit")
+LAYERS = {"ringformer_vit": "layers", "uit": "layers", "owf_vit": "attn_blocks", "vit": "layer"}
+MLP_NORM = {"ringformer_vit": "", "uit": "ff_norm", "owf_vit": "", "vit": "ffn_norm"}
+
+
+# SReT
+
+
+def _sret_arguments(system: str, config: dict[str, Any]) -> dict[str, Any]:
+    loops = config["depth"][0] // config["recursive_num"][0]
+    ones = (1,) * len(config["depth"])
+    return dict(
+        img_size=config["image_size"],
+        embed_dim=config["base_dims"][0] * config["heads"][0],
+        num_heads=tuple(config["heads"]),
+        depths=tuple(config["recursive_num"]),
+        loops=loops,
+        groups=tuple(zip(config.get("groups1", ones), config.get("groups2", ones))),
+        mlp_ratio=config["mlp_ratio"],
+        nll_ratio=config["np_mlp_ratio"],
+        num_classes=config["num_classes"],
+        drop_path_rate=config["drop_path_rate"],
+        drop_path_placement="published",
+    )
+
+
+def _sret_pieces(system: str, model: ImageModel) -> Iterator[Piece]:
+    yield from sret.released_names(model.loops())
+    for name in model.state_dict():
+        if name.split(".")[0] in ("patch_embed", "pos_embed", "norm", "head"):
+            yield Piece(name, name)
+
+
+SYSTEMS = {
+    "ringformer_vit": ("ringformer_vit", _ringformer_arguments, _ringformer_pieces),
+    "uit": ("uit", _ringformer_arguments, _ringformer_pieces),
+    "owf_vit": ("owf_vit", _ringformer_arguments, _ringformer_pieces),
+    "vit": ("plain_vit", _ringformer_arguments, _ringformer_pieces),
+    "sret": ("sret_t", _sret_arguments, _sret_pieces),
+}

@@ -1,0 +1,438 @@
+"""SReT: a pyramid of three stages whose blocks run repeatedly, with sliced attention.
+
+Paper: Sliced Recursive Transformer (arXiv:2111.05297), Table 5.
+
+Differs from the published code: inference is deterministic (a permutation that the checkpoint holds, see
+`recurrence.slicing`); blocks run any number of times; drop path has the rate of the depth where it sits
+(`drop_path_placement="published"` gives the released rates); other image sizes are taken, with positions resampled.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from timm.layers import resample_abs_pos_embed, select_adaptive_pool2d, to_2tuple, trunc_normal_
+from timm.models import generate_default_cfgs, register_model
+from timm.models._features import feature_take_indices
+from timm.models._input import update_model_input_size
+from torch import Tensor, nn
+
+from recurrence import order
+from recurrence.block import StackConfig, build_loop
+from recurrence.convert import Piece, rename
+from recurrence.loop import Loop
+from recurrence.slicing import SliceConfig
+from timm_plugin._create import create, image_cfg
+from timm_plugin._model import ImageModel, checkpoint_filter_fn, loop_groups
+from timm_plugin._stem import ConvStem
+
+GLOBAL = ((1, 1),) * 3
+
+
+@dataclass(frozen=True)
+class SReTConfig:
+    """What a user can set by `timm.create_model(name, ...)`; each entry function gives other defaults.
+
+    Args:
+        img_size: height and width of the images, or one number for both.
+        in_chans: channels of the images.
+        num_classes: classes; 0 returns pooled features.
+        global_pool: "avg", "max", "avgmax", or "" for the map of the last stage.
+        embed_dim: C of the first stage; each stage doubles it.
+        num_heads: heads of each stage.
+        depths: stored blocks of each stage.
+        loops: how often each block runs in succession.
+        groups: of each stage, the number of slices of a block's first, second, ... run; 1 attends globally.
+        inference_permutation: "fixed", or "random" as published.
+        permutation_seed: of the fixed permutations.
+        mlp_ratio: hidden width of the MLP as a multiple of C, rounded down.
+        nll_ratio: hidden width of the projection behind each pass as a multiple of C; 0 leaves it out.
+        lrc: learnable residual coefficients.
+        drop_rate: dropout before the classifier.
+        pos_drop_rate: on the embedded map.
+        proj_drop_rate: on the outputs of attention and MLP.
+        attn_drop_rate: on the attention weights.
+        drop_path_rate: where it would be after the last pass; it rises linearly from 0.
+        drop_path_placement: "depth" gives each pass the rate of its own depth; "published" gives block r of a stage
+            that starts at depth s the rate of depth s + r, for all its passes.
+
+    Raises:
+        ValueError: where a value breaks its rule, by name.
+    """
+
+    img_size: int | Sequence[int] = 224
+    in_chans: int = 3
+    num_classes: int = 1000
+    global_pool: str = "avg"
+    embed_dim: int = 64
+    num_heads: Sequence[int] = (2, 4, 8)
+    depths: Sequence[int] = (2, 5, 3)
+    loops: int = 2
+    groups: Sequence[Sequence[int]] = ((8, 2), (4, 1), (1, 1))
+    inference_permutation: str = "fixed"
+    permutation_seed: int = 0
+    mlp_ratio: float = 4.0
+    nll_ratio: float = 1.0
+    lrc: bool = True
+    drop_rate: float = 0.0
+    pos_drop_rate: float = 0.0
+    proj_drop_rate: float = 0.0
+    attn_drop_rate: float = 0.0
+    drop_path_rate: float = 0.0
+    drop_path_placement: str = "depth"
+
+    def __post_init__(self):
+        for name in ("in_chans", "embed_dim", "loops", *(("depths",) if not self.depths else ())):
+            value = getattr(self, name)
+            if not value or value < 1:
+                raise ValueError(f"{name}={value}: must be >= 1")
+        if self.num_classes < 0:
+            raise ValueError(f"num_classes={self.num_classes}: must be >= 0")
+        if self.embed_dim % 2:
+            raise ValueError(f"embed_dim={self.embed_dim}: must be even, as the stem begins with half of it")
+        if any(depth < 1 for depth in self.depths):
+            raise ValueError(f"depths={self.depths}: each must be >= 1")
+        for name in ("num_heads", "groups"):
+            if len(getattr(self, name)) != len(self.depths):
+                raise ValueError(f"{name}={getattr(self, name)}: needs one entry for each of {len(self.depths)} stages")
+        if any(len(groups) != self.loops for groups in self.groups):
+            raise ValueError(
+                f"groups={self.groups}: needs, of each stage, one number for each of the {self.loops} loops"
+            )
+        if self.mlp_ratio <= 0 or self.nll_ratio < 0:
+            raise ValueError(f"mlp_ratio={self.mlp_ratio}, nll_ratio={self.nll_ratio}: must be > 0 and >= 0")
+        if self.drop_path_placement not in ("depth", "published"):
+            raise ValueError(f"drop_path_placement={self.drop_path_placement!r}: must be 'depth' or 'published'")
+        for name in ("drop_rate", "pos_drop_rate", "drop_path_rate"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be a rate within [0, 1]")
+        self.check_groups(self.grids())
+
+    def grids(self) -> list[tuple[int, int]]:
+        """Height and width of each stage's map, in tokens: an eighth of the image's, then halved, rounded up."""
+        return grids(self.img_size, len(self.depths))
+
+    def check_groups(self, sizes: Sequence[tuple[int, int]]) -> None:
+        """Raises ValueError, with the image sizes that would work, where slices do not divide the tokens of a stage."""
+        for stage, (groups, (height, width)) in enumerate(zip(self.groups, sizes)):
+            for count in groups:
+                if count < 1 or (height * width) % count:
+                    raise ValueError(
+                        f"groups={self.groups}: {count} must divide the {height * width} tokens ({height} x {width}) "
+                        f"of stage {stage + 1}; square images that work: {', '.join(map(str, self.sizes_that_work()))}"
+                    )
+
+    def sizes_that_work(self) -> list[int]:
+        """Some sides of square images, multiples of 32, whose tokens all groups divide, the nearest first."""
+        side = max(to_2tuple(self.img_size))
+
+        def works(candidate: int) -> bool:
+            tokens = [height * width for height, width in grids(candidate, len(self.depths))]
+            return all(count and not n % count for groups, n in zip(self.groups, tokens) for count in groups)
+
+        return sorted(filter(works, range(32, 1025, 32)), key=lambda candidate: abs(candidate - side))[:6]
+
+    def drop_path(self, stage: int) -> tuple[float, ...]:
+        """The rate of each pass of a stage."""
+        if not self.drop_path_rate:
+            return ()
+        start, total = self.loops * sum(self.depths[:stage]), self.loops * sum(self.depths)
+        entries = range(self.loops * self.depths[stage])
+        if self.drop_path_placement == "published":
+            entries = [index // self.loops for index in entries]
+        return tuple(self.drop_path_rate * (start + entry) / total for entry in entries)
+
+    def stack(self, stage: int, tokens: int) -> StackConfig:
+        """The core's configuration of a stage with so many tokens."""
+        width, blocks = self.embed_dim * 2**stage, self.depths[stage]
+        passes, seed = blocks * self.loops, self.permutation_seed + 1000 * stage
+        permuted = tuple(bool(index % self.loops) for index in range(passes))
+        groups = tuple(self.groups[stage]) * blocks
+        return StackConfig(
+            width=width,
+            ffn_width=int(width * self.mlp_ratio),
+            heads=self.num_heads[stage],
+            order=order.sequence(blocks, passes),
+            activation=F.gelu,
+            dropout=self.proj_drop_rate,
+            activation_dropout=self.proj_drop_rate,
+            attention_dropout=self.attn_drop_rate,
+            drop_path=self.drop_path(stage),
+            pre_norm=True,
+            norm_eps=1e-6,
+            learned_residuals=self.lrc,
+            projection_width=int(width * self.nll_ratio) or None,
+            slices=SliceConfig(tokens, groups, permuted, self.inference_permutation, seed),
+        )
+
+
+class Stage(nn.Module):
+    """A loop over depth on the tokens of a map, behind a convolution that halves the map of the stage before."""
+
+    def __init__(self, config: StackConfig, grid: tuple[int, int], downsample: bool):
+        super().__init__()
+        self.config, self.grid = config, grid
+        half = config.width // 2
+        self.pool = nn.Conv2d(half, config.width, 3, stride=2, padding=1, groups=half) if downsample else nn.Identity()
+        self.loop = build_loop(config)
+
+    def forward(self, x: Tensor, run: Sequence[int] | None = None) -> Tensor:
+        """(B, C, height, width), of half the width and twice the size where there is a convolution -> (B, C, ...)."""
+        tokens, _ = self.loop(self.pool(x).flatten(2).transpose(1, 2), run=run)
+        return tokens.transpose(1, 2).unflatten(2, self.grid)
+
+
+class SReT(ImageModel):
+    """Three stages of shared blocks on the map of a convolutional stem; mean over the map, norm, classifier.
+
+    The features of `features_only` are the maps of the stages.
+    """
+
+    pools = ("", "avg", "max", "avgmax")
+
+    def __init__(self, **kwargs: Any):
+        super().__init__()
+        self.config = config = SReTConfig(**kwargs)
+        self.in_chans = config.in_chans
+        self.patch_embed = ConvStem(config.in_chans, config.embed_dim, config.img_size)
+        sizes = config.grids()
+        self.pos_embed = nn.Parameter(torch.empty(1, config.embed_dim, *sizes[0]))
+        trunc_normal_(self.pos_embed, std=0.02)
+        self.pos_drop = nn.Dropout(config.pos_drop_rate)
+        self.stages = nn.ModuleList(
+            Stage(config.stack(stage, height * width), (height, width), downsample=stage > 0)
+            for stage, (height, width) in enumerate(sizes)
+        )
+        self.feature_info = [
+            dict(module=f"stages.{stage}", num_chs=config.embed_dim * 2**stage, reduction=8 * 2**stage)
+            for stage in range(len(sizes))
+        ]
+        self.num_features = config.embed_dim * 2 ** (len(sizes) - 1)
+        self.norm = nn.LayerNorm(self.num_features, 1e-6)
+        self.make_head(config.num_classes, config.global_pool, config.drop_rate)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Images (B, in_chans, height, width) -> the map (B, C, height / 8, width / 8) before the first stage."""
+        return self.pos_drop(self.patch_embed(x) + self.pos_embed)
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Images -> the map of the last stage, (B, C, height / 32, width / 32)."""
+        x = self.embed(x)
+        for stage in self.stages:
+            x = stage(x)
+        return x
+
+    def pool(self, x: Tensor) -> Tensor:
+        """(B, C, height, width) -> normalised (B, C); the map as it is where global_pool is ""."""
+        if not self.global_pool:
+            return x
+        return self.norm(select_adaptive_pool2d(x, self.global_pool).flatten(1))
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | Sequence[int] | None = None,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
+        """The map of the last stage and those of the chosen stages.
+
+        Args:
+            x: (B, in_chans, height, width).
+            indices: stages, or how many of the last; None for all.
+            norm: apply the final norm to the last stage's map, whose width alone it has.
+            stop_early: run no stage behind the last chosen one.
+            output_fmt: "NCHW" or "NLC".
+            intermediates_only: return the list alone.
+
+        Raises:
+            ValueError: if output_fmt is neither.
+        """
+        if output_fmt not in ("NCHW", "NLC"):
+            raise ValueError(f"output_fmt={output_fmt!r}: must be 'NCHW' or 'NLC'")
+        taken, last = feature_take_indices(len(self.stages), indices)
+        features, x = [], self.embed(x)
+        for index, stage in enumerate(self.stages[: last + 1] if stop_early else self.stages):
+            x = stage(x)
+            if index in taken:
+                is_last = index == len(self.feature_info) - 1
+                normed = self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) if norm and is_last else x
+                features.append(normed.flatten(2).transpose(1, 2) if output_fmt == "NLC" else normed.contiguous())
+        return features if intermediates_only else (x, features)
+
+    def prune_intermediate_layers(
+        self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Drops what the chosen stages do not need; returns their indices."""
+        taken, last = feature_take_indices(len(self.stages), indices)
+        shorter = last < len(self.stages) - 1
+        self.stages = self.stages[: last + 1]
+        if prune_norm or shorter:
+            self.norm = nn.Identity()
+        if shorter:
+            self.num_features = self.head_hidden_size = self.embed_dim = self.feature_info[last]["num_chs"]
+        if prune_head or shorter:
+            self.norm = nn.Identity()
+            self.reset_classifier(0, "")
+        return taken
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """timm's groups of parameters for layer-wise learning rates: passes, or stages where coarse."""
+        if coarse:
+            return dict(stem=r"^pos_embed|patch_embed", blocks=[(r"^stages\.(\d+)", None), (r"^norm", (99999,))])
+        starts = itertools.accumulate((stage.loop.passes for stage in self.stages), initial=0)
+        blocks = []
+        for index, (stage, start) in enumerate(zip(self.stages, starts)):
+            blocks.append((rf"^stages\.{index}\.pool", (start,)))
+            blocks += loop_groups(rf"stages\.{index}\.loop", stage.loop, start)
+        return dict(stem=r"^pos_embed|patch_embed", blocks=[*blocks, (r"^norm", (99999,))])
+
+    def set_input_size(self, img_size: int | tuple[int, int] | None = None, patch_size: int | None = None) -> None:
+        """Takes images of another size from now on; positions are resampled, and permutations drawn from their seeds.
+
+        Raises:
+            ValueError: if slices would not divide the tokens, or a patch size is given.
+        """
+        if patch_size is not None:
+            raise ValueError(f"patch_size={patch_size}: the stem's convolutions have no patches")
+        if img_size is None:
+            return
+        sizes = grids(img_size, len(self.stages))
+        self.config.check_groups(sizes)
+        where = self.pos_embed.device
+        self.patch_embed.set_input_size(img_size)
+        self.pos_embed = nn.Parameter(resample_map(self.pos_embed, sizes[0]), self.pos_embed.requires_grad)
+        for number, (stage, (height, width)) in enumerate(zip(self.stages, sizes)):
+            slices = self.config.stack(number, height * width).slices
+            stage.grid = (height, width)
+            for index, own in enumerate(stage.loop.own):
+                own.slices = slices.of_pass(index)
+            stage.to(where)
+        update_model_input_size(self, self.patch_embed.img_size)
+
+    def adapt(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Takes the released code's names, positions of another image size, and weights trained with other slices.
+
+        Permutations are the checkpoint's where they fit, else this model's.
+        """
+        if any(name.startswith("transformers.") for name in state_dict):
+            state_dict = rename(state_dict, released_names(self.loops()))
+        if "pos_embed" in state_dict and state_dict["pos_embed"].shape[2:] != self.pos_embed.shape[2:]:
+            state_dict["pos_embed"] = resample_map(state_dict["pos_embed"], self.pos_embed.shape[2:])
+        own = {name: table for name, table in self.named_buffers() if name.endswith("slices.permutation")}
+        theirs = {name: state_dict.pop(name) for name in list(state_dict) if name.endswith("slices.permutation")}
+        fits = {name: name in theirs and theirs[name].shape == table.shape for name, table in own.items()}
+        return {**state_dict, **{name: theirs[name] if fits[name] else table for name, table in own.items()}}
+
+
+def grids(img_size: int | Sequence[int], stages: int) -> list[tuple[int, int]]:
+    """Height and width of each stage's map: an eighth of the image's, then halved from stage to stage, rounded up."""
+    return [tuple(-(-side // (8 << stage)) for side in to_2tuple(img_size)) for stage in range(stages)]
+
+
+def resample_map(table: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Positions (1, C, height, width) for another grid, by timm's function."""
+    old = table.shape[2:]
+    tokens = resample_abs_pos_embed(table.detach().flatten(2).transpose(1, 2), grid, old, num_prefix_tokens=0)
+    return tokens.transpose(1, 2).unflatten(2, grid)
+
+
+def released_names(loops: Sequence[Loop]) -> Iterator[Piece]:
+    """The names of the released code, in whose list of layers a block stands at each of its runs, each NLL behind one.
+
+    Args:
+        loops: of the three stages.
+    """
+    for stage, loop in enumerate(loops):
+        if stage:
+            for kind in ("weight", "bias"):
+                yield Piece(f"pools.{stage - 1}.conv.{kind}", f"stages.{stage}.pool.{kind}")
+        for index, which in enumerate(loop.order):
+            layers = f"transformers.{stage}.blocks"
+            yield from _names(f"{layers}.{2 * index}", f"stages.{stage}.loop.blocks.{which}", BLOCK)
+            yield from _names(f"{layers}.{2 * index + 1}", f"stages.{stage}.loop.own.{index}.projection", NLL)
+
+
+BLOCK = {
+    **dict(norm1="norms.0", norm2="norms.1"),
+    **{"attn.qkv": "self_attn.qkv", "attn.proj": "self_attn.out", "mlp.fc1": "ffn.up", "mlp.fc2": "ffn.down"},
+    **{"coefficient1": "residuals.0.identity", "coefficient2": "residuals.0.branch"},
+    **{"coefficient3": "residuals.1.identity", "coefficient4": "residuals.1.branch"},
+}
+NLL = {
+    **{"norm1": "norm", "mlp.fc1": "up", "mlp.fc2": "down"},
+    **{"coefficient1": "residual.identity", "coefficient2": "residual.branch"},
+}
+
+
+def _names(theirs: str, ours: str, table: dict[str, str]) -> Iterator[Piece]:
+    for name, own in table.items():
+        if name.startswith("coefficient"):
+            yield Piece(f"{theirs}.{name}.bias", f"{ours}.{own}")
+        else:
+            yield Piece(f"{theirs}.{name}.weight", f"{ours}.{own}.weight")
+            yield Piece(f"{theirs}.{name}.bias", f"{ours}.{own}.bias")
+
+
+def _create(variant: str, pretrained: bool, preset: dict[str, Any], kwargs: dict[str, Any]) -> SReT:
+    return create(SReT, variant, pretrained, checkpoint_filter_fn, (0, 1, 2), **{**preset, **kwargs})
+
+
+_cfg = partial(
+    image_cfg,
+    pool_size=(7, 7),
+    crop_pct=0.9,
+    first_conv="patch_embed.conv1",
+    origin_url="https://github.com/szq0214/SReT",
+    paper_name="Sliced Recursive Transformer",
+    paper_ids="arXiv:2111.05297",
+)
+
+TINY = dict(mlp_ratio=3.6)
+TINY_LARGE: dict[str, Any] = {}
+SMALL = dict(embed_dim=126, num_heads=(3, 6, 12), mlp_ratio=3.0, nll_ratio=2.0)
+NAMES = ("sret_t", "sret_tl", "sret_s", "sret_t_global", "sret_tl_global", "sret_s_global")
+
+default_cfgs = generate_default_cfgs({name: _cfg() for name in NAMES})
+
+
+@register_model
+def sret_t(pretrained: bool = False, **kwargs: Any) -> SReT:
+    """SReT-T of Table 5: width 64 to 256, MLP 3.6, NLL 1, slices 8, 4, 1 and 2, 1, 1. 4,755,979 parameters."""
+    return _create("sret_t", pretrained, TINY, kwargs)
+
+
+@register_model
+def sret_tl(pretrained: bool = False, **kwargs: Any) -> SReT:
+    """SReT-TL of Table 5: SReT-T with MLP 4.0. 4,988,024 parameters."""
+    return _create("sret_tl", pretrained, TINY_LARGE, kwargs)
+
+
+@register_model
+def sret_s(pretrained: bool = False, **kwargs: Any) -> SReT:
+    """SReT-S of Table 5: width 126 to 504, heads of 42, MLP 3.0, NLL 2. 20,899,692 parameters."""
+    return _create("sret_s", pretrained, SMALL, kwargs)
+
+
+@register_model
+def sret_t_global(pretrained: bool = False, **kwargs: Any) -> SReT:
+    """SReT-T* of Table 5, without slices. 4,755,979 parameters."""
+    return _create("sret_t_global", pretrained, dict(TINY, groups=GLOBAL), kwargs)
+
+
+@register_model
+def sret_tl_global(pretrained: bool = False, **kwargs: Any) -> SReT:
+    """SReT-TL* of Table 5, without slices. 4,988,024 parameters."""
+    return _create("sret_tl_global", pretrained, dict(TINY_LARGE, groups=GLOBAL), kwargs)
+
+
+@register_model
+def sret_s_global(pretrained: bool = False, **kwargs: Any) -> SReT:
+    """SReT-S* of Table 5, without slices. 20,899,692 parameters."""
+    return _create("sret_s_global", pretrained, dict(SMALL, groups=GLOBAL), kwargs)
