@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# Below this many weights the call itself costs more than the product.
-SMALLEST = 1 << 16
+# Below this many multiplications the call itself costs more than the product.
+SMALLEST = 1 << 20
 
 _onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 
@@ -40,7 +40,7 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
         and isinstance(x, Tensor)
         and x.dtype == weight.dtype == torch.float32
         and x.device.type == "cpu"
-        and weight.numel() >= SMALLEST
+        and x.numel() * weight.size(0) >= SMALLEST
         and torch.backends.mkldnn.enabled
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
