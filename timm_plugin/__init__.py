@@ -1,5 +1,9 @@
 """Registers the image models with timm: `import timm_plugin`, then `timm.create_model("sret_tl")`."""
 
-from timm_plugin import ringformer_vit, sret
+from timm_plugin import mixed_depth, recursive_deit, recursive_mixer, ringformer_vit, sret
 
-__all__ = ["ringformer_vit", "sret"]
+FAMILIES = (ringformer_vit, sret, recursive_deit, recursive_mixer, mixed_depth)
+MODELS = tuple(name for family in FAMILIES for name in family.default_cfgs)
+"""Every registered name."""
+
+__all__ = ["FAMILIES", "MODELS"]

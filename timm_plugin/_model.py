@@ -112,6 +112,11 @@ def loop_groups(name: str, loop: Loop, start: int = 0) -> list[tuple[str, tuple[
     return blocks + [(rf"^{name}\.own\.{index}\.", (start + index,)) for index in range(loop.passes)]
 
 
+def first_runs(loop: Loop) -> list[int]:
+    """The pass at which each stored block runs first."""
+    return sorted(loop.order.index(which) for which in range(len(loop.blocks)))
+
+
 def checkpoint_filter_fn(state_dict: dict[str, Any], model: ImageModel) -> dict[str, Tensor]:
     """timm's hook for pretrained weights; the rest happens when they are loaded."""
     return state_dict.get("model", state_dict)

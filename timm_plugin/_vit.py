@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from recurrence import order, position
 from recurrence.block import FeedForward, StackConfig, TokenMixing, build_loop
 from recurrence.signal import SignalConfig
-from timm_plugin._model import ImageModel, loop_groups
+from timm_plugin._model import ImageModel, first_runs, loop_groups
 from timm_plugin._stem import StemEmbed
 
 
@@ -118,8 +118,10 @@ class ViTConfig:
             raise ValueError("global_pool='token': needs class_token=True")
         if self.shared_mlp and (self.shared or self.nll or self.token_mixing):
             raise ValueError("shared_mlp=True: goes with neither shared, nll nor token_mixing")
-        if self.token_mixing and (self.class_token or self.level_signal == "low-rank"):
-            raise ValueError("token_mixing=True: goes with neither class_token=True nor level_signal='low-rank'")
+        if self.token_mixing and (self.class_token or self.level_signal == "low-rank" or self.attn_drop_rate):
+            raise ValueError("token_mixing=True: goes with no class_token, low-rank level_signal or attn_drop_rate")
+        if self.token_mixing and self.num_heads != 1:
+            raise ValueError(f"num_heads={self.num_heads}: token_mixing=True has no heads; must be 1")
         if self.stem == "conv" and self.patch_size != 16:
             raise ValueError(f"patch_size={self.patch_size}: stem='conv' has patches of 16")
 
@@ -170,6 +172,8 @@ class RecurrentVisionTransformer(ImageModel):
         self.config = config = ViTConfig(**kwargs)
         self.in_chans, self.num_features = config.in_chans, config.embed_dim
         embed = StemEmbed if config.stem == "conv" else PatchEmbed
+        if config.stem == "conv":
+            self._traits = dict(first_conv="patch_embed.stem.conv1")  # timm adapts this one to other in_chans
         self.patch_embed = embed(
             img_size=config.img_size,
             patch_size=config.patch_size,
@@ -228,10 +232,14 @@ class RecurrentVisionTransformer(ImageModel):
             x = x + self.pos_embed
         return self.pos_drop(x)
 
+    def encode(self, x: Tensor, shallow: bool = False) -> Tensor:
+        """Embedded tokens -> tokens after the final norm, (B, N, C); shallow runs each stored block once."""
+        x, _ = self.loop(x, levels=self.levels(), run=first_runs(self.loop) if shallow else None)
+        return self.norm(x)
+
     def forward_features(self, x: Tensor) -> Tensor:
         """Images -> tokens after the final norm, (B, N, C), the class token first."""
-        x, _ = self.loop(self.embed(x), levels=self.levels())
-        return self.norm(x)
+        return self.encode(self.embed(x))
 
     def pool(self, x: Tensor) -> Tensor:
         """(B, N, C) -> (B, C), or (B, N, C) where global_pool is ""."""

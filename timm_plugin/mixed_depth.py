@@ -1,0 +1,111 @@
+"""Models of 108 layers, and their training at two depths at once.
+
+Paper: Sliced Recursive Transformer (arXiv:2111.05297), section 5.7 and Figure 9.
+
+The paper gives no shapes, and the released code has none of these models. Assumed here: a layer is an entry of the
+released code's list, in which every run of a block and every projection behind it counts, so SReT-108 has 54 passes;
+TL's widths and ratios, with 5, 13 and 9 blocks of two passes, fall within the 13 to 15 million parameters that the
+paper names. DeiT-108 is DeiT-Tiny with 108 unshared blocks; its mixed-depth pair stores 54 and runs each twice. The shallow
+branch runs each stored block once, with the projection of its first pass; stem, pooling, norm and classifier are those
+of the deep branch; both are trained on the labels with equal weight; inference takes the deep branch.
+"""
+
+from functools import partial
+from typing import Any
+
+from timm.models import generate_default_cfgs, register_model
+from torch import Tensor, nn
+
+from timm_plugin._create import create, image_cfg
+from timm_plugin._model import checkpoint_filter_fn
+from timm_plugin._vit import RecurrentVisionTransformer
+from timm_plugin.recursive_deit import DEIT_TINY
+from timm_plugin.sret import SReT
+
+
+class MixedDepth:
+    """In training, logits of both depths: (deep, shallow); at inference the deep ones, as of any other model.
+
+    :class:`MixedDepthLoss` trains on the pair; `set_mixed_depth_training(False)` trains the deep branch alone.
+    """
+
+    mixed_depth_training = True
+
+    def set_mixed_depth_training(self, enable: bool = True) -> None:
+        """Whether training returns both branches."""
+        self.mixed_depth_training = enable
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Images (B, in_chans, height, width) -> logits (B, num_classes), in training a pair of them."""
+        if not (self.training and self.mixed_depth_training):
+            return super().forward(x)
+        x = self.embed(x)
+        shallow = self.forward_head(self.encode(x, shallow=True))
+        return self.forward_head(self.encode(x)), shallow
+
+
+class MixedDepthSReT(MixedDepth, SReT):
+    """SReT, trained at two depths."""
+
+
+class MixedDepthDeiT(MixedDepth, RecurrentVisionTransformer):
+    """Recursive DeiT, trained at two depths."""
+
+
+class MixedDepthLoss(nn.Module):
+    """The mean of a criterion over the branches.
+
+    Args:
+        criterion: `(logits, target) -> loss`.
+    """
+
+    def __init__(self, criterion: nn.Module):
+        super().__init__()
+        self.criterion = criterion
+
+    def forward(self, output: Tensor | tuple[Tensor, ...], target: Tensor) -> Tensor:
+        """output: logits (B, num_classes) of one or several branches -> the loss, a scalar."""
+        branches = output if isinstance(output, tuple) else (output,)
+        return sum(self.criterion(logits, target) for logits in branches) / len(branches)
+
+
+SRET_108 = dict(depths=(5, 13, 9))
+_cfg = partial(image_cfg, crop_pct=0.9, paper_name="Sliced Recursive Transformer", paper_ids="arXiv:2111.05297")
+_sret_cfg = partial(_cfg, pool_size=(7, 7), first_conv="patch_embed.conv1")
+_deit_cfg = partial(_cfg, first_conv="patch_embed.proj")
+
+default_cfgs = generate_default_cfgs(
+    {
+        "sret_108": _sret_cfg(),
+        "sret_108_mixed": _sret_cfg(),
+        "deit_108": _deit_cfg(),
+        "deit_108_mixed": _deit_cfg(),
+    }
+)
+
+
+@register_model
+def sret_108(pretrained: bool = False, **kwargs: Any) -> SReT:
+    """SReT-108 of Figure 9: TL with 5, 13 and 9 blocks, 54 passes and 54 projections. 13,631,168 parameters."""
+    return create(SReT, "sret_108", pretrained, checkpoint_filter_fn, (0, 1, 2), **{**SRET_108, **kwargs})
+
+
+@register_model
+def sret_108_mixed(pretrained: bool = False, **kwargs: Any) -> MixedDepthSReT:
+    """SReT-108 trained at mixed depth, beside its 27 passes. 13,631,168 parameters."""
+    kwargs = {**SRET_108, **kwargs}
+    return create(MixedDepthSReT, "sret_108_mixed", pretrained, checkpoint_filter_fn, (0, 1, 2), **kwargs)
+
+
+@register_model
+def deit_108(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
+    """DeiT-108 of Figure 9: DeiT-Tiny with 108 unshared blocks. 48,424,360 parameters."""
+    kwargs = {**DEIT_TINY, "depth": 108, **kwargs}
+    return create(RecurrentVisionTransformer, "deit_108", pretrained, checkpoint_filter_fn, (-3, -2, -1), **kwargs)
+
+
+@register_model
+def deit_108_mixed(pretrained: bool = False, **kwargs: Any) -> MixedDepthDeiT:
+    """DeiT-108 with 54 stored blocks, run twice, trained at mixed depth. 24,401,704 parameters."""
+    kwargs = {**DEIT_TINY, "depth": 54, "loops": 2, **kwargs}
+    return create(MixedDepthDeiT, "deit_108_mixed", pretrained, checkpoint_filter_fn, (-3, -2, -1), **kwargs)

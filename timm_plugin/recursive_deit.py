@@ -1,0 +1,41 @@
+"""DeiT with recursion: SReT's first experiments, before its pyramid.
+
+Paper: Sliced Recursive Transformer (arXiv:2111.05297), Tables 1 and 3, Figure 4.
+
+The released code has none of these models. Assumed here: DeiT-Tiny's block and initialisation; NLL and LRC as in SReT,
+with an NLL of the stream's width; `stem="conv"` is SReT's stem followed by a 2x2 convolution, so that the tokens are as
+many as with patches; mean pooling (`class_token=False, global_pool="avg"`) follows the final norm.
+"""
+
+from functools import partial
+from typing import Any
+
+from timm.models import generate_default_cfgs, register_model
+
+from timm_plugin._create import create, image_cfg
+from timm_plugin._model import checkpoint_filter_fn
+from timm_plugin._vit import RecurrentVisionTransformer
+
+DEIT_TINY = dict(embed_dim=192, num_heads=3, pos_embed="learn", init="deit")
+
+_cfg = partial(
+    image_cfg,
+    crop_pct=0.9,
+    first_conv="patch_embed.proj",
+    origin_url="https://github.com/szq0214/SReT",
+    paper_name="Sliced Recursive Transformer",
+    paper_ids="arXiv:2111.05297",
+)
+
+default_cfgs = generate_default_cfgs({"recursive_deit_tiny": _cfg()})
+
+
+@register_model
+def recursive_deit_tiny(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
+    """DeiT-Tiny, each block run twice, of Table 1: 5,717,416 parameters whatever `loops` (1 to 4 in the paper).
+
+    `loop_order="external"` repeats the stack instead (Figure 4); `nll=True` and `lrc=True` add what Table 3 adds.
+    """
+    preset = {**DEIT_TINY, "loops": 2}
+    filters = checkpoint_filter_fn, (-3, -2, -1)
+    return create(RecurrentVisionTransformer, "recursive_deit_tiny", pretrained, *filters, **{**preset, **kwargs})

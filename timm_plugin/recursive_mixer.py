@@ -1,0 +1,47 @@
+"""MLP-Mixer with recursion and learnable residual coefficients.
+
+Paper: Sliced Recursive Transformer (arXiv:2111.05297), section 5.5, on MLP-Mixer (arXiv:2105.01601).
+
+The paper does not say which Mixer, and the released code has none. Assumed here: S/16 and B/16 of the Mixer paper, each
+block run twice in succession, four coefficients a block as in SReT, no projection between the passes.
+"""
+
+from functools import partial
+from typing import Any
+
+from timm.models import generate_default_cfgs, register_model
+
+from timm_plugin._create import create, image_cfg
+from timm_plugin._model import checkpoint_filter_fn
+from timm_plugin._vit import RecurrentVisionTransformer
+
+MIXER = dict(num_heads=1, token_mixing=True, class_token=False, pos_embed="none", global_pool="avg", loops=2, lrc=True)
+
+_cfg = partial(
+    image_cfg,
+    crop_pct=0.875,
+    first_conv="patch_embed.proj",
+    paper_name="Sliced Recursive Transformer",
+    paper_ids="arXiv:2111.05297",
+)
+
+default_cfgs = generate_default_cfgs({"recursive_mixer_s16": _cfg(), "recursive_mixer_b16": _cfg()})
+
+
+def _create(
+    variant: str, pretrained: bool, preset: dict[str, Any], kwargs: dict[str, Any]
+) -> RecurrentVisionTransformer:
+    filters = checkpoint_filter_fn, (-3, -2, -1)
+    return create(RecurrentVisionTransformer, variant, pretrained, *filters, **{**MIXER, **preset, **kwargs})
+
+
+@register_model
+def recursive_mixer_s16(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
+    """Mixer-S/16, each of its 8 blocks run twice: width 512. 18,528,296 parameters whatever `loops`."""
+    return _create("recursive_mixer_s16", pretrained, **{"embed_dim": 512, "depth": 8, **kwargs})
+
+
+@register_model
+def recursive_mixer_b16(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
+    """Mixer-B/16, each of its 12 blocks run twice: width 768. 59,880,520 parameters whatever `loops`."""
+    return _create("recursive_mixer_b16", pretrained, **{"embed_dim": 768, "depth": 12, **kwargs})
