@@ -5,9 +5,9 @@ Paper: Sliced Recursive Transformer (arXiv:2111.05297), section 5.7 and Figure 9
 The paper gives no shapes, and the released code has none of these models. Assumed here: a layer is an entry of the
 released code's list, in which every run of a block and every projection behind it counts, so SReT-108 has 54 passes;
 TL's widths and ratios, with 5, 13 and 9 blocks of two passes, fall within the 13 to 15 million parameters that the
-paper names. DeiT-108 is DeiT-Tiny with 108 unshared blocks; its mixed-depth pair stores 54 and runs each twice. The shallow
-branch runs each stored block once, with the projection of its first pass; stem, pooling, norm and classifier are those
-of the deep branch; both are trained on the labels with equal weight; inference takes the deep branch.
+paper names. DeiT-108 is DeiT-Tiny with 108 unshared blocks; its mixed-depth pair stores 54 and runs each twice. The
+shallow branch runs each stored block once, with the projection of its first pass; stem, pooling, norm and classifier
+are those of the deep branch; both are trained on the labels with equal weight; inference takes the deep branch.
 """
 
 from functools import partial

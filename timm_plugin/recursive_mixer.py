@@ -28,11 +28,9 @@ _cfg = partial(
 default_cfgs = generate_default_cfgs({"recursive_mixer_s16": _cfg(), "recursive_mixer_b16": _cfg()})
 
 
-def _create(
-    variant: str, pretrained: bool, preset: dict[str, Any], kwargs: dict[str, Any]
-) -> RecurrentVisionTransformer:
+def _create(variant: str, pretrained: bool, **kwargs: Any) -> RecurrentVisionTransformer:
     filters = checkpoint_filter_fn, (-3, -2, -1)
-    return create(RecurrentVisionTransformer, variant, pretrained, *filters, **{**MIXER, **preset, **kwargs})
+    return create(RecurrentVisionTransformer, variant, pretrained, *filters, **{**MIXER, **kwargs})
 
 
 @register_model
