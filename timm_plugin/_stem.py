@@ -44,7 +44,7 @@ class ConvStem(nn.Module):
 
     def normalised(self, x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d) -> Tensor:
         """Convolution and batch norm; at inference one convolution, whose few weights take up the norm's scale."""
-        if self.training:
+        if self.training or not isinstance(x, Tensor):  # fx records the two modules, which TorchScript can compile
             return bn(conv(x))
         scale = bn.weight * torch.rsqrt(bn.running_var + bn.eps)
         bias = (conv.bias - bn.running_mean) * scale + bn.bias

@@ -11,9 +11,10 @@ import timm
 import torch
 from torch import Tensor
 
+import timm_plugin  # noqa: F401  registers the models
 from recurrence.convert import Piece, StateDict, convert, revert
-from timm_plugin import ringformer_vit, sret  # noqa: F401  they register the models
 from timm_plugin._model import ImageModel
+from timm_plugin._released import sret_names
 
 # Tables that are functions of their sizes: theirs of levels, ours of positions and depths, and slices.
 FIXED = re.compile(r"transformer\.encoder\.level_embed\.level_embed|pos_embed|depth_embed|.*\.slices\.permutation")
@@ -181,7 +182,7 @@ def _sret_arguments(system: str, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sret_pieces(system: str, model: ImageModel) -> Iterator[Piece]:
-    yield from sret.released_names(model.loops())
+    yield from sret_names(model.loops())
     for name in model.state_dict():
         if name.split(".")[0] in ("patch_embed", "pos_embed", "norm", "head"):
             yield Piece(name, name)

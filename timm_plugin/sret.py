@@ -8,7 +8,7 @@ Differs from the published code: inference is deterministic (a permutation that 
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,11 +23,11 @@ from torch import Tensor, nn
 
 from recurrence import order
 from recurrence.block import StackConfig, build_loop
-from recurrence.convert import Piece, rename
-from recurrence.loop import Loop
+from recurrence.convert import rename
 from recurrence.slicing import SliceConfig
 from timm_plugin._create import create, image_cfg
 from timm_plugin._model import ImageModel, checkpoint_filter_fn, first_runs, loop_groups
+from timm_plugin._released import sret_names
 from timm_plugin._stem import ConvStem
 
 GLOBAL = ((1, 1),) * 3
@@ -325,7 +325,7 @@ class SReT(ImageModel):
         Permutations are the checkpoint's where they fit, else this model's.
         """
         if any(name.startswith("transformers.") for name in state_dict):
-            state_dict = rename(state_dict, released_names(self.loops()))
+            state_dict = rename(state_dict, sret_names(self.loops()))
         if "pos_embed" in state_dict and state_dict["pos_embed"].shape[2:] != self.pos_embed.shape[2:]:
             state_dict["pos_embed"] = resample_map(state_dict["pos_embed"], self.pos_embed.shape[2:])
         own = {name: table for name, table in self.named_buffers() if name.endswith("slices.permutation")}
@@ -344,43 +344,6 @@ def resample_map(table: Tensor, grid: tuple[int, int]) -> Tensor:
     old = table.shape[2:]
     tokens = resample_abs_pos_embed(table.detach().flatten(2).transpose(1, 2), grid, old, num_prefix_tokens=0)
     return tokens.transpose(1, 2).unflatten(2, grid)
-
-
-def released_names(loops: Sequence[Loop]) -> Iterator[Piece]:
-    """The names of the released code, in whose list of layers a block stands at each of its runs, each NLL behind one.
-
-    Args:
-        loops: of the three stages.
-    """
-    for stage, loop in enumerate(loops):
-        if stage:
-            for kind in ("weight", "bias"):
-                yield Piece(f"pools.{stage - 1}.conv.{kind}", f"stages.{stage}.pool.{kind}")
-        for index, which in enumerate(loop.order):
-            layers = f"transformers.{stage}.blocks"
-            yield from _names(f"{layers}.{2 * index}", f"stages.{stage}.loop.blocks.{which}", BLOCK)
-            yield from _names(f"{layers}.{2 * index + 1}", f"stages.{stage}.loop.own.{index}.projection", NLL)
-
-
-BLOCK = {
-    **dict(norm1="norms.0", norm2="norms.1"),
-    **{"attn.qkv": "self_attn.qkv", "attn.proj": "self_attn.out", "mlp.fc1": "ffn.up", "mlp.fc2": "ffn.down"},
-    **{"coefficient1": "residuals.0.identity", "coefficient2": "residuals.0.branch"},
-    **{"coefficient3": "residuals.1.identity", "coefficient4": "residuals.1.branch"},
-}
-NLL = {
-    **{"norm1": "norm", "mlp.fc1": "up", "mlp.fc2": "down"},
-    **{"coefficient1": "residual.identity", "coefficient2": "residual.branch"},
-}
-
-
-def _names(theirs: str, ours: str, table: dict[str, str]) -> Iterator[Piece]:
-    for name, own in table.items():
-        if name.startswith("coefficient"):
-            yield Piece(f"{theirs}.{name}.bias", f"{ours}.{own}")
-        else:
-            yield Piece(f"{theirs}.{name}.weight", f"{ours}.{own}.weight")
-            yield Piece(f"{theirs}.{name}.bias", f"{ours}.{own}.bias")
 
 
 def _create(variant: str, pretrained: bool, preset: dict[str, Any], kwargs: dict[str, Any]) -> SReT:
