@@ -1,6 +1,5 @@
 """The encoder-decoder that every translation architecture builds; families fill in what is theirs."""
 
-import argparse
 import math
 from collections.abc import Callable
 
@@ -18,7 +17,7 @@ from torch import nn
 from fairseq_plugin.modules.decoder import RecurrentDecoder
 from fairseq_plugin.modules.embedding import Output, TokenInput
 from fairseq_plugin.modules.encoder import RecurrentEncoder
-from fairseq_plugin.modules.options import SIDES, add_common_options, errors_name_options, known_options
+from fairseq_plugin.modules.options import SIDES, add_common_options, errors_name_options, known_options, refuse_unknown
 from recurrence import position
 from recurrence.block import StackConfig, build_loop
 from recurrence.order import Order
@@ -144,10 +143,7 @@ class RecurrentTransformer(FairseqEncoderDecoderModel):
     @classmethod
     def _check(cls, args, task) -> None:
         """Refuses what no single stack can see."""
-        if not isinstance(args, argparse.Namespace):
-            unknown = set(args) - known_options(cls.add_args) - set(FAMILY_VALUES + cls.family_values) - {"_name"}
-            if unknown:
-                raise ValueError(f"{sorted(unknown)[0]}: not an option of {args._name}")
+        refuse_unknown(args, known_options(cls.add_args) | {*FAMILY_VALUES, *cls.family_values})
         for side in SIDES:
             if getattr(args, f"{side}_learned_pos") and (args.no_token_positional_embeddings or cls.has_levels(args)):
                 reason = "--no-token-positional-embeddings" if args.no_token_positional_embeddings else "level signals"
