@@ -12,7 +12,7 @@ from fairseq.models import (
     register_model,
     register_model_architecture,
 )
-from torch import nn
+from torch import Tensor, nn
 
 from fairseq_plugin.modules.decoder import RecurrentDecoder
 from fairseq_plugin.modules.embedding import Output, TokenInput
@@ -90,8 +90,7 @@ class RecurrentTransformer(FairseqEncoderDecoderModel):
                 ffn_width=getattr(args, f"{side}_ffn_embed_dim"),
                 heads=getattr(args, f"{side}_attention_heads"),
                 order=cls.order(args, side),
-                # The host's gelu computes in float32 whatever the type; the others keep it.
-                activation=F.gelu if args.activation_fn == "gelu" else utils.get_activation_fn(args.activation_fn),
+                activation=activation(args.activation_fn),
                 memory_width=args.encoder_embed_dim if side == "decoder" else None,
                 bias=args.projection_bias,
                 dropout=args.dropout,
@@ -178,6 +177,18 @@ def _position_table(args, embedding: nn.Embedding) -> position.Table:
 def _embedding_std(args, width: int) -> float:
     """N(0, 1) after scaling, in either convention."""
     return 1.0 if args.no_scale_embedding else width**-0.5
+
+
+def activation(name: str) -> Callable[[Tensor], Tensor]:
+    """The host's activation of that name. Its gelu computes in float32 whatever the type, torch's keeps the type.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    names = utils.get_available_activation_fns()
+    if name not in names:
+        raise ValueError(f"--activation-fn={name}: must be one of {names}")
+    return F.gelu if name == "gelu" else utils.get_activation_fn(name)
 
 
 def register_family(name: str, model: type, presets: dict[str, dict]) -> None:

@@ -1,130 +1,13 @@
-"""Weights of the published implementations in, fairseq models out.
+"""Published translation models: RingFormer's experiments, and Takase & Kiyono's."""
 
-A table of pieces says which rows of which published tensor are which rows of ours; reading it backwards gives the
-inverse. Nothing is dropped: a key that no piece names and that is no fixed table raises.
-
-Source: the released code of RingFormer (arXiv:2502.13181) and of Takase & Kiyono (arXiv:2104.06022).
-"""
-
-import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
-import torch
 from fairseq.data import Dictionary
-from torch import Tensor
 
 from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
 from fairseq_plugin.modules.model import RecurrentTransformer
 from fairseq_plugin.modules.options import SIDES
-
-# Tables that are functions of their sizes, and version marks.
-FIXED = re.compile(r"(encoder|decoder)\.(pos_layer\.pe|lev_layer\.enc_le|version|embed_positions\._float_tensor)")
-
-StateDict = dict[str, Tensor]
-Rows = tuple[int, int, int]  # from, to, of how many equal parts along the first dimension
-WHOLE = (0, 1, 1)
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Rows of a published tensor and the rows of ours that they are.
-
-    Args:
-        theirs, ours: keys.
-        their_rows, our_rows: which part of the first dimension.
-        level: index into a published tensor that stacks all levels; None for one that does not.
-    """
-
-    theirs: str
-    ours: str
-    their_rows: Rows = WHOLE
-    our_rows: Rows = WHOLE
-    level: int | None = None
-
-    def read(self, theirs: StateDict) -> Tensor:
-        tensor = theirs[self.theirs] if self.level is None else theirs[self.theirs][self.level]
-        return _part(tensor, self.their_rows)
-
-
-def from_published(system: str, state_dict: StateDict, config: dict) -> RecurrentTransformer:
-    """Builds the fairseq model of a published checkpoint.
-
-    Args:
-        system: "ringformer", "universal", "one_wide_ffn", "vanilla" (all of RingFormer's experiments) or "takase".
-        state_dict: published key names.
-        config: the published configuration: for RingFormer's systems hidden_dim, ffn_dim, num_head, enc_num_layers,
-            dec_num_layers, max_len, bias, dropout, layernorm_eps, pos_encoding, src_vocab, trg_vocab, pad; for Takase
-            encoder_embed_dim, encoder_ffn_embed_dim, {encoder,decoder}_{layers,attention_heads},
-            share_params_cross_layer, share_layer_num, share_type, activation_fn, vocab, pad.
-
-    Returns:
-        The model in eval mode and in the type of the weights; called as
-        `model(src_tokens, src_lengths, prev_output_tokens)` it returns logits (B, T, vocabulary) and extras.
-
-    Raises:
-        ValueError: if the system is unknown, a key is unmapped or missing, or tensors that are shared differ.
-    """
-    if system not in SYSTEMS:
-        raise ValueError(f"system={system!r}: must be one of {sorted(SYSTEMS)}")
-    arguments, pieces = SYSTEMS[system]
-    model = build_architecture(**arguments(system, config))
-    own = convert(state_dict, list(pieces(model, config)), model.state_dict())
-    model.to(next(iter(own.values())).dtype).load_state_dict(own)
-    return model.eval()
-
-
-def to_published(system: str, model: RecurrentTransformer, config: dict) -> StateDict:
-    """The inverse of :func:`from_published`: the model's weights under the published keys, without fixed tables."""
-    own, stacks = model.state_dict(), {}
-    for piece in SYSTEMS[system][1](model, config):
-        part = _part(own[piece.ours], piece.our_rows)
-        if piece.level is not None and part.dim() == 3:
-            part = part.squeeze(0)
-        stacks.setdefault(piece.theirs, {})[piece.level, piece.their_rows] = part
-    return {key: _join(parts) for key, parts in stacks.items()}
-
-
-def convert(theirs: StateDict, pieces: list[Piece], shapes: StateDict) -> StateDict:
-    """Fills tensors of our shapes from published ones.
-
-    Raises:
-        ValueError: if a key on either side is not covered, or two sources of one shared piece differ.
-    """
-    _cover("published", theirs, {piece.theirs for piece in pieces})
-    _cover("own", shapes, {piece.ours for piece in pieces})
-    dtype = theirs[pieces[0].theirs].dtype
-    own = {key: tensor.new_empty(tensor.shape, dtype=dtype) for key, tensor in shapes.items()}
-    filled = set()
-    for piece in pieces:
-        target, source = _part(own[piece.ours], piece.our_rows), piece.read(theirs)
-        if (piece.ours, piece.our_rows) in filled and not target.equal(source.view_as(target)):
-            raise ValueError(f"{piece.theirs}: differs from the tensor that it shares, {piece.ours}")
-        target.copy_(source)
-        filled.add((piece.ours, piece.our_rows))
-    return own
-
-
-def _cover(whose: str, tensors: StateDict, named: set[str]) -> None:
-    unmapped = sorted(key for key in tensors if key not in named and not FIXED.fullmatch(key))
-    missing = sorted(named - set(tensors))
-    if unmapped:
-        raise ValueError(f"{unmapped[0]}: {whose} key that nothing is mapped to ({len(unmapped)} in all)")
-    if missing:
-        raise ValueError(f"{missing[0]}: {whose} key is missing ({len(missing)} in all)")
-
-
-def _part(tensor: Tensor, rows: Rows) -> Tensor:
-    start, end, parts = rows
-    step = tensor.size(0) // parts
-    return tensor[start * step : end * step]
-
-
-def _join(parts: dict) -> Tensor:
-    in_order = [part for _, part in sorted(parts.items(), key=lambda item: (item[0][0] or 0, item[0][1]))]
-    if len(in_order) == 1 and next(iter(parts))[0] is None:
-        return in_order[0]
-    return torch.stack(in_order) if next(iter(parts))[0] is not None else torch.cat(in_order)
+from fairseq_plugin.published.pieces import Piece
 
 
 def _dictionary(size: int, pad: int) -> Dictionary:
@@ -144,7 +27,7 @@ RINGFORMER_ARCH = {
 }
 
 
-def _ringformer_arguments(system: str, config: dict) -> dict:
+def _ringformer_model(system: str, config: dict) -> RecurrentTransformer:
     sizes = {"embed_dim": "hidden_dim", "ffn_embed_dim": "ffn_dim", "attention_heads": "num_head"}
     options = {f"{side}_{ours}": config[theirs] for side in SIDES for ours, theirs in sizes.items()}
     options.update(
@@ -158,10 +41,10 @@ def _ringformer_arguments(system: str, config: dict) -> dict:
         options["norm_eps"] = config["layernorm_eps"]
     if system != "universal" and not config["pos_encoding"]:
         options.update(encoder_learned_pos=True, decoder_learned_pos=True)
-    return dict(
-        arch=RINGFORMER_ARCH[system],
-        source=_dictionary(config["src_vocab"], config["pad"]),
-        target=_dictionary(config["trg_vocab"], config["pad"]),
+    return build_architecture(
+        RINGFORMER_ARCH[system],
+        _dictionary(config["src_vocab"], config["pad"]),
+        _dictionary(config["trg_vocab"], config["pad"]),
         max_positions=config["max_len"],
         **options,
     )
@@ -222,7 +105,7 @@ def _ringformer_pass(side: str, level: int, own) -> Iterator[Piece]:
 STRATEGY = {"sequence": "sequence", "cycle": "cycle", "cycle_reverse": "cycle_rev"}
 
 
-def _takase_arguments(system: str, config: dict) -> dict:
+def _takase_model(system: str, config: dict) -> RecurrentTransformer:
     shared, per_layer = config["share_params_cross_layer"], config["share_layer_num"]
     if shared and per_layer == -1:  # "all", which the published code can only do for SEQUENCE
         per_layer = max(config["encoder_layers"], config["decoder_layers"])
@@ -238,7 +121,7 @@ def _takase_arguments(system: str, config: dict) -> dict:
         share_layer_num=per_layer if shared else 1,
     )
     joint = _dictionary(config["vocab"], config["pad"])
-    return dict(arch="sequence", source=joint, target=joint, **options)
+    return build_architecture("sequence", joint, joint, **options)
 
 
 def _takase_pieces(model: RecurrentTransformer, config: dict) -> Iterator[Piece]:
@@ -265,5 +148,7 @@ def _takase_layer(theirs: str, ours: str, decoder: bool) -> Iterator[Piece]:
             yield Piece(f"{theirs}.{norm}_layer_norm.{kind}", f"{ours}.norms.{index}.{kind}")
 
 
-SYSTEMS = dict.fromkeys(RINGFORMER_ARCH, (_ringformer_arguments, _ringformer_pieces))
-SYSTEMS["takase"] = (_takase_arguments, _takase_pieces)
+SYSTEMS = {
+    **dict.fromkeys(RINGFORMER_ARCH, (_ringformer_model, _ringformer_pieces)),
+    "takase": (_takase_model, _takase_pieces),
+}
