@@ -33,6 +33,7 @@ class StackConfig:
         dropout, attention_dropout, activation_dropout: rates on sublayer outputs, attention weights, hidden units.
         pre_norm: norm before each sublayer instead of after its residual sum.
         norm_eps: LayerNorm's epsilon.
+        norm_bias: whether LayerNorms have biases.
         norms: "sublayer": each sublayer of a stored block has a LayerNorm, shared by its passes; "block": one LayerNorm
             serves all sublayers of a block; "pass": each sublayer of each pass has one (RingFormer).
         ffn: "block": an FFN in every block; "shared": one FFN (with its LayerNorm) after each attention block; "none".
@@ -55,6 +56,7 @@ class StackConfig:
     activation_dropout: float = 0.0
     pre_norm: bool = False
     norm_eps: float = 1e-5
+    norm_bias: bool = True
     norms: str = "sublayer"
     ffn: str = "block"
     signal: SignalConfig | None = None
@@ -200,4 +202,4 @@ def build_loop(config: StackConfig) -> Loop:
 
 
 def _norms(config: StackConfig, count: int) -> nn.ModuleList:
-    return nn.ModuleList(nn.LayerNorm(config.width, config.norm_eps) for _ in range(count))
+    return nn.ModuleList(nn.LayerNorm(config.width, config.norm_eps, bias=config.norm_bias) for _ in range(count))
