@@ -8,8 +8,8 @@ The layer is that of fairseq's `transformer_lm_wiki103`: pre-norm without a norm
 
 With WikiText-103's 267,744 symbols `vanilla_lm`, `sequence_lm`, `cycle_lm` and `cycle_rev_lm` store 120,971,264
 parameters (paper: 121M). The shapes of two rows are ours: `sequence_lm_large` has 15 layers, the one number of these
-layers that gives the paper's 234M (234,337,280), at two passes each as in the small row; `universal_lm` has one layer, as
-wide as it takes to store about as much as the others (119,804,160), as the paper's universal rows in translation do.
+layers that gives the paper's 234M (234,337,280), at two passes each as in the small row; `universal_lm` has one layer,
+as wide as it takes to store about as much as the others (119,804,160), as the paper's universal rows in translation do.
 """
 
 from torch import nn
