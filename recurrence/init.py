@@ -45,3 +45,15 @@ def normal_(stack: nn.Module, std: float) -> None:
             nn.init.normal_(module.weight, std=std)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+
+
+def nanogpt_(stack: nn.Module, std: float, layers: int) -> None:
+    """As :func:`normal_`, but what joins the residual stream starts at N(0, std / sqrt(2 layers)).
+
+    Source: nanoGPT's code, which Kausik's recurrent transformer trains.
+    """
+    normal_(stack, std)
+    for module in stack.modules():
+        if isinstance(module, Attention | FeedForward):
+            joins = module.out if isinstance(module, Attention) else module.down
+            nn.init.normal_(joins.weight, std=std / math.sqrt(2 * layers))

@@ -36,14 +36,16 @@ class RecurrentBlock(Block):
         accumulate: half of the output before last joins what is read.
 
     Raises:
-        ValueError: if the window is below 1, or the block is not pre-norm or has biases.
+        ValueError: if the window is below 1, or the block is not pre-norm, or has biases or dropout on hidden units.
     """
 
     def __init__(self, config: StackConfig, window: int = 1, accumulate: bool = False):
         if window < 1:
             raise ValueError(f"window={window}: must be >= 1")
-        if not config.pre_norm or config.bias or config.norm_bias or config.activation_dropout:
-            raise ValueError("a recurrent block is pre-norm, without biases and without dropout on hidden units")
+        if config.activation_dropout:
+            raise ValueError(f"activation_dropout={config.activation_dropout}: must be 0 in a recurrent block")
+        if not config.pre_norm or config.bias or config.norm_bias:
+            raise ValueError("a recurrent block must be pre-norm and without biases")
         super().__init__(config)
         self.window, self.accumulate, self.width = window, accumulate, config.width
 

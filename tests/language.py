@@ -26,6 +26,7 @@ SIZE = ["--decoder-embed-dim", "16", "--decoder-ffn-embed-dim", "24", "--decoder
 TINY = {
     "IntraLayerRecurrence": [*SIZE, "--decoder-layers", "3"],
     "SharedLanguageModel": [*SIZE, "--decoder-layers", "4", "--adaptive-input-cutoff", "8,14"],
+    "KausikRecurrence": [*SIZE, "--decoder-layers", "2"],
 }
 # What a family may be built with and still has to keep every promise.
 VARIANTS = {
@@ -41,6 +42,13 @@ VARIANTS = {
         "adaptive": [],
         "one matrix": ["--adaptive-input-cutoff", "none", "--share-decoder-input-output-embed"],
         "adaptive output": ["--adaptive-input-cutoff", "none", "--adaptive-softmax-cutoff", "8"],
+    },
+    "KausikRecurrence": {
+        "as published": [],
+        "learned": ["--position", "learned"],
+        "window": ["--window", "3"],
+        "accumulating": ["--window", "2", "--accumulate", "--activation-fn", "relu"],
+        "regular": ["--regular"],
     },
 }
 
@@ -113,7 +121,9 @@ def untied(model: nn.Module) -> nn.Module:
 # Batches
 
 
-def texts(lengths: tuple[int, ...] = (6, 3, 8), left_pad: bool = False, seed: int = 1, symbols: int = SYMBOLS) -> Tensor:
+def texts(
+    lengths: tuple[int, ...] = (6, 3, 8), left_pad: bool = False, seed: int = 1, symbols: int = SYMBOLS
+) -> Tensor:
     """Random texts of those lengths, padded on either side: (B, T)."""
     return models.collate(models.sentences(lengths, symbols, seed), left_pad)
 

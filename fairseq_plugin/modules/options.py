@@ -24,6 +24,7 @@ OPTION_OF = {
     "ffn": "--ffn-signal",
     "reuse_map": "--reuse-map",
     "loops": "--block-loops",
+    "window": "--window",
 }
 
 

@@ -3,8 +3,8 @@
 A table of pieces says which rows of which published tensor are which rows of ours; reading it backwards gives the
 inverse. Nothing is dropped: a key that no piece names and that is no fixed table raises.
 
-Source: the released code of RingFormer (arXiv:2502.13181), of Takase & Kiyono (arXiv:2104.06022) and of Intra-Layer
-Recurrence (arXiv:2505.01855).
+Source: the released code of RingFormer (arXiv:2502.13181), of Takase & Kiyono (arXiv:2104.06022), of Intra-Layer
+Recurrence (arXiv:2505.01855) and of Kausik's recurrent transformer.
 """
 
 from fairseq.models import BaseFairseqModel
@@ -22,14 +22,16 @@ def from_published(system: str, state_dict: StateDict, config: dict) -> BaseFair
     """Builds the fairseq model of a published checkpoint.
 
     Args:
-        system: "ringformer", "universal", "one_wide_ffn", "vanilla" (all of RingFormer's experiments), "takase", "ilr".
+        system: "ringformer", "universal", "one_wide_ffn", "vanilla" (all of RingFormer's experiments), "takase", "ilr",
+            "kausik".
         state_dict: published key names.
         config: the published configuration: for RingFormer's systems hidden_dim, ffn_dim, num_head, enc_num_layers,
             dec_num_layers, max_len, bias, dropout, layernorm_eps, pos_encoding, src_vocab, trg_vocab, pad; for Takase
             encoder_embed_dim, encoder_ffn_embed_dim, {encoder,decoder}_{layers,attention_heads},
             share_params_cross_layer, share_layer_num, share_type, activation_fn, vocab, pad; for Intra-Layer Recurrence
             hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, vocab_size, max_position_embeddings,
-            rms_norm_eps, positional_encoding, loop_map, num_loops, use_recurrent_embeds.
+            rms_norm_eps, positional_encoding, loop_map, num_loops, use_recurrent_embeds; for Kausik's recurrent
+            transformer n_embd, n_head, n_layer, block_size, vocab_size, bias, dropout, rec_flag.
 
     Returns:
         The model in eval mode and in the type of the weights. A translation model is called as

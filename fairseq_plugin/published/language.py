@@ -1,4 +1,4 @@
-"""Published language models: those of Intra-Layer Recurrence."""
+"""Published language models: those of Intra-Layer Recurrence, and Kausik's recurrent transformer."""
 
 from collections.abc import Iterator
 
@@ -66,4 +66,43 @@ def _ilr_layer(theirs: str, ours: str) -> Iterator[Piece]:
         yield Piece(f"{theirs}.{name}_layernorm.weight", f"{ours}.norms.{index}.weight")
 
 
-SYSTEMS = {"ilr": (_ilr_model, _ilr_pieces)}
+# Kausik's recurrent transformer
+
+KAUSIK_BLOCK = {
+    "ln_1": "norms.0",
+    "attn.c_attn": "self_attn.qkv",
+    "attn.c_proj": "self_attn.out",
+    "ln_2": "norms.1",
+    "mlp.c_fc": "ffn.up",
+    "mlp.c_proj": "ffn.down",
+}
+
+
+def _kausik_model(system: str, config: dict) -> RecurrentLanguageModel:
+    if config["bias"]:
+        raise ValueError(f"bias={config['bias']}: must be False, as in the paper")
+    return build_language_model(
+        "recurrent_lm",
+        unpadded_dictionary(config["vocab_size"]),
+        max_positions=config["block_size"],
+        decoder_embed_dim=config["n_embd"],
+        decoder_layers=config["n_layer"],
+        decoder_attention_heads=config["n_head"],
+        dropout=config["dropout"],
+        regular=not config["rec_flag"],
+    )
+
+
+def _kausik_pieces(model: RecurrentLanguageModel, config: dict) -> Iterator[Piece]:
+    decoder = model.decoder
+    for name in ("transformer.wte", "lm_head"):
+        yield Piece(f"{name}.weight", "decoder.embed_tokens.weight")
+    if decoder.inputs.embed_positions is not None:
+        yield Piece("transformer.wpe.weight", "decoder.inputs.embed_positions.weight")
+    yield Piece("transformer.ln_f.weight", "decoder.stack.norm.weight")
+    for index in range(len(decoder.stack.loop.blocks)):
+        for theirs, ours in KAUSIK_BLOCK.items():
+            yield Piece(f"transformer.h.{index}.{theirs}.weight", f"decoder.stack.loop.blocks.{index}.{ours}.weight")
+
+
+SYSTEMS = {"ilr": (_ilr_model, _ilr_pieces), "kausik": (_kausik_model, _kausik_pieces)}
