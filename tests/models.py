@@ -48,8 +48,12 @@ def architectures_tested(module: ModuleType) -> dict[str, list[str]]:
     found = {}
     for name, function in vars(module).items():
         for mark in getattr(function, "pytestmark", ()):
-            if name.startswith("test_") and mark.name == "parametrize" and mark.args[0] == "arch":
+            if not name.startswith("test_") or mark.name != "parametrize":
+                continue
+            if mark.args[0] == "arch":
                 found[name] = list(mark.args[1])
+            elif mark.args[0] == ("arch", "flags"):
+                found[name] = sorted({arch for arch, _ in mark.args[1]})
     return found
 
 
