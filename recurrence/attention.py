@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from recurrence.cache import Slot
 from recurrence.linear import Linear
+from recurrence.position import rotate
 from recurrence.signal import LevelSignal
 
 
@@ -53,16 +54,19 @@ class SelfAttention(Attention):
         bias: Tensor | None = None,
         causal: bool = False,
         slot: Slot | None = None,
+        rotary: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """Attends within x, or from the one token of x to all tokens in the slot and itself.
+        """Attends within x, or from the tokens of x to all tokens in the slot and themselves.
 
         Args:
-            x: (B, T, C); T = 1 with a slot.
+            x: (B, T, C).
             raw: (B, T, C), what the level signal reads.
             signal: level signal on Q, K and V.
             bias: added to the scores, broadcastable to (B, H, T, S).
-            causal: each token sees itself and what stands before it.
+            causal: each token sees itself and what stands before it. Where a slot holds tokens already, one further
+                token sees them all, and for more the bias has to say what each may see.
             slot: incremental state of this pass.
+            rotary: cosines and sines that turn queries and keys, see :func:`recurrence.position.rotate`.
 
         Returns:
             (B, T, C).
@@ -71,14 +75,13 @@ class SelfAttention(Attention):
             qkv = self.qkv(x).unflatten(-1, (3, -1)).permute(2, 0, 1, 3)
         else:
             qkv = signal.project(self.qkv, x, raw)
-        if slot is None:
-            q, k, v = qkv.unbind(0)
-            q, k, v = self.split(q), self.split(k), self.split(v)
-        else:
-            q = self.split(qkv[0])
-            k, v = (self.split(part.transpose(0, 1)) for part in slot.write(qkv[1:, :, 0]).unbind(1))
-            causal = False
-        return self.attend(q, k, v, bias, causal)
+        q, k, v = qkv.unbind(0)
+        if rotary is not None:
+            q, k = rotate(qkv[:2], self.heads, *rotary).unbind(0)
+        if slot is not None:
+            k, v = slot.write(k, v)
+            causal = causal and q.size(1) == k.size(1)
+        return self.attend(self.split(q), self.split(k), self.split(v), bias, causal)
 
 
 class CrossAttention(Attention):

@@ -36,6 +36,7 @@ class StackConfig:
         drop_path: one rate a pass, at which training drops a sublayer's output for whole samples; () for none.
         pre_norm: norm before each sublayer instead of after its residual sum.
         norm_eps: LayerNorm's epsilon.
+        norm_bias: whether LayerNorms have biases.
         norms: "sublayer": each sublayer of a stored block has a LayerNorm, shared by its passes; "block": one LayerNorm
             serves all sublayers of a block; "pass": each sublayer of each pass has one (RingFormer).
         ffn: "block": an FFN in every block; "shared": one FFN (with its LayerNorm) after each attention block; "none".
@@ -64,6 +65,7 @@ class StackConfig:
     drop_path: tuple[float, ...] = ()
     pre_norm: bool = False
     norm_eps: float = 1e-5
+    norm_bias: bool = True
     norms: str = "sublayer"
     ffn: str = "block"
     signal: SignalConfig | None = None
@@ -205,8 +207,7 @@ class Block(nn.Module):
         Returns:
             (B, T, C).
         """
-        qkv_signal, ffn_signal, slices = (None,) * 3 if own is None else (own.qkv_signal, own.ffn_signal, own.slices)
-        last = self.sublayers - 1
+        qkv_signal, slices = (None, None) if own is None else (own.qkv_signal, own.slices)
         if self.mixing is not None:
             x = self._sublayer(x, 0, own, self.mixing)
         if self.self_attn is not None:
@@ -218,13 +219,8 @@ class Block(nn.Module):
             x = self._sublayer(x, 0, own, attend if slices is None else lambda n: slices(n, attend))
         if self.cross_attn is not None:
             x = self._sublayer(x, 1, own, lambda n: self._cross_attend(n, context, cross_bias, record))
-        if self.ffn is not None and self.pre_norm and ffn_signal is not None and ffn_signal.before:
-            # As in RingFormer's vision model: the signal joins the stream before the norm, the residual has none of it.
-            signalled = x + ffn_signal(x.flatten(0, 1)).view_as(x)
-            x = self._join(x, self.ffn(self._norm(last, own)(signalled), x), last, own)
-        elif self.ffn is not None:
-            raw = x
-            x = self._sublayer(x, last, own, lambda n: self.ffn(n, raw, ffn_signal))
+        if self.ffn is not None:
+            x = self._feed_forward(x, own)
         return x if own is None or own.projection is None else own.projection(x)
 
     def _sublayer(self, x: Tensor, which: int, own: PassParameters | None, f: Callable[[Tensor], Tensor]) -> Tensor:
@@ -232,6 +228,14 @@ class Block(nn.Module):
         if self.pre_norm:
             return self._join(x, f(norm(x)), which, own)
         return norm(self._join(x, f(x), which, own))
+
+    def _feed_forward(self, x: Tensor, own: PassParameters | None = None) -> Tensor:
+        which, signal = self.sublayers - 1, None if own is None else own.ffn_signal
+        if self.pre_norm and signal is not None and signal.before:
+            # As in RingFormer's vision model: the signal joins the stream before the norm, the residual has none of it.
+            signalled = x + signal(x.flatten(0, 1)).view_as(x)
+            return self._join(x, self.ffn(self._norm(which, own)(signalled), x), which, own)
+        return self._sublayer(x, which, own, lambda n: self.ffn(n, x, signal))
 
     def _norm(self, which: int, own: PassParameters | None) -> nn.Module:
         """One LayerNorm a sublayer, or one that serves them all; of the block or of the pass."""
@@ -273,4 +277,4 @@ def build_loop(config: StackConfig) -> Loop:
 
 
 def _norms(config: StackConfig, count: int) -> nn.ModuleList:
-    return nn.ModuleList(nn.LayerNorm(config.width, config.norm_eps) for _ in range(count))
+    return nn.ModuleList(nn.LayerNorm(config.width, config.norm_eps, bias=config.norm_bias) for _ in range(count))

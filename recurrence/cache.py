@@ -13,10 +13,11 @@ class Cache:
 
     Args:
         passes: P.
+        room: tokens to make room for at the first write, where their number is known; beyond it the room doubles.
     """
 
-    def __init__(self, passes: int):
-        self.passes = passes
+    def __init__(self, passes: int, room: int = 32):
+        self.passes, self.room = passes, room
         self.length = 0
         self._filled: Tensor | None = None
         self._spare: Tensor | None = None
@@ -24,27 +25,36 @@ class Cache:
     def slots(self) -> list["Slot"]:
         return [Slot(self, index) for index in range(self.passes)]
 
-    def write(self, index: int, keys_values: Tensor) -> Tensor:
-        """Stores one step of a pass: (2, B, C); returns all its steps, this one included: (L, 2, B, C).
+    def write(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Stores the T tokens of a step of a pass, one or a whole prompt.
+
+        Args:
+            index: the pass.
+            keys, values: (B, T, C).
+
+        Returns:
+            Keys and values of all tokens of the pass so far, these included: two views (B, L, C).
 
         Raises:
             RuntimeError: if gradients would have to flow through the cache.
         """
-        if keys_values.requires_grad:
+        if keys.requires_grad or values.requires_grad:
             raise RuntimeError("incremental decoding keeps no gradients: call it under torch.no_grad()")
-        if self._filled is None or self.length == self._filled.size(0):
-            self._grow(keys_values)
-        self._filled[self.length, index] = keys_values
-        return self._filled[: self.length + 1, index]
+        end = self.length + keys.size(1)
+        if self._filled is None or end > self._filled.size(0):
+            self._grow(end, keys)
+        fresh = self._filled[self.length : end, index]
+        fresh[:, 0], fresh[:, 1] = keys.transpose(0, 1), values.transpose(0, 1)
+        return self._filled[:end, index, 0].transpose(0, 1), self._filled[:end, index, 1].transpose(0, 1)
 
-    def advance(self) -> None:
-        """Ends a step, once every pass has written it."""
-        self.length += 1
+    def advance(self, tokens: int = 1) -> None:
+        """Ends a step of that many tokens, once every pass has written it."""
+        self.length += tokens
 
     def reorder(self, order: Tensor) -> None:
         """Entry i becomes what entry order[i] was; the batch may shrink or grow. order: (new B,)."""
-        if self._filled is None:
-            return
+        if self._filled is None or torch.equal(order, torch.arange(self._filled.size(3), device=order.device)):
+            return  # greedy search and sampling reorder to the order that there is, after every token
         steps, passes, two, _, width = self._filled.shape
         shape = (steps, passes, two, order.numel(), width)
         if self._spare is None or self._spare.shape != shape:
@@ -52,11 +62,12 @@ class Cache:
         torch.index_select(self._filled[: self.length], 3, order, out=self._spare[: self.length])
         self._filled, self._spare = self._spare, self._filled
 
-    def _grow(self, keys_values: Tensor) -> None:
-        room = keys_values.new_empty(max(32, 2 * self.length), self.passes, *keys_values.shape)
+    def _grow(self, needed: int, like: Tensor) -> None:
+        batch, _, width = like.shape
+        room = like.new_empty(max(self.room, 2 * self.length, needed), self.passes, 2, batch, width)
         if self._filled is not None:
             room[: self.length] = self._filled[: self.length]
-        self._filled = room
+        self._filled, self._spare = room, None
 
 
 class Slot:
@@ -65,6 +76,6 @@ class Slot:
     def __init__(self, cache: Cache, index: int):
         self.cache, self.index = cache, index
 
-    def write(self, keys_values: Tensor) -> Tensor:
+    def write(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """See :meth:`Cache.write`."""
-        return self.cache.write(self.index, keys_values)
+        return self.cache.write(self.index, keys, values)

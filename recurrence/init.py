@@ -33,3 +33,27 @@ def fairseq_(stack: nn.Module) -> None:
             if name != "out":
                 bound = math.sqrt(6 / (projection.in_features + 3 * attention.out.out_features))
                 nn.init.uniform_(projection.weight, -bound, bound)
+
+
+def normal_(stack: nn.Module, std: float) -> None:
+    """Every matrix N(0, std), every bias 0; norms keep 1 and 0.
+
+    Source: GPT-2's code and its heirs, LLaMA's and nanoGPT's.
+    """
+    for module in stack.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=std)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+def nanogpt_(stack: nn.Module, std: float, layers: int) -> None:
+    """As :func:`normal_`, but what joins the residual stream starts at N(0, std / sqrt(2 layers)).
+
+    Source: nanoGPT's code, which Kausik's recurrent transformer trains.
+    """
+    normal_(stack, std)
+    for module in stack.modules():
+        if isinstance(module, Attention | FeedForward):
+            joins = module.out if isinstance(module, Attention) else module.down
+            nn.init.normal_(joins.weight, std=std / math.sqrt(2 * layers))

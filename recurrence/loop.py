@@ -1,6 +1,6 @@
 """The loop over depth: a few stored blocks, an order in which they run, and a little that is unique to each pass."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ class Loop(nn.Module):
         own: one module a pass with the parameters that the pass shares with no other; None where there are none.
         checkpointing: recompute each pass in the backward pass instead of keeping its activations. Non-reentrant: the
             reentrant form fails under DistributedDataParallel as soon as a block runs twice.
+        inject: blocks whose later passes get the input of their first pass added to theirs.
 
     Raises:
         ValueError: if the order is empty, names a missing block or leaves one out, or `own` is not one a pass.
@@ -33,6 +34,7 @@ class Loop(nn.Module):
         order: Order,
         own: Sequence[nn.Module] | None = None,
         checkpointing: bool = False,
+        inject: Collection[int] = (),
     ):
         super().__init__()
         missing = sorted(set(order) - set(range(len(blocks))))
@@ -49,6 +51,7 @@ class Loop(nn.Module):
         self.order = tuple(order)
         self.own = None if own is None else nn.ModuleList(own)
         self.checkpointing = checkpointing
+        self.inject = frozenset(inject)
 
     @property
     def passes(self) -> int:
@@ -60,6 +63,7 @@ class Loop(nn.Module):
         kept = sorted(set(self.order))
         self.blocks = nn.ModuleList(self.blocks[which] for which in kept)
         self.order = tuple(kept.index(which) for which in self.order)
+        self.inject = frozenset(kept.index(which) for which in self.inject.intersection(kept))
         if self.own is not None:
             self.own = self.own[:passes]
 
@@ -85,11 +89,13 @@ class Loop(nn.Module):
         Returns:
             The output (B, T, C), and the states after each pass, the last of which it is.
         """
-        states = []
+        states, first_inputs = [], {}
         for index in range(self.passes) if run is None else run:
             which = self.order[index]
             if levels is not None:
                 x = x + levels[index]
+            if which in self.inject:
+                x = x + first_inputs[which] if which in first_inputs else first_inputs.setdefault(which, x)
             kwargs = dict(
                 own=None if self.own is None else self.own[index],
                 context=None if contexts is None else contexts[which],

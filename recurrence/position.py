@@ -46,6 +46,53 @@ def depth_time(length: int, width: int) -> Tensor:
     return torch.where(k % 2 == 0, angles.sin(), angles.cos())
 
 
+def rotary(length: int, width: int) -> Tensor:
+    """Cosines, then sines, of the angles p * 10000^(-2m/D): (length, D), float64, for heads of width D.
+
+    Source: RoFormer (arXiv:2104.09864), section 3.4.2.
+    """
+    even = torch.arange(0, width, 2, dtype=torch.float64)
+    angles = torch.arange(length, dtype=torch.float64)[:, None] * 10000 ** (-even / width)
+    return torch.cat([angles.cos(), angles.sin()], dim=1)
+
+
+def rotate(x: Tensor, heads: int, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turns each head [a, b], cut in halves, to [a cos - b sin, b cos + a sin].
+
+    Args:
+        x: (..., T, C).
+        heads: H.
+        cos, sin: rows of :func:`rotary`, (T, D/2) or (B, T, D/2).
+
+    Returns:
+        (..., T, C).
+
+    Differs from the paper: it turns pairs of neighbours; halves are what LLaMA's published code turns.
+    """
+    a, b = x.unflatten(-1, (heads, 2, -1)).unbind(-2)
+    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
+
+
+def alibi_slopes(heads: int) -> Tensor:
+    """2^(-8h/H) for h = 1 .. H: (H,), float64. For H no power of two, those of the next one, every second first.
+
+    Source: ALiBi (arXiv:2108.12409), section 3, and its code for other numbers of heads.
+    Differs from the paper's code: it takes the slopes of the power of two below first; this is the order of the code of
+    Intra-Layer Recurrence (arXiv:2505.01855).
+    """
+    power = 1 << (heads - 1).bit_length()
+    slopes = 2.0 ** (-8 * torch.arange(1, power + 1, dtype=torch.float64) / power)
+    return slopes if power == heads else torch.cat([slopes[1::2], slopes[::2]])[:heads]
+
+
+def alibi(heads: int, length: int, start: int, like: Tensor) -> Tensor:
+    """slope_h * (key - query), added to the scores: (1, H, length - start, length), queries from `start` on."""
+    places = torch.arange(length, dtype=torch.float64, device=like.device)
+    distances = (places - places[start:, None]).to(like.dtype)
+    return (alibi_slopes(heads).to(like)[:, None, None] * distances)[None]
+
+
 def positions(padding: Tensor) -> Tensor:
     """Index of each token in its sentence, from 0, whatever stands before it is padding: (B, T) bool -> (B, T).
 

@@ -21,10 +21,11 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor, nn
 
 from fairseq_plugin.modules.build import numbered_dictionary
+from fairseq_plugin.modules.model import RecurrentTransformer
 from recurrence.loop import Loop
 
 GOLDEN_DIR = Path(os.environ.get("GOLDEN_DIR") or Path(__file__).resolve().parents[2] / "shared" / "golden")
-ARCHS = sorted(arch for arch, model in ARCH_MODEL_REGISTRY.items() if model.__module__.startswith("fairseq_plugin."))
+ARCHS = sorted(arch for arch, model in ARCH_MODEL_REGISTRY.items() if issubclass(model, RecurrentTransformer))
 SIDES = ("encoder", "decoder")
 SOURCE_SYMBOLS, TARGET_SYMBOLS = 19, 23
 
@@ -47,8 +48,12 @@ def architectures_tested(module: ModuleType) -> dict[str, list[str]]:
     found = {}
     for name, function in vars(module).items():
         for mark in getattr(function, "pytestmark", ()):
-            if name.startswith("test_") and mark.name == "parametrize" and mark.args[0] == "arch":
+            if not name.startswith("test_") or mark.name != "parametrize":
+                continue
+            if mark.args[0] == "arch":
                 found[name] = list(mark.args[1])
+            elif mark.args[0] == ("arch", "flags"):
+                found[name] = sorted({arch for arch, _ in mark.args[1]})
     return found
 
 

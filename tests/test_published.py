@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_plugin.published import FIXED, SYSTEMS, from_published, to_published
+from fairseq_plugin.published import FIXED, from_published, to_published
+from fairseq_plugin.published.translation import SYSTEMS
 from tests import models, reference
 
 RECORDED = {

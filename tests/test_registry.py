@@ -7,9 +7,21 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from torch import nn
 
+from fairseq_plugin.catalogue import architectures
+from fairseq_plugin.modules.language_model import RecurrentLanguageModel
 from fairseq_plugin.modules.model import RecurrentTransformer, register_family
 from recurrence import count
-from tests import cli, models, test_incremental, test_invariants, test_published
+from tests import (
+    cli,
+    language,
+    models,
+    test_incremental,
+    test_invariants,
+    test_language_incremental,
+    test_language_invariants,
+    test_language_options,
+    test_published,
+)
 
 # Parameters of the two stacks with 6 + 6 passes, embeddings and output layer apart.
 CORE = {
@@ -65,9 +77,60 @@ def test_every_invariant_is_tested_on_every_architecture(module):
     assert all(archs == models.ARCHS for archs in tested.values())
 
 
-@models.every_arch
+# Symbols, flags, parameters of the whole model.
+LANGUAGE = [
+    ("ilr_small", 1024, "", 1_180_800),
+    ("ilr_small", 1024, "--position alibi --reuse-map 1,1,1,1", 1_180_800),
+    ("ilr_small", 1024, "--position learned", 1_311_872),
+    ("ilr_small", 1024, "--position none --block-loops 2 --inject-embedding", 1_180_800),
+    ("ilr_large", 32_000, "", 100_086_528),
+    ("ilr_large", 32_000, "--position learned", 100_872_960),
+    ("vanilla_lm", 267_744, "", 120_971_264),
+    ("sequence_lm", 267_744, "", 120_971_264),
+    ("cycle_lm", 267_744, "", 120_971_264),
+    ("cycle_rev_lm", 267_744, "", 120_971_264),
+    ("universal_lm", 267_744, "", 119_804_160),
+    ("sequence_lm_large", 267_744, "", 234_337_280),
+]
+LANGUAGE_ORDERS = {
+    "ilr_small": (0, 0, 0, 0, 1, 1, 2, 3),
+    "ilr_large": (0, 1, 1, 2, 3, 4, 5, 6, 7),
+    "vanilla_lm": (0, 1, 2, 3, 4, 5),
+    "sequence_lm": (0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5),
+    "cycle_lm": (0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5),
+    "cycle_rev_lm": (0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 0),
+    "universal_lm": (0,) * 6,
+    "sequence_lm_large": tuple(depth // 2 for depth in range(30)),
+}
+
+
+@pytest.mark.parametrize(("arch", "symbols", "flags", "parameters"), LANGUAGE)
+def test_parameters_of_language_models(arch, symbols, flags, parameters):
+    model = language.on_meta(arch, *flags.split(), on=language.task(symbols, tokens_per_sample=1024))
+    assert count.stored(model) == parameters
+
+
+@pytest.mark.parametrize("arch", LANGUAGE_ORDERS)
+def test_preset_orders_of_language_models(arch):
+    (loop,) = language.loops(language.on_meta(arch, on=language.task(70_000)))
+    assert loop.order == LANGUAGE_ORDERS[arch]
+
+
+def test_no_language_model_is_left_out():
+    assert {arch for arch, *_ in LANGUAGE} == set(language.ARCHS)
+    assert len(language.ARCHS) == 8
+    assert len(models.ARCHS) + len(language.ARCHS) == len(architectures())
+    tested = {}
+    for module in (test_language_invariants, test_language_incremental, test_language_options):
+        tested |= models.architectures_tested(module)
+    assert len(tested) > 20
+    assert all(archs == language.ARCHS for archs in tested.values())
+
+
+@pytest.mark.parametrize("arch", models.ARCHS + language.ARCHS)
 def test_registered_object_is_ours(arch):
-    assert issubclass(ARCH_MODEL_REGISTRY[arch], RecurrentTransformer)
+    base = RecurrentTransformer if arch in models.ARCHS else RecurrentLanguageModel
+    assert issubclass(ARCH_MODEL_REGISTRY[arch], base)
     assert MODEL_REGISTRY[ARCH_MODEL_NAME_REGISTRY[arch]] is ARCH_MODEL_REGISTRY[arch]
     assert ARCH_CONFIG_REGISTRY[arch].__module__.startswith("fairseq_plugin.")
 

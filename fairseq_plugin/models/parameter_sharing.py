@@ -28,37 +28,47 @@ class ParameterSharing(RecurrentTransformer):
     def add_args(cls, parser):
         """The common options, and the assignment of layers to depths."""
         super().add_args(parser)
-        for side in SIDES:
-            parser.add_argument(
-                f"--{side}-unique-layers", type=int, metavar="M", help=f"{side}: stored layers, 1 <= M <= N"
-            )
-        parser.add_argument(
-            "--share-layer-num",
-            type=int,
-            metavar="S",
-            help="the published code's option in place of M: depths per stored layer, S = N / M. Layers are assigned "
-            "as that code does, which differs from the paper's Figure 2 where S does not divide N",
-        )
+        add_sharing_options(parser, SIDES)
 
     @classmethod
     def order(cls, args, side: str) -> Order:
-        """The strategy's order of M layers over N depths.
+        """See :func:`shared_order`."""
+        return shared_order(args, side)
 
-        Raises:
-            ValueError: if M is not within 1 .. N, or the paper's rule needs more than M layers.
-        """
-        unique_layers, layers = getattr(args, f"{side}_unique_layers"), getattr(args, f"{side}_layers")
-        if args.share_layer_num is not None:
-            if unique_layers is not None:
-                raise ValueError(f"unique_layers={unique_layers}: --share-layer-num={args.share_layer_num} sets it")
-            return published(args.strategy, args.share_layer_num, layers)
-        order = PAPER[args.strategy](unique_layers, layers)
-        if max(order) >= unique_layers:
-            raise ValueError(
-                f"unique_layers={unique_layers}: must divide layers={layers}, or the paper's rule for SEQUENCE stores "
-                f"{max(order) + 1} layers; --share-layer-num leaves a short last group instead"
-            )
-        return order
+
+def add_sharing_options(parser, sides: tuple[str, ...]) -> None:
+    """Adds M of each side, and the published code's option in its place."""
+    for side in sides:
+        parser.add_argument(
+            f"--{side}-unique-layers", type=int, metavar="M", help=f"{side}: stored layers, 1 <= M <= N"
+        )
+    parser.add_argument(
+        "--share-layer-num",
+        type=int,
+        metavar="S",
+        help="the published code's option in place of M: depths per stored layer, S = N / M. Layers are assigned "
+        "as that code does, which differs from the paper's Figure 2 where S does not divide N",
+    )
+
+
+def shared_order(args, side: str) -> Order:
+    """The strategy's order of M layers over N depths.
+
+    Raises:
+        ValueError: if M is not within 1 .. N, or the paper's rule needs more than M layers.
+    """
+    unique_layers, layers = getattr(args, f"{side}_unique_layers"), getattr(args, f"{side}_layers")
+    if args.share_layer_num is not None:
+        if unique_layers is not None:
+            raise ValueError(f"unique_layers={unique_layers}: --share-layer-num={args.share_layer_num} sets it")
+        return published(args.strategy, args.share_layer_num, layers)
+    order = PAPER[args.strategy](unique_layers, layers)
+    if max(order) >= unique_layers:
+        raise ValueError(
+            f"unique_layers={unique_layers}: must divide layers={layers}, or the paper's rule for SEQUENCE stores "
+            f"{max(order) + 1} layers; --share-layer-num leaves a short last group instead"
+        )
+    return order
 
 
 FAIRSEQ = dict(

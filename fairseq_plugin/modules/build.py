@@ -4,6 +4,7 @@ from argparse import Namespace
 
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, BaseFairseqModel
+from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 
@@ -23,6 +24,19 @@ def build_architecture(
     ARCH_CONFIG_REGISTRY[arch](args)
     task = TranslationTask(TranslationConfig(**limits), source, target)
     return ARCH_MODEL_REGISTRY[arch].build_model(args, task)
+
+
+def build_language_model(arch: str, dictionary: Dictionary, max_positions: int = 1024, **options) -> BaseFairseqModel:
+    """Builds a registered language model, the host's own included.
+
+    Args:
+        arch: its name.
+        dictionary: of input and output.
+        max_positions: number of learned positions, where there are any.
+        **options: options of the command line, by name, where the preset is not wanted.
+    """
+    task = LanguageModelingTask(Namespace(tokens_per_sample=max_positions, max_target_positions=None), dictionary)
+    return task.build_model(Namespace(_name=arch, **options))
 
 
 def numbered_dictionary(symbols: int) -> Dictionary:

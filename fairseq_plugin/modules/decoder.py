@@ -14,8 +14,6 @@ from recurrence.position import Table
 class DecodingState:
     """Incremental state of one decoder: the cache of its passes, and the memory as each stored block projected it."""
 
-    KEY = "recurrence"
-
     def __init__(self, passes: int, contexts: list[Tensor]):
         self.cache, self.contexts = Cache(passes), contexts
 
@@ -25,7 +23,39 @@ class DecodingState:
         self.contexts = [context.index_select(0, new_order) for context in self.contexts]
 
 
-class RecurrentDecoder(FairseqIncrementalDecoder):
+class StatefulDecoder(FairseqIncrementalDecoder):
+    """What decoders share that keep everything between steps in one object, found under KEY."""
+
+    KEY = "recurrence"
+
+    def __init__(self, dictionary, max_positions: int):
+        super().__init__(dictionary)
+        self._max_positions = max_positions
+        self.need_attn = False
+
+    def reorder_incremental_state(self, incremental_state, new_order: Tensor) -> None:
+        """Called by beam search after it has chosen which hypotheses go on."""
+        if self.KEY in incremental_state:
+            incremental_state[self.KEY].reorder(new_order)
+
+    def make_generation_fast_(self, need_attn=False, retain_dropout: bool = False, **unused) -> None:
+        """fairseq's hook before generation: `--print-alignment` asks for attention weights.
+
+        Raises:
+            ValueError: on `--retain-dropout`, which these models do not have.
+        """
+        if retain_dropout:
+            raise ValueError(
+                "--retain-dropout: not available for recurrent architectures, whose dropout ends with training"
+            )
+        self.need_attn = bool(need_attn)
+
+    def max_positions(self) -> int:
+        """Longest text, in tokens."""
+        return self._max_positions
+
+
+class RecurrentDecoder(StatefulDecoder):
     """Token input, loop, final LayerNorm in a pre-norm stack, output layer.
 
     Args:
@@ -52,15 +82,13 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
         layer_norm: nn.LayerNorm | None,
         max_positions: int,
     ):
-        super().__init__(dictionary)
+        super().__init__(dictionary, max_positions)
         if owns_embedding:
             self.embed_tokens = embed_tokens
         else:
             borrow(self, "embed_tokens", embed_tokens)
         self.inputs, self.loop, self.output_projection = inputs, loop, output
         self.level_table, self.layer_norm = level_table, layer_norm
-        self._max_positions = max_positions
-        self.need_attn = False
 
     def forward(
         self,
@@ -120,27 +148,6 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
         """(B, T, C) -> (B, T, vocabulary)."""
         return self.output_projection(features)
 
-    def reorder_incremental_state(self, incremental_state, new_order: Tensor) -> None:
-        """Called by beam search after it has chosen which hypotheses go on."""
-        if DecodingState.KEY in incremental_state:
-            incremental_state[DecodingState.KEY].reorder(new_order)
-
-    def make_generation_fast_(self, need_attn=False, retain_dropout: bool = False, **unused) -> None:
-        """fairseq's hook before generation: `--print-alignment` asks for attention weights.
-
-        Raises:
-            ValueError: on `--retain-dropout`, which these models do not have.
-        """
-        if retain_dropout:
-            raise ValueError(
-                "--retain-dropout: not available for recurrent architectures, whose dropout ends with training"
-            )
-        self.need_attn = bool(need_attn)
-
-    def max_positions(self) -> int:
-        """Longest target, in tokens."""
-        return self._max_positions
-
     def _contexts(self, encoder_out) -> list[Tensor]:
         """Keys and values of the memory, once for each stored block, however often it runs."""
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
@@ -149,7 +156,7 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
     def _state(self, encoder_out, incremental_state) -> DecodingState | None:
         if incremental_state is None:
             return None
-        if DecodingState.KEY not in incremental_state:
+        if self.KEY not in incremental_state:
             state = DecodingState(self.loop.passes, self._contexts(encoder_out))
-            incremental_state[DecodingState.KEY] = state
-        return incremental_state[DecodingState.KEY]
+            incremental_state[self.KEY] = state
+        return incremental_state[self.KEY]

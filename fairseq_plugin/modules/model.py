@@ -1,6 +1,5 @@
 """The encoder-decoder that every translation architecture builds; families fill in what is theirs."""
 
-import argparse
 import math
 from collections.abc import Callable
 
@@ -13,12 +12,12 @@ from fairseq.models import (
     register_model,
     register_model_architecture,
 )
-from torch import nn
+from torch import Tensor, nn
 
 from fairseq_plugin.modules.decoder import RecurrentDecoder
 from fairseq_plugin.modules.embedding import Output, TokenInput
 from fairseq_plugin.modules.encoder import RecurrentEncoder
-from fairseq_plugin.modules.options import SIDES, add_common_options, errors_name_options, known_options
+from fairseq_plugin.modules.options import SIDES, add_common_options, errors_name_options, known_options, refuse_unknown
 from recurrence import position
 from recurrence.block import StackConfig, build_loop
 from recurrence.order import Order
@@ -91,8 +90,7 @@ class RecurrentTransformer(FairseqEncoderDecoderModel):
                 ffn_width=getattr(args, f"{side}_ffn_embed_dim"),
                 heads=getattr(args, f"{side}_attention_heads"),
                 order=cls.order(args, side),
-                # The host's gelu computes in float32 whatever the type; the others keep it.
-                activation=F.gelu if args.activation_fn == "gelu" else utils.get_activation_fn(args.activation_fn),
+                activation=activation(args.activation_fn),
                 memory_width=args.encoder_embed_dim if side == "decoder" else None,
                 bias=args.projection_bias,
                 dropout=args.dropout,
@@ -144,10 +142,7 @@ class RecurrentTransformer(FairseqEncoderDecoderModel):
     @classmethod
     def _check(cls, args, task) -> None:
         """Refuses what no single stack can see."""
-        if not isinstance(args, argparse.Namespace):
-            unknown = set(args) - known_options(cls.add_args) - set(FAMILY_VALUES + cls.family_values) - {"_name"}
-            if unknown:
-                raise ValueError(f"{sorted(unknown)[0]}: not an option of {args._name}")
+        refuse_unknown(args, known_options(cls.add_args) | {*FAMILY_VALUES, *cls.family_values})
         for side in SIDES:
             if getattr(args, f"{side}_learned_pos") and (args.no_token_positional_embeddings or cls.has_levels(args)):
                 reason = "--no-token-positional-embeddings" if args.no_token_positional_embeddings else "level signals"
@@ -182,6 +177,18 @@ def _position_table(args, embedding: nn.Embedding) -> position.Table:
 def _embedding_std(args, width: int) -> float:
     """N(0, 1) after scaling, in either convention."""
     return 1.0 if args.no_scale_embedding else width**-0.5
+
+
+def activation(name: str) -> Callable[[Tensor], Tensor]:
+    """The host's activation of that name. Its gelu computes in float32 whatever the type, torch's keeps the type.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    names = utils.get_available_activation_fns()
+    if name not in names:
+        raise ValueError(f"--activation-fn={name}: must be one of {names}")
+    return F.gelu if name == "gelu" else utils.get_activation_fn(name)
 
 
 def register_family(name: str, model: type, presets: dict[str, dict]) -> None:

@@ -22,6 +22,9 @@ OPTION_OF = {
     "divisor": "--signal-rank-divisor",
     "attention": "--attention-signal",
     "ffn": "--ffn-signal",
+    "reuse_map": "--reuse-map",
+    "loops": "--block-loops",
+    "window": "--window",
 }
 
 
@@ -76,3 +79,11 @@ def known_options(add_args) -> set[str]:
     parser = argparse.ArgumentParser(add_help=False)
     add_args(parser)
     return {action.dest for action in parser._actions}
+
+
+def refuse_unknown(args, known: set[str]) -> None:
+    """Raises ValueError where a configuration has a key that no option sets; a command line's parser does so itself."""
+    if not isinstance(args, argparse.Namespace):
+        unknown = set(args) - known - {"_name"}
+        if unknown:
+            raise ValueError(f"{sorted(unknown)[0]}: not an option of {args._name}")

@@ -1,9 +1,5 @@
-"""Weights of the published implementations in, fairseq models out, by tables of pieces (`recurrence.convert`).
+"""Published translation models: RingFormer's experiments, and Takase & Kiyono's."""
 
-Source: the released code of RingFormer (arXiv:2502.13181) and of Takase & Kiyono (arXiv:2104.06022).
-"""
-
-import re
 from collections.abc import Iterable, Iterator
 
 from fairseq.data import Dictionary
@@ -11,42 +7,7 @@ from fairseq.data import Dictionary
 from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
 from fairseq_plugin.modules.model import RecurrentTransformer
 from fairseq_plugin.modules.options import SIDES
-from recurrence.convert import Piece, StateDict, convert, revert
-
-# Tables that are functions of their sizes, and version marks.
-FIXED = re.compile(r"(encoder|decoder)\.(pos_layer\.pe|lev_layer\.enc_le|version|embed_positions\._float_tensor)")
-
-
-def from_published(system: str, state_dict: StateDict, config: dict) -> RecurrentTransformer:
-    """Builds the fairseq model of a published checkpoint.
-
-    Args:
-        system: "ringformer", "universal", "one_wide_ffn", "vanilla" (all of RingFormer's experiments) or "takase".
-        state_dict: published key names.
-        config: the published configuration: for RingFormer's systems hidden_dim, ffn_dim, num_head, enc_num_layers,
-            dec_num_layers, max_len, bias, dropout, layernorm_eps, pos_encoding, src_vocab, trg_vocab, pad; for Takase
-            encoder_embed_dim, encoder_ffn_embed_dim, {encoder,decoder}_{layers,attention_heads},
-            share_params_cross_layer, share_layer_num, share_type, activation_fn, vocab, pad.
-
-    Returns:
-        The model in eval mode and in the type of the weights; called as
-        `model(src_tokens, src_lengths, prev_output_tokens)` it returns logits (B, T, vocabulary) and extras.
-
-    Raises:
-        ValueError: if the system is unknown, a key is unmapped or missing, or tensors that are shared differ.
-    """
-    if system not in SYSTEMS:
-        raise ValueError(f"system={system!r}: must be one of {sorted(SYSTEMS)}")
-    arguments, pieces = SYSTEMS[system]
-    model = build_architecture(**arguments(system, config))
-    own = convert(state_dict, pieces(model, config), model.state_dict(), FIXED.fullmatch)
-    model.to(next(iter(own.values())).dtype).load_state_dict(own)
-    return model.eval()
-
-
-def to_published(system: str, model: RecurrentTransformer, config: dict) -> StateDict:
-    """The inverse of :func:`from_published`: the model's weights under the published keys, without fixed tables."""
-    return revert(model.state_dict(), SYSTEMS[system][1](model, config))
+from recurrence.convert import Piece
 
 
 def _dictionary(size: int, pad: int) -> Dictionary:
@@ -66,7 +27,7 @@ RINGFORMER_ARCH = {
 }
 
 
-def _ringformer_arguments(system: str, config: dict) -> dict:
+def _ringformer_model(system: str, config: dict) -> RecurrentTransformer:
     sizes = {"embed_dim": "hidden_dim", "ffn_embed_dim": "ffn_dim", "attention_heads": "num_head"}
     options = {f"{side}_{ours}": config[theirs] for side in SIDES for ours, theirs in sizes.items()}
     options.update(
@@ -80,10 +41,10 @@ def _ringformer_arguments(system: str, config: dict) -> dict:
         options["norm_eps"] = config["layernorm_eps"]
     if system != "universal" and not config["pos_encoding"]:
         options.update(encoder_learned_pos=True, decoder_learned_pos=True)
-    return dict(
-        arch=RINGFORMER_ARCH[system],
-        source=_dictionary(config["src_vocab"], config["pad"]),
-        target=_dictionary(config["trg_vocab"], config["pad"]),
+    return build_architecture(
+        RINGFORMER_ARCH[system],
+        _dictionary(config["src_vocab"], config["pad"]),
+        _dictionary(config["trg_vocab"], config["pad"]),
         max_positions=config["max_len"],
         **options,
     )
@@ -144,7 +105,7 @@ def _ringformer_pass(side: str, level: int, own) -> Iterator[Piece]:
 STRATEGY = {"sequence": "sequence", "cycle": "cycle", "cycle_reverse": "cycle_rev"}
 
 
-def _takase_arguments(system: str, config: dict) -> dict:
+def _takase_model(system: str, config: dict) -> RecurrentTransformer:
     shared, per_layer = config["share_params_cross_layer"], config["share_layer_num"]
     if shared and per_layer == -1:  # "all", which the published code can only do for SEQUENCE
         per_layer = max(config["encoder_layers"], config["decoder_layers"])
@@ -160,7 +121,7 @@ def _takase_arguments(system: str, config: dict) -> dict:
         share_layer_num=per_layer if shared else 1,
     )
     joint = _dictionary(config["vocab"], config["pad"])
-    return dict(arch="sequence", source=joint, target=joint, **options)
+    return build_architecture("sequence", joint, joint, **options)
 
 
 def _takase_pieces(model: RecurrentTransformer, config: dict) -> Iterator[Piece]:
@@ -187,5 +148,7 @@ def _takase_layer(theirs: str, ours: str, decoder: bool) -> Iterator[Piece]:
             yield Piece(f"{theirs}.{norm}_layer_norm.{kind}", f"{ours}.norms.{index}.{kind}")
 
 
-SYSTEMS = dict.fromkeys(RINGFORMER_ARCH, (_ringformer_arguments, _ringformer_pieces))
-SYSTEMS["takase"] = (_takase_arguments, _takase_pieces)
+SYSTEMS = {
+    **dict.fromkeys(RINGFORMER_ARCH, (_ringformer_model, _ringformer_pieces)),
+    "takase": (_takase_model, _takase_pieces),
+}

@@ -1,0 +1,154 @@
+"""Language models of Intra-Layer Recurrence: LLaMA blocks, each run as often as a reuse map says.
+
+Source: Intra-Layer Recurrence in Transformers (arXiv:2505.01855), sections 3 and 4, Tables 1 and 2.
+
+The output matrix is the embedding, the FFN is 4 times as wide as the model, and nothing is unique to a pass. Block
+recurrence (`--block-loops`) repeats the whole stack instead, and adds the stack's input again before each repetition
+where `--inject-embedding` asks for it.
+
+Differs from the published code: block recurrence stores no adapter, which that code makes and never uses (2 C^2
+parameters without a gradient); there is a cache; dropout is an option (0).
+"""
+
+from torch import nn
+
+from fairseq_plugin.modules.language_model import LANGUAGE_DEFAULTS, RecurrentLanguageModel
+from fairseq_plugin.modules.model import register_family
+from recurrence import init
+from recurrence.block import StackConfig
+from recurrence.causal import CausalStack
+from recurrence.llama import build_llama_loop
+from recurrence.order import Order, block_loop, reuse_map
+
+POSITIONS = ("none", "rope", "learned", "alibi")
+
+
+class IntraLayerRecurrence(RecurrentLanguageModel):
+    """LLaMA blocks in the order of a reuse map, or of block recurrence."""
+
+    family_values = ("norm_eps",)
+
+    @classmethod
+    def add_args(cls, parser):
+        """The common options, the reuse map, and where positions come from."""
+        super().add_args(parser)
+        add = parser.add_argument
+        add(
+            "--reuse-map",
+            metavar="R,R,...",
+            help="how often each layer runs in succession, one number >= 1 a layer: 4,2,1,1 runs the first four times",
+        )
+        add("--block-loops", type=int, metavar="R", help="how often the whole stack runs; in place of a reuse map")
+        add(
+            "--inject-embedding",
+            action="store_true",
+            help="before every further run of the stack, add the stack's input again; with a reuse map, before each "
+            "further pass of a layer, add what it read on its first",
+        )
+        add(
+            "--position",
+            choices=POSITIONS,
+            help="rope and alibi act at every pass, learned positions are added to the embedding once",
+        )
+
+    @classmethod
+    def order(cls, args) -> Order:
+        """Order of the passes.
+
+        Raises:
+            ValueError: if the map is no list of numbers >= 1, one a layer, or there are loops as well.
+        """
+        layers, loops = args.decoder_layers, args.block_loops
+        if args.reuse_map is None:
+            return block_loop(layers, loops)
+        counts = _counts(args.reuse_map)
+        if loops != 1:
+            raise ValueError(f"loops={loops}: goes in place of reuse_map={args.reuse_map}, not with it")
+        order = reuse_map(counts)
+        if len(counts) != layers:
+            raise ValueError(
+                f"reuse_map={args.reuse_map}: has {len(counts)} entries, needs one for each of layers={layers}"
+            )
+        return order
+
+    @classmethod
+    def build_stack(cls, args) -> nn.Module:
+        """The loop, with its final norm."""
+        config = StackConfig(
+            width=args.decoder_embed_dim,
+            ffn_width=args.decoder_ffn_embed_dim,
+            heads=args.decoder_attention_heads,
+            order=cls.order(args),
+            dropout=args.dropout,
+            attention_dropout=args.attention_dropout,
+            activation_dropout=args.activation_dropout,
+            norm_eps=args.norm_eps,
+            checkpointing=args.checkpoint_activations,
+        )
+        loop = build_llama_loop(config, _injected(args))
+        init.normal_(loop, args.embedding_std)
+        head = config.width // config.heads
+        return CausalStack(
+            loop,
+            config.heads,
+            rotary_width=head if args.position == "rope" else None,
+            alibi=args.position == "alibi",
+            norm=nn.RMSNorm(config.width, config.norm_eps),
+        )
+
+    @classmethod
+    def input_positions(cls, args) -> str:
+        """Only learned positions join at the embedding."""
+        return "learned" if args.position == "learned" else "none"
+
+    @classmethod
+    def _check(cls, args, task) -> None:
+        super()._check(args, task)
+        if args.position not in POSITIONS:
+            raise ValueError(f"--position={args.position}: must be one of {POSITIONS}")
+        if args.inject_embedding and set(str(args.reuse_map).split(",")) <= {"1", "None"} and args.block_loops == 1:
+            raise ValueError("--inject-embedding: needs a pass that runs again, by --reuse-map or --block-loops > 1")
+        head = args.decoder_embed_dim // max(1, args.decoder_attention_heads)
+        if args.position == "rope" and head % 2:
+            raise ValueError(
+                f"--position=rope: needs an even head width, but --decoder-embed-dim={args.decoder_embed_dim} / "
+                f"--decoder-attention-heads={args.decoder_attention_heads} is {head}"
+            )
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(count) for count in text.split(","))
+    except ValueError:
+        raise ValueError(f"reuse_map={text}: must be whole numbers >= 1, with commas between them") from None
+
+
+def _injected(args) -> tuple[int, ...]:
+    """Blocks whose further passes get their first input again: all with a map, the first with block recurrence."""
+    if not args.inject_embedding:
+        return ()
+    return (0,) if args.reuse_map is None else tuple(range(args.decoder_layers))
+
+
+def _preset(width: int, layers: int, heads: int, reuse: str) -> dict:
+    return dict(
+        LANGUAGE_DEFAULTS,
+        decoder_embed_dim=width,
+        decoder_ffn_embed_dim=lambda args: 4 * args.decoder_embed_dim,
+        decoder_layers=layers,
+        decoder_attention_heads=heads,
+        attention_dropout=0.0,
+        activation_dropout=0.0,
+        norm_eps=1e-6,
+        block_loops=1,
+        reuse_map=lambda args: reuse if args.decoder_layers == layers and args.block_loops == 1 else None,
+        inject_embedding=False,
+        position="rope",
+    )
+
+
+register_family(
+    "intra_layer_recurrence",
+    IntraLayerRecurrence,
+    {"ilr_small": _preset(128, 4, 4, "4,2,1,1"), "ilr_large": _preset(768, 8, 8, "1,2,1,1,1,1,1,1")},
+)

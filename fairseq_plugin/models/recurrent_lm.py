@@ -1,0 +1,110 @@
+"""Kausik's recurrent transformer as a language model, and the regular one that it is compared with.
+
+Source: Kausik, recurrent transformers, Table 2; the published code's `gpt/model.py`, which is nanoGPT's: pre-norm,
+exact GELU, no biases (nor in the LayerNorms), a norm after the last layer, the output matrix tied to the embedding.
+
+`recurrent_lm` is the row of one recurrent layer without positions. The other rows: `--position learned`; `--regular`
+with `--decoder-layers 1` or 6. With the 65 symbols of the paper's corpus they store 1,795,584, 1,893,888, 1,893,888 and
+10,745,088 parameters (256 positions). fairseq's dictionary has 72 symbols for that corpus: the end of a line stands for
+one of the 65, to the other 64 come three special ones more and what fills up a multiple of 8; each of those 7 adds 384.
+
+Differs from the published code: see :mod:`recurrence.recurrent`; windows and the accumulating variant, which the paper
+has for images and for its copy task, are options of the language model too.
+"""
+
+from torch import nn
+
+from fairseq_plugin.modules.language_model import LANGUAGE_DEFAULTS, RecurrentLanguageModel, remember_positions
+from fairseq_plugin.modules.model import activation, register_family
+from recurrence import init
+from recurrence.block import StackConfig, build_loop
+from recurrence.causal import CausalStack
+from recurrence.order import cycle
+from recurrence.recurrent import RecurrentStack
+
+POSITIONS = ("none", "learned")
+
+
+class KausikRecurrence(RecurrentLanguageModel):
+    """nanoGPT's blocks, recurrent along the sequence, or regular."""
+
+    family_values = ("norm_eps",)
+
+    @classmethod
+    def add_args(cls, parser):
+        """The common options, the window, and where positions come from."""
+        super().add_args(parser)
+        add = parser.add_argument
+        add("--activation-fn", metavar="NAME", help="activation of the FFN, as the host names it (paper: gelu)")
+        add("--window", type=int, metavar="W", help="tokens that the recurrence reads at a time (paper: 1 for text)")
+        add("--accumulate", action="store_true", help="half of an earlier output joins what the recurrence reads")
+        add("--position", choices=POSITIONS, help="learned positions are added to the embedding")
+        add("--regular", action="store_true", help="no recurrence: each token attends to all before it")
+
+    @classmethod
+    def build_stack(cls, args) -> nn.Module:
+        """The layers, with their final norm."""
+        config = StackConfig(
+            width=args.decoder_embed_dim,
+            ffn_width=args.decoder_ffn_embed_dim,
+            heads=args.decoder_attention_heads,
+            order=cycle(args.decoder_layers, args.decoder_layers),
+            activation=activation(args.activation_fn),
+            bias=False,
+            dropout=args.dropout,
+            attention_dropout=args.attention_dropout,
+            activation_dropout=args.activation_dropout,
+            pre_norm=True,
+            norm_eps=args.norm_eps,
+            norm_bias=False,
+            checkpointing=args.checkpoint_activations,
+        )
+        if args.regular:
+            norm = nn.LayerNorm(config.width, config.norm_eps, bias=False)
+            stack = CausalStack(build_loop(config), config.heads, norm=norm)
+        else:
+            stack = RecurrentStack(config, args.window, args.accumulate)
+        init.nanogpt_(stack, args.embedding_std, args.decoder_layers)
+        return stack
+
+    @classmethod
+    def input_positions(cls, args) -> str:
+        """Learned positions, or none."""
+        return args.position
+
+    @classmethod
+    def _check(cls, args, task) -> None:
+        super()._check(args, task)
+        if args.position not in POSITIONS:
+            raise ValueError(f"--position={args.position}: must be one of {POSITIONS}")
+        if args.regular:
+            for name, unused in (("window", None), ("accumulate", False)):
+                if getattr(args, name) != unused:
+                    raise ValueError(f"--{name}={getattr(args, name)}: does not apply to --regular")
+        elif args.position == "learned" and args.window > remember_positions(args, task):
+            raise ValueError(
+                f"--window={args.window}: must be <= the {remember_positions(args, task)} learned positions"
+            )
+
+
+register_family(
+    "kausik_recurrence",
+    KausikRecurrence,
+    {
+        "recurrent_lm": dict(
+            LANGUAGE_DEFAULTS,
+            decoder_embed_dim=384,
+            decoder_ffn_embed_dim=lambda args: 4 * args.decoder_embed_dim,
+            decoder_layers=1,
+            decoder_attention_heads=6,
+            attention_dropout=lambda args: args.dropout,
+            activation_dropout=0.0,
+            activation_fn="gelu",
+            norm_eps=1e-5,
+            regular=False,
+            window=lambda args: None if args.regular else 1,
+            accumulate=False,
+            position=lambda args: "learned" if args.regular else "none",
+        )
+    },
+)

@@ -1,0 +1,130 @@
+"""Adaptive inputs and adaptive softmax: fairseq's modules, their options, and one key for each tied tensor.
+
+Source: Baevski & Auli (arXiv:1809.10853), section 3; Grave et al. (arXiv:1609.04309).
+
+Differs from fairseq: a matrix that inputs and softmax share is stored under the input's key alone.
+"""
+
+import argparse
+
+from fairseq import utils
+from fairseq.modules import AdaptiveInput, AdaptiveSoftmax
+from fairseq.modules.adaptive_softmax import TiedLinear
+
+from fairseq_plugin.modules.embedding import borrow
+
+NONE = "none"
+# What a model has that does not adapt.
+PLAIN = dict(
+    adaptive_input_cutoff=NONE,
+    adaptive_input_factor=4.0,
+    adaptive_softmax_cutoff=NONE,
+    adaptive_softmax_factor=4.0,
+    adaptive_softmax_dropout=0.0,
+    tie_adaptive_weights=False,
+    tie_adaptive_proj=False,
+)
+
+
+def add_adaptive_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options under the host's names."""
+    add = parser.add_argument
+    for which, what in (("input", "embedding"), ("softmax", "output layer")):
+        add(
+            f"--adaptive-{which}-cutoff",
+            metavar="N,N",
+            help=f"{what}: where its bands of symbols, the most frequent first, end; '{NONE}' for a single matrix",
+        )
+        add(f"--adaptive-{which}-factor", type=float, metavar="F", help=f"{what}: each band is 1 / F as wide")
+    add("--adaptive-softmax-dropout", type=float, metavar="RATE", help="on what the adaptive softmax reads")
+    add("--tie-adaptive-weights", action="store_true", help="bands of the input are those of the output")
+    add("--tie-adaptive-proj", action="store_true", help="so are the projections to and from the bands")
+
+
+def cutoffs(args, which: str, symbols: int) -> list[int] | None:
+    """Ends of the bands but the last; None where there is a single matrix.
+
+    Args:
+        args: the model's options.
+        which: "input" or "softmax".
+        symbols: size of the dictionary.
+
+    Raises:
+        ValueError: unless they are whole numbers that rise from 1 on and stay below the number of symbols.
+    """
+    text = getattr(args, f"adaptive_{which}_cutoff")
+    if text == NONE:
+        return None
+    rule = f"--adaptive-{which}-cutoff={text}: must be '{NONE}' or whole numbers that rise, each > 0 and < {symbols}"
+    try:
+        ends = [int(end) for end in utils.eval_str_list(text, type=str)]
+    except (SyntaxError, NameError, TypeError, ValueError):
+        raise ValueError(f"{rule}, the number of symbols") from None
+    if not all(before < end for before, end in zip([0, *ends], [*ends, symbols])):
+        raise ValueError(f"{rule}, the number of symbols")
+    return ends
+
+
+def check(args, symbols: int) -> None:
+    """Refuses what does not go together, before anything is built.
+
+    Raises:
+        ValueError: by the option's name.
+    """
+    bands = {which: cutoffs(args, which, symbols) for which in ("input", "softmax")}
+    for which in ("input", "softmax"):
+        factor = getattr(args, f"adaptive_{which}_factor")
+        if bands[which] and not 1 <= factor ** len(bands[which]) <= args.decoder_embed_dim:
+            raise ValueError(
+                f"--adaptive-{which}-factor={factor}: must be >= 1 and leave the last of the {len(bands[which]) + 1} "
+                f"bands of --decoder-embed-dim={args.decoder_embed_dim} a width"
+            )
+    if not 0 <= args.adaptive_softmax_dropout <= 1:
+        raise ValueError(f"--adaptive-softmax-dropout={args.adaptive_softmax_dropout}: must be a rate within [0, 1]")
+    if args.tie_adaptive_proj and not args.tie_adaptive_weights:
+        raise ValueError("--tie-adaptive-proj: needs --tie-adaptive-weights")
+    if args.tie_adaptive_weights:
+        for name in ("cutoff", "factor"):
+            ours, theirs = getattr(args, f"adaptive_input_{name}"), getattr(args, f"adaptive_softmax_{name}")
+            if ours != theirs or bands["input"] is None:
+                raise ValueError(
+                    f"--tie-adaptive-weights: --adaptive-input-{name}={ours} and --adaptive-softmax-{name}={theirs} "
+                    "must be equal and name bands"
+                )
+    if (bands["input"] or bands["softmax"]) and args.share_decoder_input_output_embed:
+        raise ValueError(
+            "--share-decoder-input-output-embed: shares a single matrix; --tie-adaptive-weights is for bands"
+        )
+
+
+def adaptive_input(args, dictionary) -> AdaptiveInput:
+    """The embedding in bands."""
+    width, ends = args.decoder_embed_dim, cutoffs(args, "input", len(dictionary))
+    module = AdaptiveInput(len(dictionary), dictionary.pad(), width, args.adaptive_input_factor, width, ends)
+    return _with_written_buffers(module)
+
+
+def adaptive_softmax(args, dictionary, embedding) -> AdaptiveSoftmax:
+    """The output layer in bands, on the embedding's matrices where they are tied."""
+    module = AdaptiveSoftmax(
+        len(dictionary),
+        args.decoder_embed_dim,
+        cutoffs(args, "softmax", len(dictionary)),
+        args.adaptive_softmax_dropout,
+        args.adaptive_softmax_factor,
+        embedding if args.tie_adaptive_weights else None,
+        args.tie_adaptive_proj,
+    )
+    for tied in (child for child in module.modules() if isinstance(child, TiedLinear)):
+        weight = tied.weight
+        del tied.weight
+        borrow(tied, "weight", weight)
+    return _with_written_buffers(module)
+
+
+def _with_written_buffers(module):
+    """The host leaves a tensor in its checkpoints that nothing has written."""
+    for name, buffer in module.named_buffers():
+        if name.endswith("_float_tensor"):
+            buffer.zero_()
+    return module

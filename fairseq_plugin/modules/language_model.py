@@ -1,0 +1,242 @@
+"""The decoder-only model that every language-model architecture builds; families fill in what is theirs."""
+
+import argparse
+import math
+import sys
+from contextlib import nullcontext
+
+from fairseq.models import FairseqLanguageModel
+from omegaconf import open_dict
+from torch import Tensor, nn
+
+from fairseq_plugin.modules import adaptive
+from fairseq_plugin.modules.decoder import StatefulDecoder
+from fairseq_plugin.modules.embedding import Output, TokenInput
+from fairseq_plugin.modules.encoder import padding_mask
+from fairseq_plugin.modules.options import errors_name_options, known_options, refuse_unknown
+from recurrence import position
+
+# What a preset gives, as far as a family has no option for it.
+LANGUAGE_DEFAULTS = dict(
+    adaptive.PLAIN,
+    dropout=0.0,
+    share_decoder_input_output_embed=True,
+    no_scale_embedding=True,
+    embedding_std=0.02,
+    checkpoint_activations=False,
+)
+
+
+class TextState:
+    """What is kept between steps: the stack's own state, how many tokens it has seen, and whether any was padding."""
+
+    def __init__(self, stack):
+        self.stack, self.length, self.padded = stack, 0, False
+
+    def reorder(self, new_order: Tensor) -> None:
+        """Entry i of the batch becomes what entry new_order[i] was."""
+        self.stack.reorder(new_order)
+
+
+class LanguageDecoder(StatefulDecoder):
+    """Token input, stack, output layer.
+
+    Args:
+        dictionary: the dictionary of the output.
+        embed_tokens: the embedding.
+        inputs: token input on that embedding.
+        stack: called as `stack(x, padding, state) -> x`, see :class:`recurrence.causal.CausalStack`; `new_state()`
+            gives its state for a text that begins, which has `reorder(new_order)`.
+        output: the output layer, or fairseq's adaptive softmax.
+        max_positions: longest text, in tokens.
+    """
+
+    def __init__(
+        self,
+        dictionary,
+        embed_tokens: nn.Module,
+        inputs: TokenInput,
+        stack: nn.Module,
+        output: nn.Module,
+        max_positions: int,
+    ):
+        super().__init__(dictionary, max_positions)
+        self.embed_tokens, self.inputs, self.stack = embed_tokens, inputs, stack
+        adapts = isinstance(output, adaptive.AdaptiveSoftmax)
+        self.adaptive_softmax = output if adapts else None
+        self.output_projection = None if adapts else output
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: None = None,
+        incremental_state: dict | None = None,
+        features_only: bool = False,
+        src_lengths: Tensor | None = None,
+        return_all_hiddens: bool = False,
+    ):
+        """Reads all tokens, or with an incremental state those that it has not seen: a whole prompt, then one a step.
+
+        Args:
+            prev_output_tokens: (B, L), the text from its beginning, padded on either side.
+            encoder_out: fairseq's name for what a language model does not have.
+            incremental_state: dictionary that keeps the state between steps.
+            features_only: leave the output layer out.
+            src_lengths, return_all_hiddens: unused.
+
+        Returns:
+            Logits (B, T, vocabulary) of the T tokens read, or features (B, T, C), which are also what an adaptive
+            softmax reads; and fairseq's dictionary, whose `attn` is [None].
+
+        Raises:
+            ValueError: if the state has seen all tokens, or there are more than the learned positions.
+        """
+        x, extra = self.extract_features(prev_output_tokens, incremental_state=incremental_state)
+        return (x if features_only else self.output_layer(x)), extra
+
+    def extract_features(self, prev_output_tokens: Tensor, encoder_out: None = None, incremental_state=None, **unused):
+        """As :meth:`forward`, without the output layer."""
+        state = self._state(incremental_state)
+        start, length = 0 if state is None else state.length, prev_output_tokens.size(1)
+        if length <= start:
+            raise ValueError(f"{length} tokens: must be > the {start} that the incremental state has seen")
+        padding = self._padding(prev_output_tokens, start, state)
+        x, _ = self.inputs(prev_output_tokens, padding, start)
+        x = self.stack(x, padding, None if state is None else state.stack)
+        if state is not None:
+            state.length = length
+        return x, {"attn": [None]}
+
+    def output_layer(self, features: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, vocabulary); the features themselves for an adaptive softmax, which needs the targets."""
+        return features if self.adaptive_softmax is not None else self.output_projection(features)
+
+    def _padding(self, tokens: Tensor, start: int, state: TextState | None) -> Tensor | None:
+        """(B, L) bool; None where nothing is padding, for which a step looks at its own tokens alone."""
+        pad = self.dictionary.pad()
+        if state is None:
+            return padding_mask(tokens, pad)
+        state.padded = state.padded or bool(tokens[:, start:].eq(pad).any())
+        return tokens.eq(pad) if state.padded else None
+
+    def _state(self, incremental_state: dict | None) -> TextState | None:
+        if incremental_state is None:
+            return None
+        if self.KEY not in incremental_state:
+            incremental_state[self.KEY] = TextState(self.stack.new_state())
+        return incremental_state[self.KEY]
+
+
+class RecurrentLanguageModel(FairseqLanguageModel):
+    """A language model of one stack. A family derives from it and gives :meth:`build_stack`."""
+
+    family_values: tuple[str, ...] = ()
+
+    @classmethod
+    def add_args(cls, parser: argparse.ArgumentParser) -> None:
+        """The options that all families have."""
+        add_language_options(parser)
+
+    @classmethod
+    def build_stack(cls, args) -> nn.Module:
+        """The stack, initialised, the last norm included; see :class:`LanguageDecoder`.
+
+        Raises:
+            ValueError: in the core's words; the caller gives values the names of their options.
+        """
+        raise TypeError(f"{cls.__name__} builds no stack")
+
+    @classmethod
+    def input_positions(cls, args) -> str:
+        """Positions added to the embedding: "none", "learned" or "sinusoidal"."""
+        return "none"
+
+    @classmethod
+    def build_model(cls, args, task):
+        """Builds the model, or refuses a value by the name of its option before anything is built.
+
+        Raises:
+            ValueError: naming the option, the value and the rule.
+        """
+        cls._check(args, task)
+        most = remember_positions(args, task) if cls.input_positions(args) == "learned" else sys.maxsize
+        with errors_name_options("decoder"):
+            stack = cls.build_stack(args)
+        embedding = cls._embedding(args, task.source_dictionary)
+        inputs = cls._inputs(args, embedding, task.source_dictionary, most)
+        output = cls._output(args, embedding, task.target_dictionary)
+        return cls(LanguageDecoder(task.target_dictionary, embedding, inputs, stack, output, most))
+
+    @classmethod
+    def _embedding(cls, args, dictionary) -> nn.Module:
+        if args.adaptive_input_cutoff != adaptive.NONE:
+            return adaptive.adaptive_input(args, dictionary)
+        # Published vocabularies have no padding; their dictionary says so by an index behind the last symbol.
+        padding = dictionary.pad() if dictionary.pad() < len(dictionary) else None
+        embedding = nn.Embedding(len(dictionary), args.decoder_embed_dim, padding_idx=padding)
+        nn.init.normal_(embedding.weight, std=args.embedding_std)
+        if padding is not None:
+            nn.init.zeros_(embedding.weight[padding])
+        return embedding
+
+    @classmethod
+    def _inputs(cls, args, embedding: nn.Module, dictionary, most: int) -> TokenInput:
+        width, kind = args.decoder_embed_dim, cls.input_positions(args)
+        table = position.Table(position.halved, width, dictionary.pad() + 1, blank_padding=True)
+        return TokenInput(
+            embedding,
+            scale=1.0 if args.no_scale_embedding else math.sqrt(width),
+            table=table if kind == "sinusoidal" else None,
+            learned=most if kind == "learned" else 0,
+            std=args.embedding_std,
+            dropout=args.dropout,
+        )
+
+    @classmethod
+    def _output(cls, args, embedding: nn.Module, dictionary) -> nn.Module:
+        if args.adaptive_softmax_cutoff != adaptive.NONE:
+            return adaptive.adaptive_softmax(args, dictionary, embedding)
+        tied = embedding if args.share_decoder_input_output_embed else None
+        return Output(args.decoder_embed_dim, len(dictionary), False, tied, args.embedding_std)
+
+    @classmethod
+    def _check(cls, args, task) -> None:
+        """Refuses what no stack can see."""
+        own = {*LANGUAGE_DEFAULTS, *cls.family_values, "max_target_positions"}
+        refuse_unknown(args, known_options(cls.add_args) | own)
+        symbols, target = len(task.source_dictionary), len(task.target_dictionary)
+        adaptive.check(args, min(symbols, target))
+        tied = args.share_decoder_input_output_embed or args.tie_adaptive_weights
+        if tied and symbols != target:
+            raise ValueError(
+                f"--output-dictionary-size={target}: must equal the {symbols} symbols of the input, whose matrix is "
+                "the output's too"
+            )
+
+
+def remember_positions(args, task) -> int:
+    """How many learned positions there are; kept among the model's options, for other commands say other lengths."""
+    given = getattr(args, "max_target_positions", None) or getattr(task.args, "max_target_positions", None)
+    most = given or task.args.tokens_per_sample
+    if most < 1:
+        raise ValueError(f"--max-target-positions={most}: must be >= 1")
+    with nullcontext() if isinstance(args, argparse.Namespace) else open_dict(args):
+        args.max_target_positions = most
+    return most
+
+
+def add_language_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that all language models have, under the host's names."""
+    add = parser.add_argument
+    add("--decoder-embed-dim", type=int, metavar="C", help="width")
+    add("--decoder-ffn-embed-dim", type=int, metavar="F", help="hidden width of the FFN")
+    add("--decoder-layers", type=int, metavar="L", help="layers")
+    add("--decoder-attention-heads", type=int, metavar="H", help="attention heads; must divide the width")
+    add("--dropout", type=float, metavar="RATE", help="on embeddings and on every sublayer's output")
+    add("--attention-dropout", type=float, metavar="RATE", help="on attention weights")
+    add("--activation-dropout", type=float, metavar="RATE", help="on the FFN's hidden units")
+    add(
+        "--checkpoint-activations",
+        action="store_true",
+        help="recompute each pass in the backward pass: less memory, about a third more work",
+    )

@@ -1,0 +1,60 @@
+"""Weights of the published implementations in, fairseq models out, by tables of pieces (`recurrence.convert`).
+
+Source: the released code of RingFormer (arXiv:2502.13181), of Takase & Kiyono (arXiv:2104.06022), of Intra-Layer
+Recurrence (arXiv:2505.01855) and of Kausik's recurrent transformer.
+"""
+
+import re
+
+from fairseq.models import BaseFairseqModel
+
+from fairseq_plugin.published import language, translation
+from recurrence.convert import StateDict, convert, revert
+
+# Tables that are functions of their sizes, version marks, and a matrix that the code of Intra-Layer Recurrence makes
+# for block recurrence and never uses.
+FIXED = re.compile(
+    r"(encoder|decoder)\.(pos_layer\.pe|lev_layer\.enc_le|version|embed_positions\._float_tensor)|model\.adapter\.weight"
+)
+
+# System -> how its model is built from the published configuration, and its table of pieces.
+SYSTEMS = {**translation.SYSTEMS, **language.SYSTEMS}
+
+__all__ = ["FIXED", "SYSTEMS", "from_published", "to_published"]
+
+
+def from_published(system: str, state_dict: StateDict, config: dict) -> BaseFairseqModel:
+    """Builds the fairseq model of a published checkpoint.
+
+    Args:
+        system: "ringformer", "universal", "one_wide_ffn", "vanilla" (all of RingFormer's experiments), "takase", "ilr",
+            "kausik".
+        state_dict: published key names.
+        config: the published configuration: for RingFormer's systems hidden_dim, ffn_dim, num_head, enc_num_layers,
+            dec_num_layers, max_len, bias, dropout, layernorm_eps, pos_encoding, src_vocab, trg_vocab, pad; for Takase
+            encoder_embed_dim, encoder_ffn_embed_dim, {encoder,decoder}_{layers,attention_heads},
+            share_params_cross_layer, share_layer_num, share_type, activation_fn, vocab, pad; for Intra-Layer Recurrence
+            hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, vocab_size, max_position_embeddings,
+            rms_norm_eps, positional_encoding, loop_map, num_loops, use_recurrent_embeds; for Kausik's recurrent
+            transformer n_embd, n_head, n_layer, block_size, vocab_size, bias, dropout, rec_flag.
+
+    Returns:
+        The model in eval mode and in the type of the weights. A translation model is called as
+        `model(src_tokens, src_lengths, prev_output_tokens)`, a language model as `model(tokens)` on published ids
+        (B, T), none of which is padding. Both return logits (B, T, vocabulary) and extras.
+
+    Raises:
+        ValueError: if the system is unknown, a key is unmapped or missing, or tensors that are shared differ.
+    """
+    if system not in SYSTEMS:
+        raise ValueError(f"system={system!r}: must be one of {sorted(SYSTEMS)}")
+    build, pieces = SYSTEMS[system]
+    model = build(system, config)
+    own = convert(state_dict, pieces(model, config), model.state_dict(), FIXED.fullmatch)
+    model.to(next(iter(own.values())).dtype).load_state_dict(own)
+    return model.eval()
+
+
+def to_published(system: str, model: BaseFairseqModel, config: dict) -> StateDict:
+    """The inverse of :func:`from_published`: the model's weights under the published keys, without fixed tables."""
+    return revert(model.state_dict(), SYSTEMS[system][1](model, config))

@@ -1,0 +1,108 @@
+"""Published language models: those of Intra-Layer Recurrence, and Kausik's recurrent transformer."""
+
+from collections.abc import Iterator
+
+from fairseq.data import Dictionary
+
+from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
+from fairseq_plugin.modules.language_model import RecurrentLanguageModel
+from recurrence.convert import Piece
+
+
+def unpadded_dictionary(size: int) -> Dictionary:
+    """A dictionary in which every id is a symbol: its padding has the index behind the last one."""
+    dictionary = numbered_dictionary(size)
+    dictionary.pad_index = size
+    return dictionary
+
+
+# Intra-Layer Recurrence
+
+POSITION = {"nope": "none", "rope": "rope", "ape": "learned", "alibi": "alibi"}
+
+
+def _ilr_model(system: str, config: dict) -> RecurrentLanguageModel:
+    if config["rope_theta"] != 10000:
+        raise ValueError(f"rope_theta={config['rope_theta']}: must be 10000, the base of the paper")
+    counts, loops = config["loop_map"], config["num_loops"] or 1
+    repeats = loops > 1 if counts is None else max(counts) > 1
+    return build_language_model(
+        "ilr_small",
+        unpadded_dictionary(config["vocab_size"]),
+        max_positions=config["max_position_embeddings"],
+        decoder_embed_dim=config["hidden_size"],
+        decoder_ffn_embed_dim=config["intermediate_size"],
+        decoder_layers=config["num_hidden_layers"],
+        decoder_attention_heads=config["num_attention_heads"],
+        norm_eps=config["rms_norm_eps"],
+        position=POSITION[config["positional_encoding"]],
+        reuse_map=None if counts is None else ",".join(map(str, counts)),
+        block_loops=loops if counts is None else 1,
+        inject_embedding=config["use_recurrent_embeds"] and repeats,
+    )
+
+
+def _ilr_pieces(model: RecurrentLanguageModel, config: dict) -> Iterator[Piece]:
+    decoder = model.decoder
+    for name in ("model.embed_tokens", "lm_head"):
+        yield Piece(f"{name}.weight", "decoder.embed_tokens.weight")
+    if decoder.inputs.embed_positions is not None:
+        yield Piece("model.embed_positions.weight", "decoder.inputs.embed_positions.weight")
+    yield Piece("model.norm.weight", "decoder.stack.norm.weight")
+    for index in range(len(decoder.stack.loop.blocks)):
+        yield from _ilr_layer(f"model.layers.{index}", f"decoder.stack.loop.blocks.{index}")
+
+
+def _ilr_layer(theirs: str, ours: str) -> Iterator[Piece]:
+    for row, name in enumerate("qkv"):
+        yield Piece(
+            f"{theirs}.self_attn.{name}_proj.weight", f"{ours}.self_attn.qkv.weight", our_rows=(row, row + 1, 3)
+        )
+    yield Piece(f"{theirs}.self_attn.o_proj.weight", f"{ours}.self_attn.out.weight")
+    for row, name in enumerate(("gate", "up")):
+        yield Piece(f"{theirs}.mlp.{name}_proj.weight", f"{ours}.ffn.gate_up.weight", our_rows=(row, row + 1, 2))
+    yield Piece(f"{theirs}.mlp.down_proj.weight", f"{ours}.ffn.down.weight")
+    for index, name in enumerate(("input", "post_attention")):
+        yield Piece(f"{theirs}.{name}_layernorm.weight", f"{ours}.norms.{index}.weight")
+
+
+# Kausik's recurrent transformer
+
+KAUSIK_BLOCK = {
+    "ln_1": "norms.0",
+    "attn.c_attn": "self_attn.qkv",
+    "attn.c_proj": "self_attn.out",
+    "ln_2": "norms.1",
+    "mlp.c_fc": "ffn.up",
+    "mlp.c_proj": "ffn.down",
+}
+
+
+def _kausik_model(system: str, config: dict) -> RecurrentLanguageModel:
+    if config["bias"]:
+        raise ValueError(f"bias={config['bias']}: must be False, as in the paper")
+    return build_language_model(
+        "recurrent_lm",
+        unpadded_dictionary(config["vocab_size"]),
+        max_positions=config["block_size"],
+        decoder_embed_dim=config["n_embd"],
+        decoder_layers=config["n_layer"],
+        decoder_attention_heads=config["n_head"],
+        dropout=config["dropout"],
+        regular=not config["rec_flag"],
+    )
+
+
+def _kausik_pieces(model: RecurrentLanguageModel, config: dict) -> Iterator[Piece]:
+    decoder = model.decoder
+    for name in ("transformer.wte", "lm_head"):
+        yield Piece(f"{name}.weight", "decoder.embed_tokens.weight")
+    if decoder.inputs.embed_positions is not None:
+        yield Piece("transformer.wpe.weight", "decoder.inputs.embed_positions.weight")
+    yield Piece("transformer.ln_f.weight", "decoder.stack.norm.weight")
+    for index in range(len(decoder.stack.loop.blocks)):
+        for theirs, ours in KAUSIK_BLOCK.items():
+            yield Piece(f"transformer.h.{index}.{theirs}.weight", f"decoder.stack.loop.blocks.{index}.{ours}.weight")
+
+
+SYSTEMS = {"ilr": (_ilr_model, _ilr_pieces), "kausik": (_kausik_model, _kausik_pieces)}

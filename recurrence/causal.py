@@ -1,0 +1,74 @@
+"""A loop over depth as the stack of a language model: every token sees itself and what stands before it.
+
+Tokens come all at once, or in steps: a prompt of any length, then token after token. The state between steps is the
+cache of the loop's passes, one slot each, so that a step costs one token, whatever came before it.
+"""
+
+from torch import Tensor, nn
+
+from recurrence import position
+from recurrence.attention import causal_bias, padding_bias
+from recurrence.cache import Cache
+from recurrence.loop import Loop
+
+
+class CausalStack(nn.Module):
+    """Passes of a loop under a causal mask, with positions that act within attention, at every pass.
+
+    Args:
+        loop: the passes; its blocks take `self_bias`, `causal` and, with rotary positions, `rotary`.
+        heads: H.
+        rotary_width: width of a head, for rotary positions; None for none.
+        alibi: whether attention with linear biases gives the positions.
+        norm: what follows the last pass; None for nothing.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        heads: int,
+        rotary_width: int | None = None,
+        alibi: bool = False,
+        norm: nn.Module | None = None,
+    ):
+        super().__init__()
+        self.loop, self.heads, self.alibi, self.norm = loop, heads, alibi, norm
+        self.table = None if rotary_width is None else position.Table(position.rotary, rotary_width)
+
+    def new_state(self, room: int = 32) -> Cache:
+        """The state of a text that begins. room: tokens to make room for at once; beyond it the room doubles."""
+        return Cache(self.loop.passes, room)
+
+    def forward(self, x: Tensor, padding: Tensor | None = None, state: Cache | None = None) -> Tensor:
+        """Runs all passes on the tokens of x.
+
+        Args:
+            x: (B, T, C), embedded tokens; with a state those that follow the ones it has seen.
+            padding: (B, L) bool over all tokens, those in the state included; None where nothing is padding.
+            state: of :meth:`new_state`; takes the tokens in.
+
+        Returns:
+            (B, T, C).
+        """
+        start = 0 if state is None else state.length
+        length = start + x.size(1)
+        bias = self._bias(x, padding, start, length)
+        shared = dict(self_bias=bias, causal=bias is None)
+        if self.table is not None:
+            shared["rotary"] = self.table.rows(length, like=x)[start:].chunk(2, dim=-1)
+        x, _ = self.loop(x, slots=None if state is None else state.slots(), **shared)
+        if state is not None:
+            state.advance(length - start)
+        return x if self.norm is None else self.norm(x)
+
+    def _bias(self, x: Tensor, padding: Tensor | None, start: int, length: int) -> Tensor | None:
+        """What is added to the scores, broadcastable to (B, H, T, L); None where a causal mask says it all."""
+        parts = []
+        if padding is not None:
+            parts.append(padding_bias(padding, like=x))
+        if self.alibi:
+            parts.append(position.alibi(self.heads, length, start, like=x))
+        several = x.size(1) > 1
+        if several and (parts or start):
+            parts.append(causal_bias(length, like=x)[start:])
+        return sum(parts[1:], parts[0]) if parts else None

@@ -1,0 +1,245 @@
+"""Kausik's recurrent transformer: layers that read a sequence with a state, one window of tokens after the other.
+
+With B the block, causal within what it is given, and x_0, x_1, ... the input of a layer cut into windows of w tokens:
+
+    h_0 = B(x_0)        (., h_i) = B([h_{i-1}; x_i])        y_i = B(h_i)
+
+The y are the layer's output. Accumulating, with p_0 = x_0:
+
+    (p_i, h_i) = B([p_{i-1} / 2 + h_{i-1}; p_{i-1} / 2 + x_i])        y_i = B(p_i / 2 + h_i), which is p_{i+1}
+
+Source: Kausik, recurrent transformers: the published code's language model (w = 1) and its window variant.
+
+Differs from the published code: the formula holds for all lengths, where the code skips the recurrence for 1 and 2
+tokens. Accumulating, the last window's output is as that of all others; the code has B(h) there, with which the output
+of a token would depend on whether more follow. Each y is computed not beside the next state, which it does not depend
+on, but all of them in one call after the scan; queries, keys and values of the input are one call before it.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from recurrence.attention import padding_bias
+from recurrence.block import Block, StackConfig
+from recurrence.linear import linear
+from recurrence.loop import Loop
+from recurrence.scan import Spec, Weights, scan
+
+
+class RecurrentBlock(Block):
+    """One layer: a pre-norm block without biases, applied along the sequence.
+
+    Args:
+        config: of the block; its order, signals and memory do not matter.
+        window: w, tokens read at a time.
+        accumulate: half of the output before last joins what is read.
+
+    Raises:
+        ValueError: if the window is below 1, or the block is not pre-norm, or has biases or dropout on hidden units.
+    """
+
+    def __init__(self, config: StackConfig, window: int = 1, accumulate: bool = False):
+        if window < 1:
+            raise ValueError(f"window={window}: must be >= 1")
+        if config.activation_dropout:
+            raise ValueError(f"activation_dropout={config.activation_dropout}: must be 0 in a recurrent block")
+        if not config.pre_norm or config.bias or config.norm_bias:
+            raise ValueError("a recurrent block must be pre-norm and without biases")
+        super().__init__(config)
+        self.window, self.accumulate, self.width = window, accumulate, config.width
+
+    def forward(
+        self,
+        x: Tensor,
+        own: None = None,
+        context: None = None,
+        slot: "Slot | None" = None,
+        padding: Tensor | None = None,
+    ) -> Tensor:
+        """Reads tokens: all of a text, or with a slot those that follow the ones it has seen.
+
+        Args:
+            x: (B, T, C).
+            own, context: what a loop hands to blocks that have parameters of a pass or a memory; None here.
+            slot: state of this layer.
+            padding: with a slot, (B, T) bool of these tokens; without, a text begins at its first column.
+
+        Returns:
+            (B, T, C); at padding anything.
+        """
+        if slot is not None:
+            tokens = x.unbind(1)
+            skipped = [None] * len(tokens) if padding is None else padding.unbind(1)
+            return torch.stack([self._read(*each, slot) for each in zip(tokens, skipped)], dim=1)
+        batch, length, _ = x.shape
+        # What fills the last window up stands behind every token, so no token sees it.
+        windows = F.pad(x, (0, 0, 0, -length % self.window)).unflatten(1, (-1, self.window)).transpose(0, 1)
+        states = self.states(windows)
+        if self.accumulate:
+            p, h = states[-1].chunk(2, dim=1)
+            y = torch.cat([states[1:, :, : self.window], self.alone(p / 2 + h)[None]])
+        else:
+            y = self.alone(states.flatten(0, 1)).view_as(states)
+        return y.transpose(0, 1).flatten(1, 2)[:, :length]
+
+    def states(self, windows: Tensor) -> Tensor:
+        """h_i of every window, (N, B, w, C) -> the same; accumulating p_i above h_i, (N, B, 2 w, C)."""
+        first, rest = windows[0], windows[1:].contiguous()
+        first = torch.cat([first, self.alone(first)], dim=1) if self.accumulate else self.alone(first)
+        attention, norm = self.self_attn, self.norms[0]
+        rates = (attention.dropout, self.dropout) if self.training else (0.0, 0.0)
+        spec = Spec(self.window, attention.heads, self.accumulate, norm.eps, self.ffn.activation, *rates)
+        inner = attention.qkv.weight if self.accumulate else attention.qkv.weight[self.width :]
+        ffn = self.ffn.up.weight, self.ffn.down.weight
+        weights = Weights(norm.weight, inner, attention.out.weight, self.norms[1].weight, *ffn)
+        if not len(rest):
+            return first[None]
+        return scan(spec, weights, first, rest, None if self.accumulate else attention.qkv(norm(rest)))
+
+    def alone(self, x: Tensor) -> Tensor:
+        """B, each sequence of the batch by itself: (B, T, C) -> (B, T, C)."""
+        if x.size(1) > 1:
+            return super().forward(x, causal=True)
+        # One token attends to itself alone: attention is its value, dropped by heads.
+        attention = self.self_attn
+        value = attention.split(linear(self.norms[0](x), attention.qkv.weight[2 * self.width :]))
+        if self.training and attention.dropout:
+            value = value * F.dropout(value.new_ones(*value.shape[:3], 1), attention.dropout)
+        y = attention.out(value.transpose(1, 2).flatten(2))
+        return self._feed_forward(x + F.dropout(y, self.dropout, self.training))
+
+    def _read(self, x: Tensor, skipped: Tensor | None, slot: "Slot") -> Tensor:
+        """The output for one token, (B, C) -> (B, C)."""
+        slot.prepare(x, self.window, self.accumulate)
+        window, place = slot.seen // self.window, slot.seen % self.window
+        rows, now = torch.arange(x.size(0), device=x.device), window % 2
+        begun = torch.arange(self.window, device=x.device) <= place[:, None]
+        after_first = window > 0
+        if self.accumulate:
+            slot.p[rows, now, place] = torch.where(after_first[:, None], slot.p[rows, now, place], x)
+            x = x + slot.p[rows, 1 - now, place] / 2 * after_first[:, None]
+        q, slot.inputs[rows, place] = self._project(x)
+        earlier = torch.cat([slot.states[rows, 1 - now], slot.inputs], dim=1)
+        h = self._attend(x, q, earlier, torch.cat([after_first[:, None].expand_as(begun), begun], dim=1))
+        if self.accumulate:
+            h = h + slot.p[rows, now, place] / 2
+        q, slot.states[rows, now, place] = self._project(h)
+        y = self._attend(h, q, slot.states[rows, now], begun)
+        if self.accumulate:
+            kept = slot.p[rows, 1 - now, place]
+            slot.p[rows, 1 - now, place] = y if skipped is None else torch.where(skipped[:, None], kept, y)
+        slot.seen += 1 if skipped is None else ~skipped
+        return y
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The query (B, C), and key beside value (B, 2 C), of one token."""
+        return self.self_attn.qkv(self.norms[0](x)).tensor_split([self.width], dim=-1)
+
+    def _attend(self, x: Tensor, q: Tensor, keys_values: Tensor, seen: Tensor) -> Tensor:
+        """The block on one token, (B, C), that attends to those of (B, S, 2 C) which it has seen, (B, S) bool."""
+        q, k, v = (self.self_attn.split(part) for part in (q[:, None], *keys_values.chunk(2, dim=-1)))
+        x = x + self.self_attn.attend(q, k, v, padding_bias(~seen, like=x), causal=False)[:, 0]
+        return self._feed_forward(x)
+
+
+def _bias(seen: Tensor, like: Tensor) -> Tensor:
+    return torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill_(~seen, float("-inf"))[
+        :, None, None
+    ]
+
+
+class Slot:
+    """What a layer keeps between tokens: keys and values of the last windows, whatever the length.
+
+    `seen` (B,) counts tokens; `inputs` (B, w, 2 C) holds those of the window that is being read; `states`
+    (B, 2, w, 2 C) those of its states and of the window before, in turn; `p` (B, 2, w, C), accumulating, p_i and
+    p_{i-1}, in turn.
+    """
+
+    def __init__(self):
+        self.seen = self.inputs = self.states = self.p = None
+
+    def prepare(self, like: Tensor, window: int, accumulate: bool) -> None:
+        """Makes room at the first token, (B, C).
+
+        Raises:
+            RuntimeError: if gradients would have to flow through the state.
+        """
+        if torch.is_grad_enabled() and like.requires_grad:
+            raise RuntimeError("incremental decoding keeps no gradients: call it under torch.no_grad()")
+        if self.seen is not None:
+            return
+        batch, width = like.shape
+        self.seen = torch.zeros(batch, dtype=torch.long, device=like.device)
+        self.inputs = like.new_zeros(batch, window, 2 * width)
+        self.states = like.new_zeros(batch, 2, window, 2 * width)
+        self.p = like.new_zeros(batch, 2, window, width) if accumulate else None
+
+    def reorder(self, order: Tensor) -> None:
+        """Entry i becomes what entry order[i] was; the batch may shrink or grow. order: (new B,)."""
+        for name, tensor in vars(self).items():
+            if tensor is not None:
+                setattr(self, name, tensor.index_select(0, order))
+
+
+class State:
+    """The slots of a stack's layers."""
+
+    def __init__(self, layers: int):
+        self.slots = [Slot() for _ in range(layers)]
+
+    def reorder(self, order: Tensor) -> None:
+        """See :meth:`Slot.reorder`."""
+        for slot in self.slots:
+            slot.reorder(order)
+
+
+class RecurrentStack(nn.Module):
+    """Recurrent layers, one after the other: the whole scan of a layer gives the input of the next.
+
+    Args:
+        config: of the blocks; its order says how many there are.
+        window: w, tokens read at a time.
+        accumulate: see :class:`RecurrentBlock`.
+
+    Raises:
+        ValueError: see :class:`RecurrentBlock`.
+    """
+
+    def __init__(self, config: StackConfig, window: int = 1, accumulate: bool = False):
+        super().__init__()
+        blocks = [RecurrentBlock(config, window, accumulate) for _ in range(1 + max(config.order))]
+        self.loop = Loop(blocks, config.order, checkpointing=config.checkpointing)
+        self.norm = nn.LayerNorm(config.width, config.norm_eps, bias=False)
+
+    def new_state(self) -> State:
+        """The state of a text that begins."""
+        return State(self.loop.passes)
+
+    def forward(self, x: Tensor, padding: Tensor | None = None, state: State | None = None) -> Tensor:
+        """Runs all layers on the tokens of x.
+
+        Args:
+            x: (B, T, C), embedded tokens; with a state those that follow the ones it has seen.
+            padding: (B, L) bool over all tokens, those that the state has seen included; None where nothing is padding.
+            state: of :meth:`new_state`; takes the tokens in.
+
+        Returns:
+            (B, T, C).
+        """
+        if state is not None:
+            own = None if padding is None else padding[:, -x.size(1) :]
+            return self.norm(self.loop(x, slots=state.slots, padding=own)[0])
+        if padding is None or not padding[:, 0].any():
+            return self.norm(self.loop(x)[0])
+        # Every text begins at the first column of its windows.
+        leading, columns = padding.cumprod(1).sum(1, keepdim=True), torch.arange(x.size(1), device=x.device)
+        x, _ = self.loop(_columns(x, columns + leading))
+        return self.norm(_columns(x, columns - leading))
+
+
+def _columns(x: Tensor, columns: Tensor) -> Tensor:
+    """x[b, columns[b, t]] for each b and t, columns cut to what there is: (B, T, C), (B, T) -> (B, T, C)."""
+    rows = torch.arange(x.size(0), device=x.device)[:, None]
+    return x[rows, columns.clamp(0, x.size(1) - 1)]
