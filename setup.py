@@ -17,7 +17,7 @@ FAIRSEQ = [
     "sentencepiece>=0.1.99",
     "tensorboardX",
 ]
-DEMO = ["num2words>=0.5.13", "sacrebleu>=2", "sentencepiece>=0.1.99", "tqdm"]
+DEMO = ["matplotlib>=3.7", "num2words>=0.5.13", "sacrebleu>=2", "sentencepiece>=0.1.99", "tqdm"]
 DEV = ["pytest>=7", "ruff>=0.5", "safetensors", "setuptools>=64", "wheel"]
 
 setup(

@@ -15,20 +15,21 @@ from pathlib import Path
 from results import append
 
 # The name of a metric in scores.json -> in the table.
-METRICS = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match %"}
+METRICS = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match %", "loss": "loss, nats"}
 # Word embeddings, positions and the output layer are not core parameters; version marks are no parameters.
 NOT_CORE = re.compile(r"embed_tokens|embed_positions|output_projection|version")
 
 
 def last_number(pattern: str, text: str) -> int | None:
     """The last integer that follows a pattern, or None."""
-    found = re.findall(pattern + r"\D{1,3}([\d,]+)", text)
+    found = re.findall(pattern + r"\D{1,4}([\d,]+)", text)
     return int(found[-1].replace(",", "")) if found else None
 
 
 def seconds(text: str) -> int:
     """Time of training, validation apart. The host tells it for each epoch, again when an epoch is resumed."""
     told = re.findall(r"\| train \| epoch (\d+) .*\| train_wall (\d+)", text)
+    told += re.findall(r'\| train \| \{"epoch": (\d+), .*"train_train_wall": "(\d+)', text)
     return sum(int(wall) for wall in dict(told).values())
 
 
@@ -65,6 +66,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--checkpoint", required=True, help="the scored one, in the run's folder")
     parser.add_argument("--metrics", nargs="+", choices=METRICS, required=True)
+    parser.add_argument("--paper-value", default="", help="what the paper has for the first metric")
     parser.add_argument("--failed", action="store_true")
     arguments = parser.parse_args()
 
@@ -82,7 +84,9 @@ def main() -> None:
     scores = json.loads((arguments.run / "scores.json").read_text())
     row["core_params"] = core_parameters(arguments.run / arguments.checkpoint)
     (arguments.run / "metrics.json").write_text(json.dumps(row | scores, indent=2) + "\n")
-    append(arguments.results, [row | measured(scores, name) for name in arguments.metrics])
+    rows = [row | measured(scores, name) for name in arguments.metrics]
+    rows[0]["paper_value"] = arguments.paper_value
+    append(arguments.results, rows)
 
 
 if __name__ == "__main__":

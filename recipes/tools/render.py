@@ -14,6 +14,8 @@ from results import read
 
 RECIPES = Path(__file__).resolve().parents[1]
 HEAD = "| row | architecture | stored parameters | core parameters | {metrics} | runs | updates | training | device |"
+# Decimals of a metric, where they are not two.
+DECIMALS = {"loss, nats": 4}
 
 
 def groups(rows: list[dict], *columns: str) -> dict[tuple, list[dict]]:
@@ -36,14 +38,17 @@ def minutes(rows: list[dict]) -> str:
 
 
 def score(rows: list[dict]) -> str:
-    """Mean and standard deviation over the runs that succeeded, and how many failed."""
+    """Mean and standard deviation over the runs that succeeded, how many failed, and what the paper has."""
     values = [float(row["value"]) for row in rows if row["value"]]
     failed = len(rows) - len(values)
-    parts = [f"{mean(values):.2f}"] if values else []
+    digits = DECIMALS.get(rows[0]["metric"], 2)
+    parts = [f"{mean(values):.{digits}f}"] if values else []
     if len(values) > 1:
-        parts.append(f"± {stdev(values):.2f}")
+        parts.append(f"± {stdev(values):.{digits}f}")
     if failed:
         parts.append(f"({failed} failed)")
+    if rows[-1]["paper_value"]:
+        parts.append(f"(paper {rows[-1]['paper_value']})")
     return " ".join(parts)
 
 

@@ -1,0 +1,199 @@
+"""LLaMA's block, positions within attention, injection, and the cache that takes a prompt at once."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from recurrence import position
+from recurrence.block import StackConfig
+from recurrence.cache import Cache
+from recurrence.causal import CausalStack
+from recurrence.llama import LlamaBlock, SwiGLU, build_llama_loop
+from recurrence.loop import Loop
+
+EXACT = dict(rtol=0, atol=1e-12)
+
+
+def config(order=(0,), **values) -> StackConfig:
+    return StackConfig(**{"width": 12, "ffn_width": 20, "heads": 2, "order": order, "norm_eps": 1e-6, **values})
+
+
+def tokens(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def stack(encoding: str = "none", order=(0, 0, 1, 2, 2), **values) -> CausalStack:
+    torch.manual_seed(0)
+    loop = build_llama_loop(config(order), **values)
+    rotary_width = 6 if encoding == "rope" else None
+    return CausalStack(loop, 2, rotary_width, alibi=encoding == "alibi", norm=nn.RMSNorm(12)).double().eval()
+
+
+# Positions
+
+
+def test_rotation_turns_halves_of_each_head():
+    x, heads, width = tokens(2, 5, 12), 2, 6
+    cos, sin = position.rotary(5, width).chunk(2, dim=-1)
+    found = position.rotate(x, heads, cos, sin)
+    for p in range(5):
+        for head in range(heads):
+            for m in range(3):
+                a, b = (x[:, p, head * width + m + half] for half in (0, 3))
+                angle = p * 10000 ** (-2 * m / width)
+                expected = a * math.cos(angle) - b * math.sin(angle), b * math.cos(angle) + a * math.sin(angle)
+                for half, value in zip((0, 3), expected):
+                    torch.testing.assert_close(found[:, p, head * width + m + half], value, **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("heads", "exponents"),
+    [
+        (1, [8]),
+        (4, [2, 4, 6, 8]),
+        (8, [1, 2, 3, 4, 5, 6, 7, 8]),
+        (6, [2, 4, 6, 8, 1, 3]),
+        (3, [4, 8, 2]),
+    ],
+)
+def test_slopes(heads, exponents):
+    assert position.alibi_slopes(heads).tolist() == [2.0**-exponent for exponent in exponents]
+
+
+def test_linear_biases_of_all_queries_and_of_the_last():
+    whole = position.alibi(4, 5, 0, like=tokens(1))
+    assert whole.shape == (1, 4, 5, 5)
+    assert whole[0, 1, 3].tolist() == [2**-4 * (key - 3) for key in range(5)]
+    assert torch.equal(position.alibi(4, 5, 4, like=tokens(1)), whole[:, :, 4:])
+
+
+# Block
+
+
+def test_swiglu():
+    torch.manual_seed(0)
+    ffn, x = SwiGLU(config()).double(), tokens(2, 3, 12)
+    gate, up = ffn.gate_up.weight.chunk(2)
+    expected = F.linear(F.silu(x @ gate.T) * (x @ up.T), ffn.down.weight)
+    torch.testing.assert_close(ffn(x), expected, **EXACT)
+
+
+def test_norms_are_computed_in_float32():
+    norm = LlamaBlock(config()).norms[0].bfloat16()
+    x = (1000 * tokens(4, 12)).bfloat16()
+    wide = x.float()
+    expected = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).bfloat16()
+    assert torch.equal(norm(x), expected)
+    assert norm.eps == 1e-6
+
+
+def test_block_has_no_biases_and_a_hidden_layer_of_three_matrices():
+    shapes = {key: tuple(tensor.shape) for key, tensor in LlamaBlock(config()).state_dict().items()}
+    assert shapes == {
+        "self_attn.out.weight": (12, 12),
+        "self_attn.qkv.weight": (36, 12),
+        "ffn.gate_up.weight": (40, 12),
+        "ffn.down.weight": (12, 20),
+        "norms.0.weight": (12,),
+        "norms.1.weight": (12,),
+    }
+
+
+# Injection
+
+
+class Record(nn.Module):
+    """A block that doubles and writes down what it reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.read = []
+
+    def forward(self, x, **kwargs):
+        self.read.append(x.item())
+        return 2 * x
+
+
+@pytest.mark.parametrize(
+    ("order", "inject", "expected"),
+    [
+        ((0, 0, 0), (), [[1, 2, 4]]),
+        ((0, 0, 0), (0,), [[1, 2 + 1, 6 + 1]]),
+        ((0, 0, 1, 1), (0, 1), [[1, 3], [6, 12 + 6]]),
+        ((0, 1, 0, 1, 0, 1), (0,), [[1, 4 + 1, 20 + 1], [2, 10, 42]]),
+    ],
+)
+def test_further_passes_get_the_input_of_the_first_again(order, inject, expected):
+    loop = Loop([Record() for _ in range(1 + max(order))], order, inject=inject)
+    loop(torch.ones(1))
+    assert [block.read for block in loop.blocks] == expected
+
+
+# The stack, in one go and in steps
+
+ENCODINGS = ["none", "rope", "alibi"]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("steps", [[1] * 50, [50], [40] + [1] * 10, [7, 1, 1, 20, 1, 20]], ids=str)
+def test_steps_of_any_length_equal_one_go(encoding, steps):
+    model, x = stack(encoding, inject=(0, 2)), tokens(2, 50, 12)
+    state, parts, start = model.new_state(), [], 0
+    for step in steps:
+        parts.append(model(x[:, start : start + step], None, state))
+        start += step
+    torch.testing.assert_close(torch.cat(parts, dim=1), model(x), **EXACT)
+    assert state.length == 50
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_padding_on_the_left_shifts_nothing(encoding):
+    model, x = stack(encoding), tokens(1, 9, 12)
+    padded = torch.cat([tokens(1, 4, 12, seed=1), x], dim=1)
+    padding = torch.tensor([[True] * 4 + [False] * 9])
+    torch.testing.assert_close(model(padded, padding)[:, 4:], model(x), **EXACT)
+    state = model.new_state()
+    first = model(padded[:, :6], padding[:, :6], state)[:, 4:]
+    rest = [model(padded[:, t : t + 1], padding[:, : t + 1], state) for t in range(6, 13)]
+    torch.testing.assert_close(torch.cat([first, *rest], dim=1), model(x), **EXACT)
+
+
+def test_one_slot_a_pass_and_no_growth_where_the_length_is_known():
+    model = stack()
+    assert len(model.new_state().slots()) == 5
+    cache = Cache(2, room=100)
+    cache.write(0, torch.ones(1, 60, 4), torch.ones(1, 60, 4))
+    memory = cache._filled.data_ptr()
+    cache.advance(60)
+    for _ in range(40):
+        for index in range(2):
+            cache.write(index, torch.ones(1, 1, 4), torch.ones(1, 1, 4))
+        cache.advance()
+        assert cache._filled.data_ptr() == memory
+    assert cache.length == cache._filled.size(0) == 100
+
+
+def test_the_cache_grows_seldom():
+    cache, seen = Cache(1), set()
+    for _ in range(1000):
+        cache.write(0, torch.ones(1, 1, 4), torch.ones(1, 1, 4))
+        seen.add(cache._filled.size(0))
+        cache.advance()
+    assert seen == {32, 64, 128, 256, 512, 1024}
+
+
+def test_an_order_that_stands_already_moves_nothing():
+    cache = Cache(1)
+    cache.write(0, torch.ones(3, 5, 4), torch.ones(3, 5, 4))
+    cache.advance(5)
+    memory = cache._filled.data_ptr()
+    cache.reorder(torch.arange(3))
+    assert cache._filled.data_ptr() == memory
+    cache.reorder(torch.tensor([0, 1]))
+    assert cache._filled.data_ptr() != memory
+    assert cache._filled.size(3) == 2
