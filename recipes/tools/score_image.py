@@ -34,7 +34,7 @@ def main() -> None:
     with (run / "summary.csv").open(encoding="utf-8", newline="") as file:
         *_, last = csv.DictReader(file)
     model, side = model_of(run)
-    cost = sum(macs(model.eval(), (torch.zeros(1, 3, side, side),)).values())
+    cost = macs(model.eval(), torch.zeros(1, 3, side, side))
     found = {"top1": round(float(last["eval_top1"]), 2), "mmac": round(cost / 1e6, 1)}
     print(json.dumps({**found, "epochs": int(last["epoch"]) + 1}, indent=2))
 
