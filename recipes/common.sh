@@ -51,6 +51,17 @@ run_training() {
     fi
 }
 
+# Run train_image.py, which goes on where an interrupted run stopped. Its log is shown, and appended to a file.
+run_image_training() {
+    local file=$1
+    shift
+    if [ "$DRY_RUN" = 1 ]; then
+        run python "$ROOT/recipes/train_image.py" "$@" --resume
+    else
+        python "$ROOT/recipes/train_image.py" "$@" --resume 2>&1 | tee -a "$file"
+    fi
+}
+
 # As run, with the standard output into a file that exists only once the command has succeeded.
 run_into() {
     local file=$1

@@ -87,7 +87,7 @@ def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) 
     if not args.teacher:
         return task.ClassificationTask(model, **settings)
     weights = dict(checkpoint_path=args.teacher_checkpoint) if args.teacher_checkpoint else dict(pretrained=True)
-    teacher = build("teacher", args, num_classes=model.num_classes, **weights).to(device)
+    teacher = build("teacher", args, num_classes=args.num_classes, **weights).to(device)
     return soft_distillation(model, teacher, args.temperature, **settings)
 
 
@@ -101,7 +101,7 @@ def make_loaders(args: argparse.Namespace, model: nn.Module, sets: list[Dataset]
     augmentation = dict(no_aug=args.no_aug, scale=args.scale, hflip=args.hflip, color_jitter=args.color_jitter)
     augmentation |= dict(auto_augment=args.aa, re_prob=args.reprob, re_mode="pixel")
     if args.mixup or args.cutmix:
-        mixing = dict(label_smoothing=args.smoothing, num_classes=model.num_classes)
+        mixing = dict(label_smoothing=args.smoothing, num_classes=args.num_classes)
         augmentation |= dict(collate_fn=data.FastCollateMixup(args.mixup, args.cutmix, **mixing))
     return [
         data.create_loader(sets[0], is_training=True, **augmentation, **common),
@@ -113,15 +113,15 @@ class Trainer:
     """A task, what updates it, and the two loaders.
 
     Args:
-        args: the options, checked, with what timm.utils.init_distributed_device adds.
+        args: the options, checked, with what init_distributed_device adds; num_classes is added here.
         device: of the model and the batches.
     """
 
     def __init__(self, args: argparse.Namespace, device: torch.device):
         self.args, self.device = args, device
         utils.random_seed(args.seed << 16)
-        *sets, classes = datasets(args)
-        model = build("model", args, num_classes=classes).to(device)
+        *sets, args.num_classes = datasets(args)
+        model = build("model", args, num_classes=args.num_classes).to(device)
         self.task = make_task(args, model, device)
         self.train_loader, self.val_loader = make_loaders(args, model, sets, device)
         self.optimizer = create_optimizer_v2(model, args.opt, lr=args.lr, weight_decay=args.weight_decay)
@@ -135,7 +135,8 @@ class Trainer:
             self.task.setup_ema(decay=args.model_ema_decay, use_warmup=True)
         if args.compile:
             self.task.compile()
-        logger.info(f"{args.model}: {stored(model):,} stored parameters, {classes} classes, {len(sets[0]):,} images")
+        told = f"{args.num_classes} classes, {len(sets[0]):,} training images"
+        logger.info(f"{args.model}: {stored(model):,} stored parameters, {told}")
 
     def update(self, loss: Tensor) -> None:
         """One step of the optimiser, the gradients clipped."""

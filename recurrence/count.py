@@ -1,6 +1,15 @@
-"""What a model stores and what it runs."""
+"""What a model stores and what it runs.
 
-from torch import nn
+Operations are counted by fvcore, which is optional (`pip install fvcore`), on the plain forms of all operators.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from recurrence.loop import Loop
 
@@ -22,3 +31,69 @@ def unshared(module: nn.Module) -> int:
 def passes(module: nn.Module) -> int:
     """Effective depth: passes of all loops of the module together."""
     return sum(loop.passes for loop in module.modules() if isinstance(loop, Loop))
+
+
+def macs(module: nn.Module, *inputs: Tensor) -> int:
+    """Multiply-accumulates of one call, as fvcore counts them, and those of fused attention, which it leaves out.
+
+    That is one for each product of linear layers, convolutions and matrix products, 5 for each element of a LayerNorm,
+    nothing for activations and sums.
+
+    Raises:
+        ModuleNotFoundError: if fvcore is not installed.
+    """
+    return sum(_operations(module, inputs, {ATTENTION: _attention_products}).values())
+
+
+def ringformer_flops(module: nn.Module, *inputs: Tensor) -> Counter[str]:
+    """Operations of one call by RingFormer's rule, by operator; the sum is what the paper calls FLOPs.
+
+    To :func:`macs` the rule adds one for each element of a sum, difference or quotient (of attention, the division of
+    the scores by the root of the head width) and 6 for each element of a GELU.
+
+    Differs from the paper's figure for RingFormer's own vision model: that one has the product of each signal's two
+    factors, and its application to one token alone.
+
+    Source: RingFormer (arXiv:2502.13181), Table 3, and the counting of its published code.
+
+    Raises:
+        ModuleNotFoundError: if fvcore is not installed.
+    """
+    rules = {f"aten::{name}": _elements(1) for name in ("add", "sub", "div")}
+    rules["aten::gelu"] = _elements(6)
+    rules[ATTENTION] = lambda inputs, outputs: _attention_products(inputs, outputs) + _scores(inputs)
+    return _operations(module, inputs, rules)
+
+
+ATTENTION = "aten::scaled_dot_product_attention"
+
+
+def _operations(module: nn.Module, inputs: tuple[Tensor, ...], rules: dict[str, Callable]) -> Counter[str]:
+    """fvcore's count of one call by operator, with rules for operators for which it has none."""
+    try:
+        from fvcore.nn import FlopCountAnalysis
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("counting operations needs fvcore: pip install fvcore", name="fvcore") from error
+    analysis = FlopCountAnalysis(module, inputs).set_op_handle(**rules)
+    analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False).tracer_warnings("none")
+    with torch.no_grad():
+        return Counter({name: round(number) for name, number in analysis.by_operator().items()})
+
+
+def _shape(value: Any) -> list[int]:
+    return value.type().sizes()
+
+
+def _scores(inputs: list[Any]) -> int:
+    """Attention scores of q (B, H, T, d) and k (B, H, S, d): B H T S."""
+    *batch, targets, _ = _shape(inputs[0])
+    return prod(batch) * targets * _shape(inputs[1])[-2]
+
+
+def _attention_products(inputs: list[Any], outputs: list[Any]) -> int:
+    """Products of q with k and of the weights with v: 2 B H T S d where both have the width d."""
+    return _scores(inputs) * (_shape(inputs[0])[-1] + _shape(inputs[2])[-1])
+
+
+def _elements(scale: int) -> Callable[[list[Any], list[Any]], int]:
+    return lambda inputs, outputs: scale * prod(_shape(outputs[0]))

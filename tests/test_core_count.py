@@ -1,7 +1,14 @@
-"""Counts against numbers worked out by hand."""
+"""Counts against numbers worked out by hand, and against those of the papers."""
 
+import sys
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
 from torch import nn
 
+import timm_plugin  # noqa: F401  registers our models
 from recurrence import count
 from recurrence.loop import Loop
 
@@ -28,3 +35,94 @@ def test_shared_and_frozen_parameters():
     assert count.stored(nn.ModuleList([first, second])) == 16 + 4 + 4
     first.bias.requires_grad_(False)
     assert count.stored(nn.ModuleList([first, second])) == 16 + 4
+
+
+class Small(nn.Module):
+    """One of each kind of operation."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.qkv = nn.LayerNorm(6), nn.Linear(6, 18)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, 2, 3)).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k[:, :, 1:], v[:, :, 1:])
+        return (F.gelu(x) - y.transpose(1, 2).flatten(2)) / 2 + x
+
+
+def test_operations():
+    small, x = Small(), torch.randn(2, 5, 6)  # B 2, T 5, S 4, C 6, H 2
+    products = 60 * 18 + 2 * (2 * 2 * 5 * 4 * 3)
+    assert count.macs(small, x) == 5 * 60 + products
+    assert count.ringformer_flops(small, x).total() == 5 * 60 + products + 2 * 2 * 5 * 4 + 6 * 60 + 3 * 60
+
+
+def test_a_missing_fvcore_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fvcore.nn", None)
+    with pytest.raises(ModuleNotFoundError, match="pip install fvcore"):
+        count.macs(nn.Linear(2, 2), torch.zeros(1, 2))
+
+
+def images(size=224, number=1):
+    return torch.zeros(number, 3, size, size)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "options", "giga"),
+    [
+        ("sret_t", 224, {}, 1.12),
+        ("sret_tl", 224, {}, 1.17),
+        ("sret_s", 224, {}, 4.19),
+        ("sret_t_global", 224, {}, 1.375),
+        ("sret_tl_global", 224, {}, 1.43),
+        ("sret_s_global", 224, {}, 4.69),
+        ("sret_t", 384, {}, 4.25),
+        ("sret_t_global", 384, {}, 6.44),
+        ("sret_tl", 384, {}, 4.40),
+        ("sret_tl_global", 384, {}, 6.59),
+        ("sret_s_global", 384, {}, 18.50),
+        ("sret_s_global", 512, {}, 42.77),
+        ("sret_tl", 224, dict(groups=((16, 1), (14, 1), (1, 1))), 1.23),
+    ],
+)
+def test_macs_of_sret(name, size, options, giga):
+    """Within half a percent: the published counts have the stem's batch norms, which are folded here at inference."""
+    model = timm.create_model(name, img_size=size, **options).eval()
+    assert count.macs(model, images(size)) / 1e9 == pytest.approx(giga, rel=0.005)
+
+
+# RingFormer's depth, width, rank, tokens of an image.
+P, C, R, N = 12, 768, 48, 197
+
+
+@pytest.mark.parametrize(
+    ("name", "giga"), [("plain_vit", 17.6357), ("owf_vit", 17.6357), ("uit", 17.6373), ("ringformer_vit", 18.3401)]
+)
+def test_ringformer_flops(name, giga):
+    """For one more image in a batch; UiT's tables are added up from their halves once for all of them."""
+    model = timm.create_model(name).eval()
+    one, two = (count.ringformer_flops(model, images(number=number)).total() for number in (1, 2))
+    assert (two - one) / 1e9 == pytest.approx(giga, abs=5e-5)
+    assert one - (two - one) == (P * N * C if name == "uit" else 0)
+
+
+class Multiplied(nn.Module):
+    """A level signal with its factors multiplied out, applied to every token."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = (nn.Parameter(torch.zeros(R, C)) for _ in range(2))
+
+    def forward(self, x):
+        return torch.matmul(torch.matmul(self.up.T, self.down), x[..., None])
+
+
+def test_the_paper_counts_19_gflops_where_18_suffice():
+    """Its rule sees the signals' products of d x d, which are not needed, and their application to one token of 197."""
+    factored = count.ringformer_flops(timm.create_model("ringformer_vit").eval(), images()).total()
+    signals = 4 * P
+    multiplied = count.ringformer_flops(Multiplied(), torch.zeros(1, N, C)).total()
+    assert multiplied == R * C**2 + C**2
+    assert (factored - signals * 2 * R * C * N + signals * multiplied) / 1e9 == pytest.approx(19.0302, abs=5e-5)
+    done = factored - signals * 2 * R * C * N + signals * (R * C**2 + N * C**2)
+    assert done / 1e9 == pytest.approx(24.58, abs=5e-3)  # what that form really computes

@@ -1,4 +1,4 @@
-"""README.md says what is so: its table is the registry's, its commands are accepted by the programs that they name."""
+"""README.md says what is so: its tables are the registries', its commands are accepted by the programs they name."""
 
 import re
 import shlex
@@ -9,7 +9,8 @@ import pytest
 from fairseq import options
 
 import fairseq_plugin
-from fairseq_plugin.catalogue import architectures, with_table
+import fairseq_plugin.catalogue
+import timm_plugin.catalogue
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 TEXT = README.read_text(encoding="utf-8")
@@ -29,8 +30,24 @@ def commands(program):
 
 
 def test_table_of_architectures_is_up_to_date():
-    assert with_table(TEXT) == TEXT, "run: python -m fairseq_plugin.catalogue README.md"
-    assert all(f"| `{arch}` |" in TEXT for arch in architectures())
+    assert fairseq_plugin.catalogue.TABLE.within(TEXT) == TEXT, "run: python -m fairseq_plugin.catalogue README.md"
+    assert all(f"| `{arch}` |" in TEXT for arch in fairseq_plugin.catalogue.architectures())
+
+
+@pytest.mark.slow
+def test_table_of_image_models_is_up_to_date():
+    assert timm_plugin.catalogue.TABLE.within(TEXT) == TEXT, "run: python -m timm_plugin.catalogue README.md"
+
+
+def test_every_image_model_has_its_row():
+    begin, end = timm_plugin.catalogue.TABLE.marks
+    table = TEXT.split(begin)[1].split(end)[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.M) == list(timm_plugin.MODELS)
+
+
+def test_a_table_without_its_marks_is_refused():
+    with pytest.raises(ValueError, match="<!-- image models: begin -->"):
+        timm_plugin.catalogue.TABLE.within("# A document\n")
 
 
 @pytest.mark.parametrize("example", SHELL)

@@ -25,9 +25,9 @@ from typing import Any
 import timm
 from timm.models import get_pretrained_cfg
 
-import timm_plugin  # noqa: F401  registers our models
-from tests.vision import MODELS, MODULES
+from timm_plugin import FAMILIES, MODELS
 
+MODULES = [family.__name__.rpartition(".")[2] for family in FAMILIES]
 SELECTED = [
     name
     for name in MODELS

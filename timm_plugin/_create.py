@@ -16,6 +16,7 @@ def create(
     pretrained: bool,
     filter_fn: Callable,
     out_indices: tuple[int, ...],
+    /,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     **kwargs: Any,

@@ -1,13 +1,14 @@
 """Gather what a run left in its folder into metrics.json and one row of results for each metric.
 
     python collect.py RUN --results results.csv --table T --row R --arch A --scale S --seed 1 --command C \\
-        --checkpoint average.pt --metrics bleu chrf [--failed]
+        [--checkpoint average.pt] --metrics bleu chrf [--failed]
 
-Reads train.log and env.json, and of a run that succeeded scores.json and the checkpoint. With --failed only rows
-without a value are added.
+Reads env.json, train.log (of fairseq-train, or of train_image.py, with summary.csv) and of a run that succeeded
+scores.json and the translation model's checkpoint. With --failed only rows without a value are added.
 """
 
 import argparse
+import csv
 import json
 import re
 from pathlib import Path
@@ -15,7 +16,14 @@ from pathlib import Path
 from results import append
 
 # The name of a metric in scores.json -> in the table.
-METRICS = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match %", "loss": "loss, nats"}
+METRICS = {
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "exact_match": "exact match %",
+    "loss": "loss, nats",
+    "top1": "top-1 %",
+    "mmac": "MMAC",
+}
 # Word embeddings, positions and the output layer are not core parameters; version marks are no parameters.
 NOT_CORE = re.compile(r"embed_tokens|embed_positions|output_projection|version")
 
@@ -33,9 +41,24 @@ def seconds(text: str) -> int:
     return sum(int(wall) for wall in dict(told).values())
 
 
-def training(log: Path) -> dict:
-    """Stored parameters, updates and seconds of training as the host logged them."""
+def image_training(text: str, summary: Path) -> dict:
+    """As training, of train_image.py."""
+    with summary.open(encoding="utf-8", newline="") as file:
+        epochs = list(csv.DictReader(file))
+    found = re.findall(r"([\d,]+) stored parameters", text)
+    return {
+        "params": int(found[-1].replace(",", "")) if found else None,
+        "updates": int(epochs[-1]["train_updates"]) if epochs else None,
+        "wall_s": round(sum(float(epoch["train_seconds"]) for epoch in epochs)),
+    }
+
+
+def training(run: Path) -> dict:
+    """Stored parameters, updates and seconds of training as the trainer logged them."""
+    log = run / "train.log"
     text = log.read_text(encoding="utf-8") if log.exists() else ""
+    if (run / "summary.csv").exists():
+        return image_training(text, run / "summary.csv")
     return {
         "params": last_number("num. shared model params", text),
         "updates": last_number("num_updates", text),
@@ -64,7 +87,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, required=True)
     for name in ("table", "row", "arch", "scale", "seed", "command"):
         parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--checkpoint", required=True, help="the scored one, in the run's folder")
+    parser.add_argument("--checkpoint", help="the scored translation model, in the run's folder")
     parser.add_argument("--metrics", nargs="+", choices=METRICS, required=True)
     parser.add_argument("--paper-value", default="", help="what the paper has for the first metric")
     parser.add_argument("--failed", action="store_true")
@@ -72,7 +95,7 @@ def main() -> None:
 
     environment = json.loads((arguments.run / "env.json").read_text())
     row = {name: getattr(arguments, name) for name in ("table", "row", "arch", "scale", "seed")}
-    row |= training(arguments.run / "train.log") | {
+    row |= training(arguments.run) | {
         "cmd": arguments.command,
         "device": environment["device"],
         "torch": environment["packages"]["torch"],
@@ -82,7 +105,8 @@ def main() -> None:
         append(arguments.results, [row | {"metric": METRICS[name]} for name in arguments.metrics])
         return
     scores = json.loads((arguments.run / "scores.json").read_text())
-    row["core_params"] = core_parameters(arguments.run / arguments.checkpoint)
+    if arguments.checkpoint:
+        row["core_params"] = core_parameters(arguments.run / arguments.checkpoint)
     (arguments.run / "metrics.json").write_text(json.dumps(row | scores, indent=2) + "\n")
     rows = [row | measured(scores, name) for name in arguments.metrics]
     rows[0]["paper_value"] = arguments.paper_value

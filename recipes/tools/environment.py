@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-PACKAGES = ("torch", "fairseq-fixed", "fairseq", "numpy", "sacrebleu", "sentencepiece")
+PACKAGES = ("torch", "fairseq-fixed", "fairseq", "timm", "torchvision", "numpy", "sacrebleu", "sentencepiece")
 
 
 def version(package: str) -> str | None:

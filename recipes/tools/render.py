@@ -13,7 +13,6 @@ from statistics import mean, stdev
 from results import read
 
 RECIPES = Path(__file__).resolve().parents[1]
-HEAD = "| row | architecture | stored parameters | core parameters | {metrics} | runs | updates | training | device |"
 # Decimals of a metric, where they are not two.
 DECIMALS = {"loss, nats": 4}
 
@@ -52,25 +51,33 @@ def score(rows: list[dict]) -> str:
     return " ".join(parts)
 
 
-def line(row: str, runs: dict[str, list[dict]]) -> str:
-    """One line of a table: the runs of one row at one scale, by metric."""
+def cells(row: str, runs: dict[str, list[dict]]) -> dict[str, str]:
+    """One line of a table, by column: the runs of one row at one scale, by metric."""
     first = next(iter(runs.values()))
     last = first[-1]
-    cells = [row, f"`{last['arch']}`", count(last["params"]), count(last["core_params"])]
-    cells += [score(rows) for rows in runs.values()]
-    devices = "; ".join(dict.fromkeys(run["device"] for run in first))
-    cells += [str(len(first)), count(last["updates"]), minutes(first), devices]
-    return "| " + " | ".join(cells) + " |"
+    return {
+        "row": row,
+        "architecture": f"`{last['arch']}`",
+        "stored parameters": count(last["params"]),
+        "core parameters": count(last["core_params"]),
+        **{metric: score(rows) for metric, rows in runs.items()},
+        "runs": str(len(first)),
+        "updates": count(last["updates"]),
+        "training": minutes(first),
+        "device": "; ".join(dict.fromkeys(run["device"] for run in first)),
+    }
 
 
 def table(rows: list[dict]) -> list[str]:
-    """All rows of one scale as a Markdown table, with the signatures of its metrics."""
+    """All rows of one scale as a Markdown table without empty columns, with the signatures of its metrics."""
     metrics = [metric for (metric,) in groups(rows, "metric")]
-    head = HEAD.format(metrics=" | ".join(metrics))
-    lines = [head, "|---" * (head.count("|") - 1) + "|"]
+    found = []
     for (name,), runs in groups(rows, "row").items():
         by_metric = groups(runs, "metric")
-        lines.append(line(name, {metric: by_metric[(metric,)] for metric in metrics}))
+        found.append(cells(name, {metric: by_metric[(metric,)] for metric in metrics}))
+    titles = [title for title in found[0] if any(line[title] for line in found)]
+    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
+    lines += ["| " + " | ".join(line[title] for title in titles) + " |" for line in found]
     signatures = groups([row for row in rows if row["signature"]], "metric", "signature")
     return lines + [""] + [f"{metric}: `{signature}`  " for metric, signature in signatures]
 

@@ -1,0 +1,43 @@
+"""Print the test accuracy of a finished run of train_image.py and the cost of its model, as JSON.
+
+    python score_image.py RUN > scores.json
+
+The accuracy is that of the last epoch, not the best over epochs: choosing an epoch by the test set would flatter. MMAC
+is millions of multiply-accumulates that one image takes (`recurrence.count.macs`).
+"""
+
+import argparse
+import csv
+import json
+from pathlib import Path
+
+import timm
+import torch
+from timm.utils.checkpoint_saver import load_checkpoint_metadata
+from torch import nn
+
+import timm_plugin  # noqa: F401  (registers its models)
+from recurrence.count import macs
+
+
+def model_of(run: Path) -> tuple[nn.Module, int]:
+    """The trained architecture, without its weights, and the side of its images."""
+    args = load_checkpoint_metadata(run / "last.pth.tar")["args"]
+    kwargs = {"img_size": args.img_size, **dict(args.model_kwargs)}
+    return timm.create_model(args.model, num_classes=args.num_classes, **kwargs), args.img_size
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="the trainer's --output, trained with --img-size")
+    run = parser.parse_args().run
+    with (run / "summary.csv").open(encoding="utf-8", newline="") as file:
+        *_, last = csv.DictReader(file)
+    model, side = model_of(run)
+    cost = macs(model.eval(), torch.zeros(1, 3, side, side))
+    found = {"top1": round(float(last["eval_top1"]), 2), "mmac": round(cost / 1e6, 1)}
+    print(json.dumps({**found, "epochs": int(last["epoch"]) + 1}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

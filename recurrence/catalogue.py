@@ -1,0 +1,55 @@
+"""A generated table in a document: what stands between its two marks is made anew from the code."""
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table in Markdown.
+
+    Args:
+        name: what its marks say: `<!-- name: begin -->` and `<!-- name: end -->`.
+        columns: titles; those of numbers, which stand to the right, end with a colon.
+        rows: makes the cells of every line.
+    """
+
+    name: str
+    columns: Sequence[str]
+    rows: Callable[[], Iterable[Sequence[str]]]
+
+    @property
+    def marks(self) -> tuple[str, str]:
+        return f"<!-- {self.name}: begin -->", f"<!-- {self.name}: end -->"
+
+    def render(self) -> str:
+        """The whole table, between its marks."""
+        begin, end = self.marks
+        titles = _line([title.removesuffix(":") for title in self.columns])
+        rule = "|".join("---:" if title.endswith(":") else "---" for title in self.columns)
+        return "\n".join([begin, titles, f"|{rule}|", *map(_line, self.rows()), end])
+
+    def within(self, document: str) -> str:
+        """The document with its table made anew.
+
+        Raises:
+            ValueError: if the marks are missing.
+        """
+        begin, end = self.marks
+        if begin not in document or end not in document:
+            raise ValueError(f"no table to replace: needs the lines {begin} and {end}")
+        before, rest = document.split(begin, 1)
+        return before + self.render() + rest.split(end, 1)[1]
+
+    def main(self) -> None:
+        """The command line: rewrites the table in a file."""
+        parser = argparse.ArgumentParser(description=f"Rewrites the table between the marks of '{self.name}'.")
+        parser.add_argument("document", type=Path, help="a Markdown file that has the marks")
+        path = parser.parse_args().document
+        path.write_text(self.within(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,80 @@
+"""The table of image models in README.md, generated from timm's registry.
+
+python -m timm_plugin.catalogue README.md    # rewrites the table between its two marks
+"""
+
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+
+import timm
+import torch
+
+from recurrence import count
+from recurrence.block import Block
+from recurrence.catalogue import Table
+from timm_plugin import MODELS
+from timm_plugin._model import ImageModel
+
+LONGEST_ORDER = 12
+
+
+def paper_row(name: str) -> tuple[str, int]:
+    """What a model reproduces, in the words of its entry function, linked to the paper; and that row's classes."""
+    words = inspect.getdoc(timm.models.model_entrypoint(name))
+    what = re.match(r".*?(?:Table|Figure|section) \d+|[^:,.]+", words)[0].replace("*", r"\*")
+    classes = re.search(r"with (\d+) classes", words)
+    paper = timm.get_pretrained_cfg(name).paper_ids.removeprefix("arXiv:")
+    return f"[{what}](https://arxiv.org/abs/{paper})", int(classes[1]) if classes else 1000
+
+
+def size(model: ImageModel) -> str:
+    """Width, hidden width of the MLP, and heads, of each stage."""
+    columns = ([], [], [])
+    for loop in model.loops():
+        ffn = next(block.ffn for block in loop.blocks if block.ffn is not None)
+        heads = "none" if loop.blocks[0].self_attn is None else loop.blocks[0].self_attn.heads
+        for column, value in zip(columns, (ffn.up.in_features, ffn.up.out_features, heads)):
+            column.append(str(value))
+    return " / ".join(map(", ".join, columns))
+
+
+def depth(model: ImageModel) -> int:
+    """Passes, each of which ends with an MLP."""
+    runs: list[Block] = [loop.blocks[which] for loop in model.loops() for which in loop.order]
+    return sum(block.ffn is not None for block in runs)
+
+
+def shown(order: Sequence[int]) -> str:
+    """An order; of a very long one the ends."""
+    words = list(map(str, order))
+    return " ".join(words if len(words) <= LONGEST_ORDER else [*words[:4], "...", *words[-4:]])
+
+
+def row(name: str) -> list[str]:
+    """One line of the table; the model is built at full size, and one black image runs through it."""
+    what, classes = paper_row(name)
+    model = timm.create_model(name, num_classes=classes).eval()
+    order = "; ".join(shown(loop.order) for loop in model.loops())
+    image = torch.zeros(1, *model.pretrained_cfg["input_size"])
+    stored, unshared = (f"{number(model):,}" for number in (count.stored, count.unshared))
+    giga = f"{count.macs(model, image) / 1e9:.2f}"
+    return [f"`{name}`", size(model), str(depth(model)), order, stored, unshared, giga, what]
+
+
+def rows() -> Iterator[list[str]]:
+    """All lines."""
+    return map(row, MODELS)
+
+
+TABLE = Table(
+    "image models",
+    (
+        *("name", "width / MLP / heads", "passes", "order"),
+        *("stored parameters:", "the same unshared:", "GMAC:", "reproduces"),
+    ),
+    rows,
+)
+
+if __name__ == "__main__":
+    TABLE.main()
