@@ -6,10 +6,11 @@ VERSION := $(shell $(PYTHON) -c "import platform; print(platform.python_version(
 STAMP := $(VENV)/.installed-$(VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench test-official
+.PHONY: help demo demo-vision test lint bench test-official
 
 help:
 	@echo "make demo           train a small RingFormer to translate numbers, decode, score (about 4 minutes of training)"
+	@echo "make demo-vision    train a small RingFormer-ViT and a small SReT on handwritten digits (about 2 minutes)"
 	@echo "make test           run the tests                    ARGS='-m \"not slow\"' passes options on to pytest"
 	@echo "make bench          speed and memory, as ratios against fairseq's own transformer"
 	@echo "make lint           check style and formatting"
@@ -19,6 +20,9 @@ help:
 
 demo: $(STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/numbers/run.sh
+
+demo-vision: $(STAMP)
+	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/digits/run.sh
 
 test: $(STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest $(ARGS)
@@ -39,5 +43,5 @@ $(STAMP): setup.py
 	@test "$$($(BIN)/python -V 2>/dev/null)" = "Python $(VERSION)" || $(PYTHON) -m venv --clear $(VENV)
 	@echo "Installing into $(VENV). With torch this is several gigabytes; where there is no ready wheel of"
 	@echo "fairseq-fixed (Python 3.11), its extensions are compiled once, which takes about 3 minutes."
-	$(BIN)/python -m pip install --editable ".[fairseq,demo,dev]"
+	$(BIN)/python -m pip install --editable ".[fairseq,timm,demo,dev]"
 	@touch $@

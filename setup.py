@@ -17,8 +17,28 @@ FAIRSEQ = [
     "sentencepiece>=0.1.99",
     "tensorboardX",
 ]
-DEMO = ["matplotlib>=3.7", "num2words>=0.5.13", "sacrebleu>=2", "sentencepiece>=0.1.99", "tqdm"]
-DEV = ["pytest>=7", "ruff>=0.5", "safetensors", "setuptools>=64", "wheel"]
+TIMM = ["timm>=1.0.31", "torchvision", "tqdm"]
+DEMO = [
+    "fvcore",
+    "matplotlib>=3.7",
+    "num2words>=0.5.13",
+    "sacrebleu>=2",
+    "scikit-learn",
+    "sentencepiece>=0.1.99",
+    "tqdm",
+]
+DEV = [
+    "expecttest",
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
+    "pytest>=7",
+    "pytest-timeout",
+    "ruff>=0.5",
+    "safetensors",
+    "setuptools>=64",
+    "wheel",
+]
 
 setup(
     name="recurrent-transformers",
@@ -31,7 +51,7 @@ setup(
     install_requires=["torch>=2.6", "numpy"],
     extras_require={
         "fairseq": FAIRSEQ,
-        "timm": ["timm>=1.0", "torchvision"],
+        "timm": TIMM,
         "demo": DEMO,
         "dev": DEV,
     },
