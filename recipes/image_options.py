@@ -10,6 +10,13 @@ import timm
 import torch
 from timm.optim import list_optimizers
 
+
+def devices() -> set[str]:
+    """The kinds of device that this machine has."""
+    accelerator = torch.accelerator.current_accelerator()
+    return {"cpu"} | ({accelerator.type} if accelerator else set())
+
+
 RATE = (lambda value: 0 <= value <= 1, "must be in 0 .. 1")
 POSITIVE = (lambda value: value > 0, "must be > 0")
 NOT_NEGATIVE = (lambda value: value >= 0, "must be >= 0")
@@ -24,6 +31,8 @@ RULES: dict[str, tuple[Callable[..., bool], str]] = {
     "crop_pct": (lambda value: 0 < value <= 1, "must be > 0 and <= 1"),
     "model_ema_decay": (lambda value: 0 < value < 1, "must be > 0 and < 1"),
     "opt": (lambda value: value.lower() in list_optimizers(), "must be an optimiser of timm"),
+    "dataset": (lambda value: not value or value.lower().startswith("torch/"), "must be torch/NAME"),
+    "device": (lambda value: value.partition(":")[0] in devices(), "must be a device of this machine"),
     "teacher_checkpoint": (lambda value: Path(value).is_file(), "must be a file"),
     "seed": (lambda value: 0 <= value < 1 << 15, "must be in 0 .. 32767"),
 }

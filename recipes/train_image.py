@@ -4,8 +4,8 @@
     torchrun --nproc_per_node 2 recipes/train_image.py DATA --model sret_t --output runs/sret_t [options]
 
 DATA holds one folder (or one .tar file) of class folders for each split; with --dataset it is the root of a torchvision
-set. The output folder gets summary.csv, a line an epoch, last.pth.tar and model_best.pth.tar. The same command with
---resume goes on after the last whole epoch and ends with the same weights, bit for bit, as without the interruption.
+set. --output gets summary.csv, a line an epoch, last.pth.tar and model_best.pth.tar. The same command with --resume
+goes on after the last whole epoch and ends with the same weights, bit for bit, as without the interruption.
 
 Differs from timm's train.py: the learning rate (linear warm-up, then half a cosine to 0) changes at every update, the
 average of the weights warms up, what is evaluated is the average where there is one, and distillation is SReT's: the
@@ -43,14 +43,14 @@ def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Modul
     """The model or teacher, at --img-size where its constructor takes a size.
 
     Raises:
-        OptionError: the constructor refuses an argument.
+        OptionError: the constructor refuses an argument, or the weights are of another model.
     """
     name, kwargs = getattr(args, option), dict(getattr(args, f"{option}_kwargs"))
     if args.img_size and timm.get_pretrained_cfg(name).fixed_input_size:
         kwargs.setdefault("img_size", args.img_size)
     try:
         return timm.create_model(name, **settings, **kwargs)
-    except (TypeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         refuse(f"{option}_kwargs", kwargs, str(error))
 
 
@@ -58,9 +58,12 @@ def datasets(args: argparse.Namespace) -> tuple[Dataset, Dataset, int]:
     """What to train on, what to evaluate on, and the number of their classes.
 
     Raises:
-        OptionError: the two do not have the same classes, or there is not one batch to train on.
+        OptionError: there are no images, the two differ in classes, or there is not one batch to train on.
     """
-    both = [data.create_dataset(args.dataset, args.data, split) for split in (args.train_split, args.val_split)]
+    try:
+        both = [data.create_dataset(args.dataset, args.data, split) for split in (args.train_split, args.val_split)]
+    except (AssertionError, RuntimeError) as error:  # timm asserts the name, torchvision the files
+        refuse("dataset", args.dataset, f"not in {args.data}: {error}")
     readers = [getattr(dataset, "reader", dataset) for dataset in both]  # that of a tar has a name of its own for it:
     classes = [getattr(reader, "class_name_to_idx", None) or reader.class_to_idx for reader in readers]
     if classes[0] != classes[1]:
@@ -82,8 +85,8 @@ def soft_distillation(student: nn.Module, teacher: nn.Module, temperature: float
 
 def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) -> task.TrainingTask:
     """Learning from the labels of the data, or with --teacher from soft labels alone."""
-    soft = bool(args.mixup or args.cutmix)
-    settings = dict(criterion_kwargs=dict(soft_targets=True) if soft else dict(smoothing=args.smoothing), device=device)
+    criterion = dict(soft_targets=True) if args.mixup or args.cutmix else dict(smoothing=args.smoothing)
+    settings = dict(criterion_kwargs=criterion, device=device)
     if not args.teacher:
         return task.ClassificationTask(model, **settings)
     weights = dict(checkpoint_path=args.teacher_checkpoint) if args.teacher_checkpoint else dict(pretrained=True)
@@ -110,11 +113,9 @@ def make_loaders(args: argparse.Namespace, model: nn.Module, sets: list[Dataset]
 
 
 class Trainer:
-    """A task, what updates it, and the two loaders.
+    """A task, what updates it, and the two loaders, all of the checked options.
 
-    Args:
-        args: the options, checked, with what init_distributed_device adds; num_classes is added here.
-        device: of the model and the batches.
+    `args` holds also what timm's init_distributed_device adds; `num_classes` is added here.
     """
 
     def __init__(self, args: argparse.Namespace, device: torch.device):
@@ -135,8 +136,7 @@ class Trainer:
             self.task.setup_ema(decay=args.model_ema_decay, use_warmup=True)
         if args.compile:
             self.task.compile()
-        told = f"{args.num_classes} classes, {len(sets[0]):,} training images"
-        logger.info(f"{args.model}: {stored(model):,} stored parameters, {told}")
+        logger.info(f"{args.model}: {stored(model):,} stored parameters, {len(sets[0]):,} training images")
 
     def update(self, loss: Tensor) -> None:
         """One step of the optimiser, the gradients clipped."""
@@ -156,17 +156,16 @@ class Trainer:
         Raises:
             ArithmeticError: the loss is no longer a number.
         """
-        args, losses, started = self.args, utils.AverageMeter(), time.monotonic()
+        args, losses, start = self.args, utils.AverageMeter(), time.monotonic()
         utils.random_seed((args.seed << 16) + (epoch + 1) * args.world_size, args.rank)  # the same in a resumed run
         if args.distributed:
             self.train_loader.sampler.set_epoch(epoch)
         self.task.train()
-        updates = epoch * len(self.train_loader)
-        for images, targets in self.bar(self.train_loader, f"epoch {epoch + 1}"):
+        batches = self.bar(self.train_loader, f"epoch {epoch + 1}")
+        for updates, (images, targets) in enumerate(batches, start=epoch * len(self.train_loader) + 1):
             with self.autocast():
                 loss = self.task(images, targets)["loss"]
             self.update(loss)
-            updates += 1
             self.task.update_ema(step=updates)
             self.scheduler.step_update(updates)
             losses.update(utils.reduce_tensor(loss.detach(), args.world_size) if args.distributed else loss.detach())
@@ -175,7 +174,7 @@ class Trainer:
                 utils.distribute_bn(self.task.get_trainable_module(ema), args.world_size, reduce=True)
         if not math.isfinite(losses.avg):
             raise ArithmeticError(f"loss {losses.avg} in epoch {epoch + 1}: lower --lr, or set --clip-grad")
-        return {"loss": float(losses.avg), "updates": updates, "seconds": round(time.monotonic() - started, 2)}
+        return {"loss": float(losses.avg), "updates": updates, "seconds": round(time.monotonic() - start, 2)}
 
     @torch.inference_mode()
     def evaluate(self) -> dict[str, float]:
@@ -237,9 +236,8 @@ def main() -> None:
     try:
         check(args)
         device = utils.init_distributed_device(args)
-        if args.rank == 0:
-            utils.setup_default_logging()
-            logging.getLogger("timm").setLevel(logging.WARNING)
+        utils.setup_default_logging(logging.WARNING)
+        logger.setLevel(logging.INFO if args.rank == 0 else logging.WARNING)
         Trainer(args, device).run()
     except OptionError as error:
         command_line.error(str(error))

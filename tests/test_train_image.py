@@ -1,6 +1,7 @@
 """The trainer of images, through its real command line, on generated images."""
 
 import csv
+import os
 import signal
 import subprocess
 import sys
@@ -80,7 +81,8 @@ def equal(ours: object, theirs: object) -> bool:
 def interrupted(images: Path, output: Path, *more) -> None:
     """Start the script and kill it as soon as it tells of the first epoch."""
     command = [sys.executable, str(SCRIPT), *flags(images, output, *more)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=cli.REPOSITORY) as process:
+    environment = {**os.environ, "PYTHONPATH": str(cli.REPOSITORY)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert any("epoch 1 of 3" in line for line in process.stderr)
         process.send_signal(signal.SIGKILL)
 
@@ -197,6 +199,10 @@ REFUSED = {
     "--batch-size -8: must be > 0": ["--batch-size", "-8"],
     "--cutmix -1.0: must be >= 0": ["--cutmix", "-1"],
     "--warmup-epochs -1: must be >= 0": ["--warmup-epochs", "-1"],
+    "--dataset cifar10: must be torch/NAME": ["--dataset", "cifar10"],
+    "--dataset torch/cifar10: not in ": ["--dataset", "torch/cifar10"],
+    "--dataset torch/cifar11: not in ": ["--dataset", "torch/cifar11"],
+    "--device abacus: must be a device of this machine": ["--device", "abacus"],
     "--lr 0.0: must be > 0": ["--lr", "0"],
     "--epochs 0: must be > 0": ["--epochs", "0"],
     "--mixup -1.0: must be >= 0": ["--mixup", "-1"],
