@@ -12,6 +12,7 @@ from recurrence.block import StackConfig
 from recurrence.recurrent import RecurrentBlock, RecurrentStack
 from recurrence.scan import Masks, Spec, Weights, _Scan
 from tests import models
+from tests.scan_reference import published
 
 WIDTH, HEADS = 12, 3
 VARIANTS = [(window, accumulate) for window in (1, 2, 3, 5) for accumulate in (False, True)]
@@ -29,34 +30,6 @@ def block(window: int = 1, accumulate: bool = False, **options) -> RecurrentBloc
         for parameter in made.parameters():
             parameter += 0.3 * torch.randn_like(parameter)
     return made.eval()
-
-
-def plain_block(block: RecurrentBlock, x: Tensor) -> Tensor:
-    """B, causal: (B, T, C) -> (B, T, C)."""
-    norm = functools.partial(F.layer_norm, normalized_shape=(x.size(-1),), eps=1e-5)
-    qkv = F.linear(norm(x, weight=block.norms[0].weight), block.self_attn.qkv.weight)
-    q, k, v = (part.unflatten(-1, (block.self_attn.heads, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))
-    y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-    x = x + F.linear(y, block.self_attn.out.weight)
-    hidden = block.ffn.activation(F.linear(norm(x, weight=block.norms[1].weight), block.ffn.up.weight))
-    return x + F.linear(hidden, block.ffn.down.weight)
-
-
-def published(block: RecurrentBlock, x: Tensor, as_published_end: bool = False) -> Tensor:
-    """The formula as the published code writes it, window after window: (B, T, C) -> (B, T, C).
-
-    as_published_end: accumulating, the last output is B(h) as in that code, not B(p / 2 + h) as everywhere else.
-    """
-    chunks = x.split(block.window, dim=1)
-    p, h, outputs = chunks[0], plain_block(block, chunks[0]), []
-    for chunk in chunks[1:]:
-        pair = (p / 2 + h, p[:, : chunk.size(1)] / 2 + chunk) if block.accumulate else (h, chunk)
-        y = plain_block(block, torch.cat(pair, dim=1))
-        p, h = y.split([h.size(1), chunk.size(1)], dim=1)
-        outputs.append(p)
-    if block.accumulate and not as_published_end:
-        h = h + p[:, : h.size(1)] / 2
-    return torch.cat([*outputs, plain_block(block, h)], dim=1)
 
 
 def inputs(length: int, batch: int = 2, seed: int = 1) -> Tensor:
