@@ -35,8 +35,9 @@ class Spec(NamedTuple):
     accumulate: bool
     eps: float
     activation: Callable[[Tensor], Tensor]
-    attention_dropout: float = 0.0
     dropout: float = 0.0
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
 
 
 class Weights(NamedTuple):
@@ -52,11 +53,12 @@ class Weights(NamedTuple):
 
 
 class Masks(NamedTuple):
-    """What dropout keeps at each application of the block, (N, ...) bool: attention weights, attention's output, the
-    FFN's output; None where nothing is dropped."""
+    """What dropout keeps at each application of the block, (N, ...) bool: attention weights, attention's output, hidden
+    units, the FFN's output; None where nothing is dropped."""
 
     attention: Tensor | None = None
     attended: Tensor | None = None
+    hidden: Tensor | None = None
     ffn: Tensor | None = None
 
 
@@ -109,22 +111,22 @@ def scan(spec: Spec, weights: Weights, first: Tensor, x: Tensor, qkv: Tensor | N
         weights = weights._replace(
             **{name: getattr(weights, name).to(dtype) for name in ("inner", "out", "up", "down")}
         )
-    masks = _draw_masks(spec, first, x)
+    masks = _draw_masks(spec, weights, first, x)
     with torch.autocast(x.device.type, enabled=False):
         return _Scan.apply(spec, masks, first, x, qkv, *weights)
 
 
-def _draw_masks(spec: Spec, first: Tensor, x: Tensor) -> Masks:
-    steps, batch, queries, width = x.size(0), *first.shape
-    attention = steps, batch, spec.heads, queries, 2 * spec.window
+def _draw_masks(spec: Spec, weights: Weights, first: Tensor, x: Tensor) -> Masks:
+    tokens = x.size(0), *first.shape[:2]
 
     def mask(rate: float, *shape: int) -> Tensor | None:
         return torch.rand(shape, device=x.device) >= rate if rate else None
 
     return Masks(
-        mask(spec.attention_dropout, *attention),
-        mask(spec.dropout, steps, batch, queries, width),
-        mask(spec.dropout, steps, batch, queries, width),
+        attention=mask(spec.attention_dropout, *tokens[:2], spec.heads, tokens[2], 2 * spec.window),
+        attended=mask(spec.dropout, *tokens, x.size(-1)),
+        hidden=mask(spec.activation_dropout, *tokens, weights.up.size(0)),
+        ffn=mask(spec.dropout, *tokens, x.size(-1)),
     )
 
 
@@ -162,7 +164,8 @@ def activations(
 def step(spec: Spec, weights: Weights, masks: Masks, state: Tensor, x: Tensor, qkv: Tensor | None) -> Tensor:
     """The next state, from the arguments of :func:`activations`."""
     acts = activations(spec, weights, masks, state, x, qkv)
-    return acts.middle + _drop(_linear(spec.activation(acts.hidden), weights.down), masks.ffn, spec.dropout)
+    activated = _drop(spec.activation(acts.hidden), masks.hidden, spec.activation_dropout)
+    return acts.middle + _drop(_linear(activated, weights.down), masks.ffn, spec.dropout)
 
 
 def step_backward(
@@ -177,7 +180,7 @@ def step_backward(
         grad: gradient of the next state.
     """
     ffn = _drop(grad, masks.ffn, spec.dropout)
-    hidden = slope.mul_(_linear(ffn, transposed.down))
+    hidden = slope.mul_(_drop(_linear(ffn, transposed.down), masks.hidden, spec.activation_dropout))
     normed2 = _linear(hidden, transposed.up)
     middle = grad + _norm_backward(normed2, acts.middle, acts.mean2, acts.rstd2, transposed.norm2)
     out = _drop(middle, masks.attended, spec.dropout)
@@ -212,9 +215,10 @@ class _Scan(torch.autograd.Function):
     def backward(ctx, grad_states):
         spec = ctx.spec
         states, x, qkv, *rest = ctx.saved_tensors
-        masks, weights, steps = Masks(*rest[:3]), Weights(*rest[3:]), x.size(0)
+        masks, weights, steps = Masks(*rest[:4]), Weights(*rest[4:]), x.size(0)
         acts = activations(spec, weights, masks, states[:-1], x, qkv)
         activated, slope = _with_slope(spec.activation, acts.hidden)
+        activated = _drop(activated, masks.hidden, spec.activation_dropout)
         transposed = Weights(*(weight.t() for weight in weights))
         own_masks, own_acts, waiting = _each(masks, steps), _each(acts, steps), []
         grad = grad_states[-1]

@@ -97,9 +97,10 @@ def test_backward_pass_of_the_scan(window, accumulate, activation, dropout):
     def random(*shape: int) -> Tensor:
         return torch.randn(shape, dtype=torch.float64).requires_grad_()
 
-    shapes = (steps, batch, heads, queries, 2 * window), *[(steps, batch, queries, width)] * 2
+    tokens = steps, batch, queries
+    shapes = (steps, batch, heads, queries, 2 * window), (*tokens, width), (*tokens, 8), (*tokens, width)
     masks = Masks(*(torch.rand(shape) >= dropout for shape in shapes)) if dropout else Masks()
-    spec = Spec(window, heads, accumulate, 1e-5, activation, dropout, dropout)
+    spec = Spec(window, heads, accumulate, 1e-5, activation, dropout, dropout, dropout)
     weights = Weights(
         random(width), random((2 + accumulate) * width, width), random(width, width), random(width), random(8, width),
         random(width, 8),
@@ -122,7 +123,7 @@ def test_dropout_of_rate_0_is_exact_and_every_application_has_its_own_mask(windo
     assert len({tuple(row.tolist()) for row in rows}) == len(rows)
 
 
-@pytest.mark.parametrize("rates", [dict(dropout=0.4), dict(attention_dropout=0.4)], ids=["sublayers", "attention"])
+@pytest.mark.parametrize("rates", [dict(dropout=0.4), dict(attention_dropout=0.4), dict(activation_dropout=0.4)])
 @pytest.mark.parametrize("window", [1, 2])
 def test_dropout_has_the_distribution_of_the_formula(rates, window):
     """Mean and deviation of the outputs over many masks, against the host's dropout in the formula as published."""
@@ -155,7 +156,7 @@ def test_dropout_has_the_distribution_of_the_formula(rates, window):
 
 def test_dropout_keeps_gradients_of_the_masks_that_were_drawn():
     """The slope of the loss along the gradient, the same masks given, is the gradient's square."""
-    layer, x = block(dropout=0.3, attention_dropout=0.3).train(), inputs(6)
+    layer, x = block(dropout=0.3, attention_dropout=0.3, activation_dropout=0.3).train(), inputs(6)
 
     def loss() -> Tensor:
         torch.manual_seed(5)
