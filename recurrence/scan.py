@@ -93,6 +93,8 @@ class Waiting(NamedTuple):
     ffn: Tensor
 
 
+# Compiled, the loop would be unrolled into one graph of all steps.
+@torch.compiler.disable
 def scan(spec: Spec, weights: Weights, first: Tensor, x: Tensor, qkv: Tensor | None) -> Tensor:
     """All states, `first` included.
 

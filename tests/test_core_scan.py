@@ -126,28 +126,12 @@ def test_dropout_of_rate_0_is_exact_and_every_application_has_its_own_mask(windo
 @pytest.mark.parametrize("rates", [dict(dropout=0.4), dict(attention_dropout=0.4), dict(activation_dropout=0.4)])
 @pytest.mark.parametrize("window", [1, 2])
 def test_dropout_has_the_distribution_of_the_formula(rates, window):
-    """Mean and deviation of the outputs over many masks, against the host's dropout in the formula as published."""
-    layer = block(window, **rates).train()
-    x, samples = inputs(4, batch=1), 6000
-    many = x.expand(samples, -1, -1)
-
-    def reference(z: Tensor) -> Tensor:
-        qkv = layer.self_attn.qkv(layer.norms[0](z)).chunk(3, dim=-1)
-        q, k, v = (layer.self_attn.split(part) for part in qkv)
-        scores = q @ k.transpose(2, 3) / q.size(-1) ** 0.5
-        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), float("-inf"))
-        y = F.dropout(scores.softmax(-1), layer.self_attn.dropout) @ v
-        z = z + F.dropout(layer.self_attn.out(y.transpose(1, 2).flatten(2)), layer.dropout)
-        return z + F.dropout(layer.ffn(layer.norms[1](z), z), layer.dropout)
-
+    """Mean and deviation of the outputs over many masks, against torch's dropout in the formula as published."""
+    layer, samples = block(window, **rates).train(), 6000
+    many = inputs(4, batch=1).expand(samples, -1, -1)
     torch.manual_seed(3)
     with torch.no_grad():
-        ours = layer(many)
-        h, outputs = reference(many[:, :window]), []
-        for chunk in many[:, window:].split(window, dim=1):
-            y, h = reference(torch.cat([h, chunk], dim=1)).chunk(2, dim=1)
-            outputs.append(y)
-        theirs = torch.cat([*outputs, reference(h)], dim=1)
+        ours, theirs = layer(many), published(layer, many)
     error = theirs.std(0) / samples**0.5
     assert ((ours.mean(0) - theirs.mean(0)).abs() < 6 * error + 1e-9).all()
     torch.testing.assert_close(ours.std(0), theirs.std(0), rtol=0.15, atol=1e-9)
@@ -187,6 +171,13 @@ def test_what_is_kept_for_the_backward_pass_does_not_grow_with_the_work_of_a_ste
     per_token = sum(kept.values()) / 8 / windows[..., 0].numel() / WIDTH
     # States 1; input 1, its norm 2, its projections 3; the weights and the statistics of the norm are the rest.
     assert per_token < 9
+
+
+def test_compiled_models_run_the_scan_as_it_is():
+    layer, x = block(2), inputs(7)
+    compiled = torch.compile(layer, backend="eager")
+    for ours, expected in zip(with_gradients(compiled, layer, x), with_gradients(layer, layer, x)):
+        torch.testing.assert_close(ours, expected, atol=1e-12, rtol=0)
 
 
 def test_autocast_computes_products_in_the_lower_type():
