@@ -47,6 +47,7 @@ setup(
     long_description=README.read_text(encoding="utf-8") if README.exists() else "",
     long_description_content_type="text/markdown",
     packages=find_packages(include=[f"{name}{part}" for name in PACKAGES for part in ("", ".*")]),
+    package_data={"fairseq_plugin": ["config/*.yaml"]},
     python_requires=">=3.10",
     install_requires=["torch>=2.6", "numpy"],
     extras_require={

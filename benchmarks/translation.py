@@ -7,22 +7,20 @@ figure is the median of the ratios of neighbouring runs. Peak memory is that of 
 """
 
 import argparse
-import statistics
 import subprocess
 import sys
-import time
 
 import torch
 import torch.nn.functional as F
 from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
 
+from benchmarks.timing import DEVICE, ratios, show
 from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
 
 HOST = "transformer"
 ARCHS = ("ringformer_base", "universal", "one_wide_ffn_base", "vanilla_base")
 BATCH, LENGTH, VOCABULARY, BEAM, SENTENCES = 24, 28, 8000, 4, 3
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # The same rates everywhere, whatever an architecture's own defaults.
 RATES = dict(dropout=0.1, attention_dropout=0.1, activation_dropout=0.1)
 
@@ -69,23 +67,6 @@ def generation(model, symbols: Dictionary):
     return translate
 
 
-def ratios(work: dict, rounds: int) -> dict[str, tuple[float, float]]:
-    """Runs every function of `work` in turn; the median time of each in seconds, and of its ratio to the host's."""
-    times = {name: [] for name in work}
-    for _ in range(rounds + 1):
-        for name, run in work.items():
-            start = time.perf_counter()
-            run()
-            if DEVICE == "cuda":
-                torch.cuda.synchronize()
-            times[name].append(time.perf_counter() - start)
-    times = {name: values[1:] for name, values in times.items()}  # the first round warms up
-    return {
-        name: (statistics.median(values), statistics.median(a / b for a, b in zip(values, times[HOST])))
-        for name, values in times.items()
-    }
-
-
 def peak_memory(arch: str) -> int:
     """Bytes that parameters, gradients, Adam and activations of three training steps add to the process or the GPU."""
     symbols = numbered_dictionary(VOCABULARY)
@@ -109,14 +90,6 @@ def memory_of(arch: str, threads: int) -> int:
     """:func:`peak_memory` in a fresh process."""
     command = [sys.executable, "-m", "benchmarks.translation", "--threads", str(threads), "--peak-memory", arch]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
-
-
-def show(title: str, rows: dict[str, tuple[float, float]], unit: str) -> None:
-    """Prints a table."""
-    print(f"\n{title}\n{'':20s}{unit:>10s}{'ratio':>8s}")
-    for name, (value, ratio) in rows.items():
-        print(f"{name:20s}{value:10.3f}{ratio:8.3f}")
-    sys.stdout.flush()
 
 
 def main() -> None:
@@ -143,9 +116,13 @@ def main() -> None:
     print(f"torch {torch.__version__}, {where}; {VOCABULARY} symbols; ratios against fairseq's {HOST}")
     models = {arch: build(arch, symbols) for arch in archs}
     steps = {arch: training_step(model, symbols) for arch, model in models.items()}
-    show(f"Training step, {BATCH} x {LENGTH} tokens", ratios(steps, options.rounds), "seconds")
+    show(f"Training step, {BATCH} x {LENGTH} tokens", ratios(steps, options.rounds, HOST), "seconds")
     searches = {arch: generation(model, symbols) for arch, model in models.items()}
-    show(f"Beam {BEAM}, {SENTENCES} sentences one by one, {LENGTH} tokens", ratios(searches, options.rounds), "seconds")
+    show(
+        f"Beam {BEAM}, {SENTENCES} sentences one by one, {LENGTH} tokens",
+        ratios(searches, options.rounds, HOST),
+        "seconds",
+    )
     peaks = {arch: memory_of(arch, options.threads) / 2**20 for arch in archs}
     show("Peak training memory", {arch: (mib, mib / peaks[HOST]) for arch, mib in peaks.items()}, "MiB")
 

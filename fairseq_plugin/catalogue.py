@@ -1,6 +1,6 @@
-"""The table of architectures in README.md, generated from the registry.
+"""The tables of architectures in README.md, generated from the registry.
 
-python -m fairseq_plugin.catalogue README.md    # rewrites the table between its two marks
+python -m fairseq_plugin.catalogue README.md    # rewrites the tables between their marks
 """
 
 import argparse
@@ -8,10 +8,17 @@ from collections.abc import Iterator
 
 import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from torch import nn
 
-from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
+from fairseq_plugin.modules.build import build_architecture, build_language_model, numbered_dictionary
+from fairseq_plugin.modules.language_model import RecurrentLanguageModel
 from recurrence import count
-from recurrence.catalogue import Table
+from recurrence.catalogue import Table, rewrite
+from recurrence.loop import Loop
+
+# Symbols of the corpus on which the paper trains a language model; those of WikiText-103 for the others.
+SYMBOLS = {"ilr_small": 1024, "ilr_large": 32_000, "recurrent_lm": 65}
+WIKITEXT_103 = 267_744
 
 
 def architectures() -> list[str]:
@@ -19,34 +26,71 @@ def architectures() -> list[str]:
     return [name for name, model in ARCH_MODEL_REGISTRY.items() if model.__module__.startswith("fairseq_plugin.")]
 
 
-def row(arch: str) -> list[str]:
-    """One line of the table; the model is built at full size, without memory for its weights."""
+def is_language_model(arch: str) -> bool:
+    """Whether it reads one text instead of two."""
+    return issubclass(ARCH_MODEL_REGISTRY[arch], RecurrentLanguageModel)
+
+
+def options(arch: str) -> argparse.Namespace:
+    """Values of its preset."""
     args = argparse.Namespace()
     ARCH_CONFIG_REGISTRY[arch](args)
-    joint = numbered_dictionary(32768)
-    with torch.device("meta"):
-        model = build_architecture(arch, joint, joint, share_all_embeddings=True)
-    stacks = (model.encoder.loop, model.decoder.loop)
-    size = f"{args.encoder_embed_dim} / {args.encoder_ffn_embed_dim} / {args.encoder_attention_heads}"
-    order = " ".join(map(str, stacks[0].order))
-    numbers = (sum(map(count.stored, stacks)), count.stored(model), count.unshared(model))
-    depth = f"{args.encoder_layers} + {args.decoder_layers}"
-    return [f"`{arch}`", size, depth, order, *(f"{number:,}" for number in numbers)]
+    return args
 
 
-def rows() -> Iterator[list[str]]:
-    """All lines."""
-    return map(row, architectures())
+def translation_rows() -> Iterator[list[str]]:
+    """One line an encoder-decoder; each is built at full size, without memory for its weights."""
+    for arch in (arch for arch in architectures() if not is_language_model(arch)):
+        args, joint = options(arch), numbered_dictionary(32768)
+        with torch.device("meta"):
+            model = build_architecture(arch, joint, joint, share_all_embeddings=True)
+        stacks = (model.encoder.loop, model.decoder.loop)
+        size = f"{args.encoder_embed_dim} / {args.encoder_ffn_embed_dim} / {args.encoder_attention_heads}"
+        depth = f"{args.encoder_layers} + {args.decoder_layers}"
+        yield [f"`{arch}`", size, depth, order(stacks[0]), f"{sum(map(count.stored, stacks)):,}", *stored(model)]
 
 
-TABLE = Table(
-    "architectures",
-    (
-        *("`--arch`", "width / FFN / heads", "passes", "order of the encoder"),
-        *("stored in the stacks:", "in all, 32,768 joint symbols:", "the same unshared:"),
+def language_rows() -> Iterator[list[str]]:
+    """One line a language model, with as many symbols as in the paper."""
+    for arch in filter(is_language_model, architectures()):
+        args, symbols = options(arch), SYMBOLS.get(arch, WIKITEXT_103)
+        with torch.device("meta"):
+            model = build_language_model(arch, numbered_dictionary(symbols))
+        size = f"{args.decoder_embed_dim} / {args.decoder_ffn_embed_dim} / {args.decoder_attention_heads}"
+        stack = model.decoder.stack
+        loops = [module for module in stack.modules() if isinstance(module, Loop)]
+        way = order(loops[0]) if arch != "recurrent_lm" else "along the sequence"
+        yield [f"`{arch}`", size, way, f"{count.stored(stack):,}", f"{symbols:,}", *stored(model)]
+
+
+def order(loop: Loop) -> str:
+    """The blocks in the order of their passes."""
+    return " ".join(map(str, loop.order))
+
+
+def stored(model: nn.Module) -> list[str]:
+    """Stored parameters, and those of the same model unshared."""
+    return [f"{count.stored(model):,}", f"{count.unshared(model):,}"]
+
+
+TABLES = (
+    Table(
+        "architectures",
+        (
+            *("`--arch`", "width / FFN / heads", "passes", "order of the encoder"),
+            *("stored in the stacks:", "in all, 32,768 joint symbols:", "the same unshared:"),
+        ),
+        translation_rows,
     ),
-    rows,
+    Table(
+        "language models",
+        (
+            *("`--arch`", "width / FFN / heads", "order", "stored in the stack:", "symbols in the paper:"),
+            *("in all:", "the same unshared:"),
+        ),
+        language_rows,
+    ),
 )
 
 if __name__ == "__main__":
-    TABLE.main()
+    rewrite(*TABLES)

@@ -43,12 +43,17 @@ class Table:
         before, rest = document.split(begin, 1)
         return before + self.render() + rest.split(end, 1)[1]
 
-    def main(self) -> None:
-        """The command line: rewrites the table in a file."""
-        parser = argparse.ArgumentParser(description=f"Rewrites the table between the marks of '{self.name}'.")
-        parser.add_argument("document", type=Path, help="a Markdown file that has the marks")
-        path = parser.parse_args().document
-        path.write_text(self.within(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+def rewrite(*tables: Table) -> None:
+    """A command line that makes these tables of a document anew."""
+    names = ", ".join(table.name for table in tables)
+    parser = argparse.ArgumentParser(description=f"Rewrites the generated tables of a document: {names}.")
+    parser.add_argument("document", type=Path, help="a Markdown file that has the marks")
+    path = parser.parse_args().document
+    text = path.read_text(encoding="utf-8")
+    for table in tables:
+        text = table.within(text)
+    path.write_text(text, encoding="utf-8")
 
 
 def _line(cells: Sequence[str]) -> str:

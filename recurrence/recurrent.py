@@ -36,14 +36,12 @@ class RecurrentBlock(Block):
         accumulate: half of the output before last joins what is read.
 
     Raises:
-        ValueError: if the window is below 1, or the block is not pre-norm, or has biases or dropout on hidden units.
+        ValueError: if the window is below 1, or the block is not pre-norm or has biases.
     """
 
     def __init__(self, config: StackConfig, window: int = 1, accumulate: bool = False):
         if window < 1:
             raise ValueError(f"window={window}: must be >= 1")
-        if config.activation_dropout:
-            raise ValueError(f"activation_dropout={config.activation_dropout}: must be 0 in a recurrent block")
         if not config.pre_norm or config.bias or config.norm_bias:
             raise ValueError("a recurrent block must be pre-norm and without biases")
         super().__init__(config)
@@ -88,7 +86,7 @@ class RecurrentBlock(Block):
         first, rest = windows[0], windows[1:].contiguous()
         first = torch.cat([first, self.alone(first)], dim=1) if self.accumulate else self.alone(first)
         attention, norm = self.self_attn, self.norms[0]
-        rates = (attention.dropout, self.dropout) if self.training else (0.0, 0.0)
+        rates = (self.dropout, attention.dropout, self.ffn.dropout) if self.training else ()
         spec = Spec(self.window, attention.heads, self.accumulate, norm.eps, self.ffn.activation, *rates)
         inner = attention.qkv.weight if self.accumulate else attention.qkv.weight[self.width :]
         ffn = self.ffn.up.weight, self.ffn.down.weight

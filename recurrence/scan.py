@@ -35,8 +35,9 @@ class Spec(NamedTuple):
     accumulate: bool
     eps: float
     activation: Callable[[Tensor], Tensor]
-    attention_dropout: float = 0.0
     dropout: float = 0.0
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
 
 
 class Weights(NamedTuple):
@@ -52,11 +53,12 @@ class Weights(NamedTuple):
 
 
 class Masks(NamedTuple):
-    """What dropout keeps at each application of the block, (N, ...) bool: attention weights, attention's output, the
-    FFN's output; None where nothing is dropped."""
+    """What dropout keeps at each application of the block, (N, ...) bool: attention weights, attention's output, hidden
+    units, the FFN's output; None where nothing is dropped."""
 
     attention: Tensor | None = None
     attended: Tensor | None = None
+    hidden: Tensor | None = None
     ffn: Tensor | None = None
 
 
@@ -78,10 +80,12 @@ class Activations(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """Gradients of a step that nothing before it needs: of the input, and of what the weights gave."""
+    """Gradients of a step that no step before it needs: of the input, of its queries, of its keys beside its values,
+    and of what the weights gave in the loop."""
 
     x: Tensor
-    qkv: Tensor | None
+    q: Tensor | None
+    keys_values: Tensor | None
     normed1: Tensor
     projected: Tensor
     out: Tensor
@@ -89,6 +93,8 @@ class Waiting(NamedTuple):
     ffn: Tensor
 
 
+# Compiled, the loop would be unrolled into one graph of all steps.
+@torch.compiler.disable
 def scan(spec: Spec, weights: Weights, first: Tensor, x: Tensor, qkv: Tensor | None) -> Tensor:
     """All states, `first` included.
 
@@ -107,22 +113,22 @@ def scan(spec: Spec, weights: Weights, first: Tensor, x: Tensor, qkv: Tensor | N
         weights = weights._replace(
             **{name: getattr(weights, name).to(dtype) for name in ("inner", "out", "up", "down")}
         )
-    masks = _draw_masks(spec, first, x)
+    masks = _draw_masks(spec, weights, first, x)
     with torch.autocast(x.device.type, enabled=False):
         return _Scan.apply(spec, masks, first, x, qkv, *weights)
 
 
-def _draw_masks(spec: Spec, first: Tensor, x: Tensor) -> Masks:
-    steps, batch, queries, width = x.size(0), *first.shape
-    attention = steps, batch, spec.heads, queries, 2 * spec.window
+def _draw_masks(spec: Spec, weights: Weights, first: Tensor, x: Tensor) -> Masks:
+    tokens = x.size(0), *first.shape[:2]
 
     def mask(rate: float, *shape: int) -> Tensor | None:
         return torch.rand(shape, device=x.device) >= rate if rate else None
 
     return Masks(
-        mask(spec.attention_dropout, *attention),
-        mask(spec.dropout, steps, batch, queries, width),
-        mask(spec.dropout, steps, batch, queries, width),
+        attention=mask(spec.attention_dropout, *tokens[:2], spec.heads, tokens[2], 2 * spec.window),
+        attended=mask(spec.dropout, *tokens, x.size(-1)),
+        hidden=mask(spec.activation_dropout, *tokens, weights.up.size(0)),
+        ffn=mask(spec.dropout, *tokens, x.size(-1)),
     )
 
 
@@ -146,11 +152,11 @@ def activations(
     normed1, mean1, rstd1 = _norm(spec, read, weights.norm1)
     q, keys_values = _queries_keys_values(spec, _linear(normed1, weights.inner), qkv)
     q, k, v = (_split(part, spec.heads) for part in (q, *keys_values.chunk(2, dim=-1)))
-    scores = q @ k.transpose(-1, -2) * q.size(-1) ** -0.5
+    scores = _dots(q, k) * q.size(-1) ** -0.5
     if q.size(-2) > 1:
         scores = scores + causal_bias(k.size(-2), like=scores)[-q.size(-2) :]
     attention = scores.softmax(-1)
-    attended = _merge(_drop(attention, masks.attention, spec.attention_dropout) @ v)
+    attended = _merge(_sums(_drop(attention, masks.attention, spec.attention_dropout), v))
     middle = stream + _drop(_linear(attended, weights.out), masks.attended, spec.dropout)
     normed2, mean2, rstd2 = _norm(spec, middle, weights.norm2)
     hidden = _linear(normed2, weights.up)
@@ -160,7 +166,8 @@ def activations(
 def step(spec: Spec, weights: Weights, masks: Masks, state: Tensor, x: Tensor, qkv: Tensor | None) -> Tensor:
     """The next state, from the arguments of :func:`activations`."""
     acts = activations(spec, weights, masks, state, x, qkv)
-    return acts.middle + _drop(_linear(spec.activation(acts.hidden), weights.down), masks.ffn, spec.dropout)
+    activated = _drop(spec.activation(acts.hidden), masks.hidden, spec.activation_dropout)
+    return acts.middle + _drop(_linear(activated, weights.down), masks.ffn, spec.dropout)
 
 
 def step_backward(
@@ -175,24 +182,22 @@ def step_backward(
         grad: gradient of the next state.
     """
     ffn = _drop(grad, masks.ffn, spec.dropout)
-    hidden = slope.mul_(_linear(ffn, transposed.down))
+    hidden = slope.mul_(_drop(_linear(ffn, transposed.down), masks.hidden, spec.activation_dropout))
     normed2 = _linear(hidden, transposed.up)
     middle = grad + _norm_backward(normed2, acts.middle, acts.mean2, acts.rstd2, transposed.norm2)
     out = _drop(middle, masks.attended, spec.dropout)
     q, k, v = _attention_backward(spec, masks, acts, _split(_linear(out, transposed.out), spec.heads))
     if spec.accumulate:
-        projected, qkv = torch.cat([q, k, v], dim=-1), None
+        projected, q, of_x = torch.cat([q, k, v], dim=-1), None, None
     else:
-        keys_values = torch.cat([k, v], dim=-1)
-        projected, of_x = keys_values.tensor_split([spec.window], dim=-2)
-        qkv = torch.cat([q, of_x], dim=-1)
+        projected, of_x = torch.cat([k, v], dim=-1).tensor_split([spec.window], dim=-2)
     normed1 = _linear(projected, transposed.inner)
     state = _norm_backward(normed1, acts.read, acts.mean1, acts.rstd1, transposed.norm1)
     x = middle
     if spec.accumulate:
         upper, x = (state + middle).chunk(2, dim=-2)
         state = torch.cat([(upper + x) / 2, upper], dim=-2)
-    return state, Waiting(x, qkv, normed1, projected, out, normed2, ffn)
+    return state, Waiting(x, q, of_x, normed1, projected, out, normed2, ffn)
 
 
 class _Scan(torch.autograd.Function):
@@ -212,9 +217,10 @@ class _Scan(torch.autograd.Function):
     def backward(ctx, grad_states):
         spec = ctx.spec
         states, x, qkv, *rest = ctx.saved_tensors
-        masks, weights, steps = Masks(*rest[:3]), Weights(*rest[3:]), x.size(0)
+        masks, weights, steps = Masks(*rest[:4]), Weights(*rest[4:]), x.size(0)
         acts = activations(spec, weights, masks, states[:-1], x, qkv)
         activated, slope = _with_slope(spec.activation, acts.hidden)
+        activated = _drop(activated, masks.hidden, spec.activation_dropout)
         transposed = Weights(*(weight.t() for weight in weights))
         own_masks, own_acts, waiting = _each(masks, steps), _each(acts, steps), []
         grad = grad_states[-1]
@@ -225,7 +231,8 @@ class _Scan(torch.autograd.Function):
         waiting = Waiting(*(None if own[0] is None else torch.stack(own[::-1]) for own in zip(*waiting)))
         # By now step_backward has made the gradient of the hidden units out of their slope.
         of_weights = _weight_gradients(spec, weights, acts, activated, slope, waiting)
-        return None, None, grad, waiting.x, waiting.qkv, *of_weights
+        of_qkv = None if qkv is None else torch.cat([waiting.q, waiting.keys_values], dim=-1)
+        return None, None, grad, waiting.x, of_qkv, *of_weights
 
 
 def _weight_gradients(
@@ -246,10 +253,30 @@ def _weight_gradients(
 def _attention_backward(spec: Spec, masks: Masks, acts: Activations, grad: Tensor) -> tuple[Tensor, ...]:
     """Gradients of queries (B, queries, C), keys and values (B, 2 w, C), from that of the attended values, by heads."""
     rate, scale = spec.attention_dropout, acts.q.size(-1) ** -0.5
-    v = _drop(acts.attention, masks.attention, rate).transpose(-1, -2) @ grad
-    attention = _drop(grad @ acts.v.transpose(-1, -2), masks.attention, rate)
+    v = _spread(_drop(acts.attention, masks.attention, rate), grad)
+    attention = _drop(_dots(grad, acts.v), masks.attention, rate)
     scores = torch._softmax_backward_data(attention, acts.attention, -1, attention.dtype) * scale
-    return _merge(scores @ acts.k), _merge(scores.transpose(-1, -2) @ acts.q), _merge(v)
+    return _merge(_sums(scores, acts.k)), _merge(_spread(scores, acts.q)), _merge(v)
+
+
+# Products of attention. For a single query a call of a matrix product, with the copies that it makes, costs more than
+# the sums themselves.
+
+
+def _dots(a: Tensor, b: Tensor) -> Tensor:
+    """a b^T: (..., M, D), (..., S, D) -> (..., M, S)."""
+    return (a * b).sum(-1).unsqueeze(-2) if a.size(-2) == 1 else a @ b.transpose(-1, -2)
+
+
+def _sums(weights: Tensor, x: Tensor) -> Tensor:
+    """weights x: (..., M, S), (..., S, D) -> (..., M, D)."""
+    return (weights.transpose(-1, -2) * x).sum(-2, keepdim=True) if weights.size(-2) == 1 else weights @ x
+
+
+def _spread(weights: Tensor, x: Tensor) -> Tensor:
+    """weights^T x: (..., M, S), (..., M, D) -> (..., S, D)."""
+    weights = weights.transpose(-1, -2)
+    return weights * x if x.size(-2) == 1 else weights @ x
 
 
 def _queries_keys_values(spec: Spec, projected: Tensor, qkv: Tensor | None) -> tuple[Tensor, Tensor]:

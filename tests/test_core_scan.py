@@ -12,6 +12,7 @@ from recurrence.block import StackConfig
 from recurrence.recurrent import RecurrentBlock, RecurrentStack
 from recurrence.scan import Masks, Spec, Weights, _Scan
 from tests import models
+from tests.scan_reference import published
 
 WIDTH, HEADS = 12, 3
 VARIANTS = [(window, accumulate) for window in (1, 2, 3, 5) for accumulate in (False, True)]
@@ -29,34 +30,6 @@ def block(window: int = 1, accumulate: bool = False, **options) -> RecurrentBloc
         for parameter in made.parameters():
             parameter += 0.3 * torch.randn_like(parameter)
     return made.eval()
-
-
-def plain_block(block: RecurrentBlock, x: Tensor) -> Tensor:
-    """B, causal: (B, T, C) -> (B, T, C)."""
-    norm = functools.partial(F.layer_norm, normalized_shape=(x.size(-1),), eps=1e-5)
-    qkv = F.linear(norm(x, weight=block.norms[0].weight), block.self_attn.qkv.weight)
-    q, k, v = (part.unflatten(-1, (block.self_attn.heads, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))
-    y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-    x = x + F.linear(y, block.self_attn.out.weight)
-    hidden = block.ffn.activation(F.linear(norm(x, weight=block.norms[1].weight), block.ffn.up.weight))
-    return x + F.linear(hidden, block.ffn.down.weight)
-
-
-def published(block: RecurrentBlock, x: Tensor, as_published_end: bool = False) -> Tensor:
-    """The formula as the published code writes it, window after window: (B, T, C) -> (B, T, C).
-
-    as_published_end: accumulating, the last output is B(h) as in that code, not B(p / 2 + h) as everywhere else.
-    """
-    chunks = x.split(block.window, dim=1)
-    p, h, outputs = chunks[0], plain_block(block, chunks[0]), []
-    for chunk in chunks[1:]:
-        pair = (p / 2 + h, p[:, : chunk.size(1)] / 2 + chunk) if block.accumulate else (h, chunk)
-        y = plain_block(block, torch.cat(pair, dim=1))
-        p, h = y.split([h.size(1), chunk.size(1)], dim=1)
-        outputs.append(p)
-    if block.accumulate and not as_published_end:
-        h = h + p[:, : h.size(1)] / 2
-    return torch.cat([*outputs, plain_block(block, h)], dim=1)
 
 
 def inputs(length: int, batch: int = 2, seed: int = 1) -> Tensor:
@@ -124,9 +97,10 @@ def test_backward_pass_of_the_scan(window, accumulate, activation, dropout):
     def random(*shape: int) -> Tensor:
         return torch.randn(shape, dtype=torch.float64).requires_grad_()
 
-    shapes = (steps, batch, heads, queries, 2 * window), *[(steps, batch, queries, width)] * 2
+    tokens = steps, batch, queries
+    shapes = (steps, batch, heads, queries, 2 * window), (*tokens, width), (*tokens, 8), (*tokens, width)
     masks = Masks(*(torch.rand(shape) >= dropout for shape in shapes)) if dropout else Masks()
-    spec = Spec(window, heads, accumulate, 1e-5, activation, dropout, dropout)
+    spec = Spec(window, heads, accumulate, 1e-5, activation, dropout, dropout, dropout)
     weights = Weights(
         random(width), random((2 + accumulate) * width, width), random(width, width), random(width), random(8, width),
         random(width, 8),
@@ -149,31 +123,15 @@ def test_dropout_of_rate_0_is_exact_and_every_application_has_its_own_mask(windo
     assert len({tuple(row.tolist()) for row in rows}) == len(rows)
 
 
-@pytest.mark.parametrize("rates", [dict(dropout=0.4), dict(attention_dropout=0.4)], ids=["sublayers", "attention"])
+@pytest.mark.parametrize("rates", [dict(dropout=0.4), dict(attention_dropout=0.4), dict(activation_dropout=0.4)])
 @pytest.mark.parametrize("window", [1, 2])
 def test_dropout_has_the_distribution_of_the_formula(rates, window):
-    """Mean and deviation of the outputs over many masks, against the host's dropout in the formula as published."""
-    layer = block(window, **rates).train()
-    x, samples = inputs(4, batch=1), 6000
-    many = x.expand(samples, -1, -1)
-
-    def reference(z: Tensor) -> Tensor:
-        qkv = layer.self_attn.qkv(layer.norms[0](z)).chunk(3, dim=-1)
-        q, k, v = (layer.self_attn.split(part) for part in qkv)
-        scores = q @ k.transpose(2, 3) / q.size(-1) ** 0.5
-        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), float("-inf"))
-        y = F.dropout(scores.softmax(-1), layer.self_attn.dropout) @ v
-        z = z + F.dropout(layer.self_attn.out(y.transpose(1, 2).flatten(2)), layer.dropout)
-        return z + F.dropout(layer.ffn(layer.norms[1](z), z), layer.dropout)
-
+    """Mean and deviation of the outputs over many masks, against torch's dropout in the formula as published."""
+    layer, samples = block(window, **rates).train(), 6000
+    many = inputs(4, batch=1).expand(samples, -1, -1)
     torch.manual_seed(3)
     with torch.no_grad():
-        ours = layer(many)
-        h, outputs = reference(many[:, :window]), []
-        for chunk in many[:, window:].split(window, dim=1):
-            y, h = reference(torch.cat([h, chunk], dim=1)).chunk(2, dim=1)
-            outputs.append(y)
-        theirs = torch.cat([*outputs, reference(h)], dim=1)
+        ours, theirs = layer(many), published(layer, many)
     error = theirs.std(0) / samples**0.5
     assert ((ours.mean(0) - theirs.mean(0)).abs() < 6 * error + 1e-9).all()
     torch.testing.assert_close(ours.std(0), theirs.std(0), rtol=0.15, atol=1e-9)
@@ -182,7 +140,7 @@ def test_dropout_has_the_distribution_of_the_formula(rates, window):
 
 def test_dropout_keeps_gradients_of_the_masks_that_were_drawn():
     """The slope of the loss along the gradient, the same masks given, is the gradient's square."""
-    layer, x = block(dropout=0.3, attention_dropout=0.3).train(), inputs(6)
+    layer, x = block(dropout=0.3, attention_dropout=0.3, activation_dropout=0.3).train(), inputs(6)
 
     def loss() -> Tensor:
         torch.manual_seed(5)
@@ -213,6 +171,13 @@ def test_what_is_kept_for_the_backward_pass_does_not_grow_with_the_work_of_a_ste
     per_token = sum(kept.values()) / 8 / windows[..., 0].numel() / WIDTH
     # States 1; input 1, its norm 2, its projections 3; the weights and the statistics of the norm are the rest.
     assert per_token < 9
+
+
+def test_compiled_models_run_the_scan_as_it_is():
+    layer, x = block(2), inputs(7)
+    compiled = torch.compile(layer, backend="eager")
+    for ours, expected in zip(with_gradients(compiled, layer, x), with_gradients(layer, layer, x)):
+        torch.testing.assert_close(ours, expected, atol=1e-12, rtol=0)
 
 
 def test_autocast_computes_products_in_the_lower_type():

@@ -15,7 +15,7 @@ from tests import language, models
 from tests.test_options import Knob, kept_for_backward, retain_dropout, shapes  # noqa: F401  (a fixture)
 
 # One architecture of each family.
-FAMILIES = ["ilr_small", "cycle_rev_lm"]
+FAMILIES = ["ilr_small", "cycle_rev_lm", "recurrent_lm"]
 BANDS_OUT = "--adaptive-input-cutoff none --adaptive-softmax-cutoff 8"
 ONE_MATRIX = "--adaptive-input-cutoff none --adaptive-softmax-cutoff none"
 KNOBS = {
@@ -43,6 +43,15 @@ KNOBS = {
     "tie_adaptive_weights": Knob("--tie-adaptive-weights", "parameters"),
     "tie_adaptive_proj": Knob("--tie-adaptive-proj", "parameters"),
     "share_decoder_input_output_embed": Knob("--share-decoder-input-output-embed", "parameters", base=ONE_MATRIX),
+    "window": Knob("--window 2", "output"),
+    "accumulate": Knob("--accumulate", "output"),
+    "regular": Knob("--regular --position none", "output"),
+}
+# Where an option means something else in a family.
+OF_FAMILY = {
+    ("cycle_rev_lm", "decoder_layers"): Knob("--decoder-layers 8 --decoder-unique-layers 4", "parameters"),
+    ("recurrent_lm", "decoder_layers"): Knob("--decoder-layers 3", "parameters"),
+    ("recurrent_lm", "position"): Knob("--position learned", "parameters"),
 }
 # Presets that are on, so that the option is seen only in what is built without it.
 PRESET_ON = {"tie_adaptive_weights", "tie_adaptive_proj"}
@@ -78,10 +87,8 @@ def changed(plain: nn.Module, other: nn.Module) -> set[str]:
 
 @pytest.mark.parametrize(("family", "name"), CASES)
 def test_every_option_matters(family, name):
-    knob = KNOBS[name]
+    knob = OF_FAMILY.get((family, name), KNOBS[name])
     flags = knob.flags.split()
-    if family == "cycle_rev_lm" and name == "decoder_layers":
-        flags = ["--decoder-layers", "8", "--decoder-unique-layers", "4"]
     base = language.tiny_flags(family, *knob.base.split(), *(flags if name == "block_loops" else ()))
     if name == "block_loops":
         base = base[: -len(flags)]

@@ -105,8 +105,9 @@ SHARED_CASES = [case for case in language.CASES if language.FAMILY[case[0]] == "
 
 
 def test_every_system_and_every_architecture_has_a_reference():
-    assert set(SYSTEMS) == set(RECORDED.values())
-    assert {arch for arch, _ in ILR_CASES + SHARED_CASES} == set(language.ARCHS)
+    """Those of `recurrent_lm` are in tests/test_recurrent_lm.py."""
+    assert set(SYSTEMS) == {*RECORDED.values(), "kausik"}
+    assert {arch for arch, _ in ILR_CASES + SHARED_CASES} == set(language.ARCHS) - {"recurrent_lm"}
 
 
 @pytest.mark.parametrize(("arch", "flags"), ILR_CASES)

@@ -52,7 +52,8 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel):
     ours = {
         path.relative_to(cli.REPOSITORY).as_posix()
         for package in PACKAGES
-        for path in (cli.REPOSITORY / package).rglob("*.py")
+        for pattern in ("*.py", "*.yaml")
+        for path in (cli.REPOSITORY / package).rglob(pattern)
     }
     assert ours
     assert held == ours

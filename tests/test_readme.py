@@ -29,8 +29,9 @@ def commands(program):
     return [words[1:] for words in called if words[:1] == [program]]
 
 
-def test_table_of_architectures_is_up_to_date():
-    assert fairseq_plugin.catalogue.TABLE.within(TEXT) == TEXT, "run: python -m fairseq_plugin.catalogue README.md"
+def test_tables_of_architectures_are_up_to_date():
+    for table in fairseq_plugin.catalogue.TABLES:
+        assert table.within(TEXT) == TEXT, "run: python -m fairseq_plugin.catalogue README.md"
     assert all(f"| `{arch}` |" in TEXT for arch in fairseq_plugin.catalogue.architectures())
 
 
@@ -66,6 +67,7 @@ def test_python_examples_compile(example):
         ("fairseq-preprocess", options.get_preprocessing_parser),
         ("fairseq-train", options.get_training_parser),
         ("fairseq-generate", options.get_generation_parser),
+        ("fairseq-eval-lm", options.get_eval_lm_parser),
         ("fairseq-interactive", lambda: options.get_generation_parser(interactive=True)),
     ],
 )

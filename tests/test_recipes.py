@@ -1,6 +1,7 @@
 """The recipes: every command that they print is one the host takes, and the small ones run from end to end."""
 
 import json
+import math
 import os
 import re
 import shlex
@@ -16,9 +17,12 @@ from tests import cli
 
 RECIPES = cli.REPOSITORY / "recipes"
 TOOLS = RECIPES / "tools"
-sys.path.insert(0, str(TOOLS))
+sys.path[:0] = [str(TOOLS), str(RECIPES / "shakespeare")]
 
+import characters  # noqa: E402
 import collect  # noqa: E402
+import curves  # noqa: E402
+import loss  # noqa: E402
 import render  # noqa: E402
 import results  # noqa: E402
 import score  # noqa: E402
@@ -28,11 +32,16 @@ ROWS = ["ringformer", "universal", "one_wide_ffn", "vanilla", "vanilla_half", "s
 ROWS += ["universal_small", "universal_wide"]
 RUNS = [("numbers/run.sh", scale, ()) for scale in ("demo", "smoke")]
 RUNS += [("multi30k/train.sh", scale, (row,)) for scale in ("smoke", "small", "gpu") for row in ROWS]
+SHAKESPEARE = ["regular_1", "regular_6", "recurrent_positions", "recurrent"]
+RUNS += [("shakespeare/train.sh", scale, (row,)) for scale in ("smoke", "cpu", "paper") for row in SHAKESPEARE]
 PARSERS = {
     "fairseq-preprocess": options.get_preprocessing_parser,
     "fairseq-train": options.get_training_parser,
     "fairseq-generate": options.get_generation_parser,
+    "fairseq-eval-lm": options.get_eval_lm_parser,
 }
+TRANSLATION = {"fairseq-preprocess", "fairseq-train", "fairseq-generate"}
+LANGUAGE = {"fairseq-preprocess", "fairseq-train", "fairseq-eval-lm"}
 DATA_ROOT = Path(os.environ.get("DATA_ROOT") or "/nonexistent")
 needs_multi30k = pytest.mark.skipif(
     not (DATA_ROOT / "multi30k").is_dir(), reason="DATA_ROOT names no folder that holds multi30k"
@@ -60,7 +69,9 @@ def test_scripts_parse(script):
 
 
 def test_every_script_is_tried():
-    tried = {RECIPES / script for script, _, _ in RUNS} | {RECIPES / "multi30k" / "prepare.sh"}
+    tried = {RECIPES / script for script, _, _ in RUNS} | {
+        RECIPES / name / "prepare.sh" for name in ("multi30k", "shakespeare")
+    }
     assert tried == set(SCRIPTS)
     assert all(os.access(script, os.X_OK) for script in SCRIPTS)
 
@@ -80,7 +91,7 @@ def test_the_host_takes_every_command(script, scale, arguments, tmp_path):
             seen.add(program)
         elif program == "python" and flags[0] != "-m":
             assert Path(flags[0]).is_file()
-    assert seen == set(PARSERS)
+    assert seen == (LANGUAGE if script.startswith("shakespeare") else TRANSLATION)
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
 
 
@@ -91,6 +102,15 @@ def test_the_host_takes_every_command(script, scale, arguments, tmp_path):
         ("multi30k/train.sh", ["ringformer"], {"SCALE": "paper"}, "SCALE=paper: must be smoke, small or gpu"),
         ("multi30k/train.sh", ["ringformer"], {"PRECISION": "fp8"}, "PRECISION=fp8: must be bf16 or fp32"),
         ("multi30k/train.sh", [], {}, "usage: "),
+        ("shakespeare/train.sh", ["recurrent"], {"SCALE": "gpu"}, "SCALE=gpu: must be smoke, cpu or paper"),
+        ("shakespeare/train.sh", ["recurrent"], {"PRECISION": "fp8"}, "PRECISION=fp8: must be bf16, fp16 or fp32"),
+        ("shakespeare/train.sh", ["regular"], {}, "ROW=regular: must be regular_1, regular_6, "),
+        (
+            "shakespeare/prepare.sh",
+            [],
+            {"DATA_ROOT": "/nonexistent"},
+            "DATA_ROOT=/nonexistent: holds no shakespeare/input.txt",
+        ),
         (
             "multi30k/prepare.sh",
             [],
@@ -193,6 +213,40 @@ def test_multi30k_from_the_raw_corpus_to_a_score(tmp_path):
     assert '"sentences": 1000' in output
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not (DATA_ROOT / "shakespeare").is_dir(), reason="DATA_ROOT names no folder that holds shakespeare")
+def test_shakespeare_from_the_raw_text_to_a_loss_and_its_curve(tmp_path):
+    recipe("shakespeare/train.sh", "recurrent", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
+    out = tmp_path / "shakespeare"
+    log = (out / "bin" / "preprocess.log").read_text()
+    assert "1003855 tokens, 0.0% replaced" in log
+    assert "111540 tokens, 0.0% replaced" in log
+    (found,) = results.read(out / "results.csv")
+    assert (found["metric"], found["updates"], found["paper_value"]) == ("loss, nats", "20", "")
+    assert 2.5 < float(found["value"]) < math.log(72)
+    assert len(curves.validation_losses((out / "train/smoke/recurrent/s1/train.log").read_text())) == 2
+    assert "recurrent" in (out / "curves-smoke.svg").read_text()
+
+
+def test_characters_keep_every_symbol_and_the_published_split():
+    text = "To be,\n\nor  not" * 10
+    parts = characters.split(text)
+    assert "".join(parts) == text
+    assert len(parts[0]) == 135
+    lines = characters.spaced(text).splitlines()
+    assert "\n".join(line.replace(" ", "").replace(characters.BLANK, " ") for line in lines) == text
+    assert characters.spaced("ab\n") == "a b\n"
+
+
+def test_a_loss_is_over_all_symbols_in_nats():
+    log = "INFO | Evaluated 1,000 tokens in 1.0s\nINFO | Loss (base 2): 2.0000, Perplexity: 4.00\n"
+    assert loss.loss(log, 1000) == pytest.approx(2 * math.log(2))
+    with pytest.raises(ValueError, match="1000 symbols evaluated: must be all 1001"):
+        loss.loss(log, 1001)
+    with pytest.raises(ValueError, match="no result"):
+        loss.loss("INFO | Evaluated", 1)
+
+
 def test_hypotheses_come_back_in_order_and_all(tmp_path):
     log = tmp_path / "generate.log"
     log.write_text("S-1\tx\nH-1\t-0.5\tzwei drei\nD-1\t-0.5\tzwei drei\nH-1\t-0.9\tvier\nH-0\t-0.1\teins\nINFO: H-2\n")
@@ -223,6 +277,8 @@ def test_training_time_is_that_of_all_epochs():
         "train | epoch 002 | loss 1 | train_wall 21 | wall 60",
     ]
     assert collect.seconds("\n".join(f"2026-01-01 00:00:00 | INFO | {line}" for line in lines)) == 41
+    lines = [f'train | {{"epoch": {epoch}, "train_train_wall": "{wall}"}}' for epoch, wall in ((1, 7), (2, 5), (2, 9))]
+    assert collect.seconds("\n".join(f"2026-01-01 00:00:00 | INFO | {line}" for line in lines)) == 16
 
 
 def row(**values: str) -> dict:
@@ -247,11 +303,17 @@ def test_tables_show_means_and_failures_and_are_checked(tmp_path):
     results.append(tmp_path / "results.csv", [row(value="31.5"), row(value="32.5"), row(value=""), row(scale="smoke")])
     text = render.rendered(tmp_path)
     assert "32.00 ± 0.71 (1 failed)" in text
+    assert "(paper" not in text
     assert text.index("Scale `small`") < text.index("Scale `smoke`")
     check = [TOOLS / "render.py", "--check", tmp_path]
     assert "not up to date" in cli.python(*check, fails=True)
     cli.python(TOOLS / "render.py", tmp_path)
     cli.python(*check)
+
+
+def test_a_loss_has_four_decimals_and_stands_beside_the_papers():
+    rows = [row(metric="loss, nats", value="1.46", paper_value="1.4699")]
+    assert render.score(rows) == "1.4600 (paper 1.4699)"
 
 
 def test_the_tables_of_the_repository_are_up_to_date():
@@ -270,4 +332,4 @@ def test_nothing_of_the_corpora_is_in_the_repository():
     if shutil.which("git") is None or not (cli.REPOSITORY / ".git").exists():
         pytest.skip("not a git checkout")
     listed = cli.run("git", "-C", cli.REPOSITORY, "ls-files", "recipes").split()
-    assert {Path(name).suffix for name in listed} <= {".sh", ".py", ".md", ".csv"}
+    assert {Path(name).suffix for name in listed} <= {".sh", ".py", ".md", ".csv", ".svg"}

@@ -91,6 +91,7 @@ LANGUAGE = [
     ("cycle_rev_lm", 267_744, "", 120_971_264),
     ("universal_lm", 267_744, "", 119_804_160),
     ("sequence_lm_large", 267_744, "", 234_337_280),
+    ("recurrent_lm", 65, "", 1_795_584),
 ]
 LANGUAGE_ORDERS = {
     "ilr_small": (0, 0, 0, 0, 1, 1, 2, 3),
@@ -101,6 +102,7 @@ LANGUAGE_ORDERS = {
     "cycle_rev_lm": (0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 0),
     "universal_lm": (0,) * 6,
     "sequence_lm_large": tuple(depth // 2 for depth in range(30)),
+    "recurrent_lm": (0,),
 }
 
 
@@ -118,7 +120,7 @@ def test_preset_orders_of_language_models(arch):
 
 def test_no_language_model_is_left_out():
     assert {arch for arch, *_ in LANGUAGE} == set(language.ARCHS)
-    assert len(language.ARCHS) == 8
+    assert len(language.ARCHS) == 9
     assert len(models.ARCHS) + len(language.ARCHS) == len(architectures())
     tested = {}
     for module in (test_language_invariants, test_language_incremental, test_language_options):

@@ -12,7 +12,7 @@ import torch
 
 from recurrence import count
 from recurrence.block import Block
-from recurrence.catalogue import Table
+from recurrence.catalogue import Table, rewrite
 from timm_plugin import MODELS
 from timm_plugin._model import ImageModel
 
@@ -77,4 +77,4 @@ TABLE = Table(
 )
 
 if __name__ == "__main__":
-    TABLE.main()
+    rewrite(TABLE)

@@ -79,9 +79,10 @@ def _nine_in_batches() -> list[np.ndarray]:
 
 
 def whole_evaluation() -> None:
-    """Let ``fairseq-eval-lm`` report the perplexity of the text or fail, never that of nothing or of one rank's share.
+    """Let ``fairseq-eval-lm`` report the perplexity of the text or fail, never that of a part of it.
 
-    fairseq prints "Perplexity: 1.00" where it has skipped every block as too long, and does not add up its ranks.
+    fairseq leaves out every block that is longer than the model's positions, prints "Perplexity: 1.00" where that is
+    all of them, and does not add up its ranks.
     """
 
     def refuse_a_part(dataloader: Callable) -> Callable:
@@ -91,13 +92,13 @@ def whole_evaluation() -> None:
                     f"{torch.distributed.get_world_size()} ranks: each would report the perplexity of its own share of "
                     "the text; run fairseq-eval-lm in one process"
                 )
-            batches = dataloader(self, dataset, *args, max_positions=max_positions, **kwargs)
-            if len(batches) == 0:
+            longer = 0 if max_positions is None else sum(dataset.size(i) > max_positions for i in range(len(dataset)))
+            if longer:
                 raise ValueError(
-                    f"--tokens-per-sample {self.args.tokens_per_sample}: all {len(dataset)} blocks of the text are "
-                    f"longer than the model's {max_positions} positions; give the value that it was trained with"
+                    f"--tokens-per-sample {self.args.tokens_per_sample}: {longer} of {len(dataset)} blocks of the text "
+                    f"are longer than the model's {max_positions} positions; give the value that it was trained with"
                 )
-            return batches
+            return dataloader(self, dataset, *args, max_positions=max_positions, **kwargs)
 
         return eval_lm_dataloader
 

@@ -1,0 +1,116 @@
+"""Looped language models against themselves without the loop, and against generation without a cache: `make bench`.
+
+    python -m benchmarks.language [--threads 2] [--rounds 9] [--position rope]
+
+A reuse map should cost its passes and nothing more: its training step is compared with that of 1,1,1,1, times the ratio
+of their passes; and, more strictly, with that step when only its blocks are repeated, not embedding, output layer and
+loss, which are timed in the same turn. Generation is compared with what a model without a cache does: run the whole
+text for every token.
+"""
+
+import argparse
+import statistics
+
+import torch
+import torch.nn.functional as F
+
+from benchmarks.timing import DEVICE, ratios, show
+from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
+
+SYMBOLS, LENGTH, BATCH = 1024, 1024, 4
+PLAIN, LOOPED = "1,1,1,1", "4,2,1,1"
+
+
+def build(reuse: str, position: str):
+    """`ilr_small` with a reuse map."""
+    torch.manual_seed(0)
+    return build_language_model(
+        "ilr_small", numbered_dictionary(SYMBOLS), LENGTH, reuse_map=reuse, position=position
+    ).to(DEVICE)
+
+
+def texts(batch: int) -> torch.Tensor:
+    """Random symbols (B, LENGTH)."""
+    return torch.randint(4, SYMBOLS, (batch, LENGTH), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+
+
+def training_step(model):
+    """A function that runs one forward and backward pass."""
+    tokens = texts(BATCH)
+
+    def step():
+        model.train().zero_grad()
+        logits, _ = model(tokens)
+        F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
+
+    return step
+
+
+def without_passes(model):
+    """The same without the blocks: embedding, last norm, output layer and loss."""
+    tokens, decoder = texts(BATCH), model.decoder
+
+    def step():
+        model.train().zero_grad()
+        x, _ = decoder.inputs(tokens, None)
+        logits = decoder.output_layer(decoder.stack.norm(x))
+        F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
+
+    return step
+
+
+def share_of_passes(rows: dict[str, tuple[float, float]], passes: int, plain_passes: int) -> float:
+    """What a step of so many passes should cost, in steps of the plain model."""
+    rest = rows["without blocks"][1]
+    return rest + (1 - rest) * passes / plain_passes
+
+
+def generation(model, cached: bool):
+    """A function that gives the next token's logits after LENGTH tokens."""
+    tokens, state = texts(1), {}
+    if cached:
+        with torch.no_grad():
+            model.eval().decoder(tokens[:, :-1], incremental_state=state)
+        text, stack = state["recurrence"], state["recurrence"].stack
+
+    @torch.no_grad()
+    def following():
+        if cached:
+            text.length = stack.length = LENGTH - 1  # the token before is read again each time
+            return model.decoder(tokens, incremental_state=state)[0]
+        features, _ = model.eval().decoder.extract_features(tokens)
+        return model.decoder.output_layer(features[:, -1:])
+
+    return following
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--position", default="rope", choices=["none", "rope", "learned", "alibi"])
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    where = torch.cuda.get_device_name() if DEVICE == "cuda" else f"{options.threads} threads"
+    print(f"torch {torch.__version__}, {where}; ilr_small, {SYMBOLS} symbols, positions: {options.position}")
+
+    plain, looped = build(PLAIN, options.position), build(LOOPED, options.position)
+    steps = {PLAIN: training_step(plain), LOOPED: training_step(looped), "without blocks": without_passes(plain)}
+    rows = ratios(steps, options.rounds, PLAIN)
+    show(f"Training step, {BATCH} x {LENGTH} tokens", rows, "seconds")
+    passes = [model.decoder.stack.loop.passes for model in (looped, plain)]
+    print(f"{LOOPED}: {rows[LOOPED][1] * passes[1] / passes[0]:.3f} x {passes[0]} / {passes[1]} of the step of {PLAIN}")
+    share = share_of_passes(rows, *passes)
+    print(f"{' ' * len(LOOPED)}  {rows[LOOPED][1] / share:.3f} x {share:.3f}, if the blocks alone are repeated")
+
+    text = {"recomputed": generation(looped, False), "cached": generation(looped, True)}
+    difference = (text["cached"]() - text["recomputed"]()).abs().max().item()
+    show(f"One token after {LENGTH}, {LOOPED}", rows := ratios(text, options.rounds * 3, "recomputed"), "seconds")
+    print(
+        f"{1 / statistics.median([rows['cached'][1]]):.1f} times the tokens a second; logits differ by {difference:.1e}"
+    )
+
+
+if __name__ == "__main__":
+    main()

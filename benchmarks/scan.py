@@ -1,0 +1,127 @@
+"""Kausik's recurrence against the formula as published, and against the regular model of one layer: `make bench`.
+
+    python -m benchmarks.scan [--threads 2] [--rounds 5] [--dropout 0] [--tokens 100000] [--no-onednn]
+
+Training steps of `recurrent_lm` (384 wide, 6 heads, 1 layer), 16 texts of 256 characters, are timed in one process, in
+turn. Peak memory is that of a process of its own for each model. Streaming reads so many tokens, one at a time, and
+compares time and memory of the last thousand with those of the second.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from benchmarks.timing import DEVICE, ratios, show
+from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
+from tests.scan_reference import published
+
+SYMBOLS, BATCH, LENGTH = 65, 16, 256
+MODELS = {"as published": {}, "recurrent_lm": {}, "regular": {"regular": True}}
+
+
+class AsPublished(nn.Module):
+    """The layer of a recurrent stack by the published formula."""
+
+    def __init__(self, stack: nn.Module):
+        super().__init__()
+        self.stack = stack
+
+    def forward(self, x: torch.Tensor, padding: None, state: None) -> torch.Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        return self.stack.norm(published(self.stack.loop.blocks[0], x))
+
+
+def build(name: str, dropout: float):
+    """One of MODELS."""
+    torch.manual_seed(0)
+    model = build_language_model("recurrent_lm", numbered_dictionary(SYMBOLS), LENGTH, dropout=dropout, **MODELS[name])
+    if name == "as published":
+        model.decoder.stack = AsPublished(model.decoder.stack)
+    return model.to(DEVICE)
+
+
+def training_step(model):
+    """A function that runs one forward and backward pass."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(4, SYMBOLS, (BATCH, LENGTH + 1), generator=generator).to(DEVICE)
+
+    def step():
+        model.train().zero_grad()
+        logits, _ = model(tokens[:, :-1])
+        F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+
+    return step
+
+
+def resident(field: str) -> int:
+    """Memory of this process in bytes: now (VmRSS) or at its peak (VmHWM)."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
+
+
+def peak_memory(name: str, dropout: float) -> int:
+    """Bytes that parameters, gradients, Adam and activations of three training steps add to the process or the GPU."""
+    before = resident("VmRSS")
+    model = build(name, dropout)
+    optimizer, step = torch.optim.Adam(model.parameters()), training_step(model)
+    for _ in range(3):
+        step()
+        optimizer.step()
+    return torch.cuda.max_memory_allocated() if DEVICE == "cuda" else resident("VmHWM") - before
+
+
+def memory_of(name: str, options: argparse.Namespace) -> float:
+    """:func:`peak_memory` in a fresh process, in MiB."""
+    command = [sys.executable, "-m", "benchmarks.scan", "--threads", str(options.threads), "--peak-memory", name]
+    command += ["--dropout", str(options.dropout), *(["--no-onednn"] if options.no_onednn else [])]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1]) / 2**20
+
+
+@torch.no_grad()
+def stream(tokens: int) -> dict[str, tuple[float, float]]:
+    """Milliseconds a token and resident MiB, in the second thousand of tokens and in the last."""
+    model, state = build("recurrent_lm", 0.0).eval(), {}
+    text, found = torch.randint(4, SYMBOLS, (1, tokens)).to(DEVICE), {}
+    for end in range(1, tokens + 1):
+        if end in (1001, tokens - 999):
+            start = time.perf_counter()
+        model.decoder(text[:, :end], incremental_state=state)
+        if end in (2000, tokens):
+            found[f"tokens {end - 999:,} to {end:,}"] = time.perf_counter() - start, resident("VmRSS") / 2**20
+    return found
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--dropout", type=float, default=0.0, metavar="RATE")
+    parser.add_argument("--tokens", type=int, default=100_000, help="length of the stream, at least 3,000; 0 for none")
+    parser.add_argument("--no-onednn", action="store_true", help="take PyTorch's BLAS for all products")
+    parser.add_argument("--peak-memory", metavar="MODEL", help="print the peak training memory of one, in bytes")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.backends.mkldnn.set_flags(not options.no_onednn)
+    if options.peak_memory:
+        print(peak_memory(options.peak_memory, options.dropout))
+        return
+    where = torch.cuda.get_device_name() if DEVICE == "cuda" else f"{options.threads} threads"
+    print(f"torch {torch.__version__}, {where}; {BATCH} x {LENGTH} tokens, 384 wide, 6 heads, 1 layer")
+    steps = {name: training_step(build(name, options.dropout)) for name in MODELS}
+    show("Training step", ratios(steps, options.rounds, "as published"), "seconds")
+    peaks = {name: memory_of(name, options) for name in MODELS}
+    show("Peak training memory", {name: (mib, mib / peaks["regular"]) for name, mib in peaks.items()}, "MiB")
+    if options.tokens:
+        print("\nStreaming, a token at a time\n" + " " * 32 + "ms a token  resident MiB")
+        for part, (seconds, mib) in stream(options.tokens).items():
+            print(f"{part:32s}{seconds:10.3f}{mib:14.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""Kausik's recurrence as its published code writes it: two chunks at a time, every step a call of the whole block.
+
+The tests compare values with it, the benchmark time.
+"""
+
+import functools
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from recurrence.recurrent import RecurrentBlock
+
+
+def plain_block(block: RecurrentBlock, x: Tensor) -> Tensor:
+    """B, causal, with dropout in training: (B, T, C) -> (B, T, C)."""
+    drop = functools.partial(F.dropout, training=block.training)
+    rate = block.self_attn.dropout if block.training else 0.0
+    norm = functools.partial(F.layer_norm, normalized_shape=(x.size(-1),), eps=1e-5)
+    qkv = F.linear(norm(x, weight=block.norms[0].weight), block.self_attn.qkv.weight)
+    q, k, v = (part.unflatten(-1, (block.self_attn.heads, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=rate).transpose(1, 2).flatten(2)
+    x = x + drop(F.linear(y, block.self_attn.out.weight), block.dropout)
+    hidden = block.ffn.activation(F.linear(norm(x, weight=block.norms[1].weight), block.ffn.up.weight))
+    return x + drop(F.linear(drop(hidden, block.ffn.dropout), block.ffn.down.weight), block.dropout)
+
+
+def published(block: RecurrentBlock, x: Tensor, as_published_end: bool = False) -> Tensor:
+    """The formula as the published code writes it, window after window: (B, T, C) -> (B, T, C).
+
+    as_published_end: accumulating, the last output is B(h) as in that code, not B(p / 2 + h) as everywhere else.
+    """
+    chunks = x.split(block.window, dim=1)
+    p, h, outputs = chunks[0], plain_block(block, chunks[0]), []
+    for chunk in chunks[1:]:
+        pair = (p / 2 + h, p[:, : chunk.size(1)] / 2 + chunk) if block.accumulate else (h, chunk)
+        y = plain_block(block, torch.cat(pair, dim=1))
+        p, h = y.split([h.size(1), chunk.size(1)], dim=1)
+        outputs.append(p)
+    if block.accumulate and not as_published_end:
+        h = h + p[:, : h.size(1)] / 2
+    return torch.cat([*outputs, plain_block(block, h)], dim=1)
