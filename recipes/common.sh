@@ -109,9 +109,10 @@ once() {
     (DRY_RUN=1 && for name in "$@"; do "$name"; done) >"$folder/cmd.sh"
     python "$TOOLS/environment.py" >"$folder/env.json"
     RUN_FOLDER=$folder
+    trap 'exit 143' TERM # else the status would be that of whatever came before the command that was at work
     trap 'record_failure $?' EXIT
     for name in "$@"; do stage "$folder" "$name"; done
-    trap - EXIT
+    trap - EXIT TERM
     python "$TOOLS/collect.py" "$folder" "${RECORD[@]}"
     log "everything lies in $folder"
 }

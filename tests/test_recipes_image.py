@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import timm
 
+from tests import cli
 from tests.test_recipes import RECIPES, commands, recipe, results
 
 sys.path.insert(0, str(RECIPES))
@@ -23,6 +25,7 @@ ROWS = ["plain", "plain_half", "deit", "deit_x2", "deit_half_x2", "sret", "sret_
 ROWS += ["ringformer", "uit", "owf"]
 RUNS = [("digits/run.sh", scale, ()) for scale in ("demo", "smoke")]
 RUNS += [("cifar10/train.sh", scale, (row,)) for scale in ("smoke", "cpu", "gpu") for row in ROWS]
+PATHS = [str(cli.SCRIPTS), os.environ["PATH"]]
 DATA_ROOT = Path(os.environ.get("DATA_ROOT") or "/nonexistent")
 
 
@@ -120,6 +123,19 @@ def test_the_demo_tells_what_it_measured(out, output):
         ]
         assert re.search(r"^" + r"\s+".join(map(re.escape, shown)), output, re.MULTILINE)
         assert accuracy["updates"] == str(1437 // 32)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_terminated_is_no_result(tmp_path):
+    script = ["bash", RECIPES / "digits" / "run.sh", "--epochs", "100"]
+    settings = {"SCALE": "smoke", "OUT": str(tmp_path), "THREADS": "1", "PATH": os.pathsep.join(PATHS)}
+    with subprocess.Popen(
+        script, env={**os.environ, **settings}, start_new_session=True, stdout=subprocess.PIPE
+    ) as run:
+        assert any(b"epoch 1 of 100" in line for line in run.stdout)
+        os.killpg(run.pid, signal.SIGTERM)
+    assert run.returncode == 143
+    assert not (tmp_path / "digits" / "results.csv").exists()
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
 
@@ -243,6 +245,16 @@ def test_wrong_options_are_named_before_any_work(images, tmp_path, monkeypatch, 
 def test_every_rule_is_tried():
     tried = {word for more in REFUSED.values() for word in more}
     assert {f"--{name.replace('_', '-')}" for name in image_options.RULES} <= tried
+
+
+def test_the_commands_of_the_readme_are_taken():
+    text = (RECIPES / "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    calls = [line.split("recipes/train_image.py")[1] for line in text.splitlines() if "recipes/train_image.py " in line]
+    assert len(calls) == 4
+    for call in calls:
+        args = image_options.parser("").parse_args(shlex.split(call))
+        assert timm.is_model(args.model)
+        assert args.teacher is None or timm.is_model(args.teacher)
 
 
 def test_classes_must_agree(images, tmp_path, monkeypatch, capsys):

@@ -14,7 +14,7 @@ SCALE=${SCALE:-demo}
 # The one place where scales differ.
 case $SCALE in
 smoke) RING_EPOCHS=1 SRET_EPOCHS=1 WARMUP=0 ;;
-demo) RING_EPOCHS=25 SRET_EPOCHS=20 WARMUP=2 ;;
+demo) RING_EPOCHS=25 SRET_EPOCHS=14 WARMUP=2 ;;
 *) fail "SCALE=$SCALE: must be demo or smoke" ;;
 esac
 
