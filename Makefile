@@ -12,7 +12,7 @@ help:
 	@echo "make demo           train a small RingFormer to translate numbers, decode, score (about 4 minutes of training)"
 	@echo "make demo-vision    train a small RingFormer-ViT and a small SReT on handwritten digits (about 2 minutes)"
 	@echo "make test           run the tests                    ARGS='-m \"not slow\"' passes options on to pytest"
-	@echo "make bench          speed and memory, as ratios against fairseq's own transformer"
+	@echo "make bench          speed and memory, as ratios against fairseq's transformer, timm's ViT-B and DeiT-Ti"
 	@echo "make lint           check style and formatting"
 	@echo "make test-official  run the tests on fairseq 0.12.2 under Python 3.10"
 	@echo
@@ -33,6 +33,7 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" python -m benchmarks.translation $(ARGS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" python -m benchmarks.vision $(ARGS)
 
 test-official:
 	tests/official.sh

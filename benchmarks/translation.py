@@ -1,21 +1,14 @@
 """Translation architectures against fairseq's `transformer` of the same width and depth: `make bench`.
 
-Times are taken in one process, model by model in turn, so that a machine whose speed drifts slows all of them alike; a
-figure is the median of the ratios of neighbouring runs. Peak memory is that of a process of its own for each model.
-
-    python -m benchmarks.translation [--threads 2] [--rounds 7] [--arch ringformer_base --arch universal ...]
+python -m benchmarks.translation [--threads 2] [--rounds 7] [--arch ringformer_base --arch universal ...]
 """
-
-import argparse
-import subprocess
-import sys
 
 import torch
 import torch.nn.functional as F
 from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
 
-from benchmarks.timing import DEVICE, ratios, show
+from benchmarks.common import DEVICE, parser, peak_memory, ratios, set_up, show, training_peak
 from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
 
 HOST = "transformer"
@@ -67,64 +60,26 @@ def generation(model, symbols: Dictionary):
     return translate
 
 
-def peak_memory(arch: str) -> int:
-    """Bytes that parameters, gradients, Adam and activations of three training steps add to the process or the GPU."""
-    symbols = numbered_dictionary(VOCABULARY)
-    before = memory("VmRSS")
-    model = build(arch, symbols)
-    optimizer = torch.optim.Adam(model.parameters())
-    step = training_step(model, symbols)
-    for _ in range(3):
-        step()
-        optimizer.step()
-    return torch.cuda.max_memory_allocated() if DEVICE == "cuda" else memory("VmHWM") - before
-
-
-def memory(field: str) -> int:
-    """Resident memory of this process in bytes: now (VmRSS) or at its peak (VmHWM)."""
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
-
-
-def memory_of(arch: str, threads: int) -> int:
-    """:func:`peak_memory` in a fresh process."""
-    command = [sys.executable, "-m", "benchmarks.translation", "--threads", str(threads), "--peak-memory", arch]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
-
-
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--arch", action="append", help="architectures to measure (default: those of 512/2048)")
-    parser.add_argument("--attention-dropout", type=float, default=RATES["attention_dropout"], metavar="RATE")
-    parser.add_argument(
-        "--no-onednn", action="store_true", help="take PyTorch's BLAS for all products, as the host does"
-    )
-    parser.add_argument("--peak-memory", metavar="ARCH", help="print the peak training memory of one, in bytes")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    torch.backends.mkldnn.set_flags(not options.no_onednn)
+    arguments = parser(__doc__, rounds=7)
+    arguments.add_argument("--arch", action="append", help="architectures to measure (default: those of 512/2048)")
+    arguments.add_argument("--attention-dropout", type=float, default=RATES["attention_dropout"], metavar="RATE")
+    options = arguments.parse_args()
+    where, symbols = set_up(options), numbered_dictionary(VOCABULARY)
     RATES["attention_dropout"] = options.attention_dropout
     if options.peak_memory:
-        print(peak_memory(options.peak_memory))
+        print(training_peak(lambda: build(options.peak_memory, symbols), lambda model: training_step(model, symbols)))
         return
-    symbols = numbered_dictionary(VOCABULARY)
     archs = (HOST, *(options.arch or ARCHS))
-    where = torch.cuda.get_device_name() if DEVICE == "cuda" else f"{options.threads} threads"
-    print(f"torch {torch.__version__}, {where}; {VOCABULARY} symbols; ratios against fairseq's {HOST}")
+    print(f"{where}; {VOCABULARY} symbols; ratios against fairseq's {HOST}")
     models = {arch: build(arch, symbols) for arch in archs}
     steps = {arch: training_step(model, symbols) for arch, model in models.items()}
     show(f"Training step, {BATCH} x {LENGTH} tokens", ratios(steps, options.rounds, HOST), "seconds")
     searches = {arch: generation(model, symbols) for arch, model in models.items()}
-    show(
-        f"Beam {BEAM}, {SENTENCES} sentences one by one, {LENGTH} tokens",
-        ratios(searches, options.rounds, HOST),
-        "seconds",
-    )
-    peaks = {arch: memory_of(arch, options.threads) / 2**20 for arch in archs}
-    show("Peak training memory", {arch: (mib, mib / peaks[HOST]) for arch, mib in peaks.items()}, "MiB")
+    title = f"Beam {BEAM}, {SENTENCES} sentences one by one, {LENGTH} tokens"
+    show(title, ratios(searches, options.rounds, HOST), "seconds")
+    show("Peak training memory", peak_memory("benchmarks.translation", archs, HOST), "MiB")
 
 
 if __name__ == "__main__":

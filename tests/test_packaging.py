@@ -94,7 +94,7 @@ def imported(package: str) -> set[str]:
 def test_every_import_is_declared(site):
     required = [line for line in metadata(site).get_all("Requires-Dist") if "extra ==" not in line]
     declared = {re.match(r"[\w-]+", line)[0] for line in required}
-    assert imported("recurrence") <= declared
+    assert imported("recurrence") <= declared | {"fvcore"}  # an extra: counting names it where it is missing
     assert imported("fairseq_plugin") <= declared | HOST | {"fairseq_cli"}
 
 

@@ -1,0 +1,115 @@
+"""Image models against timm's own, `vit_base_patch16_224` and `deit_tiny_patch16_224`: `make bench`.
+
+    python -m benchmarks.vision [--threads 2] [--rounds 7] [--part forward --part training ...]
+
+Forward passes are those of inference, in float32; a training step is a forward and a backward pass. Ratios of times and
+memory are better below 1, those of throughput above 1.
+"""
+
+import timm
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import timm_plugin  # noqa: F401  registers our models
+from benchmarks.common import DEVICE, Rows, parser, peak_memory, ratios, set_up, show, training_peak
+from recurrence import count
+
+BASE, BASE_BATCHES = "vit_base_patch16_224", (4, 1)
+LARGE = (BASE, "ringformer_vit", "uit", "owf_vit", "plain_vit")
+TINY, TINY_BATCH = "deit_tiny_patch16_224", 16
+SMALL = (TINY, "sret_t", "sret_t_global", "sret_tl")
+PARTS = ("counts", "forward", "training", "throughput", "compiled", "memory")
+
+
+def build(name: str) -> nn.Module:
+    """A model at its registered size."""
+    torch.manual_seed(0)
+    return timm.create_model(name).to(DEVICE)
+
+
+def images(number: int) -> torch.Tensor:
+    """(B, 3, 224, 224)."""
+    return torch.randn(number, 3, 224, 224, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+
+
+def inference(model: nn.Module, number: int):
+    """A function that classifies so many images."""
+    x = images(number)
+    model.eval()
+
+    @torch.inference_mode()
+    def run():
+        model(x)
+
+    return run
+
+
+def training_step(model: nn.Module):
+    """A function that runs one forward and backward pass."""
+    x = images(BASE_BATCHES[0])
+    labels = torch.arange(len(x), device=DEVICE)
+
+    def step():
+        model.train().zero_grad()
+        F.cross_entropy(model(x), labels).backward()
+
+    return step
+
+
+def throughput(models: dict[str, nn.Module], rounds: int) -> Rows:
+    """Images a second, and the ratio to the throughput of TINY."""
+    times = ratios({name: inference(model, TINY_BATCH) for name, model in models.items()}, rounds, TINY)
+    return {name: (TINY_BATCH / seconds, 1 / ratio) for name, (seconds, ratio) in times.items()}
+
+
+def show_counts() -> None:
+    """Multiply-accumulates of one image, and how the paper comes to count more for RingFormer."""
+    image = torch.zeros(1, 3, 224, 224)
+    for names in (LARGE, SMALL):
+        macs = {name: count.macs(timm.create_model(name).eval(), image) for name in names}
+        rows = {name: (number / 1e9, number / macs[names[0]]) for name, number in macs.items()}
+        show("Multiply-accumulates of one image", rows, "GMAC")
+    model = timm.create_model("ringformer_vit").eval()
+    flops = count.ringformer_flops(model, image).total()
+    width, passes, tokens = model.num_features, model.loop.passes, model.pos_embed.shape[1]
+    rank, signals = model.loop.own[0].qkv_signal.rank, 4 * passes
+    factors, multiplied = signals * 2 * rank * width * tokens, signals * (rank + 1) * width**2
+    print(
+        f"\nBy RingFormer's rule: {flops / 1e9:.4f} GFLOPs, {factors / 1e9:.4f} of them for {signals} level signals of "
+        f"rank {rank}, factor after factor.\nThe paper counts {(flops - factors + multiplied) / 1e9:.4f}: the factors' "
+        f"products of {width} x {width}, and those applied to one of the {tokens} tokens, {multiplied / 1e9:.4f}."
+    )
+
+
+def main() -> None:
+    """The command line."""
+    arguments = parser(__doc__, rounds=7)
+    arguments.add_argument("--part", action="append", choices=PARTS, help="what to measure (default: everything)")
+    options = arguments.parse_args()
+    where, parts, rounds = set_up(options), options.part or PARTS, options.rounds
+    if options.peak_memory:
+        print(training_peak(lambda: build(options.peak_memory), training_step))
+        return
+    print(f"{where}; ratios against timm's {BASE} and {TINY}")
+    if "counts" in parts:
+        show_counts()
+    large = {name: build(name) for name in LARGE} if {"forward", "training"} & set(parts) else {}
+    for number in BASE_BATCHES if "forward" in parts else ():
+        runs = {name: inference(model, number) for name, model in large.items()}
+        show(f"Forward pass, batch {number}", ratios(runs, rounds, BASE), "seconds")
+    if "training" in parts:
+        steps = {name: training_step(model) for name, model in large.items()}
+        show(f"Training step, batch {BASE_BATCHES[0]}", ratios(steps, rounds, BASE), "seconds")
+    small = {name: build(name) for name in SMALL}
+    if "throughput" in parts:
+        show(f"Throughput, batch {TINY_BATCH}", throughput(small, rounds), "images/s")
+    if "compiled" in parts:
+        compiled = {name: torch.compile(model) for name, model in small.items()}
+        show(f"Throughput, compiled, batch {TINY_BATCH}", throughput(compiled, rounds), "images/s")
+    if "memory" in parts:
+        show(f"Peak training memory, batch {BASE_BATCHES[0]}", peak_memory("benchmarks.vision", LARGE, BASE), "MiB")
+
+
+if __name__ == "__main__":
+    main()

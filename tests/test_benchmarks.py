@@ -1,0 +1,37 @@
+"""The benchmarks measure what they say."""
+
+import sys
+
+import pytest
+
+from benchmarks import common, vision
+from tests import cli
+
+
+def test_times_are_taken_in_turn_and_compared_within_a_round(monkeypatch):
+    now, calls = [0.0], []
+    lasts = {"host": iter([9, 1, 2, 10]), "ours": iter([9, 3, 1, 10])}  # the first round warms up
+    monkeypatch.setattr(common.time, "perf_counter", lambda: now[0])
+
+    def run(name):
+        calls.append(name)
+        now[0] += next(lasts[name])
+
+    rows = common.ratios({name: lambda name=name: run(name) for name in lasts}, rounds=3, base="host")
+    assert calls == ["host", "ours"] * 4
+    assert rows == {"host": (2, 1), "ours": (3, 1)}  # 3 / 1, 1 / 2, 10 / 10
+
+
+@pytest.mark.slow
+def test_peak_memory_holds_parameters_gradients_and_adam():
+    output = cli.run(sys.executable, "-m", "benchmarks.vision", "--threads", "1", "--peak-memory", "sret_ext")
+    assert int(output.split()[-1]) > 4 * 4 * 4.0e6
+
+
+def test_counts_of_ringformer(monkeypatch, capsys):
+    monkeypatch.setattr(vision, "LARGE", ("sret_ext",))
+    monkeypatch.setattr(vision, "SMALL", ("sret_ext",))
+    vision.show_counts()
+    output = capsys.readouterr().out
+    assert "By RingFormer's rule: 18.3401 GFLOPs, 0.6972 of them for 48 level signals of rank 48" in output
+    assert "The paper counts 19.0302" in output
