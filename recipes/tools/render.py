@@ -41,10 +41,13 @@ def score(rows: list[dict]) -> str:
     """Mean and standard deviation over the runs that succeeded, how many failed, and what the paper has."""
     values = [float(row["value"]) for row in rows if row["value"]]
     failed = len(rows) - len(values)
+    if not rows:
+        return ""
     digits = DECIMALS.get(rows[0]["metric"], 2)
-    parts = [f"{mean(values):.{digits}f}"] if values else []
+    kind = "e" if rows[0]["metric"] == "training FLOPs" else "f"
+    parts = [f"{mean(values):.{digits}{kind}}"] if values else []
     if len(values) > 1:
-        parts.append(f"± {stdev(values):.{digits}f}")
+        parts.append(f"± {stdev(values):.{digits}{kind}}")
     if failed:
         parts.append(f"({failed} failed)")
     if rows[-1]["paper_value"]:
@@ -54,7 +57,7 @@ def score(rows: list[dict]) -> str:
 
 def line(row: str, runs: dict[str, list[dict]]) -> str:
     """One line of a table: the runs of one row at one scale, by metric."""
-    first = next(iter(runs.values()))
+    first = next(rows for rows in runs.values() if rows)
     last = first[-1]
     cells = [row, f"`{last['arch']}`", count(last["params"]), count(last["core_params"])]
     cells += [score(rows) for rows in runs.values()]
@@ -70,7 +73,7 @@ def table(rows: list[dict]) -> list[str]:
     lines = [head, "|---" * (head.count("|") - 1) + "|"]
     for (name,), runs in groups(rows, "row").items():
         by_metric = groups(runs, "metric")
-        lines.append(line(name, {metric: by_metric[(metric,)] for metric in metrics}))
+        lines.append(line(name, {metric: by_metric.get((metric,), []) for metric in metrics}))
     signatures = groups([row for row in rows if row["signature"]], "metric", "signature")
     return lines + [""] + [f"{metric}: `{signature}`  " for metric, signature in signatures]
 
