@@ -5,13 +5,15 @@ BIN := $(VENV)/bin
 VERSION := $(shell $(PYTHON) -c "import platform; print(platform.python_version())")
 STAMP := $(VENV)/.installed-$(VERSION)
 
+BENCH ?= translation language scan
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench test-official
 
 help:
 	@echo "make demo           train a small RingFormer to translate numbers, decode, score (about 4 minutes of training)"
 	@echo "make test           run the tests                    ARGS='-m \"not slow\"' passes options on to pytest"
-	@echo "make bench          speed and memory, as ratios against fairseq's own transformer"
+	@echo "make bench          speed and memory, as ratios        BENCH=language runs one benchmark of several"
 	@echo "make lint           check style and formatting"
 	@echo "make test-official  run the tests on fairseq 0.12.2 under Python 3.10"
 	@echo
@@ -28,7 +30,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 
 bench: $(STAMP)
-	PATH="$(CURDIR)/$(BIN):$$PATH" python -m benchmarks.translation $(ARGS)
+	for name in $(BENCH); do PATH="$(CURDIR)/$(BIN):$$PATH" python -m benchmarks.$$name $(ARGS) || exit 1; done
 
 test-official:
 	tests/official.sh

@@ -13,6 +13,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq_plugin.modules.build import build_architecture, build_language_model, numbered_dictionary
 from fairseq_plugin.modules.language_model import RecurrentLanguageModel
 from recurrence import count
+from recurrence.causal import CausalStack
 from recurrence.loop import Loop
 
 BEGIN, END = "<!-- architectures: begin -->", "<!-- architectures: end -->"
@@ -64,8 +65,7 @@ def language_row(arch: str) -> str:
         model = build_language_model(arch, numbered_dictionary(symbols))
     size = f"{args.decoder_embed_dim} / {args.decoder_ffn_embed_dim} / {args.decoder_attention_heads}"
     stack = model.decoder.stack
-    loops = [module for module in stack.modules() if isinstance(module, Loop)]
-    way = order(loops[0]) if loops else "along the sequence"
+    way = order(stack.loop) if isinstance(stack, CausalStack) else "along the sequence"
     return line(arch, size, way, count.stored(stack), symbols, *stored(model))
 
 
@@ -90,7 +90,7 @@ def table() -> str:
     translation = [arch for arch in architectures() if not is_language_model(arch)]
     language = [arch for arch in architectures() if is_language_model(arch)]
     rows = TRANSLATION + "".join(map(translation_row, translation))
-    return f"{BEGIN}\n{rows}\n{LANGUAGE}{''.join(map(language_row, language))}{END}"
+    return f"{BEGIN}\n{rows}\nLanguage models:\n\n{LANGUAGE}{''.join(map(language_row, language))}{END}"
 
 
 def with_table(text: str) -> str:

@@ -1,9 +1,12 @@
 """Counts against numbers worked out by hand."""
 
+import pytest
+import torch
 from torch import nn
 
 from recurrence import count
 from recurrence.loop import Loop
+from tests import language
 
 
 def loop(order):
@@ -28,3 +31,19 @@ def test_shared_and_frozen_parameters():
     assert count.stored(nn.ModuleList([first, second])) == 16 + 4 + 4
     first.bias.requires_grad_(False)
     assert count.stored(nn.ModuleList([first, second])) == 16 + 4
+
+
+def test_operations_of_the_papers_small_model():
+    """2.23M multiply-accumulates a token in its forward pass, full attention matrices included; twice that backward."""
+    model = language.on_meta("ilr_small", "--reuse-map", "1,1,1,1", on=language.task(1024))
+    decoder = model.decoder
+    tokens = torch.zeros(1, 1024, dtype=torch.long, device="meta")
+
+    def forward():
+        return decoder.output_layer(decoder.stack(decoder.inputs(tokens, None)[0]))
+
+    expected = 4 * (4 * 128**2 + 3 * 128 * 512 + 2 * 1024 * 128) + 1024 * 128
+    assert count.flops(forward) == 2 * 1024 * expected
+    assert round(expected / 1e6, 2) == 2.23
+    both = count.flops(lambda: forward().float().logsumexp(-1).sum().backward())
+    assert both / count.flops(forward) == pytest.approx(3, abs=0.1)

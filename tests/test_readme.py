@@ -49,6 +49,7 @@ def test_python_examples_compile(example):
         ("fairseq-preprocess", options.get_preprocessing_parser),
         ("fairseq-train", options.get_training_parser),
         ("fairseq-generate", options.get_generation_parser),
+        ("fairseq-eval-lm", options.get_eval_lm_parser),
         ("fairseq-interactive", lambda: options.get_generation_parser(interactive=True)),
     ],
 )
