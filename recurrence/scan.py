@@ -108,14 +108,14 @@ def scan(spec: Spec, weights: Weights, first: Tensor, x: Tensor, qkv: Tensor | N
     Returns:
         (N + 1, *first.shape).
     """
-    if torch.is_autocast_enabled(x.device.type):
-        dtype = torch.get_autocast_dtype(x.device.type)
-        weights = weights._replace(
-            **{name: getattr(weights, name).to(dtype) for name in ("inner", "out", "up", "down")}
-        )
-    masks = _draw_masks(spec, weights, first, x)
-    with torch.autocast(x.device.type, enabled=False):
+    masks, device = _draw_masks(spec, weights, first, x), x.device.type
+    if device == "meta" or not torch.is_autocast_enabled(device):
         return _Scan.apply(spec, masks, first, x, qkv, *weights)
+    # As under autocast: products in the lower type, the stream and its norms in their own.
+    dtype = torch.get_autocast_dtype(device)
+    matrices = (weight.to(dtype) if weight.dim() == 2 else weight for weight in weights)
+    with torch.autocast(device, enabled=False):
+        return _Scan.apply(spec, masks, first, x, qkv, *matrices)
 
 
 def _draw_masks(spec: Spec, weights: Weights, first: Tensor, x: Tensor) -> Masks:
