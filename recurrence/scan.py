@@ -76,7 +76,7 @@ class Activations(NamedTuple):
     middle: Tensor
     mean2: Tensor
     rstd2: Tensor
-    hidden: Tensor
+    hidden: Tensor | None
 
 
 class Waiting(NamedTuple):
@@ -220,7 +220,7 @@ class _Scan(torch.autograd.Function):
         masks, weights, steps = Masks(*rest[:4]), Weights(*rest[4:]), x.size(0)
         acts = activations(spec, weights, masks, states[:-1], x, qkv)
         activated, slope = _with_slope(spec.activation, acts.hidden)
-        activated = _drop(activated, masks.hidden, spec.activation_dropout)
+        activated, acts = _drop(activated, masks.hidden, spec.activation_dropout), acts._replace(hidden=None)
         transposed = Weights(*(weight.t() for weight in weights))
         own_masks, own_acts, waiting = _each(masks, steps), _each(acts, steps), []
         grad = grad_states[-1]
