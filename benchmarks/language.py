@@ -8,16 +8,15 @@ loss, which are timed in the same turn. Generation is compared with what a model
 text for every token.
 """
 
-import argparse
-import statistics
-
 import torch
 import torch.nn.functional as F
 
-from benchmarks.timing import DEVICE, ratios, show
+from benchmarks.common import DEVICE, parser, peak_memory, ratios, set_up, show, training_peak
 from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
 
 SYMBOLS, LENGTH, BATCH = 1024, 1024, 4
+TOKENS = 8
+ENDS = range(LENGTH - TOKENS, LENGTH)
 PLAIN, LOOPED = "1,1,1,1", "4,2,1,1"
 
 
@@ -66,34 +65,36 @@ def share_of_passes(rows: dict[str, tuple[float, float]], passes: int, plain_pas
 
 
 def generation(model, cached: bool):
-    """A function that gives the next token's logits after LENGTH tokens."""
+    """A function that gives the logits of TOKENS tokens, one after another, the last of which follows LENGTH others."""
     tokens, state = texts(1), {}
     if cached:
         with torch.no_grad():
-            model.eval().decoder(tokens[:, :-1], incremental_state=state)
+            model.eval().decoder(tokens[:, : LENGTH - TOKENS], incremental_state=state)
         text, stack = state["recurrence"], state["recurrence"].stack
 
     @torch.no_grad()
     def following():
         if cached:
-            text.length = stack.length = LENGTH - 1  # the token before is read again each time
-            return model.decoder(tokens, incremental_state=state)[0]
-        features, _ = model.eval().decoder.extract_features(tokens)
-        return model.decoder.output_layer(features[:, -1:])
+            text.length = stack.length = LENGTH - TOKENS  # forgets what the last call has read
+            steps = [model.decoder(tokens[:, : end + 1], incremental_state=state)[0] for end in ENDS]
+        else:
+            steps = [model.eval().decoder(tokens[:, : end + 1], features_only=True)[0][:, -1:] for end in ENDS]
+            steps = [model.decoder.output_layer(features) for features in steps]
+        return torch.cat(steps, dim=1)
 
     return following
 
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--position", default="rope", choices=["none", "rope", "learned", "alibi"])
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    where = torch.cuda.get_device_name() if DEVICE == "cuda" else f"{options.threads} threads"
-    print(f"torch {torch.__version__}, {where}; ilr_small, {SYMBOLS} symbols, positions: {options.position}")
+    arguments = parser(__doc__, rounds=9)
+    arguments.add_argument("--position", default="rope", choices=["none", "rope", "learned", "alibi"])
+    options = arguments.parse_args()
+    where = set_up(options)
+    if options.peak_memory:
+        print(training_peak(lambda: build(options.peak_memory, options.position), training_step))
+        return
+    print(f"{where}; ilr_small, {SYMBOLS} symbols, positions: {options.position}")
 
     plain, looped = build(PLAIN, options.position), build(LOOPED, options.position)
     steps = {PLAIN: training_step(plain), LOOPED: training_step(looped), "without blocks": without_passes(plain)}
@@ -104,12 +105,13 @@ def main() -> None:
     share = share_of_passes(rows, *passes)
     print(f"{' ' * len(LOOPED)}  {rows[LOOPED][1] / share:.3f} x {share:.3f}, if the blocks alone are repeated")
 
+    show("Peak training memory", peak_memory("benchmarks.language", [PLAIN, LOOPED], PLAIN), "MiB")
+
     text = {"recomputed": generation(looped, False), "cached": generation(looped, True)}
     difference = (text["cached"]() - text["recomputed"]()).abs().max().item()
-    show(f"One token after {LENGTH}, {LOOPED}", rows := ratios(text, options.rounds * 3, "recomputed"), "seconds")
-    print(
-        f"{1 / statistics.median([rows['cached'][1]]):.1f} times the tokens a second; logits differ by {difference:.1e}"
-    )
+    rows = ratios(text, options.rounds, "recomputed")
+    show(f"{TOKENS} tokens after about {LENGTH}, {LOOPED}", rows, "seconds")
+    print(f"{1 / rows['cached'][1]:.1f} times the tokens a second; logits differ by {difference:.1e}")
 
 
 if __name__ == "__main__":

@@ -7,16 +7,13 @@ turn. Peak memory is that of a process of its own for each model. Streaming read
 compares time and memory of the last thousand with those of the second.
 """
 
-import argparse
-import subprocess
-import sys
 import time
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.timing import DEVICE, ratios, show
+from benchmarks.common import DEVICE, parser, peak_memory, ratios, resident, set_up, show, training_peak
 from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
 from tests.scan_reference import published
 
@@ -58,30 +55,6 @@ def training_step(model):
     return step
 
 
-def resident(field: str) -> int:
-    """Memory of this process in bytes: now (VmRSS) or at its peak (VmHWM)."""
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
-
-
-def peak_memory(name: str, dropout: float) -> int:
-    """Bytes that parameters, gradients, Adam and activations of three training steps add to the process or the GPU."""
-    before = resident("VmRSS")
-    model = build(name, dropout)
-    optimizer, step = torch.optim.Adam(model.parameters()), training_step(model)
-    for _ in range(3):
-        step()
-        optimizer.step()
-    return torch.cuda.max_memory_allocated() if DEVICE == "cuda" else resident("VmHWM") - before
-
-
-def memory_of(name: str, options: argparse.Namespace) -> float:
-    """:func:`peak_memory` in a fresh process, in MiB."""
-    command = [sys.executable, "-m", "benchmarks.scan", "--threads", str(options.threads), "--peak-memory", name]
-    command += ["--dropout", str(options.dropout), *(["--no-onednn"] if options.no_onednn else [])]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1]) / 2**20
-
-
 @torch.no_grad()
 def stream(tokens: int) -> dict[str, tuple[float, float]]:
     """Milliseconds a token and resident MiB, in the second thousand of tokens and in the last."""
@@ -98,25 +71,18 @@ def stream(tokens: int) -> dict[str, tuple[float, float]]:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--dropout", type=float, default=0.0, metavar="RATE")
-    parser.add_argument("--tokens", type=int, default=100_000, help="length of the stream, at least 3,000; 0 for none")
-    parser.add_argument("--no-onednn", action="store_true", help="take PyTorch's BLAS for all products")
-    parser.add_argument("--peak-memory", metavar="MODEL", help="print the peak training memory of one, in bytes")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    torch.backends.mkldnn.set_flags(not options.no_onednn)
+    arguments = parser(__doc__, rounds=5)
+    arguments.add_argument("--dropout", type=float, default=0.0, metavar="RATE")
+    arguments.add_argument("--tokens", type=int, default=100_000, help="length of the stream, at least 3,000; 0: none")
+    options = arguments.parse_args()
+    where = set_up(options)
     if options.peak_memory:
-        print(peak_memory(options.peak_memory, options.dropout))
+        print(training_peak(lambda: build(options.peak_memory, options.dropout), training_step))
         return
-    where = torch.cuda.get_device_name() if DEVICE == "cuda" else f"{options.threads} threads"
-    print(f"torch {torch.__version__}, {where}; {BATCH} x {LENGTH} tokens, 384 wide, 6 heads, 1 layer")
+    print(f"{where}; {BATCH} x {LENGTH} tokens, 384 wide, 6 heads, 1 layer")
     steps = {name: training_step(build(name, options.dropout)) for name in MODELS}
     show("Training step", ratios(steps, options.rounds, "as published"), "seconds")
-    peaks = {name: memory_of(name, options) for name in MODELS}
-    show("Peak training memory", {name: (mib, mib / peaks["regular"]) for name, mib in peaks.items()}, "MiB")
+    show("Peak training memory", peak_memory("benchmarks.scan", MODELS, "regular"), "MiB")
     if options.tokens:
         print("\nStreaming, a token at a time\n" + " " * 32 + "ms a token  resident MiB")
         for part, (seconds, mib) in stream(options.tokens).items():

@@ -14,6 +14,7 @@ from fairseq_plugin.modules.build import build_architecture, build_language_mode
 from fairseq_plugin.modules.language_model import RecurrentLanguageModel
 from recurrence import count
 from recurrence.catalogue import Table, rewrite
+from recurrence.causal import CausalStack
 from recurrence.loop import Loop
 
 # Symbols of the corpus on which the paper trains a language model; those of WikiText-103 for the others.
@@ -58,8 +59,7 @@ def language_rows() -> Iterator[list[str]]:
             model = build_language_model(arch, numbered_dictionary(symbols))
         size = f"{args.decoder_embed_dim} / {args.decoder_ffn_embed_dim} / {args.decoder_attention_heads}"
         stack = model.decoder.stack
-        loops = [module for module in stack.modules() if isinstance(module, Loop)]
-        way = order(loops[0]) if arch != "recurrent_lm" else "along the sequence"
+        way = order(stack.loop) if isinstance(stack, CausalStack) else "along the sequence"
         yield [f"`{arch}`", size, way, f"{count.stored(stack):,}", f"{symbols:,}", *stored(model)]
 
 

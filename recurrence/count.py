@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from recurrence.loop import Loop
 
@@ -26,6 +27,16 @@ def unshared(module: nn.Module) -> int:
         run = sum(stored(loop.blocks[which]) for which in loop.order)
         copies += run - sum(stored(block) for block in loop.blocks)
     return stored(module) + copies
+
+
+def flops(run: Callable[[], object]) -> int:
+    """Floating-point operations of the matrix products that a function runs, two for each multiply-accumulate.
+
+    On the meta device nothing is computed, and attention counts as its two full products.
+    """
+    with FlopCounterMode(display=False) as counter:
+        run()
+    return counter.get_total_flops()
 
 
 def passes(module: nn.Module) -> int:

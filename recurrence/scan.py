@@ -76,7 +76,7 @@ class Activations(NamedTuple):
     middle: Tensor
     mean2: Tensor
     rstd2: Tensor
-    hidden: Tensor
+    hidden: Tensor | None
 
 
 class Waiting(NamedTuple):
@@ -108,14 +108,14 @@ def scan(spec: Spec, weights: Weights, first: Tensor, x: Tensor, qkv: Tensor | N
     Returns:
         (N + 1, *first.shape).
     """
-    if torch.is_autocast_enabled(x.device.type):
-        dtype = torch.get_autocast_dtype(x.device.type)
-        weights = weights._replace(
-            **{name: getattr(weights, name).to(dtype) for name in ("inner", "out", "up", "down")}
-        )
-    masks = _draw_masks(spec, weights, first, x)
-    with torch.autocast(x.device.type, enabled=False):
+    masks, device = _draw_masks(spec, weights, first, x), x.device.type
+    if device == "meta" or not torch.is_autocast_enabled(device):
         return _Scan.apply(spec, masks, first, x, qkv, *weights)
+    # As under autocast: products in the lower type, the stream and its norms in their own.
+    dtype = torch.get_autocast_dtype(device)
+    matrices = (weight.to(dtype) if weight.dim() == 2 else weight for weight in weights)
+    with torch.autocast(device, enabled=False):
+        return _Scan.apply(spec, masks, first, x, qkv, *matrices)
 
 
 def _draw_masks(spec: Spec, weights: Weights, first: Tensor, x: Tensor) -> Masks:
@@ -220,7 +220,7 @@ class _Scan(torch.autograd.Function):
         masks, weights, steps = Masks(*rest[:4]), Weights(*rest[4:]), x.size(0)
         acts = activations(spec, weights, masks, states[:-1], x, qkv)
         activated, slope = _with_slope(spec.activation, acts.hidden)
-        activated = _drop(activated, masks.hidden, spec.activation_dropout)
+        activated, acts = _drop(activated, masks.hidden, spec.activation_dropout), acts._replace(hidden=None)
         transposed = Weights(*(weight.t() for weight in weights))
         own_masks, own_acts, waiting = _each(masks, steps), _each(acts, steps), []
         grad = grad_states[-1]

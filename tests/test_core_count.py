@@ -11,6 +11,7 @@ from torch import nn
 import timm_plugin  # noqa: F401  registers our models
 from recurrence import count
 from recurrence.loop import Loop
+from tests import language
 
 
 def loop(order):
@@ -126,3 +127,19 @@ def test_the_paper_counts_19_gflops_where_18_suffice():
     assert (factored - signals * 2 * R * C * N + signals * multiplied) / 1e9 == pytest.approx(19.0302, abs=5e-5)
     done = factored - signals * 2 * R * C * N + signals * (R * C**2 + N * C**2)
     assert done / 1e9 == pytest.approx(24.58, abs=5e-3)  # what that form really computes
+
+
+def test_operations_of_the_papers_small_model():
+    """2.23M multiply-accumulates a token in its forward pass, full attention matrices included; twice that backward."""
+    model = language.on_meta("ilr_small", "--reuse-map", "1,1,1,1", on=language.task(1024))
+    decoder = model.decoder
+    tokens = torch.zeros(1, 1024, dtype=torch.long, device="meta")
+
+    def forward():
+        return decoder.output_layer(decoder.stack(decoder.inputs(tokens, None)[0]))
+
+    expected = 4 * (4 * 128**2 + 3 * 128 * 512 + 2 * 1024 * 128) + 1024 * 128
+    assert count.flops(forward) == 2 * 1024 * expected
+    assert round(expected / 1e6, 2) == 2.23
+    both = count.flops(lambda: forward().float().logsumexp(-1).sum().backward())
+    assert both / count.flops(forward) == pytest.approx(3, abs=0.1)

@@ -190,6 +190,13 @@ def test_autocast_computes_products_in_the_lower_type():
         assert 0 < (found - expected).abs().max() < 0.1 * expected.abs().max()
 
 
+def test_work_can_be_counted_without_memory_for_it():
+    layer = block(2, accumulate=True, dropout=0.1).to("meta").train()
+    x = inputs(5).to("meta").requires_grad_()
+    layer(x).sum().backward()
+    assert x.grad.shape == x.shape
+
+
 @every_variant
 def test_checkpointing_changes_nothing(window, accumulate):
     config = StackConfig(

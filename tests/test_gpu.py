@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from recurrence import count
-from tests import models
+from tests import language, models
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -50,3 +50,24 @@ def test_a_checkpoint_saved_from_the_gpu_holds_each_tensor_once(arch):
     file = io.BytesIO()
     torch.save({name: tensor.cpu() for name, tensor in model.state_dict().items()}, file)
     assert file.tell() < 4 * count.stored(model) + 2000 * len(model.state_dict())
+
+
+@pytest.mark.parametrize("flags", language.VARIANTS["KausikRecurrence"].values(), ids=" ".join)
+def test_recurrence_along_the_sequence_is_that_of_the_processor(flags):
+    """Logits and gradients, by the hand-written backward pass."""
+    tokens = language.texts((9, 5, 12))
+    model = language.tiny("recurrent_lm", *flags)
+    expected = language.loss_and_gradients(model, tokens)
+    loss, gradients = language.loss_and_gradients(model.cuda(), tokens.cuda())
+    torch.testing.assert_close(loss.cpu(), expected[0], rtol=0, atol=1e-9)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient.cpu(), expected[1][name], rtol=1e-7, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("flags", language.VARIANTS["KausikRecurrence"].values(), ids=" ".join)
+def test_recurrence_along_the_sequence_trains_under_autocast(flags):
+    model = language.tiny("recurrent_lm", *flags, "--dropout", "0.1").float().cuda().train()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = model(language.texts((9, 5, 12)).cuda())[0].float().log_softmax(-1)[..., 0].mean()
+    loss.backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())

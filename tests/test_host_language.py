@@ -154,9 +154,9 @@ def test_adaptive_inputs_and_softmax(german, tmp_path):
 def test_the_yaml_file_of_the_plugin_trains_and_resumes(german, tmp_path):
     values = [
         *(f"common.user_dir={cli.PLUGIN}", f"task.data={german.data}", f"checkpoint.save_dir={tmp_path}/checkpoints"),
-        *("+common.cpu=true", "task.tokens_per_sample=32", "dataset.batch_size=4", "dataset.num_workers=0"),
+        *("common.cpu=true", "task.tokens_per_sample=32", "dataset.batch_size=4", "dataset.num_workers=0"),
         *("+model.decoder_embed_dim=32", "common.log_interval=1", f"hydra.run.dir={tmp_path}"),
-        *("lr_scheduler.warmup_updates=2", "+dataset.data_buffer_size=0", "+dataset.disable_validation=true"),
+        *("lr_scheduler.warmup_updates=2", "dataset.data_buffer_size=0", "dataset.disable_validation=true"),
     ]
     command = ("fairseq-hydra-train", "--config-dir", cli.PLUGIN / "config", "--config-name", "ilr_small", *values)
     first = cli.run(*command, "optimization.max_update=3")

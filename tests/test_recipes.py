@@ -17,12 +17,14 @@ from tests import cli
 
 RECIPES = cli.REPOSITORY / "recipes"
 TOOLS = RECIPES / "tools"
-sys.path[:0] = [str(TOOLS), str(RECIPES / "shakespeare")]
+sys.path[:0] = [str(TOOLS), str(RECIPES / "shakespeare"), str(RECIPES / "ilr")]
 
+import book  # noqa: E402
 import characters  # noqa: E402
 import collect  # noqa: E402
 import curves  # noqa: E402
 import loss  # noqa: E402
+import perplexity  # noqa: E402
 import render  # noqa: E402
 import results  # noqa: E402
 import score  # noqa: E402
@@ -34,6 +36,12 @@ RUNS = [("numbers/run.sh", scale, ()) for scale in ("demo", "smoke")]
 RUNS += [("multi30k/train.sh", scale, (row,)) for scale in ("smoke", "small", "gpu") for row in ROWS]
 SHAKESPEARE = ["regular_1", "regular_6", "recurrent_positions", "recurrent"]
 RUNS += [("shakespeare/train.sh", scale, (row,)) for scale in ("smoke", "cpu", "paper") for row in SHAKESPEARE]
+MAPS = ["1,1,1,1", "2,1,1,1", "1,2,1,1", "1,1,2,1", "1,1,1,2", "1,1,2,4", "1,2,2,3", "2,2,2,2", "3,2,2,1", "4,2,1,1"]
+ILR = [(row, "alibi") for row in (*MAPS, "block2", "unshared8")] + [("4,2,1,1", name) for name in ("none", "learned")]
+RUNS += [("ilr/train.sh", "small", row) for row in ILR]
+RUNS += [("ilr/train.sh", scale, ("4,2,1,1", "rope")) for scale in ("smoke", "small", "paper")]
+TAKASE = ["vanilla", "sequence", "cycle", "cycle_rev", "universal", "sequence_large"]
+RUNS += [("wikitext/train.sh", scale, (row,)) for scale in ("smoke", "small", "paper") for row in TAKASE]
 PARSERS = {
     "fairseq-preprocess": options.get_preprocessing_parser,
     "fairseq-train": options.get_training_parser,
@@ -70,7 +78,7 @@ def test_scripts_parse(script):
 
 def test_every_script_is_tried():
     tried = {RECIPES / script for script, _, _ in RUNS} | {
-        RECIPES / name / "prepare.sh" for name in ("multi30k", "shakespeare")
+        RECIPES / name / "prepare.sh" for name in ("multi30k", "shakespeare", "ilr", "wikitext")
     }
     assert tried == set(SCRIPTS)
     assert all(os.access(script, os.X_OK) for script in SCRIPTS)
@@ -91,7 +99,7 @@ def test_the_host_takes_every_command(script, scale, arguments, tmp_path):
             seen.add(program)
         elif program == "python" and flags[0] != "-m":
             assert Path(flags[0]).is_file()
-    assert seen == (LANGUAGE if script.startswith("shakespeare") else TRANSLATION)
+    assert seen == (TRANSLATION if script.startswith(("numbers", "multi30k")) else LANGUAGE)
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
 
 
@@ -111,6 +119,19 @@ def test_the_host_takes_every_command(script, scale, arguments, tmp_path):
             {"DATA_ROOT": "/nonexistent"},
             "DATA_ROOT=/nonexistent: holds no shakespeare/input.txt",
         ),
+        ("ilr/train.sh", ["4,2,1,1", "rope"], {"SCALE": "gpu"}, "SCALE=gpu: must be smoke, small or paper"),
+        ("ilr/train.sh", ["4,2", "rope"], {}, "ROW=4,2: must be a reuse map of four layers, block2 or unshared8"),
+        ("ilr/train.sh", ["4,2,1,1", "sinus"], {}, "POSITION=sinus: must be none, rope, learned or alibi"),
+        ("ilr/train.sh", ["4,2,1,1"], {}, "usage: "),
+        (
+            "ilr/prepare.sh",
+            [],
+            {"DATA_ROOT": "/nonexistent"},
+            "DATA_ROOT=/nonexistent: holds no war_and_peace/2600-0.txt",
+        ),
+        ("ilr/prepare.sh", [], {"CORPUS": "/nonexistent"}, "CORPUS=/nonexistent: no such file"),
+        ("wikitext/train.sh", ["vanila"], {}, "ROW=vanila: must be vanilla, sequence, cycle, cycle_rev, universal or "),
+        ("wikitext/prepare.sh", [], {"SET": "3"}, "SET=3: must be 2 or 103"),
         (
             "multi30k/prepare.sh",
             [],
@@ -226,6 +247,45 @@ def test_shakespeare_from_the_raw_text_to_a_loss_and_its_curve(tmp_path):
     assert 2.5 < float(found["value"]) < math.log(72)
     assert len(curves.validation_losses((out / "train/smoke/recurrent/s1/train.log").read_text())) == 2
     assert "recurrent" in (out / "curves-smoke.svg").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (DATA_ROOT / "war_and_peace").is_dir(), reason="DATA_ROOT names no folder with war_and_peace")
+def test_ilr_from_the_book_to_perplexities_at_four_contexts(tmp_path):
+    recipe("ilr/train.sh", "2,1,1,1", "alibi", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
+    found = results.read(tmp_path / "ilr" / "results.csv")
+    assert [one["metric"] for one in found] == [f"perplexity at {n}" for n in (32, 64, 128, 256)] + ["training FLOPs"]
+    assert all(50 < float(one["value"]) < 1024 for one in found[:4])
+    assert len((tmp_path / "ilr" / "bin" / "dict.txt").read_text().splitlines()) + 4 == 1024
+    assert found[0]["updates"] == "20"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (DATA_ROOT / "wikitext2").is_dir(), reason="DATA_ROOT names no folder with wikitext2")
+def test_wikitext_from_the_files_to_a_perplexity(tmp_path):
+    recipe("wikitext/train.sh", "cycle_rev", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
+    (found,) = results.read(tmp_path / "wikitext" / "results.csv")
+    assert (found["metric"], found["arch"], found["updates"]) == ("perplexity at 64", "cycle_rev_lm", "20")
+    assert 100 < float(found["value"]) < 20_000
+
+
+def test_a_book_is_cut_into_paragraphs_without_its_frame():
+    text = "Licence\n*** START OF THE BOOK ***\n\nOne\ntwo.\n\n\nThree.\n*** END OF THE BOOK ***\nMore\n"
+    assert book.paragraphs(text) == ["One two.", "Three."]
+    assert book.paragraphs("One\n\ntwo") == ["One", "two"]
+    parts = book.split([str(number) for number in range(100)])
+    assert [len(lines) for lines in parts.values()] == [90, 5, 5]
+    assert sum(parts.values(), []) == [str(number) for number in range(100)]
+
+
+def test_perplexities_are_over_all_symbols(tmp_path):
+    (tmp_path / "text").write_text("a b\nc\n")
+    assert perplexity.symbols("a b\nc\n") == 5
+    (tmp_path / "eval-64.log").write_text("Evaluated 5 tokens\nLoss (base 2): 3.0000\n")
+    command = (TOOLS / "perplexity.py", tmp_path, "--pieces", tmp_path / "text", "--contexts", "64")
+    assert json.loads(cli.python(*command)) == {"symbols": 5, "perplexity_64": 8.0}
+    (tmp_path / "eval-64.log").write_text("Evaluated 4 tokens\nLoss (base 2): 3.0000\n")
+    assert "4 symbols evaluated: must be all 5" in cli.python(*command, fails=True)
 
 
 def test_characters_keep_every_symbol_and_the_published_split():

@@ -40,10 +40,13 @@ def score(rows: list[dict]) -> str:
     """Mean and standard deviation over the runs that succeeded, how many failed, and what the paper has."""
     values = [float(row["value"]) for row in rows if row["value"]]
     failed = len(rows) - len(values)
+    if not rows:
+        return ""
     digits = DECIMALS.get(rows[0]["metric"], 2)
-    parts = [f"{mean(values):.{digits}f}"] if values else []
+    kind = "e" if rows[0]["metric"] == "training FLOPs" else "f"
+    parts = [f"{mean(values):.{digits}{kind}}"] if values else []
     if len(values) > 1:
-        parts.append(f"± {stdev(values):.{digits}f}")
+        parts.append(f"± {stdev(values):.{digits}{kind}}")
     if failed:
         parts.append(f"({failed} failed)")
     if rows[-1]["paper_value"]:
@@ -53,7 +56,7 @@ def score(rows: list[dict]) -> str:
 
 def cells(row: str, runs: dict[str, list[dict]]) -> dict[str, str]:
     """One line of a table, by column: the runs of one row at one scale, by metric."""
-    first = next(iter(runs.values()))
+    first = next(rows for rows in runs.values() if rows)
     last = first[-1]
     return {
         "row": row,
@@ -74,7 +77,7 @@ def table(rows: list[dict]) -> list[str]:
     found = []
     for (name,), runs in groups(rows, "row").items():
         by_metric = groups(runs, "metric")
-        found.append(cells(name, {metric: by_metric[(metric,)] for metric in metrics}))
+        found.append(cells(name, {metric: by_metric.get((metric,), []) for metric in metrics}))
     titles = [title for title in found[0] if any(line[title] for line in found)]
     lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
     lines += ["| " + " | ".join(line[title] for title in titles) + " |" for line in found]

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# WikiText, word level: fetch and binarize.
+# SET        103 (default): WikiText-103 for Takase & Kiyono's table; 2: the validation and test text of WikiText-2, a small
+#            exercise: it trains on the first 90 % of the validation text, validates on the rest, and tests on the test text
+# DATA_ROOT  a folder that holds wikitext103/wiki.{train,valid,test}.tokens or wikitext2/{valid,test}.txt; without it the set
+#            is downloaded
+# Writes $OUT/wikitext/{raw,bin}-$SET; what is done already is skipped.
+source "$(dirname "$0")/../common.sh"
+
+SET=${SET:-103}
+RAW=$OUT/wikitext/raw-$SET
+BIN=$OUT/wikitext/bin-$SET
+URL=https://wikitext.smerity.com/wikitext-$SET-v1.zip
+
+# One file out of DATA_ROOT, or out of the archive.
+take() {
+    if [ -n "${DATA_ROOT:-}" ]; then
+        [ -f "$DATA_ROOT/$1" ] || fail "DATA_ROOT=$DATA_ROOT: holds no $1"
+        run cp "$DATA_ROOT/$1" "$RAW/$3"
+    else
+        run_into "$RAW/$3" unzip -p "$RAW/set.zip" "$2"
+    fi
+}
+
+corpus() {
+    local name
+    if [ -z "${DATA_ROOT:-}" ]; then
+        need curl
+        need unzip
+        run curl --fail --location --retry 3 --continue-at - --output "$RAW/set.zip" "$URL" ||
+            fail "$URL: not reached; without a network, put the files in a folder and set DATA_ROOT (see the head of $0)"
+    fi
+    if [ "$SET" = 103 ]; then
+        for name in train valid test; do
+            take "wikitext103/wiki.$name.tokens" "wikitext-103/wiki.$name.tokens" "$name.tokens"
+        done
+        return
+    fi
+    take wikitext2/valid.txt wikitext-2/wiki.valid.tokens all.tokens
+    take wikitext2/test.txt wikitext-2/wiki.test.tokens test.tokens
+    run python "$ROOT/recipes/wikitext/cut.py" "$RAW/all.tokens" "$RAW/train.tokens" "$RAW/valid.tokens"
+}
+
+# The host refuses to write over a dictionary, so what an interrupted call left is removed.
+binarization() {
+    run rm -rf "$BIN"
+    run fairseq-preprocess --user-dir "$ROOT/fairseq_plugin" --only-source --workers 2 --destdir "$BIN" \
+        --trainpref "$RAW/train.tokens" --validpref "$RAW/valid.tokens" --testpref "$RAW/test.tokens"
+}
+
+case $SET in 2 | 103) ;; *) fail "SET=$SET: must be 2 or 103" ;; esac
+if [ "$DRY_RUN" != 1 ]; then mkdir -p "$RAW"; fi
+need fairseq-preprocess
+stage "$RAW" corpus
+stage "$BIN" binarization
