@@ -271,7 +271,7 @@ def test_classes_must_agree(images, tmp_path, monkeypatch, capsys):
 def test_a_run_is_neither_overwritten_nor_changed(images, finished, monkeypatch, capsys):
     for more, message in (
         ([], "holds a run; add --resume"),
-        (["--resume"], "--batch-size 12: must be 48, as in the run"),
+        (["--resume", "--no-aug", "--lr", "0.01"], "--batch-size 12: must be 48, as in the run"),
     ):
         monkeypatch.setattr(sys, "argv", ["train_image.py", *flags(images, finished, *more)])
         with pytest.raises(SystemExit):
