@@ -308,14 +308,12 @@ class RecurrentVisionTransformer(ImageModel):
         Raises:
             ValueError: if the model mixes tokens by an MLP, whose weights fit one number of tokens.
         """
+        if self.config.token_mixing:
+            raise ValueError(f"img_size={img_size}: an MLP over the tokens takes {self.patch_embed.img_size} alone")
         before = self.patch_embed.grid_size
         self.patch_embed.set_input_size(img_size=img_size, patch_size=patch_size)
         grid = self.patch_embed.grid_size
         if grid != before:
-            if self.config.token_mixing:
-                raise ValueError(
-                    f"img_size={img_size}: an MLP over {before[0]} x {before[1]} tokens takes no other size"
-                )
             for name in ("pos_embed", "level_embed"):
                 table = getattr(self, name)
                 if table is not None:

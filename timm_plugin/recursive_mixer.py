@@ -28,18 +28,24 @@ _cfg = partial(
 default_cfgs = generate_default_cfgs({"recursive_mixer_s16": _cfg(), "recursive_mixer_b16": _cfg()})
 
 
-def _create(variant: str, pretrained: bool, **kwargs: Any) -> RecurrentVisionTransformer:
+class RecurrentMixer(RecurrentVisionTransformer):
+    """A Mixer with a loop over depth. As timm's, it has no `set_input_size`: its weights fit one number of tokens."""
+
+    set_input_size = property()
+
+
+def _create(variant: str, pretrained: bool, **kwargs: Any) -> RecurrentMixer:
     filters = checkpoint_filter_fn, (-3, -2, -1)
-    return create(RecurrentVisionTransformer, variant, pretrained, *filters, **{**MIXER, **kwargs})
+    return create(RecurrentMixer, variant, pretrained, *filters, **{**MIXER, **kwargs})
 
 
 @register_model
-def recursive_mixer_s16(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
+def recursive_mixer_s16(pretrained: bool = False, **kwargs: Any) -> RecurrentMixer:
     """Mixer-S/16, each of its 8 blocks run twice: width 512. 18,528,296 parameters whatever `loops`."""
     return _create("recursive_mixer_s16", pretrained, **{"embed_dim": 512, "depth": 8, **kwargs})
 
 
 @register_model
-def recursive_mixer_b16(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
+def recursive_mixer_b16(pretrained: bool = False, **kwargs: Any) -> RecurrentMixer:
     """Mixer-B/16, each of its 12 blocks run twice: width 768. 59,880,520 parameters whatever `loops`."""
     return _create("recursive_mixer_b16", pretrained, **{"embed_dim": 768, "depth": 12, **kwargs})

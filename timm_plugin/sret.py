@@ -316,7 +316,7 @@ class SReT(ImageModel):
             stage.grid = (height, width)
             for index, own in enumerate(stage.loop.own):
                 own.slices = slices.of_pass(index)
-            stage.to(where)
+            stage.to(where).train(stage.training)  # new slices are as training or not as the rest
         update_model_input_size(self, self.patch_embed.img_size)
 
     def adapt(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
