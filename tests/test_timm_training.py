@@ -45,7 +45,7 @@ def test_every_parameter_gets_a_finite_gradient(case):
 @every_case
 def test_checkpointing_changes_neither_output_nor_gradients(case):
     name = vision.CASES[case][0]
-    rates = {rate: 0.3 for rate in rates_of(name)}
+    rates = dict.fromkeys(rates_of(name), 0.3)
     model = vision.small(case, **rates).train()
     x = vision.images(model, 3)
     expected = vision.loss_and_gradients(model, x)

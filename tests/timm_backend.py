@@ -8,9 +8,9 @@ That file is parametrised with `timm.list_models`, and imports the module that T
   tokens instead of a map, by patterns of names (`vit_*`, `deit*`); `FEAT_INTER_FILTERS` says who has
   `forward_intermediates`, by modules of timm. No name that a plugin could choose stands for it in the second.
 
-So `list_models` is replaced, in that file alone: it answers with our models only, and where it is handed one of the two
-lists, our families stand in it beside timm's: those whose configuration states no `pool_size` (the size of a map) beside
-the models of tokens, all of our modules beside those with `forward_intermediates`. The test file is not changed.
+So `list_models` is replaced, in that file alone: it answers with our models only, and where it is handed one of the
+two lists, our families stand in it beside timm's: those whose configuration states no `pool_size` (the size of a map)
+beside the models of tokens, all of our modules beside those with `forward_intermediates`. The file is not changed.
 
 TIMM_PLUGIN_MODELS, patterns of names separated by commas, selects among our models.
 """

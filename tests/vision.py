@@ -21,8 +21,8 @@ MODELS = [name for name in timm.list_models() if model_entrypoint(name).__module
 CLASSES = 7
 
 # Shapes that keep the structure: three stages with a block of several passes, or several passes of several blocks.
-PYRAMID = dict(img_size=64, embed_dim=8, depths=(1, 2, 1), num_heads=(2, 2, 4))
-STACK = dict(img_size=32, patch_size=8, embed_dim=32, depth=3, num_heads=2)
+PYRAMID = dict(img_size=64, embed_dim=8, depths=(1, 2, 1), num_heads=(2, 2, 4), mlp_ratio=2.5)
+STACK = dict(img_size=32, patch_size=8, embed_dim=32, depth=3, num_heads=2, mlp_ratio=2.5)
 
 # What a model may be built with, beside what it is registered with, and still has to keep every promise.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -48,13 +48,18 @@ every_model = pytest.mark.parametrize("name", MODELS)
 every_case = pytest.mark.parametrize("case", CASES)
 
 
-def models_tested(module: ModuleType) -> dict[str, list[str]]:
-    """The values with which each test function of a module runs, for those that are given a model or a case."""
+def models_tested(module: ModuleType) -> dict[str, set[str]]:
+    """The models with which each test function of a module runs, where it is given a model, a case or a structure."""
     found = {}
     for name, function in vars(module).items():
         for mark in getattr(function, "pytestmark", ()):
-            if name.startswith("test_") and mark.name == "parametrize" and mark.args[0] in ("name", "case"):
-                found[name] = list(mark.args[1])
+            if (
+                name.startswith("test_")
+                and mark.name == "parametrize"
+                and mark.args[0] in ("name", "case", "structure")
+            ):
+                cases = [case for value in mark.args[1] for case in STRUCTURES.get(value, [value])]
+                found[name] = {CASES[case][0] for case in cases}
     return found
 
 
@@ -92,7 +97,11 @@ def fresh(case: str, seed: int = 0, **changes: Any) -> nn.Module:
 
 def small(case: str, seed: int = 0, **changes: Any) -> nn.Module:
     """A small float64 model in eval mode of which no parameter and no statistic is left at its initial value."""
-    model = randomise(fresh(case, seed, **changes).double(), seed, noise=0.1)
+    torch.set_default_dtype(torch.float64)  # fixed tables too
+    try:
+        model = randomise(fresh(case, seed, **changes), seed, noise=0.1)
+    finally:
+        torch.set_default_dtype(torch.float32)
     generator = torch.Generator().manual_seed(seed)
     for name, buffer in model.named_buffers():
         if name.endswith(("running_mean", "running_var")):
@@ -106,6 +115,21 @@ def images(model: nn.Module, count: int = 2, seed: int = 1, **kwargs: Any) -> Te
     size = model.patch_embed.img_size
     dtype = next(model.parameters()).dtype
     return torch.randn(count, model.in_chans, *size, generator=generator, dtype=dtype, **kwargs)
+
+
+def _structures() -> dict[str, list[str]]:
+    same: dict = {}
+    for case in CASES:
+        model = fresh(case)
+        same.setdefault((type(model), model.config), []).append(case)
+    return {cases[0]: cases for cases in same.values()}
+
+
+# For what takes long: one case of each structure, with all cases that are the same model once they are small.
+STRUCTURES = _structures()
+every_structure = pytest.mark.parametrize("structure", STRUCTURES)
+REGISTERED_STRUCTURES = [structure for structure in STRUCTURES if structure in MODELS]
+every_registered_structure = pytest.mark.parametrize("structure", REGISTERED_STRUCTURES)
 
 
 def with_other_copies(model: nn.Module) -> nn.Module:

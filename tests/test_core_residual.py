@@ -1,0 +1,120 @@
+"""How branches join the stream: coefficients, dropped paths, the non-linear projection."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from recurrence.block import StackConfig, build_loop
+from recurrence.residual import Coefficients, DropPath, NonlinearProjection, join
+
+WIDTH = 6
+
+
+def tokens(seed: int, batch: int = 4) -> Tensor:
+    return torch.randn(batch, 5, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_coefficients():
+    x, y, layer = tokens(1), tokens(2), Coefficients().double()
+    assert torch.equal(layer(x, y), x + y)
+    with torch.no_grad():
+        layer.identity.fill_(0.5)
+        layer.branch.fill_(-3)
+    torch.testing.assert_close(layer(x, y), 0.5 * x - 3 * y)
+    assert {name: tuple(p.shape) for name, p in layer.named_parameters()} == {"identity": (1,), "branch": (1,)}
+    layer(x, y).sum().backward()
+    torch.testing.assert_close(layer.identity.grad, x.sum()[None])
+    torch.testing.assert_close(layer.branch.grad, y.sum()[None])
+    torch.testing.assert_close(join(x, y, layer), layer(x, y))
+    assert torch.equal(join(x, y, None), x + y)
+
+
+def test_dropped_paths_are_whole_samples_and_the_rest_is_scaled():
+    x = tokens(1, batch=2000).abs() + 1
+    torch.manual_seed(0)
+    ratio = DropPath(0.25).train()(x) / x
+    torch.testing.assert_close(ratio.amin((1, 2)), ratio.amax((1, 2)))
+    kept = ratio[:, 0, 0] > 0
+    torch.testing.assert_close(ratio[kept], torch.full_like(ratio[kept], 1 / 0.75))
+    assert kept.double().mean().item() == pytest.approx(0.75, abs=0.03)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.4, 1.0])
+def test_drop_path_beside_timms(rate):
+    """Another stream of random numbers, the same distribution and the same ends."""
+    layers = pytest.importorskip("timm.layers")
+    x, ours, theirs = tokens(1), DropPath(rate), layers.DropPath(rate)
+    assert torch.equal(ours.eval()(x), x)
+    assert torch.equal(theirs.eval()(x), x)
+    if rate in (0.0, 1.0):
+        assert torch.equal(ours.train()(x), theirs.train()(x))
+    else:
+        values = {round(value, 6) for value in (ours.train()(x) / x).flatten().tolist()}
+        assert values <= {0.0, round(1 / (1 - rate), 6)}
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_nonlinear_projection(learned):
+    torch.manual_seed(0)
+    layer = NonlinearProjection(WIDTH, 9, norm_eps=1e-3, learned=learned).double()
+    for parameter in layer.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    x = tokens(1)
+    centred = x - x.mean(-1, keepdim=True)
+    n = centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-3).sqrt() * layer.norm.weight + layer.norm.bias
+    hidden = n @ layer.up.weight.T + layer.up.bias
+    y = (hidden * (1 + torch.erf(hidden / 2**0.5)) / 2) @ layer.down.weight.T + layer.down.bias
+    expected = layer.residual.identity * x + layer.residual.branch * y if learned else x + y
+    torch.testing.assert_close(layer(x), expected)
+    assert sum(p.numel() for p in layer.parameters()) == 2 * WIDTH + 2 * 9 * WIDTH + 9 + WIDTH + 2 * learned
+
+
+# In a stack
+
+
+def stack(**changes):
+    torch.manual_seed(0)
+    shape = dict(width=WIDTH, ffn_width=7, heads=2, order=(0, 0, 1, 1), pre_norm=True, activation=F.gelu)
+    loop = build_loop(StackConfig(**{**shape, **changes})).double()
+    for parameter in loop.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return loop
+
+
+def test_coefficients_belong_to_the_block_and_projections_to_the_pass():
+    loop = stack(learned_residuals=True, projection_width=5)
+    names = [name for name, _ in loop.named_parameters()]
+    assert len([name for name in names if ".residuals." in name]) == 2 * 2 * 2  # blocks, sublayers, two each
+    assert len([name for name in names if ".projection." in name]) == 4 * (2 + 4 + 2)  # passes
+    x = tokens(1)
+    y, states = loop(x)
+    block, own = loop.blocks[0], loop.own[0]
+    a = block.residuals[0](x, block.self_attn(block.norms[0](x), x))
+    expected = own.projection(block.residuals[1](a, block.ffn(block.norms[1](a), a)))
+    torch.testing.assert_close(states[0], expected)
+    assert not torch.allclose(states[0], block.residuals[1](a, block.ffn(block.norms[1](a), a)))
+
+
+def test_each_pass_has_the_rate_of_its_depth():
+    """Rate 1 drops both branches of a pass and leaves the stream, other passes as they are."""
+    x = tokens(1)
+    expected, states = stack()(x)
+    y, dropped = stack(drop_path=(0.0, 1.0, 0.0, 0.0)).train()(x)
+    torch.testing.assert_close(dropped[0], states[0])
+    assert torch.equal(dropped[1], dropped[0])
+    assert not torch.allclose(dropped[2], dropped[1])
+    torch.testing.assert_close(stack(drop_path=(0.0, 1.0, 0.0, 0.0)).eval()(x)[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(drop_path=(0.1, 0.2)), r"drop_path=\(0.1, 0.2\): needs one rate for each of the 4 passes"),
+        (dict(drop_path=(0.1, 0.2, 0.3, 1.2)), r"drop_path=.*: must be a rate within \[0, 1\]"),
+        (dict(projection_width=0), "projection_width=0: must be >= 1"),
+    ],
+)
+def test_refusals(changes, message):
+    with pytest.raises(ValueError, match=message):
+        stack(**changes)
