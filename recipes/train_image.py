@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from tqdm import tqdm
 
-import timm_plugin  # noqa: F401  (registers its models)
 from recurrence.count import stored
+from timm_plugin.mixed_depth import MixedDepth, MixedDepthLoss
 
 logger = logging.getLogger("train_image")
 # What may change when a run goes on; the world size may not, as the batch grows with it.
@@ -84,11 +84,20 @@ def soft_distillation(student: nn.Module, teacher: nn.Module, temperature: float
 
 
 def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) -> task.TrainingTask:
-    """Learning from the labels of the data, or with --teacher from soft labels alone."""
+    """Learning from the labels of the data, or with --teacher from soft labels alone.
+
+    Raises:
+        OptionError: a teacher for a model that is trained at two depths.
+    """
     criterion = dict(soft_targets=True) if args.mixup or args.cutmix else dict(smoothing=args.smoothing)
     settings = dict(criterion_kwargs=criterion, device=device)
+    mixed = isinstance(model, MixedDepth)
     if not args.teacher:
-        return task.ClassificationTask(model, **settings)
+        learning = task.ClassificationTask(model, **settings)
+        learning.criterion = MixedDepthLoss(learning.criterion) if mixed else learning.criterion
+        return learning
+    if mixed:
+        refuse("teacher", args.teacher, f"must not be given with {args.model}, whose two depths learn from labels")
     weights = dict(checkpoint_path=args.teacher_checkpoint) if args.teacher_checkpoint else dict(pretrained=True)
     teacher = build("teacher", args, num_classes=args.num_classes, **weights).to(device)
     return soft_distillation(model, teacher, args.temperature, **settings)
