@@ -4,7 +4,7 @@ RingFormer's image models, their baselines, recursive DeiT and recursive Mixer a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -105,13 +105,16 @@ class ViTConfig:
         for name in ("patch_size", "in_chans", "embed_dim", "depth", "num_heads", "loops", "signal_rank_divisor"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be >= 1")
-        for name in ("drop_rate", "pos_drop_rate", "drop_path_rate"):
+        for name in (field.name for field in fields(self) if field.name.endswith("_rate")):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be a rate within [0, 1]")
         if self.num_classes < 0:
             raise ValueError(f"num_classes={self.num_classes}: must be >= 0")
-        if self.mlp_ratio <= 0:
-            raise ValueError(f"mlp_ratio={self.mlp_ratio}: must be > 0")
+        for name in ("mlp_ratio", "norm_eps"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)}: must be > 0")
+        if self.embed_dim % self.num_heads:
+            raise ValueError(f"num_heads={self.num_heads}: must divide embed_dim={self.embed_dim}")
         if any(side < self.patch_size for side in to_2tuple(self.img_size)):
             raise ValueError(f"img_size={self.img_size}: must be >= patch_size={self.patch_size}")
         if self.global_pool == "token" and not self.class_token:

@@ -9,7 +9,7 @@ Differs from the published code: inference is deterministic (a permutation that 
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -107,9 +107,14 @@ class SReTConfig:
             raise ValueError(f"mlp_ratio={self.mlp_ratio}, nll_ratio={self.nll_ratio}: must be > 0 and >= 0")
         if self.drop_path_placement not in ("depth", "published"):
             raise ValueError(f"drop_path_placement={self.drop_path_placement!r}: must be 'depth' or 'published'")
-        for name in ("drop_rate", "pos_drop_rate", "drop_path_rate"):
+        if self.inference_permutation not in ("fixed", "random"):
+            raise ValueError(f"inference_permutation={self.inference_permutation!r}: must be 'fixed' or 'random'")
+        for name in (field.name for field in fields(self) if field.name.endswith("_rate")):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be a rate within [0, 1]")
+        for width, heads in ((self.embed_dim << stage, heads) for stage, heads in enumerate(self.num_heads)):
+            if heads < 1 or width % heads:
+                raise ValueError(f"num_heads={self.num_heads}: {heads} must divide its stage's width {width}")
         self.check_groups(self.grids())
 
     def grids(self) -> list[tuple[int, int]]:
