@@ -8,12 +8,13 @@ STAMP := $(VENV)/.installed-$(VERSION)
 BENCH ?= translation language scan vision
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vision test lint bench test-official
+.PHONY: help demo demo-vision test test-timm lint bench test-official
 
 help:
 	@echo "make demo           train a small RingFormer to translate numbers, decode, score (about 4 minutes of training)"
 	@echo "make demo-vision    train a small RingFormer-ViT and a small SReT on handwritten digits (about 2 minutes)"
 	@echo "make test           run the tests                    ARGS='-m \"not slow\"' passes options on to pytest"
+	@echo "make test-timm      run timm's own tests of models on ours     ARGS='--models sret_t,uit*' selects among them"
 	@echo "make bench          speed and memory, as ratios to the hosts' own models    BENCH=vision runs one of several"
 	@echo "make lint           check style and formatting"
 	@echo "make test-official  run the tests on fairseq 0.12.2 under Python 3.10"
@@ -28,6 +29,9 @@ demo-vision: $(STAMP)
 
 test: $(STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest $(ARGS)
+
+test-timm: $(STAMP)
+	PATH="$(CURDIR)/$(BIN):$$PATH" python -m tests.timm_suite $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

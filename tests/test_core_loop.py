@@ -66,6 +66,43 @@ def test_refusals(which, own, message):
         Loop(blocks, which, own and [nn.Identity() for _ in range(own)])
 
 
+def test_chosen_passes_alone():
+    calls: list = []
+    loop = Loop([Recorder(which, calls) for which in range(2)], (0, 1, 1, 0), [nn.Linear(1, 1) for _ in range(4)])
+    x, states = loop(torch.tensor(1.0), levels=[torch.tensor(float(n)) for n in range(4)], slots="abcd", run=(0, 2, 3))
+    # (((1 + 0) 2 + 2) 3 + 3) 2
+    assert x.item() == 30
+    assert [state.item() for state in states] == [2, 12, 30]
+    assert [call[2] for call in calls] == [loop.own[0], loop.own[2], loop.own[3]]
+    assert [call[4] for call in calls] == ["a", "c", "d"]
+    assert loop(torch.tensor(1.0), run=())[1] == []
+
+
+@pytest.mark.parametrize(
+    ("which", "passes", "kept", "expected"),
+    [
+        ((0, 1, 1, 0), 4, [0, 1], (0, 1, 1, 0)),
+        ((0, 1, 1, 0), 1, [0], (0,)),
+        ((0, 1, 2, 0), 2, [0, 1], (0, 1)),
+        ((0, 3, 1, 3, 2, 3), 4, [0, 1, 3], (0, 2, 1, 2)),
+    ],
+)
+def test_truncated_loops_keep_what_still_runs(which, passes, kept, expected):
+    calls: list = []
+    loop = Loop([Recorder(name, calls) for name in range(1 + max(which))], which, [nn.Linear(1, 1) for _ in which])
+    _, states = loop(torch.tensor(1.0))
+    own = list(loop.own)
+    loop.truncate(passes)
+    assert loop.order == expected
+    assert loop.passes == passes
+    assert [block.name for block in loop.blocks] == kept
+    assert list(loop.own) == own[:passes]
+    calls.clear()
+    x, again = loop(torch.tensor(1.0))
+    assert again == states[:passes]
+    assert [call[2] for call in calls] == own[:passes]
+
+
 # Stacks
 
 CONFIGS = {

@@ -154,8 +154,7 @@ def test_onnx_holds_each_shared_tensor_once(structure, tmp_path):
     """With `optimize=False`: the exporter's optimiser transposes small weights in advance, once for each use."""
     onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    model, path = vision.small(structure, depths=(1, 1, 1)) if False else vision.small(structure), tmp_path / "m.onnx"
-    model = model.float()
+    model, path = vision.small(structure).float(), tmp_path / "model.onnx"
     x = vision.images(model)
     torch.onnx.export(model, (x,), path, dynamo=True, optimize=False, verbose=False)
     graph = onnx.load(path).graph
