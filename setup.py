@@ -49,7 +49,7 @@ setup(
     packages=find_packages(include=[f"{name}{part}" for name in PACKAGES for part in ("", ".*")]),
     package_data={"fairseq_plugin": ["config/*.yaml"]},
     python_requires=">=3.10",
-    install_requires=["torch>=2.6", "numpy"],
+    install_requires=["torch>=2.7", "numpy"],
     extras_require={
         "fairseq": FAIRSEQ,
         "timm": TIMM,

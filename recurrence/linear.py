@@ -28,6 +28,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b: (..., in), (out, in), (out,) -> (..., out)."""
     if not _suits(x, weight):
         return F.linear(x, weight, bias)
+    if torch.compiler.is_compiling():
+        return _opaque_product(x, weight, bias)
     if torch.is_grad_enabled():
         return _Linear.apply(x, weight, bias)
     return _product(x, weight, bias)
@@ -43,13 +45,24 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
         and x.numel() * weight.size(0) >= SMALLEST
         and torch.backends.mkldnn.enabled
         and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
+        and not (torch.compiler.is_compiling() and (torch.is_grad_enabled() or torch.compiler.is_exporting()))
         and not torch.jit.is_tracing()
     )
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return _onednn(x, weight, bias, "none", [], "")
+
+
+# What the compiler sees at inference: its own lowering of the operator wants weights that are constants.
+@torch.library.custom_op("recurrence::linear", mutates_args=())
+def _opaque_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return _product(x, weight, bias)
+
+
+@_opaque_product.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
 
 
 class _Linear(torch.autograd.Function):

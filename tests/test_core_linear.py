@@ -70,3 +70,28 @@ def test_autocast_decides_the_type():
     layer, x = Linear(256, 384), torch.randn(5, 256)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert layer(x).dtype == torch.bfloat16
+
+
+@needs_onednn
+def test_compiled_for_inference_it_is_the_same_product():
+    called, product = [], module._product
+
+    def recorded(*operands):
+        called.append(operands)
+        return product(*operands)
+
+    layer, x = Linear(256, 384), torch.randn(3, 40, 256)
+    compiled = torch.compile(lambda x: layer(x) + layer(x.transpose(0, 1)).transpose(0, 1), fullgraph=True)
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_product", recorded)
+        torch.testing.assert_close(compiled(x), 2 * F.linear(x, layer.weight, layer.bias), rtol=1e-5, atol=2e-5)
+    assert len(called) == 2
+    assert compiled(x).requires_grad  # in training the compiler sees the plain operator
+    assert len(called) == 2
+
+
+def test_exported_it_is_the_plain_operator():
+    layer, x = Linear(256, 384).requires_grad_(False), torch.randn(3, 40, 256)
+    with torch.no_grad():
+        graph = torch.export.export(layer, (x,)).graph
+    assert torch.ops.aten.linear.default in [node.target for node in graph.nodes]
