@@ -9,10 +9,10 @@
 #           control with half the layers is the baseline.
 # POSITION  none, rope, learned, alibi
 # SCALE     smoke  32 wide, texts of 64 pieces, 20 updates: a minute; shows that the recipe works, no more
-#           small  the paper's model, texts of 256, 400 updates of 4,096 pieces, about one and a half times the book
+#           small  the paper's model, texts of 256, 400 updates of 4,096 pieces, 1.7 times the book
 #           paper  the paper's recipe: texts of 1,024, 7,600 updates of 65,536. For a GPU and a CORPUS of 500M pieces, of
 #                  which the paper has FineWeb-Edu; its perplexities there at 1,024 are 14.38 (1,1,1,1 alibi) and 13.63
-#                  (4,2,1,1 alibi). On the book this would be 450 epochs.
+#                  (4,2,1,1 alibi). On the book this would be 500 epochs.
 # The test contexts are half the length of training, that length, twice and four times it; with learned positions the first
 # two. SEED, OUT, DRY_RUN, THREADS as in recipes/common.sh; DATA_ROOT and CORPUS as in prepare.sh
 # PRECISION bf16 (default) or fp32

@@ -29,10 +29,12 @@ def plot(folder: Path, target: Path) -> None:
     """Writes the picture."""
     figure, axes = plt.subplots(figsize=(6, 4))
     for number, row in enumerate(sorted(path for path in folder.iterdir() if path.is_dir())):
+        label = row.name
         for log in sorted(row.glob("s*/train.log")):
             points = sorted(validation_losses(log.read_text(encoding="utf-8")).items())
-            label = row.name if log == min(row.glob("s*/train.log")) else None
-            axes.plot(*zip(*points), color=f"C{number}", label=label, marker="." if len(points) < 20 else None)
+            if points:  # a run that has just begun has none
+                axes.plot(*zip(*points), color=f"C{number}", label=label, marker="." if len(points) < 20 else None)
+                label = None
     axes.axhline(NANOGPT, color="grey", linestyle=":", label=f"nanoGPT, full budget: {NANOGPT}")
     axes.set(
         xlabel="updates", ylabel="validation loss, nats a character", title=f"tiny Shakespeare, scale {folder.name}"
