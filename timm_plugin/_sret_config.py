@@ -1,0 +1,158 @@
+"""The options of SReT: what a user can set, what is refused, and the core's configuration of each stage."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch.nn.functional as F
+from timm.layers import to_2tuple
+
+from recurrence import order
+from recurrence.block import StackConfig
+from recurrence.slicing import SliceConfig
+
+
+@dataclass(frozen=True)
+class SReTConfig:
+    """What a user can set by `timm.create_model(name, ...)`; each entry function gives other defaults.
+
+    Args:
+        img_size: height and width of the images, or one number for both.
+        in_chans: channels of the images.
+        num_classes: classes; 0 returns pooled features.
+        global_pool: "avg", "max", "avgmax", or "" for the map of the last stage.
+        embed_dim: C of the first stage; each stage doubles it.
+        num_heads: heads of each stage.
+        depths: stored blocks of each stage.
+        loops: how often each block runs in succession.
+        groups: of each stage, the number of slices of a block's first, second, ... run; 1 attends globally.
+        inference_permutation: "fixed", or "random" as published.
+        permutation_seed: of the fixed permutations.
+        mlp_ratio: hidden width of the MLP as a multiple of C, rounded down.
+        nll_ratio: hidden width of the projection behind each pass as a multiple of C; 0 leaves it out.
+        lrc: learnable residual coefficients.
+        drop_rate: dropout before the classifier.
+        pos_drop_rate: on the embedded map.
+        proj_drop_rate: on the outputs of attention and MLP.
+        attn_drop_rate: on the attention weights.
+        drop_path_rate: where it would be after the last pass; it rises linearly from 0.
+        drop_path_placement: "depth" gives each pass the rate of its own depth; "published" gives block r of a stage
+            that starts at depth s the rate of depth s + r, for all its passes.
+
+    Raises:
+        ValueError: where a value breaks its rule, by name.
+    """
+
+    img_size: int | Sequence[int] = 224
+    in_chans: int = 3
+    num_classes: int = 1000
+    global_pool: str = "avg"
+    embed_dim: int = 64
+    num_heads: Sequence[int] = (2, 4, 8)
+    depths: Sequence[int] = (2, 5, 3)
+    loops: int = 2
+    groups: Sequence[Sequence[int]] = ((8, 2), (4, 1), (1, 1))
+    inference_permutation: str = "fixed"
+    permutation_seed: int = 0
+    mlp_ratio: float = 4.0
+    nll_ratio: float = 1.0
+    lrc: bool = True
+    drop_rate: float = 0.0
+    pos_drop_rate: float = 0.0
+    proj_drop_rate: float = 0.0
+    attn_drop_rate: float = 0.0
+    drop_path_rate: float = 0.0
+    drop_path_placement: str = "depth"
+
+    def __post_init__(self):
+        for name in ("in_chans", "embed_dim", "loops", *(("depths",) if not self.depths else ())):
+            value = getattr(self, name)
+            if not value or value < 1:
+                raise ValueError(f"{name}={value}: must be >= 1")
+        if self.num_classes < 0:
+            raise ValueError(f"num_classes={self.num_classes}: must be >= 0")
+        if self.embed_dim % 2:
+            raise ValueError(f"embed_dim={self.embed_dim}: must be even, as the stem begins with half of it")
+        if any(depth < 1 for depth in self.depths):
+            raise ValueError(f"depths={self.depths}: each must be >= 1")
+        for name in ("num_heads", "groups"):
+            if len(getattr(self, name)) != len(self.depths):
+                raise ValueError(f"{name}={getattr(self, name)}: needs one entry for each of {len(self.depths)} stages")
+        if any(len(groups) != self.loops for groups in self.groups):
+            raise ValueError(
+                f"groups={self.groups}: needs, of each stage, one number for each of the {self.loops} loops"
+            )
+        if self.mlp_ratio <= 0 or self.nll_ratio < 0:
+            raise ValueError(f"mlp_ratio={self.mlp_ratio}, nll_ratio={self.nll_ratio}: must be > 0 and >= 0")
+        if self.drop_path_placement not in ("depth", "published"):
+            raise ValueError(f"drop_path_placement={self.drop_path_placement!r}: must be 'depth' or 'published'")
+        if self.inference_permutation not in ("fixed", "random"):
+            raise ValueError(f"inference_permutation={self.inference_permutation!r}: must be 'fixed' or 'random'")
+        for name in (field.name for field in fields(self) if field.name.endswith("_rate")):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be a rate within [0, 1]")
+        for width, heads in ((self.embed_dim << stage, heads) for stage, heads in enumerate(self.num_heads)):
+            if heads < 1 or width % heads:
+                raise ValueError(f"num_heads={self.num_heads}: {heads} must divide its stage's width {width}")
+        self.check_groups(self.grids())
+
+    def grids(self) -> list[tuple[int, int]]:
+        """Height and width of each stage's map, in tokens: an eighth of the image's, then halved, rounded up."""
+        return grids(self.img_size, len(self.depths))
+
+    def check_groups(self, sizes: Sequence[tuple[int, int]]) -> None:
+        """Raises ValueError, with the image sizes that would work, where slices do not divide the tokens of a stage."""
+        for stage, (groups, (height, width)) in enumerate(zip(self.groups, sizes)):
+            for count in groups:
+                if count < 1 or (height * width) % count:
+                    raise ValueError(
+                        f"groups={self.groups}: {count} must divide the {height * width} tokens ({height} x {width}) "
+                        f"of stage {stage + 1}; square images that work: {', '.join(map(str, self.sizes_that_work()))}"
+                    )
+
+    def sizes_that_work(self) -> list[int]:
+        """Some sides of square images, multiples of 32, whose tokens all groups divide, the nearest first."""
+        side = max(to_2tuple(self.img_size))
+
+        def works(candidate: int) -> bool:
+            tokens = [height * width for height, width in grids(candidate, len(self.depths))]
+            return all(count and not n % count for groups, n in zip(self.groups, tokens) for count in groups)
+
+        return sorted(filter(works, range(32, 1025, 32)), key=lambda candidate: abs(candidate - side))[:6]
+
+    def drop_path(self, stage: int) -> tuple[float, ...]:
+        """The rate of each pass of a stage."""
+        if not self.drop_path_rate:
+            return ()
+        start, total = self.loops * sum(self.depths[:stage]), self.loops * sum(self.depths)
+        entries = range(self.loops * self.depths[stage])
+        if self.drop_path_placement == "published":
+            entries = [index // self.loops for index in entries]
+        return tuple(self.drop_path_rate * (start + entry) / total for entry in entries)
+
+    def stack(self, stage: int, tokens: int) -> StackConfig:
+        """The core's configuration of a stage with so many tokens."""
+        width, blocks = self.embed_dim * 2**stage, self.depths[stage]
+        passes, seed = blocks * self.loops, self.permutation_seed + 1000 * stage
+        permuted = tuple(bool(index % self.loops) for index in range(passes))
+        groups = tuple(self.groups[stage]) * blocks
+        return StackConfig(
+            width=width,
+            ffn_width=int(width * self.mlp_ratio),
+            heads=self.num_heads[stage],
+            order=order.sequence(blocks, passes),
+            activation=F.gelu,
+            dropout=self.proj_drop_rate,
+            activation_dropout=self.proj_drop_rate,
+            attention_dropout=self.attn_drop_rate,
+            drop_path=self.drop_path(stage),
+            pre_norm=True,
+            norm_eps=1e-6,
+            learned_residuals=self.lrc,
+            projection_width=int(width * self.nll_ratio) or None,
+            slices=SliceConfig(tokens, groups, permuted, self.inference_permutation, seed),
+        )
+
+
+def grids(img_size: int | Sequence[int], stages: int) -> list[tuple[int, int]]:
+    """Height and width of each stage's map: an eighth of the image's, then halved from stage to stage, rounded up."""
+    return [tuple(-(-side // (8 << stage)) for side in to_2tuple(img_size)) for stage in range(stages)]
