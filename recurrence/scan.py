@@ -94,7 +94,7 @@ class Waiting(NamedTuple):
 
 
 # Compiled, the loop would be unrolled into one graph of all steps.
-@torch.compiler.disable
+@torch._disable_dynamo  # as torch.compiler.disable, which imports the compiler at once
 def scan(spec: Spec, weights: Weights, first: Tensor, x: Tensor, qkv: Tensor | None) -> Tensor:
     """All states, `first` included.
 
