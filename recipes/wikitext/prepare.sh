@@ -15,7 +15,7 @@ URL=https://wikitext.smerity.com/wikitext-$SET-v1.zip
 # One file out of DATA_ROOT, or out of the archive.
 take() {
     if [ -n "${DATA_ROOT:-}" ]; then
-        [ -f "$DATA_ROOT/$1" ] || fail "DATA_ROOT=$DATA_ROOT: holds no $1"
+        [ "$DRY_RUN" = 1 ] || [ -f "$DATA_ROOT/$1" ] || fail "DATA_ROOT=$DATA_ROOT: holds no $1"
         run cp "$DATA_ROOT/$1" "$RAW/$3"
     else
         run_into "$RAW/$3" unzip -p "$RAW/set.zip" "$2"
