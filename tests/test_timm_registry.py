@@ -129,6 +129,10 @@ def test_device_and_type_are_those_asked_for(name):
     assert all(tensor.dtype == torch.bfloat16 for tensor in tensors if tensor.is_floating_point())
 
 
+# Tests on a few models, and why.
+FEW = {"test_compiled_training_step": "the compiler's backend takes half a minute a model; all are traced without it"}
+
+
 def test_no_test_leaves_a_model_out():
     checked = 0
     for path in sorted((cli.REPOSITORY / "tests").glob("test_timm_*.py")):
@@ -137,6 +141,6 @@ def test_no_test_leaves_a_model_out():
         tested = vision.models_tested(importlib.import_module(f"tests.{path.stem}"))
         assert len(tested) == len(given), path.stem
         for function, models in tested.items():
-            assert models == set(MODELS), function
+            assert models == set(MODELS) or function in FEW, function
         checked += len(tested)
     assert checked > 25
