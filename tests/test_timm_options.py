@@ -154,12 +154,12 @@ SRET_REFUSALS = [
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "message"),
+    ("model", "options", "message"),
     [("plain_vit", *case) for case in VIT_REFUSALS] + [("sret_t", *case) for case in SRET_REFUSALS],
 )
-def test_wrong_values_are_refused(name, options, message):
+def test_wrong_values_are_refused(model, options, message):
     with pytest.raises(ValueError, match=message):
-        vision.fresh(name, **options)
+        vision.fresh(model, **options)
 
 
 @pytest.mark.parametrize("case", CASES)

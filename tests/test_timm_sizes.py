@@ -43,7 +43,7 @@ def test_larger_images_at_creation(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "parameters"),
+    ("variant", "size", "parameters"),
     [
         ("sret_t", 384, 4_853_259),
         ("sret_tl", 384, 5_085_304),
@@ -51,8 +51,8 @@ def test_larger_images_at_creation(name):
         ("sret_s_global", 512, 21_317_004),
     ],
 )
-def test_published_parameters_at_larger_sizes(name, size, parameters):
-    assert stored(timm.create_model(name, img_size=size, device="meta")) == parameters
+def test_published_parameters_at_larger_sizes(variant, size, parameters):
+    assert stored(timm.create_model(variant, img_size=size, device="meta")) == parameters
 
 
 @every_case
@@ -153,9 +153,9 @@ def test_another_number_of_classes_of_a_pretrained_model(case, tmp_path):
     assert model(x).shape == (2, 3)
 
 
-@pytest.mark.parametrize("name", [name for name in vision.MODELS if is_pyramid(name)])
-def test_stages_of_odd_maps(name):
+@pytest.mark.parametrize("pyramid", filter(is_pyramid, vision.MODELS))
+def test_stages_of_odd_maps(pyramid):
     """Maps are rounded up, as the stem's convolutions do."""
-    model = vision.fresh(name, img_size=(72, 56), groups=((1, 1),) * 3).eval()
+    model = vision.fresh(pyramid, img_size=(72, 56), groups=((1, 1),) * 3).eval()
     maps = model.forward_intermediates(vision.images(model), intermediates_only=True)
     assert [tuple(tensor.shape[2:]) for tensor in maps] == [(9, 7), (5, 4), (3, 2)]
