@@ -145,7 +145,7 @@ SRET_REFUSALS = [
     (dict(groups=((1,),) * 3), "groups=.*: needs, of each stage, one number for each of the 2 loops"),
     (dict(groups=((0, 1), (1, 1), (1, 1))), r"groups=.*: 0 must divide the 64 tokens \(8 x 8\) of stage 1"),
     (dict(groups=((1, 1), (3, 1), (1, 1))), r"groups=.*: 3 must divide the 16 tokens \(4 x 4\) of stage 2"),
-    (dict(mlp_ratio=0), "mlp_ratio=0, nll_ratio=1.0: must be > 0 and >= 0"),
+    (dict(mlp_ratio=0), "mlp_ratio=0, nll_ratio=1.5: must be > 0 and >= 0"),
     (dict(nll_ratio=-1), "mlp_ratio=2.5, nll_ratio=-1: must be > 0 and >= 0"),
     (dict(drop_path_placement="last"), "drop_path_placement='last': must be 'depth' or 'published'"),
     (dict(inference_permutation="none"), "inference_permutation='none': must be 'fixed' or 'random'"),
