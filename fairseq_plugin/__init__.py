@@ -5,4 +5,11 @@ from fairseq_plugin import hostfix
 hostfix.apply()
 
 # By name, because the host imports models/ by itself only where nothing has imported this package before.
-from fairseq_plugin.models import ilr, parameter_sharing, recurrent_lm, ringformer, shared_lm  # noqa: E402,F401
+from fairseq_plugin.models import (  # noqa: E402,F401
+    ilr,
+    parameter_sharing,
+    recurrent_lm,
+    recursive,
+    ringformer,
+    shared_lm,
+)

@@ -114,6 +114,8 @@ def tiny_flags(arch: str) -> list[str]:
         flags += ["--encoder-unique-layers", "2", "--decoder-unique-layers", "2"]
     if "signal_rank_divisor" in preset:
         flags += ["--signal-rank-divisor", "4"]
+    if arch == "recursive_wmt_en_de":  # with its projections; recursive_iwslt_de_en without
+        flags += ["--nll"]
     return flags
 
 

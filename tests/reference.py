@@ -155,6 +155,40 @@ def takase_embed(w: Weights, side: str, tokens: Tensor, pad: int) -> Tensor:
     return x * math.sqrt(x.size(1)) + table(sinusoid, len(x), x.size(1))
 
 
+# SReT's recursion in translation, which has no published code: under the names of the checkpoint
+
+
+def scaled_sum(w: Weights, name: str, x: Tensor, y: Tensor) -> Tensor:
+    return x * w[f"{name}.identity"] + y * w[f"{name}.branch"]
+
+
+def projection(w: Weights, name: str, x: Tensor) -> Tensor:
+    hidden = linear(w, f"{name}.up", layer_norm(w, f"{name}.norm", x, eps=1e-5))
+    hidden = hidden * (1 + torch.erf(hidden / math.sqrt(2))) / 2
+    return scaled_sum(w, f"{name}.residual", x, linear(w, f"{name}.down", hidden))
+
+
+def recursive_stack(w: Weights, side: str, x: Tensor, memory: Tensor | None, heads: int, depth: int) -> Tensor:
+    for i in range(depth):
+        block = f"{side}.loop.blocks.{i // 2}"
+
+        def join(which: int, x: Tensor, y: Tensor, block: str = block) -> Tensor:
+            return layer_norm(w, f"{block}.norms.{which}", scaled_sum(w, f"{block}.residuals.{which}", x, y), eps=1e-5)
+
+        q, k, v = linear(w, f"{block}.self_attn.qkv", x).chunk(3, dim=-1)
+        y = attend(q, k, v, heads, causal=memory is not None)
+        x = join(0, x, linear(w, f"{block}.self_attn.out", y))
+        if memory is not None:
+            k, v = linear(w, f"{block}.cross_attn.kv", memory).chunk(2, dim=-1)
+            y = attend(linear(w, f"{block}.cross_attn.q", x), k, v, heads, causal=False)
+            x = join(1, x, linear(w, f"{block}.cross_attn.out", y))
+        hidden = linear(w, f"{block}.ffn.up", x).clamp(min=0)
+        x = join(1 if memory is None else 2, x, linear(w, f"{block}.ffn.down", hidden))
+        if f"{side}.loop.own.{i}.projection.norm.weight" in w:
+            x = projection(w, f"{side}.loop.own.{i}.projection", x)
+    return x
+
+
 # Whole models
 
 
@@ -190,4 +224,10 @@ SYSTEMS = {
     "one_wide_ffn": _ringformer(wide_stack),
     "vanilla": _ringformer(vanilla_stack),
     "takase": functools.partial(logits, embed=takase_embed, stack=takase_stack, output="decoder.embed_tokens"),
+    "recursive": functools.partial(
+        logits,
+        embed=lambda w, side, tokens, pad: takase_embed(w, "encoder", tokens, pad),
+        stack=recursive_stack,
+        output="encoder.embed_tokens",
+    ),
 }

@@ -17,7 +17,10 @@ from fairseq_plugin.modules.options import known_options
 from tests import models
 
 # One architecture of each family; of the one that assigns layers, one with a single layer and one with several.
-FAMILIES = ["ringformer_base", "universal", "one_wide_ffn_base", "vanilla_base", "sequence", "universal_small"]
+FAMILIES = [
+    *("ringformer_base", "universal", "one_wide_ffn_base", "vanilla_base", "sequence", "universal_small"),
+    "recursive_iwslt_de_en",
+]
 EMBEDDING = "FILE"  # stands for a file that the test writes
 
 
@@ -84,6 +87,9 @@ KNOBS = {
     "share_layer_num": Knob(
         "--share-layer-num 2", "either", base="--encoder-unique-layers NONE --encoder-layers 6 --decoder-layers 6"
     ),
+    "block_loops": Knob("--block-loops 4", "parameters"),
+    "no_lrc": Knob("--no-lrc", "parameters"),
+    "nll": Knob("--nll", "parameters"),
 }
 CASES = [(arch, name) for arch in FAMILIES for name in sorted(known_options(ARCH_MODEL_REGISTRY[arch].add_args))]
 
@@ -92,7 +98,7 @@ def test_no_family_and_no_option_is_left_out():
     assert {ARCH_MODEL_REGISTRY[arch] for arch in FAMILIES} == {ARCH_MODEL_REGISTRY[arch] for arch in models.ARCHS}
     assert {name for _, name in CASES} == set(KNOBS)
     assert len(CASES) == sum(len(known_options(ARCH_MODEL_REGISTRY[arch].add_args)) for arch in FAMILIES)
-    assert len({ARCH_MODEL_REGISTRY[arch] for arch in models.ARCHS}) == 5
+    assert len({ARCH_MODEL_REGISTRY[arch] for arch in models.ARCHS}) == 6
 
 
 def joint_task() -> TranslationTask:
@@ -262,6 +268,11 @@ BAD = {
     "cycle_rev": {
         "--encoder-layers 0": "--encoder-layers=0: must be >= 1",
         "--decoder-unique-layers 0": "--decoder-unique-layers=0: must be >= 1 and <= --decoder-layers=12",
+    },
+    "recursive_iwslt_de_en": {
+        "--block-loops 0": "--block-loops=0: must be >= 1 and divide --encoder-layers=12",
+        "--decoder-layers 7": "--block-loops=2: must be >= 1 and divide --decoder-layers=7",
+        "--encoder-layers 0": "--encoder-layers=0: must be >= 1",
     },
 }
 BAD_VALUES = [(arch, flags, message) for arch, cases in BAD.items() for flags, message in cases.items()]

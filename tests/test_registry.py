@@ -46,6 +46,8 @@ TOTAL = {
     "universal_small": 24_133_632,
     "universal_wide": 62_947_328,
     "universal_wide_deep": 62_947_328,
+    "recursive_iwslt_de_en": 48_320_572,
+    "recursive_wmt_en_de": 60_915_772,
 }
 # Orders of encoder and decoder, as presets.
 ORDERS = {
@@ -58,6 +60,8 @@ ORDERS = {
     "vanilla_base": (0, 1, 2, 3, 4, 5),
     "ringformer_base": (0,) * 6,
     "universal": (0,) * 6,
+    "recursive_iwslt_de_en": (0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5),
+    "recursive_wmt_en_de": (0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5),
 }
 
 
@@ -67,7 +71,7 @@ def core(model: nn.Module) -> int:
 
 def test_no_architecture_is_left_out():
     assert sorted({**CORE, **TOTAL}) == models.ARCHS
-    assert len(CORE) + len(TOTAL) == len(models.ARCHS) == 18
+    assert len(CORE) + len(TOTAL) == len(models.ARCHS) == 20
 
 
 @pytest.mark.parametrize("module", [test_invariants, test_incremental, test_published], ids=lambda m: m.__name__)
@@ -156,9 +160,14 @@ def test_parameters_in_all(arch):
         ("sequence", "--encoder-layers 18 --decoder-layers 18", 60_915_712),
         ("cycle", "--encoder-layers 6 --decoder-layers 6", 60_915_712),
         ("cycle", "--encoder-layers 18 --decoder-layers 18 --share-layer-num 1", 149_192_704),
+        # SReT's recursion; its first row has the size of the host's own model, with blocks that run once.
+        ("recursive_wmt_en_de", "--no-lrc", 60_915_712),
+        ("recursive_wmt_en_de", "--nll", 73_547_884),
+        ("recursive_iwslt_de_en", "--no-lrc", 48_320_512),
+        ("recursive_iwslt_de_en", "--nll", 60_952_684),
     ],
 )
-def test_other_rows_of_takase(arch, flags, parameters):
+def test_other_rows_of_joint_models(arch, flags, parameters):
     model = models.on_meta(arch, "--share-all-embeddings", *flags.split(), on=models.task(32_768, 32_768))
     assert count.stored(model) == parameters
 

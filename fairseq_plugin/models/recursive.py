@@ -1,0 +1,93 @@
+"""SReT's recursion in translation: the host's transformer with every block run twice.
+
+Source: Sliced Recursive Transformer (arXiv:2111.05297), section 5.6 and Figure 7.
+
+The paper leaves the rest open, and the released code has no translation model. Chosen here: fairseq's
+`transformer_iwslt_de_en` and `transformer_wmt_en_de` (post-norm, ReLU, biases); the 6 blocks of each stack run twice
+in succession; as in SReT two learnable scalars for each residual sum of a block, which its passes share (LRC), and with
+`--nll` a pre-norm MLP behind each pass, as wide as the stream, which no other pass shares. No attention is sliced: a
+sentence is shorter than the slices of an image. The training log has every coefficient, as
+`encoder.block0.self_attn.identity` and so on.
+"""
+
+from typing import Any
+
+from fairseq.logging import metrics
+
+from fairseq_plugin.models.parameter_sharing import FAIRSEQ
+from fairseq_plugin.modules.model import RecurrentTransformer, register_family, size
+from fairseq_plugin.modules.options import SIDES
+from recurrence import init
+from recurrence.order import Order, sequence
+from recurrence.residual import Coefficients
+
+SUBLAYERS = {"encoder": ("self_attn", "ffn"), "decoder": ("self_attn", "cross_attn", "ffn")}
+
+
+class RecursiveTransformer(RecurrentTransformer):
+    """Blocks that run several times in succession, with what SReT puts around them."""
+
+    init = init.fairseq_
+
+    @classmethod
+    def add_args(cls, parser):
+        """The common options, and SReT's."""
+        super().add_args(parser)
+        add = parser.add_argument
+        add(
+            "--block-loops",
+            type=int,
+            metavar="L",
+            help="runs of each block in succession (paper: 2); divides the layers",
+        )
+        add("--no-lrc", action="store_true", help="plain residual sums, without learnable coefficients (SReT's LRC)")
+        add("--nll", action="store_true", help="a non-linear projection layer behind each pass, unshared (SReT's NLL)")
+
+    @classmethod
+    def order(cls, args, side: str) -> Order:
+        """0 0 1 1 2 2 ... for two loops; the layers of the options are the passes."""
+        layers = getattr(args, f"{side}_layers")
+        if args.block_loops < 1 or layers % args.block_loops:
+            raise ValueError(f"loops={args.block_loops}: must be >= 1 and divide layers={layers}")
+        return sequence(layers // args.block_loops, layers)
+
+    @classmethod
+    def stack(cls, args, side: str) -> dict:
+        """SReT's residual coefficients and projections."""
+        width = getattr(args, f"{side}_embed_dim")
+        return dict(learned_residuals=not args.no_lrc, projection_width=width if args.nll else None)
+
+    def forward(self, *args: Any, **kwargs: Any):
+        """As of any translation model; in training it logs the coefficients."""
+        if self.training:
+            for name, coefficients in self.coefficients().items():
+                for kind, value in coefficients.named_parameters():
+                    # Without weight the log has the value of the last update instead of an average.
+                    metrics.log_scalar(f"{name}.{kind}", value.detach().clone(), weight=0, priority=2000, round=4)
+        return super().forward(*args, **kwargs)
+
+    def coefficients(self) -> dict[str, Coefficients]:
+        """The residual coefficients by block and sublayer, and by pass for the projections."""
+        found = {}
+        for side in SIDES:
+            loop = getattr(self, side).loop
+            for index, block in enumerate(loop.blocks):
+                named = zip(SUBLAYERS[side], block.residuals or ())
+                found.update({f"{side}.block{index}.{name}": residual for name, residual in named})
+            for index, own in enumerate(loop.own or ()):
+                if own.projection.residual is not None:
+                    found[f"{side}.pass{index}.nll"] = own.projection.residual
+        return found
+
+
+RECURSIVE = {name: value for name, value in FAIRSEQ.items() if name != "share_layer_num"}
+RECURSIVE.update(block_loops=2, no_lrc=False, nll=False)
+
+register_family(
+    "recursive_transformer",
+    RecursiveTransformer,
+    {
+        "recursive_iwslt_de_en": {**RECURSIVE, **size(512, 1024, 4, 12)},
+        "recursive_wmt_en_de": {**RECURSIVE, **size(512, 2048, 8, 12)},
+    },
+)
