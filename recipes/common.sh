@@ -4,6 +4,9 @@
 #   OUT      where everything is written (default: out/ beside recipes/)
 #   DRY_RUN  1 prints the commands instead of running them
 #   THREADS  processor threads of the training (default: all cores)
+# and where training is distributed (one process a GPU; start the same command on every node):
+#   GPUS     processes on each node (default 1)
+#   NODES    nodes (default 1), NODE_RANK this one's number from 0, MASTER_ADDR and MASTER_PORT where node 0 listens
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -11,6 +14,8 @@ TOOLS=$ROOT/recipes/tools
 OUT=${OUT:-$ROOT/out}
 SEED=${SEED:-1}
 DRY_RUN=${DRY_RUN:-0}
+GPUS=${GPUS:-1} NODES=${NODES:-1} NODE_RANK=${NODE_RANK:-0}
+MASTER_ADDR=${MASTER_ADDR:-localhost} MASTER_PORT=${MASTER_PORT:-29500}
 export OMP_NUM_THREADS=${THREADS:-${OMP_NUM_THREADS:-$(nproc 2>/dev/null || echo 2)}}
 # The host calls interfaces that newer libraries call outdated, in a page of warnings that no reader of these logs can mend.
 export PYTHONWARNINGS=${PYTHONWARNINGS-ignore::FutureWarning,ignore::UserWarning}
@@ -36,17 +41,55 @@ run() {
     fi
 }
 
+# Carry out rows of a table. The script defines a function row_NAME for each, TABLE, and ends with `table "$@"`:
+#   SCRIPT ROW [flags]   one row, ROW is its name; flags go on to the host's trainer
+#   SCRIPT all [flags]   every row, in the table's order
+#   SCRIPT list          what the rows are, for recipes/README.md, see `listed`
+table() {
+    local wanted=${1:-} known name
+    known=$(sed -n 's/^row_\([A-Za-z0-9_]*\)() .*/\1/p' "$0" | tr '\n' ' ')
+    [ -n "$wanted" ] || fail "usage: $0 ROW|all|list [flags], where ROW is one of: $known"
+    shift
+    case $wanted in
+    list) LISTING=1 && for name in $known; do ROW=$name && "row_$name"; done ;;
+    all) for name in $known; do "$0" "$name" "$@"; done ;;
+    *)
+        [[ " $known" == *" $wanted "* ]] || fail "ROW=$wanted: must be all, list or one of: $known"
+        ROW=$wanted && "row_$wanted" "$@"
+        ;;
+    esac
+}
+
+# listed ARCH PARAMETERS VALUE [flags]: in `SCRIPT list`, print a line of table, row, architecture, the paper's parameters,
+# the paper's result and the row's flags, separated by tabs, and succeed; else fail, so that the row is carried out. What
+# is not known of the paper is "-".
+listed() {
+    [ "${LISTING:-0}" = 1 ] || return 1
+    printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$TABLE" "$ROW" "$1" "$2" "$3" "$(quoted "${@:4}")"
+}
+
+# The start of the trainer's command: the command itself, or torchrun where training is distributed.
+launch_fairseq() {
+    if [ $((GPUS * NODES)) -eq 1 ]; then
+        LAUNCH=(fairseq-train)
+        return
+    fi
+    LAUNCH=(torchrun --nnodes "$NODES" --nproc_per_node "$GPUS" --node_rank "$NODE_RANK" --master_addr "$MASTER_ADDR"
+        --master_port "$MASTER_PORT" -m fairseq_cli.train --distributed-world-size $((GPUS * NODES)))
+}
+
 # Run fairseq-train. Its whole log is appended to a file; the terminal gets the lines that tell how training goes, and the
 # progress bar, which the host draws on the standard error where that is a terminal. Batches are loaded in the trainer's
 # own process and thread: the host leaves the loading process of every epoch alive, each a copy of the trainer that grows
 # with it, and an interpreter that ends while the loading thread is at work can abort.
 run_training() {
-    local file=$1
+    local file=$1 LAUNCH
     shift
+    launch_fairseq
     if [ "$DRY_RUN" = 1 ]; then
-        run fairseq-train --num-workers 0 --data-buffer-size 0 "$@"
+        run "${LAUNCH[@]}" --num-workers 0 --data-buffer-size 0 "$@"
     else
-        fairseq-train --num-workers 0 --data-buffer-size 0 "$@" | tee -a "$file" |
+        "${LAUNCH[@]}" --num-workers 0 --data-buffer-size 0 "$@" | tee -a "$file" |
             sed -u -n -E '/ \| (train_inner|train|valid) \||num\. shared|done training/s/^[-0-9: ]+\| INFO \| //p'
     fi
 }
