@@ -112,10 +112,13 @@ class CrossAttention(Attention):
     def weights(self, x: Tensor, keys_values: Tensor, bias: Tensor | None = None) -> Tensor:
         """The attention weights that :meth:`forward` applies, averaged over the heads: (B, T, S)."""
         q, k = self.split(self.q(x)), self.split(keys_values.chunk(2, dim=-1)[0])
-        scores = q @ k.transpose(2, 3) / q.size(-1) ** 0.5
-        if bias is not None:
-            scores = scores + bias
-        return scores.softmax(dim=-1).mean(dim=1)
+        return attention_weights(q, k, bias).mean(dim=1)
+
+
+def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
+    """q (B, H, T, C/H), k (B, H, S, C/H), bias broadcastable to (B, H, T, S) -> the weights, (B, H, T, S)."""
+    scores = q @ k.transpose(2, 3) / q.size(-1) ** 0.5
+    return (scores if bias is None else scores + bias).softmax(dim=-1)
 
 
 def padding_bias(padding: Tensor, like: Tensor) -> Tensor:

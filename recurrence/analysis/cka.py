@@ -1,0 +1,111 @@
+"""Centred kernel alignment of the layers of two models: 1 where they say the same of every sample up to rotation.
+
+Source: Kornblith et al. (arXiv:1905.00414) for linear CKA; Nguyen et al. (arXiv:2010.15327), section 3, for its form in
+minibatches with the unbiased estimator of HSIC of Song et al. (JMLR 13, 2012), equation 5. RingFormer
+(arXiv:2502.13181), Figures 2 and 4, compares models with it.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+SMALLEST = 4  # samples: the unbiased estimator divides by n - 3
+
+
+def linear_cka(x: Tensor, y: Tensor) -> float:
+    """Linear CKA of all samples at once, with the biased estimator: |Y'X|^2 / (|X'X| |Y'Y|), X and Y centred.
+
+    Args:
+        x, y: (n, features), the features may differ in number.
+
+    Raises:
+        ValueError: if the samples differ in number.
+    """
+    _check(x, y)
+    x, y = (features.double() - features.double().mean(dim=0) for features in (x, y))
+    return float((y.T @ x).square().sum() / ((x.T @ x).norm() * (y.T @ y).norm()))
+
+
+class MinibatchCKA:
+    """Linear CKA of each layer of one model with each of another, minibatch after minibatch.
+
+    The estimate does not depend on the size of the minibatches, however many samples there are, in expectation; with
+    all samples in one minibatch it is the unbiased form of :func:`linear_cka`.
+    """
+
+    def __init__(self):
+        self._sums: list[Tensor] | None = None
+
+    def update(self, first: Sequence[Tensor], second: Sequence[Tensor]) -> None:
+        """Adds a minibatch.
+
+        Args:
+            first: the layers of one model, (n, features) each.
+            second: those of the other, of the same n samples.
+
+        Raises:
+            ValueError: if there are fewer than 4 samples, they differ in number, or the layers do from before.
+        """
+        for layer in (*first, *second):
+            _check(first[0], layer)
+        if len(first[0]) < SMALLEST:
+            raise ValueError(f"minibatch of {len(first[0])}: must be >= {SMALLEST} samples")
+        one, other = (torch.stack([_gram(layer) for layer in layers]) for layers in (first, second))
+        sums = [hsic(one, other), _own(one), _own(other)]
+        if self._sums is None:
+            self._sums = [torch.zeros_like(part) for part in sums]
+        elif self._sums[0].shape != sums[0].shape:
+            raise ValueError(f"{tuple(sums[0].shape)} layers: must be {tuple(self._sums[0].shape)}, as before")
+        for total, part in zip(self._sums, sums):
+            total += part
+
+    def compute(self) -> Tensor:
+        """(layers of the first, layers of the second), float64; not a number where a layer is the same for all samples.
+
+        Raises:
+            ValueError: if there was no minibatch.
+        """
+        if self._sums is None:
+            raise ValueError("no minibatch: CKA needs at least one")
+        between, one, other = self._sums
+        return between / (one[:, None] * other).sqrt()
+
+
+def hsic(one: Tensor, other: Tensor) -> Tensor:
+    """The unbiased estimate of the Hilbert-Schmidt independence criterion of each pair of Gram matrices.
+
+    Args:
+        one: (P, n, n).
+        other: (Q, n, n).
+
+    Returns:
+        (P, Q).
+
+    Source: Song et al. (JMLR 13, 2012), equation 5.
+    """
+    n = one.size(-1)
+    one, other = (grams - torch.diag_embed(grams.diagonal(dim1=1, dim2=2)) for grams in (one, other))
+    rows, columns = one.sum(dim=2), other.sum(dim=2)
+    products = one.flatten(1) @ other.flatten(1).T
+    totals = rows.sum(dim=1)[:, None] * columns.sum(dim=1) / ((n - 1) * (n - 2))
+    return (products + totals - 2 / (n - 2) * rows @ columns.T) / (n * (n - 3))
+
+
+def _own(grams: Tensor) -> Tensor:
+    """HSIC of each layer with itself: (P,)."""
+    return torch.cat([hsic(gram[None], gram[None])[0] for gram in grams])
+
+
+def _gram(features: Tensor) -> Tensor:
+    """(n, features) -> (n, n), float64. Centred first, which HSIC does not see, so that no digits are lost."""
+    features = features.double() - features.double().mean(dim=0)
+    return features @ features.T
+
+
+def _check(x: Tensor, y: Tensor) -> None:
+    for features in (x, y):
+        if features.dim() != 2:
+            raise ValueError(f"features of shape {tuple(features.shape)}: must be (samples, features)")
+    if len(x) != len(y):
+        raise ValueError(f"{len(x)} and {len(y)} samples: must be the same number")

@@ -1,0 +1,70 @@
+"""Curves from the logs that trainers leave: JSON lines of fairseq, the summary.csv of `recipes/train_image.py`."""
+
+import csv
+import json
+import re
+from pathlib import Path
+
+Point = dict[str, float]
+
+
+def points(log: Path) -> list[Point]:
+    """What the log says of each validation, in its order, by the names that it has there.
+
+    Of fairseq, whose numbers it is (`--log-format json`; losses are to base 2), `hours` is added: what the training had
+    taken until then, validation included, as its trainer counts it over interruptions. A point that a resumed run
+    repeats counts once.
+
+    Raises:
+        ValueError: if the log is of no trainer, or holds no validation.
+    """
+    text = log.read_text(encoding="utf-8")
+    found = _summary(text) if log.suffix == ".csv" else _json_lines(text)
+    if not found:
+        raise ValueError(f"{log}: holds no validation, as JSON lines (fairseq-train --log-format json) or summary.csv")
+    return found
+
+
+def curve(log: Path, x: str, y: str) -> list[tuple[float, float]]:
+    """The points of one curve, sorted by x.
+
+    Raises:
+        ValueError: if the log is of no trainer, or has no such names.
+    """
+    found = points(log)
+    for name in (x, y):
+        if not any(name in point for point in found):
+            has = ", ".join(sorted({key for point in found for key in point}))
+            raise ValueError(f"{name}: not in {log}, which has {has}")
+    return sorted({point[x]: point[y] for point in found if x in point and y in point}.items())
+
+
+def _json_lines(text: str) -> list[Point]:
+    found, hours = [], None
+    for stage, line in re.findall(r"\| (train_inner|train|valid) \| (\{.*\})", text):
+        point = _numbers(json.loads(line).items())
+        wall = point.get("wall", point.get("train_wall") if stage == "train" else None)
+        hours = hours if wall is None else wall / 3600
+        if stage == "valid":
+            found.append(point if hours is None else {**point, "hours": hours})
+    return found
+
+
+def _summary(text: str) -> list[Point]:
+    rows = [_numbers(row.items()) for row in csv.DictReader(text.splitlines())]
+    seconds = 0.0
+    for row in rows:
+        seconds += row.get("train_seconds", 0.0)
+        row["hours"] = seconds / 3600
+    return [row for row in rows if "epoch" in row]
+
+
+def _numbers(items) -> Point:
+    return {name: number for name, value in items if (number := _number(value)) is not None}
+
+
+def _number(value: str | float | None) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None

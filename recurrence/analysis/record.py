@@ -1,0 +1,97 @@
+"""What a model computes on its way: the states after each pass, and the attention weights of each pass.
+
+A recorder listens to a model from outside while it runs; the model computes what it always does.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+from torch import Tensor, nn
+
+from recurrence.attention import SelfAttention, attention_weights, causal_bias
+from recurrence.loop import Loop
+
+
+def loops(model: nn.Module) -> dict[str, Loop]:
+    """The loops over depth by their names.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    found = {name: module for name, module in model.named_modules() if isinstance(module, Loop)}
+    if not found:
+        raise ValueError(f"{type(model).__name__}: has no loop over depth to look into")
+    return found
+
+
+@contextmanager
+def recorded_states(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
+    """Records, while the context is open, the states after each pass.
+
+    Yields:
+        For each loop by name P states (B, T, C), those of the model's latest call.
+
+    Raises:
+        ValueError: if the model has no loop.
+    """
+    found: dict[str, list[Tensor]] = {}
+
+    def listen(name: str, loop: Loop, inputs: tuple, outputs: tuple[Tensor, list[Tensor]]) -> None:
+        found[name] = outputs[1]
+
+    with ExitStack() as stack:
+        for name, loop in loops(model).items():
+            stack.callback(loop.register_forward_hook(partial(listen, name)).remove)
+        yield found
+
+
+@contextmanager
+def recorded_attention(
+    model: nn.Module, keep: Callable[[Tensor], Tensor] = lambda weights: weights
+) -> Iterator[dict[str, list[Tensor]]]:
+    """Records, while the context is open, something of the self-attention weights of each pass that attends.
+
+    The weights are computed a second time, from the queries and keys that the model attends with.
+
+    Args:
+        model: any whose loops attend globally.
+        keep: what to keep of the weights (B, H, T, S) of a pass; all of them by default, which takes memory.
+
+    Yields:
+        For each loop by name one record a pass, those of the model's latest call.
+
+    Raises:
+        ValueError: if the model has no loop, or a loop has no attention or attends within slices.
+    """
+    found: dict[str, list[Tensor]] = {}
+    for name, loop in loops(model).items():
+        _check(name, loop)
+
+    def begin(name: str, loop: Loop, inputs: tuple) -> None:
+        found[name] = []
+
+    def attend(name: str, attention: SelfAttention, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool):
+        mask = causal_bias(q.size(2), like=q) if causal else bias
+        found[name].append(keep(attention_weights(q, k, mask)))
+        return SelfAttention.attend(attention, q, k, v, bias, causal)
+
+    with ExitStack() as stack:
+        for name, loop in loops(model).items():
+            stack.callback(loop.register_forward_pre_hook(partial(begin, name)).remove)
+            for attention in _attentions(loop):
+                attention.attend = partial(attend, name, attention)
+                stack.callback(attention.__dict__.pop, "attend")
+        yield found
+
+
+def _attentions(loop: Loop) -> list[SelfAttention]:
+    return [module for module in loop.blocks.modules() if isinstance(module, SelfAttention)]
+
+
+def _check(name: str, loop: Loop) -> None:
+    if not _attentions(loop):
+        raise ValueError(f"{name}: has no attention")
+    for index, own in enumerate(loop.own or ()):
+        if getattr(own, "slices", None) is not None:
+            raise ValueError(f"{name}: pass {index + 1} attends within slices; only global attention has all weights")

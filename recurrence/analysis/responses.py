@@ -1,0 +1,25 @@
+"""How strongly each place of an image responds, pass after pass: the picture of SReT (arXiv:2111.05297), Figure 10."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+
+def response_map(state: Tensor, grid: Sequence[int]) -> Tensor:
+    """The root mean square over the channels of each token.
+
+    Args:
+        state: (B, T, C); what stands before the tokens of the grid, such as a class token, is left out.
+        grid: rows and columns of tokens.
+
+    Returns:
+        (B, rows, columns), in the units of the state.
+
+    Raises:
+        ValueError: if there are fewer tokens than places.
+    """
+    rows, columns = grid
+    if state.size(1) < rows * columns:
+        raise ValueError(f"{state.size(1)} tokens: must be >= the {rows} x {columns} places of the grid")
+    places = state[:, state.size(1) - rows * columns :]
+    return places.square().mean(dim=-1).sqrt().unflatten(1, (rows, columns))
