@@ -16,6 +16,7 @@ SEED=${SEED:-1}
 DRY_RUN=${DRY_RUN:-0}
 GPUS=${GPUS:-1} NODES=${NODES:-1} NODE_RANK=${NODE_RANK:-0}
 MASTER_ADDR=${MASTER_ADDR:-localhost} MASTER_PORT=${MASTER_PORT:-29500}
+ROWS=
 export OMP_NUM_THREADS=${THREADS:-${OMP_NUM_THREADS:-$(nproc 2>/dev/null || echo 2)}}
 # The host calls interfaces that newer libraries call outdated, in a page of warnings that no reader of these logs can mend.
 export PYTHONWARNINGS=${PYTHONWARNINGS-ignore::FutureWarning,ignore::UserWarning}
@@ -41,31 +42,46 @@ run() {
     fi
 }
 
-# Carry out rows of a table. The script defines a function row_NAME for each, TABLE, and ends with `table "$@"`:
+# Carry out rows of a table. The script sets TABLE, defines a function row_NAME for each row and ends with `table "$@"`:
 #   SCRIPT ROW [flags]   one row, ROW is its name; flags go on to the host's trainer
 #   SCRIPT all [flags]   every row, in the table's order
 #   SCRIPT list          what the rows are, for recipes/README.md, see `listed`
+# SCALE is smoke unless it is set. A row finds PAPER and NAME (of the script's folder and of the script) and CALL, the
+# command that was typed. Where rows are a product of settings, the script sets ROWS to their names and redefines run_row.
 table() {
-    local wanted=${1:-} known name
-    known=$(sed -n 's/^row_\([A-Za-z0-9_]*\)() .*/\1/p' "$0" | tr '\n' ' ')
-    [ -n "$wanted" ] || fail "usage: $0 ROW|all|list [flags], where ROW is one of: $known"
+    local wanted=${1:-} name
+    PAPER=$(basename "$(cd "$(dirname "$0")" && pwd)") NAME=$(basename "$0" .sh) SCALE=${SCALE:-smoke}
+    CALL="SCALE=$SCALE SEED=$SEED recipes/$PAPER/$NAME.sh $*"
+    ROWS=${ROWS:-$(sed -n 's/^row_\([A-Za-z0-9_]*\)() .*/\1/p' "$0" | tr '\n' ' ')}
+    [ -n "$wanted" ] || fail "usage: $0 ROW|all|list [flags], where ROW is one of: $ROWS"
     shift
     case $wanted in
-    list) LISTING=1 && for name in $known; do ROW=$name && "row_$name"; done ;;
-    all) for name in $known; do "$0" "$name" "$@"; done ;;
+    list) LISTING=1 && for name in $ROWS; do ROW=$name && run_row; done ;;
+    all) for name in $ROWS; do "$0" "$name" "$@"; done ;;
     *)
-        [[ " $known" == *" $wanted "* ]] || fail "ROW=$wanted: must be all, list or one of: $known"
-        ROW=$wanted && "row_$wanted" "$@"
+        [[ " $ROWS " == *" $wanted "* ]] || fail "ROW=$wanted: must be all, list or one of: $ROWS"
+        ROW=$wanted && run_row "$@"
         ;;
     esac
 }
+
+run_row() { "row_$ROW" "$@"; }
 
 # listed ARCH PARAMETERS VALUE [flags]: in `SCRIPT list`, print a line of table, row, architecture, the paper's parameters,
 # the paper's result and the row's flags, separated by tabs, and succeed; else fail, so that the row is carried out. What
 # is not known of the paper is "-".
 listed() {
     [ "${LISTING:-0}" = 1 ] || return 1
-    printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$TABLE" "$ROW" "$1" "$2" "$3" "$(quoted "${@:4}")"
+    printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$TABLE" "$ROW" "$1" "$2" "$3" "$([ $# -eq 3 ] || quoted "${@:4}")"
+}
+
+# recorded ARCH VALUE [options of tools/collect.py]: where the run of a row lies (RUN), and how `once` records it (RECORD).
+recorded() {
+    RUN=$OUT/$PAPER/$NAME/$SCALE/$ROW/s$SEED
+    if [ "$SCALE" = smoke ]; then RESULTS=${RESULTS:-$OUT/$PAPER/results.csv}; fi
+    RECORD=(--results "${RESULTS:-$ROOT/recipes/$PAPER/results.csv}" --table "$TABLE" --row "$ROW" --arch "$1"
+        --scale "$SCALE" --seed "$SEED" --command "$CALL" "${@:3}")
+    if [ "$SCALE" = paper ] && [ "$2" != - ]; then RECORD+=(--paper-value "$2"); fi
 }
 
 # The start of the trainer's command: the command itself, or torchrun where training is distributed.
@@ -137,10 +153,12 @@ need() {
 # Carry out stages, named by functions, in a run's folder, which keeps the commands (cmd.sh), the environment (env.json),
 # the training's log (train.log) and the outcome (metrics.json). A finished run is skipped, an interrupted one goes on where
 # it stopped. RECORD holds the options of tools/collect.py, which adds the run to a table of results, a failed one too.
+# Nodes after the first take part in the first stage, the training, alone.
 once() {
     local folder=$1 name
     shift
-    if [ "$DRY_RUN" = 1 ]; then
+    if [ "$NODE_RANK" != 0 ]; then set -- "$1"; fi
+    if [ "$DRY_RUN" = 1 ] || [ "$NODE_RANK" != 0 ]; then
         for name in "$@"; do "$name"; done
         return
     fi

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 from fairseq import options
+from fairseq.models import ARCH_MODEL_REGISTRY
 
 from tests import cli
 
 RECIPES = cli.REPOSITORY / "recipes"
 TOOLS = RECIPES / "tools"
-sys.path[:0] = [str(TOOLS), str(RECIPES / "shakespeare"), str(RECIPES / "ilr")]
+sys.path[:0] = [str(TOOLS), str(RECIPES / "kausik"), str(RECIPES / "ilr")]
 
 import book  # noqa: E402
 import characters  # noqa: E402
@@ -31,26 +32,19 @@ import score  # noqa: E402
 
 IMAGES = ("cifar10", "digits")  # tried by test_recipes_image.py
 SCRIPTS = sorted(path for path in RECIPES.rglob("*.sh") if path.name != "common.sh" and path.parent.name not in IMAGES)
+# Read by others, not called.
+SOURCED = {RECIPES / "translation.sh", RECIPES / "ringformer" / "translation.sh"}
 ROWS = ["ringformer", "universal", "one_wide_ffn", "vanilla", "vanilla_half", "sequence", "cycle", "cycle_rev"]
 ROWS += ["universal_small", "universal_wide"]
 RUNS = [("numbers/run.sh", scale, ()) for scale in ("demo", "smoke")]
 RUNS += [("multi30k/train.sh", scale, (row,)) for scale in ("smoke", "small", "gpu") for row in ROWS]
-SHAKESPEARE = ["regular_1", "regular_6", "recurrent_positions", "recurrent"]
-RUNS += [("shakespeare/train.sh", scale, (row,)) for scale in ("smoke", "cpu", "paper") for row in SHAKESPEARE]
-MAPS = ["1,1,1,1", "2,1,1,1", "1,2,1,1", "1,1,2,1", "1,1,1,2", "1,1,2,4", "1,2,2,3", "2,2,2,2", "3,2,2,1", "4,2,1,1"]
-ILR = [(row, "alibi") for row in (*MAPS, "block2", "unshared8")] + [("4,2,1,1", name) for name in ("none", "learned")]
-RUNS += [("ilr/train.sh", "small", row) for row in ILR]
-RUNS += [("ilr/train.sh", scale, ("4,2,1,1", "rope")) for scale in ("smoke", "small", "paper")]
-TAKASE = ["vanilla", "sequence", "cycle", "cycle_rev", "universal", "sequence_large"]
-RUNS += [("wikitext/train.sh", scale, (row,)) for scale in ("smoke", "small", "paper") for row in TAKASE]
 PARSERS = {
     "fairseq-preprocess": options.get_preprocessing_parser,
     "fairseq-train": options.get_training_parser,
     "fairseq-generate": options.get_generation_parser,
     "fairseq-eval-lm": options.get_eval_lm_parser,
 }
-TRANSLATION = {"fairseq-preprocess", "fairseq-train", "fairseq-generate"}
-LANGUAGE = {"fairseq-preprocess", "fairseq-train", "fairseq-eval-lm"}
+DISTRIBUTED = ["-m", "fairseq_cli.train"]  # what torchrun starts
 DATA_ROOT = Path(os.environ.get("DATA_ROOT") or "/nonexistent")
 needs_multi30k = pytest.mark.skipif(
     not (DATA_ROOT / "multi30k").is_dir(), reason="DATA_ROOT names no folder that holds multi30k"
@@ -77,31 +71,87 @@ def test_scripts_parse(script):
     subprocess.run(["bash", "-n", script], check=True)
 
 
+# Scripts of a table: every row at every scale.
+TABLES = [path for path in SCRIPTS if path.read_text(encoding="utf-8").endswith('\ntable "$@"\n')]
+SCALES = ("smoke", "small")
+PREPARE = ["numbers", "multi30k", "kausik", "ilr"]
+
+
 def test_every_script_is_tried():
-    tried = {RECIPES / script for script, _, _ in RUNS} | {
-        RECIPES / name / "prepare.sh" for name in ("multi30k", "shakespeare", "ilr", "wikitext")
-    }
+    tried = {RECIPES / script for script, _, _ in RUNS} | set(TABLES) | SOURCED
+    tried |= {RECIPES / name / "prepare.sh" for name in PREPARE} | {RECIPES / "takase" / "wikitext.sh"}
     assert tried == set(SCRIPTS)
-    assert all(os.access(script, os.X_OK) for script in SCRIPTS)
+    assert all(os.access(script, os.X_OK) for script in set(SCRIPTS) - SOURCED)
+
+
+def parsed(program: str, flags: list[str]) -> str | None:
+    """Hands a command to the parser of the host that it is meant for; returns the program, None where there is none."""
+    if ">" in flags:
+        flags = flags[: flags.index(">")]
+    if program == "torchrun":
+        program, flags = "fairseq-train", flags[flags.index(DISTRIBUTED[0]) + 2 :]
+    if program == "python" and flags[0] != "-m":
+        assert Path(flags[0]).is_file()
+    if program not in PARSERS:
+        return None
+    parser = PARSERS[program]()
+    if program == "fairseq-preprocess":
+        parser.parse_args(flags)
+    else:
+        options.parse_args_and_arch(parser, flags)
+    return program
 
 
 @pytest.mark.parametrize(("script", "scale", "arguments"), RUNS, ids=lambda value: str(value))
 def test_the_host_takes_every_command(script, scale, arguments, tmp_path):
-    seen = set()
-    for program, *flags in commands(script, *arguments, SCALE=scale, OUT=str(tmp_path)):
-        if ">" in flags:
-            flags = flags[: flags.index(">")]
-        if program in PARSERS:
-            parser = PARSERS[program]()
-            if program == "fairseq-preprocess":
-                parser.parse_args(flags)
-            else:
-                options.parse_args_and_arch(parser, flags)
-            seen.add(program)
-        elif program == "python" and flags[0] != "-m":
-            assert Path(flags[0]).is_file()
-    assert seen == (TRANSLATION if script.startswith(("numbers", "multi30k")) else LANGUAGE)
+    seen = {parsed(program, flags) for program, *flags in commands(script, *arguments, SCALE=scale, OUT=str(tmp_path))}
+    assert {"fairseq-preprocess", "fairseq-train", "fairseq-generate"} <= seen
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("script", TABLES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_the_host_takes_every_command_of_every_row(script, scale, tmp_path):
+    """Each row into a folder of its own."""
+    rows = listed(script)
+    distributed = {"GPUS": "8", "NODES": "2"} if scale == "paper" else {}
+    found = commands(script, "all", SCALE=scale, OUT=str(tmp_path), **distributed)
+    programs = [parsed(program, flags) for program, *flags in dict.fromkeys(map(tuple, found))]
+    assert programs.count("fairseq-train") == len(rows)
+    assert {"fairseq-generate", "fairseq-eval-lm"} & set(programs)
+    folders = [words[words.index("--save-dir") + 1] for words in found if "--save-dir" in words]
+    assert folders == [f"{tmp_path}/{script.parent.name}/{script.stem}/{scale}/{row[1]}/s1/checkpoints" for row in rows]
+    assert not list(tmp_path.iterdir()), "a dry run writes nothing"
+
+
+def listed(script: Path) -> list[list[str]]:
+    """Table, row, architecture, the paper's parameters and result, and flags of every row of a table's script."""
+    return [line.split("\t") for line in recipe(script, "list").splitlines()]
+
+
+@pytest.mark.parametrize("script", TABLES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_table_lists_its_rows(script):
+    rows = listed(script)
+    assert len({row[1] for row in rows}) == len(rows) > 0
+    assert {len(row) for row in rows} == {6}
+    assert {row[2] for row in rows} <= set(ARCH_MODEL_REGISTRY)
+    for row in rows:
+        assert row[3] == "-" or re.fullmatch(r"[\d.]+[KM]", row[3])
+        assert row[4] == "-" or float(row[4]) > 0
+    message = recipe(script, "no_such_row", fails=True)
+    assert f"ROW=no_such_row: must be all, list or one of: {rows[0][1]} " in message
+
+
+def test_other_nodes_train_and_do_nothing_else(tmp_path):
+    settings = dict(SCALE="small", OUT=str(tmp_path), NODES="2", MASTER_ADDR="first", DATA_ROOT="/data")
+    for rank, expected in (("0", ["fairseq-train", "fairseq-generate"]), ("1", ["fairseq-train"])):
+        found = commands("ringformer/table1.sh", "ringformer", NODE_RANK=rank, **settings)
+        programs = [parsed(program, flags) for program, *flags in found]
+        assert [program for program in programs if program in expected] == expected
+        assert len([program for program in programs if program == "fairseq-generate"]) == len(expected) - 1
+        (launch,) = [words for words in found if words[0] == "torchrun"]
+        assert launch[1:9:2] == ["--nnodes", "--nproc_per_node", "--node_rank", "--master_addr"]
+        assert launch[2:10:2] == ["2", "1", rank, "first"]
 
 
 @pytest.mark.parametrize(
@@ -111,19 +161,20 @@ def test_the_host_takes_every_command(script, scale, arguments, tmp_path):
         ("multi30k/train.sh", ["ringformer"], {"SCALE": "paper"}, "SCALE=paper: must be smoke, small or gpu"),
         ("multi30k/train.sh", ["ringformer"], {"PRECISION": "fp8"}, "PRECISION=fp8: must be bf16 or fp32"),
         ("multi30k/train.sh", [], {}, "usage: "),
-        ("shakespeare/train.sh", ["recurrent"], {"SCALE": "gpu"}, "SCALE=gpu: must be smoke, cpu or paper"),
-        ("shakespeare/train.sh", ["recurrent"], {"PRECISION": "fp8"}, "PRECISION=fp8: must be bf16, fp16 or fp32"),
-        ("shakespeare/train.sh", ["regular"], {}, "ROW=regular: must be regular_1, regular_6, "),
+        ("kausik/table2.sh", ["recurrent"], {"SCALE": "gpu"}, "SCALE=gpu: must be smoke, small or paper"),
+        ("kausik/table2.sh", ["recurrent"], {"PRECISION": "fp8"}, "PRECISION=fp8: must be bf16, fp16 or fp32"),
+        ("kausik/table2.sh", ["regular"], {}, "ROW=regular: must be all, list or one of: regular_1 regular_6 "),
+        ("ringformer/table1.sh", [], {}, "table1.sh ROW|all|list [flags], where ROW is one of: vanilla one_wide_ffn "),
+        ("ringformer/table1.sh", ["vanilla"], {"SCALE": "gpu"}, "SCALE=gpu: must be smoke, small or paper"),
+        ("ringformer/table1.sh", ["vanilla"], {"PRECISION": "fp8"}, "PRECISION=fp8: must be bf16, fp16 or fp32"),
         (
-            "shakespeare/prepare.sh",
+            "kausik/prepare.sh",
             [],
             {"DATA_ROOT": "/nonexistent"},
             "DATA_ROOT=/nonexistent: holds no shakespeare/input.txt",
         ),
-        ("ilr/train.sh", ["4,2,1,1", "rope"], {"SCALE": "gpu"}, "SCALE=gpu: must be smoke, small or paper"),
-        ("ilr/train.sh", ["4,2", "rope"], {}, "ROW=4,2: must be a reuse map of four layers, block2 or unshared8"),
-        ("ilr/train.sh", ["4,2,1,1", "sinus"], {}, "POSITION=sinus: must be none, rope, learned or alibi"),
-        ("ilr/train.sh", ["4,2,1,1"], {}, "usage: "),
+        ("ilr/table1.sh", ["4,2,1,1-rope"], {"SCALE": "gpu"}, "SCALE=gpu: must be smoke, small or paper"),
+        ("ilr/table1.sh", ["4,2-rope"], {}, "ROW=4,2-rope: must be all, list or one of: 1,1,1,1-none "),
         (
             "ilr/prepare.sh",
             [],
@@ -131,8 +182,8 @@ def test_the_host_takes_every_command(script, scale, arguments, tmp_path):
             "DATA_ROOT=/nonexistent: holds no war_and_peace/2600-0.txt",
         ),
         ("ilr/prepare.sh", [], {"CORPUS": "/nonexistent"}, "CORPUS=/nonexistent: no such file"),
-        ("wikitext/train.sh", ["vanila"], {}, "ROW=vanila: must be vanilla, sequence, cycle, cycle_rev, universal or "),
-        ("wikitext/prepare.sh", [], {"SET": "3"}, "SET=3: must be 2 or 103"),
+        ("takase/table5.sh", ["vanila"], {}, "ROW=vanila: must be all, list or one of: vanilla universal "),
+        ("takase/wikitext.sh", [], {"SET": "3"}, "SET=3: must be 2 or 103"),
         (
             "multi30k/prepare.sh",
             [],
@@ -238,24 +289,24 @@ def test_multi30k_from_the_raw_corpus_to_a_score(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not (DATA_ROOT / "shakespeare").is_dir(), reason="DATA_ROOT names no folder that holds shakespeare")
 def test_shakespeare_from_the_raw_text_to_a_loss_and_its_curve(tmp_path):
-    recipe("shakespeare/train.sh", "recurrent", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
-    out = tmp_path / "shakespeare"
+    recipe("kausik/table2.sh", "recurrent", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
+    out = tmp_path / "kausik"
     log = (out / "bin" / "preprocess.log").read_text()
     assert "1003855 tokens, 0.0% replaced" in log
     assert "111540 tokens, 0.0% replaced" in log
     (found,) = results.read(out / "results.csv")
     assert (found["metric"], found["updates"], found["paper_value"]) == ("loss, nats", "20", "")
     assert 2.5 < float(found["value"]) < math.log(72)
-    assert len(curves.validation_losses((out / "train/smoke/recurrent/s1/train.log").read_text())) == 2
+    assert len(curves.validation_losses((out / "table2/smoke/recurrent/s1/train.log").read_text())) == 2
     assert "recurrent" in (out / "curves-smoke.svg").read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not (DATA_ROOT / "war_and_peace").is_dir(), reason="DATA_ROOT names no folder with war_and_peace")
 def test_ilr_from_the_book_to_perplexities_at_four_contexts(tmp_path):
-    recipe("ilr/train.sh", "2,1,1,1", "alibi", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
+    recipe("ilr/table1.sh", "2,1,1,1-alibi", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
     found = results.read(tmp_path / "ilr" / "results.csv")
-    assert [one["metric"] for one in found] == [f"perplexity at {n}" for n in (32, 64, 128, 256)] + ["training FLOPs"]
+    assert [one["metric"] for one in found] == [f"perplexity at {n}" for n in (64, 32, 128, 256)] + ["training FLOPs"]
     assert all(50 < float(one["value"]) < 1024 for one in found[:4])
     assert len((tmp_path / "ilr" / "bin" / "dict.txt").read_text().splitlines()) + 4 == 1024
     assert found[0]["updates"] == "20"
@@ -264,8 +315,8 @@ def test_ilr_from_the_book_to_perplexities_at_four_contexts(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not (DATA_ROOT / "wikitext2").is_dir(), reason="DATA_ROOT names no folder with wikitext2")
 def test_wikitext_from_the_files_to_a_perplexity(tmp_path):
-    recipe("wikitext/train.sh", "cycle_rev", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
-    (found,) = results.read(tmp_path / "wikitext" / "results.csv")
+    recipe("takase/table5.sh", "cycle_rev", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
+    (found,) = results.read(tmp_path / "takase" / "results.csv")
     assert (found["metric"], found["arch"], found["updates"]) == ("perplexity at 64", "cycle_rev_lm", "20")
     assert 100 < float(found["value"]) < 20_000
 

@@ -13,10 +13,10 @@ source "$(dirname "$0")/../common.sh"
 ARCH=${ARCH:-ringformer_tiny}
 SCALE=${SCALE:-demo}
 
-# The one place where scales differ.
+# The one place where scales differ, apart from the data.
 case $SCALE in
-smoke) LIMIT=1000 TRAIN=800 HELD=100 PIECES=60 PASSES=2 UPDATES=60 WARMUP=20 ;;
-demo) LIMIT=100000 TRAIN=30000 HELD=1000 PIECES=120 PASSES=6 UPDATES=450 WARMUP=150 ;;
+smoke) PASSES=2 UPDATES=60 WARMUP=20 ;;
+demo) PASSES=6 UPDATES=450 WARMUP=150 ;;
 *) fail "SCALE=$SCALE: must be demo or smoke" ;;
 esac
 
@@ -24,30 +24,6 @@ DATA=$OUT/numbers/$SCALE
 RUN=$OUT/numbers/run/$SCALE/$ARCH/s$SEED
 MODEL=(--user-dir "$ROOT/fairseq_plugin" --source-lang en --target-lang de
     --encoder-layers $PASSES --decoder-layers $PASSES)
-
-corpus() {
-    run python "$ROOT/recipes/numbers/data.py" "$DATA" --limit $LIMIT --train $TRAIN --valid $HELD --test $HELD
-}
-
-# Pieces of at most 9 characters come out as the parts of the words: einund zwanzig tausend drei hundert zwölf.
-segmentation() {
-    local set language
-    run python "$TOOLS/segment.py" train "$DATA/pieces.model" --pieces $PIECES --longest 9 --kind unigram \
-        "$DATA/train.en" "$DATA/train.de"
-    for set in train valid test; do
-        for language in en de; do
-            run python "$TOOLS/segment.py" encode "$DATA/pieces.model" "$DATA/$set.$language" "$DATA/$set.pieces.$language"
-        done
-    done
-}
-
-# The host refuses to write over a dictionary, so what an interrupted call left is removed.
-binarization() {
-    run rm -rf "$DATA/bin"
-    run_into "$DATA/preprocess.log" fairseq-preprocess --user-dir "$ROOT/fairseq_plugin" \
-        --source-lang en --target-lang de --joined-dictionary --destdir "$DATA/bin" \
-        --trainpref "$DATA/train.pieces" --validpref "$DATA/valid.pieces" --testpref "$DATA/test.pieces"
-}
 
 training() {
     run_training "$RUN/train.log" "$DATA/bin" "${MODEL[@]}" --arch "$ARCH" --save-dir "$RUN/checkpoints" --seed "$SEED" \
@@ -79,11 +55,7 @@ report() {
     run python "$ROOT/recipes/numbers/report.py" "$RUN" --data "$DATA" --arch "$ARCH"
 }
 
-if [ "$DRY_RUN" != 1 ]; then mkdir -p "$DATA"; fi
-need fairseq-train
-stage "$DATA" corpus
-stage "$DATA" segmentation
-stage "$DATA" binarization
+SCALE=$SCALE OUT=$OUT DRY_RUN=$DRY_RUN "$(dirname "$0")/prepare.sh"
 FLAGS=("$@")
 RECORD=(--results "$OUT/numbers/results.csv" --table numbers --row "$ARCH" --arch "$ARCH" --scale "$SCALE" --seed "$SEED"
     --command "ARCH=$ARCH SCALE=$SCALE SEED=$SEED recipes/numbers/run.sh $*"

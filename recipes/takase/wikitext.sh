@@ -4,12 +4,12 @@
 #            exercise: it trains on the first 90 % of the validation text, validates on the rest, and tests on the test text
 # DATA_ROOT  a folder that holds wikitext103/wiki.{train,valid,test}.tokens or wikitext2/{valid,test}.txt; without it the set
 #            is downloaded
-# Writes $OUT/wikitext/{raw,bin}-$SET; what is done already is skipped.
+# Writes $OUT/takase/wikitext/{raw,bin}-$SET; what is done already is skipped.
 source "$(dirname "$0")/../common.sh"
 
 SET=${SET:-103}
-RAW=$OUT/wikitext/raw-$SET
-BIN=$OUT/wikitext/bin-$SET
+RAW=$OUT/takase/wikitext/raw-$SET
+BIN=$OUT/takase/wikitext/bin-$SET
 URL=https://wikitext.smerity.com/wikitext-$SET-v1.zip
 
 # One file out of DATA_ROOT, or out of the archive.
@@ -38,7 +38,7 @@ corpus() {
     fi
     take wikitext2/valid.txt wikitext-2/wiki.valid.tokens all.tokens
     take wikitext2/test.txt wikitext-2/wiki.test.tokens test.tokens
-    run python "$ROOT/recipes/wikitext/cut.py" "$RAW/all.tokens" "$RAW/train.tokens" "$RAW/valid.tokens"
+    run python "$ROOT/recipes/takase/cut.py" "$RAW/all.tokens" "$RAW/train.tokens" "$RAW/valid.tokens"
 }
 
 # The host refuses to write over a dictionary, so what an interrupted call left is removed.

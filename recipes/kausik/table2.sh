@@ -1,31 +1,28 @@
 #!/usr/bin/env bash
-# Tiny Shakespeare by characters, Kausik's Table 2: train one row, evaluate it on the validation text, record, plot.
+# Kausik's Table 2 and Figures 2a and 2b, tiny Shakespeare by characters: train, evaluate on the validation text, record,
+# plot.
 #
-#   recipes/shakespeare/train.sh ROW [flags of fairseq-train]
+#   recipes/kausik/table2.sh ROW|all|list [flags of fairseq-train]
 #
 # ROW   regular_1, regular_6 (layers, learned positions), recurrent_positions, recurrent (1 layer, window of 1 token)
 # SCALE smoke  64 wide, 20 updates of 2,048 characters: a minute; shows that the recipe works, no more
-#       cpu    the paper's sizes, texts of 128 characters, 400 updates of 4,096 without dropout: 2 to 8 minutes on a core
+#       small  the paper's sizes, texts of 128 characters, 400 updates of 4,096 without dropout: 2 to 8 minutes on a core
 #       paper  the paper's recipe: texts of 256, 10,000 updates of 32,768, dropout 0.2, rate 1e-3 throughout; for a GPU.
-#              Validation losses there 1.5697, 1.4815, 1.4738, 1.4699 (rows as above); nanoGPT's own 6 layers 1.4697
+#              nanoGPT's own 6 layers reach 1.4697 there
 # SEED, OUT, DRY_RUN, THREADS as in recipes/common.sh; DATA_ROOT as in prepare.sh
 # PRECISION  bf16 (default), fp32, or on a GPU fp16 (the paper's, by autocast)
 # RESULTS    the table that the run is appended to
 source "$(dirname "$0")/../common.sh"
 
-[ $# -ge 1 ] || fail "usage: $0 ROW [flags of fairseq-train] (rows are listed at the head of this file)"
-ROW=$1
 SCALE=${SCALE:-smoke}
 PRECISION=${PRECISION:-bf16}
-CALL="SCALE=$SCALE SEED=$SEED recipes/shakespeare/train.sh $*"
-shift
 
 # The one place where scales differ.
 case $SCALE in
 smoke) WIDTH=64 HEADS=2 TEXT=64 BATCH=32 UPDATES=20 EVERY=10 DROPOUT=0 ;;
-cpu) WIDTH=384 HEADS=6 TEXT=128 BATCH=32 UPDATES=400 EVERY=100 DROPOUT=0 ;;
+small) WIDTH=384 HEADS=6 TEXT=128 BATCH=32 UPDATES=400 EVERY=100 DROPOUT=0 ;;
 paper) WIDTH=384 HEADS=6 TEXT=256 BATCH=128 UPDATES=10000 EVERY=250 DROPOUT=0.2 ;;
-*) fail "SCALE=$SCALE: must be smoke, cpu or paper" ;;
+*) fail "SCALE=$SCALE: must be smoke, small or paper" ;;
 esac
 case $PRECISION in
 bf16) NUMBERS=(--bf16) ;;
@@ -33,18 +30,8 @@ fp16) NUMBERS=(--amp) ;;
 fp32) NUMBERS=() ;;
 *) fail "PRECISION=$PRECISION: must be bf16, fp16 or fp32" ;;
 esac
-case $ROW in
-regular_1) ROW_FLAGS=(--regular --decoder-layers 1) PAPER=1.5697 ;;
-regular_6) ROW_FLAGS=(--regular --decoder-layers 6) PAPER=1.4815 ;;
-recurrent_positions) ROW_FLAGS=(--position learned) PAPER=1.4738 ;;
-recurrent) ROW_FLAGS=() PAPER=1.4699 ;;
-*) fail "ROW=$ROW: must be regular_1, regular_6, recurrent_positions or recurrent" ;;
-esac
-
-RUN=$OUT/shakespeare/train/$SCALE/$ROW/s$SEED
-BIN=$OUT/shakespeare/bin
-if [ "$SCALE" = smoke ]; then RESULTS=${RESULTS:-$OUT/shakespeare/results.csv}; fi
-RESULTS=${RESULTS:-$ROOT/recipes/shakespeare/results.csv}
+TABLE="Kausik 2"
+BIN=$OUT/kausik/bin
 
 training() {
     run_training "$RUN/train.log" "$BIN" --user-dir "$ROOT/fairseq_plugin" --task language_modeling \
@@ -54,7 +41,7 @@ training() {
         --optimizer adam --adam-betas "(0.9, 0.95)" --weight-decay 0.1 --lr 1e-3 --lr-scheduler fixed \
         --clip-norm 1.0 --max-update $UPDATES --required-batch-size-multiple 1 --update-epoch-batch-itr True \
         --no-epoch-checkpoints --save-interval-updates $EVERY --keep-interval-updates 1 --log-interval $EVERY \
-        "${NUMBERS[@]}" "${ROW_FLAGS[@]}" "${FLAGS[@]}"
+        "${NUMBERS[@]}" "${FLAGS[@]}"
 }
 
 evaluation() {
@@ -66,13 +53,22 @@ evaluation() {
 }
 
 curves() {
-    run python "$ROOT/recipes/shakespeare/curves.py" "$OUT/shakespeare/train/$SCALE" \
-        "$OUT/shakespeare/curves-$SCALE.svg"
+    run python "$ROOT/recipes/kausik/curves.py" "$OUT/$PAPER/$NAME/$SCALE" \
+        "$OUT/$PAPER/curves-$SCALE.svg"
 }
 
-OUT=$OUT DRY_RUN=$DRY_RUN "$(dirname "$0")/prepare.sh"
-FLAGS=("$@")
-RECORD=(--results "$RESULTS" --table "Kausik 2" --row "$ROW" --arch recurrent_lm --scale "$SCALE" --seed "$SEED"
-    --command "$CALL" --checkpoint checkpoints/checkpoint_best.pt --metrics loss)
-if [ "$SCALE" = paper ]; then RECORD+=(--paper-value $PAPER); fi
-once "$RUN" training evaluation curves
+# train PARAMETERS LOSS [flags]: with the paper's parameters and validation loss.
+train() {
+    if listed recurrent_lm "$@"; then return; fi
+    FLAGS=("${@:3}")
+    recorded recurrent_lm "$2" --checkpoint checkpoints/checkpoint_best.pt --metrics loss
+    OUT=$OUT DRY_RUN=$DRY_RUN "$(dirname "$0")/prepare.sh"
+    once "$RUN" training evaluation curves
+}
+
+row_regular_1() { train 1.89M 1.5697 --regular --decoder-layers 1 "$@"; }
+row_regular_6() { train 10.74M 1.4815 --regular --decoder-layers 6 "$@"; }
+row_recurrent_positions() { train 1.89M 1.4738 --position learned "$@"; }
+row_recurrent() { train 1.79M 1.4699 "$@"; }
+
+table "$@"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Tiny Shakespeare by characters: fetch, cut at 90 % as nanoGPT does, binarize for fairseq.
 # DATA_ROOT  a folder that holds shakespeare/input.txt; without it the file is downloaded from its own repository.
-# Writes $OUT/shakespeare/{raw,bin}; what is done already is skipped.
+# Writes $OUT/kausik/{raw,bin}; what is done already is skipped.
 source "$(dirname "$0")/../common.sh"
 
 URL=https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt
-RAW=$OUT/shakespeare/raw
-BIN=$OUT/shakespeare/bin
+RAW=$OUT/kausik/raw
+BIN=$OUT/kausik/bin
 CHARACTERS=1115394
 
 corpus() {
@@ -25,7 +25,7 @@ corpus() {
 }
 
 characters() {
-    run python "$ROOT/recipes/shakespeare/characters.py" "$RAW/input.txt" "$RAW"
+    run python "$ROOT/recipes/kausik/characters.py" "$RAW/input.txt" "$RAW"
 }
 
 # The host refuses to write over a dictionary, so what an interrupted call left is removed.

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Number words, English to German, made by num2words: written, cut into joint pieces, binarized for fairseq.
+# SCALE  demo (default) or smoke, see run.sh
+# Writes $OUT/numbers/$SCALE; what is done already is skipped.
+source "$(dirname "$0")/../common.sh"
+
+SCALE=${SCALE:-demo}
+case $SCALE in
+smoke) LIMIT=1000 TRAIN=800 HELD=100 PIECES=60 ;;
+demo) LIMIT=100000 TRAIN=30000 HELD=1000 PIECES=120 ;;
+*) fail "SCALE=$SCALE: must be demo or smoke" ;;
+esac
+DATA=$OUT/numbers/$SCALE
+
+corpus() {
+    run python "$ROOT/recipes/numbers/data.py" "$DATA" --limit $LIMIT --train $TRAIN --valid $HELD --test $HELD
+}
+
+# Pieces of at most 9 characters come out as the parts of the words: einund zwanzig tausend drei hundert zwölf.
+segmentation() {
+    local set language
+    run python "$TOOLS/segment.py" train "$DATA/pieces.model" --pieces $PIECES --longest 9 --kind unigram \
+        "$DATA/train.en" "$DATA/train.de"
+    for set in train valid test; do
+        for language in en de; do
+            run python "$TOOLS/segment.py" encode "$DATA/pieces.model" "$DATA/$set.$language" "$DATA/$set.pieces.$language"
+        done
+    done
+}
+
+# The host refuses to write over a dictionary, so what an interrupted call left is removed.
+binarization() {
+    run rm -rf "$DATA/bin"
+    run_into "$DATA/preprocess.log" fairseq-preprocess --user-dir "$ROOT/fairseq_plugin" \
+        --source-lang en --target-lang de --joined-dictionary --destdir "$DATA/bin" \
+        --trainpref "$DATA/train.pieces" --validpref "$DATA/valid.pieces" --testpref "$DATA/test.pieces"
+}
+
+if [ "$DRY_RUN" != 1 ]; then mkdir -p "$DATA"; fi
+need fairseq-preprocess
+stage "$DATA" corpus
+stage "$DATA" segmentation
+stage "$DATA" binarization
