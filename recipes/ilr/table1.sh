@@ -79,7 +79,7 @@ MAPS="1,1,1,1 block2 2,1,1,1 1,2,1,1 1,1,2,1 1,1,1,2 1,1,2,4 1,2,2,3 2,2,2,2 3,2
 ROWS=$(for map in $MAPS; do for position in none rope learned alibi; do echo "$map-$position"; done; done | tr '\n' ' ')
 
 run_row() {
-    local map=${ROW%-*} position=${ROW#*-} values metrics
+    local map=${ROW%-*} position=${ROW#*-} parameters=1.2M values metrics
     read -r -a values <<<"${PUBLISHED[$map]}"
     declare -A VALUE=([none]=${values[0]} [rope]=${values[1]} [learned]=${values[2]} [alibi]=${values[3]})
     case $map in
@@ -88,7 +88,9 @@ run_row() {
     *) MODEL=(--reuse-map "$map") ;;
     esac
     MODEL+=(--position "$position")
-    if listed ilr_small "$([ "$map" = unshared8 ] && echo - || echo 1.2M)" "${VALUE[$position]}" "${MODEL[@]}"; then return; fi
+    # The paper leaves learned positions out of its count, and has no unshared control.
+    if [ "$position" = learned ] || [ "$map" = unshared8 ]; then parameters=-; fi
+    if listed ilr_small "$parameters" "${VALUE[$position]}" "${MODEL[@]}"; then return; fi
     MODEL+=(--arch ilr_small --decoder-embed-dim $WIDTH)
     CONTEXTS=("$TEXT" $((TEXT / 2)))
     if [ "$position" != learned ]; then CONTEXTS+=($((2 * TEXT)) $((4 * TEXT))); fi

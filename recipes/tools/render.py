@@ -2,7 +2,8 @@
 
     python render.py [--check] [RECIPE_FOLDER...]
 
-notes.md is written by hand and says what the rows are; the tables come from results.csv alone, one for each scale.
+notes.md is written by hand and says what the rows are; the tables come from results.csv alone, one for each of the
+paper's tables and each scale.
 """
 
 import argparse
@@ -94,8 +95,11 @@ def rendered(folder: Path) -> str:
     """The whole text of a recipe's RESULTS.md."""
     lines = ["<!-- made by recipes/tools/render.py from results.csv and notes.md: change those -->"]
     lines += [(folder / "notes.md").read_text(encoding="utf-8").rstrip("\n"), ""]
-    for (scale,), rows in groups(read(folder / "results.csv"), "scale").items():
-        lines += [f"## Scale `{scale}`", "", *table(rows), "", *commands(rows), ""]
+    tables = groups(read(folder / "results.csv"), "table")
+    for (name,), of_table in tables.items():
+        for (scale,), rows in groups(of_table, "scale").items():
+            title = f"Scale `{scale}`" if len(tables) == 1 else f"{name}, scale `{scale}`"
+            lines += [f"## {title}", "", *table(rows), "", *commands(rows), ""]
     return "\n".join(lines)
 
 
