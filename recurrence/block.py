@@ -10,6 +10,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recurrence.admin import Admin
 from recurrence.attention import CrossAttention, SelfAttention
 from recurrence.linear import Linear
 from recurrence.loop import Loop
@@ -42,6 +43,7 @@ class StackConfig:
         ffn: "block": an FFN in every block; "shared": one FFN (with its LayerNorm) after each attention block; "none".
         signal: level signals of the passes; None for none.
         learned_residuals: whether the residual sums have learnable coefficients, stored with the block (SReT's LRC).
+        admin: whether the residual sums of each pass have Admin's vectors; post-norm only.
         projection_width: hidden width of a non-linear projection behind each pass (SReT's NLL); None for none.
         slices: the slices of each pass's self-attention; None for global attention.
         token_mixing: (N, hidden width) of an MLP over the N tokens in the place of self-attention; None for attention.
@@ -70,6 +72,7 @@ class StackConfig:
     ffn: str = "block"
     signal: SignalConfig | None = None
     learned_residuals: bool = False
+    admin: bool = False
     projection_width: int | None = None
     slices: SliceConfig | None = None
     token_mixing: tuple[int, int] | None = None
@@ -91,10 +94,18 @@ class StackConfig:
             raise ValueError(f"drop_path={self.drop_path}: needs one rate for each of the {len(self.order)} passes")
         if self.slices is not None and len(self.slices.groups) != len(self.order):
             raise ValueError(f"groups={self.slices.groups}: needs one for each of the {len(self.order)} passes")
+        if self.admin and (self.pre_norm or self.learned_residuals):
+            reason = "pre_norm" if self.pre_norm else "learned_residuals"
+            raise ValueError(f"admin={self.admin}: does not go with {reason}={getattr(self, reason)}")
         if self.signal is not None:
             self.signal.check(self.width)
             if self.pre_norm and self.signal.attention == "before":
                 raise ValueError("attention='before': a signal before the projection needs a post-norm block")
+
+    @property
+    def sublayers(self) -> int:
+        """Residual sums of one pass; an FFN that follows every attention block counts to its pass."""
+        return 1 + (self.memory_width is not None) + (self.ffn != "none")
 
 
 class FeedForward(nn.Module):
@@ -134,12 +145,14 @@ class TokenMixing(nn.Module):
 class PassParameters(nn.Module):
     """What one pass shares with no other.
 
-    RingFormer's LayerNorms and level signals; SReT's slices and non-linear projection; the drop path of its depth.
+    RingFormer's LayerNorms and level signals; Admin's vectors; SReT's slices and non-linear projection; the drop path
+    of its depth.
     """
 
     def __init__(self, config: StackConfig, index: int, sublayers: int):
         super().__init__()
         self.norms = _norms(config, sublayers) if config.norms == "pass" else None
+        self.residuals = nn.ModuleList(Admin(config.width) for _ in range(sublayers)) if config.admin else None
         self.drop_path = DropPath(config.drop_path[index]) if config.drop_path else None
         self.slices = None if config.slices is None else config.slices.of_pass(index)
         self.projection = None
@@ -248,7 +261,8 @@ class Block(nn.Module):
         y = F.dropout(y, self.ffn_dropout if is_ffn else self.dropout, self.training)
         if own is not None and own.drop_path is not None:
             y = own.drop_path(y)
-        return join(x, y, None if self.residuals is None else self.residuals[which])
+        residuals = self.residuals if own is None or own.residuals is None else own.residuals
+        return join(x, y, None if residuals is None else residuals[which])
 
     def _cross_attend(self, x: Tensor, context: Tensor, bias: Tensor | None, record: list | None) -> Tensor:
         if record is not None:
@@ -270,7 +284,8 @@ def build_loop(config: StackConfig) -> Loop:
         order = tuple(which for pair in zip(order, [stored] * len(order)) for which in pair)
         blocks.append(Block(config, attention=False))
     own = None
-    if config.norms == "pass" or config.signal or config.projection_width or config.slices or config.drop_path:
+    unique = config.norms == "pass" or config.signal or config.admin
+    if unique or config.projection_width or config.slices or config.drop_path:
         runs = len(order) // len(config.order)
         own = [PassParameters(config, index // runs, blocks[which].sublayers) for index, which in enumerate(order)]
     return Loop(blocks, order, own, config.checkpointing)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recurrence.admin import Admin
 from recurrence.linear import Linear
 
 
@@ -68,6 +69,6 @@ class NonlinearProjection(nn.Module):
         return join(x, self.down(F.gelu(self.up(self.norm(x)))), self.residual)
 
 
-def join(x: Tensor, y: Tensor, coefficients: Coefficients | None) -> Tensor:
+def join(x: Tensor, y: Tensor, coefficients: Coefficients | Admin | None) -> Tensor:
     """The residual sum of a stream and a branch, with coefficients where there are any."""
     return x + y if coefficients is None else coefficients(x, y)

@@ -33,6 +33,7 @@ SOURCE_SYMBOLS, TARGET_SYMBOLS = 19, 23
 VARIANTS = {
     "as published": [],
     "pre-norm": ["--encoder-normalize-before", "--decoder-normalize-before"],
+    "admin": ["--init", "admin"],
     "unequal sides": [
         *("--encoder-layers", "6", "--decoder-layers", "2"),
         *("--decoder-embed-dim", "24", "--decoder-attention-heads", "3"),

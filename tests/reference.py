@@ -134,13 +134,14 @@ def takase_stack(w: Weights, side: str, x: Tensor, memory: Tensor | None, heads:
     for i in range(depth):
         one = f"{side}.layers.{i}"
         norm = functools.partial(layer_norm, w, eps=1e-5)
+        omega = {name: w.get(f"{one}.{name}_ratio_change", 1) for name in ("attention", "self", "encoder", "fc")}
         y = takase_attention(w, f"{one}.self_attn", x, x, heads, causal=memory is not None)
-        x = norm(f"{one}.self_attn_layer_norm", x + y)
+        x = norm(f"{one}.self_attn_layer_norm", x * omega["attention" if memory is None else "self"] + y)
         if memory is not None:
             y = takase_attention(w, f"{one}.encoder_attn", x, memory, heads, causal=False)
-            x = norm(f"{one}.encoder_attn_layer_norm", x + y)
+            x = norm(f"{one}.encoder_attn_layer_norm", x * omega["encoder"] + y)
         y = linear(w, f"{one}.fc2", linear(w, f"{one}.fc1", x).clamp(min=0))
-        x = norm(f"{one}.final_layer_norm", x + y)
+        x = norm(f"{one}.final_layer_norm", x * omega["fc"] + y)
     return x
 
 

@@ -21,7 +21,7 @@ FAMILIES = [
     *("ringformer_base", "universal", "one_wide_ffn_base", "vanilla_base", "sequence", "universal_small"),
     "recursive_iwslt_de_en",
 ]
-EMBEDDING = "FILE"  # stands for a file that the test writes
+EMBEDDING, PROFILE = "EMBEDDING", "PROFILE"  # stand for files that the test writes
 
 
 class Knob(NamedTuple):
@@ -80,6 +80,8 @@ KNOBS = {
     # Where the papers do not scale, only an embedding that is the output matrix too is scaled.
     "no_scale_embedding": Knob("--no-scale-embedding", "values output", base="--share-all-embeddings"),
     "checkpoint_activations": Knob("--checkpoint-activations", "memory"),
+    "init": Knob("--init admin", "parameters"),
+    "admin_profile": Knob(f"--admin-profile {PROFILE}", "values", base="--init admin"),
     "level_signal": Knob("--level-signal full", "parameters", base="--signal-rank-divisor NONE"),
     "signal_rank_divisor": Knob("--signal-rank-divisor 2", "parameters"),
     "attention_signal": Knob("--attention-signal before", "output"),
@@ -166,9 +168,10 @@ def embedding_file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("arch", "name"), CASES)
-def test_every_option_matters_or_is_refused(arch, name, embedding_file):
-    knob = KNOBS[name]
-    flags = [str(embedding_file) if flag == EMBEDDING else flag for flag in knob.flags.split()]
+def test_every_option_matters_or_is_refused(arch, name, embedding_file, tmp_path):
+    knob, files = KNOBS[name], {EMBEDDING: str(embedding_file), PROFILE: str(tmp_path / "profile")}
+    Path(files[PROFILE]).write_text("1.5\n" * (16 if arch.startswith("one_wide_ffn") else 20))
+    flags = [files.get(flag, flag) for flag in knob.flags.split()]
     base = without(models.tiny_flags(arch), knob.base)
     if arch in knob.refused:
         with pytest.raises(ValueError, match=knob.refused[arch]):

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fairseq_plugin.published import FIXED, from_published, to_published
 from fairseq_plugin.published.translation import SYSTEMS
+from recurrence import admin
 from tests import models, reference
 
 RECORDED = {
@@ -19,6 +20,8 @@ RECORDED = {
     "takase_sequence": "takase",
     "takase_cycle": "takase",
     "takase_cycle_rev": "takase",
+    "takase_admin_profile": "takase",
+    "takase_admin_forward": "takase",
 }
 every_recorded_model = pytest.mark.parametrize("name", RECORDED)
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-4}
@@ -96,11 +99,34 @@ def test_copies_that_differ_are_refused(name):
         load(name, file, **{key: file["state_dict"][key] + 1})
 
 
-@pytest.mark.parametrize("name", ["takase_admin_profile", "takase_admin_forward"])
-def test_admin_checkpoints_are_refused_by_their_key(name):
-    file = models.golden(name)
+def test_vectors_of_admin_need_a_model_that_has_them():
+    file = models.golden("takase_admin_forward")
     with pytest.raises(ValueError, match=r"(attention|fc|self|encoder)_ratio_change: published key that nothing"):
-        from_published("takase", file["state_dict"], file["meta"]["config"])
+        from_published("takase", file["state_dict"], {**file["meta"]["config"], "init_type": "default"})
+
+
+def test_recorded_profile():
+    """From weights before the profile, on the recorded batch; the vectors come back whole."""
+    file, inputs, keep = recorded("takase_admin_profile")
+    config, before = {**file["meta"]["config"], "init_type": "adaptive-profiling"}, dict(file["state_dict"])
+    for key in (key for key in before if key.endswith("_ratio_change")):
+        before[key] = torch.ones_like(before[key])
+    model = from_published("takase", before, config)
+    model.profile(*inputs)
+    expected = file["outputs"]["encoder_omega"] + file["outputs"]["decoder_omega"]
+    torch.testing.assert_close(admin.read(model.stacks), torch.tensor(expected), rtol=0, atol=2e-6)
+    torch.testing.assert_close(model(*inputs)[0][keep], file["outputs"]["logits"][keep], rtol=0, atol=1e-4)
+    after = to_published("takase", model, config)
+    assert len(after) == len(file["state_dict"]) - 4
+    for key, tensor in after.items():
+        torch.testing.assert_close(tensor, file["state_dict"][key], rtol=0, atol=2e-6)
+
+
+def test_a_published_model_is_not_profiled_again():
+    file, inputs, _ = recorded("takase_admin_forward")
+    model = load("takase_admin_forward", file).train()
+    model(*inputs)
+    assert admin.read(model.stacks).eq(1).all()
 
 
 def test_unknown_system_is_refused():

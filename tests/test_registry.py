@@ -15,6 +15,7 @@ from tests import (
     cli,
     language,
     models,
+    test_admin,
     test_incremental,
     test_invariants,
     test_language_incremental,
@@ -74,7 +75,9 @@ def test_no_architecture_is_left_out():
     assert len(CORE) + len(TOTAL) == len(models.ARCHS) == 20
 
 
-@pytest.mark.parametrize("module", [test_invariants, test_incremental, test_published], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "module", [test_invariants, test_incremental, test_published, test_admin], ids=lambda m: m.__name__
+)
 def test_every_invariant_is_tested_on_every_architecture(module):
     tested = models.architectures_tested(module)
     assert tested

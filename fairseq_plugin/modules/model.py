@@ -8,12 +8,12 @@ from fairseq import utils
 from fairseq.models import (
     ARCH_MODEL_REGISTRY,
     MODEL_REGISTRY,
-    FairseqEncoderDecoderModel,
     register_model,
     register_model_architecture,
 )
 from torch import Tensor, nn
 
+from fairseq_plugin.modules import admin
 from fairseq_plugin.modules.decoder import RecurrentDecoder
 from fairseq_plugin.modules.embedding import Output, TokenInput
 from fairseq_plugin.modules.encoder import RecurrentEncoder
@@ -26,7 +26,7 @@ from recurrence.order import Order
 FAMILY_VALUES = ("norm_eps", "position_table", "projection_bias", "output_bias")
 
 
-class RecurrentTransformer(FairseqEncoderDecoderModel):
+class RecurrentTransformer(admin.ProfiledModel):
     """A translation model of two loops. A family derives from it and gives :meth:`order`, :meth:`stack`, `init`."""
 
     init: Callable[[nn.Module], None]
@@ -36,6 +36,7 @@ class RecurrentTransformer(FairseqEncoderDecoderModel):
     def add_args(cls, parser):
         """The options of the family."""
         add_common_options(parser)
+        admin.add_admin_options(parser)
 
     @classmethod
     def order(cls, args, side: str) -> Order:
@@ -62,6 +63,7 @@ class RecurrentTransformer(FairseqEncoderDecoderModel):
         cls._check(args, task)
         source, target = task.source_dictionary, task.target_dictionary
         stacks = {side: cls._stack_config(args, side) for side in SIDES}
+        profile = admin.given_profile(args, stacks)
         joint = args.share_all_embeddings
         encoder_embedding = cls._embedding(args, "encoder", source)
         decoder_embedding = encoder_embedding if joint else cls._embedding(args, "decoder", target)
@@ -80,7 +82,10 @@ class RecurrentTransformer(FairseqEncoderDecoderModel):
             output=output,
             **cls._parts(args, "decoder", decoder_embedding, stacks["decoder"], task),
         )
-        return cls(encoder, decoder)
+        model = cls(encoder, decoder)
+        if profile is not None:
+            model.set_profile(profile)
+        return model
 
     @classmethod
     def _stack_config(cls, args, side: str) -> StackConfig:
@@ -98,6 +103,7 @@ class RecurrentTransformer(FairseqEncoderDecoderModel):
                 activation_dropout=args.activation_dropout,
                 pre_norm=getattr(args, f"{side}_normalize_before"),
                 norm_eps=args.norm_eps,
+                admin=args.init == "admin",
                 checkpointing=args.checkpoint_activations,
                 **cls.stack(args, side),
             )
@@ -143,6 +149,7 @@ class RecurrentTransformer(FairseqEncoderDecoderModel):
     def _check(cls, args, task) -> None:
         """Refuses what no single stack can see."""
         refuse_unknown(args, known_options(cls.add_args) | {*FAMILY_VALUES, *cls.family_values})
+        admin.check(args)
         for side in SIDES:
             if getattr(args, f"{side}_learned_pos") and (args.no_token_positional_embeddings or cls.has_levels(args)):
                 reason = "--no-token-positional-embeddings" if args.no_token_positional_embeddings else "level signals"
@@ -228,6 +235,8 @@ HOST_DEFAULTS = dict(
     share_all_embeddings=False,
     no_token_positional_embeddings=False,
     layernorm_embedding=False,
+    init="default",
+    admin_profile=None,
     checkpoint_activations=False,
 )
 

@@ -9,12 +9,14 @@ import re
 from fairseq.models import BaseFairseqModel
 
 from fairseq_plugin.published import language, translation
+from recurrence.admin import folded
 from recurrence.convert import StateDict, convert, revert
 
-# Tables that are functions of their sizes, version marks, and a matrix that the code of Intra-Layer Recurrence makes
-# for block recurrence and never uses.
+# Tables that are functions of their sizes, version marks, a matrix that the code of Intra-Layer Recurrence makes for
+# block recurrence and never uses; and of ours, what a profile adds to Admin's vectors, which come whole.
 FIXED = re.compile(
     r"(encoder|decoder)\.(pos_layer\.pe|lev_layer\.enc_le|version|embed_positions\._float_tensor)|model\.adapter\.weight"
+    r"|profiled|(encoder|decoder)\.loop\.own\.\d+\.residuals\.\d+\.offset"
 )
 
 # System -> how its model is built from the published configuration, and its table of pieces.
@@ -33,7 +35,8 @@ def from_published(system: str, state_dict: StateDict, config: dict) -> BaseFair
         config: the published configuration: for RingFormer's systems hidden_dim, ffn_dim, num_head, enc_num_layers,
             dec_num_layers, max_len, bias, dropout, layernorm_eps, pos_encoding, src_vocab, trg_vocab, pad; for Takase
             encoder_embed_dim, encoder_ffn_embed_dim, {encoder,decoder}_{layers,attention_heads},
-            share_params_cross_layer, share_layer_num, share_type, activation_fn, vocab, pad; for Intra-Layer Recurrence
+            share_params_cross_layer, share_layer_num, share_type, activation_fn, vocab, pad, and init_type where it is
+            not "default"; for Intra-Layer Recurrence
             hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, vocab_size, max_position_embeddings,
             rms_norm_eps, positional_encoding, loop_map, num_loops, use_recurrent_embeds; for Kausik's recurrent
             transformer n_embd, n_head, n_layer, block_size, vocab_size, bias, dropout, rec_flag.
@@ -50,11 +53,12 @@ def from_published(system: str, state_dict: StateDict, config: dict) -> BaseFair
         raise ValueError(f"system={system!r}: must be one of {sorted(SYSTEMS)}")
     build, pieces = SYSTEMS[system]
     model = build(system, config)
-    own = convert(state_dict, pieces(model, config), model.state_dict(), FIXED.fullmatch)
-    model.to(next(iter(own.values())).dtype).load_state_dict(own)
+    state = model.state_dict()
+    own = convert(state_dict, pieces(model, config), state, FIXED.fullmatch)
+    model.to(next(iter(own.values())).dtype).load_state_dict({**state, **own})
     return model.eval()
 
 
 def to_published(system: str, model: BaseFairseqModel, config: dict) -> StateDict:
     """The inverse of :func:`from_published`: the model's weights under the published keys, without fixed tables."""
-    return revert(model.state_dict(), SYSTEMS[system][1](model, config))
+    return revert(folded(model), SYSTEMS[system][1](model, config))

@@ -103,6 +103,11 @@ def _ringformer_pass(side: str, level: int, own) -> Iterator[Piece]:
 # Takase & Kiyono
 
 STRATEGY = {"sequence": "sequence", "cycle": "cycle", "cycle_reverse": "cycle_rev"}
+INIT = {"default": "default", "adaptive": "admin", "adaptive-profiling": "admin"}
+ADMIN = {
+    "encoder": ("attention_ratio_change", "fc_ratio_change"),
+    "decoder": ("self_ratio_change", "encoder_ratio_change", "fc_ratio_change"),
+}
 
 
 def _takase_model(system: str, config: dict) -> RecurrentTransformer:
@@ -116,12 +121,16 @@ def _takase_model(system: str, config: dict) -> RecurrentTransformer:
     }
     options.update(
         activation_fn=config["activation_fn"],
+        init=INIT[config.get("init_type", "default")],
         share_all_embeddings=True,
         strategy=STRATEGY[config["share_type"]],
         share_layer_num=per_layer if shared else 1,
     )
     joint = _dictionary(config["vocab"], config["pad"])
-    return build_architecture("sequence", joint, joint, **options)
+    model = build_architecture("sequence", joint, joint, **options)
+    if config.get("init_type") == "adaptive":
+        model.profiled.fill_(1)
+    return model
 
 
 def _takase_pieces(model: RecurrentTransformer, config: dict) -> Iterator[Piece]:
@@ -130,6 +139,10 @@ def _takase_pieces(model: RecurrentTransformer, config: dict) -> Iterator[Piece]
         loop = getattr(model, side).loop
         for depth, which in enumerate(loop.order):
             yield from _takase_layer(f"{side}.layers.{depth}", f"{side}.loop.blocks.{which}", side == "decoder")
+        for depth in range(len(loop.own or ())):
+            for index, name in enumerate(ADMIN[side]):
+                ours = f"{side}.loop.own.{depth}.residuals.{index}.weight"
+                yield Piece(f"{side}.layers.{depth}.{name}", ours)
 
 
 def _takase_layer(theirs: str, ours: str, decoder: bool) -> Iterator[Piece]:
