@@ -42,6 +42,7 @@ class Knob(NamedTuple):
 
 
 STATIC = {"universal": "--{}-learned-pos: does not go with level signals"}
+LRC = {"recursive_iwslt_de_en": "--init=admin: needs --no-lrc"}
 
 
 def side_knobs(side: str) -> dict[str, Knob]:
@@ -80,8 +81,8 @@ KNOBS = {
     # Where the papers do not scale, only an embedding that is the output matrix too is scaled.
     "no_scale_embedding": Knob("--no-scale-embedding", "values output", base="--share-all-embeddings"),
     "checkpoint_activations": Knob("--checkpoint-activations", "memory"),
-    "init": Knob("--init admin", "parameters"),
-    "admin_profile": Knob(f"--admin-profile {PROFILE}", "values", base="--init admin"),
+    "init": Knob("--init admin", "parameters", refused=LRC),
+    "admin_profile": Knob(f"--admin-profile {PROFILE}", "values", base="--init admin", refused=LRC),
     "level_signal": Knob("--level-signal full", "parameters", base="--signal-rank-divisor NONE"),
     "signal_rank_divisor": Knob("--signal-rank-divisor 2", "parameters"),
     "attention_signal": Knob("--attention-signal before", "output"),

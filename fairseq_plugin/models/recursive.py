@@ -57,6 +57,12 @@ class RecursiveTransformer(RecurrentTransformer):
         width = getattr(args, f"{side}_embed_dim")
         return dict(learned_residuals=not args.no_lrc, projection_width=width if args.nll else None)
 
+    @classmethod
+    def _check(cls, args, task) -> None:
+        super()._check(args, task)
+        if args.init == "admin" and not args.no_lrc:
+            raise ValueError("--init=admin: needs --no-lrc, for its vectors stand where SReT's coefficients do")
+
     def forward(self, *args: Any, **kwargs: Any):
         """As of any translation model; in training it logs the coefficients."""
         if self.training:
@@ -75,7 +81,7 @@ class RecursiveTransformer(RecurrentTransformer):
                 named = zip(SUBLAYERS[side], block.residuals or ())
                 found.update({f"{side}.block{index}.{name}": residual for name, residual in named})
             for index, own in enumerate(loop.own or ()):
-                if own.projection.residual is not None:
+                if own.projection is not None and own.projection.residual is not None:
                     found[f"{side}.pass{index}.nll"] = own.projection.residual
         return found
 
