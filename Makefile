@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed-$(VERSION)
 BENCH ?= translation language scan vision
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vision test test-timm lint bench test-official
+.PHONY: help demo demo-vision test test-timm lint bench report test-official
 
 help:
 	@echo "make demo           train a small RingFormer to translate numbers, decode, score (about 4 minutes of training)"
@@ -16,6 +16,7 @@ help:
 	@echo "make test           run the tests                    ARGS='-m \"not slow\"' passes options on to pytest"
 	@echo "make test-timm      run timm's own tests of models on ours     ARGS='--models sret_t,uit*' selects among them"
 	@echo "make bench          speed and memory, as ratios to the hosts' own models    BENCH=vision runs one of several"
+	@echo "make report         write out/report/report.html: architectures, results beside the papers', pictures, speeds"
 	@echo "make lint           check style and formatting"
 	@echo "make test-official  run the tests on fairseq 0.12.2 under Python 3.10"
 	@echo
@@ -39,6 +40,9 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	for name in $(BENCH); do PATH="$(CURDIR)/$(BIN):$$PATH" python -m benchmarks.$$name $(ARGS) || exit 1; done
+
+report: $(STAMP)
+	$(BIN)/python recipes/report.py out/report
 
 test-official:
 	tests/official.sh

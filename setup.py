@@ -29,9 +29,11 @@ DEMO = [
 ]
 DEV = [
     "expecttest",
+    "markdown",
     "onnx",
     "onnxruntime",
     "onnxscript",
+    "playwright",
     "pytest>=7",
     "pytest-timeout",
     "ruff>=0.5",

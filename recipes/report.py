@@ -1,0 +1,153 @@
+"""Write the report: every architecture, every result beside its paper's, pictures, speeds, and the command under each.
+
+    python recipes/report.py FOLDER
+
+FOLDER gets report.md and report.html, a single page that needs no other file and no network. All of it comes from files
+of the repository, which have generators of their own: README.md, recipes/README.md, each recipe's RESULTS.md and pictures.
+"""
+
+import argparse
+import base64
+import mimetypes
+import os
+import re
+from pathlib import Path
+
+import markdown
+
+ROOT = Path(__file__).resolve().parents[1]
+PAPERS = ("ringformer", "sret", "kausik", "takase", "ilr")
+LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#:]+)(\))")  # of a file beside the text, no address and no heading
+TITLE = "Recurrent transformers for fairseq and timm: the report"
+
+STYLE = """
+:root { --ink: #1c1e21; --paper: #fff; --line: #d0d4da; --shade: #f4f5f7; --mark: #0b57a4; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e6ea; --paper: #15171a; --line: #3a3f46; --shade: #20242a; --mark: #7db4f0; }
+  img { background: #fff; }
+}
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 70rem; padding: 1rem; background: var(--paper); color: var(--ink);
+  font: 1rem/1.55 system-ui, sans-serif; overflow-wrap: break-word; }
+h1, h2, h3, h4 { line-height: 1.2; margin: 2rem 0 .6rem; }
+h2 { border-top: 2px solid var(--line); padding-top: 1.4rem; }
+a { color: var(--mark); }
+.scroll { overflow-x: auto; margin: 1rem 0; }
+table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
+th, td { border-bottom: 1px solid var(--line); padding: .3rem .6rem; text-align: left; vertical-align: top; }
+th { background: var(--shade); }
+code, pre { background: var(--shade); border-radius: 4px; font: .85em/1.45 ui-monospace, monospace; }
+code { padding: .1em .3em; }
+td code { white-space: nowrap; }
+pre { padding: .7rem; overflow-x: auto; }
+pre code { padding: 0; }
+img { max-width: 100%; height: auto; }
+nav ul { padding-left: 1.2rem; }
+"""
+
+
+def between(text: str, begin: str, end: str) -> str:
+    """What stands between two marks.
+
+    Raises:
+        ValueError: if one of them is missing.
+    """
+    for mark in (begin, end):
+        if mark not in text:
+            raise ValueError(f"{mark!r}: not found")
+    return text.split(begin, 1)[1].split(end, 1)[0].strip()
+
+
+def deeper(text: str, levels: int) -> str:
+    """Markdown whose headings stand some levels below; lines of code stay as they are."""
+    parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
+    parts[::2] = [re.sub(r"^(#+ )", "#" * levels + r"\1", part, flags=re.MULTILINE) for part in parts[::2]]
+    return "".join(parts)
+
+
+def moved(text: str, home: Path, target: Path) -> str:
+    """Markdown of one folder with its links as they have to be in another."""
+    return LINK.sub(lambda found: found[1] + os.path.relpath(home / found[2], target) + found[3], text)
+
+
+def part(path: Path, target: Path) -> str:
+    """A file's text as a part of the report: without remarks, headings one level below, links from the new place."""
+    text = re.sub(r"<!--.*?-->\n?", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return deeper(moved(text, path.parent, target), 2).strip()
+
+
+def architectures(readme: str) -> list[str]:
+    """The generated tables of README.md."""
+    tables = ["## Architectures"]
+    for name in re.findall(r"<!-- (.+?): begin -->", readme):
+        tables += [
+            f"### {name[0].upper()}{name[1:]}",
+            between(readme, f"<!-- {name}: begin -->", f"<!-- {name}: end -->"),
+        ]
+    return tables
+
+
+def report(target: Path) -> str:
+    """The whole report as Markdown, to be written into the target folder."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = (ROOT / "recipes" / "README.md").read_text(encoding="utf-8")
+    corpora = sorted(path.parent.name for path in (ROOT / "recipes").glob("*/RESULTS.md"))
+    folders = [*PAPERS, *(name for name in corpora if name not in PAPERS)]
+    results = [ROOT / "recipes" / name / "RESULTS.md" for name in folders]
+    pictures = ROOT / "recipes" / "analysis" / "README.md"
+    lines = [
+        f"# {TITLE}",
+        moved(between(readme, "# Recurrent transformers for fairseq and timm", "## Two"), ROOT, target),
+    ]
+    lines += architectures(moved(readme, ROOT, target))
+    lines += ["## The papers' tables, row by row", between(rows, "## The tables", "<!-- rows: begin -->")]
+    lines += [between(rows, "<!-- rows: begin -->", "<!-- rows: end -->")]
+    lines += ["## Results", *(part(path, target) for path in results if path.exists())]
+    if pictures.exists():
+        lines += ["## Inside trained models", part(pictures, target)]
+    lines += ["## Speed", moved(between(readme, "## Faster, and exactly the same", "\n## "), ROOT, target)]
+    lines += ["```sh\nmake bench\n```"]
+    return "\n\n".join(lines) + "\n"
+
+
+def inline(page: str, folder: Path) -> str:
+    """A page whose pictures lie within it."""
+
+    def data(found: re.Match) -> str:
+        path = folder / found[1]
+        kind = mimetypes.guess_type(path.name)[0]
+        return f'src="data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"'
+
+    return re.sub(r'src="([^":]+)"', data, page)
+
+
+def page(text: str, folder: Path) -> str:
+    """The report as one HTML page."""
+    converter = markdown.Markdown(
+        extensions=["tables", "fenced_code", "toc"], extension_configs={"toc": {"toc_depth": "2-3"}}
+    )
+    body = converter.convert(text)
+    body = body.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
+    head, rest = body.split("</h1>", 1)
+    contents = f"<nav>{converter.toc}</nav>"
+    return inline(
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{TITLE}</title>\n'
+        f"<style>{STYLE}</style>\n</head>\n<body>\n{head}</h1>\n{contents}\n{rest}\n</body>\n</html>\n",
+        folder,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    text = report(folder)
+    (folder / "report.md").write_text(text, encoding="utf-8")
+    (folder / "report.html").write_text(page(text, folder), encoding="utf-8")
+    print(f"wrote {folder / 'report.html'}")
+
+
+if __name__ == "__main__":
+    main()
