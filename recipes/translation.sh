@@ -13,13 +13,14 @@
 #   PAPER_PAIR     source and target language, as in "de en"
 #   PAPER_FLAGS    of fairseq-train
 #   PAPER_AVERAGE  of fairseq_plugin.average, or "best" for the checkpoint of the best validation
-#   PAPER_SEARCH   of fairseq-generate
+#   PAPER_SEARCH   of fairseq-generate; for one test set more in PAPER_SEARCH_OF[NAME]
 #   PAPER_TESTS    the test sets, each NAME:SUBSET with the host's name of it, test, test1, ...
 # and may set SMALL_WIDTH (default 256), and for one row WIDE=2 where that row is twice as wide as the others.
 # PRECISION  bf16 (default), fp16 (on a GPU) or fp32
 # RESULTS    the table that the run is appended to
 
 PRECISION=${PRECISION:-bf16}
+declare -A PAPER_SEARCH_OF
 
 case $PRECISION in
 bf16) NUMBERS=(--bf16) ;;
@@ -85,11 +86,12 @@ translation_averaging() {
 }
 
 translation_decoding() {
-    local test
+    local test more
     for test in "${TESTS[@]}"; do
+        read -r -a more <<<"${PAPER_SEARCH_OF[${test%:*}]:-}"
         run_into "$RUN/generate-${test%:*}.log" fairseq-generate "$BIN" --user-dir "$ROOT/fairseq_plugin" \
             --path "$RUN/average.pt" --source-lang "${PAIR[0]}" --target-lang "${PAIR[1]}" \
-            --gen-subset "${test#*:}" --max-tokens 4096 --required-batch-size-multiple 1 "${SEARCH[@]}"
+            --gen-subset "${test#*:}" --max-tokens 4096 --required-batch-size-multiple 1 "${SEARCH[@]}" "${more[@]}"
     done
 }
 

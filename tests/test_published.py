@@ -141,8 +141,9 @@ SYSTEM_OF = {
     **{f"universal{size}": "universal" for size in ("_tiny", "", "_large")},
     **{f"one_wide_ffn_{size}": "one_wide_ffn" for size in ("tiny", "base", "large")},
     **{f"vanilla_{size}": "vanilla" for size in ("tiny", "base", "large")},
-    **dict.fromkeys(["sequence", "cycle", "cycle_rev"], "takase"),
-    **dict.fromkeys(["universal_small", "universal_wide", "universal_wide_deep"], "takase"),
+    **{f"takase_vanilla{size}": "takase" for size in ("", "_deep", "_big")},
+    **{f"{order}{size}": "takase" for order in ("sequence", "cycle", "cycle_rev") for size in ("", "_big")},
+    **dict.fromkeys(["universal_small", "universal_wide", "universal_wide_deep", "universal_big"], "takase"),
     **dict.fromkeys(["recursive_iwslt_de_en", "recursive_wmt_en_de"], "recursive"),
 }
 UNPUBLISHED = {"recursive"}  # described in a paper, but in no published code

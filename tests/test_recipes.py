@@ -33,7 +33,7 @@ import score  # noqa: E402
 IMAGES = ("cifar10", "digits")  # tried by test_recipes_image.py
 SCRIPTS = sorted(path for path in RECIPES.rglob("*.sh") if path.name != "common.sh" and path.parent.name not in IMAGES)
 # Read by others, not called.
-SOURCED = {RECIPES / "translation.sh", RECIPES / "ringformer" / "translation.sh"}
+SOURCED = {RECIPES / name / "translation.sh" for name in ("", "ringformer", "takase")}
 ROWS = ["ringformer", "universal", "one_wide_ffn", "vanilla", "vanilla_half", "sequence", "cycle", "cycle_rev"]
 ROWS += ["universal_small", "universal_wide"]
 RUNS = [("numbers/run.sh", scale, ()) for scale in ("demo", "smoke")]
@@ -80,6 +80,7 @@ PREPARE = ["numbers", "multi30k", "kausik", "ilr"]
 def test_every_script_is_tried():
     tried = {RECIPES / script for script, _, _ in RUNS} | set(TABLES) | SOURCED
     tried |= {RECIPES / name / "prepare.sh" for name in PREPARE} | {RECIPES / "takase" / "wikitext.sh"}
+    tried |= {RECIPES / "data" / "prepared.sh"}
     assert tried == set(SCRIPTS)
     assert all(os.access(script, os.X_OK) for script in set(SCRIPTS) - SOURCED)
 
@@ -183,6 +184,9 @@ def test_other_nodes_train_and_do_nothing_else(tmp_path):
         ),
         ("ilr/prepare.sh", [], {"CORPUS": "/nonexistent"}, "CORPUS=/nonexistent: no such file"),
         ("takase/table5.sh", ["vanila"], {}, "ROW=vanila: must be all, list or one of: vanilla universal "),
+        ("takase/table3.sh", ["de_en-cycel"], {}, "ROW=de_en-cycel: must be all, list or one of: de_en-vanilla de_en-"),
+        ("data/prepared.sh", [], {"PREPARED": ""}, "PREPARED: must name a folder with bin/ and raw/"),
+        ("data/prepared.sh", [], {"PREPARED": "/nonexistent"}, "PREPARED=/nonexistent: holds no bin/ and raw/"),
         ("takase/wikitext.sh", [], {"SET": "3"}, "SET=3: must be 2 or 103"),
         (
             "multi30k/prepare.sh",

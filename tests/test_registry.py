@@ -41,6 +41,13 @@ CORE = {
 }
 # Parameters of the whole model with 32,768 joint symbols in one matrix.
 TOTAL = {
+    "takase_vanilla": 60_915_712,
+    "takase_vanilla_deep": 149_192_704,
+    "takase_vanilla_big": 209_911_808,
+    "sequence_big": 209_911_808,
+    "cycle_big": 209_911_808,
+    "cycle_rev_big": 209_911_808,
+    "universal_big": 184_614_912,
     "sequence": 60_915_712,
     "cycle": 60_915_712,
     "cycle_rev": 60_915_712,
@@ -55,6 +62,13 @@ ORDERS = {
     "sequence": (0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5),
     "cycle": (0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5),
     "cycle_rev": (0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 0),
+    "takase_vanilla": (0, 1, 2, 3, 4, 5),
+    "takase_vanilla_deep": tuple(range(18)),
+    "takase_vanilla_big": (0, 1, 2, 3, 4, 5),
+    "sequence_big": (0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5),
+    "cycle_big": (0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5),
+    "cycle_rev_big": (0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 0),
+    "universal_big": (0,) * 6,
     "universal_small": (0,) * 6,
     "universal_wide": (0,) * 6,
     "universal_wide_deep": (0,) * 12,
@@ -72,7 +86,7 @@ def core(model: nn.Module) -> int:
 
 def test_no_architecture_is_left_out():
     assert sorted({**CORE, **TOTAL}) == models.ARCHS
-    assert len(CORE) + len(TOTAL) == len(models.ARCHS) == 20
+    assert len(CORE) + len(TOTAL) == len(models.ARCHS) == 27
 
 
 @pytest.mark.parametrize(
@@ -163,6 +177,8 @@ def test_parameters_in_all(arch):
         ("sequence", "--encoder-layers 18 --decoder-layers 18", 60_915_712),
         ("cycle", "--encoder-layers 6 --decoder-layers 6", 60_915_712),
         ("cycle", "--encoder-layers 18 --decoder-layers 18 --share-layer-num 1", 149_192_704),
+        ("cycle", "--init admin", 60_946_432),
+        ("cycle_rev", "--init admin --encoder-layers 18 --decoder-layers 18", 60_961_792),
         # SReT's recursion; its first row has the size of the host's own model, with blocks that run once.
         ("recursive_wmt_en_de", "--no-lrc", 60_915_712),
         ("recursive_wmt_en_de", "--nll", 73_547_884),
@@ -173,6 +189,22 @@ def test_parameters_in_all(arch):
 def test_other_rows_of_joint_models(arch, flags, parameters):
     model = models.on_meta(arch, "--share-all-embeddings", *flags.split(), on=models.task(32_768, 32_768))
     assert count.stored(model) == parameters
+
+
+@pytest.mark.parametrize(
+    ("arch", "parameters", "paper"),
+    [
+        *((arch, 241_893_376, 242) for arch in ("takase_vanilla_big", "sequence_big", "cycle_big", "cycle_rev_big")),
+        ("universal_big", 248_578_048, 249),
+    ],
+)
+def test_the_high_resource_rows_of_takase(arch, parameters, paper):
+    """The paper's millions follow from 32,000 symbols a language and one matrix for the decoder's input and output."""
+    task = models.task(32_000, 31_999)  # of another size, so that they are apart
+    model = models.on_meta(arch, "--share-decoder-input-output-embed", on=task)
+    width = model.decoder.embed_tokens.embedding_dim
+    assert count.stored(model) == parameters - width
+    assert round(parameters / 1e6) == paper
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""SEQUENCE, CYCLE, CYCLE (REV) and the Universal rows of Takase & Kiyono.
+"""SEQUENCE, CYCLE, CYCLE (REV), and the Vanilla and Universal rows of Takase & Kiyono.
 
-Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), Figure 2 and Table 1.
+Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), Figure 2, Tables 1 and 2.
 
 The stack is fairseq's transformer: post-norm, ReLU, biases, scaled embeddings, its sinusoids. LayerNorms are shared
 with the layer that they belong to.
@@ -9,7 +9,7 @@ Differs from the published code: M is given, unless `--share-layer-num` gives N 
 assignment where N / M is not whole; a layer of the decoder that runs again keeps its own cross-attention bias (the
 code hands it its self-attention's).
 Differs from the paper: the Universal rows have no adaptive computation time and no signal for time or depth, as in the
-published code.
+published code. The heads and passes of `universal_big`, whose other dimensions follow from its parameters, are assumed.
 """
 
 from fairseq_plugin.modules.model import HOST_DEFAULTS, RecurrentTransformer, register_family, size
@@ -94,17 +94,24 @@ def _preset(strategy: str, unique_layers: int, dimensions: dict) -> dict:
     return {**FAIRSEQ, **dimensions, **unique, "strategy": strategy}
 
 
-BASE_DEEP = size(512, 2048, 8, 12)
+BASE, BASE_12, BIG_12 = size(512, 2048, 8, 6), size(512, 2048, 8, 12), size(1024, 4096, 16, 12)
 
 register_family(
     "parameter_sharing",
     ParameterSharing,
     {
-        "sequence": _preset("sequence", 6, BASE_DEEP),
-        "cycle": _preset("cycle", 6, BASE_DEEP),
-        "cycle_rev": _preset("cycle_rev", 6, BASE_DEEP),
-        "universal_small": _preset("cycle", 1, size(512, 2048, 8, 6)),
+        "takase_vanilla": _preset("sequence", 6, BASE),
+        "takase_vanilla_deep": _preset("sequence", 18, size(512, 2048, 8, 18)),
+        "takase_vanilla_big": _preset("sequence", 6, size(1024, 4096, 16, 6)),
+        "sequence": _preset("sequence", 6, BASE_12),
+        "cycle": _preset("cycle", 6, BASE_12),
+        "cycle_rev": _preset("cycle_rev", 6, BASE_12),
+        "sequence_big": _preset("sequence", 6, BIG_12),
+        "cycle_big": _preset("cycle", 6, BIG_12),
+        "cycle_rev_big": _preset("cycle_rev", 6, BIG_12),
+        "universal_small": _preset("cycle", 1, BASE),
         "universal_wide": _preset("cycle", 1, size(1024, 4096, 16, 6)),
         "universal_wide_deep": _preset("cycle", 1, size(1024, 4096, 16, 12)),
+        "universal_big": _preset("cycle", 1, size(2048, 8192, 32, 6)),
     },
 )

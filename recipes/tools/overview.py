@@ -71,13 +71,15 @@ def model_options(arch: str, flags: list[str]) -> dict:
 
 
 def translation_parameters(row: Row) -> int:
-    """RingFormer and SReT: of the stacks. Takase: all, with 32,768 joint symbols in one matrix."""
+    """RingFormer and SReT: of the stacks. Takase: all, with 32,768 joint symbols in one matrix or 32,000 a language."""
     from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
     from recurrence.count import stored
 
-    symbols, options = numbered_dictionary(32_768), model_options(row.arch, row.flags)
+    options = model_options(row.arch, row.flags)
+    apart = "share_decoder_input_output_embed" in options
+    symbols = numbered_dictionary(32_000 if apart else 32_768)
     if row.table.startswith("Takase"):
-        return stored(build_architecture(row.arch, symbols, symbols, **{"share_all_embeddings": True, **options}))
+        return stored(build_architecture(row.arch, symbols, symbols, **{"share_all_embeddings": not apart, **options}))
     model = build_architecture(row.arch, symbols, symbols, **options)
     return stored(model.encoder.loop) + stored(model.decoder.loop)
 
