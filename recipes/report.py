@@ -3,7 +3,7 @@
     python recipes/report.py FOLDER
 
 FOLDER gets report.md and report.html, a single page that needs no other file and no network. All of it comes from files
-of the repository, which have generators of their own: README.md, recipes/README.md, each recipe's RESULTS.md and pictures.
+of the repository, which have their own generators: README.md, recipes/README.md, each RESULTS.md with its pictures.
 """
 
 import argparse

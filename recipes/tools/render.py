@@ -95,7 +95,10 @@ def rendered(folder: Path) -> str:
     """The whole text of a recipe's RESULTS.md."""
     lines = ["<!-- made by recipes/tools/render.py from results.csv and notes.md: change those -->"]
     lines += [(folder / "notes.md").read_text(encoding="utf-8").rstrip("\n"), ""]
-    tables = groups(read(folder / "results.csv"), "table")
+    results = folder / "results.csv"
+    tables = groups(read(results), "table") if results.exists() else {}
+    if not tables:
+        lines += ["No run above scale `smoke` has been recorded.", ""]
     for (name,), of_table in tables.items():
         for (scale,), rows in groups(of_table, "scale").items():
             title = f"Scale `{scale}`" if len(tables) == 1 else f"{name}, scale `{scale}`"
@@ -105,11 +108,11 @@ def rendered(folder: Path) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", type=Path, nargs="*", help="recipe folders (default: all that hold a results.csv)")
+    parser.add_argument("folders", type=Path, nargs="*", help="recipe folders (default: all that hold a notes.md)")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not up to date")
     arguments = parser.parse_args()
     stale = []
-    for folder in arguments.folders or sorted(path.parent for path in RECIPES.glob("*/results.csv")):
+    for folder in arguments.folders or sorted(path.parent for path in RECIPES.glob("*/notes.md")):
         target, text = folder / "RESULTS.md", rendered(folder)
         if not arguments.check:
             target.write_text(text, encoding="utf-8")
