@@ -10,6 +10,7 @@ import torch
 from fairseq_plugin.hostfix.checkpoints import load_safely
 from recurrence import admin
 from tests import cli, models
+from tests.test_recipes import curves, recipe, results
 
 ADMIN = ("--init", "admin")
 
@@ -273,3 +274,21 @@ def test_trained_from_a_file_and_translated_without_it(corpus, tmp_path):
     profile.unlink()
     output = cli.generate(corpus.data, run.folder / "checkpoint_last.pt", "--gen-subset", "valid", "--beam", "2")
     assert len(cli.hypotheses(output)) == corpus.sentences["valid"]
+
+
+@pytest.mark.slow
+def test_the_recipe_records_a_loss_and_draws_it(tmp_path):
+    shallow = ("--encoder-layers", "6", "--decoder-layers", "6", "--max-update", "20")
+    for row in ("plain", "admin"):
+        recipe("takase/admin.sh", row, *shallow, SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="")
+    found = results.read(tmp_path / "takase" / "results.csv")
+    assert [(one["row"], one["metric"], one["updates"]) for one in found] == [
+        ("plain", "loss, nats", "20"),
+        ("admin", "loss, nats", "20"),
+    ]
+    assert int(found[1]["core_params"]) - int(found[0]["core_params"]) == 6 * 5 * 64
+    log = (tmp_path / "takase" / "admin" / "smoke" / "admin" / "s1" / "train.log").read_text()
+    assert float(found[1]["value"]) == pytest.approx(curves.losses(log, number="nll_loss")[20], abs=1e-4)
+    assert sorted(curves.losses(log, "train_inner")) == list(range(2, 21, 2))
+    picture = (tmp_path / "takase" / "admin-smoke.svg").read_text()
+    assert all(f"<!-- {row} -->" in picture for row in ("plain", "admin"))
