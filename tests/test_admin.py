@@ -91,6 +91,15 @@ def test_half_precision_keeps_float32_while_it_measures():
     torch.testing.assert_close(admin.read(model.stacks), admin.read(expected.stacks), rtol=0.02, atol=0)
 
 
+def test_casts_of_the_profiling_run_are_not_those_of_training():
+    """Autocast keeps casts of weights; those that were made without gradients would leave the weights without any."""
+    model, inputs = fresh("cycle_rev").float().train(), models.batch()
+    with torch.autocast("cpu", torch.bfloat16):
+        _, gradients = models.loss_and_gradients(model, inputs)
+    assert model.profiled
+    assert gradients.keys() == dict(model.named_parameters()).keys()
+
+
 # Files
 
 SCALARS = [1.0, 1.25, 1.5, 2.0, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5]

@@ -56,7 +56,7 @@ class ProfiledModel(FairseqEncoderDecoderModel):
         devices = [torch.cuda.current_device()] if inputs[0].is_cuda else []
         with torch.random.fork_rng(devices):
             admin.profile(self.stacks, lambda: forward(*inputs, **options))
-        torch.clear_autocast_cache()  # it holds casts of the weights that have no gradient
+        torch.clear_autocast_cache()  # older torch would train on the casts that were made here, without gradients
         scalars = admin.read(self.stacks)
         group = distributed_utils.get_data_parallel_group()
         if group is not None:
