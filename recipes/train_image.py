@@ -4,8 +4,9 @@
     torchrun --nproc_per_node 2 recipes/train_image.py DATA --model sret_t --output runs/sret_t [options]
 
 DATA holds one folder (or one .tar file) of class folders for each split; with --dataset it is the root of a torchvision
-set. --output gets summary.csv, a line an epoch, last.pth.tar and model_best.pth.tar. The same command with --resume
-goes on after the last whole epoch and ends with the same weights, bit for bit, as without the interruption.
+set. --output gets last.pth.tar, model_best.pth.tar and summary.csv, a line an epoch, which has the learnable residual
+coefficients of a model too. The same command with --resume goes on after the last whole epoch and ends with the same
+weights, bit for bit, as without the interruption.
 
 Differs from timm's train.py: the learning rate (linear warm-up, then half a cosine to 0) changes at every update, the
 average of the weights warms up, what is evaluated is the average where there is one, and distillation is SReT's: the
@@ -31,6 +32,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from tqdm import tqdm
 
+from recurrence.analysis.coefficients import named_coefficients
 from recurrence.count import stored
 from timm_plugin.mixed_depth import MixedDepth, MixedDepthLoss
 
@@ -232,6 +234,7 @@ class Trainer:
             self.task.prepare_distributed(device_ids=[self.device] if self.device.type == "cuda" else None)
         for epoch in range(start, args.epochs):
             trained, tested = self.train(epoch), self.evaluate()
+            trained |= named_coefficients(self.task.get_eval_model())
             if args.rank == 0:
                 saver.save_checkpoint(epoch, metric=tested["top1"])
                 utils.update_summary(epoch, trained, tested, table, lr=self.optimizer.param_groups[0]["lr"])

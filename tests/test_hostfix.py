@@ -24,6 +24,7 @@ from fairseq_cli import train, validate
 from fairseq_plugin import hostfix
 from fairseq_plugin.hostfix import data as data_repairs
 from fairseq_plugin.hostfix import decoding, parallel
+from fairseq_plugin.hostfix.checkpoints import load_safely
 from tests import cli
 
 # Compares what torch, numpy and fairseq hold before and after the plugin is imported, twice over.
@@ -121,6 +122,14 @@ class TestCheckpoints:
         path.write_text("not a checkpoint")
         with pytest.raises(pickle.UnpicklingError, match=f"^{path}: not a checkpoint that can be read safely"):
             checkpoint_utils.load_checkpoint_to_cpu(str(path))
+
+    def test_types_that_others_disallow_are_allowed_again(self, tmp_path):
+        path = tmp_path / "options.pt"
+        torch.save({"args": Namespace(arch="cycle")}, path)
+        with torch.serialization.safe_globals([Namespace]):  # as timm reads its checkpoints
+            pass
+        assert Namespace not in torch.serialization.get_safe_globals()
+        assert load_safely(path)["args"].arch == "cycle"
 
     def test_types_of_a_broadcast_are_not_allowed_in_files(self, tmp_path):
         path = tmp_path / "config.pt"

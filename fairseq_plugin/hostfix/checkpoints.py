@@ -98,6 +98,9 @@ def load_safely(path: str | Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _explained(path: str | Path) -> Iterator[None]:
+    # Again, as whoever closes torch's safe_globals takes its types away, even from those who had allowed them before;
+    # timm does so with argparse.Namespace whenever it reads a checkpoint.
+    allow_checkpoint_types()
     try:
         yield
     except pickle.UnpicklingError as error:

@@ -53,8 +53,8 @@ evaluation() {
 }
 
 curves() {
-    run python "$TOOLS/curves.py" "$OUT/$PAPER/$NAME/$SCALE" "$OUT/$PAPER/curves-$SCALE.svg" \
-        --title "tiny Shakespeare" --unit "nats a character" --line "nanoGPT, full budget" 1.4697
+    run python "$TOOLS/curves.py" "$OUT/$PAPER/$NAME/$SCALE" --title "tiny Shakespeare, scale $SCALE" \
+        --nats --unit "nats a character" --reference "nanoGPT, full budget=1.4697" --output "$OUT/$PAPER/curves-$SCALE.svg"
 }
 
 # train PARAMETERS LOSS [flags]: with the paper's parameters and validation loss.

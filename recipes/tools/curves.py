@@ -1,74 +1,106 @@
-"""Plot losses against updates from the host's logs of the runs of one scale, as JSON lines.
+"""Plot the course of trainings from the logs that the hosts leave (Kausik, Figure 2; Takase & Kiyono, Figure 3).
 
-    python curves.py OUT/PAPER/TABLE/SCALE curves.svg --title "tiny Shakespeare" --unit "nats a character" \\
-        [--stage valid|train_inner] [--number loss|nll_loss] [--line "nanoGPT, full budget" 1.4697]
+    python recipes/tools/curves.py OUT/shakespeare/train/cpu --nats --output curves.svg
+    python recipes/tools/curves.py A=RUN/train.log B=OTHER/train.log --x hours --y valid_nll_loss --output curves.svg
+    python recipes/tools/curves.py A=RUN/summary.csv --x epoch --y eval_top1 --unit "top-1 %" --output curves.svg
 
-Every run under the folder is a line, named by its row; several seeds of a row share a colour.
+A run is a log of fairseq-train with --log-format json, or the summary.csv of train_image.py; of a folder, every
+ROW/sSEED/{train.log,summary.csv} under it, named by its row. Runs of one name share a colour. Beside OUTPUT lie the
+numbers, as CSV.
 """
 
-import argparse
-import json
 import math
-import re
+import sys
 from pathlib import Path
 
-import matplotlib
+from pictures import COLOURS, MARKERS, labelled, page, parser, picture, save
 
-matplotlib.use("svg")
-import matplotlib.pyplot as plt  # noqa: E402
+from recurrence.analysis.logs import curve
 
-STAGES = {"valid": "validation loss", "train_inner": "training loss"}
+Curve = list[tuple[float, float]]
+AXES = {"valid_num_updates": "updates", "train_updates": "updates", "epoch": "epochs", "hours": "hours of training"}
+FEW = 30  # points up to which each is marked
 
 
-def losses(log: str, stage: str = "valid", number: str = "loss") -> dict[int, float]:
-    """Updates -> nats, of a log that has them to base 2.
+def logs(label: str, path: Path) -> list[tuple[str, Path]]:
+    """The logs that an argument names, each with its label.
 
-    Args:
-        log: text of the log.
-        stage: "valid", or "train_inner" for means over the updates since the line before.
-        number: "loss", or "nll_loss" for what a smoothed loss is without its smoothing.
+    Raises:
+        ValueError: if there is none.
     """
-    prefix = "valid_" if stage == "valid" else ""
-    found = (json.loads(line) for line in re.findall(rf"\| {stage} \| (\{{.*\}})", log))
-    return {int(point[f"{prefix}num_updates"]): float(point[prefix + number]) * math.log(2) for point in found}
+    if path.is_file():
+        return [(label, path)]
+    found = sorted([*path.glob("*/s*/summary.csv"), *path.glob("*/s*/train.log")])
+    runs = {log.parent: log for log in reversed(found)}  # a summary comes first, its log tells less
+    if not runs:
+        raise ValueError(f"{path}: no log, and no folder of ROW/sSEED/train.log or ROW/sSEED/summary.csv")
+    return [(run.parent.name, log) for run, log in sorted(runs.items())]
 
 
-def plot(folder: Path, target: Path, options: argparse.Namespace) -> None:
-    """Writes the picture."""
-    figure, axes = plt.subplots(figsize=(6, 4))
-    for number, row in enumerate(sorted(path for path in folder.iterdir() if path.is_dir())):
-        label = row.name
-        for log in sorted(row.glob("s*/train.log")):
-            points = sorted(losses(log.read_text(encoding="utf-8"), options.stage, options.number).items())
-            if points:  # a run that has just begun has none
-                axes.plot(*zip(*points), color=f"C{number}", label=label, marker="." if len(points) < 20 else None)
-                label = None
-    if options.line:
-        name, value = options.line
-        axes.axhline(float(value), color="grey", linestyle=":", label=f"{name}: {value}")
-    axes.set(
-        xlabel="updates",
-        ylabel=f"{STAGES[options.stage]}, {options.unit}",
-        title=f"{options.title}, scale {folder.name}",
-    )
+def curves(arguments: list[tuple[str, Path]], x: str, y: str, factor: float) -> list[tuple[str, Curve]]:
+    """The curve of each run by its label. Of several runs, those that have none yet are left out, and named.
+
+    Raises:
+        ValueError: if no log has the curve.
+    """
+    found, refused = [], []
+    for label, log in (one for argument in arguments for one in logs(*argument)):
+        try:
+            found.append((label, [(at, factor * value) for at, value in curve(log, x, y)]))
+        except ValueError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    for error in refused:
+        print(f"left out: {error}", file=sys.stderr)
+    return found
+
+
+def draw(
+    found: list[tuple[str, Curve]], references: list[tuple[str, float]], names: tuple[str, str], path: Path
+) -> None:
+    """A line for each run, a dotted one for each reference."""
+    figure = page(3.4)
+    axes = figure.subplots()
+    labels = list(dict.fromkeys(label for label, _ in found))
+    shown = set()
+    for label, points in found:
+        number = labels.index(label)
+        style = dict(color=COLOURS[number % len(COLOURS)], linestyle=("-", "--", "-.")[number // len(COLOURS) % 3])
+        marker = MARKERS[number % len(MARKERS)] if len(points) <= FEW else None
+        axes.plot(*zip(*points), marker=marker, markersize=3, label=None if label in shown else label, **style)
+        shown.add(label)
+    for name, value in references:
+        axes.axhline(value, color="grey", linestyle=":", label=f"{name}: {value:g}")
+    axes.set(xlabel=names[0], ylabel=names[1])
     axes.legend()
-    figure.tight_layout()
-    # No date and fixed names, so that the same logs give the same file.
-    matplotlib.rcParams["svg.hashsalt"] = "curves"
-    figure.savefig(target, metadata={"Date": None})
+    save(figure, path, ["run", *names], [(label, *point) for label, points in found for point in points])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("target", type=Path)
-    parser.add_argument("--title", required=True)
-    parser.add_argument("--unit", required=True, help="nats a what")
-    parser.add_argument("--stage", choices=STAGES, default="valid")
-    parser.add_argument("--number", choices=("loss", "nll_loss"), default="loss")
-    parser.add_argument("--line", nargs=2, metavar=("NAME", "LOSS"), help="a loss to compare with")
-    options = parser.parse_args()
-    plot(options.folder, options.target, options)
+def reference(text: str) -> tuple[str, float]:
+    """NAME=VALUE."""
+    name, _, value = text.rpartition("=")
+    return name, float(value)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    command_line = parser(__doc__)
+    add = command_line.add_argument
+    add("runs", type=labelled, nargs="+", metavar="LABEL=LOG|FOLDER")
+    add("--output", type=picture, required=True, help=".svg or .png")
+    add("--x", default="valid_num_updates", help="what the log calls it, or hours (default valid_num_updates)")
+    add("--y", default="valid_loss", help="what the log calls it (default valid_loss)")
+    add("--nats", action="store_true", help="y is a loss of fairseq, which is to base 2: draw it in nats")
+    add("--unit", help="of y, for its axis (default: bits, or nats)")
+    add("--reference", type=reference, action="append", default=[], metavar="NAME=VALUE", help="a dotted line")
+    options = command_line.parse_args(arguments)
+    try:
+        found = curves(options.runs, options.x, options.y, math.log(2) if options.nats else 1.0)
+    except ValueError as error:
+        command_line.error(str(error))
+    unit = options.unit or ("nats" if options.nats else "bits")
+    names = AXES.get(options.x, options.x), f"{options.y.replace('_', ' ')}, {unit}"
+    draw(found, options.reference, names, options.output)
 
 
 if __name__ == "__main__":

@@ -8,28 +8,30 @@ from pathlib import Path
 Point = dict[str, float]
 
 
-def points(log: Path) -> list[Point]:
-    """What the log says of each validation, in its order, by the names that it has there.
+def points(log: Path, stage: str = "valid") -> list[Point]:
+    """The lines of one stage of training in their order, each number by the name that it has there.
 
-    Of fairseq, whose numbers it is (`--log-format json`; losses are to base 2), `hours` is added: what the training had
-    taken until then, validation included, as its trainer counts it over interruptions. A point that a resumed run
-    repeats counts once.
+    `hours` is added: what the training had taken until then, in fairseq with its validations.
+
+    Args:
+        log: what fairseq-train printed with `--log-format json` (its losses are to base 2), or a summary.csv.
+        stage: of fairseq "valid", "train_inner" or "train"; summary.csv has one line an epoch for all.
 
     Raises:
-        ValueError: if the log is of no trainer, or holds no validation.
+        ValueError: if the log has no line of that stage.
     """
     text = log.read_text(encoding="utf-8")
-    found = _summary(text) if log.suffix == ".csv" else _json_lines(text)
+    found = _summary(text) if log.suffix == ".csv" else _json_lines(text, stage)
     if not found:
-        raise ValueError(f"{log}: holds no validation, as JSON lines (fairseq-train --log-format json) or summary.csv")
+        raise ValueError(f"{log}: no line of stage {stage!r} as fairseq-train --log-format json writes, no summary.csv")
     return found
 
 
 def curve(log: Path, x: str, y: str) -> list[tuple[float, float]]:
-    """The points of one curve, sorted by x.
+    """Validation after validation, sorted by x; one that a resumed run repeats counts once.
 
     Raises:
-        ValueError: if the log is of no trainer, or has no such names.
+        ValueError: if the log has no validation, or no such names.
     """
     found = points(log)
     for name in (x, y):
@@ -39,13 +41,13 @@ def curve(log: Path, x: str, y: str) -> list[tuple[float, float]]:
     return sorted({point[x]: point[y] for point in found if x in point and y in point}.items())
 
 
-def _json_lines(text: str) -> list[Point]:
+def _json_lines(text: str, wanted: str) -> list[Point]:
     found, hours = [], None
     for stage, line in re.findall(r"\| (train_inner|train|valid) \| (\{.*\})", text):
         point = _numbers(json.loads(line).items())
         wall = point.get("wall", point.get("train_wall") if stage == "train" else None)
         hours = hours if wall is None else wall / 3600
-        if stage == "valid":
+        if stage == wanted:
             found.append(point if hours is None else {**point, "hours": hours})
     return found
 

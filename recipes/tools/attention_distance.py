@@ -1,0 +1,93 @@
+"""Mean attention distance of each head, pass by pass, in pixels (RingFormer, Figure 3).
+
+    python recipes/tools/attention_distance.py A=RUN/last.pth.tar B=OTHER/last.pth.tar --output distance.svg
+
+For image models trained by train_image.py whose attention is global (of SReT those without slices). The class token is
+left out (`recurrence.analysis.distance`). Beside OUTPUT lie the numbers, as CSV.
+"""
+
+from pathlib import Path
+
+import torch
+from checkpoints import ImageRun
+from pictures import COLOURS, labelled, page, parser, picture, save
+from torch import Tensor
+
+from recurrence.analysis.distance import mean_attention_distance, patch_distances
+from recurrence.analysis.record import recorded_attention
+
+
+def pixel_distances(run: ImageRun, tokens: int) -> Tensor:
+    """Distances of the patches of a model's pass with so many tokens: the finest grid that they fill."""
+    height, width = run.model.patch_embed.img_size
+    rows, columns = run.model.patch_embed.grid_size
+    while rows * columns > tokens:
+        rows, columns = -(-rows // 2), -(-columns // 2)  # a pyramid's next stage
+    return patch_distances((rows, columns), (height / rows, width / columns))
+
+
+def distances(checkpoint: Path, samples: int, batch: int, data: str | None) -> tuple[list[Tensor], list[float]]:
+    """Of each pass that attends, the mean distance in pixels of each head, (H,), and that of uniform attention.
+
+    Raises:
+        ValueError: if the model has no loop, no attention, or attends within slices.
+    """
+    run, seen, sums = ImageRun(checkpoint, data), 0, None
+
+    def keep(weights: Tensor) -> Tensor:
+        """The sums over the batch of the heads' distances, and last of the uniform one."""
+        pixels = pixel_distances(run, weights.size(-1))
+        return len(weights) * torch.cat([mean_attention_distance(weights, pixels), pixels.mean()[None]])
+
+    with recorded_attention(run.model, keep) as found, torch.no_grad():
+        for images, _ in run.images(samples, batch):
+            run.model(images)
+            passes = [kept for loop in found.values() for kept in loop]
+            sums = passes if sums is None else [total + part for total, part in zip(sums, passes, strict=True)]
+            seen += len(images)
+    return [total[:-1] / seen for total in sums], [float(total[-1]) / seen for total in sums]
+
+
+def draw(found: dict[str, tuple[list[Tensor], list[float]]], path: Path) -> None:
+    """A panel for each model: a point for each head, a line through the means of the passes."""
+    figure = page(2.6)
+    panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
+    for axes, (label, (passes, uniform)) in zip(panels, found.items()):
+        numbers = range(1, len(passes) + 1)
+        points = [(number, float(value)) for number, heads in zip(numbers, passes) for value in heads]
+        axes.plot(*zip(*points), "o", markersize=3.5, color=COLOURS[0], label="a head")
+        axes.plot(numbers, [float(heads.mean()) for heads in passes], color=COLOURS[1], label="mean of the heads")
+        axes.plot(numbers, uniform, color="black", linestyle="--", linewidth=1, label="uniform attention")
+        axes.set(title=label, xlabel="pass")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    panels[0].set(ylabel="mean attention distance, pixels")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    rows = [
+        (label, index + 1, head + 1, float(value))
+        for label, (passes, _) in found.items()
+        for index, heads in enumerate(passes)
+        for head, value in enumerate(heads)
+    ]
+    save(figure, path, ["model", "pass", "head", "mean attention distance, pixels"], rows)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    command_line = parser(__doc__)
+    command_line.add_argument("models", type=labelled, nargs="+", metavar="LABEL=CHECKPOINT")
+    command_line.add_argument("--output", type=picture, required=True, help=".svg or .png")
+    command_line.add_argument("--data", help="the images (default: where they were in training)")
+    command_line.add_argument("--samples", type=int, default=200, help="images, spread over the test set (default 200)")
+    command_line.add_argument("--batch", type=int, default=32, help="images at a time (default 32)")
+    options = command_line.parse_args(arguments)
+    try:
+        found = {
+            label: distances(checkpoint, options.samples, options.batch, options.data)
+            for label, checkpoint in options.models
+        }
+    except ValueError as error:
+        command_line.error(str(error))
+    draw(found, options.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Compare the layers of two trained models by linear CKA, pass by pass (RingFormer, Figures 2 and 4).
+
+    python recipes/tools/cka.py A=RUN/checkpoint_best.pt B=OTHER/checkpoint_best.pt --output cka.svg
+    python recipes/tools/cka.py A=RUN/last.pth.tar B=OTHER/last.pth.tar --samples 1000 --output cka.svg
+
+Two translation or language models are compared over the tokens of the same sentences, padding left out, the encoder's
+and the decoder's apart; two image models over the same images, each pass flattened. The estimate is that of minibatches
+with the unbiased estimator of HSIC (`recurrence.analysis.cka`). Beside OUTPUT lie the numbers, as CSV.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from checkpoints import ImageRun, TextRun, is_image_model
+from pictures import labelled, page, parser, picture, save
+from torch import Tensor, nn
+
+from recurrence.analysis.cka import MinibatchCKA
+from recurrence.analysis.record import recorded_states
+
+Layers = dict[str, list[Tensor]]
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, *inputs: Tensor, **named: Tensor) -> None:
+    """Runs the model for its recorder's sake; not in a generator, which would hold its no_grad open for its caller."""
+    model(*inputs, **named)
+
+
+def image_layers(run: ImageRun, samples: int, batch: int) -> Iterator[Layers]:
+    """For each batch of images the states after each pass, (B, tokens and channels)."""
+    with recorded_states(run.model) as states:
+        for images, _ in run.images(samples, batch):
+            evaluate(run.model, images)
+            yield {"all": [state.flatten(1) for passes in states.values() for state in passes]}
+
+
+def text_layers(run: TextRun, samples: int, batch: int) -> Iterator[Layers]:
+    """For each batch of sentences the states after each pass of each side, (tokens, channels)."""
+    pad = run.task.target_dictionary.pad()
+    with recorded_states(run.model) as states:
+        for inputs in run.batches(samples, batch):
+            evaluate(run.model, **inputs)
+            read = {"encoder": inputs["src_tokens"], "decoder": inputs.get("prev_output_tokens", inputs["src_tokens"])}
+            kept = {side: tokens.ne(pad) for side, tokens in read.items()}
+            sides = {loop: loop.partition(".")[0] for loop in states}
+            yield {side: [state[kept[side]] for state in states[loop]] for loop, side in sides.items()}
+
+
+def compare(first: Path, second: Path, samples: int, batch: int, data: str | None) -> dict[str, Tensor]:
+    """CKA (passes of the first, passes of the second) of each side that both have.
+
+    Raises:
+        ValueError: if one is an image model and the other is not, or a minibatch has fewer than 4 samples.
+    """
+    kinds = [is_image_model(path) for path in (first, second)]
+    if kinds[0] != kinds[1]:
+        raise ValueError(f"{second}: must be of the same host as {first}")
+    run, layers = (ImageRun, image_layers) if kinds[0] else (TextRun, text_layers)
+    sides: dict[str, MinibatchCKA] = {}
+    both = (layers(run(path, data), samples, batch) for path in (first, second))
+    for one, other in zip(*both, strict=True):
+        for side in one.keys() & other.keys():
+            sides.setdefault(side, MinibatchCKA()).update(one[side], other[side])
+    return {side: sides[side].compute() for side in sorted(sides, reverse=True)}
+
+
+def draw(found: dict[str, Tensor], labels: tuple[str, str], path: Path) -> None:
+    """A panel for each side, the second model's passes to the right."""
+    figure = page(3.1) if len(found) > 1 else page(3.2, 4.0)
+    panels = figure.subplots(1, len(found), squeeze=False)[0]
+    for axes, (side, values) in zip(panels, found.items()):
+        mesh = axes.pcolormesh(values, vmin=0, vmax=1)
+        axes.grid(False)
+        axes.set(xlabel=f"pass of {labels[1]}", ylabel=f"pass of {labels[0]}", aspect="equal")
+        axes.set_title("" if side == "all" else side)
+        for axis, count in ((axes.xaxis, values.shape[1]), (axes.yaxis, values.shape[0])):
+            shown = range(0, count, 1 + (count - 1) // 12)
+            axis.set_ticks([index + 0.5 for index in shown], [str(index + 1) for index in shown])
+        if max(values.shape) <= 8:
+            for row, column in torch.cartesian_prod(*map(torch.arange, values.shape)).tolist():
+                value = float(values[row, column])
+                colour = "black" if value > 0.5 else "white"
+                axes.text(column + 0.5, row + 0.5, f"{value:.2f}", ha="center", va="center", color=colour)
+    figure.colorbar(mesh, ax=list(panels), label="linear CKA", shrink=0.8)
+    rows = [
+        (side, row + 1, column + 1, float(values[row, column]))
+        for side, values in found.items()
+        for row in range(values.shape[0])
+        for column in range(values.shape[1])
+    ]
+    save(figure, path, ["side", f"pass of {labels[0]}", f"pass of {labels[1]}", "linear CKA"], rows)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    command_line = parser(__doc__)
+    command_line.add_argument("first", type=labelled, metavar="LABEL=CHECKPOINT")
+    command_line.add_argument("second", type=labelled, metavar="LABEL=CHECKPOINT")
+    command_line.add_argument("--output", type=picture, required=True, help=".svg or .png")
+    command_line.add_argument("--data", help="images or preprocessed corpus (default: where they were in training)")
+    command_line.add_argument("--samples", type=int, default=1000, help="images or sentences, spread over the test set")
+    command_line.add_argument("--batch", type=int, default=64, help="images or sentences of a minibatch (default 64)")
+    options = command_line.parse_args(arguments)
+    try:
+        found = compare(options.first[1], options.second[1], options.samples, options.batch, options.data)
+    except ValueError as error:
+        command_line.error(str(error))
+    draw(found, (options.first[0], options.second[0]), options.output)
+
+
+if __name__ == "__main__":
+    main()

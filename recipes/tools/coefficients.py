@@ -1,0 +1,107 @@
+"""Draw how the learnable residual coefficients go through training (SReT, Figure 6).
+
+    python recipes/tools/coefficients.py RUN/summary.csv --output coefficients.svg          (of train_image.py)
+    python recipes/tools/coefficients.py RUN/train.log --output coefficients.svg            (fairseq, --log-format json)
+    python recipes/tools/coefficients.py RUN/checkpoints/checkpoint?.pt --output coefficients.svg    (either host)
+
+A panel for each stack of passes and each kind of sublayer; a colour for each stored block (of a projection for each
+pass), the first dark, the last light; full lines weigh the stream, broken ones the branch. Beside OUTPUT lie the
+numbers, as CSV.
+"""
+
+from collections import defaultdict
+from pathlib import Path
+
+import matplotlib
+from checkpoints import progress, weights
+from matplotlib.lines import Line2D
+from pictures import page, parser, picture, save
+
+from recurrence.analysis.coefficients import Coefficient, coefficients
+from recurrence.analysis.logs import points
+
+Evolution = dict[Coefficient, dict[float, float]]
+ORDER = ("attention", "cross-attention", "FFN", "projection", "sublayer")
+
+
+def from_log(log: Path) -> tuple[str, Evolution]:
+    """What a log's time is counted in, and each coefficient over it."""
+    found: Evolution = defaultdict(dict)
+    unit, name, first = ("epochs", "epoch", 1) if log.suffix == ".csv" else ("updates", "num_updates", 0)
+    for point in points(log, "train_inner"):
+        for which, value in coefficients(point).items():
+            found[which][point[name] + first] = value
+    return unit, found
+
+
+def from_checkpoints(paths: list[Path]) -> tuple[str, Evolution]:
+    """The same of checkpoints of one training, in any order.
+
+    Raises:
+        ValueError: if a file is no checkpoint, or they are of different hosts.
+    """
+    found: Evolution = defaultdict(dict)
+    times = [progress(path) for path in paths]
+    if len({unit for unit, _ in times}) > 1:
+        raise ValueError(f"{paths[-1]}: must be of the same host as {paths[0]}")
+    for path, (_, time) in zip(paths, times):
+        for which, value in coefficients(weights(path)).items():
+            found[which][time] = value
+    return times[0][0], found
+
+
+def evolution(paths: list[Path]) -> tuple[str, Evolution]:
+    """What time is counted in, and each coefficient over it, from one log or any number of checkpoints.
+
+    Raises:
+        ValueError: if there is no coefficient, or what :func:`from_log` and :func:`from_checkpoints` raise.
+    """
+    is_log = len(paths) == 1 and paths[0].suffix in (".csv", ".log")
+    unit, found = from_log(paths[0]) if is_log else from_checkpoints(paths)
+    if not found:
+        raise ValueError(f"{paths[0]}: has no residual coefficients (which lrc=True or recursive_* give a model)")
+    return unit, found
+
+
+def draw(unit: str, found: Evolution, path: Path) -> None:
+    """A grid of panels, kinds of sublayers by stacks."""
+    kinds = [kind for kind in ORDER if any(which.sublayer == kind for which in found)]
+    stacks = sorted({which.loop for which in found}, reverse=any("encoder" in which.loop for which in found))
+    figure = page(0.6 + 1.5 * len(kinds))
+    panels = figure.subplots(len(kinds), len(stacks), sharex=True, sharey=True, squeeze=False)
+    for which, line in found.items():
+        same = {other.index for other in found if other[:2] == which[:2]}
+        shade = 0.85 * sorted(same).index(which.index) / max(len(same) - 1, 1)
+        axes = panels[kinds.index(which.sublayer), stacks.index(which.loop)]
+        colour, style = matplotlib.colormaps["viridis"](shade), "-" if which.role == "identity" else "--"
+        axes.plot(*zip(*sorted(line.items())), color=colour, linestyle=style, linewidth=1, marker=".", markersize=3)
+    for axes, kind in zip(panels[:, 0], kinds):
+        axes.set_ylabel(f"coefficient,\n{kind}")
+    for axes, stack in zip(panels[0], stacks):
+        axes.set_title(stack.removesuffix(".loop"))
+    for axes in panels[-1]:
+        axes.set_xlabel(unit)
+    lines = [Line2D([], [], color="black", linestyle=style) for style in ("-", "--")]
+    figure.legend(lines, ["identity", "branch"], loc="outside lower center", ncols=2)
+    rows = [
+        (*which[:2], which.index + 1, which.role, time, value)
+        for which in found
+        for time, value in found[which].items()
+    ]
+    save(figure, path, ["stack", "sublayer", "block or pass", "role", unit, "coefficient"], rows)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    command_line = parser(__doc__)
+    command_line.add_argument("paths", type=Path, nargs="+", metavar="LOG|CHECKPOINT", help="one log, or checkpoints")
+    command_line.add_argument("--output", type=picture, required=True, help=".svg or .png")
+    options = command_line.parse_args(arguments)
+    try:
+        unit, found = evolution(options.paths)
+    except (OSError, ValueError) as error:
+        command_line.error(str(error))
+    draw(unit, found, options.output)
+
+
+if __name__ == "__main__":
+    main()
