@@ -27,10 +27,10 @@ ORDER = ("attention", "cross-attention", "FFN", "projection", "sublayer")
 def from_log(log: Path) -> tuple[str, Evolution]:
     """What a log's time is counted in, and each coefficient over it."""
     found: Evolution = defaultdict(dict)
-    unit, name, first = ("epochs", "epoch", 1) if log.suffix == ".csv" else ("updates", "num_updates", 0)
+    unit, name = ("epochs", "epoch") if log.suffix == ".csv" else ("updates", "num_updates")
     for point in points(log, "train_inner"):
         for which, value in coefficients(point).items():
-            found[which][point[name] + first] = value
+            found[which][point[name]] = value
     return unit, found
 
 
@@ -66,21 +66,22 @@ def evolution(paths: list[Path]) -> tuple[str, Evolution]:
 def draw(unit: str, found: Evolution, path: Path) -> None:
     """A grid of panels, kinds of sublayers by stacks."""
     kinds = [kind for kind in ORDER if any(which.sublayer == kind for which in found)]
-    stacks = sorted({which.loop for which in found}, reverse=any("encoder" in which.loop for which in found))
+    stacks = sorted({which.stack for which in found}, reverse=any("encoder" in which.stack for which in found))
     figure = page(0.6 + 1.5 * len(kinds))
     panels = figure.subplots(len(kinds), len(stacks), sharex=True, sharey=True, squeeze=False)
     for which, line in found.items():
         same = {other.index for other in found if other[:2] == which[:2]}
         shade = 0.85 * sorted(same).index(which.index) / max(len(same) - 1, 1)
-        axes = panels[kinds.index(which.sublayer), stacks.index(which.loop)]
+        axes = panels[kinds.index(which.sublayer), stacks.index(which.stack)]
         colour, style = matplotlib.colormaps["viridis"](shade), "-" if which.role == "identity" else "--"
         axes.plot(*zip(*sorted(line.items())), color=colour, linestyle=style, linewidth=1, marker=".", markersize=3)
     for axes, kind in zip(panels[:, 0], kinds):
         axes.set_ylabel(f"coefficient,\n{kind}")
     for axes, stack in zip(panels[0], stacks):
-        axes.set_title(stack.removesuffix(".loop"))
+        axes.set_title(stack)
     for axes in panels[-1]:
         axes.set_xlabel(unit)
+        axes.xaxis.get_major_locator().set_params(integer=True)
     lines = [Line2D([], [], color="black", linestyle=style) for style in ("-", "--")]
     figure.legend(lines, ["identity", "branch"], loc="outside lower center", ncols=2)
     rows = [

@@ -73,7 +73,9 @@ def draw(
     for name, value in references:
         axes.axhline(value, color="grey", linestyle=":", label=f"{name}: {value:g}")
     axes.set(xlabel=names[0], ylabel=names[1])
-    axes.legend()
+    if names[0] in ("epochs", "updates"):
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    figure.legend(loc="outside right upper")
     save(figure, path, ["run", *names], [(label, *point) for label, points in found for point in points])
 
 

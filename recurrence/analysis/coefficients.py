@@ -11,12 +11,12 @@ from typing import NamedTuple
 from torch import nn
 
 STORED = re.compile(
-    r"(train_)?(_orig_mod\.)?(?P<loop>.*?)\.?\b(blocks\.(?P<block>\d+)\.residuals\.(?P<sublayer>\d+)"
+    r"(train_)?(_orig_mod\.)?(?P<stack>.*?)\.?(\bloop\.)?\b(blocks\.(?P<block>\d+)\.residuals\.(?P<sublayer>\d+)"
     r"|own\.(?P<run>\d+)\.projection\.residual)\.(?P<role>identity|branch)$"
 )
 # What the translation models of `fairseq_plugin.models.recursive` log.
 LOGGED = re.compile(
-    r"(train_)?(?P<loop>encoder|decoder)\.(block|pass)(?P<index>\d+)\.(?P<sublayer>\w+)\.(?P<role>identity|branch)$"
+    r"(train_)?(?P<stack>encoder|decoder)\.(block|pass)(?P<index>\d+)\.(?P<sublayer>\w+)\.(?P<role>identity|branch)$"
 )
 SUBLAYERS = {1: ("sublayer",), 2: ("attention", "FFN"), 3: ("attention", "cross-attention", "FFN")}
 LOGGED_SUBLAYERS = {"self_attn": "attention", "cross_attn": "cross-attention", "ffn": "FFN", "nll": "projection"}
@@ -25,13 +25,13 @@ LOGGED_SUBLAYERS = {"self_attn": "attention", "cross_attn": "cross-attention", "
 class Coefficient(NamedTuple):
     """What a coefficient weighs.
 
-    loop: name of the loop over depth.
+    stack: name of what holds the loop over depth; "" where the model itself does.
     sublayer: "attention", "cross-attention", "FFN" or "projection".
     index: of the stored block, or of the pass for a projection, from 0.
     role: "identity" weighs the stream, "branch" what the sublayer made of it.
     """
 
-    loop: str
+    stack: str
     sublayer: str
     index: int
     role: str
@@ -47,11 +47,11 @@ def coefficients(table: Mapping[str, object]) -> dict[Coefficient, float]:
     logged = {name: found for name in table if (found := LOGGED.match(name))}
     most: dict[str, int] = {}
     for found in stored.values():
-        most[found["loop"]] = max(most.get(found["loop"], 0), int(found["sublayer"] or 0))
-    named = {name: _stored(found, SUBLAYERS[1 + most[found["loop"]]]) for name, found in stored.items()}
+        most[found["stack"]] = max(most.get(found["stack"], 0), int(found["sublayer"] or 0))
+    named = {name: _stored(found, SUBLAYERS[1 + most[found["stack"]]]) for name, found in stored.items()}
     for name, found in logged.items():
         sublayer = LOGGED_SUBLAYERS[found["sublayer"]]
-        named[name] = Coefficient(found["loop"], sublayer, int(found["index"]), found["role"])
+        named[name] = Coefficient(found["stack"], sublayer, int(found["index"]), found["role"])
     return {coefficient: float(table[name]) for name, coefficient in named.items()}
 
 
@@ -62,5 +62,5 @@ def named_coefficients(model: nn.Module) -> dict[str, float]:
 
 def _stored(found: re.Match, sublayers: tuple[str, ...]) -> Coefficient:
     if found["run"] is not None:
-        return Coefficient(found["loop"], "projection", int(found["run"]), found["role"])
-    return Coefficient(found["loop"], sublayers[int(found["sublayer"])], int(found["block"]), found["role"])
+        return Coefficient(found["stack"], "projection", int(found["run"]), found["role"])
+    return Coefficient(found["stack"], sublayers[int(found["sublayer"])], int(found["block"]), found["role"])

@@ -11,7 +11,7 @@ Point = dict[str, float]
 def points(log: Path, stage: str = "valid") -> list[Point]:
     """The lines of one stage of training in their order, each number by the name that it has there.
 
-    `hours` is added: what the training had taken until then, in fairseq with its validations.
+    `hours` is added: what the training had taken until then, in fairseq with its validations. Epochs count from 1.
 
     Args:
         log: what fairseq-train printed with `--log-format json` (its losses are to base 2), or a summary.csv.
@@ -58,7 +58,7 @@ def _summary(text: str) -> list[Point]:
     for row in rows:
         seconds += row.get("train_seconds", 0.0)
         row["hours"] = seconds / 3600
-    return [row for row in rows if "epoch" in row]
+    return [{**row, "epoch": row["epoch"] + 1} for row in rows if "epoch" in row]
 
 
 def _numbers(items) -> Point:
