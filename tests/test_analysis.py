@@ -320,11 +320,10 @@ def test_curves_of_fairseq(tmp_path):
         + json_lines("train", {"train_wall": "3600", "train_train_wall": "7"})
         + json_lines("valid", {"epoch": 2, "valid_loss": "4", "valid_num_updates": "20"}, first)
     )
-    assert logs.curve(log, "valid_num_updates", "valid_loss") == [(10, 4.5), (20, 4)]
+    assert logs.curve(log, "updates", "valid_loss") == [(10, 4.5), (20, 4)]
+    assert logs.curve(log, "hours", "train_wall", "train_inner") == [(0.5, 9)]
     assert logs.curve(log, "hours", "valid_loss")[0] == (0.5, 4.5)
-    with pytest.raises(
-        ValueError, match="valid_bleu: not in .*, which has epoch, hours, valid_loss, valid_num_updates"
-    ):
+    with pytest.raises(ValueError, match="valid_bleu: not in .*, which has epoch, hours, updates, valid_loss, valid"):
         logs.curve(log, "epoch", "valid_bleu")
     log.write_text("epoch 001 | valid on 'valid' subset | loss 4\n")
     with pytest.raises(ValueError, match="no line of stage 'valid'"):

@@ -188,7 +188,7 @@ def test_curves_of_both_hosts(runs, trained, tmp_path):
     curves.main([f"numbers={log}", "--nats", "--reference", "chance=3", "--output", str(output)])
     (*_, last), logged = table(output), cli.logged(trained.log, "valid")[-1]
     assert float(last["updates"]) == logged["valid_num_updates"]
-    assert float(last["valid loss, nats"]) == pytest.approx(logged["valid_loss"] * 0.6931472, rel=1e-4)
+    assert float(last["validation loss, nats"]) == pytest.approx(logged["valid_loss"] * 0.6931472, rel=1e-4)
     assert "chance: 3" in output.read_text()
 
 

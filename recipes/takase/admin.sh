@@ -29,8 +29,8 @@ scoring() {
 }
 
 drawing() {
-    run python "$TOOLS/curves.py" "$OUT/$PAPER/$NAME/$SCALE" "$OUT/$PAPER/admin-$SCALE.svg" --title "18 + 18 passes" \
-        --unit "nats a token" --stage train_inner --number nll_loss
+    run python "$TOOLS/curves.py" "$OUT/$PAPER/$NAME/$SCALE" --title "18 + 18 passes, scale $SCALE" \
+        --stage train_inner --y nll_loss --nats --unit "nats a token" --output "$OUT/$PAPER/admin-$SCALE.svg"
 }
 
 train() {

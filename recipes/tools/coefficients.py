@@ -27,7 +27,7 @@ ORDER = ("attention", "cross-attention", "FFN", "projection", "sublayer")
 def from_log(log: Path) -> tuple[str, Evolution]:
     """What a log's time is counted in, and each coefficient over it."""
     found: Evolution = defaultdict(dict)
-    unit, name = ("epochs", "epoch") if log.suffix == ".csv" else ("updates", "num_updates")
+    unit, name = ("epochs", "epoch") if log.suffix == ".csv" else ("updates", "updates")
     for point in points(log, "train_inner"):
         for which, value in coefficients(point).items():
             found[which][point[name]] = value

@@ -1,6 +1,6 @@
 """Plot the course of trainings from the logs that the hosts leave (Kausik, Figure 2; Takase & Kiyono, Figure 3).
 
-    python recipes/tools/curves.py OUT/shakespeare/train/cpu --nats --output curves.svg
+    python recipes/tools/curves.py OUT/kausik/table2/small --nats --output curves.svg
     python recipes/tools/curves.py A=RUN/train.log B=OTHER/train.log --x hours --y valid_nll_loss --output curves.svg
     python recipes/tools/curves.py A=RUN/summary.csv --x epoch --y eval_top1 --unit "top-1 %" --output curves.svg
 
@@ -10,6 +10,7 @@ numbers, as CSV.
 """
 
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from pictures import COLOURS, MARKERS, labelled, page, parser, picture, save
 from recurrence.analysis.logs import curve
 
 Curve = list[tuple[float, float]]
-AXES = {"valid_num_updates": "updates", "train_updates": "updates", "epoch": "epochs", "hours": "hours of training"}
+AXES = {"updates": "updates", "epoch": "epochs", "hours": "hours of training"}
+STAGES = {"valid": "validation", "train_inner": "training"}
 FEW = 30  # points up to which each is marked
 
 
@@ -37,7 +39,9 @@ def logs(label: str, path: Path) -> list[tuple[str, Path]]:
     return [(run.parent.name, log) for run, log in sorted(runs.items())]
 
 
-def curves(arguments: list[tuple[str, Path]], x: str, y: str, factor: float) -> list[tuple[str, Curve]]:
+def curves(
+    arguments: list[tuple[str, Path]], x: str, y: str, stage: str = "valid", factor: float = 1.0
+) -> list[tuple[str, Curve]]:
     """The curve of each run by its label. Of several runs, those that have none yet are left out, and named.
 
     Raises:
@@ -46,7 +50,7 @@ def curves(arguments: list[tuple[str, Path]], x: str, y: str, factor: float) -> 
     found, refused = [], []
     for label, log in (one for argument in arguments for one in logs(*argument)):
         try:
-            found.append((label, [(at, factor * value) for at, value in curve(log, x, y)]))
+            found.append((label, [(at, factor * value) for at, value in curve(log, x, y, stage)]))
         except ValueError as error:
             refused.append(error)
     if not found:
@@ -57,7 +61,11 @@ def curves(arguments: list[tuple[str, Path]], x: str, y: str, factor: float) -> 
 
 
 def draw(
-    found: list[tuple[str, Curve]], references: list[tuple[str, float]], names: tuple[str, str], path: Path
+    found: list[tuple[str, Curve]],
+    references: list[tuple[str, float]],
+    names: tuple[str, str],
+    path: Path,
+    title: str = "",
 ) -> None:
     """A line for each run, a dotted one for each reference."""
     figure = page(3.4)
@@ -72,7 +80,7 @@ def draw(
         shown.add(label)
     for name, value in references:
         axes.axhline(value, color="grey", linestyle=":", label=f"{name}: {value:g}")
-    axes.set(xlabel=names[0], ylabel=names[1])
+    axes.set(xlabel=names[0], ylabel=names[1], title=title)
     if names[0] in ("epochs", "updates"):
         axes.xaxis.get_major_locator().set_params(integer=True)
     figure.legend(loc="outside right upper")
@@ -90,19 +98,22 @@ def main(arguments: list[str] | None = None) -> None:
     add = command_line.add_argument
     add("runs", type=labelled, nargs="+", metavar="LABEL=LOG|FOLDER")
     add("--output", type=picture, required=True, help=".svg or .png")
-    add("--x", default="valid_num_updates", help="what the log calls it, or hours (default valid_num_updates)")
-    add("--y", default="valid_loss", help="what the log calls it (default valid_loss)")
+    add("--x", choices=AXES, default="updates")
+    add("--y", help="what the log calls it (default valid_loss, or of training loss)")
+    add("--stage", choices=STAGES, default="valid", help="train_inner: means over the updates since the line before")
     add("--nats", action="store_true", help="y is a loss of fairseq, which is to base 2: draw it in nats")
     add("--unit", help="of y, for its axis (default: bits, or nats)")
+    add("--title", default="")
     add("--reference", type=reference, action="append", default=[], metavar="NAME=VALUE", help="a dotted line")
     options = command_line.parse_args(arguments)
+    y = options.y or {"valid": "valid_loss", "train_inner": "loss"}[options.stage]
     try:
-        found = curves(options.runs, options.x, options.y, math.log(2) if options.nats else 1.0)
+        found = curves(options.runs, options.x, y, options.stage, math.log(2) if options.nats else 1.0)
     except ValueError as error:
         command_line.error(str(error))
-    unit = options.unit or ("nats" if options.nats else "bits")
-    names = AXES.get(options.x, options.x), f"{options.y.replace('_', ' ')}, {unit}"
-    draw(found, options.reference, names, options.output)
+    what = re.sub(r"^(valid|eval|train)_", "", y).replace("_", " ")
+    names = AXES[options.x], f"{STAGES[options.stage]} {what}, {options.unit or ('nats' if options.nats else 'bits')}"
+    draw(found, options.reference, names, options.output, options.title)
 
 
 if __name__ == "__main__":

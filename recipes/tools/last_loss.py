@@ -4,17 +4,19 @@ python last_loss.py train.log > scores.json
 """
 
 import json
+import math
 import sys
 from pathlib import Path
 
-from curves import losses
+from recurrence.analysis.logs import curve
 
 
 def main() -> None:
-    found = losses(Path(sys.argv[1]).read_text(encoding="utf-8"), number="nll_loss")
-    if not found:
-        sys.exit(f"{sys.argv[1]}: holds no validation as JSON lines (fairseq-train --log-format json)")
-    print(json.dumps({"loss": round(found[max(found)], 4), "updates": max(found)}, indent=2))
+    try:
+        *_, (updates, loss) = curve(Path(sys.argv[1]), "updates", "valid_nll_loss")
+    except ValueError as error:
+        sys.exit(str(error))
+    print(json.dumps({"loss": round(loss * math.log(2), 4), "updates": int(updates)}, indent=2))
 
 
 if __name__ == "__main__":

@@ -3,15 +3,18 @@
 import csv
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 Point = dict[str, float]
+UPDATES = ("valid_num_updates", "train_num_updates", "num_updates", "train_updates")
 
 
 def points(log: Path, stage: str = "valid") -> list[Point]:
     """The lines of one stage of training in their order, each number by the name that it has there.
 
-    `hours` is added: what the training had taken until then, in fairseq with its validations. Epochs count from 1.
+    Added are `updates`, for which each log has other names, and `hours`: what the training had taken until then, in
+    fairseq with its validations. Epochs count from 1.
 
     Args:
         log: what fairseq-train printed with `--log-format json` (its losses are to base 2), or a summary.csv.
@@ -27,13 +30,13 @@ def points(log: Path, stage: str = "valid") -> list[Point]:
     return found
 
 
-def curve(log: Path, x: str, y: str) -> list[tuple[float, float]]:
-    """Validation after validation, sorted by x; one that a resumed run repeats counts once.
+def curve(log: Path, x: str, y: str, stage: str = "valid") -> list[tuple[float, float]]:
+    """Line after line of a stage, sorted by x; one that a resumed run repeats counts once.
 
     Raises:
-        ValueError: if the log has no validation, or no such names.
+        ValueError: if the log has no such line, or no such names.
     """
-    found = points(log)
+    found = points(log, stage)
     for name in (x, y):
         if not any(name in point for point in found):
             has = ", ".join(sorted({key for point in found for key in point}))
@@ -61,8 +64,10 @@ def _summary(text: str) -> list[Point]:
     return [{**row, "epoch": row["epoch"] + 1} for row in rows if "epoch" in row]
 
 
-def _numbers(items) -> Point:
-    return {name: number for name, value in items if (number := _number(value)) is not None}
+def _numbers(items: Iterable[tuple[str, str | float | None]]) -> Point:
+    found = {name: number for name, value in items if (number := _number(value)) is not None}
+    updates = [found[name] for name in UPDATES if name in found]
+    return {**found, "updates": updates[0]} if updates else found
 
 
 def _number(value: str | float | None) -> float | None:
