@@ -21,11 +21,14 @@ RATE = (lambda value: 0 <= value <= 1, "must be in 0 .. 1")
 POSITIVE = (lambda value: value > 0, "must be > 0")
 NOT_NEGATIVE = (lambda value: value >= 0, "must be >= 0")
 MODEL = (timm.is_model, "must be a registered model")
+TRIVIAL = "trivial"  # --aa: TrivialAugmentWide, which timm does not have
 # Rules for one option by itself, wherever it is given.
 RULES: dict[str, tuple[Callable[..., bool], str]] = {
     **dict.fromkeys(["hflip", "reprob", "smoothing"], RATE),
-    **dict.fromkeys(["epochs", "batch_size", "lr", "temperature", "img_size", "clip_grad"], POSITIVE),
+    **dict.fromkeys(["epochs", "batch_size", "grad_accum_steps", "lr", "clip_grad"], POSITIVE),
+    **dict.fromkeys(["temperature", "img_size", "resize"], POSITIVE),
     **dict.fromkeys(["workers", "mixup", "cutmix", "weight_decay", "color_jitter", "warmup_epochs"], NOT_NEGATIVE),
+    **dict.fromkeys(["min_lr", "aug_repeats"], NOT_NEGATIVE),
     **dict.fromkeys(["model", "teacher"], MODEL),
     "scale": (lambda value: 0 < value[0] <= value[1] <= 1, "must be two shares, 0 < low <= high <= 1"),
     "crop_pct": (lambda value: 0 < value <= 1, "must be > 0 and <= 1"),
@@ -71,9 +74,11 @@ def parser(description: str) -> argparse.ArgumentParser:
     add = found.add_argument_group("augmentation").add_argument
     add("--no-aug", action="store_true", help="only resize and crop the centre; Mixup and CutMix stay")
     add("--scale", type=float, nargs=2, default=[0.08, 1.0], help="share of the area that a random crop keeps")
+    add("--resize", type=int, help="pixels of the shorter side before a random crop of --img-size; replaces --scale")
     add("--hflip", type=float, default=0.5, help="rate of horizontal flips")
     add("--color-jitter", type=float, default=0.4, help="strength; --aa replaces it")
-    add("--aa", help="policy of timm, such as rand-m9-mstd0.5-inc1")
+    add("--aa", help=f"policy of timm, such as rand-m9-mstd0.5-inc1, or {TRIVIAL} for torchvision's TrivialAugmentWide")
+    add("--aug-repeats", type=int, default=0, help="of an image in a batch, shared out to the processes; 0 is off")
     add("--reprob", type=float, default=0.0, help="rate of random erasing")
     add("--mixup", type=float, default=0.0, help="alpha of Mixup; 0 is off")
     add("--cutmix", type=float, default=0.0, help="alpha of CutMix; 0 is off")
@@ -82,9 +87,11 @@ def parser(description: str) -> argparse.ArgumentParser:
     add = found.add_argument_group("optimisation").add_argument
     add("--epochs", type=int, default=300)
     add("--warmup-epochs", type=int, default=5, help="how many of the epochs warm up")
-    add("--batch-size", type=int, default=128, help="images a process")
+    add("--batch-size", type=int, default=128, help="images that a process takes at once")
+    add("--grad-accum-steps", type=int, default=1, help="batches an update")
     add("--opt", default="adamw", help="an optimiser of timm")
     add("--lr", type=float, default=1e-3, help="peak learning rate")
+    add("--min-lr", type=float, default=0.0, help="learning rate at the end")
     add("--weight-decay", type=float, default=0.05)
     add("--clip-grad", type=float, help="largest norm of the gradient (default: no clipping)")
     add("--model-ema-decay", type=float, help="keep an average of the weights with this decay (default: none)")
@@ -123,6 +130,9 @@ def check(args: argparse.Namespace) -> None:
     for name, default in (("teacher_kwargs", []), ("teacher_checkpoint", None), ("temperature", 1)):
         if getattr(args, name) != default and not args.teacher:
             refuse(name, getattr(args, name), "needs --teacher")
+    for name in ("resize", "aa"):
+        if getattr(args, name) and args.no_aug:
+            refuse(name, getattr(args, name), "must not be given with --no-aug")
     if args.warmup_epochs >= args.epochs:
         refuse("warmup_epochs", args.warmup_epochs, f"must be < --epochs {args.epochs}")
     if args.batch_size % 2 and (args.mixup or args.cutmix):

@@ -17,19 +17,23 @@ import argparse
 import logging
 import math
 import time
+from contextlib import nullcontext
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import timm
 import torch
-from image_options import OptionError, check, parser, refuse
+from image_options import TRIVIAL, OptionError, check, parser, refuse
 from timm import data, task, utils
+from timm.data.transforms import str_to_interp_mode
 from timm.optim import create_optimizer_v2
 from timm.scheduler import create_scheduler_v2
 from timm.utils.checkpoint_saver import load_checkpoint_metadata
 from timm.utils.summary import trim_summary
 from torch import Tensor, nn
 from torch.utils.data import Dataset
+from torchvision import transforms
 from tqdm import tqdm
 
 from recurrence.analysis.coefficients import named_coefficients
@@ -60,7 +64,7 @@ def datasets(args: argparse.Namespace) -> tuple[Dataset, Dataset, int]:
     """What to train on, what to evaluate on, and the number of their classes.
 
     Raises:
-        OptionError: there are no images, the two differ in classes, or there is not one batch to train on.
+        OptionError: there are no images, or the two differ in classes.
     """
     try:
         both = [data.create_dataset(args.dataset, args.data, split) for split in (args.train_split, args.val_split)]
@@ -70,8 +74,6 @@ def datasets(args: argparse.Namespace) -> tuple[Dataset, Dataset, int]:
     classes = [getattr(reader, "class_name_to_idx", None) or reader.class_to_idx for reader in readers]
     if classes[0] != classes[1]:
         refuse("val_split", args.val_split, f"must hold the classes of {args.train_split}, {', '.join(classes[0])}")
-    if args.batch_size * args.world_size > len(both[0]):
-        refuse("batch_size", args.batch_size, f"must be <= {len(both[0]) // args.world_size}, the images a process")
     return *both, len(classes[0])
 
 
@@ -105,28 +107,55 @@ def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) 
     return soft_distillation(model, teacher, args.temperature, **settings)
 
 
+def with_torchvision(args: argparse.Namespace, timms: transforms.Compose, config: dict) -> transforms.Compose:
+    """timm's transforms for training, with torchvision's in their place where --resize or --aa trivial asks for them.
+
+    Raises:
+        OptionError: the side to crop from is shorter than the images'.
+    """
+    steps, sides = list(timms.transforms), config["input_size"][1:]
+    if args.resize:
+        if args.resize < max(sides):
+            refuse("resize", args.resize, f"must be >= {max(sides)}, the side of the images")
+        resize = transforms.Resize(args.resize, str_to_interp_mode(config["interpolation"]))
+        steps[0] = transforms.Compose([resize, transforms.RandomCrop(sides)])
+    if args.aa == TRIVIAL:
+        steps.insert(-1, transforms.TrivialAugmentWide())
+    return transforms.Compose(steps)
+
+
 def make_loaders(args: argparse.Namespace, model: nn.Module, sets: list[Dataset], device: torch.device) -> list:
-    """timm's loaders for training and evaluation."""
+    """timm's loaders for training and evaluation.
+
+    Raises:
+        OptionError: repeated augmentation in a single process, or what with_torchvision raises.
+    """
+    if args.aug_repeats and not args.distributed:
+        refuse("aug_repeats", args.aug_repeats, "timm has it for several processes alone; must be 0 without torchrun")
     config = data.resolve_data_config(dict(img_size=args.img_size, crop_pct=args.crop_pct), model=model)
     common = {name: config[name] for name in ("input_size", "interpolation", "mean", "std")}
     common |= dict(batch_size=args.batch_size, num_workers=args.workers, distributed=args.distributed, device=device)
     # With persistent workers, the chance that an epoch draws would depend on whether it follows another.
     common |= dict(pin_memory=device.type == "cuda", persistent_workers=False)
-    augmentation = dict(no_aug=args.no_aug, scale=args.scale, hflip=args.hflip, color_jitter=args.color_jitter)
-    augmentation |= dict(auto_augment=args.aa, re_prob=args.reprob, re_mode="pixel")
+    trivial = args.aa == TRIVIAL
+    augmentation = dict(no_aug=args.no_aug, scale=args.scale, hflip=args.hflip, num_aug_repeats=args.aug_repeats)
+    augmentation |= dict(color_jitter=None if trivial else args.color_jitter, auto_augment=None if trivial else args.aa)
+    augmentation |= dict(re_prob=args.reprob, re_mode="pixel")
     if args.mixup or args.cutmix:
         mixing = dict(label_smoothing=args.smoothing, num_classes=args.num_classes)
         augmentation |= dict(collate_fn=data.FastCollateMixup(args.mixup, args.cutmix, **mixing))
-    return [
-        data.create_loader(sets[0], is_training=True, **augmentation, **common),
-        data.create_loader(sets[1], crop_pct=config["crop_pct"], crop_mode=config["crop_mode"], **common),
-    ]
+    training = data.create_loader(sets[0], is_training=True, **augmentation, **common)
+    sets[0].transform = with_torchvision(args, sets[0].transform, config)
+    return [training, data.create_loader(sets[1], crop_pct=config["crop_pct"], crop_mode=config["crop_mode"], **common)]
 
 
 class Trainer:
     """A task, what updates it, and the two loaders, all of the checked options.
 
     `args` holds also what timm's init_distributed_device adds; `num_classes` is added here.
+
+    Raises:
+        OptionError: options that do not go with the data or the model, or not one update in an epoch.
     """
 
     def __init__(self, args: argparse.Namespace, device: torch.device):
@@ -136,9 +165,15 @@ class Trainer:
         model = build("model", args, num_classes=args.num_classes).to(device)
         self.task = make_task(args, model, device)
         self.train_loader, self.val_loader = make_loaders(args, model, sets, device)
+        self.updates = (
+            len(self.train_loader) // args.grad_accum_steps
+        )  # an epoch; batches that are left over are not used
+        if not self.updates:
+            most = len(self.train_loader.sampler) // args.grad_accum_steps
+            refuse("batch_size", args.batch_size, f"must be <= {most}, the images a process")
         self.optimizer = create_optimizer_v2(model, args.opt, lr=args.lr, weight_decay=args.weight_decay)
         schedule = dict(num_epochs=args.epochs, warmup_epochs=args.warmup_epochs, warmup_lr=args.lr / 1000)
-        schedule |= dict(step_on_epochs=False, updates_per_epoch=len(self.train_loader))
+        schedule |= dict(min_lr=args.min_lr, step_on_epochs=False, updates_per_epoch=self.updates)
         self.scheduler, _ = create_scheduler_v2(self.optimizer, **schedule)
         self.scaler = utils.NativeScaler(device.type) if args.amp == "float16" else None
         self.autocast = partial(torch.autocast, device.type, getattr(torch, args.amp or "float32"), bool(args.amp))
@@ -149,17 +184,29 @@ class Trainer:
             self.task.compile()
         logger.info(f"{args.model}: {stored(model):,} stored parameters, {len(sets[0]):,} training images")
 
-    def update(self, loss: Tensor) -> None:
-        """One step of the optimiser, the gradients clipped."""
-        self.optimizer.zero_grad()
+    def learn(self, images: Tensor, targets: Tensor, last: bool) -> Tensor:
+        """Add a batch's gradients; after the last batch of an update, one step of the optimiser with clipped gradients.
+
+        Returns:
+            The batch's mean loss.
+        """
         clip, parameters = self.args.clip_grad, list(self.task.get_clip_parameters())
-        if self.scaler:
-            self.scaler(loss, self.optimizer, clip_grad=clip, parameters=parameters)
-            return
-        loss.backward()
-        if clip:
-            utils.dispatch_clip_grad(parameters, clip)
-        self.optimizer.step()
+        with nullcontext() if last else self.task.no_sync():
+            with self.autocast():
+                loss = self.task(images, targets)["loss"]
+            share = loss / self.args.grad_accum_steps
+            if self.scaler:
+                self.scaler(share, self.optimizer, clip_grad=clip, parameters=parameters, need_update=last)
+            else:
+                share.backward()
+        if not last:
+            return loss.detach()
+        if not self.scaler:
+            if clip:
+                utils.dispatch_clip_grad(parameters, clip)
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.detach()
 
     def train(self, epoch: int) -> dict[str, float]:
         """One epoch: mean loss, updates so far, seconds.
@@ -172,14 +219,15 @@ class Trainer:
         if args.distributed:
             self.train_loader.sampler.set_epoch(epoch)
         self.task.train()
-        batches = self.bar(self.train_loader, f"epoch {epoch + 1}")
-        for updates, (images, targets) in enumerate(batches, start=epoch * len(self.train_loader) + 1):
-            with self.autocast():
-                loss = self.task(images, targets)["loss"]
-            self.update(loss)
-            self.task.update_ema(step=updates)
-            self.scheduler.step_update(updates)
-            losses.update(utils.reduce_tensor(loss.detach(), args.world_size) if args.distributed else loss.detach())
+        total = self.updates * args.grad_accum_steps
+        batches = self.bar(islice(self.train_loader, total), f"epoch {epoch + 1}", total=total)
+        for number, (images, targets) in enumerate(batches, start=1):
+            updates, left = divmod(epoch * total + number, args.grad_accum_steps)
+            loss = self.learn(images, targets, last=not left)
+            if not left:
+                self.task.update_ema(step=updates)
+                self.scheduler.step_update(updates)
+            losses.update(utils.reduce_tensor(loss, args.world_size) if args.distributed else loss)
         if args.distributed:
             for ema in (False, True)[: 1 + self.task.has_ema()]:
                 utils.distribute_bn(self.task.get_trainable_module(ema), args.world_size, reduce=True)
@@ -215,7 +263,7 @@ class Trainer:
         epoch = task.resume_task_checkpoint(self.task, path, self.optimizer, self.scaler)
         if self.task.has_ema():
             task.load_task_ema_checkpoint(self.task, path)
-        self.scheduler.step_update(epoch * len(self.train_loader))
+        self.scheduler.step_update(epoch * self.updates)
         return epoch
 
     def run(self) -> None:

@@ -90,7 +90,7 @@ def interrupted(images: Path, output: Path, *more) -> None:
 
 
 EVERYTHING = {
-    "plain": ["--no-aug", "--clip-grad", "1"],
+    "plain": ["--resize", "20", "--aa", "trivial", "--clip-grad", "1", "--min-lr", "1e-5"],
     "ema, mixup, bfloat16, workers": [
         *("--model-ema-decay", "0.9", "--mixup", "0.8", "--cutmix", "1", "--amp", "bfloat16", "--workers", "2"),
         *(
@@ -104,7 +104,20 @@ EVERYTHING = {
             "drop_rate=0.1",
         ),
     ],
-    "float16": ["--amp", "float16", "--clip-grad", "1", "--opt", "lamb", "--model-ema-decay", "0.9"],
+    "float16, two batches an update": [
+        *(
+            "--amp",
+            "float16",
+            "--clip-grad",
+            "1",
+            "--opt",
+            "lamb",
+            "--model-ema-decay",
+            "0.9",
+            "--grad-accum-steps",
+            "2",
+        ),
+    ],
 }
 
 
@@ -119,6 +132,8 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(images, tmp_path, more):
     assert whole["epoch"] == 2
     assert ("state_dict_ema" in whole) == ("--model-ema-decay" in more)
     assert ("amp_scaler" in whole) == ("float16" in more)
+    assert float(table(tmp_path / "whole")[-1]["lr"]) == pytest.approx(1e-5 if "--min-lr" in more else 0)
+    assert table(tmp_path / "whole")[-1]["train_updates"] == ("6" if "--grad-accum-steps" in more else "12")
     for part in whole.keys() - {"args", "saver"}:
         assert equal(whole[part], resumed[part]), part
     assert table(tmp_path / "whole") == table(tmp_path / "resumed")
@@ -146,7 +161,7 @@ def test_learns_and_keeps_the_best(finished):
 @pytest.mark.slow
 def test_two_processes_equal_one_with_the_same_total_batch(images, finished, tmp_path):
     launcher = ["torchrun", "--nproc_per_node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-    more = ["--batch-size", "24", "--no-aug", "--lr", "0.01"]
+    more = ["--batch-size", "12", "--grad-accum-steps", "2", "--no-aug", "--lr", "0.01"]
     cli.run(*launcher, SCRIPT, *flags(images, tmp_path, *more), env={"PYTHONPATH": str(cli.REPOSITORY)})
     one, two = checkpoint(finished)["state_dict"], checkpoint(tmp_path)["state_dict"]
     assert one.keys() == two.keys()
@@ -155,6 +170,35 @@ def test_two_processes_equal_one_with_the_same_total_batch(images, finished, tmp
     for ours, theirs in zip(table(finished), table(tmp_path), strict=True):
         assert float(ours["train_loss"]) == pytest.approx(float(theirs["train_loss"]), abs=1e-4)
         assert ours["eval_top1"] == theirs["eval_top1"]  # all images count once, the sampler's padding does not
+
+
+def loaders(images: Path, *more) -> list:
+    """The two loaders of a run with these options."""
+    args = image_options.parser("").parse_args(flags(images, images / "none", *more))
+    args.distributed = torch.distributed.is_initialized()
+    *sets, args.num_classes = train_image.datasets(args)
+    return train_image.make_loaders(args, train_image.build("model", args), sets, torch.device("cpu"))
+
+
+def test_torchvision_resizes_crops_and_augments(images):
+    training, _ = loaders(images, "--resize", "20", "--aa", "trivial")
+    steps = training.dataset.transform.transforms
+    assert [type(step).__name__ for step in steps] == [
+        *("Compose", "RandomHorizontalFlip", "TrivialAugmentWide", "MaybePILToTensor"),
+    ]
+    wide = Image.effect_noise((30, 15), 90)
+    assert steps[0].transforms[0](wide).size == (40, 20)
+    assert steps[0](wide).size == (PIXELS, PIXELS)
+
+
+def test_an_image_is_repeated_in_different_augmentations(images, tmp_path):
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        chosen = list(loaders(images, "--aug-repeats", "3")[0].sampler)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert len(chosen) == 48
+    assert sorted(chosen) == sorted(3 * list(set(chosen)))
 
 
 @pytest.mark.slow
@@ -201,6 +245,14 @@ REFUSED = {
     "--batch-size -8: must be > 0": ["--batch-size", "-8"],
     "--cutmix -1.0: must be >= 0": ["--cutmix", "-1"],
     "--warmup-epochs -1: must be >= 0": ["--warmup-epochs", "-1"],
+    "--grad-accum-steps 0: must be > 0": ["--grad-accum-steps", "0"],
+    "--batch-size 25: must be <= 24, the images a process": ["--batch-size", "25", "--grad-accum-steps", "2"],
+    "--min-lr -1.0: must be >= 0": ["--min-lr", "-1"],
+    "--aug-repeats -1: must be >= 0": ["--aug-repeats", "-1"],
+    "--aug-repeats 3: timm has it for several processes alone": ["--aug-repeats", "3"],
+    "--resize 0: must be > 0": ["--resize", "0"],
+    "--resize 15: must be >= 16, the side of the images": ["--resize", "15"],
+    "--aa trivial: must not be given with --no-aug": ["--aa", "trivial", "--no-aug"],
     "--dataset cifar10: must be torch/NAME": ["--dataset", "cifar10"],
     "--dataset torch/cifar10: not in ": ["--dataset", "torch/cifar10"],
     "--dataset torch/cifar11: not in ": ["--dataset", "torch/cifar11"],
