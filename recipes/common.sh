@@ -84,14 +84,20 @@ recorded() {
     if [ "$SCALE" = paper ] && [ "$2" != - ]; then RECORD+=(--paper-value "$2"); fi
 }
 
-# The start of the trainer's command: the command itself, or torchrun where training is distributed.
+# The start of a trainer's command, LAUNCH: the command itself, or torchrun where training is distributed.
+TORCHRUN=(torchrun --nnodes "$NODES" --nproc_per_node "$GPUS" --node_rank "$NODE_RANK" --master_addr "$MASTER_ADDR"
+    --master_port "$MASTER_PORT")
+
 launch_fairseq() {
-    if [ $((GPUS * NODES)) -eq 1 ]; then
-        LAUNCH=(fairseq-train)
-        return
+    LAUNCH=(fairseq-train)
+    if [ $((GPUS * NODES)) -gt 1 ]; then
+        LAUNCH=("${TORCHRUN[@]}" -m fairseq_cli.train --distributed-world-size $((GPUS * NODES)))
     fi
-    LAUNCH=(torchrun --nnodes "$NODES" --nproc_per_node "$GPUS" --node_rank "$NODE_RANK" --master_addr "$MASTER_ADDR"
-        --master_port "$MASTER_PORT" -m fairseq_cli.train --distributed-world-size $((GPUS * NODES)))
+}
+
+launch_train_image() {
+    LAUNCH=(python "$ROOT/recipes/train_image.py")
+    if [ $((GPUS * NODES)) -gt 1 ]; then LAUNCH=("${TORCHRUN[@]}" "$ROOT/recipes/train_image.py"); fi
 }
 
 # Run fairseq-train. Its whole log is appended to a file; the terminal gets the lines that tell how training goes, and the
@@ -112,12 +118,13 @@ run_training() {
 
 # Run train_image.py, which goes on where an interrupted run stopped. Its log is shown, and appended to a file.
 run_image_training() {
-    local file=$1
+    local file=$1 LAUNCH
     shift
+    launch_train_image
     if [ "$DRY_RUN" = 1 ]; then
-        run python "$ROOT/recipes/train_image.py" "$@" --resume
+        run "${LAUNCH[@]}" "$@" --resume
     else
-        python "$ROOT/recipes/train_image.py" "$@" --resume 2>&1 | tee -a "$file"
+        "${LAUNCH[@]}" "$@" --resume 2>&1 | tee -a "$file"
     fi
 }
 

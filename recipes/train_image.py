@@ -165,9 +165,8 @@ class Trainer:
         model = build("model", args, num_classes=args.num_classes).to(device)
         self.task = make_task(args, model, device)
         self.train_loader, self.val_loader = make_loaders(args, model, sets, device)
-        self.updates = (
-            len(self.train_loader) // args.grad_accum_steps
-        )  # an epoch; batches that are left over are not used
+        # Of an epoch; batches that do not fill an update are left out.
+        self.updates = len(self.train_loader) // args.grad_accum_steps
         if not self.updates:
             most = len(self.train_loader.sampler) // args.grad_accum_steps
             refuse("batch_size", args.batch_size, f"must be <= {most}, the images a process")

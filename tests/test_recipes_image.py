@@ -9,20 +9,50 @@ from pathlib import Path
 
 import pytest
 import timm
+import torch
 
 from tests import cli
-from tests.test_recipes import RECIPES, commands, recipe, results
+from tests.test_recipes import EVERY_SCRIPT, RECIPES, commands, listed, of_images, recipe, results
 
 sys.path.insert(0, str(RECIPES))
 
+import cost_image  # noqa: E402
 import image_options  # noqa: E402
 
-import timm_plugin  # noqa: E402, F401
+import timm_plugin  # noqa: E402
 from recurrence.count import stored  # noqa: E402
 
-SCRIPTS = ["cifar10/prepare.sh", "cifar10/train.sh", "digits/run.sh"]
+SCRIPTS = [str(path.relative_to(RECIPES)) for path in EVERY_SCRIPT if of_images(path)]
+SOURCED = ["images.sh", "ringformer/images.sh", "sret/images.sh"]
 ROWS = ["plain", "plain_half", "deit", "deit_x2", "deit_half_x2", "sret", "sret_global", "sret_no_lrc"]
 ROWS += ["ringformer", "uit", "owf"]
+DEIT = 5_717_416
+# Of DeiT-Tiny run twice: a projection with its norm behind each of 24 passes; coefficients of 12 blocks and 24 projections;
+# three convolutions with batch norms and a fourth of 2 x 2 instead of one of 16 x 16.
+NLL = 24 * (2 * (192 * 192 + 192) + 2 * 192)
+LRC = 12 * 4 + 24 * 2
+STEM = (27 + 3) * 96 + (9 * 96 + 3) * 192 + (9 * 192 + 3) * 192 + 4 * 192 * 192 - 3 * 16 * 16 * 192
+# Stored parameters of every row of every script in its order, at full size, with the classes of the paper's images.
+COUNTS = {
+    "ringformer/table2": [19_360_868, 3_598_948, 4_506_732, 4_395_620, 8_940_756, 8_836_788, 8_857_188, 8_824_348],
+    "ringformer/table3": [86_416_360, 34_452_712, 8_449_768, 12_022_504, 31_988_800, 31_953_324],
+    "sret/table1": [DEIT] * 4,
+    "sret/table2": [4_988_024] * 4,
+    "sret/table3": [DEIT, DEIT, DEIT + 12 * 4, DEIT + NLL, DEIT + NLL + LRC, DEIT + NLL + LRC + STEM]
+    + [DEIT + NLL + LRC - 2 * 192, DEIT + NLL + LRC + STEM - 2 * 192]
+    + [4_755_979, 4_755_979 - 4 * 10 - 2 * 20, 3_596_771, 4_176_375, 5_335_583],
+    "sret/table5": [4_020_608, *[4_755_979] * 2, *[4_988_024] * 3, *[20_899_692] * 2]
+    + [*[4_755_979] * 2, *[4_988_024] * 2, 20_899_692, 4_853_259, 21_091_212, 21_317_004],
+    "sret/internal_external": [DEIT] * 4,
+    "sret/mlp": [*[18_528_296 - 8 * 4] * 2, 18_528_296, *[59_880_520 - 12 * 4] * 2, 59_880_520],
+    "sret/mixed_depth": [48_424_360, 24_401_704, *[13_631_168] * 2],
+}
+COSTS = {
+    "ringformer/flops": [86_416_360, 34_452_712, 8_449_768, 12_022_504],
+    "sret/table4": [DEIT, DEIT, 4_020_608, *[4_755_979] * 2, *[4_988_024] * 2, *[20_899_692] * 2],
+}
+# Images an update at scale paper.
+BATCHES = {"ringformer/table2": 1024, "ringformer/table3": 4096}
 RUNS = [("digits/run.sh", scale, ()) for scale in ("demo", "smoke")]
 RUNS += [("cifar10/train.sh", scale, (row,)) for scale in ("smoke", "cpu", "gpu") for row in ROWS]
 PATHS = [str(cli.SCRIPTS), os.environ["PATH"]]
@@ -32,19 +62,30 @@ DATA_ROOT = Path(os.environ.get("DATA_ROOT") or "/nonexistent")
 def trainings(script: str, *arguments: str, **settings: str) -> list:
     """The options of every call of train_image.py that a recipe would carry out."""
     found = commands(script, *arguments, **settings)
-    calls = [words[2:] for words in found if words[0] == "python" and words[1].endswith("train_image.py")]
+    trainer = str(RECIPES / "train_image.py")
+    calls = [words[words.index(trainer) + 1 :] for words in found if trainer in words]
     return [image_options.parser("").parse_args(call) for call in calls]
+
+
+def allowed(call, classes: int) -> torch.nn.Module:
+    """The model of a call whose options keep the rules, without memory for its weights."""
+    for name, (holds, rule) in image_options.RULES.items():
+        if name != "teacher_checkpoint":  # there is none in a dry run
+            assert getattr(call, name) is None or holds(getattr(call, name)), (name, rule)
+    kwargs = dict(call.model_kwargs)
+    kwargs.pop("checkpoint_path", None)
+    return timm.create_model(call.model, num_classes=classes, img_size=call.img_size, device="meta", **kwargs)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_scripts_parse(script):
     subprocess.run(["bash", "-n", RECIPES / script], check=True)
-    assert os.access(RECIPES / script, os.X_OK)
+    assert os.access(RECIPES / script, os.X_OK) == (script not in SOURCED)
 
 
 def test_every_script_is_tried():
-    homes = {Path(script).parent for script in SCRIPTS}
-    assert {str(path.relative_to(RECIPES)) for home in homes for path in (RECIPES / home).glob("*.sh")} == set(SCRIPTS)
+    others = {"cifar10/prepare.sh", "cifar10/train.sh", "digits/prepare.sh", "digits/run.sh"}
+    assert set(SCRIPTS) == others | set(SOURCED) | {f"{script}.sh" for script in (*COUNTS, *COSTS)}
 
 
 @pytest.mark.parametrize(("script", "scale", "arguments"), RUNS, ids=str)
@@ -52,10 +93,68 @@ def test_the_trainer_takes_every_command(script, scale, arguments, tmp_path):
     calls = trainings(script, *arguments, SCALE=scale, OUT=str(tmp_path), DATA_ROOT="")
     assert len(calls) == (2 if script == "digits/run.sh" else 1)
     for call in calls:
-        for name, (holds, rule) in image_options.RULES.items():
-            assert getattr(call, name) is None or holds(getattr(call, name)), (name, rule)
-        timm.create_model(call.model, num_classes=10, img_size=call.img_size, **dict(call.model_kwargs))
+        assert stored(allowed(call, 10)) > 0
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
+
+
+@pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
+@pytest.mark.parametrize("script", COUNTS)
+def test_the_trainer_takes_every_command_of_every_row(script, scale, tmp_path):
+    """Each row into a folder of its own; at scale paper with the published parameters, and batches by 16 processes."""
+    processes = {"GPUS": "8", "NODES": "2"} if scale == "paper" else {}
+    calls = trainings(f"{script}.sh", "all", SCALE=scale, OUT=str(tmp_path), DATA_ROOT="", **processes)
+    by_folder = {call.output: call for call in calls}  # a row may first train others
+    rows = listed(RECIPES / f"{script}.sh")
+    assert len(rows) == len(COUNTS[script])
+    found = {re.sub(r"-gpu/", "/", folder): call for folder, call in by_folder.items()}
+    expected = [f"{tmp_path}/{script}/{scale}/{row}/s1" for _, row, *_ in rows]
+    assert set(found) == set(expected)
+    for folder, (_, _, arch, *_), count in zip(expected, rows, COUNTS[script], strict=True):
+        call = found[folder]
+        assert call.model == arch
+        classes = 10 if scale != "paper" else 100 if script == "ringformer/table2" else 1000
+        model = allowed(call, classes)
+        if scale == "paper":
+            assert stored(model) == count, folder
+            batch = 512 if call.img_size > 224 else BATCHES.get(script, 1024)
+            assert call.batch_size * call.grad_accum_steps * 16 == batch
+        else:
+            assert model.patch_embed.num_patches == 64 if hasattr(model, "loop") else model.stages[0].grid[0] >= 8
+    assert not list(tmp_path.iterdir()), "a dry run writes nothing"
+
+
+@pytest.mark.parametrize("script", COSTS)
+def test_every_row_without_training_is_counted(script, tmp_path):
+    found = commands(f"{script}.sh", "all", OUT=str(tmp_path))
+    assert len(found) == len(listed(RECIPES / f"{script}.sh")) == len(COSTS[script])
+    for (python, tool, *words), count in zip(found, COSTS[script], strict=True):
+        assert (python, Path(tool).name) == ("python", "cost_image.py")
+        args = cost_image.parser().parse_args(words[: words.index(">")])
+        assert stored(timm.create_model(args.arch, device="meta", **args.kwargs)) == count
+
+
+def test_widths_are_divided():
+    """The recipe knows the width and heads of every model; what it divides, heads share out evenly."""
+    script = f"source {RECIPES}/common.sh; source {RECIPES}/images.sh; "
+    script += 'for arch in "$@"; do image_size $arch 8; echo ${SIZE[@]}; done'
+    lines = cli.run("bash", "-c", script, "bash", *timm_plugin.MODELS).splitlines()
+    for name, line in zip(timm_plugin.MODELS, lines, strict=True):
+        config = timm.create_model(name, device="meta").config
+        step = 2 * (config.num_heads if isinstance(config.num_heads, int) else config.num_heads[0])
+        assert abs(int(re.match(r"embed_dim=(\d+)", line)[1]) - config.embed_dim / 8) <= step / 2
+        assert int(re.match(r"embed_dim=(\d+)", line)[1]) % step == 0
+        assert ("patch_size=8" in line) == hasattr(config, "patch_size")
+    assert "ARCH=resnet50: of unknown width" in cli.run("bash", "-c", script, "bash", "resnet50", fails=True)
+
+
+def test_one_process_gathers_the_papers_batch(tmp_path):
+    (call,) = trainings("ringformer/table3.sh", "uit", "--epochs", "7", SCALE="paper", OUT=str(tmp_path))
+    assert (call.batch_size, call.grad_accum_steps, call.epochs, call.aa) == (128, 32, 7, "trivial")
+    assert (call.opt, call.lr, call.weight_decay, call.clip_grad, call.amp) == ("adam", 5e-4, 0, 1, "bfloat16")
+    settings = dict(SCALE="paper", OUT=str(tmp_path), MICRO_BATCH="64", PRECISION="fp32")
+    (call,) = trainings("sret/table1.sh", "loops_3", "drop_path_rate=0.2", "--lr", "2e-3", **settings)
+    assert (call.batch_size, call.grad_accum_steps, call.aug_repeats, call.amp, call.lr) == (64, 16, 0, None, 2e-3)
+    assert dict(call.model_kwargs) == {"loops": 3, "drop_path_rate": 0.2}
 
 
 def test_rows_have_one_size(tmp_path):
@@ -80,6 +179,15 @@ def test_rows_have_one_size(tmp_path):
         ("cifar10/train.sh", ["sret"], {"SCALE": "paper"}, "SCALE=paper: must be smoke, cpu or gpu"),
         ("cifar10/train.sh", ["resnet"], {}, "ROW=resnet: must be one of those at the head of"),
         ("cifar10/train.sh", [], {}, "usage: "),
+        ("ringformer/table2.sh", ["uit"], {"SCALE": "gpu"}, "SCALE=gpu: must be smoke, small or paper"),
+        ("ringformer/table2.sh", ["ring"], {}, "ROW=ring: must be all, list or one of: vit uit owf_narrow "),
+        ("sret/table1.sh", ["loops_1"], {"PRECISION": "fp8"}, "PRECISION=fp8: must be bf16, fp16 or fp32"),
+        (
+            "sret/table1.sh",
+            ["loops_1"],
+            {"SCALE": "paper", "MICRO_BATCH": "100"},
+            "GPUS=1, NODES=1, MICRO_BATCH=100: their product must divide the paper's 1024 images",
+        ),
         ("cifar10/prepare.sh", [], {"DATA_ROOT": "/nonexistent"}, "DATA_ROOT=/nonexistent: holds no cifar10.tar"),
     ],
 )
@@ -162,3 +270,43 @@ def test_cifar10_from_the_tar_to_a_score(tmp_path):
     accuracy, cost = results.read(tmp_path / "cifar10" / "results.csv")
     assert (accuracy["row"], accuracy["scale"], accuracy["updates"]) == ("sret", "smoke-5000", "20")
     assert float(cost["value"]) > 1
+
+
+@pytest.mark.slow
+def test_a_row_that_is_distilled_first_trains_its_teacher(tmp_path):
+    recipe(
+        "sret/table5.sh",
+        "t_distilled",
+        "--temperature",
+        "2",
+        SCALE="smoke",
+        OUT=str(tmp_path),
+        THREADS="1",
+        DATA_ROOT="",
+    )
+    teacher, _, student, cost = results.read(tmp_path / "sret" / "results.csv")
+    assert [teacher["row"], student["row"]] == ["s_global", "t_distilled"]
+    assert {run["scale"] for run in (teacher, student, cost)} == {"smoke"}
+    assert (student["table"], student["arch"], student["updates"], student["paper_value"]) == (
+        "SReT 5",
+        "sret_t",
+        "28",
+        "",
+    )
+    assert student["cmd"] == "SCALE=smoke SEED=1 recipes/sret/table5.sh t_distilled --temperature 2"
+    folder = tmp_path / "sret" / "table5" / "smoke" / "t_distilled" / "s1"
+    assert {"cmd.sh", "env.json", "train.log", "metrics.json"} <= {path.name for path in folder.iterdir()}
+    assert "--teacher sret_s_global" in (folder / "cmd.sh").read_text()
+
+
+@pytest.mark.slow
+def test_the_papers_operations_are_counted(tmp_path):
+    recipe("ringformer/flops.sh", "ringformer", SCALE="paper", OUT=str(tmp_path), RESULTS=str(tmp_path / "results.csv"))
+    published, *others = results.read(tmp_path / "results.csv")
+    assert (published["metric"], published["paper_value"], published["params"]) == (
+        "GFLOPs as published",
+        "19.03",
+        "12022504",
+    )
+    assert float(published["value"]) == pytest.approx(19.0302, abs=1e-4)
+    assert [(run["metric"], float(run["value"])) for run in others] == [("GFLOPs", 18.3401), ("GMAC", 18.2781)]

@@ -15,6 +15,7 @@
 # Images are enlarged to 64 pixels, so that SReT's stem leaves its first stage the 8 x 8 tokens that the others get from
 # patches of 8. SReT has half the others' width in its first stage and doubles it twice, as its presets do.
 source "$(dirname "$0")/../common.sh"
+source "$ROOT/recipes/images.sh"
 
 [ $# -ge 1 ] || fail "usage: $0 ROW [options of train_image.py] (rows are listed at the head of this file)"
 ROW=$1
@@ -22,23 +23,11 @@ SCALE=${SCALE:-smoke}
 CALL="SCALE=$SCALE SEED=$SEED recipes/cifar10/train.sh $*"
 shift
 
-# The one place where scales differ. PYRAMID counts SReT's blocks, each of which runs twice.
-MILD=(--scale 0.5 1 --color-jitter 0)
-STRONG=(--scale 0.5 1 --aa rand-m9-mstd0.5-inc1 --mixup 0.8 --cutmix 1 --amp bfloat16)
+# Sizes by scale; the budgets are those of recipes/images.sh. PYRAMID counts SReT's blocks, each of which runs twice.
 case $SCALE in
-smoke)
-    WIDTH=32 HEADS=2 DEPTH=2 DROP=0 WORKERS=0 EPOCHS=1 WARMUP=0 BATCH=50 AUGMENTATION=("${MILD[@]}")
-    PYRAMID=("num_heads=(1,2,4)" "depths=(1,1,1)")
-    ;;
-cpu)
-    WIDTH=128 HEADS=4 DEPTH=6 DROP=0 WORKERS=0 EPOCHS=20 WARMUP=2 BATCH=50 AUGMENTATION=("${MILD[@]}")
-    PYRAMID=("num_heads=(2,4,8)" "depths=(1,2,1)")
-    ;;
-gpu)
-    WIDTH=192 HEADS=3 DEPTH=12 DROP=0.1 WORKERS=8 EPOCHS=300 WARMUP=10 BATCH=512
-    AUGMENTATION=("${STRONG[@]}")
-    PYRAMID=("num_heads=(3,6,12)" "depths=(2,5,3)")
-    ;;
+smoke) WIDTH=32 HEADS=2 DEPTH=2 DROP=0 PYRAMID=("num_heads=(1,2,4)" "depths=(1,1,1)") ;;
+cpu) WIDTH=128 HEADS=4 DEPTH=6 DROP=0 PYRAMID=("num_heads=(2,4,8)" "depths=(1,2,1)") ;;
+gpu) WIDTH=192 HEADS=3 DEPTH=12 DROP=0.1 PYRAMID=("num_heads=(3,6,12)" "depths=(2,5,3)") ;;
 *) fail "SCALE=$SCALE: must be smoke, cpu or gpu" ;;
 esac
 
@@ -60,28 +49,12 @@ owf) ARCH=owf_vit KWARGS=("${vit[@]}" depth=$DEPTH) ;;
 *) fail "ROW=$ROW: must be one of those at the head of $0" ;;
 esac
 
-DATA=("$OUT/cifar10/full" --dataset torch/cifar10) LABEL=$SCALE
-if [ -n "${DATA_ROOT:-}" ]; then DATA=("$OUT/cifar10/5000") LABEL=$SCALE-5000; fi
-if [ "$SCALE" = smoke ]; then
-    DATA+=(--train-split test)
-    RESULTS=${RESULTS:-$OUT/cifar10/results.csv}
-fi
-RESULTS=${RESULTS:-$ROOT/recipes/cifar10/results.csv}
+image_budget "$SCALE"
+cifar10_images
+LABEL=$SCALE${DATA_ROOT:+-5000} FLAGS=("$@")
+if [ "$SCALE" = smoke ]; then RESULTS=${RESULTS:-$OUT/cifar10/results.csv}; fi
 RUN=$OUT/cifar10/train/$LABEL/$ROW/s$SEED
-
-training() {
-    run_image_training "$RUN/train.log" "${DATA[@]}" --val-split test --model "$ARCH" --model-kwargs "${KWARGS[@]}" \
-        --img-size 64 --crop-pct 1 --output "$RUN" --seed "$SEED" --epochs $EPOCHS --warmup-epochs $WARMUP \
-        --batch-size $BATCH --opt adamw --lr 1e-3 --weight-decay 0.05 --clip-grad 1 "${AUGMENTATION[@]}" "${FLAGS[@]}"
-}
-
-scoring() {
-    run_into "$RUN/scores.json" python "$TOOLS/score_image.py" "$RUN"
-    if [ "$DRY_RUN" != 1 ]; then cat "$RUN/scores.json"; fi
-}
-
-OUT=$OUT DRY_RUN=$DRY_RUN "$(dirname "$0")/prepare.sh"
-FLAGS=(--workers $WORKERS "$@")
-RECORD=(--results "$RESULTS" --table cifar10 --row "$ROW" --arch "$ARCH" --scale "$LABEL" --seed "$SEED"
-    --command "$CALL" --metrics top1 mmac)
-once "$RUN" training scoring
+RECORD=(--results "${RESULTS:-$ROOT/recipes/cifar10/results.csv}" --table cifar10 --row "$ROW" --arch "$ARCH"
+    --scale "$LABEL" --seed "$SEED" --command "$CALL" --metrics top1 mmac)
+run env OUT="$OUT" "$PREPARE"
+once "$RUN" image_training image_scoring

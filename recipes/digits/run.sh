@@ -8,6 +8,7 @@
 # SEED, OUT, DRY_RUN, THREADS as in recipes/common.sh
 # Expected at scale demo: at least 95 % of 360 digits, mostly by people whose hand training has not seen.
 source "$(dirname "$0")/../common.sh"
+source "$ROOT/recipes/images.sh"
 
 SCALE=${SCALE:-demo}
 
@@ -18,35 +19,22 @@ demo) RING_EPOCHS=25 SRET_EPOCHS=14 WARMUP=2 ;;
 *) fail "SCALE=$SCALE: must be demo or smoke" ;;
 esac
 
-DATA=$OUT/digits/images
+DATA=("$OUT/digits/images")
 RING=(patch_size=4 embed_dim=64 depth=6 num_heads=4)
 SRET=(embed_dim=64 "num_heads=(2,4,8)" "depths=(1,1,1)")
 
-images() {
-    run python "$ROOT/recipes/digits/data.py" "$DATA"
-}
-
-training() {
-    run_image_training "$RUN/train.log" "$DATA" --model "$ARCH" --model-kwargs "${KWARGS[@]}" --img-size 32 \
-        --output "$RUN" --seed "$SEED" --epochs "$EPOCHS" --warmup-epochs $WARMUP --batch-size 32 --lr 1e-3 \
-        --clip-grad 1 --scale 0.7 1 --hflip 0 --color-jitter 0 --crop-pct 1 --workers 0 "${FLAGS[@]}"
-}
-
-scoring() {
-    run_into "$RUN/scores.json" python "$TOOLS/score_image.py" "$RUN"
-}
-
 # train_model ARCH EPOCHS key=value...
 train_model() {
-    ARCH=$1 EPOCHS=$2 KWARGS=("${@:3}")
+    ARCH=$1 KWARGS=("${@:3}")
+    SETTINGS=(--img-size 32 --epochs "$2" --warmup-epochs $WARMUP --batch-size 32 --lr 1e-3 --clip-grad 1 --scale 0.7 1
+        --hflip 0 --color-jitter 0 --crop-pct 1 --workers 0)
     RUN=$OUT/digits/run/$SCALE/$ARCH/s$SEED
     RECORD=(--results "$OUT/digits/results.csv" --table digits --row "$ARCH" --arch "$ARCH" --scale "$SCALE" --seed "$SEED"
         --command "SCALE=$SCALE SEED=$SEED recipes/digits/run.sh ${FLAGS[*]}" --metrics top1 mmac)
-    once "$RUN" training scoring
+    once "$RUN" image_training image_scoring
 }
 
-if [ "$DRY_RUN" != 1 ]; then mkdir -p "$DATA"; fi
-stage "$DATA" images
+run env OUT="$OUT" "$ROOT/recipes/digits/prepare.sh"
 FLAGS=("$@")
 train_model ringformer_vit "$RING_EPOCHS" "${RING[@]}"
 train_model sret_ext "$SRET_EPOCHS" "${SRET[@]}"

@@ -4,7 +4,8 @@
         [--checkpoint average.pt] --metrics bleu chrf [--failed]
 
 Reads env.json, train.log (of fairseq-train, or of train_image.py, with summary.csv) and of a run that succeeded
-scores.json and the translation model's checkpoint. With --failed only rows without a value are added.
+scores.json (which has the parameters where nothing was trained) and the translation model's checkpoint. With --failed
+only rows without a value are added.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from results import append
 # The name of a metric in scores.json -> in the table.
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match %", "loss": "loss, nats"}
 METRICS |= {"top1": "top-1 %", "mmac": "MMAC", "perplexity": "perplexity", "training_flops": "training FLOPs"}
+METRICS |= {"gmac": "GMAC", "gflops": "GFLOPs", "gflops_published": "GFLOPs as published", "images_per_s": "images/s"}
 METRICS |= {f"bleu_newstest{year}": f"BLEU newstest{year}" for year in range(2008, 2020)}
 METRICS |= {f"perplexity_{1 << power}": f"perplexity at {1 << power:,}" for power in range(5, 13)}
 # Word embeddings, positions and the output layer are not core parameters; version marks and profiles are no parameters.
@@ -101,6 +103,7 @@ def main() -> None:
         append(arguments.results, [row | {"metric": METRICS[name]} for name in arguments.metrics])
         return
     scores = json.loads((arguments.run / "scores.json").read_text())
+    row["params"] = row["params"] or scores.get("params")
     if arguments.checkpoint:
         row["core_params"] = core_parameters(arguments.run / arguments.checkpoint)
     (arguments.run / "metrics.json").write_text(json.dumps(row | scores, indent=2) + "\n")

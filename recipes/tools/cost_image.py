@@ -1,0 +1,62 @@
+"""Print what an image model stores, computes and how fast it is, without training it, as JSON.
+
+    python cost_image.py ARCH [key=value...] [--throughput BATCH] > scores.json
+
+For one image of the model's size: gmac, billions of multiply-accumulates (`recurrence.count.macs`); gflops, billions of
+operations by RingFormer's rule; gflops_published, by the same rule where the published code computes differently, the two
+factors of each level signal multiplied out. images_per_s is that of the forward pass in float32 at inference on the
+device at hand, the median of batches.
+"""
+
+import argparse
+import json
+import time
+from statistics import median
+
+import timm
+import torch
+from timm.utils import ParseKwargs
+from torch import nn
+
+import timm_plugin  # noqa: F401  (registers its models)
+from recurrence import count
+
+
+@torch.inference_mode()
+def images_per_second(model: nn.Module, side: int, batch: int, seconds: float = 3.0) -> float:
+    """Median over as many batches as fit in so many seconds, three at least, after one to warm up."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    images, model, times = torch.randn(batch, 3, side, side, device=device), model.to(device), []
+    while len(times) < 4 or sum(times) < seconds:
+        start = time.perf_counter()
+        model(images)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return batch / median(times[1:])
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("arch", choices=timm_plugin.MODELS, metavar="ARCH")
+    found.add_argument("kwargs", nargs="*", action=ParseKwargs, default={}, metavar="key=value")
+    found.add_argument("--throughput", type=int, metavar="BATCH", help="images a batch (default: not measured)")
+    return found
+
+
+def main() -> None:
+    arguments = parser().parse_args()
+    model = timm.create_model(arguments.arch, **arguments.kwargs).eval()
+    side = arguments.kwargs.get("img_size", model.pretrained_cfg["input_size"][-1])
+    image = torch.zeros(1, 3, side, side)
+    found = {"params": count.stored(model), "gmac": count.macs(model, image) / 1e9}
+    found["gflops"] = count.ringformer_flops(model, image).total() / 1e9
+    found["gflops_published"] = count.published_ringformer_flops(model, image).total() / 1e9
+    if arguments.throughput:
+        found["images_per_s"] = images_per_second(model, side, arguments.throughput)
+    print(json.dumps({name: round(value, 4) for name, value in found.items()}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
