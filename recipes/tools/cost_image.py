@@ -3,9 +3,9 @@
     python cost_image.py ARCH [key=value...] [--throughput BATCH] > scores.json
 
 For one image of the model's size: gmac, billions of multiply-accumulates (`recurrence.count.macs`); gflops, billions of
-operations by RingFormer's rule; gflops_published, by the same rule where the published code computes differently, the two
-factors of each level signal multiplied out. images_per_s is that of the forward pass in float32 at inference on the
-device at hand, the median of batches.
+operations by RingFormer's rule; gflops_published, by the same rule on the published form, the two factors of each level
+signal multiplied out. images_per_s is that of the forward pass in float32 at inference on the device at hand, the
+median of batches.
 """
 
 import argparse
