@@ -12,4 +12,5 @@ from fairseq_plugin.models import (  # noqa: E402,F401
     recursive,
     ringformer,
     shared_lm,
+    speech,
 )

@@ -1,6 +1,7 @@
-"""Models of any registered architecture, tiny or at full size, their dictionaries and batches, and the golden files.
+"""Models of any registered encoder-decoder, tiny or at full size, their dictionaries and batches, and the golden files.
 
-Everything is built by fairseq's own translation task; only the command line is left out.
+Everything is built by fairseq's own tasks; only the command line is left out. What an architecture reads, words or
+speech, is found by its name.
 """
 
 import argparse
@@ -17,15 +18,21 @@ import pytest
 import torch
 from fairseq.data import data_utils
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor, nn
 
 from fairseq_plugin.modules.build import numbered_dictionary
 from fairseq_plugin.modules.model import RecurrentTransformer
 from recurrence.loop import Loop
+from tests import speech
 
 GOLDEN_DIR = Path(os.environ.get("GOLDEN_DIR") or Path(__file__).resolve().parents[2] / "shared" / "golden")
-ARCHS = sorted(arch for arch, model in ARCH_MODEL_REGISTRY.items() if issubclass(model, RecurrentTransformer))
+ARCHS = sorted(
+    arch
+    for arch, model in ARCH_MODEL_REGISTRY.items()
+    if issubclass(model, RecurrentTransformer) and arch not in speech.ARCHS
+)
 SIDES = ("encoder", "decoder")
 SOURCE_SYMBOLS, TARGET_SYMBOLS = 19, 23
 
@@ -40,8 +47,16 @@ VARIANTS = {
     ],
 }
 
+# All that have an encoder and a decoder, and what they are built with.
+EVERY = sorted(ARCHS + speech.ARCHS)
+CASES = {(arch, name): flags for arch in ARCHS for name, flags in VARIANTS.items()}
+CASES |= {(arch, name): flags for arch in speech.ARCHS for name, flags in speech.VARIANTS.items()}
+
 every_arch = pytest.mark.parametrize("arch", ARCHS)
-every_variant = pytest.mark.parametrize("flags", VARIANTS.values(), ids=VARIANTS)
+every_model = pytest.mark.parametrize("arch", EVERY)
+every_case = pytest.mark.parametrize(
+    ("arch", "flags"), [(arch, flags) for (arch, _), flags in CASES.items()], ids=map("-".join, CASES)
+)
 
 
 def architectures_tested(module: ModuleType) -> dict[str, list[str]]:
@@ -87,12 +102,17 @@ def options(arch: str, *flags: str) -> argparse.Namespace:
     return args
 
 
-def build(arch: str, *flags: str, on: TranslationTask | None = None) -> nn.Module:
+def build(arch: str, *flags: str, on: FairseqTask | None = None) -> nn.Module:
     """The model of an architecture with some flags."""
-    return (on or task()).build_model(options(arch, *flags))
+    return (on or task_of(arch)).build_model(options(arch, *flags))
 
 
-def on_meta(arch: str, *flags: str, on: TranslationTask | None = None) -> nn.Module:
+def task_of(arch: str, target: int = TARGET_SYMBOLS) -> FairseqTask:
+    """The host's task that an architecture is for, with so many symbols to write."""
+    return speech.task(dictionary(target)) if arch in speech.ARCHS else task(target=target)
+
+
+def on_meta(arch: str, *flags: str, on: FairseqTask | None = None) -> nn.Module:
     """The model at full size, without memory for its parameters."""
     with torch.device("meta"):
         return build(arch, *flags, on=on)
@@ -111,6 +131,8 @@ def tiny_flags(arch: str) -> list[str]:
     if arch.startswith("one_wide_ffn"):  # which has no FFN in the decoder
         at = flags.index("--decoder-ffn-embed-dim")
         del flags[at : at + 2]
+    if arch in speech.ARCHS:
+        flags += speech.TINY
     if preset.get("encoder_unique_layers", 1) > 1:
         flags += ["--encoder-unique-layers", "2", "--decoder-unique-layers", "2"]
     if "signal_rank_divisor" in preset:
@@ -120,7 +142,7 @@ def tiny_flags(arch: str) -> list[str]:
     return flags
 
 
-def tiny(arch: str, *flags: str, seed: int = 0, noise: float = 0.3, on: TranslationTask | None = None) -> nn.Module:
+def tiny(arch: str, *flags: str, seed: int = 0, noise: float = 0.3, on: FairseqTask | None = None) -> nn.Module:
     """A tiny float64 model in eval mode of which no parameter is left at its initial value."""
     torch.manual_seed(seed)
     if arch.startswith("recursive") and "admin" in flags:  # a residual sum has one kind of coefficients
@@ -188,6 +210,36 @@ def batch(
     source = collate(sentences(source_lengths, symbols[0], seed=1), left_pad)
     target = collate(sentences(target_lengths, symbols[1], seed=2), target=True)
     return source, torch.tensor(source_lengths), target
+
+
+def source(arch: str, lengths: tuple[int, ...], seed: int = 0) -> list[Tensor]:
+    """What an architecture reads, of those lengths after subsampling: sentences, or frames of speech."""
+    return speech.frames(lengths, seed) if arch in speech.ARCHS else sentences(lengths, SOURCE_SYMBOLS, seed)
+
+
+def collate_source(arch: str, rows: list[Tensor], left_pad: bool = False, extra: int = 0) -> tuple[Tensor, Tensor]:
+    """`src_tokens` and `src_lengths` of a batch with some columns of padding more than the longest needs.
+
+    Words are padded on either side, speech behind, as the hosts' datasets do.
+    """
+    lengths = torch.tensor([len(row) for row in rows])
+    if arch in speech.ARCHS:
+        return speech.collate(rows, extra), lengths
+    return collate(rows, left_pad, length=int(lengths.max()) + extra), lengths
+
+
+def inputs(
+    arch: str,
+    source_lengths: tuple[int, ...] = (5, 3, 6),
+    target_lengths: tuple[int, ...] = (4, 6, 3),
+    left_pad: bool = False,
+    symbols: tuple[int, int] = (SOURCE_SYMBOLS, TARGET_SYMBOLS),
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As :func:`batch`, of what an architecture reads."""
+    words, lengths, target = batch(source_lengths, target_lengths, left_pad, symbols)
+    if arch not in speech.ARCHS:
+        return words, lengths, target
+    return *collate_source(arch, speech.frames(source_lengths, seed=1)), target
 
 
 # Measuring

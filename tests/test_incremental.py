@@ -5,7 +5,7 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
-from tests import models
+from tests import models, speech
 
 EXACT = dict(rtol=0, atol=1e-9)
 PADDING = {"source right": False, "source left": True}
@@ -21,12 +21,11 @@ def steps(model: nn.Module, encoder_out: dict, target: Tensor) -> Tensor:
     return torch.cat(logits, dim=1)
 
 
-@models.every_arch
-@models.every_variant
+@models.every_case
 @either_side
 def test_every_step_equals_the_full_forward(arch, flags, left_pad):
     model = models.tiny(arch, *flags)
-    source, lengths, target = models.batch(target_lengths=(40, 40, 40), left_pad=left_pad)
+    source, lengths, target = models.inputs(arch, target_lengths=(40, 40, 40), left_pad=left_pad)
     expected, _ = model(source, lengths, target)
     torch.testing.assert_close(steps(model, model.encoder(source, lengths), target), expected, **EXACT)
 
@@ -38,19 +37,18 @@ def test_learned_positions_step_by_step(arch):
             models.tiny(arch, "--encoder-learned-pos", "--decoder-learned-pos")
         return
     model = models.tiny(arch, "--encoder-learned-pos", "--decoder-learned-pos")
-    source, lengths, target = models.batch(target_lengths=(7, 7, 7))
+    source, lengths, target = models.inputs(arch, target_lengths=(7, 7, 7))
     expected, _ = model(source, lengths, target)
     torch.testing.assert_close(steps(model, model.encoder(source, lengths), target), expected, **EXACT)
 
 
-@models.every_arch
-@models.every_variant
+@models.every_case
 @either_side
 @torch.no_grad()
 def test_reordering_within_sentences_while_the_batch_shrinks(arch, flags, left_pad):
     """Beams of 3 on 4 sentences: after each step every beam goes on from any beam of its sentence; sentences end."""
     model, beam = models.tiny(arch, *flags), 3
-    source, lengths, _ = models.batch(source_lengths=(5, 3, 6, 2), left_pad=left_pad)
+    source, lengths, _ = models.inputs(arch, source_lengths=(5, 3, 6, 2), left_pad=left_pad)
     chance = torch.Generator().manual_seed(0)
     of_row = torch.arange(4).repeat_interleave(beam)
     encoder_out = model.encoder.reorder_encoder_out(model.encoder(source, lengths), of_row)
@@ -77,17 +75,18 @@ def test_reordering_within_sentences_while_the_batch_shrinks(arch, flags, left_p
     assert of_row.tolist() == [1] * beam
 
 
-@models.every_arch
+@models.every_model
 @torch.no_grad()
 def test_attention_weights_of_every_step(arch):
     model = models.tiny(arch)
     model.make_generation_fast_(need_attn=True)
-    source, lengths, target = models.batch(target_lengths=(5, 5, 5))
+    source, lengths, target = models.inputs(arch, target_lengths=(5, 5, 5))
     encoder_out, state = model.encoder(source, lengths), {}
     whole = model.decoder(target, encoder_out)[1]["attn"][0]
-    assert whole.shape == (3, 5, source.size(1))
+    assert whole.shape == (3, 5, 6)
     torch.testing.assert_close(whole.sum(-1), torch.ones(3, 5, dtype=whole.dtype), **EXACT)
-    assert not whole.transpose(1, 2)[source.eq(model.decoder.dictionary.pad())].any()
+    padding = encoder_out["encoder_padding_mask"][0]
+    assert not whole.transpose(1, 2)[padding].any()
     for t in range(5):
         step = model.decoder(target[:, : t + 1], encoder_out, state)[1]["attn"][0]
         torch.testing.assert_close(step[:, 0], whole[:, t], **EXACT)
@@ -103,7 +102,7 @@ def talkative(arch: str, seed: int = 0) -> nn.Module:
     Any random output layer would say one symbol for ever, and beams would neither split and cross nor end.
     """
     model = models.tiny(arch, seed=seed)
-    source, lengths, target = models.batch((5, 3, 6) * 4, (12,) * 12)
+    source, lengths, target = models.inputs(arch, (5, 3, 6) * 4, (12,) * 12)
     features = model.decoder(target, model.encoder(source, lengths), features_only=True)[0].flatten(0, 1)
     mean = features.mean(0)
     without_mean = torch.eye(len(mean), dtype=mean.dtype) - torch.outer(mean, mean) / mean.dot(mean)
@@ -124,10 +123,12 @@ def generator(*ensemble: nn.Module, incremental: bool = True, beam: int = 4) -> 
     return search
 
 
-def translate(search: SequenceGenerator, source: Tensor, prefix: Tensor | None = None) -> list[list[dict]]:
+def translate(
+    search: SequenceGenerator, source: tuple[Tensor, Tensor], prefix: Tensor | None = None
+) -> list[list[dict]]:
     """All hypotheses of each sentence, best first."""
-    lengths = source.ne(models.dictionary(models.SOURCE_SYMBOLS).pad()).sum(1)
-    return search.generate([], {"net_input": {"src_tokens": source, "src_lengths": lengths}}, prefix_tokens=prefix)
+    batch = dict(zip(("src_tokens", "src_lengths"), source))
+    return search.generate([], {"net_input": batch}, prefix_tokens=prefix)
 
 
 def expect_equal(got: list[list[dict]], expected: list[list[dict]]) -> None:
@@ -139,16 +140,16 @@ def expect_equal(got: list[list[dict]], expected: list[list[dict]]) -> None:
     assert len(got) == len(expected)
 
 
-def sources(left_pad: bool) -> tuple[list[Tensor], Tensor]:
-    rows = models.sentences((5, 2, 7, 4), models.SOURCE_SYMBOLS, seed=3)
-    return rows, models.collate(rows, left_pad)
+def sources(arch: str, left_pad: bool = True) -> tuple[list[Tensor], tuple[Tensor, Tensor]]:
+    rows = models.source(arch, (5, 2, 7, 4), seed=3)
+    return rows, models.collate_source(arch, rows, left_pad)
 
 
-@models.every_arch
+@models.every_model
 @either_side
 def test_beam_search(arch, left_pad):
     model = talkative(arch)
-    rows, source = sources(left_pad)
+    rows, source = sources(arch, left_pad)
     with models.poisoned_memory():
         found = translate(generator(model), source)
     assert all(len(sentence) == 4 for sentence in found)
@@ -156,21 +157,21 @@ def test_beam_search(arch, left_pad):
     expect_equal(found, translate(generator(model, incremental=False), source))
     for sentence, row in zip(found, rows):
         for hypothesis in sentence:
-            expect_scores_of_the_full_forward(model, row, hypothesis)
-    expect_equal(found, [translate(generator(model), models.collate([row]))[0] for row in rows])
+            expect_scores_of_the_full_forward(model, models.collate_source(arch, [row]), hypothesis)
+    expect_equal(found, [translate(generator(model), models.collate_source(arch, [row]))[0] for row in rows])
 
 
 @torch.no_grad()
-def expect_scores_of_the_full_forward(model: nn.Module, source: Tensor, hypothesis: dict) -> None:
+def expect_scores_of_the_full_forward(model: nn.Module, source: tuple[Tensor, Tensor], hypothesis: dict) -> None:
     tokens = hypothesis["tokens"]
-    logits, _ = model(source[None], torch.tensor([len(source)]), models.collate([tokens], target=True))
+    logits, _ = model(*source, models.collate([tokens], target=True))
     scores = logits[0].log_softmax(-1).gather(1, tokens[:, None])[:, 0]
     torch.testing.assert_close(hypothesis["positional_scores"].double(), scores, rtol=0, atol=1e-4)
 
 
-@models.every_arch
+@models.every_model
 def test_prefix_tokens(arch):
-    model, (_, source) = talkative(arch), sources(left_pad=True)
+    model, (_, source) = talkative(arch), sources(arch)
     prefix = models.collate([row[:-1] for row in models.sentences((4, 2, 3, 4), models.TARGET_SYMBOLS, seed=5)])
     found = translate(generator(model), source, prefix)
     expect_equal(found, translate(generator(model, incremental=False), source, prefix))
@@ -179,11 +180,12 @@ def test_prefix_tokens(arch):
         assert all(hypothesis["tokens"][: len(forced)].tolist() == forced for hypothesis in sentence)
 
 
-@models.every_arch
+@models.every_model
 def test_ensemble_with_another_architecture(arch):
-    other = models.ARCHS[models.ARCHS.index(arch) - 5]
+    peers, step = (speech.ARCHS, 1) if arch in speech.ARCHS else (models.ARCHS, 5)
+    other = peers[peers.index(arch) - step]
     assert other != arch
-    pair, (_, source) = [talkative(arch), talkative(other, seed=1)], sources(left_pad=True)
+    pair, (_, source) = [talkative(arch), talkative(other, seed=1)], sources(arch)
     found = translate(generator(*pair), source)
     expect_equal(found, translate(generator(*pair, incremental=False), source))
     assert best(found) != best(translate(generator(pair[0]), source))

@@ -6,6 +6,7 @@ replaces names inside fairseq's own modules alone; torch and numpy stay as they 
 these names up. The one command that imports it later is fairseq-hydra-train; see ``parallel.refuse_lonely_ranks``.
 """
 
+from fairseq_plugin.hostfix.audio import audio_files, refuse_bad_audio
 from fairseq_plugin.hostfix.checkpoints import allow_broadcast_types, allow_checkpoint_types, explain_refused_checkpoint
 from fairseq_plugin.hostfix.commands import bf16_without_xla, cli_logging, no_xla, validation_task
 from fairseq_plugin.hostfix.data import keep_last_batch, removed_numpy_names, whole_evaluation
@@ -27,6 +28,8 @@ REPAIRS = (
     cli_logging,
     bf16_without_xla,
     validation_task,
+    audio_files,
+    refuse_bad_audio,
 )
 
 __all__ = ["REPAIRS", "apply", "no_xla", *(repair.__name__ for repair in REPAIRS)]

@@ -3,8 +3,8 @@
 from fairseq.models import FairseqIncrementalDecoder
 from torch import Tensor, nn
 
-from fairseq_plugin.modules.embedding import Output, TokenInput, borrow
-from fairseq_plugin.modules.encoder import depth_levels, padding_mask
+from fairseq_plugin.modules.embedding import Output, TokenInput, borrow, padding_mask
+from fairseq_plugin.modules.encoder import depth_levels
 from recurrence.attention import causal_bias, padding_bias
 from recurrence.cache import Cache
 from recurrence.loop import Loop

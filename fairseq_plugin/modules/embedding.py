@@ -13,6 +13,12 @@ def borrow(module: nn.Module, name: str, owned_elsewhere: nn.Module) -> None:
     module.__dict__[name] = owned_elsewhere
 
 
+def padding_mask(tokens: Tensor, pad: int) -> Tensor | None:
+    """(B, T) bool, or None where nothing is padding, so that no pass has to mask."""
+    padding = tokens.eq(pad)
+    return padding if padding.any() else None
+
+
 class TokenInput(nn.Module):
     """Embedding, position, LayerNorm where asked for, and dropout.
 
@@ -68,6 +74,20 @@ class TokenInput(nn.Module):
         if self.layernorm is not None:
             x = self.layernorm(x)
         return F.dropout(x, self.dropout, self.training), embedded
+
+    def read(self, tokens: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None, Tensor]:
+        """What an encoder makes of its source.
+
+        Args:
+            tokens: (B, S), padded on either side.
+            lengths: (B,), unused: the padding shows in the tokens.
+
+        Returns:
+            The input of the stack (B, S, C), its padding (B, S) or None where there is none, and the embedding alone.
+        """
+        padding = padding_mask(tokens, self.embed_tokens.padding_idx)
+        x, embedded = self(tokens, padding)
+        return x, padding, embedded
 
     def _learned(self, tokens: Tensor, padding: Tensor | None) -> Tensor:
         length, most = tokens.size(1), self.embed_positions.num_embeddings

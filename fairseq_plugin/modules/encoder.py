@@ -3,30 +3,29 @@
 from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
-from fairseq_plugin.modules.embedding import TokenInput
 from recurrence.attention import padding_bias
 from recurrence.loop import Loop
 from recurrence.position import Table
 
 
 class RecurrentEncoder(FairseqEncoder):
-    """Token input, loop, final LayerNorm in a pre-norm stack.
+    """Input, loop, final LayerNorm in a pre-norm stack.
 
     Args:
-        dictionary: the source dictionary.
-        embed_tokens: the embedding, registered here.
-        inputs: token input on that embedding.
+        dictionary: the source dictionary; None where the source is no text.
+        embed_tokens: the embedding, registered here; None where the source is no text.
+        inputs: its method `read` makes the input of the stack and its padding of a source, tokens or speech.
         loop: the stack.
         level_table: depth-time table added before each pass, None for none.
         layer_norm: final LayerNorm of a pre-norm stack, None in a post-norm one.
-        max_positions: longest source, in tokens.
+        max_positions: longest source, in tokens or frames.
     """
 
     def __init__(
         self,
         dictionary,
-        embed_tokens: nn.Embedding,
-        inputs: TokenInput,
+        embed_tokens: nn.Embedding | None,
+        inputs: nn.Module,
         loop: Loop,
         level_table: Table | None,
         layer_norm: nn.LayerNorm | None,
@@ -41,18 +40,17 @@ class RecurrentEncoder(FairseqEncoder):
         """Encodes a batch.
 
         Args:
-            src_tokens: (B, S), padded on either side.
-            src_lengths: (B,), unused: the padding shows in the tokens.
+            src_tokens: (B, S) tokens, padded on either side, or (B, frames, features), padded behind.
+            src_lengths: (B,) numbers of frames; of no use to tokens, whose padding shows.
             return_all_hiddens: also return the state after each pass.
 
         Returns:
             fairseq's dictionary: `encoder_out` [(S, B, C)], `encoder_padding_mask` [(B, S)] or [] where nothing is
             padding, `encoder_embedding` [(B, S, C)], `encoder_states` P times (S, B, C) or [].
         """
-        padding = padding_mask(src_tokens, self.dictionary.pad())
-        x, embedded = self.inputs(src_tokens, padding)
+        x, padding, embedded = self.inputs.read(src_tokens, src_lengths)
         bias = None if padding is None else padding_bias(padding, like=x)
-        levels = depth_levels(self.level_table, self.loop.passes, src_tokens.size(1), padding, 0, x)
+        levels = depth_levels(self.level_table, self.loop.passes, x.size(1), padding, 0, x)
         x, states = self.loop(x, levels=levels, self_bias=bias)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
@@ -74,14 +72,8 @@ class RecurrentEncoder(FairseqEncoder):
         }
 
     def max_positions(self) -> int:
-        """Longest source, in tokens."""
+        """Longest source, in tokens or frames."""
         return self._max_positions
-
-
-def padding_mask(tokens: Tensor, pad: int) -> Tensor | None:
-    """(B, T) bool, or None where nothing is padding, so that no pass has to mask."""
-    padding = tokens.eq(pad)
-    return padding if padding.any() else None
 
 
 def depth_levels(

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from fairseq_plugin.modules import adaptive
 from fairseq_plugin.modules.decoder import StatefulDecoder
-from fairseq_plugin.modules.embedding import Output, TokenInput
-from fairseq_plugin.modules.encoder import padding_mask
+from fairseq_plugin.modules.embedding import Output, TokenInput, padding_mask
 from fairseq_plugin.modules.options import errors_name_options, known_options, refuse_unknown
 from recurrence import position
 

@@ -1,4 +1,4 @@
-"""The encoder-decoder that every translation architecture builds; families fill in what is theirs."""
+"""The encoder-decoder of translation and speech recognition; families fill in what is theirs."""
 
 import math
 from collections.abc import Callable
@@ -27,7 +27,7 @@ FAMILY_VALUES = ("norm_eps", "position_table", "projection_bias", "output_bias")
 
 
 class RecurrentTransformer(admin.ProfiledModel):
-    """A translation model of two loops. A family derives from it and gives :meth:`order`, :meth:`stack`, `init`."""
+    """A model of two loops. A family derives from it and gives :meth:`order`, :meth:`stack`, `init`."""
 
     init: Callable[[nn.Module], None]
     family_values: tuple[str, ...] = ()
@@ -52,6 +52,21 @@ class RecurrentTransformer(admin.ProfiledModel):
     def has_levels(cls, args) -> bool:
         """Whether the sinusoidal position + depth signal is added before each pass."""
         return False
+
+    @classmethod
+    def inputs(cls, args, side: str, embedding: nn.Embedding | None, most: int) -> nn.Module:
+        """What reads the tokens of one side, of which there are `most` at most."""
+        width = getattr(args, f"{side}_embed_dim")
+        sinusoids = not cls.has_levels(args) and not args.no_token_positional_embeddings
+        return TokenInput(
+            embedding,
+            scale=1.0 if args.no_scale_embedding else math.sqrt(width),
+            table=_position_table(args, embedding) if sinusoids else None,
+            learned=most if getattr(args, f"{side}_learned_pos") else 0,
+            std=_embedding_std(args, width),
+            layernorm=args.layernorm_embedding,
+            dropout=args.dropout,
+        )
 
     @classmethod
     def build_model(cls, args, task):
@@ -109,7 +124,9 @@ class RecurrentTransformer(admin.ProfiledModel):
             )
 
     @classmethod
-    def _embedding(cls, args, side: str, dictionary) -> nn.Embedding:
+    def _embedding(cls, args, side: str, dictionary) -> nn.Embedding | None:
+        if dictionary is None:  # a source that is no text
+            return None
         width = getattr(args, f"{side}_embed_dim")
         embedding = nn.Embedding(len(dictionary), width, padding_idx=dictionary.pad())
         nn.init.normal_(embedding.weight, std=_embedding_std(args, width))
@@ -120,20 +137,11 @@ class RecurrentTransformer(admin.ProfiledModel):
         return embedding
 
     @classmethod
-    def _parts(cls, args, side: str, embedding: nn.Embedding, config: StackConfig, task) -> dict:
+    def _parts(cls, args, side: str, embedding: nn.Embedding | None, config: StackConfig, task) -> dict:
         """What encoder and decoder are built from alike."""
-        most = getattr(task.cfg, "max_source_positions" if side == "encoder" else "max_target_positions")
+        most = dict(zip(SIDES, task.max_positions()))[side]
         levels = cls.has_levels(args)
-        sinusoids = not levels and not args.no_token_positional_embeddings
-        inputs = TokenInput(
-            embedding,
-            scale=1.0 if args.no_scale_embedding else math.sqrt(config.width),
-            table=_position_table(args, embedding) if sinusoids else None,
-            learned=most if getattr(args, f"{side}_learned_pos") else 0,
-            std=_embedding_std(args, config.width),
-            layernorm=args.layernorm_embedding,
-            dropout=args.dropout,
-        )
+        inputs = cls.inputs(args, side, embedding, most)
         with errors_name_options(side):
             loop = build_loop(config)
         cls.init(loop)

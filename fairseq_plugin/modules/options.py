@@ -40,16 +40,29 @@ def errors_name_options(side: str):
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the host's usual transformer options, under the host's names, as far as they apply."""
+    """Adds the host's usual options of translation, under the host's names, as far as they apply."""
+    add_stack_options(parser)
+    add = parser.add_argument
+    for side in SIDES:
+        add(f"--{side}-normalize-before", action="store_true", help=f"{side}: pre-norm instead of post-norm")
+        add(f"--{side}-learned-pos", action="store_true", help=f"{side}: learned positions instead of sinusoids")
+        add(f"--{side}-embed-path", metavar="FILE", help=f"{side}: pretrained embedding, one 'symbol numbers' a line")
+    add(
+        "--share-all-embeddings",
+        action="store_true",
+        help="one matrix for source, target and output; needs a joined dictionary",
+    )
+    add("--no-token-positional-embeddings", action="store_true", help="no positions at all")
+
+
+def add_stack_options(parser: argparse.ArgumentParser) -> None:
+    """Adds those of an encoder and a decoder, whatever the encoder reads."""
     add = parser.add_argument
     for side in SIDES:
         add(f"--{side}-embed-dim", type=int, metavar="C", help=f"{side}: width")
         add(f"--{side}-ffn-embed-dim", type=int, metavar="F", help=f"{side}: hidden width of the FFN")
         add(f"--{side}-layers", type=int, metavar="N", help=f"{side}: depth, counted in passes")
         add(f"--{side}-attention-heads", type=int, metavar="H", help=f"{side}: attention heads; must divide the width")
-        add(f"--{side}-normalize-before", action="store_true", help=f"{side}: pre-norm instead of post-norm")
-        add(f"--{side}-learned-pos", action="store_true", help=f"{side}: learned positions instead of sinusoids")
-        add(f"--{side}-embed-path", metavar="FILE", help=f"{side}: pretrained embedding, one 'symbol numbers' a line")
     add("--dropout", type=float, metavar="RATE", help="on embeddings and on every sublayer's output")
     add("--attention-dropout", type=float, metavar="RATE", help="on attention weights")
     add("--activation-dropout", "--relu-dropout", type=float, metavar="RATE", help="on the FFN's hidden units")
@@ -59,12 +72,6 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the decoder's embedding is the output matrix too",
     )
-    add(
-        "--share-all-embeddings",
-        action="store_true",
-        help="one matrix for source, target and output; needs a joined dictionary",
-    )
-    add("--no-token-positional-embeddings", action="store_true", help="no positions at all")
     add("--layernorm-embedding", action="store_true", help="LayerNorm on the embeddings")
     add("--no-scale-embedding", action="store_true", help="embeddings are not multiplied by sqrt(width)")
     add(

@@ -21,9 +21,12 @@ METRICS = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match %", "loss
 METRICS |= {"top1": "top-1 %", "mmac": "MMAC", "perplexity": "perplexity", "training_flops": "training FLOPs"}
 METRICS |= {"gmac": "GMAC", "gflops": "GFLOPs", "gflops_published": "GFLOPs as published", "images_per_s": "images/s"}
 METRICS |= {f"bleu_newstest{year}": f"BLEU newstest{year}" for year in range(2008, 2020)}
+METRICS |= {"wer_test": "word errors %"}
+METRICS |= {f"wer_test-{part}": f"word errors %, test-{part}" for part in ("clean", "other")}
 METRICS |= {f"perplexity_{1 << power}": f"perplexity at {1 << power:,}" for power in range(5, 13)}
-# Word embeddings, positions and the output layer are not core parameters; version marks and profiles are no parameters.
-NOT_CORE = re.compile(r"embed_tokens|embed_positions|output_projection|version|profiled$|\.offset$")
+# Word embeddings, positions, the convolutions of speech and the output layer are not core parameters; version marks and
+# profiles are no parameters.
+NOT_CORE = re.compile(r"embed_tokens|embed_positions|subsample|output_projection|version|profiled$|\.offset$")
 
 
 def last_number(pattern: str, text: str) -> int | None:

@@ -1,0 +1,134 @@
+"""Speech: audio files without torchaudio, and none that would be misread in silence."""
+
+import functools
+import io
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from fairseq.data.audio import audio_utils, speech_to_text_dataset
+from fairseq.tasks import speech_to_text
+from torch import Tensor
+
+from fairseq_plugin.hostfix.replace import replace
+
+UNREADABLE = (AssertionError, EOFError, IndexError, OSError, RuntimeError, ValueError)
+
+
+def audio_files() -> None:
+    """Read audio files where torchaudio cannot be used: fairseq imports a part of it that later versions lack.
+
+    scipy changes volume, rate and channels, kaldi-native-fbank makes the filterbank, as Kaldi does: 25 ms of every
+    10 ms in a povey window, pre-emphasis 0.97, mel bands from 20 Hz to half the rate, natural logarithm.
+    """
+
+    def convert_without_torchaudio(convert: Callable) -> Callable:
+        def convert_waveform(waveform, sample_rate, normalize_volume=False, to_mono=False, to_sample_rate=None):
+            if torchaudio_works():
+                return convert(waveform, sample_rate, normalize_volume, to_mono, to_sample_rate)
+            return _convert(waveform, sample_rate, normalize_volume, to_mono, to_sample_rate or sample_rate)
+
+        return convert_waveform
+
+    def filterbank_without_torchaudio(fbank: Callable) -> Callable:
+        def _get_torchaudio_fbank(waveform, sample_rate, n_bins=80):
+            return (fbank if torchaudio_works() else filterbank)(waveform, sample_rate, n_bins)
+
+        return _get_torchaudio_fbank
+
+    replace(audio_utils, "convert_waveform", convert_without_torchaudio)
+    replace(audio_utils, "_get_torchaudio_fbank", filterbank_without_torchaudio)
+
+
+@functools.lru_cache
+def torchaudio_works() -> bool:
+    """Whether what fairseq calls of torchaudio is there."""
+    try:
+        from torchaudio.sox_effects import apply_effects_tensor  # noqa: F401
+    except (ImportError, OSError, RuntimeError):  # RuntimeError: built for another CUDA than torch
+        return False
+    return True
+
+
+def _convert(waveform: np.ndarray | Tensor, rate: int, loudest: bool, mono: bool, to_rate: int):
+    """fairseq's `convert_waveform`: (channels, samples), an array or a tensor, and the new rate."""
+    from scipy.signal import resample_poly
+
+    x = np.asarray(waveform, dtype=np.float32)
+    if loudest and x.size:
+        x = x / max(np.abs(x).max(), np.finfo(np.float32).tiny)
+    if rate != to_rate:
+        divisor = math.gcd(rate, to_rate)
+        x = resample_poly(x, to_rate // divisor, rate // divisor, axis=1).astype(np.float32)
+    if mono and len(x) > 1:
+        x = x.mean(axis=0, keepdims=True)
+    return (x if isinstance(waveform, np.ndarray) else torch.from_numpy(x)), to_rate
+
+
+def filterbank(waveform: np.ndarray, sample_rate: int, n_bins: int = 80) -> np.ndarray:
+    """Kaldi's log mel filterbank.
+
+    Args:
+        waveform: (1, samples), 16-bit numbers as floats.
+        sample_rate: samples a second.
+        n_bins: mel bands.
+
+    Returns:
+        (frames, n_bins) float32; no frame of less than a window.
+    """
+    from kaldi_native_fbank import FbankOptions, OnlineFbank
+
+    options = FbankOptions()
+    options.frame_opts.samp_freq, options.frame_opts.dither = sample_rate, 0.0
+    options.mel_opts.num_bins = n_bins
+    kaldi = OnlineFbank(options)
+    kaldi.accept_waveform(sample_rate, waveform[0].astype(np.float32))
+    kaldi.input_finished()
+    frames = [kaldi.get_frame(number) for number in range(kaldi.num_frames_ready)]
+    return np.stack(frames) if frames else np.zeros((0, n_bins), dtype=np.float32)
+
+
+def refuse_bad_audio() -> None:
+    """Name the file that cannot be read, holds nothing, or has another sample rate than the data's configuration.
+
+    fairseq makes filterbanks at whatever rate a file has, which are other features under the same name.
+    """
+
+    def name_the_file(read: Callable) -> Callable:
+        def get_features_or_waveform(path, need_waveform=False, use_sample_rate=None, waveform_transforms=None):
+            try:
+                rate = None if need_waveform or use_sample_rate is None else _rate(path)
+                found = None
+                if rate in (None, use_sample_rate):
+                    found = read(path, need_waveform, use_sample_rate, waveform_transforms)
+            except UNREADABLE as error:
+                raise ValueError(f"{path}: cannot be read as speech: {error or type(error).__name__}") from error
+            if found is None:
+                raise ValueError(
+                    f"{path}: {rate} samples a second: must be use_sample_rate={use_sample_rate}, as the data's "
+                    "configuration says (or has by default)"
+                )
+            dimensions = 1 if need_waveform else 2
+            if found.ndim != dimensions or not found.size:
+                raise ValueError(
+                    f"{path}: an array of shape {found.shape}: must have {dimensions} dimensions and not be empty "
+                    "(audio of less than 25 ms has no features)"
+                )
+            return found
+
+        return get_features_or_waveform
+
+    for module in (audio_utils, speech_to_text_dataset, speech_to_text):
+        replace(module, "get_features_or_waveform", name_the_file)
+
+
+def _rate(path: str) -> int | None:
+    """Samples a second of an audio file, which may be part of a stored zip; None of features."""
+    import soundfile
+
+    name, place = audio_utils.parse_path(path)
+    if not place:
+        return None if name.endswith(".npy") else soundfile.info(name).samplerate
+    data = audio_utils.read_from_stored_zip(name, *place)
+    return soundfile.info(io.BytesIO(data)).samplerate if audio_utils.is_sf_audio_data(data) else None

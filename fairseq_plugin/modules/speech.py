@@ -1,0 +1,112 @@
+"""From speech features to the first input of a stack."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from fairseq.models.speech_to_text.modules.convolution import Conv1dSubsampler
+from torch import Tensor, nn
+
+from recurrence.position import Table, halved
+
+
+class Subsampler(Conv1dSubsampler):
+    """The host's convolutions of stride 2 with gated linear units, blind to padding.
+
+    Differs from the host: what stands behind the end of an utterance is set to zero before every convolution. The host
+    leaves the bias of the first there, so that its last frames depend on how long the others of a batch are.
+    """
+
+    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Makes one frame of two, once a convolution.
+
+        Args:
+            features: (B, frames, features).
+            lengths: (B,).
+
+        Returns:
+            (B, S, C) and the lengths in it.
+        """
+        x = features.transpose(1, 2)
+        for conv in self.conv_layers:
+            if lengths.min() < x.size(2):
+                x = x.masked_fill(padding_behind(lengths, x.size(2))[:, None], 0)
+            x = F.glu(conv(x), dim=1)
+            lengths = (lengths + 1) // 2
+        return x.transpose(1, 2), lengths
+
+
+class SpeechInput(nn.Module):
+    """Subsampled frames, scaled, with the host's sinusoids, and dropout.
+
+    Source: fairseq S2T (arXiv:2010.05171), section 2.
+
+    Args:
+        features: numbers a frame.
+        channels: hidden width of the convolutions.
+        width: C.
+        kernel_sizes: one odd size a convolution.
+        scale: factor on the subsampled frames.
+        dropout: rate on the result.
+    """
+
+    def __init__(self, features: int, channels: int, width: int, kernel_sizes: list[int], scale: float, dropout: float):
+        super().__init__()
+        self.features, self.scale, self.dropout = features, scale, dropout
+        self.subsample = Subsampler(features, channels, width, kernel_sizes)
+        self.table = Table(halved, width, offset=2, blank_padding=True)
+
+    def read(self, frames: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        """What the encoder makes of its source.
+
+        Args:
+            frames: (B, frames, features), or (B, samples) of raw waveforms, which are frames of one number.
+            lengths: (B,) numbers of frames; what stands behind them is padding.
+
+        Returns:
+            The input of the stack (B, S, C), its padding (B, S) or None where there is none, and it without positions.
+
+        Raises:
+            ValueError: if a frame has other than the configured number of features.
+        """
+        frames = frames.unsqueeze(2) if frames.dim() == 2 else frames
+        if frames.size(2) != self.features:
+            raise ValueError(
+                f"{frames.size(2)} features a frame: must be {self.features}, which is input_feat_per_channel x "
+                "input_channels of the data's configuration"
+            )
+        x, lengths = self.subsample(frames, lengths)
+        embedded = x = x * self.scale
+        padding = padding_behind(lengths, x.size(1)) if lengths.min() < x.size(1) else None
+        x = x + self.table(x.size(1), padding, 0, like=x)
+        return F.dropout(x, self.dropout, self.training), padding, embedded
+
+
+def padding_behind(lengths: Tensor, length: int) -> Tensor:
+    """True behind the end of each sequence: (B,) -> (B, length)."""
+    return torch.arange(length, device=lengths.device) >= lengths[:, None]
+
+
+def kernel_sizes(text: str) -> list[int]:
+    """Reads `--conv-kernel-sizes`.
+
+    Raises:
+        ValueError: unless it is odd whole numbers, with which one frame is left of every two.
+    """
+    sizes = [int(size) for size in text.split(",") if size.strip().isdecimal()]
+    if len(sizes) != len(text.split(",")) or not all(size % 2 for size in sizes):
+        raise ValueError(f"--conv-kernel-sizes={text}: must be odd whole numbers, separated by commas")
+    return sizes
+
+
+def speech_input(args) -> SpeechInput:
+    """The input that the options and the data's configuration describe."""
+    width = args.encoder_embed_dim
+    return SpeechInput(
+        args.input_feat_per_channel * args.input_channels,
+        args.conv_channels,
+        width,
+        kernel_sizes(args.conv_kernel_sizes),
+        scale=1.0 if args.no_scale_embedding else math.sqrt(width),
+        dropout=args.dropout,
+    )

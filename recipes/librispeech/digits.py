@@ -1,0 +1,93 @@
+"""Make sequences of spoken digits of the Free Spoken Digit Dataset, with features for fairseq's speech_to_text.
+
+    python digits.py RECORDINGS FOLDER [--rounds 8]
+
+RECORDINGS holds {digit}_{speaker}_{index}.wav at 8 kHz. As the set says, indices 0 to 4 are the test set; index 5 is
+held out for validation, the others are for training. In each round every speaker's recordings are shuffled, cut into
+sequences of 1 to 7 digits (evaluation: 3 to 7) and joined without a pause, so that each occurs once a round. The manifest
+train-short names those of one or two digits. The audio is resampled to 16 kHz; that of the test set is kept, for
+fairseq-interactive.
+"""
+
+import argparse
+import io
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from scipy.signal import resample_poly
+from speech import Utterance, write_configuration, write_set
+
+WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+RATE = 16000
+SPECAUGMENT = dict(freq_mask_F=20, freq_mask_N=1, time_mask_N=1, time_mask_T=10, time_mask_p=1.0, time_wrap_W=0)
+Recordings = dict[str, list[tuple[str, Path]]]
+
+
+def by_speaker(folder: Path, indices: range) -> Recordings:
+    """The recordings with these indices: speaker -> words and files."""
+    found: Recordings = {}
+    for path in sorted(folder.glob("*.wav")):
+        digit, speaker, index = path.stem.split("_")
+        if int(index) in indices:
+            found.setdefault(speaker, []).append((WORDS[int(digit)], path))
+    return found
+
+
+def sequences(recordings: Recordings, rounds: int, shortest: int, seed: int) -> Iterator[tuple[str, list]]:
+    """Speaker and recordings of each sequence; what is left at the end of a round is a shorter one."""
+    chance = random.Random(seed)
+    for _ in range(rounds):
+        for speaker, spoken in recordings.items():
+            rest = chance.sample(spoken, len(spoken))
+            while rest:
+                length = chance.randint(shortest, 7)
+                yield speaker, rest[:length]
+                rest = rest[length:]
+
+
+def joined(spoken: list[tuple[str, Path]]) -> io.BytesIO:
+    """The content of a WAV of these recordings, one after the other, at 16 kHz."""
+    parts = []
+    for _, path in spoken:
+        waveform, rate = soundfile.read(path, dtype="float32")
+        parts.append(resample_poly(waveform, RATE // rate, 1))
+    content = io.BytesIO()
+    soundfile.write(content, np.concatenate(parts), RATE, format="WAV", subtype="PCM_16")
+    content.seek(0)
+    return content
+
+
+def utterances(name: str, found: Iterator[tuple[str, list]], keep: Path | None = None) -> Iterator[Utterance]:
+    """Sequences with their audio, which is also written to a folder if one is given."""
+    for number, (speaker, spoken) in enumerate(found):
+        audio = joined(spoken)
+        if keep is not None:
+            (keep / f"{name}-{number}.wav").write_bytes(audio.getvalue())
+        yield Utterance(f"{name}-{number}", audio, " ".join(word for word, _ in spoken), speaker)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recordings", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rounds", type=int, default=8, help="of the training set")
+    arguments = parser.parse_args()
+    folder, audio = arguments.folder, arguments.folder / "audio"
+    audio.mkdir(parents=True, exist_ok=True)
+    sets = (("train", range(6, 50), arguments.rounds, 1), ("dev", range(5, 6), 5, 3), ("test", range(5), 5, 3))
+    for name, indices, rounds, shortest in sets:
+        found = sequences(by_speaker(arguments.recordings, indices), rounds, shortest, seed=1)
+        count, words, frames = write_set(folder, name, utterances(name, found, audio if name == "test" else None))
+        print(f"{name}: {count} sequences, {words} words, {frames / 100:.0f} s")
+    head, *lines = (folder / "train.tsv").read_text().splitlines(keepends=True)
+    short = [line for line in lines if len(line.split("\t")[3].split()) <= 2]
+    (folder / "train-short.tsv").write_text("".join([head, *short]))
+    (folder / "dict.txt").write_text("".join(f"{word} 1\n" for word in WORDS))
+    write_configuration(folder, SPECAUGMENT)
+
+
+if __name__ == "__main__":
+    main()

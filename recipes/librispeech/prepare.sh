@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Speech for fairseq's speech_to_text: fetch, compute filterbanks into stored zips, make dictionary and configuration.
+# CORPUS     digits (default): the Free Spoken Digit Dataset, joined into sequences of spoken digits
+#            librispeech: all 960 hours, 10,000 unigram pieces; takes about 60 GB to fetch and 120 GB of features
+# ROUNDS     digits: how often each training recording occurs (default 8)
+# DATA_ROOT  a folder that holds fsdd.tar or librispeech/SET.tar.gz; without it the files are downloaded from the
+#            data sets' own homes
+# Writes $OUT/librispeech/CORPUS; what is done already is skipped.
+source "$(dirname "$0")/../common.sh"
+
+CORPUS=${CORPUS:-digits}
+ROUNDS=${ROUNDS:-8}
+HERE=$ROOT/recipes/librispeech
+export PYTHONPATH=$TOOLS:$PYTHONPATH
+DIGITS_URL=https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/heads/master.tar.gz
+LIBRISPEECH_URL=https://www.openslr.org/resources/12
+# SHA-256 of each archive, as torchaudio has them.
+LIBRISPEECH="
+dev-clean:76f87d090650617fca0cac8f88b9416e0ebf80350acb97b343a85fa903728ab3
+dev-other:12661c48e8c3fe1de2c1caa4c3e135193bfb1811584f11f569dd12645aa84365
+test-clean:39fde525e59672dc6d1551919b1478f724438a95aa55f874b576be21967e6c23
+test-other:d09c181bba5cf717b3dee7d4d592af11a3ee3a09e08ae025c5506f6ebe961c29
+train-clean-100:d4ddd1d5a6ab303066f14971d768ee43278a5f2a0aa43dc716b0e64ecbbbf6e2
+train-clean-360:146a56496217e96c14334a160df97fffedd6e0a04e66b9c5af0d40be3c792ecf
+train-other-500:ddb22f27f96ec163645d53215559df6aa36515f26e01dd70798188350adcb6d2"
+
+# An archive out of DATA_ROOT or from its home, the download resumed where it broke off: fetch NAME URL FILE
+fetch() {
+    if [ -n "${DATA_ROOT:-}" ]; then
+        if [ "$DRY_RUN" = 1 ]; then return; fi
+        [ -f "$DATA_ROOT/$1" ] || fail "DATA_ROOT=$DATA_ROOT: holds no $1"
+        ln -sf "$(cd "$DATA_ROOT" && pwd)/$1" "$3"
+        return
+    fi
+    if [ -e "$3" ]; then return; fi
+    need curl
+    run curl --fail --location --retry 3 --continue-at - --output "$3.part" "$2" ||
+        fail "$2: not reached; without a network, put the file in a folder and set DATA_ROOT (see the head of $0)"
+    run mv "$3.part" "$3"
+}
+
+# The recordings, wherever in the archive they are, and their number against the published one.
+digit_recordings() {
+    fetch fsdd.tar $DIGITS_URL "$RAW/fsdd.tar"
+    run tar --extract --file "$RAW/fsdd.tar" --directory "$RAW" --wildcards '*recordings/*.wav'
+    if [ "$DRY_RUN" = 1 ]; then return; fi
+    local found
+    found=$(find "$RAW" -name '*_*_*.wav' | wc -l)
+    [ "$found" -eq 3000 ] || fail "$RAW: $found recordings, but the set has 3000"
+    find "$RAW" -name '0_george_0.wav' -printf '%h\n' >"$RAW/recordings.txt"
+}
+
+digit_sequences() {
+    local recordings=$RAW/recordings
+    if [ "$DRY_RUN" != 1 ]; then recordings=$(cat "$RAW/recordings.txt"); fi
+    run python "$HERE/digits.py" "$recordings" "$BIN" --rounds "$ROUNDS"
+}
+
+# One set, its archive checked, unpacked and turned into features.
+librispeech_set() {
+    fetch "librispeech/$SET.tar.gz" "$LIBRISPEECH_URL/$SET.tar.gz" "$RAW/$SET.tar.gz"
+    if [ "$DRY_RUN" != 1 ]; then
+        echo "$SUM  $RAW/$SET.tar.gz" | sha256sum --check --quiet ||
+            fail "$RAW/$SET.tar.gz: not the published file; remove it to fetch it again"
+    fi
+    run tar --extract --gzip --file "$RAW/$SET.tar.gz" --directory "$RAW"
+    run python "$HERE/corpus.py" features "$RAW/LibriSpeech" "$BIN" "$SET"
+}
+
+# 9,999 because the host's dictionary has one symbol that the segmentation lacks: 10,000 in all.
+vocabulary() {
+    run python "$HERE/corpus.py" text "$BIN" "$BIN/train.txt"
+    run python "$TOOLS/segment.py" train "$BIN/unigram.model" --kind unigram --pieces 9999 "$BIN/train.txt"
+    run python "$HERE/corpus.py" configure "$BIN" "$BIN/unigram.model"
+}
+
+need fairseq-train
+RAW=$OUT/librispeech/raw-$CORPUS
+case $CORPUS in
+digits)
+    BIN=$OUT/librispeech/digits-$ROUNDS
+    if [ "$DRY_RUN" != 1 ]; then mkdir -p "$RAW" "$BIN"; fi
+    stage "$RAW" digit_recordings
+    stage "$BIN" digit_sequences
+    ;;
+librispeech)
+    BIN=$OUT/librispeech/librispeech
+    if [ "$DRY_RUN" != 1 ]; then mkdir -p "$RAW" "$BIN"; fi
+    for line in $LIBRISPEECH; do
+        SET=${line%:*} SUM=${line#*:}
+        if [ "$DRY_RUN" != 1 ]; then mkdir -p "$BIN/$SET"; fi
+        stage "$BIN/$SET" librispeech_set
+    done
+    stage "$BIN" vocabulary
+    ;;
+*) fail "CORPUS=$CORPUS: must be digits or librispeech" ;;
+esac

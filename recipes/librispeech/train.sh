@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Speech recognition (Takase & Kiyono, Table 4): train one architecture at one budget, average, decode, record its errors.
+#
+#   recipes/librispeech/train.sh ROW [flags of fairseq-train]
+#
+# ROW   vanilla (each stored layer runs once), sequence, cycle, cycle_rev (as many stored layers, each run twice),
+#       universal (a single layer)
+# SCALE smoke  sequences of spoken digits, 64/256, 40 updates: under 2 minutes on 2 cores; shows that the recipe works
+#       small  sequences of spoken digits, 128/512, encoder and decoder of 3 + 2 stored layers, 1,500 updates of about 35
+#              sequences, the first 300 on those of one or two digits alone: about 20 minutes on one core
+#       paper  LibriSpeech at the published settings: Adam (0.9, 0.98), learning rate 0.001, inverse square root, 4,000
+#              updates of warm-up, 150,000 updates; batches, label smoothing, clipping, masking, averaging of 10 checkpoints
+#              and the search are those of the host's recipe for this corpus, which the paper follows
+# SEED, OUT, DRY_RUN, THREADS as in recipes/common.sh; DATA_ROOT as in prepare.sh
+# PRECISION  fp32 (default) or bf16
+# RESULTS    the table that the run is appended to
+source "$(dirname "$0")/../common.sh"
+
+[ $# -ge 1 ] || fail "usage: $0 ROW [flags of fairseq-train] (rows are listed at the head of this file)"
+ROW=$1
+SCALE=${SCALE:-smoke}
+PRECISION=${PRECISION:-fp32}
+CALL="SCALE=$SCALE SEED=$SEED PRECISION=$PRECISION recipes/librispeech/train.sh $*"
+shift
+
+# The one place where scales differ: size, stored layers of encoder and decoder, budget, and what is evaluated.
+case $SCALE in
+smoke) CORPUS=digits ROUNDS=1 WIDTH=64 STORED=(2 1) SHORT=20 UPDATES=40 SAVE=5 WARMUP=20 FRAMES=3000 ;;
+small) CORPUS=digits ROUNDS=8 WIDTH=128 STORED=(3 2) SHORT=300 UPDATES=1500 SAVE=100 WARMUP=200 FRAMES=6000 ;;
+paper) CORPUS=librispeech ROUNDS=1 UPDATES=150000 SAVE=2000 WARMUP=4000 FRAMES=40000 ;;
+*) fail "SCALE=$SCALE: must be smoke, small or paper" ;;
+esac
+case $PRECISION in
+bf16) NUMBERS=(--bf16) ;;
+fp32) NUMBERS=() ;;
+*) fail "PRECISION=$PRECISION: must be fp32 or bf16" ;;
+esac
+case $ROW in
+vanilla | universal) TIMES=1 ;;
+sequence | cycle | cycle_rev) TIMES=2 ;;
+*) fail "ROW=$ROW: must be vanilla, sequence, cycle, cycle_rev or universal" ;;
+esac
+
+if [ $CORPUS = librispeech ]; then
+    BIN=$OUT/librispeech/librispeech
+    TRAIN=train-clean-100,train-clean-360,train-other-500 DEV=dev-clean TEST=(test-clean test-other) LONGEST=200 KEEP=10
+    SIZES=() BUDGET=(--update-freq 8 --clip-norm 10.0) STAGES=(training)
+else
+    BIN=$OUT/librispeech/digits-$ROUNDS TRAIN=train DEV=dev TEST=(test) LONGEST=20 KEEP=5
+    if [ "$ROW" = universal ]; then unique=(1 1); else unique=("${STORED[@]}"); fi
+    SIZES=(--encoder-embed-dim $WIDTH --encoder-ffn-embed-dim $((4 * WIDTH)) --encoder-attention-heads 4
+        --decoder-embed-dim $WIDTH --decoder-ffn-embed-dim $((4 * WIDTH)) --decoder-attention-heads 4
+        --encoder-layers $((STORED[0] * TIMES)) --decoder-layers $((STORED[1] * TIMES))
+        --encoder-unique-layers "${unique[0]}" --decoder-unique-layers "${unique[1]}"
+        --conv-channels $WIDTH --conv-kernel-sizes 5,5,5 --dropout 0.1)
+    BUDGET=(--clip-norm 1.0) STAGES=(short_sequences training)
+fi
+RUN=$OUT/librispeech/train/$SCALE/$ROW/s$SEED
+if [ "$SCALE" = smoke ]; then RESULTS=${RESULTS:-$OUT/librispeech/results.csv}; fi
+RESULTS=${RESULTS:-$ROOT/recipes/librispeech/results.csv}
+TASK=(--user-dir "$ROOT/fairseq_plugin" --task speech_to_text --config-yaml config.yaml)
+
+# Without them attention finds no alignment for a long time.
+short_sequences() { train_on train-short "$SHORT"; }
+
+training() { train_on $TRAIN $UPDATES; }
+
+# From where the last call stopped: train_on SETS UPDATES
+train_on() {
+    run_training "$RUN/train.log" "$BIN" "${TASK[@]}" --arch "s2t_$ROW" --save-dir "$RUN/checkpoints" --seed "$SEED" \
+        --train-subset "$1" --valid-subset $DEV --share-decoder-input-output-embed \
+        --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --report-accuracy \
+        --optimizer adam --adam-betas "(0.9, 0.98)" --lr 1e-3 --lr-scheduler inverse_sqrt --warmup-updates $WARMUP \
+        --max-tokens $FRAMES --max-update "$2" --required-batch-size-multiple 1 --update-epoch-batch-itr True \
+        --no-epoch-checkpoints --save-interval-updates $SAVE --keep-interval-updates $KEEP \
+        --log-interval $((SAVE / 4)) "${BUDGET[@]}" "${SIZES[@]}" "${NUMBERS[@]}" "${FLAGS[@]}"
+}
+
+averaging() {
+    run python -m fairseq_plugin.average --inputs "$RUN/checkpoints" --num-update-checkpoints $KEEP \
+        --output "$RUN/average.pt"
+}
+
+decoding() {
+    local name
+    for name in "${TEST[@]}"; do
+        run_into "$RUN/$name.log" fairseq-generate "$BIN" "${TASK[@]}" --path "$RUN/average.pt" --gen-subset "$name" \
+            --beam 5 --max-len-b $LONGEST --max-tokens 50000 --scoring wer --required-batch-size-multiple 1
+    done
+}
+
+scoring() {
+    run_into "$RUN/scores.json" python "$TOOLS/score_speech.py" "$RUN" "$BIN" "${TEST[@]}"
+    if [ "$DRY_RUN" != 1 ]; then cat "$RUN/scores.json"; fi
+}
+
+CORPUS=$CORPUS ROUNDS=$ROUNDS OUT=$OUT DRY_RUN=$DRY_RUN "$(dirname "$0")/prepare.sh"
+FLAGS=("$@")
+RECORD=(--results "$RESULTS" --table librispeech --row "$ROW" --arch "s2t_$ROW" --scale "$SCALE" --seed "$SEED"
+    --command "$CALL" --checkpoint average.pt --metrics "${TEST[@]/#/wer_}")
+once "$RUN" "${STAGES[@]}" averaging decoding scoring

@@ -1,0 +1,71 @@
+"""What the architectures for speech read: the host's task, frames of features, and tiny models."""
+
+import tempfile
+import zipfile
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.tasks.speech_to_text import SpeechToTextTask
+from torch import Tensor
+
+import fairseq_plugin  # noqa: F401  (registers the architectures)
+from fairseq_plugin.models.speech import SpeechToText
+
+ARCHS = sorted(arch for arch, model in ARCH_MODEL_REGISTRY.items() if issubclass(model, SpeechToText))
+FEATURES = 6
+TINY = ["--conv-channels", "12", "--conv-kernel-sizes", "3,5"]
+VARIANTS = {
+    "as published": [],
+    "unequal sides": ["--encoder-layers", "6", "--decoder-embed-dim", "24", "--decoder-attention-heads", "3"],
+    "three convolutions": ["--conv-kernel-sizes", "5,3,1"],
+}
+
+
+def task(target: Dictionary, features: int = FEATURES, **limits: int) -> SpeechToTextTask:
+    """fairseq's own task, on a folder that holds a configuration alone."""
+    limits = {"max_source_positions": 6000, "max_target_positions": 1024, **limits}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.yaml").write_text(f"input_feat_per_channel: {features}\n")
+        return SpeechToTextTask(Namespace(data=folder, config_yaml="config.yaml", **limits), target)
+
+
+def frames(lengths: tuple[int, ...], seed: int = 0) -> list[Tensor]:
+    """Random utterances of which two convolutions leave so many frames: odd numbers of frames and even ones."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.randn(4 * length - number % 4, FEATURES, generator=generator, dtype=torch.float64)
+        for number, length in enumerate(lengths)
+    ]
+
+
+def collate(rows: list[Tensor], extra: int = 0) -> Tensor:
+    """A batch (B, frames, features); what stands behind the end of an utterance is not zero."""
+    longest = max(map(len, rows)) + extra
+    batch = torch.full((len(rows), longest, FEATURES), 7.0, dtype=torch.float64)
+    for row, speech in zip(batch, rows):
+        row[: len(speech)] = speech
+    return batch
+
+
+# Audio
+
+
+def tone(frequency: float, seconds: float, rate: int) -> np.ndarray:
+    """A sine of half the loudness that there can be."""
+    return 0.5 * np.sin(2 * np.pi * frequency * np.arange(int(seconds * rate)) / rate).astype(np.float32)
+
+
+def stored_zip(path: Path, files: list[Path]) -> list[str]:
+    """Stores files in an uncompressed zip and tells where, as fairseq wants to be told."""
+    places = []
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for file in files:
+            archive.write(file, file.name)
+            entry = archive.getinfo(file.name)
+            start = entry.header_offset + 30 + len(file.name) + len(entry.extra)
+            places.append(f"{path}:{start}:{entry.file_size}")
+    return places
