@@ -53,5 +53,5 @@ $(STAMP): setup.py
 	@test "$$($(BIN)/python -V 2>/dev/null)" = "Python $(VERSION)" || $(PYTHON) -m venv --clear $(VENV)
 	@echo "Installing into $(VENV). With torch this is several gigabytes; where there is no ready wheel of"
 	@echo "fairseq-fixed (Python 3.11), its extensions are compiled once, which takes about 3 minutes."
-	$(BIN)/python -m pip install --editable ".[fairseq,timm,demo,dev]"
+	$(BIN)/python -m pip install --editable ".[fairseq,speech,timm,demo,dev]"
 	@touch $@

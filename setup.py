@@ -18,6 +18,7 @@ FAIRSEQ = [
     "tensorboardX",
 ]
 TIMM = ["timm>=1.0.31", "torchvision", "tqdm"]
+SPEECH = ["editdistance", "kaldi-native-fbank>=1.18", "scipy>=1.8", "soundfile>=0.12"]
 DEMO = [
     "fvcore",
     "matplotlib>=3.7",
@@ -55,6 +56,7 @@ setup(
     extras_require={
         "fairseq": FAIRSEQ,
         "timm": TIMM,
+        "speech": SPEECH,
         "demo": DEMO,
         "dev": DEV,
     },

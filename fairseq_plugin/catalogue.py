@@ -10,6 +10,7 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import nn
 
+from fairseq_plugin.models.speech import SpeechToText
 from fairseq_plugin.modules.build import build_architecture, build_language_model, numbered_dictionary
 from fairseq_plugin.modules.language_model import RecurrentLanguageModel
 from recurrence import count
@@ -20,6 +21,8 @@ from recurrence.loop import Loop
 # Symbols of the corpus on which the paper trains a language model; those of WikiText-103 for the others.
 SYMBOLS = {"ilr_small": 1024, "ilr_large": 32_000, "recurrent_lm": 65}
 WIKITEXT_103 = 267_744
+# Symbols and features a frame of the host's recipe for LibriSpeech.
+LIBRISPEECH, FILTERBANK = 10_000, dict(input_feat_per_channel=80, input_channels=1)
 
 
 def architectures() -> list[str]:
@@ -32,6 +35,11 @@ def is_language_model(arch: str) -> bool:
     return issubclass(ARCH_MODEL_REGISTRY[arch], RecurrentLanguageModel)
 
 
+def is_speech_model(arch: str) -> bool:
+    """Whether its encoder reads speech."""
+    return issubclass(ARCH_MODEL_REGISTRY[arch], SpeechToText)
+
+
 def options(arch: str) -> argparse.Namespace:
     """Values of its preset."""
     args = argparse.Namespace()
@@ -40,15 +48,29 @@ def options(arch: str) -> argparse.Namespace:
 
 
 def translation_rows() -> Iterator[list[str]]:
-    """One line an encoder-decoder; each is built at full size, without memory for its weights."""
-    for arch in (arch for arch in architectures() if not is_language_model(arch)):
-        args, joint = options(arch), numbered_dictionary(32768)
+    """One line a translation model; each is built at full size, without memory for its weights."""
+    for arch in (arch for arch in architectures() if not is_language_model(arch) and not is_speech_model(arch)):
+        joint = numbered_dictionary(32768)
         with torch.device("meta"):
             model = build_architecture(arch, joint, joint, share_all_embeddings=True)
-        stacks = (model.encoder.loop, model.decoder.loop)
-        size = f"{args.encoder_embed_dim} / {args.encoder_ffn_embed_dim} / {args.encoder_attention_heads}"
-        depth = f"{args.encoder_layers} + {args.decoder_layers}"
-        yield [f"`{arch}`", size, depth, order(stacks[0]), f"{sum(map(count.stored, stacks)):,}", *stored(model)]
+        yield encoder_decoder_row(arch, model)
+
+
+def speech_rows() -> Iterator[list[str]]:
+    """One line a model for speech."""
+    for arch in filter(is_speech_model, architectures()):
+        with torch.device("meta"):
+            symbols = numbered_dictionary(LIBRISPEECH)
+            model = build_architecture(arch, None, symbols, share_decoder_input_output_embed=True, **FILTERBANK)
+        yield encoder_decoder_row(arch, model)
+
+
+def encoder_decoder_row(arch: str, model: nn.Module) -> list[str]:
+    """Sizes of an encoder-decoder."""
+    args, stacks = options(arch), (model.encoder.loop, model.decoder.loop)
+    size = f"{args.encoder_embed_dim} / {args.encoder_ffn_embed_dim} / {args.encoder_attention_heads}"
+    depth = f"{args.encoder_layers} + {args.decoder_layers}"
+    return [f"`{arch}`", size, depth, order(stacks[0]), f"{sum(map(count.stored, stacks)):,}", *stored(model)]
 
 
 def language_rows() -> Iterator[list[str]]:
@@ -81,6 +103,14 @@ TABLES = (
             *("stored in the stacks:", "in all, 32,768 joint symbols:", "the same unshared:"),
         ),
         translation_rows,
+    ),
+    Table(
+        "speech models",
+        (
+            *("`--arch`", "width / FFN / heads", "passes", "order of the encoder"),
+            *("stored in the stacks:", "in all, 10,000 symbols:", "the same unshared:"),
+        ),
+        speech_rows,
     ),
     Table(
         "language models",

@@ -8,6 +8,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY, ARCH_
 from torch import nn
 
 from fairseq_plugin.catalogue import architectures
+from fairseq_plugin.modules.build import numbered_dictionary
 from fairseq_plugin.modules.language_model import RecurrentLanguageModel
 from fairseq_plugin.modules.model import RecurrentTransformer, register_family
 from recurrence import count
@@ -15,6 +16,7 @@ from tests import (
     cli,
     language,
     models,
+    speech,
     test_admin,
     test_incremental,
     test_invariants,
@@ -89,13 +91,54 @@ def test_no_architecture_is_left_out():
     assert len(CORE) + len(TOTAL) == len(models.ARCHS) == 27
 
 
-@pytest.mark.parametrize(
-    "module", [test_invariants, test_incremental, test_published, test_admin], ids=lambda m: m.__name__
-)
-def test_every_invariant_is_tested_on_every_architecture(module):
-    tested = models.architectures_tested(module)
+# What speech has no part in: learned positions, one matrix for source and target, post-norm stacks.
+WORDS_ALONE = {
+    "test_learned_positions_step_by_step",
+    "test_gradient_of_one_matrix_for_all_is_the_sum_of_three",
+    "test_pre_norm_is_another_model_with_a_final_norm",
+}
+
+
+def test_every_invariant_is_tested_on_every_architecture():
+    tested = models.architectures_tested(test_published) | models.architectures_tested(test_admin)
     assert tested
     assert all(archs == models.ARCHS for archs in tested.values())
+    tested = models.architectures_tested(test_invariants) | models.architectures_tested(test_incremental)
+    assert len(tested) == 22
+    assert set(tested) > WORDS_ALONE
+    for name, archs in tested.items():
+        assert archs == (models.ARCHS if name in WORDS_ALONE else models.EVERY), name
+
+
+# Parameters of the whole model with 10,000 symbols in one matrix, and the orders of encoder and decoder.
+SPEECH = {
+    "s2t_vanilla": (50_190_336, tuple(range(8)), tuple(range(4))),
+    "s2t_sequence": (50_190_336, tuple(depth // 2 for depth in range(16)), (0, 0, 1, 1, 2, 2, 3, 3)),
+    "s2t_cycle": (50_190_336, (*range(8), *range(8)), (0, 1, 2, 3, 0, 1, 2, 3)),
+    "s2t_cycle_rev": (50_190_336, (*range(8), *range(7, -1, -1)), (0, 1, 2, 3, 3, 2, 1, 0)),
+    "s2t_universal": (50_946_048, (0,) * 8, (0,) * 4),
+}
+
+
+@pytest.mark.parametrize("arch", SPEECH)
+def test_parameters_and_orders_of_speech(arch):
+    on = speech.task(numbered_dictionary(10_000), features=80)
+    model = models.on_meta(arch, "--share-decoder-input-output-embed", on=on)
+    assert (count.stored(model), *(loop.order for loop in models.loops(model))) == SPEECH[arch]
+    # M + M blocks, the convolutions of 80 features, the matrix of the symbols, the norm at the end of either stack.
+    width, channels = (1024, 2048) if arch == "s2t_universal" else (512, 1024)
+    blocks = [len(loop.blocks) for loop in models.loops(model)]
+    layer = 4 * width * width + 4 * width + 8 * width * width + 5 * width + 2 * width * 2
+    cross = 4 * width * width + 4 * width + 2 * width
+    convolutions = 80 * 5 * channels + channels + channels // 2 * 5 * 2 * width + 2 * width
+    total = sum(blocks) * layer + blocks[1] * cross + convolutions + 10_000 * width + 4 * width
+    assert SPEECH[arch][0] == total
+
+
+def test_no_model_for_speech_is_left_out():
+    assert sorted(SPEECH) == speech.ARCHS
+    assert len(speech.ARCHS) == 5
+    assert sorted(models.ARCHS + speech.ARCHS) == models.EVERY
 
 
 # Symbols, flags, parameters of the whole model.
@@ -142,7 +185,7 @@ def test_preset_orders_of_language_models(arch):
 def test_no_language_model_is_left_out():
     assert {arch for arch, *_ in LANGUAGE} == set(language.ARCHS)
     assert len(language.ARCHS) == 9
-    assert len(models.ARCHS) + len(language.ARCHS) == len(architectures())
+    assert len(models.EVERY) + len(language.ARCHS) == len(architectures())
     tested = {}
     for module in (test_language_invariants, test_language_incremental, test_language_options):
         tested |= models.architectures_tested(module)
@@ -150,9 +193,9 @@ def test_no_language_model_is_left_out():
     assert all(archs == language.ARCHS for archs in tested.values())
 
 
-@pytest.mark.parametrize("arch", models.ARCHS + language.ARCHS)
+@pytest.mark.parametrize("arch", models.EVERY + language.ARCHS)
 def test_registered_object_is_ours(arch):
-    base = RecurrentTransformer if arch in models.ARCHS else RecurrentLanguageModel
+    base = RecurrentTransformer if arch in models.EVERY else RecurrentLanguageModel
     assert issubclass(ARCH_MODEL_REGISTRY[arch], base)
     assert MODEL_REGISTRY[ARCH_MODEL_NAME_REGISTRY[arch]] is ARCH_MODEL_REGISTRY[arch]
     assert ARCH_CONFIG_REGISTRY[arch].__module__.startswith("fairseq_plugin.")
@@ -232,7 +275,7 @@ def test_preset_orders(arch):
     assert [loop.order for loop in models.loops(models.on_meta(arch))] == [ORDERS[arch]] * 2
 
 
-@models.every_arch
+@models.every_model
 def test_unshared_model_stores_what_it_counts(arch):
     model = models.tiny(arch)
     assert count.unshared(model) == count.stored(models.untied(model))

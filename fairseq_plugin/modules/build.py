@@ -9,14 +9,15 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 
 def build_architecture(
-    arch: str, source: Dictionary, target: Dictionary, max_positions: int = 1024, **options
+    arch: str, source: Dictionary | None, target: Dictionary, max_positions: int = 1024, **options
 ) -> BaseFairseqModel:
-    """Builds a registered translation architecture, the host's own included.
+    """Builds a registered architecture for translation or speech, the host's own included.
 
     Args:
         arch: its name.
-        source, target: dictionaries.
-        max_positions: longest source and target, in tokens.
+        source, target: dictionaries; speech has no source dictionary, and the options say how many numbers make a frame
+            (`input_feat_per_channel`, `input_channels`).
+        max_positions: longest source and target, in tokens or frames.
         **options: options of the command line, by name, where the preset is not wanted.
     """
     limits = dict(max_source_positions=max_positions, max_target_positions=max_positions)

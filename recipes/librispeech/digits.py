@@ -4,9 +4,9 @@
 
 RECORDINGS holds {digit}_{speaker}_{index}.wav at 8 kHz. As the set says, indices 0 to 4 are the test set; index 5 is
 held out for validation, the others are for training. In each round every speaker's recordings are shuffled, cut into
-sequences of 1 to 7 digits (evaluation: 3 to 7) and joined without a pause, so that each occurs once a round. The manifest
-train-short names those of one or two digits. The audio is resampled to 16 kHz; that of the test set is kept, for
-fairseq-interactive.
+sequences of 1 to 7 digits (evaluation: 3 to 7) and joined without a pause, so that each occurs once a round. The
+manifest train-short names those of one or two digits. The audio is resampled to 16 kHz; that of the test set is kept,
+for fairseq-interactive.
 """
 
 import argparse
