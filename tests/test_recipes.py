@@ -46,6 +46,8 @@ ROWS = ["ringformer", "universal", "one_wide_ffn", "vanilla", "vanilla_half", "s
 ROWS += ["universal_small", "universal_wide"]
 RUNS = [("numbers/run.sh", scale, ()) for scale in ("demo", "smoke")]
 RUNS += [("multi30k/train.sh", scale, (row,)) for scale in ("smoke", "small", "gpu") for row in ROWS]
+SPEECH = ["vanilla", "sequence", "cycle", "cycle_rev", "universal"]
+RUNS += [("librispeech/train.sh", scale, (row,)) for scale in ("smoke", "small", "paper") for row in SPEECH]
 PARSERS = {
     "fairseq-preprocess": options.get_preprocessing_parser,
     "fairseq-train": options.get_training_parser,
@@ -82,7 +84,7 @@ def test_scripts_parse(script):
 # Scripts of a table: every row at every scale.
 TABLES = [path for path in SCRIPTS if path.read_text(encoding="utf-8").endswith('\ntable "$@"\n')]
 SCALES = ("smoke", "small")
-PREPARE = ["numbers", "multi30k", "kausik", "ilr"]
+PREPARE = ["numbers", "multi30k", "kausik", "ilr", "librispeech"]
 
 
 def test_every_script_is_tried():
@@ -114,7 +116,8 @@ def parsed(program: str, flags: list[str]) -> str | None:
 @pytest.mark.parametrize(("script", "scale", "arguments"), RUNS, ids=lambda value: str(value))
 def test_the_host_takes_every_command(script, scale, arguments, tmp_path):
     seen = {parsed(program, flags) for program, *flags in commands(script, *arguments, SCALE=scale, OUT=str(tmp_path))}
-    assert {"fairseq-preprocess", "fairseq-train", "fairseq-generate"} <= seen
+    text = set() if script.startswith("librispeech") else {"fairseq-preprocess"}
+    assert {"fairseq-train", "fairseq-generate", *text} <= seen
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
 
 
@@ -196,6 +199,16 @@ def test_other_nodes_train_and_do_nothing_else(tmp_path):
         ("data/prepared.sh", [], {"PREPARED": ""}, "PREPARED: must name a folder with bin/ and raw/"),
         ("data/prepared.sh", [], {"PREPARED": "/nonexistent"}, "PREPARED=/nonexistent: holds no bin/ and raw/"),
         ("takase/wikitext.sh", [], {"SET": "3"}, "SET=3: must be 2 or 103"),
+        (
+            "librispeech/train.sh",
+            ["vanila"],
+            {},
+            "ROW=vanila: must be vanilla, sequence, cycle, cycle_rev or universal",
+        ),
+        ("librispeech/train.sh", ["cycle"], {"SCALE": "gpu"}, "SCALE=gpu: must be smoke, small or paper"),
+        ("librispeech/train.sh", [], {}, "usage: "),
+        ("librispeech/prepare.sh", [], {"CORPUS": "ted"}, "CORPUS=ted: must be digits or librispeech"),
+        ("librispeech/prepare.sh", [], {"DATA_ROOT": "/nonexistent"}, "DATA_ROOT=/nonexistent: holds no fsdd.tar"),
         (
             "multi30k/prepare.sh",
             [],

@@ -73,11 +73,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recordings", type=Path)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--rounds", type=int, default=8, help="of the training set")
+    parser.add_argument("--rounds", type=int, default=8, help="of the training set; the others have at most 5")
     arguments = parser.parse_args()
     folder, audio = arguments.folder, arguments.folder / "audio"
     audio.mkdir(parents=True, exist_ok=True)
-    sets = (("train", range(6, 50), arguments.rounds, 1), ("dev", range(5, 6), 5, 3), ("test", range(5), 5, 3))
+    few = min(arguments.rounds, 5)
+    sets = (("train", range(6, 50), arguments.rounds, 1), ("dev", range(5, 6), few, 3), ("test", range(5), few, 3))
     for name, indices, rounds, shortest in sets:
         found = sequences(by_speaker(arguments.recordings, indices), rounds, shortest, seed=1)
         count, words, frames = write_set(folder, name, utterances(name, found, audio if name == "test" else None))

@@ -25,7 +25,7 @@ shift
 
 # The one place where scales differ: size, stored layers of encoder and decoder, budget, and what is evaluated.
 case $SCALE in
-smoke) CORPUS=digits ROUNDS=1 WIDTH=64 STORED=(2 1) SHORT=20 UPDATES=40 SAVE=5 WARMUP=20 FRAMES=3000 ;;
+smoke) CORPUS=digits ROUNDS=1 WIDTH=64 STORED=(2 1) SHORT=20 UPDATES=40 SAVE=4 WARMUP=20 FRAMES=3000 ;;
 small) CORPUS=digits ROUNDS=8 WIDTH=128 STORED=(3 2) SHORT=300 UPDATES=1000 SAVE=100 WARMUP=200 FRAMES=6000 ;;
 paper) CORPUS=librispeech ROUNDS=1 UPDATES=150000 SAVE=2000 WARMUP=4000 FRAMES=40000 ;;
 *) fail "SCALE=$SCALE: must be smoke, small or paper" ;;
