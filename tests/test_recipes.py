@@ -47,7 +47,7 @@ ROWS += ["universal_small", "universal_wide"]
 RUNS = [("numbers/run.sh", scale, ()) for scale in ("demo", "smoke")]
 RUNS += [("multi30k/train.sh", scale, (row,)) for scale in ("smoke", "small", "gpu") for row in ROWS]
 SPEECH = ["vanilla", "sequence", "cycle", "cycle_rev", "universal"]
-RUNS += [("librispeech/train.sh", scale, (row,)) for scale in ("smoke", "small", "paper") for row in SPEECH]
+RUNS += [("librispeech/train.sh", scale, (row,)) for scale in ("smoke", "small", "long", "paper") for row in SPEECH]
 PARSERS = {
     "fairseq-preprocess": options.get_preprocessing_parser,
     "fairseq-train": options.get_training_parser,
@@ -205,7 +205,7 @@ def test_other_nodes_train_and_do_nothing_else(tmp_path):
             {},
             "ROW=vanila: must be vanilla, sequence, cycle, cycle_rev or universal",
         ),
-        ("librispeech/train.sh", ["cycle"], {"SCALE": "gpu"}, "SCALE=gpu: must be smoke, small or paper"),
+        ("librispeech/train.sh", ["cycle"], {"SCALE": "gpu"}, "SCALE=gpu: must be smoke, small, long or paper"),
         ("librispeech/train.sh", [], {}, "usage: "),
         ("librispeech/prepare.sh", [], {"CORPUS": "ted"}, "CORPUS=ted: must be digits or librispeech"),
         ("librispeech/prepare.sh", [], {"DATA_ROOT": "/nonexistent"}, "DATA_ROOT=/nonexistent: holds no fsdd.tar"),
