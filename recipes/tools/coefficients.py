@@ -9,6 +9,7 @@ pass), the first dark, the last light; full lines weigh the stream, broken ones 
 numbers, as CSV.
 """
 
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def draw(unit: str, found: Evolution, path: Path) -> None:
     for axes, kind in zip(panels[:, 0], kinds):
         axes.set_ylabel(f"coefficient,\n{kind}")
     for axes, stack in zip(panels[0], stacks):
-        axes.set_title(stack)
+        axes.set_title(re.sub(r"stages\.(\d+)", lambda found: f"stage {1 + int(found[1])}", stack))
     for axes in panels[-1]:
         axes.set_xlabel(unit)
         axes.xaxis.get_major_locator().set_params(integer=True)

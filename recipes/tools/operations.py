@@ -71,6 +71,8 @@ def draw(table: list[list], batch: int, path) -> None:
         bars = left.barh(places, [row[3 + number] for row in table], 0.25, color=COLOURS[number], label=name)
         left.bar_label(bars, fmt="%.2f", padding=2)
     left.margins(x=0.15)
+    for axes in (left, right):
+        axes.grid(visible=False, axis="y")
     left.set_yticks(range(len(names)), names)
     left.invert_yaxis()
     left.set(xlabel="operations for an image, G")

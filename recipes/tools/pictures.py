@@ -17,6 +17,7 @@ matplotlib.rcParams.update(
         "font.size": 8,
         "axes.titlesize": 9,
         "axes.grid": True,
+        "axes.axisbelow": True,
         "grid.alpha": 0.3,
         "legend.frameon": False,
         "image.cmap": "cividis",
