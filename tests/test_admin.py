@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from fairseq_plugin.hostfix.checkpoints import load_safely
 from recurrence import admin
 from recurrence.analysis.logs import curve
-from tests import cli, models
+from tests import cli, models, speech
 from tests.test_recipes import recipe, results
 
 ADMIN = ("--init", "admin")
@@ -154,6 +155,15 @@ def test_a_file_that_is_no_profile_is_refused(content, message, tmp_path):
 def test_pre_norm_is_refused(arch, side):
     with pytest.raises(ValueError, match=f"^--init=admin: needs post-norm, and .* --{side}-normalize-before"):
         models.on_meta(arch, *ADMIN, f"--{side}-normalize-before")
+
+
+@pytest.mark.parametrize("name", speech.ARCHS)
+def test_models_for_speech_are_pre_norm_and_have_none(name):
+    task = speech.task(models.dictionary(models.TARGET_SYMBOLS))
+    with torch.device("meta"):
+        assert task.build_model(OmegaConf.create({"_name": name})).profiled is None
+    with pytest.raises(ValueError, match="^--init=admin: needs post-norm"):
+        task.build_model(OmegaConf.create({"_name": name, "init": "admin"}))
 
 
 def test_other_refusals():

@@ -29,6 +29,8 @@ FIXED = dict(
     decoder_embed_path="",
     share_all_embeddings=False,
     no_token_positional_embeddings=False,
+    init="default",
+    admin_profile=None,
 )
 # What the host's task adds to the options.
 OF_THE_DATA = ("input_feat_per_channel", "input_channels", "speaker_to_id")
