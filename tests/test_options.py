@@ -137,9 +137,9 @@ def kept_for_backward(model: nn.Module, inputs: tuple) -> int:
     return sum(kept)
 
 
-def changed(plain: nn.Module, other: nn.Module) -> set[str]:
+def changed(plain: nn.Module, other: nn.Module, inputs: tuple | None = None) -> set[str]:
     """In what two models of one seed differ, see :class:`Knob`."""
-    inputs = models.batch(symbols=(models.TARGET_SYMBOLS,) * 2)
+    inputs = inputs or models.batch(symbols=(models.TARGET_SYMBOLS,) * 2)
     if shapes(plain) != shapes(other):
         return {"parameters"}
     start = plain.state_dict()
