@@ -21,7 +21,7 @@ source "$(dirname "$0")/../common.sh"
 ROW=$1
 SCALE=${SCALE:-smoke}
 PRECISION=${PRECISION:-fp32}
-CALL="SCALE=$SCALE SEED=$SEED PRECISION=$PRECISION recipes/librispeech/train.sh $*"
+CALL="SCALE=$SCALE SEED=$SEED recipes/librispeech/train.sh $*"
 shift
 
 # The one place where scales differ: size, stored layers of encoder and decoder, budget, and what is evaluated.
