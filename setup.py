@@ -28,6 +28,8 @@ DEMO = [
     "sentencepiece>=0.1.99",
     "tqdm",
 ]
+# What the preparation of some public data sets needs (recipes/data).
+DATA = ["datasets", "sacrebleu>=2", "sacremoses", "scipy", "subword-nmt", "tokenizers"]
 DEV = [
     "expecttest",
     "markdown",
@@ -40,6 +42,8 @@ DEV = [
     "ruff>=0.5",
     "safetensors",
     "setuptools>=64",
+    "subword-nmt",
+    "tokenizers",
     "wheel",
 ]
 
@@ -58,6 +62,7 @@ setup(
         "timm": TIMM,
         "speech": SPEECH,
         "demo": DEMO,
+        "data": DATA,
         "dev": DEV,
     },
 )

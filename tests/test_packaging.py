@@ -101,7 +101,7 @@ def test_every_import_is_declared(site):
 
 def test_each_host_and_use_has_an_extra(site):
     declared = metadata(site)
-    assert set(declared.get_all("Provides-Extra")) == {"fairseq", "speech", "timm", "demo", "dev"}
+    assert set(declared.get_all("Provides-Extra")) == {"fairseq", "speech", "timm", "demo", "data", "dev"}
     hosts = [line for line in declared.get_all("Requires-Dist") if re.match(r"fairseq\b", line)]
     assert any("fairseq-fixed" in line and '>= "3.11"' in line for line in hosts)
     assert any("fairseq==0.12.2" in line and '< "3.11"' in line for line in hosts)

@@ -3,7 +3,7 @@
 # DATA_ROOT  a folder that holds war_and_peace/2600-0.txt; without it the book comes from Project Gutenberg.
 # CORPUS     another plain text in its place, paragraphs between empty lines
 # Writes $OUT/ilr/{raw,bin}; what is done already is skipped.
-source "$(dirname "$0")/../common.sh"
+source "$(dirname "$0")/../data/common.sh"
 
 URL=https://www.gutenberg.org/files/2600/2600-0.txt
 RAW=$OUT/ilr/raw
@@ -14,16 +14,10 @@ PIECES=1023
 book() {
     if [ -n "${CORPUS:-}" ]; then
         [ -f "$CORPUS" ] || fail "CORPUS=$CORPUS: no such file"
-        run cp "$CORPUS" "$RAW/book.txt"
-    elif [ -n "${DATA_ROOT:-}" ]; then
-        [ -f "$DATA_ROOT/war_and_peace/2600-0.txt" ] || fail "DATA_ROOT=$DATA_ROOT: holds no war_and_peace/2600-0.txt"
-        run cp "$DATA_ROOT/war_and_peace/2600-0.txt" "$RAW/book.txt"
+        run ln -sfn "$(realpath "$CORPUS")" "$RAW/book.txt"
     else
-        need curl
-        run curl --fail --location --retry 3 --continue-at - --output "$RAW/book.txt" "$URL" ||
-            fail "$URL: not reached; without a network, put the file in a folder and set DATA_ROOT (see the head of $0)"
+        obtain war_and_peace/2600-0.txt "$URL" "$RAW/book.txt"
     fi
-    run chmod u+w "$RAW/book.txt"
     run python "$ROOT/recipes/ilr/book.py" "$RAW/book.txt" "$RAW"
 }
 
@@ -35,10 +29,8 @@ segmentation() {
     done
 }
 
-# The host refuses to write over a dictionary, so what an interrupted call left is removed.
 binarization() {
-    run rm -rf "$BIN"
-    run fairseq-preprocess --user-dir "$ROOT/fairseq_plugin" --only-source --workers 1 --destdir "$BIN" \
+    binarize "$BIN" --only-source --workers 1 \
         --trainpref "$RAW/train.pieces" --validpref "$RAW/valid.pieces" --testpref "$RAW/test.pieces"
 }
 

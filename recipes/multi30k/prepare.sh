@@ -4,7 +4,7 @@
 #            from the data set's own repository.
 # PIECES     size of the joint vocabulary (default 6000)
 # Writes $OUT/multi30k/{raw,pieces,bin-PIECES}; what is done already is skipped.
-source "$(dirname "$0")/../common.sh"
+source "$(dirname "$0")/../data/common.sh"
 
 PIECES=${PIECES:-6000}
 URL=https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw
@@ -13,31 +13,14 @@ RAW=$OUT/multi30k/raw
 CUT=$OUT/multi30k/pieces-$PIECES
 BIN=$OUT/multi30k/bin-$PIECES
 
-# One file out of DATA_ROOT or from the public repository, the download resumed where it broke off.
-fetch() {
-    local name=$1
-    if [ -n "${DATA_ROOT:-}" ]; then
-        [ -f "$DATA_ROOT/multi30k/$name" ] || fail "DATA_ROOT=$DATA_ROOT: holds no multi30k/$name"
-        gzip -dc "$DATA_ROOT/multi30k/$name" >"$RAW/${name%.gz}"
-        return
-    fi
-    need curl
-    run curl --fail --location --retry 3 --continue-at - --output "$RAW/$name" "$URL/$name" ||
-        fail "$URL/$name: not reached; without a network, put the files in a folder and set DATA_ROOT (see the head of $0)"
-    if [ "$DRY_RUN" != 1 ]; then gzip -dc "$RAW/$name" >"$RAW/${name%.gz}"; fi
-}
-
 # Every file of the corpus, and the count of its sentences against the published one.
 corpus() {
-    local set language lines
+    local set file
     for set in $SETS; do
-        for language in de en; do
-            if [ "$DRY_RUN" = 1 ] && [ -n "${DATA_ROOT:-}" ]; then continue; fi
-            fetch "${set%:*}.$language.gz"
-            if [ "$DRY_RUN" = 1 ]; then continue; fi
-            lines=$(wc -l <"$RAW/${set%:*}.$language")
-            [ "$lines" -eq "${set#*:}" ] || fail "${set%:*}.$language: $lines sentences, but the set has ${set#*:}"
-            log "${set%:*}.$language: $lines sentences"
+        for file in "${set%:*}".{de,en}; do
+            obtain "multi30k/$file.gz" "$URL/$file.gz" "$RAW/$file.gz"
+            run_into "$RAW/$file" gzip -dc "$RAW/$file.gz"
+            lines "$RAW/$file" "${set#*:}"
         done
     done
 }
@@ -52,11 +35,8 @@ segmentation() {
     done
 }
 
-# The host refuses to write over a dictionary, so what an interrupted call left is removed.
 binarization() {
-    run rm -rf "$BIN"
-    run fairseq-preprocess --user-dir "$ROOT/fairseq_plugin" \
-        --source-lang de --target-lang en --joined-dictionary --workers 2 --destdir "$BIN" \
+    binarize "$BIN" --source-lang de --target-lang en --joined-dictionary --workers 2 \
         --trainpref "$CUT/train" --validpref "$CUT/val" --testpref "$CUT/test_2016_flickr"
 }
 

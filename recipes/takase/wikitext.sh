@@ -5,12 +5,13 @@
 # DATA_ROOT  a folder that holds wikitext103/wiki.{train,valid,test}.tokens or wikitext2/{valid,test}.txt; without it the set
 #            is downloaded
 # Writes $OUT/takase/wikitext/{raw,bin}-$SET; what is done already is skipped.
-source "$(dirname "$0")/../common.sh"
+source "$(dirname "$0")/../data/common.sh"
 
 SET=${SET:-103}
 RAW=$OUT/takase/wikitext/raw-$SET
 BIN=$OUT/takase/wikitext/bin-$SET
 URL=https://wikitext.smerity.com/wikitext-$SET-v1.zip
+MD5=([103]=9ddaacaf6af0710eda8c456decff7832) # torchtext's
 
 # One file out of DATA_ROOT, or out of the archive.
 take() {
@@ -25,10 +26,8 @@ take() {
 corpus() {
     local name
     if [ -z "${DATA_ROOT:-}" ]; then
-        need curl
         need unzip
-        run curl --fail --location --retry 3 --continue-at - --output "$RAW/set.zip" "$URL" ||
-            fail "$URL: not reached; without a network, put the files in a folder and set DATA_ROOT (see the head of $0)"
+        download "$URL" "$RAW/set.zip" "wikitext$SET/*" "${MD5[$SET]:-}"
     fi
     if [ "$SET" = 103 ]; then
         for name in train valid test; do
@@ -41,10 +40,8 @@ corpus() {
     run python "$ROOT/recipes/takase/cut.py" "$RAW/all.tokens" "$RAW/train.tokens" "$RAW/valid.tokens"
 }
 
-# The host refuses to write over a dictionary, so what an interrupted call left is removed.
 binarization() {
-    run rm -rf "$BIN"
-    run fairseq-preprocess --user-dir "$ROOT/fairseq_plugin" --only-source --workers 2 --destdir "$BIN" \
+    binarize "$BIN" --only-source --workers 2 \
         --trainpref "$RAW/train.tokens" --validpref "$RAW/valid.tokens" --testpref "$RAW/test.tokens"
 }
 

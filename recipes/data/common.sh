@@ -1,0 +1,148 @@
+# Shared by the preparation of data sets; source it in place of ../common.sh, which it sources. Settings on top of those:
+#   DATA_ROOT  a folder that holds the files, by the names that each script tells; without it they are downloaded
+#   VERIFY     0 takes files whose checksums and sizes are not the published ones, such as a part of a set (default 1)
+# A set is written to $OUT/data/NAME; what is done already is skipped, a download goes on where it broke off.
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+
+VERIFY=${VERIFY:-1}
+STEPS=$ROOT/recipes/data
+
+# verify FILE CHECKSUM: compare it with the published MD5 (32 digits) or SHA-256 (64 digits).
+verify() {
+    local tool=md5sum found
+    if [ "$DRY_RUN" = 1 ] || [ "$VERIFY" != 1 ]; then return; fi
+    if [ ${#2} -eq 64 ]; then tool=sha256sum; fi
+    need "$tool"
+    found=$("$tool" <"$1")
+    [ "${found%% *}" = "$2" ] ||
+        fail "$1: $tool ${found%% *}, but the published file has $2; remove it, or set VERIFY=0 to take it as it is"
+}
+
+# download URL FILE NAME [CHECKSUM]: FILE exists only once it is whole.
+download() {
+    if [ "$DRY_RUN" != 1 ] && [ -e "$2" ]; then return; fi
+    need curl
+    run curl --fail --location --retry 3 --continue-at - --output "$2.part" "$1" ||
+        fail "$1: not reached; without a network, put the file in a folder, as $3, and set DATA_ROOT (see the head of $0)"
+    if [ -n "${4:-}" ]; then verify "$2.part" "$4"; fi
+    run mv "$2.part" "$2"
+}
+
+# obtain NAME URL FILE [CHECKSUM]: make FILE out of DATA_ROOT/NAME, or of the download where DATA_ROOT is not set.
+obtain() {
+    if [ -z "${DATA_ROOT:-}" ]; then
+        download "$2" "$3" "$1" "${4:-}"
+        return
+    fi
+    [ "$DRY_RUN" = 1 ] || [ -f "$DATA_ROOT/$1" ] ||
+        fail "DATA_ROOT=$DATA_ROOT: holds no $1; get it from $2, or unset DATA_ROOT to download it"
+    if [ -n "${4:-}" ]; then verify "$DATA_ROOT/$1" "$4"; fi
+    run ln -sfn "$(realpath -m "$DATA_ROOT/$1")" "$3"
+}
+
+# lines FILE COUNT: tell how many lines it has, which must be the published count.
+lines() {
+    local found
+    if [ "$DRY_RUN" = 1 ]; then return; fi
+    found=$(wc -l <"$1")
+    log "$(basename "$1"): $found lines"
+    [ "$VERIFY" != 1 ] || [ "$found" -eq "$2" ] || fail "$1: $found lines, but the set has $2 (VERIFY=0 takes it as it is)"
+}
+
+# images SPLIT COUNT: tell how many images $SET/SPLIT has in how many classes, which must be the published count.
+images() {
+    local found classes
+    if [ "$DRY_RUN" = 1 ]; then return; fi
+    found=$(find "$SET/$1" -name '*.JPEG' | wc -l)
+    classes=$(find "$SET/$1" -mindepth 1 -maxdepth 1 -type d | wc -l)
+    log "$1: $found images of $classes classes"
+    [ "$VERIFY" != 1 ] || [ "$found" -eq "$2" ] || fail "$1: $found images, but the set has $2 (VERIFY=0 takes it as it is)"
+}
+
+# package NAME...: Python packages that have to be installed.
+package() {
+    local name
+    if [ "$DRY_RUN" = 1 ]; then return; fi
+    for name in "$@"; do
+        python -c 'import sys, importlib.util as known; sys.exit(known.find_spec(sys.argv[1]) is None)' "$name" ||
+            fail "$name: not installed; install the extra that prepares data (pip install '.[data]')"
+    done
+}
+
+# run_through INPUT OUTPUT COMMAND...: as run_into, with the standard input from a file.
+run_through() {
+    if [ "$DRY_RUN" = 1 ]; then
+        printf '%s < %q > %q\n' "$(quoted "${@:3}")" "$1" "$2"
+    else
+        run_into "$2" "${@:3}" <"$1"
+    fi
+}
+
+# moses LANGUAGE INPUT OUTPUT: Moses' tokenizer, which also escapes the characters that mean something to its decoder.
+moses() { run_through "$2" "$3" sacremoses -q -l "$1" -j "$OMP_NUM_THREADS" tokenize; }
+
+# learn_bpe SYMBOLS CODES FILE...: joint BPE of several files.
+learn_bpe() {
+    run_into "$2.text" cat "${@:3}"
+    run_through "$2.text" "$2" subword-nmt learn-bpe -s "$1"
+    run rm "$2.text"
+}
+
+# apply_bpe CODES INPUT OUTPUT
+apply_bpe() { run_through "$2" "$3" subword-nmt apply-bpe -c "$1"; }
+
+# binarize FOLDER [flags]: run fairseq-preprocess. The host refuses to write over a dictionary, so what an interrupted call
+# left is removed.
+binarize() {
+    run rm -rf "$1"
+    run fairseq-preprocess --user-dir "$ROOT/fairseq_plugin" --destdir "$@"
+}
+
+# newstest SET SOURCE TARGET PREFIX: a test set of sacreBLEU by its name there, as plain text in PREFIX.SOURCE and
+# PREFIX.TARGET. Its archive is $DATA_ROOT/newstest/SET.FILE, with _ for / in SET; addresses and MD5 sums are sacreBLEU's.
+newstest() {
+    local archive folder=$OUT/data/sacrebleu/$1/raw url sum
+    read -r url sum < <(python -c 'import sys; from sacrebleu.dataset import DATASETS as known
+print(*known[sys.argv[1]].data, *known[sys.argv[1]].md5)' "$1") || fail "$1: no test set of the installed sacreBLEU"
+    archive=${1//\//_}.${url##*/}
+    run mkdir -p "$folder"
+    obtain "newstest/$archive" "$url" "$folder/$archive" "$sum"
+    run tar -xzf "$folder/$archive" -C "$folder"
+    run_into "$4.both" env SACREBLEU="$OUT/data/sacrebleu" sacrebleu -t "$1" -l "$2-$3" --echo src ref
+    run_through "$4.both" "$4.$2" cut -f 1
+    run_through "$4.both" "$4.$3" cut -f 2
+    run rm "$4.both"
+}
+
+# german_english CORPUS OUTPUT: one of WMT's parallel corpora as OUTPUT.de and OUTPUT.en. Its archive is in $DATA_ROOT/wmt.
+# statmt.org publishes no checksums; the SHA-256 sums are those of TensorFlow Datasets.
+german_english() {
+    local home=https://www.statmt.org url sum= member archive language
+    case $1 in
+    europarl-v7)
+        url=$home/wmt13/training-parallel-europarl-v7.tgz member=training/europarl-v7.de-en
+        sum=0224c7c710c8a063dfd893b0cc0830202d61f4c75c17eb8e31836103d27d96e7
+        ;;
+    commoncrawl)
+        url=$home/wmt13/training-parallel-commoncrawl.tgz member=commoncrawl.de-en
+        sum=c7a74e2ea01ac6c920123108627e35278d4ccb5701e15428ffa34de86fa3a9e5
+        ;;
+    news-commentary-v9)
+        url=$home/wmt14/training-parallel-nc-v9.tgz member=training/news-commentary-v9.de-en
+        sum=cb8953f292298e6877ae433c98912b927cb0766b303f4540512ddd286c748485
+        ;;
+    news-commentary-v11)
+        url=https://data.statmt.org/wmt16/translation-task/training-parallel-nc-v11.tgz
+        member=training-parallel-nc-v11/news-commentary-v11.de-en
+        sum=cfe8ab047e05043476e498ee765c98e939c7b7d6d294e856344c84476b619d6a
+        ;;
+    esac
+    archive=$OUT/data/wmt/${url##*/}
+    run mkdir -p "$OUT/data/wmt"
+    obtain "wmt/${url##*/}" "$url" "$archive" "$sum"
+    for language in de en; do
+        run_into "$2.raw" tar -xzOf "$archive" "$member.$language"
+        run_through "$2.raw" "$2.$language" tr '\r' ' ' # which some of the tools take for the end of a line
+    done
+    run rm "$2.raw"
+}

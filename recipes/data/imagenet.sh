@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# ImageNet 2012 in folders of classes: the images of RingFormer and SReT.
+#   recipes/data/imagenet.sh
+# The archives are given to registered users only: get them from https://image-net.org/download-images.php. They are
+# compared with the MD5 sums that torchvision documents, unpacked and sorted by torchvision.
+# DATA_ROOT  a folder that holds imagenet/{ILSVRC2012_img_train.tar,ILSVRC2012_img_val.tar,ILSVRC2012_devkit_t12.tar.gz};
+#            without it the three files are looked for in $OUT/data/imagenet
+# Needs torchvision and scipy. Writes $OUT/data/imagenet/{train,val}/CLASS/*.JPEG (1,281,167 and 50,000 images, 145 GB)
+source "$(dirname "$0")/common.sh"
+
+SET=$OUT/data/imagenet
+HOME_PAGE=https://image-net.org/download-images.php
+
+archive() {
+    if [ -n "${DATA_ROOT:-}" ]; then
+        obtain "imagenet/$1" $HOME_PAGE "$SET/$1"
+    else
+        [ "$DRY_RUN" = 1 ] || [ -f "$SET/$1" ] ||
+            fail "$SET/$1: not found; it is given to registered users only: get it from $HOME_PAGE and put it there"
+    fi
+}
+
+unpack() {
+    run python "$STEPS/imagenet.py" "$SET" "$@"
+}
+
+train() {
+    archive ILSVRC2012_img_train.tar
+    unpack train "${CHECK[@]}"
+    images train 1281167
+}
+
+val() {
+    archive ILSVRC2012_devkit_t12.tar.gz
+    archive ILSVRC2012_img_val.tar
+    unpack val "${CHECK[@]}"
+    images val 50000
+}
+
+CHECK=()
+if [ "$VERIFY" != 1 ]; then CHECK=(--as-it-is); fi
+package scipy
+run mkdir -p "$SET"
+stage "$SET" val
+stage "$SET" train

@@ -1,0 +1,42 @@
+"""The text of IWSLT 2014's German-English talks: python iwslt.py FOLDER OUTPUT, FOLDER being the unpacked archive.
+
+Writes OUTPUT/train.{de,en} and OUTPUT/test.{de,en}, a sentence a line. Which lines and which sets they are is what
+fairseq's preparation of this set takes: all but the addresses, keywords and numbers of the talks for training, five
+development and test sets together for the test.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+LANGUAGES = ("de", "en")
+LEFT_OUT = ("<url>", "<talkid>", "<keywords>")
+MARKS = re.compile(r"</?(title|description)>")
+SEGMENT = re.compile(r"<seg id=\"\d+\">\s*(.*?)\s*</seg>")
+TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
+
+
+def training_text(tags: str) -> list[str]:
+    """The sentences, titles and descriptions of the talks in one file of training data."""
+    kept = [line for line in tags.removesuffix("\n").split("\n") if not any(mark in line for mark in LEFT_OUT)]
+    return [MARKS.sub("", line).strip() for line in kept]
+
+
+def segments(xml: str) -> list[str]:
+    """The sentences of a test set; the typographic apostrophe becomes the plain one, which the training data has."""
+    return [text.replace("’", "'") for text in SEGMENT.findall(xml)]
+
+
+def main() -> None:
+    folder, output = map(Path, sys.argv[1:])
+    for language in LANGUAGES:
+        train = training_text((folder / f"train.tags.de-en.{language}").read_text(encoding="utf-8"))
+        sets = [folder / f"IWSLT14.{name}.de-en.{language}.xml" for name in TESTS]
+        test = [line for path in sets for line in segments(path.read_text(encoding="utf-8"))]
+        for name, lines in (("train", train), ("test", test)):
+            text = "".join(line + "\n" for line in lines)
+            (output / f"{name}.{language}").write_text(text, encoding="utf-8", newline="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# IWSLT 2014, German to English, as fairseq prepares it: Moses' tokenizer, lower case, pairs of 1 to 175 words whose lengths
+# differ by at most 1.5 times, every 23rd of them for validation, five development and test sets together for the test,
+# 10,000 joint BPE operations, a dictionary for each language.
+#   recipes/data/iwslt14_de_en.sh
+# Differs from fairseq's script: sacremoses in place of Moses' Perl, so that a few of the 160,239 training pairs of that
+# script may be others. The archive's publisher gives no checksum. raw/ is not in lower case, translations are: score them
+# with sacreBLEU's --lowercase.
+# DATA_ROOT  a folder that holds iwslt14/de-en.tgz; without it the file is downloaded (19 MB)
+# Needs pip install '.[data]'. Writes $OUT/data/iwslt14_de_en/{source,raw,pieces,bin}
+source "$(dirname "$0")/common.sh"
+
+URL=http://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz
+SET=$OUT/data/iwslt14_de_en
+SOURCE=$SET/source RAW=$SET/raw PIECES=$SET/pieces BIN=$SET/bin
+
+corpus() {
+    local language
+    obtain iwslt14/de-en.tgz "$URL" "$SOURCE/de-en.tgz"
+    run tar -xzf "$SOURCE/de-en.tgz" -C "$SOURCE"
+    run python "$STEPS/iwslt.py" "$SOURCE/de-en" "$SOURCE"
+    for language in de en; do lines "$SOURCE/test.$language" 6750; done
+}
+
+tokens() {
+    local name language
+    for name in train test; do
+        for language in de en; do moses $language "$SOURCE/$name.$language" "$SOURCE/$name.tok.$language"; done
+    done
+    run python "$STEPS/clean.py" "$SOURCE/train.tok" "$SOURCE/clean.tok" de en --longest 175 --ratio 1.5 \
+        --along "$SOURCE/train" "$SOURCE/clean"
+}
+
+# Both the text and its tokens, so that they stay side by side.
+split() {
+    local language
+    for language in de en; do
+        run_through "$SOURCE/clean.$language" "$RAW/train.$language" awk 'NR % 23'
+        run_through "$SOURCE/clean.$language" "$RAW/valid.$language" awk 'NR % 23 == 0'
+        run cp "$SOURCE/test.$language" "$RAW/test.$language"
+        lowercase "$SOURCE/clean.tok.$language" "$SOURCE/clean.lower.$language"
+        run_through "$SOURCE/clean.lower.$language" "$SOURCE/train.lower.$language" awk 'NR % 23'
+        run_through "$SOURCE/clean.lower.$language" "$SOURCE/valid.lower.$language" awk 'NR % 23 == 0'
+        lowercase "$SOURCE/test.tok.$language" "$SOURCE/test.lower.$language"
+    done
+}
+
+lowercase() {
+    run_through "$1" "$2" python -X utf8 -c 'import sys; sys.stdout.writelines(line.lower() for line in sys.stdin)'
+}
+
+segmentation() {
+    local name language
+    learn_bpe 10000 "$PIECES/codes" "$SOURCE"/train.lower.{de,en}
+    for name in train valid test; do
+        for language in de en; do
+            apply_bpe "$PIECES/codes" "$SOURCE/$name.lower.$language" "$PIECES/$name.$language"
+        done
+    done
+}
+
+binarization() {
+    binarize "$BIN" --source-lang de --target-lang en --workers "$OMP_NUM_THREADS" \
+        --trainpref "$PIECES/train" --validpref "$PIECES/valid" --testpref "$PIECES/test"
+}
+
+need fairseq-preprocess
+package sacremoses subword_nmt
+run mkdir -p "$SOURCE" "$RAW" "$PIECES"
+stage "$SOURCE" corpus
+stage "$SOURCE" tokens
+stage "$RAW" split
+stage "$PIECES" segmentation
+stage "$BIN" binarization

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# WMT14, German to English, in the pieces of BiBERT's vocabulary: RingFormer's translations.
+#   recipes/data/wmt14_de_en.sh
+# Training: Europarl v7, Common Crawl and News Commentary v9, without the pairs that lack a side (the copy of the set on the
+# Hugging Face hub, of the same corpora, has 4,508,785 pairs). Validation: newstest2013. Test: newstest2014, all 3,003 sentences.
+# The vocabulary (52,000, cased) is jhu-clsp/bibert-ende's, which publishes no checksum. Sentences are cut after 48 pieces,
+# as in the published code; what it puts around them, [CLS] and [SEP], the host has as <s> and </s>. It adds them itself,
+# the first one of the source apart, which is therefore in the files. Which copy of WMT14 the authors used is not known.
+# DATA_ROOT  a folder that holds wmt/training-parallel-{europarl-v7,commoncrawl,nc-v9}.tgz, bibert-ende/vocab.txt,
+#            newstest/wmt13.test.tgz and newstest/wmt14_full.test-full.tgz; without it they are downloaded (1.7 GB)
+# Needs pip install '.[data]'. Writes $OUT/data/wmt14_de_en/{source,raw,pieces,bin}; a translation is put together again by
+#   python recipes/data/wordpieces.py decode PIECES TEXT
+source "$(dirname "$0")/common.sh"
+
+SET=$OUT/data/wmt14_de_en
+SOURCE=$SET/source RAW=$SET/raw PIECES=$SET/pieces BIN=$SET/bin
+VOCABULARY=https://huggingface.co/jhu-clsp/bibert-ende/resolve/main/vocab.txt
+
+corpus() {
+    local name language parts
+    for name in europarl-v7 commoncrawl news-commentary-v9; do german_english $name "$SOURCE/$name"; done
+    for language in de en; do
+        parts=("$SOURCE"/{europarl-v7,commoncrawl,news-commentary-v9}."$language")
+        run_into "$SOURCE/all.$language" cat "${parts[@]}"
+        run rm "${parts[@]}"
+    done
+    run python "$STEPS/clean.py" "$SOURCE/all" "$RAW/train" de en
+    run rm "$SOURCE"/all.{de,en}
+}
+
+tests() {
+    newstest wmt13 de en "$RAW/valid"
+    newstest wmt14/full de en "$RAW/test"
+}
+
+segmentation() {
+    local name
+    obtain bibert-ende/vocab.txt "$VOCABULARY" "$SOURCE/vocab.txt"
+    run python "$STEPS/wordpieces.py" dictionary "$SOURCE/vocab.txt" "$PIECES/dict.txt"
+    for name in train valid test; do
+        run python "$STEPS/wordpieces.py" encode "$SOURCE/vocab.txt" "$RAW/$name.de" "$PIECES/$name.de" --longest 48 --start
+        run python "$STEPS/wordpieces.py" encode "$SOURCE/vocab.txt" "$RAW/$name.en" "$PIECES/$name.en" --longest 48
+    done
+}
+
+binarization() {
+    binarize "$BIN" --source-lang de --target-lang en --joined-dictionary --srcdict "$PIECES/dict.txt" \
+        --workers "$OMP_NUM_THREADS" --trainpref "$PIECES/train" --validpref "$PIECES/valid" --testpref "$PIECES/test"
+}
+
+need fairseq-preprocess
+package sacrebleu tokenizers
+run mkdir -p "$SOURCE" "$RAW" "$PIECES"
+stage "$RAW" corpus
+stage "$RAW" tests
+stage "$PIECES" segmentation
+stage "$BIN" binarization

@@ -1,0 +1,152 @@
+"""Small files laid out as the archives of the public data sets, for the tests of their preparation."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+NUMBERS = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
+WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+TALKS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
+
+
+def pairs(count: int, first: int = 0) -> list[tuple[str, str]]:
+    """German and English sentences of numbers."""
+    digits = [[int(digit) for digit in f"{number:03d}"] for number in range(first, first + count)]
+    return [
+        (f"Das ist {' '.join(NUMBERS[d] for d in row)}.", f"It is {' '.join(WORDS[d] for d in row)}.") for row in digits
+    ]
+
+
+def text(lines) -> str:
+    """Lines of a file."""
+    return "".join(line + "\n" for line in lines)
+
+
+def archive(path: Path, files: dict[str, str | bytes]) -> None:
+    """Write a tar file, compressed unless it is called .tar."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w" if path.suffix == ".tar" else "w:gz") as tar:
+        for name, content in files.items():
+            data = content.encode() if isinstance(content, str) else content
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+
+
+def two_files(stem: str, rows: list[tuple[str, str]]) -> dict[str, str]:
+    """A parallel corpus, STEM.de and STEM.en."""
+    return {f"{stem}.{language}": text(row[side] for row in rows) for side, language in enumerate(("de", "en"))}
+
+
+def corpora(root: Path) -> None:
+    """WMT's parallel corpora; one pair lacks a side, one has a carriage return within a line, one is too long."""
+    odd = [("Nur hier.", ""), ("Zwei\rTeile.", "Two\rparts."), ("Ja. " * 100, "Yes.")]
+    for name, stem, first in (
+        ("training-parallel-europarl-v7.tgz", "training/europarl-v7.de-en", 0),
+        ("training-parallel-commoncrawl.tgz", "commoncrawl.de-en", 100),
+        ("training-parallel-nc-v9.tgz", "training/news-commentary-v9.de-en", 200),
+        ("training-parallel-nc-v11.tgz", "training-parallel-nc-v11/news-commentary-v11.de-en", 200),
+    ):
+        rows = pairs(40, first) + (odd if "crawl" in name else [])
+        archive(root / "wmt" / name, two_files(stem, rows))
+
+
+def newstest(root: Path) -> None:
+    """The test sets of WMT 2010 to 2016 in their SGML, three sentences each, as sacreBLEU downloads them."""
+    from sacrebleu.dataset import DATASETS
+
+    for name in ("wmt10", "wmt11", "wmt12", "wmt13", "wmt14/full", "wmt15", "wmt16"):
+        known = DATASETS[name]
+        files = {}
+        for languages in ("de-en", "en-de"):
+            for path, language in zip(known.langpairs[languages], languages.split("-")):
+                rows = [row[language == "en"] for row in pairs(3, 500)]
+                segments = [f'<seg id="{number}">{row}</seg>' for number, row in enumerate(rows, 1)]
+                files[path] = text(['<doc docid="1" origlang="en">', *segments, "</doc>"])
+        archive(root / "newstest" / f"{name.replace('/', '_')}.{known.data[0].rsplit('/', 1)[1]}", files)
+
+
+def wmt16(root: Path) -> None:
+    """Google's preprocessed set."""
+    files = two_files("train.tok.clean.bpe.32000", [("Das ist ei@@ ns .", "It is o@@ ne .")] * 20)
+    for year in range(2009, 2017):
+        files |= two_files(f"newstest{year}.tok.bpe.32000", [("Das ist zw@@ ei .", "It is two .")] * 3)
+    archive(root / "wmt" / "wmt16_en_de.tar.gz", files)
+
+
+def iwslt(root: Path) -> None:
+    """IWSLT 2014's talks: 69 lines of text, one of them of too different lengths, and lines that are no text."""
+    files = {}
+    for side, language in enumerate(("de", "en")):
+        talk = ["<url>http://x</url>", "<keywords>talks</keywords>", "<talkid>1</talkid>"]
+        talk += [f"<title>{('Über „Zahlen“', 'On “numbers”')[side]}</title>"]
+        talk += ["<description>TED Talk</description>", ("Ja, ja, ja, ja.", "Yes.")[side]]
+        talk += [row[side] for row in pairs(66)]
+        files[f"de-en/train.tags.de-en.{language}"] = text(talk)
+        for number, name in enumerate(TALKS):
+            row = pairs(1, 600 + number)[0][side].replace("is", "’s")
+            xml = ["<mteval>", '<doc docid="1">', f'<seg id="1"> {row} </seg>', "</doc>", "</mteval>"]
+            files[f"de-en/IWSLT14.{name}.de-en.{language}.xml"] = text(xml)
+    archive(root / "iwslt14" / "de-en.tgz", files)
+
+
+def bert(root: Path) -> None:
+    """A vocabulary of BERT's kind: every letter, some words, the marks."""
+    letters = sorted({letter for row in pairs(200) for letter in "".join(row).replace(" ", "")} | {"Y", "e", "s"})
+    whole = ["Das", "ist", "It", "is", *WORDS]
+    pieces = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]", *letters, *(f"##{letter}" for letter in letters), *whole]
+    folder = root / "bibert-ende"
+    folder.mkdir(parents=True)
+    (folder / "vocab.txt").write_text(text(pieces), encoding="utf-8")
+
+
+def fineweb(root: Path) -> None:
+    """Documents, and a small vocabulary of byte-level BPE."""
+    from tokenizers import ByteLevelBPETokenizer
+
+    documents = [f"On {word}.\n\nIt is {word}, häufig “{word}”." for word in WORDS * 5]
+    (root / "fineweb_edu").mkdir(parents=True)
+    rows = text(json.dumps({"text": document}) for document in ["", *documents])
+    (root / "fineweb_edu" / "part.jsonl").write_text(rows, encoding="utf-8")
+    learnt = ByteLevelBPETokenizer()
+    learnt.train_from_iterator(
+        documents, vocab_size=300, special_tokens=["<unk>", "<bos>", "<eos>"], show_progress=False
+    )
+    (root / "fineweb_edu_1024").mkdir()
+    learnt.save_model(str(root / "fineweb_edu_1024"))
+
+
+def imagenet(root: Path, classes: int = 3) -> None:
+    """ImageNet's three archives: two training images and one for validation of each class."""
+    import numpy
+    from PIL import Image
+    from scipy.io import savemat
+
+    def image(shade: int) -> bytes:
+        file = io.BytesIO()
+        Image.new("RGB", (8, 8), (shade, shade, shade)).save(file, "JPEG")
+        return file.getvalue()
+
+    folder, names = root / "imagenet", [f"n{number:08d}" for number in range(classes)]
+    inner = {}
+    for number, name in enumerate(names):
+        archive(folder / f"{name}.tar", {f"{name}_{one}.JPEG": image(10 * number + one) for one in range(2)})
+        inner[f"{name}.tar"] = (folder / f"{name}.tar").read_bytes()
+        (folder / f"{name}.tar").unlink()
+    archive(folder / "ILSVRC2012_img_train.tar", inner)
+    images = {f"ILSVRC2012_val_{number + 1:08d}.JPEG": image(200 + number) for number in range(classes)}
+    archive(folder / "ILSVRC2012_img_val.tar", images)
+    fields = ("ILSVRC2012_ID", "WNID", "words", "gloss", "num_children")
+    rows = [(number + 1, name, f"thing {number}, object", "", 0) for number, name in enumerate(names)]
+    rows.append((classes + 1, "n99999999", "everything", "", classes))
+    meta = numpy.array(rows, dtype=[(field, object) for field in fields])
+    file = io.BytesIO()
+    savemat(file, {"synsets": meta})
+    truth = text(str(number) for number in range(classes, 0, -1))
+    kit = "ILSVRC2012_devkit_t12/data"
+    content = {f"{kit}/meta.mat": file.getvalue(), f"{kit}/ILSVRC2012_validation_ground_truth.txt": truth}
+    archive(folder / "ILSVRC2012_devkit_t12.tar.gz", content)
+    listed = {"train": {names[0]: [f"{names[0]}_1.JPEG"]}, "val": {names[0]: [f"ILSVRC2012_val_{classes:08d}.JPEG"]}}
+    (root / "imagenet_small").mkdir(parents=True)
+    (root / "imagenet_small" / "imagenet-small.json").write_text(json.dumps(listed))
