@@ -1,11 +1,11 @@
-"""Cut documents into the pieces of a tokenizer, up to a number of pieces for training and another for validation.
+"""Cut documents into the pieces of a tokenizer, so many pieces for training, for validation and for the test.
 
-    python documents.py SOURCE TOKENIZER OUTPUT --train 500000000 --valid 25000000
+    python documents.py SOURCE TOKENIZER OUTPUT --train 500000000 --valid 2500000 --test 25000000
 
 SOURCE is a data set on the Hugging Face hub or a folder of its files (parquet or json lines), with a column `text`.
-TOKENIZER is a folder of vocab.json and merges.txt (byte-level BPE) or of tokenizer.json. Writes OUTPUT/train.pieces and
-OUTPUT/valid.pieces, a document a line, its line breaks being pieces too. The documents are taken in the order of the
-source, whole, those for validation after those for training. A piece is written as its number in the vocabulary, since
+TOKENIZER is a folder of vocab.json and merges.txt (byte-level BPE) or of tokenizer.json. Writes OUTPUT/train.pieces,
+OUTPUT/valid.pieces and OUTPUT/test.pieces, a document a line, its line breaks being pieces too. The documents are taken
+in the order of the source, whole, one set after the other. A piece is written as its number in the vocabulary, since
 some vocabularies have pieces that are blanks, between which the host would not tell.
 """
 
@@ -17,6 +17,7 @@ from pathlib import Path
 import tokenizers
 
 BATCH = 1000
+SETS = ("train", "valid", "test")
 
 
 def texts(source: str) -> Iterator[str]:
@@ -64,13 +65,16 @@ def main() -> None:
     parser.add_argument("source")
     parser.add_argument("tokenizer", type=Path)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--train", type=int, required=True, help="pieces of the training text")
-    parser.add_argument("--valid", type=int, required=True, help="pieces of the validation text")
+    for name in SETS:
+        parser.add_argument(f"--{name}", type=int, required=True, help=f"pieces of the {name} set, at least")
     given = parser.parse_args()
     documents = pieces(texts(given.source), tokenizer(given.tokenizer))
-    for name in ("train", "valid"):
-        count = write(documents, given.output / f"{name}.pieces", getattr(given, name))
-        print(f"{name}: {count} pieces")
+    try:
+        for name in SETS:
+            count = write(documents, given.output / f"{name}.pieces", getattr(given, name))
+            print(f"{name}: {count} pieces")
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"{given.source}: {error}") from None
 
 
 if __name__ == "__main__":

@@ -1,26 +1,28 @@
 #!/usr/bin/env bash
-# FineWeb-Edu, deduplicated: 500M tokens for training, more for validation: Intra-Layer Recurrence's language models.
+# FineWeb-Edu, deduplicated: 500M tokens for training: Intra-Layer Recurrence's language models.
 #   recipes/data/fineweb_edu.sh
 # The documents are EleutherAI/fineweb-edu-dedup-10b on the Hugging Face hub, the set that the published settings name, in
 # its order; which documents the authors took is not known.
-# PIECES     1024 (default): the small models, in the authors' own vocabulary, byte-level BPE; 25M tokens for validation
+# PIECES     1024 (default): the small models, in the authors' own vocabulary, byte-level BPE; 25M tokens for the test
 #            32000: the large ones, in LLaMA's vocabulary (its copy in TinyLlama-1.1B-Chat-v1.0, which the authors used);
-#            50M tokens for validation
-# TOKENS     of training, validation has a twentieth of them, or a tenth (default 500000000)
+#            50M tokens for the test
+# TOKENS     of training (default 500000000); the test has a twentieth of them, or a tenth, validation a tenth of that. What
+#            the authors call their validation set, on which the paper's figures are, is the test here
 # DATA_ROOT  a folder that holds fineweb_edu/ with parquet or json-lines files whose column `text` is a document, and
 #            fineweb_edu_1024/{vocab.json,merges.txt} or fineweb_edu_32000/tokenizer.json; without it all is downloaded
-#            (about 2 GB of the set). Neither source publishes checksums.
+#            (about 2 GB of the set, read anew after an interruption). Neither source publishes checksums.
 # Needs pip install '.[data]'. Writes $OUT/data/{fineweb_edu,fineweb_edu_32000}/{source,raw,bin}; raw/*.pieces are numbers of
 # pieces, a document a line. bin/dict.txt is filled up to 1,024 or 32,000 entries.
 source "$(dirname "$0")/common.sh"
 
 PIECES=${PIECES:-1024}
 TOKENS=${TOKENS:-500000000}
+HUB=EleutherAI/fineweb-edu-dedup-10b
 AUTHORS=https://raw.githubusercontent.com/ant-8/Layer-Recurrent-Transformers/430cec18f945918e71fd68d12f63e907ebcb7413
 LLAMA=https://huggingface.co/TinyLlama/TinyLlama-1.1B-Chat-v1.0/resolve/main/tokenizer.json
 case $PIECES in
-1024) SET=$OUT/data/fineweb_edu VALIDATION=$((TOKENS / 20)) ;;
-32000) SET=$OUT/data/fineweb_edu_32000 VALIDATION=$((TOKENS / 10)) ;;
+1024) SET=$OUT/data/fineweb_edu TEST=$((TOKENS / 20)) ;;
+32000) SET=$OUT/data/fineweb_edu_32000 TEST=$((TOKENS / 10)) ;;
 *) fail "PIECES=$PIECES: must be 1024 or 32000" ;;
 esac
 SOURCE=$SET/source RAW=$SET/raw BIN=$SET/bin
@@ -37,19 +39,19 @@ tokenizer() {
 }
 
 documents() {
-    local source=EleutherAI/fineweb-edu-dedup-10b
+    local source=$HUB
     if [ -n "${DATA_ROOT:-}" ]; then
         source=$DATA_ROOT/fineweb_edu
         [ "$DRY_RUN" = 1 ] || [ -d "$source" ] || fail "DATA_ROOT=$DATA_ROOT: holds no folder fineweb_edu"
     fi
-    run python "$STEPS/documents.py" "$source" "$SOURCE" "$RAW" --train "$TOKENS" --valid "$VALIDATION" ||
-        fail "$source: not read to the end; without a network, put files of https://huggingface.co/datasets/EleutherAI/fineweb-edu-dedup-10b" \
-            "into a folder fineweb_edu and set DATA_ROOT to the folder around it"
+    run python "$STEPS/documents.py" "$source" "$SOURCE" "$RAW" --train "$TOKENS" --valid $((TEST / 10)) --test $TEST ||
+        fail "https://huggingface.co/datasets/$HUB: not read, for the reason above; without a network, put its files into a" \
+            "folder fineweb_edu and set DATA_ROOT to the folder around it (see the head of $0)"
 }
 
 binarization() {
     binarize "$BIN" --only-source --padding-factor "$PIECES" --workers "$OMP_NUM_THREADS" \
-        --trainpref "$RAW/train.pieces" --validpref "$RAW/valid.pieces"
+        --trainpref "$RAW/train.pieces" --validpref "$RAW/valid.pieces" --testpref "$RAW/test.pieces"
 }
 
 need fairseq-preprocess

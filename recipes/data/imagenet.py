@@ -1,8 +1,8 @@
 """Unpack the archives of ImageNet 2012 that lie in a folder into FOLDER/train/CLASS and FOLDER/val/CLASS.
 
-    python imagenet.py FOLDER SPLIT [--as-it-is]
+    python imagenet.py FOLDER [--as-it-is]
 
-SPLIT is train or val. The parsing is torchvision's own, which also compares the archives with their published MD5 sums
+The parsing is torchvision's own, which also compares the archives with their published MD5 sums
 (torchvision.datasets.imagenet.ARCHIVE_META) unless --as-it-is takes them unseen. What an interrupted call left is
 removed.
 """
@@ -14,30 +14,28 @@ from pathlib import Path
 from torchvision.datasets import imagenet
 
 
-def unpack(folder: Path, split: str) -> None:
-    """Unpack one split; the validation images are sorted into classes by the development kit.
+def unpack(folder: Path) -> None:
+    """Unpack both splits; the validation images are sorted into classes by the development kit.
 
     Raises:
         RuntimeError: an archive is missing or not the published one.
     """
-    shutil.rmtree(folder / split, ignore_errors=True)
-    if split == "train":
-        imagenet.parse_train_archive(folder)
-    else:
-        imagenet.parse_devkit_archive(folder)
-        imagenet.parse_val_archive(folder)
+    for split in ("train", "val"):
+        shutil.rmtree(folder / split, ignore_errors=True)
+    imagenet.parse_devkit_archive(folder)
+    imagenet.parse_val_archive(folder)
+    imagenet.parse_train_archive(folder)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("split", choices=["train", "val"])
     parser.add_argument("--as-it-is", action="store_true", help="compare no checksums")
     given = parser.parse_args()
     if given.as_it_is:
         imagenet.ARCHIVE_META.update({part: (name, None) for part, (name, _) in imagenet.ARCHIVE_META.items()})
     try:
-        unpack(given.folder, given.split)
+        unpack(given.folder)
     except RuntimeError as error:
         raise SystemExit(f"error: {error}") from None
 

@@ -20,26 +20,15 @@ archive() {
     fi
 }
 
-unpack() {
-    run python "$STEPS/imagenet.py" "$SET" "$@"
-}
-
-train() {
-    archive ILSVRC2012_img_train.tar
-    unpack train "${CHECK[@]}"
+unpacking() {
+    local file check=()
+    for file in ILSVRC2012_devkit_t12.tar.gz ILSVRC2012_img_val.tar ILSVRC2012_img_train.tar; do archive $file; done
+    if [ "$VERIFY" != 1 ]; then check=(--as-it-is); fi
+    run python "$STEPS/imagenet.py" "$SET" "${check[@]}"
+    images val 50000
     images train 1281167
 }
 
-val() {
-    archive ILSVRC2012_devkit_t12.tar.gz
-    archive ILSVRC2012_img_val.tar
-    unpack val "${CHECK[@]}"
-    images val 50000
-}
-
-CHECK=()
-if [ "$VERIFY" != 1 ]; then CHECK=(--as-it-is); fi
-package scipy
+package scipy torchvision
 run mkdir -p "$SET"
-stage "$SET" val
-stage "$SET" train
+stage "$SET" unpacking

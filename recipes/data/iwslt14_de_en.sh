@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # IWSLT 2014, German to English, as fairseq prepares it: Moses' tokenizer, lower case, pairs of 1 to 175 words whose lengths
 # differ by at most 1.5 times, every 23rd of them for validation, five development and test sets together for the test,
-# 10,000 joint BPE operations, a dictionary for each language.
+# 10,000 joint BPE operations.
 #   recipes/data/iwslt14_de_en.sh
 # Differs from fairseq's script: sacremoses in place of Moses' Perl, so that a few of the 160,239 training pairs of that
-# script may be others. The archive's publisher gives no checksum. raw/ is not in lower case, translations are: score them
-# with sacreBLEU's --lowercase.
+# script may be others, and one dictionary for both languages, which shared embeddings need. The archive's publisher gives
+# no checksum. raw/ is in lower case too, as translations are.
 # DATA_ROOT  a folder that holds iwslt14/de-en.tgz; without it the file is downloaded (19 MB)
 # Needs pip install '.[data]'. Writes $OUT/data/iwslt14_de_en/{source,raw,pieces,bin}
 source "$(dirname "$0")/common.sh"
@@ -35,12 +35,13 @@ tokens() {
 split() {
     local language
     for language in de en; do
-        run_through "$SOURCE/clean.$language" "$RAW/train.$language" awk 'NR % 23'
-        run_through "$SOURCE/clean.$language" "$RAW/valid.$language" awk 'NR % 23 == 0'
-        run cp "$SOURCE/test.$language" "$RAW/test.$language"
-        lowercase "$SOURCE/clean.tok.$language" "$SOURCE/clean.lower.$language"
-        run_through "$SOURCE/clean.lower.$language" "$SOURCE/train.lower.$language" awk 'NR % 23'
-        run_through "$SOURCE/clean.lower.$language" "$SOURCE/valid.lower.$language" awk 'NR % 23 == 0'
+        lowercase "$SOURCE/clean.$language" "$SOURCE/lower.$language"
+        run_through "$SOURCE/lower.$language" "$RAW/train.$language" awk 'NR % 23'
+        run_through "$SOURCE/lower.$language" "$RAW/valid.$language" awk 'NR % 23 == 0'
+        lowercase "$SOURCE/test.$language" "$RAW/test.$language"
+        lowercase "$SOURCE/clean.tok.$language" "$SOURCE/lower.tok.$language"
+        run_through "$SOURCE/lower.tok.$language" "$SOURCE/train.lower.$language" awk 'NR % 23'
+        run_through "$SOURCE/lower.tok.$language" "$SOURCE/valid.lower.$language" awk 'NR % 23 == 0'
         lowercase "$SOURCE/test.tok.$language" "$SOURCE/test.lower.$language"
     done
 }
@@ -60,7 +61,7 @@ segmentation() {
 }
 
 binarization() {
-    binarize "$BIN" --source-lang de --target-lang en --workers "$OMP_NUM_THREADS" \
+    binarize "$BIN" --source-lang de --target-lang en --joined-dictionary --workers "$OMP_NUM_THREADS" \
         --trainpref "$PIECES/train" --validpref "$PIECES/valid" --testpref "$PIECES/test"
 }
 

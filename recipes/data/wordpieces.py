@@ -1,16 +1,17 @@
-"""Cut text into the pieces of a BERT vocabulary, cased, or put pieces together again.
+"""Cut text into the pieces of a BERT vocabulary, cased, or make the host's dictionary of it.
 
     python wordpieces.py dictionary VOCABULARY DICTIONARY
     python wordpieces.py encode VOCABULARY TEXT PIECES --longest 48 [--start]
-    python wordpieces.py decode PIECES TEXT
 
-VOCABULARY is BERT's vocab.txt, a piece a line. The host's dictionary has marks of its own for the beginning and the end
-of a sentence, padding and the unknown; they stand for [CLS], [SEP], [PAD] and [UNK], so that it has as many entries as
-the vocabulary. The host adds the end itself, in the decoder the beginning too; --start writes it before every line,
-which the encoder needs to see what BERT sees.
+VOCABULARY is BERT's vocab.txt, a piece a line, in which ## marks a piece that continues a word. Here the pieces that
+begin a word are marked instead, as sentencepiece does, so that the host puts words together again (--remove-bpe
+sentencepiece); what BERT takes for words, such as each sign of punctuation, stays apart.
 
-No known differences from the published code in the pieces. What `decode` returns has its punctuation attached by the
-tokenizer's own rules, which is not always how the text was.
+The host's dictionary has marks of its own for the beginning and the end of a sentence, padding and the unknown; they
+stand for [CLS], [SEP], [PAD] and [UNK], so that it has as many entries as the vocabulary. The host adds the end itself,
+in the decoder the beginning too; --start writes it before every line, which the encoder needs to see what BERT sees.
+
+No known differences from the published code but the writing of the pieces.
 """
 
 import argparse
@@ -23,6 +24,13 @@ MARKS = {"[CLS]": "<s>", "[SEP]": "</s>", "[PAD]": "<pad>", "[UNK]": "<unk>"}
 BATCH = 10_000
 
 
+def written(piece: str) -> str:
+    """A piece of BERT's as the host has it: word -> ▁word, ##ing -> ing, [SEP] -> </s>."""
+    if piece in MARKS:
+        return MARKS[piece]
+    return piece[2:] if piece.startswith("##") else f"▁{piece}"
+
+
 def dictionary(vocabulary: Path, output: Path) -> None:
     """Write the host's dictionary: every piece of the vocabulary in its order, those apart that the host has itself.
 
@@ -33,7 +41,7 @@ def dictionary(vocabulary: Path, output: Path) -> None:
     missing = sorted(MARKS.keys() - set(pieces))
     if missing:
         raise ValueError(f"{vocabulary}: no {', '.join(missing)} in the vocabulary")
-    output.write_text("".join(f"{piece} 1\n" for piece in pieces if piece not in MARKS), encoding="utf-8")
+    output.write_text("".join(f"{written(piece)} 1\n" for piece in pieces if piece not in MARKS), encoding="utf-8")
 
 
 def encode(vocabulary: Path, text: Path, output: Path, longest: int, start: bool) -> None:
@@ -43,15 +51,8 @@ def encode(vocabulary: Path, text: Path, output: Path, longest: int, start: bool
     with text.open(encoding="utf-8", newline="\n") as lines, output.open("w", encoding="utf-8", newline="\n") as file:
         while batch := [line.rstrip("\n") for line in islice(lines, BATCH)]:
             for encoding in tokenizer.encode_batch(batch, add_special_tokens=False):
-                pieces = [MARKS.get(piece, piece) for piece in encoding.tokens[:longest]]
+                pieces = [written(piece) for piece in encoding.tokens[:longest]]
                 file.write(" ".join(first + pieces) + "\n")
-
-
-def decode(pieces: Path, output: Path) -> None:
-    """Write the text of every line of pieces."""
-    decoder = tokenizers.decoders.WordPiece()
-    with pieces.open(encoding="utf-8", newline="\n") as lines, output.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(decoder.decode(line.split()) + "\n" for line in lines)
 
 
 def main() -> None:
@@ -66,11 +67,8 @@ def main() -> None:
     encoding.add_argument("output", type=Path, help="file of pieces to write")
     encoding.add_argument("--longest", type=int, required=True, help="pieces of the longest sentence, marks apart")
     encoding.add_argument("--start", action="store_true", help="begin every line with the mark of the beginning")
-    decoding = commands.add_parser("decode")
-    decoding.add_argument("pieces", type=Path, help="file of pieces to read")
-    decoding.add_argument("output", type=Path, help="file of text to write")
     given = vars(parser.parse_args())
-    {"dictionary": dictionary, "encode": encode, "decode": decode}[given.pop("command")](**given)
+    {"dictionary": dictionary, "encode": encode}[given.pop("command")](**given)
 
 
 if __name__ == "__main__":
