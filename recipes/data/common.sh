@@ -102,8 +102,9 @@ binarize() {
 # PREFIX.TARGET. Its archive is $DATA_ROOT/newstest/SET.FILE, with _ for / in SET; addresses and MD5 sums are sacreBLEU's.
 newstest() {
     local archive folder=$OUT/data/sacrebleu/$1/raw url sum
-    read -r url sum < <(python -c 'import sys; from sacrebleu.dataset import DATASETS as known
-print(*known[sys.argv[1]].data, *known[sys.argv[1]].md5)' "$1") || fail "$1: no test set of the installed sacreBLEU"
+    NEWSTESTS=${NEWSTESTS:-$(python -c 'from sacrebleu.dataset import DATASETS
+for name, one in DATASETS.items(): print(name, one.data[0], *(one.md5 or [])[:1])')}
+    read -r _ url sum < <(grep "^$1 " <<<"$NEWSTESTS") || fail "$1: no test set of the installed sacreBLEU"
     archive=${1//\//_}.${url##*/}
     run mkdir -p "$folder"
     obtain "newstest/$archive" "$url" "$folder/$archive" "$sum"
