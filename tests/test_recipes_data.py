@@ -85,7 +85,7 @@ def test_a_dry_run_prints_what_the_host_takes_and_writes_nothing(name, settings,
     assert not list(tmp_path.iterdir())
 
 
-def test_iwslt14_is_tokenized_cleaned_split_and_cut(root, out):
+def test_iwslt14_is_tokenized_cleaned_split_and_cut_once(root, out):
     prepare("iwslt14_de_en", out, root)
     folder = out / "data" / "iwslt14_de_en"
     raw, pieces = folder / "raw", folder / "pieces"
@@ -102,12 +102,8 @@ def test_iwslt14_is_tokenized_cleaned_split_and_cut(root, out):
     assert rows(pieces / "train.de")[0].replace("@@ ", "") == "über „ zahlen “"
     assert binarized(folder / "bin", "train", "de") == rows(pieces / "train.de")
     assert (folder / "bin" / "dict.de.txt").read_text() == (folder / "bin" / "dict.en.txt").read_text()
-
-
-def test_what_is_done_is_skipped(root, out):
-    output = prepare("iwslt14_de_en", out, root)
-    assert output.count("done before") == 5
-    assert "fairseq" not in output
+    again = prepare("iwslt14_de_en", out, root)
+    assert again.count("done before") == len(again.splitlines()) == 5
 
 
 def test_wmt14_has_the_pieces_and_marks_of_bert(root, out):
