@@ -8,9 +8,9 @@ set. --output gets last.pth.tar, model_best.pth.tar and summary.csv, a line an e
 coefficients of a model too. The same command with --resume goes on after the last whole epoch and ends with the same
 weights, bit for bit, as without the interruption.
 
-Differs from timm's train.py: the learning rate (linear warm-up, then half a cosine to 0) changes at every update, the
-average of the weights warms up, what is evaluated is the average where there is one, and distillation is SReT's: the
-teacher's soft labels alone (arXiv 2111.05297).
+Differs from timm's train.py: the learning rate (linear warm-up, then half a cosine to --min-lr) changes at every
+update, the average of the weights warms up, what is evaluated is the average where there is one, and distillation is
+SReT's: the teacher's soft labels alone (arXiv 2111.05297).
 """
 
 import argparse
