@@ -84,6 +84,21 @@ recorded() {
     if [ "$SCALE" = paper ] && [ "$2" != - ]; then RECORD+=(--paper-value "$2"); fi
 }
 
+# A figure is drawn from runs of tables' rows.
+#   trained SCRIPT ROW...   carry these rows out at this scale, unless they are finished; SCRIPT as in ringformer/table1
+#   labelled SCRIPT FILE ROW...   sets RUNS to ROW=FILE for each, FILE in the folder of its run
+# LABEL is the scale as the runs are recorded under it, where that is not SCALE.
+trained() {
+    local row
+    for row in "${@:2}"; do SCALE=$SCALE OUT=$OUT DRY_RUN=$DRY_RUN "$ROOT/recipes/$1.sh" "$row"; done
+}
+
+labelled() {
+    local row
+    RUNS=()
+    for row in "${@:3}"; do RUNS+=("$row=$OUT/$1/${LABEL:-$SCALE}/$row/s$SEED/$2"); done
+}
+
 # The start of a trainer's command, LAUNCH: the command itself, or torchrun where training is distributed.
 TORCHRUN=(torchrun --nnodes "$NODES" --nproc_per_node "$GPUS" --node_rank "$NODE_RANK" --master_addr "$MASTER_ADDR"
     --master_port "$MASTER_PORT")
