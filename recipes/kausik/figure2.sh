@@ -13,5 +13,6 @@ trained kausik/table2 $ROWS
 labelled kausik/table2 train.log $ROWS
 for axis in updates hours; do
     run python "$TOOLS/curves.py" "${RUNS[@]}" --x $axis --nats --unit "nats a character" \
+        --title "tiny Shakespeare, scale $SCALE" --reference "nanoGPT, full budget=1.4697" \
         --output "$OUT/kausik/curves-$SCALE-$axis.svg" "$@"
 done

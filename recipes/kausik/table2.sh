@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Kausik's Table 2 and Figures 2a and 2b, tiny Shakespeare by characters: train, evaluate on the validation text, record,
-# plot.
+# Kausik's Table 2, tiny Shakespeare by characters: train one row, evaluate it on the validation text, record.
 #
 #   recipes/kausik/table2.sh ROW|all|list [flags of fairseq-train]
 #
@@ -52,18 +51,13 @@ evaluation() {
     if [ "$DRY_RUN" != 1 ]; then cat "$RUN/scores.json"; fi
 }
 
-curves() {
-    run python "$TOOLS/curves.py" "$OUT/$PAPER/$NAME/$SCALE" --title "tiny Shakespeare, scale $SCALE" \
-        --nats --unit "nats a character" --reference "nanoGPT, full budget=1.4697" --output "$OUT/$PAPER/curves-$SCALE.svg"
-}
-
 # train PARAMETERS LOSS [flags]: with the paper's parameters and validation loss.
 train() {
     if listed recurrent_lm "$@"; then return; fi
     FLAGS=("${@:3}")
     recorded recurrent_lm "$2" --checkpoint checkpoints/checkpoint_best.pt --metrics loss
     OUT=$OUT DRY_RUN=$DRY_RUN "$(dirname "$0")/prepare.sh"
-    once "$RUN" training evaluation curves
+    once "$RUN" training evaluation
 }
 
 row_regular_1() { train 1.89M 1.5697 --regular --decoder-layers 1 "$@"; }

@@ -1,0 +1,117 @@
+"""The recipes of figures: what they train, and every command that draws."""
+
+import argparse
+import csv
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import cli
+from tests.test_recipes import FIGURES, RECIPES, TOOLS, commands, listed, recipe
+
+sys.path.insert(0, str(TOOLS))
+
+SCALES = ("smoke", "small")
+# Arguments, and how many pictures a script draws.
+ARGUMENTS = {"ringformer/figures2_4": [("translation",), ("images",)]}
+PICTURES = {
+    "ringformer/figures2_4": 3,
+    "ringformer/figure3": 1,
+    "sret/figure6": 2,
+    "sret/figure7": 1,
+    "sret/figure9": 2,
+    "sret/figure10": 1,
+    "kausik/figure2": 2,
+    "takase/figure3": 2,
+    "takase/speed": 0,
+    "ilr/table2": 1,
+}
+
+
+def name(script: Path) -> str:
+    return f"{script.parent.name}/{script.stem}"
+
+
+CASES = [(script, words) for script in FIGURES for words in ARGUMENTS.get(name(script), [()])]
+every_figure = pytest.mark.parametrize(
+    ("script", "words"), CASES, ids=lambda value: name(value) if isinstance(value, Path) else " ".join(value)
+)
+
+
+class Parsed(Exception):
+    """Raised as soon as a tool has taken its options."""
+
+
+def options(tool: Path, words: list[str], monkeypatch) -> argparse.Namespace:
+    """What a drawing tool makes of its command line, without drawing."""
+
+    def stop(parser, arguments=None, namespace=None):
+        raise Parsed(parse(parser, arguments, namespace))
+
+    parse = argparse.ArgumentParser.parse_args
+    with monkeypatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_args", stop)
+        with pytest.raises(Parsed) as parsed:
+            importlib.import_module(tool.stem).main(words)
+    return parsed.value.args[0]
+
+
+def test_no_figure_is_left_out():
+    assert {name(script) for script in FIGURES} == set(PICTURES)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@every_figure
+def test_the_tools_take_every_command(script, words, scale, tmp_path, monkeypatch):
+    found = commands(script, *words, SCALE=scale, OUT=str(tmp_path))
+    drawn = [line for line in found if Path(line[1]).parent == TOOLS and "--output" in line]
+    assert len(drawn) == PICTURES[name(script)]
+    assert len({line[line.index("--output") + 1] for line in drawn}) == len(drawn)
+    runs = [line[line.index(flag) + 1] for line in found for flag in ("--save-dir", "--output") if flag in line]
+    for _, tool, *rest in drawn:
+        taken = options(Path(tool), rest, monkeypatch)
+        assert taken.output.suffix == ".svg"
+        read = {word.rpartition("=")[2] for word in rest} - {str(taken.output)}
+        for path in (Path(word) for word in read if word.startswith(str(tmp_path))):
+            assert any(run.startswith(str(path.parent)) for run in runs), f"{path}: of no run"
+    assert not list(tmp_path.iterdir()), "a dry run writes nothing"
+
+
+def test_rows_of_figures_are_rows_of_their_tables():
+    """`trained TABLE ROW...` in each script."""
+    checked = 0
+    for script in FIGURES:
+        rows = ""
+        for line in script.read_text(encoding="utf-8").splitlines():
+            if line.startswith("ROWS="):
+                rows = line.split("=")[1].strip('"')
+            if line.startswith("trained ") and "$SCRIPT" not in line:
+                _, table, *wanted = line.replace("$ROWS", rows).split()
+                assert set(wanted) <= {row[1] for row in listed(RECIPES / f"{table}.sh")}
+                checked += 1
+    assert checked == 8
+
+
+@pytest.mark.slow
+def test_operations_of_training_are_counted_for_every_map(tmp_path):
+    recipe("ilr/table2.sh", OUT=str(tmp_path))
+    with (tmp_path / "ilr" / "training-flops.csv").open() as file:
+        found = {row["reuse-map"]: float(row["operations of the training"]) for row in csv.DictReader(file)}
+    assert len(found) == 10
+    # Three times the forward pass of the baseline: 2.23M multiply-accumulates a piece, two operations each, 500M.
+    assert found["1,1,1,1"] == pytest.approx(3 * 2 * 2.228e6 * 7629 * 64 * 1024, rel=0.001)
+    assert found["4,2,1,1"] == found["2,2,2,2"] > 1.9 * found["1,1,1,1"]
+    assert (tmp_path / "ilr" / "training-flops.svg").stat().st_size > 1000
+
+
+def test_what_figures_2_and_4_are_of_must_be_said():
+    assert "usage: " in recipe("ringformer/figures2_4.sh", "speech", fails=True)
+
+
+def test_the_speed_column_is_a_benchmark():
+    (line,) = commands("takase/speed.sh", "--rounds", "1")
+    assert line[:3] == ["python", "-m", "benchmarks.translation"]
+    assert line[-2:] == ["--rounds", "1"]
+    assert (cli.REPOSITORY / "benchmarks" / "translation.py").exists()
