@@ -13,7 +13,7 @@ from tests.test_recipes import FIGURES, RECIPES, TOOLS, commands, listed, recipe
 
 sys.path.insert(0, str(TOOLS))
 
-SCALES = ("smoke", "small")
+SCALES = ("smoke", "small", "paper")
 # Arguments, and how many pictures a script draws.
 ARGUMENTS = {"ringformer/figures2_4": [("translation",), ("images",)]}
 PICTURES = {

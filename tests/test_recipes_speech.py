@@ -106,12 +106,12 @@ def test_every_recording_occurs_once_a_round(tmp_path):
 def test_an_error_rate_is_over_all_utterances(tmp_path):
     log, manifest = tmp_path / "test.log", tmp_path / "test.tsv"
     manifest.write_text("id\taudio\n0\ta\n1\tb\n")
-    log.write_text("H-1\t-0.5\tone\nH-0\t-0.5\ttwo\nGenerate test with beam=5: WER: 12.34\n")
+    log.write_text("D-1\t-0.5\tone\nD-0\t-0.5\ttwo\nGenerate test with beam=5: WER: 12.34\n")
     assert score_speech.error_rate(log, manifest) == 12.34
-    log.write_text("H-1\t-0.5\tone\nGenerate test with beam=5: WER: 12.34\n")
+    log.write_text("D-1\t-0.5\tone\nGenerate test with beam=5: WER: 12.34\n")
     with pytest.raises(ValueError, match="1 hypotheses for 2 references"):
         score_speech.error_rate(log, manifest)
-    log.write_text("H-1\t-0.5\tone\nH-0\t-0.5\ttwo\n")
+    log.write_text("D-1\t-0.5\tone\nD-0\t-0.5\ttwo\n")
     with pytest.raises(ValueError, match="0 word error rates: must be one"):
         score_speech.error_rate(log, manifest)
 

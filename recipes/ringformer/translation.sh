@@ -12,7 +12,7 @@ PAPER_TESTS=(newstest2014:test)
 PAPER_FLAGS=(--optimizer adam --adam-betas "(0.9, 0.999)" --lr 7e-4 --lr-scheduler cosine --warmup-updates 17000
     --max-update 210000 --max-epoch 100 --clip-norm 1.0 --dropout 0.1 --criterion cross_entropy --batch-size 64
     --update-freq "${UPDATE_FREQ:-1}" --max-source-positions 50 --max-target-positions 50
-    --skip-invalid-size-inputs-valid-test --eval-bleu --eval-bleu-remove-bpe
+    --skip-invalid-size-inputs-valid-test --eval-bleu --eval-bleu-remove-bpe sentencepiece --eval-bleu-detok moses
     --best-checkpoint-metric bleu --maximize-best-checkpoint-metric --patience 30 --keep-last-epochs 1)
 PAPER_AVERAGE=(best)
-PAPER_SEARCH=(--beam 1 --max-len-a 0 --max-len-b 50 --remove-bpe)
+PAPER_SEARCH=(--beam 1 --max-len-a 0 --max-len-b 50 --remove-bpe sentencepiece --tokenizer moses)

@@ -21,14 +21,14 @@ PAPER_AVERAGE=(--num-epoch-checkpoints 10)
 iwslt() {
     PAPER_DATA=iwslt14_de_en PAPER_PAIR="de en" PAPER_TESTS=(test:test)
     PAPER_FLAGS=("${COMMON[@]}" --lr 5e-4 --weight-decay 1e-4 --max-tokens 4096 --max-update 50000)
-    PAPER_SEARCH=(--beam 5 --remove-bpe)
+    PAPER_SEARCH=(--beam 5 --remove-bpe --tokenizer moses)
     translation recursive_iwslt_de_en "$@"
 }
 
 wmt() {
     PAPER_DATA=wmt16_en_de PAPER_PAIR="en de" PAPER_TESTS=(newstest2014:test4)
     PAPER_FLAGS=("${COMMON[@]}" --lr 1e-3 --max-tokens 3584 --update-freq "${UPDATE_FREQ:-16}" --max-update 30000)
-    PAPER_SEARCH=(--beam 4 --lenpen 0.6 --remove-bpe)
+    PAPER_SEARCH=(--beam 4 --lenpen 0.6 --remove-bpe --tokenizer moses)
     translation recursive_wmt_en_de "$@"
 }
 

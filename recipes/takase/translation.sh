@@ -9,6 +9,6 @@ PAPER_FLAGS=(--optimizer adam --adam-betas "(0.9, 0.98)" --lr 2e-3 --lr-schedule
     --label-smoothing 0.1 --max-tokens 3584 --update-freq "${UPDATE_FREQ:-$((128 / (GPUS * NODES)))}" --max-update 50000
     --keep-last-epochs 20)
 PAPER_AVERAGE=(--num-epoch-checkpoints 10)
-PAPER_SEARCH=(--beam 4 --lenpen 1.0 --remove-bpe)
+PAPER_SEARCH=(--beam 4 --lenpen 1.0 --remove-bpe --tokenizer moses)
 PAPER_SEARCH_OF=([newstest2014]="--lenpen 0.6")
 ADMIN=(--init admin)

@@ -3,7 +3,7 @@
     python score.py GENERATE_LOG REFERENCE --hypotheses FILE > scores.json
 
 Takes the best hypothesis of every sentence, restores the corpus order, and demands one hypothesis for each reference: a
-score over fewer sentences is not a score. The host joins the pieces itself (--remove-bpe sentencepiece).
+score over fewer sentences is not a score. The host itself joins pieces (--remove-bpe) and words (--tokenizer).
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sacrebleu.metrics import BLEU, CHRF
 
-BEST = re.compile(r"^H-(\d+)\t[^\t]*\t(.*)$")
+BEST = re.compile(r"^D-(\d+)\t[^\t]*\t(.*)$")
 
 
 def best_hypotheses(log: Path) -> dict[int, str]:
