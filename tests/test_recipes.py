@@ -105,7 +105,7 @@ def parsed(program: str, flags: list[str]) -> str | None:
         flags = flags[: flags.index(">")]
     if program == "torchrun":
         program, flags = "fairseq-train", flags[flags.index(DISTRIBUTED[0]) + 2 :]
-    if program == "python" and "-m" not in flags[:3]:
+    if program == "python" and not flags[0].startswith("-"):
         assert Path(flags[0]).is_file()
     if program not in PARSERS:
         return None
