@@ -138,17 +138,9 @@ def test_raw_waveforms_and_bf16(tones, tmp_path):
     assert len(cli.hypotheses(output)) == SETS["test"]
 
 
-BAD = {
-    "not a WAV": (lambda path: path.write_text("a text"), "cannot be read as speech"),
-    "another rate": (lambda path: soundfile.write(path, tone(300, 0.3, 8000), 8000), "8000 samples a second: must be"),
-}
-
-
-@pytest.mark.parametrize("kind", BAD)
-def test_bad_audio_is_named_and_nothing_is_lost(kind, tones, trained, tmp_path):
-    write, message = BAD[kind]
+def test_bad_audio_is_named_and_nothing_is_lost(tones, trained, tmp_path):
     bad = tmp_path / "bad.wav"
-    write(bad)
+    soundfile.write(bad, tone(300, 0.3, 8000), 8000)
     for file in ("dict.txt", "config.yaml", "dev.tsv"):
         shutil.copy(tones / file, tmp_path)
     rows = (tones / "train.tsv").read_text().splitlines()
@@ -157,14 +149,5 @@ def test_bad_audio_is_named_and_nothing_is_lost(kind, tones, trained, tmp_path):
     kept = shutil.copy(trained / "checkpoint19.pt", tmp_path / "checkpoint_last.pt")
     before = kept.read_bytes()
     output = train(tmp_path, tmp_path, "--max-epoch", "20", "--no-epoch-checkpoints", fails=True)
-    assert f"ValueError: {bad}: " in output
-    assert message in output
+    assert f"ValueError: {bad}: 8000 samples a second: must be use_sample_rate=16000" in output
     assert kept.read_bytes() == before
-
-
-def test_features_of_another_width_are_refused_by_name(tones, trained, tmp_path):
-    np.save(tmp_path / "narrow.npy", np.zeros((30, 40), np.float32))
-    command = ("fairseq-interactive", tones, "--user-dir", cli.PLUGIN, "--cpu", "--task", "speech_to_text")
-    flags = ("--path", trained / "checkpoint_last.pt", "--beam", "2")
-    output = cli.run(*command, *flags, stdin=f"{tmp_path / 'narrow.npy'}\n", fails=True)
-    assert "ValueError: 40 features a frame: must be 80, which is input_feat_per_channel x input_channels" in output

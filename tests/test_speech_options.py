@@ -161,3 +161,18 @@ def test_options_for_words_are_refused_by_the_hosts_parser(option, capsys):
 def test_longest_utterances_are_the_tasks():
     on = speech.task(models.dictionary(models.TARGET_SYMBOLS), max_source_positions=50, max_target_positions=9)
     assert models.tiny("s2t_cycle", on=on).max_positions() == (50, 9)
+
+
+def test_features_of_another_width_are_refused_by_name():
+    source, lengths, target = models.inputs("s2t_cycle")
+    wide = torch.cat([source, source], dim=2)
+    with pytest.raises(ValueError, match="^12 features a frame: must be 6, which is input_feat_per_channel x input_ch"):
+        models.tiny("s2t_cycle")(wide, lengths, target)
+
+
+def test_waveforms_are_frames_of_one_number():
+    on = speech.task(models.dictionary(models.TARGET_SYMBOLS), features=1)
+    model = models.tiny("s2t_cycle", "--conv-kernel-sizes", "9,5,5,5", on=on)
+    source, lengths, target = models.inputs("s2t_cycle")
+    logits, _ = model(source[:, :, 0], lengths, target)
+    assert torch.equal(logits, model(source[:, :, :1], lengths, target)[0])

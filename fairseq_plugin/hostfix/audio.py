@@ -96,12 +96,12 @@ def refuse_bad_audio() -> None:
     """
 
     def name_the_file(read: Callable) -> Callable:
-        def get_features_or_waveform(path, need_waveform=False, use_sample_rate=None, waveform_transforms=None):
+        def get_features_or_waveform(path, need_waveform=False, use_sample_rate=None, **transforms):
             try:
                 rate = None if need_waveform or use_sample_rate is None else _rate(path)
                 found = None
                 if rate in (None, use_sample_rate):
-                    found = read(path, need_waveform, use_sample_rate, waveform_transforms)
+                    found = read(path, need_waveform, use_sample_rate, **transforms)
             except UNREADABLE as error:
                 raise ValueError(f"{path}: cannot be read as speech: {error or type(error).__name__}") from error
             if found is None:

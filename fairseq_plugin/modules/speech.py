@@ -4,7 +4,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from fairseq.models.speech_to_text.modules.convolution import Conv1dSubsampler
+from fairseq.models.speech_to_text.s2t_transformer import Conv1dSubsampler
 from torch import Tensor, nn
 
 from recurrence.position import Table, halved
