@@ -179,10 +179,9 @@ def test_fineweb_edu_is_cut_up_to_its_budget(root, out):
 
 def test_imagenet_and_its_small_set_are_what_timm_reads(root, out):
     full, small = out / "data" / "imagenet", out / "data" / "imagenet_small"
-    left = full / "val" / "n00000000" / "left_by_an_interrupted_call.JPEG"
+    left = full / "val.part" / "n00000000" / "left_by_an_interrupted_call.JPEG"
     left.parent.mkdir(parents=True)
     left.touch()
-    prepare("imagenet", out, root)
     prepare("imagenet_small", out, root)
     for folder, sizes in ((full, {"train": 6, "val": 3}), (small, {"train": 1, "val": 1})):
         for split, size in sizes.items():
@@ -192,6 +191,20 @@ def test_imagenet_and_its_small_set_are_what_timm_reads(root, out):
     # The validation images are in the order of their names, their classes in that of the development kit: reversed.
     assert (full / "val" / "n00000000" / "ILSVRC2012_val_00000003.JPEG").is_file()
     assert [path.name for path in (small / "train").rglob("*.JPEG")] == ["n00000000_1.JPEG"]
+    assert not list(full.glob("*.part"))
+    taken = recipe("data/imagenet.sh", fails=True, OUT=str(out), IMAGENET=str(small))
+    assert "is there already; remove it, or unset IMAGENET" in taken
+
+
+def test_an_unpacked_imagenet_is_taken_as_it_is(root, tmp_path):
+    unpacked = tmp_path / "unpacked"
+    for split, name in (("train", "n00000000_1.JPEG"), ("val", "ILSVRC2012_val_00000003.JPEG")):
+        (unpacked / split / "n00000000").mkdir(parents=True)
+        (unpacked / split / "n00000000" / name).touch()
+    prepare("imagenet_small", tmp_path / "out", root, IMAGENET=str(unpacked))
+    small = tmp_path / "out" / "data" / "imagenet_small"
+    assert {path.resolve() for path in small.rglob("*.JPEG")} == set(unpacked.rglob("*.JPEG"))
+    assert "linked before" in prepare("imagenet_small", tmp_path / "out", root)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +215,7 @@ def test_imagenet_and_its_small_set_are_what_timm_reads(root, out):
         (
             "imagenet_small",
             {"IMAGENET": "/nonexistent"},
-            "IMAGENET=/nonexistent: holds no folder train; run recipes/data/",
+            "IMAGENET=/nonexistent: must hold the folders train and val",
         ),
         ("wmt16_en_de", {"FROM": "paper"}, "FROM=paper: must be archive or corpora"),
         ("fineweb_edu", {"PIECES": "512"}, "PIECES=512: must be 1024 or 32000"),

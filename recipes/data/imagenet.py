@@ -4,7 +4,7 @@
 
 The parsing is torchvision's own, which also compares the archives with their published MD5 sums
 (torchvision.datasets.imagenet.ARCHIVE_META) unless --as-it-is takes them unseen. What an interrupted call left is
-removed.
+removed, a split that is there is left as it is.
 """
 
 import argparse
@@ -20,11 +20,14 @@ def unpack(folder: Path) -> None:
     Raises:
         RuntimeError: an archive is missing or not the published one.
     """
-    for split in ("train", "val"):
-        shutil.rmtree(folder / split, ignore_errors=True)
     imagenet.parse_devkit_archive(folder)
-    imagenet.parse_val_archive(folder)
-    imagenet.parse_train_archive(folder)
+    for split, parse in (("val", imagenet.parse_val_archive), ("train", imagenet.parse_train_archive)):
+        if (folder / split).exists():
+            continue
+        unfinished = folder / f"{split}.part"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        parse(folder, folder=unfinished.name)
+        unfinished.rename(folder / split)
 
 
 def main() -> None:

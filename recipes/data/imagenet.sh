@@ -5,6 +5,7 @@
 # compared with the MD5 sums that torchvision documents, unpacked and sorted by torchvision.
 # DATA_ROOT  a folder that holds imagenet/{ILSVRC2012_img_train.tar,ILSVRC2012_img_val.tar,ILSVRC2012_devkit_t12.tar.gz};
 #            without it the three files are looked for in $OUT/data/imagenet
+# IMAGENET   a folder that holds train/CLASS and val/CLASS already: nothing is unpacked, $OUT/data/imagenet is a link to it
 # Needs torchvision and scipy. Writes $OUT/data/imagenet/{train,val}/CLASS/*.JPEG (1,281,167 and 50,000 images, 145 GB)
 source "$(dirname "$0")/common.sh"
 
@@ -29,6 +30,17 @@ unpacking() {
     images train 1281167
 }
 
+if [ -L "$SET" ] && [ -z "${IMAGENET:-}" ]; then
+    log "$SET: linked before"
+    exit
+fi
+if [ -n "${IMAGENET:-}" ]; then
+    [ -d "$IMAGENET/train" ] && [ -d "$IMAGENET/val" ] || fail "IMAGENET=$IMAGENET: must hold the folders train and val"
+    [ -L "$SET" ] || [ ! -e "$SET" ] || fail "IMAGENET=$IMAGENET: $SET is there already; remove it, or unset IMAGENET"
+    run mkdir -p "$OUT/data"
+    run ln -sfn "$(realpath "$IMAGENET")" "$SET"
+    exit
+fi
 package scipy torchvision
 run mkdir -p "$SET"
 stage "$SET" unpacking

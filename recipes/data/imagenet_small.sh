@@ -3,27 +3,22 @@
 #   recipes/data/imagenet_small.sh
 # Which classes and images they are is published with the authors' code (imagenet-small.json, pinned to the commit below).
 # DATA_ROOT  a folder that holds imagenet_small/imagenet-small.json; without it the list is downloaded (3.8 MB)
-# IMAGENET   ImageNet in folders train/CLASS and val/CLASS (default: $OUT/data/imagenet, see imagenet.sh)
+# ImageNet itself is prepared first, see imagenet.sh, which also reads DATA_ROOT and IMAGENET.
 # Writes $OUT/data/imagenet_small/{train,val}/CLASS/*.JPEG, links to the images
 source "$(dirname "$0")/common.sh"
 
 COMMIT=0ac6969a94f0579a8dce7ae9d5c1a62ecea2feed
 URL=https://raw.githubusercontent.com/eldor-fozilov/ringformer/$COMMIT/src_vision/imagenet-small.json
 SET=$OUT/data/imagenet_small
-IMAGENET=${IMAGENET:-$OUT/data/imagenet}
 
 selection() {
-    local split
-    for split in train val; do
-        [ "$DRY_RUN" = 1 ] || [ -d "$IMAGENET/$split" ] ||
-            fail "IMAGENET=$IMAGENET: holds no folder $split; run recipes/data/imagenet.sh first, or set IMAGENET"
-    done
     obtain imagenet_small/imagenet-small.json "$URL" "$SET/imagenet-small.json"
     run rm -rf "$SET/train" "$SET/val"
-    run python "$STEPS/imagenet_small.py" "$SET/imagenet-small.json" "$IMAGENET" "$SET"
+    run python "$STEPS/imagenet_small.py" "$SET/imagenet-small.json" "$OUT/data/imagenet" "$SET"
     images train 100000
     images val 5000
 }
 
+OUT=$OUT DRY_RUN=$DRY_RUN "$STEPS/imagenet.sh"
 run mkdir -p "$SET"
 stage "$SET" selection
