@@ -61,6 +61,12 @@ def throughput(models: dict[str, nn.Module], side: int, batch: int, rounds: int)
     return {name: (batch / seconds, 1 / ratio) for name, (seconds, ratio) in times.items()}
 
 
+def threads() -> str:
+    """How many threads the processor runs."""
+    count = torch.get_num_threads()
+    return f"{count} thread{'s' if count > 1 else ''}"
+
+
 def draw(table: list[list], batch: int, path) -> None:
     """Operations beside throughput, a group of bars for each model, the first on top."""
     names = [row[0] for row in table]
@@ -79,10 +85,10 @@ def draw(table: list[list], batch: int, path) -> None:
     bars = right.barh(range(len(names)), [row[7] for row in table], 0.5, color="grey")
     right.bar_label(bars, fmt="%.3g", padding=2)
     right.margins(x=0.2)
-    where = "GPU" if DEVICE == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    right.set(xlabel=f"images a second ({where}, batch {batch})")
+    where = f"{torch.cuda.get_device_name() if DEVICE == 'cuda' else f'CPU, {threads()}'}, batch {batch}"
+    right.set(xlabel=f"images a second\n({where})")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    save(figure, path, [*COLUMNS, f"images a second, {where}, batch {batch}", "ratio to the first"], table)
+    save(figure, path, [*COLUMNS, f"images a second ({where})", "ratio to the first"], table)
 
 
 def main(arguments: list[str] | None = None) -> None:
