@@ -84,5 +84,9 @@ def write(stacks: Iterable[nn.Module], scalars: Tensor) -> None:
 
 def folded(module: nn.Module) -> dict[str, Tensor]:
     """Its state dict with the whole omegas as weights."""
-    names = {name: child for name, child in module.named_modules() if isinstance(child, Admin)}
-    return {**module.state_dict(), **{f"{name}.weight": child.omega.detach() for name, child in names.items()}}
+    whole = {
+        f"{name}.weight".lstrip("."): child.omega.detach()
+        for name, child in module.named_modules()
+        if isinstance(child, Admin)
+    }
+    return {**module.state_dict(), **whole}

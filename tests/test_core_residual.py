@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from recurrence.admin import Admin, folded, profile, read, write
 from recurrence.block import StackConfig, build_loop
 from recurrence.residual import Coefficients, DropPath, NonlinearProjection, join
 
@@ -118,3 +119,43 @@ def test_each_pass_has_the_rate_of_its_depth():
 def test_refusals(changes, message):
     with pytest.raises(ValueError, match=message):
         stack(**changes)
+
+
+def test_admin_adds_a_scaled_stream_whose_scale_is_weight_and_offset():
+    x, y, layer = tokens(1), tokens(2), Admin(WIDTH).double()
+    assert torch.equal(layer(x, y), x + y)
+    layer.offset.fill_(0.5)
+    weight = torch.arange(WIDTH, dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+    torch.testing.assert_close(layer(x, y), (weight + 0.5) * x + y)
+    layer(x, y).sum().backward()
+    torch.testing.assert_close(layer.weight.grad, x.sum((0, 1)))
+    assert torch.equal(folded(layer)["weight"], layer.omega)
+    assert layer.state_dict().keys() == {"weight", "offset"}
+
+
+def test_a_profile_is_undone_by_nothing_that_fails():
+    """The hooks of a run that breaks off are gone, and the next one sets every omega anew."""
+    loop = build_loop(StackConfig(WIDTH, 8, 2, (0, 0), admin=True))
+
+    def fail():
+        loop(tokens(1).float())
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        profile([loop], fail)
+    before = read([loop])
+    loop(tokens(2).float())
+    assert torch.equal(read([loop]), before)
+    profile([loop], lambda: loop(tokens(2).float()))
+    assert read([loop])[0] == 1
+    assert read([loop])[1:].ne(before[1:]).all()
+    write([loop], before)
+    torch.testing.assert_close(read([loop]), before)
+
+
+@pytest.mark.parametrize(("name", "value"), [("pre_norm", True), ("learned_residuals", True)])
+def test_admin_does_not_go_with(name, value):
+    with pytest.raises(ValueError, match=f"^admin=True: does not go with {name}=True"):
+        StackConfig(WIDTH, 8, 2, (0,), admin=True, **{name: value})
