@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from recurrence.cache import Slot
 from recurrence.linear import Linear
+from recurrence.lowrank import LowRankTerm, project
 from recurrence.position import rotate
 from recurrence.signal import LevelSignal
 
@@ -25,11 +26,13 @@ class Attention(nn.Module):
         """(B, T, C) -> (B, H, T, C/H), a view."""
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool) -> Tensor:
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, out: LowRankTerm | None = None
+    ) -> Tensor:
         """q (B, H, T, C/H), k and v (B, H, S, C/H), bias broadcastable to (B, H, T, S) -> (B, T, C)."""
         dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, is_causal=causal)
-        return self.out(y.transpose(1, 2).flatten(2))
+        return project(self.out, y.transpose(1, 2).flatten(2), out)
 
 
 class SelfAttention(Attention):
@@ -55,6 +58,7 @@ class SelfAttention(Attention):
         causal: bool = False,
         slot: Slot | None = None,
         rotary: tuple[Tensor, Tensor] | None = None,
+        out: LowRankTerm | None = None,
     ) -> Tensor:
         """Attends within x, or from the tokens of x to all tokens in the slot and themselves.
 
@@ -67,6 +71,7 @@ class SelfAttention(Attention):
                 token sees them all, and for more the bias has to say what each may see.
             slot: incremental state of this pass.
             rotary: cosines and sines that turn queries and keys, see :func:`recurrence.position.rotate`.
+            out: what the pass adds to the output projection.
 
         Returns:
             (B, T, C).
@@ -81,7 +86,7 @@ class SelfAttention(Attention):
         if slot is not None:
             k, v = slot.write(k, v)
             causal = causal and q.size(1) == k.size(1)
-        return self.attend(self.split(q), self.split(k), self.split(v), bias, causal)
+        return self.attend(self.split(q), self.split(k), self.split(v), bias, causal, out)
 
 
 class CrossAttention(Attention):
@@ -100,19 +105,31 @@ class CrossAttention(Attention):
         self.q = Linear(width, width, bias=bias)
         self.kv = Linear(memory_width, 2 * width, bias=bias)
 
-    def project(self, memory: Tensor) -> Tensor:
-        """Keys and values of the memory: (B, S, memory width) -> (B, S, 2 C)."""
-        return self.kv(memory)
+    def project(self, memory: Tensor, kv: LowRankTerm | None = None) -> Tensor:
+        """Keys and values of the memory: (B, S, memory width) -> (B, S, 2 C); kv is what a pass adds to them."""
+        return project(self.kv, memory, kv)
 
-    def forward(self, x: Tensor, keys_values: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x: (B, T, C), keys_values: (B, S, 2 C), bias broadcastable to (B, H, T, S) -> (B, T, C)."""
+    def forward(
+        self,
+        x: Tensor,
+        keys_values: Tensor,
+        bias: Tensor | None = None,
+        q: LowRankTerm | None = None,
+        out: LowRankTerm | None = None,
+    ) -> Tensor:
+        """x: (B, T, C), keys_values: (B, S, 2 C), bias broadcastable to (B, H, T, S) -> (B, T, C).
+
+        q and out are what the pass adds to these projections.
+        """
         k, v = (self.split(part) for part in keys_values.chunk(2, dim=-1))
-        return self.attend(self.split(self.q(x)), k, v, bias, causal=False)
+        return self.attend(self.split(project(self.q, x, q)), k, v, bias, causal=False, out=out)
 
-    def weights(self, x: Tensor, keys_values: Tensor, bias: Tensor | None = None) -> Tensor:
+    def weights(
+        self, x: Tensor, keys_values: Tensor, bias: Tensor | None = None, q: LowRankTerm | None = None
+    ) -> Tensor:
         """The attention weights that :meth:`forward` applies, averaged over the heads: (B, T, S)."""
-        q, k = self.split(self.q(x)), self.split(keys_values.chunk(2, dim=-1)[0])
-        return attention_weights(q, k, bias).mean(dim=1)
+        queries, k = self.split(project(self.q, x, q)), self.split(keys_values.chunk(2, dim=-1)[0])
+        return attention_weights(queries, k, bias).mean(dim=1)
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:

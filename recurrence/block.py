@@ -4,7 +4,7 @@ Sublayers are applied as `norm(x + f(x))` (post-norm) or `x + f(norm(x))` (pre-n
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch.nn.functional as F
@@ -14,6 +14,7 @@ from recurrence.admin import Admin
 from recurrence.attention import CrossAttention, SelfAttention
 from recurrence.linear import Linear
 from recurrence.loop import Loop
+from recurrence.lowrank import LowRankTerm, project
 from recurrence.order import Order
 from recurrence.residual import Coefficients, DropPath, NonlinearProjection, join
 from recurrence.signal import LevelSignal, SignalConfig
@@ -47,6 +48,8 @@ class StackConfig:
         projection_width: hidden width of a non-linear projection behind each pass (SReT's NLL); None for none.
         slices: the slices of each pass's self-attention; None for global attention.
         token_mixing: (N, hidden width) of an MLP over the N tokens in the place of self-attention; None for attention.
+        residual_rank: rank of the term that each pass adds to every projection of its block; None for no terms.
+            Biases are of the pass then, and so must be the norms.
         checkpointing: recompute passes in the backward pass.
 
     Raises:
@@ -76,6 +79,7 @@ class StackConfig:
     projection_width: int | None = None
     slices: SliceConfig | None = None
     token_mixing: tuple[int, int] | None = None
+    residual_rank: int | None = None
     checkpointing: bool = False
 
     def __post_init__(self):
@@ -101,6 +105,17 @@ class StackConfig:
             self.signal.check(self.width)
             if self.pre_norm and self.signal.attention == "before":
                 raise ValueError("attention='before': a signal before the projection needs a post-norm block")
+        if self.residual_rank is not None:
+            self._check_residual_rank()
+
+    def _check_residual_rank(self) -> None:
+        if not 1 <= self.residual_rank <= self.width:
+            raise ValueError(f"residual_rank={self.residual_rank}: must be >= 1 and <= width={self.width}")
+        if self.norms != "pass" or self.signal or self.token_mixing or self.ffn != "block":
+            raise ValueError(
+                f"residual_rank={self.residual_rank}: needs LayerNorms of each pass and blocks of attention and FFN, "
+                "and goes with no level signal"
+            )
 
     @property
     def sublayers(self) -> int:
@@ -117,10 +132,12 @@ class FeedForward(nn.Module):
         self.up = Linear(config.width, config.ffn_width, bias=config.bias)
         self.down = Linear(config.ffn_width, config.width, bias=config.bias)
 
-    def forward(self, x: Tensor, raw: Tensor, signal: LevelSignal | None = None) -> Tensor:
-        """x and raw: (B, T, C) -> (B, T, C)."""
+    def forward(
+        self, x: Tensor, raw: Tensor, signal: LevelSignal | None = None, down: LowRankTerm | None = None
+    ) -> Tensor:
+        """x and raw: (B, T, C) -> (B, T, C); down is what the pass adds to W2."""
         hidden = self.up(x) if signal is None else signal.project(self.up, x, raw)[0]
-        return self.down(F.dropout(self.activation(hidden), self.dropout, self.training))
+        return project(self.down, F.dropout(self.activation(hidden), self.dropout, self.training), down)
 
 
 class TokenMixing(nn.Module):
@@ -146,7 +163,7 @@ class PassParameters(nn.Module):
     """What one pass shares with no other.
 
     RingFormer's LayerNorms and level signals; Admin's vectors; SReT's slices and non-linear projection; the drop path
-    of its depth.
+    of its depth; a low-rank term on each projection, that on Q, K and V and that on W1 in the place of the signals.
     """
 
     def __init__(self, config: StackConfig, index: int, sublayers: int):
@@ -160,7 +177,9 @@ class PassParameters(nn.Module):
             self.projection = NonlinearProjection(
                 config.width, config.projection_width, config.norm_eps, config.learned_residuals
             )
-        self.qkv_signal = self.ffn_signal = None
+        self.qkv_signal = self.ffn_signal = self.terms = None
+        if config.residual_rank is not None:
+            self._add_terms(config)
         if config.signal is None:
             return
         width, rank = config.width, config.signal.rank
@@ -169,6 +188,23 @@ class PassParameters(nn.Module):
         if config.signal.ffn is not None:
             out = config.ffn_width
             self.ffn_signal = LevelSignal(1, width, out, rank, before=config.signal.ffn == "before")
+
+    def _add_terms(self, config: StackConfig) -> None:
+        width, ffn_width = config.width, config.ffn_width
+        rest = config.residual_rank, config.bias
+        self.qkv_signal = LowRankTerm(3, width, width, *rest)
+        self.ffn_signal = LowRankTerm(1, width, ffn_width, *rest)
+        self.terms = nn.ModuleDict(
+            dict(out=LowRankTerm(1, width, width, *rest), down=LowRankTerm(1, ffn_width, width, *rest))
+        )
+        if config.memory_width is not None:
+            self.terms["cross_q"] = LowRankTerm(1, width, width, *rest)
+            self.terms["cross_kv"] = LowRankTerm(2, config.memory_width, width, *rest)
+            self.terms["cross_out"] = LowRankTerm(1, width, width, *rest)
+
+    def term(self, name: str) -> LowRankTerm | None:
+        """What the pass adds to a projection: "out", "down", "cross_q", "cross_kv" or "cross_out"."""
+        return None if self.terms is None else self.terms[name]
 
 
 class Block(nn.Module):
@@ -227,17 +263,18 @@ class Block(nn.Module):
             raw = x
 
             def attend(n: Tensor) -> Tensor:
-                return self.self_attn(n, raw, qkv_signal, self_bias, causal=causal, slot=slot)
+                out = None if own is None else own.term("out")
+                return self.self_attn(n, raw, qkv_signal, self_bias, causal=causal, slot=slot, out=out)
 
             x = self._sublayer(x, 0, own, attend if slices is None else lambda n: slices(n, attend))
         if self.cross_attn is not None:
-            x = self._sublayer(x, 1, own, lambda n: self._cross_attend(n, context, cross_bias, record))
+            x = self._sublayer(x, 1, own, lambda n: self._cross_attend(n, own, context, cross_bias, record))
         if self.ffn is not None:
             x = self._feed_forward(x, own)
         return x if own is None or own.projection is None else own.projection(x)
 
     def _sublayer(self, x: Tensor, which: int, own: PassParameters | None, f: Callable[[Tensor], Tensor]) -> Tensor:
-        norm = self._norm(which, own)
+        norm = self.norm(which, own)
         if self.pre_norm:
             return self._join(x, f(norm(x)), which, own)
         return norm(self._join(x, f(x), which, own))
@@ -247,10 +284,11 @@ class Block(nn.Module):
         if self.pre_norm and signal is not None and signal.before:
             # As in RingFormer's vision model: the signal joins the stream before the norm, the residual has none of it.
             signalled = x + signal(x.flatten(0, 1)).view_as(x)
-            return self._join(x, self.ffn(self._norm(which, own)(signalled), x), which, own)
-        return self._sublayer(x, which, own, lambda n: self.ffn(n, x, signal))
+            return self._join(x, self.ffn(self.norm(which, own)(signalled), x), which, own)
+        down = None if own is None else own.term("down")
+        return self._sublayer(x, which, own, lambda n: self.ffn(n, x, signal, down))
 
-    def _norm(self, which: int, own: PassParameters | None) -> nn.Module:
+    def norm(self, which: int, own: PassParameters | None) -> nn.Module:
         """One LayerNorm a sublayer, or one that serves them all; of the block or of the pass."""
         norms = own.norms if self.norms is None else self.norms
         return norms[which % len(norms)]
@@ -264,10 +302,13 @@ class Block(nn.Module):
         residuals = self.residuals if own is None or own.residuals is None else own.residuals
         return join(x, y, None if residuals is None else residuals[which])
 
-    def _cross_attend(self, x: Tensor, context: Tensor, bias: Tensor | None, record: list | None) -> Tensor:
+    def _cross_attend(
+        self, x: Tensor, own: PassParameters | None, context: Tensor, bias: Tensor | None, record: list | None
+    ) -> Tensor:
+        q, out = (None, None) if own is None else (own.term("cross_q"), own.term("cross_out"))
         if record is not None:
-            record.append(self.cross_attn.weights(x, context, bias))
-        return self.cross_attn(x, context, bias)
+            record.append(self.cross_attn.weights(x, context, bias, q))
+        return self.cross_attn(x, context, bias, q, out)
 
 
 def build_loop(config: StackConfig) -> Loop:
@@ -277,7 +318,8 @@ def build_loop(config: StackConfig) -> Loop:
         ValueError: if the order names a block that no pass before it could have stored, see :class:`Loop`.
     """
     stored = 1 + max(config.order, default=-1)
-    blocks = [Block(config, ffn=config.ffn == "block") for _ in range(stored)]
+    bare = config if config.residual_rank is None else replace(config, bias=False)
+    blocks = [Block(bare, ffn=config.ffn == "block") for _ in range(stored)]
     order = config.order
     if config.ffn == "shared":
         # One more stored block, of nothing but the FFN, which runs after each of the others.

@@ -1,11 +1,13 @@
 """The loop over depth: a few stored blocks, an order in which they run, and a little that is unique to each pass."""
 
+import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from recurrence.depth import same_kind, source_passes, warn
 from recurrence.order import Order
 
 
@@ -52,6 +54,7 @@ class Loop(nn.Module):
         self.own = None if own is None else nn.ModuleList(own)
         self.checkpointing = checkpointing
         self.inject = frozenset(inject)
+        self.register_state_dict_post_hook(_note_order)
 
     @property
     def passes(self) -> int:
@@ -81,7 +84,7 @@ class Loop(nn.Module):
         Args:
             x: (B, T, C).
             levels: one tensor a pass, broadcastable to x, added to x before the pass.
-            contexts: one value a stored block, handed to every pass of it.
+            contexts: one value a pass; passes may share one.
             slots: one value a pass (its cache).
             run: indices of the passes to run, in their order; None runs all.
             **shared: handed to every pass.
@@ -98,7 +101,7 @@ class Loop(nn.Module):
                 x = x + first_inputs[which] if which in first_inputs else first_inputs.setdefault(which, x)
             kwargs = dict(
                 own=None if self.own is None else self.own[index],
-                context=None if contexts is None else contexts[which],
+                context=None if contexts is None else contexts[index],
                 slot=None if slots is None else slots[index],
                 **shared,
             )
@@ -109,3 +112,49 @@ class Loop(nn.Module):
                 x = block(x, **kwargs)
             states.append(x)
         return x, states
+
+    def _load_from_state_dict(
+        self, state_dict: dict, prefix: str, local_metadata: dict, strict: bool, *rest: Any
+    ) -> None:
+        """Loads weights that were trained at another depth too, see :mod:`recurrence.depth`; the log says so."""
+        trained = self._trained_order(state_dict, prefix, local_metadata)
+        if trained is not None and trained != self.order:
+            if set(trained) == set(self.order):
+                warn(prefix.rstrip("."), self.order, trained)
+                self._take_passes(state_dict, prefix, source_passes(trained, self.order))
+            elif strict:
+                *_, errors = rest
+                errors.append(
+                    f"{prefix.rstrip('.')}: the checkpoint stores {1 + max(trained)} blocks, this depth runs "
+                    f"{len(self.blocks)}: another depth may only run the stored blocks more or less often"
+                )
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *rest)
+
+    def _trained_order(self, state_dict: dict, prefix: str, local_metadata: dict) -> Order | None:
+        """The order that the state dict notes, or the one that its number of passes stands for; None if it tells none.
+
+        What is stored in safetensors, or was filtered, has lost the note.
+        """
+        if "order" in local_metadata:
+            return tuple(local_metadata["order"])
+        passes = self._own_passes(state_dict, prefix)
+        return None if passes in (0, self.passes) else same_kind(self.order, passes)
+
+    def _own_passes(self, state_dict: dict, prefix: str) -> int:
+        """Of how many passes the state dict has parameters."""
+        found = (re.match(rf"{re.escape(prefix)}own\.(\d+)\.", key) for key in state_dict)
+        return 1 + max((int(match[1]) for match in found if match), default=-1)
+
+    def _take_passes(self, state_dict: dict, prefix: str, sources: Sequence[int]) -> None:
+        """Makes entry i of the passes' own tensors what entry sources[i] was, in place."""
+        start = f"{prefix}own."
+        theirs = {key: state_dict.pop(key) for key in list(state_dict) if key.startswith(start)}
+        for index, source in enumerate(sources):
+            taken = f"{start}{source}."
+            mine = (key for key in theirs if key.startswith(taken))
+            state_dict.update({f"{start}{index}.{key[len(taken) :]}": theirs[key] for key in mine})
+
+
+def _note_order(loop: Loop, state_dict: dict, prefix: str, local_metadata: dict) -> None:
+    """Notes beside the tensors, in the metadata of a state dict, in which order they were trained."""
+    local_metadata["order"] = loop.order

@@ -99,6 +99,10 @@ class LevelSignal(nn.Module):
             return True
         return tokens * (self.width + out_width) > self.width * out_width
 
+    def bias_of(self, layer: nn.Linear) -> Tensor | None:
+        """What is added to the projection."""
+        return layer.bias
+
     def project(self, layer: nn.Linear, x: Tensor, raw: Tensor) -> Tensor:
         """Projects x with the signal, by whichever exact form is cheaper.
 
@@ -113,7 +117,7 @@ class LevelSignal(nn.Module):
         targets, (batch, length, width) = self.targets, x.shape
         out_width = layer.out_features // targets
         if raw is x and self.folds(batch * length, out_width):
-            y = linear(x, self.fold(layer.weight), layer.bias)
+            y = linear(x, self.fold(layer.weight), self.bias_of(layer))
             return y.view(batch, length, targets, out_width).permute(2, 0, 1, 3)
         signal = self(raw.reshape(-1, width))
         if targets == 1 and self.before:
@@ -122,5 +126,5 @@ class LevelSignal(nn.Module):
             bias = 0 if layer.bias is None else layer.bias.view(targets, 1, out_width)
             y = (x.reshape(-1, width) + signal) @ layer.weight.view(targets, out_width, width).transpose(1, 2) + bias
         else:
-            y = layer(x).view(-1, targets, out_width).transpose(0, 1) + signal
+            y = linear(x, layer.weight, self.bias_of(layer)).view(-1, targets, out_width).transpose(0, 1) + signal
         return y.view(targets, batch, length, out_width)

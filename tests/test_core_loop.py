@@ -35,7 +35,7 @@ def test_blocks_run_in_order_with_what_is_theirs():
     x, states = loop(
         torch.tensor(1.0),
         levels=[torch.tensor(float(level)) for level in range(4)],
-        contexts=["for block 0", "for block 1"],
+        contexts=["for block 0", "for block 1", "for block 1", "for block 0"],
         slots=["a", "b", "c", "d"],
         causal=True,
     )
@@ -113,6 +113,8 @@ CONFIGS = {
     "hidden levels": dict(order=(0, 0), pre_norm=True, norms="pass", signal=SignalConfig(None, None, "inside")),
     "one norm a block": dict(order=(0, 1), memory_width=6, norms="block"),
     "one FFN": dict(order=(0, 1, 2), norms="block", ffn="shared"),
+    "low-rank terms": dict(order=(0, 1, 0), memory_width=6, norms="pass", residual_rank=2),
+    "low-rank terms, pre-norm": dict(order=(0, 0), memory_width=6, norms="pass", residual_rank=3, pre_norm=True),
     "no FFN, no bias, pre-norm": dict(order=(0, 0), ffn="none", pre_norm=True, bias=False),
 }
 every_stack = pytest.mark.parametrize("name", CONFIGS)
@@ -130,8 +132,9 @@ def run(loop: Loop, seed: int = 1) -> Tensor:
     torch.manual_seed(seed)
     x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
     memory = torch.randn(2, 4, 6, dtype=torch.float64)
-    cross = [block.cross_attn for block in loop.blocks]
-    contexts = [None if attention is None else attention.project(memory) for attention in cross]
+    cross = [loop.blocks[which].cross_attn for which in loop.order]
+    terms = [None if own is None else own.term("cross_kv") for own in loop.own or [None] * loop.passes]
+    contexts = [None if part is None else part.project(memory, term) for part, term in zip(cross, terms)]
     return loop(x, contexts=contexts, causal=True)[0]
 
 

@@ -26,6 +26,7 @@ KNOBS: dict[type, dict[str, tuple[str, Any, dict[str, Any]]]] = {
         "shared": ("plain_vit", True, {}),
         "loops": ("recursive_deit_tiny", 3, {}),
         "loop_order": ("recursive_deit_tiny", "external", {}),
+        "residual_rank": ("plain_vit", 4, {}),
         "level_signal": ("uit", "none", {}),
         "signal_rank_divisor": ("ringformer_vit", 8, {}),
         "shared_mlp": ("plain_vit", True, {}),

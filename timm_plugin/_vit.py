@@ -16,9 +16,12 @@ from torch import Tensor, nn
 
 from recurrence import order, position
 from recurrence.block import FeedForward, StackConfig, TokenMixing, build_loop
+from recurrence.depth import same_kind, source_passes, warn
 from recurrence.signal import SignalConfig
 from timm_plugin._model import ImageModel, first_runs, loop_groups
 from timm_plugin._stem import StemEmbed
+
+LOOP_ORDERS = {"internal": order.sequence, "external": order.cycle, "reverse": order.cycle_rev}
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,10 @@ class ViTConfig:
         mlp_ratio: hidden width of the MLP as a multiple of C.
         shared: all layers are one stored block.
         loops: how often the stack runs.
-        loop_order: "internal" repeats each block in succession (0 0 1 1), "external" the whole stack (0 1 0 1).
+        loop_order: "internal" repeats each block in succession (0 0 1 1), "external" the whole stack (0 1 0 1),
+            "reverse" too, but the last time backwards (0 1 1 0).
+        residual_rank: each pass has LayerNorms, biases, and on every projection a term of this rank of its own, at most
+            of rank C; None for nothing.
         level_signal: what tells a shared block its depth: "low-rank" (RingFormer), "static" or "learned" (a table added
             before every pass, as in the Universal Transformer), "none".
         signal_rank_divisor: rank of the low-rank signals is C // signal_rank_divisor.
@@ -73,6 +79,7 @@ class ViTConfig:
     shared: bool = False
     loops: int = 1
     loop_order: str = "internal"
+    residual_rank: int | None = None
     level_signal: str = "none"
     signal_rank_divisor: int = 16
     shared_mlp: bool = False
@@ -93,7 +100,7 @@ class ViTConfig:
 
     def __post_init__(self):
         choices = {
-            "loop_order": ("internal", "external"),
+            "loop_order": tuple(LOOP_ORDERS),
             "level_signal": ("low-rank", "static", "learned", "none"),
             "pos_embed": ("sincos", "learn", "none"),
             "stem": ("patch", "conv"),
@@ -125,6 +132,11 @@ class ViTConfig:
             raise ValueError("token_mixing=True: goes with no class_token, low-rank level_signal or attn_drop_rate")
         if self.token_mixing and self.num_heads != 1:
             raise ValueError(f"num_heads={self.num_heads}: token_mixing=True has no heads; must be 1")
+        if self.residual_rank is not None:
+            if not 1 <= self.residual_rank <= self.embed_dim:
+                raise ValueError(f"residual_rank={self.residual_rank}: must be >= 1 and <= embed_dim={self.embed_dim}")
+            if self.shared_mlp or self.token_mixing or self.level_signal == "low-rank":
+                raise ValueError("residual_rank: goes with neither shared_mlp, token_mixing nor low-rank level_signal")
         if self.stem == "conv" and self.patch_size != 16:
             raise ValueError(f"patch_size={self.patch_size}: stem='conv' has patches of 16")
 
@@ -132,8 +144,7 @@ class ViTConfig:
         """One stored block a pass."""
         if self.shared:
             return (0,) * (self.depth * self.loops)
-        repeat = order.sequence if self.loop_order == "internal" else order.cycle
-        return repeat(self.depth, self.depth * self.loops)
+        return LOOP_ORDERS[self.loop_order](self.depth, self.depth * self.loops)
 
     def stack(self, tokens: int) -> StackConfig:
         """The core's configuration for so many tokens."""
@@ -153,7 +164,8 @@ class ViTConfig:
             drop_path=rates if self.drop_path_rate else (),
             pre_norm=True,
             norm_eps=self.norm_eps,
-            norms="pass" if low_rank else "sublayer",
+            norms="pass" if low_rank or self.residual_rank is not None else "sublayer",
+            residual_rank=self.residual_rank,
             ffn="shared" if self.shared_mlp else "block",
             signal=SignalConfig(max(1, self.embed_dim // self.signal_rank_divisor)) if low_rank else None,
             learned_residuals=self.lrc,
@@ -327,13 +339,26 @@ class RecurrentVisionTransformer(ImageModel):
         update_model_input_size(self, self.patch_embed.img_size, patch_size=patch_size)
 
     def adapt(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Resamples tables of another image size."""
+        """Resamples tables of another image size, and takes tables of another depth, see :mod:`recurrence.depth`."""
+        self._take_levels(state_dict)
         for name in ("pos_embed", "level_embed"):
             theirs, own = state_dict.get(name), getattr(self, name)
             if own is not None and theirs is not None and theirs.shape[1] != own.shape[1]:
                 grid = self.patch_embed.grid_size
                 state_dict[name] = resample_table(theirs, grid, None, self.num_prefix_tokens)
         return state_dict
+
+    def _take_levels(self, state_dict: dict[str, Tensor]) -> None:
+        """Rows of the learned levels by the rule for what belongs to a pass; those of fixed ones are this model's."""
+        for name in ("level_embed", "depth_embed"):
+            theirs, own, used = state_dict.get(name), getattr(self, name), self.loop.order
+            if theirs is None or own is None or len(theirs) == len(own):
+                continue
+            trained = same_kind(used, len(theirs))
+            if trained is None:
+                continue  # torch names the two shapes
+            warn(name, used, trained)
+            state_dict[name] = own if name == "depth_embed" else theirs[list(source_passes(trained, used))]
 
 
 def resample_table(table: Tensor, grid: Sequence[int], old_grid: Sequence[int] | None, prefix: int) -> Tensor:
@@ -349,7 +374,8 @@ def ringformer_init_(model: RecurrentVisionTransformer) -> None:
     for mlp in (module for module in model.modules() if isinstance(module, (FeedForward, TokenMixing))):
         for layer in (mlp.up, mlp.down):
             nn.init.xavier_uniform_(layer.weight)
-            nn.init.normal_(layer.bias, std=1e-6)
+            if layer.bias is not None:
+                nn.init.normal_(layer.bias, std=1e-6)
 
 
 def deit_init_(model: RecurrentVisionTransformer) -> None:

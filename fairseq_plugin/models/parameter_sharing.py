@@ -3,7 +3,8 @@
 Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), Figure 2, Tables 1 and 2.
 
 The stack is fairseq's transformer: post-norm, ReLU, biases, scaled embeddings, its sinusoids. LayerNorms are shared
-with the layer that they belong to.
+with the layer that they belong to, unless `--residual-rank` gives each pass what is its own
+(:mod:`recurrence.lowrank`): that is what `python -m fairseq_plugin.convert share` makes of a trained host model.
 
 Differs from the published code: M is given, unless `--share-layer-num` gives N / M, which also selects the code's
 assignment where N / M is not whole; a layer of the decoder that runs again keeps its own cross-attention bias (the
@@ -35,6 +36,11 @@ class ParameterSharing(RecurrentTransformer):
         """See :func:`shared_order`."""
         return shared_order(args, side)
 
+    @classmethod
+    def stack(cls, args, side: str) -> dict:
+        """What is a pass's own, where anything is."""
+        return residuals(args)
+
 
 def add_sharing_options(parser, sides: tuple[str, ...]) -> None:
     """Adds M of each side, and the published code's option in its place."""
@@ -49,6 +55,17 @@ def add_sharing_options(parser, sides: tuple[str, ...]) -> None:
         help="the published code's option in place of M: depths per stored layer, S = N / M. Layers are assigned "
         "as that code does, which differs from the paper's Figure 2 where S does not divide N",
     )
+    parser.add_argument(
+        "--residual-rank",
+        type=int,
+        metavar="R",
+        help="each pass has LayerNorms, biases, and on every projection a term of rank R of its own; 1 <= R <= width",
+    )
+
+
+def residuals(args) -> dict:
+    """Fields of :class:`recurrence.block.StackConfig` that `--residual-rank` sets."""
+    return {} if args.residual_rank is None else dict(norms="pass", residual_rank=args.residual_rank)
 
 
 def shared_order(args, side: str) -> Order:
@@ -91,7 +108,7 @@ def _preset(strategy: str, unique_layers: int, dimensions: dict) -> dict:
         f"{side}_unique_layers": lambda args: None if args.share_layer_num is not None else unique_layers
         for side in SIDES
     }
-    return {**FAIRSEQ, **dimensions, **unique, "strategy": strategy}
+    return {**FAIRSEQ, **dimensions, **unique, "strategy": strategy, "residual_rank": None}
 
 
 BASE, BASE_12, BIG_12 = size(512, 2048, 8, 6), size(512, 2048, 8, 12), size(1024, 4096, 16, 12)

@@ -14,7 +14,7 @@ as wide as it takes to store about as much as the others (119,804,160), as the p
 
 from torch import nn
 
-from fairseq_plugin.models.parameter_sharing import add_sharing_options, shared_order
+from fairseq_plugin.models.parameter_sharing import add_sharing_options, residuals, shared_order
 from fairseq_plugin.modules.adaptive import add_adaptive_options
 from fairseq_plugin.modules.language_model import LANGUAGE_DEFAULTS, RecurrentLanguageModel
 from fairseq_plugin.modules.model import activation, register_family
@@ -58,6 +58,7 @@ class SharedLanguageModel(RecurrentLanguageModel):
             pre_norm=True,
             norm_eps=args.norm_eps,
             checkpointing=args.checkpoint_activations,
+            **residuals(args),
         )
         loop = build_loop(config)
         init.fairseq_(loop)
@@ -86,6 +87,7 @@ WIKITEXT_103 = dict(
     tie_adaptive_weights=lambda args: "none" not in (args.adaptive_input_cutoff, args.adaptive_softmax_cutoff),
     tie_adaptive_proj=lambda args: args.tie_adaptive_weights,
     share_layer_num=None,
+    residual_rank=None,
 )
 
 

@@ -12,7 +12,7 @@ from recurrence.position import Table
 
 
 class DecodingState:
-    """Incremental state of one decoder: the cache of its passes, and the memory as each stored block projected it."""
+    """Incremental state of one decoder: the cache of its passes, and the memory as blocks or passes projected it."""
 
     def __init__(self, passes: int, contexts: list[Tensor]):
         self.cache, self.contexts = Cache(passes), contexts
@@ -131,7 +131,7 @@ class RecurrentDecoder(StatefulDecoder):
         x, states = self.loop(
             x,
             levels=depth_levels(self.level_table, self.loop.passes, prev_output_tokens.size(1), padding, start, x),
-            contexts=self._contexts(encoder_out) if state is None else state.contexts,
+            contexts=self._of_passes(self._contexts(encoder_out) if state is None else state.contexts),
             slots=None if state is None else state.cache.slots(),
             self_bias=bias,
             cross_bias=padding_bias(mask[0], like=x) if mask else None,
@@ -149,9 +149,22 @@ class RecurrentDecoder(StatefulDecoder):
         return self.output_projection(features)
 
     def _contexts(self, encoder_out) -> list[Tensor]:
-        """Keys and values of the memory, once for each stored block, however often it runs."""
-        memory = encoder_out["encoder_out"][0].transpose(0, 1)
-        return [block.cross_attn.project(memory) for block in self.loop.blocks]
+        """Keys and values of the memory, once for each stored block, however often it runs.
+
+        Once for each pass where the passes add terms of their own.
+        """
+        memory, loop = encoder_out["encoder_out"][0].transpose(0, 1), self.loop
+        if not self._project_apart():
+            return [block.cross_attn.project(memory) for block in loop.blocks]
+        passes = zip(loop.order, loop.own)
+        return [loop.blocks[which].cross_attn.project(memory, own.term("cross_kv")) for which, own in passes]
+
+    def _of_passes(self, contexts: list[Tensor]) -> list[Tensor]:
+        """What each pass reads of :meth:`_contexts`."""
+        return contexts if self._project_apart() else [contexts[which] for which in self.loop.order]
+
+    def _project_apart(self) -> bool:
+        return self.loop.own is not None and self.loop.own[0].term("cross_kv") is not None
 
     def _state(self, encoder_out, incremental_state) -> DecodingState | None:
         if incremental_state is None:

@@ -25,6 +25,7 @@ OPTION_OF = {
     "reuse_map": "--reuse-map",
     "loops": "--block-loops",
     "window": "--window",
+    "residual_rank": "--residual-rank",
 }
 
 

@@ -1,0 +1,91 @@
+"""The host's own transformers: how one is built from the options of a checkpoint, and the names of their layers."""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import fields
+
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_REGISTRY, BaseFairseqModel
+from fairseq.models.transformer_lm import TransformerLanguageModelConfig
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+
+from fairseq_plugin.modules.build import numbered_dictionary
+from recurrence.convert import Piece, StateDict
+
+TRANSLATION, LANGUAGE = "transformer", "transformer_lm"
+MOST_POSITIONS = 1024
+# What a checkpoint has besides its weights.
+FIXED = (".version", "._float_tensor")
+
+
+def build(args: argparse.Namespace, weights: StateDict) -> BaseFairseqModel:
+    """The registered model of a checkpoint's options, the host's or this plugin's, without any data, with its weights.
+
+    Args:
+        args: the model's options, as a checkpoint holds them; they are left as they are.
+        weights: its state dict, of which the numbers of symbols are read.
+    """
+    args = argparse.Namespace(**vars(args))
+    for side in ("encoder", "decoder"):  # weights come from the checkpoint, not from those files
+        setattr(args, f"{side}_embed_path", None)
+    if args.arch in ARCH_CONFIG_REGISTRY:
+        ARCH_CONFIG_REGISTRY[args.arch](args)
+    model = ARCH_MODEL_REGISTRY.get(args.arch) or MODEL_REGISTRY[args.arch]
+    limits = {f"max_{side}_positions": positions(args, side) for side in ("source", "target")}
+    vars(args).update(limits)
+    decoder = _symbols(weights, "decoder")
+    if any(key.startswith("encoder.") for key in weights):
+        source = numbered_dictionary(_symbols(weights, "encoder"))
+        target = numbered_dictionary(decoder) if decoder else source
+        task = TranslationTask(TranslationConfig(**limits), source, target)
+    else:
+        args.tokens_per_sample = limits["max_target_positions"]
+        task = LanguageModelingTask(args, numbered_dictionary(decoder))
+    built = model.build_model(args, task)
+    built.load_state_dict(dict(weights))
+    return built.eval()
+
+
+def positions(args: argparse.Namespace, side: str) -> int:
+    """Longest source or target, in tokens."""
+    return getattr(args, f"max_{side}_positions", None) or getattr(args, "tokens_per_sample", None) or MOST_POSITIONS
+
+
+def language_defaults() -> dict:
+    """Values of `transformer_lm` where nothing else is said."""
+    config = TransformerLanguageModelConfig()
+    values = {field.name: getattr(config, field.name) for field in fields(config) if not field.name.startswith("_")}
+    return {name: value for name, value in values.items() if not str(value).startswith("${")}
+
+
+def layer_pieces(theirs: str, ours: str, memory: bool) -> Iterator[Piece]:
+    """The names of one layer.
+
+    Args:
+        theirs, ours: prefixes of its keys.
+        memory: whether it has cross-attention.
+    """
+    attentions = [("self_attn", "self_attn", "qkv", "qkv")]
+    if memory:
+        attentions += [("encoder_attn", "cross_attn", "q", "q"), ("encoder_attn", "cross_attn", "kv", "kv")]
+    norms = ["self_attn_layer_norm", *(["encoder_attn_layer_norm"] if memory else []), "final_layer_norm"]
+    for kind in ("weight", "bias"):
+        for their_name, name, stacked, projections in attentions:
+            for row, projection in enumerate(projections):
+                key, rows = f"{ours}.{name}.{stacked}.{kind}", (row, row + 1, len(projections))
+                yield Piece(f"{theirs}.{their_name}.{projection}_proj.{kind}", key, our_rows=rows)
+        for their_name, name in dict.fromkeys(attention[:2] for attention in attentions):
+            yield Piece(f"{theirs}.{their_name}.out_proj.{kind}", f"{ours}.{name}.out.{kind}")
+        for their_name, name in (("fc1", "ffn.up"), ("fc2", "ffn.down")):
+            yield Piece(f"{theirs}.{their_name}.{kind}", f"{ours}.{name}.{kind}")
+        for which, norm in enumerate(norms):
+            yield Piece(f"{theirs}.{norm}.{kind}", f"{ours}.norms.{which}.{kind}")
+
+
+def _symbols(weights: StateDict, side: str) -> int:
+    """Number of symbols of one side; 0 where its embedding is stored elsewhere."""
+    for key in (f"{side}.embed_tokens.weight", f"{side}.output_projection.weight"):
+        if key in weights:
+            return len(weights[key])
+    bands = [key for key in weights if key.startswith(f"{side}.embed_tokens.embeddings.") and key.endswith("0.weight")]
+    return sum(len(weights[key]) for key in bands)

@@ -1,0 +1,184 @@
+"""A looped model as the host's own `transformer` or `transformer_lm`, which needs no plugin.
+
+Every pass becomes a layer, see :mod:`recurrence.unshare`. Besides the stack:
+
+* Positions of another convention than the host's sinusoids become learned ones.
+* A LayerNorm's output without its weight and bias sums to 0 over the features, so with a weight and a bias of 1 its
+  mean is 1, and an output bias is one more column of the output matrix, spread over all of them.
+"""
+
+import argparse
+
+import torch
+from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
+from torch import Tensor, nn
+
+from fairseq_plugin.conversion.host import LANGUAGE, TRANSLATION, language_defaults, layer_pieces, positions
+from fairseq_plugin.modules.embedding import Output, TokenInput
+from fairseq_plugin.modules.language_model import RecurrentLanguageModel
+from fairseq_plugin.modules.model import FAMILY_VALUES
+from fairseq_plugin.modules.options import known_options
+from recurrence import position, unshare
+from recurrence.causal import CausalStack
+from recurrence.convert import StateDict, revert
+from recurrence.loop import Loop
+
+EPSILON = 1e-5  # of the host's LayerNorms
+# Options that mean the same there.
+KEPT = {"dropout", "attention_dropout", "activation_dropout", "activation_fn", "no_token_positional_embeddings"}
+KEPT |= {"no_scale_embedding", "layernorm_embedding", "share_decoder_input_output_embed", "share_all_embeddings"}
+KEPT |= {"checkpoint_activations", "adaptive_softmax_dropout", "tie_adaptive_weights", "tie_adaptive_proj"}
+KEPT |= {f"adaptive_{which}_factor" for which in ("input", "softmax")}
+KEPT |= {f"{side}_{name}" for side in ("encoder", "decoder") for name in ("embed_dim", "ffn_embed_dim", "layers")}
+KEPT |= {f"{side}_attention_heads" for side in ("encoder", "decoder")}
+KEPT |= {f"{side}_normalize_before" for side in ("encoder", "decoder")}
+KEPT |= {f"{side}_learned_pos" for side in ("encoder", "decoder")}
+
+
+def unshared(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argparse.Namespace, StateDict]:
+    """The host's options and weights of a model of this plugin.
+
+    Args:
+        model: as trained; it is left as it is.
+        args: its options; all of a training run may stand among them.
+
+    Raises:
+        ValueError: naming the architecture and what the host has no place for.
+    """
+    try:
+        return (_language if isinstance(model, RecurrentLanguageModel) else _translation)(model, args)
+    except ValueError as error:
+        raise ValueError(f"--arch {args.arch}: the host has no such model: {error}") from None
+
+
+def _translation(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argparse.Namespace, StateDict]:
+    encoder, decoder = model.encoder, model.decoder
+    if encoder.level_table is not None:
+        raise ValueError("positions and depths added before every pass: a layer of the host adds nothing to its input")
+    values = dict(arch=TRANSLATION, encoder_embed_path=None, decoder_embed_path=None)
+    weights, factors = {}, []
+    for side, part, limit in (("encoder", encoder, "source"), ("decoder", decoder, "target")):
+        stack, factor = _stack(side, part.loop, part.layer_norm)
+        inputs, learned = _inputs(side, part.inputs, positions(args, limit), factor)
+        weights |= {**stack, **inputs}
+        factors.append(1.0 if part.inputs.layernorm is not None else factor)
+        values[f"{side}_learned_pos"] = learned
+        values[f"{side}_layers"] = 1 + max(int(key.split(".")[2]) for key in stack if ".layers." in key)
+        values[f"{side}_ffn_embed_dim"] = len(stack[f"{side}.layers.0.fc1.bias"])
+    values["no_token_positional_embeddings"] = encoder.inputs.table is None and encoder.inputs.embed_positions is None
+    tied = _output(decoder.output_projection, weights, decoder, set(factors) == {1.0})
+    for name in ("share_all_embeddings", "share_decoder_input_output_embed"):
+        values[name] = tied and getattr(args, name)
+    return _options(args, values), weights
+
+
+def _language(model: RecurrentLanguageModel, args: argparse.Namespace) -> tuple[argparse.Namespace, StateDict]:
+    decoder, most = model.decoder, positions(args, "target")
+    if not isinstance(decoder.stack, CausalStack):
+        raise ValueError("a recurrence along the sequence: a layer of the host reads all tokens at once")
+    unshare.check(decoder.stack.loop)
+    if decoder.stack.alibi or decoder.stack.table is not None:
+        raise ValueError("positions within attention: the host adds positions to the embedding")
+    stack, factor = _stack("decoder", decoder.stack.loop, decoder.stack.norm)
+    inputs, learned = _inputs("decoder", decoder.inputs, most, factor)
+    weights = {**stack, **inputs}
+    values = dict(
+        arch=LANGUAGE,
+        decoder_learned_pos=learned,
+        decoder_input_dim=args.decoder_embed_dim,
+        decoder_output_dim=args.decoder_embed_dim,
+        decoder_normalize_before=True,
+        no_decoder_final_norm=decoder.stack.norm is None,
+        no_token_positional_embeddings=decoder.inputs.table is None and decoder.inputs.embed_positions is None,
+        max_target_positions=most,
+        tokens_per_sample=getattr(args, "tokens_per_sample", None) or most,
+        add_bos_token=getattr(args, "add_bos_token", False),
+        tpu=False,
+    )
+    for which in ("input", "softmax"):
+        ends = getattr(args, f"adaptive_{which}_cutoff", "none")
+        values[f"adaptive_{which}_cutoff"] = None if ends == "none" else ends
+    values["adaptive_input"] = values["adaptive_input_cutoff"] is not None
+    if decoder.output_projection is not None:
+        _output(decoder.output_projection, weights, decoder, factor == 1)
+    else:
+        weights |= _adaptive_softmax(decoder)
+    return argparse.Namespace(**{**language_defaults(), **vars(_options(args, values))}), weights
+
+
+def _stack(side: str, loop: Loop, norm: nn.Module | None) -> tuple[StateDict, float]:
+    """Weights of the layers and of the norm behind them, and the factor on their input."""
+    layers, factor = unshare.unshare(loop, EPSILON)
+    own = {f"{index}.{key}": tensor for index, layer in enumerate(layers) for key, tensor in layer.items()}
+    memory = loop.blocks[0].cross_attn is not None
+    pieces = [
+        piece for index in range(len(layers)) for piece in layer_pieces(f"{side}.layers.{index}", f"{index}", memory)
+    ]
+    weights = revert(own, pieces)
+    weights[f"{side}.version"] = torch.tensor([3.0])  # without it the host takes the checkpoint for one of old
+    if norm is not None:
+        weights[f"{side}.layer_norm.weight"] = norm.weight.detach()
+        bias = norm.bias
+        weights[f"{side}.layer_norm.bias"] = norm.weight.new_zeros(len(norm.weight)) if bias is None else bias.detach()
+    return weights, factor
+
+
+def _inputs(side: str, inputs: TokenInput, most: int, factor: float) -> tuple[StateDict, bool]:
+    """Embedding, positions and the LayerNorm on them, scaled; and whether the positions are learned ones there."""
+    tensors = {f"{side}.embed_tokens.{key}": tensor for key, tensor in inputs.embed_tokens.state_dict().items()}
+    table, learned = inputs.table, inputs.embed_positions
+    rows = None
+    if learned is not None:
+        rows = learned.weight.detach()
+    elif table is not None and (table.function is not position.halved or (factor != 1 and inputs.layernorm is None)):
+        rows = table.rows(most, like=next(iter(tensors.values())))
+    if rows is not None:
+        first = inputs.embed_tokens.padding_idx + 1
+        weight = rows.new_zeros(first + len(rows), rows.size(1))
+        weight[first:] = rows
+        tensors[f"{side}.embed_positions.weight"] = weight
+    if inputs.layernorm is not None:
+        norm = {f"{side}.layernorm_embedding.{key}": tensor for key, tensor in inputs.layernorm.state_dict().items()}
+        return {**tensors, **_times(norm, factor)}, rows is not None
+    return _times(tensors, factor), rows is not None
+
+
+def _times(tensors: StateDict, factor: float) -> StateDict:
+    return tensors if factor == 1 else {key: tensor * factor for key, tensor in tensors.items()}
+
+
+def _output(output: Output, weights: StateDict, decoder: nn.Module, unscaled: bool) -> bool:
+    """Adds the output matrix to the weights, and the output bias to that matrix; returns whether it may stay tied."""
+    matrix = (output.weight if output.tied is None else output.tied.weight).detach()
+    if output.bias is not None:
+        last = sum(key.endswith(".fc1.bias") and key.startswith("decoder.") for key in weights) - 1
+        final = getattr(decoder, "layer_norm", None) is not None
+        norm = "decoder.layer_norm" if final else f"decoder.layers.{last}.final_layer_norm"
+        weight, bias = (weights[f"{norm}.{kind}"] for kind in ("weight", "bias"))
+        weights[f"{norm}.weight"] = weights[f"{norm}.bias"] = weight.new_ones(len(weight))
+        constant = output.bias.detach() + matrix @ (bias - weight)
+        matrix = matrix * weight + constant[:, None] / len(weight)
+    weights["decoder.output_projection.weight"] = matrix
+    return output.bias is None and unscaled
+
+
+def _adaptive_softmax(decoder: nn.Module) -> StateDict:
+    """The bands of the output, those too that the embedding stores."""
+    softmax = decoder.adaptive_softmax
+    weights: dict[str, Tensor] = {
+        f"decoder.adaptive_softmax.{key}": tensor for key, tensor in softmax.state_dict().items()
+    }
+    for name, module in softmax.named_modules():
+        tied = vars(module).get("weight")
+        if tied is not None:
+            weights[f"decoder.adaptive_softmax.{name}.weight"] = tied.detach()
+    return weights
+
+
+def _options(args: argparse.Namespace, values: dict) -> argparse.Namespace:
+    """The run's options without those that only this plugin knows."""
+    family = ARCH_MODEL_REGISTRY[args.arch]
+    ours = {*known_options(family.add_args), *FAMILY_VALUES, *family.family_values, "embedding_std", "_name"}
+    kept = {name: value for name, value in vars(args).items() if name in KEPT or name not in ours}
+    kept.pop("user_dir", None)
+    return argparse.Namespace(**{**kept, **values})

@@ -1,0 +1,134 @@
+"""Convert checkpoints: a looped model to the host's own unshared transformer, and the host's to a looped one.
+
+Usage::
+
+    python -m fairseq_plugin.convert unshare looped.pt unshared.pt
+    python -m fairseq_plugin.convert share host.pt looped.pt --unique-layers 3 --strategy cycle --rank 64
+
+``unshare`` gives each pass a layer of its own, with its level signals and low-rank terms multiplied out. What it
+writes is a ``transformer`` (or ``transformer_lm``) checkpoint that fairseq, and what reads fairseq's files, loads
+without this package, and that gives the same output. ``share`` is the way back: tied layers become their mean, and
+what is lost a term of low rank in each pass, from which training goes on.
+"""
+
+import argparse
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairseq import checkpoint_utils
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+import fairseq_plugin  # noqa: F401  registers the architectures
+from fairseq_plugin.conversion import host
+from fairseq_plugin.conversion.share import check_shareable, shared
+from fairseq_plugin.conversion.unshare import unshared
+from fairseq_plugin.hostfix.checkpoints import load_safely
+from recurrence.order import PAPER
+
+logger = logging.getLogger("fairseq_plugin.convert")
+
+
+def unshare_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
+    """The host's checkpoint of a looped model's.
+
+    Args:
+        state: as it was saved; it is left as it is.
+
+    Raises:
+        ValueError: naming the architecture, if it is none of this plugin, or what the host has no place for.
+    """
+    args = _options(state)
+    family = ARCH_MODEL_REGISTRY.get(args.arch)
+    if family is None or not family.__module__.startswith("fairseq_plugin."):
+        raise ValueError(f"--arch {args.arch}: not an architecture of this plugin; there is nothing to unshare")
+    return _with_model(state, *unshared(host.build(args, state["model"]), args))
+
+
+def share_checkpoint(state: dict[str, Any], strategy: str, unique_layers: int, rank: int | None) -> dict[str, Any]:
+    """The looped checkpoint of a host's.
+
+    Args:
+        state: as it was saved; it is left as it is.
+        strategy, unique_layers, rank: see :func:`fairseq_plugin.conversion.share.shared`.
+
+    Raises:
+        ValueError: naming the option and the rule, or what the host's model has and a loop has not.
+    """
+    args = _options(state)
+    check_shareable(args)
+    return _with_model(state, *shared(host.build(args, state["model"]), args, strategy, unique_layers, rank))
+
+
+def _options(state: dict[str, Any]) -> argparse.Namespace:
+    """The options of the model, and of its training run, wherever a version of fairseq has put them."""
+    args = state.get("args") or state["cfg"]["model"]
+    args = argparse.Namespace(**(vars(args) if isinstance(args, argparse.Namespace) else args))
+    args.arch = getattr(args, "arch", None) or args._name
+    return args
+
+
+def _with_model(state: dict[str, Any], args: argparse.Namespace, weights: dict) -> dict[str, Any]:
+    """The state with other weights, the options that they belong to, and nothing of the optimizer."""
+    vars(args).pop("_name", None)
+    changed = {**state, "model": weights, "last_optimizer_state": None}
+    if state.get("args"):
+        changed["args"] = args
+    else:
+        common = {**state["cfg"].get("common", {}), "user_dir": None}
+        changed["cfg"] = {**state["cfg"], "model": args, "common": common}
+    return changed
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; ``--help`` describes it."""
+    parser = argparse.ArgumentParser(prog="python -m fairseq_plugin.convert", description=__doc__.split("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True, metavar="unshare|share")
+    add_paths(commands.add_parser("unshare", help="a looped model as the host's own, without this plugin"))
+    share = add_paths(commands.add_parser("share", help="the host's transformer as a looped model of this plugin"))
+    add_sharing_options(share)
+    args = parser.parse_args(arguments)
+    try:
+        refuse_same_file(args.input, args.output)
+        state = load_safely(args.input)
+        if args.command == "unshare":
+            state = unshare_checkpoint(state)
+        else:
+            state = share_checkpoint(state, args.strategy, args.unique_layers, args.rank)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    checkpoint_utils.torch_persistent_save(state, str(args.output))
+    logger.info("wrote %s (--arch %s)", args.output, _options(state).arch)
+
+
+def add_paths(parser: argparse.ArgumentParser, kind: Callable[[str], Path] = Path) -> argparse.ArgumentParser:
+    """Adds what is read and what is written."""
+    parser.add_argument("input", type=kind, metavar="IN", help="the checkpoint to read; it is left as it is")
+    parser.add_argument("output", type=kind, metavar="OUT", help="the checkpoint to write")
+    return parser
+
+
+def add_sharing_options(parser: argparse.ArgumentParser) -> None:
+    """Adds how layers are tied."""
+    add = parser.add_argument
+    add("--unique-layers", type=int, required=True, metavar="M", help="stored layers of each stack, 1 <= M <= N")
+    add("--strategy", choices=sorted(PAPER), default="cycle", help="which layers are tied (default: %(default)s)")
+    add(
+        "--rank",
+        type=int,
+        metavar="R",
+        help="of the term that each pass adds to every projection, up to the width, which makes it exact; without it "
+        "passes keep nothing of their own",
+    )
+
+
+def refuse_same_file(source: Path, target: Path) -> None:
+    """Raises ValueError where the input would be written over."""
+    if source.resolve() == target.resolve():
+        raise ValueError(f"OUT={target}: is IN, which is never written over")
+
+
+if __name__ == "__main__":
+    logging.basicConfig(format="%(message)s", level=logging.INFO, force=True)
+    main()

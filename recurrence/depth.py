@@ -1,0 +1,47 @@
+"""Another depth than the trained one: stored blocks run more or less often, on the parameters of one checkpoint.
+
+The rule for what belongs to a pass (LayerNorms, level signals, low-rank terms, projections): the k-th run of a block
+takes what the block's k-th run had in training, or what its last one had where it ran less often. With one shared block
+fewer passes are the first ones, and further passes repeat the last.
+"""
+
+import logging
+from collections import Counter
+
+from recurrence.order import PAPER, Order
+
+logger = logging.getLogger(__name__)
+
+
+def source_passes(trained: Order, used: Order) -> tuple[int, ...]:
+    """For each pass, the trained pass whose parameters it takes: (0, 1, 0, 1), (0, 1, 0, 1, 0, 1) -> 0 1 2 3 2 3.
+
+    Both orders run the same blocks.
+    """
+    runs: dict[int, list[int]] = {}
+    for index, which in enumerate(trained):
+        runs.setdefault(which, []).append(index)
+    seen, sources = Counter(), []
+    for which in used:
+        sources.append(runs[which][min(seen[which], len(runs[which]) - 1)])
+        seen[which] += 1
+    return tuple(sources)
+
+
+def same_kind(order: Order, passes: int) -> Order | None:
+    """The order of so many passes by the same rule; None where no rule fits, or the blocks would be others."""
+    blocks = 1 + max(order)
+    for rule in PAPER.values():
+        if rule(blocks, len(order)) == order and blocks <= passes:
+            other = rule(blocks, passes)
+            if set(other) == set(order):
+                return other
+    return None
+
+
+def warn(name: str, used: Order, trained: Order) -> None:
+    """Says once, at loading, that passes run which the model was not trained for."""
+    logger.warning(
+        "%s: runs %d passes (%s), trained with %d (%s)",
+        *(name, len(used), " ".join(map(str, used)), len(trained), " ".join(map(str, trained))),
+    )

@@ -1,0 +1,80 @@
+"""Unshared layers as a loop over depth: tied layers become their mean, and what is lost a low-rank term of each pass.
+
+Source: Relaxed Recursive Transformers (arXiv:2410.20672), section 3.2: blocks by averaging, residuals by truncated
+singular value decomposition. At full rank the loop computes what the layers compute.
+
+Differs from the paper: without a rank, biases and LayerNorms are averaged too; with one they stay those of the pass.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from recurrence.convert import StateDict
+from recurrence.lowrank import TERMS
+from recurrence.order import Order
+
+
+def share(layers: Sequence[StateDict], order: Order, rank: int | None = None) -> StateDict:
+    """The weights of the loop that stands for the layers.
+
+    Args:
+        layers: in the key names of :class:`recurrence.block.Block`, with biases and a LayerNorm for each sublayer, as
+            :func:`recurrence.unshare.unshare` gives them; all alike.
+        order: the block that runs as each layer.
+        rank: of the terms; None for a loop whose passes have nothing of their own.
+
+    Returns:
+        A state dict of :class:`recurrence.loop.Loop`, in the type of the layers.
+
+    Raises:
+        ValueError: unless there is one layer a pass.
+    """
+    if len(layers) != len(order):
+        raise ValueError(f"order={order}: needs one pass for each of the {len(layers)} layers")
+    matrices = {f"{name}.weight" for name in TERMS}
+    loop = {}
+    for which in sorted(set(order)):
+        tied = [layer for layer, block in zip(layers, order) if block == which]
+        for key in tied[0]:
+            if rank is None or key in matrices:
+                loop[f"blocks.{which}.{key}"] = _mean([layer[key] for layer in tied])
+    if rank is not None:
+        for index, (layer, which) in enumerate(zip(layers, order)):
+            own = _own(layer, {key: loop[f"blocks.{which}.{key}"] for key in layer if key in matrices}, rank)
+            loop.update({f"own.{index}.{key}": tensor for key, tensor in own.items()})
+    return loop
+
+
+def _mean(tensors: Sequence[Tensor]) -> Tensor:
+    """In double precision."""
+    return torch.stack([tensor.double() for tensor in tensors]).mean(0).to(tensors[0].dtype)
+
+
+def _own(layer: StateDict, shared: StateDict, rank: int) -> StateDict:
+    """What one pass keeps of its layer."""
+    own = {key: tensor for key, tensor in layer.items() if key.startswith("norms.")}
+    for name, (targets, place) in TERMS.items():
+        key = f"{name}.weight"
+        if key not in layer:
+            continue
+        residual = (layer[key].double() - shared[key].double()).chunk(targets)
+        factors = [truncated(part, rank) for part in residual]
+        for factor, parts in zip(("up", "down"), zip(*factors)):
+            own[f"{place}.{factor}"] = torch.stack(parts).to(layer[key].dtype)
+        own[f"{place}.bias"] = layer[f"{name}.bias"]
+    return own
+
+
+def truncated(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """The nearest matrix of a rank (Eckart and Young), as factors: (out, in) -> up (rank, out), down (rank, in).
+
+    Both get the roots of the singular values. Where the matrix has fewer, the rest is 0.
+    """
+    u, values, v = torch.linalg.svd(matrix, full_matrices=False)
+    kept = min(rank, len(values))
+    roots = values[:kept].sqrt()[:, None]
+    up, down = matrix.new_zeros(rank, matrix.size(0)), matrix.new_zeros(rank, matrix.size(1))
+    up[:kept], down[:kept] = u.T[:kept] * roots, v[:kept] * roots
+    return up, down

@@ -1,0 +1,125 @@
+"""Convert checkpoints: a looped vision transformer to timm's own unshared one, and timm's to a looped one.
+
+Usage::
+
+    python -m timm_plugin.convert unshare looped.pth.tar FOLDER
+    python -m timm_plugin.convert share vit.safetensors FOLDER --model deit_base_patch16_224 --unique-layers 6 --rank 64
+
+FOLDER is timm's form of a saved model: its name, its options and its weights. `timm.create_model("local-dir:FOLDER",
+pretrained=True)` builds it, after ``unshare`` without this package. What is read is such a folder too, or a file of
+weights; a training checkpoint tells the model itself, for any other file ``--model`` and ``--model-kwargs`` do.
+"""
+
+import argparse
+import logging
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import timm
+from timm.models import save_for_hf
+from timm.utils import ParseKwargs
+from timm.utils.checkpoint_saver import load_checkpoint_metadata
+from torch import nn
+
+from recurrence.order import PAPER
+from timm_plugin._conversion import shared, unshared
+
+logger = logging.getLogger("timm_plugin.convert")
+
+PREPROCESSING = ("mean", "std", "crop_pct", "interpolation")
+
+
+def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
+    """The model of a checkpoint, under torch's safe loader.
+
+    Args:
+        path: a file, or a folder in timm's form.
+        name: of the model; None for the one that the checkpoint names.
+        **kwargs: of the model, in the place of those that the checkpoint names.
+
+    Raises:
+        ValueError: if nothing names the model, or the weights are another's.
+        OSError: if there is no such file.
+    """
+    if path.is_dir():
+        return timm.create_model(f"local-dir:{path}", pretrained=True, **kwargs).eval()
+    told = {} if path.suffix == ".safetensors" else load_checkpoint_metadata(path)
+    name = name or (told.get("arch") if timm.is_model(str(told.get("arch"))) else None)
+    if name is None:
+        raise ValueError(f"--model: must name the model of {path}, which does not name it")
+    if "args" in told:
+        kwargs = {**_trained_with(name, told["args"]), **kwargs}
+    try:
+        return timm.create_model(name, checkpoint_path=str(path), **kwargs).eval()
+    except RuntimeError as error:
+        raise ValueError(f"{path}: not the weights of {name} with {kwargs}: {error}") from None
+
+
+def _trained_with(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """What a trainer's options say about the model."""
+    kwargs = dict(getattr(args, "model_kwargs", None) or {})
+    for option in ("num_classes", "in_chans"):
+        if getattr(args, option, None) is not None:
+            kwargs.setdefault(option, getattr(args, option))
+    if getattr(args, "img_size", None) and timm.get_pretrained_cfg(name).fixed_input_size:
+        kwargs.setdefault("img_size", args.img_size)
+    return kwargs
+
+
+def save(model: nn.Module, source: nn.Module, folder: Path) -> None:
+    """Writes a model in timm's form, with the preprocessing of the one that it was made from; all of it or nothing."""
+    config = {name: source.pretrained_cfg[name] for name in PREPROCESSING}
+    with tempfile.TemporaryDirectory(dir=folder.resolve().parent, prefix=f".{folder.name}.") as parent:
+        save_for_hf(model, Path(parent) / "model", safe_serialization=True, data_config=config)
+        os.rename(Path(parent) / "model", folder)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; ``--help`` describes it."""
+    parser = argparse.ArgumentParser(prog="python -m timm_plugin.convert", description=__doc__.split("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True, metavar="unshare|share")
+    _add_paths(
+        commands.add_parser("unshare", help="a looped model as timm's own VisionTransformer, without this plugin")
+    )
+    share = _add_paths(commands.add_parser("share", help="timm's VisionTransformer as a looped model of this plugin"))
+    share.add_argument(
+        "--unique-layers", type=int, required=True, metavar="M", help="stored blocks; divides the layers"
+    )
+    share.add_argument("--strategy", choices=sorted(PAPER), default="cycle", help="(default: %(default)s)")
+    share.add_argument(
+        "--rank",
+        type=int,
+        metavar="R",
+        help="of the term that each pass adds to every projection, up to the width, which makes it exact; without it "
+        "passes keep nothing of their own",
+    )
+    args = parser.parse_args(arguments)
+    try:
+        if args.output.exists():
+            raise ValueError(f"OUT={args.output}: exists; nothing is written over")
+        source = load(args.input, args.model, **args.model_kwargs)
+        if args.command == "unshare":
+            model = unshared(source)
+        else:
+            model = shared(source, args.strategy, args.unique_layers, args.rank)
+        save(model, source, args.output)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    logger.info('wrote %s: timm.create_model("local-dir:%s", pretrained=True)', args.output, args.output)
+
+
+def _add_paths(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    add = parser.add_argument
+    add("input", type=Path, metavar="IN", help="the checkpoint to read, a file or a folder; it is left as it is")
+    add("output", type=Path, metavar="OUT", help="the folder to write")
+    add("--model", metavar="NAME", help="the model of IN, where IN does not name it")
+    add("--model-kwargs", nargs="*", default={}, action=ParseKwargs, metavar="K=V", help="its options, likewise")
+    return parser
+
+
+if __name__ == "__main__":
+    logging.basicConfig(format="%(message)s", level=logging.INFO, force=True)
+    main()
