@@ -31,6 +31,7 @@ DEMO = [
 # What the preparation of some public data sets needs (recipes/data).
 DATA = ["datasets", "sacrebleu>=2", "sacremoses", "scipy", "subword-nmt", "tokenizers"]
 DEV = [
+    "ctranslate2>=4; platform_machine == 'x86_64' and python_version < '3.14'",
     "expecttest",
     "markdown",
     "onnx",

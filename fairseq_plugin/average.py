@@ -53,6 +53,8 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Any]:
             total += other[key]
     means = {key: (total / len(paths)).to(first[key].dtype) for key, total in totals.items()}
     state["model"] = type(first)((key, means.get(owners[key], first[key])) for key in first)
+    if hasattr(first, "_metadata"):  # in which order the passes were trained
+        state["model"]._metadata = first._metadata
     state["last_optimizer_state"] = None
     return state
 

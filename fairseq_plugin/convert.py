@@ -13,7 +13,7 @@ what is lost a term of low rank in each pass, from which training goes on.
 
 import argparse
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +85,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; ``--help`` describes it."""
     parser = argparse.ArgumentParser(prog="python -m fairseq_plugin.convert", description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True, metavar="unshare|share")
-    add_paths(commands.add_parser("unshare", help="a looped model as the host's own, without this plugin"))
-    share = add_paths(commands.add_parser("share", help="the host's transformer as a looped model of this plugin"))
-    add_sharing_options(share)
+    _add_paths(commands.add_parser("unshare", help="a looped model as the host's own, without this plugin"))
+    share = _add_paths(commands.add_parser("share", help="the host's transformer as a looped model of this plugin"))
+    _add_sharing_options(share)
     args = parser.parse_args(arguments)
     try:
-        refuse_same_file(args.input, args.output)
+        if args.input.resolve() == args.output.resolve():
+            raise ValueError(f"OUT={args.output}: is IN, which is never written over")
         state = load_safely(args.input)
         if args.command == "unshare":
             state = unshare_checkpoint(state)
@@ -102,15 +103,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logger.info("wrote %s (--arch %s)", args.output, _options(state).arch)
 
 
-def add_paths(parser: argparse.ArgumentParser, kind: Callable[[str], Path] = Path) -> argparse.ArgumentParser:
-    """Adds what is read and what is written."""
-    parser.add_argument("input", type=kind, metavar="IN", help="the checkpoint to read; it is left as it is")
-    parser.add_argument("output", type=kind, metavar="OUT", help="the checkpoint to write")
+def _add_paths(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument("input", type=Path, metavar="IN", help="the checkpoint to read; it is left as it is")
+    parser.add_argument("output", type=Path, metavar="OUT", help="the checkpoint to write")
     return parser
 
 
-def add_sharing_options(parser: argparse.ArgumentParser) -> None:
-    """Adds how layers are tied."""
+def _add_sharing_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--unique-layers", type=int, required=True, metavar="M", help="stored layers of each stack, 1 <= M <= N")
     add("--strategy", choices=sorted(PAPER), default="cycle", help="which layers are tied (default: %(default)s)")
@@ -121,12 +120,6 @@ def add_sharing_options(parser: argparse.ArgumentParser) -> None:
         help="of the term that each pass adds to every projection, up to the width, which makes it exact; without it "
         "passes keep nothing of their own",
     )
-
-
-def refuse_same_file(source: Path, target: Path) -> None:
-    """Raises ValueError where the input would be written over."""
-    if source.resolve() == target.resolve():
-        raise ValueError(f"OUT={target}: is IN, which is never written over")
 
 
 if __name__ == "__main__":

@@ -113,22 +113,20 @@ class Loop(nn.Module):
             states.append(x)
         return x, states
 
-    def _load_from_state_dict(
-        self, state_dict: dict, prefix: str, local_metadata: dict, strict: bool, *rest: Any
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, local_metadata: dict, *rest: Any) -> None:
         """Loads weights that were trained at another depth too, see :mod:`recurrence.depth`; the log says so."""
         trained = self._trained_order(state_dict, prefix, local_metadata)
         if trained is not None and trained != self.order:
             if set(trained) == set(self.order):
                 warn(prefix.rstrip("."), self.order, trained)
                 self._take_passes(state_dict, prefix, source_passes(trained, self.order))
-            elif strict:
+            else:
                 *_, errors = rest
                 errors.append(
                     f"{prefix.rstrip('.')}: the checkpoint stores {1 + max(trained)} blocks, this depth runs "
                     f"{len(self.blocks)}: another depth may only run the stored blocks more or less often"
                 )
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *rest)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
 
     def _trained_order(self, state_dict: dict, prefix: str, local_metadata: dict) -> Order | None:
         """The order that the state dict notes, or the one that its number of passes stands for; None if it tells none.

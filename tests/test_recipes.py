@@ -52,6 +52,7 @@ RUNS = [("numbers/run.sh", scale, ()) for scale in ("demo", "smoke")]
 RUNS += [("multi30k/train.sh", scale, (row,)) for scale in ("smoke", "small", "gpu") for row in ROWS]
 SPEECH = ["vanilla", "sequence", "cycle", "cycle_rev", "universal"]
 RUNS += [("librispeech/train.sh", scale, (row,)) for scale in ("smoke", "small", "long", "paper") for row in SPEECH]
+RUNS += [("multi30k/export.sh", "smoke", ())]
 PARSERS = {
     "fairseq-preprocess": options.get_preprocessing_parser,
     "fairseq-train": options.get_training_parser,

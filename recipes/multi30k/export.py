@@ -1,0 +1,70 @@
+"""What export.sh does between the hosts' own tools.
+
+python export.py apart unshared.pt apart.pt             a copy of which no two layers are equal
+python export.py translate MODEL_FOLDER SOURCE_PIECES   decodes with CTranslate2, in the form of fairseq-generate
+python export.py report RUN_FOLDER EXPORT_FOLDER        sizes and scores, as a table
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+torch.serialization.add_safe_globals([argparse.Namespace])
+TYPES = ("float32", "int8")
+
+
+def apart(source: Path, target: Path) -> None:
+    """Adds 1 % to every matrix of a layer, each layer another percent, so that nothing can be stored once for two."""
+    state = torch.load(source, weights_only=True)
+    for key, tensor in state["model"].items():
+        if ".layers." in key:
+            state["model"][key] = tensor * (1 + (1 + int(key.split(".")[2])) / 100) + 1e-3
+    torch.save(state, target)
+
+
+def translate(folder: Path, source: Path) -> None:
+    """Beam 5 and the lengths of the other decodings; prints one hypothesis a sentence."""
+    import ctranslate2
+
+    translator = ctranslate2.Translator(str(folder), inter_threads=1, intra_threads=1)
+    lines = [line.split() for line in source.read_text(encoding="utf-8").rstrip("\n").split("\n")]
+    longest = int(1.5 * (1 + max(map(len, lines)))) + 10
+    results = translator.translate_batch(
+        lines, beam_size=5, max_batch_size=4096, batch_type="tokens", max_decoding_length=longest, return_scores=True
+    )
+    for number, result in enumerate(results):
+        text = "".join(result.hypotheses[0]).replace("\u2581", " ").strip()
+        print(f"H-{number}\t{result.scores[0]}\t{text}")
+
+
+def report(run: Path, export: Path) -> None:
+    """Megabytes of what is stored, and BLEU."""
+    weights = torch.load(run / "average.pt", map_location="cpu", weights_only=True)["model"]
+    stored = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in weights.values()}
+    scores = {name: json.loads((export / f"{name}.json").read_text())["bleu"] for name in ("fairseq", *TYPES)}
+    before = json.loads((run / "scores.json").read_text())["bleu"]
+    rows = [("looped weights, float32", sum(stored.values()), before)]
+    rows.append(("unshared checkpoint of fairseq", (export / "unshared.pt").stat().st_size, scores["fairseq"]))
+    for kind in TYPES:
+        rows.append((f"CTranslate2, {kind}", (export / f"unshared-{kind}" / "model.bin").stat().st_size, scores[kind]))
+    for kind in TYPES:
+        size = (export / f"apart-{kind}" / "model.bin").stat().st_size
+        rows.append((f"CTranslate2, {kind}, if no layers were equal", size, None))
+    print("| | megabytes | BLEU |\n|---|---:|---:|")
+    for name, size, bleu in rows:
+        print(f"| {name} | {size / 1e6:.1f} | {'' if bleu is None else f'{bleu:.2f}'} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("apart", "translate", "report"))
+    parser.add_argument("first", type=Path)
+    parser.add_argument("second", type=Path)
+    arguments = parser.parse_args()
+    {"apart": apart, "translate": translate, "report": report}[arguments.command](arguments.first, arguments.second)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Multi30k, German to English: a trained `cycle` model for CTranslate2, its size and its score there.
+#
+#   recipes/multi30k/export.sh [flags of fairseq-train]
+#
+# Trains the row `cycle` of train.sh where that has not been done (flags go to that training), unshares it into fairseq's
+# own `transformer`, converts that with CTranslate2's own converter (pip install ctranslate2), in float32 and int8, and
+# decodes the test set with each as fairseq-generate does. A copy of which every layer is made a little different shows
+# the size of a model that shares nothing.
+# SCALE, SEED, OUT, DRY_RUN, THREADS, PIECES, PRECISION as in train.sh
+# Writes $OUT/multi30k/export/SCALE/sSEED/report.md.
+source "$(dirname "$0")/../common.sh"
+
+SCALE=${SCALE:-smoke}
+PIECES=${PIECES:-6000}
+HERE=$ROOT/recipes/multi30k
+BIN=$OUT/multi30k/bin-$PIECES
+RUN=$OUT/multi30k/train/$SCALE/cycle/s$SEED
+EXPORT=$OUT/multi30k/export/$SCALE/s$SEED
+REFERENCE=$OUT/multi30k/raw/test_2016_flickr.en
+SOURCE=$OUT/multi30k/pieces-$PIECES/test_2016_flickr.de
+
+unsharing() {
+    run python -m fairseq_plugin.convert unshare "$RUN/average.pt" "$EXPORT/unshared.pt"
+    run python "$HERE/export.py" apart "$EXPORT/unshared.pt" "$EXPORT/apart.pt"
+}
+
+# --user-dir lets the converter, which loads safely too, read the options in fairseq's checkpoints.
+conversion() {
+    local name type
+    for name in unshared apart; do
+        for type in float32 int8; do
+            run ct2-fairseq-converter --model_path "$EXPORT/$name.pt" --data_dir "$BIN" --source_lang de --target_lang en \
+                --user_dir "$ROOT/fairseq_plugin" --quantization $type --output_dir "$EXPORT/$name-$type" --force
+        done
+    done
+}
+
+decoding() {
+    local type
+    run_into "$EXPORT/fairseq.log" fairseq-generate "$BIN" --user-dir "$ROOT/fairseq_plugin" \
+        --path "$EXPORT/unshared.pt" --source-lang de --target-lang en --gen-subset test --beam 5 --max-len-a 1.5 \
+        --max-len-b 10 --max-tokens 4096 --remove-bpe sentencepiece --required-batch-size-multiple 1
+    for type in float32 int8; do
+        run_into "$EXPORT/$type.log" python "$HERE/export.py" translate "$EXPORT/unshared-$type" "$SOURCE"
+    done
+}
+
+scoring() {
+    local name
+    for name in fairseq float32 int8; do
+        run_into "$EXPORT/$name.json" python "$TOOLS/score.py" "$EXPORT/$name.log" "$REFERENCE" \
+            --hypotheses "$EXPORT/$name.en"
+    done
+    run_into "$EXPORT/report.md" python "$HERE/export.py" report "$RUN" "$EXPORT"
+    if [ "$DRY_RUN" != 1 ]; then cat "$EXPORT/report.md"; fi
+}
+
+need ct2-fairseq-converter
+SCALE=$SCALE OUT=$OUT SEED=$SEED PIECES=$PIECES DRY_RUN=$DRY_RUN "$HERE/train.sh" cycle "$@"
+if [ "$DRY_RUN" != 1 ]; then mkdir -p "$EXPORT"; fi
+for name in unsharing conversion decoding scoring; do stage "$EXPORT" $name; done
