@@ -70,9 +70,9 @@ def _options(state: dict[str, Any]) -> argparse.Namespace:
 
 
 def _with_model(state: dict[str, Any], args: argparse.Namespace, weights: dict) -> dict[str, Any]:
-    """The state with other weights, the options that they belong to, and nothing of the optimizer."""
+    """The state with other weights, the options that they belong to, and nothing else of the training run."""
     vars(args).pop("_name", None)
-    changed = {**state, "model": weights, "last_optimizer_state": None}
+    changed = {**state, "model": weights, "last_optimizer_state": None, "extra_state": {}}
     if state.get("args"):
         changed["args"] = args
     else:

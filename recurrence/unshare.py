@@ -4,9 +4,10 @@ The layers are plain ones, which every toolkit has: self-attention, cross-attent
 with biases and a LayerNorm each. They are state dicts in the key names of :class:`recurrence.block.Block`. Tensors that
 passes share stay shared, so that torch writes them to a file once.
 
-Exact, in real numbers, for level signals and low-rank terms (`W x + M x = (W + M) x`), post-norm residual coefficients,
-one LayerNorm for all sublayers, one FFN for all blocks or none, and any epsilon: a LayerNorm of `s x` with the epsilon
-`s^2 e` is one of `x` with `e`, so a stream that is scaled, which the matrices on its ends take back, has any epsilon.
+Exact, in real numbers, for level signals and low-rank terms (`W x + M x = (W + M) x`), post-norm residual coefficients
+and Admin's vectors, one LayerNorm for all sublayers, one FFN for all blocks or none, and any epsilon: a LayerNorm of
+`s x` with the epsilon `s^2 e` is one of `x` with `e`, so a stream that is scaled, which the matrices on its ends take
+back, has any epsilon.
 """
 
 import math
@@ -16,10 +17,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from recurrence.admin import Admin
 from recurrence.block import Block, PassParameters
 from recurrence.convert import StateDict
 from recurrence.loop import Loop
 from recurrence.lowrank import TERMS, LowRankTerm
+from recurrence.residual import Coefficients
 from recurrence.signal import LevelSignal
 
 # The projections that read the stream, and those that write to it.
@@ -36,7 +39,8 @@ class Sublayer:
         tensors: weights and biases of f.
         norm: weight and bias.
         epsilon: of the norm.
-        identity, branch: coefficients of the residual sum.
+        identity: coefficient of the stream, a number or (C,).
+        branch: coefficient of f.
         filler: whether f is 0 and stands where the loop has nothing.
     """
 
@@ -44,12 +48,15 @@ class Sublayer:
     tensors: StateDict
     norm: tuple[Tensor, Tensor]
     epsilon: float
-    identity: float = 1.0
+    identity: Tensor | float = 1.0
     branch: float = 1.0
     filler: bool = False
 
 
-def unshare(loop: Loop, epsilon: float = 1e-5) -> tuple[list[StateDict], float]:
+Factor = Tensor | float
+
+
+def unshare(loop: Loop, epsilon: float = 1e-5) -> tuple[list[StateDict], Factor]:
     """The layers that compute what a loop computes at inference.
 
     Args:
@@ -57,8 +64,9 @@ def unshare(loop: Loop, epsilon: float = 1e-5) -> tuple[list[StateDict], float]:
         epsilon: of the layers' LayerNorms.
 
     Returns:
-        The layers, and the factor on the stream: the caller scales the first layer's input by it. A post-norm stack's
-        output is the loop's; a pre-norm stack's is scaled too, which a final norm with the layers' epsilon takes back.
+        The layers, and the factor on the stream, a number or (C,): the caller scales the first layer's input by it. A
+        post-norm stack's output is the loop's; a pre-norm stack's is scaled too, which a final norm with the layers'
+        epsilon takes back.
 
     Raises:
         ValueError: naming what no plain layer has.
@@ -99,14 +107,23 @@ def _sublayers(loop: Loop, index: int) -> Iterator[Sublayer]:
     block, own = loop.blocks[loop.order[index]], None if loop.own is None else loop.own[index]
     tensors, kinds = _folded(block, own), [kind for kind in READS if getattr(block, kind) is not None]
     for which, kind in enumerate(kinds):
-        norm, residual = block.norm(which, own), None if block.residuals is None else block.residuals[which]
+        norm, residuals = block.norm(which, own), block.residuals
+        if own is not None and own.residuals is not None:
+            residuals = own.residuals
         yield Sublayer(
             kind,
             {key: tensor for key, tensor in tensors.items() if key.startswith(f"{kind}.")},
             (norm.weight.detach(), torch.zeros_like(norm.weight) if norm.bias is None else norm.bias.detach()),
             norm.eps,
-            *(() if residual is None else (residual.identity.item(), residual.branch.item())),
+            *(() if residuals is None else _coefficients(residuals[which])),
         )
+
+
+def _coefficients(residual: Coefficients | Admin) -> tuple[Factor, float]:
+    """Of the stream and of the sublayer's output."""
+    if isinstance(residual, Admin):
+        return residual.omega.detach(), 1.0
+    return residual.identity.item(), residual.branch.item()
 
 
 def _folded(block: Block, own: PassParameters | None) -> StateDict:
@@ -150,7 +167,7 @@ def _scale_pre_norm(sublayers: list[Sublayer], epsilon: float) -> tuple[list[Sub
     return [replace(part, tensors=_scaled(part, 1.0, factor)) for part in sublayers], factor
 
 
-def _scale_post_norm(sublayers: list[Sublayer], epsilon: float) -> tuple[list[Sublayer], float]:
+def _scale_post_norm(sublayers: list[Sublayer], epsilon: float) -> tuple[list[Sublayer], Factor]:
     """A factor for the stream before each sublayer, which is part of the norm before it.
 
     Two norms in succession, of the epsilons e and f, are one of the epsilon `e f / (1 + f)`, divided by `sqrt(1 + f)`.
@@ -164,7 +181,7 @@ def _scale_post_norm(sublayers: list[Sublayer], epsilon: float) -> tuple[list[Su
     streams = [
         3 * math.sqrt(epsilon) if part.filler else factor * part.identity for part, factor in zip(sublayers, sums)
     ]
-    if 0.0 in streams:
+    if any(0 in torch.as_tensor(stream) for stream in streams):
         raise ValueError("residual coefficients: one of the stream itself is 0, a layer of the host always keeps it")
     scaled = []
     for part, end, factor, stream, following in zip(sublayers, ends, sums, streams, [*streams[1:], 1.0]):
@@ -173,18 +190,27 @@ def _scale_post_norm(sublayers: list[Sublayer], epsilon: float) -> tuple[list[Su
             weight, bias = torch.ones_like(weight), torch.zeros_like(bias)
         if part.filler:
             weight = weight * math.sqrt(10 / 9)
-        norm = (weight, bias) if following == 1 else (weight * following, bias * following)
+        norm = times(weight, following), times(bias, following)
         tensors = part.tensors if part.filler else _scaled(part, 1 / stream, factor * part.branch)
         scaled.append(replace(part, tensors=tensors, norm=norm))
     return scaled, streams[0]
 
 
-def _scaled(part: Sublayer, reads: float, writes: float) -> StateDict:
-    """Its tensors, of another scale where it reads the stream and where it writes to it; 1 keeps what is shared."""
+def _scaled(part: Sublayer, reads: Factor, writes: float) -> StateDict:
+    """Its tensors, of another scale where it reads the stream and where it writes to it."""
     tensors, out = dict(part.tensors), WRITES[part.kind]
     factors = {f"{READS[part.kind]}.weight": reads, f"{out}.weight": writes, f"{out}.bias": writes}
-    tensors.update({key: tensors[key] * factor for key, factor in factors.items() if factor != 1})
-    return tensors
+    return {**tensors, **{key: times(tensors[key], factor) for key, factor in factors.items()}}
+
+
+def is_one(factor: Factor) -> bool:
+    """Whether nothing is scaled."""
+    return not isinstance(factor, Tensor) and factor == 1
+
+
+def times(tensor: Tensor, factor: Factor) -> Tensor:
+    """The product along the last dimension; 1 gives the tensor itself, which others may share."""
+    return tensor if is_one(factor) else tensor * factor
 
 
 def _layers(sublayers: list[Sublayer]) -> list[StateDict]:

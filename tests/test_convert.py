@@ -102,6 +102,11 @@ def test_pre_norm_models_convert_or_are_refused(arch):
         unshared(models.tiny(arch, *flags), options(arch, *flags))
 
 
+@pytest.mark.parametrize("arch", ["cycle", "one_wide_ffn_tiny", "ringformer_tiny"])
+def test_admins_vectors_are_folded(arch):
+    check(arch, "--init", "admin")
+
+
 @pytest.mark.parametrize("flags", SIGNALS.values(), ids=SIGNALS)
 def test_every_kind_of_level_signal_is_folded(flags):
     rank = models.tiny_flags("ringformer_tiny").index("--signal-rank-divisor")
@@ -311,10 +316,13 @@ def test_without_the_plugin_the_host_gives_the_same(trained, corpus, tmp_path):
 
 def test_share_trains_on_and_folds_back_by_command_line(trained, corpus, tmp_path):
     """RingFormer -> the host's transformer -> a cycle with low-rank terms -> two updates more -> the host's again."""
-    run = lambda *arguments: cli.python("-m", "fairseq_plugin.convert", *arguments)  # noqa: E731
+
+    def run(*arguments):
+        convert.main([str(argument) for argument in arguments])
+
     run("unshare", trained.folder / "checkpoint_last.pt", tmp_path / "host.pt")
     run("share", tmp_path / "host.pt", tmp_path / "looped.pt", "--unique-layers", "1", "--rank", "32")
-    state = torch.load(tmp_path / "looped.pt", weights_only=False)
+    state = torch.load(tmp_path / "looped.pt", weights_only=True)
     assert state["cfg"]["model"].arch == "cycle"
     translated = [
         cli.hypotheses(cli.generate(corpus.data, tmp_path / f"{name}.pt", *SEARCH)) for name in ("host", "looped")
@@ -322,11 +330,11 @@ def test_share_trains_on_and_folds_back_by_command_line(trained, corpus, tmp_pat
     assert sum(translated[0][n] == translated[1][n] for n in translated[0]) > 0.99 * len(translated[0])
     tuned = ["--finetune-from-model", tmp_path / "looped.pt", "--arch", "cycle", "--residual-rank", "32"]
     tuned += ["--encoder-unique-layers", "1", "--decoder-unique-layers", "1", "--activation-fn", "gelu"]
-    tuned += ["--encoder-learned-pos", "--decoder-learned-pos", "--no-scale-embedding"]
+    tuned += ["--encoder-learned-pos", "--decoder-learned-pos", "--no-scale-embedding", "--disable-validation"]
     log = cli.train(corpus.data, tmp_path / "tuned", *tuned, "--max-update", "2", "--batch-size", "16")
     assert "loading pretrained model from" in log
     run("unshare", tmp_path / "tuned" / "checkpoint_last.pt", tmp_path / "folded.pt")
-    assert torch.load(tmp_path / "folded.pt", weights_only=False)["cfg"]["model"].arch == "transformer"
+    assert torch.load(tmp_path / "folded.pt", weights_only=True)["cfg"]["model"].arch == "transformer"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import timm_plugin  # noqa: F401  registers the models
 from recurrence.convert import StateDict
 from recurrence.order import PAPER
 from recurrence.share import share
-from recurrence.unshare import unshare
+from recurrence.unshare import Factor, is_one, unshare
 from timm_plugin._model import ImageModel
 from timm_plugin._vit import LOOP_ORDERS, RecurrentVisionTransformer
 
@@ -41,7 +41,7 @@ def unshared(model: ImageModel) -> VisionTransformer:
     if model.level_embed is not None or model.depth_embed is not None:
         raise ValueError(f"{name}: positions and depths are added before every pass, by timm's blocks never")
     layers, factor = _layers(model)
-    if factor != 1:
+    if not is_one(factor):
         raise ValueError(f"norm_eps={model.config.norm_eps}: must be {EPSILON}, as timm's VisionTransformer has it")
     width, hidden = model.num_features, len(layers[0]["ffn.up.bias"])
     ratio = hidden / width
@@ -62,7 +62,7 @@ def unshared(model: ImageModel) -> VisionTransformer:
     return _loaded(converted, weights)
 
 
-def _layers(model: RecurrentVisionTransformer) -> tuple[list[StateDict], float]:
+def _layers(model: RecurrentVisionTransformer) -> tuple[list[StateDict], Factor]:
     try:
         return unshare(model.loop, EPSILON)
     except ValueError as error:

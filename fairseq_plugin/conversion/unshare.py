@@ -56,17 +56,17 @@ def _translation(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[arg
     if encoder.level_table is not None:
         raise ValueError("positions and depths added before every pass: a layer of the host adds nothing to its input")
     values = dict(arch=TRANSLATION, encoder_embed_path=None, decoder_embed_path=None)
-    weights, factors = {}, []
+    weights, scaled = {}, False
     for side, part, limit in (("encoder", encoder, "source"), ("decoder", decoder, "target")):
         stack, factor = _stack(side, part.loop, part.layer_norm)
         inputs, learned = _inputs(side, part.inputs, positions(args, limit), factor)
         weights |= {**stack, **inputs}
-        factors.append(1.0 if part.inputs.layernorm is not None else factor)
+        scaled = scaled or (part.inputs.layernorm is None and not unshare.is_one(factor))
         values[f"{side}_learned_pos"] = learned
         values[f"{side}_layers"] = 1 + max(int(key.split(".")[2]) for key in stack if ".layers." in key)
         values[f"{side}_ffn_embed_dim"] = len(stack[f"{side}.layers.0.fc1.bias"])
     values["no_token_positional_embeddings"] = encoder.inputs.table is None and encoder.inputs.embed_positions is None
-    tied = _output(decoder.output_projection, weights, decoder, set(factors) == {1.0})
+    tied = _output(decoder.output_projection, weights, decoder, not scaled)
     for name in ("share_all_embeddings", "share_decoder_input_output_embed"):
         values[name] = tied and getattr(args, name)
     return _options(args, values), weights
@@ -100,13 +100,13 @@ def _language(model: RecurrentLanguageModel, args: argparse.Namespace) -> tuple[
         values[f"adaptive_{which}_cutoff"] = None if ends == "none" else ends
     values["adaptive_input"] = values["adaptive_input_cutoff"] is not None
     if decoder.output_projection is not None:
-        _output(decoder.output_projection, weights, decoder, factor == 1)
+        _output(decoder.output_projection, weights, decoder, unshare.is_one(factor))
     else:
         weights |= _adaptive_softmax(decoder)
     return argparse.Namespace(**{**language_defaults(), **vars(_options(args, values))}), weights
 
 
-def _stack(side: str, loop: Loop, norm: nn.Module | None) -> tuple[StateDict, float]:
+def _stack(side: str, loop: Loop, norm: nn.Module | None) -> tuple[StateDict, unshare.Factor]:
     """Weights of the layers and of the norm behind them, and the factor on their input."""
     layers, factor = unshare.unshare(loop, EPSILON)
     own = {f"{index}.{key}": tensor for index, layer in enumerate(layers) for key, tensor in layer.items()}
@@ -123,14 +123,14 @@ def _stack(side: str, loop: Loop, norm: nn.Module | None) -> tuple[StateDict, fl
     return weights, factor
 
 
-def _inputs(side: str, inputs: TokenInput, most: int, factor: float) -> tuple[StateDict, bool]:
+def _inputs(side: str, inputs: TokenInput, most: int, factor: unshare.Factor) -> tuple[StateDict, bool]:
     """Embedding, positions and the LayerNorm on them, scaled; and whether the positions are learned ones there."""
     tensors = {f"{side}.embed_tokens.{key}": tensor for key, tensor in inputs.embed_tokens.state_dict().items()}
-    table, learned = inputs.table, inputs.embed_positions
-    rows = None
+    table, learned, rows = inputs.table, inputs.embed_positions, None
+    scaled = inputs.layernorm is None and not unshare.is_one(factor)
     if learned is not None:
         rows = learned.weight.detach()
-    elif table is not None and (table.function is not position.halved or (factor != 1 and inputs.layernorm is None)):
+    elif table is not None and (table.function is not position.halved or scaled):
         rows = table.rows(most, like=next(iter(tensors.values())))
     if rows is not None:
         first = inputs.embed_tokens.padding_idx + 1
@@ -139,12 +139,8 @@ def _inputs(side: str, inputs: TokenInput, most: int, factor: float) -> tuple[St
         tensors[f"{side}.embed_positions.weight"] = weight
     if inputs.layernorm is not None:
         norm = {f"{side}.layernorm_embedding.{key}": tensor for key, tensor in inputs.layernorm.state_dict().items()}
-        return {**tensors, **_times(norm, factor)}, rows is not None
-    return _times(tensors, factor), rows is not None
-
-
-def _times(tensors: StateDict, factor: float) -> StateDict:
-    return tensors if factor == 1 else {key: tensor * factor for key, tensor in tensors.items()}
+        return {**tensors, **{key: unshare.times(tensor, factor) for key, tensor in norm.items()}}, rows is not None
+    return {key: unshare.times(tensor, factor) for key, tensor in tensors.items()}, rows is not None
 
 
 def _output(output: Output, weights: StateDict, decoder: nn.Module, unscaled: bool) -> bool:
