@@ -33,6 +33,7 @@ KNOBS = {
     "position": Knob("--position alibi", "output"),
     "decoder_unique_layers": Knob("--decoder-unique-layers 4", "parameters"),
     "share_layer_num": Knob("--share-layer-num 4", "parameters"),
+    "residual_rank": Knob("--residual-rank 2", "parameters"),
     "activation_fn": Knob("--activation-fn tanh", "output"),
     "no_scale_embedding": Knob("--no-scale-embedding", "output"),
     "adaptive_input_cutoff": Knob("--adaptive-input-cutoff 6,9", "parameters"),

@@ -90,6 +90,7 @@ KNOBS = {
     "share_layer_num": Knob(
         "--share-layer-num 2", "either", base="--encoder-unique-layers NONE --encoder-layers 6 --decoder-layers 6"
     ),
+    "residual_rank": Knob("--residual-rank 2", "parameters"),
     "block_loops": Knob("--block-loops 4", "parameters"),
     "no_lrc": Knob("--no-lrc", "parameters"),
     "nll": Knob("--nll", "parameters"),
