@@ -1,12 +1,12 @@
-"""Unshared models in CTranslate2, by its own converter of fairseq's checkpoints: the same translations, stored once."""
+"""Unshared models in CTranslate2, by its own converter of fairseq's checkpoints: the same scores, stored once."""
 
 from pathlib import Path
 
 import pytest
 import torch
+from fairseq import checkpoint_utils
 
 from fairseq_plugin import convert
-from tests import cli
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 
@@ -23,20 +23,28 @@ def unshared(trained, tmp_path_factory) -> Path:
 
 def export(checkpoint: Path, data: Path, **options) -> Path:
     """The folder of the converted model."""
-    folder = checkpoint.with_suffix("".join(options.values()) or ".float32")
+    folder = checkpoint.with_name("-".join([checkpoint.stem, *options.values()]))
     FairseqConverter(str(checkpoint), str(data), "en", "de").convert(str(folder), **options)
     return folder
 
 
-def test_it_translates_as_fairseq_does(unshared, corpus, trained):
+def test_it_scores_as_fairseq_does(unshared, corpus, trained):
+    """Every word of the references, and the end of each."""
+    path = str(trained.folder / "checkpoint_last.pt")
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([path], dict(data=str(corpus.data)))
+    task.load_dataset("valid")
+    words, dataset = task.target_dictionary, task.dataset("valid")
+    batch = dataset.collater([dataset[index] for index in range(8)])
+    with torch.no_grad():
+        log_probabilities = model.eval()(**batch["net_input"])[0].log_softmax(-1)
+    expected = log_probabilities.gather(2, batch["target"][..., None])[..., 0]
+    sources = [words.string(row).split() for row in batch["net_input"]["src_tokens"]]
+    targets = [words.string(row).split() for row in batch["target"]]
     translator = ctranslate2.Translator(str(export(unshared, corpus.data)), intra_threads=1)
-    sources = corpus.text.with_name(f"{corpus.text.name}.test.en").read_text().splitlines()
-    results = translator.translate_batch([line.split() for line in sources], beam_size=2, max_decoding_length=15)
-    found = [" ".join(result.hypotheses[0]) for result in results]
-    flags = ("--beam", "2", "--max-len-b", "14", "--batch-size", "128")  # the end of the sentence counts here
-    log = cli.hypotheses(cli.generate(corpus.data, trained.folder / "checkpoint_last.pt", *flags))
-    expected = [log[number][0] for number in range(len(sources))]
-    assert sum(ours == theirs for ours, theirs in zip(found, expected)) > 0.98 * len(expected)
+    for result, row, target in zip(translator.score_batch(sources, targets), expected, targets):
+        found = torch.tensor(result.log_probs)
+        assert len(found) == len(target) + 1
+        torch.testing.assert_close(found, row[: len(found)], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("options", [{}, dict(quantization="int8")], ids=["float32", "int8"])

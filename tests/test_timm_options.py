@@ -101,7 +101,7 @@ def test_every_option_acts(config, option):
 
 
 VIT_REFUSALS = [
-    *((dict(loop_order="reverse"), r"loop_order='reverse': must be one of \('internal', 'external'\)"),),
+    *((dict(loop_order="random"), r"loop_order='random': must be one of \('internal', 'external', 'reverse'\)"),),
     *((dict(level_signal="full"), "level_signal='full': must be one of"),),
     *((dict(pos_embed="rotary"), "pos_embed='rotary': must be one of"),),
     *((dict(stem="linear"), "stem='linear': must be one of"), (dict(init="zero"), "init='zero': must be one of")),
