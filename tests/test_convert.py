@@ -14,7 +14,7 @@ from fairseq_plugin.conversion import host
 from fairseq_plugin.conversion.share import shared
 from fairseq_plugin.conversion.unshare import unshared
 from fairseq_plugin.modules.build import build_architecture
-from tests import cli, language, models
+from tests import cli, language, models, speech
 
 # What the host has no place for, by architecture; every other one converts.
 TABLE = "positions and depths added before every pass"
@@ -23,6 +23,7 @@ NLL = "the non-linear projection behind a pass"
 REFUSED = {
     **dict.fromkeys(["universal_tiny", "universal", "universal_large"], TABLE),
     **dict.fromkeys(["ilr_small", "ilr_large"], LLAMA),
+    **dict.fromkeys(speech.ARCHS, "its convolutions read speech"),
     "recurrent_lm": "a recurrence along the sequence",
     "recursive_wmt_en_de": NLL,  # whose preset converts; the tests build it with --nll
 }
@@ -78,7 +79,7 @@ def check(arch: str, *flags: str) -> None:
 
 
 def test_every_architecture_converts_or_is_refused():
-    tried = set(models.ARCHS) | set(language.ARCHS)
+    tried = set(models.EVERY) | set(language.ARCHS)
     assert tried == set(architectures())
     assert {*REFUSED, *PRE_NORM} <= tried
 
@@ -88,7 +89,7 @@ def test_every_architecture_converts_or_is_refused():
 def test_the_hosts_own_model_gives_the_same_logits(arch, flags):
     if arch not in REFUSED:
         return check(arch, *flags)
-    with pytest.raises(ValueError, match=f"--arch {arch}: the host has no such model: {REFUSED[arch]}"):
+    with pytest.raises(ValueError, match=f"--arch {arch}: does not become the host's own: {REFUSED[arch]}"):
         unshared(models.tiny(arch), options(arch))
 
 
@@ -100,6 +101,12 @@ def test_pre_norm_models_convert_or_are_refused(arch):
         return check(arch, *flags)
     with pytest.raises(ValueError, match=rf"--arch {arch}: .*({reason}|residual coefficients)"):
         unshared(models.tiny(arch, *flags), options(arch, *flags))
+
+
+@pytest.mark.parametrize("arch", speech.ARCHS)
+def test_models_of_speech_are_refused(arch):
+    with pytest.raises(ValueError, match=f"--arch {arch}: does not become the host's own: {REFUSED[arch]}"):
+        unshared(models.tiny(arch), options(arch))
 
 
 @pytest.mark.parametrize("arch", ["cycle", "one_wide_ffn_tiny", "ringformer_tiny"])
@@ -124,7 +131,7 @@ def test_language_models_convert_or_are_refused(arch, flags):
     args = language.options(arch, *language.tiny_flags(arch, *flags))
     args.arch, args.tokens_per_sample = arch, language.POSITIONS
     if arch in REFUSED and "--regular" not in flags:
-        with pytest.raises(ValueError, match=rf"--arch {arch}: the host has no such model: {REFUSED[arch]}"):
+        with pytest.raises(ValueError, match=rf"--arch {arch}: does not become the host's own: {REFUSED[arch]}"):
             unshared(model, args)
         return
     tokens = language.texts()

@@ -66,7 +66,7 @@ def _layers(model: RecurrentVisionTransformer) -> tuple[list[StateDict], Factor]
     try:
         return unshare(model.loop, EPSILON)
     except ValueError as error:
-        raise ValueError(f"{type(model).__name__}: timm has no such model: {error}") from None
+        raise ValueError(f"{type(model).__name__}: does not become timm's own: {error}") from None
 
 
 def shared(model: nn.Module, strategy: str, unique_layers: int, rank: int | None) -> RecurrentVisionTransformer:

@@ -48,11 +48,13 @@ def unshared(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argpars
     try:
         return (_language if isinstance(model, RecurrentLanguageModel) else _translation)(model, args)
     except ValueError as error:
-        raise ValueError(f"--arch {args.arch}: the host has no such model: {error}") from None
+        raise ValueError(f"--arch {args.arch}: does not become the host's own: {error}") from None
 
 
 def _translation(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argparse.Namespace, StateDict]:
     encoder, decoder = model.encoder, model.decoder
+    if not isinstance(encoder.inputs, TokenInput):
+        raise ValueError("its convolutions read speech; models of text alone are converted")
     if encoder.level_table is not None:
         raise ValueError("positions and depths added before every pass: a layer of the host adds nothing to its input")
     values = dict(arch=TRANSLATION, encoder_embed_path=None, decoder_embed_path=None)

@@ -69,6 +69,7 @@ HOST = dict(
     attention_dropout=lambda args: args.dropout,
     activation_dropout=lambda args: args.dropout,
     conv_kernel_sizes="5,5",
+    residual_rank=None,
 )
 
 
