@@ -38,8 +38,8 @@ def test_it_scores_as_fairseq_does(unshared, corpus, trained):
     with torch.no_grad():
         log_probabilities = model.eval()(**batch["net_input"])[0].log_softmax(-1)
     expected = log_probabilities.gather(2, batch["target"][..., None])[..., 0]
-    sources = [words.string(row).split() for row in batch["net_input"]["src_tokens"]]
-    targets = [words.string(row).split() for row in batch["target"]]
+    rows = (batch["net_input"]["src_tokens"], batch["target"])
+    sources, targets = ([words.string(row[row.ne(words.pad())]).split() for row in part] for part in rows)
     translator = ctranslate2.Translator(str(export(unshared, corpus.data)), intra_threads=1)
     for result, row, target in zip(translator.score_batch(sources, targets), expected, targets):
         found = torch.tensor(result.log_probs)
