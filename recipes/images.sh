@@ -3,10 +3,10 @@
 #   image ARCH PARAMETERS VALUE [key=value of the model's constructor...] [options of train_image.py]
 #
 # with the paper's parameters and result ("-" where they are not known), for `listed`. Scales:
-#   smoke  an eighth of the width, images of 64 pixels, one epoch: of the 1,000 test images of CIFAR-10 where DATA_ROOT holds
-#          cifar10.tar, otherwise of scikit-learn's digits; shows that the recipe works, no more
-#   small  CIFAR-10 at 64 pixels, the budget of recipes/cifar10 at its scale cpu (20 epochs), where there is a GPU at its
-#          scale gpu (300 epochs); recorded as small, small-gpu, and with -5000 where DATA_ROOT holds the images
+#   smoke  an eighth of the width, images of 64 pixels, one epoch: of the 1,000 test images of CIFAR-10 where DATA_ROOT
+#          holds cifar10.tar, otherwise of scikit-learn's digits; shows that the recipe works, no more
+#   small  CIFAR-10 at 64 pixels, the budget of recipes/cifar10 at its scale cpu (20 epochs), where there is a GPU at
+#          its scale gpu (300 epochs); recorded as small, small-gpu, and with -5000 where DATA_ROOT holds the images
 #   paper  the data and the settings of the table
 # A row keeps its depth at every scale. The table's script sets
 #   TABLE          name of the table
@@ -14,9 +14,9 @@
 #   PAPER_BATCH    images an update
 #   PAPER_FLAGS    of train_image.py
 #   PAPER_KWARGS   key=value of the constructor, for all rows
-# and may set SMALL_DIVISOR, what widths are divided by at scale small (default 1), and for one row SMALLER=(...), what image
-# itself takes but for the smaller scales alone. Of key=value, num_classes is for the list (training takes the classes of the
-# data), and img_size becomes the trainer's --img-size at scale paper.
+# and may set SMALL_DIVISOR, what widths are divided by at scale small (default 1), and for one row SMALLER=(...), what
+# image itself takes but for the smaller scales alone. Of key=value, num_classes is for the list (training takes the
+# classes of the data), and img_size becomes the trainer's --img-size at scale paper.
 # MICRO_BATCH  at scale paper, how many images a process takes at once (default 128); an update gathers PAPER_BATCH
 # PRECISION    at scale paper, bf16 (default), fp16 or fp32
 # RESULTS      the table that the run is appended to
@@ -31,8 +31,8 @@ fp32) NUMBERS=() ;;
 *) fail "PRECISION=$PRECISION: must be bf16, fp16 or fp32" ;;
 esac
 
-# image_size ARCH DIVISOR: sets SIZE, the constructor's arguments for images of 64 pixels: the width divided, to the nearest
-# number that the heads share out evenly (of a pyramid those of its first stage), and 64 patches where there are patches.
+# image_size ARCH DIVISOR: sets SIZE, the constructor's arguments for images of 64 pixels: the width divided, to the
+# nearest number that the heads share out evenly (of a pyramid those of its first stage), and 64 patches.
 image_size() {
     local width heads patches=(patch_size=8) step
     case $1 in
@@ -80,7 +80,7 @@ paper_batch() {
     local processes=$((GPUS * NODES)) batch=$MICRO_BATCH
     if [ $((processes * batch)) -gt "$PAPER_BATCH" ]; then batch=$((PAPER_BATCH / processes)); fi
     [ "$batch" -gt 0 ] && [ $((PAPER_BATCH % (processes * batch))) -eq 0 ] ||
-        fail "GPUS=$GPUS, NODES=$NODES, MICRO_BATCH=$MICRO_BATCH: their product must divide the paper's $PAPER_BATCH images"
+        fail "GPUS=$GPUS, NODES=$NODES, MICRO_BATCH=$MICRO_BATCH: their product must divide the paper's $PAPER_BATCH"
     SETTINGS=(--batch-size "$batch" --grad-accum-steps $((PAPER_BATCH / processes / batch)))
 }
 
@@ -164,8 +164,9 @@ image() {
     once "$RUN" image_training image_scoring
 }
 
-# image_cost ARCH PARAMETERS VALUE [key=value...]: count what a model computes, and measure its speed where THROUGHPUT says how
-# many images a batch has; nothing is trained, and all scales are the same. COSTS are the metrics, VALUE is of the first.
+# image_cost ARCH PARAMETERS VALUE [key=value...]: count what a model computes, and measure its speed where THROUGHPUT
+# says how many images a batch has; nothing is trained, and all scales are the same. COSTS are the metrics, VALUE is of
+# the first.
 image_cost() {
     if listed "$@"; then return; fi
     ARCH=$1 KWARGS=("${@:4}")
@@ -174,7 +175,8 @@ image_cost() {
 }
 
 image_counting() {
-    run_into "$RUN/scores.json" python "$TOOLS/cost_image.py" "$ARCH" "${KWARGS[@]}" ${THROUGHPUT:+--throughput "$THROUGHPUT"}
+    run_into "$RUN/scores.json" python "$TOOLS/cost_image.py" "$ARCH" "${KWARGS[@]}" \
+        ${THROUGHPUT:+--throughput "$THROUGHPUT"}
     if [ "$DRY_RUN" != 1 ]; then cat "$RUN/scores.json"; fi
 }
 

@@ -186,7 +186,7 @@ def test_rows_have_one_size(tmp_path):
             "sret/table1.sh",
             ["loops_1"],
             {"SCALE": "paper", "MICRO_BATCH": "100"},
-            "GPUS=1, NODES=1, MICRO_BATCH=100: their product must divide the paper's 1024 images",
+            "GPUS=1, NODES=1, MICRO_BATCH=100: their product must divide the paper's 1024",
         ),
         ("cifar10/prepare.sh", [], {"DATA_ROOT": "/nonexistent"}, "DATA_ROOT=/nonexistent: holds no cifar10.tar"),
     ],

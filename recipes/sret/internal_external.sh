@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# SReT, Figure 4: internal recursion (each block runs several times in succession, 0 0 1 1 2 2) against external (the whole
-# stack does, 0 1 2 0 1 2), on DeiT-Tiny.
+# SReT, Figure 4: internal recursion (each block runs several times in succession, 0 0 1 1 2 2) against external (the
+# whole stack does, 0 1 2 0 1 2), on DeiT-Tiny.
 #
 #   recipes/sret/internal_external.sh ROW|all|list [options of train_image.py]
 #

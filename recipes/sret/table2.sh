@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# SReT, Table 2: slices of attention, on SReT-TL. A row's name says the slices of the three stages in a block's first run,
-# behind "then" those in its second; 1 attends globally, and slices of a second run are of permuted tokens.
+# SReT, Table 2: slices of attention, on SReT-TL. A row's name says the slices of the three stages in a block's first
+# run, behind "then" those in its second; 1 attends globally, and slices of a second run are of permuted tokens.
 #
 #   recipes/sret/table2.sh ROW|all|list [options of train_image.py]
 #
 # SCALE, PRECISION, MICRO_BATCH, RESULTS as in recipes/images.sh; SEED, OUT, DRY_RUN, THREADS, GPUS, NODES as in
 # recipes/common.sh; the settings of scale paper are in recipes/sret/images.sh
 #
-# The paper's own list of rows is not at hand: see recipes/sret/notes.md. Results are those of the published code's page.
+# The paper's own list of rows is not at hand: see recipes/sret/notes.md. Results are those of the published code's
+# page.
 source "$(dirname "$0")/../common.sh"
 source "$ROOT/recipes/images.sh"
 source "$(dirname "$0")/images.sh"

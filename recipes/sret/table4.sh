@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# SReT, Table 4: operations of one image, and images a second on the device at hand; nothing is trained, and all scales are
-# the same.
+# SReT, Table 4: operations of one image, and images a second on the device at hand; nothing is trained, and all scales
+# are the same.
 #
 #   recipes/sret/table4.sh ROW|all|list
 #

@@ -6,12 +6,12 @@
 # SCALE, PRECISION, MICRO_BATCH, RESULTS as in recipes/images.sh; SEED, OUT, DRY_RUN, THREADS, GPUS, NODES as in
 # recipes/common.sh; the settings of scale paper are in recipes/sret/images.sh
 #
-# A row _global is without slices. A row that starts from another (from a model trained at 224 pixels, and at the smaller
-# scales from the row that is the teacher) trains that one first. Results are those of the published code's page. It says
-# of distillation that a rate of 1e-3 x batch / 512 after 30 epochs of warm-up works better than what was used, which is not
-# known; scale paper has the better one. The teacher is not known either: DeiT's, a RegNetY-16GF that timm has, is used;
-# --teacher takes another. The larger images have DeiT's settings: 30 epochs, 512 images an update, rate 5e-6 throughout after
-# the warm-up, weight decay 1e-8; and the same teacher.
+# A row _global is without slices. A row that starts from another (from a model trained at 224 pixels, and at the
+# smaller scales from the row that is the teacher) trains that one first. Results are those of the published code's
+# page. It says of distillation that a rate of 1e-3 x batch / 512 after 30 epochs of warm-up works better than what was
+# used, which is not known; scale paper has the better one. The teacher is not known either: DeiT's, a RegNetY-16GF that
+# timm has, is used; --teacher takes another. The larger images have DeiT's settings: 30 epochs, 512 images an update,
+# rate 5e-6 throughout after the warm-up, weight decay 1e-8; and the same teacher.
 source "$(dirname "$0")/../common.sh"
 source "$ROOT/recipes/images.sh"
 source "$(dirname "$0")/images.sh"
@@ -34,7 +34,8 @@ taught() {
     pyramid "$@"
 }
 
-# larger ROW PIXELS ARCH PARAMETERS VALUE...: a distilled row, trained on at larger images (at the smaller scales 96 or 128).
+# larger ROW PIXELS ARCH PARAMETERS VALUE...: a distilled row, trained on at larger images (at the smaller scales 96 or
+# 128).
 larger() {
     local pixels=96
     if [ "$2" = 512 ]; then pixels=128; fi
