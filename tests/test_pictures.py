@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -215,6 +216,16 @@ def test_training_flops(tmp_path):
     total = float(once["operations of the training"])
     assert total == pytest.approx(3 * float(once["forward operations a symbol"]) * 64 * 1024 * 7629, rel=0.03)
     assert 1.2 < float(more["operations of the training"]) / total < 1.25
+
+
+def test_the_pictures_of_the_repository_have_their_numbers_and_commands():
+    home = cli.REPOSITORY / "recipes" / "analysis"
+    text = (home / "README.md").read_text()
+    shown = set(re.findall(r"\]\(([\w-]+)\.svg\)", text))
+    assert shown == {path.stem for path in home.glob("*.svg")} == {path.stem for path in home.glob("*.csv")}
+    commands = set(re.findall(r"`recipes/tools/(\w+)\.py", text))
+    assert {"cka", "landscape", "curves"} < commands
+    assert commands <= {path.stem for path in (cli.REPOSITORY / "recipes" / "tools").glob("*.py")}
 
 
 def test_bad_input_is_named(runs, trained, tmp_path, capsys):
