@@ -13,7 +13,8 @@ import timm
 import torch
 
 from tests import cli
-from tests.test_recipes import EVERY_SCRIPT, RECIPES, collect, commands, listed, of_images, recipe, results
+from tests.test_recipe_tools import collect
+from tests.test_recipes import EVERY_SCRIPT, RECIPES, commands, listed, of_images, recipe, results
 
 sys.path.insert(0, str(RECIPES))
 
