@@ -327,4 +327,4 @@ def test_costs_are_counted_and_recorded(tmp_path, monkeypatch, capsys):
     published, other = results.read(table)
     assert (published["metric"], published["paper_value"]) == ("GFLOPs as published", "19.03")
     assert (other["metric"], other["paper_value"]) == ("GMAC", "")
-    assert {run["params"] for run in (published, other)} == {str(costs["params"])}
+    assert {(run["params"], run["wall_s"]) for run in (published, other)} == {(str(costs["params"]), "")}

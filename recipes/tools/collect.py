@@ -63,7 +63,7 @@ def training(run: Path) -> dict:
     return {
         "params": last_number("num. shared model params", text),
         "updates": last_number("num_updates", text),
-        "wall_s": seconds(text),
+        "wall_s": seconds(text) if text else None,
     }
 
 
