@@ -61,7 +61,7 @@ def draw_planes(found: dict[str, Tensor], steps: Tensor, path: Path) -> None:
     low = min(float(losses.min()) for losses in found.values())
     high = max(float(losses.max()) for losses in found.values())
     levels = np.geomspace(max(low, 1e-3), max(high, 2e-3), 13)
-    figure = page(2.7)
+    figure = page(2.4)
     panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
     for axes, (label, losses) in zip(panels, found.items()):
         filled = axes.contourf(steps, steps, losses.T.clamp(min=levels[0]), levels, norm="log")
