@@ -145,6 +145,7 @@ def test_landscapes(runs, tmp_path, plane):
     landscape.main([model, *shape, "--steps", "3", "--samples", "12", "--output", str(tmp_path / "landscape.svg")])
     found = table(tmp_path / "landscape.svg")
     assert len(found) == (9 if plane else 3)
+    assert {value for name, value in found[len(found) // 2].items() if "step" in name} == {"0"}
     run = checkpoints.ImageRun(runs / "sret_tl" / "s1" / "last.pth.tar")
     ((images, classes),) = run.images(12, 12, training=True)
     with torch.no_grad():

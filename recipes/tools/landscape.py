@@ -95,7 +95,10 @@ def main(arguments: list[str] | None = None) -> None:
     options = command_line.parse_args(arguments)
     if options.steps < 3 or options.steps % 2 == 0:
         command_line.error(f"--steps={options.steps}: must be odd, so that 0 is a step, and >= 3")
-    steps = torch.linspace(-options.reach, options.reach, options.steps, dtype=torch.float64)
+    half = options.steps // 2
+    steps = (
+        torch.arange(-half, half + 1, dtype=torch.float64) * options.reach / half
+    )  # the trained weights at exactly 0
     try:
         found = {label: surface(checkpoint, steps, options) for label, checkpoint in options.models}
     except ValueError as error:

@@ -71,10 +71,12 @@ def recorded_attention(
     def begin(name: str, loop: Loop, inputs: tuple) -> None:
         found[name] = []
 
-    def attend(name: str, attention: SelfAttention, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool):
+    def attend(
+        name: str, attention: SelfAttention, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, *rest
+    ) -> Tensor:
         mask = causal_bias(q.size(2), like=q) if causal else bias
         found[name].append(keep(attention_weights(q, k, mask)))
-        return SelfAttention.attend(attention, q, k, v, bias, causal)
+        return SelfAttention.attend(attention, q, k, v, bias, causal, *rest)
 
     with ExitStack() as stack:
         for name, loop in loops(model).items():
