@@ -2,7 +2,8 @@
 # WMT14, German to English, in the pieces of BiBERT's vocabulary: RingFormer's translations.
 #   recipes/data/wmt14_de_en.sh
 # Training: Europarl v7, Common Crawl and News Commentary v9, without the pairs that lack a side (the copy of the set on the
-# Hugging Face hub, of the same corpora, has 4,508,785 pairs). Validation: newstest2013. Test: newstest2014, all 3,003 sentences.
+# Hugging Face hub, of the same corpora, has 4,508,785 pairs). Validation: newstest2013. Test: newstest2014, all 3,003
+# sentences.
 # The vocabulary (52,000, cased) is jhu-clsp/bibert-ende's, which publishes no checksum. Sentences are cut after 48 pieces,
 # as in the published code; what it puts around them, [CLS] and [SEP], the host has as <s> and </s>. It adds them itself,
 # the first one of the source apart, which is therefore in the files. Which copy of WMT14 the authors used is not known.

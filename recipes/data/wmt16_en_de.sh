@@ -6,8 +6,9 @@
 # from sacreBLEU (wmt14/full for 2014).
 # FROM       archive (default): the set as Google has preprocessed it, the one that the paper used. Its address on Google
 #            Drive is reported as unreachable now and then; the MD5 sum is torchtext's.
-#            corpora: made anew of the same corpora in the same way, Europarl v7, Common Crawl and News Commentary v11, Moses'
-#            tokenizer (sacremoses in place of Perl), pairs of 1 to 80 words, so that a few pairs and merges are others.
+#            corpora: made anew of the same corpora in the same way, Europarl v7, Common Crawl and News Commentary v11,
+#            Moses' tokenizer (sacremoses in place of Perl), pairs of 1 to 80 words, so that a few pairs and merges are
+#            others.
 # DATA_ROOT  a folder that holds wmt/wmt16_en_de.tar.gz, or for FROM=corpora
 #            wmt/training-parallel-{europarl-v7,commoncrawl,nc-v11}.tgz, and newstest/{wmt10,wmt11,wmt12,wmt13,wmt15,
 #            wmt16}.test.tgz and newstest/wmt14_full.test-full.tgz; without it they are downloaded (0.5 or 1.7 GB)

@@ -28,7 +28,7 @@ def written(piece: str) -> str:
     """A piece of BERT's as the host has it: word -> ▁word, ##ing -> ing, [SEP] -> </s>."""
     if piece in MARKS:
         return MARKS[piece]
-    return piece[2:] if piece.startswith("##") else f"▁{piece}"
+    return piece[2:] if piece.startswith("##") and piece != "##" else f"▁{piece}"
 
 
 def dictionary(vocabulary: Path, output: Path) -> None:
