@@ -20,6 +20,7 @@ sys.path.insert(0, str(RECIPES / "data"))
 
 import clean  # noqa: E402
 import documents  # noqa: E402
+import imagenet  # noqa: E402
 import iwslt  # noqa: E402
 import wordpieces  # noqa: E402
 
@@ -172,9 +173,8 @@ def test_fineweb_edu_is_cut_up_to_its_budget(root, out):
     assert len(Dictionary.load(str(folder / "bin" / "dict.txt"))) == 1024
     assert binarized(folder / "bin", "train") == rows(folder / "raw" / "train.pieces")
     cutter = documents.tokenizer(root / "fineweb_edu_1024")
-    assert cutter.decode(map(int, rows(folder / "raw" / "train.pieces")[0].split())).startswith(
-        "On zero.\n\nIt is zero"
-    )
+    first = [int(piece) for piece in rows(folder / "raw" / "train.pieces")[0].split()]
+    assert cutter.decode(first).startswith("On zero.\n\nIt is zero")
 
 
 def test_imagenet_and_its_small_set_are_what_timm_reads(root, out):
@@ -196,6 +196,11 @@ def test_imagenet_and_its_small_set_are_what_timm_reads(root, out):
     assert "is there already; remove it, or unset IMAGENET" in taken
 
 
+def test_an_archive_that_is_not_the_published_one_is_refused(root):
+    with pytest.raises(RuntimeError, match="devkit_t12.tar.gz is not present in the root directory or is corrupted"):
+        imagenet.unpack(root / "imagenet")
+
+
 def test_an_unpacked_imagenet_is_taken_as_it_is(root, tmp_path):
     unpacked = tmp_path / "unpacked"
     for split, name in (("train", "n00000000_1.JPEG"), ("val", "ILSVRC2012_val_00000003.JPEG")):
@@ -210,7 +215,6 @@ def test_an_unpacked_imagenet_is_taken_as_it_is(root, tmp_path):
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("imagenet", {}, "devkit_t12.tar.gz is not present in the root directory or is corrupted"),
         ("wmt16_en_de", {}, "but the published file has 491cb885a355da5a23ea66e7b3024d5c; remove it"),
         (
             "imagenet_small",
