@@ -6,14 +6,17 @@ import re
 import sys
 from pathlib import Path
 
-import matplotlib.image
 import pytest
 import torch
 from torch import nn
 
 from recurrence.analysis.record import recorded_states
 from tests import cli, models
-from tests.test_train_image import flags, train_image, write_images
+
+pytest.importorskip("timm")
+matplotlib = pytest.importorskip("matplotlib.image")
+
+from tests.test_train_image import flags, train_image, write_images  # noqa: E402
 
 sys.path.insert(0, str(cli.REPOSITORY / "recipes" / "tools"))
 
@@ -53,7 +56,7 @@ def table(picture: Path) -> list[dict[str, str]]:
     """The numbers beside a picture, after a look at whether it is one."""
     assert picture.stat().st_size > 5000
     if picture.suffix == ".png":
-        pixels = matplotlib.image.imread(picture)
+        pixels = matplotlib.imread(picture)
         assert pixels.shape[1] == 1300
         assert pixels.std() > 0.05
     with picture.with_suffix(".csv").open(newline="") as file:

@@ -16,7 +16,7 @@ def filter_normalised(model: nn.Module, seed: int) -> Direction:
     """A Gaussian direction of which each filter is scaled to the norm of the model's own.
 
     A filter is a row of a parameter's first dimension. Parameters of one dimension, which are biases, the weights of
-    norms and residual coefficients, stay where they are, as in the paper's code. A stored block has one direction,
+    norms and residual coefficients, stay where they are. A stored block has one direction,
     however often it runs.
 
     Args:
