@@ -12,6 +12,8 @@ ctranslate2 = pytest.importorskip("ctranslate2")
 
 from ctranslate2.converters import FairseqConverter  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def unshared(trained, tmp_path_factory) -> Path:

@@ -138,6 +138,7 @@ def test_language_models_run_deeper(arch, flags, passes, caplog):
     torch.testing.assert_close(used(tokens)[0], trained(tokens)[0], rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_model_overrides_change_the_depth_of_a_checkpoint(trained, corpus, caplog, tmp_path):
     """What `--model-overrides` does, and the averaged file too."""
     average.main(["--inputs", str(trained.folder), "--num-epoch-checkpoints", "2", "--output", str(tmp_path / "a.pt")])

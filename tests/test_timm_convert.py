@@ -139,6 +139,7 @@ print(json.dumps([type(model).__name__, list(model.pretrained_cfg["mean"]), mode
 """
 
 
+@pytest.mark.slow
 def test_there_and_back_by_command_line_and_without_the_plugin(tmp_path):
     model = vision.fresh("recursive_deit_tiny").eval()
     weights, x = tmp_path / "looped.safetensors", torch.linspace(-1, 1, 3 * 32 * 32).view(1, 3, 32, 32)
