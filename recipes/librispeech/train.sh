@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Speech recognition (Takase & Kiyono, Table 4): train one architecture at one budget, average, decode, record its errors.
 #
-#   recipes/librispeech/train.sh ROW [flags of fairseq-train]
+#   recipes/librispeech/train.sh ROW|all|list [flags of fairseq-train]
 #
 # ROW   vanilla (each stored layer runs once), sequence, cycle, cycle_rev (as many stored layers, each run twice),
 #       universal (a single layer)
@@ -17,12 +17,8 @@
 # RESULTS    the table that the run is appended to
 source "$(dirname "$0")/../common.sh"
 
-[ $# -ge 1 ] || fail "usage: $0 ROW [flags of fairseq-train] (rows are listed at the head of this file)"
-ROW=$1
 SCALE=${SCALE:-smoke}
 PRECISION=${PRECISION:-fp32}
-CALL="SCALE=$SCALE SEED=$SEED recipes/librispeech/train.sh $*"
-shift
 
 # The one place where scales differ: size, stored layers of encoder and decoder, budget, and what is evaluated.
 case $SCALE in
@@ -37,29 +33,18 @@ bf16) NUMBERS=(--bf16) ;;
 fp32) NUMBERS=() ;;
 *) fail "PRECISION=$PRECISION: must be fp32 or bf16" ;;
 esac
-case $ROW in
-vanilla | universal) TIMES=1 ;;
-sequence | cycle | cycle_rev) TIMES=2 ;;
-*) fail "ROW=$ROW: must be vanilla, sequence, cycle, cycle_rev or universal" ;;
-esac
-
 if [ $CORPUS = librispeech ]; then
     BIN=$OUT/librispeech/librispeech
     TRAIN=train-clean-100,train-clean-360,train-other-500 DEV=dev-clean TEST=(test-clean test-other) LONGEST=200 KEEP=10
     SIZES=() BUDGET=(--update-freq 8 --clip-norm 10.0) STAGES=(training)
 else
     BIN=$OUT/librispeech/digits-$ROUNDS TRAIN=train DEV=dev TEST=(test) LONGEST=20 KEEP=5
-    if [ "$ROW" = universal ]; then unique=(1 1); else unique=("${STORED[@]}"); fi
     SIZES=(--encoder-embed-dim $WIDTH --encoder-ffn-embed-dim $((4 * WIDTH)) --encoder-attention-heads 4
         --decoder-embed-dim $WIDTH --decoder-ffn-embed-dim $((4 * WIDTH)) --decoder-attention-heads 4
-        --encoder-layers $((STORED[0] * TIMES)) --decoder-layers $((STORED[1] * TIMES))
-        --encoder-unique-layers "${unique[0]}" --decoder-unique-layers "${unique[1]}"
         --conv-channels $WIDTH --conv-kernel-sizes 5,5,5 --dropout 0.1)
     BUDGET=(--clip-norm 1.0) STAGES=(short_sequences training)
 fi
-RUN=$OUT/librispeech/train/$SCALE/$ROW/s$SEED
-if [ "$SCALE" = smoke ]; then RESULTS=${RESULTS:-$OUT/librispeech/results.csv}; fi
-RESULTS=${RESULTS:-$ROOT/recipes/librispeech/results.csv}
+TABLE="Takase 4"
 TASK=(--user-dir "$ROOT/fairseq_plugin" --task speech_to_text --config-yaml config.yaml)
 
 # Without them attention finds no alignment for a long time.
@@ -69,7 +54,7 @@ training() { train_on $TRAIN $UPDATES; }
 
 # From where the last call stopped: train_on SETS UPDATES
 train_on() {
-    run_training "$RUN/train.log" "$BIN" "${TASK[@]}" --arch "s2t_$ROW" --save-dir "$RUN/checkpoints" --seed "$SEED" \
+    run_training "$RUN/train.log" "$BIN" "${TASK[@]}" --arch "$ARCH" --save-dir "$RUN/checkpoints" --seed "$SEED" \
         --train-subset "$1" --valid-subset $DEV --share-decoder-input-output-embed \
         --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --report-accuracy \
         --optimizer adam --adam-betas "(0.9, 0.98)" --lr 1e-3 --lr-scheduler inverse_sqrt --warmup-updates $WARMUP \
@@ -96,8 +81,24 @@ scoring() {
     if [ "$DRY_RUN" != 1 ]; then cat "$RUN/scores.json"; fi
 }
 
-CORPUS=$CORPUS ROUNDS=$ROUNDS OUT=$OUT DRY_RUN=$DRY_RUN "$(dirname "$0")/prepare.sh"
-FLAGS=("$@")
-RECORD=(--results "$RESULTS" --table librispeech --row "$ROW" --arch "s2t_$ROW" --scale "$SCALE" --seed "$SEED"
-    --command "$CALL" --checkpoint average.pt --metrics "${TEST[@]/#/wer_}")
-once "$RUN" "${STAGES[@]}" averaging decoding scoring
+# train ARCH TIMES UNIQUE [flags]: of the stored layers, how often each runs, and how many of them are different.
+train() {
+    local layers=()
+    if listed "$1" - - "${@:4}"; then return; fi
+    if [ $CORPUS = digits ]; then
+        layers=(--encoder-layers $((STORED[0] * $2)) --encoder-unique-layers $((${3/all/STORED[0]}))
+            --decoder-layers $((STORED[1] * $2)) --decoder-unique-layers $((${3/all/STORED[1]})))
+    fi
+    ARCH=$1 FLAGS=("${layers[@]}" "${@:4}")
+    recorded "$ARCH" - --checkpoint average.pt --metrics "${TEST[@]/#/wer_}"
+    CORPUS=$CORPUS ROUNDS=$ROUNDS OUT=$OUT DRY_RUN=$DRY_RUN "$(dirname "$0")/prepare.sh"
+    once "$RUN" "${STAGES[@]}" averaging decoding scoring
+}
+
+row_vanilla() { train s2t_vanilla 1 all "$@"; }
+row_universal() { train s2t_universal 1 1 "$@"; }
+row_sequence() { train s2t_sequence 2 all "$@"; }
+row_cycle() { train s2t_cycle 2 all "$@"; }
+row_cycle_rev() { train s2t_cycle_rev 2 all "$@"; }
+
+table "$@"

@@ -29,9 +29,11 @@ PAPERS = {
     "takase": "Takase & Kiyono",
     "ilr": "Intra-Layer Recurrence",
 }
+# Where a table has a folder of its own.
+APART = {"takase": ["librispeech"]}
 TITLES = ("table", "row", "script", "registered name", "parameters", "paper's", "state", "result", "paper's")
 BEGIN, END = "<!-- rows: begin -->", "<!-- rows: end -->"
-SCALES = ("paper", "small")
+SCALES = ("paper", "long", "small")
 
 
 class Row(NamedTuple):
@@ -47,8 +49,8 @@ class Row(NamedTuple):
 
 def scripts(paper: str) -> list[Path]:
     """The scripts of a paper's tables, in their order."""
-    found = (RECIPES / paper).glob("*.sh")
-    return sorted(path for path in found if path.read_text(encoding="utf-8").endswith('\ntable "$@"\n'))
+    found = [path for folder in (paper, *APART.get(paper, ())) for path in sorted((RECIPES / folder).glob("*.sh"))]
+    return [path for path in found if path.read_text(encoding="utf-8").endswith('\ntable "$@"\n')]
 
 
 def rows(script: Path) -> list[Row]:
@@ -84,6 +86,16 @@ def translation_parameters(row: Row) -> int:
     return stored(model.encoder.loop) + stored(model.decoder.loop)
 
 
+def speech_parameters(row: Row) -> int:
+    """All, with the 10,000 symbols of the host's recipe for LibriSpeech, in one matrix."""
+    from fairseq_plugin.catalogue import FILTERBANK, LIBRISPEECH
+    from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
+    from recurrence.count import stored
+
+    options = model_options(row.arch, row.flags) | FILTERBANK | {"share_decoder_input_output_embed": True}
+    return stored(build_architecture(row.arch, None, numbered_dictionary(LIBRISPEECH), **options))
+
+
 def language_parameters(row: Row) -> int:
     """All, with the symbols of the paper's corpus."""
     from fairseq_plugin.catalogue import SYMBOLS, WIKITEXT_103
@@ -113,12 +125,16 @@ def parameters(row: Row) -> int:
     """Trainable parameters of a row's model, each stored tensor once."""
     from fairseq.models import ARCH_MODEL_REGISTRY
 
+    from fairseq_plugin.models.speech import SpeechToText
     from fairseq_plugin.modules.language_model import RecurrentLanguageModel
 
     counted: Callable[[Row], int] = image_parameters
     if row.arch in ARCH_MODEL_REGISTRY:
-        language = issubclass(ARCH_MODEL_REGISTRY[row.arch], RecurrentLanguageModel)
-        counted = language_parameters if language else translation_parameters
+        counted = translation_parameters
+        if issubclass(ARCH_MODEL_REGISTRY[row.arch], RecurrentLanguageModel):
+            counted = language_parameters
+        elif issubclass(ARCH_MODEL_REGISTRY[row.arch], SpeechToText):
+            counted = speech_parameters
     with torch.device("meta"):
         return counted(row)
 
@@ -171,8 +187,8 @@ def overview() -> str:
     """The tables of all papers."""
     lines, smoke = [], smoked()
     for paper, title in PAPERS.items():
-        results = RECIPES / paper / "results.csv"
-        recorded = read(results) if results.exists() else []
+        results = [RECIPES / folder / "results.csv" for folder in (paper, *APART.get(paper, ()))]
+        recorded = [run for path in results if path.exists() for run in read(path)]
         lines += [f"### {title}", "", "| " + " | ".join(TITLES) + " |", "|---" * len(TITLES) + "|"]
         lines += [line(script, row, recorded, smoke) for script in scripts(paper) for row in rows(script)]
         lines += [""]
