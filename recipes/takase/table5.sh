@@ -5,7 +5,7 @@
 #
 # ROW   vanilla, sequence, cycle, cycle_rev, universal, sequence_large
 # SCALE smoke  WikiText-2, 64 wide, 4 passes, 20 updates: a minute; shows that the recipe works, no more
-#       small  WikiText-2, 256 wide, the row's passes, 300 updates of 2,048 words: 10 to 20 minutes on a core
+#       small  WikiText-2, 256 wide, the row's passes, 150 updates of 2,048 words: 5 to 10 minutes on a core
 #       paper  WikiText-103, the row's size, 50,000 updates at rate 1e-3 with 2,000 of warm-up, as the paper says; it does
 #              not say how many words an update has: 65,536 here, on 8 x 8,192 accumulated. For GPUs; days on one
 # SEED, OUT, DRY_RUN, THREADS as in recipes/common.sh; DATA_ROOT as in wikitext.sh
@@ -19,7 +19,7 @@ PRECISION=${PRECISION:-bf16}
 # The one place where scales differ.
 case $SCALE in
 smoke) SET=2 TEXT=64 WORDS=512 EVERY=1 UPDATES=20 WARMUP=5 SIZE=(--decoder-embed-dim 64 --decoder-attention-heads 2) ;;
-small) SET=2 TEXT=128 WORDS=2048 EVERY=1 UPDATES=300 WARMUP=60 SIZE=(--decoder-embed-dim 256 --decoder-attention-heads 4) ;;
+small) SET=2 TEXT=128 WORDS=2048 EVERY=1 UPDATES=150 WARMUP=30 SIZE=(--decoder-embed-dim 256 --decoder-attention-heads 4) ;;
 paper) SET=103 TEXT=512 WORDS=8192 EVERY=8 UPDATES=50000 WARMUP=2000 SIZE=() ;;
 *) fail "SCALE=$SCALE: must be smoke, small or paper" ;;
 esac
