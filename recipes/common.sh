@@ -180,6 +180,7 @@ once() {
     local folder=$1 name
     shift
     if [ "$NODE_RANK" != 0 ]; then set -- "$1"; fi
+    if [ "$DRY_RUN" != 1 ]; then mkdir -p "$folder"; fi
     if [ "$DRY_RUN" = 1 ] || [ "$NODE_RANK" != 0 ]; then
         for name in "$@"; do "$name"; done
         return
@@ -188,7 +189,6 @@ once() {
         log "$folder: finished before (remove the folder to run it again)"
         return
     fi
-    mkdir -p "$folder"
     (DRY_RUN=1 && for name in "$@"; do "$name"; done) >"$folder/cmd.sh"
     python "$TOOLS/environment.py" >"$folder/env.json"
     RUN_FOLDER=$folder

@@ -159,6 +159,13 @@ def test_other_nodes_train_and_do_nothing_else(tmp_path):
         assert launch[2:10:2] == ["2", "1", rank, "first"]
 
 
+def test_another_node_has_a_folder_for_its_log(tmp_path):
+    body = 'training() { echo trained | tee -a "$OUT/run/train.log"; }; scoring() { fail "not here"; }'
+    script = f'source "{RECIPES}/common.sh"; {body}; once "$OUT/run" training scoring'
+    cli.run("bash", "-c", script, env={"OUT": str(tmp_path), "NODE_RANK": "1"})
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["train.log"]
+
+
 @pytest.mark.parametrize(
     ("script", "arguments", "settings", "message"),
     [
