@@ -6,6 +6,7 @@ import logging
 import pickle
 import subprocess
 import sys
+import weakref
 from argparse import Namespace
 
 import numpy as np
@@ -98,7 +99,7 @@ class TestApply:
     def test_every_repair_is_in_the_list(self):
         documented = {name for name in hostfix.__all__ if name not in ("REPAIRS", "apply", "no_xla")}
         assert {repair.__name__ for repair in hostfix.REPAIRS} == documented
-        assert len(hostfix.REPAIRS) == 16
+        assert len(hostfix.REPAIRS) == 17
 
 
 def test_folder_is_all_that_the_package_prints():
@@ -351,6 +352,21 @@ class TestParallel:
             assert distributed_utils.all_gather_list({"loss": 1.5, "words": ["a"]}) == [{"loss": 1.5, "words": ["a"]}]
         finally:
             torch.distributed.destroy_process_group()
+
+    def test_a_rank_leaves_its_process_groups(self):
+        meeting = ("--distributed-init-method", f"tcp://localhost:{parallel._free_port()}", "--distributed-rank", "0")
+        seen = []
+
+        def main(cfg):
+            group = distributed_utils.get_global_group()
+            distributed_utils.all_gather_list(1.5, group)
+            seen.extend([torch.distributed.is_initialized(), weakref.ref(group)])
+
+        distributed_utils.distributed_main(0, main, self.config("--distributed-backend", "gloo", *meeting), {})
+        assert seen[0]
+        assert seen[1]() is None
+        assert not torch.distributed.is_initialized()
+        assert not hasattr(distributed_utils.get_global_group, "_global_group")
 
     def test_a_launched_process_that_would_train_alone_is_refused(self, launched):
         with pytest.raises(ValueError, match=r"distributed_world_size=1: 2 processes were launched"):

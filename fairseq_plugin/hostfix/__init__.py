@@ -11,13 +11,14 @@ from fairseq_plugin.hostfix.checkpoints import allow_broadcast_types, allow_chec
 from fairseq_plugin.hostfix.commands import bf16_without_xla, cli_logging, no_xla, validation_task
 from fairseq_plugin.hostfix.data import keep_last_batch, removed_numpy_names, whole_evaluation
 from fairseq_plugin.hostfix.decoding import diverse_beams, encoder_fast_path, ngram_blocking
-from fairseq_plugin.hostfix.parallel import cpu_data_parallel, refuse_lonely_ranks
+from fairseq_plugin.hostfix.parallel import cpu_data_parallel, leave_process_groups, refuse_lonely_ranks
 
 REPAIRS = (
     allow_checkpoint_types,
     allow_broadcast_types,
     explain_refused_checkpoint,
     cpu_data_parallel,
+    leave_process_groups,
     refuse_lonely_ranks,
     removed_numpy_names,
     keep_last_batch,

@@ -1,5 +1,6 @@
 """Data parallel runs on machines without a GPU, and no run that trains nothing or trains twice."""
 
+import gc
 import inspect
 import os
 import socket
@@ -74,6 +75,26 @@ def cpu_data_parallel() -> None:
     replace(distributed_fairseq_model, "DistributedDataParallel", drop_device_ids)
 
 
+def leave_process_groups() -> None:
+    """Let a rank that has trained over gloo leave its process groups before its interpreter ends.
+
+    fairseq leaves them open. Their threads may then still be letting go of a tensor while the interpreter shuts down,
+    and the process aborts after a training that has succeeded, now and then and on a busy machine.
+    """
+
+    def leave(distributed_main: Callable) -> Callable:
+        def distributed_main_to_the_end(i, main, cfg, kwargs):
+            distributed_main(i, main, cfg, kwargs)
+            if torch.distributed.is_initialized() and torch.distributed.get_backend() == "gloo":
+                vars(distributed_utils.get_global_group).pop("_global_group", None)
+                gc.collect()  # a group ends with the last that holds it, and a trainer holds its own in a cycle
+                torch.distributed.destroy_process_group()
+
+        return distributed_main_to_the_end
+
+    replace(distributed_utils, "distributed_main", leave)
+
+
 def refuse_lonely_ranks() -> None:
     """Stop a training that torchrun has started several times over while each process takes itself for the only one.
 
@@ -142,10 +163,15 @@ def _spawn(cfg: DictConfig, main: Callable, kwargs: dict) -> None:
         )
     distributed.distributed_rank = None  # each process gets its own
     torch.multiprocessing.spawn(
-        distributed_utils.distributed_main,
+        _run_rank,
         args=(main, cfg, {**kwargs, "start_rank": 0}),
         nprocs=distributed.distributed_world_size,
     )
+
+
+def _run_rank(i: int, main: Callable, cfg: DictConfig, kwargs: dict) -> None:
+    """What a started process runs: the host's function as the repairs, which come with this module, have left it."""
+    distributed_utils.distributed_main(i, main, cfg, kwargs)
 
 
 def _free_port() -> int:
