@@ -47,27 +47,32 @@ translation_data() {
     fi
 }
 
-# The settings of the scale. At the scales that are not the paper's, all rows have the same widths and budget.
-translation_settings() {
-    local width
-    case $SCALE in
-    smoke) width=64 UPDATES=50 SAVE=10 WARMUP=10 ;;
-    small) width=${SMALL_WIDTH:-256} UPDATES=4000 SAVE=200 WARMUP=400 ;;
-    paper)
-        SETTINGS=("${PAPER_FLAGS[@]}") AVERAGE=("${PAPER_AVERAGE[@]}") SEARCH=("${PAPER_SEARCH[@]}")
-        return
-        ;;
-    *) fail "SCALE=$SCALE: must be smoke, small or paper" ;;
+# translation_budget smoke|small|gpu: sets SETTINGS, AVERAGE and SEARCH, the same widths and budget for all rows.
+translation_budget() {
+    local width=${SMALL_WIDTH:-256} updates save warmup batch=(--max-tokens 1024 --dropout 0.1)
+    case $1 in
+    smoke) width=64 updates=50 save=10 warmup=10 ;;
+    small) updates=4000 save=200 warmup=400 ;;
+    gpu) updates=12000 save=500 warmup=1000 batch=(--max-tokens 4096 --dropout 0.3) ;;
     esac
     width=$((width * ${WIDE:-1}))
     SETTINGS=(--encoder-embed-dim $width --encoder-ffn-embed-dim $((4 * width)) --encoder-attention-heads 4
         --decoder-embed-dim $width --decoder-ffn-embed-dim $((4 * width)) --decoder-attention-heads 4
-        --share-all-embeddings --dropout 0.1 --criterion label_smoothed_cross_entropy --label-smoothing 0.1
-        --optimizer adam --adam-betas "(0.9, 0.98)" --lr 1e-3 --lr-scheduler cosine --warmup-updates $WARMUP
-        --clip-norm 1.0 --max-tokens 1024 --max-update $UPDATES --no-epoch-checkpoints
-        --save-interval-updates $SAVE --keep-interval-updates 5 --log-interval $((SAVE / 5)))
+        --share-all-embeddings "${batch[@]}" --criterion label_smoothed_cross_entropy --label-smoothing 0.1
+        --optimizer adam --adam-betas "(0.9, 0.98)" --lr 1e-3 --lr-scheduler cosine --warmup-updates $warmup
+        --clip-norm 1.0 --max-update $updates --no-epoch-checkpoints
+        --save-interval-updates $save --keep-interval-updates 5 --log-interval $((save / 5)))
     AVERAGE=(--num-update-checkpoints 5)
     SEARCH=(--beam 5 --max-len-a 1.5 --max-len-b 10 --remove-bpe sentencepiece)
+}
+
+# The same variables at the scale.
+translation_settings() {
+    case $SCALE in
+    smoke | small) translation_budget "$SCALE" ;;
+    paper) SETTINGS=("${PAPER_FLAGS[@]}") AVERAGE=("${PAPER_AVERAGE[@]}") SEARCH=("${PAPER_SEARCH[@]}") ;;
+    *) fail "SCALE=$SCALE: must be smoke, small or paper" ;;
+    esac
 }
 
 translation_training() {

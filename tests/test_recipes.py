@@ -171,7 +171,7 @@ def test_another_node_has_a_folder_for_its_log(tmp_path):
     [
         ("numbers/run.sh", [], {"SCALE": "paper"}, "SCALE=paper: must be demo or smoke"),
         ("multi30k/train.sh", ["ringformer"], {"SCALE": "paper"}, "SCALE=paper: must be smoke, small or gpu"),
-        ("multi30k/train.sh", ["ringformer"], {"PRECISION": "fp8"}, "PRECISION=fp8: must be bf16 or fp32"),
+        ("multi30k/train.sh", ["ringformer"], {"PRECISION": "fp8"}, "PRECISION=fp8: must be bf16, fp16 or fp32"),
         ("multi30k/train.sh", [], {}, "usage: "),
         ("kausik/table2.sh", ["recurrent"], {"SCALE": "gpu"}, "SCALE=gpu: must be smoke, small or paper"),
         ("kausik/table2.sh", ["recurrent"], {"PRECISION": "fp8"}, "PRECISION=fp8: must be bf16, fp16 or fp32"),
