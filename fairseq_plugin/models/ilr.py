@@ -14,6 +14,7 @@ from torch import nn
 
 from fairseq_plugin.modules.language_model import LANGUAGE_DEFAULTS, RecurrentLanguageModel
 from fairseq_plugin.modules.model import register_family
+from fairseq_plugin.modules.options import stack_values
 from recurrence import init
 from recurrence.block import StackConfig
 from recurrence.causal import CausalStack
@@ -74,17 +75,7 @@ class IntraLayerRecurrence(RecurrentLanguageModel):
     @classmethod
     def build_stack(cls, args) -> nn.Module:
         """The loop, with its final norm."""
-        config = StackConfig(
-            width=args.decoder_embed_dim,
-            ffn_width=args.decoder_ffn_embed_dim,
-            heads=args.decoder_attention_heads,
-            order=cls.order(args),
-            dropout=args.dropout,
-            attention_dropout=args.attention_dropout,
-            activation_dropout=args.activation_dropout,
-            norm_eps=args.norm_eps,
-            checkpointing=args.checkpoint_activations,
-        )
+        config = StackConfig(**stack_values(args, "decoder"), order=cls.order(args))
         loop = build_llama_loop(config, _injected(args))
         init.normal_(loop, args.embedding_std)
         head = config.width // config.heads

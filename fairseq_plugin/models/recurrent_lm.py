@@ -16,6 +16,7 @@ from torch import nn
 
 from fairseq_plugin.modules.language_model import LANGUAGE_DEFAULTS, RecurrentLanguageModel, remember_positions
 from fairseq_plugin.modules.model import activation, register_family
+from fairseq_plugin.modules.options import stack_values
 from recurrence import init
 from recurrence.block import StackConfig, build_loop
 from recurrence.causal import CausalStack
@@ -45,19 +46,12 @@ class KausikRecurrence(RecurrentLanguageModel):
     def build_stack(cls, args) -> nn.Module:
         """The layers, with their final norm."""
         config = StackConfig(
-            width=args.decoder_embed_dim,
-            ffn_width=args.decoder_ffn_embed_dim,
-            heads=args.decoder_attention_heads,
+            **stack_values(args, "decoder"),
             order=cycle(args.decoder_layers, args.decoder_layers),
             activation=activation(args.activation_fn),
             bias=False,
-            dropout=args.dropout,
-            attention_dropout=args.attention_dropout,
-            activation_dropout=args.activation_dropout,
             pre_norm=True,
-            norm_eps=args.norm_eps,
             norm_bias=False,
-            checkpointing=args.checkpoint_activations,
         )
         if args.regular:
             norm = nn.LayerNorm(config.width, config.norm_eps, bias=False)

@@ -18,6 +18,7 @@ from fairseq_plugin.models.parameter_sharing import add_sharing_options, residua
 from fairseq_plugin.modules.adaptive import add_adaptive_options
 from fairseq_plugin.modules.language_model import LANGUAGE_DEFAULTS, RecurrentLanguageModel
 from fairseq_plugin.modules.model import activation, register_family
+from fairseq_plugin.modules.options import stack_values
 from recurrence import init
 from recurrence.block import StackConfig, build_loop
 from recurrence.causal import CausalStack
@@ -47,17 +48,10 @@ class SharedLanguageModel(RecurrentLanguageModel):
     def build_stack(cls, args) -> nn.Module:
         """The loop."""
         config = StackConfig(
-            width=args.decoder_embed_dim,
-            ffn_width=args.decoder_ffn_embed_dim,
-            heads=args.decoder_attention_heads,
+            **stack_values(args, "decoder"),
             order=shared_order(args, "decoder"),
             activation=activation(args.activation_fn),
-            dropout=args.dropout,
-            attention_dropout=args.attention_dropout,
-            activation_dropout=args.activation_dropout,
             pre_norm=True,
-            norm_eps=args.norm_eps,
-            checkpointing=args.checkpoint_activations,
             **residuals(args),
         )
         loop = build_loop(config)

@@ -17,7 +17,14 @@ from fairseq_plugin.modules import admin
 from fairseq_plugin.modules.decoder import RecurrentDecoder
 from fairseq_plugin.modules.embedding import Output, TokenInput
 from fairseq_plugin.modules.encoder import RecurrentEncoder
-from fairseq_plugin.modules.options import SIDES, add_common_options, errors_name_options, known_options, refuse_unknown
+from fairseq_plugin.modules.options import (
+    SIDES,
+    add_common_options,
+    errors_name_options,
+    known_options,
+    refuse_unknown,
+    stack_values,
+)
 from recurrence import position
 from recurrence.block import StackConfig, build_loop
 from recurrence.order import Order
@@ -106,20 +113,13 @@ class RecurrentTransformer(admin.ProfiledModel):
     def _stack_config(cls, args, side: str) -> StackConfig:
         with errors_name_options(side):
             return StackConfig(
-                width=getattr(args, f"{side}_embed_dim"),
-                ffn_width=getattr(args, f"{side}_ffn_embed_dim"),
-                heads=getattr(args, f"{side}_attention_heads"),
+                **stack_values(args, side),
                 order=cls.order(args, side),
                 activation=activation(args.activation_fn),
                 memory_width=args.encoder_embed_dim if side == "decoder" else None,
                 bias=args.projection_bias,
-                dropout=args.dropout,
-                attention_dropout=args.attention_dropout,
-                activation_dropout=args.activation_dropout,
                 pre_norm=getattr(args, f"{side}_normalize_before"),
-                norm_eps=args.norm_eps,
                 admin=args.init == "admin",
-                checkpointing=args.checkpoint_activations,
                 **cls.stack(args, side),
             )
 

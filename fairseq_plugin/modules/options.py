@@ -40,6 +40,20 @@ def errors_name_options(side: str):
         raise ValueError(named) from None
 
 
+def stack_values(args: argparse.Namespace, side: str) -> dict:
+    """Values of a :class:`recurrence.block.StackConfig` that every architecture has options for."""
+    return dict(
+        width=getattr(args, f"{side}_embed_dim"),
+        ffn_width=getattr(args, f"{side}_ffn_embed_dim"),
+        heads=getattr(args, f"{side}_attention_heads"),
+        dropout=args.dropout,
+        attention_dropout=args.attention_dropout,
+        activation_dropout=args.activation_dropout,
+        norm_eps=args.norm_eps,
+        checkpointing=args.checkpoint_activations,
+    )
+
+
 def add_common_options(parser: argparse.ArgumentParser) -> None:
     """Adds the host's usual options of translation, under the host's names, as far as they apply."""
     add_stack_options(parser)
