@@ -79,6 +79,8 @@ def test_scripts_parse(script):
 # Scripts of a table: every row at every scale.
 TABLES = [path for path in SCRIPTS if path.read_text(encoding="utf-8").endswith('\ntable "$@"\n')]
 SCALES = ("smoke", "small", "paper")
+SCALES_OF_TABLES = [(script, scale) for script in TABLES for scale in SCALES]
+SCALES_OF_TABLES += [(script, "long") for script in TABLES if "\nlong) " in script.read_text(encoding="utf-8")]
 PREPARE = ["numbers", "multi30k", "kausik", "ilr", "librispeech"]
 
 
@@ -115,8 +117,11 @@ def test_the_host_takes_every_command(script, scale, arguments, tmp_path):
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("script", TABLES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize(
+    ("script", "scale"),
+    SCALES_OF_TABLES,
+    ids=[f"{path.parent.name}/{path.stem}-{scale}" for path, scale in SCALES_OF_TABLES],
+)
 def test_the_host_takes_every_command_of_every_row(script, scale, tmp_path):
     """Each row into a folder of its own."""
     rows = listed(script)
@@ -185,7 +190,7 @@ def test_another_node_has_a_folder_for_its_log(tmp_path):
             {"DATA_ROOT": "/nonexistent"},
             "DATA_ROOT=/nonexistent: holds no shakespeare/input.txt",
         ),
-        ("ilr/table1.sh", ["4,2,1,1-rope"], {"SCALE": "gpu"}, "SCALE=gpu: must be smoke, small or paper"),
+        ("ilr/table1.sh", ["4,2,1,1-rope"], {"SCALE": "gpu"}, "SCALE=gpu: must be smoke, small, long or paper"),
         ("ilr/table1.sh", ["4,2-rope"], {}, "ROW=4,2-rope: must be all, list or one of: 1,1,1,1-none "),
         (
             "ilr/prepare.sh",

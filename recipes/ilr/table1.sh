@@ -10,6 +10,7 @@
 # POSITION  none, rope, learned, alibi
 # SCALE     smoke  32 wide, texts of 64 pieces, 20 updates: a minute; shows that the recipe works, no more
 #           small  the paper's model, texts of 256, 240 updates of 4,096 pieces, once through the book
+#           long   as small, 1,200 updates, five times through the book
 #           paper  the paper's recipe: texts of 1,024, 7,600 updates of 65,536. For a GPU and a CORPUS of 500M pieces, of
 #                  which the paper has FineWeb-Edu (recipes/data/fineweb_edu.sh). On the book this would be 500 epochs
 # The test contexts are half the length of training, that length, twice and four times it; with learned positions the first
@@ -25,8 +26,9 @@ PRECISION=${PRECISION:-bf16}
 case $SCALE in
 smoke) WIDTH=32 TEXT=64 BATCH=16 EVERY=1 UPDATES=20 ;;
 small) WIDTH=128 TEXT=256 BATCH=16 EVERY=1 UPDATES=240 ;;
+long) WIDTH=128 TEXT=256 BATCH=16 EVERY=1 UPDATES=1200 ;;
 paper) WIDTH=128 TEXT=1024 BATCH=32 EVERY=2 UPDATES=7600 ;;
-*) fail "SCALE=$SCALE: must be smoke, small or paper" ;;
+*) fail "SCALE=$SCALE: must be smoke, small, long or paper" ;;
 esac
 case $PRECISION in
 bf16) NUMBERS=(--bf16) ;;
