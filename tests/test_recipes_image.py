@@ -317,6 +317,7 @@ def test_costs_are_counted_and_recorded(tmp_path, monkeypatch, capsys):
     assert costs["gflops_published"] - costs["gflops"] == pytest.approx(expected, abs=1.1e-4)
     assert 0 < costs["gmac"] < costs["gflops"]
     assert costs["images_per_s"] > 0
+    assert 0 < costs["speed_over_deit"] < 1000
     (tmp_path / "scores.json").write_text(text)
     (tmp_path / "env.json").write_text(json.dumps({"device": "d", "packages": {"torch": "t"}, "commit": "c"}))
     named = {"table": "RingFormer FLOPs", "row": "r", "arch": "a", "scale": "paper", "seed": "1", "command": "c"}

@@ -20,6 +20,7 @@ from results import append
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match %", "loss": "loss, nats"}
 METRICS |= {"top1": "top-1 %", "mmac": "MMAC", "perplexity": "perplexity", "training_flops": "training FLOPs"}
 METRICS |= {"gmac": "GMAC", "gflops": "GFLOPs", "gflops_published": "GFLOPs as published", "images_per_s": "images/s"}
+METRICS |= {"speed_over_deit": "speed / DeiT-Tiny's"}
 METRICS |= {f"bleu_newstest{year}": f"BLEU newstest{year}" for year in range(2008, 2020)}
 METRICS |= {"wer_test": "word errors %"}
 METRICS |= {f"wer_test-{part}": f"word errors %, test-{part}" for part in ("clean", "other")}

@@ -5,7 +5,8 @@
 For one image of the model's size: gmac, billions of multiply-accumulates (`recurrence.count.macs`); gflops, billions of
 operations by RingFormer's rule; gflops_published, by the same rule on the published form, the two factors of each level
 signal multiplied out. images_per_s is that of the forward pass in float32 at inference on the device at hand, the
-median of batches.
+median of batches, and speed_over_deit its ratio to that of DeiT-Tiny (`recursive_deit_tiny`, each block once), measured
+in turn.
 """
 
 import argparse
@@ -23,17 +24,26 @@ from recurrence import count
 
 
 @torch.inference_mode()
-def images_per_second(model: nn.Module, side: int, batch: int, seconds: float = 3.0) -> float:
-    """Median over as many batches as fit in so many seconds, three at least, after one to warm up."""
+def batch_seconds(models: list[nn.Module], side: int, batch: int, budget: float = 6.0) -> list[list[float]]:
+    """Times of batches, each model in turn, after one to warm up, until a budget of seconds is spent; three at least."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    images, model, times = torch.randn(batch, 3, side, side, device=device), model.to(device), []
-    while len(times) < 4 or sum(times) < seconds:
-        start = time.perf_counter()
-        model(images)
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    return batch / median(times[1:])
+    images, times = torch.randn(batch, 3, side, side, device=device), [[] for _ in models]
+    models = [model.to(device) for model in models]
+    while len(times[0]) < 4 or sum(map(sum, times)) < budget:
+        for model, found in zip(models, times):
+            start = time.perf_counter()
+            model(images)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            found.append(time.perf_counter() - start)
+    return [found[1:] for found in times]
+
+
+def speed(model: nn.Module, side: int, batch: int) -> dict[str, float]:
+    """Images a second, and the ratio to the other model's, round by round."""
+    other = timm.create_model("recursive_deit_tiny", loops=1, img_size=side).eval()
+    own, others = batch_seconds([model, other], side, batch)
+    return {"images_per_s": batch / median(own), "speed_over_deit": median(b / a for a, b in zip(own, others))}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -54,7 +64,7 @@ def main() -> None:
     found["gflops"] = count.ringformer_flops(model, image).total() / 1e9
     found["gflops_published"] = count.published_ringformer_flops(model, image).total() / 1e9
     if arguments.throughput:
-        found["images_per_s"] = images_per_second(model, side, arguments.throughput)
+        found |= speed(model, side, arguments.throughput)
     print(json.dumps({name: round(value, 4) for name, value in found.items()}, indent=2))
 
 
