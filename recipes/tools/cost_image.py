@@ -24,12 +24,12 @@ from recurrence import count
 
 
 @torch.inference_mode()
-def batch_seconds(models: list[nn.Module], side: int, batch: int, budget: float = 6.0) -> list[list[float]]:
-    """Times of batches, each model in turn, after one to warm up, until a budget of seconds is spent; three at least."""
+def batch_seconds(models: list[nn.Module], side: int, batch: int, rounds: int = 30) -> list[list[float]]:
+    """Times of each model's batches, in rounds in which every model takes its turn, after a round to warm up."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     images, times = torch.randn(batch, 3, side, side, device=device), [[] for _ in models]
     models = [model.to(device) for model in models]
-    while len(times[0]) < 4 or sum(map(sum, times)) < budget:
+    for _ in range(1 + rounds):
         for model, found in zip(models, times):
             start = time.perf_counter()
             model(images)
