@@ -27,7 +27,7 @@ if [[ ! -e "$STAMP" || tests/official.sh -nt "$STAMP" ]]; then
   install torch==2.13.0 "numpy<2" cython wheel
   install --no-deps fairseq==0.12.2 # with build isolation: beside torch it would compile sources that it does not ship
   install "hydra-core>=1.0.7,<1.1" "omegaconf<2.1" cffi regex "sacrebleu>=2" tqdm bitarray
-  install "pytest>=7" num2words safetensors sacremoses sentencepiece
+  install sacremoses sentencepiece tensorboardX --editable ".[timm,speech,demo,dev]" torch==2.13.0 "numpy<2"
   touch "$STAMP"
 fi
 

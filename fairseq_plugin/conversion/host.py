@@ -1,6 +1,7 @@
 """The host's own transformers: how one is built from the options of a checkpoint, and the names of their layers."""
 
 import argparse
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 
@@ -14,8 +15,9 @@ from recurrence.convert import Piece, StateDict
 
 TRANSLATION, LANGUAGE = "transformer", "transformer_lm"
 MOST_POSITIONS = 1024
-# What a checkpoint has besides its weights.
-FIXED = (".version", "._float_tensor")
+# What a checkpoint has besides its weights: marks, and copies of an encoder layer's weights, which fairseq 0.12.2 keeps
+# for torch's fast path and training leaves as they are.
+FIXED = re.compile(r".+\.(version|_float_tensor)|encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")
 
 
 def build(args: argparse.Namespace, weights: StateDict) -> BaseFairseqModel:

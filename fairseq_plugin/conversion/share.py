@@ -7,7 +7,7 @@ import argparse
 
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY, BaseFairseqModel
 
-from fairseq_plugin.conversion.host import TRANSLATION, layer_pieces, positions
+from fairseq_plugin.conversion.host import FIXED, TRANSLATION, layer_pieces, positions
 from fairseq_plugin.modules.options import SIDES
 from recurrence.convert import StateDict, convert
 from recurrence.order import PAPER, Order
@@ -98,7 +98,7 @@ def _side(
             weights[f"{side}.inputs.embed_positions.weight"] = tensor[first:]
     if memory and args.share_all_embeddings:
         del weights["decoder.embed_tokens.weight"]
-    flat = convert(stack, pieces, _shapes(stack, pieces))
+    flat = convert(stack, pieces, _shapes(stack, pieces), FIXED.fullmatch)
     layers = [
         {key.split(".", 1)[1]: tensor for key, tensor in flat.items() if key.startswith(f"{index}.")}
         for index in range(len(order))
