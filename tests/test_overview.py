@@ -82,7 +82,8 @@ def test_runs_of_scale_smoke_are_noted_once(tmp_path, monkeypatch):
         recorded(row="failed", scale="smoke", value=""),
     ]
     results.append(paper, [*runs, recorded(row="big")])
+    results.append(tmp_path / "out" / "librispeech" / "results.csv", [recorded(row="apart", scale="smoke")])
     for _ in range(2):
         overview.add_smoke(tmp_path / "out")
-        assert overview.smoked() == {("T 1", "r")}
-    assert (tmp_path / "recipes" / "smoke.csv").read_text() == "table,row\nT 1,r\n"
+        assert overview.smoked() == {("T 1", "r"), ("T 1", "apart")}
+    assert set((tmp_path / "recipes" / "smoke.csv").read_text().split()) == {"table,row", "T 1,r", "T 1,apart"}

@@ -161,13 +161,18 @@ def smoked() -> set[tuple[str, str]]:
         return {(line["table"], line["row"]) for line in csv.DictReader(file)}
 
 
+def runs(paper: str, folder: Path) -> list[dict]:
+    """All runs of a paper's tables that are recorded under a folder, recipes/ or OUT."""
+    results = [folder / name / "results.csv" for name in (paper, *APART.get(paper, ()))]
+    return [run for path in results if path.exists() for run in read(path)]
+
+
 def add_smoke(out: Path) -> None:
     """Adds the runs of scale smoke that succeeded, from the results that they left under OUT, to smoke.csv."""
     seen = smoked()
     with (RECIPES / "smoke.csv").open("a", encoding="utf-8", newline="") as file:
         for paper in PAPERS:
-            results = out / paper / "results.csv"
-            for run in read(results) if results.exists() else []:
+            for run in runs(paper, out):
                 key = run["table"], run["row"]
                 if run["scale"].split("-")[0] == "smoke" and run["value"] and key not in seen:
                     csv.writer(file, lineterminator="\n").writerow(key)
@@ -187,8 +192,7 @@ def overview() -> str:
     """The tables of all papers."""
     lines, smoke = [], smoked()
     for paper, title in PAPERS.items():
-        results = [RECIPES / folder / "results.csv" for folder in (paper, *APART.get(paper, ()))]
-        recorded = [run for path in results if path.exists() for run in read(path)]
+        recorded = runs(paper, RECIPES)
         lines += [f"### {title}", "", "| " + " | ".join(TITLES) + " |", "|---" * len(TITLES) + "|"]
         lines += [line(script, row, recorded, smoke) for script in scripts(paper) for row in rows(script)]
         lines += [""]
