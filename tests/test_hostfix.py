@@ -354,7 +354,8 @@ class TestParallel:
             torch.distributed.destroy_process_group()
 
     def test_a_rank_leaves_its_process_groups(self):
-        meeting = ("--distributed-init-method", f"tcp://localhost:{parallel._free_port()}", "--distributed-rank", "0")
+        meeting = ("--distributed-init-method", f"tcp://localhost:{parallel._free_port()}")
+        alone = ("--distributed-rank", "0", "--distributed-world-size", "1", "--distributed-backend", "gloo")
         seen = []
 
         def main(cfg):
@@ -362,7 +363,7 @@ class TestParallel:
             distributed_utils.all_gather_list(1.5, group)
             seen.extend([torch.distributed.is_initialized(), weakref.ref(group)])
 
-        distributed_utils.distributed_main(0, main, self.config("--distributed-backend", "gloo", *meeting), {})
+        distributed_utils.distributed_main(0, main, self.config(*meeting, *alone), {})
         assert seen[0]
         assert seen[1]() is None
         assert not torch.distributed.is_initialized()

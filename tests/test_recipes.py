@@ -37,7 +37,7 @@ EVERY_SCRIPT = sorted({*RECIPES.rglob("*.sh")} - {RECIPES / "common.sh", *FIGURE
 OTHERS = [path for path in EVERY_SCRIPT if path.parent.name != "data" or path.stem == "prepared"]
 SCRIPTS = [path for path in OTHERS if not of_images(path)]
 # Read by others, not called.
-SOURCED = {RECIPES / name / "translation.sh" for name in ("", "ringformer", "takase")}
+SOURCED = {RECIPES / name / "lib" / "translation.sh" for name in ("", "ringformer", "takase")}
 ROWS = ["ringformer", "universal", "one_wide_ffn", "vanilla", "vanilla_half", "sequence", "cycle", "cycle_rev"]
 ROWS += ["universal_small", "universal_wide"]
 RUNS = [("numbers/run.sh", scale, ()) for scale in ("demo", "smoke")]

@@ -15,7 +15,7 @@
 # Images are enlarged to 64 pixels, so that SReT's stem leaves its first stage the 8 x 8 tokens that the others get from
 # patches of 8. SReT has half the others' width in its first stage and doubles it twice, as its presets do.
 source "$(dirname "$0")/../common.sh"
-source "$ROOT/recipes/images.sh"
+source "$ROOT/recipes/lib/images.sh"
 
 [ $# -ge 1 ] || fail "usage: $0 ROW [options of train_image.py] (rows are listed at the head of this file)"
 ROW=$1
@@ -23,7 +23,7 @@ SCALE=${SCALE:-smoke}
 CALL="SCALE=$SCALE SEED=$SEED recipes/cifar10/train.sh $*"
 shift
 
-# Sizes by scale; the budgets are those of recipes/images.sh. PYRAMID counts SReT's blocks, each of which runs twice.
+# Sizes by scale; the budgets are those of recipes/lib/images.sh. PYRAMID counts SReT's blocks, each of which runs twice.
 case $SCALE in
 smoke) WIDTH=32 HEADS=2 DEPTH=2 DROP=0 PYRAMID=("num_heads=(1,2,4)" "depths=(1,1,1)") ;;
 cpu) WIDTH=128 HEADS=4 DEPTH=6 DROP=0 PYRAMID=("num_heads=(2,4,8)" "depths=(1,2,1)") ;;

@@ -8,7 +8,7 @@
 # SEED, OUT, DRY_RUN, THREADS as in recipes/common.sh
 # Expected at scale demo: at least 95 % of 360 digits, mostly by people whose hand training has not seen.
 source "$(dirname "$0")/../common.sh"
-source "$ROOT/recipes/images.sh"
+source "$ROOT/recipes/lib/images.sh"
 
 SCALE=${SCALE:-demo}
 

@@ -16,7 +16,7 @@
 #
 # Two runs at THREADS=1 side by side finish more than one after the other at THREADS=2.
 source "$(dirname "$0")/../common.sh"
-source "$ROOT/recipes/translation.sh"
+source "$ROOT/recipes/lib/translation.sh"
 
 [ $# -ge 1 ] || fail "usage: $0 ROW [flags of fairseq-train] (rows are listed at the head of this file)"
 ROW=$1
@@ -25,7 +25,7 @@ PIECES=${PIECES:-6000}
 CALL="SCALE=$SCALE SEED=$SEED recipes/multi30k/train.sh $*"
 shift
 
-# Depth by scale; widths and budgets are those of recipes/translation.sh.
+# Depth by scale; widths and budgets are those of recipes/lib/translation.sh.
 case $SCALE in
 smoke) PASSES=2 ;;
 small) PASSES=4 ;;

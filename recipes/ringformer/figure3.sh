@@ -6,7 +6,7 @@
 # SCALE smoke (default), small, paper: of the rows, which are trained first unless they have been; SEED, OUT, DRY_RUN, THREADS
 # as in recipes/common.sh, DATA_ROOT as in table2.sh. The picture and its numbers go to $OUT/ringformer.
 source "$(dirname "$0")/../common.sh"
-source "$ROOT/recipes/images.sh"
+source "$ROOT/recipes/lib/images.sh"
 
 SCALE=${SCALE:-smoke} LABEL=$(SCALE=${SCALE:-smoke} image_scale)
 ROWS="vit uit ringformer"

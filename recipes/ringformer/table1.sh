@@ -3,12 +3,13 @@
 #
 #   recipes/ringformer/table1.sh ROW|all|list [flags of fairseq-train]
 #
-# SCALE, PRECISION, RESULTS as in recipes/translation.sh; SEED, OUT, DRY_RUN, THREADS, GPUS, NODES as in recipes/common.sh
+# SCALE, PRECISION, RESULTS as in recipes/lib/translation.sh; SEED, OUT, DRY_RUN, THREADS, GPUS, NODES as in
+# recipes/common.sh
 #
-# The settings of scale paper, and where text, appendix and code differ, are in recipes/ringformer/translation.sh.
+# The settings of scale paper, and where text, appendix and code differ, are in recipes/ringformer/lib/translation.sh.
 source "$(dirname "$0")/../common.sh"
-source "$ROOT/recipes/translation.sh"
-source "$(dirname "$0")/translation.sh"
+source "$ROOT/recipes/lib/translation.sh"
+source "$(dirname "$0")/lib/translation.sh"
 
 TABLE="RingFormer 1"
 

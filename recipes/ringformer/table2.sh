@@ -3,16 +3,16 @@
 #
 #   recipes/ringformer/table2.sh ROW|all|list [options of train_image.py]
 #
-# SCALE, PRECISION, MICRO_BATCH, RESULTS as in recipes/images.sh; SEED, OUT, DRY_RUN, THREADS, GPUS, NODES as in
+# SCALE, PRECISION, MICRO_BATCH, RESULTS as in recipes/lib/images.sh; SEED, OUT, DRY_RUN, THREADS, GPUS, NODES as in
 # recipes/common.sh
 #
 # Scale paper: rate 1e-3, 1,024 images an update, 100 epochs (9,775 updates in the paper, 9,700 here, where images that
 # do not fill an update are left out), of which 20 warm up (its 2,000 updates). A row _narrow is the paper's down-scaled
-# one, _wide its scaled one. The rest is in recipes/ringformer/images.sh. Run recipes/data/imagenet.sh first, of which
+# one, _wide its scaled one. The rest is in recipes/ringformer/lib/images.sh. Run recipes/data/imagenet.sh first, of which
 # the set is a part.
 source "$(dirname "$0")/../common.sh"
-source "$ROOT/recipes/images.sh"
-source "$(dirname "$0")/images.sh"
+source "$ROOT/recipes/lib/images.sh"
+source "$(dirname "$0")/lib/images.sh"
 
 TABLE="RingFormer 2"
 PAPER_DATA=imagenet_small PAPER_BATCH=1024

@@ -3,13 +3,15 @@
 #
 #   recipes/ringformer/table4.sh ROW|all|list [flags of fairseq-train]
 #
-# SCALE, PRECISION, RESULTS as in recipes/translation.sh; SEED, OUT, DRY_RUN, THREADS, GPUS, NODES as in recipes/common.sh
+# SCALE, PRECISION, RESULTS as in recipes/lib/translation.sh; SEED, OUT, DRY_RUN, THREADS, GPUS, NODES as in
+# recipes/common.sh
 #
-# Scale paper has the settings of Table 1, see recipes/ringformer/translation.sh. Two rows do not follow from their description: without FFN
-# signals a model has 0.540M parameters (the paper 0.57M), with signals inside the FFN 0.602M (0.54M).
+# Scale paper has the settings of Table 1, see recipes/ringformer/lib/translation.sh. Two rows do not follow from their
+# description: without FFN signals a model has 0.540M parameters (the paper 0.57M), with signals inside the FFN 0.602M
+# (0.54M).
 source "$(dirname "$0")/../common.sh"
-source "$ROOT/recipes/translation.sh"
-source "$(dirname "$0")/translation.sh"
+source "$ROOT/recipes/lib/translation.sh"
+source "$(dirname "$0")/lib/translation.sh"
 
 TABLE="RingFormer 4"
 SMALL_WIDTH=128

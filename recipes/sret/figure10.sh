@@ -6,7 +6,7 @@
 # of sret_t (a row of Table 5). SCALE smoke (default), small, paper: of the row, which is trained first unless it has been;
 # SEED, OUT, DRY_RUN, THREADS as in recipes/common.sh, DATA_ROOT as in table5.sh. The picture and its numbers go to $OUT/sret.
 source "$(dirname "$0")/../common.sh"
-source "$ROOT/recipes/images.sh"
+source "$ROOT/recipes/lib/images.sh"
 
 SCALE=${SCALE:-smoke}
 trained sret/table5 t

@@ -7,7 +7,7 @@
 # rows, which are trained first unless they have been; SEED, OUT, DRY_RUN, THREADS as in recipes/common.sh, DATA_ROOT as in
 # the tables' scripts. The pictures and their numbers go to $OUT/sret.
 source "$(dirname "$0")/../common.sh"
-source "$ROOT/recipes/images.sh"
+source "$ROOT/recipes/lib/images.sh"
 
 SCALE=${SCALE:-smoke}
 trained sret/table5 t

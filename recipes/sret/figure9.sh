@@ -6,7 +6,7 @@
 # SCALE smoke (default), small, paper: of the rows of mixed_depth.sh, which are trained first unless they have been; SEED,
 # OUT, DRY_RUN, THREADS as in recipes/common.sh, DATA_ROOT as there. The pictures and their numbers go to $OUT/sret.
 source "$(dirname "$0")/../common.sh"
-source "$ROOT/recipes/images.sh"
+source "$ROOT/recipes/lib/images.sh"
 
 SCALE=${SCALE:-smoke} LABEL=$(SCALE=${SCALE:-smoke} image_scale)
 ROWS="deit_108 sret_108 sret_108_mixed"

@@ -3,13 +3,13 @@
 #
 #   recipes/sret/mlp.sh ROW|all|list [options of train_image.py]
 #
-# SCALE, PRECISION, MICRO_BATCH, RESULTS as in recipes/images.sh; SEED, OUT, DRY_RUN, THREADS, GPUS, NODES as in
-# recipes/common.sh; the settings of scale paper are in recipes/sret/images.sh
+# SCALE, PRECISION, MICRO_BATCH, RESULTS as in recipes/lib/images.sh; SEED, OUT, DRY_RUN, THREADS, GPUS, NODES as in
+# recipes/common.sh; the settings of scale paper are in recipes/sret/lib/images.sh
 #
 # The paper does not say which Mixer; see timm_plugin/recursive_mixer.py for what is assumed.
 source "$(dirname "$0")/../common.sh"
-source "$ROOT/recipes/images.sh"
-source "$(dirname "$0")/images.sh"
+source "$ROOT/recipes/lib/images.sh"
+source "$(dirname "$0")/lib/images.sh"
 
 TABLE="SReT 5.5"
 SMALL_DIVISOR=4

@@ -4,13 +4,13 @@
 #
 #   recipes/sret/table3.sh ROW|all|list [options of train_image.py]
 #
-# SCALE, PRECISION, MICRO_BATCH, RESULTS as in recipes/images.sh; SEED, OUT, DRY_RUN, THREADS, GPUS, NODES as in
-# recipes/common.sh; the settings of scale paper are in recipes/sret/images.sh
+# SCALE, PRECISION, MICRO_BATCH, RESULTS as in recipes/lib/images.sh; SEED, OUT, DRY_RUN, THREADS, GPUS, NODES as in
+# recipes/common.sh; the settings of scale paper are in recipes/sret/lib/images.sh
 #
 # The paper's own list of rows is not at hand: see recipes/sret/notes.md.
 source "$(dirname "$0")/../common.sh"
-source "$ROOT/recipes/images.sh"
-source "$(dirname "$0")/images.sh"
+source "$ROOT/recipes/lib/images.sh"
+source "$(dirname "$0")/lib/images.sh"
 
 TABLE="SReT 3"
 POOLED=(class_token=False global_pool=avg)

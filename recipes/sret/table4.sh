@@ -4,12 +4,12 @@
 #
 #   recipes/sret/table4.sh ROW|all|list
 #
-# SCALE, RESULTS as in recipes/images.sh; OUT, DRY_RUN, THREADS as in recipes/common.sh
+# SCALE, RESULTS as in recipes/lib/images.sh; OUT, DRY_RUN, THREADS as in recipes/common.sh
 # THROUGHPUT  images a batch (default 16)
 #
 # The paper's own list of rows is not at hand: see recipes/sret/notes.md. A row _global is without slices.
 source "$(dirname "$0")/../common.sh"
-source "$ROOT/recipes/images.sh"
+source "$ROOT/recipes/lib/images.sh"
 
 TABLE="SReT 4"
 COSTS=(gmac images_per_s speed_over_deit)

@@ -3,8 +3,8 @@
 #
 #   recipes/sret/table5.sh ROW|all|list [options of train_image.py]
 #
-# SCALE, PRECISION, MICRO_BATCH, RESULTS as in recipes/images.sh; SEED, OUT, DRY_RUN, THREADS, GPUS, NODES as in
-# recipes/common.sh; the settings of scale paper are in recipes/sret/images.sh
+# SCALE, PRECISION, MICRO_BATCH, RESULTS as in recipes/lib/images.sh; SEED, OUT, DRY_RUN, THREADS, GPUS, NODES as in
+# recipes/common.sh; the settings of scale paper are in recipes/sret/lib/images.sh
 #
 # A row _global is without slices. A row that starts from another (from a model trained at 224 pixels, and at the
 # smaller scales from the row that is the teacher) trains that one first. Results are those of the published code's
@@ -13,8 +13,8 @@
 # timm has, is used; --teacher takes another. The larger images have DeiT's settings: 30 epochs, 512 images an update,
 # rate 5e-6 throughout after the warm-up, weight decay 1e-8; and the same teacher.
 source "$(dirname "$0")/../common.sh"
-source "$ROOT/recipes/images.sh"
-source "$(dirname "$0")/images.sh"
+source "$ROOT/recipes/lib/images.sh"
+source "$(dirname "$0")/lib/images.sh"
 
 TABLE="SReT 5"
 

@@ -4,17 +4,17 @@
 #   recipes/takase/admin.sh ROW|all|list [flags of fairseq-train]
 #
 # ROW   plain, admin: 6 stored layers in the order of CYCLE (REV); unshared, unshared_admin: 18 layers
-# SCALE smoke  64 wide, 50 updates, as in recipes/translation.sh
+# SCALE smoke  64 wide, 50 updates, as in recipes/lib/translation.sh
 #       small  128 wide on Multi30k, 400 updates of about 900 target tokens, with the paper's rate of 1e-3 after 100 updates of
 #              warm-up where the paper has 4,000, and unclipped gradients: about 8 minutes on a core that has nothing else
 #              to do
-#       paper  the rows of Table 1, see recipes/takase/translation.sh
+#       paper  the rows of Table 1, see recipes/takase/lib/translation.sh
 # PRECISION  fp32 (default), bf16 or fp16
 # RESULTS    the table that the run is appended to; SEED, OUT, DRY_RUN, THREADS, GPUS, NODES as in recipes/common.sh
 source "$(dirname "$0")/../common.sh"
 PRECISION=${PRECISION:-fp32}
-source "$ROOT/recipes/translation.sh"
-source "$(dirname "$0")/translation.sh"
+source "$ROOT/recipes/lib/translation.sh"
+source "$(dirname "$0")/lib/translation.sh"
 
 TABLE="Takase Admin"
 PAPER_DATA=wmt16_en_de PAPER_PAIR="en de" PAPER_TESTS=(newstest2014:test4)

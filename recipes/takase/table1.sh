@@ -3,13 +3,14 @@
 #
 #   recipes/takase/table1.sh ROW|all|list [flags of fairseq-train]
 #
-# SCALE, PRECISION, RESULTS as in recipes/translation.sh; SEED, OUT, DRY_RUN, THREADS, GPUS, NODES as in recipes/common.sh
+# SCALE, PRECISION, RESULTS as in recipes/lib/translation.sh; SEED, OUT, DRY_RUN, THREADS, GPUS, NODES as in
+# recipes/common.sh
 #
-# The settings of scale paper, and where paper and release differ, are in recipes/takase/translation.sh. Admin's vectors
+# The settings of scale paper, and where paper and release differ, are in recipes/takase/lib/translation.sh. Admin's vectors
 # are not in the paper's parameters: 5 x 512 a layer of encoder and decoder.
 source "$(dirname "$0")/../common.sh"
-source "$ROOT/recipes/translation.sh"
-source "$(dirname "$0")/translation.sh"
+source "$ROOT/recipes/lib/translation.sh"
+source "$(dirname "$0")/lib/translation.sh"
 
 TABLE="Takase 1"
 PAPER_DATA=wmt16_en_de

@@ -5,14 +5,15 @@
 #
 # PAIR  de_en, en_fr, fr_en; PAIRS="ro_en ..." has others
 # MODEL vanilla, universal, sequence, cycle, cycle_rev, as in Table 1
-# SCALE, PRECISION, RESULTS as in recipes/translation.sh; SEED, OUT, DRY_RUN, THREADS, GPUS, NODES as in recipes/common.sh
+# SCALE, PRECISION, RESULTS as in recipes/lib/translation.sh; SEED, OUT, DRY_RUN, THREADS, GPUS, NODES as in
+# recipes/common.sh
 # PREPARED   at scale paper, the data of any pair but de_en, which is that of Table 1 backwards: see
 #            recipes/data/prepared.sh
 #
-# Scale paper is that of Table 1, see recipes/takase/translation.sh. At the other scales all pairs are the same exercise.
+# Scale paper is that of Table 1, see recipes/takase/lib/translation.sh. At the other scales all pairs are the same exercise.
 source "$(dirname "$0")/../common.sh"
-source "$ROOT/recipes/translation.sh"
-source "$(dirname "$0")/translation.sh"
+source "$ROOT/recipes/lib/translation.sh"
+source "$(dirname "$0")/lib/translation.sh"
 
 TABLE="Takase 3"
 PAPER_FLAGS+=(--share-all-embeddings)

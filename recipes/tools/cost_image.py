@@ -40,7 +40,7 @@ def batch_seconds(models: list[nn.Module], side: int, batch: int, rounds: int = 
 
 
 def speed(model: nn.Module, side: int, batch: int) -> dict[str, float]:
-    """Images a second, and the ratio to the other model's, round by round."""
+    """Images a second of a model for square images, and the median over rounds of the ratio to DeiT-Tiny's."""
     other = timm.create_model("recursive_deit_tiny", loops=1, img_size=side).eval()
     own, others = batch_seconds([model, other], side, batch)
     return {"images_per_s": batch / median(own), "speed_over_deit": median(b / a for a, b in zip(own, others))}
