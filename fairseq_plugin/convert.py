@@ -6,9 +6,9 @@ Usage::
     python -m fairseq_plugin.convert share host.pt looped.pt --unique-layers 3 --strategy cycle --rank 64
 
 ``unshare`` gives each pass a layer of its own, with its level signals and low-rank terms multiplied out. What it
-writes is a ``transformer`` (or ``transformer_lm``) checkpoint that fairseq, and what reads fairseq's files, loads
-without this package, and that gives the same output. ``share`` is the way back: tied layers become their mean, and
-what is lost a term of low rank in each pass, from which training goes on.
+writes is a ``transformer``, ``transformer_lm`` or ``s2t_transformer`` checkpoint that fairseq, and what reads fairseq's
+files, loads without this package, and that gives the same output. ``share`` is the way back: tied layers become their
+mean, and what is lost a term of low rank in each pass, from which training goes on.
 """
 
 import argparse

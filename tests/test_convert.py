@@ -5,15 +5,12 @@ import json
 
 import pytest
 import torch
-from fairseq.models import ARCH_CONFIG_REGISTRY
 from torch import Tensor, nn
 
 from fairseq_plugin import convert
 from fairseq_plugin.catalogue import architectures
 from fairseq_plugin.conversion import host
-from fairseq_plugin.conversion.share import shared
 from fairseq_plugin.conversion.unshare import unshared
-from fairseq_plugin.modules.build import build_architecture
 from tests import cli, language, models, speech
 
 # What the host has no place for, by architecture; every other one converts.
@@ -23,7 +20,6 @@ NLL = "the non-linear projection behind a pass"
 REFUSED = {
     **dict.fromkeys(["universal_tiny", "universal", "universal_large"], TABLE),
     **dict.fromkeys(["ilr_small", "ilr_large"], LLAMA),
-    **dict.fromkeys(speech.ARCHS, "its convolutions read speech"),
     "recurrent_lm": "a recurrence along the sequence",
     "recursive_wmt_en_de": NLL,  # whose preset converts; the tests build it with --nll
 }
@@ -59,7 +55,7 @@ def as_host(model: nn.Module, args: argparse.Namespace) -> nn.Module:
     """The host's own model, in double precision."""
     values, weights = unshared(model, args)
     converted = host.build(values, weights)
-    assert type(converted).__module__.startswith("fairseq.models.transformer")
+    assert type(converted).__module__.startswith(("fairseq.models.transformer", "fairseq.models.speech_to_text"))
     converted.double().load_state_dict(weights)
     return converted
 
@@ -103,10 +99,35 @@ def test_pre_norm_models_convert_or_are_refused(arch):
         unshared(models.tiny(arch, *flags), options(arch, *flags))
 
 
+SPEECH_FLAGS = {
+    **speech.VARIANTS,
+    "one matrix": ["--share-decoder-input-output-embed", "--layernorm-embedding", "--no-scale-embedding"],
+    "residuals": ["--residual-rank", "3", "--activation-fn", "gelu"],
+}
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("arch", speech.ARCHS)
-def test_models_of_speech_are_refused(arch):
-    with pytest.raises(ValueError, match=f"--arch {arch}: does not become the host's own: {REFUSED[arch]}"):
-        unshared(models.tiny(arch), options(arch))
+@pytest.mark.parametrize("flags", SPEECH_FLAGS.values(), ids=SPEECH_FLAGS)
+def test_models_of_speech_give_the_hosts_logits(arch, flags):
+    model = models.tiny(arch, *flags)
+    converted = as_host(model, options(arch, *flags))
+    for source, lengths, target in map(alone, range(3)):
+        torch.testing.assert_close(converted(source, lengths, target)[0], model(source, lengths, target)[0], **CLOSE)
+
+
+def alone(index: int) -> tuple[Tensor, Tensor, Tensor]:
+    """One utterance and its text without padding, which the host's convolutions see."""
+    source, lengths, target = models.inputs("s2t_cycle", source_lengths=(5, 3, 6), target_lengths=(4, 4, 4))
+    return source[index : index + 1, : lengths[index]], lengths[index : index + 1], target[index : index + 1]
+
+
+def test_another_epsilon_than_the_hosts_is_refused_for_speech():
+    flags, changed = ["s2t_cycle"], options("s2t_cycle")
+    changed.norm_eps = 1e-6
+    model = models.task_of(*flags).build_model(changed)
+    with pytest.raises(ValueError, match="--arch s2t_cycle: does not become the host's own: norm_eps=1e-06: must be"):
+        unshared(model, changed)
 
 
 @pytest.mark.parametrize("arch", ["cycle", "one_wide_ffn_tiny", "ringformer_tiny"])
@@ -149,125 +170,6 @@ def test_tensors_that_passes_share_are_written_once(tmp_path):
     tensors = sum(tensor.nbytes for tensor in model.state_dict().values())
     overhead = 300 * len(weights)  # a name and a shape for each key
     assert (tmp_path / "unshared.pt").stat().st_size < tensors + overhead
-
-
-# Sharing
-
-
-HOSTS = {
-    "post-norm": {},
-    "pre-norm": dict(encoder_normalize_before=True, decoder_normalize_before=True),
-    "learned": dict(encoder_learned_pos=True, decoder_learned_pos=True, layernorm_embedding=True),
-    "unequal sides": dict(decoder_layers=2, encoder_ffn_embed_dim=12, share_decoder_input_output_embed=True),
-}
-
-
-def host_model(**values) -> tuple[nn.Module, argparse.Namespace]:
-    """A random model of the host's, in double precision, and its options."""
-    size = {f"{side}_{name}": n for side in models.SIDES for name, n in (("layers", 4), ("attention_heads", 2))}
-    values = {**size, "encoder_embed_dim": 16, "encoder_ffn_embed_dim": 24, **values}
-    dictionaries = models.dictionary(models.SOURCE_SYMBOLS), models.dictionary(models.TARGET_SYMBOLS)
-    torch.manual_seed(0)
-    model = build_architecture("transformer", *dictionaries, 64, **values).double()
-    args = argparse.Namespace(arch="transformer", max_source_positions=64, max_target_positions=64, **values)
-    ARCH_CONFIG_REGISTRY["transformer"](args)
-    return models.randomise(model, 1).eval(), args
-
-
-def looped(model: nn.Module, args: argparse.Namespace, *how) -> tuple[nn.Module, argparse.Namespace]:
-    """The model of this plugin, in double precision, and its options."""
-    values, weights = shared(model, args, *how)
-    converted = host.build(values, weights)
-    converted.double().load_state_dict(weights)
-    return converted, values
-
-
-SYMBOLS = (models.SOURCE_SYMBOLS, models.TARGET_SYMBOLS)
-
-
-@pytest.mark.parametrize("name", HOSTS)
-@pytest.mark.parametrize("strategy", ["sequence", "cycle", "cycle_rev"])
-@pytest.mark.parametrize("unique_layers", [1, 2])
-def test_full_rank_is_exact_and_folds_back(name, strategy, unique_layers):
-    model, args = host_model(**HOSTS[name])
-    loop, values = looped(model, args, strategy, unique_layers, 16)
-    assert type(loop).__module__ == "fairseq_plugin.models.parameter_sharing"
-    assert len(loop.encoder.loop.blocks) == unique_layers
-    torch.testing.assert_close(logits(loop, SYMBOLS), logits(model, SYMBOLS), **CLOSE)
-    _, weights = unshared(loop, values)
-    for key, tensor in model.state_dict().items():
-        if not host.FIXED.fullmatch(key):
-            first = 2 if key.endswith("embed_positions.weight") else 0  # no token has place 0 or 1
-            used = slice(first, None)
-            torch.testing.assert_close(weights[key][used], tensor[used], rtol=0, atol=1e-9, msg=key)
-
-
-@pytest.mark.parametrize("strategy", ["sequence", "cycle", "cycle_rev"])
-def test_a_higher_rank_is_nearer_and_folds_into_the_same_model(strategy):
-    model, args = host_model()
-    original = {key: tensor for key, tensor in model.state_dict().items() if not host.FIXED.fullmatch(key)}
-    errors = []
-    for rank in (None, 1, 4, 12):
-        loop, values = looped(model, args, strategy, 2, rank)
-        torch.testing.assert_close(logits(as_host(loop, values), SYMBOLS), logits(loop, SYMBOLS), **CLOSE)
-        _, weights = unshared(loop, values)
-        matrices = [key for key, tensor in original.items() if ".layers." in key and tensor.dim() == 2]
-        errors.append(sum((weights[key] - original[key]).square().sum().item() for key in matrices))
-    assert errors == sorted(errors, reverse=True)
-    assert errors[-1] < 0.1 * errors[0]
-
-
-def test_passes_without_terms_run_the_mean_of_their_layers():
-    model, args = host_model()
-    _, weights = shared(model, args, "cycle", 2, None)
-    theirs = model.state_dict()
-    assert not [key for key in weights if ".own." in key]
-    for ours, name in (("ffn.up.weight", "fc1.weight"), ("norms.1.bias", "final_layer_norm.bias")):
-        mean = (theirs[f"encoder.layers.1.{name}"] + theirs[f"encoder.layers.3.{name}"]) / 2
-        torch.testing.assert_close(weights[f"encoder.loop.blocks.1.{ours}"], mean)
-
-
-def test_a_shared_model_decodes_step_by_step_and_trains():
-    """Keys and values of cross-attention are of each pass, not of each block."""
-    loop, _ = looped(*host_model(), "cycle", 2, 3)
-    source, lengths, target = models.batch(target_lengths=(7, 7, 7))
-    expected, _ = loop(source, lengths, target)
-    with torch.no_grad():
-        encoder_out, state = loop.encoder(source, lengths), {}
-        steps = [loop.decoder(target[:, : t + 1], encoder_out, state)[0] for t in range(7)]
-    torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=0, atol=1e-9)
-    state["recurrence"].reorder(torch.tensor([2, 0]))
-    assert all(len(context) == 2 for context in state["recurrence"].contexts)
-    _, gradients = models.loss_and_gradients(loop, (source, lengths, target))
-    assert gradients.keys() == dict(loop.named_parameters()).keys()
-
-
-@pytest.mark.parametrize(
-    ("how", "values", "message"),
-    [
-        (("cycle", 2, 17), {}, "--rank=17: must be >= 1 and <= the model's width, 16"),
-        (("cycle", 2, 0), {}, "--rank=0: must be >= 1"),
-        (("cycle", 5, 4), {}, "--unique-layers=5: must be >= 1 and <= --encoder-layers=4"),
-        (("sequence", 3, 4), {}, "--unique-layers=3: must divide --encoder-layers=4 with sequence"),
-        (("cycle", 2, 4), dict(no_cross_attention=True), "--no-cross-attention=True: a looped model has no such part"),
-        (("cycle", 2, 4), dict(decoder_output_dim=8), "--decoder-output-dim=8: must equal --decoder-embed-dim=16"),
-        (("cycle", 2, 4), dict(arch="transformer_lm"), "--arch transformer_lm: only the host's own 'transformer'"),
-        (("cycle", 2, 4), dict(arch="cycle"), "--arch cycle: only the host's own 'transformer'"),
-    ],
-)
-def test_what_cannot_be_shared_is_refused(how, values, message):
-    model, args = host_model()
-    vars(args).update(values)
-    with pytest.raises(ValueError, match=message):
-        shared(model, args, *how)
-
-
-@pytest.mark.parametrize(
-    ("flag", "message"), [("17", r"--residual-rank=17: must be >= 1 and <= --encoder-embed-dim=16")]
-)
-def test_a_rank_above_the_width_is_refused_in_training(flag, message):
-    with pytest.raises(ValueError, match=message):
-        models.tiny("cycle", "--residual-rank", flag)
 
 
 # Command lines

@@ -107,6 +107,32 @@ def test_beam_search_goes_on_from_prompts_as_the_hub_does(ilr, german):
     assert len(hub.score("eins eins eins")["positional_scores"]) == 3
 
 
+def test_the_hosts_model_is_shared_and_evaluates_the_same(german, tmp_path):
+    """Adaptive inputs and softmax, tied, and 4 layers that become 2 with terms of full rank."""
+    sizes = ("--decoder-embed-dim", "32", "--decoder-ffn-embed-dim", "64", "--decoder-attention-heads", "2")
+    sizes += ("--decoder-input-dim", "32", "--decoder-output-dim", "32", "--decoder-layers", "4")
+    bands = (
+        "--adaptive-input-cutoff",
+        "6,8",
+        "--adaptive-softmax-cutoff",
+        "6,8",
+        "--criterion",
+        "adaptive_loss",
+        "--ddp-backend",
+        "legacy_ddp",
+    )
+    host = ("--arch", "transformer_lm_wiki103", *sizes, *bands, "--max-update", "4", "--disable-validation")
+    train(german.data, tmp_path, *host)
+    trained, shared = tmp_path / "checkpoint_last.pt", tmp_path / "shared.pt"
+    how = ("--unique-layers", "2", "--strategy", "cycle_rev", "--rank", "32")
+    assert "(--arch cycle_rev_lm)" in cli.python("-m", "fairseq_plugin.convert", "share", trained, shared, *how)
+    length = ("--tokens-per-sample", "32")
+    assert perplexity(german.data, shared, *length) == perplexity(german.data, trained, *length)
+    tuned = ("--finetune-from-model", shared, *ADAPTIVE, "--residual-rank", "32", "--decoder-ffn-embed-dim", "64")
+    log = train(german.data, tmp_path / "tuned", *tuned, "--max-update", "2", "--disable-validation")
+    assert "loading pretrained model from" in log
+
+
 def test_sampling_from_a_prompt(ilr, german):
     flags = ("--sampling", "--sampling-topk", "4", "--beam", "4", "--nbest", "4", "--seed", "1")
     found = interactive(german.data, ilr[0] / "checkpoint_last.pt", ["fünf fünf", "eins"], *flags)

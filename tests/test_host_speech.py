@@ -119,6 +119,18 @@ def test_interactive_recognises_what_generate_does(tones, trained, recognised):
     assert cli.hypotheses(output) == {number: expected[number % 3][:1] for number in range(9)}
 
 
+def test_converted_models_recognise_the_same(tones, trained, tmp_path):
+    """The host's s2t_transformer, and a loop over one layer with terms of full rank that is made of it."""
+    looped, host, shared = trained / "checkpoint_last.pt", tmp_path / "host.pt", tmp_path / "shared.pt"
+    convert = ("-m", "fairseq_plugin.convert")
+    assert "(--arch s2t_transformer)" in cli.python(*convert, "unshare", looped, host)
+    ranks = ("--unique-layers", "1", "--rank", "32")
+    assert "(--arch s2t_cycle)" in cli.python(*convert, "share", host, shared, *ranks)
+    # One file at a time: the host's convolutions see padding.
+    found = [cli.hypotheses(generate(tones, path, "test", "--batch-size", "1")) for path in (looped, host, shared)]
+    assert found == found[:1] * 3
+
+
 def test_resume_is_bit_exact(tones, trained, tmp_path):
     straight = torch.load(trained / "checkpoint_last.pt", weights_only=True)
     shutil.copy(trained / "checkpoint19.pt", tmp_path / "checkpoint_last.pt")

@@ -35,6 +35,7 @@ KNOBS = {
     "share_layer_num": Knob("--share-layer-num 4", "parameters"),
     "residual_rank": Knob("--residual-rank 2", "parameters"),
     "activation_fn": Knob("--activation-fn tanh", "output"),
+    "decoder_final_norm": Knob("--decoder-final-norm", "parameters"),
     "no_scale_embedding": Knob("--no-scale-embedding", "output"),
     "adaptive_input_cutoff": Knob("--adaptive-input-cutoff 6,9", "parameters"),
     "adaptive_input_factor": Knob("--adaptive-input-factor 2 --adaptive-softmax-factor 2", "parameters"),

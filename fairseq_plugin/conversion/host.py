@@ -13,7 +13,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq_plugin.modules.build import numbered_dictionary
 from recurrence.convert import Piece, StateDict
 
-TRANSLATION, LANGUAGE = "transformer", "transformer_lm"
+TRANSLATION, LANGUAGE, SPEECH = "transformer", "transformer_lm", "s2t_transformer"
 MOST_POSITIONS = 1024
 # What a checkpoint has besides its weights: marks, and copies of an encoder layer's weights, which fairseq 0.12.2 keeps
 # for torch's fast path and training leaves as they are.
@@ -28,8 +28,8 @@ def build(args: argparse.Namespace, weights: StateDict) -> BaseFairseqModel:
         weights: its state dict, of which the numbers of symbols are read.
     """
     args = argparse.Namespace(**vars(args))
-    for side in ("encoder", "decoder"):  # weights come from the checkpoint, not from those files
-        setattr(args, f"{side}_embed_path", None)
+    for name in ("encoder_embed_path", "decoder_embed_path", "load_pretrained_encoder_from"):
+        setattr(args, name, None)  # weights come from the checkpoint, not from those files
     if args.arch in ARCH_CONFIG_REGISTRY:
         ARCH_CONFIG_REGISTRY[args.arch](args)
     model = ARCH_MODEL_REGISTRY.get(args.arch) or MODEL_REGISTRY[args.arch]
@@ -37,7 +37,9 @@ def build(args: argparse.Namespace, weights: StateDict) -> BaseFairseqModel:
     vars(args).update(limits)
     decoder = _symbols(weights, "decoder")
     if any(key.startswith("encoder.") for key in weights):
-        source = numbered_dictionary(_symbols(weights, "encoder"))
+        features = _features(weights)
+        args.input_feat_per_channel, args.input_channels = features, 1
+        source = None if features else numbered_dictionary(_symbols(weights, "encoder"))
         target = numbered_dictionary(decoder) if decoder else source
         task = TranslationTask(TranslationConfig(**limits), source, target)
     else:
@@ -82,6 +84,12 @@ def layer_pieces(theirs: str, ours: str, memory: bool) -> Iterator[Piece]:
             yield Piece(f"{theirs}.{their_name}.{kind}", f"{ours}.{name}.{kind}")
         for which, norm in enumerate(norms):
             yield Piece(f"{theirs}.{norm}.{kind}", f"{ours}.norms.{which}.{kind}")
+
+
+def _features(weights: StateDict) -> int:
+    """Numbers a frame of speech; 0 for text."""
+    first = (tensor for key, tensor in weights.items() if key.endswith("subsample.conv_layers.0.weight"))
+    return next((tensor.size(1) for tensor in first), 0)
 
 
 def _symbols(weights: StateDict, side: str) -> int:

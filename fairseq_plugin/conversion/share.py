@@ -1,21 +1,66 @@
-"""The host's own `transformer` as a looped model with low-rank terms of each pass, ready to be trained on.
+"""The host's own models as looped ones with low-rank terms of each pass, ready to be trained on.
 
-Its layers are tied in an order of Takase & Kiyono (`sequence`, `cycle`, `cycle_rev`), see :mod:`recurrence.share`.
+Their layers are tied in an order of Takase & Kiyono (`sequence`, `cycle`, `cycle_rev`), see :mod:`recurrence.share`.
+`transformer` becomes one of their models for translation, `transformer_lm` one for language, `s2t_transformer` one for
+speech.
 """
 
 import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY, BaseFairseqModel
+from torch import Tensor
 
-from fairseq_plugin.conversion.host import FIXED, TRANSLATION, layer_pieces, positions
+from fairseq_plugin.conversion.host import FIXED, LANGUAGE, SPEECH, TRANSLATION, layer_pieces, positions
+from fairseq_plugin.modules.adaptive import NONE
 from fairseq_plugin.modules.options import SIDES
 from recurrence.convert import StateDict, convert
 from recurrence.order import PAPER, Order
 from recurrence.share import share
 
-# What the host's transformer may have and a loop does not, and the value that leaves it out.
-ABSENT = dict(adaptive_input=False, adaptive_softmax_cutoff=None, no_cross_attention=False, cross_self_attention=False)
-ABSENT |= dict(base_layers=0, no_decoder_final_norm=False, character_embeddings=False)
+
+@dataclass(frozen=True)
+class Kind:
+    """What one of the host's models becomes.
+
+    Args:
+        name: of the architecture, with a place for the strategy.
+        sides: the stacks.
+        loop, norm: where the model has a stack's loop and the norm behind it, with a place for the side.
+        fixed: options that the host's model may set and a looped one has not, each with the value that it takes.
+    """
+
+    name: str
+    sides: Sequence[str]
+    loop: str
+    norm: str
+    fixed: dict
+
+
+EVERYWHERE = dict(base_layers=0, character_embeddings=False, scale_fc=False, scale_attn=False, scale_heads=False)
+EVERYWHERE |= dict(scale_resids=False, no_cross_attention=False, cross_self_attention=False)
+ONE_MATRIX = dict(adaptive_input=False, adaptive_softmax_cutoff=None)
+SINUSOIDS = dict(decoder_learned_pos=False, no_token_positional_embeddings=False)
+PRE_NORM = dict(encoder_normalize_before=True, decoder_normalize_before=True)
+KINDS = {
+    TRANSLATION: Kind("{}", SIDES, "{}.loop", "{}.layer_norm", {**ONE_MATRIX, "no_decoder_final_norm": False}),
+    LANGUAGE: Kind(
+        "{}_lm",
+        ("decoder",),
+        "{}.stack.loop",
+        "{}.stack.norm",
+        {**SINUSOIDS, "layernorm_embedding": False, "decoder_normalize_before": True},
+    ),
+    SPEECH: Kind(
+        "s2t_{}",
+        SIDES,
+        "{}.loop",
+        "{}.layer_norm",
+        {**ONE_MATRIX, **SINUSOIDS, **PRE_NORM, "conv_version": SPEECH, "ctc_weight": 0},
+    ),
+}
 
 
 def shared(
@@ -26,25 +71,27 @@ def shared(
     Args:
         model: the host's, as trained; it is left as it is.
         args: its options, all of them; those of a training run may stand among them.
-        strategy: the architecture that ties its layers: "sequence", "cycle" or "cycle_rev".
+        strategy: how its layers are tied: "sequence", "cycle" or "cycle_rev".
         unique_layers: M, stored layers of each side.
         rank: of each pass's terms; None for none, which averages what is tied and drops the rest.
 
     Raises:
         ValueError: naming the option and the rule, or what the host's model has and a loop has not.
     """
-    check_shareable(args)
-    width = min(args.encoder_embed_dim, args.decoder_embed_dim)
+    kind = check_shareable(args)
+    width = min(getattr(args, f"{side}_embed_dim") for side in kind.sides)
     if rank is not None and not 1 <= rank <= width:
         raise ValueError(f"--rank={rank}: must be >= 1 and <= the model's width, {width}")
-    orders = {side: _order(strategy, unique_layers, args, side) for side in SIDES}
-    theirs, weights = model.state_dict(), {}
+    orders = {side: _order(strategy, unique_layers, args, side) for side in kind.sides}
+    theirs = {key.replace(".transformer_layers.", ".layers."): tensor for key, tensor in model.state_dict().items()}
+    weights = _around(theirs, kind, args)
     for side, order in orders.items():
-        weights |= _side(side, theirs, args, order, rank)
-    if not (args.share_all_embeddings or args.share_decoder_input_output_embed):
-        weights["decoder.output_projection.weight"] = theirs["decoder.output_projection.weight"]
-    values = dict(arch=strategy, strategy=strategy, share_layer_num=None, residual_rank=rank)
-    values |= {f"{side}_unique_layers": unique_layers for side in SIDES}
+        loop = _loop(side, theirs, order, rank)
+        weights |= {f"{kind.loop.format(side)}.{key}": tensor for key, tensor in loop.items()}
+    values = dict(arch=kind.name.format(strategy), strategy=strategy, share_layer_num=None, residual_rank=rank)
+    values |= {f"{side}_unique_layers": unique_layers for side in kind.sides}
+    if kind is KINDS[LANGUAGE]:
+        values |= _language_values(args)
     return argparse.Namespace(**{**vars(args), **values}), weights
 
 
@@ -58,53 +105,78 @@ def _order(strategy: str, unique_layers: int, args: argparse.Namespace, side: st
     return order
 
 
-def check_shareable(args: argparse.Namespace) -> None:
-    """Fills options in that older versions of the host did not have.
+def check_shareable(args: argparse.Namespace) -> Kind:
+    """What the options' model becomes; fills options in that older versions of the host did not have.
 
     Raises:
         ValueError: naming what the host's model has and a loop has not, before it is built.
     """
-    name = ARCH_MODEL_NAME_REGISTRY.get(args.arch, args.arch)
-    if name != TRANSLATION:
-        raise ValueError(f"--arch {args.arch}: only the host's own '{TRANSLATION}' and its sizes can be shared")
+    kind = KINDS.get(ARCH_MODEL_NAME_REGISTRY.get(args.arch, args.arch))
+    if kind is None:
+        names = "', '".join(KINDS)
+        raise ValueError(f"--arch {args.arch}: only the host's own '{names}' and their sizes can be shared")
     ARCH_CONFIG_REGISTRY[args.arch](args)
-    for option, value in ABSENT.items():
-        if getattr(args, option, value) not in (value, None):
-            raise ValueError(f"--{option.replace('_', '-')}={getattr(args, option)}: a looped model has no such part")
+    for option, value in {**EVERYWHERE, **kind.fixed}.items():
+        given = getattr(args, option, value)
+        if given != value and (given or value):  # older versions of the host write None where newer ones write 0
+            raise ValueError(f"--{option.replace('_', '-')}={given}: must be {value}, a looped model has nothing else")
     for option in ("input_dim", "output_dim"):
-        if getattr(args, f"decoder_{option}") != args.decoder_embed_dim:
+        given = getattr(args, f"decoder_{option}", args.decoder_embed_dim)
+        if given != args.decoder_embed_dim:
             raise ValueError(
-                f"--decoder-{option.replace('_', '-')}={getattr(args, f'decoder_{option}')}: must equal "
-                f"--decoder-embed-dim={args.decoder_embed_dim}, a looped model has no projection between the two"
+                f"--decoder-{option.replace('_', '-')}={given}: must equal --decoder-embed-dim="
+                f"{args.decoder_embed_dim}, a looped model has no projection between the two"
             )
+    return kind
 
 
-def _side(
-    side: str, theirs: StateDict, args: argparse.Namespace, order: tuple[int, ...], rank: int | None
-) -> StateDict:
+def _language_values(args: argparse.Namespace) -> dict:
+    """The options of a language model that the host tells in another way."""
+    cutoffs = {"input": args.adaptive_input and args.adaptive_input_cutoff, "softmax": args.adaptive_softmax_cutoff}
+    values = {f"adaptive_{which}_cutoff": ends or NONE for which, ends in cutoffs.items()}
+    return dict(values, decoder_final_norm=not args.no_decoder_final_norm)
+
+
+def _around(theirs: StateDict, kind: Kind, args: argparse.Namespace) -> StateDict:
+    """All weights but those of the layers under our names, the tied ones under one."""
+    names = {
+        r"(encoder|decoder)\.layernorm_embedding\.(\w+)": r"\1.inputs.layernorm.\2",
+        r"(encoder|decoder)\.layer_norm\.(\w+)": kind.norm.format(r"\1") + r".\2",
+        r"(encoder|decoder)\.embed_positions\.(weight)": r"\1.inputs.embed_positions.\2",
+        r"encoder\.(subsample\..+)": r"encoder.inputs.\1",
+        r"((encoder|decoder)\.embed_tokens\..+|decoder\.(output_projection|adaptive_softmax)\..+)": r"\1",
+    }
+    weights, seen = {}, set()
+    for key, tensor in theirs.items():
+        found = next(((pattern, name) for pattern, name in names.items() if re.fullmatch(pattern, key)), None)
+        if found is None:
+            if ".layers." not in key and not FIXED.fullmatch(key):
+                raise ValueError(f"{key}: a looped model has no such part")
+        elif tensor.data_ptr() not in seen:
+            seen.add(tensor.data_ptr())
+            weights[re.sub(*found, key)] = _from_first_token(key, tensor, args)
+    return weights
+
+
+def _from_first_token(key: str, tensor: Tensor, args: argparse.Namespace) -> Tensor:
+    """Learned positions without the host's rows up to that of padding, in whose place no token stands."""
+    if not key.endswith("embed_positions.weight"):
+        return tensor
+    return tensor[len(tensor) - positions(args, "source" if key.startswith("encoder") else "target") :]
+
+
+def _loop(side: str, theirs: StateDict, order: Order, rank: int | None) -> StateDict:
+    """The layers of one side, tied."""
     prefix = f"{side}.layers."
     stack = {key: tensor for key, tensor in theirs.items() if key.startswith(prefix)}
-    memory = side == "decoder"
+    memory = any(".encoder_attn." in key for key in stack)
     pieces = [piece for index in range(len(order)) for piece in layer_pieces(f"{prefix}{index}", f"{index}", memory)]
-    weights = {}
-    for key, tensor in theirs.items():
-        name = key.removeprefix(f"{side}.")
-        if name in ("embed_tokens.weight", "layer_norm.weight", "layer_norm.bias"):
-            weights[key] = tensor
-        elif name.startswith("layernorm_embedding."):
-            weights[f"{side}.inputs.layernorm.{name.split('.')[1]}"] = tensor
-        elif name == "embed_positions.weight":
-            first = tensor.size(0) - positions(args, "source" if side == "encoder" else "target")
-            weights[f"{side}.inputs.embed_positions.weight"] = tensor[first:]
-    if memory and args.share_all_embeddings:
-        del weights["decoder.embed_tokens.weight"]
     flat = convert(stack, pieces, _shapes(stack, pieces), FIXED.fullmatch)
     layers = [
         {key.split(".", 1)[1]: tensor for key, tensor in flat.items() if key.startswith(f"{index}.")}
         for index in range(len(order))
     ]
-    loop = share(layers, order, rank)
-    return {**weights, **{f"{side}.loop.{key}": tensor for key, tensor in loop.items()}}
+    return share(layers, order, rank)
 
 
 def _shapes(stack: StateDict, pieces: list) -> StateDict:

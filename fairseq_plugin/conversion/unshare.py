@@ -1,10 +1,12 @@
-"""A looped model as the host's own `transformer` or `transformer_lm`, which needs no plugin.
+"""A looped model as the host's own `transformer`, `transformer_lm` or `s2t_transformer`, which needs no plugin.
 
 Every pass becomes a layer, see :mod:`recurrence.unshare`. Besides the stack:
 
 * Positions of another convention than the host's sinusoids become learned ones.
 * A LayerNorm's output without its weight and bias sums to 0 over the features, so with a weight and a bias of 1 its
   mean is 1, and an output bias is one more column of the output matrix, spread over all of them.
+* Convolutions that read speech stay as they are. The host's see the padding of a batch, ours do not, so the last frames
+  of an utterance that is padded differ by what the host makes of padding.
 """
 
 import argparse
@@ -13,11 +15,12 @@ import torch
 from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
 from torch import Tensor, nn
 
-from fairseq_plugin.conversion.host import LANGUAGE, TRANSLATION, language_defaults, layer_pieces, positions
+from fairseq_plugin.conversion.host import LANGUAGE, SPEECH, TRANSLATION, language_defaults, layer_pieces, positions
 from fairseq_plugin.modules.embedding import Output, TokenInput
 from fairseq_plugin.modules.language_model import RecurrentLanguageModel
 from fairseq_plugin.modules.model import FAMILY_VALUES
 from fairseq_plugin.modules.options import known_options
+from fairseq_plugin.modules.speech import SpeechInput
 from recurrence import position, unshare
 from recurrence.causal import CausalStack
 from recurrence.convert import StateDict, revert
@@ -46,15 +49,15 @@ def unshared(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argpars
         ValueError: naming the architecture and what the host has no place for.
     """
     try:
-        return (_language if isinstance(model, RecurrentLanguageModel) else _translation)(model, args)
+        if isinstance(model, RecurrentLanguageModel):
+            return _language(model, args)
+        return (_speech if isinstance(model.encoder.inputs, SpeechInput) else _translation)(model, args)
     except ValueError as error:
         raise ValueError(f"--arch {args.arch}: does not become the host's own: {error}") from None
 
 
 def _translation(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argparse.Namespace, StateDict]:
     encoder, decoder = model.encoder, model.decoder
-    if not isinstance(encoder.inputs, TokenInput):
-        raise ValueError("its convolutions read speech; models of text alone are converted")
     if encoder.level_table is not None:
         raise ValueError("positions and depths added before every pass: a layer of the host adds nothing to its input")
     values = dict(arch=TRANSLATION, encoder_embed_path=None, decoder_embed_path=None)
@@ -64,14 +67,37 @@ def _translation(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[arg
         inputs, learned = _inputs(side, part.inputs, positions(args, limit), factor)
         weights |= {**stack, **inputs}
         scaled = scaled or (part.inputs.layernorm is None and not unshare.is_one(factor))
-        values[f"{side}_learned_pos"] = learned
-        values[f"{side}_layers"] = 1 + max(int(key.split(".")[2]) for key in stack if ".layers." in key)
-        values[f"{side}_ffn_embed_dim"] = len(stack[f"{side}.layers.0.fc1.bias"])
+        values |= {f"{side}_learned_pos": learned, **_sizes(side, stack)}
     values["no_token_positional_embeddings"] = encoder.inputs.table is None and encoder.inputs.embed_positions is None
     tied = _output(decoder.output_projection, weights, decoder, not scaled)
     for name in ("share_all_embeddings", "share_decoder_input_output_embed"):
         values[name] = tied and getattr(args, name)
     return _options(args, values), weights
+
+
+def _speech(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argparse.Namespace, StateDict]:
+    encoder, decoder = model.encoder, model.decoder
+    frames = {f"encoder.subsample.{key}": tensor for key, tensor in encoder.inputs.subsample.state_dict().items()}
+    layers, _ = _stack("encoder", encoder.loop, encoder.layer_norm)
+    del layers["encoder.version"]
+    stack, factor = _stack("decoder", decoder.loop, decoder.layer_norm)
+    if not unshare.is_one(factor):
+        raise ValueError(f"norm_eps={args.norm_eps}: must be {EPSILON}, as the host has it")
+    inputs, _ = _inputs("decoder", decoder.inputs, positions(args, "target"), factor)
+    renamed = {key.replace(".layers.", ".transformer_layers."): tensor for key, tensor in layers.items()}
+    weights = {**frames, **renamed, **stack, **inputs}
+    weights["encoder.embed_positions._float_tensor"] = torch.zeros(1)  # a mark, without which fairseq 0.12.2 stops
+    _output(decoder.output_projection, weights, decoder, unscaled=True)
+    kept = ("conv_channels", "conv_kernel_sizes", "input_feat_per_channel", "input_channels", "speaker_to_id")
+    values = {name: getattr(args, name) for name in kept if hasattr(args, name)}
+    values |= dict(arch=SPEECH, conv_version=SPEECH, encoder_freezing_updates=0)
+    return _options(args, {**values, **_sizes("encoder", layers), **_sizes("decoder", stack)}), weights
+
+
+def _sizes(side: str, stack: StateDict) -> dict:
+    """Of a stack's layers."""
+    layers = 1 + max(int(key.split(".")[2]) for key in stack if ".layers." in key)
+    return {f"{side}_layers": layers, f"{side}_ffn_embed_dim": len(stack[f"{side}.layers.0.fc1.bias"])}
 
 
 def _language(model: RecurrentLanguageModel, args: argparse.Namespace) -> tuple[argparse.Namespace, StateDict]:

@@ -38,6 +38,7 @@ class SharedLanguageModel(RecurrentLanguageModel):
         add = parser.add_argument
         add("--activation-fn", metavar="NAME", help="activation of the FFN, as the host names it (paper: relu)")
         add("--no-scale-embedding", action="store_true", help="embeddings are not multiplied by sqrt(width)")
+        add("--decoder-final-norm", action="store_true", help="a LayerNorm behind the last pass (paper: none)")
         add(
             "--share-decoder-input-output-embed",
             action="store_true",
@@ -56,7 +57,8 @@ class SharedLanguageModel(RecurrentLanguageModel):
         )
         loop = build_loop(config)
         init.fairseq_(loop)
-        return CausalStack(loop, config.heads)
+        norm = nn.LayerNorm(config.width, config.norm_eps) if args.decoder_final_norm else None
+        return CausalStack(loop, config.heads, norm=norm)
 
     @classmethod
     def input_positions(cls, args) -> str:
@@ -73,6 +75,7 @@ WIKITEXT_103 = dict(
     activation_fn="relu",
     norm_eps=1e-5,
     no_scale_embedding=False,
+    decoder_final_norm=False,
     share_decoder_input_output_embed=False,
     embedding_std=lambda args: args.decoder_embed_dim**-0.5,
     adaptive_input_cutoff="20000,60000",
