@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -54,11 +55,17 @@ class Loop(nn.Module):
         self.own = None if own is None else nn.ModuleList(own)
         self.checkpointing = checkpointing
         self.inject = frozenset(inject)
+        self.noted: Tensor | None = None
         self.register_state_dict_post_hook(_note_order)
 
     @property
     def passes(self) -> int:
         return len(self.order)
+
+    def note_order(self) -> None:
+        """Keeps the order among the tensors of the state dict, for hosts that keep nothing else of one."""
+        del self.noted
+        self.register_buffer("noted", torch.tensor(self.order))
 
     def truncate(self, passes: int) -> None:
         """Keeps the first passes alone, and of the blocks those that still run."""
@@ -69,6 +76,8 @@ class Loop(nn.Module):
         self.inject = frozenset(kept.index(which) for which in self.inject.intersection(kept))
         if self.own is not None:
             self.own = self.own[:passes]
+        if self.noted is not None:
+            self.note_order()
 
     def forward(
         self,
@@ -126,13 +135,18 @@ class Loop(nn.Module):
                     f"{prefix.rstrip('.')}: the checkpoint stores {1 + max(trained)} blocks, this depth runs "
                     f"{len(self.blocks)}: another depth may only run the stored blocks more or less often"
                 )
+        if self.noted is not None:
+            state_dict[f"{prefix}noted"] = self.noted
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
 
     def _trained_order(self, state_dict: dict, prefix: str, local_metadata: dict) -> Order | None:
         """The order that the state dict notes, or the one that its number of passes stands for; None if it tells none.
 
-        What is stored in safetensors, or was filtered, has lost the note.
+        What is stored in safetensors, or was filtered, has lost the note in the metadata.
         """
+        noted = state_dict.pop(f"{prefix}noted", None)
+        if noted is not None:
+            return tuple(noted.tolist())
         if "order" in local_metadata:
             return tuple(local_metadata["order"])
         passes = self._own_passes(state_dict, prefix)

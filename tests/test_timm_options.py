@@ -8,7 +8,7 @@ import torch
 
 from tests import vision
 from tests.vision import CASES, timm
-from timm_plugin._vit import ViTConfig
+from timm_plugin._vit_config import ViTConfig
 from timm_plugin.sret import SReTConfig
 
 # Of every option, a model, another value than the model's, and what has to go with it.

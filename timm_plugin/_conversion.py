@@ -10,7 +10,8 @@ from recurrence.order import PAPER
 from recurrence.share import share
 from recurrence.unshare import Factor, is_one, unshare
 from timm_plugin._model import ImageModel
-from timm_plugin._vit import LOOP_ORDERS, RecurrentVisionTransformer
+from timm_plugin._vit import RecurrentVisionTransformer
+from timm_plugin._vit_config import LOOP_ORDERS
 
 # A VisionTransformer with ImageNet's mean and std, as this plugin's models have; every size of it is an argument.
 HOST, LOOPED = "deit_base_patch16_224", "recursive_deit_tiny"

@@ -4,174 +4,20 @@ RingFormer's image models, their baselines, recursive DeiT and recursive Mixer a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from timm.layers import PatchEmbed, global_pool_nlc, resample_abs_pos_embed, to_2tuple, trunc_normal_
+from timm.layers import PatchEmbed, global_pool_nlc, resample_abs_pos_embed, trunc_normal_
 from timm.models._features import feature_take_indices
 from timm.models._input import update_model_input_size
 from torch import Tensor, nn
 
-from recurrence import order, position
-from recurrence.block import FeedForward, StackConfig, TokenMixing, build_loop
+from recurrence import position
+from recurrence.block import FeedForward, TokenMixing, build_loop
 from recurrence.depth import same_kind, source_passes, warn
-from recurrence.signal import SignalConfig
 from timm_plugin._model import ImageModel, first_runs, loop_groups
 from timm_plugin._stem import StemEmbed
-
-LOOP_ORDERS = {"internal": order.sequence, "external": order.cycle, "reverse": order.cycle_rev}
-
-
-@dataclass(frozen=True)
-class ViTConfig:
-    """What a user can set by `timm.create_model(name, ...)`; each entry function gives other defaults.
-
-    Args:
-        img_size: height and width of the images, or one number for both.
-        patch_size: side of a patch.
-        in_chans: channels of the images.
-        num_classes: classes; 0 returns pooled features.
-        global_pool: "token", "avg", "max", "avgmax", or "" for all tokens.
-        embed_dim: C.
-        depth: how many layers run, before they are repeated by `loops`.
-        num_heads: H, a divisor of C.
-        mlp_ratio: hidden width of the MLP as a multiple of C.
-        shared: all layers are one stored block.
-        loops: how often the stack runs.
-        loop_order: "internal" repeats each block in succession (0 0 1 1), "external" the whole stack (0 1 0 1),
-            "reverse" too, but the last time backwards (0 1 1 0).
-        residual_rank: each pass has LayerNorms, biases, and on every projection a term of this rank of its own, at most
-            of rank C; None for nothing.
-        level_signal: what tells a shared block its depth: "low-rank" (RingFormer), "static" or "learned" (a table added
-            before every pass, as in the Universal Transformer), "none".
-        signal_rank_divisor: rank of the low-rank signals is C // signal_rank_divisor.
-        shared_mlp: one MLP serves all attention layers (One Wide FFN).
-        token_mixing: an MLP over the tokens in the place of attention, with half of C as hidden width (Mixer).
-        pos_embed: "sincos" (fixed), "learn", "none".
-        class_token: whether a class token stands before the patches.
-        stem: "patch" for one convolution, "conv" for SReT's stem.
-        nll: a non-linear projection behind each pass (SReT's NLL).
-        lrc: learnable residual coefficients (SReT's LRC).
-        norm_eps: epsilon of the blocks' LayerNorms; the final one has 1e-6.
-        init: "ringformer" or "deit".
-        drop_rate: dropout before the classifier.
-        pos_drop_rate: on the embedded tokens.
-        proj_drop_rate: on the output of attention. (timm's ViT has one rate for this and the next.)
-        mlp_drop_rate: on the MLP's hidden units and its output.
-        attn_drop_rate: on the attention weights.
-        drop_path_rate: of the last pass; it rises linearly from 0.
-
-    Raises:
-        ValueError: where a value breaks its rule, by name.
-    """
-
-    img_size: int | Sequence[int] = 224
-    patch_size: int = 16
-    in_chans: int = 3
-    num_classes: int = 1000
-    global_pool: str = "token"
-    embed_dim: int = 768
-    depth: int = 12
-    num_heads: int = 12
-    mlp_ratio: float = 4.0
-    shared: bool = False
-    loops: int = 1
-    loop_order: str = "internal"
-    residual_rank: int | None = None
-    level_signal: str = "none"
-    signal_rank_divisor: int = 16
-    shared_mlp: bool = False
-    token_mixing: bool = False
-    pos_embed: str = "sincos"
-    class_token: bool = True
-    stem: str = "patch"
-    nll: bool = False
-    lrc: bool = False
-    norm_eps: float = 1e-6
-    init: str = "ringformer"
-    drop_rate: float = 0.0
-    pos_drop_rate: float = 0.0
-    proj_drop_rate: float = 0.0
-    mlp_drop_rate: float = 0.0
-    attn_drop_rate: float = 0.0
-    drop_path_rate: float = 0.0
-
-    def __post_init__(self):
-        choices = {
-            "loop_order": tuple(LOOP_ORDERS),
-            "level_signal": ("low-rank", "static", "learned", "none"),
-            "pos_embed": ("sincos", "learn", "none"),
-            "stem": ("patch", "conv"),
-            "init": ("ringformer", "deit"),
-        }
-        for name, values in choices.items():
-            if getattr(self, name) not in values:
-                raise ValueError(f"{name}={getattr(self, name)!r}: must be one of {values}")
-        for name in ("patch_size", "in_chans", "embed_dim", "depth", "num_heads", "loops", "signal_rank_divisor"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be >= 1")
-        for name in (field.name for field in fields(self) if field.name.endswith("_rate")):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be a rate within [0, 1]")
-        if self.num_classes < 0:
-            raise ValueError(f"num_classes={self.num_classes}: must be >= 0")
-        for name in ("mlp_ratio", "norm_eps"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)}: must be > 0")
-        if self.embed_dim % self.num_heads:
-            raise ValueError(f"num_heads={self.num_heads}: must divide embed_dim={self.embed_dim}")
-        if any(side < self.patch_size for side in to_2tuple(self.img_size)):
-            raise ValueError(f"img_size={self.img_size}: must be >= patch_size={self.patch_size}")
-        if self.global_pool == "token" and not self.class_token:
-            raise ValueError("global_pool='token': needs class_token=True")
-        if self.shared_mlp and (self.shared or self.nll or self.token_mixing):
-            raise ValueError("shared_mlp=True: goes with neither shared, nll nor token_mixing")
-        if self.token_mixing and (self.class_token or self.level_signal == "low-rank" or self.attn_drop_rate):
-            raise ValueError("token_mixing=True: goes with no class_token, low-rank level_signal or attn_drop_rate")
-        if self.token_mixing and self.num_heads != 1:
-            raise ValueError(f"num_heads={self.num_heads}: token_mixing=True has no heads; must be 1")
-        if self.residual_rank is not None:
-            if not 1 <= self.residual_rank <= self.embed_dim:
-                raise ValueError(f"residual_rank={self.residual_rank}: must be >= 1 and <= embed_dim={self.embed_dim}")
-            if self.shared_mlp or self.token_mixing or self.level_signal == "low-rank":
-                raise ValueError("residual_rank: goes with neither shared_mlp, token_mixing nor low-rank level_signal")
-        if self.stem == "conv" and self.patch_size != 16:
-            raise ValueError(f"patch_size={self.patch_size}: stem='conv' has patches of 16")
-
-    def order(self) -> tuple[int, ...]:
-        """One stored block a pass."""
-        if self.shared:
-            return (0,) * (self.depth * self.loops)
-        return LOOP_ORDERS[self.loop_order](self.depth, self.depth * self.loops)
-
-    def stack(self, tokens: int) -> StackConfig:
-        """The core's configuration for so many tokens."""
-        passes = self.order()
-        rates = tuple(self.drop_path_rate * index / max(len(passes) - 1, 1) for index in range(len(passes)))
-        low_rank = self.level_signal == "low-rank"
-        return StackConfig(
-            width=self.embed_dim,
-            ffn_width=round(self.embed_dim * self.mlp_ratio),
-            heads=self.num_heads,
-            order=passes,
-            activation=F.gelu,
-            dropout=self.proj_drop_rate,
-            ffn_dropout=self.mlp_drop_rate,
-            attention_dropout=self.attn_drop_rate,
-            activation_dropout=self.mlp_drop_rate,
-            drop_path=rates if self.drop_path_rate else (),
-            pre_norm=True,
-            norm_eps=self.norm_eps,
-            norms="pass" if low_rank or self.residual_rank is not None else "sublayer",
-            residual_rank=self.residual_rank,
-            ffn="shared" if self.shared_mlp else "block",
-            signal=SignalConfig(max(1, self.embed_dim // self.signal_rank_divisor)) if low_rank else None,
-            learned_residuals=self.lrc,
-            projection_width=self.embed_dim if self.nll else None,
-            token_mixing=(tokens, self.embed_dim // 2) if self.token_mixing else None,
-        )
+from timm_plugin._vit_config import ViTConfig
 
 
 class RecurrentVisionTransformer(ImageModel):
@@ -202,6 +48,8 @@ class RecurrentVisionTransformer(ImageModel):
         self.loop = build_loop(config.stack(tokens))
         self.runs = self.loop.passes // len(config.order())  # an attention and the shared MLP are one depth
         self._make_tables(tokens)
+        if self.loop.own is None and self.depth_embed is None and self.level_embed is None:
+            self.loop.note_order()  # nothing else in a file that timm reads tells how deep the model was trained
         self.norm = nn.LayerNorm(config.embed_dim, 1e-6)
         self.feature_info = [
             dict(module="loop", num_chs=config.embed_dim, reduction=config.patch_size) for _ in config.order()

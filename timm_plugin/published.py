@@ -16,8 +16,10 @@ from recurrence.convert import Piece, StateDict, convert, revert
 from timm_plugin._model import ImageModel
 from timm_plugin._released import sret_names
 
-# Tables that are functions of their sizes: theirs of levels, ours of positions and depths, and slices.
-FIXED = re.compile(r"transformer\.encoder\.level_embed\.level_embed|pos_embed|depth_embed|.*\.slices\.permutation")
+# Tables that are functions of their sizes: theirs of levels, ours of positions and depths, the order, and slices.
+FIXED = re.compile(
+    r"transformer\.encoder\.level_embed\.level_embed|pos_embed|depth_embed|loop\.noted|.*\.slices\.permutation"
+)
 
 
 def from_published(
