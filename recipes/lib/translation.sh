@@ -15,11 +15,13 @@
 #   PAPER_AVERAGE  of fairseq_plugin.average, or "best" for the checkpoint of the best validation
 #   PAPER_SEARCH   of fairseq-generate; for one test set more in PAPER_SEARCH_OF[NAME]
 #   PAPER_TESTS    the test sets, each NAME:SUBSET with the host's name of it, test, test1, ...
-# and may set SMALL_WIDTH (default 256), and for one row WIDE=2 where that row is twice as wide as the others.
+# and may set SMALL_WIDTH (default 256) and SMALL_FLAGS (of fairseq-train, in the place of the others), and for one row
+# WIDE=2 where that row is twice as wide as the others.
 # PRECISION  bf16 (default), fp16 (on a GPU) or fp32
 # RESULTS    the table that the run is appended to
 
 PRECISION=${PRECISION:-bf16}
+SMALL_FLAGS=()
 declare -A PAPER_SEARCH_OF
 
 case $PRECISION in
@@ -69,7 +71,8 @@ translation_budget() {
 # The same variables at the scale.
 translation_settings() {
     case $SCALE in
-    smoke | small) translation_budget "$SCALE" ;;
+    smoke) translation_budget smoke ;;
+    small) translation_budget small && SETTINGS+=("${SMALL_FLAGS[@]}") ;;
     paper) SETTINGS=("${PAPER_FLAGS[@]}") AVERAGE=("${PAPER_AVERAGE[@]}") SEARCH=("${PAPER_SEARCH[@]}") ;;
     *) fail "SCALE=$SCALE: must be smoke, small or paper" ;;
     esac

@@ -3,17 +3,20 @@
 #
 #   recipes/sret/translation.sh ROW|all|list [flags of fairseq-train]
 #
-# SCALE, PRECISION, RESULTS as in recipes/lib/translation.sh; SEED, OUT, DRY_RUN, THREADS, GPUS, NODES as in
-# recipes/common.sh
+# PRECISION  fp32 (default), bf16 or fp16
+# SCALE, RESULTS as in recipes/lib/translation.sh; SEED, OUT, DRY_RUN, THREADS, GPUS, NODES as in recipes/common.sh
 #
 # The paper names the host's two architectures and leaves the rest open, see fairseq_plugin/models/recursive.py. Scale paper
 # is what fairseq's own pages train them with: IWSLT14 with 4,096 tokens an update on one GPU, dropout 0.3, rate 5e-4 after
 # 4,000 updates of warm-up, 50,000 updates; WMT with 8 x 3,584 x 16 tokens, rate 1e-3, 30,000 updates. The residual
 # coefficients over training are in the log: recipes/analysis/coefficients draws them.
 source "$(dirname "$0")/../common.sh"
+PRECISION=${PRECISION:-fp32}
 source "$ROOT/recipes/lib/translation.sh"
 
 TABLE="SReT 5.6"
+SMALL_WIDTH=128
+SMALL_FLAGS=(--lr 5e-4 --warmup-updates 1000 --max-update 2400 --save-interval-updates 100 --log-interval 20)
 COMMON=(--share-all-embeddings --optimizer adam --adam-betas "(0.9, 0.98)" --lr-scheduler inverse_sqrt --warmup-updates 4000
     --warmup-init-lr 1e-7 --clip-norm 0.0 --dropout 0.3 --criterion label_smoothed_cross_entropy --label-smoothing 0.1
     --keep-last-epochs 10)

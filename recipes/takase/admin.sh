@@ -20,8 +20,8 @@ TABLE="Takase Admin"
 PAPER_DATA=wmt16_en_de PAPER_PAIR="en de" PAPER_TESTS=(newstest2014:test4)
 PAPER_FLAGS+=(--share-all-embeddings)
 SMALL_WIDTH=128
-SHORT=(--lr 1e-3 --lr-scheduler inverse_sqrt --warmup-init-lr 1e-7 --warmup-updates 100 --clip-norm 0.0 --max-update 400
-    --save-interval-updates 100 --keep-interval-updates 1 --log-interval 10 --max-tokens-valid 4096)
+SMALL_FLAGS=(--lr 1e-3 --lr-scheduler inverse_sqrt --warmup-init-lr 1e-7 --warmup-updates 100 --clip-norm 0.0
+    --max-update 400 --save-interval-updates 100 --keep-interval-updates 1 --log-interval 10 --max-tokens-valid 4096)
 
 scoring() {
     run_into "$RUN/scores.json" python "$TOOLS/last_loss.py" "$RUN/train.log"
@@ -38,7 +38,6 @@ train() {
     ARCH=$1 FLAGS=("${@:2}")
     translation_settings
     translation_data
-    if [ "$SCALE" = small ]; then SETTINGS+=("${SHORT[@]}"); fi
     recorded "$ARCH" - --checkpoint checkpoints/checkpoint_last.pt --metrics loss
     OUT=$OUT DRY_RUN=$DRY_RUN SCALE=smoke "$PREPARE"
     once "$RUN" translation_training scoring drawing
