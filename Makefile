@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 VERSION := $(shell $(PYTHON) -c "import platform; print(platform.python_version())")
 STAMP := $(VENV)/.installed-$(VERSION)
 
-BENCH ?= translation language scan vision
+BENCH ?= translation speech language scan vision
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-vision test test-timm lint bench report test-official

@@ -3,10 +3,14 @@
 python -m benchmarks.translation [--threads 2] [--rounds 7] [--arch ringformer_base --arch universal ...]
 """
 
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+
 import torch
 import torch.nn.functional as F
 from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
+from torch import Tensor, nn
 
 from benchmarks.common import DEVICE, parser, peak_memory, ratios, set_up, show, training_peak
 from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
@@ -16,6 +20,8 @@ ARCHS = ("ringformer_base", "universal", "one_wide_ffn_base", "vanilla_base")
 BATCH, LENGTH, VOCABULARY, BEAM, SENTENCES = 24, 28, 8000, 4, 3
 # The same rates everywhere, whatever an architecture's own defaults.
 RATES = dict(dropout=0.1, attention_dropout=0.1, activation_dropout=0.1)
+Batch = tuple[Tensor, Tensor, Tensor]
+Build = Callable[[str, Dictionary], nn.Module]
 
 
 def build(arch: str, symbols: Dictionary):
@@ -24,7 +30,7 @@ def build(arch: str, symbols: Dictionary):
     return build_architecture(arch, symbols, symbols, **RATES).to(DEVICE)
 
 
-def batch(symbols: Dictionary, sentences: int):
+def batch(symbols: Dictionary, sentences: int) -> Batch:
     """Source (B, S), lengths (B,) and target (B, T) of random symbols without padding."""
     generator = torch.Generator().manual_seed(0)
     source, target = (
@@ -34,9 +40,9 @@ def batch(symbols: Dictionary, sentences: int):
     return source, torch.full((sentences,), LENGTH, device=DEVICE), target
 
 
-def training_step(model, symbols: Dictionary):
+def training_step(model: nn.Module, inputs: Batch) -> Callable[[], None]:
     """A function that runs one forward and backward pass."""
-    source, lengths, target = batch(symbols, BATCH)
+    source, lengths, target = inputs
 
     def step():
         model.train().zero_grad()
@@ -46,18 +52,45 @@ def training_step(model, symbols: Dictionary):
     return step
 
 
-def generation(model, symbols: Dictionary):
-    """A function that translates sentence by sentence with fairseq's beam search, to LENGTH tokens each."""
-    source, lengths, _ = batch(symbols, SENTENCES)
-    search = SequenceGenerator([model], symbols, beam_size=BEAM, max_len_a=0, max_len_b=LENGTH, min_len=LENGTH)
+def generation(model: nn.Module, symbols: Dictionary, inputs: Batch) -> Callable[[], None]:
+    """A function that reads source by source with fairseq's beam search, and writes as much as the targets have."""
+    source, lengths, target = inputs
+    length = target.size(1)
+    search = SequenceGenerator([model], symbols, beam_size=BEAM, max_len_a=0, max_len_b=length, min_len=length)
 
-    def translate():
+    def generate():
         model.eval()
-        for index in range(SENTENCES):
-            one = slice(index, index + 1)
+        for one in map(slice, range(len(source)), range(1, len(source) + 1)):
             search.generate([model], {"net_input": {"src_tokens": source[one], "src_lengths": lengths[one]}})
 
-    return translate
+    return generate
+
+
+def compare(benchmark: str, options: Namespace, archs: Sequence[str], build: Build, batch: Callable) -> None:
+    """Training steps, searches and peak memory beside the host's, printed.
+
+    Args:
+        benchmark: the module of the command line.
+        options: of the command line.
+        archs: the host's architecture and those to compare with it.
+        build: makes the model of an architecture and a dictionary.
+        batch: makes of a dictionary and a number of sources what is trained on, and what is searched.
+    """
+    where, symbols = set_up(options), numbered_dictionary(VOCABULARY)
+    trained, searched = batch(symbols, BATCH), batch(symbols, SENTENCES)
+    if options.peak_memory:
+        print(training_peak(lambda: build(options.peak_memory, symbols), lambda model: training_step(model, trained)))
+        return
+    host = archs[0]
+    print(f"{where}; {VOCABULARY} symbols; ratios against fairseq's {host}")
+    models = {arch: build(arch, symbols) for arch in archs}
+    steps = {arch: training_step(model, trained) for arch, model in models.items()}
+    title = "Training step, {} x {} -> {}".format(*trained[0].shape[:2], trained[2].size(1))
+    show(title, ratios(steps, options.rounds, host), "seconds")
+    searches = {arch: generation(model, symbols, searched) for arch, model in models.items()}
+    title = f"Beam {BEAM}, {SENTENCES} one by one, {searched[2].size(1)} tokens"
+    show(title, ratios(searches, options.rounds, host), "seconds")
+    show("Peak training memory", peak_memory(benchmark, archs, host), "MiB")
 
 
 def main() -> None:
@@ -66,20 +99,8 @@ def main() -> None:
     arguments.add_argument("--arch", action="append", help="architectures to measure (default: those of 512/2048)")
     arguments.add_argument("--attention-dropout", type=float, default=RATES["attention_dropout"], metavar="RATE")
     options = arguments.parse_args()
-    where, symbols = set_up(options), numbered_dictionary(VOCABULARY)
     RATES["attention_dropout"] = options.attention_dropout
-    if options.peak_memory:
-        print(training_peak(lambda: build(options.peak_memory, symbols), lambda model: training_step(model, symbols)))
-        return
-    archs = (HOST, *(options.arch or ARCHS))
-    print(f"{where}; {VOCABULARY} symbols; ratios against fairseq's {HOST}")
-    models = {arch: build(arch, symbols) for arch in archs}
-    steps = {arch: training_step(model, symbols) for arch, model in models.items()}
-    show(f"Training step, {BATCH} x {LENGTH} tokens", ratios(steps, options.rounds, HOST), "seconds")
-    searches = {arch: generation(model, symbols) for arch, model in models.items()}
-    title = f"Beam {BEAM}, {SENTENCES} sentences one by one, {LENGTH} tokens"
-    show(title, ratios(searches, options.rounds, HOST), "seconds")
-    show("Peak training memory", peak_memory("benchmarks.translation", archs, HOST), "MiB")
+    compare("benchmarks.translation", options, (HOST, *(options.arch or ARCHS)), build, batch)
 
 
 if __name__ == "__main__":

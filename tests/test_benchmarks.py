@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from benchmarks import common, vision
+from benchmarks import common, speech, translation, vision
 from tests import cli
 
 
@@ -20,6 +20,21 @@ def test_times_are_taken_in_turn_and_compared_within_a_round(monkeypatch):
     rows = common.ratios({name: lambda name=name: run(name) for name in lasts}, rounds=3, base="host")
     assert calls == ["host", "ours"] * 4
     assert rows == {"host": (2, 1), "ours": (3, 1)}  # 3 / 1, 1 / 2, 10 / 10
+
+
+def test_speech_is_compared_with_the_hosts_model(monkeypatch, capsys):
+    small = {"embed_dim": 8, "ffn_embed_dim": 8, "attention_heads": 2, "layers": 2}
+    sizes = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in small.items()}
+    unique = dict(encoder_unique_layers=1, decoder_unique_layers=1)
+    monkeypatch.setattr(speech, "SIZES", {**sizes, **unique, "conv_channels": 8})
+    monkeypatch.setattr(speech, "FRAMES", 20)
+    monkeypatch.setattr(translation, "BATCH", 2)
+    monkeypatch.setattr(translation, "peak_memory", lambda *_: {})
+    options = common.parser("", rounds=1).parse_args(["--threads", "1"])
+    translation.compare("benchmarks.speech", options, speech.ARCHS, speech.build, speech.batch)
+    output = capsys.readouterr().out
+    assert "Training step, 2 x 20 -> 20" in output
+    assert all(output.count(f"\n{arch}") == 2 for arch in speech.ARCHS)
 
 
 @pytest.mark.slow
