@@ -30,7 +30,8 @@ def test_speech_is_compared_with_the_hosts_model(monkeypatch, capsys):
     monkeypatch.setattr(speech, "FRAMES", 20)
     monkeypatch.setattr(translation, "BATCH", 2)
     monkeypatch.setattr(translation, "peak_memory", lambda *_: {})
-    options = common.parser("", rounds=1).parse_args(["--threads", "1"])
+    monkeypatch.setattr(translation, "set_up", lambda options: "")  # which would set the threads of every later test
+    options = common.parser("", rounds=1).parse_args([])
     translation.compare("benchmarks.speech", options, speech.ARCHS, speech.build, speech.batch)
     output = capsys.readouterr().out
     assert "Training step, 2 x 20 -> 20" in output
