@@ -11,6 +11,7 @@ from fairseq_plugin import convert
 from fairseq_plugin.catalogue import architectures
 from fairseq_plugin.conversion import host
 from fairseq_plugin.conversion.unshare import unshared
+from fairseq_plugin.hostfix.checkpoints import load_safely
 from tests import cli, language, models, speech
 
 # What the host has no place for, by architecture; every other one converts.
@@ -234,7 +235,7 @@ def test_share_trains_on_and_folds_back_by_command_line(trained, corpus, tmp_pat
 
     run("unshare", trained.folder / "checkpoint_last.pt", tmp_path / "host.pt")
     run("share", tmp_path / "host.pt", tmp_path / "looped.pt", "--unique-layers", "1", "--rank", "32")
-    state = torch.load(tmp_path / "looped.pt", weights_only=True)
+    state = load_safely(tmp_path / "looped.pt")
     assert state["cfg"]["model"].arch == "cycle"
     tuned = ["--finetune-from-model", tmp_path / "looped.pt", "--arch", "cycle", "--residual-rank", "32"]
     tuned += ["--encoder-unique-layers", "1", "--decoder-unique-layers", "1", "--activation-fn", "gelu"]
@@ -242,7 +243,7 @@ def test_share_trains_on_and_folds_back_by_command_line(trained, corpus, tmp_pat
     log = cli.train(corpus.data, tmp_path / "tuned", *tuned, "--max-update", "2", "--batch-size", "16")
     assert "loading pretrained model from" in log
     run("unshare", tmp_path / "tuned" / "checkpoint_last.pt", tmp_path / "folded.pt")
-    assert torch.load(tmp_path / "folded.pt", weights_only=True)["cfg"]["model"].arch == "transformer"
+    assert load_safely(tmp_path / "folded.pt")["cfg"]["model"].arch == "transformer"
 
 
 @pytest.mark.slow

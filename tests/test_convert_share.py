@@ -114,6 +114,7 @@ def speech_host(**values) -> tuple[nn.Module, argparse.Namespace]:
     size = dict(encoder_embed_dim=16, encoder_ffn_embed_dim=24, encoder_layers=4, decoder_layers=4, conv_channels=12)
     size |= dict(encoder_attention_heads=2, decoder_attention_heads=2, conv_kernel_sizes="3,5")
     limits = dict(max_source_positions=64, max_target_positions=64, input_feat_per_channel=speech.FEATURES)
+    limits |= dict(input_channels=1)  # which fairseq 0.12.2 has from the task
     args = argparse.Namespace(arch="s2t_transformer", **{**size, **limits, **values})
     ARCH_CONFIG_REGISTRY["s2t_transformer"](args)
     torch.manual_seed(0)

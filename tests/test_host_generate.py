@@ -10,6 +10,7 @@ from fairseq.models.transformer import TransformerModel
 
 import fairseq_plugin  # noqa: F401  repairs the host, as a notebook would
 from fairseq_plugin import average
+from fairseq_plugin.hostfix.checkpoints import load_safely
 from tests import cli
 
 pytestmark = pytest.mark.slow
@@ -82,7 +83,7 @@ class Hostile:
 
 
 def test_hostile_checkpoint_is_refused_by_name_and_runs_nothing(trained, corpus, tmp_path):
-    state = torch.load(trained.folder / "checkpoint_last.pt", weights_only=True)
+    state = load_safely(trained.folder / "checkpoint_last.pt")
     checkpoint, trace = tmp_path / "hostile.pt", tmp_path / "trace"
     torch.save({**state, "extra_state": Hostile(trace)}, checkpoint)
     log = cli.generate(corpus.data, checkpoint, fails=True)
@@ -95,7 +96,7 @@ def test_hostile_checkpoint_is_refused_by_name_and_runs_nothing(trained, corpus,
 
 
 def test_foreign_type_is_refused_by_name(trained, corpus, tmp_path):
-    state = torch.load(trained.folder / "checkpoint_last.pt", weights_only=True)
+    state = load_safely(trained.folder / "checkpoint_last.pt")
     checkpoint = tmp_path / "foreign.pt"
     torch.save({**state, "extra_state": pytest.UsageError("not a number")}, checkpoint)
     with pytest.raises(pickle.UnpicklingError, match=rf"{checkpoint}: refused, because it refers to \S+UsageError,"):

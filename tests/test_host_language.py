@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import torch
 
+from fairseq_plugin.hostfix.checkpoints import load_safely
 from fairseq_plugin.models.ilr import IntraLayerRecurrence
 from tests import cli
 from tests.test_host_train import same_tensors
@@ -83,7 +83,7 @@ def test_a_resumed_run_is_bit_exact(german, tmp_path):
     train(german.data, tmp_path / "once", *exact, "--max-epoch", "2", "--no-epoch-checkpoints")
     train(german.data, tmp_path / "twice", *exact, "--max-epoch", "1", "--no-epoch-checkpoints")
     train(german.data, tmp_path / "twice", *exact, "--max-epoch", "2", "--no-epoch-checkpoints")
-    once, twice = (torch.load(tmp_path / name / "checkpoint_last.pt", weights_only=True) for name in ("once", "twice"))
+    once, twice = (load_safely(tmp_path / name / "checkpoint_last.pt") for name in ("once", "twice"))
     assert same_tensors(once["model"], twice["model"])
     assert same_tensors(once["last_optimizer_state"], twice["last_optimizer_state"])
 

@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("kaldi_native_fbank", reason="the extra speech is not installed")
 import soundfile  # noqa: E402
-import torch  # noqa: E402
 from fairseq.data.audio.audio_utils import get_fbank  # noqa: E402
 
 import fairseq_plugin  # noqa: E402,F401  (repairs the host)
+from fairseq_plugin.hostfix.checkpoints import load_safely  # noqa: E402
 from tests import cli  # noqa: E402
 from tests.speech import stored_zip, tone  # noqa: E402
 from tests.test_host_train import same_tensors  # noqa: E402
@@ -132,10 +132,10 @@ def test_converted_models_recognise_the_same(tones, trained, tmp_path):
 
 
 def test_resume_is_bit_exact(tones, trained, tmp_path):
-    straight = torch.load(trained / "checkpoint_last.pt", weights_only=True)
+    straight = load_safely(trained / "checkpoint_last.pt")
     shutil.copy(trained / "checkpoint19.pt", tmp_path / "checkpoint_last.pt")
     train(tones, tmp_path, "--max-epoch", "20", "--no-epoch-checkpoints")
-    resumed = torch.load(tmp_path / "checkpoint_last.pt", weights_only=True)
+    resumed = load_safely(tmp_path / "checkpoint_last.pt")
     assert same_tensors(resumed["model"], straight["model"])
     assert same_tensors(resumed["last_optimizer_state"], straight["last_optimizer_state"])
 

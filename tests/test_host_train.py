@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fairseq_plugin.hostfix.checkpoints import load_safely
 from tests import cli
 
 pytestmark = pytest.mark.slow
@@ -51,9 +52,7 @@ def test_resume_in_the_middle_of_an_epoch_is_bit_exact(trained, corpus, tmp_path
     middle = trained.folder / "checkpoint_2_20.pt"
     log = cli.train(corpus.data, tmp_path, *trained.flags, "--restore-file", middle, "--no-epoch-checkpoints")
     assert cli.logged(log)[0]["num_updates"] == 21
-    resumed, straight = (
-        torch.load(folder / "checkpoint_last.pt", weights_only=True) for folder in (tmp_path, trained.folder)
-    )
+    resumed, straight = (load_safely(folder / "checkpoint_last.pt") for folder in (tmp_path, trained.folder))
     assert len(trained_tensors(resumed["model"])) > 10
     assert same_tensors(trained_tensors(resumed["model"]), trained_tensors(straight["model"]))
     assert same_tensors(resumed["last_optimizer_state"], straight["last_optimizer_state"])
