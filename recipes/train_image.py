@@ -255,10 +255,11 @@ class Trainer:
         Raises:
             OptionError: an option is not that of the run.
         """
-        before = vars(load_checkpoint_metadata(path)["args"])
+        before, defaults = vars(load_checkpoint_metadata(path)["args"]), parser("")
         for name, ours in vars(self.args).items():
-            if name not in PER_CALL and before[name] != ours:
-                refuse(name, ours, f"must be {before[name]}, as in the run that {path} is of")
+            theirs = before.get(name, defaults.get_default(name))  # a run from before there was such an option
+            if name not in PER_CALL and theirs != ours:
+                refuse(name, ours, f"must be {theirs}, as in the run that {path} is of")
         epoch = task.resume_task_checkpoint(self.task, path, self.optimizer, self.scaler)
         if self.task.has_ema():
             task.load_task_ema_checkpoint(self.task, path)

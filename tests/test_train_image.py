@@ -3,6 +3,7 @@
 import csv
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -329,6 +330,21 @@ def test_a_run_is_neither_overwritten_nor_changed(images, finished, monkeypatch,
         with pytest.raises(SystemExit):
             train_image.main()
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_from_before_an_option_goes_on_with_its_default(images, finished, tmp_path, monkeypatch, capsys):
+    shutil.copytree(finished, tmp_path / "run")
+    state = torch.load(tmp_path / "run" / "last.pth.tar", weights_only=False)
+    del state["args"].min_lr
+    torch.save(state, tmp_path / "run" / "last.pth.tar")
+    again = flags(images, tmp_path / "run", "--batch-size", "48", "--no-aug", "--lr", "0.01", "--resume")
+    monkeypatch.setattr(sys, "argv", ["train_image.py", *again])
+    train_image.main()
+    monkeypatch.setattr(sys, "argv", ["train_image.py", *again, "--min-lr", "0.001"])
+    with pytest.raises(SystemExit):
+        train_image.main()
+    assert "--min-lr 0.001: must be 0.0, as in the run" in capsys.readouterr().err
 
 
 def test_a_loss_that_is_no_number_stops_the_run(images, tmp_path, monkeypatch):
