@@ -52,6 +52,6 @@ $(STAMP): setup.py
 	@test -n "$(VERSION)" || { echo "PYTHON=$(PYTHON): no such interpreter" >&2; exit 1; }
 	@test "$$($(BIN)/python -V 2>/dev/null)" = "Python $(VERSION)" || $(PYTHON) -m venv --clear $(VENV)
 	@echo "Installing into $(VENV). With torch this is several gigabytes; where there is no ready wheel of"
-	@echo "fairseq-fixed (Python 3.11), its extensions are compiled once, which takes about 3 minutes."
+	@echo "fairseq-fixed (Python 3.11 and 3.13), its extensions are compiled once, which takes about 3 minutes."
 	$(BIN)/python -m pip install --editable ".[fairseq,speech,timm,demo,dev]"
 	@touch $@
