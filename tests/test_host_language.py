@@ -14,11 +14,10 @@ from tests.test_host_train import same_tensors
 pytestmark = pytest.mark.slow
 
 ILR = ["--arch", "ilr_small", "--decoder-embed-dim", "32", "--decoder-attention-heads", "2", "--position", "alibi"]
-ADAPTIVE = [
-    *("--arch", "cycle_rev_lm", "--decoder-embed-dim", "32", "--decoder-attention-heads", "2"),
-    *("--decoder-layers", "4", "--decoder-unique-layers", "2", "--adaptive-input-cutoff", "6,8"),
-    *("--criterion", "adaptive_loss", "--ddp-backend", "legacy_ddp"),
-]
+SHARED = ["--decoder-embed-dim", "32", "--decoder-attention-heads", "2", "--decoder-layers", "4"]
+SHARED += ["--decoder-unique-layers", "2"]
+ADAPTIVE = ["--arch", "cycle_rev_lm", *SHARED, "--adaptive-input-cutoff", "6,8"]
+ADAPTIVE += ["--criterion", "adaptive_loss", "--ddp-backend", "legacy_ddp"]
 HOST = ["--user-dir", cli.PLUGIN, "--cpu"]
 
 
@@ -131,6 +130,26 @@ def test_the_hosts_model_is_shared_and_evaluates_the_same(german, tmp_path):
     tuned = ("--finetune-from-model", shared, *ADAPTIVE, "--residual-rank", "32", "--decoder-ffn-embed-dim", "64")
     log = train(german.data, tmp_path / "tuned", *tuned, "--max-update", "2", "--disable-validation")
     assert "loading pretrained model from" in log
+
+
+def test_ctranslate2_scores_an_unshared_model_as_fairseq_does(german, tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    looped, unshared, folder = tmp_path / "checkpoint_last.pt", tmp_path / "unshared.pt", tmp_path / "ct2"
+    one_matrix = ("--adaptive-input-cutoff", "none", "--share-decoder-input-output-embed", "--residual-rank", "2")
+    train(
+        german.data, tmp_path, "--arch", "cycle_lm", *SHARED, *one_matrix, "--max-update", "20", "--disable-validation"
+    )
+    cli.python("-m", "fairseq_plugin.convert", "unshare", looped, unshared)
+    paths = ("--model_path", unshared, "--data_dir", german.data, "--output_dir", folder)
+    cli.run("ct2-fairseq-converter", *paths, "--user_dir", cli.PLUGIN)
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(looped)], dict(data=str(german.data)))
+    words = ["eins", "zwei", "drei", "drei"]
+    tokens = torch.tensor([[task.dictionary.eos(), *map(task.dictionary.index, words)]])
+    with torch.no_grad():
+        log_probabilities = model.eval()(tokens)[0].log_softmax(-1)
+    expected = log_probabilities[0, :-1].gather(1, tokens[0, 1:, None])[:, 0]
+    (found,) = ctranslate2.Generator(str(folder), intra_threads=1).score_batch([["</s>", *words]])
+    torch.testing.assert_close(torch.tensor(found.log_probs), expected, rtol=0, atol=1e-4)
 
 
 def test_sampling_from_a_prompt(ilr, german):
