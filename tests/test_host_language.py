@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import torch
+from fairseq import checkpoint_utils
 
 from fairseq_plugin.hostfix.checkpoints import load_safely
 from fairseq_plugin.models.ilr import IntraLayerRecurrence
