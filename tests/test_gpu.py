@@ -6,26 +6,54 @@ import pytest
 import torch
 
 from recurrence import count
-from tests import language, models
+from tests import language, models, vision
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
 def on_gpu(arch, *flags, dtype=torch.float32):
     model = models.tiny(arch, *flags).to("cuda", dtype)
-    return model, tuple(tensor.cuda() for tensor in models.batch())
+    inputs = (tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in models.inputs(arch))
+    return model, tuple(tensor.cuda() for tensor in inputs)
 
 
-@models.every_arch
+@models.every_model
 def test_logits_are_those_of_the_processor(arch):
     model, inputs = on_gpu(arch, dtype=torch.float64)
-    expected, _ = models.tiny(arch)(*models.batch())
+    expected, _ = models.tiny(arch)(*models.inputs(arch))
     logits, _ = model(*inputs)
-    keep = models.batch()[2].ne(model.decoder.dictionary.pad())
+    keep = models.inputs(arch)[2].ne(model.decoder.dictionary.pad())
     torch.testing.assert_close(logits.cpu()[keep], expected[keep], rtol=0, atol=1e-9)
 
 
-@models.every_arch
+@language.every_variant
+def test_language_models_give_the_probabilities_of_the_processor(arch, flags):
+    model, tokens = language.tiny(arch, *flags), language.texts()
+    expected = language.log_probabilities(model, tokens)[language.kept(tokens)]
+    found = language.log_probabilities(model.cuda(), tokens.cuda()).cpu()[language.kept(tokens)]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+
+
+@vision.every_registered_structure
+def test_image_models_give_the_logits_of_the_processor(structure):
+    model = vision.small(structure)
+    images = vision.images(model)
+    expected = model(images)
+    torch.testing.assert_close(model.cuda()(images.cuda()).cpu(), expected, rtol=0, atol=1e-9)
+
+
+@vision.every_registered_structure
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_image_models_train_under_autocast(structure, dtype):
+    model = vision.small(structure).float().cuda().train()
+    with torch.autocast("cuda", dtype=dtype):
+        found = model(vision.images(model).cuda())
+    branches = found if isinstance(found, tuple) else (found,)  # a model of mixed depth gives two
+    sum(logits.float().log_softmax(-1)[..., 0].mean() for logits in branches).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
+
+
+@models.every_model
 def test_incremental_decoding_equals_the_full_forward(arch):
     model, (source, lengths, target) = on_gpu(arch, dtype=torch.float64)
     with torch.no_grad():
@@ -36,7 +64,7 @@ def test_incremental_decoding_equals_the_full_forward(arch):
     torch.testing.assert_close(torch.cat(steps, dim=1)[keep], full[keep], rtol=0, atol=1e-9)
 
 
-@models.every_arch
+@models.every_model
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_trains(arch, dtype):
     model, inputs = on_gpu(arch, "--dropout", "0.1", "--attention-dropout", "0.1", dtype=dtype)
@@ -44,7 +72,7 @@ def test_half_precision_trains(arch, dtype):
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-@models.every_arch
+@models.every_model
 def test_a_checkpoint_saved_from_the_gpu_holds_each_tensor_once(arch):
     model, _ = on_gpu(arch)
     file = io.BytesIO()
