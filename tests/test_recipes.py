@@ -38,11 +38,13 @@ OTHERS = [path for path in EVERY_SCRIPT if path.parent.name != "data" or path.st
 SCRIPTS = [path for path in OTHERS if not of_images(path)]
 # Read by others, not called.
 SOURCED = {RECIPES / name / "lib" / "translation.sh" for name in ("", "ringformer", "takase")}
+SOURCED.add(RECIPES / "multi30k" / "lib" / "settings.sh")
 ROWS = ["ringformer", "universal", "one_wide_ffn", "vanilla", "vanilla_half", "sequence", "cycle", "cycle_rev"]
 ROWS += ["universal_small", "universal_wide"]
 RUNS = [("numbers/run.sh", scale, ()) for scale in ("demo", "smoke")]
 RUNS += [("multi30k/train.sh", scale, (row,)) for scale in ("smoke", "small", "gpu") for row in ROWS]
 RUNS += [("multi30k/export.sh", "smoke", ())]
+RUNS += [("multi30k/share.sh", scale, (rank,)) for scale in ("smoke", "small", "gpu") for rank in ("none", "32")]
 PARSERS = {
     "fairseq-preprocess": options.get_preprocessing_parser,
     "fairseq-train": options.get_training_parser,
@@ -178,6 +180,7 @@ def test_another_node_has_a_folder_for_its_log(tmp_path):
         ("multi30k/train.sh", ["ringformer"], {"SCALE": "paper"}, "SCALE=paper: must be smoke, small or gpu"),
         ("multi30k/train.sh", ["ringformer"], {"PRECISION": "fp8"}, "PRECISION=fp8: must be bf16, fp16 or fp32"),
         ("multi30k/train.sh", [], {}, "usage: "),
+        ("multi30k/share.sh", [], {}, "usage: "),
         ("kausik/table2.sh", ["recurrent"], {"SCALE": "gpu"}, "SCALE=gpu: must be smoke, small or paper"),
         ("kausik/table2.sh", ["recurrent"], {"PRECISION": "fp8"}, "PRECISION=fp8: must be bf16, fp16 or fp32"),
         ("kausik/table2.sh", ["regular"], {}, "ROW=regular: must be all, list or one of: regular_1 regular_6 "),

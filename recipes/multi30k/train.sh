@@ -21,21 +21,10 @@ source "$ROOT/recipes/lib/translation.sh"
 [ $# -ge 1 ] || fail "usage: $0 ROW [flags of fairseq-train] (rows are listed at the head of this file)"
 ROW=$1
 SCALE=${SCALE:-smoke}
-PIECES=${PIECES:-6000}
 CALL="SCALE=$SCALE SEED=$SEED recipes/multi30k/train.sh $*"
 shift
 
-# Depth by scale; widths and budgets are those of recipes/lib/translation.sh.
-case $SCALE in
-smoke) PASSES=2 ;;
-small) PASSES=4 ;;
-gpu) PASSES=6 ;;
-*) fail "SCALE=$SCALE: must be smoke, small or gpu" ;;
-esac
-
-half=$((PASSES / 2))
-unique=(--encoder-unique-layers "$half" --decoder-unique-layers "$half")
-layers=(--encoder-layers "$PASSES" --decoder-layers "$PASSES")
+source "$(dirname "$0")/lib/settings.sh"
 case $ROW in
 ringformer | one_wide_ffn | vanilla) ARCH=${ROW}_base FLAGS=("${layers[@]}") ;;
 vanilla_half) ARCH=vanilla_base FLAGS=(--encoder-layers "$half" --decoder-layers "$half") ;;
@@ -44,12 +33,7 @@ sequence | cycle | cycle_rev) ARCH=$ROW FLAGS=("${layers[@]}" "${unique[@]}") ;;
 esac
 FLAGS+=("$@")
 
-translation_budget "$SCALE"
-BIN=$OUT/multi30k/bin-$PIECES PAIR=(de en) TESTS=(test:test) TOKENIZE=13a
-REFERENCES=("$OUT/multi30k/raw/test_2016_flickr.en")
 RUN=$OUT/multi30k/train/$SCALE/$ROW/s$SEED
-if [ "$SCALE" = smoke ]; then RESULTS=${RESULTS:-$OUT/multi30k/results.csv}; fi
-RECORD=(--results "${RESULTS:-$ROOT/recipes/multi30k/results.csv}" --table multi30k --row "$ROW" --arch "$ARCH"
-    --scale "$SCALE" --seed "$SEED" --command "$CALL" --checkpoint average.pt --metrics bleu chrf)
-PIECES=$PIECES OUT=$OUT DRY_RUN=$DRY_RUN "$(dirname "$0")/prepare.sh"
+recording "$ROW" "$ARCH"
+prepare
 once "$RUN" translation_training translation_averaging translation_decoding translation_scoring
