@@ -16,7 +16,7 @@ from pathlib import Path
 import matplotlib
 from checkpoints import progress, weights
 from matplotlib.lines import Line2D
-from pictures import page, parser, picture, save
+from pictures import FEW, page, parser, picture, save
 
 from recurrence.analysis.coefficients import Coefficient, coefficients
 from recurrence.analysis.logs import points
@@ -75,7 +75,11 @@ def draw(unit: str, found: Evolution, path: Path) -> None:
         shade = 0.85 * sorted(same).index(which.index) / max(len(same) - 1, 1)
         axes = panels[kinds.index(which.sublayer), stacks.index(which.stack)]
         colour, style = matplotlib.colormaps["viridis"](shade), "-" if which.role == "identity" else "--"
-        axes.plot(*zip(*sorted(line.items())), color=colour, linestyle=style, linewidth=1, marker=".", markersize=3)
+        marker = "." if len(line) <= FEW else None
+        axes.plot(*zip(*sorted(line.items())), color=colour, linestyle=style, linewidth=1, marker=marker, markersize=3)
+    for axes in (axes for axes in panels.flat if not axes.has_data()):
+        axes.grid(False)
+        axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center", va="center")
     for axes, kind in zip(panels[:, 0], kinds):
         axes.set_ylabel(f"coefficient,\n{kind}")
     for axes, stack in zip(panels[0], stacks):

@@ -14,14 +14,13 @@ import re
 import sys
 from pathlib import Path
 
-from pictures import COLOURS, MARKERS, labelled, page, parser, picture, save
+from pictures import COLOURS, FEW, MARKERS, labelled, page, parser, picture, save
 
 from recurrence.analysis.logs import curve
 
 Curve = list[tuple[float, float]]
 AXES = {"updates": "updates", "epoch": "epochs", "hours": "hours of training"}
 STAGES = {"valid": "validation", "train_inner": "training"}
-FEW = 30  # points up to which each is marked
 
 
 def logs(label: str, path: Path) -> list[tuple[str, Path]]:

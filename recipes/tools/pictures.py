@@ -29,6 +29,7 @@ matplotlib.rcParams.update(
 WIDTH = 6.5  # inches, the text of a page
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+FEW = 30  # points of a line up to which each is marked
 NO_DATE = {".svg": {"Date": None}, ".png": {"Software": None}}
 
 
