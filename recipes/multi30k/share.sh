@@ -6,9 +6,9 @@
 # RANK  of the term that each pass keeps on every projection, up to the width, or none (Relaxed Recursive Transformers,
 #       arXiv:2410.20672)
 #
-# Trains the row `transformer` of train.sh where that has not been done (flags go to that training), ties its layers in the
-# order of CYCLE, scores the test set, trains a twentieth of its updates on (a tenth at scale gpu), and scores it again: the rows
-# shared_RANK and shared_RANK_tuned.
+# Trains fairseq's `transformer` as train.sh does, where that has not been done (flags go to that training), ties its layers
+# in the order of CYCLE, scores the test set, trains on for a few updates, and scores it again: the rows shared_RANK and
+# shared_RANK_tuned.
 # SCALE, SEED, OUT, DRY_RUN, THREADS, PIECES, PRECISION, RESULTS as in train.sh
 source "$(dirname "$0")/../common.sh"
 source "$ROOT/recipes/lib/translation.sh"
@@ -18,6 +18,7 @@ RANK=$1
 SCALE=${SCALE:-smoke}
 CALL="SCALE=$SCALE SEED=$SEED recipes/multi30k/share.sh $*"
 shift
+export TABLE="multi30k sharing" # of the host's model too, whose budget the flags may change
 source "$(dirname "$0")/lib/settings.sh"
 
 case $SCALE in

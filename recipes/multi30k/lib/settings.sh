@@ -1,7 +1,7 @@
 # Depth, data and budget of the scale for every script that trains on Multi30k. Source it after recipes/lib/translation.sh,
 # with SCALE and CALL set.
 PIECES=${PIECES:-6000}
-TABLE=multi30k
+TABLE=${TABLE:-multi30k}
 
 case $SCALE in
 smoke) PASSES=2 ;;
