@@ -64,8 +64,9 @@ class Loop(nn.Module):
 
     def note_order(self) -> None:
         """Keeps the order among the tensors of the state dict, for hosts that keep nothing else of one."""
+        where = None if self.noted is None else self.noted.device
         del self.noted
-        self.register_buffer("noted", torch.tensor(self.order))
+        self.register_buffer("noted", torch.tensor(self.order, device=where))
 
     def truncate(self, passes: int) -> None:
         """Keeps the first passes alone, and of the blocks those that still run."""

@@ -74,6 +74,21 @@ def test_a_saved_state_dict_notes_its_order(tmp_path):
     stack((0, 1, 1), seed=1).load_state_dict(loaded)
 
 
+def test_an_order_among_the_tensors_outlives_filters_and_truncation(caplog):
+    trained, used = (Loop([nn.Linear(2, 2), nn.Linear(2, 2)], which) for which in ((0, 1, 0, 1), (0, 1)))
+    for loop in (trained, used):
+        loop.note_order()
+    used.load_state_dict({key: tensor.clone() for key, tensor in trained.state_dict().items()})
+    assert caplog.messages == [": runs 2 passes (0 1), trained with 4 (0 1 0 1)"]
+    assert used.state_dict()["noted"].tolist() == [0, 1]
+    trained.truncate(3)
+    assert trained.state_dict()["noted"].tolist() == [0, 1, 0]
+    caplog.clear()
+    without = {key: tensor for key, tensor in trained.state_dict().items() if key != "noted"}
+    used.load_state_dict(without)  # a file from before
+    assert not caplog.messages
+
+
 # fairseq
 
 UNSHARED = ("vanilla", "one_wide_ffn")
