@@ -181,6 +181,8 @@ def test_another_node_has_a_folder_for_its_log(tmp_path):
         ("multi30k/train.sh", ["ringformer"], {"PRECISION": "fp8"}, "PRECISION=fp8: must be bf16, fp16 or fp32"),
         ("multi30k/train.sh", [], {}, "usage: "),
         ("multi30k/share.sh", [], {}, "usage: "),
+        ("multi30k/share.sh", ["65"], {}, "RANK=65: must be none, or a whole number from 1 to the width, 64"),
+        ("multi30k/share.sh", ["half"], {}, "RANK=half: must be none"),
         ("kausik/table2.sh", ["recurrent"], {"SCALE": "gpu"}, "SCALE=gpu: must be smoke, small or paper"),
         ("kausik/table2.sh", ["recurrent"], {"PRECISION": "fp8"}, "PRECISION=fp8: must be bf16, fp16 or fp32"),
         ("kausik/table2.sh", ["regular"], {}, "ROW=regular: must be all, list or one of: regular_1 regular_6 "),

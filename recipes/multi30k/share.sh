@@ -20,6 +20,9 @@ CALL="SCALE=$SCALE SEED=$SEED recipes/multi30k/share.sh $*"
 shift
 export TABLE="multi30k sharing" # of the host's model too, whose budget the flags may change
 source "$(dirname "$0")/lib/settings.sh"
+width=${SETTINGS[1]}
+[[ $RANK = none || ($RANK =~ ^[1-9][0-9]*$ && $RANK -le $width) ]] ||
+    fail "RANK=$RANK: must be none, or a whole number from 1 to the width, $width"
 
 case $SCALE in
 smoke) TUNING=(--max-update 10 --warmup-updates 2 --save-interval-updates 2) ;;
