@@ -60,7 +60,8 @@ def generation(model: nn.Module, symbols: Dictionary, inputs: Batch) -> Callable
 
     def generate():
         model.eval()
-        for one in map(slice, range(len(source)), range(1, len(source) + 1)):
+        for index in range(len(source)):
+            one = slice(index, index + 1)
             search.generate([model], {"net_input": {"src_tokens": source[one], "src_lengths": lengths[one]}})
 
     return generate

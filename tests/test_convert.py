@@ -124,9 +124,9 @@ def alone(index: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def test_another_epsilon_than_the_hosts_is_refused_for_speech():
-    flags, changed = ["s2t_cycle"], options("s2t_cycle")
+    changed = options("s2t_cycle")
     changed.norm_eps = 1e-6
-    model = models.task_of(*flags).build_model(changed)
+    model = models.task_of("s2t_cycle").build_model(changed)
     with pytest.raises(ValueError, match="--arch s2t_cycle: does not become the host's own: norm_eps=1e-06: must be"):
         unshared(model, changed)
 

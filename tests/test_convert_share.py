@@ -90,19 +90,6 @@ def probabilities(model: nn.Module) -> Tensor:
     return model.get_normalized_probs(model(tokens), True, {"target": tokens})[language.kept(tokens)]
 
 
-@pytest.mark.parametrize("values", LANGUAGE_HOSTS.values(), ids=LANGUAGE_HOSTS)
-@pytest.mark.parametrize("strategy", ["sequence", "cycle", "cycle_rev"])
-def test_language_models_are_shared(values, strategy):
-    model, args = language_host(**values)
-    loop, options = looped(model, args, strategy, 2, 16)
-    assert type(loop).__module__ == "fairseq_plugin.models.shared_lm"
-    assert len(loop.decoder.stack.loop.blocks) == 2
-    torch.testing.assert_close(probabilities(loop), probabilities(model), **CLOSE)
-    torch.testing.assert_close(probabilities(as_host(loop, options)), probabilities(model), **CLOSE)
-    lower, _ = looped(model, args, strategy, 2, 2)
-    assert not torch.allclose(probabilities(lower), probabilities(model), **CLOSE)
-
-
 SPEECH_HOSTS = {
     "as published": dict(share_decoder_input_output_embed=True),
     "unequal sides": dict(decoder_layers=2, decoder_embed_dim=24, layernorm_embedding=True, conv_kernel_sizes="3,5,1"),
@@ -122,18 +109,28 @@ def speech_host(**values) -> tuple[nn.Module, argparse.Namespace]:
     return models.randomise(model, 1).eval(), args
 
 
+def utterances(model: nn.Module) -> Tensor:
+    """The logits of three utterances, each alone."""
+    return torch.cat([model(*alone(index))[0].flatten() for index in range(3)])
+
+
+OTHERS = {f"language, {name}": (language_host, values, probabilities) for name, values in LANGUAGE_HOSTS.items()}
+OTHERS |= {f"speech, {name}": (speech_host, values, utterances) for name, values in SPEECH_HOSTS.items()}
+FAMILIES = {language_host: "fairseq_plugin.models.shared_lm", speech_host: "fairseq_plugin.models.speech"}
+
+
 @torch.no_grad()
-@pytest.mark.parametrize("values", SPEECH_HOSTS.values(), ids=SPEECH_HOSTS)
+@pytest.mark.parametrize(("make", "values", "output"), OTHERS.values(), ids=OTHERS)
 @pytest.mark.parametrize("strategy", ["sequence", "cycle", "cycle_rev"])
-def test_models_of_speech_are_shared(values, strategy):
-    model, args = speech_host(**values)
+def test_language_models_and_speech_are_shared(make, values, output, strategy):
+    model, args = make(**values)
     loop, options = looped(model, args, strategy, 2, 16)
-    assert type(loop).__module__ == "fairseq_plugin.models.speech"
-    assert len(loop.encoder.loop.blocks) == 2
-    folded = as_host(loop, options)
-    for batch in map(alone, range(3)):
-        torch.testing.assert_close(loop(*batch)[0], model(*batch)[0], **CLOSE)
-        torch.testing.assert_close(folded(*batch)[0], model(*batch)[0], **CLOSE)
+    assert type(loop).__module__ == FAMILIES[make]
+    assert {len(found.blocks) for found in language.loops(loop)} == {2}
+    torch.testing.assert_close(output(loop), output(model), **CLOSE)
+    torch.testing.assert_close(output(as_host(loop, options)), output(model), **CLOSE)
+    lower, _ = looped(model, args, strategy, 2, 2)
+    assert not torch.allclose(output(lower), output(model), **CLOSE)
 
 
 @pytest.mark.parametrize("strategy", ["sequence", "cycle", "cycle_rev"])

@@ -16,6 +16,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
 from torch import Tensor, nn
 
 from fairseq_plugin.conversion.host import LANGUAGE, SPEECH, TRANSLATION, language_defaults, layer_pieces, positions
+from fairseq_plugin.models.speech import OF_THE_DATA
 from fairseq_plugin.modules.embedding import Output, TokenInput
 from fairseq_plugin.modules.language_model import RecurrentLanguageModel
 from fairseq_plugin.modules.model import FAMILY_VALUES
@@ -88,7 +89,7 @@ def _speech(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argparse
     weights = {**frames, **renamed, **stack, **inputs}
     weights["encoder.embed_positions._float_tensor"] = torch.zeros(1)  # a mark, without which fairseq 0.12.2 stops
     _output(decoder.output_projection, weights, decoder, unscaled=True)
-    kept = ("conv_channels", "conv_kernel_sizes", "input_feat_per_channel", "input_channels", "speaker_to_id")
+    kept = ("conv_channels", "conv_kernel_sizes", *OF_THE_DATA)
     values = {name: getattr(args, name) for name in kept if hasattr(args, name)}
     values |= dict(arch=SPEECH, conv_version=SPEECH, encoder_freezing_updates=0)
     return _options(args, {**values, **_sizes("encoder", layers), **_sizes("decoder", stack)}), weights
