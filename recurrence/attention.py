@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from recurrence.cache import Slot
 from recurrence.linear import Linear
-from recurrence.lowrank import LowRankTerm, project
+from recurrence.lowrank import project
 from recurrence.position import rotate
 from recurrence.signal import LevelSignal
 
@@ -27,7 +27,7 @@ class Attention(nn.Module):
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, out: LowRankTerm | None = None
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, out: LevelSignal | None = None
     ) -> Tensor:
         """q (B, H, T, C/H), k and v (B, H, S, C/H), bias broadcastable to (B, H, T, S) -> (B, T, C)."""
         dropout = self.dropout if self.training else 0.0
@@ -58,7 +58,7 @@ class SelfAttention(Attention):
         causal: bool = False,
         slot: Slot | None = None,
         rotary: tuple[Tensor, Tensor] | None = None,
-        out: LowRankTerm | None = None,
+        out: LevelSignal | None = None,
     ) -> Tensor:
         """Attends within x, or from the tokens of x to all tokens in the slot and themselves.
 
@@ -105,7 +105,7 @@ class CrossAttention(Attention):
         self.q = Linear(width, width, bias=bias)
         self.kv = Linear(memory_width, 2 * width, bias=bias)
 
-    def project(self, memory: Tensor, kv: LowRankTerm | None = None) -> Tensor:
+    def project(self, memory: Tensor, kv: LevelSignal | None = None) -> Tensor:
         """Keys and values of the memory: (B, S, memory width) -> (B, S, 2 C); kv is what a pass adds to them."""
         return project(self.kv, memory, kv)
 
@@ -114,21 +114,27 @@ class CrossAttention(Attention):
         x: Tensor,
         keys_values: Tensor,
         bias: Tensor | None = None,
-        q: LowRankTerm | None = None,
-        out: LowRankTerm | None = None,
+        q: LevelSignal | None = None,
+        out: LevelSignal | None = None,
+        raw: Tensor | None = None,
     ) -> Tensor:
         """x: (B, T, C), keys_values: (B, S, 2 C), bias broadcastable to (B, H, T, S) -> (B, T, C).
 
-        q and out are what the pass adds to these projections.
+        q and out are what the pass adds to these projections; raw is what a level signal on q reads, where it is not x.
         """
         k, v = (self.split(part) for part in keys_values.chunk(2, dim=-1))
-        return self.attend(self.split(project(self.q, x, q)), k, v, bias, causal=False, out=out)
+        return self.attend(self.split(project(self.q, x, q, raw)), k, v, bias, causal=False, out=out)
 
     def weights(
-        self, x: Tensor, keys_values: Tensor, bias: Tensor | None = None, q: LowRankTerm | None = None
+        self,
+        x: Tensor,
+        keys_values: Tensor,
+        bias: Tensor | None = None,
+        q: LevelSignal | None = None,
+        raw: Tensor | None = None,
     ) -> Tensor:
         """The attention weights that :meth:`forward` applies, averaged over the heads: (B, T, S)."""
-        queries, k = self.split(project(self.q, x, q)), self.split(keys_values.chunk(2, dim=-1)[0])
+        queries, k = self.split(project(self.q, x, q, raw)), self.split(keys_values.chunk(2, dim=-1)[0])
         return attention_weights(queries, k, bias).mean(dim=1)
 
 

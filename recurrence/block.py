@@ -103,8 +103,9 @@ class StackConfig:
             raise ValueError(f"admin={self.admin}: does not go with {reason}={getattr(self, reason)}")
         if self.signal is not None:
             self.signal.check(self.width)
-            if self.pre_norm and self.signal.attention == "before":
-                raise ValueError("attention='before': a signal before the projection needs a post-norm block")
+            for name in ("attention", "cross_attention"):
+                if self.pre_norm and getattr(self.signal, name) == "before":
+                    raise ValueError(f"{name}='before': a signal before the projection needs a post-norm block")
         if self.residual_rank is not None:
             self._check_residual_rank()
 
@@ -178,16 +179,21 @@ class PassParameters(nn.Module):
                 config.width, config.projection_width, config.norm_eps, config.learned_residuals
             )
         self.qkv_signal = self.ffn_signal = self.terms = None
+        self.cross_q_signal = self.cross_kv_signal = None
         if config.residual_rank is not None:
             self._add_terms(config)
         if config.signal is None:
             return
-        width, rank = config.width, config.signal.rank
-        if config.signal.attention is not None:
-            self.qkv_signal = LevelSignal(3, width, width, rank, before=config.signal.attention == "before")
-        if config.signal.ffn is not None:
+        width, signal = config.width, config.signal
+        if signal.attention is not None:
+            self.qkv_signal = LevelSignal(3, width, width, signal.rank, signal.attention == "before", signal.init)
+        if signal.cross_attention is not None and config.memory_width is not None:
+            rest = signal.rank, signal.cross_attention == "before", signal.init
+            self.cross_q_signal = LevelSignal(1, width, width, *rest)
+            self.cross_kv_signal = LevelSignal(2, config.memory_width, width, *rest)
+        if signal.ffn is not None:
             out = config.ffn_width
-            self.ffn_signal = LevelSignal(1, width, out, rank, before=config.signal.ffn == "before")
+            self.ffn_signal = LevelSignal(1, width, out, signal.rank, signal.ffn == "before", signal.init)
 
     def _add_terms(self, config: StackConfig) -> None:
         width, ffn_width = config.width, config.ffn_width
@@ -202,9 +208,11 @@ class PassParameters(nn.Module):
             self.terms["cross_kv"] = LowRankTerm(2, config.memory_width, width, *rest)
             self.terms["cross_out"] = LowRankTerm(1, width, width, *rest)
 
-    def term(self, name: str) -> LowRankTerm | None:
+    def term(self, name: str) -> LevelSignal | None:
         """What the pass adds to a projection: "out", "down", "cross_q", "cross_kv" or "cross_out"."""
-        return None if self.terms is None else self.terms[name]
+        if self.terms is None:
+            return getattr(self, f"{name}_signal", None)
+        return self.terms[name]
 
 
 class Block(nn.Module):
@@ -268,7 +276,8 @@ class Block(nn.Module):
 
             x = self._sublayer(x, 0, own, attend if slices is None else lambda n: slices(n, attend))
         if self.cross_attn is not None:
-            x = self._sublayer(x, 1, own, lambda n: self._cross_attend(n, own, context, cross_bias, record))
+            stream = x
+            x = self._sublayer(x, 1, own, lambda n: self._cross_attend(n, stream, own, context, cross_bias, record))
         if self.ffn is not None:
             x = self._feed_forward(x, own)
         return x if own is None or own.projection is None else own.projection(x)
@@ -303,12 +312,18 @@ class Block(nn.Module):
         return join(x, y, None if residuals is None else residuals[which])
 
     def _cross_attend(
-        self, x: Tensor, own: PassParameters | None, context: Tensor, bias: Tensor | None, record: list | None
+        self,
+        x: Tensor,
+        raw: Tensor,
+        own: PassParameters | None,
+        context: Tensor,
+        bias: Tensor | None,
+        record: list | None,
     ) -> Tensor:
         q, out = (None, None) if own is None else (own.term("cross_q"), own.term("cross_out"))
         if record is not None:
-            record.append(self.cross_attn.weights(x, context, bias, q))
-        return self.cross_attn(x, context, bias, q, out)
+            record.append(self.cross_attn.weights(x, context, bias, q, raw))
+        return self.cross_attn(x, context, bias, q, out, raw)
 
 
 def build_loop(config: StackConfig) -> Loop:

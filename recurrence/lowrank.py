@@ -50,8 +50,11 @@ class LowRankTerm(LevelSignal):
         return super().project(layer, x, x)
 
 
-def project(layer: nn.Linear, x: Tensor, term: LowRankTerm | None) -> Tensor:
-    """The projection with what the pass adds, if it adds anything: (B, T, in) -> (B, T, out)."""
+def project(layer: nn.Linear, x: Tensor, term: LevelSignal | None, raw: Tensor | None = None) -> Tensor:
+    """The projection with what the pass adds, if it adds anything: (B, T, in) -> (B, T, out).
+
+    raw is what a level signal reads, where it is not x.
+    """
     if term is None:
         return layer(x)
-    return term.project(layer, x, x).permute(1, 2, 0, 3).flatten(2)
+    return term.project(layer, x, x if raw is None else raw).permute(1, 2, 0, 3).flatten(2)

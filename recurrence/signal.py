@@ -4,7 +4,8 @@ Source: RingFormer (arXiv:2502.13181), section 3.2, equations for Q, K, V and th
 variants. `M = up^T down` is low-rank: `down` maps to the rank, `up` back.
 
 Differs from the paper: its text calls the factor that maps down the zero one; its formula and the published code
-start with a zero `up`, as here.
+start with a zero `up`, as here. It gives no distribution for a random start, which it found less stable: here both
+factors start as PyTorch's Linear does, because beside a `down` of 1e-6 a random `up` alone would leave M near zero.
 Differs from the published code: M is never multiplied out to apply it to a few tokens.
 """
 
@@ -24,16 +25,22 @@ class SignalConfig:
         rank: rank of M; None stores M itself (the full-rank row of Table 4).
         attention: "after" adds M x to the projection of x, "before" projects x + M x; None has no attention signal.
         ffn: "before" adds M x to the FFN's input, "inside" adds M x to the FFN's hidden units; None has no FFN signal.
+        cross_attention: as `attention`, for the queries, keys and values of cross-attention (section 3.2.2 has none).
+        init: "zero" starts every M at 0, "random" starts its factors at random.
     """
 
     rank: int | None
     attention: str | None = "after"
     ffn: str | None = "before"
+    cross_attention: str | None = None
+    init: str = "zero"
 
     def __post_init__(self):
-        for name, places in (("attention", ("after", "before", None)), ("ffn", ("before", "inside", None))):
-            if getattr(self, name) not in places:
-                raise ValueError(f"{name}={getattr(self, name)!r}: must be one of {places}")
+        places = ("after", "before", None)
+        choices = dict(attention=places, ffn=("before", "inside", None), cross_attention=places)
+        for name, values in {**choices, "init": ("zero", "random")}.items():
+            if getattr(self, name) not in values:
+                raise ValueError(f"{name}={getattr(self, name)!r}: must be one of {values}")
 
     def check(self, width: int) -> None:
         """Raises ValueError where the rank is not within 1 .. width."""
@@ -44,7 +51,8 @@ class SignalConfig:
 class LevelSignal(nn.Module):
     """The signals of one pass on `targets` stacked projections of the same input (3 for Q, K and V).
 
-    At initialisation every signal is exactly 0: `up` is 0 and `down` ~ N(0, 1e-6); a full-rank M is 0.
+    At initialisation every signal is exactly 0: `up` is 0 and `down` ~ N(0, 1e-6); a full-rank M is 0. A random start
+    draws all of them uniformly within 1 / sqrt(in), as PyTorch's Linear does.
 
     Args:
         targets: K, how many projections are stacked in the weight that :meth:`project` gets.
@@ -52,9 +60,10 @@ class LevelSignal(nn.Module):
         out_width: width of each projection.
         rank: rank of each M; None for full rank.
         before: True for `W (x + M x)`, with M of width x width; False for `W x + M x`, with M of out_width x width.
+        init: "zero" or "random".
     """
 
-    def __init__(self, targets: int, width: int, out_width: int, rank: int | None, before: bool):
+    def __init__(self, targets: int, width: int, out_width: int, rank: int | None, before: bool, init: str = "zero"):
         super().__init__()
         self.before, self.targets, self.width, self.rank = before, targets, width, rank
         target_width = width if before else out_width
@@ -63,6 +72,10 @@ class LevelSignal(nn.Module):
         else:
             self.up = nn.Parameter(torch.zeros(targets, rank, target_width))
             self.down = nn.Parameter(torch.randn(targets, rank, width) * 1e-6)
+        if init == "random":
+            for name, factor in self.named_parameters():
+                bound = (rank if name == "up" else width) ** -0.5
+                nn.init.uniform_(factor, -bound, bound)
 
     @property
     def low_rank(self) -> bool:

@@ -50,6 +50,7 @@ VARIANTS = {
 # All that have an encoder and a decoder, and what they are built with.
 EVERY = sorted(ARCHS + speech.ARCHS)
 CASES = {(arch, name): flags for arch in ARCHS for name, flags in VARIANTS.items()}
+CASES["ringformer_base", "signals everywhere"] = ["--cross-attention-signal", "after", "--signal-init", "random"]
 CASES |= {(arch, name): flags for arch in speech.ARCHS for name, flags in speech.VARIANTS.items()}
 
 every_arch = pytest.mark.parametrize("arch", ARCHS)

@@ -36,6 +36,8 @@ SIGNALS = {
     "full": ["--level-signal", "full"],
     "none": ["--level-signal", "none"],
     "no attention": ["--attention-signal", "none"],
+    "cross-attention": ["--cross-attention-signal", "after"],
+    "before cross-attention": ["--cross-attention-signal", "before"],
 }
 
 

@@ -109,6 +109,9 @@ CONFIGS = {
     "tied": dict(order=order.cycle(1, 3)),
     "cycle": dict(order=order.cycle_rev(2, 5), memory_width=6),
     "levels": dict(order=(0, 0), memory_width=6, norms="pass", signal=SignalConfig(2)),
+    "levels everywhere": dict(
+        order=(0, 0), memory_width=6, norms="pass", signal=SignalConfig(2, cross_attention="after", init="random")
+    ),
     "levels in a pre-norm stack": dict(order=(0, 0), pre_norm=True, norms="pass", signal=SignalConfig(2)),
     "hidden levels": dict(order=(0, 0), pre_norm=True, norms="pass", signal=SignalConfig(None, None, "inside")),
     "one norm a block": dict(order=(0, 1), memory_width=6, norms="block"),
@@ -223,6 +226,24 @@ def test_post_norm_with_level_signals():
         a = norm(x + attend(x, x, own.qkv_signal), own.norms[0])
         x = norm(a + feed(a + a @ own.ffn_signal.matrix()[0].T), own.norms[1])
     torch.testing.assert_close(run(loop), x)
+
+
+def test_level_signals_in_cross_attention():
+    """The second sublayer: queries W x + M x, keys and values W m + M m of the memory m."""
+    loop = stack("levels everywhere")
+    block, own = loop.blocks[0], loop.own[0]
+    torch.manual_seed(1)
+    x, memory = (torch.randn(2, length, width, dtype=torch.float64) for length, width in ((5, WIDTH), (4, 6)))
+    signals = own.cross_q_signal.matrix(), own.cross_kv_signal.matrix().flatten(0, 1)
+    q, kv = (
+        y @ (layer.weight + signal.view_as(layer.weight)).T + layer.bias
+        for y, layer, signal in zip((x, memory), (block.cross_attn.q, block.cross_attn.kv), signals)
+    )
+    q, k, v = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in (q, *kv.chunk(2, dim=-1)))
+    y = (q @ k.transpose(2, 3) / (WIDTH // 2) ** 0.5).softmax(-1) @ v
+    context = block.cross_attn.project(memory, own.term("cross_kv"))
+    got = block.cross_attn(x, context, q=own.term("cross_q"))
+    torch.testing.assert_close(got, block.cross_attn.out(y.transpose(1, 2).flatten(2)))
 
 
 def test_pre_norm_with_level_signals():

@@ -88,9 +88,23 @@ def test_initialisation_of_the_paper():
     assert signal.down.std().item() == pytest.approx(1e-6, rel=0.05)
 
 
+@pytest.mark.parametrize("rank", [16, None])
+def test_random_start(rank):
+    """Each factor as the weight of a PyTorch Linear that does what it does."""
+    torch.manual_seed(0)
+    signal = LevelSignal(3, 256, 128, rank, before=False, init="random")
+    factors = [(signal.full, 256)] if rank is None else [(signal.down, 256), (signal.up, rank)]
+    for factor, inputs in factors:
+        expected = nn.Linear(inputs, 128).weight
+        assert factor.std().item() == pytest.approx(expected.std().item(), rel=0.05)
+        assert factor.abs().max().item() == pytest.approx(inputs**-0.5, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: SignalConfig(2, cross_attention="inside"), "cross_attention='inside': must be one of"),
+        (lambda: SignalConfig(2, init="one"), "init='one': must be one of"),
         (lambda: SignalConfig(2, attention="inside"), "attention='inside': must be one of"),
         (lambda: SignalConfig(2, ffn="after"), "ffn='after': must be one of"),
         (lambda: SignalConfig(9).check(8), "rank=9: must be >= 1 and <= width=8"),

@@ -86,7 +86,9 @@ KNOBS = {
     "level_signal": Knob("--level-signal full", "parameters", base="--signal-rank-divisor NONE"),
     "signal_rank_divisor": Knob("--signal-rank-divisor 2", "parameters"),
     "attention_signal": Knob("--attention-signal before", "output"),
+    "cross_attention_signal": Knob("--cross-attention-signal after", "parameters"),
     "ffn_signal": Knob("--ffn-signal none", "parameters"),
+    "signal_init": Knob("--signal-init random", "values"),
     "share_layer_num": Knob(
         "--share-layer-num 2", "either", base="--encoder-unique-layers NONE --encoder-layers 6 --decoder-layers 6"
     ),
@@ -233,9 +235,11 @@ BAD = {
         "--signal-rank-divisor 129": f"--signal-rank-divisor=129: {DIVISOR}",
         "--level-signal full --signal-rank-divisor 8": "--signal-rank-divisor=8: does not apply to --level-signal=full",
         "--level-signal none --ffn-signal inside": "--ffn-signal=inside: does not apply to --level-signal=none",
+        "--level-signal none --signal-init random": "--signal-init=random: does not apply to --level-signal=none",
         f"{STATIC_SIGNAL} --attention-signal after": "--attention-signal=after: does not apply to --level-signal=stat",
         "--attention-signal none --ffn-signal none": "--level-signal=low-rank: joins nowhere",
         "--attention-signal before --encoder-normalize-before": "--attention-signal='before': .* needs a post-norm",
+        "--cross-attention-signal before --decoder-normalize-before": "--cross-attention-signal='before': .* needs a",
         "--dropout 1.5": r"--dropout=1.5: must be a rate within \[0, 1\]",
         "--share-all-embeddings": "--share-all-embeddings: needs a joined dictionary",
         f"{STATIC_SIGNAL} --decoder-learned-pos": "--decoder-learned-pos: does not go with level signals",
@@ -365,12 +369,12 @@ def test_unknown_keys_of_a_configuration_are_refused(arch):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("level_signal", "loud"), ("attention_signal", "loud"), ("ffn_signal", "loud")]
+    "name", ["level_signal", "attention_signal", "cross_attention_signal", "ffn_signal", "signal_init"]
 )
-def test_unknown_choices_of_a_configuration_are_refused(name, value):
+def test_unknown_choices_of_a_configuration_are_refused(name):
     option = "--" + name.replace("_", "-")
-    with pytest.raises(ValueError, match=f"^{option}='?{value}'?: must be one of"):
-        from_config("ringformer_base", **{name: value})
+    with pytest.raises(ValueError, match=f"^{option}='?loud'?: must be one of"):
+        from_config("ringformer_base", **{name: "loud"})
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,14 @@ from recurrence.order import Order, cycle
 from recurrence.signal import SignalConfig
 
 LEVEL_SIGNALS = ("low-rank", "full", "static", "none")
-SIGNAL_DEFAULTS = dict(signal_rank_divisor=16, attention_signal="after", ffn_signal="before")
+PLACES = ("attention", "cross_attention", "ffn")
+SIGNAL_DEFAULTS = dict(
+    signal_rank_divisor=16,
+    attention_signal="after",
+    cross_attention_signal="none",
+    ffn_signal="before",
+    signal_init="zero",
+)
 
 
 class RingFormer(RecurrentTransformer):
@@ -30,6 +37,10 @@ class RingFormer(RecurrentTransformer):
     Differs from the paper: two rows of Table 4 do not follow from their description. Without FFN signals
     (`--ffn-signal none`) gives 540,160, the paper 0.57M; a signal inside the FFN (`--ffn-signal inside`) 601,600, the
     paper 0.54M.
+
+    Two things that the paper tried and left out are options: signals in cross-attention (section 3.2.2;
+    `--cross-attention-signal after`) and signals that do not start at zero (section 3.2; `--signal-init random`, see
+    :mod:`recurrence.signal`).
     """
 
     init = init.ringformer_
@@ -51,9 +62,20 @@ class RingFormer(RecurrentTransformer):
             help="where the signals of Q, K and V join: after the projection (paper), before it, or nowhere",
         )
         add(
+            "--cross-attention-signal",
+            choices=("after", "before", "none"),
+            help="the same for the decoder's cross-attention, whose keys and values are then projected once per pass "
+            "(paper: none)",
+        )
+        add(
             "--ffn-signal",
             choices=("before", "inside", "none"),
             help="where the signal of the FFN joins: at its input (paper), at its hidden units, or nowhere",
+        )
+        add(
+            "--signal-init",
+            choices=("zero", "random"),
+            help="how the signals start: at zero, so that they come in gradually (paper), or at random",
         )
 
     @classmethod
@@ -153,8 +175,9 @@ def _signal(args, width: int):
         if not 1 <= args.signal_rank_divisor <= width:
             raise ValueError(f"divisor={args.signal_rank_divisor}: must be >= 1 and <= width={width}")
         rank = width // args.signal_rank_divisor
-    places = (None if place == "none" else place for place in (args.attention_signal, args.ffn_signal))
-    return SignalConfig(rank, *places)
+    places = {name: getattr(args, f"{name}_signal") for name in PLACES}
+    places = {name: None if place == "none" else place for name, place in places.items()}
+    return SignalConfig(rank, **places, init=args.signal_init)
 
 
 def _check_signal(args) -> None:
@@ -162,7 +185,7 @@ def _check_signal(args) -> None:
     kind = args.level_signal
     if kind not in LEVEL_SIGNALS:
         raise ValueError(f"--level-signal={kind}: must be one of {LEVEL_SIGNALS}")
-    if kind in ("low-rank", "full") and args.attention_signal == args.ffn_signal == "none":
+    if kind in ("low-rank", "full") and {getattr(args, f"{place}_signal") for place in PLACES} == {"none"}:
         raise ValueError(f"--level-signal={kind}: joins nowhere, with --attention-signal=none and --ffn-signal=none")
     unused = {"low-rank": (), "full": ("signal_rank_divisor",)}.get(kind, tuple(SIGNAL_DEFAULTS))
     for name in unused:
@@ -187,14 +210,13 @@ PUBLISHED = dict(
     position_table="interleaved",
 )
 TINY, BASE, LARGE = size(128, 512, 8, 6), size(512, 2048, 8, 6), size(1024, 4096, 16, 6)
-RINGFORMER = dict(
-    PUBLISHED,
-    norm_eps=1e-5,
-    level_signal="low-rank",
-    signal_rank_divisor=_unless(16, "full", "static", "none"),
-    attention_signal=_unless("after", "static", "none"),
-    ffn_signal=_unless("before", "static", "none"),
-)
+RINGFORMER = {
+    **PUBLISHED,
+    "norm_eps": 1e-5,
+    "level_signal": "low-rank",
+    **{name: _unless(value, "static", "none") for name, value in SIGNAL_DEFAULTS.items()},
+    "signal_rank_divisor": _unless(16, "full", "static", "none"),
+}
 BASELINE = dict(PUBLISHED, norm_eps=1e-6)
 ENCODER_FFN = dict(decoder_ffn_embed_dim=lambda args: args.encoder_ffn_embed_dim)
 

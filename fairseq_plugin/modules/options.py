@@ -21,6 +21,8 @@ OPTION_OF = {
     "activation_dropout": "--activation-dropout",
     "divisor": "--signal-rank-divisor",
     "attention": "--attention-signal",
+    "cross_attention": "--cross-attention-signal",
+    "init": "--signal-init",
     "ffn": "--ffn-signal",
     "reuse_map": "--reuse-map",
     "loops": "--block-loops",
