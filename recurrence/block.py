@@ -46,6 +46,7 @@ class StackConfig:
         learned_residuals: whether the residual sums have learnable coefficients, stored with the block (SReT's LRC).
         admin: whether the residual sums of each pass have Admin's vectors; post-norm only.
         projection_width: hidden width of a non-linear projection behind each pass (SReT's NLL); None for none.
+        projection_every: behind how many passes there is one; a divisor of their number.
         slices: the slices of each pass's self-attention; None for global attention.
         token_mixing: (N, hidden width) of an MLP over the N tokens in the place of self-attention; None for attention.
         residual_rank: rank of the term that each pass adds to every projection of its block; None for no terms.
@@ -77,6 +78,7 @@ class StackConfig:
     learned_residuals: bool = False
     admin: bool = False
     projection_width: int | None = None
+    projection_every: int = 1
     slices: SliceConfig | None = None
     token_mixing: tuple[int, int] | None = None
     residual_rank: int | None = None
@@ -96,6 +98,8 @@ class StackConfig:
                 raise ValueError(f"{name}={value}: must be a rate within [0, 1]")
         if self.drop_path and len(self.drop_path) != len(self.order):
             raise ValueError(f"drop_path={self.drop_path}: needs one rate for each of the {len(self.order)} passes")
+        if self.projection_every < 1 or len(self.order) % self.projection_every:
+            raise ValueError(f"projection_every={self.projection_every}: must divide the {len(self.order)} passes")
         if self.slices is not None and len(self.slices.groups) != len(self.order):
             raise ValueError(f"groups={self.slices.groups}: needs one for each of the {len(self.order)} passes")
         if self.admin and (self.pre_norm or self.learned_residuals):
@@ -174,7 +178,7 @@ class PassParameters(nn.Module):
         self.drop_path = DropPath(config.drop_path[index]) if config.drop_path else None
         self.slices = None if config.slices is None else config.slices.of_pass(index)
         self.projection = None
-        if config.projection_width is not None:
+        if config.projection_width is not None and not (index + 1) % config.projection_every:
             self.projection = NonlinearProjection(
                 config.width, config.projection_width, config.norm_eps, config.learned_residuals
             )

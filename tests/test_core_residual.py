@@ -97,6 +97,14 @@ def test_coefficients_belong_to_the_block_and_projections_to_the_pass():
     assert not torch.allclose(states[0], block.residuals[1](a, block.ffn(block.norms[1](a), a)))
 
 
+def test_projections_behind_every_other_pass():
+    loop = stack(order=(0, 1, 0, 1), projection_width=5, projection_every=2)
+    assert [own.projection is not None for own in loop.own] == [False, True, False, True]
+    _, states = loop(tokens(1))
+    torch.testing.assert_close(states[0], loop.blocks[0](tokens(1)))
+    torch.testing.assert_close(states[1], loop.own[1].projection(loop.blocks[1](states[0])))
+
+
 def test_each_pass_has_the_rate_of_its_depth():
     """Rate 1 drops both branches of a pass and leaves the stream, other passes as they are."""
     x = tokens(1)
@@ -114,6 +122,8 @@ def test_each_pass_has_the_rate_of_its_depth():
         (dict(drop_path=(0.1, 0.2)), r"drop_path=\(0.1, 0.2\): needs one rate for each of the 4 passes"),
         (dict(drop_path=(0.1, 0.2, 0.3, 1.2)), r"drop_path=.*: must be a rate within \[0, 1\]"),
         (dict(projection_width=0), "projection_width=0: must be >= 1"),
+        (dict(projection_every=3), "projection_every=3: must divide the 4 passes"),
+        (dict(projection_every=0), "projection_every=0: must divide the 4 passes"),
     ],
 )
 def test_refusals(changes, message):

@@ -23,7 +23,11 @@ REFUSED = {
     **{name: "has no stages" for name in MODELS if name.startswith("sret")},
     **{name: "token mixing" for name in MODELS if name.startswith("recursive_mixer")},
 }
-REFUSED_CASES = {"deit, NLL and LRC": "residual coefficients", "deit, SReT's stem": "no convolutional stem"}
+REFUSED_CASES = {
+    "deit, external loops with NLL": "non-linear projection",
+    "deit, NLL and LRC": "residual coefficients",
+    "deit, SReT's stem": "no convolutional stem",
+}
 CLOSE = dict(rtol=0, atol=1e-5)
 TERMS = dict(residual_rank=3, loops=2, depth=2)
 

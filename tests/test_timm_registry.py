@@ -94,6 +94,15 @@ def test_recursion_costs_no_parameters(kwargs):
     assert (unshared(model) == stored(model)) == (kwargs.get("loops") == 1)
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "parameters"),
+    [({}, 3_048_232), (dict(nll=True), 3_942_184), (dict(nll=True, loop_order="external"), 3_197_224)],
+)
+def test_parameters_of_internal_and_external_loops(kwargs, parameters):
+    """Of section 5.2, which prints 3.0M, 3.9M and 3.2M."""
+    assert stored(on_meta("recursive_deit_tiny", depth=6, **kwargs)) == parameters
+
+
 @every_model
 def test_configuration(name):
     model = on_meta(name)

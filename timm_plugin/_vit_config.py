@@ -41,7 +41,7 @@ class ViTConfig:
         pos_embed: "sincos" (fixed), "learn", "none".
         class_token: whether a class token stands before the patches.
         stem: "patch" for one convolution, "conv" for SReT's stem.
-        nll: a non-linear projection behind each pass (SReT's NLL).
+        nll: a non-linear projection (SReT's NLL) behind each pass, or with external loops behind each run of the stack.
         lrc: learnable residual coefficients (SReT's LRC).
         norm_eps: epsilon of the blocks' LayerNorms; the final one has 1e-6.
         init: "ringformer" or "deit".
@@ -159,5 +159,6 @@ class ViTConfig:
             signal=SignalConfig(max(1, self.embed_dim // self.signal_rank_divisor)) if low_rank else None,
             learned_residuals=self.lrc,
             projection_width=self.embed_dim if self.nll else None,
+            projection_every=self.depth if self.loop_order == "external" else 1,
             token_mixing=(tokens, self.embed_dim // 2) if self.token_mixing else None,
         )
