@@ -9,9 +9,13 @@ with the layer that they belong to, unless `--residual-rank` gives each pass wha
 Differs from the published code: M is given, unless `--share-layer-num` gives N / M, which also selects the code's
 assignment where N / M is not whole; a layer of the decoder that runs again keeps its own cross-attention bias (the
 code hands it its self-attention's).
-Differs from the paper: the Universal rows have no adaptive computation time and no signal for time or depth, as in the
-published code. The heads and passes of `universal_big`, whose other dimensions follow from its parameters, are assumed.
+The Universal rows have no adaptive computation time and no position encoding for each layer: the paper's own choice
+(footnote 3). The heads of `universal_wide` and `universal_big`, whose other dimensions follow from the paper's counts,
+are assumed.
 """
+
+from argparse import Namespace
+from collections.abc import Callable
 
 from fairseq_plugin.modules.model import HOST_DEFAULTS, RecurrentTransformer, register_family, size
 from fairseq_plugin.modules.options import SIDES
@@ -103,11 +107,20 @@ FAIRSEQ = dict(
 )
 
 
-def _preset(strategy: str, unique_layers: int, dimensions: dict) -> dict:
-    unique = {
-        f"{side}_unique_layers": lambda args: None if args.share_layer_num is not None else unique_layers
-        for side in SIDES
-    }
+def stored_layers(side: str, number: int | None) -> Callable[[Namespace], int | None]:
+    """What fills in `unique_layers` of a preset: the number, or without one as many as there are passes."""
+
+    def fill(args):
+        if args.share_layer_num is not None:  # which sets it
+            return None
+        return getattr(args, f"{side}_layers") if number is None else number
+
+    return fill
+
+
+def _preset(strategy: str, unique_layers: int | None, dimensions: dict) -> dict:
+    """Values for such dimensions; without a number of stored layers, each runs once."""
+    unique = {f"{side}_unique_layers": stored_layers(side, unique_layers) for side in SIDES}
     return {**FAIRSEQ, **dimensions, **unique, "strategy": strategy, "residual_rank": None}
 
 
@@ -117,9 +130,9 @@ register_family(
     "parameter_sharing",
     ParameterSharing,
     {
-        "takase_vanilla": _preset("sequence", 6, BASE),
-        "takase_vanilla_deep": _preset("sequence", 18, size(512, 2048, 8, 18)),
-        "takase_vanilla_big": _preset("sequence", 6, size(1024, 4096, 16, 6)),
+        "takase_vanilla": _preset("sequence", None, BASE),
+        "takase_vanilla_deep": _preset("sequence", None, size(512, 2048, 8, 18)),
+        "takase_vanilla_big": _preset("sequence", None, size(1024, 4096, 16, 6)),
         "sequence": _preset("sequence", 6, BASE_12),
         "cycle": _preset("cycle", 6, BASE_12),
         "cycle_rev": _preset("cycle_rev", 6, BASE_12),

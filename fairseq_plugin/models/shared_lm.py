@@ -1,20 +1,27 @@
 """Language models of Takase & Kiyono: shared layers with adaptive inputs and adaptive softmax.
 
-Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), section 5 and Table 5, on the
+Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), Appendix A and Table 5, on the
 setting of Baevski & Auli (arXiv:1809.10853) for WikiText-103.
 
 The layer is that of fairseq's `transformer_lm_wiki103`: pre-norm without a norm after the last pass, ReLU, sinusoids,
 1024/4096 with 8 heads, bands of 20,000, 60,000 and the rest, whose matrices and projections inputs and outputs share.
 
 With WikiText-103's 267,744 symbols `vanilla_lm`, `sequence_lm`, `cycle_lm` and `cycle_rev_lm` store 120,971,264
-parameters (paper: 121M). The shapes of two rows are ours: `sequence_lm_large` has 15 layers, the one number of these
-layers that gives the paper's 234M (234,337,280), at two passes each as in the small row; `universal_lm` has one layer,
-as wide as it takes to store about as much as the others (119,804,160), as the paper's universal rows in translation do.
+parameters (paper: 121M), and the baseline of 16 layers, `vanilla_lm --decoder-layers 16`, 246,933,504 (247M).
+
+Differs from the paper: the shapes of two rows are inferred from its counts. `sequence_lm_large` has 15 layers, the one
+number of these layers that gives 234M (234,337,280), at two passes each as in the small row; `universal_lm` has one
+layer of 1792/7424 (120,721,920 for the paper's 121M).
 """
 
 from torch import nn
 
-from fairseq_plugin.models.parameter_sharing import add_sharing_options, residuals, shared_order
+from fairseq_plugin.models.parameter_sharing import (
+    add_sharing_options,
+    residuals,
+    shared_order,
+    stored_layers,
+)
 from fairseq_plugin.modules.adaptive import add_adaptive_options
 from fairseq_plugin.modules.language_model import LANGUAGE_DEFAULTS, RecurrentLanguageModel
 from fairseq_plugin.modules.model import activation, register_family
@@ -68,7 +75,6 @@ class SharedLanguageModel(RecurrentLanguageModel):
 
 WIKITEXT_103 = dict(
     LANGUAGE_DEFAULTS,
-    decoder_ffn_embed_dim=lambda args: 4 * args.decoder_embed_dim,
     dropout=0.3,
     attention_dropout=0.1,
     activation_dropout=0.1,
@@ -88,13 +94,16 @@ WIKITEXT_103 = dict(
 )
 
 
-def _preset(strategy: str, unique_layers: int, layers: int, width: int = 1024, heads: int = 8) -> dict:
+def _preset(
+    strategy: str, unique_layers: int | None, layers: int, width: int = 1024, ffn: int = 4096, heads: int = 8
+) -> dict:
     return dict(
         decoder_embed_dim=width,
+        decoder_ffn_embed_dim=ffn,
         decoder_attention_heads=heads,
         decoder_layers=layers,
         **{**WIKITEXT_103, "strategy": strategy},
-        decoder_unique_layers=lambda args: None if args.share_layer_num is not None else unique_layers,
+        decoder_unique_layers=stored_layers("decoder", unique_layers),
     )
 
 
@@ -102,11 +111,11 @@ register_family(
     "shared_language_model",
     SharedLanguageModel,
     {
-        "vanilla_lm": _preset("cycle", 6, 6),
+        "vanilla_lm": _preset("cycle", None, 6),
         "sequence_lm": _preset("sequence", 6, 12),
         "cycle_lm": _preset("cycle", 6, 12),
         "cycle_rev_lm": _preset("cycle_rev", 6, 12),
-        "universal_lm": _preset("cycle", 1, 6, width=1792, heads=14),
+        "universal_lm": _preset("cycle", 1, 6, width=1792, ffn=7424, heads=14),
         "sequence_lm_large": _preset("sequence", 15, 30),
     },
 )

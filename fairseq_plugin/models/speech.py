@@ -3,18 +3,19 @@
 Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), Table 4, on the model of
 fairseq S2T (arXiv:2010.05171): two convolutions that leave one frame of four, pre-norm stacks, ReLU, sinusoids.
 
-Sizes count 10,000 symbols, as the host's recipe for LibriSpeech has them, in one matrix for input and output
-(`--share-decoder-input-output-embed`): 50,190,336 parameters for 8 + 4 stored layers of 512/2048, whether each runs
-once (`s2t_vanilla`) or twice; without that option 5.1 million more. `s2t_universal` has one layer each of 1024/4096, as
-in translation, at the passes of `s2t_vanilla`, and convolutions twice as wide: 50,946,048.
+Sizes count 10,000 symbols, as fairseq's recipe for LibriSpeech has them, in one matrix for input and output
+(`--share-decoder-input-output-embed`): 52,293,632 parameters for 6 + 6 layers of 512/2048 that run once (`s2t_vanilla`,
+52M in the paper), 50,190,336 for 8 + 4 stored layers that run twice (50M), 53,685,248 for one layer each of 1024/6144
+that runs 6 times (`s2t_universal`, 54M).
 
-Differs from the paper: it does not tell the convolutions, the vocabulary, or the universal row's shape; these are ours.
+Differs from the paper: the convolutions, the vocabulary and the shape of the universal row are inferred from its
+counts; it does not print them.
 Differs from the host: see :class:`fairseq_plugin.modules.speech.Subsampler`.
 """
 
 from torch import nn
 
-from fairseq_plugin.models.parameter_sharing import FAIRSEQ, ParameterSharing, add_sharing_options
+from fairseq_plugin.models.parameter_sharing import FAIRSEQ, ParameterSharing, add_sharing_options, stored_layers
 from fairseq_plugin.modules.model import register_family
 from fairseq_plugin.modules.options import SIDES, add_stack_options
 from fairseq_plugin.modules.speech import kernel_sizes, speech_input
@@ -73,23 +74,16 @@ HOST = dict(
 )
 
 
-def _preset(strategy: str, passes: tuple[int, int], stored: tuple[int, int] | None = None, width: int = 512) -> dict:
-    """Values for so many passes of encoder and decoder; without a number of stored layers, of one layer each."""
-    sizes = dict(embed_dim=width, ffn_embed_dim=4 * width, attention_heads=width // 64)
+def _preset(
+    strategy: str, passes: tuple[int, int], stored: tuple[int, int] | None = None, width: int = 512, ffn: int = 2048
+) -> dict:
+    """Values for so many passes of encoder and decoder; without a number of stored layers, each runs once."""
+    sizes = dict(embed_dim=width, ffn_embed_dim=ffn, attention_heads=width // 64)
     preset = {**HOST, **{f"{side}_{name}": value for side in SIDES for name, value in sizes.items()}}
     for side, layers, unique in zip(SIDES, passes, stored or (None, None)):
         preset[f"{side}_layers"] = layers
-        preset[f"{side}_unique_layers"] = _unique_layers(side, unique)
-    return dict(preset, strategy=strategy, conv_channels=2 * width)
-
-
-def _unique_layers(side: str, number: int | None):
-    def fill(args):
-        if args.share_layer_num is not None:  # which sets it
-            return None
-        return getattr(args, f"{side}_layers") if number is None else number
-
-    return fill
+        preset[f"{side}_unique_layers"] = stored_layers(side, unique)
+    return dict(preset, strategy=strategy, conv_channels=1024)
 
 
 register_family(
@@ -99,7 +93,7 @@ register_family(
         "s2t_sequence": _preset("sequence", (16, 8), stored=(8, 4)),
         "s2t_cycle": _preset("cycle", (16, 8), stored=(8, 4)),
         "s2t_cycle_rev": _preset("cycle_rev", (16, 8), stored=(8, 4)),
-        "s2t_universal": _preset("cycle", (8, 4), stored=(1, 1), width=1024),
-        "s2t_vanilla": _preset("cycle", (8, 4)),
+        "s2t_universal": _preset("cycle", (6, 6), stored=(1, 1), width=1024, ffn=6144),
+        "s2t_vanilla": _preset("cycle", (6, 6)),
     },
 )
