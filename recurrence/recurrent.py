@@ -8,7 +8,11 @@ The y are the layer's output. Accumulating, with p_0 = x_0:
 
     (p_i, h_i) = B([p_{i-1} / 2 + h_{i-1}; p_{i-1} / 2 + x_i])        y_i = B(p_i / 2 + h_i), which is p_{i+1}
 
-Source: Kausik, recurrent transformers: the published code's language model (w = 1) and its window variant.
+Source: Kausik, recurrent transformers: Equations 1-3 of the text of June 2025 and of its longer version of July, and
+the published code's language model (w = 1) and window variant.
+
+Differs from the paper: accumulating, Equations 5 and 6 of the July text carry the state before last, h_{i-1} / 2, and
+end with B(h); here as in the code it is the last output, p_{i-1} / 2, to the end.
 
 Differs from the published code: the formula holds for all lengths, where the code skips the recurrence for 1 and 2
 tokens. Accumulating, the last window's output is as that of all others; the code has B(h) there, with which the output
@@ -54,6 +58,7 @@ class RecurrentBlock(Block):
         context: None = None,
         slot: "Slot | None" = None,
         padding: Tensor | None = None,
+        window: int | None = None,
     ) -> Tensor:
         """Reads tokens: all of a text, or with a slot those that follow the ones it has seen.
 
@@ -62,6 +67,7 @@ class RecurrentBlock(Block):
             own, context: what a loop hands to blocks that have parameters of a pass or a memory; None here.
             slot: state of this layer.
             padding: with a slot, (B, T) bool of these tokens; without, a text begins at its first column.
+            window: tokens read at a time in this call; None for the block's own.
 
         Returns:
             (B, T, C); at padding anything.
@@ -70,13 +76,13 @@ class RecurrentBlock(Block):
             tokens = x.unbind(1)
             skipped = [None] * len(tokens) if padding is None else padding.unbind(1)
             return torch.stack([self._read(*each, slot) for each in zip(tokens, skipped)], dim=1)
-        batch, length, _ = x.shape
+        length, window = x.size(1), window or self.window
         # What fills the last window up stands behind every token, so no token sees it.
-        windows = F.pad(x, (0, 0, 0, -length % self.window)).unflatten(1, (-1, self.window)).transpose(0, 1)
+        windows = F.pad(x, (0, 0, 0, -length % window)).unflatten(1, (-1, window)).transpose(0, 1)
         states = self.states(windows)
         if self.accumulate:
             p, h = states[-1].chunk(2, dim=1)
-            y = torch.cat([states[1:, :, : self.window], self.alone(p / 2 + h)[None]])
+            y = torch.cat([states[1:, :, :window], self.alone(p / 2 + h)[None]])
         else:
             y = self.alone(states.flatten(0, 1)).view_as(states)
         return y.transpose(0, 1).flatten(1, 2)[:, :length]
@@ -87,7 +93,7 @@ class RecurrentBlock(Block):
         first = torch.cat([first, self.alone(first)], dim=1) if self.accumulate else self.alone(first)
         attention, norm = self.self_attn, self.norms[0]
         rates = (self.dropout, attention.dropout, self.ffn.dropout) if self.training else ()
-        spec = Spec(self.window, attention.heads, self.accumulate, norm.eps, self.ffn.activation, *rates)
+        spec = Spec(windows.size(2), attention.heads, self.accumulate, norm.eps, self.ffn.activation, *rates)
         inner = attention.qkv.weight if self.accumulate else attention.qkv.weight[self.width :]
         ffn = self.ffn.up.weight, self.ffn.down.weight
         weights = Weights(norm.weight, inner, attention.out.weight, self.norms[1].weight, *ffn)
@@ -200,13 +206,24 @@ class RecurrentStack(nn.Module):
         config: of the blocks; its order says how many there are.
         window: w, tokens read at a time.
         accumulate: see :class:`RecurrentBlock`.
+        window_range: in training each batch is read with a window drawn uniformly between these two, both included
+            (July text, "Block recurrence with forget"); None for w always.
 
     Raises:
-        ValueError: see :class:`RecurrentBlock`.
+        ValueError: see :class:`RecurrentBlock`; if the range does not begin at 1 or more, or ends before it begins.
     """
 
-    def __init__(self, config: StackConfig, window: int = 1, accumulate: bool = False):
+    def __init__(
+        self,
+        config: StackConfig,
+        window: int = 1,
+        accumulate: bool = False,
+        window_range: tuple[int, int] | None = None,
+    ):
         super().__init__()
+        if window_range is not None and not 1 <= window_range[0] <= window_range[1]:
+            raise ValueError(f"window_range={','.join(map(str, window_range))}: must be A,B with 1 <= A <= B")
+        self.window_range = window_range
         blocks = [RecurrentBlock(config, window, accumulate) for _ in range(1 + max(config.order))]
         self.loop = Loop(blocks, config.order, checkpointing=config.checkpointing)
         self.norm = nn.LayerNorm(config.width, config.norm_eps, bias=False)
@@ -229,12 +246,20 @@ class RecurrentStack(nn.Module):
         if state is not None:
             own = None if padding is None else padding[:, -x.size(1) :]
             return self.norm(self.loop(x, slots=state.slots, padding=own)[0])
+        window = self._drawn_window()
         if padding is None or not padding[:, 0].any():
-            return self.norm(self.loop(x)[0])
+            return self.norm(self.loop(x, window=window)[0])
         # Every text begins at the first column of its windows.
         leading, columns = padding.cumprod(1).sum(1, keepdim=True), torch.arange(x.size(1), device=x.device)
-        x, _ = self.loop(_columns(x, columns + leading))
+        x, _ = self.loop(_columns(x, columns + leading), window=window)
         return self.norm(_columns(x, columns - leading))
+
+    def _drawn_window(self) -> int | None:
+        """From torch's generator on the CPU, which fairseq seeds for each update: a resumed run draws the same."""
+        if self.window_range is None or not self.training:
+            return None
+        low, high = self.window_range
+        return int(torch.randint(low, high + 1, (), device="cpu"))
 
 
 def _columns(x: Tensor, columns: Tensor) -> Tensor:

@@ -46,6 +46,7 @@ KNOBS = {
     "tie_adaptive_proj": Knob("--tie-adaptive-proj", "parameters"),
     "share_decoder_input_output_embed": Knob("--share-decoder-input-output-embed", "parameters", base=ONE_MATRIX),
     "window": Knob("--window 2", "output"),
+    "window_range": Knob("--window-range 2,3", "training"),
     "accumulate": Knob("--accumulate", "output"),
     "regular": Knob("--regular --position none", "output"),
 }
@@ -54,6 +55,7 @@ OF_FAMILY = {
     ("cycle_rev_lm", "decoder_layers"): Knob("--decoder-layers 8 --decoder-unique-layers 4", "parameters"),
     ("recurrent_lm", "decoder_layers"): Knob("--decoder-layers 3", "parameters"),
     ("recurrent_lm", "position"): Knob("--position learned", "parameters"),
+    ("recurrent_lm", "share_decoder_input_output_embed"): Knob("--no-share-decoder-input-output-embed", "parameters"),
 }
 # Presets that are on, so that the option is seen only in what is built without it.
 PRESET_ON = {"tie_adaptive_weights", "tie_adaptive_proj"}

@@ -163,6 +163,26 @@ def test_a_stream_keeps_one_size_of_state_and_stays_exact(flags):
     torch.testing.assert_close(torch.cat(logits, dim=1), model(tokens)[0], rtol=0, atol=1e-9)
 
 
+# Windows drawn for each batch
+
+
+@pytest.mark.parametrize("more", [[], ["--accumulate"]], ids=["forgetting", "accumulating"])
+@torch.no_grad()
+def test_each_batch_of_training_draws_its_window(more):
+    tokens = language.texts((9, 9))
+    model = language.tiny("recurrent_lm", "--window", "3", "--window-range", "2,4", *more)
+    fixed = {w: language.tiny("recurrent_lm", "--window", str(w), *more)(tokens)[0] for w in (2, 3, 4)}
+    assert torch.equal(model(tokens)[0], fixed[3])  # evaluation reads --window
+    model.train()
+    drawn = []
+    for seed in range(30):
+        torch.manual_seed(seed)
+        logits = model(tokens)[0]
+        drawn.append([w for w in fixed if torch.equal(logits, fixed[w])])
+    assert all(len(each) == 1 for each in drawn)
+    assert {each[0] for each in drawn} == {2, 3, 4}
+
+
 # Refusals
 
 
@@ -172,6 +192,10 @@ def test_a_stream_keeps_one_size_of_state_and_stays_exact(flags):
         ("--window 0", "--window=0: must be >= 1"),
         ("--window -2", "--window=-2: must be >= 1"),
         ("--window 65 --position learned", "--window=65: must be <= the 64 learned positions"),
+        ("--window-range 16", "--window-range=16: must be two whole numbers"),
+        ("--window-range 0,3", "--window-range=0,3: must be A,B with 1 <= A <= B"),
+        ("--window-range 48,16", "--window-range=48,16: must be A,B with 1 <= A <= B"),
+        ("--window-range 2,3 --regular", "--window-range=2,3: does not apply to --regular"),
         ("--window 2 --regular", "--window=2: does not apply to --regular"),
         ("--accumulate --regular", "--accumulate=True: does not apply to --regular"),
         ("--decoder-layers 0", "--decoder-layers=0: must be >= 1"),

@@ -1,16 +1,23 @@
 """Kausik's recurrent transformer as a language model, and the regular one that it is compared with.
 
-Source: Kausik, recurrent transformers, Table 2; the published code's `gpt/model.py`, which is nanoGPT's: pre-norm,
-exact GELU, no biases (nor in the LayerNorms), a norm after the last layer, the output matrix tied to the embedding.
+Source: Kausik, recurrent transformers, Table 2 of the text of June 2025 (Table 3 of July's); the published code's
+`gpt/model.py`, which is nanoGPT's: pre-norm, exact GELU, no biases (nor in the LayerNorms), a norm after the last
+layer, the output matrix tied to the embedding.
 
 `recurrent_lm` is the row of one recurrent layer without positions. The other rows: `--position learned`; `--regular`
 with `--decoder-layers 1` or 6. With the 65 symbols of the paper's corpus they store 1,795,584, 1,893,888, 1,893,888 and
 10,745,088 parameters (256 positions). fairseq's dictionary has 72 symbols for that corpus: the end of a line stands for
 one of the 65, to the other 64 come three special ones more and what fills up a multiple of 8; each of those 7 adds 384.
 
-Differs from the published code: see :mod:`recurrence.recurrent`; windows and the accumulating variant, which the paper
-has for images and for its copy task, are options of the language model too.
+July's text has two more experiments: images as pixels, in windows that are drawn for each batch (`--task
+pixel_classification`, `--window-range`), and copying, which accumulates (`--task copying`, `--accumulate`). With the
+options of `recipes/kausik` they store 53,664 parameters (90,720 with four regular layers) and 508,704.
+
+Differs from the published code: see :mod:`recurrence.recurrent`; windows and accumulating are options of the language
+model too.
 """
+
+import re
 
 from torch import nn
 
@@ -38,9 +45,21 @@ class KausikRecurrence(RecurrentLanguageModel):
         add = parser.add_argument
         add("--activation-fn", metavar="NAME", help="activation of the FFN, as the host names it (paper: gelu)")
         add("--window", type=int, metavar="W", help="tokens that the recurrence reads at a time (paper: 1 for text)")
+        add(
+            "--window-range",
+            metavar="A,B",
+            help="in training, read each batch with a window drawn uniformly from A to B (paper: 16,48 for images); "
+            "validation reads --window tokens at a time",
+        )
         add("--accumulate", action="store_true", help="half of an earlier output joins what the recurrence reads")
         add("--position", choices=POSITIONS, help="learned positions are added to the embedding")
         add("--regular", action="store_true", help="no recurrence: each token attends to all before it")
+        add(
+            "--no-share-decoder-input-output-embed",
+            dest="share_decoder_input_output_embed",
+            action="store_false",
+            help="an output matrix of its own in place of the embedding, for outputs that are no tokens",
+        )
 
     @classmethod
     def build_stack(cls, args) -> nn.Module:
@@ -57,7 +76,7 @@ class KausikRecurrence(RecurrentLanguageModel):
             norm = nn.LayerNorm(config.width, config.norm_eps, bias=False)
             stack = CausalStack(build_loop(config), config.heads, norm=norm)
         else:
-            stack = RecurrentStack(config, args.window, args.accumulate)
+            stack = RecurrentStack(config, args.window, args.accumulate, _window_range(args.window_range))
         init.nanogpt_(stack, args.embedding_std, args.decoder_layers)
         return stack
 
@@ -72,13 +91,23 @@ class KausikRecurrence(RecurrentLanguageModel):
         if args.position not in POSITIONS:
             raise ValueError(f"--position={args.position}: must be one of {POSITIONS}")
         if args.regular:
-            for name, unused in (("window", None), ("accumulate", False)):
+            for name, unused in (("window", None), ("window_range", None), ("accumulate", False)):
                 if getattr(args, name) != unused:
-                    raise ValueError(f"--{name}={getattr(args, name)}: does not apply to --regular")
+                    option = name.replace("_", "-")
+                    raise ValueError(f"--{option}={getattr(args, name)}: does not apply to --regular")
         elif args.position == "learned" and args.window > remember_positions(args, task):
             raise ValueError(
                 f"--window={args.window}: must be <= the {remember_positions(args, task)} learned positions"
             )
+
+
+def _window_range(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d+,\d+", text):
+        raise ValueError(f"window_range={text}: must be two whole numbers, as in 16,48")
+    low, high = text.split(",")
+    return int(low), int(high)
 
 
 register_family(
@@ -97,6 +126,7 @@ register_family(
             norm_eps=1e-5,
             regular=False,
             window=lambda args: None if args.regular else 1,
+            window_range=None,
             accumulate=False,
             position=lambda args: "learned" if args.regular else "none",
         )

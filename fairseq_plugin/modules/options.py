@@ -27,6 +27,7 @@ OPTION_OF = {
     "reuse_map": "--reuse-map",
     "loops": "--block-loops",
     "window": "--window",
+    "window_range": "--window-range",
     "residual_rank": "--residual-rank",
 }
 

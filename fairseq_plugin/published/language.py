@@ -80,7 +80,10 @@ KAUSIK_BLOCK = {
 
 def _kausik_model(system: str, config: dict) -> RecurrentLanguageModel:
     if config["bias"]:
-        raise ValueError(f"bias={config['bias']}: must be False, as in the paper")
+        raise ValueError(
+            f"bias={config['bias']}: must be False, as in the paper and in the published training scripts (the code's "
+            "GPTConfig alone defaults to True)"
+        )
     return build_language_model(
         "recurrent_lm",
         unpadded_dictionary(config["vocab_size"]),
