@@ -6,6 +6,7 @@ d width, n tokens. image: (c, height, width); x: (n, d).
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -159,17 +160,24 @@ def sret_pass(w: Weights, block: str, nll: str, x: Tensor, heads: int, slices: S
 
 
 def sret(w: Weights, image: Tensor, heads: Sequence[int], slices: Sequence[Sequence[Sequence[Tensor]]]) -> Tensor:
-    """Logits of one image; slices: of each pass of each stage."""
-    x = stem(w, "patch_embed", image) + w["pos_embed"][0]
+    """Logits of one image, of the class token where there is one; slices: of each pass of each stage."""
+    x = stem(w, "patch_embed", image) if "patch_embed.conv1.weight" in w else convolve(w, "patch_embed.proj", image, 8)
+    x, token = x + w["pos_embed"][0], w.get("cls_token", [None])[0]  # a map of one place
     for stage, passes in enumerate(slices):
         if stage:
-            x = convolve(w, f"pools.{stage - 1}.conv", x, stride=2, padding=1, depthwise=True)
+            pool = partial(convolve, w, f"pools.{stage - 1}.conv", stride=2, padding=1, depthwise=True)
+            x, token = pool(x), None if token is None else pool(token)
         grid, x = x.shape[1:], x.flatten(1).T
+        if token is not None:
+            x = torch.cat([token.flatten(1).T, x])
         for i, of_pass in enumerate(passes):
             names = (f"transformers.{stage}.blocks.{2 * i + nll}" for nll in (0, 1))
             x = sret_pass(w, *names, x, heads[stage], of_pass)
+        if token is not None:
+            token, x = x[0, :, None, None], x[1:]
         x = x.T.unflatten(1, grid)
-    return linear(w, "head", layer_norm(w, "norm", x.mean((1, 2)), 1e-6))
+    pooled = x.mean((1, 2)) if token is None else token.flatten()
+    return linear(w, "head", layer_norm(w, "norm", pooled, 1e-6))
 
 
 # Recursive DeiT and Mixer, our names

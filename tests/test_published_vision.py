@@ -188,7 +188,7 @@ def slices_of(model: nn.Module) -> list[list[list[Tensor]]]:
     """Which tokens attend to each other, of every pass of every stage."""
     found = []
     for stage in model.stages:
-        tokens = torch.arange(stage.grid[0] * stage.grid[1])
+        tokens = torch.arange(model.num_prefix_tokens + stage.grid[0] * stage.grid[1])
         passes = []
         for own in stage.loop.own:
             if own.slices is None:
@@ -209,6 +209,7 @@ WITHOUT_REFERENCE = {
     "plain, no positions",
     "sret, neither NLL nor LRC",
     "sret, maximum",
+    "sret, class token",
 }
 
 

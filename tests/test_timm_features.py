@@ -70,10 +70,8 @@ def test_the_normalised_last_depth_is_the_output(case):
     final, (last,) = model.forward_intermediates(x, 1, norm=True, output_fmt="NLC")
     (raw,) = model.forward_intermediates(x, 1, output_fmt="NLC", intermediates_only=True)
     torch.testing.assert_close(model.norm(raw), last)
-    if is_pyramid(vision.CASES[case][0]):
-        torch.testing.assert_close(raw.transpose(1, 2).unflatten(2, final.shape[2:]), final)
-    else:
-        torch.testing.assert_close(last, final[:, model.num_prefix_tokens :])
+    patches = final.flatten(2).transpose(1, 2) if final.dim() == 4 else final[:, model.num_prefix_tokens :]
+    torch.testing.assert_close(raw if is_pyramid(vision.CASES[case][0]) else last, patches)
 
 
 @every_case
@@ -112,10 +110,10 @@ def test_forward_is_features_pooling_and_classifier(case):
     torch.testing.assert_close(model.forward_head(tokens), model(x))
     patches = tokens.flatten(2) if tokens.dim() == 4 else tokens[:, model.num_prefix_tokens :].transpose(1, 2)
     pools = {"avg": patches.mean(2), "max": patches.amax(2), "avgmax": (patches.mean(2) + patches.amax(2)) / 2}
-    if tokens.dim() == 4:  # SReT normalises behind the pooling
-        pools = {key: model.norm(tensor) for key, tensor in pools.items()}
-    elif model.num_prefix_tokens:
+    if model.num_prefix_tokens:
         pools["token"] = tokens[:, 0]
+    if is_pyramid(vision.CASES[case][0]):  # SReT normalises behind the pooling
+        pools = {key: model.norm(tensor) for key, tensor in pools.items()}
     torch.testing.assert_close(pooled, pools[model.global_pool])
     for pool, expected in {**pools, "": tokens}.items():
         model.reset_classifier(0, pool)

@@ -48,6 +48,8 @@ KNOBS: dict[type, dict[str, tuple[str, Any, dict[str, Any]]]] = {
         "in_chans": ("sret_t", 1, {}),
         "num_classes": ("sret_t", 5, {}),
         "global_pool": ("sret_t", "max", {}),
+        "stem": ("sret_t_global", "patch", {}),
+        "class_token": ("sret_t_global", True, {}),
         "embed_dim": ("sret_t", 16, {}),
         "num_heads": ("sret_t", (4, 2, 4), {}),
         "depths": ("sret_t", (1, 1, 1), {}),
@@ -148,6 +150,9 @@ SRET_REFUSALS = [
     (dict(groups=((1, 1), (3, 1), (1, 1))), r"groups=.*: 3 must divide the 16 tokens \(4 x 4\) of stage 2"),
     (dict(mlp_ratio=0), "mlp_ratio=0, nll_ratio=1.5: must be > 0 and >= 0"),
     (dict(nll_ratio=-1), "mlp_ratio=2.5, nll_ratio=-1: must be > 0 and >= 0"),
+    (dict(stem="overlap"), r"stem='overlap': must be one of \('conv', 'patch'\)"),
+    (dict(stem="patch", img_size=(64, 15)), r"img_size=\(64, 15\): must be >= 16, the side of a patch"),
+    (dict(class_token=True), r"groups=.*: class_token=True needs 1 everywhere, as it is of no slice"),
     (dict(drop_path_placement="last"), "drop_path_placement='last': must be 'depth' or 'published'"),
     (dict(inference_permutation="none"), "inference_permutation='none': must be 'fixed' or 'random'"),
     (dict(global_pool="token"), "global_pool='token': must be one of"),
@@ -173,7 +178,7 @@ def test_wrong_image_sizes_are_told(case):
 
 
 def test_a_patch_size_is_not_sret_s():
-    with pytest.raises(ValueError, match="patch_size=16: the stem's convolutions have no patches"):
+    with pytest.raises(ValueError, match="patch_size=16: a stem's convolutions have one size"):
         vision.fresh("sret_t").set_input_size(64, patch_size=16)
     model = vision.fresh("deit, SReT's stem")
     with pytest.raises(ValueError, match="patch_size=8: a convolutional stem has patches of 16"):

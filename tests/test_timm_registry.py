@@ -103,6 +103,26 @@ def test_parameters_of_internal_and_external_loops(kwargs, parameters):
     assert stored(on_meta("recursive_deit_tiny", depth=6, **kwargs)) == parameters
 
 
+CLASS_TOKEN = dict(class_token=True, global_pool="token")
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "parameters"),
+    [
+        (dict(**CLASS_TOKEN, stem="patch", nll_ratio=0, lrc=False), 3_817_896),
+        (dict(**CLASS_TOKEN, stem="patch", lrc=False), 4_977_064),
+        (dict(stem="patch", lrc=False), 4_977_000),
+        (dict(**CLASS_TOKEN, stem="patch"), 4_977_144),
+        (dict(**CLASS_TOKEN, lrc=False), 4_988_008),
+        ({}, 4_988_024),
+    ],
+    ids=["recursion", "+ NLL", "- class token", "+ LRC", "+ stem", "full"],
+)
+def test_parameters_of_the_ablation(kwargs, parameters):
+    """Of Table 3, which prints 3.8M and 5.0M."""
+    assert stored(on_meta("sret_tl_global", **kwargs)) == parameters
+
+
 @every_model
 def test_configuration(name):
     model = on_meta(name)

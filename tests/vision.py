@@ -42,6 +42,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "sret, three loops": ("sret_t", dict(loops=3, groups=((4, 2, 1), (1, 2, 4), (2, 1, 2)))),
     "sret, neither NLL nor LRC": ("sret_t", dict(nll_ratio=0, lrc=False)),
     "sret, maximum": ("sret_tl", dict(global_pool="max")),
+    "sret, class token": ("sret_tl_global", dict(class_token=True, global_pool="avgmax")),
+    "sret, patches and class token": ("sret_tl_global", dict(stem="patch", class_token=True, global_pool="token")),
 }
 CASES = {**{name: (name, {}) for name in MODELS}, **VARIANTS}
 

@@ -9,6 +9,7 @@ from timm.layers import to_2tuple
 from recurrence import order
 from recurrence.block import StackConfig
 from recurrence.slicing import SliceConfig
+from timm_plugin._stem import STEMS
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,9 @@ class SReTConfig:
         img_size: height and width of the images, or one number for both.
         in_chans: channels of the images.
         num_classes: classes; 0 returns pooled features.
-        global_pool: "avg", "max", "avgmax", or "" for the map of the last stage.
+        global_pool: "avg", "max", "avgmax", with a class token "token", or "" for the output of the last stage.
+        stem: "conv" for three convolutions, "patch" for PiT's overlapping patches.
+        class_token: a class token stands before the tokens of the map; it attends with all of them, in one slice.
         embed_dim: C of the first stage; each stage doubles it.
         num_heads: heads of each stage.
         depths: stored blocks of each stage.
@@ -46,6 +49,8 @@ class SReTConfig:
     in_chans: int = 3
     num_classes: int = 1000
     global_pool: str = "avg"
+    stem: str = "conv"
+    class_token: bool = False
     embed_dim: int = 64
     num_heads: Sequence[int] = (2, 4, 8)
     depths: Sequence[int] = (2, 5, 3)
@@ -83,6 +88,12 @@ class SReTConfig:
             )
         if self.mlp_ratio <= 0 or self.nll_ratio < 0:
             raise ValueError(f"mlp_ratio={self.mlp_ratio}, nll_ratio={self.nll_ratio}: must be > 0 and >= 0")
+        if self.stem not in STEMS:
+            raise ValueError(f"stem={self.stem!r}: must be one of {tuple(STEMS)}")
+        if min(self.grids()[0]) < 1:
+            raise ValueError(f"img_size={self.img_size}: must be >= 16, the side of a patch")
+        if self.class_token and any(count != 1 for groups in self.groups for count in groups):
+            raise ValueError(f"groups={self.groups}: class_token=True needs 1 everywhere, as it is of no slice")
         if self.drop_path_placement not in ("depth", "published"):
             raise ValueError(f"drop_path_placement={self.drop_path_placement!r}: must be 'depth' or 'published'")
         if self.inference_permutation not in ("fixed", "random"):
@@ -95,9 +106,14 @@ class SReTConfig:
                 raise ValueError(f"num_heads={self.num_heads}: {heads} must divide its stage's width {width}")
         self.check_groups(self.grids())
 
-    def grids(self) -> list[tuple[int, int]]:
-        """Height and width of each stage's map, in tokens: an eighth of the image's, then halved, rounded up."""
-        return grids(self.img_size, len(self.depths))
+    def grids(self, img_size: int | Sequence[int] | None = None) -> list[tuple[int, int]]:
+        """Height and width of each stage's map, in tokens: the stem's, then halved from stage to stage, rounded up.
+
+        Args:
+            img_size: of other images than the configuration's.
+        """
+        first = [STEMS[self.stem].grid(side) for side in to_2tuple(self.img_size if img_size is None else img_size)]
+        return [tuple(-(-side // 2**stage) for side in first) for stage in range(len(self.depths))]
 
     def check_groups(self, sizes: Sequence[tuple[int, int]]) -> None:
         """Raises ValueError, with the image sizes that would work, where slices do not divide the tokens of a stage."""
@@ -114,7 +130,7 @@ class SReTConfig:
         side = max(to_2tuple(self.img_size))
 
         def works(candidate: int) -> bool:
-            tokens = [height * width for height, width in grids(candidate, len(self.depths))]
+            tokens = [height * width for height, width in self.grids(candidate)]
             return all(count and not n % count for groups, n in zip(self.groups, tokens) for count in groups)
 
         return sorted(filter(works, range(32, 1025, 32)), key=lambda candidate: abs(candidate - side))[:6]
@@ -151,8 +167,3 @@ class SReTConfig:
             projection_width=int(width * self.nll_ratio) or None,
             slices=SliceConfig(tokens, groups, permuted, self.inference_permutation, seed),
         )
-
-
-def grids(img_size: int | Sequence[int], stages: int) -> list[tuple[int, int]]:
-    """Height and width of each stage's map: an eighth of the image's, then halved from stage to stage, rounded up."""
-    return [tuple(-(-side // (8 << stage)) for side in to_2tuple(img_size)) for stage in range(stages)]

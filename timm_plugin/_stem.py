@@ -1,6 +1,7 @@
-"""SReT's stem: three 3x3 convolutions of stride 2, each with batch norm and ReLU.
+"""SReT's stems: three 3x3 convolutions of stride 2, or for its ablation PiT's overlapping patches.
 
-Source: SReT (arXiv:2111.05297) and its published code, which takes a patch size and a stride and ignores both.
+Source: SReT (arXiv:2111.05297) and its published code, which takes a patch size and a stride and ignores both; PiT
+(arXiv:2103.16302), section 3.
 """
 
 from collections.abc import Sequence
@@ -11,8 +12,59 @@ from timm.layers import to_2tuple
 from torch import Tensor, nn
 
 
-class ConvStem(nn.Module):
-    """Images at an eighth of their height and width, rounded up.
+class Stem(nn.Module):
+    """Base of the stems, which turn images into a map of about an eighth of their height and width.
+
+    Args:
+        img_size: height and width of the images.
+    """
+
+    def __init__(self, img_size: int | Sequence[int]):
+        super().__init__()
+        self.set_input_size(img_size)
+
+    @staticmethod
+    def grid(side: int) -> int:
+        """Places of the map along a side of so many pixels."""
+        raise NotImplementedError
+
+    def set_input_size(self, img_size: int | Sequence[int]) -> None:
+        """Takes images of this height and width from now on."""
+        self.img_size = to_2tuple(img_size)
+        self.grid_size = tuple(map(self.grid, self.img_size))
+
+    def check(self, x: Tensor) -> None:
+        """Raises AssertionError where images have another height or width."""
+        height, width = self.img_size
+        torch._assert(x.shape[2] == height, f"images must be {height} pixels high, as the model's img_size says")
+        torch._assert(x.shape[3] == width, f"images must be {width} pixels wide, as the model's img_size says")
+
+
+class PatchStem(Stem):
+    """PiT's patches: a convolution of 16x16 pixels, 8 apart.
+
+    Args:
+        in_chans: channels of the images.
+        embed_dim: C.
+        img_size: height and width of the images, each at least 16.
+    """
+
+    def __init__(self, in_chans: int, embed_dim: int, img_size: int | Sequence[int]):
+        super().__init__(img_size)
+        self.proj = nn.Conv2d(in_chans, embed_dim, 16, stride=8)
+
+    @staticmethod
+    def grid(side: int) -> int:
+        return side // 8 - 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, in_chans, height, width) -> (B, C, height / 8 - 1, width / 8 - 1)."""
+        self.check(x)
+        return self.proj(x)
+
+
+class ConvStem(Stem):
+    """Three convolutions of stride 2, each with batch norm and ReLU: an eighth of height and width, rounded up.
 
     Args:
         in_chans: channels of the images.
@@ -21,23 +73,19 @@ class ConvStem(nn.Module):
     """
 
     def __init__(self, in_chans: int, embed_dim: int, img_size: int | Sequence[int]):
-        super().__init__()
+        super().__init__(img_size)
         widths = (in_chans, embed_dim // 2, embed_dim, embed_dim)
         for number in (1, 2, 3):
             setattr(self, f"conv{number}", nn.Conv2d(widths[number - 1], widths[number], 3, stride=2, padding=1))
             setattr(self, f"bn{number}", nn.BatchNorm2d(widths[number]))
-        self.set_input_size(img_size)
 
-    def set_input_size(self, img_size: int | Sequence[int]) -> None:
-        """Takes images of this height and width from now on."""
-        self.img_size = to_2tuple(img_size)
-        self.grid_size = tuple(-(-side // 8) for side in self.img_size)
+    @staticmethod
+    def grid(side: int) -> int:
+        return -(-side // 8)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, in_chans, height, width) -> (B, C, height / 8, width / 8)."""
-        height, width = self.img_size
-        torch._assert(x.shape[2] == height, f"images must be {height} pixels high, as the model's img_size says")
-        torch._assert(x.shape[3] == width, f"images must be {width} pixels wide, as the model's img_size says")
+        self.check(x)
         x = F.relu(self.normalised(x, self.conv1, self.bn1))
         x = F.relu(self.normalised(x, self.conv2, self.bn2))
         return F.relu(self.normalised(x, self.conv3, self.bn3))
@@ -49,6 +97,9 @@ class ConvStem(nn.Module):
         scale = bn.weight * torch.rsqrt(bn.running_var + bn.eps)
         bias = (conv.bias - bn.running_mean) * scale + bn.bias
         return F.conv2d(x, conv.weight * scale[:, None, None, None], bias, conv.stride, conv.padding)
+
+
+STEMS: dict[str, type[Stem]] = {"conv": ConvStem, "patch": PatchStem}
 
 
 class StemEmbed(nn.Module):

@@ -186,7 +186,7 @@ def _sret_arguments(system: str, config: dict[str, Any]) -> dict[str, Any]:
 def _sret_pieces(system: str, model: ImageModel) -> Iterator[Piece]:
     yield from sret_names(model.loops())
     for name in model.state_dict():
-        if name.split(".")[0] in ("patch_embed", "pos_embed", "norm", "head"):
+        if name.split(".")[0] in ("patch_embed", "pos_embed", "cls_token", "norm", "head"):
             yield Piece(name, name)
 
 

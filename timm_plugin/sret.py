@@ -5,6 +5,10 @@ Paper: Sliced Recursive Transformer (arXiv:2111.05297), Table 5.
 Differs from the published code: inference is deterministic (a permutation that the checkpoint holds, see
 `recurrence.slicing`); blocks run any number of times; drop path has the rate of the depth where it sits
 (`drop_path_placement="published"` gives the released rates); other image sizes are taken, with positions resampled.
+
+The class token and the patches of Table 3 are not released. Assumed here: PiT's patches, whose positions the class
+token has no part in, and a class token that widens with the map, as a map of one place by the same convolution; so the
+parameters of all rows print as the paper's.
 """
 
 import itertools
@@ -13,7 +17,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from timm.layers import resample_abs_pos_embed, select_adaptive_pool2d, trunc_normal_
+from timm.layers import global_pool_nlc, resample_abs_pos_embed, trunc_normal_
 from timm.models import generate_default_cfgs, register_model
 from timm.models._features import feature_take_indices
 from timm.models._input import update_model_input_size
@@ -24,8 +28,8 @@ from recurrence.convert import rename
 from timm_plugin._create import create, image_cfg
 from timm_plugin._model import ImageModel, checkpoint_filter_fn, first_runs, loop_groups
 from timm_plugin._released import sret_names
-from timm_plugin._sret_config import SReTConfig, grids
-from timm_plugin._stem import ConvStem
+from timm_plugin._sret_config import SReTConfig
+from timm_plugin._stem import STEMS
 
 GLOBAL = ((1, 1),) * 3
 
@@ -40,14 +44,28 @@ class Stage(nn.Module):
         self.pool = nn.Conv2d(half, config.width, 3, stride=2, padding=1, groups=half) if downsample else nn.Identity()
         self.loop = build_loop(config)
 
-    def forward(self, x: Tensor, run: Sequence[int] | None = None) -> Tensor:
-        """(B, C, height, width), of half the width and twice the size where there is a convolution -> (B, C, ...)."""
-        tokens, _ = self.loop(self.pool(x).flatten(2).transpose(1, 2), run=run)
-        return tokens.transpose(1, 2).unflatten(2, self.grid)
+    def forward(
+        self, x: Tensor, token: Tensor | None = None, run: Sequence[int] | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The map and the class token of the stage before -> those of this stage.
+
+        Args:
+            x: (B, C, height, width); where there is a convolution, of half the width and twice the size.
+            token: (B, C, 1, 1), or of half the width; None for none.
+            run: passes to run; None for all.
+        """
+        tokens = self.pool(x).flatten(2)
+        if token is not None:
+            tokens = torch.cat([self.pool(token).flatten(2), tokens], 2)
+        tokens, _ = self.loop(tokens.transpose(1, 2), run=run)
+        tokens = tokens.transpose(1, 2)
+        if token is None:
+            return tokens.unflatten(2, self.grid), None
+        return tokens[..., 1:].unflatten(2, self.grid), tokens[..., :1, None]
 
 
 class SReT(ImageModel):
-    """Three stages of shared blocks on the map of a convolutional stem; mean over the map, norm, classifier.
+    """Three stages of shared blocks on the map of a stem; mean over the map or class token, norm, classifier.
 
     The features of `features_only` are the maps of the stages.
     """
@@ -58,11 +76,19 @@ class SReT(ImageModel):
         super().__init__()
         self.config = config = SReTConfig(**kwargs)
         self.in_chans = config.in_chans
-        self.patch_embed = ConvStem(config.in_chans, config.embed_dim, config.img_size)
+        self.patch_embed = STEMS[config.stem](config.in_chans, config.embed_dim, config.img_size)
+        if config.stem == "patch":
+            self._traits = dict(first_conv="patch_embed.proj")  # timm adapts this one to other in_chans
         sizes = config.grids()
         self.pos_embed = nn.Parameter(torch.empty(1, config.embed_dim, *sizes[0]))
         trunc_normal_(self.pos_embed, std=0.02)
         self.pos_drop = nn.Dropout(config.pos_drop_rate)
+        self.num_prefix_tokens = int(config.class_token)
+        self.cls_token = None
+        if config.class_token:
+            self.cls_token = nn.Parameter(torch.empty(1, config.embed_dim, 1, 1))
+            trunc_normal_(self.cls_token, std=0.02)
+            self.pools = (*self.pools, "token")
         self.stages = nn.ModuleList(
             Stage(config.stack(stage, height * width), (height, width), downsample=stage > 0)
             for stage, (height, width) in enumerate(sizes)
@@ -76,24 +102,30 @@ class SReT(ImageModel):
         self.make_head(config.num_classes, config.global_pool, config.drop_rate)
 
     def embed(self, x: Tensor) -> Tensor:
-        """Images (B, in_chans, height, width) -> the map (B, C, height / 8, width / 8) before the first stage."""
+        """Images (B, in_chans, height, width) -> the map before the first stage, (B, C, height / 8, width / 8)."""
         return self.pos_drop(self.patch_embed(x) + self.pos_embed)
 
     def encode(self, x: Tensor, shallow: bool = False) -> Tensor:
-        """The embedded map -> the map of the last stage; shallow runs each stored block once."""
+        """The embedded map -> what `forward_features` returns; shallow runs each stored block once."""
+        token = self.class_tokens(x)
         for stage in self.stages:
-            x = stage(x, first_runs(stage.loop) if shallow else None)
-        return x
+            x, token = stage(x, token, first_runs(stage.loop) if shallow else None)
+        return joined(x, token)
+
+    def class_tokens(self, x: Tensor) -> Tensor | None:
+        """The class token of each embedded map of a batch, (B, C, 1, 1); None where there is none."""
+        return None if self.cls_token is None else self.cls_token.expand(x.shape[0], -1, -1, -1)
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """Images -> the map of the last stage, (B, C, height / 32, width / 32)."""
+        """Images -> the map of the last stage, (B, C, height / 32, width / 32), with a class token (B, 1 + N, C)."""
         return self.encode(self.embed(x))
 
     def pool(self, x: Tensor) -> Tensor:
-        """(B, C, height, width) -> normalised (B, C); the map as it is where global_pool is ""."""
+        """The output of `forward_features` -> normalised (B, C); as it is where global_pool is ""."""
         if not self.global_pool:
             return x
-        return self.norm(select_adaptive_pool2d(x, self.global_pool).flatten(1))
+        tokens = x if self.num_prefix_tokens else x.flatten(2).transpose(1, 2)
+        return self.norm(global_pool_nlc(tokens, self.global_pool, self.num_prefix_tokens))
 
     def forward_intermediates(
         self,
@@ -104,7 +136,7 @@ class SReT(ImageModel):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """The map of the last stage and those of the chosen stages.
+        """The output of `forward_features` and the maps of the chosen stages.
 
         Args:
             x: (B, in_chans, height, width).
@@ -121,13 +153,14 @@ class SReT(ImageModel):
             raise ValueError(f"output_fmt={output_fmt!r}: must be 'NCHW' or 'NLC'")
         taken, last = feature_take_indices(len(self.stages), indices)
         features, x = [], self.embed(x)
+        token = self.class_tokens(x)
         for index, stage in enumerate(self.stages[: last + 1] if stop_early else self.stages):
-            x = stage(x)
+            x, token = stage(x, token)
             if index in taken:
                 is_last = index == len(self.feature_info) - 1
                 normed = self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) if norm and is_last else x
                 features.append(normed.flatten(2).transpose(1, 2) if output_fmt == "NLC" else normed.contiguous())
-        return features if intermediates_only else (x, features)
+        return features if intermediates_only else (joined(x, token), features)
 
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
@@ -147,14 +180,15 @@ class SReT(ImageModel):
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """timm's groups of parameters for layer-wise learning rates: passes, or stages where coarse."""
+        stem = r"^cls_token|pos_embed|patch_embed"
         if coarse:
-            return dict(stem=r"^pos_embed|patch_embed", blocks=[(r"^stages\.(\d+)", None), (r"^norm", (99999,))])
+            return dict(stem=stem, blocks=[(r"^stages\.(\d+)", None), (r"^norm", (99999,))])
         starts = itertools.accumulate((stage.loop.passes for stage in self.stages), initial=0)
         blocks = []
         for index, (stage, start) in enumerate(zip(self.stages, starts)):
             blocks.append((rf"^stages\.{index}\.pool", (start,)))
             blocks += loop_groups(rf"stages\.{index}\.loop", stage.loop, start)
-        return dict(stem=r"^pos_embed|patch_embed", blocks=[*blocks, (r"^norm", (99999,))])
+        return dict(stem=stem, blocks=[*blocks, (r"^norm", (99999,))])
 
     def set_input_size(self, img_size: int | tuple[int, int] | None = None, patch_size: int | None = None) -> None:
         """Takes images of another size from now on; positions are resampled, and permutations drawn from their seeds.
@@ -163,10 +197,10 @@ class SReT(ImageModel):
             ValueError: if slices would not divide the tokens, or a patch size is given.
         """
         if patch_size is not None:
-            raise ValueError(f"patch_size={patch_size}: the stem's convolutions have no patches")
+            raise ValueError(f"patch_size={patch_size}: a stem's convolutions have one size")
         if img_size is None:
             return
-        sizes = grids(img_size, len(self.stages))
+        sizes = self.config.grids(img_size)[: len(self.stages)]
         self.config.check_groups(sizes)
         where = self.pos_embed.device
         self.patch_embed.set_input_size(img_size)
@@ -192,6 +226,11 @@ class SReT(ImageModel):
         theirs = {name: state_dict.pop(name) for name in list(state_dict) if name.endswith("slices.permutation")}
         fits = {name: name in theirs and theirs[name].shape == table.shape for name, table in own.items()}
         return {**state_dict, **{name: theirs[name] if fits[name] else table for name, table in own.items()}}
+
+
+def joined(x: Tensor, token: Tensor | None) -> Tensor:
+    """A map (B, C, height, width) and its class token (B, C, 1, 1) as (B, 1 + N, C); without one, the map as it is."""
+    return x if token is None else torch.cat([token.flatten(2), x.flatten(2)], 2).transpose(1, 2)
 
 
 def resample_map(table: Tensor, grid: tuple[int, int]) -> Tensor:
