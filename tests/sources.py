@@ -1,5 +1,6 @@
 """Small files laid out as the archives of the public data sets, for the tests of their preparation."""
 
+import gzip
 import io
 import json
 import tarfile
@@ -34,9 +35,9 @@ def archive(path: Path, files: dict[str, str | bytes]) -> None:
             tar.addfile(info, io.BytesIO(data))
 
 
-def two_files(stem: str, rows: list[tuple[str, str]]) -> dict[str, str]:
-    """A parallel corpus, STEM.de and STEM.en."""
-    return {f"{stem}.{language}": text(row[side] for row in rows) for side, language in enumerate(("de", "en"))}
+def two_files(stem: str, rows: list[tuple[str, str]], other: str = "de") -> dict[str, str]:
+    """A parallel corpus, STEM.de (or of another language, which counts in German here too) and STEM.en."""
+    return {f"{stem}.{language}": text(row[side] for row in rows) for side, language in enumerate((other, "en"))}
 
 
 def corpora(root: Path) -> None:
@@ -49,7 +50,12 @@ def corpora(root: Path) -> None:
         ("training-parallel-nc-v11.tgz", "training-parallel-nc-v11/news-commentary-v11.de-en", 200),
     ):
         rows = pairs(40, first) + (odd if "crawl" in name else [])
-        archive(root / "wmt" / name, two_files(stem, rows))
+        french = two_files(stem.replace("de-en", "fr-en"), rows, "fr")
+        archive(root / "wmt" / name, two_files(stem, rows) | french)
+    archive(root / "wmt" / "training-parallel-un.tgz", two_files("un/undoc.2000.fr-en", pairs(40, 300), "fr"))
+    giga = two_files("giga-fren.release2.fixed", pairs(40, 400), "fr")
+    packed = {f"{name}.gz": gzip.compress(content.encode()) for name, content in giga.items()}
+    archive(root / "wmt" / "training-giga-fren.tar", packed)
 
 
 def newstest(root: Path) -> None:
@@ -59,8 +65,8 @@ def newstest(root: Path) -> None:
     for name in ("wmt10", "wmt11", "wmt12", "wmt13", "wmt14/full", "wmt15", "wmt16"):
         known = DATASETS[name]
         files = {}
-        for languages in ("de-en", "en-de"):
-            for path, language in zip(known.langpairs[languages], languages.split("-")):
+        for languages in ("de-en", "en-de", "en-fr"):
+            for path, language in zip(known.langpairs.get(languages, []), languages.split("-")):
                 rows = [row[language == "en"] for row in pairs(3, 500)]
                 segments = [f'<seg id="{number}">{row}</seg>' for number, row in enumerate(rows, 1)]
                 files[path] = text(['<doc docid="1" origlang="en">', *segments, "</doc>"])

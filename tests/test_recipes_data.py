@@ -24,7 +24,7 @@ import imagenet  # noqa: E402
 import iwslt  # noqa: E402
 import wordpieces  # noqa: E402
 
-NAMES = ["fineweb_edu", "imagenet", "imagenet_small", "iwslt14_de_en", "wmt14_de_en", "wmt16_en_de"]
+NAMES = ["fineweb_edu", "imagenet", "imagenet_small", "iwslt14_de_en", "wmt14_de_en", "wmt14_en_fr", "wmt16_en_de"]
 SETTINGS = [(name, {}) for name in NAMES]
 SETTINGS += [("iwslt14_de_en", {"DATA_ROOT": "/nonexistent"})]
 SETTINGS += [("wmt16_en_de", {"FROM": "corpora"}), ("fineweb_edu", {"PIECES": "32000"})]
@@ -126,6 +126,21 @@ def test_wmt14_has_the_pieces_and_marks_of_bert(root, out):
     assert dictionary.unk() not in indexed[0]
     together = [data_utils.post_process(line, "sentencepiece") for line in rows(folder / "pieces" / "test.en")]
     assert together == [line.replace(".", " .") for line in rows(folder / "raw" / "test.en")]
+
+
+@pytest.mark.slow
+def test_wmt14_of_english_and_french_is_normalized_and_cleaned_in_pieces(root, out):
+    prepare("wmt14_en_fr", out, root)
+    folder = out / "data" / "wmt14_en_fr"
+    # Of five corpora of 40 pairs one has three more: one lacks a side, one is too long for its other side.
+    assert len(rows(folder / "pieces" / "train.fr")) == len(binarized(folder / "bin", "train", "fr")) == 5 * 40 + 1
+    assert "Two parts ." in [line.replace("@@ ", "") for line in rows(folder / "pieces" / "train.en")]
+    last = [line.replace("@@ ", "") for line in rows(folder / "pieces" / "train.en")][-1]
+    assert last == sources.pairs(40, 400)[-1][1].replace(".", " .")
+    for name in ("test", "test1"):
+        assert len(rows(folder / "raw" / f"{name}.fr")) == len(binarized(folder / "bin", name, "fr")) == 3
+    assert binarized(folder / "bin", "valid", "en") == binarized(folder / "bin", "test", "en")
+    assert (folder / "bin" / "dict.fr.txt").read_text() == (folder / "bin" / "dict.en.txt").read_text()
 
 
 def check_wmt16(folder: Path) -> None:

@@ -81,6 +81,12 @@ run_through() {
 # moses LANGUAGE INPUT OUTPUT: Moses' tokenizer, which also escapes the characters that mean something to its decoder.
 moses() { run_through "$2" "$3" sacremoses -q -l "$1" -j "$OMP_NUM_THREADS" tokenize; }
 
+# moses_normalized LANGUAGE INPUT OUTPUT: its punctuation and numbers normalized first, hyphens set apart too.
+moses_normalized() {
+    run_through "$2" "$3" sacremoses -q -l "$1" -j "$OMP_NUM_THREADS" \
+        normalize --normalize-quote-commas --normalize-numbers --remove-control-chars tokenize --aggressive-dash-splits
+}
+
 # learn_bpe SYMBOLS CODES FILE...: joint BPE of several files.
 learn_bpe() {
     run_into "$2.text" cat "${@:3}"
@@ -115,35 +121,39 @@ for name, one in DATASETS.items(): print(name, one.data[0], *(one.md5 or [])[:1]
     run rm "$4.both"
 }
 
-# german_english CORPUS OUTPUT: one of WMT's parallel corpora as OUTPUT.de and OUTPUT.en. Its archive is in $DATA_ROOT/wmt.
-# statmt.org publishes no checksums; the SHA-256 sums are those of TensorFlow Datasets.
-german_english() {
-    local home=https://www.statmt.org url sum= member archive language
+# parallel CORPUS LANGUAGE OUTPUT: one of WMT's parallel corpora of de or fr with English, as OUTPUT.LANGUAGE and OUTPUT.en.
+# Its archive is in $DATA_ROOT/wmt. statmt.org publishes no checksums; the SHA-256 sums are those of TensorFlow Datasets,
+# which has none of the two that are only French.
+parallel() {
+    local home=https://www.statmt.org url sum= member packed= archive language
     case $1 in
     europarl-v7)
-        url=$home/wmt13/training-parallel-europarl-v7.tgz member=training/europarl-v7.de-en
+        url=$home/wmt13/training-parallel-europarl-v7.tgz member=training/europarl-v7.$2-en
         sum=0224c7c710c8a063dfd893b0cc0830202d61f4c75c17eb8e31836103d27d96e7
         ;;
     commoncrawl)
-        url=$home/wmt13/training-parallel-commoncrawl.tgz member=commoncrawl.de-en
+        url=$home/wmt13/training-parallel-commoncrawl.tgz member=commoncrawl.$2-en
         sum=c7a74e2ea01ac6c920123108627e35278d4ccb5701e15428ffa34de86fa3a9e5
         ;;
     news-commentary-v9)
-        url=$home/wmt14/training-parallel-nc-v9.tgz member=training/news-commentary-v9.de-en
+        url=$home/wmt14/training-parallel-nc-v9.tgz member=training/news-commentary-v9.$2-en
         sum=cb8953f292298e6877ae433c98912b927cb0766b303f4540512ddd286c748485
         ;;
     news-commentary-v11)
         url=https://data.statmt.org/wmt16/translation-task/training-parallel-nc-v11.tgz
-        member=training-parallel-nc-v11/news-commentary-v11.de-en
+        member=training-parallel-nc-v11/news-commentary-v11.$2-en
         sum=cfe8ab047e05043476e498ee765c98e939c7b7d6d294e856344c84476b619d6a
         ;;
+    un) url=$home/wmt13/training-parallel-un.tgz member=un/undoc.2000.$2-en ;;
+    giga) url=$home/wmt10/training-giga-fren.tar member=giga-fren.release2.fixed packed=.gz ;;
     esac
     archive=$OUT/data/wmt/${url##*/}
     run mkdir -p "$OUT/data/wmt"
     obtain "wmt/${url##*/}" "$url" "$archive" "$sum"
-    for language in de en; do
-        run_into "$2.raw" tar -xzOf "$archive" "$member.$language"
-        run_through "$2.raw" "$2.$language" tr '\r' ' ' # which some of the tools take for the end of a line
+    for language in "$2" en; do
+        run_into "$3.raw$packed" tar -xOf "$archive" "$member.$language$packed"
+        if [ -n "$packed" ]; then run gunzip --force "$3.raw$packed"; fi
+        run_through "$3.raw" "$3.$language" tr '\r' ' ' # which some of the tools take for the end of a line
     done
-    run rm "$2.raw"
+    run rm "$3.raw"
 }

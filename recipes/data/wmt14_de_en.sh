@@ -19,7 +19,7 @@ VOCABULARY=https://huggingface.co/jhu-clsp/bibert-ende/resolve/main/vocab.txt
 
 corpus() {
     local name language parts
-    for name in europarl-v7 commoncrawl news-commentary-v9; do german_english $name "$SOURCE/$name"; done
+    for name in europarl-v7 commoncrawl news-commentary-v9; do parallel $name de "$SOURCE/$name"; done
     for language in de en; do
         parts=("$SOURCE"/{europarl-v7,commoncrawl,news-commentary-v9}."$language")
         run_into "$SOURCE/all.$language" cat "${parts[@]}"

@@ -60,7 +60,7 @@ same_length() {
 
 corpora() {
     local name language
-    for name in europarl-v7 commoncrawl news-commentary-v11; do german_english $name "$SOURCE/$name"; done
+    for name in europarl-v7 commoncrawl news-commentary-v11; do parallel $name de "$SOURCE/$name"; done
     for language in en de; do
         run_into "$SOURCE/all.$language" cat "$SOURCE"/{europarl-v7,commoncrawl,news-commentary-v11}."$language"
         moses $language "$SOURCE/all.$language" "$SOURCE/all.tok.$language"
