@@ -67,9 +67,10 @@ def parser(description: str) -> argparse.ArgumentParser:
     add("--model", required=True, help="a registered name")
     add("--model-kwargs", type=key_value, nargs="*", default=[], help="key=value ... for the model's constructor")
     add("--img-size", type=int, help="side of the images in pixels (default: the model's)")
-    add("--teacher", help="a registered name: learn its soft labels alone, no label of the data")
+    add("--teacher", help="a registered name: learn its soft labels alone, no label of the data (see --distillation)")
     add("--teacher-kwargs", type=key_value, nargs="*", default=[], help="key=value ... for the teacher's constructor")
     add("--teacher-checkpoint", help="its weights (default: the pretrained ones that timm downloads)")
+    add("--distillation", choices=["soft", "hard"], default="soft", help="hard: its class and the label, half and half")
     add("--temperature", type=float, default=1.0, help="divides the logits of student and teacher")
     add = found.add_argument_group("augmentation").add_argument
     add("--no-aug", action="store_true", help="only resize and crop the centre; Mixup and CutMix stay")
@@ -127,9 +128,12 @@ def check(args: argparse.Namespace) -> None:
     for name in ("train_split", "val_split"):
         if not args.dataset and not (Path(args.data) / getattr(args, name)).exists():
             refuse(name, getattr(args, name), f"must be a folder or a .tar file in {args.data}")
-    for name, default in (("teacher_kwargs", []), ("teacher_checkpoint", None), ("temperature", 1)):
+    needing_a_teacher = {"teacher_kwargs": [], "teacher_checkpoint": None, "distillation": "soft", "temperature": 1}
+    for name, default in needing_a_teacher.items():
         if getattr(args, name) != default and not args.teacher:
             refuse(name, getattr(args, name), "needs --teacher")
+    if args.distillation == "hard" and args.temperature != 1:
+        refuse("temperature", args.temperature, "must be 1 with --distillation hard, which has no softmax")
     for name in ("resize", "aa"):
         if getattr(args, name) and args.no_aug:
             refuse(name, getattr(args, name), "must not be given with --no-aug")

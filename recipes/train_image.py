@@ -10,7 +10,7 @@ weights, bit for bit, as without the interruption.
 
 Differs from timm's train.py: the learning rate (linear warm-up, then half a cosine to --min-lr) changes at every
 update, the average of the weights warms up, what is evaluated is the average where there is one, and distillation is
-SReT's: the teacher's soft labels alone (arXiv 2111.05297).
+SReT's (arXiv 2111.05297): the teacher's soft labels alone, or to compare DeiT's hard ones.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from pathlib import Path
 
 import timm
 import torch
+import torch.nn.functional as F
 from image_options import TRIVIAL, OptionError, check, parser, refuse
 from timm import data, task, utils
 from timm.data.transforms import str_to_interp_mode
@@ -87,8 +88,34 @@ def soft_distillation(student: nn.Module, teacher: nn.Module, temperature: float
     return task.LogitDistillationTask(student, teacher, temperature=temperature, **weights, **settings)
 
 
+class HardLabels(nn.Module):
+    """A teacher that is sure of the class that it finds most probable: its softmax is one-hot, to the last bit.
+
+    Args:
+        teacher: the model whose logits (B, classes) say which class.
+    """
+
+    def __init__(self, teacher: nn.Module):
+        super().__init__()
+        self.teacher, self.pretrained_cfg = teacher, teacher.pretrained_cfg
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, in_chans, height, width) -> (B, classes): 0, and 1e4 for one class."""
+        logits = self.teacher(images)
+        return 1e4 * F.one_hot(logits.argmax(1), logits.shape[1]).to(logits.dtype)
+
+
+def hard_distillation(student: nn.Module, teacher: nn.Module, **settings) -> task.TrainingTask:
+    """DeiT's distillation of a model with one output: half the loss of the labels, half that of the teacher's class.
+
+    The divergence from a one-hot distribution, which timm's task computes, is the cross-entropy with its class.
+    Source: DeiT (arXiv 2012.12877), section 4, and its published code; "GT + hard distillation" of SReT's Table 3.
+    """
+    return task.LogitDistillationTask(student, HardLabels(teacher), task_loss_weight=0.5, **settings)
+
+
 def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) -> task.TrainingTask:
-    """Learning from the labels of the data, or with --teacher from soft labels alone.
+    """Learning from the labels of the data, with --teacher from soft labels alone, or from both kinds of hard ones.
 
     Raises:
         OptionError: a teacher for a model that is trained at two depths.
@@ -104,6 +131,8 @@ def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) 
         refuse("teacher", args.teacher, f"must not be given with {args.model}, whose two depths learn from labels")
     weights = dict(checkpoint_path=args.teacher_checkpoint) if args.teacher_checkpoint else dict(pretrained=True)
     teacher = build("teacher", args, num_classes=args.num_classes, **weights).to(device)
+    if args.distillation == "hard":
+        return hard_distillation(model, teacher, **settings)
     return soft_distillation(model, teacher, args.temperature, **settings)
 
 

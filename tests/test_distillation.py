@@ -1,9 +1,10 @@
-"""SReT's soft distillation, made of timm's task: recorded losses and gradients of the published code."""
+"""Distillation, made of timm's task: SReT's recorded losses and gradients, DeiT's formula, what SReT says of DeiT's."""
 
 import sys
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests import cli, models
@@ -37,6 +38,13 @@ def entropy(logits: Tensor) -> Tensor:
     return published_loss(logits, logits, 1)
 
 
+def logits() -> tuple[Tensor, Tensor, Tensor]:
+    """Of student and teacher, (6, 11), and labels (6,)."""
+    torch.manual_seed(0)
+    student, teacher = torch.randn(2, 6, 11, dtype=torch.float64)
+    return student, 3 * teacher, torch.randint(11, (6,))
+
+
 def distil(temperature: float) -> tuple[dict, Tensor, Tensor]:
     """The golden file, the loss of the task and its gradient."""
     file = models.golden("sret_kd_loss")
@@ -64,3 +72,40 @@ def test_temperature_is_that_of_the_published_code(temperature):
     assert expected.item() == pytest.approx(recorded[f"T{temperature}"].item(), abs=1e-12)
     assert (loss + entropy(teacher / temperature)).item() == pytest.approx(expected.item(), abs=1e-12)
     torch.testing.assert_close(gradient, torch.autograd.grad(expected, student)[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("soft", [False, True], ids=["labels", "mixed labels"])
+def test_hard_distillation_is_deits(soft):
+    """Half the cross-entropy of the labels, half that of the teacher's class, on the one output that there is."""
+    student, teacher, labels = logits()
+    target = F.one_hot(labels, 11).double().lerp(F.one_hot(labels.flip(0), 11).double(), 0.3) if soft else labels
+    models = Logits(student), Logits(teacher)
+    criterion = dict(soft_targets=True) if soft else dict(smoothing=0.1)
+    task = train_image.hard_distillation(*models, criterion_kwargs=criterion, dtype=torch.float64)
+    result = task(torch.zeros(6, 3, 2, 2, dtype=torch.float64), target)
+    result["loss"].backward()
+    student.requires_grad_()
+    labelled = (
+        -(target * student.log_softmax(1)).sum(1).mean()
+        if soft
+        else F.cross_entropy(student, target, label_smoothing=0.1)
+    )
+    expected = (labelled + F.cross_entropy(student, teacher.argmax(1))) / 2
+    torch.testing.assert_close(result["loss"], expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(models[0].logits.grad, torch.autograd.grad(expected, student)[0], rtol=0, atol=1e-12)
+    assert models[1].logits.grad is None
+
+
+def test_a_logarithm_on_both_sides_does_not_make_the_divergence_small():
+    """SReT's footnote 7 says so of DeiT's loss. It is the cross-entropy less the teacher's entropy, with the gradient
+    of the cross-entropy; what makes DeiT's small is that it divides by all elements, not by the images."""
+    student, teacher, _ = logits()
+    student.requires_grad_()
+    logarithms = student.log_softmax(1), teacher.log_softmax(1)
+    divergence = F.kl_div(*logarithms, reduction="batchmean", log_target=True)
+    cross_entropy = published_loss(student, teacher, 1)
+    torch.testing.assert_close(divergence, cross_entropy - entropy(teacher), rtol=0, atol=1e-12)
+    (gradient,) = torch.autograd.grad(divergence, student)
+    torch.testing.assert_close(gradient, torch.autograd.grad(cross_entropy, student)[0], rtol=0, atol=1e-12)
+    deits = F.kl_div(*logarithms, reduction="sum", log_target=True) / student.numel()
+    torch.testing.assert_close(deits * student.shape[1], divergence, rtol=0, atol=1e-12)

@@ -227,6 +227,14 @@ def test_a_student_learns_from_a_teacher_alone(images, finished, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_student_learns_labels_and_a_teachers_class(images, finished, tmp_path):
+    teacher = ["--teacher", "vit_tiny_patch16_224", "--teacher-kwargs", *SMALL, "--distillation", "hard"]
+    weights = ["--teacher-checkpoint", finished / "model_best.pth.tar", "--mixup", "0.2"]
+    train(images, tmp_path / "run", *teacher, *weights, "--no-aug", "--lr", "0.01", "--epochs", "6")
+    assert float(table(tmp_path / "run")[-1]["eval_top1"]) > 60
+
+
+@pytest.mark.slow
 def test_compiled(images, finished, tmp_path):
     train(images, tmp_path, "--batch-size", "48", "--no-aug", "--lr", "0.01", "--compile")
     for name, tensor in checkpoint(tmp_path)["state_dict"].items():
@@ -277,6 +285,10 @@ REFUSED = {
         "nothing.pth",
     ],
     "--temperature 2.0: needs --teacher": ["--temperature", "2"],
+    "--distillation hard: needs --teacher": ["--distillation", "hard"],
+    "--temperature 2.0: must be 1 with --distillation hard": [
+        *("--teacher", "vit_tiny_patch16_224", "--distillation", "hard", "--temperature", "2"),
+    ],
     "--warmup-epochs 3: must be < --epochs 3": ["--warmup-epochs", "3"],
     "--batch-size 3: must be even with Mixup or CutMix": ["--batch-size", "3", "--cutmix", "1"],
     "--batch-size 49: must be <= 48, the images a process": ["--batch-size", "49"],
