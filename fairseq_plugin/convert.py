@@ -25,7 +25,7 @@ from fairseq_plugin.conversion import host
 from fairseq_plugin.conversion.share import check_shareable, shared
 from fairseq_plugin.conversion.unshare import unshared
 from fairseq_plugin.hostfix.checkpoints import load_safely
-from recurrence.order import PAPER
+from recurrence.order import STRATEGIES
 
 logger = logging.getLogger("fairseq_plugin.convert")
 
@@ -112,7 +112,7 @@ def _add_paths(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 def _add_sharing_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--unique-layers", type=int, required=True, metavar="M", help="stored layers of each stack, 1 <= M <= N")
-    add("--strategy", choices=sorted(PAPER), default="cycle", help="which layers are tied (default: %(default)s)")
+    add("--strategy", choices=sorted(STRATEGIES), default="cycle", help="which layers are tied (default: %(default)s)")
     add(
         "--rank",
         type=int,

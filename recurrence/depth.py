@@ -8,7 +8,7 @@ fewer passes are the first ones, and further passes repeat the last.
 import logging
 from collections import Counter
 
-from recurrence.order import PAPER, Order
+from recurrence.order import STRATEGIES, Order
 
 logger = logging.getLogger(__name__)
 
@@ -29,14 +29,8 @@ def source_passes(trained: Order, used: Order) -> tuple[int, ...]:
 
 
 def same_kind(order: Order, passes: int) -> Order | None:
-    """The order of so many passes by the same rule; None where no rule fits, or the blocks would be others."""
-    blocks = 1 + max(order)
-    for rule in PAPER.values():
-        if rule(blocks, len(order)) == order and blocks <= passes:
-            other = rule(blocks, passes)
-            if set(other) == set(order):
-                return other
-    return None
+    """The order of so many passes by the same strategy; None where none gives this order, or not at that depth."""
+    return next(filter(None, (strategy.deeper(order, passes) for strategy in STRATEGIES.values())), None)
 
 
 def warn(name: str, used: Order, trained: Order) -> None:

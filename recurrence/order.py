@@ -1,6 +1,8 @@
 """Orders of execution: which stored block runs at which depth.
 
 An order is a tuple with one entry a pass; the entry is the index of the stored block that runs. It has no torch in it.
+`STRATEGIES` is the one list of the ways to assign M stored blocks to N depths: options, conversion, and loading at
+another depth read it.
 
 Source: Takase & Kiyono, "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), Figure 2;
 Intra-Layer Recurrence (arXiv:2505.01855), section 3.
@@ -9,7 +11,10 @@ Differs from the paper: Figure 2 tests `i < M` where only `i <= M` gives the ass
 Differs from the published code: see :func:`published`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from recurrence.errors import FieldError
 
 Order = tuple[int, ...]
 
@@ -18,7 +23,7 @@ def sequence(unique_layers: int, layers: int) -> Order:
     """M = 3, N = 6: 0 0 1 1 2 2. Where M does not divide N, the paper's rule names more than M blocks.
 
     Raises:
-        ValueError: if not 1 <= unique_layers <= layers.
+        FieldError: if not 1 <= unique_layers <= layers.
     """
     _check(unique_layers, layers)
     group = layers // unique_layers
@@ -29,7 +34,7 @@ def cycle(unique_layers: int, layers: int) -> Order:
     """M = 3, N = 6: 0 1 2 0 1 2.
 
     Raises:
-        ValueError: if not 1 <= unique_layers <= layers.
+        FieldError: if not 1 <= unique_layers <= layers.
     """
     _check(unique_layers, layers)
     return tuple(depth % unique_layers for depth in range(layers))
@@ -40,7 +45,7 @@ def cycle_rev(unique_layers: int, layers: int) -> Order:
     M = N shares nothing and runs forward.
 
     Raises:
-        ValueError: if not 1 <= unique_layers <= layers.
+        FieldError: if not 1 <= unique_layers <= layers.
     """
     _check(unique_layers, layers)
     forward = unique_layers * max(1, (layers - 1) // unique_layers)
@@ -48,38 +53,75 @@ def cycle_rev(unique_layers: int, layers: int) -> Order:
     return tuple(step if depth < forward else unique_layers - 1 - step for depth, step in enumerate(steps))
 
 
-PAPER = {"sequence": sequence, "cycle": cycle, "cycle_rev": cycle_rev}
+@dataclass(frozen=True)
+class Strategy:
+    """A way to assign M stored blocks to N >= M depths.
+
+    Args:
+        rule: (M, N) -> the order.
+        fits: (M, N) -> whether the strategy is for these numbers.
+        needs: the same as a sentence about M, which may name {layers}.
+    """
+
+    rule: Callable[[int, int], Order]
+    fits: Callable[[int, int], bool] = lambda unique_layers, layers: True
+    needs: str = ""
+
+    def order(self, unique_layers: int, layers: int) -> Order:
+        """The order of N passes.
+
+        Raises:
+            FieldError: if not 1 <= M <= N, or the strategy is not for these numbers.
+        """
+        if 1 <= unique_layers <= layers and not self.fits(unique_layers, layers):
+            raise FieldError("unique_layers", unique_layers, self.needs, layers=layers)
+        return self.rule(unique_layers, layers)
+
+    def deeper(self, order: Order, passes: int) -> Order | None:
+        """The order of so many passes where this strategy gives `order` at its depth; else None."""
+        blocks = 1 + max(order)
+        fits = blocks <= passes and self.fits(blocks, len(order)) and self.fits(blocks, passes)
+        return self.rule(blocks, passes) if fits and self.rule(blocks, len(order)) == order else None
+
+
+STRATEGIES = {
+    "sequence": Strategy(sequence, lambda m, n: n % m == 0, "must divide {layers} with sequence"),
+    "cycle": Strategy(cycle),
+    "cycle_rev": Strategy(cycle_rev),
+}
 
 
 def published(strategy: str, share_layer_num: int, layers: int) -> Order:
-    """The assignment of the released code, whose option counts the depths per unique layer, N / M, instead of M.
+    """The assignment of the published code, whose option counts the depths per unique layer, N / M, instead of M.
 
     It equals the paper's wherever `share_layer_num` divides N. Elsewhere M is N / share_layer_num rounded up, SEQUENCE
     leaves a short last group (3 per layer, N = 7: 0 0 0 1 1 1 2), and CYCLE (REV) ends with one full reversed set
     (N = 7: 0 1 2 0 2 1 0) as soon as N >= 2 M.
 
     Raises:
-        ValueError: if not 1 <= share_layer_num <= layers.
+        FieldError: if not 1 <= share_layer_num <= layers, or that code has no such strategy.
     """
     if not 1 <= share_layer_num <= layers:
-        raise ValueError(f"share_layer_num={share_layer_num}: must be >= 1 and <= layers={layers}")
+        raise FieldError("share_layer_num", share_layer_num, "must be >= 1 and <= {layers}", layers=layers)
     unique_layers = -(-layers // share_layer_num)
     if strategy == "sequence":
         return tuple(depth // share_layer_num for depth in range(layers))
     if strategy == "cycle_rev" and layers >= 2 * unique_layers:
         return cycle(unique_layers, layers - unique_layers) + tuple(reversed(range(unique_layers)))
-    return PAPER[strategy](unique_layers, layers)
+    if strategy in ("cycle", "cycle_rev"):
+        return STRATEGIES[strategy].order(unique_layers, layers)
+    raise FieldError("share_layer_num", share_layer_num, f"the published code has no {strategy}")
 
 
 def reuse_map(counts: Iterable[int]) -> Order:
     """Block i runs counts[i] times in succession: (4, 2, 1, 1) gives 0 0 0 0 1 1 2 3.
 
     Raises:
-        ValueError: if there is no entry, or one is below 1.
+        FieldError: if there is no entry, or one is below 1.
     """
     counts = tuple(counts)
     if not counts or min(counts) < 1:
-        raise ValueError(f"reuse_map={counts}: needs at least one entry, and each must be >= 1")
+        raise FieldError("reuse_map", counts, "needs at least one entry, and each must be >= 1")
     return tuple(block for block, count in enumerate(counts) for _ in range(count))
 
 
@@ -87,16 +129,15 @@ def block_loop(layers: int, loops: int) -> Order:
     """All blocks in turn, the whole stack `loops` times: 2 layers, 3 loops: 0 1 0 1 0 1.
 
     Raises:
-        ValueError: if layers or loops is below 1.
+        FieldError: if layers or loops is below 1.
     """
     if loops < 1:
-        raise ValueError(f"loops={loops}: must be >= 1")
-    _check(layers, layers)
-    return tuple(range(layers)) * loops
+        raise FieldError("loops", loops, "must be >= 1")
+    return cycle(layers, layers * loops)
 
 
 def _check(unique_layers: int, layers: int) -> None:
     if layers < 1:
-        raise ValueError(f"layers={layers}: must be >= 1")
+        raise FieldError("layers", layers, "must be >= 1")
     if not 1 <= unique_layers <= layers:
-        raise ValueError(f"unique_layers={unique_layers}: must be >= 1 and <= layers={layers}")
+        raise FieldError("unique_layers", unique_layers, "must be >= 1 and <= {layers}", layers=layers)

@@ -26,7 +26,7 @@ def digits(which: tuple[int, ...]) -> str:
     ],
 )
 def test_examples_of_the_paper(strategy, unique_layers, layers, drawn):
-    assert digits(order.PAPER[strategy](unique_layers, layers)) == drawn
+    assert digits(order.STRATEGIES[strategy].rule(unique_layers, layers)) == drawn
 
 
 def algorithm_box(strategy: str, m: int, n: int) -> tuple[int, ...]:
@@ -44,11 +44,28 @@ def algorithm_box(strategy: str, m: int, n: int) -> tuple[int, ...]:
     return tuple(layer[i] - 1 for i in range(1, n + 1))
 
 
-@pytest.mark.parametrize("strategy", order.PAPER)
+@pytest.mark.parametrize("strategy", STRATEGY.values())
 def test_algorithm_box(strategy):
     for n in range(1, 19):
         for m in range(1, n + 1):
-            assert order.PAPER[strategy](m, n) == algorithm_box(strategy, m, n), (m, n)
+            assert order.STRATEGIES[strategy].rule(m, n) == algorithm_box(strategy, m, n), (m, n)
+
+
+@pytest.mark.parametrize("name", order.STRATEGIES)
+def test_every_strategy_runs_what_it_stores_or_says_why_not(name):
+    """For all M and N: an order of N passes of all M blocks, which is found again at its depth, or a refusal."""
+    strategy, orders = order.STRATEGIES[name], 0
+    for n in range(1, 13):
+        for m in range(1, n + 1):
+            if strategy.fits(m, n):
+                which = strategy.order(m, n)
+                assert (len(which), set(which)) == (n, set(range(m)))
+                assert strategy.deeper(which, n) == which
+                orders += 1
+            else:
+                with pytest.raises(ValueError, match=f"^unique_layers={m}: must "):
+                    strategy.order(m, n)
+    assert orders
 
 
 def test_published_assignments():
@@ -57,7 +74,7 @@ def test_published_assignments():
     for row in rows:
         strategy, n = STRATEGY[row["share_type"]], row["N"]
         per_layer = n if row["share_layer_num"] == -1 else row["share_layer_num"]
-        assert digits(order.PAPER[strategy](row["M"], n)) == "".join(map(str, row["paper"])), row
+        assert digits(order.STRATEGIES[strategy].rule(row["M"], n)) == "".join(map(str, row["paper"])), row
         if isinstance(row["official"], list):  # else the published code fails
             assert digits(order.published(strategy, per_layer, n)) == "".join(map(str, row["official"])), row
             compared += 1
@@ -73,11 +90,13 @@ def test_published_assignment_where_nothing_divides(strategy, per_layer, layers,
     assert digits(order.published(strategy, per_layer, layers)) == drawn
 
 
-@pytest.mark.parametrize("strategy", order.PAPER)
+@pytest.mark.parametrize("strategy", STRATEGY.values())
 def test_published_equals_paper_where_it_divides(strategy):
     for m in range(1, 7):
         for per_layer in range(1, 5):
-            assert order.published(strategy, per_layer, m * per_layer) == order.PAPER[strategy](m, m * per_layer)
+            assert order.published(strategy, per_layer, m * per_layer) == order.STRATEGIES[strategy].order(
+                m, m * per_layer
+            )
 
 
 def test_reuse_map_and_block_loop():
@@ -91,6 +110,8 @@ def test_reuse_map_and_block_loop():
         (lambda: order.sequence(0, 6), "unique_layers=0: must be >= 1 and <= layers=6"),
         (lambda: order.cycle(7, 6), "unique_layers=7: must be >= 1 and <= layers=6"),
         (lambda: order.cycle_rev(-1, 6), "unique_layers=-1: must be >= 1 and <= layers=6"),
+        (lambda: order.STRATEGIES["sequence"].order(3, 7), "unique_layers=3: must divide layers=7 with sequence"),
+        (lambda: order.published("spiral", 2, 6), "share_layer_num=2: the published code has no spiral"),
         (lambda: order.cycle(1, 0), "layers=0: must be >= 1"),
         (lambda: order.published("cycle", 0, 6), "share_layer_num=0: must be >= 1 and <= layers=6"),
         (lambda: order.published("sequence", 7, 6), "share_layer_num=7: must be >= 1 and <= layers=6"),

@@ -6,12 +6,11 @@ from torch import nn
 
 import timm_plugin  # noqa: F401  registers the models
 from recurrence.convert import StateDict
-from recurrence.order import PAPER
 from recurrence.share import share
 from recurrence.unshare import Factor, is_one, unshare
 from timm_plugin._model import ImageModel
 from timm_plugin._vit import RecurrentVisionTransformer
-from timm_plugin._vit_config import LOOP_ORDERS
+from timm_plugin._vit_config import NAMES
 
 # A VisionTransformer with ImageNet's mean and std, as this plugin's models have; every size of it is an argument.
 HOST, LOOPED = "deit_base_patch16_224", "recursive_deit_tiny"
@@ -75,7 +74,7 @@ def shared(model: nn.Module, strategy: str, unique_layers: int, rank: int | None
 
     Args:
         model: timm's; it is left as it is.
-        strategy: how its layers are tied: "sequence", "cycle" or "cycle_rev".
+        strategy: how its layers are tied, one of :data:`recurrence.order.STRATEGIES`.
         unique_layers: M, stored blocks.
         rank: of each pass's terms; None for none, which averages what is tied and drops the rest.
 
@@ -94,7 +93,7 @@ def shared(model: nn.Module, strategy: str, unique_layers: int, rank: int | None
         **_shape(model),
         depth=unique_layers,
         loops=depth // unique_layers,
-        loop_order=next(name for name, rule in LOOP_ORDERS.items() if rule is PAPER[strategy]),
+        loop_order=NAMES.get(strategy, strategy),
         residual_rank=rank,
         num_heads=first.attn.num_heads,
         mlp_ratio=first.mlp.fc1.out_features / width,

@@ -6,11 +6,14 @@ from dataclasses import dataclass, fields
 import torch.nn.functional as F
 from timm.layers import to_2tuple
 
-from recurrence import order
 from recurrence.block import StackConfig
+from recurrence.errors import FieldError
+from recurrence.order import STRATEGIES
 from recurrence.signal import SignalConfig
 
-LOOP_ORDERS = {"internal": order.sequence, "external": order.cycle, "reverse": order.cycle_rev}
+# SReT's names where it has one, else that of the strategy.
+NAMES = {"sequence": "internal", "cycle": "external", "cycle_rev": "reverse"}
+LOOP_ORDERS = {NAMES.get(name, name): strategy for name, strategy in STRATEGIES.items()}
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,10 @@ class ViTConfig:
         """One stored block a pass."""
         if self.shared:
             return (0,) * (self.depth * self.loops)
-        return LOOP_ORDERS[self.loop_order](self.depth, self.depth * self.loops)
+        try:
+            return LOOP_ORDERS[self.loop_order].order(self.depth, self.depth * self.loops)
+        except FieldError as error:
+            raise ValueError(error.told({"unique_layers": "depth", "layers": "depth * loops"}.get)) from None
 
     def stack(self, tokens: int) -> StackConfig:
         """The core's configuration for so many tokens."""

@@ -24,7 +24,7 @@ from timm.utils import ParseKwargs
 from timm.utils.checkpoint_saver import load_checkpoint_metadata
 from torch import nn
 
-from recurrence.order import PAPER
+from recurrence.order import STRATEGIES
 from timm_plugin._conversion import shared, unshared
 
 logger = logging.getLogger("timm_plugin.convert")
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     share.add_argument(
         "--unique-layers", type=int, required=True, metavar="M", help="stored blocks; divides the layers"
     )
-    share.add_argument("--strategy", choices=sorted(PAPER), default="cycle", help="(default: %(default)s)")
+    share.add_argument("--strategy", choices=sorted(STRATEGIES), default="cycle", help="(default: %(default)s)")
     share.add_argument(
         "--rank",
         type=int,

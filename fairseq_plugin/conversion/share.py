@@ -1,6 +1,6 @@
 """The host's own models as looped ones with low-rank terms of each pass, ready to be trained on.
 
-Their layers are tied in an order of Takase & Kiyono (`sequence`, `cycle`, `cycle_rev`), see :mod:`recurrence.share`.
+Their layers are tied in an order of :data:`recurrence.order.STRATEGIES`, see :mod:`recurrence.share`.
 `transformer` becomes one of their models for translation, `transformer_lm` one for language, `s2t_transformer` one for
 speech.
 """
@@ -10,14 +10,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY, BaseFairseqModel
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY, BaseFairseqModel
 from torch import Tensor
 
 from fairseq_plugin.conversion.host import FIXED, LANGUAGE, SPEECH, TRANSLATION, layer_pieces, positions
 from fairseq_plugin.modules.adaptive import NONE
 from fairseq_plugin.modules.options import SIDES
 from recurrence.convert import StateDict, convert
-from recurrence.order import PAPER, Order
+from recurrence.errors import FieldError
+from recurrence.order import STRATEGIES, Order
 from recurrence.share import share
 
 
@@ -71,7 +72,7 @@ def shared(
     Args:
         model: the host's, as trained; it is left as it is.
         args: its options, all of them; those of a training run may stand among them.
-        strategy: how its layers are tied: "sequence", "cycle" or "cycle_rev".
+        strategy: how its layers are tied, one of :data:`recurrence.order.STRATEGIES`.
         unique_layers: M, stored layers of each side.
         rank: of each pass's terms; None for none, which averages what is tied and drops the rest.
 
@@ -88,7 +89,10 @@ def shared(
     for side, order in orders.items():
         loop = _loop(side, theirs, order, rank)
         weights |= {f"{kind.loop.format(side)}.{key}": tensor for key, tensor in loop.items()}
-    values = dict(arch=kind.name.format(strategy), strategy=strategy, share_layer_num=None, residual_rank=rank)
+    arch = kind.name.format(strategy)
+    if arch not in ARCH_MODEL_REGISTRY:
+        raise ValueError(f"--strategy={strategy}: there is no architecture {arch}")
+    values = dict(arch=arch, strategy=strategy, share_layer_num=None, residual_rank=rank)
     values |= {f"{side}_unique_layers": unique_layers for side in kind.sides}
     if kind is KINDS[LANGUAGE]:
         values |= _language_values(args)
@@ -96,13 +100,11 @@ def shared(
 
 
 def _order(strategy: str, unique_layers: int, args: argparse.Namespace, side: str) -> Order:
-    layers = getattr(args, f"{side}_layers")
-    if not 1 <= unique_layers <= layers:
-        raise ValueError(f"--unique-layers={unique_layers}: must be >= 1 and <= --{side}-layers={layers}")
-    order = PAPER[strategy](unique_layers, layers)
-    if max(order) >= unique_layers:
-        raise ValueError(f"--unique-layers={unique_layers}: must divide --{side}-layers={layers} with {strategy}")
-    return order
+    options = {"unique_layers": "--unique-layers", "layers": f"--{side}-layers"}
+    try:
+        return STRATEGIES[strategy].order(unique_layers, getattr(args, f"{side}_layers"))
+    except FieldError as error:
+        raise ValueError(error.told(options.get)) from None
 
 
 def check_shareable(args: argparse.Namespace) -> Kind:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from fairseq_plugin.modules.model import HOST_DEFAULTS, RecurrentTransformer, register_family, size
 from fairseq_plugin.modules.options import SIDES
 from recurrence import init
-from recurrence.order import PAPER, Order, published
+from recurrence.order import STRATEGIES, Order, published
 
 
 class ParameterSharing(RecurrentTransformer):
@@ -57,7 +57,8 @@ def add_sharing_options(parser, sides: tuple[str, ...]) -> None:
         type=int,
         metavar="S",
         help="the published code's option in place of M: depths per stored layer, S = N / M. Layers are assigned "
-        "as that code does, which differs from the paper's Figure 2 where S does not divide N",
+        "as that code does, which differs from the paper's Figure 2 where S does not divide N: SEQUENCE leaves a short "
+        "last group",
     )
     parser.add_argument(
         "--residual-rank",
@@ -76,20 +77,14 @@ def shared_order(args, side: str) -> Order:
     """The strategy's order of M layers over N depths.
 
     Raises:
-        ValueError: if M is not within 1 .. N, or the paper's rule needs more than M layers.
+        ValueError: if M is not within 1 .. N, or the strategy is not for these numbers.
     """
     unique_layers, layers = getattr(args, f"{side}_unique_layers"), getattr(args, f"{side}_layers")
     if args.share_layer_num is not None:
         if unique_layers is not None:
             raise ValueError(f"unique_layers={unique_layers}: --share-layer-num={args.share_layer_num} sets it")
         return published(args.strategy, args.share_layer_num, layers)
-    order = PAPER[args.strategy](unique_layers, layers)
-    if max(order) >= unique_layers:
-        raise ValueError(
-            f"unique_layers={unique_layers}: must divide layers={layers}, or the paper's rule for SEQUENCE stores "
-            f"{max(order) + 1} layers; --share-layer-num leaves a short last group instead"
-        )
-    return order
+    return STRATEGIES[args.strategy].order(unique_layers, layers)
 
 
 FAIRSEQ = dict(
