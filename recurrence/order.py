@@ -73,7 +73,8 @@ class Strategy:
         Raises:
             FieldError: if not 1 <= M <= N, or the strategy is not for these numbers.
         """
-        if 1 <= unique_layers <= layers and not self.fits(unique_layers, layers):
+        _check(unique_layers, layers)
+        if not self.fits(unique_layers, layers):
             raise FieldError("unique_layers", unique_layers, self.needs, layers=layers)
         return self.rule(unique_layers, layers)
 
