@@ -53,6 +53,14 @@ def cycle_rev(unique_layers: int, layers: int) -> Order:
     return tuple(step if depth < forward else unique_layers - 1 - step for depth, step in enumerate(steps))
 
 
+def sandwich(unique_layers: int, layers: int) -> Order:
+    """M = 3, N = 6: 0 1 1 1 1 2. First and last depth have a block of their own; all between them share one.
+
+    Source: Subformer (arXiv:2101.00234), sandwich-style sharing.
+    """
+    return (0, *(1 for _ in range(layers - 2)), unique_layers - 1)
+
+
 @dataclass(frozen=True)
 class Strategy:
     """A way to assign M stored blocks to N >= M depths.
@@ -89,6 +97,7 @@ STRATEGIES = {
     "sequence": Strategy(sequence, lambda m, n: n % m == 0, "must divide {layers} with sequence"),
     "cycle": Strategy(cycle),
     "cycle_rev": Strategy(cycle_rev),
+    "sandwich": Strategy(sandwich, lambda m, n: m == 3, "must be 3 with sandwich: first, middle and last"),
 }
 
 

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from fairseq_plugin.modules.build import numbered_dictionary
 from fairseq_plugin.modules.model import RecurrentTransformer
 from recurrence.loop import Loop
+from recurrence.order import STRATEGIES
 from tests import speech
 
 GOLDEN_DIR = Path(os.environ.get("GOLDEN_DIR") or Path(__file__).resolve().parents[2] / "shared" / "golden")
@@ -42,7 +43,7 @@ VARIANTS = {
     "pre-norm": ["--encoder-normalize-before", "--decoder-normalize-before"],
     "admin": ["--init", "admin"],
     "unequal sides": [
-        *("--encoder-layers", "6", "--decoder-layers", "2"),
+        *("--encoder-layers", "6", "--decoder-layers", "4"),
         *("--decoder-embed-dim", "24", "--decoder-attention-heads", "3"),
     ],
 }
@@ -135,7 +136,8 @@ def tiny_flags(arch: str) -> list[str]:
     if arch in speech.ARCHS:
         flags += speech.TINY
     if preset.get("encoder_unique_layers", 1) > 1:
-        flags += ["--encoder-unique-layers", "2", "--decoder-unique-layers", "2"]
+        stored = next(number for number in (2, 3) if STRATEGIES[preset["strategy"]].fits(number, 4))
+        flags += ["--encoder-unique-layers", str(stored), "--decoder-unique-layers", str(stored)]
     if "signal_rank_divisor" in preset:
         flags += ["--signal-rank-divisor", "4"]
     if arch == "recursive_wmt_en_de":  # with its projections; recursive_iwslt_de_en without

@@ -1,6 +1,7 @@
 """The host's own models as looped ones: exact at full rank, nearest at any other, or refused for a stated reason."""
 
 import argparse
+import itertools
 
 import pytest
 import torch
@@ -46,10 +47,16 @@ SYMBOLS = (models.SOURCE_SYMBOLS, models.TARGET_SYMBOLS)
 
 
 @pytest.mark.parametrize("name", HOSTS)
-@pytest.mark.parametrize("strategy", ["sequence", "cycle", "cycle_rev"])
-@pytest.mark.parametrize("unique_layers", [1, 2])
+@pytest.mark.parametrize(
+    ("strategy", "unique_layers"),
+    [*itertools.product(["sequence", "cycle", "cycle_rev"], [1, 2]), ("sandwich", 3)],
+)
 def test_full_rank_is_exact_and_folds_back(name, strategy, unique_layers):
     model, args = host_model(**HOSTS[name])
+    if strategy == "sandwich" and args.decoder_layers < 3:
+        with pytest.raises(ValueError, match="--unique-layers=3: must be >= 1 and <= --decoder-layers=2"):
+            shared(model, args, strategy, unique_layers, 16)
+        return
     loop, values = looped(model, args, strategy, unique_layers, 16)
     assert type(loop).__module__ == "fairseq_plugin.models.parameter_sharing"
     assert len(loop.encoder.loop.blocks) == unique_layers

@@ -23,6 +23,7 @@ def digits(which: tuple[int, ...]) -> str:
         ("cycle_rev", 3, 10, "1231231233"),
         ("sequence", 3, 7, "1122334"),
         ("cycle", 1, 4, "1111"),
+        ("sandwich", 3, 6, "122223"),
     ],
 )
 def test_examples_of_the_paper(strategy, unique_layers, layers, drawn):

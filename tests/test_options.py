@@ -268,6 +268,10 @@ BAD = {
         "--share-layer-num 13": f"--share-layer-num=13: {UNIQUE}",
         "--share-layer-num 0": f"--share-layer-num=0: {UNIQUE}",
     },
+    "sandwich": {
+        "--decoder-unique-layers 4": "--decoder-unique-layers=4: must be 3 with sandwich",
+        "--share-layer-num 2": "--share-layer-num=2: the published code has no sandwich",
+    },
     "cycle": {
         "--decoder-attention-heads 3": "--decoder-attention-heads=3: must divide --decoder-embed-dim=512",
         "--encoder-unique-layers 13": f"--encoder-unique-layers=13: {UNIQUE}",

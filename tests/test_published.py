@@ -143,7 +143,9 @@ SYSTEM_OF = {
     **{f"vanilla_{size}": "vanilla" for size in ("tiny", "base", "large")},
     **{f"takase_vanilla{size}": "takase" for size in ("", "_deep", "_big")},
     **{f"{order}{size}": "takase" for order in ("sequence", "cycle", "cycle_rev") for size in ("", "_big")},
-    **dict.fromkeys(["universal_small", "universal_wide", "universal_wide_deep", "universal_big"], "takase"),
+    **dict.fromkeys(
+        ["sandwich", "universal_small", "universal_wide", "universal_wide_deep", "universal_big"], "takase"
+    ),
     **dict.fromkeys(["recursive_iwslt_de_en", "recursive_wmt_en_de"], "recursive"),
 }
 UNPUBLISHED = {"recursive"}  # described in a paper, but in no published code

@@ -131,6 +131,7 @@ register_family(
         "sequence": _preset("sequence", 6, BASE_12),
         "cycle": _preset("cycle", 6, BASE_12),
         "cycle_rev": _preset("cycle_rev", 6, BASE_12),
+        "sandwich": _preset("sandwich", 3, BASE_12),
         "sequence_big": _preset("sequence", 6, BIG_12),
         "cycle_big": _preset("cycle", 6, BIG_12),
         "cycle_rev_big": _preset("cycle_rev", 6, BIG_12),
