@@ -1,10 +1,11 @@
-"""The fairseq plugin: repairs the host, then registers the architectures (``--user-dir fairseq_plugin``)."""
+"""The fairseq plugin: repairs fairseq, then registers architectures, tasks and criterions (``--user-dir``)."""
 
 from fairseq_plugin import hostfix
 
 hostfix.apply()
 
-# By name, because the host imports models/ by itself only where nothing has imported this package before.
+# By name, because fairseq imports these folders by itself only where nothing has imported this package before.
+from fairseq_plugin.criterions import answer_cross_entropy  # noqa: E402,F401
 from fairseq_plugin.models import (  # noqa: E402,F401
     ilr,
     parameter_sharing,
@@ -14,3 +15,4 @@ from fairseq_plugin.models import (  # noqa: E402,F401
     shared_lm,
     speech,
 )
+from fairseq_plugin.tasks import copying, pixel_classification, shifted_language_modeling  # noqa: E402,F401

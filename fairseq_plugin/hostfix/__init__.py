@@ -7,7 +7,12 @@ these names up. The one command that imports it later is fairseq-hydra-train; se
 """
 
 from fairseq_plugin.hostfix.audio import audio_files, refuse_bad_audio
-from fairseq_plugin.hostfix.checkpoints import allow_broadcast_types, allow_checkpoint_types, explain_refused_checkpoint
+from fairseq_plugin.hostfix.checkpoints import (
+    allow_broadcast_types,
+    allow_checkpoint_types,
+    explain_refused_checkpoint,
+    restore_task_state,
+)
 from fairseq_plugin.hostfix.commands import bf16_without_xla, cli_logging, no_xla, validation_task
 from fairseq_plugin.hostfix.data import keep_last_batch, removed_numpy_names, whole_evaluation
 from fairseq_plugin.hostfix.decoding import diverse_beams, encoder_fast_path, ngram_blocking
@@ -17,6 +22,7 @@ REPAIRS = (
     allow_checkpoint_types,
     allow_broadcast_types,
     explain_refused_checkpoint,
+    restore_task_state,
     cpu_data_parallel,
     leave_process_groups,
     refuse_lonely_ranks,

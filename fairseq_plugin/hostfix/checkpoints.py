@@ -15,6 +15,7 @@ import omegaconf
 import torch
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
+from fairseq.trainer import Trainer
 from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.nodes import AnyNode
 
@@ -84,6 +85,30 @@ def explain_refused_checkpoint() -> None:
 
     for name in ("load_checkpoint_to_cpu", "load_ema_from_checkpoint"):
         replace(checkpoint_utils, name, explain_refusal)
+
+
+def restore_task_state() -> None:
+    """Give a task its state back when training resumes; fairseq saves it, and reads it for inference alone."""
+
+    def save_for_training(state_dict: Callable) -> Callable:
+        def trainer_state(self):
+            state = state_dict(self)
+            state["extra_state"]["task_state"] = state["task_state"]
+            return state
+
+        return trainer_state
+
+    def read_in_training(load: Callable) -> Callable:
+        def load_checkpoint(self, *args, **kwargs):
+            extra_state = load(self, *args, **kwargs)
+            if extra_state is not None and "task_state" in extra_state:
+                self.task.load_state_dict(extra_state["task_state"])
+            return extra_state
+
+        return load_checkpoint
+
+    replace(Trainer, "state_dict", save_for_training)
+    replace(Trainer, "load_checkpoint", read_in_training)
 
 
 def load_safely(path: str | Path) -> dict[str, Any]:

@@ -46,3 +46,10 @@ def numbered_dictionary(symbols: int) -> Dictionary:
     for number in range(symbols - len(dictionary)):
         dictionary.add_symbol(str(number))
     return dictionary
+
+
+def unpadded_dictionary(size: int) -> Dictionary:
+    """A dictionary in which every id is a symbol: its padding has the index behind the last one."""
+    dictionary = numbered_dictionary(size)
+    dictionary.pad_index = size
+    return dictionary

@@ -2,19 +2,9 @@
 
 from collections.abc import Iterator
 
-from fairseq.data import Dictionary
-
-from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
+from fairseq_plugin.modules.build import build_language_model, unpadded_dictionary
 from fairseq_plugin.modules.language_model import RecurrentLanguageModel
 from recurrence.convert import Piece
-
-
-def unpadded_dictionary(size: int) -> Dictionary:
-    """A dictionary in which every id is a symbol: its padding has the index behind the last one."""
-    dictionary = numbered_dictionary(size)
-    dictionary.pad_index = size
-    return dictionary
-
 
 # Intra-Layer Recurrence
 

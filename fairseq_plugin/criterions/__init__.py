@@ -1,0 +1,1 @@
+"""Criterions that the papers' experiments need and fairseq does not have."""

@@ -1,0 +1,1 @@
+"""Tasks that the papers' experiments need and fairseq does not have."""

@@ -1,0 +1,174 @@
+"""Copying and selective copying: recall some tokens behind much noise.
+
+Source: Kausik, recurrent transformers, text of July 2025, "Block recurrence with accumulate" and Tables 5 and 6, after
+Gu & Dao (arXiv:2312.00752). A text is 16 tokens to keep, 4,096 of noise and 16 that ask for the kept ones in their
+order: 4,128 tokens (the paper's text says 4,028). Selective copying strews the tokens to keep among the noise. The
+alphabet has 16 symbols: noise (0), 14 to keep, and the one that asks (15). Only the last 16 positions have targets.
+
+`--start-noise 32` is the paper's curriculum. Training begins with so much noise, doubles it up to `--noise` whenever
+the validation loss is below `--next-below`, and multiplies the scheduler's learning rate by 1 - L / 2M, where L is the
+length now and M the full length, and at full length by 1 - exp(-validation loss) too. Noise changes between epochs;
+validation has as much noise as training, and the subset `test` always has all of it.
+
+Differs from the published code: its rate is multiplied anew at each doubling, and its window is half the noise where
+that is less than 32.
+"""
+
+import math
+from argparse import Namespace
+from dataclasses import dataclass, field
+from typing import Optional
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
+from fairseq.tasks import FairseqTask, register_task
+from omegaconf import II
+from torch import Tensor
+
+from fairseq_plugin.modules.build import unpadded_dictionary
+from fairseq_plugin.tasks.answers import AnswerDataset
+
+
+def option(default, what: str):
+    """A field of a task's options with its help text."""
+    return field(default=default, metadata={"help": what})
+
+
+@dataclass
+class CopyingConfig(FairseqDataclass):
+    """Options of the task; the defaults are the paper's, without its curriculum."""
+
+    noise: int = option(4096, "tokens of noise in a text")
+    # fairseq's parser takes no other form of the type.
+    start_noise: Optional[int] = option(  # noqa: UP045
+        None, "curriculum: begin with this much noise and double it (paper: 32)"
+    )
+    next_below: float = option(0.3, "curriculum: double the noise when the validation loss, in nats, is below this")
+    memorise: int = option(16, "tokens to copy in a text")
+    symbols: int = option(16, "symbols of the alphabet: noise, the one that asks, and those that are copied")
+    selective: bool = option(False, "strew the tokens to copy among the noise, in place of putting them first")
+    train_texts: int = option(1600, "training texts an epoch, drawn anew for each")
+    valid_texts: int = option(640, "texts of every other subset, drawn once")
+    seed: int = II("common.seed")
+
+
+@register_task("copying", dataclass=CopyingConfig)
+class CopyingTask(FairseqTask):
+    """Draws the texts, and leads through the curriculum.
+
+    Raises:
+        ValueError: naming the option, the value and the rule.
+    """
+
+    def __init__(self, cfg: CopyingConfig, **kwargs):
+        super().__init__(cfg, **kwargs)
+        check(cfg)
+        self.args = Namespace(tokens_per_sample=cfg.noise + 2 * cfg.memorise)
+        self.dictionary = unpadded_dictionary(cfg.symbols)
+        self.epoch: int | None = None
+        # Epoch -> the noise from that epoch on, and the validation loss that led to it.
+        self.state.add_factory("course", lambda: {1: (cfg.start_noise or cfg.noise, None)})
+
+    @property
+    def source_dictionary(self) -> Dictionary:
+        """The alphabet, and nothing else."""
+        return self.dictionary
+
+    @property
+    def target_dictionary(self) -> Dictionary:
+        """The same alphabet."""
+        return self.dictionary
+
+    def load_dataset(self, split: str, **unused) -> None:
+        """Makes the texts of a subset: training texts differ by epoch, those of other subsets do not."""
+        train = split == "train"
+        count = self.cfg.train_texts if train else self.cfg.valid_texts
+        self.datasets[split] = CopyingDataset(self, split, count)
+
+    def noise(self, split: str, epoch: int) -> int:
+        """How much noise the texts of a subset have now; `epoch` is that of the training texts."""
+        if split == "test":
+            return self.cfg.noise
+        return self.stage(epoch if split == "train" else self.epoch)[0]
+
+    def stage(self, epoch: int | None) -> tuple[int, float | None]:
+        """Noise in an epoch, and the validation loss before it; of the last epoch known where epoch is None."""
+        course = self.state.course
+        return course[max(begun for begun in course if epoch is None or begun <= epoch)]
+
+    def text(self, random: np.random.Generator, noise: int) -> tuple[Tensor, Tensor]:
+        """A text and its target: two (noise + 2 memorise,)."""
+        kept, ask = self.cfg.memorise, self.cfg.symbols - 1
+        tokens = random.integers(1, ask, kept)
+        source = np.zeros(noise + 2 * kept, dtype=np.int64)
+        places = np.sort(random.choice(noise + kept, kept, replace=False)) if self.cfg.selective else np.arange(kept)
+        source[places], source[-kept:] = tokens, ask
+        target = np.full_like(source, self.dictionary.pad())
+        target[-kept:] = tokens
+        return torch.from_numpy(source), torch.from_numpy(target)
+
+    # The curriculum. fairseq calls these; `state.course` is saved with every checkpoint.
+
+    def begin_epoch(self, epoch: int, model) -> None:
+        """Notes which epoch is trained."""
+        self.epoch = epoch
+
+    def begin_valid_epoch(self, epoch: int, model) -> None:
+        """Notes which epoch is validated."""
+        self.epoch = epoch
+
+    def post_validate(self, model, stats: dict, agg) -> None:
+        """Decides on the noise of the next epoch, and adds that of this one to the log."""
+        loss, noise = stats["loss"] * math.log(2), self.stage(self.epoch)[0]
+        stats["noise"] = noise
+        following = min(2 * noise, self.cfg.noise) if loss < self.cfg.next_below else noise
+        self.state.course[self.epoch + 1] = following, loss
+
+    def optimizer_step(self, optimizer, model, update_num: int) -> None:
+        """A step at the scheduler's rate, times what the curriculum makes of it."""
+        rate = optimizer.get_lr()
+        optimizer.set_lr(rate * self.rate_factor())
+        optimizer.step()
+        optimizer.set_lr(rate)
+
+    def rate_factor(self) -> float:
+        """1 without a curriculum."""
+        if self.cfg.start_noise is None:
+            return 1.0
+        noise, loss = self.stage(self.epoch)
+        full = self.args.tokens_per_sample
+        factor = 1 - (noise + 2 * self.cfg.memorise) / (2 * full)
+        return factor if noise < self.cfg.noise or loss is None else factor * (1 - math.exp(-loss))
+
+
+class CopyingDataset(AnswerDataset):
+    """Texts drawn from (seed, subset, number of the text), and in training from the epoch too."""
+
+    can_reuse_epoch_itr_across_epochs = False
+
+    def __init__(self, task: CopyingTask, split: str, texts: int):
+        super().__init__(texts, task.args.tokens_per_sample, task.dictionary.pad(), self.draw)
+        self.task, self.split, self.epoch = task, split, 1
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by fairseq before each epoch of training; validation is always given 1."""
+        self.epoch = epoch
+
+    def draw(self, index: int) -> tuple[Tensor, Tensor]:
+        """The text of that number, and its target."""
+        epoch = self.epoch if self.split == "train" else 0
+        random = np.random.default_rng([self.task.cfg.seed, epoch, index, *self.split.encode()])
+        return self.task.text(random, self.task.noise(self.split, self.epoch))
+
+
+def check(cfg: CopyingConfig) -> None:
+    """Raises ValueError where a value breaks its rule."""
+    for name, least in (("noise", 1), ("memorise", 1), ("symbols", 4), ("train_texts", 1), ("valid_texts", 1)):
+        if cfg[name] < least:
+            raise ValueError(f"--{name.replace('_', '-')}={cfg[name]}: must be >= {least}")
+    if cfg.start_noise is not None and not 1 <= cfg.start_noise <= cfg.noise:
+        raise ValueError(f"--start-noise={cfg.start_noise}: must be >= 1 and <= --noise={cfg.noise}")
+    if not cfg.next_below > 0:
+        raise ValueError(f"--next-below={cfg.next_below}: must be > 0")

@@ -1,0 +1,111 @@
+"""Images as sequences of grey pixels, one token each; the class is asked for at the last pixel.
+
+Source: Kausik, recurrent transformers, text of July 2025, "Block recurrence with forget" and Table 4, after the image
+task of Long Range Arena (arXiv:2011.04006): CIFAR-10 in grey, 1,024 tokens out of 256, ten classes, no augmentation.
+What the paper calls validation is done on the test images.
+"""
+
+from argparse import Namespace
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
+from fairseq.tasks import FairseqTask, register_task
+from omegaconf import MISSING
+from torch import Tensor
+
+from fairseq_plugin.modules.build import unpadded_dictionary
+from fairseq_plugin.tasks.answers import AnswerDataset
+
+LEVELS = 256  # of grey
+CIFAR10 = "cifar-10-batches-py"
+
+
+@dataclass
+class PixelClassificationConfig(FairseqDataclass):
+    """Options of the task."""
+
+    data: str = field(
+        default=MISSING,
+        metadata={"help": f"folder that holds {CIFAR10} (CIFAR-10), or images in train/CLASS and test/CLASS"},
+    )
+
+
+@register_task("pixel_classification", dataclass=PixelClassificationConfig)
+class PixelClassificationTask(FairseqTask):
+    """Classifies images of one size by a language model's output at the last pixel.
+
+    The subset `train` is the training images; every other subset is the test images.
+
+    Raises:
+        ValueError: if the folder holds no such images, or the images differ in size.
+    """
+
+    def __init__(self, cfg: PixelClassificationConfig, **kwargs):
+        super().__init__(cfg, **kwargs)
+        images = load_images(cfg.data, "train")
+        self.size = images[0][0].size
+        # Where the language models look for the length of their texts, as in fairseq's own task.
+        self.args = Namespace(tokens_per_sample=self.size[0] * self.size[1])
+        self.class_names = images.classes
+        self.levels, self.classes = unpadded_dictionary(LEVELS), unpadded_dictionary(len(images.classes))
+
+    @property
+    def source_dictionary(self) -> Dictionary:
+        """256 levels of grey, and nothing else."""
+        return self.levels
+
+    @property
+    def target_dictionary(self) -> Dictionary:
+        """The classes, and nothing else."""
+        return self.classes
+
+    def build_model(self, cfg, from_checkpoint: bool = False):
+        """The model.
+
+        Raises:
+            ValueError: if its output matrix were the embedding, whose symbols are levels of grey.
+        """
+        if getattr(cfg, "share_decoder_input_output_embed", False):
+            raise ValueError("--no-share-decoder-input-output-embed: needed here, because the outputs are no pixels")
+        return super().build_model(cfg, from_checkpoint)
+
+    def load_dataset(self, split: str, **unused) -> None:
+        """Loads the images of a subset."""
+        images = load_images(self.cfg.data, "train" if split == "train" else "test")
+        if images.classes != self.class_names:
+            raise ValueError(f"data={self.cfg.data}: the classes in test must be those in train")
+        self.datasets[split] = AnswerDataset(
+            len(images),
+            self.args.tokens_per_sample,
+            self.classes.pad(),
+            lambda index: self.text(*images[index]),
+            shuffle=split == "train",
+        )
+
+    def text(self, image, label: int) -> tuple[Tensor, Tensor]:
+        """The pixels of an image row by row, and its class at the last of them: two (T,)."""
+        if image.size != self.size:
+            raise ValueError(f"data={self.cfg.data}: an image of {image.size}, must be {self.size} as the first one is")
+        pixels = torch.from_numpy(np.array(image.convert("L"), dtype=np.int64)).flatten()
+        target = torch.full_like(pixels, self.classes.pad())
+        target[-1] = label
+        return pixels, target
+
+
+def load_images(folder: str, split: str):
+    """torchvision's data set of (image, class), split "train" or "test".
+
+    Raises:
+        ValueError: if the folder holds neither CIFAR-10 nor folders of images.
+    """
+    from torchvision import datasets  # not needed by any other task
+
+    if (Path(folder) / CIFAR10).is_dir():
+        return datasets.CIFAR10(folder, train=split == "train")
+    if not (Path(folder) / split).is_dir():
+        raise ValueError(f"data={folder}: must hold {CIFAR10}, or images in train/CLASS and test/CLASS")
+    return datasets.ImageFolder(str(Path(folder) / split))
