@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from recurrence import count
 from recurrence.attention import SelfAttention
+from recurrence.block import StackConfig, build_loop
 from recurrence.slicing import SliceConfig, Slices, fixed_permutation, random_permutation
 
 TOKENS, WIDTH = 12, 6
@@ -53,6 +55,27 @@ def test_slices_follow_their_tokens(attention, x, groups):
     plain = attended(attention, Slices(groups, permutation).eval(), x)
     elsewhere = attended(attention, Slices(groups, place[permutation]).eval(), x[:, moved])
     torch.testing.assert_close(elsewhere, plain[:, moved])
+
+
+def operations(runs: int, groups: int) -> tuple[int, int]:
+    """Of attention's products, and of all others, in the runs of a block on an image, two a multiply-accumulate."""
+    slices = SliceConfig(TOKENS, (groups,) * runs, permuted=(True,) * runs)
+    config = StackConfig(WIDTH, 4 * WIDTH, heads=2, order=(0,) * runs, slices=slices)
+    with torch.device("meta"):
+        loop, x = build_loop(config), torch.empty(1, TOKENS, WIDTH)
+    linear = 2 * TOKENS * sum(weight.numel() for weight in loop.blocks.parameters() if weight.dim() > 1) * runs
+    return count.flops(lambda: loop(x)) - linear, linear
+
+
+@pytest.mark.parametrize(("runs", "groups"), [(1, 1), (2, 2), (3, 3), (4, 4), (2, 1), (2, 4), (1, 6)])
+def test_as_many_slices_as_runs_cost_what_global_attention_costs(runs, groups):
+    """SReT's Theorem 1: N runs with G slices take N / G times the products of a global attention. Linear layers, those
+    of attention too, take N times theirs."""
+    products, linear = operations(runs, groups)
+    whole, once = operations(1, 1)
+    assert whole == 2 * 2 * TOKENS**2 * WIDTH
+    assert products * groups == whole * runs
+    assert linear == once * runs
 
 
 def test_attention_that_does_nothing_leaves_the_tokens_in_place(x):

@@ -349,3 +349,12 @@ def test_costs_are_counted_and_recorded(tmp_path, monkeypatch, capsys):
     assert (published["metric"], published["paper_value"]) == ("GFLOPs as published", "19.03")
     assert (other["metric"], other["paper_value"]) == ("GMAC", "")
     assert {(run["params"], run["wall_s"]) for run in (published, other)} == {(str(costs["params"]), "")}
+
+
+def test_costs_of_timms_own_models(monkeypatch, capsys):
+    """SReT's Table 4: Swin-T has 4.5 GFLOPs."""
+    costs = json.loads(printed(cost_image.main, monkeypatch, capsys, "swin_tiny_patch4_window7_224"))
+    assert (costs["params"], round(costs["gmac"], 1)) == (28_288_354, 4.5)
+    with pytest.raises(SystemExit, match="2"):
+        printed(cost_image.main, monkeypatch, capsys, "swin_vast")
+    assert "ARCH=swin_vast: must be a registered model" in capsys.readouterr().err

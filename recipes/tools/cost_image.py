@@ -2,11 +2,11 @@
 
     python cost_image.py ARCH [key=value...] [--throughput BATCH] > scores.json
 
-For one image of the model's size: gmac, billions of multiply-accumulates (`recurrence.count.macs`); gflops, billions of
-operations by RingFormer's rule; gflops_published, by the same rule on the published form, the two factors of each level
-signal multiplied out. images_per_s is that of the forward pass in float32 at inference on the device at hand, the
-median of batches, and speed_over_deit its ratio to that of DeiT-Tiny (`recursive_deit_tiny`, each block once), measured
-in turn.
+ARCH is any model of timm or timm_plugin. For one image of its size: gmac, billions of multiply-accumulates
+(`recurrence.count.macs`); gflops, billions of operations by RingFormer's rule; gflops_published, by that rule on the
+published form, the two factors of each level signal multiplied out. images_per_s is that of the forward pass in float32
+at inference on the device at hand, the median of batches, and speed_over_deit its ratio to that of DeiT-Tiny
+(`recursive_deit_tiny`, each block once), measured in turn.
 """
 
 import argparse
@@ -49,14 +49,17 @@ def speed(model: nn.Module, side: int, batch: int) -> dict[str, float]:
 def parser() -> argparse.ArgumentParser:
     """The options."""
     found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("arch", choices=timm_plugin.MODELS, metavar="ARCH")
+    found.add_argument("arch", metavar="ARCH", help="a registered name")
     found.add_argument("kwargs", nargs="*", action=ParseKwargs, default={}, metavar="key=value")
     found.add_argument("--throughput", type=int, metavar="BATCH", help="images a batch (default: not measured)")
     return found
 
 
 def main() -> None:
-    arguments = parser().parse_args()
+    command_line = parser()
+    arguments = command_line.parse_args()
+    if not timm.is_model(arguments.arch):
+        command_line.error(f"ARCH={arguments.arch}: must be a registered model")
     model = timm.create_model(arguments.arch, **arguments.kwargs).eval()
     side = arguments.kwargs.get("img_size", model.pretrained_cfg["input_size"][-1])
     image = torch.zeros(1, 3, side, side)
