@@ -1,6 +1,6 @@
-"""The tables of architectures in README.md, generated from the registry.
+"""The tables of architectures in docs/models.md, generated from the registry.
 
-python -m fairseq_plugin.catalogue README.md    # rewrites the tables between their marks
+python -m fairseq_plugin.catalogue docs/models.md    # rewrites the tables between their marks
 """
 
 import argparse

@@ -3,7 +3,7 @@
     python recipes/report.py FOLDER
 
 FOLDER gets report.md and report.html, a single page that needs no other file and no network. All of it comes from files
-of the repository, which have their own generators: README.md, recipes/README.md, each RESULTS.md with its pictures.
+of the repository, which have their own generators: README.md and docs, recipes/README.md, RESULTS.md and its pictures.
 """
 
 import argparse
@@ -76,13 +76,13 @@ def part(path: Path, target: Path) -> str:
     return deeper(moved(text, path.parent, target), 2).strip()
 
 
-def architectures(readme: str) -> list[str]:
-    """The generated tables of README.md."""
+def architectures(models: str) -> list[str]:
+    """The generated tables of docs/models.md."""
     tables = ["## Architectures"]
-    for name in re.findall(r"<!-- (.+?): begin -->", readme):
+    for name in re.findall(r"<!-- (.+?): begin -->", models):
         tables += [
             f"### {name[0].upper()}{name[1:]}",
-            between(readme, f"<!-- {name}: begin -->", f"<!-- {name}: end -->"),
+            between(models, f"<!-- {name}: begin -->", f"<!-- {name}: end -->"),
         ]
     return tables
 
@@ -99,13 +99,14 @@ def report(target: Path) -> str:
         f"# {TITLE}",
         moved(between(readme, "# Recurrent transformers for fairseq and timm", "## Two"), ROOT, target),
     ]
-    lines += architectures(moved(readme, ROOT, target))
+    docs = ROOT / "docs"
+    lines += architectures(moved((docs / "models.md").read_text(encoding="utf-8"), docs, target))
     lines += ["## The papers' tables, row by row", between(rows, "## The tables", "<!-- rows: begin -->")]
     lines += [between(rows, "<!-- rows: begin -->", "<!-- rows: end -->")]
     lines += ["## Results", *(part(path, target) for path in results if path.exists())]
     if pictures.exists():
         lines += ["## Inside trained models", part(pictures, target)]
-    lines += ["## Speed", moved(between(readme, "## Faster, and exactly the same", "\n## "), ROOT, target)]
+    lines += [part(docs / "speed.md", target).replace("### Speed", "## Speed", 1)]
     lines += ["```sh\nmake bench\n```"]
     return "\n\n".join(lines) + "\n"
 

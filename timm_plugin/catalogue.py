@@ -1,6 +1,6 @@
-"""The table of image models in README.md, generated from timm's registry.
+"""The table of image models in docs/models.md, generated from timm's registry.
 
-python -m timm_plugin.catalogue README.md    # rewrites the table between its two marks
+python -m timm_plugin.catalogue docs/models.md    # rewrites the table between its two marks
 """
 
 import inspect

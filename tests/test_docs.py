@@ -1,0 +1,176 @@
+"""The documents say what is so: tables are the registries', commands are accepted by the programs that they name."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fairseq import options
+
+import fairseq_plugin
+import fairseq_plugin.catalogue
+import timm_plugin.catalogue
+from tests import cli
+
+ROOT = cli.REPOSITORY
+DOCUMENTS = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")))
+TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in DOCUMENTS}
+MODELS = TEXTS["docs/models.md"]
+USER_DIR = str(Path(fairseq_plugin.__file__).parent)
+
+sys.path.insert(0, str(ROOT / "docs"))
+
+import results  # noqa: E402
+
+
+def fences(language: str) -> list:
+    """Every example in a language, a test case named by its document."""
+    return [
+        pytest.param(example, id=f"{name}-{number}")
+        for name, text in TEXTS.items()
+        for number, example in enumerate(re.findall(rf"^```{language}\n(.*?)^```", text, re.S | re.M), start=1)
+    ]
+
+
+SHELL, PYTHON = fences("sh"), fences("python")
+
+
+def commands(program: str) -> list[list[str]]:
+    """The argument lists with which a program is called in the shell examples."""
+    lines = "\n".join(example.values[0] for example in SHELL).replace("\\\n", " ").splitlines()
+    called = (
+        shlex.split(line.replace("--user-dir fairseq_plugin", f"--user-dir {USER_DIR}"), comments=True)
+        for line in lines
+        if line.strip().startswith(program)
+    )
+    return [words[1:] for words in called if words[:1] == [program]]
+
+
+def test_tables_of_architectures_are_up_to_date():
+    for table in fairseq_plugin.catalogue.TABLES:
+        assert table.within(MODELS) == MODELS, "run: python -m fairseq_plugin.catalogue docs/models.md"
+    assert all(f"| `{arch}` |" in MODELS for arch in fairseq_plugin.catalogue.architectures())
+
+
+@pytest.mark.slow
+def test_table_of_image_models_is_up_to_date():
+    assert timm_plugin.catalogue.TABLE.within(MODELS) == MODELS, "run: python -m timm_plugin.catalogue docs/models.md"
+
+
+def test_every_image_model_has_its_row():
+    begin, end = timm_plugin.catalogue.TABLE.marks
+    table = MODELS.split(begin)[1].split(end)[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.M) == list(timm_plugin.MODELS)
+
+
+def test_a_table_without_its_marks_is_refused():
+    with pytest.raises(ValueError, match="<!-- image models: begin -->"):
+        timm_plugin.catalogue.TABLE.within("# A document\n")
+
+
+def test_the_results_are_those_recorded(tmp_path):
+    assert results.TABLE.within(TEXTS["README.md"]) == TEXTS["README.md"], "run: python docs/results.py"
+    pytest.importorskip("matplotlib")
+    results.draw(tmp_path / "results.svg")
+    drawn, kept = (
+        re.findall(r"<text.*?>(.*?)</text>", path.read_text()) for path in (tmp_path / "results.svg", results.PICTURE)
+    )
+    assert drawn == kept, "run: python docs/results.py"
+    assert {row for experiment in results.EXPERIMENTS for row in experiment.rows} <= set(kept)
+
+
+def test_the_front_page_is_short():
+    assert len(TEXTS["README.md"].splitlines()) <= 150
+    pages = {f"docs/{path.name}" for path in ROOT.glob("docs/*.md")}
+    assert pages <= set(re.findall(r"\]\(([^)#]+)\)", TEXTS["README.md"]))
+
+
+@pytest.mark.parametrize("example", SHELL)
+def test_shell_examples_parse(example):
+    subprocess.run(["bash", "-n"], input=example, text=True, check=True)
+
+
+@pytest.mark.parametrize("example", PYTHON)
+def test_python_examples_compile(example):
+    compile(example, "example", "exec")
+
+
+@pytest.mark.parametrize(
+    ("program", "parser"),
+    [
+        ("fairseq-preprocess", options.get_preprocessing_parser),
+        ("fairseq-train", options.get_training_parser),
+        ("fairseq-generate", options.get_generation_parser),
+        ("fairseq-eval-lm", options.get_eval_lm_parser),
+        ("fairseq-interactive", lambda: options.get_generation_parser(interactive=True)),
+    ],
+)
+def test_commands_are_accepted(program, parser):
+    calls = commands(program)
+    assert calls
+    for arguments in calls:
+        if program == "fairseq-preprocess":  # has no architecture
+            parser().parse_args(arguments)
+        else:
+            options.parse_args_and_arch(parser(), arguments)
+
+
+def test_trainings_bound_their_disk():
+    keeps = ("--keep-last-epochs", "--no-epoch-checkpoints")
+    assert [call for call in commands("fairseq-train") if not set(keeps) & set(call)] == []
+
+
+def test_raw_text_is_segmented():
+    for call in commands("fairseq-interactive"):
+        speech = "speech_to_text" in call
+        assert speech or call[call.index("--bpe") + 1] == "sentencepiece"
+        assert "--remove-bpe" not in call, "it would leave --bpe no blanks to join"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["python", "torchrun", "make"])
+def test_our_programs_know_the_options(program):
+    """Every option of every call of our own programs is in its help; every target is make's."""
+    calls = commands(program)
+    assert calls
+    helps: dict[tuple, str] = {}
+    for words in calls:
+        if program == "make":
+            assert words[0] in cli.run("make", "-C", ROOT, "help")
+            continue
+        script = next(i for i, word in enumerate(words) if word.endswith(".py") or words[i - 1] == "-m")
+        module = words[script - 1] == "-m"
+        subcommand = [
+            word for word in words[script + 1 : script + 2] if word in ("share", "unshare", "train", "encode")
+        ]
+        called = (*(["-m"] if module else []), words[script], *subcommand)
+        if called not in helps:
+            helps[called] = cli.run(sys.executable, "-W", "ignore", *called, "--help", env={"PYTHONPATH": str(ROOT)})
+        known = set(re.findall(r"--[a-z][\w-]*", helps[called]))
+        assert {word for word in words[script:] if word.startswith("--")} <= known, words
+
+
+def test_scripts_that_are_called_exist():
+    lines = "\n".join(example.values[0] for example in SHELL).split()
+    scripts = {word for word in lines if re.fullmatch(r"recipes/\S+\.(sh|py)", word)}
+    assert scripts
+    assert [script for script in sorted(scripts) if not (ROOT / script).exists()] == []
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that a Markdown page gives its headings."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_links_lead_somewhere(name):
+    home = (ROOT / name).parent
+    for link in re.findall(r"\]\(([^)]+)\)", TEXTS[name]):
+        if not link.startswith("http"):
+            path, _, anchor = link.partition("#")
+            target = home / path if path else ROOT / name
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), link
