@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recurrence.cache import Slot
-from recurrence.linear import Linear
+from recurrence.linear import apply
 from recurrence.lowrank import project
 from recurrence.position import rotate
 from recurrence.signal import LevelSignal
@@ -20,7 +20,7 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int, bias: bool, dropout: float):
         super().__init__()
         self.heads, self.dropout = heads, dropout
-        self.out = Linear(width, width, bias=bias)
+        self.out = nn.Linear(width, width, bias=bias)
 
     def split(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, H, T, C/H), a view."""
@@ -47,7 +47,7 @@ class SelfAttention(Attention):
 
     def __init__(self, width: int, heads: int, bias: bool, dropout: float):
         super().__init__(width, heads, bias, dropout)
-        self.qkv = Linear(width, 3 * width, bias=bias)
+        self.qkv = nn.Linear(width, 3 * width, bias=bias)
 
     def forward(
         self,
@@ -77,7 +77,7 @@ class SelfAttention(Attention):
             (B, T, C).
         """
         if signal is None:
-            qkv = self.qkv(x).unflatten(-1, (3, -1)).permute(2, 0, 1, 3)
+            qkv = apply(self.qkv, x).unflatten(-1, (3, -1)).permute(2, 0, 1, 3)
         else:
             qkv = signal.project(self.qkv, x, raw)
         q, k, v = qkv.unbind(0)
@@ -102,8 +102,8 @@ class CrossAttention(Attention):
 
     def __init__(self, width: int, heads: int, memory_width: int, bias: bool, dropout: float):
         super().__init__(width, heads, bias, dropout)
-        self.q = Linear(width, width, bias=bias)
-        self.kv = Linear(memory_width, 2 * width, bias=bias)
+        self.q = nn.Linear(width, width, bias=bias)
+        self.kv = nn.Linear(memory_width, 2 * width, bias=bias)
 
     def project(self, memory: Tensor, kv: LevelSignal | None = None) -> Tensor:
         """Keys and values of the memory: (B, S, memory width) -> (B, S, 2 C); kv is what a pass adds to them."""

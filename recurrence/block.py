@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from recurrence.admin import Admin
 from recurrence.attention import CrossAttention, SelfAttention
-from recurrence.linear import Linear
+from recurrence.linear import apply
 from recurrence.loop import Loop
 from recurrence.lowrank import LowRankTerm, project
 from recurrence.order import Order
@@ -134,14 +134,14 @@ class FeedForward(nn.Module):
     def __init__(self, config: StackConfig):
         super().__init__()
         self.activation, self.dropout = config.activation, config.activation_dropout
-        self.up = Linear(config.width, config.ffn_width, bias=config.bias)
-        self.down = Linear(config.ffn_width, config.width, bias=config.bias)
+        self.up = nn.Linear(config.width, config.ffn_width, bias=config.bias)
+        self.down = nn.Linear(config.ffn_width, config.width, bias=config.bias)
 
     def forward(
         self, x: Tensor, raw: Tensor, signal: LevelSignal | None = None, down: LowRankTerm | None = None
     ) -> Tensor:
         """x and raw: (B, T, C) -> (B, T, C); down is what the pass adds to W2."""
-        hidden = self.up(x) if signal is None else signal.project(self.up, x, raw)[0]
+        hidden = apply(self.up, x) if signal is None else signal.project(self.up, x, raw)[0]
         return project(self.down, F.dropout(self.activation(hidden), self.dropout, self.training), down)
 
 
@@ -155,13 +155,13 @@ class TokenMixing(nn.Module):
         super().__init__()
         tokens, hidden = config.token_mixing
         self.activation, self.dropout = config.activation, config.activation_dropout
-        self.up = Linear(tokens, hidden, bias=config.bias)
-        self.down = Linear(hidden, tokens, bias=config.bias)
+        self.up = nn.Linear(tokens, hidden, bias=config.bias)
+        self.down = nn.Linear(hidden, tokens, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, C) -> (B, N, C)."""
-        hidden = F.dropout(self.activation(self.up(x.transpose(1, 2))), self.dropout, self.training)
-        return self.down(hidden).transpose(1, 2)
+        hidden = F.dropout(self.activation(apply(self.up, x.transpose(1, 2))), self.dropout, self.training)
+        return apply(self.down, hidden).transpose(1, 2)
 
 
 class PassParameters(nn.Module):

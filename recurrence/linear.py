@@ -4,24 +4,42 @@ PyTorch hands float32 products to its BLAS and bfloat16 ones to oneDNN. On proce
 of its own, oneDNN computes the same float32 products about twice as fast, from beam search's four rows to the thousands
 of a training batch. Only the kernel differs: the results are those of `torch.nn.functional.linear` up to the rounding
 of another order of summation. `torch.backends.mkldnn.flags(enabled=False)` gives the plain form.
+
+The layers themselves are `torch.nn.Linear`, so that whatever looks for that class finds them. A layer that something
+else has wrapped, quantised or hooked runs as it is, see :func:`is_plain`.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 # Below this many multiplications the call itself costs more than the product.
 SMALLEST = 1 << 20
 
 _onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+_plain = (Tensor, nn.Parameter)
 
 
-class Linear(nn.Linear):
-    """`torch.nn.Linear` by :func:`linear`."""
+def apply(layer: nn.Module, x: Tensor) -> Tensor:
+    """The layer's output, by :func:`linear` where that is the same: (..., in) -> (..., out)."""
+    if is_plain(layer) and _suits(x, layer.weight):
+        return linear(x, layer.weight, layer.bias)
+    return layer(x)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., in) -> (..., out)."""
-        return linear(x, self.weight, self.bias)
+
+def is_plain(layer: nn.Module, kind: type[nn.Module] = nn.Linear) -> bool:
+    """Whether calling the layer is nothing but its class's computation on its weight.
+
+    Only then may one compute from the weight, past the module. A layer of another class (LoRA, a quantised one), with a
+    weight of another class, with hooks, or with a forward method of its own is not plain.
+    """
+    return (
+        type(layer) is kind
+        and type(layer.weight) in _plain
+        and not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
+        and "forward" not in layer.__dict__
+    )
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -36,18 +54,25 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _suits(x: Tensor, weight: Tensor) -> bool:
-    # Whoever records the computation (fx, jit, export) gets the plain operator.
+    # Whoever records (fx, jit, export) or transforms (torch.func) the computation gets the plain operator.
     return (
         _onednn is not None
-        and isinstance(x, Tensor)
+        and type(x) in _plain
+        and type(weight) in _plain
         and x.dtype == weight.dtype == torch.float32
         and x.device.type == "cpu"
+        and not (torch.compiler.is_compiling() and (torch.is_grad_enabled() or torch.compiler.is_exporting()))
         and x.numel() * weight.size(0) >= SMALLEST
         and torch.backends.mkldnn.enabled
         and not torch.is_autocast_enabled("cpu")
-        and not (torch.compiler.is_compiling() and (torch.is_grad_enabled() or torch.compiler.is_exporting()))
         and not torch.jit.is_tracing()
+        and not is_transformed()
     )
+
+
+def is_transformed() -> bool:
+    """Whether torch.func or forward-mode differentiation is at work, which know torch's own operators."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -72,11 +97,10 @@ class _Linear(torch.autograd.Function):
         return _product(x, weight, bias)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
         x, weight = ctx.saved_tensors
         wanted = ctx.needs_input_grad
         flat = grad.reshape(-1, grad.size(-1))
-        grad_x = _product(flat, weight.t()).view_as(x) if wanted[0] else None
-        grad_weight = _product(flat.t(), x.reshape(-1, x.size(-1)).t()) if wanted[1] else None
+        grad_x = linear(flat, weight.t()).view_as(x) if wanted[0] else None
+        grad_weight = linear(flat.t(), x.reshape(-1, x.size(-1)).t()) if wanted[1] else None
         return grad_x, grad_weight, flat.sum(0) if wanted[2] else None

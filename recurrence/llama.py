@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from recurrence.attention import SelfAttention
 from recurrence.block import StackConfig
-from recurrence.linear import Linear
+from recurrence.linear import apply
 from recurrence.loop import Loop
 
 
@@ -27,13 +27,13 @@ class SwiGLU(nn.Module):
     def __init__(self, config: StackConfig):
         super().__init__()
         self.dropout = config.activation_dropout
-        self.gate_up = Linear(config.width, 2 * config.ffn_width, bias=False)
-        self.down = Linear(config.ffn_width, config.width, bias=False)
+        self.gate_up = nn.Linear(config.width, 2 * config.ffn_width, bias=False)
+        self.down = nn.Linear(config.ffn_width, config.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., C) -> (..., C)."""
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(F.dropout(F.silu(gate) * up, self.dropout, self.training))
+        gate, up = apply(self.gate_up, x).chunk(2, dim=-1)
+        return apply(self.down, F.dropout(F.silu(gate) * up, self.dropout, self.training))
 
 
 class LlamaBlock(nn.Module):

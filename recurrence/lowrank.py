@@ -10,6 +10,7 @@ Differs from the paper: Q, K and V have a term each, so do keys and values of cr
 import torch
 from torch import Tensor, nn
 
+from recurrence.linear import apply
 from recurrence.signal import LevelSignal
 
 # Each projection of a block, how many targets it stacks, and where a pass keeps its term.
@@ -41,10 +42,6 @@ class LowRankTerm(LevelSignal):
         nn.init.normal_(self.down, std=width**-0.5)
         self.bias = nn.Parameter(torch.zeros(targets * out_width)) if bias else None
 
-    def bias_of(self, layer: nn.Linear) -> Tensor | None:
-        """The bias of the pass, in the layer's place."""
-        return self.bias
-
     def project(self, layer: nn.Linear, x: Tensor, raw: Tensor) -> Tensor:
         """See :meth:`LevelSignal.project`; it reads x, wherever the norm stands."""
         return super().project(layer, x, x)
@@ -56,5 +53,5 @@ def project(layer: nn.Linear, x: Tensor, term: LevelSignal | None, raw: Tensor |
     raw is what a level signal reads, where it is not x.
     """
     if term is None:
-        return layer(x)
+        return apply(layer, x)
     return term.project(layer, x, x if raw is None else raw).permute(1, 2, 0, 3).flatten(2)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from recurrence.attention import padding_bias
 from recurrence.block import Block, StackConfig
-from recurrence.linear import linear
+from recurrence.linear import apply, is_plain, is_transformed, linear
 from recurrence.loop import Loop
 from recurrence.scan import Spec, Weights, scan
 
@@ -91,26 +91,49 @@ class RecurrentBlock(Block):
         """h_i of every window, (N, B, w, C) -> the same; accumulating p_i above h_i, (N, B, 2 w, C)."""
         first, rest = windows[0], windows[1:].contiguous()
         first = torch.cat([first, self.alone(first)], dim=1) if self.accumulate else self.alone(first)
+        if not len(rest):
+            return first[None]
+        if not self._is_plain() or is_transformed():
+            return self._states_one_by_one(first, rest)
         attention, norm = self.self_attn, self.norms[0]
         rates = (self.dropout, attention.dropout, self.ffn.dropout) if self.training else ()
         spec = Spec(windows.size(2), attention.heads, self.accumulate, norm.eps, self.ffn.activation, *rates)
         inner = attention.qkv.weight if self.accumulate else attention.qkv.weight[self.width :]
         ffn = self.ffn.up.weight, self.ffn.down.weight
         weights = Weights(norm.weight, inner, attention.out.weight, self.norms[1].weight, *ffn)
-        if not len(rest):
-            return first[None]
-        return scan(spec, weights, first, rest, None if self.accumulate else attention.qkv(norm(rest)))
+        return scan(spec, weights, first, rest, None if self.accumulate else apply(attention.qkv, norm(rest)))
+
+    def _is_plain(self) -> bool:
+        """Whether the scan, which computes from the weights, is what calling the layers would give."""
+        attention, ffn = self.self_attn, self.ffn
+        layers = attention.qkv, attention.out, ffn.up, ffn.down
+        return all(map(is_plain, layers)) and all(is_plain(norm, nn.LayerNorm) for norm in self.norms)
+
+    def _states_one_by_one(self, first: Tensor, rest: Tensor) -> Tensor:
+        """The recurrence as it is defined, each step a call of the block; see :mod:`recurrence.scan`."""
+        states = [first]
+        for x in rest:
+            if self.accumulate:
+                p, h = states[-1].chunk(2, dim=1)
+                states.append(super().forward(torch.cat([p / 2 + h, p / 2 + x], dim=1), causal=True))
+            else:
+                states.append(super().forward(torch.cat([states[-1], x], dim=1), causal=True)[:, self.window :])
+        return torch.stack(states)
 
     def alone(self, x: Tensor) -> Tensor:
         """B, each sequence of the batch by itself: (B, T, C) -> (B, T, C)."""
         if x.size(1) > 1:
             return super().forward(x, causal=True)
         # One token attends to itself alone: attention is its value, dropped by heads.
-        attention = self.self_attn
-        value = attention.split(linear(self.norms[0](x), attention.qkv.weight[2 * self.width :]))
+        attention, normed = self.self_attn, self.norms[0](x)
+        if is_plain(attention.qkv):
+            value = linear(normed, attention.qkv.weight[2 * self.width :])
+        else:
+            value = attention.qkv(normed)[..., 2 * self.width :]
+        value = attention.split(value)
         if self.training and attention.dropout:
             value = value * F.dropout(value.new_ones(*value.shape[:3], 1), attention.dropout)
-        y = attention.out(value.transpose(1, 2).flatten(2))
+        y = apply(attention.out, value.transpose(1, 2).flatten(2))
         return self._feed_forward(x + F.dropout(y, self.dropout, self.training))
 
     def _read(self, x: Tensor, skipped: Tensor | None, slot: "Slot") -> Tensor:
@@ -138,7 +161,7 @@ class RecurrentBlock(Block):
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The query (B, C), and key beside value (B, 2 C), of one token."""
-        return self.self_attn.qkv(self.norms[0](x)).tensor_split([self.width], dim=-1)
+        return apply(self.self_attn.qkv, self.norms[0](x)).tensor_split([self.width], dim=-1)
 
     def _attend(self, x: Tensor, q: Tensor, keys_values: Tensor, seen: Tensor) -> Tensor:
         """The block on one token, (B, C), that attends to those of (B, S, 2 C) which it has seen, (B, S) bool."""

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recurrence.admin import Admin
-from recurrence.linear import Linear
+from recurrence.linear import apply
 
 
 class Coefficients(nn.Module):
@@ -60,13 +60,13 @@ class NonlinearProjection(nn.Module):
     def __init__(self, width: int, hidden_width: int, norm_eps: float, learned: bool):
         super().__init__()
         self.norm = nn.LayerNorm(width, norm_eps)
-        self.up = Linear(width, hidden_width)
-        self.down = Linear(hidden_width, width)
+        self.up = nn.Linear(width, hidden_width)
+        self.down = nn.Linear(hidden_width, width)
         self.residual = Coefficients() if learned else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
-        return join(x, self.down(F.gelu(self.up(self.norm(x)))), self.residual)
+        return join(x, apply(self.down, F.gelu(apply(self.up, self.norm(x)))), self.residual)
 
 
 def join(x: Tensor, y: Tensor, coefficients: Coefficients | Admin | None) -> Tensor:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from recurrence.linear import linear
+from recurrence.linear import apply, is_plain, linear
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class LevelSignal(nn.Module):
     def __init__(self, targets: int, width: int, out_width: int, rank: int | None, before: bool, init: str = "zero"):
         super().__init__()
         self.before, self.targets, self.width, self.rank = before, targets, width, rank
+        self.bias = None
         target_width = width if before else out_width
         if rank is None:
             self.full = nn.Parameter(torch.zeros(targets, target_width, width))
@@ -113,11 +114,13 @@ class LevelSignal(nn.Module):
         return tokens * (self.width + out_width) > self.width * out_width
 
     def bias_of(self, layer: nn.Linear) -> Tensor | None:
-        """What is added to the projection."""
-        return layer.bias
+        """What is added to the projection: the bias of the pass, where it has one, in the place of the layer's."""
+        return layer.bias if self.bias is None else self.bias
 
     def project(self, layer: nn.Linear, x: Tensor, raw: Tensor) -> Tensor:
         """Projects x with the signal, by whichever exact form is cheaper.
+
+        A layer that is not plain (wrapped, quantised, hooked) is called, never folded.
 
         Args:
             layer: C -> K * out.
@@ -127,17 +130,26 @@ class LevelSignal(nn.Module):
         Returns:
             (K, B, T, out), perhaps a view.
         """
-        targets, (batch, length, width) = self.targets, x.shape
-        out_width = layer.out_features // targets
-        if raw is x and self.folds(batch * length, out_width):
+        batch, length, width = x.shape
+        if raw is x and is_plain(layer) and self.folds(batch * length, layer.out_features // self.targets):
             y = linear(x, self.fold(layer.weight), self.bias_of(layer))
-            return y.view(batch, length, targets, out_width).permute(2, 0, 1, 3)
+            return y.view(batch, length, self.targets, -1).permute(2, 0, 1, 3)
         signal = self(raw.reshape(-1, width))
-        if targets == 1 and self.before:
-            return layer(x + signal.view_as(x))[None]
-        if self.before:
-            bias = 0 if layer.bias is None else layer.bias.view(targets, 1, out_width)
-            y = (x.reshape(-1, width) + signal) @ layer.weight.view(targets, out_width, width).transpose(1, 2) + bias
-        else:
-            y = linear(x, layer.weight, self.bias_of(layer)).view(-1, targets, out_width).transpose(0, 1) + signal
-        return y.view(targets, batch, length, out_width)
+        y = self._before(layer, x, signal) if self.before else self._after(layer, x, signal)
+        return y.view(self.targets, batch, length, -1)
+
+    def _before(self, layer: nn.Linear, x: Tensor, signal: Tensor) -> Tensor:
+        """Projects x + signal, (K, N, C), each target's by its rows of the layer: (K, N, out)."""
+        x = x.reshape(-1, self.width) + signal
+        if self.targets == 1 or not is_plain(layer):
+            return apply(layer, x).unflatten(-1, (self.targets, -1)).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+        weight = layer.weight.unflatten(0, (self.targets, -1))
+        bias = 0 if layer.bias is None else layer.bias.view(self.targets, 1, -1)
+        return x @ weight.transpose(1, 2) + bias
+
+    def _after(self, layer: nn.Linear, x: Tensor, signal: Tensor) -> Tensor:
+        """Projects x and adds the signal, (K, N, out): (K, N, out)."""
+        y = apply(layer, x)
+        if self.bias is not None:
+            y = y + self.bias
+        return y.view(-1, self.targets, signal.size(-1)).transpose(0, 1) + signal

@@ -21,7 +21,7 @@ from recurrence.admin import Admin
 from recurrence.block import Block, PassParameters
 from recurrence.convert import StateDict
 from recurrence.loop import Loop
-from recurrence.lowrank import TERMS, LowRankTerm
+from recurrence.lowrank import TERMS
 from recurrence.residual import Coefficients
 from recurrence.signal import LevelSignal
 
@@ -134,8 +134,10 @@ def _folded(block: Block, own: PassParameters | None) -> StateDict:
         if getattr(block, part) is None:
             continue
         layer, term = getattr(getattr(block, part), projection), _term(own, place)
+        if type(layer) is not nn.Linear:
+            raise ValueError(f"{name} is {type(layer).__module__}.{type(layer).__name__}: must be torch.nn.Linear")
         weight = layer.weight if term is None else term.fold(layer.weight)
-        bias = term.bias_of(layer) if isinstance(term, LowRankTerm) else layer.bias
+        bias = layer.bias if term is None else term.bias_of(layer)
         tensors[f"{name}.weight"] = weight.detach()
         tensors[f"{name}.bias"] = weight.new_zeros(len(weight)) if bias is None else bias.detach()
     return tensors

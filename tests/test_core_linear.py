@@ -3,9 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
+from torch.autograd import forward_ad
 
 from recurrence import linear as module
-from recurrence.linear import Linear, linear
+from recurrence.linear import apply, is_plain, linear
 
 needs_onednn = pytest.mark.skipif(module._onednn is None, reason="this PyTorch has no oneDNN")
 
@@ -67,9 +69,9 @@ def test_switched_off_it_is_the_plain_form():
 
 
 def test_autocast_decides_the_type():
-    layer, x = Linear(256, 384), torch.randn(5, 256)
+    layer, x = nn.Linear(256, 384), torch.randn(5, 256)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert layer(x).dtype == torch.bfloat16
+        assert apply(layer, x).dtype == torch.bfloat16
 
 
 @needs_onednn
@@ -80,8 +82,10 @@ def test_compiled_for_inference_it_is_the_same_product():
         called.append(operands)
         return product(*operands)
 
-    layer, x = Linear(256, 384), torch.randn(3, 40, 256)
-    compiled = torch.compile(lambda x: layer(x) + layer(x.transpose(0, 1)).transpose(0, 1), fullgraph=True)
+    layer, x = nn.Linear(256, 384), torch.randn(3, 40, 256)
+    compiled = torch.compile(
+        lambda x: apply(layer, x) + apply(layer, x.transpose(0, 1)).transpose(0, 1), fullgraph=True
+    )
     with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_product", recorded)
         torch.testing.assert_close(compiled(x), 2 * F.linear(x, layer.weight, layer.bias), rtol=1e-5, atol=2e-5)
@@ -91,7 +95,79 @@ def test_compiled_for_inference_it_is_the_same_product():
 
 
 def test_exported_it_is_the_plain_operator():
-    layer, x = Linear(256, 384).requires_grad_(False), torch.randn(3, 40, 256)
+    class Projection(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(256, 384)
+
+        def forward(self, x):
+            return apply(self.layer, x)
+
     with torch.no_grad():
-        graph = torch.export.export(layer, (x,)).graph
+        graph = torch.export.export(Projection(), (torch.randn(3, 40, 256),)).graph
     assert torch.ops.aten.linear.default in [node.target for node in graph.nodes]
+
+
+@needs_onednn
+def test_it_can_be_differentiated_twice():
+    def second(product):
+        x, weight, b, grad = operands(5)
+        (first,) = torch.autograd.grad(product(x, weight, b).tanh(), x, grad, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), (x, weight, b))
+
+    for got, wanted in zip(second(linear), second(F.linear)):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-1)
+
+
+TRANSFORMS = {
+    "grad": lambda f, x, w: torch.func.grad(lambda x, w: f(x, w).square().sum(), argnums=(0, 1))(x, w),
+    "vmap": lambda f, x, w: torch.func.vmap(f, in_dims=(0, None))(x, w),
+    "gradient of each sample": lambda f, x, w: torch.func.vmap(
+        torch.func.grad(lambda w, x: f(x, w).square().sum()), in_dims=(None, 0)
+    )(w, x),
+    "jvp": lambda f, x, w: torch.func.jvp(f, (x, w), (w.new_ones(x.shape), w.new_ones(w.shape))),
+    "jacrev": lambda f, x, w: torch.func.jacrev(lambda x: f(x, w).mean((0, 1)))(x),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_under_torch_func_it_is_the_plain_form(transform):
+    x, weight, _, _ = operands(40)
+    x, weight = x.detach(), weight.detach()
+    got, wanted = (TRANSFORMS[transform](f, x, weight) for f in (linear, F.linear))
+    torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+
+
+def test_forward_derivatives_pass_through_it():
+    x, weight, _, tangent = operands(40, width=384)
+    with torch.no_grad(), forward_ad.dual_level():
+        got = forward_ad.unpack_dual(linear(forward_ad.make_dual(x.detach(), tangent), weight)).tangent
+    torch.testing.assert_close(got, F.linear(tangent, weight))
+
+
+CHANGES = {
+    "hook": lambda layer: layer.register_forward_hook(lambda _, args, y: 2 * y),
+    "hook before": lambda layer: layer.register_forward_pre_hook(lambda _, args: (args[0] + 1,)),
+    "forward replaced": lambda layer: setattr(layer, "forward", lambda x: 2 * F.linear(x, layer.weight)),
+    "weight parametrised": lambda layer: nn.utils.parametrize.register_parametrization(layer, "weight", nn.Tanh()),
+    "weight normed": lambda layer: nn.utils.spectral_norm(layer),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_layer_that_was_changed_runs_as_it_is(change):
+    layer, x = nn.Linear(256, 384).eval(), torch.randn(3, 40, 256)
+    before = apply(layer, x)
+    assert is_plain(layer)
+    CHANGES[change](layer)
+    assert not is_plain(layer)
+    assert not torch.allclose(before, layer(x))
+    assert apply(layer, x).equal(layer(x))
+
+
+def test_backward_hooks_fire():
+    layer, seen = nn.Linear(256, 384), []
+    layer.register_full_backward_hook(lambda *_: seen.append("after"))
+    layer.register_full_backward_pre_hook(lambda *_: seen.append("before"))
+    apply(layer, torch.randn(3, 40, 256, requires_grad=True)).sum().backward()
+    assert seen == ["before", "after"]

@@ -54,6 +54,25 @@ def test_equals_the_formula_as_published(window, accumulate, length):
         torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
 
 
+@every_variant
+@pytest.mark.parametrize("part", ["self_attn.qkv", "self_attn.out", "ffn.up", "ffn.down", "norms.0", "norms.1"])
+def test_layers_with_hooks_are_called_at_every_step(part, window, accumulate):
+    layer, x, seen = block(window, accumulate), inputs(7), []
+    expected = with_gradients(layer, layer, x)
+    layer.get_submodule(part).register_forward_hook(lambda *_: seen.append(part))
+    for found, wanted in zip(with_gradients(layer, layer, x), expected):
+        torch.testing.assert_close(found, wanted, atol=1e-10, rtol=1e-10)
+    assert len(seen) >= -(-7 // window)
+
+
+@every_variant
+def test_transforms_of_torch_func(window, accumulate):
+    layer, x = block(window, accumulate), inputs(4)
+    expected = torch.autograd.functional.jacobian(layer, x)
+    torch.testing.assert_close(torch.func.jacrev(layer)(x), expected)
+    torch.testing.assert_close(torch.func.vmap(lambda x: layer(x[None])[0])(x), layer(x))
+
+
 def test_equals_the_formula_at_the_papers_size():
     config = StackConfig(384, 1536, 6, (0,), activation=F.gelu, bias=False, norm_bias=False, pre_norm=True)
     torch.manual_seed(0)

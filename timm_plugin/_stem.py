@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from timm.layers import to_2tuple
 from torch import Tensor, nn
 
+from recurrence.linear import is_plain
+
 
 class Stem(nn.Module):
     """Base of the stems, which turn images into a map of about an eighth of their height and width.
@@ -92,7 +94,8 @@ class ConvStem(Stem):
 
     def normalised(self, x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d) -> Tensor:
         """Convolution and batch norm; at inference one convolution, whose few weights take up the norm's scale."""
-        if self.training or not isinstance(x, Tensor):  # fx records the two modules, which TorchScript can compile
+        plain = is_plain(conv, nn.Conv2d) and is_plain(bn, nn.BatchNorm2d)
+        if self.training or not plain or not isinstance(x, Tensor):  # fx records modules, which TorchScript can compile
             return bn(conv(x))
         scale = bn.weight * torch.rsqrt(bn.running_var + bn.eps)
         bias = (conv.bias - bn.running_mean) * scale + bn.bias
