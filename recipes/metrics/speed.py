@@ -1,0 +1,99 @@
+"""Tokens a second in training, beside another model's (Takase & Kiyono, Tables 1 and 4).
+
+    python speed.py cycle --beside universal_wide [--tokens 3584] [--rounds 7] [flags of the first model] > scores.json
+
+A step is forward pass, backward pass and fairseq's Adam: the paper counts the update too, which takes less time for
+fewer parameters (footnote 5). The models take their steps in turn, so that a machine whose speed drifts slows both;
+`speed` is the median over rounds of the ratios of neighbouring steps. In float32, without padding: sentences of 28
+tokens and 32,768 joint symbols, or utterances of 5 seconds, 28 tokens each, and 10,000. The paper measured on a V100.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+
+import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.optim.adam import Adam
+from torch import nn
+
+import fairseq_plugin  # noqa: F401  (registers the models)
+from benchmarks.common import DEVICE, ratios
+from benchmarks.speech import FEATURES, FRAMES
+from benchmarks.translation import LENGTH, training_step
+from fairseq_plugin.catalogue import is_speech_model
+from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
+
+JOINT, WRITTEN = 32_768, 10_000
+
+
+def build(arch: str, **options) -> nn.Module:
+    """The model at its size, with the symbols of the paper's corpora."""
+    torch.manual_seed(0)
+    if is_speech_model(arch):
+        features = dict(input_feat_per_channel=FEATURES, input_channels=1, share_decoder_input_output_embed=True)
+        return build_architecture(arch, None, numbered_dictionary(WRITTEN), **features, **options).to(DEVICE)
+    symbols = numbered_dictionary(JOINT)
+    return build_architecture(arch, symbols, symbols, share_all_embeddings=True, **options).to(DEVICE)
+
+
+def batch(speech: bool, tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Source, its lengths, and about so many tokens of target."""
+    generator = torch.Generator().manual_seed(0)
+    rows = max(1, tokens // LENGTH)
+    target = torch.randint(4, WRITTEN, (rows, LENGTH), generator=generator)
+    if speech:
+        source = torch.randn(rows, FRAMES, FEATURES, generator=generator)
+    else:
+        source = torch.randint(4, JOINT, (rows, LENGTH), generator=generator)
+    lengths = torch.full((rows,), source.size(1))
+    return source.to(DEVICE), lengths.to(DEVICE), target.to(DEVICE)
+
+
+def update(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[[], None]:
+    """A function that trains one step."""
+    optimizer = Adam([parameter for parameter in model.parameters() if parameter.requires_grad], lr=1e-4)
+    step = training_step(model, inputs)
+
+    def run():
+        step()
+        optimizer.step()
+
+    return run
+
+
+def measure(arch: str, beside: str, tokens: int, rounds: int, options: dict) -> dict[str, float]:
+    """Both models in turn; the second at its preset.
+
+    Raises:
+        ValueError: one reads speech and the other text.
+    """
+    if is_speech_model(arch) != is_speech_model(beside):
+        raise ValueError(f"--beside {beside}: must read what {arch} reads")
+    inputs = batch(is_speech_model(arch), tokens)
+    models = {"this": build(arch, **options), "that": build(beside)}
+    times = ratios({name: update(model, inputs) for name, model in models.items()}, rounds, "that")
+    seconds, ratio = times["this"]
+    return {"speed": round(1 / ratio, 3), "tokens_per_s": round(inputs[2].numel() / seconds, 1)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("arch", choices=sorted(ARCH_MODEL_REGISTRY), metavar="ARCH")
+    parser.add_argument("--beside", choices=sorted(ARCH_MODEL_REGISTRY), metavar="ARCH", required=True)
+    parser.add_argument("--tokens", type=int, default=3584, help="of a step (default 3584, as in the release)")
+    parser.add_argument("--rounds", type=int, default=7)
+    given, flags = parser.parse_known_args()
+    of_the_model = argparse.ArgumentParser(prog=f"speed.py {given.arch}", argument_default=argparse.SUPPRESS)
+    ARCH_MODEL_REGISTRY[given.arch].add_args(of_the_model)
+    options = vars(of_the_model.parse_args(flags))
+    try:
+        print(json.dumps(measure(given.arch, given.beside, given.tokens, given.rounds, options), indent=2))
+    except ValueError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()
