@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from recurrence.count import stored, unshared
+from recurrence.count import passes, stored, unshared
 from tests import cli, vision
 from tests.vision import MODELS, every_case, every_model, timm
 from timm_plugin import FAMILIES
@@ -39,8 +39,8 @@ PARAMETERS = {
     "recursive_deit_tiny": 5_717_416,
     "recursive_mixer_s16": 18_528_296,
     "recursive_mixer_b16": 59_880_520,
-    "sret_108": 13_631_168,
-    "sret_108_mixed": 13_631_168,
+    "sret_108": 14_220_472,
+    "sret_108_mixed": 14_220_472,
     "deit_108": 48_424_360,
     "deit_108_mixed": 24_401_704,
 }
@@ -101,6 +101,13 @@ def test_recursion_costs_no_parameters(kwargs):
 def test_parameters_of_internal_and_external_loops(kwargs, parameters):
     """Of section 5.2, which prints 3.0M, 3.9M and 3.2M."""
     assert stored(on_meta("recursive_deit_tiny", depth=6, **kwargs)) == parameters
+
+
+def test_models_of_very_many_layers():
+    """The abstract: "more than 100 or even 1000" at "13~15M"."""
+    found = on_meta("sret_108"), on_meta("sret_108", embed_dim=16, depths=(100, 250, 150))
+    assert [passes(model) for model in found] == [108, 1000]
+    assert [stored(model) for model in found] == [14_220_472, 14_825_624]
 
 
 CLASS_TOKEN = dict(class_token=True, global_pool="token")

@@ -2,12 +2,14 @@
 
 Paper: Sliced Recursive Transformer (arXiv:2111.05297), section 5.7 and Figure 9.
 
-The paper gives no shapes, and the released code has none of these models. Assumed here: a layer is an entry of the
-released code's list, in which every run of a block and every projection behind it counts, so SReT-108 has 54 passes;
-TL's widths and ratios, with 5, 13 and 9 blocks of two passes, fall within the 13 to 15 million parameters that the
-paper names. DeiT-108 is DeiT-Tiny with 108 unshared blocks; its mixed-depth pair stores 54 and runs each twice. The
-shallow branch runs each stored block once, with the projection of its first pass; stem, pooling, norm and classifier
-are those of the deep branch; both are trained on the labels with equal weight; inference takes the deep branch.
+The paper gives no shapes, and the released code has none of these models. Assumed here: a layer is a pass, as in Table
+1 and in DeiT-108, which is DeiT-Tiny with 108 unshared blocks; SReT-108 has TL's ratios, slices and share of blocks in
+each stage, and the largest width with which it is within the "13~15M" parameters that the abstract gives models of
+"more than 100 or even 1000" layers. The shallow branch runs each stored block once, with the projection of its first
+pass; stem, pooling, norm and classifier are those of the deep branch; both are trained on the labels with equal weight;
+inference takes the deep branch.
+
+Not in the paper: a mixed-depth DeiT, with 54 stored blocks that run twice.
 """
 
 from functools import partial
@@ -69,7 +71,7 @@ class MixedDepthLoss(nn.Module):
         return sum(self.criterion(logits, target) for logits in branches) / len(branches)
 
 
-SRET_108 = dict(depths=(5, 13, 9))
+SRET_108 = dict(embed_dim=48, depths=(11, 27, 16))
 _cfg = partial(image_cfg, crop_pct=0.9, paper_name="Sliced Recursive Transformer", paper_ids="arXiv:2111.05297")
 _sret_cfg = partial(_cfg, pool_size=(7, 7), first_conv="patch_embed.conv1")
 _deit_cfg = partial(_cfg, first_conv="patch_embed.proj")
@@ -86,13 +88,16 @@ default_cfgs = generate_default_cfgs(
 
 @register_model
 def sret_108(pretrained: bool = False, **kwargs: Any) -> SReT:
-    """SReT-108 of Figure 9: TL with 5, 13 and 9 blocks, 54 passes and 54 projections. 13,631,168 parameters."""
+    """SReT-108 of Figure 9: width 48, with 11, 27 and 16 blocks of two passes. 14,220,472 parameters.
+
+    With `embed_dim=16, depths=(100, 250, 150)` it has 1,000 passes and 14,825,624 parameters.
+    """
     return create(SReT, "sret_108", pretrained, checkpoint_filter_fn, (0, 1, 2), **{**SRET_108, **kwargs})
 
 
 @register_model
 def sret_108_mixed(pretrained: bool = False, **kwargs: Any) -> MixedDepthSReT:
-    """SReT-108 trained at mixed depth, beside its 27 passes. 13,631,168 parameters."""
+    """SReT-108 trained at mixed depth, beside its 54 first passes. 14,220,472 parameters."""
     kwargs = {**SRET_108, **kwargs}
     return create(MixedDepthSReT, "sret_108_mixed", pretrained, checkpoint_filter_fn, (0, 1, 2), **kwargs)
 
