@@ -16,7 +16,17 @@ from fairseq_plugin.hostfix.checkpoints import (
 from fairseq_plugin.hostfix.commands import bf16_without_xla, cli_logging, no_xla, validation_task
 from fairseq_plugin.hostfix.data import keep_last_batch, removed_numpy_names, whole_evaluation
 from fairseq_plugin.hostfix.decoding import diverse_beams, encoder_fast_path, ngram_blocking
+from fairseq_plugin.hostfix.foreign import archives_stay_inside, fasta_without_shell, literal_options
 from fairseq_plugin.hostfix.parallel import cpu_data_parallel, leave_process_groups, refuse_lonely_ranks
+from fairseq_plugin.hostfix.resuming import (
+    changed_options,
+    finished_runs_stay,
+    one_state_for_all_ranks,
+    place_among_ranks,
+    whole_restores,
+)
+from fairseq_plugin.hostfix.saving import whole_checkpoints, whole_copies
+from fairseq_plugin.hostfix.workers import reader_ends_with_iterator, workers_end_with_epoch
 
 REPAIRS = (
     allow_checkpoint_types,
@@ -37,6 +47,18 @@ REPAIRS = (
     validation_task,
     audio_files,
     refuse_bad_audio,
+    literal_options,
+    archives_stay_inside,
+    fasta_without_shell,
+    whole_checkpoints,
+    whole_copies,
+    changed_options,
+    place_among_ranks,
+    whole_restores,
+    one_state_for_all_ranks,
+    finished_runs_stay,
+    workers_end_with_epoch,
+    reader_ends_with_iterator,
 )
 
 __all__ = ["REPAIRS", "apply", "no_xla", *(repair.__name__ for repair in REPAIRS)]

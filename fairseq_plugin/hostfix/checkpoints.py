@@ -20,6 +20,7 @@ from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.nodes import AnyNode
 
 from fairseq_plugin.hostfix.replace import replace
+from fairseq_plugin.hostfix.saving import damage
 
 _rebuild_array = np.empty(0).__reduce__()[0]
 
@@ -130,12 +131,17 @@ def _explained(path: str | Path) -> Iterator[None]:
         yield
     except pickle.UnpicklingError as error:
         raise pickle.UnpicklingError(_explanation(path, str(error))) from None
+    except (EOFError, RuntimeError):
+        wrong = damage(path)
+        if wrong is None:
+            raise
+        raise pickle.UnpicklingError(f"{path}: not a whole checkpoint: {wrong}") from None
 
 
 def _explanation(path: str | Path, error: str) -> str:
     refused = re.search(r"GLOBAL (\S+)", error)
     if refused is None:
-        return f"{path}: not a checkpoint that can be read safely; nothing in it was run. {error.splitlines()[0]}"
+        return f"{path}: not a checkpoint that can be read safely; nothing in it was run"
     return (
         f"{path}: refused, because it refers to {refused[1]}, which fairseq's own checkpoints never hold; nothing in "
         "it was run. A file from elsewhere can run any code when it is read, so do not load it unless you can tell "
