@@ -1,6 +1,5 @@
 """Loading processes and threads end with their epoch."""
 
-import gc
 import multiprocessing
 import threading
 
@@ -8,6 +7,7 @@ import torch
 from fairseq.data.iterators import BackgroundConsumer, EpochBatchIterator
 
 import fairseq_plugin  # noqa: F401  the repairs
+from tests import cli
 
 
 class Numbers(torch.utils.data.Dataset):
@@ -38,11 +38,16 @@ def test_no_process_outlives_its_epoch():
         assert multiprocessing.active_children() == []
 
 
-def test_a_reader_ends_with_an_iterator_that_is_not_read_to_its_end():
-    iterator = batches(buffer_size=2)
-    assert next(iterator.next_epoch_itr(shuffle=False)) == [0, 1]
-    assert len(readers()) == 1
-    del iterator
-    gc.collect()
-    assert readers() == []
-    assert multiprocessing.active_children() == []
+ENDS_EARLY = """
+import atexit, threading
+atexit.register(lambda: print("at work:", [type(thread).__name__ for thread in threading.enumerate()]))  # runs last
+from tests.test_hostfix_workers import batches
+epoch = batches(buffer_size=2).next_epoch_itr(shuffle=False)
+print("first", next(epoch), [type(thread).__name__ for thread in threading.enumerate()].count("BackgroundConsumer"))
+"""
+
+
+def test_a_reader_ends_before_the_interpreter():
+    *_, first, last = cli.python("-W", "ignore", "-c", ENDS_EARLY).splitlines()
+    assert first == "first [0, 1] 1"
+    assert last == "at work: ['_MainThread']"

@@ -14,9 +14,12 @@ from fairseq_plugin.hostfix.checkpoints import (
     restore_task_state,
 )
 from fairseq_plugin.hostfix.commands import bf16_without_xla, cli_logging, no_xla, validation_task
+from fairseq_plugin.hostfix.corpus import both_sides_before_training, equal_sides, known_symbols, same_dictionaries
 from fairseq_plugin.hostfix.data import keep_last_batch, removed_numpy_names, whole_evaluation
 from fairseq_plugin.hostfix.decoding import diverse_beams, encoder_fast_path, ngram_blocking
 from fairseq_plugin.hostfix.foreign import archives_stay_inside, fasta_without_shell, literal_options
+from fairseq_plugin.hostfix.interactive import every_line_counts, nothing_from_nothing
+from fairseq_plugin.hostfix.messages import explosions_are_named, literal_overrides, named_embeddings, one_line_errors
 from fairseq_plugin.hostfix.parallel import cpu_data_parallel, leave_process_groups, refuse_lonely_ranks
 from fairseq_plugin.hostfix.resuming import (
     changed_options,
@@ -26,7 +29,7 @@ from fairseq_plugin.hostfix.resuming import (
     whole_restores,
 )
 from fairseq_plugin.hostfix.saving import whole_checkpoints, whole_copies
-from fairseq_plugin.hostfix.workers import reader_ends_with_iterator, workers_end_with_epoch
+from fairseq_plugin.hostfix.workers import readers_end_before_interpreter, workers_end_with_epoch
 
 REPAIRS = (
     allow_checkpoint_types,
@@ -58,7 +61,17 @@ REPAIRS = (
     one_state_for_all_ranks,
     finished_runs_stay,
     workers_end_with_epoch,
-    reader_ends_with_iterator,
+    readers_end_before_interpreter,
+    equal_sides,
+    known_symbols,
+    both_sides_before_training,
+    same_dictionaries,
+    every_line_counts,
+    nothing_from_nothing,
+    one_line_errors,
+    literal_overrides,
+    named_embeddings,
+    explosions_are_named,
 )
 
 __all__ = ["REPAIRS", "apply", "no_xla", *(repair.__name__ for repair in REPAIRS)]

@@ -3,6 +3,7 @@
 import functools
 import io
 import math
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from fairseq_plugin.hostfix.replace import replace
 
+STREAMED = 0xFFFFFF00  # sizes from here on are those of files whose length was not known when they were begun
 UNREADABLE = (AssertionError, EOFError, IndexError, OSError, RuntimeError, ValueError)
 
 
@@ -90,9 +92,10 @@ def filterbank(waveform: np.ndarray, sample_rate: int, n_bins: int = 80) -> np.n
 
 
 def refuse_bad_audio() -> None:
-    """Name the file that cannot be read, holds nothing, or has another sample rate than the data's configuration.
+    """Name the file that cannot be read, is torn, holds nothing, or has another rate than the data's configuration.
 
-    fairseq makes filterbanks at whatever rate a file has, which are other features under the same name.
+    fairseq makes filterbanks at whatever rate a file has, which are other features under the same name, and reads a
+    file that is torn as a shorter one.
     """
 
     def name_the_file(read: Callable) -> Callable:
@@ -100,6 +103,7 @@ def refuse_bad_audio() -> None:
             try:
                 rate = None if need_waveform or use_sample_rate is None else _rate(path)
                 found = None
+                _refuse_torn(path)
                 if rate in (None, use_sample_rate):
                     found = read(path, need_waveform, use_sample_rate, **transforms)
             except UNREADABLE as error:
@@ -121,6 +125,25 @@ def refuse_bad_audio() -> None:
 
     for module in (audio_utils, speech_to_text_dataset, speech_to_text):
         replace(module, "get_features_or_waveform", name_the_file)
+
+
+def _refuse_torn(path: str) -> None:
+    """Raises ValueError for a WAV file whose header tells of more samples than there are."""
+    name, place = audio_utils.parse_path(path)
+    if place or not os.path.isfile(name):
+        return  # the length of a part of a zip is checked with it
+    with open(name, "rb") as file:
+        if file.read(4) != b"RIFF":
+            return
+        file.seek(12)
+        while len(header := file.read(8)) == 8:
+            size = int.from_bytes(header[4:], "little")
+            left = os.path.getsize(name) - file.tell()
+            if header[:4] == b"data":
+                if left < size < STREAMED:
+                    raise ValueError(f"torn: {left:,} of {size:,} bytes of samples are there")
+                return
+            file.seek(size + size % 2, os.SEEK_CUR)
 
 
 def _rate(path: str) -> int | None:

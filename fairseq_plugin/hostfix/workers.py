@@ -28,14 +28,14 @@ def workers_end_with_epoch() -> None:
         replace(EpochBatchIterator, "__init__", forget_workers)
 
 
-def reader_ends_with_iterator() -> None:
-    """Let the thread that reads ahead end with the iterator that it reads for, and before the interpreter does.
+def readers_end_before_interpreter() -> None:
+    """Let the thread that reads ahead end before the interpreter does.
 
-    fairseq leaves it at work where an epoch is not read to its end (``--max-update``). It then keeps its data and its
-    processes, and an interpreter that ends while it is inside torch now and then aborts.
+    fairseq leaves it at work where an epoch is not read to its end (``--max-update``), and an interpreter that ends
+    while the thread is inside torch now and then aborts.
     """
 
-    def end_with_iterator(create: Callable) -> Callable:
+    def end_before_interpreter(create: Callable) -> Callable:
         def _create_consumer(self) -> None:
             closed, source = threading.Event(), self._iterable
             self._iterable = _Until(closed, source)
@@ -45,7 +45,7 @@ def reader_ends_with_iterator() -> None:
 
         return _create_consumer
 
-    replace(BufferedIterator, "_create_consumer", end_with_iterator)
+    replace(BufferedIterator, "_create_consumer", end_before_interpreter)
 
 
 class _Until:

@@ -1,0 +1,181 @@
+"""Corpora: whole, of two equal sides, and numbered by the dictionary that the model knows."""
+
+import hashlib
+import os
+import struct
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary, data_utils
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+from fairseq.tasks import FairseqTask
+from fairseq.trainer import Trainer
+
+from fairseq_plugin.hostfix.foreign import modules
+from fairseq_plugin.hostfix.replace import replace
+
+SIDES = ("source", "target")
+DIGESTS = "dictionaries"  # where a checkpoint keeps them
+LOADED: list[tuple[str, dict[str, list]]] = []  # checkpoints, and the digests that they keep, while models are loaded
+
+
+def equal_sides() -> None:
+    """Let fairseq-preprocess refuse sides of unequal length, a side that is missing, and a training set without lines.
+
+    fairseq writes them, and the pairs are wrong from the first line too many on.
+    """
+
+    def check_first(main: Callable) -> Callable:
+        def preprocess(args: Namespace) -> None:
+            languages = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
+            for option in () if args.dict_only else ("trainpref", "validpref", "testpref"):
+                for prefix in (getattr(args, option) or "").split(","):
+                    if prefix:
+                        _check_sides(option, [f"{prefix}.{name}" if name else prefix for name in languages])
+            main(args)
+
+        return preprocess
+
+    for module in modules("fairseq_cli.preprocess"):
+        replace(module, "main", check_first)
+
+
+def _check_sides(option: str, paths: list[str]) -> None:
+    counts = {}
+    for path in paths:
+        if not os.path.isfile(path):
+            raise FileNotFoundError(f"--{option}: {path}: no such file")
+        with open(path, encoding="utf-8", errors="replace") as file:
+            counts[path] = sum(1 for _ in file)
+    told = ", ".join(f"{path} has {count} line{'s' * (count != 1)}" for path, count in counts.items())
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"--{option}: {told}: both sides must have as many")
+    if option == "trainpref" and not all(counts.values()):
+        raise ValueError(f"--{option}: {told}: must have at least one")
+
+
+def known_symbols() -> None:
+    """Refuse binary data that are empty, torn, or numbered beyond their dictionary.
+
+    fairseq ends in ``_bin_buffer_mmap``, or at the first sentence that shows it in ``index out of range in self``.
+    """
+
+    def check_corpus(load: Callable) -> Callable:
+        def load_indexed_dataset(path, dictionary=None, *args, **kwargs):
+            if os.path.isfile(f"{path}.bin") and not os.path.getsize(f"{path}.bin"):
+                raise ValueError(f"{path}.bin: holds no token")
+            try:
+                dataset = load(path, dictionary, *args, **kwargs)
+            except (AssertionError, KeyError, ValueError, struct.error) as error:
+                raise ValueError(f"{path}: cannot be read as a corpus of fairseq-preprocess: {error!r}") from error
+            for part in getattr(dataset, "datasets", [dataset]):
+                if isinstance(part, MMapIndexedDataset):
+                    _check_tokens(path, part, dictionary)
+            return dataset
+
+        return load_indexed_dataset
+
+    replace(data_utils, "load_indexed_dataset", check_corpus)
+
+
+def _check_tokens(path: str, dataset: MMapIndexedDataset, dictionary: Dictionary | None) -> None:
+    index, size = dataset._index, len(dataset._bin_buffer)
+    width = np.dtype(index.dtype).itemsize
+    if len(index) and index._pointers[-1] + index._sizes[-1] * width > size:
+        raise ValueError(f"{path}.bin: has {size:,} bytes, fewer than {path}.idx tells of: it is torn")
+    highest = np.frombuffer(dataset._bin_buffer, dtype=index.dtype).max()
+    if dictionary is not None and np.issubdtype(index.dtype, np.integer) and highest >= len(dictionary):
+        raise ValueError(
+            f"{path}.bin: has a symbol {highest}, but its dictionary has {len(dictionary)} symbols, from 0 on: "
+            "it is not the one that the data were made with"
+        )
+
+
+def both_sides_before_training() -> None:
+    """Refuse a training or validation set without targets before the first epoch; fairseq fails after it."""
+
+    def ask_for_targets(iterator: Callable) -> Callable:
+        def get_valid_iterator(self, subset, *args, **kwargs):
+            dataset = self.task.dataset(subset)
+            if getattr(dataset, "tgt", dataset) is None:
+                names = ", ".join(filter(None, (getattr(self.task.cfg, f"{side}_lang", "") for side in SIDES)))
+                raise ValueError(f"--valid-subset {subset}: has no target side; must have both of {names}")
+            return iterator(self, subset, *args, **kwargs)
+
+        return get_valid_iterator
+
+    replace(Trainer, "get_valid_iterator", ask_for_targets)
+
+
+def same_dictionaries() -> None:
+    """Keep digests of the dictionaries in every checkpoint, and refuse to read it beside others.
+
+    fairseq takes any dictionary of the right length: one in another order makes a model translate into other words.
+    """
+
+    def keep_digests(state_dict: Callable) -> Callable:
+        def state_dict_with_digests(self) -> dict[str, Any]:
+            return {**state_dict(self), DIGESTS: digests(self.task)}
+
+        return state_dict_with_digests
+
+    def note_digests(load: Callable) -> Callable:
+        def load_checkpoint_to_cpu(path, *args, **kwargs):
+            state = load(path, *args, **kwargs)
+            if DIGESTS in state:
+                LOADED.append((str(path), state[DIGESTS]))
+            return state
+
+        return load_checkpoint_to_cpu
+
+    def compare_with_task(load: Callable) -> Callable:
+        def load_model_ensemble_and_task(*args, **kwargs):
+            LOADED.clear()
+            models, cfg, task = load(*args, **kwargs)
+            _compare(task)
+            return models, cfg, task
+
+        return load_model_ensemble_and_task
+
+    def compare_with_run(load: Callable) -> Callable:
+        def load_checkpoint(self, *args, **kwargs):
+            LOADED.clear()
+            extra = load(self, *args, **kwargs)
+            _compare(self.task)
+            return extra
+
+        return load_checkpoint
+
+    replace(Trainer, "state_dict", keep_digests)
+    replace(checkpoint_utils, "load_checkpoint_to_cpu", note_digests)
+    replace(checkpoint_utils, "load_model_ensemble_and_task", compare_with_task)
+    replace(Trainer, "load_checkpoint", compare_with_run)
+
+
+def digests(task: FairseqTask) -> dict[str, list]:
+    """Length and SHA-256 of the symbols, in their order, of each dictionary that a task has."""
+    found = {}
+    for side in SIDES:
+        try:
+            dictionary = getattr(task, f"{side}_dictionary")
+        except NotImplementedError:
+            continue
+        if isinstance(dictionary, Dictionary):
+            symbols = "\n".join(dictionary[index] for index in range(len(dictionary)))
+            found[side] = [len(dictionary), hashlib.sha256(symbols.encode()).hexdigest()]
+    return found
+
+
+def _compare(task: FairseqTask) -> None:
+    """Raises ValueError for a dictionary as long as the checkpoint's with other symbols, or with another order."""
+    ours = digests(task)
+    for path, theirs in LOADED:
+        for side in ours.keys() & theirs.keys():
+            if ours[side][0] == theirs[side][0] and ours[side] != theirs[side]:
+                raise ValueError(
+                    f"{path}: was trained with another {side} dictionary than that of the data: as many symbols, but "
+                    "others or in another order"
+                )

@@ -1,0 +1,103 @@
+"""One line in, one translation out, whatever the line is."""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from fairseq.tasks import FairseqTask
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq.token_generation_constraints import pack_constraints
+from torch import Tensor
+
+from fairseq_plugin.hostfix.foreign import modules
+from fairseq_plugin.hostfix.replace import replace
+
+logger = logging.getLogger("fairseq_plugin.hostfix")
+
+
+def every_line_counts() -> None:
+    """Let fairseq-interactive answer a line that cannot be read with a warning and an empty translation, and go on.
+
+    One that is too long, is not UTF-8, or names no readable audio file ends it, and the lines behind are lost.
+    """
+
+    def read_any_bytes(read: Callable) -> Callable:
+        def buffered_read(path: str, buffer_size: int) -> Iterator[list[str]]:
+            buffer = []
+            with open(sys.stdin.fileno() if path == "-" else path, "rb", closefd=path != "-") as file:
+                for number, line in enumerate(file):
+                    try:
+                        buffer.append(line.decode("utf-8").strip())
+                    except UnicodeDecodeError as error:
+                        logger.warning(f"line {number}: not UTF-8 ({error.reason} at byte {error.start}): left empty")
+                        buffer.append("")
+                    if len(buffer) >= buffer_size:
+                        yield buffer
+                        buffer = []
+            if buffer:
+                yield buffer
+
+        return buffered_read
+
+    def leave_out(batch: Callable) -> Callable:
+        def make_batches(lines, cfg, task, max_positions, encode_fn):
+            if isinstance(task, LanguageModelingTask):  # a text may well begin with nothing
+                yield from batch(lines, cfg, task, max_positions, encode_fn)
+                return
+            good = [i for i, line in enumerate(lines) if _can_be_read(line, task, max_positions, encode_fn)]
+            for made in batch([lines[i] for i in good], cfg, task, max_positions, encode_fn) if good else ():
+                yield made._replace(ids=torch.tensor([good[i] for i in made.ids.tolist()]))
+            empty = sorted(set(range(len(lines))) - set(good))
+            if empty:
+                tokens = torch.full((len(empty), 1), task.target_dictionary.eos())
+                constraints = pack_constraints([[] for _ in empty]) if cfg.generation.constraints else None
+                yield module.Batch(torch.tensor(empty), tokens, torch.ones_like(tokens[:, 0]), constraints)
+
+        return make_batches
+
+    for module in modules("fairseq_cli.interactive"):
+        replace(module, "buffered_read", read_any_bytes)
+        replace(module, "make_batches", leave_out)
+
+
+def nothing_from_nothing() -> None:
+    """Let a source of no words have a translation of none; fairseq's search makes one up."""
+
+    def answer_nothing(step: Callable) -> Callable:
+        def inference_step(self, generator, models, sample, *args, **kwargs):
+            tokens = sample["net_input"].get("src_tokens")
+            if not isinstance(tokens, Tensor) or tokens.dim() != 2 or tokens.is_floating_point():  # speech
+                return step(self, generator, models, sample, *args, **kwargs)
+            eos, pad = self.target_dictionary.eos(), self.target_dictionary.pad()
+            blank = ((tokens == eos) | (tokens == pad)).all(1).tolist()
+            if all(blank):
+                return [[_nothing(eos)] for _ in blank]
+            found = step(self, generator, models, sample, *args, **kwargs)
+            return [[_nothing(eos)] if empty else hypotheses for empty, hypotheses in zip(blank, found)]
+
+        return inference_step
+
+    replace(FairseqTask, "inference_step", answer_nothing)
+
+
+def _nothing(eos: int) -> dict[str, Any]:
+    """A hypothesis of no words, in the form of fairseq's search."""
+    scores = dict(score=torch.tensor(0.0), positional_scores=torch.zeros(1))
+    return dict(tokens=torch.tensor([eos]), attention=None, alignment=[], **scores)
+
+
+def _can_be_read(line: str, task: FairseqTask, max_positions: Any, encode: Callable) -> bool:
+    text = line.split("\t")[0]
+    if not text:
+        return False
+    most = max_positions[0] if isinstance(max_positions, tuple | list) else max_positions
+    try:
+        _, (length,) = task.get_interactive_tokens_and_lengths([text], encode)
+    except (OSError, ValueError) as error:
+        logger.warning(f"{text[:80]}: {error}: left empty")
+        return False
+    if most is not None and length > most:
+        logger.warning(f"{text[:80]}...: is {length} tokens long: must be <= {most}: left empty")
+    return most is None or length <= most

@@ -1,0 +1,130 @@
+"""What a command says when it fails: one line, which names what was wrong."""
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+import torch
+from fairseq import options, utils
+from fairseq.trainer import Trainer
+
+from fairseq_plugin.hostfix.foreign import literal
+from fairseq_plugin.hostfix.replace import replace
+
+TRACEBACK = "RECURRENCE_TRACEBACK"  # "1" prints the traceback too
+LONGEST = 600  # characters
+
+
+def one_line_errors() -> None:
+    """End a fairseq command that fails in one line; ``RECURRENCE_TRACEBACK=1`` prints the traceback before it."""
+    command = Path(sys.argv[0])
+    is_fairseq = command.name.startswith("fairseq-") or command.parent.name == "fairseq_cli"
+    if is_fairseq and sys.excepthook is sys.__excepthook__:
+        sys.excepthook = print_one_line
+
+
+def print_one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """The hook of an interpreter that runs a command."""
+    if os.environ.get(TRACEBACK) == "1" or issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+    if not issubclass(kind, KeyboardInterrupt):
+        hint = "" if os.environ.get(TRACEBACK) == "1" else f" ({TRACEBACK}=1 shows where)"
+        print(f"{Path(sys.argv[0]).name}: error: {one_line(error)}{hint}", file=sys.stderr)
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, in a line; with its type where it says nothing that could be read without."""
+    text = str(error)
+    if isinstance(error, torch.multiprocessing.spawn.ProcessRaisedException):  # ends in the traceback of a rank
+        text = re.sub(r"^[\w.]*?(\w+(?:Error|Exception|Interrupt)): ", "", text.strip().splitlines()[-1])
+    elif not isinstance(error, ArithmeticError | OSError | ValueError) or not text:
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
+
+
+def literal_overrides() -> None:
+    """Refuse ``--model-overrides`` that are no dictionary by the option's name, before anything is loaded."""
+
+    def check_overrides(parse: Callable) -> Callable:
+        def parse_args_and_arch(*args, **kwargs):
+            parsed = parse(*args, **kwargs)
+            found = parsed[0] if isinstance(parsed, tuple) else parsed
+            for option in ("model_overrides", "optimizer_overrides"):
+                _check_dictionary(option, getattr(found, option, None) or "{}")
+            return parsed
+
+        return parse_args_and_arch
+
+    replace(options, "parse_args_and_arch", check_overrides)
+
+
+def _check_dictionary(option: str, text: str) -> None:
+    try:
+        value = literal(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        name = option.replace("_", "-")
+        raise ValueError(f"--{name} {text}: must be a dictionary of literals, such as {{'dropout': 0.1}}")
+
+
+def named_embeddings() -> None:
+    """Name the file where pretrained embeddings are missing, are none, or have another width than the model's."""
+
+    def read_or_name(parse: Callable) -> Callable:
+        def parse_embedding(path: str) -> dict:
+            try:
+                found = parse(path)
+            except OSError as error:
+                raise ValueError(f"{path}: no embedding can be read: {error.strerror}") from error
+            except (StopIteration, UnicodeDecodeError, ValueError):
+                found = {}
+            if not found or len({len(vector) for vector in found.values()}) > 1:
+                raise ValueError(f"{path}: must be an embedding: a header line, then one 'symbol numbers' a line")
+            table = _Embedding(found)
+            table.path = path
+            return table
+
+        return parse_embedding
+
+    def load_or_name(load: Callable) -> Callable:
+        def load_embedding(embed_dict, vocab, embedding):
+            width, ours = len(next(iter(embed_dict.values()), ())), embedding.embedding_dim
+            if isinstance(embed_dict, _Embedding) and width != ours:
+                raise ValueError(
+                    f"{embed_dict.path}: has {width} numbers a symbol: must be {ours}, as wide as the model"
+                )
+            return load(embed_dict, vocab, embedding)
+
+        return load_embedding
+
+    replace(utils, "parse_embedding", read_or_name)
+    replace(utils, "load_embedding", load_or_name)
+
+
+class _Embedding(dict):
+    """Symbols and their vectors, and the file that they are from."""
+
+    path: str
+
+
+def explosions_are_named() -> None:
+    """Say that the loss or the gradient is no longer a number; fairseq searches for the module and ends elsewhere."""
+
+    def name_the_update(step: Callable) -> Callable:
+        def train_step(self, *args, **kwargs):
+            try:
+                return step(self, *args, **kwargs)
+            except (FloatingPointError, StopIteration) as error:
+                raise ArithmeticError(
+                    f"update {self.get_num_updates() + 1}: the loss or a gradient is no longer a finite number: lower "
+                    f"--lr or set --clip-norm ({str(error) or type(error).__name__})"
+                ) from error
+
+        return train_step
+
+    replace(Trainer, "train_step", name_the_update)
