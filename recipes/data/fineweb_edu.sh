@@ -10,7 +10,7 @@
 #            the authors call their validation set, on which the paper's figures are, is the test here
 # DATA_ROOT  a folder that holds fineweb_edu/ with parquet or json-lines files whose column `text` is a document, and
 #            fineweb_edu_1024/{vocab.json,merges.txt} or fineweb_edu_32000/tokenizer.json; without it all is downloaded
-#            (about 2 GB of the set, read anew after an interruption). Neither source publishes checksums.
+#            (about 2 GB of the set, read anew after an interruption). The set has no checksums.
 # Needs pip install '.[data]'. Writes $OUT/data/{fineweb_edu,fineweb_edu_32000}/{source,raw,bin}; raw/*.pieces are numbers of
 # pieces, a document a line. bin/dict.txt is filled up to 1,024 or 32,000 entries.
 source "$(dirname "$0")/common.sh"
@@ -18,7 +18,11 @@ source "$(dirname "$0")/common.sh"
 PIECES=${PIECES:-1024}
 TOKENS=${TOKENS:-500000000}
 HUB=EleutherAI/fineweb-edu-dedup-10b
-AUTHORS=https://raw.githubusercontent.com/ant-8/Layer-Recurrent-Transformers/430cec18f945918e71fd68d12f63e907ebcb7413
+AUTHORS=https://raw.githubusercontent.com/ant-8/Layer-Recurrent-Transformers/e3bfeb0f8d60a18b20b90b2d670b008abc90f596
+declare -A SUMS=( # of the files at that commit, in which they are what they were in the first one
+    [vocab.json]=6f4b6b6e2dceecd7f5c3a08f537fdd970d76995e774f4e05a1c7ea6cf2c9164e
+    [merges.txt]=e5b6bfe7f3706e5f70d61b3ddd507bf67c5a7644f7831d43fd79580b71209d49
+)
 LLAMA=https://huggingface.co/TinyLlama/TinyLlama-1.1B-Chat-v1.0/resolve/main/tokenizer.json
 case $PIECES in
 1024) SET=$OUT/data/fineweb_edu TEST=$((TOKENS / 20)) ;;
@@ -34,7 +38,7 @@ tokenizer() {
         return
     fi
     for file in vocab.json merges.txt; do
-        obtain "fineweb_edu_1024/$file" "$AUTHORS/fineweb_gpt2_tokenizer_1024/$file" "$SOURCE/$file"
+        obtain "fineweb_edu_1024/$file" "$AUTHORS/fineweb_gpt2_tokenizer_1024/$file" "$SOURCE/$file" "${SUMS[$file]}"
     done
 }
 
