@@ -1,12 +1,12 @@
 """Loss and accuracy of a language model on a subset of its task, with their standard errors, as JSON.
 
     python answers.py DATA --path checkpoint_best.pt --subset valid --batch 128 > scores.json
-    python answers.py --path checkpoint_last.pt --subset test --batch 64 > scores.json        (copying, which has no data)
+    python answers.py --path checkpoint_last.pt --subset test --batch 64 > scores.json      (copying, which has no data)
 
 Every text is read once, whole; the loss is the mean over all tokens that have a target, in nats. Standard errors are
-of texts: the standard deviation of the texts' means divided by the root of their number. Kausik's published code divides
-the standard deviation of 80 batch means by the root of 80 times the batch; that figure, too small by the root of the
-batch, is given as `loss_error_published`, for batches drawn from the texts.
+of texts: the standard deviation of the texts' means divided by the root of their number. Kausik's published code
+divides the standard deviation of 80 batch means by the root of 80 times the batch; that figure, too small by the root
+of the batch, is given as `loss_error_published`, for batches drawn from the texts.
 """
 
 import argparse
