@@ -190,13 +190,13 @@ once() {
         return
     fi
     (DRY_RUN=1 && for name in "$@"; do "$name"; done) >"$folder/cmd.sh"
-    python "$TOOLS/environment.py" >"$folder/env.json"
+    python "$ROOT/recipes/records/environment.py" >"$folder/env.json"
     RUN_FOLDER=$folder
     trap 'exit 143' TERM # else the status would be that of whatever came before the command that was at work
     trap 'record_failure $?' EXIT
     for name in "$@"; do stage "$folder" "$name"; done
     trap - EXIT TERM
-    python "$TOOLS/collect.py" "$folder" "${RECORD[@]}"
+    python "$ROOT/recipes/records/collect.py" "$folder" "${RECORD[@]}"
     log "everything lies in $folder"
 }
 
@@ -204,6 +204,6 @@ once() {
 record_failure() {
     case $1 in
     0 | 2 | 130 | 143) ;;
-    *) python "$TOOLS/collect.py" "$RUN_FOLDER" "${RECORD[@]}" --failed ;;
+    *) python "$ROOT/recipes/records/collect.py" "$RUN_FOLDER" "${RECORD[@]}" --failed ;;
     esac
 }

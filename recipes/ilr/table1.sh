@@ -62,9 +62,9 @@ evaluation() {
 }
 
 scoring() {
-    run_into "$RUN/flops.json" python "$TOOLS/flops.py" --symbols 1024 --text $TEXT \
+    run_into "$RUN/flops.json" python "$ROOT/recipes/metrics/flops.py" --symbols 1024 --text $TEXT \
         --updates $UPDATES --texts $((BATCH * EVERY)) -- "${MODEL[@]}"
-    run_into "$RUN/scores.json" python "$TOOLS/perplexity.py" "$RUN" --pieces "$PIECES" \
+    run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/perplexity.py" "$RUN" --pieces "$PIECES" \
         --contexts "${CONTEXTS[@]}" --more "$RUN/flops.json"
     if [ "$DRY_RUN" != 1 ]; then cat "$RUN/scores.json"; fi
 }

@@ -9,6 +9,6 @@
 source "$(dirname "$0")/../common.sh"
 
 if [ "$DRY_RUN" != 1 ]; then mkdir -p "$OUT/ilr"; fi
-run python "$TOOLS/training_flops.py" --symbols 1024 --text 1024 --texts 64 --updates 7629 --vary reuse-map 1,1,1,1 2,1,1,1 \
+run python "$ROOT/recipes/figures/training_flops.py" --symbols 1024 --text 1024 --texts 64 --updates 7629 --vary reuse-map 1,1,1,1 2,1,1,1 \
     1,2,1,1 1,1,2,1 1,1,1,2 1,1,2,4 1,2,2,3 2,2,2,2 3,2,2,1 4,2,1,1 --output "$OUT/ilr/training-flops.svg" -- \
     --arch ilr_small "$@"

@@ -47,7 +47,7 @@ evaluation() {
     run_into "$RUN/eval.log" fairseq-eval-lm "$BIN" --user-dir "$ROOT/fairseq_plugin" --task language_modeling \
         --path "$RUN/checkpoints/checkpoint_best.pt" --gen-subset valid --tokens-per-sample $TEXT \
         --sample-break-mode none --batch-size $BATCH
-    run_into "$RUN/scores.json" python "$TOOLS/loss.py" "$RUN/eval.log" --symbols 111540
+    run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/loss.py" "$RUN/eval.log" --symbols 111540
     if [ "$DRY_RUN" != 1 ]; then cat "$RUN/scores.json"; fi
 }
 

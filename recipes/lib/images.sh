@@ -142,7 +142,7 @@ image_training() {
 }
 
 image_scoring() {
-    run_into "$RUN/scores.json" python "$TOOLS/score_image.py" "$RUN"
+    run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score_image.py" "$RUN"
     if [ "$DRY_RUN" != 1 ]; then cat "$RUN/scores.json"; fi
 }
 
@@ -175,7 +175,7 @@ image_cost() {
 }
 
 image_counting() {
-    run_into "$RUN/scores.json" python "$TOOLS/cost_image.py" "$ARCH" "${KWARGS[@]}" \
+    run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/cost_image.py" "$ARCH" "${KWARGS[@]}" \
         ${THROUGHPUT:+--throughput "$THROUGHPUT"}
     if [ "$DRY_RUN" != 1 ]; then cat "$RUN/scores.json"; fi
 }

@@ -107,11 +107,11 @@ translation_scoring() {
     local index set files=()
     for index in "${!TESTS[@]}"; do
         set=${TESTS[index]%:*}
-        run_into "$RUN/scores-$set.json" python "$TOOLS/score.py" "$RUN/generate-$set.log" "${REFERENCES[index]}" \
+        run_into "$RUN/scores-$set.json" python "$ROOT/recipes/metrics/score.py" "$RUN/generate-$set.log" "${REFERENCES[index]}" \
             --hypotheses "$RUN/hypotheses-$set.${PAIR[1]}" --tokenize $TOKENIZE
         files+=("$set=$RUN/scores-$set.json")
     done
-    run_into "$RUN/scores.json" python "$TOOLS/mean_score.py" "${files[@]}"
+    run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/mean_score.py" "${files[@]}"
     if [ "$DRY_RUN" != 1 ]; then cat "$RUN/scores.json"; fi
 }
 

@@ -70,7 +70,7 @@ librispeech_set() {
 # 9,999 because the host's dictionary has one symbol that the segmentation lacks: 10,000 in all.
 vocabulary() {
     run python "$HERE/corpus.py" text "$BIN" "$BIN/train.txt"
-    run python "$TOOLS/segment.py" train "$BIN/unigram.model" --kind unigram --pieces 9999 "$BIN/train.txt"
+    run python "$ROOT/recipes/data/segment.py" train "$BIN/unigram.model" --kind unigram --pieces 9999 "$BIN/train.txt"
     run python "$HERE/corpus.py" configure "$BIN" "$BIN/unigram.model"
 }
 

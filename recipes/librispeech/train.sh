@@ -77,7 +77,7 @@ decoding() {
 }
 
 scoring() {
-    run_into "$RUN/scores.json" python "$TOOLS/score_speech.py" "$RUN" "$BIN" "${TEST[@]}"
+    run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score_speech.py" "$RUN" "$BIN" "${TEST[@]}"
     if [ "$DRY_RUN" != 1 ]; then cat "$RUN/scores.json"; fi
 }
 

@@ -27,10 +27,10 @@ corpus() {
 
 segmentation() {
     local set language
-    run python "$TOOLS/segment.py" train "$CUT/bpe.model" --pieces "$PIECES" "$RAW/train.de" "$RAW/train.en"
+    run python "$ROOT/recipes/data/segment.py" train "$CUT/bpe.model" --pieces "$PIECES" "$RAW/train.de" "$RAW/train.en"
     for set in $SETS; do
         for language in de en; do
-            run python "$TOOLS/segment.py" encode "$CUT/bpe.model" "$RAW/${set%:*}.$language" "$CUT/${set%:*}.$language"
+            run python "$ROOT/recipes/data/segment.py" encode "$CUT/bpe.model" "$RAW/${set%:*}.$language" "$CUT/${set%:*}.$language"
         done
     done
 }

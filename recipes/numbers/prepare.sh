@@ -19,11 +19,11 @@ corpus() {
 # Pieces of at most 9 characters come out as the parts of the words: einund zwanzig tausend drei hundert zwölf.
 segmentation() {
     local set language
-    run python "$TOOLS/segment.py" train "$DATA/pieces.model" --pieces $PIECES --longest 9 --kind unigram \
+    run python "$ROOT/recipes/data/segment.py" train "$DATA/pieces.model" --pieces $PIECES --longest 9 --kind unigram \
         "$DATA/train.en" "$DATA/train.de"
     for set in train valid test; do
         for language in en de; do
-            run python "$TOOLS/segment.py" encode "$DATA/pieces.model" "$DATA/$set.$language" "$DATA/$set.pieces.$language"
+            run python "$ROOT/recipes/data/segment.py" encode "$DATA/pieces.model" "$DATA/$set.$language" "$DATA/$set.pieces.$language"
         done
     done
 }

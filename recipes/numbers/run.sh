@@ -41,13 +41,13 @@ decoding() {
 
 # A German number is one word, so BLEU counts characters.
 scoring() {
-    run_into "$RUN/scores.json" python "$TOOLS/score.py" "$RUN/generate.log" "$DATA/test.de" \
+    run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score.py" "$RUN/generate.log" "$DATA/test.de" \
         --hypotheses "$RUN/hypotheses.de" --tokenize char
 }
 
 # This model, and the same with a block for every pass.
 counting() {
-    run_into "$RUN/parameters.json" python "$TOOLS/parameters.py" "$ARCH" vanilla_tiny -- \
+    run_into "$RUN/parameters.json" python "$ROOT/recipes/metrics/parameters.py" "$ARCH" vanilla_tiny -- \
         "$DATA/bin" "${MODEL[@]}" "${FLAGS[@]}"
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SReT, Figure 10: how strongly the places of an image respond, stage by stage and pass by pass.
 #
-#   recipes/sret/figure10.sh [options of recipes/tools/responses.py]
+#   recipes/sret/figure10.sh [options of recipes/figures/responses.py]
 #
 # of sret_t (a row of Table 5). SCALE smoke (default), small, paper: of the row, which is trained first unless it has been;
 # SEED, OUT, DRY_RUN, THREADS as in recipes/common.sh, DATA_ROOT as in table5.sh. The picture and its numbers go to $OUT/sret.
@@ -10,5 +10,5 @@ source "$ROOT/recipes/lib/images.sh"
 
 SCALE=${SCALE:-smoke}
 trained sret/table5 t
-run python "$TOOLS/responses.py" "$OUT/sret/table5/$(image_scale)/t/s$SEED/last.pth.tar" \
+run python "$ROOT/recipes/figures/responses.py" "$OUT/sret/table5/$(image_scale)/t/s$SEED/last.pth.tar" \
     --output "$OUT/sret/responses-$SCALE.svg" "$@"

@@ -24,12 +24,12 @@ SMALL_FLAGS=(--lr 1e-3 --lr-scheduler inverse_sqrt --warmup-init-lr 1e-7 --warmu
     --max-update 400 --save-interval-updates 100 --keep-interval-updates 1 --log-interval 10 --max-tokens-valid 4096)
 
 scoring() {
-    run_into "$RUN/scores.json" python "$TOOLS/last_loss.py" "$RUN/train.log"
+    run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/last_loss.py" "$RUN/train.log"
     if [ "$DRY_RUN" != 1 ]; then cat "$RUN/scores.json"; fi
 }
 
 drawing() {
-    run python "$TOOLS/curves.py" "$OUT/$PAPER/$NAME/$SCALE" --title "18 + 18 passes, scale $SCALE" \
+    run python "$ROOT/recipes/figures/curves.py" "$OUT/$PAPER/$NAME/$SCALE" --title "18 + 18 passes, scale $SCALE" \
         --stage train_inner --y nll_loss --nats --unit "nats a token" --output "$OUT/$PAPER/admin-$SCALE.svg"
 }
 

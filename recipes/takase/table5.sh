@@ -48,7 +48,7 @@ evaluation() {
     run_into "$RUN/eval-$TEXT.log" fairseq-eval-lm "$BIN" --user-dir "$ROOT/fairseq_plugin" --task language_modeling \
         --path "$RUN/checkpoints/checkpoint_best.pt" --gen-subset test --sample-break-mode none \
         --tokens-per-sample $TEXT --context-window $((TEXT * 3 / 4)) --batch-size 32
-    run_into "$RUN/scores.json" python "$TOOLS/perplexity.py" "$RUN" --pieces "$OUT/takase/wikitext/raw-$SET/test.tokens" \
+    run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/perplexity.py" "$RUN" --pieces "$OUT/takase/wikitext/raw-$SET/test.tokens" \
         --contexts $TEXT
     if [ "$DRY_RUN" != 1 ]; then cat "$RUN/scores.json"; fi
 }

@@ -1,6 +1,6 @@
 """Count what image models compute for one image, and time them (RingFormer, Table 3; SReT, Table 4).
 
-    PYTHONPATH=. python recipes/tools/operations.py plain_vit owf_vit uit ringformer_vit --output operations.svg
+    PYTHONPATH=. python recipes/figures/operations.py plain_vit owf_vit uit ringformer_vit --output operations.svg
 
 What is counted, in G for one image:
   MAC               multiply-accumulates, as fvcore counts them, and those of fused attention, which it leaves out

@@ -213,7 +213,7 @@ def main() -> int:
     if not arguments.check:
         target.write_text(fresh, encoding="utf-8")
     elif fresh != text:
-        print(f"{target}: not up to date; run python recipes/tools/overview.py", file=sys.stderr)
+        print(f"{target}: not up to date; run python recipes/records/overview.py", file=sys.stderr)
         return 1
     return 0
 

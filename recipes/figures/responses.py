@@ -1,6 +1,6 @@
 """Draw how strongly each place of some images responds, stage by stage and pass by pass (SReT, Figure 10).
 
-    python recipes/tools/responses.py RUN/last.pth.tar --output responses.svg
+    python recipes/figures/responses.py RUN/last.pth.tar --output responses.svg
 
 A place's response is the root mean square over its channels; each map, named STAGE.PASS, is drawn from its weakest
 place (dark) to its strongest (light). Beside OUTPUT lie the responses themselves, as CSV.

@@ -1,7 +1,7 @@
 """Compare the layers of two trained models by linear CKA, pass by pass (RingFormer, Figures 2 and 4).
 
-    python recipes/tools/cka.py A=RUN/checkpoint_best.pt B=OTHER/checkpoint_best.pt --output cka.svg
-    python recipes/tools/cka.py A=RUN/last.pth.tar B=OTHER/last.pth.tar --samples 1000 --output cka.svg
+    python recipes/figures/cka.py A=RUN/checkpoint_best.pt B=OTHER/checkpoint_best.pt --output cka.svg
+    python recipes/figures/cka.py A=RUN/last.pth.tar B=OTHER/last.pth.tar --samples 1000 --output cka.svg
 
 Two translation or language models are compared over the tokens of the same sentences, padding left out, the encoder's
 and the decoder's apart; two image models over the same images, each pass flattened. The estimate is that of minibatches

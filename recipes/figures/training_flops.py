@@ -1,6 +1,6 @@
 """Floating-point operations of training a language model in several rows (Intra-Layer Recurrence, Table 2).
 
-    python recipes/tools/training_flops.py --symbols 1024 --text 1024 --texts 64 --updates 7629 \\
+    python recipes/figures/training_flops.py --symbols 1024 --text 1024 --texts 64 --updates 7629 \\
         --vary reuse-map 1,1,1,1 2,1,1,1 4,2,1,1 --output flops.svg -- --arch ilr_small
 
 Counted are two for each multiply-accumulate of all matrix products, full attention included, forward and backward, as

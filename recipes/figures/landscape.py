@@ -1,7 +1,7 @@
 """The loss around trained image models, along filter-normalised random directions (SReT, Figure 9).
 
-    python recipes/tools/landscape.py A=RUN/last.pth.tar B=OTHER/last.pth.tar --output landscape.svg
-    python recipes/tools/landscape.py A=RUN/last.pth.tar --plane --output plane.svg
+    python recipes/figures/landscape.py A=RUN/last.pth.tar B=OTHER/last.pth.tar --output landscape.svg
+    python recipes/figures/landscape.py A=RUN/last.pth.tar --plane --output plane.svg
 
 Draws the cross entropy on training images, without augmentation, at steps of a random direction each filter of which
 has the length of the model's own, or with --plane of two such directions (`recurrence.analysis.landscape`). All models

@@ -93,7 +93,7 @@ def commands(rows: list[dict]) -> list[str]:
 
 def rendered(folder: Path) -> str:
     """The whole text of a recipe's RESULTS.md."""
-    lines = ["<!-- made by recipes/tools/render.py from results.csv and notes.md: change those -->"]
+    lines = ["<!-- made by recipes/records/render.py from results.csv and notes.md: change those -->"]
     lines += [(folder / "notes.md").read_text(encoding="utf-8").rstrip("\n"), ""]
     results = folder / "results.csv"
     tables = groups(read(results), "table") if results.exists() else {}
@@ -119,7 +119,7 @@ def main() -> int:
         elif not target.exists() or target.read_text(encoding="utf-8") != text:
             stale.append(target)
     for target in stale:
-        print(f"{target}: not up to date; run python recipes/tools/render.py", file=sys.stderr)
+        print(f"{target}: not up to date; run python recipes/records/render.py", file=sys.stderr)
     return 1 if stale else 0
 
 

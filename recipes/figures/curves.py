@@ -1,8 +1,8 @@
 """Plot the course of trainings from the logs that the hosts leave (Kausik, Figure 2; Takase & Kiyono, Figure 3).
 
-    python recipes/tools/curves.py OUT/kausik/table2/small --nats --output curves.svg
-    python recipes/tools/curves.py A=RUN/train.log B=OTHER/train.log --x hours --y valid_nll_loss --output curves.svg
-    python recipes/tools/curves.py A=RUN/summary.csv --x epoch --y eval_top1 --unit "top-1 %" --output curves.svg
+    python recipes/figures/curves.py OUT/kausik/table2/small --nats --output curves.svg
+    python recipes/figures/curves.py A=RUN/train.log B=OTHER/train.log --x hours --y valid_nll_loss --output curves.svg
+    python recipes/figures/curves.py A=RUN/summary.csv --x epoch --y eval_top1 --unit "top-1 %" --output curves.svg
 
 A run is a log of fairseq-train with --log-format json, or the summary.csv of train_image.py; of a folder, every
 ROW/sSEED/{train.log,summary.csv} under it, named by its row. Runs of one name share a colour. Beside OUTPUT lie the

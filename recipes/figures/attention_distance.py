@@ -1,6 +1,6 @@
 """Mean attention distance of each head, pass by pass, in pixels (RingFormer, Figure 3).
 
-    python recipes/tools/attention_distance.py A=RUN/last.pth.tar B=OTHER/last.pth.tar --output distance.svg
+    python recipes/figures/attention_distance.py A=RUN/last.pth.tar B=OTHER/last.pth.tar --output distance.svg
 
 For image models trained by train_image.py whose attention is global (of SReT those without slices). The class token is
 left out (`recurrence.analysis.distance`). Beside OUTPUT lie the numbers, as CSV.

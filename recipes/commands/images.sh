@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# The commands of an image row: prepare the images, train, test.
+#
+# Scales; a row keeps its depth at every one:
+#   smoke  an eighth of the width, images of 64 pixels, one epoch: of the 1,000 test images of CIFAR-10 where DATA_ROOT
+#          holds cifar10.tar, otherwise of scikit-learn's digits; shows that the row works, no more
+#   small  CIFAR-10 at 64 pixels, 20 epochs, widths divided by DIVISOR
+#   gpu    the same for 300 epochs, with Mixup, CutMix and RandAugment
+#   paper  the data and the settings of the table
+# With DATA_ROOT, CIFAR-10 is the 5,000 training images and 1,000 test images of its cifar10.tar.
+source "$(dirname "$0")/common.sh"
+
+# image_size ARCH DIVISOR: sets SIZE, the constructor's arguments for images of 64 pixels: the width divided, to the
+# nearest number that the heads share out evenly (of a pyramid those of its first stage), and 64 patches. What is not
+# listed keeps the size that the row says.
+image_size() {
+    local width heads patches=(patch_size=8) step
+    case $1 in
+    ringformer_vit | uit | owf_vit | plain_vit) width=768 heads=12 ;;
+    ringformer_vit_wide) width=1284 heads=12 ;;
+    uit_wide) width=1560 heads=12 ;;
+    ringformer_vit_small | uit_small | owf_vit_small | plain_vit_small) width=512 heads=8 ;;
+    ringformer_vit_small_wide) width=728 heads=8 ;;
+    uit_small_wide) width=848 heads=8 ;;
+    owf_vit_small_narrow) width=376 heads=8 ;;
+    plain_vit_small_narrow) width=328 heads=8 ;;
+    recursive_deit_tiny | deit_108 | deit_108_mixed) width=192 heads=3 ;;
+    recursive_mixer_s16) width=512 heads=1 ;;
+    recursive_mixer_b16) width=768 heads=1 ;;
+    sret_ext) width=48 heads=2 patches=() ;;
+    sret_s | sret_s_global) width=126 heads=3 patches=() ;;
+    sret_*) width=64 heads=2 patches=() ;;
+    *) SIZE=() && return ;;
+    esac
+    step=$(($2 * 2 * heads))
+    SIZE=("embed_dim=$(((width + step / 2) / step * 2 * heads))" "${patches[@]}")
+}
+
+# Training on small images.
+SIZE=() SMALL=(--img-size 64 --crop-pct 1 --opt adamw --lr 1e-3 --weight-decay 0.05 --clip-grad 1)
+GENTLE=(--batch-size 50 --workers 0 --scale 0.5 1 --color-jitter 0)
+case $SCALE in
+smoke) SETTINGS=("${SMALL[@]}" "${GENTLE[@]}" --epochs 1 --warmup-epochs 0) DIVISOR=8 ;;
+small) SETTINGS=("${SMALL[@]}" "${GENTLE[@]}" --epochs 20 --warmup-epochs 2) ;;
+gpu)
+    SETTINGS=("${SMALL[@]}" --epochs 300 --warmup-epochs 10 --batch-size 512 --workers 8 --scale 0.5 1 --amp bfloat16
+        --aa rand-m9-mstd0.5-inc1 --mixup 0.8 --cutmix 1)
+    SIZE=(drop_path_rate=0.1)
+    ;;
+paper)
+    SETTINGS=(--batch-size "$MICRO_BATCH" --grad-accum-steps "$ACCUMULATE" --img-size 224 --workers 8)
+    case $PRECISION in
+    bf16) SETTINGS+=(--amp bfloat16) ;;
+    fp16) SETTINGS+=(--amp float16) ;;
+    esac
+    ;;
+esac
+
+if [ "$SCALE" = paper ]; then
+    IMAGES=("$OUT/data/$DATA")
+    prepare "$DATA"
+else
+    more=("${SIZE[@]}")
+    image_size "$ARCH" "${DIVISOR:-1}"
+    SIZE+=("${more[@]}")
+    if [ -n "${DATA_ROOT:-}" ] && { [ "$SCALE" != smoke ] || [ -f "$DATA_ROOT/cifar10.tar" ]; }; then
+        IMAGES=("$OUT/cifar10/5000" --val-split test)
+        prepare cifar10/prepare
+    elif [ "$SCALE" = smoke ]; then
+        IMAGES=("$OUT/digits/images")
+        prepare digits/prepare
+    else
+        IMAGES=("$OUT/cifar10/full" --dataset torch/cifar10 --val-split test)
+        prepare cifar10/prepare
+    fi
+    if [ "$SCALE" = smoke ] && [ -n "${DATA_ROOT:-}" ]; then IMAGES+=(--train-split test); fi
+fi
+
+lines KWARGS kwargs
+launch python "$ROOT/recipes/train_image.py"
+stage training
+say "${LAUNCH[@]}" "${IMAGES[@]}" --model "$ARCH" --model-kwargs "${SIZE[@]}" "${kwargs[@]}" --output "$RUN" \
+    --seed "$SEED" "${SETTINGS[@]}" "$@" --resume
+stage scoring
+say_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score_image.py" "$RUN"

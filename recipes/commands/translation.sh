@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# The commands of a translation row: prepare the data, train, average, decode every test set, score.
+#
+# Scales; a row keeps its depth at every one:
+#   smoke  64 wide, 10 updates, on Multi30k where DATA_ROOT holds it, otherwise on number words: shows that it works
+#   small  256 wide (WIDTH), 4,000 updates of about 900 target tokens, on Multi30k: half an hour on a core at 4 + 4 passes
+#   gpu    as small, 12,000 updates of about 3,600 target tokens
+#   paper  the data and the settings of the table
+# WIDE=2 doubles the width of a row at the smaller scales; SCORED=loss takes the last validation loss for its score.
+source "$(dirname "$0")/common.sh"
+
+TEST_SETS=() MULTI30K=$OUT/multi30k
+read -r -a PAIR <<<"$LANGUAGES"
+case $SCALE in
+paper)
+    BIN=$OUT/data/$DATA/bin TOKENIZE=13a
+    while read -r name subset; do
+        TEST_SETS+=("$name:$subset:$OUT/data/$DATA/raw/$subset.${PAIR[1]}")
+    done <<<"$TESTS"
+    prepare "$DATA"
+    ;;
+*)
+    if [ "$SCALE" = smoke ] && [ ! -d "${DATA_ROOT:-/nonexistent}/multi30k" ]; then
+        BIN=$OUT/numbers/smoke/bin PAIR=(en de) TOKENIZE=char TEST_SETS=("test:test:$OUT/numbers/smoke/test.de")
+        prepare numbers/prepare SCALE=smoke
+    else
+        BIN=$MULTI30K/bin-6000 PAIR=(de en) TOKENIZE=13a TEST_SETS=("test:test:$MULTI30K/raw/test_2016_flickr.en")
+        prepare multi30k/prepare PIECES=6000
+    fi
+    ;;
+esac
+
+# The budgets of the smaller scales are the same for all rows.
+lines AVERAGE average
+lines SEARCH search
+case $SCALE in
+smoke) width=64 updates=10 save=2 warmup=2 batch=(--max-tokens 1024 --dropout 0.1) ;;
+small) width=${WIDTH:-256} updates=4000 save=200 warmup=400 batch=(--max-tokens 1024 --dropout 0.1) ;;
+gpu) width=${WIDTH:-256} updates=12000 save=500 warmup=1000 batch=(--max-tokens 4096 --dropout 0.3) ;;
+paper) batches && settings=("${BATCHES[@]}") ;;
+esac
+if [ "$SCALE" != paper ]; then
+    width=$((width * ${WIDE:-1}))
+    settings=(--encoder-embed-dim $width --encoder-ffn-embed-dim $((4 * width)) --encoder-attention-heads 4
+        --decoder-embed-dim $width --decoder-ffn-embed-dim $((4 * width)) --decoder-attention-heads 4
+        --share-all-embeddings "${batch[@]}" --criterion label_smoothed_cross_entropy --label-smoothing 0.1
+        --optimizer adam --adam-betas "(0.9, 0.98)" --lr 1e-3 --lr-scheduler cosine --warmup-updates $warmup
+        --clip-norm 1.0 --max-update $updates --no-epoch-checkpoints
+        --save-interval-updates $save --keep-interval-updates 5 --log-interval $((save < 5 ? 1 : save / 5)))
+    average=(--num-update-checkpoints 5)
+    search=(--beam 5 --max-len-a 1.5 --max-len-b 10 --remove-bpe sentencepiece)
+fi
+
+stage training
+train_fairseq "$BIN" --source-lang "${PAIR[0]}" --target-lang "${PAIR[1]}" --log-format json "${settings[@]}" "$@"
+
+if [ "${SCORED:-}" = loss ]; then
+    stage scoring
+    say_into "$RUN/scores.json" python "$ROOT/recipes/metrics/loss.py" "$RUN/train.log"
+    exit
+fi
+
+stage averaging
+if [ "${average[0]:-best}" = best ]; then
+    say cp "$RUN/checkpoints/checkpoint_best.pt" "$RUN/average.pt"
+else
+    say python -m fairseq_plugin.average --inputs "$RUN/checkpoints" "${average[@]}" --output "$RUN/average.pt"
+fi
+
+scored=()
+for set in "${TEST_SETS[@]}"; do
+    IFS=: read -r name subset reference <<<"$set"
+    read -r -a more <<<"$(sed -n "s/^$name //p" <<<"${SEARCH_OF:-}")"
+    if [ "$SCALE" != paper ]; then more=(); fi
+    stage "decoding-$name"
+    say_into "$RUN/generate-$name.log" fairseq-generate "$BIN" --user-dir "$ROOT/fairseq_plugin" \
+        --path "$RUN/average.pt" --source-lang "${PAIR[0]}" --target-lang "${PAIR[1]}" \
+        --gen-subset "$subset" --max-tokens 4096 --required-batch-size-multiple 1 "${search[@]}" "${more[@]}"
+    scored+=("$RUN/generate-$name.log=$reference")
+done
+stage scoring
+say_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score.py" "${scored[@]}" --tokenize $TOKENIZE
