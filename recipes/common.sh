@@ -10,7 +10,6 @@
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-TOOLS=$ROOT/recipes/tools
 OUT=${OUT:-$ROOT/out}
 SEED=${SEED:-1}
 DRY_RUN=${DRY_RUN:-0}

@@ -88,6 +88,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     add = found.add_argument_group("optimisation").add_argument
     add("--epochs", type=int, default=300)
     add("--warmup-epochs", type=int, default=5, help="how many of the epochs warm up")
+    add("--warmup-prefix", action="store_true", help="the cosine starts after them, from the peak (default: with them)")
     add("--batch-size", type=int, default=128, help="images that a process takes at once")
     add("--grad-accum-steps", type=int, default=1, help="batches an update")
     add("--opt", default="adamw", help="an optimiser of timm")

@@ -200,7 +200,9 @@ class Trainer:
             most = len(self.train_loader.sampler) // args.grad_accum_steps
             refuse("batch_size", args.batch_size, f"must be <= {most}, the images a process")
         self.optimizer = create_optimizer_v2(model, args.opt, lr=args.lr, weight_decay=args.weight_decay)
-        schedule = dict(num_epochs=args.epochs, warmup_epochs=args.warmup_epochs, warmup_lr=args.lr / 1000)
+        falling = args.epochs - args.warmup_epochs if args.warmup_prefix else args.epochs
+        schedule = dict(num_epochs=falling, warmup_epochs=args.warmup_epochs, warmup_prefix=args.warmup_prefix)
+        schedule |= dict(warmup_lr=args.lr / 1000)
         schedule |= dict(min_lr=args.min_lr, step_on_epochs=False, updates_per_epoch=self.updates)
         self.scheduler, _ = create_scheduler_v2(self.optimizer, **schedule)
         self.scaler = utils.NativeScaler(device.type) if args.amp == "float16" else None

@@ -18,7 +18,7 @@ matplotlib = pytest.importorskip("matplotlib.image")
 
 from tests.test_train_image import flags, train_image, write_images  # noqa: E402
 
-sys.path.insert(0, str(cli.REPOSITORY / "recipes" / "tools"))
+sys.path.insert(0, str(cli.REPOSITORY / "recipes" / "figures"))
 
 import attention_distance  # noqa: E402
 import checkpoints  # noqa: E402
@@ -227,9 +227,9 @@ def test_the_pictures_of_the_repository_have_their_numbers_and_commands():
     text = (home / "README.md").read_text()
     shown = set(re.findall(r"\]\(([\w-]+)\.svg\)", text))
     assert shown == {path.stem for path in home.glob("*.svg")} == {path.stem for path in home.glob("*.csv")}
-    commands = set(re.findall(r"`recipes/tools/(\w+)\.py", text))
+    commands = set(re.findall(r"`recipes/figures/(\w+)\.py", text))
     assert {"cka", "landscape", "curves"} < commands
-    assert commands <= {path.stem for path in (cli.REPOSITORY / "recipes" / "tools").glob("*.py")}
+    assert commands <= {path.stem for path in (cli.REPOSITORY / "recipes" / "figures").glob("*.py")}
 
 
 def test_bad_input_is_named(runs, trained, tmp_path, capsys):

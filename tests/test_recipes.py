@@ -4,22 +4,16 @@ import json
 import math
 import os
 import re
-import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import results  # noqa: E402
 from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from tests import cli
-
-RECIPES = cli.REPOSITORY / "recipes"
-TOOLS = RECIPES / "tools"
-sys.path.insert(0, str(TOOLS))
-
-import results  # noqa: E402
+from tests.recipes import RECIPES, commands, recipe
 
 
 def of_images(script: Path) -> bool:
@@ -32,12 +26,15 @@ def of_images(script: Path) -> bool:
 
 # Of pictures and counts; test_recipes_figures.py tries them.
 FIGURES = sorted(RECIPES.glob("*/figure*.sh")) + [RECIPES / "ilr" / "table2.sh", RECIPES / "takase" / "speed.sh"]
-EVERY_SCRIPT = sorted({*RECIPES.rglob("*.sh")} - {RECIPES / "common.sh", *FIGURES})
+# Scripts of tables in tables.toml, which test_recipes_tables.py tries.
+DATA = [path for path in RECIPES.glob("*/*.sh") if '/../table"' in path.read_text(encoding="utf-8")]
+EVERY_SCRIPT = sorted({*RECIPES.rglob("*.sh")} - {RECIPES / "common.sh", *FIGURES, *DATA})
+EVERY_SCRIPT = [path for path in EVERY_SCRIPT if path.parent.name != "commands"]
 # Those of recipes/data are tried by test_recipes_data.py, but the one that prepares nothing.
 OTHERS = [path for path in EVERY_SCRIPT if path.parent.name != "data" or path.stem == "prepared"]
 SCRIPTS = [path for path in OTHERS if not of_images(path)]
 # Read by others, not called.
-SOURCED = {RECIPES / name / "lib" / "translation.sh" for name in ("", "ringformer", "takase")}
+SOURCED = {RECIPES / name / "lib" / "translation.sh" for name in ("", "takase")}
 SOURCED.add(RECIPES / "multi30k" / "lib" / "settings.sh")
 ROWS = ["ringformer", "universal", "one_wide_ffn", "vanilla", "vanilla_half", "sequence", "cycle", "cycle_rev"]
 ROWS += ["universal_small", "universal_wide"]
@@ -56,19 +53,6 @@ DATA_ROOT = Path(os.environ.get("DATA_ROOT") or "/nonexistent")
 needs_multi30k = pytest.mark.skipif(
     not (DATA_ROOT / "multi30k").is_dir(), reason="DATA_ROOT names no folder that holds multi30k"
 )
-
-
-def recipe(script: str, *arguments: str, fails: bool = False, **settings: str) -> str:
-    """Run a recipe with these settings of its environment and return what it printed."""
-    path = os.pathsep.join([str(cli.SCRIPTS), os.environ["PATH"]])
-    return cli.run("bash", RECIPES / script, *arguments, fails=fails, env={"PATH": path, **settings})
-
-
-def commands(script: str, *arguments: str, **settings: str) -> list[list[str]]:
-    """The commands that a recipe would carry out."""
-    return [
-        shlex.split(line) for line in recipe(script, *arguments, DRY_RUN="1", **settings).split("\n") if " " in line
-    ]
 
 
 @pytest.mark.parametrize(
@@ -154,18 +138,6 @@ def test_a_table_lists_its_rows(script):
     assert f"ROW=no_such_row: must be all, list or one of: {rows[0][1]} " in message
 
 
-def test_other_nodes_train_and_do_nothing_else(tmp_path):
-    settings = dict(SCALE="small", OUT=str(tmp_path), NODES="2", MASTER_ADDR="first", DATA_ROOT="/data")
-    for rank, expected in (("0", ["fairseq-train", "fairseq-generate"]), ("1", ["fairseq-train"])):
-        found = commands("ringformer/table1.sh", "ringformer", NODE_RANK=rank, **settings)
-        programs = [parsed(program, flags) for program, *flags in found]
-        assert [program for program in programs if program in expected] == expected
-        assert len([program for program in programs if program == "fairseq-generate"]) == len(expected) - 1
-        (launch,) = [words for words in found if words[0] == "torchrun"]
-        assert launch[1:9:2] == ["--nnodes", "--nproc_per_node", "--node_rank", "--master_addr"]
-        assert launch[2:10:2] == ["2", "1", rank, "first"]
-
-
 def test_another_node_has_a_folder_for_its_log(tmp_path):
     body = 'training() { echo trained | tee -a "$OUT/run/train.log"; }; scoring() { fail "not here"; }'
     script = f'source "{RECIPES}/common.sh"; {body}; once "$OUT/run" training scoring'
@@ -186,9 +158,6 @@ def test_another_node_has_a_folder_for_its_log(tmp_path):
         ("kausik/table2.sh", ["recurrent"], {"SCALE": "gpu"}, "SCALE=gpu: must be smoke, small or paper"),
         ("kausik/table2.sh", ["recurrent"], {"PRECISION": "fp8"}, "PRECISION=fp8: must be bf16, fp16 or fp32"),
         ("kausik/table2.sh", ["regular"], {}, "ROW=regular: must be all, list or one of: regular_1 regular_6 "),
-        ("ringformer/table1.sh", [], {}, "table1.sh ROW|all|list [flags], where ROW is one of: vanilla one_wide_ffn "),
-        ("ringformer/table1.sh", ["vanilla"], {"SCALE": "gpu"}, "SCALE=gpu: must be smoke, small or paper"),
-        ("ringformer/table1.sh", ["vanilla"], {"PRECISION": "fp8"}, "PRECISION=fp8: must be bf16, fp16 or fp32"),
         (
             "kausik/prepare.sh",
             [],

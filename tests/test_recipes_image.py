@@ -8,24 +8,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cost_image  # noqa: E402
+import image_options  # noqa: E402
 import pytest
 import timm
 import torch
 
-from tests import cli
-from tests.test_recipe_tools import collect
-from tests.test_recipes import EVERY_SCRIPT, RECIPES, commands, listed, of_images, recipe, results
-
-sys.path.insert(0, str(RECIPES))
-
-import cost_image  # noqa: E402
-import image_options  # noqa: E402
-
 import timm_plugin  # noqa: E402
 from recurrence.count import stored  # noqa: E402
+from tests import cli
+from tests.recipes import RECIPES, commands, recipe
+from tests.test_recipes import EVERY_SCRIPT, listed, of_images, results
 
 SCRIPTS = [str(path.relative_to(RECIPES)) for path in EVERY_SCRIPT if of_images(path)]
-SOURCED = ["lib/images.sh", "ringformer/lib/images.sh", "sret/lib/images.sh"]
+SOURCED = ["lib/images.sh", "sret/lib/images.sh"]
 ROWS = ["plain", "plain_half", "deit", "deit_x2", "deit_half_x2", "sret", "sret_global", "sret_no_lrc"]
 ROWS += ["ringformer", "uit", "owf"]
 DEIT = 5_717_416
@@ -36,8 +32,6 @@ LRC = 12 * 4 + 24 * 2
 STEM = (27 + 3) * 96 + (9 * 96 + 3) * 192 + (9 * 192 + 3) * 192 + 4 * 192 * 192 - 3 * 16 * 16 * 192
 # Stored parameters of every row of every script in its order, at full size, with the classes of the paper's images.
 COUNTS = {
-    "ringformer/table2": [19_360_868, 3_598_948, 4_506_732, 4_395_620, 8_940_756, 8_836_788, 8_857_188, 8_824_348],
-    "ringformer/table3": [86_416_360, 34_452_712, 8_449_768, 12_022_504, 31_988_800, 31_953_324],
     "sret/table1": [DEIT] * 4,
     "sret/table2": [4_988_024] * 4,
     "sret/table3": [DEIT, DEIT, DEIT + 12 * 4, DEIT + NLL, DEIT + NLL + LRC, DEIT + NLL + LRC + STEM]
@@ -50,11 +44,10 @@ COUNTS = {
     "sret/mixed_depth": [48_424_360, 24_401_704, *[14_220_472] * 2],
 }
 COSTS = {
-    "ringformer/flops": [86_416_360, 34_452_712, 8_449_768, 12_022_504],
     "sret/table4": [DEIT, DEIT, 4_020_608, *[4_755_979] * 2, *[4_988_024] * 2, *[20_899_692] * 2],
 }
 # Images an update at scale paper.
-BATCHES = {"ringformer/table2": 1024, "ringformer/table3": 4096}
+BATCHES: dict[str, int] = {}
 RUNS = [("digits/run.sh", scale, ()) for scale in ("demo", "smoke")]
 RUNS += [("cifar10/train.sh", scale, (row,)) for scale in ("smoke", "cpu", "gpu") for row in ROWS]
 PATHS = [str(cli.SCRIPTS), os.environ["PATH"]]
@@ -149,9 +142,6 @@ def test_widths_are_divided():
 
 
 def test_one_process_gathers_the_papers_batch(tmp_path):
-    (call,) = trainings("ringformer/table3.sh", "uit", "--epochs", "7", SCALE="paper", OUT=str(tmp_path))
-    assert (call.batch_size, call.grad_accum_steps, call.epochs, call.aa) == (128, 32, 7, "trivial")
-    assert (call.opt, call.lr, call.weight_decay, call.clip_grad, call.amp) == ("adam", 5e-4, 0, 1, "bfloat16")
     settings = dict(SCALE="paper", OUT=str(tmp_path), MICRO_BATCH="64", PRECISION="fp32")
     (call,) = trainings("sret/table1.sh", "loops_3", "drop_path_rate=0.2", "--lr", "2e-3", **settings)
     assert (call.batch_size, call.grad_accum_steps, call.aug_repeats, call.amp, call.lr) == (64, 16, 0, None, 2e-3)
@@ -180,8 +170,6 @@ def test_rows_have_one_size(tmp_path):
         ("cifar10/train.sh", ["sret"], {"SCALE": "paper"}, "SCALE=paper: must be smoke, cpu or gpu"),
         ("cifar10/train.sh", ["resnet"], {}, "ROW=resnet: must be one of those at the head of"),
         ("cifar10/train.sh", [], {}, "usage: "),
-        ("ringformer/table2.sh", ["uit"], {"SCALE": "gpu"}, "SCALE=gpu: must be smoke, small or paper"),
-        ("ringformer/table2.sh", ["ring"], {}, "ROW=ring: must be all, list or one of: vit uit owf_narrow "),
         ("sret/table1.sh", ["loops_1"], {"PRECISION": "fp8"}, "PRECISION=fp8: must be bf16, fp16 or fp32"),
         (
             "sret/table1.sh",
@@ -327,7 +315,7 @@ def test_speed_is_measured_in_turn_with_deit(monkeypatch):
     assert turns == [2.0, 3.0] * 31
 
 
-def test_costs_are_counted_and_recorded(tmp_path, monkeypatch, capsys):
+def test_costs_are_counted(monkeypatch, capsys):
     """As published, each of 8 signals is multiplied out and applied to one of 5 tokens; here it takes its rank."""
     small = ["img_size=32", "depth=2", "embed_dim=384", "num_heads=2", "num_classes=10"]
     text = printed(cost_image.main, monkeypatch, capsys, "ringformer_vit", *small, "--throughput", "2")
@@ -338,17 +326,6 @@ def test_costs_are_counted_and_recorded(tmp_path, monkeypatch, capsys):
     assert 0 < costs["gmac"] < costs["gflops"]
     assert costs["images_per_s"] > 0
     assert costs["speed_over_deit"] > 0
-    (tmp_path / "scores.json").write_text(text)
-    (tmp_path / "env.json").write_text(json.dumps({"device": "d", "packages": {"torch": "t"}, "commit": "c"}))
-    named = {"table": "RingFormer FLOPs", "row": "r", "arch": "a", "scale": "paper", "seed": "1", "command": "c"}
-    flags = [word for name, value in named.items() for word in (f"--{name}", value)]
-    table = tmp_path / "results.csv"
-    flags += ["--results", str(table), "--paper-value", "19.03", "--metrics", "gflops_published", "gmac"]
-    printed(collect.main, monkeypatch, capsys, str(tmp_path), *flags)
-    published, other = results.read(table)
-    assert (published["metric"], published["paper_value"]) == ("GFLOPs as published", "19.03")
-    assert (other["metric"], other["paper_value"]) == ("GMAC", "")
-    assert {(run["params"], run["wall_s"]) for run in (published, other)} == {(str(costs["params"]), "")}
 
 
 def test_costs_of_timms_own_models(monkeypatch, capsys):

@@ -18,10 +18,10 @@ from fairseq.data.audio.speech_to_text_dataset import SpeechToTextDatasetCreator
 from fairseq.data.dictionary import Dictionary  # noqa: E402
 
 from tests import cli  # noqa: E402
+from tests.recipes import RECIPES  # noqa: E402
 from tests.speech import tone  # noqa: E402
 
-RECIPES = cli.REPOSITORY / "recipes"
-sys.path[:0] = [str(RECIPES / "tools"), str(RECIPES / "librispeech")]
+sys.path[:0] = [str(RECIPES / "data"), str(RECIPES / "librispeech")]
 
 import corpus  # noqa: E402
 import digits  # noqa: E402
@@ -50,7 +50,7 @@ def test_librispeech_is_what_the_host_reads(librispeech, tmp_path):
     corpus.features(librispeech, folder, "train-clean-100")
     corpus.write_text(folder, text)
     assert sorted(text.read_text().splitlines()) == sorted(line.lower() for line in SAID.values())
-    segment = RECIPES / "tools" / "segment.py"
+    segment = RECIPES / "data" / "segment.py"
     cli.python(segment, "train", model, "--kind", "unigram", "--pieces", "29", text)
     corpus.configure(folder, model)
     configuration = S2TDataConfig(folder / "config.yaml")

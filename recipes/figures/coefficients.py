@@ -1,8 +1,8 @@
 """Draw how the learnable residual coefficients go through training (SReT, Figure 6).
 
-    python recipes/figures/coefficients.py RUN/summary.csv --output coefficients.svg          (of train_image.py)
-    python recipes/figures/coefficients.py RUN/train.log --output coefficients.svg            (fairseq, --log-format json)
-    python recipes/figures/coefficients.py RUN/checkpoints/checkpoint?.pt --output coefficients.svg    (either host)
+    python recipes/figures/coefficients.py RUN/summary.csv --output coefficients.svg       (of train_image.py)
+    python recipes/figures/coefficients.py RUN/train.log --output coefficients.svg         (fairseq, --log-format json)
+    python recipes/figures/coefficients.py RUN/checkpoints/checkpoint?.pt --output coefficients.svg    (either)
 
 A panel for each stack of passes and each kind of sublayer; a colour for each stored block (of a projection for each
 pass), the first dark, the last light; full lines weigh the stream, broken ones the branch. Beside OUTPUT lie the

@@ -104,14 +104,9 @@ translation_decoding() {
 }
 
 translation_scoring() {
-    local index set files=()
-    for index in "${!TESTS[@]}"; do
-        set=${TESTS[index]%:*}
-        run_into "$RUN/scores-$set.json" python "$ROOT/recipes/metrics/score.py" "$RUN/generate-$set.log" "${REFERENCES[index]}" \
-            --hypotheses "$RUN/hypotheses-$set.${PAIR[1]}" --tokenize $TOKENIZE
-        files+=("$set=$RUN/scores-$set.json")
-    done
-    run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/mean_score.py" "${files[@]}"
+    local index files=()
+    for index in "${!TESTS[@]}"; do files+=("$RUN/generate-${TESTS[index]%:*}.log=${REFERENCES[index]}"); done
+    run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score.py" "${files[@]}" --tokenize $TOKENIZE
     if [ "$DRY_RUN" != 1 ]; then cat "$RUN/scores.json"; fi
 }
 

@@ -11,7 +11,7 @@ source "$(dirname "$0")/../common.sh"
 CORPUS=${CORPUS:-digits}
 ROUNDS=${ROUNDS:-8}
 HERE=$ROOT/recipes/librispeech
-export PYTHONPATH=$TOOLS:$PYTHONPATH
+export PYTHONPATH=$ROOT/recipes/data:$PYTHONPATH
 DIGITS_URL=https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/heads/master.tar.gz
 LIBRISPEECH_URL=https://www.openslr.org/resources/12
 # SHA-256 of each archive, as torchaudio has them.

@@ -1,9 +1,11 @@
-"""Loss of a language model in nats a symbol, from the output of fairseq-eval-lm.
+"""Loss in nats a symbol, of a language model's evaluation or of the last validation of a training.
 
     python loss.py EVAL_LOG --symbols 111540 > scores.json
+    python loss.py train.log > scores.json
 
-The host prints it to base 2. A loss over other than all symbols is not a score: the host leaves out texts that are too
-long for a model, with hardly a word.
+fairseq prints it to base 2. Of an evaluation, by fairseq-eval-lm, a loss over other than all symbols is not a score:
+fairseq leaves out texts that are too long for a model, with hardly a word. Of a training, whose log has JSON lines, it
+is the loss without label smoothing.
 """
 
 import argparse
@@ -11,6 +13,8 @@ import json
 import math
 import re
 from pathlib import Path
+
+from recurrence.analysis.logs import curve
 
 
 def loss(text: str, symbols: int) -> float:
@@ -29,13 +33,30 @@ def loss(text: str, symbols: int) -> float:
     return float(base2[1]) * math.log(2)
 
 
+def last_validation(log: Path) -> dict:
+    """Nats a symbol at the end of a training, and its updates.
+
+    Raises:
+        ValueError: if the log has no validation.
+    """
+    *_, (updates, found) = curve(log, "updates", "valid_nll_loss")
+    return {"loss": round(found * math.log(2), 4), "updates": int(updates)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("log", type=Path)
-    parser.add_argument("--symbols", type=int, required=True)
+    parser.add_argument("--symbols", type=int, help="how many the evaluated text has; not of a training")
     arguments = parser.parse_args()
-    found = loss(arguments.log.read_text(encoding="utf-8"), arguments.symbols)
-    print(json.dumps({"loss": round(found, 4), "symbols": arguments.symbols}))
+    try:
+        if arguments.symbols is None:
+            scores = last_validation(arguments.log)
+        else:
+            found = loss(arguments.log.read_text(encoding="utf-8"), arguments.symbols)
+            scores = {"loss": round(found, 4), "symbols": arguments.symbols}
+    except ValueError as error:
+        parser.error(str(error))
+    print(json.dumps(scores, indent=2))
 
 
 if __name__ == "__main__":

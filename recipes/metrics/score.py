@@ -1,15 +1,17 @@
 """Score the output of fairseq-generate against plain references, detokenised.
 
-    python score.py GENERATE_LOG REFERENCE --hypotheses FILE > scores.json
+    python score.py generate-NAME.log=REFERENCE... > scores.json
 
 Takes the best hypothesis of every sentence, restores the corpus order, and demands one hypothesis for each reference: a
-score over fewer sentences is not a score. The host itself joins pieces (--remove-bpe) and words (--tokenizer).
+score over fewer sentences is not a score. fairseq itself joins pieces (--remove-bpe) and words (--tokenizer). The plain
+translations go beside each log, as .txt. Of several test sets, bleu is the mean and bleu_NAME that of each.
 """
 
 import argparse
 import json
 import re
 from pathlib import Path
+from statistics import mean
 
 from sacrebleu.metrics import BLEU, CHRF
 
@@ -52,19 +54,35 @@ def scores(hypotheses: list[str], references: list[str], tokenize: str) -> dict:
     }
 
 
+def merged(sets: dict[str, dict]) -> dict:
+    """Scores as those of one set: means over the sets, and the BLEU of each; those of a single set stay as they are.
+
+    Args:
+        sets: what `scores` returned, by the name of the set.
+    """
+    found = dict(next(iter(sets.values())))
+    if len(sets) == 1:
+        return found
+    found["sentences"] = sum(one["sentences"] for one in sets.values())
+    for metric in ("bleu", "chrf", "exact_match"):
+        found[metric] = round(mean(one[metric] for one in sets.values()), 2)
+    return found | {f"bleu_{name}": one["bleu"] for name, one in sets.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("log", type=Path, help="standard output of fairseq-generate")
-    parser.add_argument("reference", type=Path, help="plain text, one sentence a line, in corpus order")
-    parser.add_argument("--hypotheses", type=Path, required=True, help="file to write the plain translations to")
+    parser.add_argument("sets", nargs="+", metavar="LOG=REFERENCE", help="of fairseq-generate; one sentence a line")
     parser.add_argument(
         "--tokenize", choices=BLEU.TOKENIZERS, default=BLEU.TOKENIZER_DEFAULT, help="sacreBLEU's tokenizer"
     )
-    arguments = parser.parse_args()
-    references = arguments.reference.read_text(encoding="utf-8").rstrip("\n").split("\n")
-    hypotheses = in_order(best_hypotheses(arguments.log), len(references))
-    arguments.hypotheses.write_text("\n".join(hypotheses) + "\n", encoding="utf-8")
-    print(json.dumps(scores(hypotheses, references, arguments.tokenize), indent=2))
+    arguments, sets = parser.parse_args(), {}
+    for one in arguments.sets:
+        log, _, reference = map(Path, one.partition("="))
+        references = reference.read_text(encoding="utf-8").rstrip("\n").split("\n")
+        hypotheses = in_order(best_hypotheses(log), len(references))
+        log.with_suffix(".txt").write_text("\n".join(hypotheses) + "\n", encoding="utf-8")
+        sets[log.stem.removeprefix("generate-")] = scores(hypotheses, references, arguments.tokenize)
+    print(json.dumps(merged(sets), indent=2))
 
 
 if __name__ == "__main__":

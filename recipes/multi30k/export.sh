@@ -49,8 +49,7 @@ decoding() {
 scoring() {
     local name
     for name in fairseq float32 int8; do
-        run_into "$EXPORT/$name.json" python "$ROOT/recipes/metrics/score.py" "$EXPORT/$name.log" "$REFERENCE" \
-            --hypotheses "$EXPORT/$name.en"
+        run_into "$EXPORT/$name.json" python "$ROOT/recipes/metrics/score.py" "$EXPORT/$name.log=$REFERENCE"
     done
     run_into "$EXPORT/report.md" python "$HERE/export.py" report "$RUN" "$EXPORT"
     if [ "$DRY_RUN" != 1 ]; then cat "$EXPORT/report.md"; fi

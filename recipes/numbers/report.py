@@ -18,7 +18,7 @@ def lines(path: Path) -> list[str]:
 
 def translations(run: Path, data: Path) -> list[str]:
     """The first sentences of the test set, and after them the first wrong ones, as far as there are any."""
-    triples = list(zip(lines(data / "test.en"), lines(run / "hypotheses.de"), lines(data / "test.de"), strict=True))
+    triples = list(zip(lines(data / "test.en"), lines(run / "generate.txt"), lines(data / "test.de"), strict=True))
     wrong = [triple for triple in triples[SHOWN:] if triple[1] != triple[2]]
     told = []
     for source, ours, reference in triples[:SHOWN] + wrong[:2]:

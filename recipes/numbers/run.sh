@@ -41,8 +41,8 @@ decoding() {
 
 # A German number is one word, so BLEU counts characters.
 scoring() {
-    run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score.py" "$RUN/generate.log" "$DATA/test.de" \
-        --hypotheses "$RUN/hypotheses.de" --tokenize char
+    run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score.py" "$RUN/generate.log=$DATA/test.de" \
+        --tokenize char
 }
 
 # This model, and the same with a block for every pass.

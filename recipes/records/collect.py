@@ -1,14 +1,9 @@
-"""Gather what a run left in its folder into metrics.json and one row of results for each metric.
-
-    python collect.py RUN --results results.csv --table T --row R --arch A --scale S --seed 1 --command C \\
-        [--checkpoint average.pt] --metrics bleu chrf [--failed]
+"""What a run left in its folder, as metrics.json and a row of results for each metric.
 
 Reads env.json, train.log (of fairseq-train, or of train_image.py, with summary.csv) and of a run that succeeded
-scores.json (which has the parameters where nothing was trained) and the translation model's checkpoint. With --failed
-only rows without a value are added.
+scores.json (which has the parameters where nothing was trained) and a text model's checkpoint.
 """
 
-import argparse
 import csv
 import json
 import re
@@ -25,6 +20,8 @@ METRICS |= {f"bleu_newstest{year}": f"BLEU newstest{year}" for year in range(200
 METRICS |= {"wer_test": "word errors %"}
 METRICS |= {f"wer_test-{part}": f"word errors %, test-{part}" for part in ("clean", "other")}
 METRICS |= {f"perplexity_{1 << power}": f"perplexity at {1 << power:,}" for power in range(5, 13)}
+# What a text model was scored with: the first of these that there is.
+CHECKPOINTS = ("average.pt", "checkpoints/checkpoint_best.pt", "checkpoints/checkpoint_last.pt")
 # Word embeddings, positions, the convolutions of speech and the output layer are not core parameters; version marks and
 # profiles are no parameters.
 NOT_CORE = re.compile(r"embed_tokens|embed_positions|subsample|output_projection|version|profiled$|\.offset$")
@@ -78,42 +75,56 @@ def core_parameters(checkpoint: Path) -> int:
     return sum(tensor.numel() for name, tensor in model.items() if not NOT_CORE.search(name))
 
 
-def measured(scores: dict, name: str) -> dict:
-    """One metric's columns."""
-    return {"metric": METRICS[name], "value": scores[name], "signature": scores.get(f"{name}_signature", "")}
+def gathered(run: Path, record: dict) -> dict:
+    """What a row of results has beside its metric."""
+    environment = json.loads((run / "env.json").read_text())
+    device = {"device": environment["device"], "torch": environment["packages"]["torch"]}
+    return record | training(run) | device | {"commit": environment["commit"]}
+
+
+def success(run: Path, results: Path, record: dict) -> None:
+    """Adds a row of results for each known metric of scores.json, and metrics.json, with which the run is finished.
+
+    Args:
+        record: table, row, arch, scale, seed and cmd.
+    """
+    scores, row = json.loads((run / "scores.json").read_text()), gathered(run, record)
+    row["params"] = row["params"] or scores.get("params")
+    checkpoints = [run / name for name in CHECKPOINTS if (run / name).exists()]
+    if checkpoints:
+        row["core_params"] = core_parameters(checkpoints[0])
+    measured = [name for name in METRICS if name in scores]
+    signatures = {name: scores.get(f"{name}_signature", "") for name in measured}
+    append(
+        results,
+        [row | {"metric": METRICS[name], "value": scores[name], "signature": signatures[name]} for name in measured],
+    )
+    (run / "metrics.json").write_text(json.dumps(row | scores, indent=2) + "\n")
+
+
+def failure(run: Path, results: Path, record: dict, metrics: list[str]) -> None:
+    """Adds a row without a value, of the first of these metrics that is one."""
+    name = next((name for name in metrics if name in METRICS), "")
+    append(results, [gathered(run, record) | {"metric": METRICS.get(name, name)}])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    import argparse
+
+    parser = argparse.ArgumentParser()
     parser.add_argument("run", type=Path)
     parser.add_argument("--results", type=Path, required=True)
     for name in ("table", "row", "arch", "scale", "seed", "command"):
         parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--checkpoint", help="the scored translation model, in the run's folder")
-    parser.add_argument("--metrics", nargs="+", choices=METRICS, required=True)
-    parser.add_argument("--paper-value", default="", help="what the paper has for the first metric")
+    parser.add_argument("--metrics", nargs="+")
     parser.add_argument("--failed", action="store_true")
-    arguments = parser.parse_args()
-
-    environment = json.loads((arguments.run / "env.json").read_text())
-    row = {name: getattr(arguments, name) for name in ("table", "row", "arch", "scale", "seed")}
-    row |= training(arguments.run) | {
-        "cmd": arguments.command,
-        "device": environment["device"],
-        "torch": environment["packages"]["torch"],
-        "commit": environment["commit"],
-    }
+    arguments = parser.parse_known_args()[0]
+    record = {name: getattr(arguments, name) for name in ("table", "row", "arch", "scale", "seed")}
+    record["cmd"] = arguments.command
     if arguments.failed:
-        append(arguments.results, [row | {"metric": METRICS[name]} for name in arguments.metrics])
-        return
-    scores = json.loads((arguments.run / "scores.json").read_text())
-    row["params"] = row["params"] or scores.get("params")
-    if arguments.checkpoint:
-        row["core_params"] = core_parameters(arguments.run / arguments.checkpoint)
-    (arguments.run / "metrics.json").write_text(json.dumps(row | scores, indent=2) + "\n")
-    rows = [row | measured(scores, name) for name in arguments.metrics]
-    rows[0]["paper_value"] = arguments.paper_value
-    append(arguments.results, rows)
+        failure(arguments.run, arguments.results, record, arguments.metrics)
+    else:
+        success(arguments.run, arguments.results, record)
 
 
 if __name__ == "__main__":

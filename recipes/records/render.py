@@ -1,21 +1,228 @@
-"""Write RESULTS.md of every recipe from its results.csv and notes.md, or check that the files are up to date.
+"""Writes what is made from data: recipes/README.md (between its marks), RESULTS.md of every folder, recipes/CLAIMS.md.
 
-    python render.py [--check] [RECIPE_FOLDER...]
+    python recipes/records/render.py [--check | --smoke OUT]
 
-notes.md is written by hand and says what the rows are; the tables come from results.csv alone, one for each of the
-paper's tables and each scale.
+A table is shown as the paper prints it, with ours beside it cell by cell. Ours is the mean over the seeds of the
+largest scale that has been run, with its standard error where there are several. Runs of scale smoke show that a row
+works and are no results; smoke.csv lists them.
 """
 
 import argparse
+import csv
 import sys
+from itertools import combinations
+from math import hypot, sqrt
 from pathlib import Path
 from statistics import mean, stdev
 
+from collect import METRICS
+from count import counted
 from results import read
+from rows import COUNTED, RECIPES, Column, Paper, Row, Run, Table, TableError, papers
 
-RECIPES = Path(__file__).resolve().parents[1]
-# Decimals of a metric, where they are not two.
-DECIMALS = {"loss, nats": 4}
+BEGIN, END = "<!-- rows: begin -->", "<!-- rows: end -->"
+SCALES = ("paper", "gpu", "long", "small", "cpu")  # the largest first; smoke is none
+DECIMALS = {"loss": 4, "top1": 2}
+LARGE = {"training_flops": "e"}
+SEEDS_TO_DECIDE = 3  # at another scale than the paper's
+STATES = ("confirmed", "contradicted", "undecided", "not run")
+
+
+class Results:
+    """What has been recorded, by table, row and metric."""
+
+    def __init__(self, recipes: Path = RECIPES):
+        self.runs = [run for path in sorted(recipes.glob("*/results.csv")) for run in read(path)]
+        path = recipes / "smoke.csv"
+        with path.open(encoding="utf-8", newline="") as file:
+            self.smoked = {(line["table"], line["row"]) for line in csv.DictReader(file)}
+
+    def of(self, run: Run) -> list[dict]:
+        """All rows of the largest scale of a run."""
+        found = [one for one in self.runs if one["table"] == run.table.name and one["row"] == run.name]
+        labels = {one["scale"] for one in found if one["scale"].split("-")[0] in SCALES}
+        if not labels:
+            return []
+        best = min(labels, key=lambda label: (SCALES.index(label.split("-")[0]), label))
+        return [one for one in found if one["scale"] == best]
+
+
+class Cell:
+    """Ours of one column: the values of the largest scale."""
+
+    def __init__(self, run: Run, metric: str, results: Results):
+        found = results.of(run)
+        self.scale = found[0]["scale"] if found else ""
+        self.metric = at_training_length(run, metric, self.scale)
+        name = METRICS.get(self.metric, "")
+        rows = [one for one in found if one["metric"] == name]
+        self.values = [float(one["value"]) for one in rows if one["value"]]
+        self.failed = len(rows) - len(self.values)
+
+    @property
+    def decides(self) -> bool:
+        """Whether anything may follow for the paper: of its scale, or of enough seeds."""
+        return bool(self.values) and (self.scale.startswith("paper") or len(self.values) >= SEEDS_TO_DECIDE)
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean; 0 of one value."""
+        return stdev(self.values) / sqrt(len(self.values)) if len(self.values) > 1 else 0.0
+
+    def __str__(self) -> str:
+        if not self.values:
+            return f"failed ({self.scale})" if self.failed else ""
+        text = number(mean(self.values), self.metric)
+        if len(self.values) == 1:
+            return f"{text} ({self.scale})"
+        return f"{text} ± {number(self.error, self.metric)} ({self.scale}, {len(self.values)} seeds)"
+
+
+def at_training_length(run: Run, metric: str, scale: str) -> str:
+    """`perplexity` is that of texts as long as the model was trained on."""
+    base = scale.split("-")[0]
+    if metric != "perplexity" or base not in run.scales:
+        return metric
+    return f"perplexity_{run.settings(base).keys['text']}"
+
+
+def number(value: float, metric: str) -> str:
+    """As many decimals as its metric is told with."""
+    return f"{value:.{DECIMALS.get(metric, 2)}{LARGE.get(metric, 'f')}}"
+
+
+def run_of(row: Row, column: Column) -> Run | None:
+    """The run that a cell is of."""
+    if not row.arch:
+        return None
+    runs = [run for run in row.table.runs.values() if run.row.name == row.name]
+    return next((run for run in runs if run.variant == column.variant), runs[0])
+
+
+def ours(row: Row, column: Column, results: Results) -> str:
+    """Ours of a cell: counted, measured, or nothing."""
+    run = run_of(row, column)
+    if run is None or not column.metric:
+        return ""
+    if column.metric in COUNTED:
+        return f"{counted(run)[column.metric]:,}"
+    return str(Cell(run, column.metric, results))
+
+
+def state(row: Row, results: Results) -> str:
+    """The largest scales at which the runs of a row have been carried out."""
+    if not row.arch:
+        return "printed only"
+    runs = [run for run in row.table.runs.values() if run.row.name == row.name]
+    found = []
+    for run in runs:
+        recorded = results.of(run)
+        smoked = (row.table.name, run.name) in results.smoked
+        found.append(recorded[0]["scale"] if recorded else "smoke" if smoked else "not run")
+    states = dict.fromkeys(found)
+    return ", ".join(f"{one} {found.count(one)} of {len(found)}" if len(states) > 1 else one for one in states)
+
+
+def published(row: Row, column: Column) -> str:
+    """The paper's cell, and that of a release page, marked."""
+    page = row.released.get(column.title, "")
+    return " ".join(filter(None, [row.paper.get(column.title, ""), page and f"[{page}]"]))
+
+
+def markdown(titles: list[str], lines: list[list[str]]) -> list[str]:
+    """A Markdown table."""
+    escaped = [[cell.replace("|", "\\|") for cell in line] for line in [titles, *lines]]
+    return ["| " + " | ".join(line) + " |" for line in escaped[:1]] + [
+        "|---" * len(titles) + "|",
+        *("| " + " | ".join(line) + " |" for line in escaped[1:]),
+    ]
+
+
+def filled(titles: list[str], lines: list[list[str]]) -> list[str]:
+    """The same without the columns that have nothing."""
+    kept = [index for index in range(len(titles)) if any(line[index] for line in lines)]
+    return markdown([titles[index] for index in kept], [[line[index] for index in kept] for line in lines])
+
+
+def value_of(text: str) -> float | None:
+    """A published number, whatever stands around it."""
+    try:
+        return float(text.strip().rstrip("%MK×x").replace(",", ""))
+    except ValueError:
+        return None
+
+
+def order(table: Table, column: Column, results: Results) -> str:
+    """Whether the paper's order of the rows shows in ours: in how many of the pairs that the paper tells apart."""
+    cells = []
+    for row in table.rows.values():
+        theirs, run = value_of(row.paper.get(column.title, "")), run_of(row, column)
+        if theirs is not None and run is not None:
+            cells.append((theirs, Cell(run, column.metric, results)))
+    deciding = [(theirs, cell) for theirs, cell in cells if cell.decides]
+    pairs = [(a, b) for a, b in combinations(deciding, 2) if a[0] != b[0] and a[1].scale == b[1].scale]
+    same = opposite = 0
+    for (a, one), (b, other) in pairs:
+        difference = mean(one.values) - mean(other.values)
+        if abs(difference) > 2 * hypot(one.error, other.error):
+            same, opposite = same + ((difference > 0) == (a > b)), opposite + ((difference > 0) != (a > b))
+    if not same + opposite:
+        return f"{column.title}: undecided"
+    open_pairs = f", undecided in {len(pairs) - same - opposite}" if len(pairs) > same + opposite else ""
+    return f"{column.title}: shows in {same} of {len(pairs)} pairs, reversed in {opposite}{open_pairs}"
+
+
+def comparison(table: Table, results: Results) -> list[str]:
+    """A table as the paper prints it, ours beside it, and below it the rows that are ours alone."""
+    printed = [row for row in table.rows.values() if row.printed]
+    alone = [row for row in table.rows.values() if not row.printed]
+    lines = []
+    if printed:
+        titles = ["as printed", "our row"]
+        for column in table.columns:
+            titles += [column.title or "value", f"{column.title}, ours"]
+        found = []
+        for row in printed:
+            cells = [row.label, f"`{row.name}`" if row.arch else ""]
+            for column in table.columns:
+                cells += [published(row, column), ours(row, column, results)]
+            found.append([*cells, state(row, results)])
+        lines += [*filled([*titles, "run at"], found), ""]
+    measured = [column for column in table.columns if column.metric and column.metric not in COUNTED]
+    compared = [order(table, column, results) for column in measured]
+    if printed and table.ordered and compared:
+        lines += [f"The paper's order of the rows — {'; '.join(dict.fromkeys(compared))}.", ""]
+    pages = dict.fromkeys(row.released["source"] for row in printed if row.released.get("source"))
+    if pages:
+        lines += [f"In brackets: {'; '.join(pages)}.", ""]
+    remarks = [f"`{row.name}`: {row.note}" for row in printed if row.note]
+    remarks += [f"`{row.name}`: our count is {row.count_differs}" for row in printed if row.count_differs]
+    lines += [*(f"- {remark}." for remark in remarks), *([""] if remarks else [])]
+    if table.entry.get("note"):
+        lines += [table.entry["note"].strip(), ""]
+    if alone:
+        titles = ["not in the paper", "what", *(column.title for column in table.columns), "run at"]
+        found = []
+        for row in alone:
+            cells = [ours(row, column, results) for column in table.columns]
+            found.append([f"`{row.name}`", row.note, *cells, state(row, results)])
+        lines += [*filled(titles, found), ""]
+    return lines
+
+
+def overview(found: list[Paper], results: Results) -> str:
+    """The tables of all papers."""
+    lines = []
+    for paper in found:
+        lines += [f"### {paper.name}", ""]
+        for table in paper.tables.values():
+            script = f"{paper.folder.name}/{table.key}.sh"
+            lines += [f"#### {table.title}", "", f"`recipes/{script}`" if table.runs else "Printed only.", ""]
+            lines += comparison(table, results)
+    return "\n".join(lines)
+
+
+# RESULTS.md: every run
 
 
 def groups(rows: list[dict], *columns: str) -> dict[tuple, list[dict]]:
@@ -31,96 +238,101 @@ def count(text: str) -> str:
     return f"{int(text):,}" if text else ""
 
 
-def minutes(rows: list[dict]) -> str:
-    """Mean training time of the rows that tell one."""
-    times = [int(row["wall_s"]) for row in rows if row["wall_s"]]
-    return f"{mean(times) / 60:.0f} min" if times else ""
-
-
 def score(rows: list[dict]) -> str:
-    """Mean and standard deviation over the runs that succeeded, how many failed, and what the paper has."""
-    values = [float(row["value"]) for row in rows if row["value"]]
-    failed = len(rows) - len(values)
-    if not rows:
-        return ""
-    digits = DECIMALS.get(rows[0]["metric"], 2)
-    kind = "e" if rows[0]["metric"] == "training FLOPs" else "f"
-    parts = [f"{mean(values):.{digits}{kind}}"] if values else []
+    """Mean and standard error over the runs that succeeded, and how many failed."""
+    values, metric = [float(row["value"]) for row in rows if row["value"]], {**{v: k for k, v in METRICS.items()}}
+    failed, name = len(rows) - len(values), metric.get(rows[0]["metric"], "") if rows else ""
+    parts = [number(mean(values), name)] if values else []
     if len(values) > 1:
-        parts.append(f"± {stdev(values):.{digits}{kind}}")
-    if failed:
-        parts.append(f"({failed} failed)")
-    if rows[-1]["paper_value"]:
-        parts.append(f"(paper {rows[-1]['paper_value']})")
-    return " ".join(parts)
+        parts.append(f"± {number(stdev(values) / sqrt(len(values)), name)}")
+    return " ".join([*parts, *([f"({failed} failed)"] if failed else [])])
 
 
-def cells(row: str, runs: dict[str, list[dict]]) -> dict[str, str]:
+def line(row: str, runs: dict[str, list[dict]]) -> dict[str, str]:
     """One line of a table, by column: the runs of one row at one scale, by metric."""
     first = next(rows for rows in runs.values() if rows)
-    last = first[-1]
+    times = [int(run["wall_s"]) for run in first if run["wall_s"]]
     return {
         "row": row,
-        "architecture": f"`{last['arch']}`",
-        "stored parameters": count(last["params"]),
-        "core parameters": count(last["core_params"]),
+        "architecture": f"`{first[-1]['arch']}`",
+        "stored parameters": count(first[-1]["params"]),
+        "core parameters": count(first[-1]["core_params"]),
         **{metric: score(rows) for metric, rows in runs.items()},
         "runs": str(len(first)),
-        "updates": count(last["updates"]),
-        "training": minutes(first),
+        "updates": count(first[-1]["updates"]),
+        "training": f"{mean(times) / 60:.0f} min" if times else "",
         "device": "; ".join(dict.fromkeys(run["device"] for run in first)),
     }
 
 
-def table(rows: list[dict]) -> list[str]:
-    """All rows of one scale as a Markdown table without empty columns, with the signatures of its metrics."""
+def every_run(rows: list[dict]) -> list[str]:
+    """All rows of one table and scale, with the signatures of its metrics and the commands."""
     metrics = [metric for (metric,) in groups(rows, "metric")]
     found = []
     for (name,), runs in groups(rows, "row").items():
         by_metric = groups(runs, "metric")
-        found.append(cells(name, {metric: by_metric.get((metric,), []) for metric in metrics}))
-    titles = [title for title in found[0] if any(line[title] for line in found)]
-    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
-    lines += ["| " + " | ".join(line[title] for title in titles) + " |" for line in found]
+        found.append(line(name, {metric: by_metric.get((metric,), []) for metric in metrics}))
+    lines = filled(list(found[0]), [list(one.values()) for one in found])
     signatures = groups([row for row in rows if row["signature"]], "metric", "signature")
-    return lines + [""] + [f"{metric}: `{signature}`  " for metric, signature in signatures]
+    lines += ["", *(f"{metric}: `{signature}`  " for metric, signature in signatures), ""]
+    return [*lines, "```sh", *dict.fromkeys(row["cmd"] for row in rows), "```", ""]
 
 
-def commands(rows: list[dict]) -> list[str]:
-    """The command of every run, once."""
-    return ["```sh", *dict.fromkeys(row["cmd"] for row in rows), "```"]
-
-
-def rendered(folder: Path) -> str:
-    """The whole text of a recipe's RESULTS.md."""
-    lines = ["<!-- made by recipes/records/render.py from results.csv and notes.md: change those -->"]
+def rendered(folder: Path, paper: Paper | None, results: Results) -> str:
+    """The whole text of a folder's RESULTS.md."""
+    lines = ["<!-- made by recipes/records/render.py from tables.toml, results.csv and notes.md: change those -->"]
     lines += [(folder / "notes.md").read_text(encoding="utf-8").rstrip("\n"), ""]
-    results = folder / "results.csv"
-    tables = groups(read(results), "table") if results.exists() else {}
-    if not tables:
-        lines += ["No run above scale `smoke` has been recorded.", ""]
-    for (name,), of_table in tables.items():
-        for (scale,), rows in groups(of_table, "scale").items():
-            title = f"Scale `{scale}`" if len(tables) == 1 else f"{name}, scale `{scale}`"
-            lines += [f"## {title}", "", *table(rows), "", *commands(rows), ""]
+    for table in paper.tables.values() if paper else ():
+        lines += [f"## {table.title}", "", *comparison(table, results)]
+    path = folder / "results.csv"
+    recorded = [row for row in read(path) if row["scale"].split("-")[0] != "smoke"] if path.exists() else []
+    if recorded:
+        lines += ["## Every run", ""]
+    for (name, scale), rows in groups(recorded, "table", "scale").items():
+        lines += [f"### {name}, scale `{scale}`", "", *every_run(rows)]
     return "\n".join(lines)
+
+
+def add_smoke(out: Path) -> None:
+    """Adds the runs of scale smoke that succeeded, from the results that they left under OUT, to smoke.csv."""
+    seen = Results().smoked
+    with (RECIPES / "smoke.csv").open("a", encoding="utf-8", newline="") as file:
+        for run in [run for path in sorted(out.glob("*/results.csv")) for run in read(path)]:
+            key = run["table"], run["row"]
+            if run["scale"] == "smoke" and run["value"] and key not in seen:
+                csv.writer(file, lineterminator="\n").writerow(key)
+                seen.add(key)
+
+
+def texts() -> dict[Path, str]:
+    """Every file that is made, and what it has to say."""
+    found, results = {paper.folder: paper for paper in papers()}, Results()
+    home = RECIPES / "README.md"
+    before, rest = home.read_text(encoding="utf-8").split(BEGIN)
+    made = {home: f"{before}{BEGIN}\n{overview(list(found.values()), results)}{END}{rest.split(END)[1]}"}
+    for path in sorted(RECIPES.glob("*/notes.md")):
+        made[path.parent / "RESULTS.md"] = rendered(path.parent, found.get(path.parent), results)
+    return made
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", type=Path, nargs="*", help="recipe folders (default: all that hold a notes.md)")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not up to date")
+    parser.add_argument("--smoke", type=Path, metavar="OUT", help="first add the runs of scale smoke under this folder")
     arguments = parser.parse_args()
-    stale = []
-    for folder in arguments.folders or sorted(path.parent for path in RECIPES.glob("*/notes.md")):
-        target, text = folder / "RESULTS.md", rendered(folder)
-        if not arguments.check:
-            target.write_text(text, encoding="utf-8")
-        elif not target.exists() or target.read_text(encoding="utf-8") != text:
-            stale.append(target)
-    for target in stale:
-        print(f"{target}: not up to date; run python recipes/records/render.py", file=sys.stderr)
-    return 1 if stale else 0
+    if arguments.smoke:
+        add_smoke(arguments.smoke)
+    try:
+        made = texts()
+    except TableError as error:
+        sys.exit(f"error: {error}")
+    stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    for path in stale:
+        if arguments.check:
+            print(f"{path}: not up to date; run python recipes/records/render.py", file=sys.stderr)
+        else:
+            path.write_text(made[path], encoding="utf-8")
+    return 1 if arguments.check and stale else 0
 
 
 if __name__ == "__main__":

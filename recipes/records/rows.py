@@ -1,8 +1,8 @@
 """The papers' tables as data: reads PAPER/tables.toml and checks it.
 
-A file has the paper's name, the settings that its runs share, and its tables: columns, rows and every published cell, as
-printed. A row with an architecture is run (or counted); one without it is only printed; one without a label is ours alone.
-recipes/README.md describes the keys.
+A file has the paper's name, the settings that its runs share, and its tables: columns, rows and every published cell,
+as printed. A row with an architecture is run (or counted); one without it is only printed; one without a label is ours
+alone. recipes/README.md describes the keys.
 """
 
 import re
@@ -63,7 +63,7 @@ KINDS = {
     "count": Kind(
         required=("count",),
         optional=("throughput", "classes", "symbols", "text", "batch", "updates", "positions"),
-        scales=("paper",),
+        scales=("smoke", "paper"),  # which are the same
         budget=False,
     ),
 }
@@ -100,12 +100,12 @@ class Column:
     variant: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Row:
     """A row of a table, with the keys of its entry in the file."""
 
     name: str
-    table: "Table" = field(repr=False, compare=False)
+    table: "Table" = field(repr=False)
     entry: dict = field(repr=False)
 
     def __getattr__(self, name: str):
@@ -139,7 +139,7 @@ def split_flags(*texts: str) -> tuple[list[str], list[str]]:
     return kwargs, flags
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """What is trained or counted: a row, or one of its variants."""
 
@@ -183,11 +183,11 @@ class Run:
         return Settings(keys, *split_flags(*texts, *(found.get("flags", "") for found in theirs)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Table:
     """A table of a paper, or of ours alone."""
 
-    paper: "Paper" = field(repr=False, compare=False)
+    paper: "Paper" = field(repr=False)
     key: str
     entry: dict = field(repr=False)
 
@@ -285,7 +285,7 @@ class Table:
             self.paper.check_settings(name, KINDS[self.kind])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Paper:
     """All tables of one folder."""
 
@@ -300,9 +300,17 @@ class Paper:
     def name(self) -> str:
         return self.entry["paper"]
 
-    @property
+    @cached_property
     def settings(self) -> dict[str, dict]:
-        return self.entry.get("settings", {})
+        """The sections by name, each with the keys of the one that it is `like`."""
+        sections = self.entry.get("settings", {})
+        for name, section in sections.items():
+            if section.get("like", name) not in sections:
+                raise TableError(f"{self.file}: settings.{name}: like {section['like']!r}: no such section")
+        whole = {name: sections.get(section.get("like"), {}) | section for name, section in sections.items()}
+        for section in whole.values():
+            section.pop("like", None)
+        return whole
 
     @property
     def left_out(self) -> list[dict]:

@@ -24,6 +24,7 @@ goes on where it stopped.
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -95,7 +96,9 @@ class Call:
     def label(self, kind: str) -> str:
         """The scale as runs are recorded under it: other settings and a part of the images are told."""
         label = self.scale if self.switch == "paper" else f"{self.scale}-{self.switch}"
-        return f"{label}-5000" if kind == "images" and self.data_root and self.scale not in ("smoke", "paper") else label
+        return (
+            f"{label}-5000" if kind == "images" and self.data_root and self.scale not in ("smoke", "paper") else label
+        )
 
 
 def call_of(environment: Mapping[str, str], flags: list[str]) -> Call:
@@ -126,7 +129,9 @@ def call_of(environment: Mapping[str, str], flags: list[str]) -> Call:
         flags=flags,
     )
     if call.scale != "paper" and call.processes > 1:
-        raise TableError(f"GPUS={call.gpus}, NODES={call.nodes}: must be 1 at scale {call.scale}, which is one process's")
+        raise TableError(
+            f"GPUS={call.gpus}, NODES={call.nodes}: must be 1 at scale {call.scale}, which is one process's"
+        )
     if call.scale != "paper" and call.switch != "paper":
         raise TableError(f"SETTINGS={call.switch}: differs at scale paper alone")
     return call
@@ -172,8 +177,6 @@ def folder_of(call: Call, table: Table, name: str, seed: int) -> Path:
 def text(key: str, value: object) -> str:
     """A setting as the shell reads it: a table as lines, flags as one word a line."""
     if key in ("search", "average", "evaluate"):
-        import shlex
-
         return "\n".join(shlex.split(value))
     if isinstance(value, dict):
         return "\n".join(f"{name} {one}" for name, one in value.items())
@@ -282,8 +285,6 @@ def carry_out(found: dict[str, list[str]], folder: Path, first: bool) -> None:
 
 def command_line(call: Call, run: Run, seed: int) -> str:
     """The command as it is recorded."""
-    import shlex
-
     settings = {"SCALE": call.scale, "SEED": seed, "SETTINGS": call.switch, "PRECISION": call.precision}
     shown = [f"{name}={value}" for name, value in settings.items() if value not in ("", "paper") or name == "SCALE"]
     script = f"recipes/{run.table.paper.folder.name}/{run.table.key}.sh"
@@ -333,10 +334,8 @@ def once(call: Call, run: Run, seed: int) -> None:
 def listed(table: Table) -> Iterator[str]:
     """A line for each run: its name, architecture and flags, what the paper calls it, and what the paper has of it."""
     for name, run in table.runs.items():
-        cells = [f"{title} {value}" for title, value in run.row.paper.items()]
-        settings = run.settings()
-        flags = " ".join([*settings.kwargs, *settings.flags[-8:]]) if False else f"{run.row.flags}"
-        yield "\t".join([name, run.row.arch, run.row.label or "not in the paper", ", ".join(cells), flags])
+        cells = ", ".join(f"{title} {value}" for title, value in run.row.paper.items())
+        yield "\t".join([name, run.row.arch, run.row.label or "not in the paper", cells, run.row.flags])
 
 
 def main(arguments: list[str]) -> int:
@@ -359,7 +358,9 @@ def main(arguments: list[str]) -> int:
         for run in runs:
             check(call, run)
         if not call.dry and table.kind not in ("images", "count") and not shutil.which("fairseq-train"):
-            raise TableError("fairseq-train: not found; install the package with its extras and put its environment on PATH")
+            raise TableError(
+                "fairseq-train: not found; install the package with its extras and put its environment on PATH"
+            )
         paths = [str(RECIPES.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         os.environ |= {"OMP_NUM_THREADS": str(call.threads), "PYTHONPATH": os.pathsep.join(paths)}
         # fairseq and timm call interfaces that newer libraries call outdated, in a page of warnings that no reader of

@@ -24,7 +24,7 @@ SMALL_FLAGS=(--lr 1e-3 --lr-scheduler inverse_sqrt --warmup-init-lr 1e-7 --warmu
     --max-update 400 --save-interval-updates 100 --keep-interval-updates 1 --log-interval 10 --max-tokens-valid 4096)
 
 scoring() {
-    run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/last_loss.py" "$RUN/train.log"
+    run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/loss.py" "$RUN/train.log"
     if [ "$DRY_RUN" != 1 ]; then cat "$RUN/scores.json"; fi
 }
 

@@ -1,1 +1,1 @@
-"""What trained models do inside, as numbers; the commands under `recipes/tools` draw the pictures."""
+"""What trained models do inside, as numbers; the programs in `recipes/figures` draw the pictures."""

@@ -1,0 +1,92 @@
+"""Stored parameters of a row's model, counted from the registered architecture; nothing is allocated or trained."""
+
+import argparse
+import sys
+from functools import cache
+
+import torch
+from rows import RECIPES, Run
+
+sys.path.insert(0, str(RECIPES))  # image_options
+
+METRICS = {"params": "all stored parameters, each tensor once", "params_core": "those of the stacks alone"}
+
+
+def model_options(arch: str, flags: list[str]) -> dict:
+    """What flags of fairseq-train say of the model, as values."""
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, allow_abbrev=False)
+    ARCH_MODEL_REGISTRY[arch].add_args(parser)
+    return vars(parser.parse_known_args(flags)[0])
+
+
+def translation(run: Run, keys: dict, flags: list[str]) -> torch.nn.Module:
+    """With as many symbols on both sides as the corpus of scale paper has."""
+    from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
+
+    symbols = numbered_dictionary(keys["symbols"])
+    return build_architecture(run.row.arch, symbols, symbols, **model_options(run.row.arch, flags))
+
+
+def speech(run: Run, keys: dict, flags: list[str]) -> torch.nn.Module:
+    """Of 80 filterbanks."""
+    from fairseq_plugin.catalogue import FILTERBANK
+    from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
+
+    options = model_options(run.row.arch, flags) | FILTERBANK
+    return build_architecture(run.row.arch, None, numbered_dictionary(keys["symbols"]), **options)
+
+
+def language(run: Run, keys: dict, flags: list[str]) -> torch.nn.Module:
+    """For texts as long as in training, or of `positions`."""
+    from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
+
+    symbols, positions = numbered_dictionary(keys["symbols"]), keys.get("positions", keys["text"])
+    return build_language_model(run.row.arch, symbols, positions, **model_options(run.row.arch, flags))
+
+
+def images(run: Run, keys: dict, kwargs: list[str], flags: list[str]) -> torch.nn.Module:
+    """At the size of its images, with as many classes as they have."""
+    import timm
+    from image_options import key_value
+
+    import timm_plugin  # noqa: F401  (registers its models)
+
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--img-size", type=int)
+    size = parser.parse_known_args(flags)[0].img_size
+    values = dict(map(key_value, kwargs)) | ({"img_size": size} if size else {})
+    values.pop("checkpoint_path", None)
+    return timm.create_model(run.row.arch, num_classes=keys.get("classes", 1000), **values)
+
+
+def model(run: Run) -> torch.nn.Module:
+    """The model of scale paper without memory for its weights."""
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    import fairseq_plugin  # noqa: F401  (registers its models)
+    from fairseq_plugin.models.speech import SpeechToText
+    from fairseq_plugin.modules.language_model import RecurrentLanguageModel
+
+    settings = run.settings()
+    keys, flags = settings.keys, settings.flags
+    with torch.device("meta"):
+        if run.row.arch not in ARCH_MODEL_REGISTRY:
+            return images(run, keys, settings.kwargs, flags)
+        kind = ARCH_MODEL_REGISTRY[run.row.arch]
+        if issubclass(kind, RecurrentLanguageModel):
+            return language(run, keys, flags)
+        return (speech if issubclass(kind, SpeechToText) else translation)(run, keys, flags)
+
+
+@cache
+def counted(run: Run) -> dict[str, int]:
+    """The counts by metric; a model without two stacks has no params_core of its own."""
+    from recurrence.count import stored
+
+    built = model(run)
+    found = {"params": stored(built)}
+    if hasattr(built, "encoder") and hasattr(built.encoder, "loop"):
+        found["params_core"] = stored(built.encoder.loop) + stored(built.decoder.loop)
+    return found
