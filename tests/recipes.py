@@ -1,14 +1,12 @@
-"""The recipes as tests see them: their programs on the path, their tables, and the commands that they print."""
+"""The recipes as tests call them: what they print, and the commands that they would carry out."""
 
 import os
 import shlex
-import sys
 from pathlib import Path
 
 from tests import cli
 
 RECIPES = cli.REPOSITORY / "recipes"
-sys.path[:0] = [str(RECIPES / name) for name in ("", "records", "metrics", "figures", "data")]
 
 
 def recipe(script: str | Path, *arguments: str, fails: bool = False, **settings: str) -> str:

@@ -5,6 +5,7 @@ import math
 import re
 from pathlib import Path
 
+import collect
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -13,7 +14,7 @@ from fairseq_plugin.hostfix.checkpoints import load_safely
 from recurrence import admin
 from recurrence.analysis.logs import curve
 from tests import cli, models, speech
-from tests.test_recipes import recipe, results
+from tests.test_recipes import recipe
 
 ADMIN = ("--init", "admin")
 
@@ -302,7 +303,7 @@ def test_the_recipe_records_a_loss_and_draws_it(tmp_path):
     shallow = ("--encoder-layers", "6", "--decoder-layers", "6", "--max-update", "20")
     for row in ("plain", "admin"):
         recipe("takase/admin.sh", row, *shallow, SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="")
-    found = results.read(tmp_path / "takase" / "results.csv")
+    found = collect.read(tmp_path / "takase" / "results.csv")
     assert [(one["row"], one["metric"], one["updates"]) for one in found] == [
         ("plain", "loss, nats", "20"),
         ("admin", "loss, nats", "20"),

@@ -1,17 +1,12 @@
 """Distillation, made of timm's task: SReT's recorded losses and gradients, DeiT's formula, what SReT says of DeiT's."""
 
-import sys
-
 import pytest
 import torch
 import torch.nn.functional as F
+import train_image  # noqa: E402
 from torch import Tensor, nn
 
-from tests import cli, models
-
-sys.path.insert(0, str(cli.REPOSITORY / "recipes"))
-
-import train_image  # noqa: E402
+from tests import models
 
 
 class Logits(nn.Module):

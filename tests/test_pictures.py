@@ -16,10 +16,6 @@ from tests import cli, models
 pytest.importorskip("timm")
 matplotlib = pytest.importorskip("matplotlib.image")
 
-from tests.test_train_image import flags, train_image, write_images  # noqa: E402
-
-sys.path.insert(0, str(cli.REPOSITORY / "recipes" / "figures"))
-
 import attention_distance  # noqa: E402
 import checkpoints  # noqa: E402
 import cka  # noqa: E402
@@ -29,6 +25,8 @@ import landscape  # noqa: E402
 import operations  # noqa: E402
 import responses  # noqa: E402
 import training_flops  # noqa: E402
+
+from tests.test_train_image import flags, train_image, write_images  # noqa: E402
 
 VIT = ["patch_size=4", "embed_dim=16", "depth=3", "num_heads=2"]
 PYRAMID = ["embed_dim=8", "depths=(1,1,1)", "num_heads=(1,2,2)"]

@@ -19,7 +19,6 @@ import collect  # noqa: E402
 import loss  # noqa: E402
 import perplexity  # noqa: E402
 import render  # noqa: E402
-import results  # noqa: E402
 import score  # noqa: E402
 
 
@@ -99,19 +98,19 @@ def test_training_time_is_that_of_all_epochs():
 
 def row(**values: str) -> dict:
     """A row of results."""
-    return dict.fromkeys(results.COLUMNS, "") | {"row": "r", "arch": "a", "scale": "small", "metric": "BLEU"} | values
+    return dict.fromkeys(collect.COLUMNS, "") | {"row": "r", "arch": "a", "scale": "small", "metric": "BLEU"} | values
 
 
 def test_results_are_only_added_to(tmp_path):
     path = tmp_path / "results.csv"
-    results.append(path, [row(value="31.5")])
+    collect.append(path, [row(value="31.5")])
     before = path.read_text()
-    results.append(path, [row(value="32.5")])
+    collect.append(path, [row(value="32.5")])
     assert path.read_text().startswith(before)
-    assert [found["value"] for found in results.read(path)] == ["31.5", "32.5"]
+    assert [found["value"] for found in collect.read(path)] == ["31.5", "32.5"]
     path.write_text("row,value\nr,1\n")
     with pytest.raises(ValueError, match="columns"):
-        results.read(path)
+        collect.read(path)
 
 
 def test_every_run_is_shown_with_means_and_failures():
@@ -121,7 +120,7 @@ def test_every_run_is_shown_with_means_and_failures():
 
 
 def test_the_recorded_runs_can_be_called_again():
-    recorded = [found for path in RECIPES.glob("*/results.csv") for found in results.read(path)]
+    recorded = [found for path in RECIPES.glob("*/results.csv") for found in collect.read(path)]
     for found in recorded:
         *settings, script = found["cmd"].split()[:3]
         assert set(dict(setting.split("=") for setting in settings)) >= {"SCALE", "SEED"}

@@ -7,8 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import collect  # noqa: E402
 import pytest
-import results  # noqa: E402
 from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 
@@ -225,7 +225,7 @@ def run(out, output) -> Path:
 
 @pytest.mark.slow
 def test_a_failed_run_is_recorded_and_the_next_call_goes_on(out, run):
-    failed, done = results.read(out / "numbers" / "results.csv")[::2]
+    failed, done = collect.read(out / "numbers" / "results.csv")[::2]
     assert (failed["metric"], failed["value"]) == ("exact match %", "")
     assert (done["metric"], done["updates"]) == ("exact match %", "60")
     assert "@ 30 updates" in (run / "train.log").read_text()
@@ -279,7 +279,7 @@ def test_no_number_is_in_two_sets(out, run):
 @needs_multi30k
 def test_multi30k_from_the_raw_corpus_to_a_score(tmp_path):
     output = recipe("multi30k/train.sh", "cycle_rev", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
-    (bleu, _) = results.read(tmp_path / "multi30k" / "results.csv")
+    (bleu, _) = collect.read(tmp_path / "multi30k" / "results.csv")
     assert bleu["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
     assert (bleu["arch"], bleu["updates"]) == ("cycle_rev", "50")
     assert '"sentences": 1000' in output
@@ -293,7 +293,7 @@ def test_shakespeare_from_the_raw_text_to_a_loss(tmp_path):
     log = (out / "bin" / "preprocess.log").read_text()
     assert "1003855 tokens, 0.0% replaced" in log
     assert "111540 tokens, 0.0% replaced" in log
-    (found,) = results.read(out / "results.csv")
+    (found,) = collect.read(out / "results.csv")
     assert (found["metric"], found["updates"], found["paper_value"]) == ("loss, nats", "20", "")
     assert 2.5 < float(found["value"]) < math.log(72)
 
@@ -302,7 +302,7 @@ def test_shakespeare_from_the_raw_text_to_a_loss(tmp_path):
 @pytest.mark.skipif(not (DATA_ROOT / "war_and_peace").is_dir(), reason="DATA_ROOT names no folder with war_and_peace")
 def test_ilr_from_the_book_to_perplexities_at_four_contexts(tmp_path):
     recipe("ilr/table1.sh", "2,1,1,1-alibi", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
-    found = results.read(tmp_path / "ilr" / "results.csv")
+    found = collect.read(tmp_path / "ilr" / "results.csv")
     assert [one["metric"] for one in found] == [f"perplexity at {n}" for n in (64, 32, 128, 256)] + ["training FLOPs"]
     assert all(50 < float(one["value"]) < 1024 for one in found[:4])
     assert len((tmp_path / "ilr" / "bin" / "dict.txt").read_text().splitlines()) + 4 == 1024
@@ -313,6 +313,6 @@ def test_ilr_from_the_book_to_perplexities_at_four_contexts(tmp_path):
 @pytest.mark.skipif(not (DATA_ROOT / "wikitext2").is_dir(), reason="DATA_ROOT names no folder with wikitext2")
 def test_wikitext_from_the_files_to_a_perplexity(tmp_path):
     recipe("takase/table5.sh", "cycle_rev", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
-    (found,) = results.read(tmp_path / "takase" / "results.csv")
+    (found,) = collect.read(tmp_path / "takase" / "results.csv")
     assert (found["metric"], found["arch"], found["updates"]) == ("perplexity at 64", "cycle_rev_lm", "20")
     assert 100 < float(found["value"]) < 20_000

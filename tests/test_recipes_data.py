@@ -6,23 +6,19 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
-
-import pytest
-from fairseq.data import Dictionary, data_utils
-from timm.data import create_dataset
-
-from tests import cli, sources
-from tests.test_recipes import PARSERS, RECIPES, recipe
-
-sys.path.insert(0, str(RECIPES / "data"))
 
 import clean  # noqa: E402
 import documents  # noqa: E402
 import imagenet  # noqa: E402
 import iwslt  # noqa: E402
+import pytest
 import wordpieces  # noqa: E402
+from fairseq.data import Dictionary, data_utils
+from timm.data import create_dataset
+
+from tests import cli, sources
+from tests.test_recipes import PARSERS, RECIPES, recipe
 
 NAMES = ["fineweb_edu", "imagenet", "imagenet_small", "iwslt14_de_en", "wmt14_de_en", "wmt14_en_fr", "wmt16_en_de"]
 SETTINGS = [(name, {}) for name in NAMES]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import collect
 import cost_image  # noqa: E402
 import image_options  # noqa: E402
 import pytest
@@ -18,7 +19,7 @@ import timm_plugin  # noqa: E402
 from recurrence.count import stored  # noqa: E402
 from tests import cli
 from tests.recipes import RECIPES, commands, recipe
-from tests.test_recipes import EVERY_SCRIPT, listed, of_images, results
+from tests.test_recipes import EVERY_SCRIPT, listed, of_images
 
 SCRIPTS = [str(path.relative_to(RECIPES)) for path in EVERY_SCRIPT if of_images(path)]
 SOURCED = ["lib/images.sh", "sret/lib/images.sh"]
@@ -206,7 +207,7 @@ def output(out) -> str:
 
 @pytest.mark.slow
 def test_the_demo_tells_what_it_measured(out, output):
-    failed, _, *done = results.read(out / "digits" / "results.csv")
+    failed, _, *done = collect.read(out / "digits" / "results.csv")
     assert (failed["arch"], failed["metric"], failed["value"]) == ("ringformer_vit", "top-1 %", "")
     assert [row["metric"] for row in done] == ["top-1 %", "MMAC"] * 2
     for accuracy, cost in zip(done[::2], done[1::2], strict=True):
@@ -256,7 +257,7 @@ def test_a_finished_run_is_not_repeated(out, output):
 )
 def test_cifar10_from_the_tar_to_a_score(tmp_path):
     recipe("cifar10/train.sh", "sret", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT), THREADS="1")
-    accuracy, cost = results.read(tmp_path / "cifar10" / "results.csv")
+    accuracy, cost = collect.read(tmp_path / "cifar10" / "results.csv")
     assert (accuracy["row"], accuracy["scale"], accuracy["updates"]) == ("sret", "smoke-5000", "20")
     assert float(cost["value"]) > 1
 
@@ -273,7 +274,7 @@ def test_a_row_that_is_distilled_first_trains_its_teacher(tmp_path):
         THREADS="1",
         DATA_ROOT="",
     )
-    teacher, _, student, cost = results.read(tmp_path / "sret" / "results.csv")
+    teacher, _, student, cost = collect.read(tmp_path / "sret" / "results.csv")
     assert [teacher["row"], student["row"]] == ["s_global", "t_distilled"]
     assert {run["scale"] for run in (teacher, student, cost)} == {"smoke"}
     assert (student["table"], student["arch"], student["updates"], student["paper_value"]) == (

@@ -10,23 +10,21 @@ import subprocess
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 from pathlib import Path
 
+import collect
+import count
+import image_options
 import pytest
+import render
+import rows
+import run as program
 import timm
 from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from tests import cli
-from tests.recipes import RECIPES, recipe
-
-import count  # isort: skip
-import image_options  # isort: skip
-import render  # isort: skip
-import results  # isort: skip
-import rows  # isort: skip
-import run as program  # isort: skip
-
 import fairseq_plugin  # noqa: F401  (registers its models)
 import timm_plugin  # noqa: F401  (registers its models)
+from tests import cli
+from tests.recipes import RECIPES, recipe
 
 PUBLISHED = cli.REPOSITORY.parent / "shared" / "papers"
 PAPERS = list(rows.papers())
@@ -329,7 +327,7 @@ def test_usage_and_list():
 
 def recorded(**values: str) -> dict:
     """A row of results."""
-    base = dict.fromkeys(results.COLUMNS, "") | {
+    base = dict.fromkeys(collect.COLUMNS, "") | {
         "table": "RingFormer 4",
         "metric": "BLEU",
         "scale": "small",
@@ -380,7 +378,7 @@ def test_runs_of_scale_smoke_are_noted_once(tmp_path, monkeypatch):
     (tmp_path / "recipes" / "smoke.csv").write_text("table,row\n")
     smoke = recorded(row="r", value="1", scale="smoke")
     failed, other = smoke | {"row": "failed", "value": ""}, recorded(row="big", value="1")
-    results.append(tmp_path / "out" / "ilr" / "results.csv", [smoke, smoke | {"metric": "chrF"}, failed, other])
+    collect.append(tmp_path / "out" / "ilr" / "results.csv", [smoke, smoke | {"metric": "chrF"}, failed, other])
     for _ in range(2):
         render.add_smoke(tmp_path / "out")
     assert (tmp_path / "recipes" / "smoke.csv").read_text() == "table,row\nRingFormer 4,r\n"
@@ -393,11 +391,11 @@ def test_runs_of_scale_smoke_are_noted_once(tmp_path, monkeypatch):
 def test_a_failed_run_is_recorded_and_the_next_call_goes_on(tmp_path):
     settings = dict(SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="", THREADS="1")
     recipe("ringformer/table4.sh", "cross_attention_signal", "--max-tokens", "1", fails=True, **settings)
-    (failed,) = results.read(tmp_path / "ringformer" / "results.csv")
+    (failed,) = collect.read(tmp_path / "ringformer" / "results.csv")
     assert (failed["metric"], failed["value"], failed["row"]) == ("BLEU", "", "cross_attention_signal")
     output = recipe("ringformer/table4.sh", "cross_attention_signal", **settings)
     assert '"sentences": 100' in output
-    _, bleu, chrf = results.read(tmp_path / "ringformer" / "results.csv")[:3]
+    _, bleu, chrf = collect.read(tmp_path / "ringformer" / "results.csv")[:3]
     assert (bleu["metric"], bleu["updates"], chrf["metric"]) == ("BLEU", "10", "chrF")
     assert bleu["cmd"] == "SCALE=smoke SEED=1 recipes/ringformer/table4.sh cross_attention_signal"
     folder = tmp_path / "ringformer" / "table4" / "smoke" / "cross_attention_signal" / "s1"
@@ -412,7 +410,7 @@ def test_a_failed_run_is_recorded_and_the_next_call_goes_on(tmp_path):
 @pytest.mark.slow
 def test_an_image_row_from_the_digits_to_a_score(tmp_path):
     recipe("ringformer/table2.sh", "ringformer", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="", THREADS="1")
-    top1, cost = results.read(tmp_path / "ringformer" / "results.csv")
+    top1, cost = collect.read(tmp_path / "ringformer" / "results.csv")
     assert (top1["metric"], top1["row"], cost["metric"]) == ("top-1 %", "ringformer", "MMAC")
     assert 0 < float(top1["value"]) <= 100
 
@@ -420,7 +418,7 @@ def test_an_image_row_from_the_digits_to_a_score(tmp_path):
 @pytest.mark.slow
 def test_a_count_is_recorded(tmp_path):
     recipe("ringformer/flops.sh", "ringformer", SCALE="smoke", OUT=str(tmp_path), THREADS="1")
-    found = {row["metric"]: row["value"] for row in results.read(tmp_path / "ringformer" / "results.csv")}
+    found = {row["metric"]: row["value"] for row in collect.read(tmp_path / "ringformer" / "results.csv")}
     assert found["GFLOPs as published"] == "19.0327"
 
 

@@ -3,7 +3,6 @@
 import base64
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from tests import cli
 
 pytest.importorskip("markdown")
-sys.path.insert(0, str(cli.REPOSITORY / "recipes"))
 
 import report  # noqa: E402
 

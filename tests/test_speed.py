@@ -1,15 +1,8 @@
 """The speed of Takase & Kiyono's tables: whole training steps of two models in turn."""
 
-import sys
-
 import pytest
-import torch
-
-from tests import cli
-
-sys.path.insert(0, str(cli.REPOSITORY / "recipes" / "metrics"))
-
 import speed  # noqa: E402
+import torch
 
 TINY = {
     f"{side}_{name}": value

@@ -19,7 +19,6 @@ from tests import cli
 
 RECIPES = cli.REPOSITORY / "recipes"
 SCRIPT = RECIPES / "train_image.py"
-sys.path.insert(0, str(RECIPES))
 
 import image_options  # noqa: E402
 import train_image  # noqa: E402

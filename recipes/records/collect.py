@@ -1,4 +1,4 @@
-"""What a run left in its folder, as metrics.json and a row of results for each metric.
+"""The tables of results, and what a run left in its folder as rows of one of them.
 
 Reads env.json, train.log (of fairseq-train, or of train_image.py, with summary.csv) and of a run that succeeded
 scores.json (which has the parameters where nothing was trained) and a text model's checkpoint.
@@ -9,8 +9,8 @@ import json
 import re
 from pathlib import Path
 
-from results import append
-
+COLUMNS = ["table", "row", "arch", "scale", "seed", "metric", "value", "signature", "paper_value"]
+COLUMNS += ["params", "core_params", "updates", "wall_s", "device", "torch", "commit", "cmd"]
 # The name of a metric in scores.json -> in the table.
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match %", "loss": "loss, nats"}
 METRICS |= {"top1": "top-1 %", "mmac": "MMAC", "perplexity": "perplexity", "training_flops": "training FLOPs"}
@@ -25,6 +25,30 @@ CHECKPOINTS = ("average.pt", "checkpoints/checkpoint_best.pt", "checkpoints/chec
 # Word embeddings, positions, the convolutions of speech and the output layer are not core parameters; version marks and
 # profiles are no parameters.
 NOT_CORE = re.compile(r"embed_tokens|embed_positions|subsample|output_projection|version|profiled$|\.offset$")
+
+
+def append(path: Path, rows: list[dict]) -> None:
+    """Add rows at the end of a table, which is made if missing; earlier rows stay as they are."""
+    fresh = not path.exists() or path.stat().st_size == 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
+        if fresh:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+def read(path: Path) -> list[dict]:
+    """All rows.
+
+    Raises:
+        ValueError: the header is not the one that append writes.
+    """
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        if reader.fieldnames != COLUMNS:
+            raise ValueError(f"{path}: columns {reader.fieldnames}, must be {COLUMNS}")
+        return list(reader)
 
 
 def last_number(pattern: str, text: str) -> int | None:

@@ -15,9 +15,8 @@ from math import hypot, sqrt
 from pathlib import Path
 from statistics import mean, stdev
 
-from collect import METRICS
+from collect import METRICS, read
 from count import counted
-from results import read
 from rows import COUNTED, RECIPES, Column, Paper, Row, Run, Table, TableError, papers
 
 BEGIN, END = "<!-- rows: begin -->", "<!-- rows: end -->"
