@@ -106,11 +106,14 @@ class HardLabels(nn.Module):
 
 
 def hard_distillation(student: nn.Module, teacher: nn.Module, **settings) -> task.TrainingTask:
-    """DeiT's distillation of a model with one output: half the loss of the labels, half that of the teacher's class.
+    """DeiT's distillation: half the loss of the labels, half that of the teacher's class.
 
-    The divergence from a one-hot distribution, which timm's task computes, is the cross-entropy with its class.
-    Source: DeiT (arXiv 2012.12877), section 4, and its published code; "GT + hard distillation" of SReT's Table 3.
+    The second is of the output of its own that a student with a distillation token has, else of the one output that
+    there is: the divergence from a one-hot distribution, which timm's task computes, is the cross-entropy with its
+    class. Source: DeiT (arXiv 2012.12877), section 4, and its published code; SReT's Table 3, "GT+Hard Distill".
     """
+    if hasattr(student, "set_distilled_training"):
+        return task.TokenDistillationTask(student, teacher, distill_type="hard", task_loss_weight=0.5, **settings)
     return task.LogitDistillationTask(student, HardLabels(teacher), task_loss_weight=0.5, **settings)
 
 

@@ -1,6 +1,7 @@
 """Distillation, made of timm's task: SReT's recorded losses and gradients, DeiT's formula, what SReT says of DeiT's."""
 
 import pytest
+import timm
 import torch
 import torch.nn.functional as F
 import train_image  # noqa: E402
@@ -89,6 +90,20 @@ def test_hard_distillation_is_deits(soft):
     torch.testing.assert_close(result["loss"], expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(models[0].logits.grad, torch.autograd.grad(expected, student)[0], rtol=0, atol=1e-12)
     assert models[1].logits.grad is None
+
+
+def test_a_distillation_token_learns_the_teachers_class():
+    torch.manual_seed(0)
+    shape = dict(img_size=32, patch_size=16, embed_dim=12, depth=1, num_heads=2, num_classes=5)
+    student = timm.create_model("deit_tiny_distilled_patch16_224", **shape)
+    teacher = timm.create_model("vit_tiny_patch16_224", **shape)
+    learning = train_image.hard_distillation(student, teacher, criterion_kwargs={})
+    images, target = torch.randn(4, 3, 32, 32), torch.tensor([0, 1, 2, 3])
+    loss = learning(images, target)["loss"]
+    of_labels, of_teacher = student(images)
+    expected = (F.cross_entropy(of_labels, target) + F.cross_entropy(of_teacher, teacher(images).argmax(1))) / 2
+    torch.testing.assert_close(loss, expected)
+    assert torch.is_tensor(student.eval()(images))
 
 
 def test_a_logarithm_on_both_sides_does_not_make_the_divergence_small():
