@@ -53,7 +53,7 @@ train_fairseq() {
     local LAUNCH numbers=()
     if [ "$PRECISION" != fp32 ]; then numbers=("--$PRECISION"); fi
     launch fairseq-train
-    say "${LAUNCH[@]}" "$1" --num-workers 0 --data-buffer-size 0 --user-dir "$ROOT/fairseq_plugin" --arch "$ARCH" \
+    say "${LAUNCH[@]}" "$1" --user-dir "$ROOT/fairseq_plugin" --arch "$ARCH" \
         --save-dir "$RUN/checkpoints" --seed "$SEED" --required-batch-size-multiple 1 --update-epoch-batch-itr True \
         "${numbers[@]}" "${@:2}"
 }

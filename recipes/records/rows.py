@@ -49,7 +49,7 @@ KINDS = {
     "language": Kind(
         required=("data", "bin", "text", SOME_BATCH, "micro_batch", "updates", "train", "symbols"),
         optional=("data_settings", "lengths", "evaluate", "checkpoint", "tested", "pieces", "evaluated", "measure")
-        + ("save", "log", "positions", "flops"),
+        + ("save", "log", "positions", "flops", "task"),
         scales=("smoke", "small", "paper"),
         budget=False,
     ),

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# The commands of a speech row: prepare the recordings, train, average, decode every test set, count word errors. All
+# scales are in tables.toml. SHORT updates on the short sequences alone come first where it is given: without them
+# attention finds no alignment for a long time.
+source "$(dirname "$0")/common.sh"
+
+SAVE=${SAVE:-2000} KEEP=${KEEP:-10}
+TASK=(--user-dir "$ROOT/fairseq_plugin" --task speech_to_text --config-yaml config.yaml)
+read -r -a settings <<<"${DATA_SETTINGS:-}"
+lines SEARCH search
+batches
+prepare "$DATA" "${settings[@]}"
+
+# train_on SETS UPDATES FLAGS...
+train_on() {
+    train_fairseq "$OUT/$BIN" "${TASK[@]}" --train-subset "$1" --valid-subset "$VALID" "${BATCHES[@]}" --max-update "$2" \
+        --no-epoch-checkpoints --save-interval-updates "$SAVE" --keep-interval-updates "$KEEP" \
+        --log-interval $((SAVE < 4 ? 1 : SAVE / 4)) "${@:3}"
+}
+
+if [ -n "${SHORT:-}" ]; then
+    stage training-short
+    train_on train-short "$SHORT" "$@"
+fi
+stage training
+train_on "$TRAINED" "$UPDATES" "$@"
+stage averaging
+say python -m fairseq_plugin.average --inputs "$RUN/checkpoints" --num-update-checkpoints "$KEEP" --output "$RUN/average.pt"
+names=()
+while read -r name subset; do
+    stage "decoding-$name"
+    say_into "$RUN/$name.log" fairseq-generate "$OUT/$BIN" "${TASK[@]}" --path "$RUN/average.pt" --gen-subset "$subset" \
+        --max-tokens 50000 --scoring wer --required-batch-size-multiple 1 "${search[@]}"
+    names+=("$name")
+done <<<"$TESTS"
+stage scoring
+say_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score_speech.py" "$RUN" "$OUT/$BIN" "${names[@]}"
