@@ -330,6 +330,22 @@ def test_curves_of_fairseq(tmp_path):
         logs.points(log)
 
 
+def test_curves_over_the_tokens_that_training_has_read(tmp_path):
+    log = tmp_path / "train.log"
+    inner = [{"wpb": "2000", "num_updates": str(updates)} for updates in (100, 250, 200, 250, 300)]
+    valid = [{"valid_loss": "4", "valid_num_updates": "250"}, {"valid1_loss": "3", "valid1_num_updates": "250"}]
+    log.write_text(
+        json_lines("train_inner", *inner[:2])
+        + json_lines("valid", valid[0])
+        + json_lines("valid1", valid[1])
+        + json_lines("train_inner", *inner[2:])  # a resumed run repeats some
+        + json_lines("valid", {"valid_loss": "3.5", "valid_num_updates": "300"})
+    )
+    assert logs.curve(log, "tokens", "valid_loss") == [(0.5, 4), (pytest.approx(0.6), 3.5)]
+    assert logs.curve(log, "tokens", "valid1_loss", "valid1") == [(0.5, 3)]
+    assert logs.curve(log, "updates", "valid1_loss", "valid1") == [(250, 3)]
+
+
 def test_curves_of_the_trainer_of_images(tmp_path):
     log = tmp_path / "summary.csv"
     log.write_text("epoch,train_loss,train_seconds,eval_top1\n0,2.5,1800,10.0\n1,2.0,1800,20.0\n")

@@ -44,8 +44,9 @@ def test_perplexities_are_over_all_symbols(tmp_path):
 def test_characters_keep_every_symbol_and_the_published_split():
     text = "To be,\n\nor  not" * 10
     parts = characters.split(text)
-    assert "".join(parts) == text
-    assert len(parts[0]) == 135
+    assert parts["train"] + parts["valid"] == text
+    assert len(parts["train"]) == 135
+    assert parts["valid1"] == text[120:135]
     lines = characters.spaced(text).splitlines()
     assert "\n".join(line.replace(" ", "").replace(characters.BLANK, " ") for line in lines) == text
     assert characters.spaced("ab\n") == "a b\n"

@@ -30,7 +30,7 @@ class PixelClassificationConfig(FairseqDataclass):
 
     data: str = field(
         default=MISSING,
-        metadata={"help": f"folder that holds {CIFAR10} (CIFAR-10), or images in train/CLASS and test/CLASS"},
+        metadata={"help": f"folder of {CIFAR10} (CIFAR-10), or of images in train/CLASS and test/CLASS or val/CLASS"},
     )
 
 
@@ -106,6 +106,8 @@ def load_images(folder: str, split: str):
 
     if (Path(folder) / CIFAR10).is_dir():
         return datasets.CIFAR10(folder, train=split == "train")
-    if not (Path(folder) / split).is_dir():
-        raise ValueError(f"data={folder}: must hold {CIFAR10}, or images in train/CLASS and test/CLASS")
-    return datasets.ImageFolder(str(Path(folder) / split))
+    names = ("train",) if split == "train" else ("test", "val")
+    found = next((path for name in names if (path := Path(folder) / name).is_dir()), None)
+    if found is None:
+        raise ValueError(f"data={folder}: must hold {CIFAR10}, or images in train/CLASS and test/CLASS or val/CLASS")
+    return datasets.ImageFolder(str(found))

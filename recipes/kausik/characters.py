@@ -2,9 +2,10 @@
 
     python characters.py input.txt FOLDER
 
-Writes FOLDER/train.chars and FOLDER/valid.chars, a line of text a line, its characters apart and U+2581 in place of
-each blank. The end of a line is a symbol of its own in fairseq, so that 65 characters stay 65; a training text that
-stops within a line gets one end of a line more than the characters that it has.
+Writes FOLDER/train.chars, FOLDER/valid.chars and FOLDER/valid1.chars, a line of text a line, its characters apart and
+U+2581 in place of each blank. valid1 is the end of the training text, as long as valid: there the loss of training is
+measured as that of validation is, without dropout. The end of a line is a symbol of its own in fairseq, so that 65
+characters stay 65; a text that stops within a line gets one end of a line more than the characters that it has.
 """
 
 import sys
@@ -13,10 +14,11 @@ from pathlib import Path
 BLANK = "\u2581"
 
 
-def split(text: str) -> tuple[str, str]:
-    """nanoGPT's split: the first int(0.9 n) characters, and the others."""
+def split(text: str) -> dict[str, str]:
+    """nanoGPT's split: the first int(0.9 n) characters, and the others; and the end of the first part once more."""
     end = int(0.9 * len(text))
-    return text[:end], text[end:]
+    train, valid = text[:end], text[end:]
+    return {"train": train, "valid": valid, "valid1": train[-len(valid) :]}
 
 
 def spaced(text: str) -> str:
@@ -29,7 +31,7 @@ def main() -> None:
     source, folder = map(Path, sys.argv[1:])
     with source.open(encoding="utf-8", newline="") as file:
         text = file.read()
-    for name, part in zip(("train", "valid"), split(text)):
+    for name, part in split(text).items():
         (folder / f"{name}.chars").write_text(spaced(part), encoding="utf-8", newline="")
         print(f"{name}: {len(part):,} characters, {len(set(text))} different in all")
 

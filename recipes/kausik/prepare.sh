@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Tiny Shakespeare by characters: fetch, cut at 90 % as nanoGPT does, binarize for fairseq.
 # DATA_ROOT  a folder that holds shakespeare/input.txt; without it the file is downloaded from its own repository.
-# Writes $OUT/kausik/{raw,bin}; what is done already is skipped.
+# Writes $OUT/kausik/{raw,characters}; what is done already is skipped.
 source "$(dirname "$0")/../data/common.sh"
 
 URL=https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt
 RAW=$OUT/kausik/raw
-BIN=$OUT/kausik/bin
+BIN=$OUT/kausik/characters
 CHARACTERS=1115394
 
 corpus() {
@@ -17,16 +17,16 @@ corpus() {
     [ "$found" -eq $CHARACTERS ] || fail "input.txt: $found characters, but the corpus has $CHARACTERS"
 }
 
-characters() {
+parts() {
     run python "$ROOT/recipes/kausik/characters.py" "$RAW/input.txt" "$RAW"
 }
 
 binarization() {
-    binarize "$BIN" --only-source --workers 1 --trainpref "$RAW/train.chars" --validpref "$RAW/valid.chars"
+    binarize "$BIN" --only-source --workers 1 --trainpref "$RAW/train.chars" --validpref "$RAW/valid.chars,$RAW/valid1.chars"
 }
 
 if [ "$DRY_RUN" != 1 ]; then mkdir -p "$RAW"; fi
 need fairseq-preprocess
 stage "$RAW" corpus
-stage "$RAW" characters
+stage "$RAW" parts
 stage "$BIN" binarization

@@ -7,9 +7,8 @@
 # SCALE smoke  64 wide, 20 updates of 2,048 characters: a minute; shows that the recipe works, no more
 #       small  the paper's sizes, texts of 128 characters, 400 updates of 4,096 without dropout: 2 to 8 minutes on a core
 #       paper  the paper's recipe: texts of 256, 10,000 updates of 32,768, dropout 0.2, rate 1e-3 throughout; for a GPU.
-#              nanoGPT's own 6 layers reach 1.4697 there
 # SEED, OUT, DRY_RUN, THREADS as in recipes/common.sh; DATA_ROOT as in prepare.sh
-# PRECISION  bf16 (default), fp32, or on a GPU fp16 (the paper's, by autocast)
+# PRECISION  bf16 (default), fp32 (the paper's), or on a GPU fp16 by autocast
 # RESULTS    the table that the run is appended to
 source "$(dirname "$0")/../common.sh"
 
@@ -30,7 +29,7 @@ fp32) NUMBERS=() ;;
 *) fail "PRECISION=$PRECISION: must be bf16, fp16 or fp32" ;;
 esac
 TABLE="Kausik 2"
-BIN=$OUT/kausik/bin
+BIN=$OUT/kausik/characters
 
 training() {
     run_training "$RUN/train.log" "$BIN" --user-dir "$ROOT/fairseq_plugin" --task language_modeling \
@@ -38,7 +37,7 @@ training() {
         --decoder-embed-dim $WIDTH --decoder-attention-heads $HEADS --dropout $DROPOUT \
         --tokens-per-sample $TEXT --sample-break-mode none --batch-size $BATCH --criterion cross_entropy \
         --optimizer adam --adam-betas "(0.9, 0.95)" --weight-decay 0.1 --lr 1e-3 --lr-scheduler fixed \
-        --clip-norm 1.0 --max-update $UPDATES --required-batch-size-multiple 1 --update-epoch-batch-itr True \
+        --clip-norm 1.0 --valid-subset valid,valid1 --max-update $UPDATES --required-batch-size-multiple 1 --update-epoch-batch-itr True \
         --no-epoch-checkpoints --save-interval-updates $EVERY --keep-interval-updates 1 --log-interval $EVERY \
         "${NUMBERS[@]}" "${FLAGS[@]}"
 }

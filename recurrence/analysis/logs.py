@@ -7,18 +7,19 @@ from collections.abc import Iterable
 from pathlib import Path
 
 Point = dict[str, float]
-UPDATES = ("valid_num_updates", "train_num_updates", "num_updates", "train_updates")
+UPDATES = re.compile(r"((valid\d*|train)_)?num_updates|train_updates")
 
 
 def points(log: Path, stage: str = "valid") -> list[Point]:
     """The lines of one stage of training in their order, each number by the name that it has there.
 
     Added are `updates`, for which each log has other names, and `hours`: what the training had taken until then, in
-    fairseq with its validations. Epochs count from 1.
+    fairseq with its validations; of fairseq also `tokens`, millions read in training until then. Epochs count from 1.
 
     Args:
         log: what fairseq-train printed with `--log-format json` (its losses are to base 2), or a summary.csv.
-        stage: of fairseq "valid", "train_inner" or "train"; summary.csv has one line an epoch for all.
+        stage: of fairseq "train_inner", "train", "valid" or another subset of validation, such as "valid1"; summary.csv
+            has one line an epoch for all.
 
     Raises:
         ValueError: if the log has no line of that stage.
@@ -45,13 +46,19 @@ def curve(log: Path, x: str, y: str, stage: str = "valid") -> list[tuple[float, 
 
 
 def _json_lines(text: str, wanted: str) -> list[Point]:
-    found, hours = [], None
-    for stage, line in re.findall(r"\| (train_inner|train|valid) \| (\{.*\})", text):
+    found: list[Point] = []
+    until: Point = {}  # hours, and tokens by the words of a batch, that the lines of training have told so far
+    trained = 0.0
+    for stage, line in re.findall(r"\| (train_inner|train|valid\d*) \| (\{.*\})", text):
         point = _numbers(json.loads(line).items())
         wall = point.get("wall", point.get("train_wall") if stage == "train" else None)
-        hours = hours if wall is None else wall / 3600
+        if wall is not None:
+            until["hours"] = wall / 3600
+        if stage == "train_inner" and {"wpb", "updates"} <= point.keys() and point["updates"] > trained:
+            until["tokens"] = until.get("tokens", 0) + point["wpb"] * (point["updates"] - trained) / 1e6
+            trained = point["updates"]
         if stage == wanted:
-            found.append(point if hours is None else {**point, "hours": hours})
+            found.append({**point, **until})
     return found
 
 
@@ -66,7 +73,7 @@ def _summary(text: str) -> list[Point]:
 
 def _numbers(items: Iterable[tuple[str, str | float | None]]) -> Point:
     found = {name: number for name, value in items if (number := _number(value)) is not None}
-    updates = [found[name] for name in UPDATES if name in found]
+    updates = [value for name, value in found.items() if UPDATES.fullmatch(name)]
     return {**found, "updates": updates[0]} if updates else found
 
 
