@@ -1,9 +1,12 @@
-# Everything runs in .venv, which is made on first use and installed again only when setup.py changes.
-PYTHON ?= python3
+# Everything runs in .venv: `make demo` puts what the demos need there, `make test` what development needs, each when it is
+# missing or older than setup.py. The default interpreter is Python 3.12 where there is one, for which fairseq-fixed has a
+# ready wheel; pyenv finds it by its variable.
+PYTHON ?= $(shell PYENV_VERSION=3.12 python3.12 -c "import sys; print(sys.executable)" 2>/dev/null || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
 VERSION := $(shell $(PYTHON) -c "import platform; print(platform.python_version())")
-STAMP := $(VENV)/.installed-$(VERSION)
+DEMO := $(VENV)/.demo-$(VERSION)
+FULL := $(VENV)/.installed-$(VERSION)
 
 BENCH ?= translation speech language scan vision
 
@@ -11,47 +14,55 @@ BENCH ?= translation speech language scan vision
 .PHONY: help demo demo-vision test test-timm lint bench report test-official
 
 help:
-	@echo "make demo           train a small RingFormer to translate numbers, decode, score (about 4 minutes of training)"
+	@echo "make demo           train a small RingFormer to translate numbers, decode, score (about 2 minutes of training)"
 	@echo "make demo-vision    train a small RingFormer-ViT and a small SReT on handwritten digits (about 2 minutes)"
-	@echo "make test           run the tests                    ARGS='-m \"not slow\"' passes options on to pytest"
+	@echo "make test           run the tests, on all cores         ARGS='-m \"not slow\"' passes options on to pytest"
 	@echo "make test-timm      run timm's own tests of models on ours     ARGS='--models sret_t,uit*' selects among them"
-	@echo "make bench          speed and memory, as ratios to the hosts' own models    BENCH=vision runs one of several"
+	@echo "make bench          speed and memory, as ratios to fairseq's and timm's own models    BENCH=vision runs one"
 	@echo "make report         write out/report/report.html: architectures, results beside the papers', pictures, speeds"
 	@echo "make lint           check style and formatting"
 	@echo "make test-official  run the tests on fairseq 0.12.2 under Python 3.10"
 	@echo
-	@echo "PYTHON=python3.12 selects the interpreter (default python3). The first call makes $(VENV)."
+	@echo "PYTHON=python3.11 selects the interpreter (default: 3.12, or else python3). The first call makes $(VENV)."
 
-demo: $(STAMP)
+demo: $(DEMO)
 	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/numbers/run.sh
 
-demo-vision: $(STAMP)
+demo-vision: $(DEMO)
 	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/digits/run.sh
 
-test: $(STAMP)
-	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest $(ARGS)
+test: $(FULL)
+	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest --numprocesses auto --dist loadfile $(ARGS)
 
-test-timm: $(STAMP)
+test-timm: $(FULL)
 	PATH="$(CURDIR)/$(BIN):$$PATH" python -m tests.timm_suite $(ARGS)
 
-lint: $(STAMP)
+lint: $(FULL)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-bench: $(STAMP)
+bench: $(FULL)
 	for name in $(BENCH); do PATH="$(CURDIR)/$(BIN):$$PATH" python -m benchmarks.$$name $(ARGS) || exit 1; done
 
-report: $(STAMP)
+report: $(FULL)
 	$(BIN)/python recipes/report.py out/report
 
 test-official:
 	tests/official.sh
 
-# A .venv of another Python version is cleared first; one of the same version is kept and brought up to date.
-$(STAMP): setup.py
+# A .venv of another Python version is cleared first; one of the same version is kept and brought up to date. Building
+# beside the installed torch spares fairseq-fixed, where it is compiled, a torch of its own.
+PIP := $(BIN)/python -m pip install
+
+$(DEMO): setup.py
 	@test -n "$(VERSION)" || { echo "PYTHON=$(PYTHON): no such interpreter" >&2; exit 1; }
 	@test "$$($(BIN)/python -V 2>/dev/null)" = "Python $(VERSION)" || $(PYTHON) -m venv --clear $(VENV)
-	@echo "Installing into $(VENV). With torch this is several gigabytes; where there is no ready wheel of"
-	@echo "fairseq-fixed (Python 3.11 and 3.13), its extensions are compiled once, which takes about 3 minutes."
-	$(BIN)/python -m pip install --editable ".[fairseq,speech,timm,demo,dev]"
+	@echo "Installing into $(VENV): with torch several gigabytes, about 2 minutes. Where fairseq-fixed has no ready wheel"
+	@echo "(Python 3.11 and 3.13) it is compiled, which takes about 3 minutes more."
+	$(PIP) "setuptools>=64" wheel cython "torch>=2.7" numpy
+	$(PIP) --no-build-isolation --editable ".[fairseq,timm,demo]"
+	@touch $@
+
+$(FULL): $(DEMO)
+	$(PIP) --no-build-isolation --editable ".[fairseq,speech,timm,demo,dev]"
 	@touch $@
