@@ -4,6 +4,7 @@ import ast
 import re
 import shutil
 import sys
+import tarfile
 import zipfile
 from importlib.metadata import PathDistribution
 from pathlib import Path
@@ -18,15 +19,20 @@ HOST = {"fairseq", "omegaconf"}
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built wheel. It is built from a copy, so that the checkout stays as it is."""
-    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in ("setup.py", "pyproject.toml", "README.md"):
-        if (cli.REPOSITORY / name).exists():
-            shutil.copy(cli.REPOSITORY / name, source)
-    for name in (*PACKAGES, "tests", "recipes", "benchmarks"):
-        if (cli.REPOSITORY / name).is_dir():
-            shutil.copytree(cli.REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what the distribution is built from, so that the checkout stays as it is."""
+    folder = tmp_path_factory.mktemp("source")
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(cli.REPOSITORY / name, folder)
+    for name in (*PACKAGES, "tests", "recipes", "benchmarks", "docs"):
+        shutil.copytree(cli.REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built wheel."""
+    target = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
     cli.run(*pip, "--wheel-dir", target, source)
     (built,) = target.glob("*.whl")
@@ -57,6 +63,22 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel):
     }
     assert ours
     assert held == ours
+
+
+def test_the_licence_goes_with_it(wheel, source, site, tmp_path):
+    licence = (cli.REPOSITORY / "LICENSE").read_text(encoding="utf-8")
+    with zipfile.ZipFile(wheel) as held:
+        (name,) = (name for name in held.namelist() if name.endswith("LICENSE"))
+        assert held.read(name).decode() == licence
+    build = (
+        "import os, sys; os.chdir(sys.argv[1]); from setuptools import build_meta; build_meta.build_sdist(sys.argv[2])"
+    )
+    cli.run(sys.executable, "-c", build, source, tmp_path)
+    (packed,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(packed) as held:
+        assert f"{packed.name.removesuffix('.tar.gz')}/LICENSE" in held.getnames()
+    assert metadata(site)["License"] == "MIT"
+    assert metadata(site)["Author"] == "the recurrent-transformers authors"
 
 
 def test_the_host_trains_with_the_installed_plugin(site, corpus, tmp_path):
@@ -96,7 +118,8 @@ def test_every_import_is_declared(site):
     declared = {re.match(r"[\w-]+", line)[0] for line in required}
     assert imported("recurrence") <= declared | {"fvcore"}  # an extra: counting names it where it is missing
     speech = {"kaldi_native_fbank", "scipy", "soundfile", "torchaudio"}  # an extra, and what it takes the place of
-    assert imported("fairseq_plugin") <= declared | HOST | {"fairseq_cli"} | speech
+    images = {"torchvision"}  # the extra timm has it; one task reads images
+    assert imported("fairseq_plugin") <= declared | HOST | {"fairseq_cli"} | speech | images
 
 
 def test_each_host_and_use_has_an_extra(site):
@@ -122,7 +145,7 @@ def test_a_missing_interpreter_is_named():
     assert "PYTHON=no-such-python: no such interpreter" in output
 
 
-def test_continuous_integration_calls_make_test():
+def test_continuous_integration_checks_style_and_then_runs_the_tests():
     script = cli.REPOSITORY / ".ci" / "run"
     assert script.stat().st_mode & 0o111
-    assert script.read_text().rstrip().endswith("exec make test")
+    assert script.read_text().rstrip().endswith("make lint && exec make test")

@@ -7,7 +7,7 @@ source "$(dirname "$0")/../common.sh"
 SCALE=${SCALE:-demo}
 case $SCALE in
 smoke) LIMIT=1000 TRAIN=800 HELD=100 PIECES=60 ;;
-demo) LIMIT=100000 TRAIN=30000 HELD=1000 PIECES=120 ;;
+demo) LIMIT=10000 TRAIN=8000 HELD=1000 PIECES=120 ;;
 *) fail "SCALE=$SCALE: must be demo or smoke" ;;
 esac
 DATA=$OUT/numbers/$SCALE
