@@ -299,7 +299,7 @@ def test_trained_from_a_file_and_translated_without_it(corpus, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_recipe_records_a_loss_and_draws_it(tmp_path):
+def test_the_recipe_records_a_loss_and_its_curve_is_drawn(tmp_path):
     shallow = ("--encoder-layers", "6", "--decoder-layers", "6", "--max-update", "20")
     for row in ("plain", "admin"):
         recipe("takase/admin.sh", row, *shallow, SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="")
@@ -313,5 +313,7 @@ def test_the_recipe_records_a_loss_and_draws_it(tmp_path):
     losses = dict(curve(log, "updates", "valid_nll_loss"))
     assert float(found[1]["value"]) == pytest.approx(math.log(2) * losses[20], abs=1e-4)
     assert [updates for updates, _ in curve(log, "updates", "loss", "train_inner")] == list(range(2, 21, 2))
-    picture = (tmp_path / "takase" / "admin-smoke.svg").read_text()
+    curves, drawn = cli.REPOSITORY / "recipes" / "figures" / "curves.py", tmp_path / "admin.svg"
+    cli.python(curves, tmp_path / "takase" / "admin" / "smoke", "--stage", "train_inner", "--nats", "--output", drawn)
+    picture = drawn.read_text()
     assert all(f"<!-- {row} -->" in picture for row in ("plain", "admin"))

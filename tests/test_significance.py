@@ -3,7 +3,10 @@
 import json
 import random
 
+import pytest
+
 from tests import cli
+from tests.recipes import commands
 
 PROGRAM = cli.REPOSITORY / "recipes" / "metrics" / "significance.py"
 
@@ -36,3 +39,16 @@ def test_a_system_with_other_sentences_is_refused_by_name(tmp_path):
     )
     assert "ours: 1 sentences, but the reference has 2" in output
     assert "must be NAME=FILE" in cli.python(PROGRAM, "base", "--reference", tmp_path / "two", fails=True)
+
+
+@pytest.mark.parametrize(("scale", "sets"), [("smoke", 1), ("small", 1), ("paper", 7)])
+def test_the_table_is_compared_with_universal_on_every_set(scale, sets, tmp_path):
+    found = commands("takase/significance.sh", SCALE=scale, OUT=str(tmp_path), DATA_ROOT="")
+    compared = [words for words in found if words[:2] == ["python", str(PROGRAM)]]
+    assert len(compared) == len({words[-1] for words in compared}) == sets
+    scored = {word.split("=")[0].removesuffix(".log") for words in found for word in words if "generate-" in word}
+    for words in compared:
+        systems, reference = words[2:9], words[words.index("--reference") + 1]
+        assert [one.split("=")[0] for one in systems][:2] == ["universal", "sequence"]
+        assert {one.split("=")[1].removesuffix(".txt") for one in systems} <= scored
+        assert any(reference in word for line in found for word in line if line[1].endswith("score.py"))

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The commands of a language model's row: prepare the text, train, evaluate at every context, score. All scales are in
-# tables.toml: LENGTHS are the contexts, TEXT the length of a text in training.
+# tables.toml: LENGTHS are the contexts, TEXT the length of a text in training. Where TESTED names several sets, SET stands
+# for each in the name of the file PIECES.
 source "$(dirname "$0")/common.sh"
 
 TASK=(--user-dir "$ROOT/fairseq_plugin" --task "${TASK:-language_modeling}")
@@ -16,24 +17,35 @@ train_fairseq "$OUT/$BIN" "${TASK[@]}" --log-format json --tokens-per-sample "$T
     --save-interval-updates "${SAVE:-$((UPDATES < 4 ? 1 : UPDATES / 4))}" \
     --log-interval "${LOG:-$((UPDATES < 20 ? 1 : UPDATES / 20))}" "$@"
 
-for context in "${contexts[@]}"; do
-    stage "evaluation-$context"
-    say_into "$RUN/eval-$context.log" fairseq-eval-lm "$OUT/$BIN" "${TASK[@]}" \
-        --path "$RUN/checkpoints/checkpoint_${CHECKPOINT:-best}.pt" --gen-subset "${TESTED:-test}" \
-        --tokens-per-sample "$context" --sample-break-mode none "${evaluate[@]}"
-done
+# evaluated NAME SET CONTEXT
+evaluated() {
+    stage "evaluation-$1"
+    say_into "$RUN/eval-$1.log" fairseq-eval-lm "$OUT/$BIN" "${TASK[@]}" \
+        --path "$RUN/checkpoints/checkpoint_${CHECKPOINT:-best}.pt" --gen-subset "$2" --tokens-per-sample "$3" \
+        --sample-break-mode none "${evaluate[@]}"
+}
 
-more=()
+# Of several sets the last is tested at every context, the others at the length of training.
+read -r -a tested <<<"${TESTED:-test}"
+last=${tested[-1]} more=()
+for set in "${tested[@]}"; do
+    if [ "$set" != "$last" ]; then
+        evaluated "$set" "$set" "$TEXT"
+        more+=(--also "$set=$OUT/${PIECES//SET/$set}")
+    fi
+done
+for context in "${contexts[@]}"; do evaluated "$context" "$last" "$context"; done
+
 if [ "${FLOPS:-0}" = 1 ]; then
     stage counting
     say_into "$RUN/flops.json" python "$ROOT/recipes/metrics/flops.py" --symbols "$SYMBOLS" --text "$TEXT" \
         --updates "$UPDATES" --texts $((MICRO_BATCH * ACCUMULATE * GPUS * NODES)) -- --arch "$ARCH" "$@"
-    more=(--more "$RUN/flops.json")
+    more+=(--more "$RUN/flops.json")
 fi
 stage scoring
 if [ "${MEASURE:-perplexity}" = loss ]; then
     say_into "$RUN/scores.json" python "$ROOT/recipes/metrics/loss.py" "$RUN/eval-$TEXT.log" --symbols "$EVALUATED"
 else
-    say_into "$RUN/scores.json" python "$ROOT/recipes/metrics/perplexity.py" "$RUN" --pieces "$OUT/$PIECES" \
+    say_into "$RUN/scores.json" python "$ROOT/recipes/metrics/perplexity.py" "$RUN" --pieces "$OUT/${PIECES//SET/$last}" \
         --contexts "${contexts[@]}" "${more[@]}"
 fi

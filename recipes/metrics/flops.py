@@ -19,12 +19,12 @@ from recurrence.count import flops
 
 
 def model_options(flags: list[str]) -> dict:
-    """The architecture's name and what its options say."""
-    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS)
+    """The architecture's name and what its options say; flags of the trainer are passed over."""
+    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, allow_abbrev=False)
     parser.add_argument("--arch", choices=sorted(ARCH_CONFIG_REGISTRY), required=True)
     arch = parser.parse_known_args(flags)[0].arch
     ARCH_MODEL_REGISTRY[arch].add_args(parser)
-    return vars(parser.parse_args(flags))
+    return vars(parser.parse_known_args(flags)[0])
 
 
 def per_text(symbols: int, text: int, flags: list[str]) -> dict[str, int]:

@@ -15,10 +15,12 @@ COLUMNS += ["params", "core_params", "updates", "wall_s", "device", "torch", "co
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match %", "loss": "loss, nats"}
 METRICS |= {"top1": "top-1 %", "mmac": "MMAC", "perplexity": "perplexity", "training_flops": "training FLOPs"}
 METRICS |= {"gmac": "GMAC", "gflops": "GFLOPs", "gflops_published": "GFLOPs as published", "images_per_s": "images/s"}
-METRICS |= {"speed_over_deit": "speed / DeiT-Tiny's"}
+METRICS |= {"speed_over_deit": "speed / DeiT-Tiny's", "speed": "speed / Universal's", "tokens_per_s": "tokens/s"}
 METRICS |= {f"bleu_newstest{year}": f"BLEU newstest{year}" for year in range(2008, 2020)}
 METRICS |= {"wer_test": "word errors %"}
 METRICS |= {f"wer_test-{part}": f"word errors %, test-{part}" for part in ("clean", "other")}
+METRICS |= {f"wer_dev-{part}": f"word errors %, dev-{part}" for part in ("clean", "other")}
+METRICS |= {"perplexity_valid": "perplexity, validation"}
 METRICS |= {f"perplexity_{1 << power}": f"perplexity at {1 << power:,}" for power in range(5, 13)}
 # What a text model was scored with: the first of these that there is.
 CHECKPOINTS = ("average.pt", "checkpoints/checkpoint_best.pt", "checkpoints/checkpoint_last.pt")

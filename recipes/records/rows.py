@@ -62,7 +62,8 @@ KINDS = {
     ),
     "count": Kind(
         required=("count",),
-        optional=("throughput", "classes", "symbols", "text", "batch", "updates", "positions"),
+        optional=("throughput", "classes", "symbols", "text", "batch", "updates", "positions")
+        + ("beside", "tokens", "rounds"),
         scales=("smoke", "paper"),  # which are the same
         budget=False,
     ),
@@ -170,7 +171,8 @@ class Run:
         """Everything at a scale; of the flags, {ROW} still stands for the folder of another row's run."""
         kind, entry = KINDS[self.table.kind], self.row.entry
         variant = self.table.variants.get(self.variant, {})
-        section = self.section | self.section.get(switch, {})
+        other = self.section.get(switch, {})
+        section = self.section | other
         names = ("smaller", scale) if scale != "paper" else ()
         ours, theirs = [section.get(name, {}) for name in names], [entry.get(name, {}) for name in names]
         theirs += [variant.get(name, {}) for name in names]
@@ -179,8 +181,8 @@ class Run:
             keys |= {key: value for key, value in found.items() if key in kind.keys}
         train = [] if kind.budget and scale != "paper" else [str(keys.pop("train", ""))]
         keys.pop("train", None)
-        texts = [*train, *(found.get("flags", "") for found in ours), self.row.flags, variant.get("flags", "")]
-        return Settings(keys, *split_flags(*texts, *(found.get("flags", "") for found in theirs)))
+        texts = [found.get("flags", "") for found in (other, *ours, entry, variant, *theirs)]
+        return Settings(keys, *split_flags(*train, *texts))
 
 
 @dataclass(frozen=True, eq=False)

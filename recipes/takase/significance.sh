@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Takase & Kiyono, the significance of Table 1: paired bootstrap of its rows against Universal, on every test set.
+#
+#   recipes/takase/significance.sh [options of recipes/metrics/significance.py]
+#
+# SCALE smoke (default), small, paper: of the rows, which are trained first unless they have been; SEED, OUT, DRY_RUN, THREADS
+# as in recipes/common.sh, DATA_ROOT as in table1.sh. Writes $OUT/takase/significance-SCALE-SET.json.
+source "$(dirname "$0")/../common.sh"
+
+SCALE=${SCALE:-smoke}
+ROWS="universal sequence cycle cycle_rev sequence_18 cycle_18 cycle_rev_18"
+# The test sets and their references, which recipes/commands/translation.sh decodes.
+declare -A REFERENCE
+if [ "$SCALE" = paper ]; then
+    REFERENCE[newstest2010]=$OUT/data/wmt16_en_de/raw/test.de
+    for year in 2011 2012 2013 2014 2015 2016; do
+        REFERENCE[newstest$year]=$OUT/data/wmt16_en_de/raw/test$((year - 2010)).de
+    done
+elif [ "$SCALE" = smoke ] && [ ! -d "${DATA_ROOT:-/nonexistent}/multi30k" ]; then
+    REFERENCE[test]=$OUT/numbers/smoke/test.de
+else
+    REFERENCE[test]=$OUT/multi30k/raw/test_2016_flickr.en
+fi
+
+trained takase/table1 $ROWS
+for set in "${!REFERENCE[@]}"; do
+    labelled takase/table1 "generate-$set.txt" $ROWS
+    run_into "$OUT/takase/significance-$SCALE-$set.json" python "$ROOT/recipes/metrics/significance.py" "${RUNS[@]}" \
+        --reference "${REFERENCE[$set]}" "$@"
+done
