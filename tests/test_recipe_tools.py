@@ -37,6 +37,10 @@ def test_perplexities_are_over_all_symbols(tmp_path):
     (tmp_path / "eval-64.log").write_text("Evaluated 5 tokens\nLoss (base 2): 3.0000\n")
     command = (RECIPES / "metrics" / "perplexity.py", tmp_path, "--pieces", tmp_path / "text", "--contexts", "64")
     assert json.loads(cli.python(*command)) == {"symbols": 5, "perplexity_64": 8.0}
+    (tmp_path / "dev").write_text("d\n")
+    (tmp_path / "eval-valid.log").write_text("Evaluated 2 tokens\nLoss (base 2): 2.0000\n")
+    also = json.loads(cli.python(*command, "--also", f"valid={tmp_path / 'dev'}"))
+    assert also == {"symbols": 5, "perplexity_64": 8.0, "perplexity_valid": 4.0}
     (tmp_path / "eval-64.log").write_text("Evaluated 4 tokens\nLoss (base 2): 3.0000\n")
     assert "4 symbols evaluated: must be all 5" in cli.python(*command, fails=True)
 

@@ -255,6 +255,16 @@ def test_other_nodes_train_and_do_nothing_else(tmp_path):
     assert words[1:9] == ["--nnodes", "2", "--nproc_per_node", "1", "--node_rank", "1", "--master_addr", "first"]
 
 
+def test_settings_of_the_release_add_their_flags_to_the_papers(tmp_path):
+    (paper,) = [paper for paper in PAPERS if paper.folder.name == "takase"]
+    run, trained = paper.tables["table3"].run("en_fr-cycle"), {}
+    for switch in ("paper", "release"):
+        asked = call(tmp_path, SCALE="paper", SETTINGS=switch)
+        args = options.parse_args_and_arch(PARSERS["fairseq-train"](), words_of(program.stages(asked, run, 1))[1:])
+        trained[switch] = args.lr, args.warmup_updates, args.init, args.encoder_layers, args.max_update
+    assert trained == {"paper": ([1e-3], 4000, "admin", 18, 50000), "release": ([2e-3], 8000, "admin", 18, 50000)}
+
+
 def test_seeds_settings_and_flags_arrive(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("PATH", os.pathsep.join([str(cli.SCRIPTS), os.environ["PATH"]]))
     for key, value in dict(SCALE="paper", SEEDS="1 2 3", SETTINGS="code", OUT=str(tmp_path), DRY_RUN="1").items():
