@@ -74,7 +74,7 @@ EXPERIMENTS = (
         ("vanilla", "cycle", "universal"),
     ),
     Experiment(
-        *("Images, CIFAR-10 (5,000 of its images)", "cifar10", "cifar10", "cpu-5000", "top-1 %", "higher"),
+        *("Images, CIFAR-10 (5,000 of its images)", "cifar10", "cifar10", "small-5000", "top-1 %", "higher"),
         ("plain", "ringformer", "plain_half", "uit", "sret"),
     ),
 )

@@ -89,13 +89,16 @@ recorded() {
 # LABEL is the scale as the runs are recorded under it, where that is not SCALE.
 trained() {
     local row
-    for row in "${@:2}"; do SCALE=$SCALE OUT=$OUT DRY_RUN=$DRY_RUN "$ROOT/recipes/$1.sh" "$row"; done
+    for row in "${@:2}"; do "$ROOT/recipes/$1.sh" "$row"; done
 }
 
 labelled() {
-    local row
+    local row folder
     RUNS=()
-    for row in "${@:3}"; do RUNS+=("$row=$OUT/$1/${LABEL:-$SCALE}/$row/s$SEED/$2"); done
+    for row in "${@:3}"; do
+        folder=$("$ROOT/recipes/$1.sh" folder "$row" 2>/dev/null) || folder=$OUT/$1/${LABEL:-$SCALE}/$row/s$SEED
+        RUNS+=("$row=$folder/$2")
+    done
 }
 
 # The start of a trainer's command, LAUNCH: the command itself, or torchrun where training is distributed.
@@ -154,6 +157,18 @@ run_into() {
     fi
 }
 
+# As run, with all output appended to a file; the terminal gets fairseq's lines about how training goes, not its others.
+run_logged() {
+    local file=$1
+    shift
+    if [ "$DRY_RUN" = 1 ]; then
+        run "$@"
+    else
+        "$@" 2>&1 | tee -a "$file" |
+            sed -u -E '/\| INFO \|/{/\| (train_inner|train|valid) \||num\. shared|done training/!d}'
+    fi
+}
+
 # Run a function once: a marker in the folder says that it has finished.
 stage() {
     local folder=$1 name=$2
@@ -164,6 +179,13 @@ stage() {
     log "$name"
     "$name"
     if [ "$DRY_RUN" != 1 ]; then touch "$folder/.$name.done"; fi
+}
+
+# stages FOLDER FUNCTION...: each of them, once.
+stages() {
+    local folder=$1 name
+    if [ "$DRY_RUN" != 1 ]; then mkdir -p "$folder"; fi
+    for name in "${@:2}"; do stage "$folder" "$name"; done
 }
 
 need() {

@@ -8,16 +8,20 @@ of the repository, which have their own generators: README.md and docs, recipes/
 
 import argparse
 import base64
+import html
 import mimetypes
 import os
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import markdown
+from markdown.treeprocessors import Treeprocessor
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPERS = ("ringformer", "sret", "kausik", "takase", "ilr")
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#:]+)(\))")  # of a file beside the text, no address and no heading
+ADDRESS = re.compile(r"(https?:|mailto:|[^:]*$)", re.IGNORECASE)  # of the web, or without a scheme: a file
 TITLE = "Recurrent transformers for fairseq and timm: the report"
 
 STYLE = """
@@ -122,10 +126,26 @@ def inline(page: str, folder: Path) -> str:
     return re.sub(r'src="([^":]+)"', data, page)
 
 
+class Harmless(markdown.Extension, Treeprocessor):
+    """Raw HTML of a text is shown as it is written, and links and pictures lead to files and web pages alone."""
+
+    def extendMarkdown(self, md: markdown.Markdown) -> None:
+        self.md = md
+        md.preprocessors.deregister("html_block")
+        md.inlinePatterns.deregister("html")
+        md.treeprocessors.register(self, "harmless", 0)  # after all others
+
+    def run(self, root: ElementTree.Element) -> None:
+        for element in root.iter():
+            for name in ("href", "src"):
+                if not ADDRESS.match(html.unescape(element.get(name, ""))):
+                    del element.attrib[name]
+
+
 def page(text: str, folder: Path) -> str:
     """The report as one HTML page."""
     converter = markdown.Markdown(
-        extensions=["tables", "fenced_code", "toc"], extension_configs={"toc": {"toc_depth": "2-3"}}
+        extensions=["tables", "fenced_code", "toc", Harmless()], extension_configs={"toc": {"toc_depth": "2-3"}}
     )
     body = converter.convert(text)
     body = body.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")

@@ -35,13 +35,8 @@ OTHERS = [path for path in EVERY_SCRIPT if path.parent.name != "data" or path.st
 SCRIPTS = [path for path in OTHERS if not of_images(path)]
 # Read by others, not called.
 SOURCED = {RECIPES / "lib" / "translation.sh"}
-SOURCED.add(RECIPES / "multi30k" / "lib" / "settings.sh")
-ROWS = ["ringformer", "universal", "one_wide_ffn", "vanilla", "vanilla_half", "sequence", "cycle", "cycle_rev"]
-ROWS += ["universal_small", "universal_wide"]
 RUNS = [("numbers/run.sh", scale, ()) for scale in ("demo", "smoke")]
-RUNS += [("multi30k/train.sh", scale, (row,)) for scale in ("smoke", "small", "gpu") for row in ROWS]
 RUNS += [("multi30k/export.sh", "smoke", ())]
-RUNS += [("multi30k/share.sh", scale, (rank,)) for scale in ("smoke", "small", "gpu") for rank in ("none", "32")]
 PARSERS = {
     "fairseq-preprocess": options.get_preprocessing_parser,
     "fairseq-train": options.get_training_parser,
@@ -150,12 +145,6 @@ def test_another_node_has_a_folder_for_its_log(tmp_path):
     ("script", "arguments", "settings", "message"),
     [
         ("numbers/run.sh", [], {"SCALE": "paper"}, "SCALE=paper: must be demo or smoke"),
-        ("multi30k/train.sh", ["ringformer"], {"SCALE": "paper"}, "SCALE=paper: must be smoke, small or gpu"),
-        ("multi30k/train.sh", ["ringformer"], {"PRECISION": "fp8"}, "PRECISION=fp8: must be bf16, fp16 or fp32"),
-        ("multi30k/train.sh", [], {}, "usage: "),
-        ("multi30k/share.sh", [], {}, "usage: "),
-        ("multi30k/share.sh", ["65"], {}, "RANK=65: must be none, or a whole number from 1 to the width, 64"),
-        ("multi30k/share.sh", ["half"], {}, "RANK=half: must be none"),
         ("kausik/table2.sh", ["recurrent"], {"SCALE": "gpu"}, "SCALE=gpu: must be smoke, small or paper"),
         ("kausik/table2.sh", ["recurrent"], {"PRECISION": "fp8"}, "PRECISION=fp8: must be bf16, fp16 or fp32"),
         ("kausik/table2.sh", ["regular"], {}, "ROW=regular: must be all, list or one of: regular_1 regular_6 "),
@@ -228,11 +217,7 @@ def run(out, output) -> Path:
 
 
 @pytest.mark.slow
-def test_a_failed_run_is_recorded_and_the_next_call_goes_on(out, run):
-    rows = [row for row in collect.read(out / "numbers" / "results.csv") if row["metric"] == "exact match %"]
-    failed, done = rows[0], rows[-1]
-    assert failed["value"] == ""
-    assert (done["value"] != "", done["updates"]) == (True, "60")
+def test_an_interrupted_demo_goes_on(run):
     assert "@ 30 updates" in (run / "train.log").read_text()
 
 
@@ -248,28 +233,19 @@ def test_the_score_is_over_all_sentences(out, run):
 
 
 @pytest.mark.slow
-def test_the_run_tells_what_it_did(run):
-    assert {"cmd.sh", "env.json", "train.log", "metrics.json"} <= {path.name for path in run.iterdir()}
-    assert "fairseq-train" in (run / "cmd.sh").read_text()
-    metrics = json.loads((run / "metrics.json").read_text())
-    counts = json.loads((run / "parameters.json").read_text())
-    assert metrics["params"] == counts["ringformer_tiny"] < counts["vanilla_tiny"]
-    assert 0 < metrics["core_params"] < metrics["params"]
-
-
-@pytest.mark.slow
 def test_the_report_shows_scores_parameters_and_places(run, output):
-    metrics = json.loads((run / "metrics.json").read_text())
-    assert f"exact match        {metrics['exact_match']:.1f} %" in output
-    assert f"{metrics['params']:,}" in output
+    scores, counts = (json.loads((run / name).read_text()) for name in ("scores.json", "parameters.json"))
+    assert collect.training(run)["params"] == counts["ringformer_tiny"] < counts["vanilla_tiny"]
+    assert f"exact match        {scores['exact_match']:.1f} %" in output
+    assert f"{counts['ringformer_tiny']:,}" in output
     assert str(run) in output
     assert " -> " in output
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_not_repeated(out, run):
+def test_a_finished_demo_is_not_repeated(out, run):
     before = (run / "train.log").read_text()
-    assert "finished before" in recipe("numbers/run.sh", SCALE="smoke", OUT=str(out))
+    assert "training: done before" in recipe("numbers/run.sh", SCALE="smoke", OUT=str(out))
     assert (run / "train.log").read_text() == before
 
 
@@ -286,7 +262,7 @@ def test_multi30k_from_the_raw_corpus_to_a_score(tmp_path):
     output = recipe("multi30k/train.sh", "cycle_rev", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
     (bleu, _) = collect.read(tmp_path / "multi30k" / "results.csv")
     assert bleu["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
-    assert (bleu["arch"], bleu["updates"]) == ("cycle_rev", "50")
+    assert (bleu["arch"], bleu["updates"]) == ("cycle_rev", "10")
     assert '"sentences": 1000' in output
 
 

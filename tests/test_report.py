@@ -69,6 +69,30 @@ def test_the_page_is_whole_in_itself(html):
     assert all(len(base64.b64decode(data)) > 500 for _, data in pictures)
 
 
+def test_nothing_of_a_text_runs_in_the_page(tmp_path):
+    text = """# Title
+
+<script>alert(1)</script> and <img src=x onerror=alert(1)> in a line
+
+<div onclick="alert(1)">
+
+[a](javascript:alert(1)) [b](JavaScript:alert(1)) [c](java&#115;cript:alert(1)) [d](data:text/html,x) [e](https://e.org)
+
+| a | b |
+|---|---|
+| <script>alert(2)</script> | [f](file.md) |
+
+```sh
+echo "<script>"
+```
+"""
+    made = report.page(text, tmp_path).split("</nav>")[1]
+    assert not re.findall(r"<(?:script|img|div)(?! class=.scroll)", made)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in made
+    assert re.findall(r'href="([^"]*)"', made) == ["https://e.org", "file.md"]
+    assert "javascript:" not in made.lower()
+
+
 def test_headings_move_and_code_stays():
     assert report.deeper("# a\n```sh\n# no heading\n```\n## b", 2) == "### a\n```sh\n# no heading\n```\n#### b"
     with pytest.raises(ValueError, match="'<!-- x -->': not found"):

@@ -62,6 +62,7 @@ if [ "$SCALE" = paper ]; then
 else
     more=("${SIZE[@]}")
     image_size "$ARCH" "${DIVISOR:-1}"
+    if [[ $KWARGS == *embed_dim=* ]]; then SIZE=(); fi # the row says its own
     SIZE+=("${more[@]}")
     if [ -n "${DATA_ROOT:-}" ] && { [ "$SCALE" != smoke ] || [ -f "$DATA_ROOT/cifar10.tar" ]; }; then
         IMAGES=("$OUT/cifar10/5000" --val-split test)

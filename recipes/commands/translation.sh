@@ -7,13 +7,14 @@
 #   gpu    as small, 12,000 updates of about 3,600 target tokens
 #   paper  the data and the settings of the table
 # WIDE=2 doubles the width of a row at the smaller scales; SCORED=loss takes the last validation loss for its score.
+# Models of every row have the same widths and budget below scale paper.
 source "$(dirname "$0")/common.sh"
 
 TEST_SETS=() MULTI30K=$OUT/multi30k
-read -r -a PAIR <<<"$LANGUAGES"
 case $SCALE in
 paper)
     BIN=$OUT/data/$DATA/bin TOKENIZE=13a
+    read -r -a PAIR <<<"$LANGUAGES"
     while read -r name subset; do
         TEST_SETS+=("$name:$subset:$OUT/data/$DATA/raw/$subset.${PAIR[1]}")
     done <<<"$TESTS"
@@ -30,11 +31,10 @@ paper)
     ;;
 esac
 
-# The budgets of the smaller scales are the same for all rows.
 lines AVERAGE average
 lines SEARCH search
 case $SCALE in
-smoke) width=64 updates=10 save=2 warmup=2 batch=(--max-tokens 1024 --dropout 0.1) ;;
+smoke) width=64 updates=10 save=5 warmup=2 batch=(--max-tokens 1024 --dropout 0.1) ;;
 small) width=${WIDTH:-256} updates=4000 save=200 warmup=400 batch=(--max-tokens 1024 --dropout 0.1) ;;
 gpu) width=${WIDTH:-256} updates=12000 save=500 warmup=1000 batch=(--max-tokens 4096 --dropout 0.3) ;;
 paper) batches && settings=("${BATCHES[@]}") ;;
@@ -46,25 +46,30 @@ if [ "$SCALE" != paper ]; then
         --share-all-embeddings "${batch[@]}" --criterion label_smoothed_cross_entropy --label-smoothing 0.1
         --optimizer adam --adam-betas "(0.9, 0.98)" --lr 1e-3 --lr-scheduler cosine --warmup-updates $warmup
         --clip-norm 1.0 --max-update $updates --no-epoch-checkpoints
-        --save-interval-updates $save --keep-interval-updates 5 --log-interval $((save < 5 ? 1 : save / 5)))
-    average=(--num-update-checkpoints 5)
+        --save-interval-updates $save --keep-interval-updates 5 --log-interval $((save / 5)))
+    average=(--num-update-checkpoints $((updates / save < 5 ? updates / save : 5)))
     search=(--beam 5 --max-len-a 1.5 --max-len-b 10 --remove-bpe sentencepiece)
 fi
 
-stage training
-train_fairseq "$BIN" --source-lang "${PAIR[0]}" --target-lang "${PAIR[1]}" --log-format json "${settings[@]}" "$@"
-
-if [ "${SCORED:-}" = loss ]; then
-    stage scoring
-    say_into "$RUN/scores.json" python "$ROOT/recipes/metrics/loss.py" "$RUN/train.log"
-    exit
-fi
-
-stage averaging
-if [ "${average[0]:-best}" = best ]; then
-    say cp "$RUN/checkpoints/checkpoint_best.pt" "$RUN/average.pt"
+if [ -n "${SHARE:-}" ]; then # not trained, but made of a trained model of fairseq's: SHARE is its checkpoint, and flags
+    lines SHARE share
+    stage sharing
+    say python -m fairseq_plugin.convert share "${share[0]}" "$RUN/average.pt" "${share[@]:1}" "$@"
 else
-    say python -m fairseq_plugin.average --inputs "$RUN/checkpoints" "${average[@]}" --output "$RUN/average.pt"
+    stage training
+    train_fairseq "$BIN" --source-lang "${PAIR[0]}" --target-lang "${PAIR[1]}" --log-format json \
+        "${settings[@]}" "$@"
+    if [ "${SCORED:-}" = loss ]; then
+        stage scoring
+        say_into "$RUN/scores.json" python "$ROOT/recipes/metrics/loss.py" "$RUN/train.log"
+        exit
+    fi
+    stage averaging
+    if [ "${average[0]:-best}" = best ]; then
+        say cp "$RUN/checkpoints/checkpoint_best.pt" "$RUN/average.pt"
+    else
+        say python -m fairseq_plugin.average --inputs "$RUN/checkpoints" "${average[@]}" --output "$RUN/average.pt"
+    fi
 fi
 
 scored=()

@@ -5,16 +5,21 @@ python report.py RUN_FOLDER...
 
 import argparse
 import json
+import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "records"))
+
+from collect import training  # noqa: E402
 
 HEAD = ("model", "stored parameters", "held-out digits", "MMAC", "seconds of training")
 
 
 def line(run: Path) -> tuple[str, ...]:
-    """What metrics.json of a run says."""
-    found = json.loads((run / "metrics.json").read_text())
+    """What a run's log and scores say."""
+    found = json.loads((run / "scores.json").read_text()) | training(run)
     numbers = f"{found['params']:,}", f"{found['top1']:.2f} %", f"{found['mmac']:.1f}", str(found["wall_s"])
-    return found["arch"], *numbers
+    return run.parent.name, *numbers
 
 
 def main() -> None:
@@ -27,7 +32,7 @@ def main() -> None:
     for first, *rest in lines:
         cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
         print("   ".join([first.ljust(widths[0]), *cells]))
-    print("\nCheckpoints, logs and the commands (cmd.sh) lie in", *runs, sep="\n  ")
+    print("\nCheckpoints and logs lie in", *runs, sep="\n  ")
 
 
 if __name__ == "__main__":

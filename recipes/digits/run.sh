@@ -5,37 +5,34 @@
 #
 # SCALE  demo   two minutes of training on 2 cores (default)
 #        smoke  one epoch each: under a minute; shows that the recipe works, no more
-# SEED, OUT, DRY_RUN, THREADS as in recipes/common.sh
+# SEED (default 1); OUT, DRY_RUN, THREADS as in recipes/common.sh
 # Expected at scale demo: at least 95 % of 360 digits, mostly by people whose hand training has not seen.
 source "$(dirname "$0")/../common.sh"
-source "$ROOT/recipes/lib/images.sh"
 
-SCALE=${SCALE:-demo}
-
-# The one place where scales differ.
+SCALE=${SCALE:-demo} SEED=${SEED:-1}
 case $SCALE in
 smoke) RING_EPOCHS=1 SRET_EPOCHS=1 WARMUP=0 ;;
 demo) RING_EPOCHS=25 SRET_EPOCHS=14 WARMUP=2 ;;
 *) fail "SCALE=$SCALE: must be demo or smoke" ;;
 esac
+FLAGS=("$@")
 
-DATA=("$OUT/digits/images")
-RING=(patch_size=4 embed_dim=64 depth=6 num_heads=4)
-SRET=(embed_dim=64 "num_heads=(2,4,8)" "depths=(1,1,1)")
+training() {
+    run_logged "$RUN/train.log" python "$ROOT/recipes/train_image.py" "$OUT/digits/images" --model "$ARCH" \
+        --model-kwargs "${KWARGS[@]}" --output "$RUN" --seed "$SEED" --img-size 32 --epochs "$EPOCHS" \
+        --warmup-epochs $WARMUP --batch-size 32 --lr 1e-3 --clip-grad 1 --scale 0.7 1 --hflip 0 --color-jitter 0 \
+        --crop-pct 1 --workers 0 "${FLAGS[@]}" --resume
+}
 
-# train_model ARCH EPOCHS key=value...
-train_model() {
-    ARCH=$1 KWARGS=("${@:3}")
-    SETTINGS=(--img-size 32 --epochs "$2" --warmup-epochs $WARMUP --batch-size 32 --lr 1e-3 --clip-grad 1 --scale 0.7 1
-        --hflip 0 --color-jitter 0 --crop-pct 1 --workers 0)
-    RUN=$OUT/digits/run/$SCALE/$ARCH/s$SEED
-    RECORD=(--results "$OUT/digits/results.csv" --table digits --row "$ARCH" --arch "$ARCH" --scale "$SCALE" --seed "$SEED"
-        --command "SCALE=$SCALE SEED=$SEED recipes/digits/run.sh ${FLAGS[*]}" --metrics top1 mmac)
-    once "$RUN" image_training image_scoring
+scoring() { run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score_image.py" "$RUN"; }
+
+# learn ARCH EPOCHS key=value...
+learn() {
+    ARCH=$1 EPOCHS=$2 KWARGS=("${@:3}") RUN=$OUT/digits/run/$SCALE/$1/s$SEED
+    stages "$RUN" training scoring
 }
 
 run env OUT="$OUT" "$ROOT/recipes/digits/prepare.sh"
-FLAGS=("$@")
-train_model ringformer_vit "$RING_EPOCHS" "${RING[@]}"
-train_model sret_ext "$SRET_EPOCHS" "${SRET[@]}"
+learn ringformer_vit "$RING_EPOCHS" patch_size=4 embed_dim=64 depth=6 num_heads=4
+learn sret_ext "$SRET_EPOCHS" embed_dim=64 "num_heads=(2,4,8)" "depths=(1,1,1)"
 run python "$ROOT/recipes/digits/report.py" "$OUT/digits/run/$SCALE"/{ringformer_vit,sret_ext}/"s$SEED"

@@ -49,9 +49,12 @@ def distances(checkpoint: Path, samples: int, batch: int, data: str | None) -> t
 
 
 def draw(found: dict[str, tuple[list[Tensor], list[float]]], path: Path) -> None:
-    """A panel for each model: a point for each head, a line through the means of the passes."""
-    figure = page(2.6)
-    panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
+    """A panel for each model, four in a row: a point for each head, a line through the means of the passes."""
+    rows = -(-len(found) // 4)
+    figure = page(0.3 + 2.3 * rows)
+    panels = figure.subplots(rows, min(4, len(found)), sharey=True, squeeze=False).flatten()
+    for axes in panels[len(found) :]:
+        axes.set_visible(False)
     for axes, (label, (passes, uniform)) in zip(panels, found.items()):
         numbers = range(1, len(passes) + 1)
         points = [(number, float(value)) for number, heads in zip(numbers, passes) for value in heads]
@@ -60,15 +63,16 @@ def draw(found: dict[str, tuple[list[Tensor], list[float]]], path: Path) -> None
         axes.plot(numbers, uniform, color="black", linestyle="--", linewidth=1, label="uniform attention")
         axes.set(title=label, xlabel="pass")
         axes.xaxis.get_major_locator().set_params(integer=True)
-    panels[0].set(ylabel="mean attention distance, pixels")
+    for axes in panels[::4]:
+        axes.set(ylabel="mean attention distance, pixels")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    rows = [
+    lines = [
         (label, index + 1, head + 1, float(value))
         for label, (passes, _) in found.items()
         for index, heads in enumerate(passes)
         for head, value in enumerate(heads)
     ]
-    save(figure, path, ["model", "pass", "head", "mean attention distance, pixels"], rows)
+    save(figure, path, ["model", "pass", "head", "mean attention distance, pixels"], lines)
 
 
 def main(arguments: list[str] | None = None) -> None:

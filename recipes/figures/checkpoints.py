@@ -78,7 +78,7 @@ class ImageRun:
 
 
 class TextRun:
-    """What fairseq-train has trained: the model in eval mode, and its task with the sentences.
+    """What fairseq-train has trained: the model in eval mode, its layers by side, and its task with the sentences.
 
     Args:
         checkpoint: any of the run.
@@ -92,7 +92,9 @@ class TextRun:
         if is_image_model(checkpoint):
             raise ValueError(f"{checkpoint}: must be a checkpoint of fairseq-train (.pt)")
         overrides = {} if data is None else {"data": data}
-        models, _, self.task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], overrides)
+        models, settings, self.task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], overrides)
+        sides = ("encoder", "decoder")
+        self.layers = {side: getattr(settings.model, f"{side}_layers", None) for side in sides}
         self.model: nn.Module = models[0].float().eval()
 
     def batches(self, count: int, batch: int, split: str = "valid") -> Iterator[dict]:

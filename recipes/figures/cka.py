@@ -4,11 +4,13 @@
     python recipes/figures/cka.py A=RUN/last.pth.tar B=OTHER/last.pth.tar --samples 1000 --output cka.svg
 
 Two translation or language models are compared over the tokens of the same sentences, padding left out, the encoder's
-and the decoder's apart; two image models over the same images, each pass flattened. The estimate is that of minibatches
+and the decoder's apart, after each layer (where a layer is several passes, as in One Wide FFN, after its last); two
+image models over the same images, each pass flattened. The estimate is that of minibatches
 with the unbiased estimator of HSIC (`recurrence.analysis.cka`). Beside OUTPUT lie the numbers, as CSV.
 """
 
 from collections.abc import Iterator
+from math import isnan, nan
 from pathlib import Path
 
 import torch
@@ -36,20 +38,29 @@ def image_layers(run: ImageRun, samples: int, batch: int) -> Iterator[Layers]:
             yield {"all": [state.flatten(1) for passes in states.values() for state in passes]}
 
 
-def text_layers(run: TextRun, samples: int, batch: int) -> Iterator[Layers]:
-    """For each batch of sentences the states after each pass of each side, (tokens, channels)."""
-    pad = run.task.target_dictionary.pad()
+def after_layers(states: list[Tensor], layers: int | None) -> list[Tensor]:
+    """The states after each layer, which may be several passes."""
+    passes = len(states) // layers if layers and len(states) % layers == 0 else 1
+    return states[passes - 1 :: passes]
+
+
+def text_layers(run: TextRun, samples: int, batch: int, split: str) -> Iterator[Layers]:
+    """For each batch of sentences the states after each layer of each side, (tokens, channels)."""
+    pad, layers = run.task.target_dictionary.pad(), run.layers
     with recorded_states(run.model) as states:
-        for inputs in run.batches(samples, batch):
+        for inputs in run.batches(samples, batch, split):
             evaluate(run.model, **inputs)
             read = {"encoder": inputs["src_tokens"], "decoder": inputs.get("prev_output_tokens", inputs["src_tokens"])}
             kept = {side: tokens.ne(pad) for side, tokens in read.items()}
             sides = {loop: loop.partition(".")[0] for loop in states}
-            yield {side: [state[kept[side]] for state in states[loop]] for loop, side in sides.items()}
+            found = {side: after_layers(states[loop], layers.get(side)) for loop, side in sides.items()}
+            yield {side: [state[kept[side]] for state in after] for side, after in found.items()}
 
 
-def compare(first: Path, second: Path, samples: int, batch: int, data: str | None) -> dict[str, Tensor]:
-    """CKA (passes of the first, passes of the second) of each side that both have.
+def compare(
+    first: Path, second: Path, samples: int, batch: int, data: str | None, split: str = "valid"
+) -> dict[str, Tensor]:
+    """CKA (layers of the first, layers of the second) of each side that both have.
 
     Raises:
         ValueError: if one is an image model and the other is not, or a minibatch has fewer than 4 samples.
@@ -57,23 +68,29 @@ def compare(first: Path, second: Path, samples: int, batch: int, data: str | Non
     kinds = [is_image_model(path) for path in (first, second)]
     if kinds[0] != kinds[1]:
         raise ValueError(f"{second}: must be of the same host as {first}")
-    run, layers = (ImageRun, image_layers) if kinds[0] else (TextRun, text_layers)
     sides: dict[str, MinibatchCKA] = {}
-    both = (layers(run(path, data), samples, batch) for path in (first, second))
+    if kinds[0]:
+        both = [image_layers(ImageRun(path, data), samples, batch) for path in (first, second)]
+    else:
+        both = [text_layers(TextRun(path, data), samples, batch, split) for path in (first, second)]
     for one, other in zip(*both, strict=True):
         for side in one.keys() & other.keys():
             sides.setdefault(side, MinibatchCKA()).update(one[side], other[side])
     return {side: sides[side].compute() for side in sorted(sides, reverse=True)}
 
 
-def draw(found: dict[str, Tensor], labels: tuple[str, str], path: Path) -> None:
-    """A panel for each side, the second model's passes to the right."""
+def draw(found: dict[str, Tensor], labels: tuple[str, str], path: Path, upper: bool = False) -> None:
+    """A panel for each side, the second model's layers to the right; `upper` leaves out what is below the diagonal."""
+    if upper:
+        found = {
+            side: values.masked_fill(torch.ones_like(values).tril(-1).bool(), nan) for side, values in found.items()
+        }
     figure = page(3.1) if len(found) > 1 else page(3.2, 4.0)
     panels = figure.subplots(1, len(found), squeeze=False)[0]
     for axes, (side, values) in zip(panels, found.items()):
         mesh = axes.pcolormesh(values, vmin=0, vmax=1)
         axes.grid(False)
-        axes.set(xlabel=f"pass of {labels[1]}", ylabel=f"pass of {labels[0]}", aspect="equal")
+        axes.set(xlabel=f"layer of {labels[1]}", ylabel=f"layer of {labels[0]}", aspect="equal")
         axes.set_title("" if side == "all" else side)
         for axis, count in ((axes.xaxis, values.shape[1]), (axes.yaxis, values.shape[0])):
             shown = range(0, count, 1 + (count - 1) // 12)
@@ -81,6 +98,8 @@ def draw(found: dict[str, Tensor], labels: tuple[str, str], path: Path) -> None:
         if max(values.shape) <= 8:
             for row, column in torch.cartesian_prod(*map(torch.arange, values.shape)).tolist():
                 value = float(values[row, column])
+                if isnan(value):
+                    continue
                 colour = "black" if value > 0.5 else "white"
                 axes.text(column + 0.5, row + 0.5, f"{value:.2f}", ha="center", va="center", color=colour)
     figure.colorbar(mesh, ax=list(panels), label="linear CKA", shrink=0.8)
@@ -89,8 +108,9 @@ def draw(found: dict[str, Tensor], labels: tuple[str, str], path: Path) -> None:
         for side, values in found.items()
         for row in range(values.shape[0])
         for column in range(values.shape[1])
+        if not isnan(values[row, column])
     ]
-    save(figure, path, ["side", f"pass of {labels[0]}", f"pass of {labels[1]}", "linear CKA"], rows)
+    save(figure, path, ["side", f"layer of {labels[0]}", f"layer of {labels[1]}", "linear CKA"], rows)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -99,14 +119,17 @@ def main(arguments: list[str] | None = None) -> None:
     command_line.add_argument("second", type=labelled, metavar="LABEL=CHECKPOINT")
     command_line.add_argument("--output", type=picture, required=True, help=".svg or .png")
     command_line.add_argument("--data", help="images or preprocessed corpus (default: where they were in training)")
-    command_line.add_argument("--samples", type=int, default=1000, help="images or sentences, spread over the test set")
+    command_line.add_argument("--samples", type=int, default=1000, help="images or sentences, spread over their set")
     command_line.add_argument("--batch", type=int, default=64, help="images or sentences of a minibatch (default 64)")
+    command_line.add_argument("--split", default="valid", help="which sentences, valid (default) or test")
+    command_line.add_argument("--upper", action="store_true", help="leave out what is below the diagonal")
     options = command_line.parse_args(arguments)
     try:
-        found = compare(options.first[1], options.second[1], options.samples, options.batch, options.data)
+        paths = options.first[1], options.second[1]
+        found = compare(*paths, options.samples, options.batch, options.data, options.split)
     except ValueError as error:
         command_line.error(str(error))
-    draw(found, (options.first[0], options.second[0]), options.output)
+    draw(found, (options.first[0], options.second[0]), options.output, options.upper)
 
 
 if __name__ == "__main__":

@@ -7,18 +7,17 @@
 # own `transformer`, converts that with CTranslate2's own converter (pip install ctranslate2), in float32 and int8, and
 # decodes the test set with each as fairseq-generate does. A copy of which every layer is made a little different shows
 # the size of a model that shares nothing.
-# SCALE, SEED, OUT, DRY_RUN, THREADS, PIECES, PRECISION as in train.sh
+# SCALE, SEED, OUT, DRY_RUN, THREADS, PRECISION as in train.sh
 # Writes $OUT/multi30k/export/SCALE/sSEED/report.md.
 source "$(dirname "$0")/../common.sh"
 
-SCALE=${SCALE:-smoke}
-PIECES=${PIECES:-6000}
+SCALE=${SCALE:-smoke} SEED=${SEED:-1}
 HERE=$ROOT/recipes/multi30k
-BIN=$OUT/multi30k/bin-$PIECES
+BIN=$OUT/multi30k/bin-6000
 RUN=$OUT/multi30k/train/$SCALE/cycle/s$SEED
 EXPORT=$OUT/multi30k/export/$SCALE/s$SEED
 REFERENCE=$OUT/multi30k/raw/test_2016_flickr.en
-SOURCE=$OUT/multi30k/pieces-$PIECES/test_2016_flickr.de
+SOURCE=$OUT/multi30k/pieces-6000/test_2016_flickr.de
 
 unsharing() {
     run python -m fairseq_plugin.convert unshare "$RUN/average.pt" "$EXPORT/unshared.pt"
@@ -56,6 +55,5 @@ scoring() {
 }
 
 need ct2-fairseq-converter
-SCALE=$SCALE OUT=$OUT SEED=$SEED PIECES=$PIECES DRY_RUN=$DRY_RUN "$HERE/train.sh" cycle "$@"
-if [ "$DRY_RUN" != 1 ]; then mkdir -p "$EXPORT"; fi
-for name in unsharing conversion decoding scoring; do stage "$EXPORT" $name; done
+SCALE=$SCALE OUT=$OUT SEED=$SEED DRY_RUN=$DRY_RUN "$HERE/train.sh" cycle "$@"
+stages "$EXPORT" unsharing conversion decoding scoring

@@ -5,7 +5,12 @@ python report.py RUN_FOLDER --data DATA_FOLDER --arch ringformer_tiny
 
 import argparse
 import json
+import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "records"))
+
+from collect import training  # noqa: E402
 
 SHOWN = 6
 UNSHARED = "vanilla_tiny"
@@ -40,7 +45,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--arch", required=True)
     arguments = parser.parse_args()
-    metrics = json.loads((arguments.run / "metrics.json").read_text())
+    metrics = json.loads((arguments.run / "scores.json").read_text()) | training(arguments.run)
     print(
         "\nTranslations of numbers that training never showed:", *translations(arguments.run, arguments.data), sep="\n"
     )
@@ -53,7 +58,7 @@ def main() -> None:
         sep="\n",
     )
     print(f"\nThe data lie in {arguments.data}")
-    print(f"checkpoints, logs, translations and the commands (cmd.sh) in {arguments.run}")
+    print(f"checkpoints, logs, translations in {arguments.run}")
 
 
 if __name__ == "__main__":

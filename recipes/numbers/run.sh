@@ -1,19 +1,16 @@
 #!/usr/bin/env bash
-# The demo: English number words to German ones, with every tool of the host.
+# The demo: English number words to German ones, with every tool of fairseq.
 #
 #   recipes/numbers/run.sh [flags of fairseq-train]
 #
 # ARCH   the architecture, one of the tiny size (default ringformer_tiny)
 # SCALE  demo   numbers below 10,000, 8,000 of them for training; 2 minutes of training on 2 cores (default)
 #        smoke  numbers below 1,000 and 60 updates: under a minute; shows that the recipe works, no more
-# SEED, OUT, DRY_RUN, THREADS as in recipes/common.sh
+# SEED (default 1); OUT, DRY_RUN, THREADS as in recipes/common.sh
 # Expected at scale demo: exact match above 99 % on 1,000 numbers that training never showed.
 source "$(dirname "$0")/../common.sh"
 
-ARCH=${ARCH:-ringformer_tiny}
-SCALE=${SCALE:-demo}
-
-# The one place where scales differ, apart from the data.
+ARCH=${ARCH:-ringformer_tiny} SCALE=${SCALE:-demo} SEED=${SEED:-1}
 case $SCALE in
 smoke) PASSES=2 UPDATES=60 WARMUP=20 ;;
 demo) PASSES=6 UPDATES=450 WARMUP=60 ;;
@@ -24,11 +21,12 @@ DATA=$OUT/numbers/$SCALE
 RUN=$OUT/numbers/run/$SCALE/$ARCH/s$SEED
 MODEL=(--user-dir "$ROOT/fairseq_plugin" --source-lang en --target-lang de
     --encoder-layers $PASSES --decoder-layers $PASSES)
+FLAGS=("$@")
 
 training() {
     log "$UPDATES updates; a line after every 25th"
-    run_training "$RUN/train.log" "$DATA/bin" "${MODEL[@]}" --arch "$ARCH" --save-dir "$RUN/checkpoints" --seed "$SEED" \
-        --dropout 0 --criterion cross_entropy \
+    run_logged "$RUN/train.log" fairseq-train "$DATA/bin" "${MODEL[@]}" --arch "$ARCH" --save-dir "$RUN/checkpoints" \
+        --seed "$SEED" --dropout 0 --criterion cross_entropy \
         --optimizer adam --adam-betas "(0.9, 0.98)" --lr 2e-3 --lr-scheduler cosine --warmup-updates $WARMUP \
         --clip-norm 1.0 --max-tokens 1024 --max-update $UPDATES --required-batch-size-multiple 1 \
         --update-epoch-batch-itr True --no-epoch-checkpoints --log-interval 25 "${FLAGS[@]}"
@@ -42,8 +40,7 @@ decoding() {
 
 # A German number is one word, so BLEU counts characters.
 scoring() {
-    run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score.py" "$RUN/generate.log=$DATA/test.de" \
-        --tokenize char
+    run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score.py" "$RUN/generate.log=$DATA/test.de" --tokenize char
 }
 
 # This model, and the same with a block for every pass.
@@ -52,14 +49,6 @@ counting() {
         "$DATA/bin" "${MODEL[@]}" "${FLAGS[@]}"
 }
 
-report() {
-    run python "$ROOT/recipes/numbers/report.py" "$RUN" --data "$DATA" --arch "$ARCH"
-}
-
 SCALE=$SCALE OUT=$OUT DRY_RUN=$DRY_RUN "$(dirname "$0")/prepare.sh"
-FLAGS=("$@")
-RECORD=(--results "$OUT/numbers/results.csv" --table numbers --row "$ARCH" --arch "$ARCH" --scale "$SCALE" --seed "$SEED"
-    --command "ARCH=$ARCH SCALE=$SCALE SEED=$SEED recipes/numbers/run.sh $*"
-    --checkpoint checkpoints/checkpoint_last.pt --metrics exact_match bleu)
-once "$RUN" training decoding scoring counting
-report
+stages "$RUN" training decoding scoring counting
+run python "$ROOT/recipes/numbers/report.py" "$RUN" --data "$DATA" --arch "$ARCH"

@@ -15,16 +15,16 @@ from math import hypot, sqrt
 from pathlib import Path
 from statistics import mean, stdev
 
+import claims
 from collect import METRICS, read
 from count import counted
 from rows import COUNTED, RECIPES, Column, Paper, Row, Run, Table, TableError, papers
 
 BEGIN, END = "<!-- rows: begin -->", "<!-- rows: end -->"
-SCALES = ("paper", "gpu", "long", "small", "cpu")  # the largest first; smoke is none
+SCALES = ("paper", "gpu", "long", "small")  # the largest first; smoke is none
 DECIMALS = {"loss": 4, "top1": 2}
 LARGE = {"training_flops": "e"}
 SEEDS_TO_DECIDE = 3  # at another scale than the paper's
-STATES = ("confirmed", "contradicted", "undecided", "not run")
 
 
 class Results:
@@ -309,6 +309,10 @@ def texts() -> dict[Path, str]:
     home = RECIPES / "README.md"
     before, rest = home.read_text(encoding="utf-8").split(BEGIN)
     made = {home: f"{before}{BEGIN}\n{overview(list(found.values()), results)}{END}{rest.split(END)[1]}"}
+    source = RECIPES / "claims.toml"
+    if source.exists():
+        named = {paper.folder.name: paper for paper in found.values()}
+        made[RECIPES / "CLAIMS.md"] = claims.markdown(claims.read(source, named), named)
     for path in sorted(RECIPES.glob("*/notes.md")):
         made[path.parent / "RESULTS.md"] = rendered(path.parent, found.get(path.parent), results)
     return made

@@ -18,7 +18,7 @@ except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
 RECIPES = Path(__file__).resolve().parents[1]
-BELOW_PAPER = ("smoke", "small", "long", "cpu", "gpu")
+BELOW_PAPER = ("smoke", "small", "long", "gpu")
 SWITCHES = ("release", "code")  # SETTINGS: whose settings of scale paper, where they differ from the paper's
 COUNTED = ("params", "params_core")  # of the registered model; nothing has to be run
 SOME_BATCH = "batch or tokens"
@@ -43,7 +43,7 @@ class Kind:
 KINDS = {
     "translation": Kind(
         required=("data", "languages", "tests", SOME_BATCH, "micro_batch", "train", "search", "symbols"),
-        optional=("average", "search_of", "scored", "width", "wide", "passes", "shared"),
+        optional=("average", "search_of", "scored", "width", "wide", "share"),
     ),
     "images": Kind(required=("data", "batch", "train"), optional=("classes", "divisor")),
     "language": Kind(
@@ -327,11 +327,25 @@ class Paper:
     def check_settings(self, name: str, kind: Kind) -> None:
         """Refuses settings that commands/KIND.sh cannot use."""
         where, section = f"{self.file}: settings.{name}", self.settings[name]
-        known(where, section, kind.keys | {"smaller", *BELOW_PAPER, *SWITCHES}, set(kind.required) - {SOME_BATCH})
-        if SOME_BATCH in kind.required and ("batch" in section) == ("tokens" in section):
+        paper = "paper" in section.get("scales", kind.scales)
+        required = set(kind.required) if paper or not kind.budget else set()
+        known(where, section, kind.keys | {"smaller", *BELOW_PAPER, *SWITCHES}, required - {SOME_BATCH})
+        if SOME_BATCH in required and ("batch" in section) == ("tokens" in section):
             raise TableError(f"{where}: must have either 'batch' or 'tokens'")
         for part in ("smaller", *BELOW_PAPER, *SWITCHES):
             known(f"{where}.{part}", section.get(part, {}), kind.keys | {"flags"})
+
+
+def load(path: Path) -> dict:
+    """A TOML file.
+
+    Raises:
+        TableError: it is none.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise TableError(f"{path.parent.name}/{path.name}: {error}") from error
 
 
 def read(folder: Path) -> Paper:
@@ -340,11 +354,7 @@ def read(folder: Path) -> Paper:
     Raises:
         TableError: the file is no TOML, or has a missing or unknown key; names the place.
     """
-    path = folder / "tables.toml"
-    try:
-        paper = Paper(folder, tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise TableError(f"{folder.name}/tables.toml: {error}") from error
+    paper = Paper(folder, load(folder / "tables.toml"))
     known(paper.file, paper.entry, {"paper", *paper.entry}, {"paper"})
     for entry in paper.left_out:
         known(f"{paper.file}: left_out", entry, left := {"table", "row", "column", "reason"}, left)

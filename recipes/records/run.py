@@ -3,6 +3,7 @@
     recipes/PAPER/TABLE.sh ROW [flags]   one row; flags go on to the trainer
     recipes/PAPER/TABLE.sh all [flags]   every row, in the table's order
     recipes/PAPER/TABLE.sh list          what the rows are
+    recipes/PAPER/TABLE.sh folder ROW    where the row's run lies, or will
 
 Settings, all from the environment:
   SCALE      smoke (default), small, paper, or what else the table has
@@ -176,7 +177,7 @@ def folder_of(call: Call, table: Table, name: str, seed: int) -> Path:
 
 def text(key: str, value: object) -> str:
     """A setting as the shell reads it: a table as lines, flags as one word a line."""
-    if key in ("search", "average", "evaluate"):
+    if key in ("search", "average", "evaluate", "share"):
         return "\n".join(shlex.split(value))
     if isinstance(value, dict):
         return "\n".join(f"{name} {one}" for name, one in value.items())
@@ -354,6 +355,11 @@ def main(arguments: list[str]) -> int:
             print(*listed(table), sep="\n")
             return 0
         call = call_of(os.environ, flags)
+        if name == "folder":
+            run = table.run(flags[0] if flags else "")
+            check(call, run)
+            print(folder_of(call, table, run.name, call.seeds[0]))
+            return 0
         runs = list(table.runs.values()) if name == "all" else [table.run(name)]
         for run in runs:
             check(call, run)

@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
-# RingFormer, Figure 3: mean attention distance of every head, pass by pass, of the models of Table 2.
+# RingFormer, Figure 3: mean attention distance of every head, layer by layer, over 500 validation images of ImageNet-small.
+# The upper row is of Table 2's ViT, UiT^s, OWF and RingFormer^s, the lower of Table 3's ViT, OWF, UiT^s and RingFormer^s.
 #
 #   recipes/ringformer/figure3.sh [options of recipes/figures/attention_distance.py]
 #
-# SCALE smoke (default), small, paper: of the rows, which are trained first unless they have been; SEED, OUT, DRY_RUN, THREADS
-# as in recipes/common.sh, DATA_ROOT as in table2.sh. The picture and its numbers go to $OUT/ringformer.
+# The rows are trained first unless they have been; SCALE and the others as for a table's script. The picture and its
+# numbers go to $OUT/ringformer.
 source "$(dirname "$0")/../common.sh"
-source "$ROOT/recipes/lib/images.sh"
 
-SCALE=${SCALE:-smoke} LABEL=$(SCALE=${SCALE:-smoke} image_scale)
-ROWS="vit uit ringformer"
-trained ringformer/table2 $ROWS
-labelled ringformer/table2 last.pth.tar $ROWS
-run python "$ROOT/recipes/figures/attention_distance.py" "${RUNS[@]}" --output "$OUT/ringformer/distance-$SCALE.svg" "$@"
+SMALL=(vit uit_wide owf ringformer_wide) LARGE=(vit owf uit_wide ringformer_wide)
+trained ringformer/table2 "${SMALL[@]}"
+trained ringformer/table3 "${LARGE[@]}"
+labelled ringformer/table2 last.pth.tar "${SMALL[@]}"
+upper=("${RUNS[@]/#/Table 2, }")
+labelled ringformer/table3 last.pth.tar "${LARGE[@]}"
+IMAGES=()
+if [ "${SCALE:-smoke}" = paper ]; then IMAGES=(--data "$OUT/data/imagenet_small"); fi
+run python "$ROOT/recipes/figures/attention_distance.py" "${upper[@]}" "${RUNS[@]/#/Table 3, }" --samples 500 \
+    "${IMAGES[@]}" --output "$OUT/ringformer/figure3-${SCALE:-smoke}.svg" "$@"

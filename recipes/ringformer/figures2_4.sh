@@ -1,26 +1,22 @@
 #!/usr/bin/env bash
-# RingFormer, Figures 2 and 4: linear CKA between the passes of the vanilla model and those of each recurrent one.
+# RingFormer, Figures 2 (base) and 4 (large): linear CKA between the layers of the vanilla model and those of each recurrent
+# one, over 3,000 test sentences.
 #
-#   recipes/ringformer/figures2_4.sh translation|images [options of recipes/figures/cka.py]
+#   recipes/ringformer/figures2_4.sh base|large [options of recipes/figures/cka.py]
 #
-# translation  encoder and decoder of the rows of Table 1
-# images       the rows of Table 2
-# SCALE smoke (default), small, paper: of the rows, which are trained first unless they have been; SEED, OUT, DRY_RUN, THREADS
-# as in recipes/common.sh, DATA_ROOT as in the table's script. Pictures and their numbers go to $OUT/ringformer.
+# Of rows of Table 1, which are trained first unless they have been; SCALE and the others as for a table's script. The
+# pictures and their numbers go to $OUT/ringformer.
 source "$(dirname "$0")/../common.sh"
-source "$ROOT/recipes/lib/images.sh"
 
-SCALE=${SCALE:-smoke}
-WHAT=${1:-}
-case $WHAT in
-translation) SCRIPT=ringformer/table1 FILE=average.pt FIRST=vanilla OTHERS="one_wide_ffn universal ringformer" ;;
-images) SCRIPT=ringformer/table2 FILE=last.pth.tar FIRST=vit OTHERS="owf uit ringformer" LABEL=$(image_scale) ;;
-*) fail "usage: $0 translation|images [options of recipes/figures/cka.py]" ;;
+case ${1:-} in
+base) FIGURE=figure2 ROWS=(vanilla one_wide_ffn universal ringformer) ;;
+large) FIGURE=figure4 ROWS=({vanilla,one_wide_ffn,universal,ringformer}_large) ;;
+*) fail "usage: $0 base|large [options of recipes/figures/cka.py]" ;;
 esac
 shift
-
-trained $SCRIPT $FIRST $OTHERS
-labelled $SCRIPT $FILE $FIRST $OTHERS
+trained ringformer/table1 "${ROWS[@]}"
+labelled ringformer/table1 average.pt "${ROWS[@]}"
 for other in "${RUNS[@]:1}"; do
-    run python "$ROOT/recipes/figures/cka.py" "${RUNS[0]}" "$other" --output "$OUT/ringformer/cka-$WHAT-$SCALE-${other%%=*}.svg" "$@"
+    run python "$ROOT/recipes/figures/cka.py" "${RUNS[0]}" "$other" --split test --samples 3000 --upper \
+        --output "$OUT/ringformer/$FIGURE-${SCALE:-smoke}-${other%%=*}.svg" "$@"
 done
