@@ -10,6 +10,7 @@ from recurrence import order
 from recurrence.block import StackConfig
 from recurrence.slicing import SliceConfig
 from timm_plugin._stem import STEMS
+from timm_plugin._types import check_types
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class SReTConfig:
     drop_path_placement: str = "depth"
 
     def __post_init__(self):
+        check_types(self)
         for name in ("in_chans", "embed_dim", "loops", *(("depths",) if not self.depths else ())):
             value = getattr(self, name)
             if not value or value < 1:

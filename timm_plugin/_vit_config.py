@@ -10,6 +10,7 @@ from recurrence.block import StackConfig
 from recurrence.errors import FieldError
 from recurrence.order import STRATEGIES
 from recurrence.signal import SignalConfig
+from timm_plugin._types import check_types
 
 # SReT's names where it has one, else that of the strategy.
 NAMES = {"sequence": "internal", "cycle": "external", "cycle_rev": "reverse"}
@@ -91,6 +92,7 @@ class ViTConfig:
     drop_path_rate: float = 0.0
 
     def __post_init__(self):
+        check_types(self)
         choices = {
             "loop_order": tuple(LOOP_ORDERS),
             "level_signal": ("low-rank", "static", "learned", "none"),

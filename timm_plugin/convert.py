@@ -11,6 +11,7 @@ weights; a training checkpoint tells the model itself, for any other file ``--mo
 """
 
 import argparse
+import json
 import logging
 import os
 import tempfile
@@ -45,17 +46,46 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
         OSError: if there is no such file.
     """
     if path.is_dir():
+        _refuse_sources(path, _saved_arguments(path))
         return timm.create_model(f"local-dir:{path}", pretrained=True, **kwargs).eval()
-    told = {} if path.suffix == ".safetensors" else load_checkpoint_metadata(path)
+    told = {} if path.suffix == ".safetensors" else _metadata(path)
     name = name or (told.get("arch") if timm.is_model(str(told.get("arch"))) else None)
     if name is None:
         raise ValueError(f"--model: must name the model of {path}, which does not name it")
     if "args" in told:
-        kwargs = {**_trained_with(name, told["args"]), **kwargs}
+        trained_with = _trained_with(name, told["args"])
+        _refuse_sources(path, trained_with)
+        kwargs = {**trained_with, **kwargs}
     try:
         return timm.create_model(name, checkpoint_path=str(path), **kwargs).eval()
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise ValueError(f"{path}: not the weights of {name} with {kwargs}: {error}") from None
+
+
+def _metadata(path: Path) -> dict[str, Any]:
+    """What a training checkpoint tells beside its tensors; nothing where it is a bare state dict."""
+    try:
+        found = load_checkpoint_metadata(path)
+    except RuntimeError as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: not a checkpoint: holds a {type(found).__name__}")
+    return found
+
+
+def _saved_arguments(folder: Path) -> dict[str, Any]:
+    """The arguments of the model that a folder in timm's form names."""
+    try:
+        return json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_args") or {}
+    except (OSError, ValueError, AttributeError) as error:
+        raise ValueError(f"{folder}/config.json: cannot be read: {error}") from None
+
+
+def _refuse_sources(path: Path, kwargs: dict[str, Any]) -> None:
+    """Raises ValueError where a file says from where else, on this machine or another, its weights should come."""
+    for name in kwargs:
+        if name.startswith("pretrained") or name in ("checkpoint_path", "cache_dir"):
+            raise ValueError(f"{path}: says {name}={kwargs[name]!r}: must not name other files or addresses")
 
 
 def _trained_with(name: str, args: argparse.Namespace) -> dict[str, Any]:

@@ -1,0 +1,52 @@
+"""Values of the types that a configuration declares, and no others."""
+
+import math
+import types
+from collections.abc import Sequence
+from dataclasses import fields
+from numbers import Integral, Real
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: "text", type(None): "None"}
+
+
+def check_types(config: Any) -> None:
+    """Refuses a value of another type than its field's, an infinite one, and a size of other than two sides.
+
+    Raises:
+        ValueError: naming the field and the value.
+    """
+    hints = get_type_hints(type(config))
+    for field in fields(config):
+        value, hint = getattr(config, field.name), hints[field.name]
+        if not fits(value, hint):
+            raise ValueError(f"{field.name}={value!r}: must be {described(hint)}")
+        if field.name == "img_size" and not _is_size(value):
+            raise ValueError(f"{field.name}={value!r}: must be one side or two, each >= 1")
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a declared type; a whole number is a number too, True and False are none."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return any(fits(value, option) for option in get_args(hint))
+    if get_origin(hint) is Sequence:
+        return isinstance(value, list | tuple) and all(fits(entry, *get_args(hint)) for entry in value)
+    if hint in (int, float):
+        number = isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
+        return number and math.isfinite(value)
+    return isinstance(value, hint)
+
+
+def described(hint: Any) -> str:
+    """What a declared type takes, in words."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(map(described, get_args(hint)))
+    if get_origin(hint) is Sequence:
+        (entry,) = get_args(hint)
+        return "a list of " + {int: "whole numbers", Sequence[int]: "lists of whole numbers"}[entry]
+    return NAMES[hint]
+
+
+def _is_size(value: Any) -> bool:
+    sides = value if isinstance(value, list | tuple) else (value, value)
+    return len(sides) == 2 and all(side >= 1 for side in sides)

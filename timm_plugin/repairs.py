@@ -1,0 +1,128 @@
+"""Repairs of timm: what it loses or changes without a word. Each is a function, and may be called again without effect.
+
+They replace names inside timm's own modules alone, and act on whoever trains with them after `import timm_plugin`.
+"""
+
+import contextlib
+import os
+import pickle
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from timm.data import dataset
+from timm.models import _helpers
+from timm.utils.checkpoint_saver import CheckpointSaver, load_checkpoint_metadata
+
+SKIPPING = "TIMM_DATASET_MAX_RETRIES"  # timm's: set, it lets so many images that cannot be read be skipped
+
+
+def apply() -> None:
+    """Make every repair."""
+    for repair in (whole_checkpoints, interrupted_saves, whole_images, named_refusals):
+        repair()
+
+
+def whole_checkpoints() -> None:
+    """Put a checkpoint in the place of another by rename alone.
+
+    timm removes the old one first: a kill in between leaves `last.pth.tar` or `model_best.pth.tar` missing.
+    """
+    CheckpointSaver._replace = _replace
+    CheckpointSaver._duplicate = _duplicate
+
+
+def _replace(self: CheckpointSaver, source: str, target: str) -> None:
+    os.replace(source, target)
+
+
+def _duplicate(self: CheckpointSaver, source: str, target: str) -> None:
+    """A second name for a file, or a copy of it where there are no links."""
+    part = f"{target}.tmp"
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(part)
+    try:
+        os.link(source, part)
+    except (OSError, NotImplementedError):
+        shutil.copy2(source, part)
+    os.replace(part, target)
+
+
+def interrupted_saves() -> None:
+    """Rank the last epoch's checkpoint where a kill came between it and its ranking; timm forgets it then."""
+    load = CheckpointSaver.load_state_dict_from_checkpoint
+    if load is _load_and_rank:
+        return
+    _load_and_rank.__wrapped__ = load
+    CheckpointSaver.load_state_dict_from_checkpoint = _load_and_rank
+
+
+def _load_and_rank(self: CheckpointSaver, path: str | Path) -> bool:
+    found = _load_and_rank.__wrapped__(self, path)
+    epoch, metric = load_checkpoint_metadata(path)["saver"]["pending"] if found else (None, None)
+    if metric is None:
+        return found
+    kept, name = self.checkpoint_files, self._checkpoint_path(epoch)
+    ranks = len(kept) < self.max_history or kept[-1][1] is None or self.cmp(metric, kept[-1][1])
+    if ranks and name not in [file for file, _ in kept]:
+        self._cleanup_checkpoints(len(kept) >= self.max_history)
+        self._duplicate(str(path), name)
+        self._track_checkpoint(name, epoch, metric)
+    if self.best_epoch == epoch:
+        self._duplicate(str(path), os.path.join(self.checkpoint_dir, f"model_best{self.extension}"))
+    return found
+
+
+def named_refusals() -> None:
+    """Name a checkpoint that is torn or refers to code, in a line and without timm's advice to trust it."""
+    if _helpers._torch_load is not _load_or_name:
+        _load_or_name.__wrapped__ = _helpers._torch_load
+        _helpers._torch_load = _load_or_name
+
+
+def _load_or_name(path: str | Path, *args, **kwargs) -> Any:
+    try:
+        return _load_or_name.__wrapped__(path, *args, **kwargs)
+    except (EOFError, KeyError, RuntimeError, pickle.UnpicklingError) as error:
+        refused = re.search(r"GLOBAL (\S+)", f"{error} {error.__cause__}")
+        reason = f"refers to {refused[1]}" if refused else "is torn, or of another kind"
+        told = f"{path}: not a checkpoint that can be read safely, as it {reason}; nothing in it was run"
+        raise RuntimeError(told) from None
+
+
+def whole_images() -> None:
+    """Name an image that cannot be read, and keep the shades of one with 16 bits a pixel.
+
+    timm puts the next image, with its label, in the place of one that is torn, in validation too, and makes 16-bit
+    greys white. Where TIMM_DATASET_MAX_RETRIES is set, it skips images as before.
+    """
+    dataset.Image = _Images()
+
+
+class _Images:
+    """PIL's module, which reads an image at once when it is opened."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(Image, name)
+
+    @staticmethod
+    def open(file: Any, *args, **kwargs) -> Image.Image:
+        try:
+            image = Image.open(file, *args, **kwargs)
+            image.load()
+        except (OSError, SyntaxError, ValueError) as error:
+            if SKIPPING in os.environ:
+                raise OSError(str(error)) from error
+            raise ValueError(f"{getattr(file, 'name', file)}: cannot be read as an image: {error}") from error
+        return image if image.mode[0] != "I" else _eight_bits(image, file)
+
+
+def _eight_bits(image: Image.Image, file: Any) -> Image.Image:
+    """16-bit greys as the nearest 8-bit ones."""
+    pixels = np.asarray(image)
+    if pixels.min() < 0 or pixels.max() > 0xFFFF:
+        raise ValueError(f"{getattr(file, 'name', file)}: greys of 32 bits: must be of 8 or 16")
+    return Image.fromarray((pixels.astype(np.uint32) * 255 // 0xFFFF).astype(np.uint8))
