@@ -16,6 +16,8 @@ SReT's (arXiv 2111.05297): the teacher's soft labels alone, or to compare DeiT's
 import argparse
 import logging
 import math
+import os
+import sys
 import time
 from contextlib import nullcontext
 from functools import partial
@@ -25,13 +27,13 @@ from pathlib import Path
 import timm
 import torch
 import torch.nn.functional as F
+from image_files import damage, last_checkpoint, one_line, record
 from image_options import TRIVIAL, OptionError, check, parser, refuse
 from timm import data, task, utils
 from timm.data.transforms import str_to_interp_mode
 from timm.optim import create_optimizer_v2
 from timm.scheduler import create_scheduler_v2
 from timm.utils.checkpoint_saver import load_checkpoint_metadata
-from timm.utils.summary import trim_summary
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 from torchvision import transforms
@@ -287,8 +289,13 @@ class Trainer:
             The epoch to go on with.
 
         Raises:
-            OptionError: an option is not that of the run.
+            OptionError: an option is not that of the run, or the file is torn.
         """
+        wrong = damage(path)
+        if wrong:
+            whole = sorted(other.name for other in path.parent.glob("*.pth.tar") if damage(other) is None)
+            way = f"; {' and '.join(whole)} beside it could take its name" if whole else ""
+            refuse("resume", path, f"is {wrong}{way}")
         before, defaults = vars(load_checkpoint_metadata(path)["args"]), parser("")
         for name, ours in vars(self.args).items():
             theirs = before.get(name, defaults.get_default(name))  # a run from before there was such an option
@@ -301,15 +308,19 @@ class Trainer:
         return epoch
 
     def run(self) -> None:
-        """Train, evaluate, save and record, an epoch after the other."""
+        """Train, evaluate, record and save, an epoch after the other.
+
+        The line of an epoch is written before its checkpoint: after a kill in between the epoch is trained again, and
+        the line with it.
+        """
         args, output = self.args, Path(self.args.output)
-        last, table = output / "last.pth.tar", output / "summary.csv"
+        table, last = output / "summary.csv", last_checkpoint(args)
         state = dict(args=args, amp_scaler=self.scaler, task=self.task, checkpoint_dir=args.output, max_history=1)
         saver = utils.CheckpointSaver(self.task.get_eval_model(), self.optimizer, **state)
-        start = self.resume(last) if args.resume and last.exists() else 0
+        start = self.resume(last) if last else 0
         if args.rank == 0:
             output.mkdir(parents=True, exist_ok=True)
-            trim_summary(table, start)
+            record(table, start)
             if start:
                 saver.load_state_dict_from_checkpoint(last)
         if args.distributed:
@@ -318,8 +329,10 @@ class Trainer:
             trained, tested = self.train(epoch), self.evaluate()
             trained |= named_coefficients(self.task.get_eval_model())
             if args.rank == 0:
+                line = {f"train_{name}": value for name, value in trained.items()}
+                line |= {f"eval_{name}": value for name, value in tested.items()}
+                record(table, epoch, {"epoch": epoch, **line, "lr": self.optimizer.param_groups[0]["lr"]})
                 saver.save_checkpoint(epoch, metric=tested["top1"])
-                utils.update_summary(epoch, trained, tested, table, lr=self.optimizer.param_groups[0]["lr"])
                 told = f"loss {trained['loss']:.4f}, top-1 {tested['top1']:.2f} %, {trained['seconds']:.1f} s"
                 logger.info(f"epoch {epoch + 1} of {args.epochs}: {told}")
 
@@ -335,6 +348,10 @@ def main() -> None:
         Trainer(args, device).run()
     except OptionError as error:
         command_line.error(str(error))
+    except (ArithmeticError, OSError, RuntimeError, ValueError) as error:
+        if os.environ.get("RECURRENCE_TRACEBACK") == "1":
+            raise
+        sys.exit(f"{command_line.prog}: error: {one_line(error)} (RECURRENCE_TRACEBACK=1 shows where)")
     finally:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()

@@ -27,12 +27,28 @@ def apply() -> None:
 
 
 def whole_checkpoints() -> None:
-    """Put a checkpoint in the place of another by rename alone.
+    """Put a checkpoint in the place of another by rename alone, and say so where it cannot be written.
 
     timm removes the old one first: a kill in between leaves `last.pth.tar` or `model_best.pth.tar` missing.
     """
+    if CheckpointSaver._save is not _save:
+        _save.__wrapped__, CheckpointSaver._save = CheckpointSaver._save, _save
     CheckpointSaver._replace = _replace
     CheckpointSaver._duplicate = _duplicate
+
+
+def _save(self: CheckpointSaver, path: str, *args, **kwargs) -> None:
+    try:
+        _save.__wrapped__(self, path, *args, **kwargs)
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+    except (OSError, RuntimeError) as error:  # torch tells of a write that fails as a RuntimeError, and not why
+        with contextlib.suppress(OSError):
+            os.remove(path)
+        last = os.path.join(os.path.dirname(path), f"last{self.extension}")
+        kept = f"{last} is whole" if os.path.exists(last) else "there is no checkpoint yet"
+        free = shutil.disk_usage(os.path.dirname(path) or ".").free
+        raise OSError(f"{path}: cannot be written, {free:,} bytes of the disk are free; {kept}") from error
 
 
 def _replace(self: CheckpointSaver, source: str, target: str) -> None:

@@ -98,6 +98,8 @@ def literal(text: str) -> Any:
 def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.Tuple | ast.List):
         return (tuple if isinstance(node, ast.Tuple) else list)(map(_value, node.elts))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value(node.operand)
     if not isinstance(node, ast.BinOp):
         return ast.literal_eval(node)
     left, right = _value(node.left), _value(node.right)

@@ -1,0 +1,133 @@
+"""Random options for every registered architecture and model: each builds and trains a step, or is refused in a line.
+
+    python -m tests.reliability.fuzz [--seconds 600] [--seed 0]
+
+tries as many as fit into the time and prints those that neither work nor are refused, with what repeats them.
+"""
+
+import argparse
+import contextlib
+import io
+import math
+import random
+import sys
+import time
+import typing
+from collections.abc import Iterator
+from dataclasses import fields
+
+import timm
+import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+import timm_plugin
+from tests import language, models, vision
+
+NUMBERS = [-1, 0, 1, 2, 3, 4, 6, 8, 16, 10**6]
+RATES = [-0.1, 0.0, 0.1, 0.5, 1.0, 1.5, math.nan]
+TEXTS = ["none", "", "x", "1", "2,4", "8,14", "0,1,1", "4,2", "nan", "/dev/null", "/nonexistent"]
+VALUES = [*NUMBERS[:-1], *RATES, None, True, "2", "x", (1, 1, 1), [2, 4], (), ((1, 1),) * 3, math.inf]
+ARCHS = [*models.EVERY, *language.ARCHS]
+
+
+class Found(typing.NamedTuple):
+    """What an attempt came to: "works", "refused", or what is wrong."""
+
+    name: str
+    options: object
+    outcome: str
+
+
+def attempt(seed: int, name: str) -> Found:
+    """One registered name with the random options of a seed."""
+    chance = random.Random(f"{seed} {name}")
+    torch.manual_seed(seed)
+    image = name in timm_plugin.MODELS
+    options = image_options(name, chance) if image else text_options(name, chance)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            loss = image_loss(name, options) if image else text_loss(name, options)
+            loss.backward()
+        outcome = "works" if math.isfinite(float(loss)) else f"a loss of {float(loss)}"
+    except (ValueError, SystemExit) as error:
+        outcome = "refused" if "\n" not in str(error) else f"refused in lines: {error}"
+    except Exception as error:
+        outcome = f"{type(error).__name__}: {error}"
+    return Found(name, options, outcome)
+
+
+def text_options(arch: str, chance: random.Random) -> list[str]:
+    parser = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    ARCH_MODEL_REGISTRY[arch].add_args(parser)
+    tiny = language.tiny_flags(arch) if arch in language.ARCHS else models.tiny_flags(arch)
+    chosen = chance.sample(parser._actions, min(chance.randint(1, 3), len(parser._actions)))
+    return [*tiny, *(word for action in chosen for word in flag(action, chance))]
+
+
+def flag(action: argparse.Action, chance: random.Random) -> list[str]:
+    """An option of the command line with a value."""
+    if action.nargs == 0:
+        return [action.option_strings[0]]
+    if action.choices:
+        value = chance.choice(list(action.choices))
+    else:
+        value = chance.choice({int: NUMBERS[:-1], float: RATES}.get(action.type, TEXTS))
+    return [f"{action.option_strings[0]}={value}"]
+
+
+def text_loss(arch: str, flags: list[str]) -> torch.Tensor:
+    if arch in language.ARCHS:
+        model = language.build(arch, *flags).train()
+        tokens = torch.randint(4, language.SYMBOLS, (2, 6))
+        return first(model(tokens)).float().square().mean()
+    model = models.build(arch, *flags).double().train()
+    inputs = models.inputs(arch)
+    return first(model(*inputs)).float().square().mean()
+
+
+def first(output: object) -> torch.Tensor:
+    while isinstance(output, tuple | list):
+        output = output[0]
+    return output
+
+
+def image_options(name: str, chance: random.Random) -> dict:
+    small = {**vision.small_shape(name), "num_classes": 3}
+    config = timm.create_model(name, **small).config
+    names = [field.name for field in fields(config)]
+    return {**small, **{option: chance.choice(VALUES) for option in chance.sample(names, chance.randint(1, 2))}}
+
+
+def image_loss(name: str, options: dict) -> torch.Tensor:
+    model = timm.create_model(name, **options).train()
+    if max(model.patch_embed.img_size) > 256:
+        raise ValueError("too large to be tried")
+    return first(model(vision.images(model))).float().square().mean()
+
+
+def attempts(seed: int) -> Iterator[Found]:
+    """One attempt for every registered name."""
+    for name in (*ARCHS, *timm_plugin.MODELS):
+        yield attempt(seed, name)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the first round")
+    args = parser.parse_args()
+    counts, end, seed = {"works": 0, "refused": 0}, time.monotonic() + args.seconds, args.seed
+    wrong = 0
+    while time.monotonic() < end:
+        for found in attempts(seed):
+            counts[found.outcome] = counts.get(found.outcome, 0) + 1
+            if found.outcome not in ("works", "refused"):
+                wrong += 1
+                print(f"seed {seed}, {found.name}, {found.options}: {found.outcome}", flush=True)
+        seed += 1
+    print(f"seeds {args.seed} to {seed - 1}: {counts['works']} work, {counts['refused']} are refused, {wrong} fail")
+    sys.exit(wrong > 0)
+
+
+if __name__ == "__main__":
+    main()

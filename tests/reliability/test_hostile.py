@@ -1,0 +1,172 @@
+"""A hostile file for every path that reads checkpoints: nothing in it is run, and each is refused in a line.
+
+One file is a pickle that makes a folder. The other holds types alone that are allowed, and options that fairseq would
+evaluate, or that name weights from elsewhere.
+"""
+
+import argparse
+import ast
+import copy
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_plugin.hostfix.checkpoints import load_safely
+from tests import cli
+from tests.test_train_image import SCRIPT, flags, write_images
+
+pytestmark = pytest.mark.slow
+
+READERS = {
+    *("load_safely", "load_checkpoint_metadata", "load_checkpoint_to_cpu", "load_ema_from_checkpoint"),
+    *("load_model_ensemble", "load_model_ensemble_and_task", "resume_task_checkpoint", "load_task_ema_checkpoint"),
+}
+PLUGIN = ("--user-dir", cli.PLUGIN, "--cpu")
+IN_RECIPES = "import sys; sys.path[:0] = ['recipes', 'recipes/{0}']; from pathlib import Path; from {1} import *; "
+
+# The commands of each module that reads a checkpoint: {data}, {images}, {file} and {folder}, which has no file yet.
+FAIRSEQ = {
+    "fairseq_plugin/hostfix/checkpoints.py": {
+        "generate": ["fairseq-generate", "{data}", *PLUGIN, "--path", "{file}"],
+        "interactive": ["fairseq-interactive", "{data}", *PLUGIN, "--path", "{file}"],
+        "validate": ["fairseq-validate", "{data}", *PLUGIN, "--path", "{file}", "--batch-size", "8"],
+        "eval-lm": ["fairseq-eval-lm", "{data}", *PLUGIN, "--path", "{file}", "--task", "language_modeling"],
+        "restore-file": ["train", "--restore-file", "{file}"],
+        "finetune-from-model": ["train", "--finetune-from-model", "{file}"],
+        "hub": ["-c", "from fairseq.models.transformer import TransformerModel as M; "
+                      "from pathlib import Path; p = Path('{file}'); M.from_pretrained(str(p.parent), p.name, '{data}')"],
+        "ema": ["-c", "from fairseq.checkpoint_utils import load_ema_from_checkpoint as f; f('{file}')['model']['x']"],
+    },
+    "fairseq_plugin/average.py": {"average": ["fairseq_plugin.average", "--inputs", "{file}", "--output", "{folder}"]},
+    "fairseq_plugin/convert.py": {
+        "unshare": ["fairseq_plugin.convert", "unshare", "{file}", "{folder}"],
+        "share": ["fairseq_plugin.convert", "share", "{file}", "{folder}", "--unique-layers", "1"],
+    },
+    "recipes/figures/checkpoints.py": {
+        "figures": ["-c", IN_RECIPES.format("figures", "checkpoints") + "TextRun(Path('{file}'), '{data}')"],
+    },
+    "recipes/metrics/answers.py": {
+        "answers": ["-c", "from fairseq.checkpoint_utils import load_model_ensemble_and_task as f; f(['{file}'])"],
+    },
+    "recipes/records/collect.py": {
+        "collect": ["-c", IN_RECIPES.format("records", "collect") + "load_checkpoint_to_cpu = __import__('fairseq')"
+                          ".checkpoint_utils.load_checkpoint_to_cpu; load_checkpoint_to_cpu('{file}')['model']['x']"],
+    },
+}  # fmt: skip
+IMAGES = {
+    "timm_plugin/convert.py": {
+        "unshare": ["timm_plugin.convert", "unshare", "{file}", "{folder}"],
+        "share": ["timm_plugin.convert", "share", "{file}", "{folder}", "--unique-layers", "1"],
+    },
+    "recipes/train_image.py": {
+        "resume": ["train_image", "--resume"],
+        "teacher": ["train_image", "--teacher", "vit_tiny_patch16_224", "--teacher-checkpoint", "{file}"],
+    },
+    "recipes/metrics/score_image.py": {
+        "score": ["-c", "from timm.utils.checkpoint_saver import load_checkpoint_metadata as f; f('{file}')['x']"],
+    },
+}
+
+
+class MakesFolder:
+    """Runs when it is unpickled."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.folder),)
+
+
+def calls() -> Iterator[tuple[str, ast.Call]]:
+    """Every call in the project's own modules, with the module."""
+    for package in ("fairseq_plugin", "timm_plugin", "recurrence", "recipes", "benchmarks"):
+        for path in sorted((cli.REPOSITORY / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call):
+                    yield str(path.relative_to(cli.REPOSITORY)), node
+
+
+def test_every_module_that_reads_checkpoints_is_tried():
+    found = {module for module, call in calls() if ast.unparse(call.func).rpartition(".")[2] in READERS}
+    wrappers = {"fairseq_plugin/hostfix/corpus.py", "fairseq_plugin/hostfix/resuming.py", "timm_plugin/repairs.py"}
+    assert found - wrappers == {*FAIRSEQ, *IMAGES} - {"fairseq_plugin/hostfix/checkpoints.py"}
+
+
+def test_no_module_reads_pickles_of_any_type():
+    loads = [(module, call) for module, call in calls() if ast.unparse(call.func) in ("torch.load", "pickle.load")]
+    assert len(loads) > 1
+    for module, call in loads:
+        assert "weights_only=True" in map(ast.unparse, call.keywords), module
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    write_images(folder)
+    return folder
+
+
+def tried(warm, tmp_path, file, data, images, words):
+    """What a command makes of a file."""
+    words = [str(word) for word in words]
+    if words[0] == "train_image":
+        words = [str(SCRIPT), *flags(images, tmp_path, *words[1:])]
+    if words[0] == "train":
+        words = ["fairseq-train", *cli.train_command(data, tmp_path / "new", "--batch-size", "32", *words[1:])]
+    given = {"{file}": file, "{folder}": tmp_path / "new", "{data}": data, "{images}": images}
+    for name, value in given.items():
+        words = [str(word).replace(name, str(value)) for word in words]
+    (ended,) = warm.run({"argv": words})
+    assert ended.status != 0, ended.log
+    assert not (tmp_path / "run").exists(), ended.log
+    return ended
+
+
+def cases(modules) -> dict:
+    return {f"{module}-{name}": words for module, commands in modules.items() for name, words in commands.items()}
+
+
+@pytest.mark.parametrize("words", cases(FAIRSEQ).values(), ids=cases(FAIRSEQ))
+@pytest.mark.parametrize("kind", ["pickle", "options"])
+def test_a_checkpoint_of_fairseq_runs_nothing(warm, text, straight, tmp_path, kind, words):
+    state = load_safely(straight / "checkpoint_last.pt")
+    if kind == "pickle":
+        state["extra_state"]["metrics"] = MakesFolder(tmp_path / "run")
+    else:
+        options, code = copy.copy(state["cfg"]["model"]), f"__import__('os').mkdir({str(tmp_path / 'run')!r})"
+        vars(options).update(arch="fconv", _name="fconv", encoder_layers=code, decoder_layers=code)
+        state["cfg"]["model"] = options
+        state["cfg"]["optimizer"] = {**(state["cfg"]["optimizer"] or {}), "adam_betas": code}
+    torch.save(state, tmp_path / "hostile.pt")
+    ended = tried(warm, tmp_path, tmp_path / "hostile.pt", text, None, words)
+    if kind == "pickle" and "eval-lm" not in words[0]:
+        assert f"{tmp_path}/hostile.pt: refused, because it refers to " in ended.last_line
+        assert "weights_only" not in ended.log
+    assert "Traceback" not in ended.log
+
+
+@pytest.mark.parametrize("words", cases(IMAGES).values(), ids=cases(IMAGES))
+@pytest.mark.parametrize("kind", ["pickle", "options"])
+def test_a_checkpoint_of_an_image_model_runs_nothing(warm, images, tmp_path, kind, words):
+    elsewhere = {
+        "pretrained": True,
+        "pretrained_cfg_overlay": {"url": "http://127.0.0.1:9/x.pth", "file": "/etc/passwd"},
+    }
+    args = argparse.Namespace(model="recursive_deit_tiny", model_kwargs=elsewhere, num_classes=3, img_size=None)
+    state = {"arch": "recursive_deit_tiny", "args": args, "state_dict": {}, "epoch": 0}
+    if kind == "pickle":
+        state["metric"] = MakesFolder(tmp_path / "run")
+    file = tmp_path / "last.pth.tar"
+    torch.save(state, file)
+    ended = tried(warm, tmp_path, file, None, images, words)
+    assert "trust" not in ended.log
+    assert "weights_only" not in ended.log
+    assert "Traceback" not in ended.log
+    if kind == "pickle":
+        assert "nothing in it was run" in ended.log
+    elif "timm_plugin.convert" in words:
+        assert "must not name other files or addresses" in ended.last_line

@@ -1,0 +1,130 @@
+"""The trainer of images: kills, full disks, nodes, and images that cannot be read."""
+
+import csv
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from timm.data import create_dataset
+from timm.utils.checkpoint_saver import load_checkpoint_metadata
+
+import timm_plugin  # noqa: F401  the repairs
+from fairseq_plugin.hostfix.parallel import _free_port
+from tests.test_train_image import SCRIPT, equal, flags, write_images
+
+pytestmark = pytest.mark.slow
+
+STEPS = 10  # changes to files in the first of two epochs, and some of the second
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    write_images(folder)
+    return folder
+
+
+def trains(images, output, *more, **job) -> dict:
+    return {"argv": [SCRIPT, *flags(images, output, "--epochs", "2", "--batch-size", "24", *more)], **job}
+
+
+def table(output) -> list[dict]:
+    with (output / "summary.csv").open() as file:
+        return [{key: value for key, value in row.items() if key != "train_seconds"} for row in csv.DictReader(file)]
+
+
+def state(output, name="last") -> dict:
+    return load_checkpoint_metadata(output / f"{name}.pth.tar")
+
+
+@pytest.fixture(scope="module")
+def straight(warm, images, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("straight")
+    (ended,) = warm.run(trains(images, folder))
+    assert ended.status == 0, ended.log
+    return folder
+
+
+@pytest.mark.parametrize("step", range(STEPS))
+def test_a_kill_at_every_step_of_a_save(warm, images, straight, tmp_path, step):
+    (killed,) = warm.run(trains(images, tmp_path, kill_at=step))
+    assert killed.status == -9, killed.log
+    (ended,) = warm.run(trains(images, tmp_path, "--resume"))
+    assert ended.status == 0, ended.log
+    for name in ("last", "model_best"):
+        ours, theirs = state(tmp_path, name), state(straight, name)
+        assert equal(ours["state_dict"], theirs["state_dict"]), name
+        assert equal(ours["optimizer"], theirs["optimizer"]), name
+        assert (ours["epoch"], ours["metric"]) == (theirs["epoch"], theirs["metric"])
+    assert table(tmp_path) == table(straight)
+
+
+def test_a_full_disk_is_told_in_a_line(warm, images, straight, tmp_path):
+    shutil.copytree(straight, tmp_path / "run")
+    last = tmp_path / "run" / "last.pth.tar"
+    more = ("--epochs", "2", "--resume")
+    args = state(straight)
+    args["epoch"] = 0
+    torch.save(args, last)
+    (ended,) = warm.run(trains(images, tmp_path / "run", *more, most_bytes=last.stat().st_size // 2))
+    assert ended.status == 1
+    assert ended.last_line.startswith(f"train_image.py: error: {tmp_path}/run/tmp.pth.tar: cannot be written, ")
+    assert f"{last} is whole" in ended.last_line
+    assert "Traceback" not in ended.log
+    assert not (tmp_path / "run" / "tmp.pth.tar").exists()
+    assert state(tmp_path / "run")["epoch"] == 0
+
+
+@pytest.mark.parametrize("how", ["torn", "empty", "flipped", "missing"])
+def test_a_damaged_state_names_itself_and_a_whole_one(warm, images, straight, tmp_path, how):
+    shutil.copytree(straight, tmp_path / "run")
+    last, data = tmp_path / "run" / "last.pth.tar", bytearray((straight / "last.pth.tar").read_bytes())
+    data[len(data) // 2] ^= 255
+    last.unlink()
+    if how != "missing":
+        last.write_bytes({"torn": data[: len(data) // 2], "empty": b"", "flipped": data}[how])
+    (ended,) = warm.run(trains(images, tmp_path / "run", "--resume"))
+    assert ended.status == 2
+    assert "Traceback" not in ended.log
+    told = {"missing": "has no last.pth.tar, but ", "flipped": f"--resume {last}: is damaged in"}
+    assert told.get(how, f"--resume {last}: is torn") in ended.last_line
+    assert "model_best.pth.tar" in ended.last_line or "checkpoint-" in ended.last_line
+
+
+@pytest.mark.parametrize("theirs", ["nothing", "an older one"])
+def test_nodes_without_a_shared_folder_stop_with_a_line(warm, images, straight, tmp_path, theirs):
+    first, second = tmp_path / "first", tmp_path / "second"
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": "2"}
+    shutil.copytree(straight, first)
+    if theirs == "an older one":
+        older = state(straight)
+        older["epoch"] = 0
+        second.mkdir()
+        torch.save(older, second / "last.pth.tar")
+    env = [{**meeting, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
+    more = ("--resume", "--epochs", "3", "--batch-size", "12")
+    ended = warm.run(*(trains(images, folder, *more, env=env[rank]) for rank, folder in enumerate((first, second))))
+    assert [one.status for one in ended] == [2, 2], [one.log[-1000:] for one in ended]
+    assert all("is not the same on ranks 0 and 1" in one.last_line for one in ended)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_torn_image_is_named(warm, images, tmp_path, split):
+    shutil.copytree(images, tmp_path / "data")
+    path = tmp_path / "data" / split / "red" / "0.png"
+    path.write_bytes(path.read_bytes()[:200])
+    (ended,) = warm.run(trains(tmp_path / "data", tmp_path / "run"))
+    assert ended.status == 1
+    assert ended.last_line.startswith(f"train_image.py: error: {path}: cannot be read as an image: ")
+    (ended,) = warm.run(trains(tmp_path / "data", tmp_path / "run", "--workers", "1"))
+    assert f"{path}: cannot be read as an image: " in ended.last_line
+
+
+def test_greys_of_16_bits_keep_their_shades(tmp_path):
+    greys = np.linspace(0, 65535, 16, dtype=np.uint16).reshape(4, 4)
+    (tmp_path / "class").mkdir()
+    Image.fromarray(greys).save(tmp_path / "class" / "0.png")
+    image, _ = create_dataset("", tmp_path)[0]
+    assert np.asarray(image)[..., 0].tolist() == (greys // 257).tolist()

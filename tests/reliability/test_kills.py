@@ -1,0 +1,110 @@
+"""A kill costs at most the interval in which it comes: what goes on afterwards ends as if nothing had been."""
+
+import random
+
+import pytest
+import torch
+
+from fairseq_plugin.hostfix.checkpoints import load_safely
+from fairseq_plugin.hostfix.saving import damage
+from tests.reliability.conftest import trains
+from tests.test_host_train import same_tensors, trained_tensors
+
+pytestmark = pytest.mark.slow
+
+EPOCHS = ("--max-epoch", "3", "--keep-last-epochs", "1")
+STEPS = 12  # changes to files of a save of checkpoint2.pt, _best.pt and _last.pt, and of the removal of checkpoint1.pt
+
+
+def same_runs(one, other) -> bool:
+    states = [load_safely(folder / "checkpoint_last.pt") for folder in (one, other)]
+    parts = [(trained_tensors(state["model"]), state["last_optimizer_state"]) for state in states]
+    return all(same_tensors(ours, theirs) for ours, theirs in zip(*parts))
+
+
+def goes_on(warm, text, folder, straight) -> str:
+    """The log of the same command after a kill, which ends as the run that nothing has disturbed."""
+    assert [path.name for path in folder.glob("*.pt") if damage(path)] == []
+    (ended,) = warm.run(trains(text, folder, *EPOCHS))
+    assert ended.status == 0, ended.log[-2000:]
+    assert same_runs(folder, straight)
+    return ended.log
+
+
+@pytest.mark.parametrize("step", range(2 * STEPS))
+def test_at_every_step_of_a_save(warm, text, straight, tmp_path, step):
+    (ended,) = warm.run(trains(text, tmp_path, *EPOCHS, kill_at=step))
+    assert ended.status in (-9, 0), ended.log[-2000:]
+    if ended.status == 0:
+        pytest.skip("a run makes fewer changes")
+    log = goes_on(warm, text, tmp_path, straight)
+    saved = [line for line in ended.log.splitlines() if "Saved checkpoint" in line]
+    if saved:  # whole, so that at most the epoch behind it is lost
+        updates = saved[-1].split("@ ")[1].split()[0]
+        found = [int(line.split("@ ")[1].split()[0]) for line in log.splitlines() if "Loaded checkpoint" in line]
+        assert found[0] >= int(updates)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_at_a_random_time(warm, text, straight, tmp_path, seed):
+    seconds = random.Random(seed).uniform(0.2, 4)
+    (ended,) = warm.run(trains(text, tmp_path, *EPOCHS, kill_after=seconds))
+    assert ended.status in (-9, 0)
+    goes_on(warm, text, tmp_path, straight)
+
+
+def test_a_finished_run_stays_as_it_is(warm, text, straight, tmp_path):
+    (folder := tmp_path / "run").mkdir()
+    for path in straight.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    before = (folder / "checkpoint_last.pt").read_bytes()
+    (ended,) = warm.run(trains(text, folder, "--max-update", "15"))
+    assert "nothing is left to train: 15 updates are done and --max-update 15 is reached" in ended.log
+    assert (folder / "checkpoint_last.pt").read_bytes() == before
+    (ended,) = warm.run(trains(text, folder, "--max-update", "16", "--lr", "0.002", "--clip-norm", "1"))
+    assert "--clip-norm 1.0 (was 0.0), --lr [0.002] (was [0.001])" in ended.log
+    assert "dropout" not in ended.log.split("options that are not those of")[1].splitlines()[0]
+    assert load_safely(folder / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == 16
+
+
+@pytest.mark.parametrize("how", ["torn", "flipped", "missing"])
+def test_the_newest_whole_checkpoint_is_named_and_taken_where_allowed(warm, text, straight, tmp_path, how):
+    (folder := tmp_path / "run").mkdir()
+    data = bytearray((straight / "checkpoint3.pt").read_bytes())
+    (folder / "checkpoint3.pt").write_bytes(data)
+    data[len(data) // 2] ^= 255
+    if how != "missing":
+        (folder / "checkpoint_last.pt").write_bytes(data if how == "flipped" else data[: len(data) // 2])
+    allowed = {"RECURRENCE_RESTORE": "newest"}
+    refused, taken = (warm.run(trains(text, folder, *EPOCHS, "--no-save", env=env))[0] for env in ({}, allowed))
+    told = f"{folder}/checkpoint_last.pt is "
+    assert told in refused.log
+    assert f"--restore-file {folder}/checkpoint3.pt or RECURRENCE_RESTORE=newest" in refused.log
+    assert refused.status == (how != "missing")
+    if refused.status:
+        assert refused.last_line.startswith(f"fairseq-train: error: {told}")
+        assert "Traceback" not in refused.log
+    assert taken.status == 0
+    assert "(epoch 4 @ 15 updates)" in taken.log
+
+
+def test_a_full_disk_is_told_in_a_line(warm, text, straight, tmp_path):
+    (folder := tmp_path / "run").mkdir()
+    for path in straight.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    size = (folder / "checkpoint_last.pt").stat().st_size
+    (ended,) = warm.run(trains(text, folder, "--max-epoch", "4", most_bytes=size // 2))
+    assert ended.status == 1
+    assert ended.last_line.startswith(
+        f"fairseq-train: error: {folder}/checkpoint4.pt: cannot be written: File too large"
+    )
+    assert "Traceback" not in ended.log
+    assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in straight.iterdir())
+    assert all(damage(path) is None for path in folder.iterdir())
+
+
+def test_the_states_that_are_compared_differ_between_epochs(straight):
+    state, shorter = load_safely(straight / "checkpoint_last.pt"), load_safely(straight / "checkpoint_best.pt")
+    assert state["optimizer_history"][-1]["num_updates"] == 15
+    assert shorter["optimizer_history"][-1]["num_updates"] <= 15
+    assert not torch.equal(*(tensor.flatten()[:1] for tensor in list(state["model"].values())[:2]))

@@ -1,0 +1,109 @@
+"""Several ranks: one that dies ends the others, and all go on from rank 0's state or none does."""
+
+import shutil
+import time
+
+import pytest
+
+from fairseq_plugin.hostfix.checkpoints import load_safely
+from fairseq_plugin.hostfix.parallel import _free_port
+from tests import cli
+from tests.reliability.conftest import trains
+
+pytestmark = pytest.mark.slow
+
+BACKEND = ("--ddp-backend", "legacy_ddp") if cli.is_official() else ()
+INTERVAL = ("--batch-size", "16", "--save-interval-updates", "3", "--disable-validation", "--no-epoch-checkpoints")
+
+
+def ranks(text, folders, *flags, **job) -> list[dict]:
+    """A job a rank, as torchrun starts them, each with a folder of its own for what it saves."""
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(len(folders))}
+    return [
+        trains(text, folder, *INTERVAL, *BACKEND, *flags, env={**meeting, "RANK": str(rank), **job.get("env", {})})
+        for rank, folder in enumerate(folders)
+    ]
+
+
+def updates(folder) -> int:
+    return load_safely(folder / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"]
+
+
+@pytest.fixture(scope="module")
+def two(warm, text, tmp_path_factory):
+    """The folder that two ranks have written, stopped after three of their seven batches of an epoch."""
+    folder = tmp_path_factory.mktemp("two")
+    for ended in warm.run(*ranks(text, [folder] * 2, "--max-update", "3")):
+        assert ended.status == 0, ended.log[-2000:]
+    return folder
+
+
+def test_nodes_without_a_shared_folder_go_on_from_rank_0(warm, text, two, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    shutil.copytree(two, first)
+    ended = warm.run(*ranks(text, [first, second], "--max-update", "5"))
+    assert [one.status for one in ended] == [0, 0], [one.log[-1000:] for one in ended]
+    assert updates(first) == 5
+    assert "(epoch 1 @ 3 updates)" in ended[0].log
+
+
+def test_a_state_that_rank_0_has_not_is_not_taken(warm, text, two, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    shutil.copytree(two, second)
+    ended = warm.run(*ranks(text, [first, second], "--max-update", "2"))
+    assert [one.status for one in ended] == [0, 0], [one.log[-1000:] for one in ended]
+    assert updates(first) == 2
+
+
+def test_ranks_that_read_their_own_files_stop_where_one_has_none(warm, text, two, tmp_path):
+    ended = warm.run(*ranks(text, [two, tmp_path], "--max-update", "5", "--load-checkpoint-on-all-dp-ranks"))
+    assert [one.status for one in ended] == [1, 1]
+    assert all("--load-checkpoint-on-all-dp-ranks: " in one.last_line for one in ended)
+
+
+def test_a_torn_state_stops_all_ranks_with_a_line(warm, text, two, tmp_path):
+    data = (two / "checkpoint_last.pt").read_bytes()
+    (tmp_path / "checkpoint_last.pt").write_bytes(data[: len(data) // 2])
+    ended = warm.run(*ranks(text, [tmp_path] * 2, "--max-update", "5"))
+    assert [one.status for one in ended] == [1, 1]
+    assert all("checkpoint_last.pt is torn after" in one.last_line for one in ended)
+
+
+def test_a_killed_rank_ends_its_peers(warm, text, tmp_path):
+    jobs = ranks(text, [tmp_path] * 2, "--max-epoch", "400", "--no-save")
+    jobs[1]["kill_after"] = 6
+    begin = time.monotonic()
+    first, second = warm.run(*jobs)
+    assert second.status == -9
+    assert first.status != 0
+    assert time.monotonic() - begin < 60
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+def test_another_number_of_ranks_goes_on_at_the_same_place(warm, text, two, tmp_path, before, after):
+    """The corpus has 13 or 14 batches of 16 an epoch; none is left out, and fewer than the ranks are repeated."""
+    folder = two
+    if before == 1:
+        folder = tmp_path / "one"
+        (ended,) = warm.run(trains(text, folder, *INTERVAL, "--max-update", "11"))
+        assert ended.status == 0, ended.log[-2000:]
+    jobs = ranks(text, [tmp_path / "new"] * after, "--restore-file", folder / "checkpoint_last.pt", "--max-epoch", "1")
+    if after == 1:
+        jobs = [trains(text, tmp_path / "new", *INTERVAL, *jobs[0]["argv"][-4:])]
+    ended = warm.run(*jobs)
+    assert [one.status for one in ended] == [0] * after, [one.log[-1500:] for one in ended]
+    done = {1: 11, 2: 6}[before]
+    assert f"is of {before} ranks, now there are {after}: epoch 1 goes on behind its first {done // after * after}" in (
+        ended[0].log
+    )
+    total = 14
+    left = -(-(total - done // after * after) // after)
+    assert updates(tmp_path / "new") - updates(folder) == left
+
+
+def test_a_place_behind_the_end_of_the_epoch_is_explained(warm, text, two, tmp_path):
+    flags = ("--restore-file", two / "checkpoint_last.pt", "--batch-size", "128", "--max-update", "5")
+    (ended,) = warm.run(trains(text, tmp_path, *flags))
+    assert ended.status == 1
+    assert "--reset-dataloader starts at epoch 1" in ended.last_line
+    assert "fairseq developers" not in ended.log

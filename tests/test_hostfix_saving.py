@@ -1,0 +1,98 @@
+"""A checkpoint appears whole or not at all, whatever happens while it is written."""
+
+import errno
+import os
+import pickle
+import signal
+from functools import partial
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.file_io import PathManager
+
+from fairseq_plugin.hostfix import saving
+from fairseq_plugin.hostfix.checkpoints import load_safely
+
+STATE = {"model": {"weight": torch.arange(50_000.0)}}
+save = checkpoint_utils.torch_persistent_save
+
+
+class Disk:
+    """Lets a number of writes through and then fails, once or for ever."""
+
+    def __init__(self, monkeypatch, after: int, code: int, times: int = 10**6):
+        self.left, self.code, self.times = after, code, times
+        monkeypatch.setattr(saving, "PAUSE", 0)
+        monkeypatch.setattr(saving._Part, "write", lambda part, data: self.write(part, data))
+
+    def write(self, part, data) -> int:
+        self.left -= 1
+        if self.left < 0 and self.times:
+            self.times -= 1
+            part.error = OSError(self.code, os.strerror(self.code))
+            raise part.error
+        return part.file.write(data)
+
+
+@pytest.fixture
+def good(tmp_path):
+    save(STATE, str(tmp_path / "checkpoint1.pt"))
+    return tmp_path
+
+
+def is_whole(path) -> bool:
+    return saving.damage(path) is None and torch.equal(load_safely(path)["model"]["weight"], STATE["model"]["weight"])
+
+
+@pytest.mark.parametrize("after", range(8))
+def test_one_failed_write_is_made_good(good, monkeypatch, after):
+    """fairseq writes the second try behind the torn part of the first and reports a success."""
+    Disk(monkeypatch, after, errno.EIO, times=1)
+    save(STATE, str(good / "checkpoint2.pt"))
+    assert is_whole(good / "checkpoint2.pt")
+    assert sorted(os.listdir(good)) == ["checkpoint1.pt", "checkpoint2.pt"]
+
+
+@pytest.mark.parametrize("write", ["torch.save", "copy"])
+@pytest.mark.parametrize("after", [0, 3])
+def test_a_full_disk_is_told_with_the_last_whole_checkpoint(good, monkeypatch, write, after):
+    (good / "checkpoint_last.pt").write_bytes((good / "checkpoint1.pt").read_bytes())
+    os.utime(good / "checkpoint_last.pt", (1, 1))
+    Disk(monkeypatch, after if write == "torch.save" else 0, errno.ENOSPC)
+    copy = partial(PathManager.copy, str(good / "checkpoint1.pt"), overwrite=True)
+    rule = f"^{good}/checkpoint_last.pt: cannot be written: No space left on device; the newest .*/checkpoint1.pt$"
+    with pytest.raises(OSError, match=rule):
+        (copy if write == "copy" else partial(save, STATE))(str(good / "checkpoint_last.pt"))
+    assert sorted(os.listdir(good)) == ["checkpoint1.pt", "checkpoint_last.pt"]  # no part of a file takes up the disk
+    assert is_whole(good / "checkpoint_last.pt")
+
+
+def test_a_copy_that_is_killed_leaves_what_was_there(good, monkeypatch):
+    PathManager.copy(str(good / "checkpoint1.pt"), str(good / "checkpoint_last.pt"))
+    assert is_whole(good / "checkpoint_last.pt")
+    monkeypatch.setattr(os, "fsync", lambda number: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        save(STATE, str(good / "checkpoint_last.pt"))
+    assert is_whole(good / "checkpoint_last.pt")
+
+
+def test_what_is_written_asynchronously_can_be_read(good):
+    pytest.importorskip("iopath")
+    save(STATE, str(good / "checkpoint2.pt"), async_write=True)
+    PathManager.async_close()
+    assert is_whole(good / "checkpoint2.pt")
+
+
+@pytest.mark.parametrize("how", ["empty", "torn", "flipped"])
+def test_damage_is_found_and_named(good, how):
+    path = good / "checkpoint2.pt"
+    data = bytearray((good / "checkpoint1.pt").read_bytes())
+    data[len(data) // 2] ^= 255
+    path.write_bytes({"empty": b"", "torn": data[: len(data) // 2], "flipped": data}[how])
+    assert saving.damage(path).startswith({"empty": "empty", "torn": "torn after", "flipped": "damaged in"}[how])
+    assert saving.newest_whole(good) == good / "checkpoint1.pt"
+    if how != "flipped":  # torch reads on
+        for load in (checkpoint_utils.load_checkpoint_to_cpu, load_safely):
+            with pytest.raises(pickle.UnpicklingError, match=rf"^{path}: not a whole checkpoint: {how}"):
+                load(str(path))
