@@ -57,6 +57,8 @@ def _replace(self: CheckpointSaver, source: str, target: str) -> None:
 
 def _duplicate(self: CheckpointSaver, source: str, target: str) -> None:
     """A second name for a file, or a copy of it where there are no links."""
+    if os.path.exists(target) and os.path.samefile(source, target):
+        return  # renaming one of a file's names to another of them would leave both
     part = f"{target}.tmp"
     with contextlib.suppress(FileNotFoundError):
         os.remove(part)

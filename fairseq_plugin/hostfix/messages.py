@@ -38,7 +38,7 @@ def print_one_line(kind: type[BaseException], error: BaseException, trace: Trace
 def one_line(error: BaseException) -> str:
     """What an error says, in a line; with its type where it says nothing that could be read without."""
     text = str(error)
-    if isinstance(error, torch.multiprocessing.spawn.ProcessRaisedException):  # ends in the traceback of a rank
+    if isinstance(error, torch.multiprocessing.ProcessRaisedException):  # ends in the traceback of a rank
         text = re.sub(r"^[\w.]*?(\w+(?:Error|Exception|Interrupt)): ", "", text.strip().splitlines()[-1])
     elif not isinstance(error, ArithmeticError | OSError | ValueError) or not text:
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -14,6 +14,7 @@ from fairseq.modules.adaptive_softmax import TiedLinear
 from fairseq_plugin.modules.embedding import borrow
 
 NONE = "none"
+PADDING = 1  # the number of fairseq's padding symbol, which its adaptive input looks for in the first band
 # What a model has that does not adapt.
 PLAIN = dict(
     adaptive_input_cutoff=NONE,
@@ -74,11 +75,18 @@ def check(args, symbols: int) -> None:
     bands = {which: cutoffs(args, which, symbols) for which in ("input", "softmax")}
     for which in ("input", "softmax"):
         factor = getattr(args, f"adaptive_{which}_factor")
+        if not bands[which] and factor != PLAIN[f"adaptive_{which}_factor"]:
+            raise ValueError(f"--adaptive-{which}-factor={factor}: needs bands, which --adaptive-{which}-cutoff names")
         if bands[which] and not 1 <= factor ** len(bands[which]) <= args.decoder_embed_dim:
             raise ValueError(
                 f"--adaptive-{which}-factor={factor}: must be >= 1 and leave the last of the {len(bands[which]) + 1} "
                 f"bands of --decoder-embed-dim={args.decoder_embed_dim} a width"
             )
+    if bands["input"] and bands["input"][0] <= PADDING:
+        raise ValueError(
+            f"--adaptive-input-cutoff={args.adaptive_input_cutoff}: the first band must hold symbols 0 to {PADDING}, "
+            f"the last of which is the padding; must begin with more than {PADDING}"
+        )
     if not 0 <= args.adaptive_softmax_dropout <= 1:
         raise ValueError(f"--adaptive-softmax-dropout={args.adaptive_softmax_dropout}: must be a rate within [0, 1]")
     if args.tie_adaptive_proj and not args.tie_adaptive_weights:

@@ -1,0 +1,33 @@
+"""What a command says when it fails."""
+
+import pytest
+import torch
+
+from fairseq_plugin.hostfix.messages import one_line
+
+RANK = """
+
+-- Process 1 terminated with the following error:
+Traceback (most recent call last):
+  File "wrap.py", line 1, in _wrap
+    fn(i, *args)
+fairseq.SomeError: no
+ValueError: --lr 0: must be > 0
+"""
+SAID = {
+    "loops=0: must be >= 1": ValueError("loops=0: must be >= 1"),
+    "[Errno 2] No such file or directory: 'x'": FileNotFoundError(2, "No such file or directory", "x"),
+    "KeyError: 'x'": KeyError("x"),
+    "AssertionError": AssertionError(),
+    "RuntimeError: two lines": RuntimeError("two\n\tlines"),
+    "--lr 0: must be > 0": torch.multiprocessing.ProcessRaisedException(RANK, 1, 1, 1),
+}
+
+
+@pytest.mark.parametrize(("text", "error"), SAID.items())
+def test_an_error_is_one_line(text, error):
+    assert one_line(error) == text
+
+
+def test_a_long_error_is_cut():
+    assert one_line(ValueError("x" * 10_000)) == "x" * 600 + " ..."

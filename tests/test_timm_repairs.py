@@ -1,0 +1,148 @@
+"""Repairs of timm: checkpoints that appear whole, images that are what they show, options of the right type."""
+
+import json
+import math
+import os
+
+import pytest
+import timm
+import torch
+from PIL import Image
+from timm.data import create_dataset
+from timm.utils import CheckpointSaver
+
+import timm_plugin
+from timm_plugin import convert, repairs
+from timm_plugin._sret_config import SReTConfig
+from timm_plugin._vit_config import ViTConfig
+
+
+@pytest.fixture
+def saver(tmp_path) -> CheckpointSaver:
+    model = torch.nn.Linear(2, 2)
+    return CheckpointSaver(model, torch.optim.SGD(model.parameters()), checkpoint_dir=str(tmp_path), max_history=1)
+
+
+def test_no_checkpoint_is_removed_before_another_takes_its_name(saver, tmp_path, monkeypatch):
+    saver.save_checkpoint(0, metric=1.0)
+    names = {"last.pth.tar", "model_best.pth.tar", "checkpoint-0.pth.tar"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    seen, remove = [], os.unlink
+    monkeypatch.setattr(os, "unlink", lambda path, **options: (seen.append(os.path.basename(path)), remove(path)))
+    saver.save_checkpoint(1, metric=2.0)
+    assert not {"last.pth.tar", "model_best.pth.tar"} & set(seen)
+    assert timm.utils.checkpoint_saver.load_checkpoint_metadata(tmp_path / "model_best.pth.tar")["epoch"] == 1
+
+
+def save_and_die(saver, folder, epoch, metric):
+    """What timm does before it ranks a checkpoint."""
+    saver._save(str(folder / "tmp.pth.tar"), epoch, metric)
+    saver._replace(str(folder / "tmp.pth.tar"), str(folder / "last.pth.tar"))
+
+
+def test_a_save_that_was_interrupted_before_its_ranking_is_ranked(saver, tmp_path):
+    saver.save_checkpoint(0, metric=1.0)
+    save_and_die(saver, tmp_path, 1, 2.0)
+    again = CheckpointSaver(saver.model, saver.optimizer, checkpoint_dir=str(tmp_path), max_history=1)
+    assert again.load_state_dict_from_checkpoint(tmp_path / "last.pth.tar")
+    assert (again.best_epoch, again.best_metric) == (1, 2.0)
+    assert {path.name for path in tmp_path.iterdir()} == {"last.pth.tar", "model_best.pth.tar", "checkpoint-1.pth.tar"}
+    assert timm.utils.checkpoint_saver.load_checkpoint_metadata(tmp_path / "model_best.pth.tar")["epoch"] == 1
+
+
+def test_a_worse_epoch_that_was_interrupted_is_not_the_best(saver, tmp_path):
+    saver.save_checkpoint(0, metric=1.0)
+    save_and_die(saver, tmp_path, 1, 0.5)
+    again = CheckpointSaver(saver.model, saver.optimizer, checkpoint_dir=str(tmp_path), max_history=1)
+    again.load_state_dict_from_checkpoint(tmp_path / "last.pth.tar")
+    assert (again.best_epoch, again.best_metric) == (0, 1.0)
+    assert timm.utils.checkpoint_saver.load_checkpoint_metadata(tmp_path / "model_best.pth.tar")["epoch"] == 0
+
+
+@pytest.fixture
+def torn(tmp_path):
+    (tmp_path / "class").mkdir()
+    for name in ("0.png", "1.png"):
+        Image.effect_noise((32, 32), 90).save(tmp_path / "class" / name)
+    path = tmp_path / "class" / "0.png"
+    path.write_bytes(path.read_bytes()[:300])
+    return path
+
+
+def test_a_torn_image_is_named(torn):
+    with pytest.raises(ValueError, match=f"^{torn}: cannot be read as an image: "):
+        create_dataset("", torn.parents[1])[0]
+
+
+def test_whoever_asks_timm_to_skip_images_still_does(torn, monkeypatch):
+    monkeypatch.setenv("TIMM_DATASET_MAX_RETRIES", "2")
+    data = create_dataset("", torn.parents[1])
+    assert list(data[0][0].getdata()) == list(data[1][0].getdata())
+
+
+@pytest.mark.parametrize("content", [b"", b"nothing", b"PK\x03\x04torn"])
+def test_a_file_that_is_no_checkpoint_is_named(tmp_path, content):
+    path = tmp_path / "model.pth.tar"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"^{path}: not a checkpoint that can be read safely, as it is torn, or of"):
+        convert.load(path)
+
+
+def test_a_folder_does_not_say_where_else_its_weights_are(tmp_path):
+    arguments = {"pretrained_cfg_overlay": {"url": "http://127.0.0.1:9/x"}}
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": "sret_t", "model_args": arguments}))
+    with pytest.raises(ValueError, match="says pretrained_cfg_overlay=.*: must not name other files or addresses"):
+        convert.load(tmp_path)
+
+
+def test_repairs_are_made_once():
+    save, read = CheckpointSaver._save, CheckpointSaver.load_state_dict_from_checkpoint
+    repairs.apply()
+    assert CheckpointSaver._save is save is repairs._save
+    assert CheckpointSaver.load_state_dict_from_checkpoint is read
+    assert save.__wrapped__ is not save
+
+
+WRONG = {
+    "num_heads": ["2", 1.5, math.nan, True, {}],
+    "depth": [1.5, "2", True, (2,)],
+    "depths": [3, "22", (1.5, 2, 2), ("1",)],
+    "loops": ["2", 1.5, (1,), True, math.inf],
+    "groups": [(1, 1, 1), 2, "8", ((1.5, 1),) * 3],
+    "nll_ratio": [math.nan, math.inf, "1", True],
+    "mlp_ratio": [math.nan, "4", (4,)],
+    "img_size": ["224", (1, 2, 3), (224,), 1.5, (), True],
+    "embed_dim": ["64", 64.0, True],
+    "lrc": [1, "yes"],
+    "nll": [1, "yes"],
+    "shared": [0, "no"],
+    "drop_rate": ["0.1", math.nan, True],
+    "drop_path_rate": ["0.1", math.nan],
+    "global_pool": [1, True],
+    "loop_order": [1, True],
+    "residual_rank": [1.5, "2", True],
+    "class_token": [1, "yes"],
+    "num_classes": ["10", 1.5],
+    "in_chans": ["3", 3.0],
+    "patch_size": [(16, 16), "16"],
+    "norm_eps": ["1e-6", math.nan],
+}
+KINDS = {"sret_t": SReTConfig, "uit": ViTConfig, "owf_vit": ViTConfig, "deit_108": ViTConfig}
+CASES = [
+    (name, option, value)
+    for name, config in KINDS.items()
+    for option, values in WRONG.items()
+    for value in values
+    if option in config.__dataclass_fields__ and (option, type(value)) != ("num_heads", dict)
+]
+
+
+@pytest.mark.parametrize(("name", "option", "value"), CASES)
+def test_a_value_of_another_type_is_named(name, option, value):
+    with pytest.raises(ValueError, match=rf"^{option}="):
+        timm.create_model(name, **{option: value})
+
+
+def test_the_cases_meet_both_kinds_of_options():
+    assert set(KINDS) <= set(timm_plugin.MODELS)
+    assert len(CASES) > 100
