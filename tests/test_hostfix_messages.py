@@ -20,7 +20,7 @@ SAID = {
     "KeyError: 'x'": KeyError("x"),
     "AssertionError": AssertionError(),
     "RuntimeError: two lines": RuntimeError("two\n\tlines"),
-    "--lr 0: must be > 0": torch.multiprocessing.ProcessRaisedException(RANK, 1, 1, 1),
+    "--lr 0: must be > 0": torch.multiprocessing.ProcessRaisedException(RANK, 1, 1),
 }
 
 
