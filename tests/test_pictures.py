@@ -24,7 +24,6 @@ import curves  # noqa: E402
 import landscape  # noqa: E402
 import operations  # noqa: E402
 import responses  # noqa: E402
-import training_flops  # noqa: E402
 
 from tests.test_train_image import flags, train_image, write_images  # noqa: E402
 
@@ -209,17 +208,6 @@ def test_operations(tmp_path):
     assert int(shared["stored parameters"]) < int(plain["stored parameters"])
 
 
-def test_training_flops(tmp_path):
-    sizes = ["--symbols", "1024", "--text", "1024", "--texts", "64", "--updates", "7629"]
-    vary = ["--vary", "reuse-map", "1,1,1,1", "2,1,1,1"]
-    training_flops.main([*sizes, *vary, "--output", str(tmp_path / "flops.svg"), "--", "--arch", "ilr_small"])
-    once, more = table(tmp_path / "flops.svg")
-    assert float(once["forward operations a symbol"]) / 2 == pytest.approx(2.23e6, rel=2e-3)
-    total = float(once["operations of the training"])
-    assert total == pytest.approx(3 * float(once["forward operations a symbol"]) * 64 * 1024 * 7629, rel=0.03)
-    assert 1.2 < float(more["operations of the training"]) / total < 1.25
-
-
 def test_the_pictures_of_the_repository_have_their_numbers_and_commands():
     home = cli.REPOSITORY / "recipes" / "analysis"
     text = (home / "README.md").read_text()
@@ -254,6 +242,4 @@ def test_bad_input_is_named(runs, trained, tmp_path, capsys):
     assert "valid_bleu: not in" in refusal(capsys, curves.main, ring, "--y", "valid_bleu", "--x", "epoch", *output)
     assert "no log, and no folder of ROW" in refusal(capsys, curves.main, tmp_path, *output)
     assert "resnet: must be a registered model" in refusal(capsys, operations.main, "resnet", *output)
-    sizes = ("--symbols", 9, "--text", 8, "--texts", 1, "--updates", 1, *output, "--vary", "reuse-map")
-    assert "--vary reuse-map: needs a value" in refusal(capsys, training_flops.main, *sizes)
     assert not (tmp_path / "a.svg").exists()

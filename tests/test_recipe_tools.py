@@ -16,9 +16,11 @@ sys.path[:0] = [str(RECIPES / "kausik"), str(RECIPES / "ilr")]
 import book  # noqa: E402
 import characters  # noqa: E402
 import collect  # noqa: E402
+import flops  # noqa: E402
 import loss  # noqa: E402
 import perplexity  # noqa: E402
 import render  # noqa: E402
+import rows  # noqa: E402
 import score  # noqa: E402
 
 
@@ -137,3 +139,20 @@ def test_nothing_of_the_corpora_is_in_the_repository():
         pytest.skip("not a git checkout")
     listed = cli.run("git", "-C", cli.REPOSITORY, "ls-files", "recipes").split()
     assert {Path(name).suffix for name in listed} <= {".sh", ".py", ".md", ".csv", ".svg", ".toml", ""}
+
+
+def test_table_2_of_intra_layer_recurrence_has_the_ratios_that_its_note_tells():
+    table = rows.read(RECIPES / "ilr").tables["table2"]
+    ratios = []
+    for variant in ("small", "large"):
+        found = []
+        for row in ("baseline", "one_layer_twice", "doubled"):
+            if f"{row}-{variant}" in table.runs:
+                settings = table.run(f"{row}-{variant}").settings()
+                text = settings.keys["text"]
+                found.append(flops.per_text(settings.keys["symbols"], text, ["--arch", "ilr_small", *settings.flags]))
+        ratios += [f"{one['both'] / found[0]['both']:.3f}" for one in found[1:]]
+        total = found[0]["both"] * settings.keys["batch"] * settings.keys["updates"]
+        assert total == pytest.approx({"small": 6.68e15, "large": 2.028e18}[variant], rel=2e-3)
+    assert ratios == ["1.235", "1.941", "1.098"]
+    assert f"ours {ratios[0]}, {ratios[1]} and {ratios[2]}." in table.entry["note"]

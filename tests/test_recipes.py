@@ -25,7 +25,7 @@ def of_images(script: Path) -> bool:
 
 
 # Of pictures and counts; test_recipes_figures.py tries them.
-FIGURES = sorted(RECIPES.glob("*/figure*.sh")) + [RECIPES / "ilr" / "table2.sh"]
+FIGURES = sorted(RECIPES.glob("*/figure*.sh"))
 # Scripts of tables in tables.toml, which test_recipes_tables.py tries.
 DATA = [path for path in RECIPES.glob("*/*.sh") if '/../table"' in path.read_text(encoding="utf-8")]
 EVERY_SCRIPT = sorted({*RECIPES.rglob("*.sh")} - {RECIPES / "common.sh", *FIGURES, *DATA})
@@ -145,16 +145,31 @@ def test_another_node_has_a_folder_for_its_log(tmp_path):
     ("script", "arguments", "settings", "message"),
     [
         ("numbers/run.sh", [], {"SCALE": "paper"}, "SCALE=paper: must be demo or smoke"),
-        ("kausik/table2.sh", ["recurrent"], {"SCALE": "gpu"}, "SCALE=gpu: must be smoke, small or paper"),
-        ("kausik/table2.sh", ["recurrent"], {"PRECISION": "fp8"}, "PRECISION=fp8: must be bf16, fp16 or fp32"),
+        (
+            "kausik/table2.sh",
+            ["recurrent"],
+            {"SCALE": "gpu"},
+            "SCALE=gpu: must be one of smoke, small, paper for ",
+        ),
         ("kausik/table2.sh", ["regular"], {}, "ROW=regular: must be all, list or one of: regular_1 regular_6 "),
+        (
+            "kausik/table3.sh",
+            ["recurrent"],
+            {"SCALE": "paper", "SETTINGS": "release"},
+            "SETTINGS=release: must be one of paper, code for Kausik 3, recurrent",
+        ),
         (
             "kausik/prepare.sh",
             [],
             {"DATA_ROOT": "/nonexistent"},
             "DATA_ROOT=/nonexistent: holds no shakespeare/input.txt",
         ),
-        ("ilr/table1.sh", ["4,2,1,1-rope"], {"SCALE": "gpu"}, "SCALE=gpu: must be smoke, small, long or paper"),
+        (
+            "ilr/table1.sh",
+            ["4,2,1,1-rope"],
+            {"SCALE": "gpu"},
+            "SCALE=gpu: must be one of smoke, small, long, ",
+        ),
         ("ilr/table1.sh", ["4,2-rope"], {}, "ROW=4,2-rope: must be all, list or one of: 1,1,1,1-none "),
         (
             "ilr/prepare.sh",
@@ -271,12 +286,15 @@ def test_multi30k_from_the_raw_corpus_to_a_score(tmp_path):
 def test_shakespeare_from_the_raw_text_to_a_loss(tmp_path):
     recipe("kausik/table2.sh", "recurrent", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
     out = tmp_path / "kausik"
-    log = (out / "bin" / "preprocess.log").read_text()
+    log = (out / "characters" / "preprocess.log").read_text()
     assert "1003855 tokens, 0.0% replaced" in log
     assert "111540 tokens, 0.0% replaced" in log
-    (found,) = collect.read(out / "results.csv")
-    assert (found["metric"], found["updates"], found["paper_value"]) == ("loss, nats", "20", "")
-    assert 2.5 < float(found["value"]) < math.log(72)
+    found = {row["metric"]: row for row in collect.read(out / "results.csv")}
+    assert set(found) >= {"loss, nats", "standard error of the loss", "standard error of the loss as published"}
+    assert found["loss, nats"]["updates"] == "20"
+    assert 2.5 < float(found["loss, nats"]["value"]) < math.log(72)
+    scores = json.loads((out / "table2" / "smoke" / "recurrent" / "s1" / "scores.json").read_text())
+    assert scores["symbols"] == 111_540
 
 
 @pytest.mark.slow

@@ -27,16 +27,20 @@ def build_architecture(
     return ARCH_MODEL_REGISTRY[arch].build_model(args, task)
 
 
-def build_language_model(arch: str, dictionary: Dictionary, max_positions: int = 1024, **options) -> BaseFairseqModel:
+def build_language_model(
+    arch: str, dictionary: Dictionary, max_positions: int = 1024, output: Dictionary | None = None, **options
+) -> BaseFairseqModel:
     """Builds a registered language model, the host's own included.
 
     Args:
         arch: its name.
-        dictionary: of input and output.
+        dictionary: of the input.
+        output: dictionary of the output; None for the same.
         max_positions: number of learned positions, where there are any.
         **options: options of the command line, by name, where the preset is not wanted.
     """
-    task = LanguageModelingTask(Namespace(tokens_per_sample=max_positions, max_target_positions=None), dictionary)
+    args = Namespace(tokens_per_sample=max_positions, max_target_positions=None)
+    task = LanguageModelingTask(args, dictionary, output)
     return task.build_model(Namespace(_name=arch, **options))
 
 

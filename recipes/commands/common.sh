@@ -48,14 +48,15 @@ launch() {
     fi
 }
 
-# train_fairseq BIN FLAGS...: at the row's precision.
+# train_fairseq [BIN] FLAGS...: at the row's precision.
 train_fairseq() {
-    local LAUNCH numbers=()
+    local LAUNCH numbers=() bin=()
     if [ "$PRECISION" != fp32 ]; then numbers=("--$PRECISION"); fi
+    if [[ $1 != -* ]]; then bin=("$1") && shift; fi
     launch fairseq-train
-    say "${LAUNCH[@]}" "$1" --user-dir "$ROOT/fairseq_plugin" --arch "$ARCH" \
+    say "${LAUNCH[@]}" "${bin[@]}" --user-dir "$ROOT/fairseq_plugin" --arch "$ARCH" \
         --save-dir "$RUN/checkpoints" --seed "$SEED" --required-batch-size-multiple 1 --update-epoch-batch-itr True \
-        "${numbers[@]}" "${@:2}"
+        "${numbers[@]}" "$@"
 }
 
 # BATCHES: the flags of fairseq-train that gather the batch of the table.

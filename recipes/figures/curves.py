@@ -19,8 +19,8 @@ from pictures import COLOURS, FEW, MARKERS, labelled, page, parser, picture, sav
 from recurrence.analysis.logs import curve
 
 Curve = list[tuple[float, float]]
-AXES = {"updates": "updates", "epoch": "epochs", "hours": "hours of training"}
-STAGES = {"valid": "validation", "train_inner": "training"}
+AXES = {"updates": "updates", "epoch": "epochs", "hours": "hours of training", "tokens": "input tokens (millions)"}
+STAGES = {"valid": "validation", "valid1": "training, evaluated:", "train_inner": "training"}
 
 
 def logs(label: str, path: Path) -> list[tuple[str, Path]]:
@@ -99,18 +99,23 @@ def main(arguments: list[str] | None = None) -> None:
     add("--output", type=picture, required=True, help=".svg or .png")
     add("--x", choices=AXES, default="updates")
     add("--y", help="what the log calls it (default valid_loss, or of training loss)")
-    add("--stage", choices=STAGES, default="valid", help="train_inner: means over the updates since the line before")
+    add(
+        "--stage",
+        choices=STAGES,
+        default="valid",
+        help="valid1: a second subset of validation; train_inner: means over the updates since the line before",
+    )
     add("--nats", action="store_true", help="y is a loss of fairseq, which is to base 2: draw it in nats")
     add("--unit", help="of y, for its axis (default: bits, or nats)")
     add("--title", default="")
     add("--reference", type=reference, action="append", default=[], metavar="NAME=VALUE", help="a dotted line")
     options = command_line.parse_args(arguments)
-    y = options.y or {"valid": "valid_loss", "train_inner": "loss"}[options.stage]
+    y = options.y or ("loss" if options.stage == "train_inner" else f"{options.stage}_loss")
     try:
         found = curves(options.runs, options.x, y, options.stage, math.log(2) if options.nats else 1.0)
     except ValueError as error:
         command_line.error(str(error))
-    what = re.sub(r"^(valid|eval|train)_", "", y).replace("_", " ")
+    what = re.sub(r"^(valid\d*|eval|train)_", "", y).replace("_", " ")
     names = AXES[options.x], f"{STAGES[options.stage]} {what}, {options.unit or ('nats' if options.nats else 'bits')}"
     draw(found, options.reference, names, options.output, options.title)
 

@@ -1,6 +1,6 @@
 """Floating-point operations of training a language model, counted, as JSON.
 
-    python flops.py --symbols 1024 --text 1024 --texts 64 --updates 7600 -- --arch ilr_small [flags of its model]
+    python flops.py --symbols 1024 --text 1024 --texts 64 --updates 7629 -- --arch ilr_small [flags of fairseq-train]
 
 Two for each multiplication with its addition, in all matrix products of a forward and a backward pass on one text, full
 attention matrices included; elementwise work is left out. The model is built without memory for its weights.

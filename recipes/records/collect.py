@@ -21,6 +21,9 @@ METRICS |= {"wer_test": "word errors %"}
 METRICS |= {f"wer_test-{part}": f"word errors %, test-{part}" for part in ("clean", "other")}
 METRICS |= {f"wer_dev-{part}": f"word errors %, dev-{part}" for part in ("clean", "other")}
 METRICS |= {"perplexity_valid": "perplexity, validation"}
+ERRORS = {"loss_error": "standard error of the loss", "accuracy_error": "standard error of the accuracy"}
+ERRORS |= {"loss_error_published": "standard error of the loss as published"}
+METRICS |= {"accuracy": "accuracy %", **ERRORS}
 METRICS |= {f"perplexity_{1 << power}": f"perplexity at {1 << power:,}" for power in range(5, 13)}
 # What a text model was scored with: the first of these that there is.
 CHECKPOINTS = ("average.pt", "checkpoints/checkpoint_best.pt", "checkpoints/checkpoint_last.pt")

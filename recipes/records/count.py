@@ -39,11 +39,13 @@ def speech(run: Run, keys: dict, flags: list[str]) -> torch.nn.Module:
 
 
 def language(run: Run, keys: dict, flags: list[str]) -> torch.nn.Module:
-    """For texts as long as in training, or of `positions`."""
+    """For texts as long as in training, or of `positions`; with `classes`, its output is no symbols."""
     from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
 
-    symbols, positions = numbered_dictionary(keys["symbols"]), keys.get("positions", keys["text"])
-    return build_language_model(run.row.arch, symbols, positions, **model_options(run.row.arch, flags))
+    symbols, positions = numbered_dictionary(keys["symbols"]), keys.get("positions") or keys["text"]
+    options = model_options(run.row.arch, flags)
+    output = numbered_dictionary(keys["classes"]) if "classes" in keys else None
+    return build_language_model(run.row.arch, symbols, positions, output=output, **options)
 
 
 def images(run: Run, keys: dict, kwargs: list[str], flags: list[str]) -> torch.nn.Module:

@@ -16,14 +16,14 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import claims
-from collect import METRICS, read
+from collect import ERRORS, METRICS, read
 from count import counted
 from rows import COUNTED, RECIPES, Column, Paper, Row, Run, Table, TableError, papers
 
 BEGIN, END = "<!-- rows: begin -->", "<!-- rows: end -->"
 SCALES = ("paper", "gpu", "long", "small")  # the largest first; smoke is none
 DECIMALS = {"loss": 4, "top1": 2}
-LARGE = {"training_flops": "e"}
+LARGE = {"training_flops": "e", "loss_error": "e", "loss_error_published": "e", "accuracy_error": "e"}
 SEEDS_TO_DECIDE = 3  # at another scale than the paper's
 
 
@@ -187,7 +187,7 @@ def comparison(table: Table, results: Results) -> list[str]:
                 cells += [published(row, column), ours(row, column, results)]
             found.append([*cells, state(row, results)])
         lines += [*filled([*titles, "run at"], found), ""]
-    measured = [column for column in table.columns if column.metric and column.metric not in COUNTED]
+    measured = [column for column in table.columns if column.metric not in ("", *COUNTED, *ERRORS)]
     compared = [order(table, column, results) for column in measured]
     if printed and table.ordered and compared:
         lines += [f"The paper's order of the rows — {'; '.join(dict.fromkeys(compared))}.", ""]

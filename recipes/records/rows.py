@@ -53,6 +53,12 @@ KINDS = {
         scales=("smoke", "small", "paper"),
         budget=False,
     ),
+    "sequence": Kind(
+        required=("task", SOME_BATCH, "micro_batch", "updates", "log", "train", "symbols"),
+        optional=("data", "bin", "text", "positions", "classes", "save", "subset", "checkpoint"),
+        scales=("smoke", "small", "paper"),
+        budget=False,
+    ),
     "speech": Kind(
         required=("data", "bin", "tokens", "micro_batch", "updates", "train", "trained", "valid", "tests", "search")
         + ("symbols",),
@@ -114,6 +120,10 @@ class Row:
             raise AttributeError(name)
         return self.entry.get(name, {} if name in ("paper", "released") else "")
 
+    def has(self, variant: str) -> bool:
+        """Whether there is a run of a variant: where a row gives each its own flags, of those alone."""
+        return not isinstance(self.flags, dict) or variant in self.flags
+
     @property
     def printed(self) -> bool:
         """Whether the paper has the row."""
@@ -158,6 +168,11 @@ class Run:
         return self.table.section(self.row)
 
     @property
+    def flags(self) -> str:
+        """Those of the row; of one that gives each variant its own, those of this one."""
+        return self.row.flags[self.variant] if isinstance(self.row.flags, dict) else self.row.flags
+
+    @property
     def scales(self) -> tuple[str, ...]:
         """Scales at which it can be run."""
         return tuple(self.section.get("scales", KINDS[self.table.kind].scales))
@@ -181,7 +196,8 @@ class Run:
             keys |= {key: value for key, value in found.items() if key in kind.keys}
         train = [] if kind.budget and scale != "paper" else [str(keys.pop("train", ""))]
         keys.pop("train", None)
-        texts = [found.get("flags", "") for found in (other, *ours, entry, variant, *theirs)]
+        row = {"flags": self.flags}
+        texts = [found.get("flags", "") for found in (other, *ours, row, variant, *theirs)]
         return Settings(keys, *split_flags(*train, *texts))
 
 
@@ -233,7 +249,7 @@ class Table:
     def runs(self) -> dict[str, Run]:
         """Every run by its name, in the order of the rows."""
         pattern, variants = self.entry.get("run", "{row}"), self.variants or [""]
-        both = ((row, variant) for row in self.rows.values() if row.arch for variant in variants)
+        both = ((row, variant) for row in self.rows.values() if row.arch for variant in variants if row.has(variant))
         return {name: Run(name, *one) for one in both if (name := pattern.format(row=one[0].name, variant=one[1]))}
 
     def run(self, name: str) -> Run:
@@ -280,6 +296,8 @@ class Table:
         known(f"{where}.released", row.released, {*self.entry["columns"], "source"})
         for scale in ("smaller", *BELOW_PAPER):
             known(f"{where}.{scale}", row.entry.get(scale, {}), {"flags", *keys})
+        if isinstance(row.flags, dict):
+            known(f"{where}.flags", row.flags, set(self.variants))
         if row.arch:
             name = row.settings or self.entry["settings"]
             if name not in self.paper.settings:
@@ -304,14 +322,13 @@ class Paper:
 
     @cached_property
     def settings(self) -> dict[str, dict]:
-        """The sections by name, each with the keys of the one that it is `like`."""
-        sections = self.entry.get("settings", {})
-        for name, section in sections.items():
-            if section.get("like", name) not in sections:
-                raise TableError(f"{self.file}: settings.{name}: like {section['like']!r}: no such section")
-        whole = {name: sections.get(section.get("like"), {}) | section for name, section in sections.items()}
-        for section in whole.values():
-            section.pop("like", None)
+        """The sections by name, each with the keys of the one above that it is `like`."""
+        whole: dict[str, dict] = {}
+        for name, section in self.entry.get("settings", {}).items():
+            like = section.get("like")
+            if like is not None and like not in whole:
+                raise TableError(f"{self.file}: settings.{name}: like {like!r}: no such section above it")
+            whole[name] = whole.get(like, {}) | {key: value for key, value in section.items() if key != "like"}
         return whole
 
     @property

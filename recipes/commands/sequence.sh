@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# The commands of a row that is trained on a task of this plugin and scored text by text: prepare its data, if the task reads
+# any, train, score. All scales are in tables.toml.
+source "$(dirname "$0")/common.sh"
+
+data=()
+batches
+if [ "$SCALE" != paper ] && [ "${DATA:-}" = cifar10/prepare ]; then
+    # Images of the smaller scales: a part of CIFAR-10 where DATA_ROOT holds it, and of smoke scikit-learn's digits otherwise.
+    if [ -n "${DATA_ROOT:-}" ]; then BIN=cifar10/5000; elif [ "$SCALE" = smoke ]; then DATA=digits/prepare BIN=digits/images; fi
+fi
+if [ -n "${DATA:-}" ]; then
+    prepare "$DATA"
+    data=("$OUT/$BIN")
+fi
+
+stage training
+train_fairseq "${data[@]}" --task "$TASK" ${TEXT:+--tokens-per-sample "$TEXT"} --log-format json "${BATCHES[@]}" \
+    --max-update "$UPDATES" --no-epoch-checkpoints ${SAVE:+--save-interval-updates "$SAVE" --keep-interval-updates 1} \
+    --log-interval "$LOG" "$@"
+stage scoring
+say_into "$RUN/scores.json" python "$ROOT/recipes/metrics/answers.py" "${data[@]}" \
+    --path "$RUN/checkpoints/checkpoint_${CHECKPOINT:-best}.pt" --subset "${SUBSET:-valid}" --batch "$MICRO_BATCH"
