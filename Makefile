@@ -11,7 +11,7 @@ FULL := $(VENV)/.installed-$(VERSION)
 BENCH ?= translation speech language scan vision
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vision test test-timm fuzz lint bench report test-official
+.PHONY: help demo demo-vision test test-timm fuzz lint bench gpu report test-official
 
 help:
 	@echo "make demo           train a small RingFormer to translate numbers, decode, score (about 2 minutes of training)"
@@ -20,6 +20,7 @@ help:
 	@echo "make test-timm      run timm's own tests of models on ours     ARGS='--models sret_t,uit*' selects among them"
 	@echo "make fuzz           try random options on every architecture and model    ARGS='--seconds 3600' says how long (600)"
 	@echo "make bench          speed and memory, as ratios to fairseq's and timm's own models    BENCH=vision runs one"
+	@echo "make gpu            tests, trainings and speeds on a GPU, in about 10 minutes; a table at the end says how each went"
 	@echo "make report         write out/report/report.html: architectures, results beside the papers', pictures, speeds"
 	@echo "make lint           check style and formatting"
 	@echo "make test-official  run the tests on fairseq 0.12.2 under Python 3.10"
@@ -44,6 +45,9 @@ lint: $(FULL)
 
 bench: $(FULL)
 	for name in $(BENCH); do PATH="$(CURDIR)/$(BIN):$$PATH" python -m benchmarks.$$name $(ARGS) || exit 1; done
+
+gpu: $(FULL)
+	PATH="$(CURDIR)/$(BIN):$$PATH" tests/gpu.sh
 
 report: $(FULL)
 	$(BIN)/python recipes/report.py out/report

@@ -18,6 +18,8 @@ from torch import nn
 from recurrence import linear
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DTYPES = ("float32", "bfloat16", "float16")
+WEIGHTS = dict(device=DEVICE, dtype=torch.float32)  # where and as what a model's weights lie; set_up chooses the type
 Rows = dict[str, tuple[float, float]]
 
 
@@ -93,6 +95,7 @@ def parser(description: str, rounds: int) -> argparse.ArgumentParser:
     result.add_argument(
         "--no-onednn", action="store_true", help="take PyTorch's BLAS for all linear layers, as the host does"
     )
+    result.add_argument("--dtype", default="float32", choices=DTYPES, help="of weights and activations")
     result.add_argument("--peak-memory", metavar="MODEL", help="print the peak training memory of one, in bytes")
     return result
 
@@ -100,7 +103,8 @@ def parser(description: str, rounds: int) -> argparse.ArgumentParser:
 def set_up(options: argparse.Namespace) -> str:
     """Applies them to PyTorch; returns the line that says where the benchmark runs."""
     torch.set_num_threads(options.threads)
+    WEIGHTS["dtype"] = getattr(torch, options.dtype)
     if options.no_onednn:  # for our linear layers alone: the hosts' convolutions are oneDNN's too
         linear.SMALLEST = math.inf
     where = torch.cuda.get_device_name() if DEVICE == "cuda" else f"{options.threads} threads"
-    return f"torch {torch.__version__}, {where}"
+    return f"torch {torch.__version__}, {where}, {options.dtype}"

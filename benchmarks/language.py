@@ -11,7 +11,7 @@ text for every token.
 import torch
 import torch.nn.functional as F
 
-from benchmarks.common import DEVICE, parser, peak_memory, ratios, set_up, show, training_peak
+from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, set_up, show, training_peak
 from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
 
 SYMBOLS, LENGTH, BATCH = 1024, 1024, 4
@@ -25,7 +25,7 @@ def build(reuse: str, position: str):
     torch.manual_seed(0)
     return build_language_model(
         "ilr_small", numbered_dictionary(SYMBOLS), LENGTH, reuse_map=reuse, position=position
-    ).to(DEVICE)
+    ).to(**WEIGHTS)
 
 
 def texts(batch: int) -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.common import DEVICE, parser, peak_memory, ratios, resident, set_up, show, training_peak
+from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, resident, set_up, show, training_peak
 from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
 from tests.scan_reference import published
 
@@ -39,7 +39,7 @@ def build(name: str, dropout: float):
     model = build_language_model("recurrent_lm", numbered_dictionary(SYMBOLS), LENGTH, dropout=dropout, **MODELS[name])
     if name == "as published":
         model.decoder.stack = AsPublished(model.decoder.stack)
-    return model.to(DEVICE)
+    return model.to(**WEIGHTS)
 
 
 def training_step(model):

@@ -9,7 +9,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import nn
 
-from benchmarks.common import DEVICE, parser
+from benchmarks.common import DEVICE, WEIGHTS, parser
 from benchmarks.translation import RATES, VOCABULARY, Batch, compare
 from fairseq_plugin.modules.build import build_architecture
 
@@ -24,7 +24,7 @@ def build(arch: str, symbols: Dictionary) -> nn.Module:
     """A model of SIZES and RATES."""
     torch.manual_seed(0)
     speech = dict(input_feat_per_channel=FEATURES, input_channels=1)
-    return build_architecture(arch, None, symbols, **speech, **SIZES, **RATES).to(DEVICE)
+    return build_architecture(arch, None, symbols, **speech, **SIZES, **RATES).to(**WEIGHTS)
 
 
 def batch(symbols: Dictionary, utterances: int) -> Batch:
@@ -32,7 +32,7 @@ def batch(symbols: Dictionary, utterances: int) -> Batch:
     generator = torch.Generator().manual_seed(0)
     frames = torch.randn(utterances, FRAMES, FEATURES, generator=generator)
     target = torch.randint(symbols.nspecial, VOCABULARY, (utterances, LENGTH), generator=generator)
-    return frames.to(DEVICE), torch.full((utterances,), FRAMES, device=DEVICE), target.to(DEVICE)
+    return frames.to(**WEIGHTS), torch.full((utterances,), FRAMES, device=DEVICE), target.to(DEVICE)
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Translation architectures against fairseq's `transformer` of the same width and depth: `make bench`.
 
-python -m benchmarks.translation [--threads 2] [--rounds 7] [--arch ringformer_base --arch universal ...]
+python -m benchmarks.translation [--threads 2] [--rounds 7] [--dtype bfloat16] [--tokens 4000] [--arch universal ...]
 """
 
 from argparse import Namespace
@@ -12,7 +12,7 @@ from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
-from benchmarks.common import DEVICE, parser, peak_memory, ratios, set_up, show, training_peak
+from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, set_up, show, training_peak
 from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
 
 HOST = "transformer"
@@ -27,7 +27,7 @@ Build = Callable[[str, Dictionary], nn.Module]
 def build(arch: str, symbols: Dictionary):
     """A model at its registered size, 6 + 6 passes, with RATES."""
     torch.manual_seed(0)
-    return build_architecture(arch, symbols, symbols, **RATES).to(DEVICE)
+    return build_architecture(arch, symbols, symbols, **RATES).to(**WEIGHTS)
 
 
 def batch(symbols: Dictionary, sentences: int) -> Batch:
@@ -67,7 +67,9 @@ def generation(model: nn.Module, symbols: Dictionary, inputs: Batch) -> Callable
     return generate
 
 
-def compare(benchmark: str, options: Namespace, archs: Sequence[str], build: Build, batch: Callable) -> None:
+def compare(
+    benchmark: str, options: Namespace, archs: Sequence[str], build: Build, batch: Callable, trained_on: int = BATCH
+) -> None:
     """Training steps, searches and peak memory beside the host's, printed.
 
     Args:
@@ -76,9 +78,10 @@ def compare(benchmark: str, options: Namespace, archs: Sequence[str], build: Bui
         archs: the host's architecture and those to compare with it.
         build: makes the model of an architecture and a dictionary.
         batch: makes of a dictionary and a number of sources what is trained on, and what is searched.
+        trained_on: sources of a training step.
     """
     where, symbols = set_up(options), numbered_dictionary(VOCABULARY)
-    trained, searched = batch(symbols, BATCH), batch(symbols, SENTENCES)
+    trained, searched = batch(symbols, trained_on), batch(symbols, SENTENCES)
     if options.peak_memory:
         print(training_peak(lambda: build(options.peak_memory, symbols), lambda model: training_step(model, trained)))
         return
@@ -99,9 +102,12 @@ def main() -> None:
     arguments = parser(__doc__, rounds=7)
     arguments.add_argument("--arch", action="append", help="architectures to measure (default: those of 512/2048)")
     arguments.add_argument("--attention-dropout", type=float, default=RATES["attention_dropout"], metavar="RATE")
+    arguments.add_argument("--tokens", type=int, default=BATCH * LENGTH, help="target tokens of a training step")
     options = arguments.parse_args()
+    if options.tokens < LENGTH:
+        arguments.error(f"--tokens {options.tokens}: must be at least {LENGTH}, a sentence")
     RATES["attention_dropout"] = options.attention_dropout
-    compare("benchmarks.translation", options, (HOST, *(options.arch or ARCHS)), build, batch)
+    compare("benchmarks.translation", options, (HOST, *(options.arch or ARCHS)), build, batch, options.tokens // LENGTH)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m benchmarks.vision [--threads 2] [--rounds 7] [--part forward --part training ...]
 
-Forward passes are those of inference, in float32; a training step is a forward and a backward pass. Ratios of times and
+Forward passes are those of inference; a training step is a forward and a backward pass. Ratios of times and
 memory are better below 1, those of throughput above 1.
 """
 
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import timm_plugin  # noqa: F401  registers our models
-from benchmarks.common import DEVICE, Rows, parser, peak_memory, ratios, set_up, show, training_peak
+from benchmarks.common import DEVICE, WEIGHTS, Rows, parser, peak_memory, ratios, set_up, show, training_peak
 from recurrence import count
 
 BASE, BASE_BATCHES = "vit_base_patch16_224", (4, 1)
@@ -25,12 +25,12 @@ PARTS = ("counts", "forward", "training", "throughput", "compiled", "memory")
 def build(name: str) -> nn.Module:
     """A model at its registered size."""
     torch.manual_seed(0)
-    return timm.create_model(name).to(DEVICE)
+    return timm.create_model(name).to(**WEIGHTS)
 
 
 def images(number: int) -> torch.Tensor:
     """(B, 3, 224, 224)."""
-    return torch.randn(number, 3, 224, 224, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    return torch.randn(number, 3, 224, 224, generator=torch.Generator().manual_seed(0)).to(**WEIGHTS)
 
 
 def inference(model: nn.Module, number: int):

@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# Everything that a GPU can show, in about 10 minutes and without a network: `make gpu`, or tests/gpu.sh on a machine that
+# has torch, timm, pytest and fairseq installed. A stage that fails or runs too long does not stop those behind it; the
+# table at the end says how each went, and the exit status is the number of those that failed.
+#
+#   OUT      where logs and checkpoints are written (default out/gpu)
+#   UPDATES  updates of each training (default 100)
+#   STAGES   a pattern of stages to run (default all), as in STAGES='train-*'
+#   BUDGET   seconds for everything (default 590): what is not reached by then is left out
+set -uo pipefail
+
+cd "$(dirname "$0")/.." || exit 1
+OUT=${OUT:-out/gpu} UPDATES=${UPDATES:-100} STAGES=${STAGES:-*} BUDGET=${BUDGET:-590}
+export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+export PYTHONWARNINGS=${PYTHONWARNINGS-ignore::FutureWarning,ignore::UserWarning}
+mkdir -p "$OUT"
+: >"$OUT/summary.txt"
+FAILED=0
+
+# stage NAME SECONDS COMMAND...: run it under a time limit, its output in OUT/NAME.log, and note how it ended.
+stage() {
+    local name=$1 limit=$2 begin=$SECONDS status
+    shift 2
+    # shellcheck disable=SC2053 (STAGES is a pattern)
+    [[ $name == $STAGES ]] || return 0
+    printf '== %s\n' "$name"
+    if [ $((BUDGET - SECONDS)) -lt "$limit" ]; then limit=$((BUDGET - SECONDS)); fi
+    if [ "$limit" -le 0 ]; then
+        printf '%-34s         not reached\n' "$name" | tee -a "$OUT/summary.txt"
+        return 0
+    fi
+    timeout "$limit" "$@" >"$OUT/$name.log" 2>&1
+    status=$?
+    case $status in
+    0) verdict=passed ;;
+    124) verdict="stopped after $limit s" ;;
+    *) verdict="failed ($status): $(grep -v '^ *$' "$OUT/$name.log" | tail -n 1 | cut -c 1-120)" ;;
+    esac
+    [ $status = 0 ] || FAILED=$((FAILED + 1))
+    printf '%-34s %4d s  %s\n' "$name" $((SECONDS - begin)) "$verdict" | tee -a "$OUT/summary.txt"
+}
+
+# Reversed random digits: a corpus that needs no file and no network.
+corpus() {
+    python - "$OUT/corpus" <<'PYTHON'
+import random
+import sys
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+folder.mkdir(parents=True, exist_ok=True)
+draw = random.Random(1)
+for name, count in {"train": 20000, "valid": 500, "test": 200}.items():
+    lines = [[str(draw.randrange(100)) for _ in range(draw.randint(5, 40))] for _ in range(count)]
+    (folder / f"{name}.a").write_text("".join(" ".join(line) + "\n" for line in lines))
+    (folder / f"{name}.b").write_text("".join(" ".join(reversed(line)) + "\n" for line in lines))
+PYTHON
+    rm -rf "$OUT/bin"
+    python -m fairseq_cli.preprocess --user-dir fairseq_plugin --source-lang a --target-lang b --joined-dictionary \
+        --trainpref "$OUT/corpus/train" --validpref "$OUT/corpus/valid" --testpref "$OUT/corpus/test" --destdir "$OUT/bin"
+}
+
+# translate NAME ARCH [flags of fairseq-train]: train, then decode in half precision.
+translate() {
+    local run=$OUT/$1
+    stage "train-$1" 60 python -m fairseq_cli.train "$OUT/bin" --user-dir fairseq_plugin --arch "$2" --save-dir "$run" \
+        --share-all-embeddings --optimizer adam --adam-betas "(0.9, 0.98)" --lr 5e-4 --lr-scheduler inverse_sqrt \
+        --warmup-updates 50 --clip-norm 1.0 --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
+        --max-tokens 4000 --max-update "$UPDATES" --no-epoch-checkpoints --log-interval 20 "${@:3}"
+    stage "decode-$1" 40 python -m fairseq_cli.generate "$OUT/bin" --user-dir fairseq_plugin \
+        --path "$run/checkpoint_last.pt" --gen-subset test --beam 4 --max-len-b 50 --fp16
+    rm -rf "$run"
+}
+
+# image NAME MODEL [options of train_image.py]: an epoch of noise, as loaded from files.
+image() {
+    stage "image-$1" 90 python recipes/train_image.py "$OUT/images" --model "$2" --output "$OUT/image-$1" --epochs 1 \
+        --batch-size 16 --img-size 224 --warmup-epochs 0 --workers 2 "${@:3}"
+    rm -rf "$OUT/image-$1"
+}
+
+noise() {
+    python - "$OUT/images" <<'PYTHON'
+import sys
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+draw = np.random.default_rng(1)
+for part, count in {"train": 64, "val": 16}.items():
+    for label in ("a", "b"):
+        folder = Path(sys.argv[1]) / part / label
+        folder.mkdir(parents=True, exist_ok=True)
+        for index in range(count):
+            Image.fromarray(draw.integers(0, 256, (224, 224, 3), dtype=np.uint8)).save(folder / f"{index}.png")
+PYTHON
+}
+
+export -f corpus noise
+export OUT
+stage environment 60 python recipes/records/environment.py
+stage tests 240 python -m pytest -q -m gpu -p no:cacheprovider tests
+stage corpus 60 bash -c corpus
+translate fp32 ringformer_base
+translate fp16 ringformer_base --fp16
+translate bf16 ringformer_base --bf16
+translate amp ringformer_base --amp
+translate memory-efficient-fp16 ringformer_base --memory-efficient-fp16
+translate admin cycle_rev --init admin --fp16
+translate checkpointing ringformer_base --checkpoint-activations --fp16
+stage images 30 bash -c noise
+image amp ringformer_vit_small --amp bfloat16
+image compile sret_t --amp bfloat16 --compile
+stage bench-translation 120 python -m benchmarks.translation --dtype bfloat16 --tokens 4000 --rounds 3
+stage bench-language 90 python -m benchmarks.language --rounds 3
+stage bench-scan 90 python -m benchmarks.scan --rounds 3
+stage bench-vision 120 python -m benchmarks.vision --dtype bfloat16 --rounds 3 --part forward --part training --part throughput
+
+echo
+cat "$OUT/summary.txt"
+exit "$FAILED"
