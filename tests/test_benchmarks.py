@@ -1,5 +1,6 @@
 """The benchmarks measure what they say."""
 
+import os
 import sys
 
 import pytest
@@ -51,3 +52,18 @@ def test_counts_of_ringformer(monkeypatch, capsys):
     output = capsys.readouterr().out
     assert "By RingFormer's rule: 18.3401 GFLOPs, 0.6972 of them for 48 level signals of rank 48" in output
     assert "The paper counts 19.0302" in output
+
+
+def gpu_stages(tmp_path, **settings: str) -> dict[str, str]:
+    """How each stage of tests/gpu.sh ended."""
+    script = cli.REPOSITORY / "tests" / "gpu.sh"
+    cli.run("bash", script, env={"PATH": f"{cli.SCRIPTS}:{os.environ['PATH']}", "OUT": str(tmp_path), **settings})
+    lines = (tmp_path / "summary.txt").read_text().splitlines()
+    return {line[:34].strip(): line[34:].strip() for line in lines}
+
+
+def test_the_gpu_script_tells_how_each_stage_ended(tmp_path):
+    stages = gpu_stages(tmp_path, BUDGET="0")
+    assert set(stages.values()) == {"not reached"}
+    assert {"tests", "train-fp16", "decode-fp16", "image-compile", "bench-translation"} <= set(stages)
+    assert gpu_stages(tmp_path, STAGES="environment")["environment"].endswith("passed")
