@@ -29,11 +29,10 @@ def test_speech_is_compared_with_the_hosts_model(monkeypatch, capsys):
     unique = dict(encoder_unique_layers=1, decoder_unique_layers=1)
     monkeypatch.setattr(speech, "SIZES", {**sizes, **unique, "conv_channels": 8})
     monkeypatch.setattr(speech, "FRAMES", 20)
-    monkeypatch.setattr(translation, "BATCH", 2)
     monkeypatch.setattr(translation, "peak_memory", lambda *_: {})
     monkeypatch.setattr(translation, "set_up", lambda options: "")  # which would set the threads of every later test
     options = common.parser("", rounds=1).parse_args([])
-    translation.compare("benchmarks.speech", options, speech.ARCHS, speech.build, speech.batch)
+    translation.compare("benchmarks.speech", options, speech.ARCHS, speech.build, speech.batch, trained_on=2)
     output = capsys.readouterr().out
     assert "Training step, 2 x 20 -> 20" in output
     assert all(output.count(f"\n{arch}") == 2 for arch in speech.ARCHS)
