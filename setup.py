@@ -17,7 +17,7 @@ FAIRSEQ = [
     "sentencepiece>=0.1.99",
     "tensorboardX",
 ]
-TIMM = ["timm>=1.0.31", "torchvision", "tqdm"]
+TIMM = ["timm>=1.0.20", "torchvision", "tqdm"]
 SPEECH = ["editdistance", "kaldi-native-fbank>=1.18", "scipy>=1.8", "soundfile>=0.12"]
 DEMO = [
     "fvcore",
@@ -37,6 +37,7 @@ DEV = [
     "onnx",
     "onnxruntime",
     "onnxscript",
+    "peft",
     "playwright",
     "pytest>=7",
     "pytest-timeout",
@@ -46,6 +47,8 @@ DEV = [
     "setuptools>=64",
     "subword-nmt",
     "tokenizers",
+    "torchao",
+    "transformers>=5",
     "wheel",
 ]
 

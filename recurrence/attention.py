@@ -3,12 +3,15 @@
 Source: Vaswani et al. (arXiv:1706.03762), section 3.2. Heads are scaled by 1 / sqrt(head width).
 """
 
+from contextlib import nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from recurrence.cache import Slot
-from recurrence.linear import apply
+from recurrence.linear import apply, is_transformed
 from recurrence.lowrank import project
 from recurrence.position import rotate
 from recurrence.signal import LevelSignal
@@ -31,7 +34,9 @@ class Attention(nn.Module):
     ) -> Tensor:
         """q (B, H, T, C/H), k and v (B, H, S, C/H), bias broadcastable to (B, H, T, S) -> (B, T, C)."""
         dropout = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, is_causal=causal)
+        # The fused kernels have neither forward derivatives nor batching rules.
+        with sdpa_kernel(SDPBackend.MATH) if is_transformed() else nullcontext():
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, is_causal=causal)
         return project(self.out, y.transpose(1, 2).flatten(2), out)
 
 

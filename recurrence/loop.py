@@ -137,7 +137,7 @@ class Loop(nn.Module):
                     f"{len(self.blocks)}: another depth may only run the stored blocks more or less often"
                 )
         if self.noted is not None:
-            state_dict[f"{prefix}noted"] = self.noted
+            state_dict[f"{prefix}noted"] = torch.tensor(self.order)  # the buffer itself may be without a value yet
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
 
     def _trained_order(self, state_dict: dict, prefix: str, local_metadata: dict) -> Order | None:

@@ -31,7 +31,13 @@ def create(
         out_indices: the features of `features_only=True`; the caller's own `out_indices` wins.
         device, dtype: where and of what type the parameters are created.
         **kwargs: of the model, and those that timm's builder takes.
+
+    Raises:
+        ValueError: if images of any size are asked for, or a value breaks its rule.
     """
+    for name in ("dynamic_img_size", "dynamic_img_pad"):
+        if kwargs.pop(name, False):
+            raise ValueError(f"{name}=True: {variant} takes images of the size that img_size gives")
     with nullcontext() if device is None else torch.device(device):
         model = build_model_with_cfg(
             build,

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from timm.layers import get_device_dtype
+import torch
 from torch import Tensor, fx, nn
 
 from recurrence.loop import Loop
@@ -50,9 +50,21 @@ class ImageModel(nn.Module):
             self.check_pool(global_pool)
             self.global_pool = global_pool
         self.num_classes = num_classes
-        where = get_device_dtype(self)
-        self.head = nn.Linear(self.num_features, num_classes, **where) if num_classes > 0 else nn.Identity()
+        like = next(self.parameters())
+        self.head = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
+        self.head.to(like.device, like.dtype)
         self.head.train(self.training)
+
+    def init_weights(self, needs_reset: bool = True) -> None:
+        """Makes all parameters and buffers those of a new model, as after `to_empty` of one on the meta device.
+
+        Args:
+            needs_reset: timm's argument; here nothing keeps its value, whatever it is.
+        """
+        shape = dict(img_size=self.patch_embed.img_size, num_classes=self.num_classes, global_pool=self.global_pool)
+        with torch.device("cpu"):
+            new = type(self)(**{**vars(self.config), **shape})
+        self.load_state_dict(new.state_dict())
 
     def loops(self) -> list[Loop]:
         """The loops over depth, in their order."""

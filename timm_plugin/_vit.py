@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 from timm.layers import PatchEmbed, global_pool_nlc, resample_abs_pos_embed, trunc_normal_
-from timm.models._features import feature_take_indices
-from timm.models._input import update_model_input_size
 from torch import Tensor, nn
 
 from recurrence import position
 from recurrence.block import FeedForward, TokenMixing, build_loop
 from recurrence.depth import same_kind, source_passes, warn
+from timm_plugin._compat import feature_take_indices, update_model_input_size
 from timm_plugin._model import ImageModel, first_runs, loop_groups
 from timm_plugin._stem import StemEmbed
 from timm_plugin._vit_config import ViTConfig

@@ -22,10 +22,10 @@ from typing import Any
 import timm
 from timm.models import save_for_hf
 from timm.utils import ParseKwargs
-from timm.utils.checkpoint_saver import load_checkpoint_metadata
 from torch import nn
 
 from recurrence.order import STRATEGIES
+from timm_plugin._compat import load_checkpoint_metadata
 from timm_plugin._conversion import shared, unshared
 
 logger = logging.getLogger("timm_plugin.convert")
@@ -101,9 +101,9 @@ def _trained_with(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
 def save(model: nn.Module, source: nn.Module, folder: Path) -> None:
     """Writes a model in timm's form, with the preprocessing of the one that it was made from; all of it or nothing."""
-    config = {name: source.pretrained_cfg[name] for name in PREPROCESSING}
+    model.pretrained_cfg = {**model.pretrained_cfg, **{name: source.pretrained_cfg[name] for name in PREPROCESSING}}
     with tempfile.TemporaryDirectory(dir=folder.resolve().parent, prefix=f".{folder.name}.") as parent:
-        save_for_hf(model, Path(parent) / "model", safe_serialization=True, data_config=config)
+        save_for_hf(model, Path(parent) / "model", safe_serialization=True)
         os.rename(Path(parent) / "model", folder)
 
 

@@ -33,6 +33,11 @@ class RecurrentMixer(RecurrentVisionTransformer):
 
     set_input_size = property()
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "set_input_size":
+            raise AttributeError(f"set_input_size: an MLP over the tokens takes {self.patch_embed.img_size} alone")
+        return super().__getattr__(name)
+
 
 def _create(variant: str, pretrained: bool, **kwargs: Any) -> RecurrentMixer:
     filters = checkpoint_filter_fn, (-3, -2, -1)

@@ -19,12 +19,11 @@ from typing import Any
 import torch
 from timm.layers import global_pool_nlc, resample_abs_pos_embed, trunc_normal_
 from timm.models import generate_default_cfgs, register_model
-from timm.models._features import feature_take_indices
-from timm.models._input import update_model_input_size
 from torch import Tensor, nn
 
 from recurrence.block import StackConfig, build_loop
 from recurrence.convert import rename
+from timm_plugin._compat import feature_take_indices, update_model_input_size
 from timm_plugin._create import create, image_cfg
 from timm_plugin._model import ImageModel, checkpoint_filter_fn, first_runs, loop_groups
 from timm_plugin._released import sret_names

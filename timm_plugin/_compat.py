@@ -1,0 +1,40 @@
+"""The timm versions that the plugin works with, and what has no public name in them or not in all of them."""
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from timm.models._features import feature_take_indices
+
+OLDEST = "1.0.20"
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)[:3]]
+
+
+if _numbers(timm.__version__) < _numbers(OLDEST):
+    raise ImportError(f"timm {timm.__version__}: timm_plugin needs timm >= {OLDEST}")
+
+try:
+    from timm.models._input import update_model_input_size
+except ImportError:  # timm < 1.0.31 keeps no record of a model's input size
+
+    def update_model_input_size(model, img_size, **model_args) -> None:
+        """Nothing to be kept."""
+
+
+try:
+    from timm.utils.checkpoint_saver import load_checkpoint_metadata
+except ImportError:  # timm < 1.0.31, whose checkpoints hold the trainer's Namespace
+
+    def load_checkpoint_metadata(checkpoint_path: str | Path) -> dict[str, Any]:
+        """What a checkpoint of timm's trainer says, without reading its tensors."""
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            return torch.load(checkpoint_path, map_location="cpu", weights_only=True, mmap=True)
+
+
+__all__ = ["feature_take_indices", "load_checkpoint_metadata", "update_model_input_size"]
