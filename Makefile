@@ -11,13 +11,14 @@ FULL := $(VENV)/.installed-$(VERSION)
 BENCH ?= translation speech language scan vision
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vision test test-timm fuzz lint bench gpu report test-official
+.PHONY: help demo demo-vision test test-timm test-timm-versions fuzz lint bench gpu report test-official
 
 help:
 	@echo "make demo           train a small RingFormer to translate numbers, decode, score (about 2 minutes of training)"
 	@echo "make demo-vision    train a small RingFormer-ViT and a small SReT on handwritten digits (about 2 minutes)"
 	@echo "make test           run the tests, on all cores         ARGS='-m \"not slow\"' passes options on to pytest"
 	@echo "make test-timm      run timm's own tests of models on ours     ARGS='--models sret_t,uit*' selects among them"
+	@echo "make test-timm-versions    run every image model on the versions of timm    ARGS=1.0.20 selects, a checkout's path too"
 	@echo "make fuzz           try random options on every architecture and model    ARGS='--seconds 3600' says how long (600)"
 	@echo "make bench          speed and memory, as ratios to fairseq's and timm's own models    BENCH=vision runs one"
 	@echo "make gpu            tests, trainings and speeds on a GPU, in about 10 minutes; a table at the end says how each went"
@@ -38,6 +39,9 @@ test: $(FULL)
 
 test-timm: $(FULL)
 	PATH="$(CURDIR)/$(BIN):$$PATH" python -m tests.timm_suite $(ARGS)
+
+test-timm-versions: $(FULL)
+	$(BIN)/python -m tests.timm_versions $(ARGS)
 
 lint: $(FULL)
 	$(BIN)/ruff check .
