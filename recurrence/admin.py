@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
+from recurrence.loop import Loop
+
 
 class Admin(nn.Module):
     """The residual sum of one sublayer in one pass: `f(x) + omega * x`, with omega (C,) all 1 until it is profiled.
@@ -29,6 +31,20 @@ class Admin(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """x: the stream, y: the branch, both (B, T, C) -> (B, T, C)."""
         return torch.addcmul(y, x, self.omega)
+
+
+def attach(loop: Loop, width: int) -> None:
+    """Gives every residual sum of every pass a vector of its own, in the place of the plain sum.
+
+    Raises:
+        ValueError: if the loop is pre-norm, or its sums have coefficients already.
+    """
+    if any(block.pre_norm for block in loop.blocks):
+        raise ValueError("admin: does not go with pre_norm")
+    if any(getattr(block, "residuals", None) for block in loop.blocks):
+        raise ValueError("admin: does not go with residual sums that have coefficients")
+    for own in loop.own:
+        own.residuals = nn.ModuleList(Admin(width) for _ in own.residuals)
 
 
 def admins(stack: nn.Module) -> list[Admin]:

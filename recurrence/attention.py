@@ -57,37 +57,36 @@ class SelfAttention(Attention):
     def forward(
         self,
         x: Tensor,
-        raw: Tensor,
-        signal: LevelSignal | None = None,
+        raw: Tensor | None = None,
         bias: Tensor | None = None,
         causal: bool = False,
         slot: Slot | None = None,
         rotary: tuple[Tensor, Tensor] | None = None,
+        qkv: LevelSignal | None = None,
         out: LevelSignal | None = None,
     ) -> Tensor:
         """Attends within x, or from the tokens of x to all tokens in the slot and themselves.
 
         Args:
             x: (B, T, C).
-            raw: (B, T, C), what the level signal reads.
-            signal: level signal on Q, K and V.
+            raw: (B, T, C), what a level signal reads, where it is not x.
             bias: added to the scores, broadcastable to (B, H, T, S).
             causal: each token sees itself and what stands before it. Where a slot holds tokens already, one further
                 token sees them all, and for more the bias has to say what each may see.
             slot: incremental state of this pass.
             rotary: cosines and sines that turn queries and keys, see :func:`recurrence.position.rotate`.
-            out: what the pass adds to the output projection.
+            qkv, out: what the pass adds to these projections.
 
         Returns:
             (B, T, C).
         """
-        if signal is None:
-            qkv = apply(self.qkv, x).unflatten(-1, (3, -1)).permute(2, 0, 1, 3)
+        if qkv is None:
+            stacked = apply(self.qkv, x).unflatten(-1, (3, -1)).permute(2, 0, 1, 3)
         else:
-            qkv = signal.project(self.qkv, x, raw)
-        q, k, v = qkv.unbind(0)
+            stacked = qkv.project(self.qkv, x, x if raw is None else raw)
+        q, k, v = stacked.unbind(0)
         if rotary is not None:
-            q, k = rotate(qkv[:2], self.heads, *rotary).unbind(0)
+            q, k = rotate(stacked[:2], self.heads, *rotary).unbind(0)
         if slot is not None:
             k, v = slot.write(k, v)
             causal = causal and q.size(1) == k.size(1)
@@ -118,29 +117,30 @@ class CrossAttention(Attention):
         self,
         x: Tensor,
         keys_values: Tensor,
+        raw: Tensor | None = None,
         bias: Tensor | None = None,
+        record: list | None = None,
         q: LevelSignal | None = None,
         out: LevelSignal | None = None,
-        raw: Tensor | None = None,
     ) -> Tensor:
-        """x: (B, T, C), keys_values: (B, S, 2 C), bias broadcastable to (B, H, T, S) -> (B, T, C).
+        """Attends to the memory.
 
-        q and out are what the pass adds to these projections; raw is what a level signal on q reads, where it is not x.
+        Args:
+            x: (B, T, C).
+            keys_values: (B, S, 2 C), see :meth:`project`.
+            raw: (B, T, C), what a level signal reads, where it is not x.
+            bias: added to the scores, broadcastable to (B, H, T, S).
+            record: a list to which the weights are appended, averaged over the heads, (B, T, S).
+            q, out: what the pass adds to these projections.
+
+        Returns:
+            (B, T, C).
         """
+        queries = self.split(project(self.q, x, q, raw))
         k, v = (self.split(part) for part in keys_values.chunk(2, dim=-1))
-        return self.attend(self.split(project(self.q, x, q, raw)), k, v, bias, causal=False, out=out)
-
-    def weights(
-        self,
-        x: Tensor,
-        keys_values: Tensor,
-        bias: Tensor | None = None,
-        q: LevelSignal | None = None,
-        raw: Tensor | None = None,
-    ) -> Tensor:
-        """The attention weights that :meth:`forward` applies, averaged over the heads: (B, T, S)."""
-        queries, k = self.split(project(self.q, x, q, raw)), self.split(keys_values.chunk(2, dim=-1)[0])
-        return attention_weights(queries, k, bias).mean(dim=1)
+        if record is not None:
+            record.append(attention_weights(queries, k, bias).mean(dim=1))
+        return self.attend(queries, k, v, bias, causal=False, out=out)
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:

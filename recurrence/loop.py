@@ -20,7 +20,8 @@ class Loop(nn.Module):
     the pass, what belongs to a block (projections that every pass of it would repeat) by the block.
 
     Args:
-        blocks: the stored blocks, called as `block(x, own=..., context=..., slot=..., **shared)`.
+        blocks: the stored blocks, called as `block(x, own=..., context=..., slot=..., **shared)`, with each of the
+            three only where there are any.
         order: one block index a pass.
         own: one module a pass with the parameters that the pass shares with no other; None where there are none.
         checkpointing: recompute each pass in the backward pass instead of keeping its activations. Non-reentrant: the
@@ -109,12 +110,9 @@ class Loop(nn.Module):
                 x = x + levels[index]
             if which in self.inject:
                 x = x + first_inputs[which] if which in first_inputs else first_inputs.setdefault(which, x)
-            kwargs = dict(
-                own=None if self.own is None else self.own[index],
-                context=None if contexts is None else contexts[index],
-                slot=None if slots is None else slots[index],
-                **shared,
-            )
+            of_pass = dict(own=self.own, context=contexts, slot=slots)
+            kwargs = {name: values[index] for name, values in of_pass.items() if values is not None}
+            kwargs.update(shared)
             block = self.blocks[which]
             if self.checkpointing and self.training:
                 x = checkpoint(block, x, use_reentrant=False, **kwargs)

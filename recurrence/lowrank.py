@@ -1,10 +1,6 @@
-"""A pass's own low-rank term on every projection of a shared block: `(W + up^T down) x + bias`.
+"""A pass's own low-rank term on a projection of a shared block: `(W + up^T down) x + bias`.
 
-With LayerNorms and biases of each pass, terms of full rank make every pass any layer there is; of a low rank, most of a
-layer for a fraction of its parameters.
-
-Source: Relaxed Recursive Transformers (arXiv:2410.20672), sections 3.2 and 3.3.
-Differs from the paper: Q, K and V have a term each, so do keys and values of cross-attention; biases are of the pass.
+Source: LoRA (arXiv:2106.09685), section 4.1.
 """
 
 import torch
@@ -13,15 +9,15 @@ from torch import Tensor, nn
 from recurrence.linear import apply
 from recurrence.signal import LevelSignal
 
-# Each projection of a block, how many targets it stacks, and where a pass keeps its term.
-TERMS = {
-    "self_attn.qkv": (3, "qkv_signal"),
-    "self_attn.out": (1, "terms.out"),
-    "cross_attn.q": (1, "terms.cross_q"),
-    "cross_attn.kv": (2, "terms.cross_kv"),
-    "cross_attn.out": (1, "terms.cross_out"),
-    "ffn.up": (1, "ffn_signal"),
-    "ffn.down": (1, "terms.down"),
+# The projections of a block: what a term on one is called, where its matrix is, and how many targets that stacks.
+PROJECTIONS = {
+    "qkv": ("self_attn.qkv", 3),
+    "up": ("ffn.up", 1),
+    "out": ("self_attn.out", 1),
+    "down": ("ffn.down", 1),
+    "cross_q": ("cross_attn.q", 1),
+    "cross_kv": ("cross_attn.kv", 2),
+    "cross_out": ("cross_attn.out", 1),
 }
 
 

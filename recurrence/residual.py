@@ -7,8 +7,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recurrence.admin import Admin
+from recurrence.errors import FieldError
 from recurrence.linear import apply
+
+
+class Sum(nn.Module):
+    """`x + y`."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """x: the stream, y: the branch, both (B, T, C) -> (B, T, C)."""
+        return x + y
 
 
 class Coefficients(nn.Module):
@@ -36,6 +44,8 @@ class DropPath(nn.Module):
 
     def __init__(self, rate: float):
         super().__init__()
+        if not 0 <= rate <= 1:
+            raise FieldError("drop_path", rate, "must be a rate within [0, 1]")
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
@@ -62,13 +72,8 @@ class NonlinearProjection(nn.Module):
         self.norm = nn.LayerNorm(width, norm_eps)
         self.up = nn.Linear(width, hidden_width)
         self.down = nn.Linear(hidden_width, width)
-        self.residual = Coefficients() if learned else None
+        self.residual = Coefficients() if learned else Sum()
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
-        return join(x, apply(self.down, F.gelu(apply(self.up, self.norm(x)))), self.residual)
-
-
-def join(x: Tensor, y: Tensor, coefficients: Coefficients | Admin | None) -> Tensor:
-    """The residual sum of a stream and a branch, with coefficients where there are any."""
-    return x + y if coefficients is None else coefficients(x, y)
+        return self.residual(x, apply(self.down, F.gelu(apply(self.up, self.norm(x)))))

@@ -8,9 +8,9 @@ and accumulating, with p_0 = x_0:
 
     (p_i, h_i) = B([p_{i-1} / 2 + h_{i-1}; p_{i-1} / 2 + x_i])
 
-:mod:`recurrence.recurrent` makes a layer of it. Here is only what has to go step by step, and its backward pass, which
-keeps nothing but the states: all steps are computed again at once from them; then the state's gradient goes back step
-by step; then each weight's gradient is one product over all steps.
+:mod:`recurrence.papers.kausik` makes a layer of it. Here is only what has to go step by step, and its backward pass,
+which keeps nothing but the states: all steps are computed again at once from them; then the state's gradient goes back
+step by step; then each weight's gradient is one product over all steps.
 
 Source: Kausik, "Recurrent Transformers", the published code's language model (w = 1) and its window variant.
 """

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from recurrence.convert import StateDict
-from recurrence.lowrank import TERMS
+from recurrence.lowrank import PROJECTIONS
 from recurrence.order import Order
 
 
@@ -33,7 +33,7 @@ def share(layers: Sequence[StateDict], order: Order, rank: int | None = None) ->
     """
     if len(layers) != len(order):
         raise ValueError(f"order={order}: needs one pass for each of the {len(layers)} layers")
-    matrices = {f"{name}.weight" for name in TERMS}
+    matrices = {f"{place}.weight" for place, _ in PROJECTIONS.values()}
     loop = {}
     for which in sorted(set(order)):
         tied = [layer for layer, block in zip(layers, order) if block == which]
@@ -55,15 +55,15 @@ def _mean(tensors: Sequence[Tensor]) -> Tensor:
 def _own(layer: StateDict, shared: StateDict, rank: int) -> StateDict:
     """What one pass keeps of its layer."""
     own = {key: tensor for key, tensor in layer.items() if key.startswith("norms.")}
-    for name, (targets, place) in TERMS.items():
-        key = f"{name}.weight"
+    for name, (place, targets) in PROJECTIONS.items():
+        key = f"{place}.weight"
         if key not in layer:
             continue
         residual = (layer[key].double() - shared[key].double()).chunk(targets)
         factors = [truncated(part, rank) for part in residual]
         for factor, parts in zip(("up", "down"), zip(*factors)):
-            own[f"{place}.{factor}"] = torch.stack(parts).to(layer[key].dtype)
-        own[f"{place}.bias"] = layer[f"{name}.bias"]
+            own[f"terms.{name}.{factor}"] = torch.stack(parts).to(layer[key].dtype)
+        own[f"terms.{name}.bias"] = layer[f"{place}.bias"]
     return own
 
 

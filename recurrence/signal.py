@@ -9,43 +9,10 @@ factors start as PyTorch's Linear does, because beside a `down` of 1e-6 a random
 Differs from the published code: M is never multiplied out to apply it to a few tokens.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
 from recurrence.linear import apply, is_plain, linear
-
-
-@dataclass(frozen=True)
-class SignalConfig:
-    """Which signals a pass owns.
-
-    Args:
-        rank: rank of M; None stores M itself (the full-rank row of Table 4).
-        attention: "after" adds M x to the projection of x, "before" projects x + M x; None has no attention signal.
-        ffn: "before" adds M x to the FFN's input, "inside" adds M x to the FFN's hidden units; None has no FFN signal.
-        cross_attention: as `attention`, for the queries, keys and values of cross-attention (section 3.2.2 has none).
-        init: "zero" starts every M at 0, "random" starts its factors at random.
-    """
-
-    rank: int | None
-    attention: str | None = "after"
-    ffn: str | None = "before"
-    cross_attention: str | None = None
-    init: str = "zero"
-
-    def __post_init__(self):
-        places = ("after", "before", None)
-        choices = dict(attention=places, ffn=("before", "inside", None), cross_attention=places)
-        for name, values in {**choices, "init": ("zero", "random")}.items():
-            if getattr(self, name) not in values:
-                raise ValueError(f"{name}={getattr(self, name)!r}: must be one of {values}")
-
-    def check(self, width: int) -> None:
-        """Raises ValueError where the rank is not within 1 .. width."""
-        if self.rank is not None and not 1 <= self.rank <= width:
-            raise ValueError(f"rank={self.rank}: must be >= 1 and <= width={width}")
 
 
 class LevelSignal(nn.Module):

@@ -18,11 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from recurrence.admin import Admin
-from recurrence.block import Block, PassParameters
+from recurrence.block import Block, Pass
 from recurrence.convert import StateDict
 from recurrence.loop import Loop
-from recurrence.lowrank import TERMS
-from recurrence.residual import Coefficients
+from recurrence.lowrank import PROJECTIONS
+from recurrence.papers.baselines import WideFFN
+from recurrence.residual import Coefficients, Sum
 from recurrence.signal import LevelSignal
 
 # The projections that read the stream, and those that write to it.
@@ -31,7 +32,7 @@ WRITES = {"self_attn": "self_attn.out", "cross_attn": "cross_attn.out", "ffn": "
 
 
 @dataclass(frozen=True)
-class Sublayer:
+class Part:
     """`norm(identity x + branch f(x))`, or in a pre-norm stack `x + f(norm(x))`.
 
     Args:
@@ -60,7 +61,7 @@ def unshare(loop: Loop, epsilon: float = 1e-5) -> tuple[list[StateDict], Factor]
     """The layers that compute what a loop computes at inference.
 
     Args:
-        loop: of :class:`recurrence.block.Block`; it is left as it is.
+        loop: of any paper's blocks; it is left as it is.
         epsilon: of the layers' LayerNorms.
 
     Returns:
@@ -83,57 +84,54 @@ def unshare(loop: Loop, epsilon: float = 1e-5) -> tuple[list[StateDict], Factor]
 def check(loop: Loop) -> None:
     """Raises ValueError where a loop has what no plain layer has, and names it."""
     for block in loop.blocks:
-        if not isinstance(block, Block):
+        if not isinstance(block, Block | WideFFN):
             raise ValueError(f"{type(block).__name__}: not a block of attention and FFN with LayerNorms")
-        if block.mixing is not None:
-            raise ValueError("token mixing: a layer of the host has attention")
-        if block.pre_norm and block.residuals is not None:
+        if block.pre_norm and getattr(block, "residuals", None):
             raise ValueError("residual coefficients: a pre-norm layer of the host adds to the stream as it is")
     if loop.inject:
         raise ValueError("injected inputs: a layer of the host reads the one before it alone")
-    for own in loop.own or ():
-        if own.projection is not None:
+    for own in loop.own:
+        if getattr(own, "projection", None) is not None:
             raise ValueError("the non-linear projection behind a pass: a layer of the host ends with its FFN")
-        if own.slices is not None:
+        if getattr(own, "slices", None) is not None:
             raise ValueError("sliced attention: a layer of the host attends to all tokens")
-        if loop.blocks[0].pre_norm and {type(own.qkv_signal), type(own.ffn_signal)} & {LevelSignal}:
+        if loop.blocks[0].pre_norm and LevelSignal in {type(own.term(name)) for name in PROJECTIONS}:
             raise ValueError(
                 "level signals of a pre-norm stack: they read the stream before the norm, no host layer does"
             )
 
 
-def _sublayers(loop: Loop, index: int) -> Iterator[Sublayer]:
+def _sublayers(loop: Loop, index: int) -> Iterator[Part]:
     """Those of one pass, with everything that the pass has of its own folded in."""
-    block, own = loop.blocks[loop.order[index]], None if loop.own is None else loop.own[index]
+    block, own = loop.blocks[loop.order[index]], loop.own[index]
+    norms, residuals = (getattr(block, name, None) or getattr(own, name) for name in ("norms", "residuals"))
     tensors, kinds = _folded(block, own), [kind for kind in READS if getattr(block, kind) is not None]
     for which, kind in enumerate(kinds):
-        norm, residuals = block.norm(which, own), block.residuals
-        if own is not None and own.residuals is not None:
-            residuals = own.residuals
-        yield Sublayer(
+        norm = norms[which % len(norms)]  # one norm may serve all sublayers
+        yield Part(
             kind,
             {key: tensor for key, tensor in tensors.items() if key.startswith(f"{kind}.")},
             (norm.weight.detach(), torch.zeros_like(norm.weight) if norm.bias is None else norm.bias.detach()),
             norm.eps,
-            *(() if residuals is None else _coefficients(residuals[which])),
+            *_coefficients(residuals[which]),
         )
 
 
-def _coefficients(residual: Coefficients | Admin) -> tuple[Factor, float]:
+def _coefficients(residual: Sum | Coefficients | Admin) -> tuple[Factor, float]:
     """Of the stream and of the sublayer's output."""
     if isinstance(residual, Admin):
         return residual.omega.detach(), 1.0
-    return residual.identity.item(), residual.branch.item()
+    return (1.0, 1.0) if isinstance(residual, Sum) else (residual.identity.item(), residual.branch.item())
 
 
-def _folded(block: Block, own: PassParameters | None) -> StateDict:
+def _folded(block: Block | WideFFN, own: Pass) -> StateDict:
     """Weights and biases of all projections of one pass."""
     tensors = {}
-    for name, (_, place) in TERMS.items():
+    for term_name, (name, _) in PROJECTIONS.items():
         part, _, projection = name.partition(".")
         if getattr(block, part) is None:
             continue
-        layer, term = getattr(getattr(block, part), projection), _term(own, place)
+        layer, term = getattr(getattr(block, part), projection), own.term(term_name)
         if type(layer) is not nn.Linear:
             raise ValueError(f"{name} is {type(layer).__module__}.{type(layer).__name__}: must be torch.nn.Linear")
         weight = layer.weight if term is None else term.fold(layer.weight)
@@ -143,14 +141,7 @@ def _folded(block: Block, own: PassParameters | None) -> StateDict:
     return tensors
 
 
-def _term(own: PassParameters | None, place: str) -> nn.Module | None:
-    if own is None:
-        return None
-    name = place.removeprefix("terms.")
-    return own.term(name) if name != place else getattr(own, place)
-
-
-def _with_ffn(sublayers: list[Sublayer]) -> list[Sublayer]:
+def _with_ffn(sublayers: list[Part]) -> list[Part]:
     """Puts an FFN of width 1 that gives 0 where a layer ends without one."""
     filled = []
     for part, following in zip(sublayers, [*sublayers[1:], None]):
@@ -163,13 +154,13 @@ def _with_ffn(sublayers: list[Sublayer]) -> list[Sublayer]:
     return filled
 
 
-def _scale_pre_norm(sublayers: list[Sublayer], epsilon: float) -> tuple[list[Sublayer], float]:
+def _scale_pre_norm(sublayers: list[Part], epsilon: float) -> tuple[list[Part], float]:
     """One factor for the whole stream, which its norms take back."""
     factor = math.sqrt(epsilon / sublayers[0].epsilon)
     return [replace(part, tensors=_scaled(part, 1.0, factor)) for part in sublayers], factor
 
 
-def _scale_post_norm(sublayers: list[Sublayer], epsilon: float) -> tuple[list[Sublayer], Factor]:
+def _scale_post_norm(sublayers: list[Part], epsilon: float) -> tuple[list[Part], Factor]:
     """A factor for the stream before each sublayer, which is part of the norm before it.
 
     Two norms in succession, of the epsilons e and f, are one of the epsilon `e f / (1 + f)`, divided by `sqrt(1 + f)`.
@@ -198,7 +189,7 @@ def _scale_post_norm(sublayers: list[Sublayer], epsilon: float) -> tuple[list[Su
     return scaled, streams[0]
 
 
-def _scaled(part: Sublayer, reads: Factor, writes: float) -> StateDict:
+def _scaled(part: Part, reads: Factor, writes: float) -> StateDict:
     """Its tensors, of another scale where it reads the stream and where it writes to it."""
     tensors, out = dict(part.tensors), WRITES[part.kind]
     factors = {f"{READS[part.kind]}.weight": reads, f"{out}.weight": writes, f"{out}.bias": writes}
@@ -215,7 +206,7 @@ def times(tensor: Tensor, factor: Factor) -> Tensor:
     return tensor if is_one(factor) else tensor * factor
 
 
-def _layers(sublayers: list[Sublayer]) -> list[StateDict]:
+def _layers(sublayers: list[Part]) -> list[StateDict]:
     """One state dict a layer, which begins with its self-attention."""
     layers: list[StateDict] = []
     for part in sublayers:

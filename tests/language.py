@@ -114,7 +114,7 @@ def untied(model: nn.Module) -> nn.Module:
     stack = model.decoder.stack
     loop = stack.loop
     blocks = [copy.deepcopy(loop.blocks[which]) for which in loop.order]
-    stack.loop = Loop(blocks, tuple(range(loop.passes)), checkpointing=loop.checkpointing).train(loop.training)
+    stack.loop = Loop(blocks, tuple(range(loop.passes)), loop.own, loop.checkpointing).train(loop.training)
     return model
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recurrence.recurrent import RecurrentBlock
+from recurrence.papers.kausik import RecurrentBlock
 
 
 def plain_block(block: RecurrentBlock, x: Tensor) -> Tensor:
@@ -20,9 +20,9 @@ def plain_block(block: RecurrentBlock, x: Tensor) -> Tensor:
     qkv = F.linear(norm(x, weight=block.norms[0].weight), block.self_attn.qkv.weight)
     q, k, v = (part.unflatten(-1, (block.self_attn.heads, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))
     y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=rate).transpose(1, 2).flatten(2)
-    x = x + drop(F.linear(y, block.self_attn.out.weight), block.dropout)
+    x = x + drop(F.linear(y, block.self_attn.out.weight), block.sublayer.dropout)
     hidden = block.ffn.activation(F.linear(norm(x, weight=block.norms[1].weight), block.ffn.up.weight))
-    return x + drop(F.linear(drop(hidden, block.ffn.dropout), block.ffn.down.weight), block.dropout)
+    return x + drop(F.linear(drop(hidden, block.ffn.dropout), block.ffn.down.weight), block.sublayer.dropout)
 
 
 def published(block: RecurrentBlock, x: Tensor, as_published_end: bool = False) -> Tensor:

@@ -76,7 +76,7 @@ def test_signal_joins_the_projections():
     x = tokens(1, 4)
     q, k, v = (affine(attention.qkv, x[0], row, 3) + x[0] @ signal.matrix()[row].T for row in range(3))
     expected = affine(attention.out, head_by_head(q, k, v, lambda t, s: True)[0])
-    torch.testing.assert_close(attention(x, x, signal)[0], expected)
+    torch.testing.assert_close(attention(x, x, qkv=signal)[0], expected)
 
 
 def cross_attention(memory_width: int) -> CrossAttention:
@@ -91,8 +91,10 @@ def test_cross_attention_and_its_weights():
     for b in range(2):
         k, v = (affine(attention.kv, memory[b], row, 2) for row in range(2))
         y, weights = head_by_head(affine(attention.q, x[b]), k, v, lambda t, s, b=b: not padding[b, s])
-        torch.testing.assert_close(attention(x, projected, mask)[b], affine(attention.out, y))
-        torch.testing.assert_close(attention.weights(x, projected, mask)[b], weights)
+        record = []
+        found = attention(x, projected, bias=mask, record=record)
+        torch.testing.assert_close(found[b], affine(attention.out, y))
+        torch.testing.assert_close(record[0][b], weights)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])

@@ -8,17 +8,17 @@ import torch.nn.functional as F
 from torch import nn
 
 from recurrence import position
-from recurrence.block import StackConfig
+from recurrence.block import Shape
 from recurrence.cache import Cache
 from recurrence.causal import CausalStack
-from recurrence.llama import LlamaBlock, SwiGLU, build_llama_loop
+from recurrence.ffn import SwiGLU
 from recurrence.loop import Loop
+from recurrence.papers.ilr import LlamaBlock, llama_layers
 
 EXACT = dict(rtol=0, atol=1e-12)
 
 
-def config(order=(0,), **values) -> StackConfig:
-    return StackConfig(**{"width": 12, "ffn_width": 20, "heads": 2, "order": order, "norm_eps": 1e-6, **values})
+SHAPE = Shape(12, 20, 2, norm_eps=1e-6)
 
 
 def tokens(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -27,7 +27,7 @@ def tokens(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def stack(encoding: str = "none", order=(0, 0, 1, 2, 2), **values) -> CausalStack:
     torch.manual_seed(0)
-    loop = build_llama_loop(config(order), **values)
+    loop = llama_layers(SHAPE, order, **values)
     rotary_width = 6 if encoding == "rope" else None
     return CausalStack(loop, 2, rotary_width, alibi=encoding == "alibi", norm=nn.RMSNorm(12)).double().eval()
 
@@ -75,14 +75,14 @@ def test_linear_biases_of_all_queries_and_of_the_last():
 
 def test_swiglu():
     torch.manual_seed(0)
-    ffn, x = SwiGLU(config()).double(), tokens(2, 3, 12)
+    ffn, x = SwiGLU(12, 20).double(), tokens(2, 3, 12)
     gate, up = ffn.gate_up.weight.chunk(2)
     expected = F.linear(F.silu(x @ gate.T) * (x @ up.T), ffn.down.weight)
     torch.testing.assert_close(ffn(x), expected, **EXACT)
 
 
 def test_norms_are_computed_in_float32():
-    norm = LlamaBlock(config()).norms[0].bfloat16()
+    norm = LlamaBlock(SHAPE).norms[0].bfloat16()
     x = (1000 * tokens(4, 12)).bfloat16()
     wide = x.float()
     expected = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).bfloat16()
@@ -91,7 +91,7 @@ def test_norms_are_computed_in_float32():
 
 
 def test_block_has_no_biases_and_a_hidden_layer_of_three_matrices():
-    shapes = {key: tuple(tensor.shape) for key, tensor in LlamaBlock(config()).state_dict().items()}
+    shapes = {key: tuple(tensor.shape) for key, tensor in LlamaBlock(SHAPE).state_dict().items()}
     assert shapes == {
         "self_attn.out.weight": (12, 12),
         "self_attn.qkv.weight": (36, 12),

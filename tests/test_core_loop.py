@@ -8,9 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recurrence import order
-from recurrence.block import StackConfig, build_loop
+from recurrence.block import Shape
+from recurrence.errors import FieldError
 from recurrence.loop import Loop
-from recurrence.signal import SignalConfig
+from recurrence.papers.baselines import one_wide_ffn, vanilla
+from recurrence.papers.relaxed import relaxed
+from recurrence.papers.ringformer import Signals, ringformer
+from recurrence.papers.sret import MixerBlock, Recursion, sret
+from recurrence.papers.takase import shared_layers
 
 WIDTH = 8
 
@@ -105,27 +110,33 @@ def test_truncated_loops_keep_what_still_runs(which, passes, kept, expected):
 
 # Stacks
 
-CONFIGS = {
-    "tied": dict(order=order.cycle(1, 3)),
-    "cycle": dict(order=order.cycle_rev(2, 5), memory_width=6),
-    "levels": dict(order=(0, 0), memory_width=6, norms="pass", signal=SignalConfig(2)),
-    "levels everywhere": dict(
-        order=(0, 0), memory_width=6, norms="pass", signal=SignalConfig(2, cross_attention="after", init="random")
+STACKS = {
+    "tied": lambda shape: shared_layers(shape, order.cycle(1, 3)),
+    "cycle": lambda shape: shared_layers(shape, order.cycle_rev(2, 5), memory_width=6),
+    "levels": lambda shape: ringformer(shape, 2, Signals(2), memory_width=6),
+    "levels in an encoder": lambda shape: ringformer(shape, 2, Signals(2)),
+    "levels everywhere": lambda shape: ringformer(
+        shape, 2, Signals(2, cross_attention="after", init="random"), memory_width=6
     ),
-    "levels in a pre-norm stack": dict(order=(0, 0), pre_norm=True, norms="pass", signal=SignalConfig(2)),
-    "hidden levels": dict(order=(0, 0), pre_norm=True, norms="pass", signal=SignalConfig(None, None, "inside")),
-    "one norm a block": dict(order=(0, 1), memory_width=6, norms="block"),
-    "one FFN": dict(order=(0, 1, 2), norms="block", ffn="shared"),
-    "low-rank terms": dict(order=(0, 1, 0), memory_width=6, norms="pass", residual_rank=2),
-    "low-rank terms, pre-norm": dict(order=(0, 0), memory_width=6, norms="pass", residual_rank=3, pre_norm=True),
-    "no FFN, no bias, pre-norm": dict(order=(0, 0), ffn="none", pre_norm=True, bias=False),
+    "levels in a pre-norm stack": lambda shape: ringformer(shape, 2, Signals(2), pre_norm=True),
+    "hidden levels": lambda shape: ringformer(shape, 2, Signals(None, None, "inside"), pre_norm=True),
+    "one norm a block": lambda shape: vanilla(shape, 2, memory_width=6),
+    "one FFN": lambda shape: one_wide_ffn(shape, 3),
+    "low-rank terms": lambda shape: relaxed(shape, (0, 1, 0), 2, memory_width=6),
+    "low-rank terms, pre-norm": lambda shape: relaxed(shape, (0, 0), 3, memory_width=6, pre_norm=True),
+    "no FFN, no bias, pre-norm": lambda shape: one_wide_ffn(shape, 2, memory_width=6, bias=False, pre_norm=True),
+    "coefficients and projections": lambda shape: sret(shape, (0, 0), Recursion(True, 5), memory_width=6),
+    "token mixing": lambda shape: sret(
+        shape, (0, 0), Recursion(), block=MixerBlock, tokens=5, mixing_width=4, ffn_dropout=shape.dropout
+    ),
 }
-every_stack = pytest.mark.parametrize("name", CONFIGS)
+every_stack = pytest.mark.parametrize("name", STACKS)
 
 
-def stack(name: str, **changes) -> Loop:
+def stack(name: str, checkpointing: bool = False, **rates: float) -> Loop:
     torch.manual_seed(0)
-    loop = build_loop(StackConfig(width=WIDTH, ffn_width=11, heads=2, **{**CONFIGS[name], **changes})).double()
+    loop = STACKS[name](Shape(WIDTH, 11, 2, **rates)).double()
+    loop.checkpointing = checkpointing
     for parameter in loop.parameters():
         parameter.data += 0.3 * torch.randn_like(parameter)
     return loop
@@ -135,8 +146,10 @@ def run(loop: Loop, seed: int = 1) -> Tensor:
     torch.manual_seed(seed)
     x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
     memory = torch.randn(2, 4, 6, dtype=torch.float64)
+    if isinstance(loop.blocks[0], MixerBlock):
+        return loop(x)[0]
     cross = [loop.blocks[which].cross_attn for which in loop.order]
-    terms = [None if own is None else own.term("cross_kv") for own in loop.own or [None] * loop.passes]
+    terms = [own.term("cross_kv") for own in loop.own]
     contexts = [None if part is None else part.project(memory, term) for part, term in zip(cross, terms)]
     return loop(x, contexts=contexts, causal=True)[0]
 
@@ -207,7 +220,7 @@ def matrices(loop: Loop):
     ffn = block.ffn
 
     def attend(x, raw, signal=None):
-        return block.self_attn(x, raw, signal, causal=True)
+        return block.self_attn(x, raw, qkv=signal, causal=True)
 
     def feed(x, extra=0.0):
         hidden = (x @ ffn.up.weight.T + ffn.up.bias + extra).clamp(min=0)
@@ -218,7 +231,7 @@ def matrices(loop: Loop):
 
 def test_post_norm_with_level_signals():
     """RingFormer: a = LN1(x + att(x)), out = LN2(a + FFN(a + M a)); the residual has none of the signal."""
-    loop = stack("levels", memory_width=None)
+    loop = stack("levels in an encoder")
     attend, feed = matrices(loop)
     torch.manual_seed(1)
     x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
@@ -292,12 +305,41 @@ def test_one_ffn_with_one_norm_after_every_attention():
         (dict(dropout=-0.1), r"dropout=-0.1: must be a rate within \[0, 1\]"),
         (dict(attention_dropout=1.1), r"attention_dropout=1.1: must be a rate within \[0, 1\]"),
         (dict(activation_dropout=2), r"activation_dropout=2: must be a rate within \[0, 1\]"),
-        (dict(signal=SignalConfig(9)), "rank=9: must be >= 1 and <= width=8"),
-        (dict(signal=SignalConfig(2, "before"), pre_norm=True), "attention='before': .* needs a post-norm block"),
-        (dict(order=(0, 2)), "block 1 of 3 never runs"),
-        (dict(order=()), "needs at least one pass"),
     ],
 )
-def test_refused_stacks(changes, message):
+def test_refused_shapes(changes, message):
+    with pytest.raises(FieldError, match=message):
+        Shape(**{**dict(width=8, ffn_width=16, heads=2), **changes})
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda shape: ringformer(shape, 2, Signals(9)), "rank=9: must be >= 1 and <= width=8"),
+        (
+            lambda shape: ringformer(shape, 2, Signals(2, "before"), pre_norm=True),
+            "attention='before': .* needs a post-norm block",
+        ),
+        (lambda shape: relaxed(shape, (0, 0), 9), "residual_rank=9: must be >= 1 and <= width=8"),
+        (lambda shape: relaxed(shape, (0, 0), 2, ("qkv", "kv")), r"terms=\('qkv', 'kv'\): must name some of \('qkv'"),
+        (lambda shape: relaxed(shape, (0, 0), 2, ()), r"terms=\(\): must name some of"),
+        (lambda shape: shared_layers(shape, (0, 2)), "block 1 of 3 never runs"),
+        (lambda shape: shared_layers(shape, ()), "needs at least one pass"),
+        (lambda shape: shared_layers(shape, (0, 0), (0.1, 1.2)), r"drop_path=1.2: must be a rate within \[0, 1\]"),
+    ],
+)
+def test_refused_stacks(build, message):
     with pytest.raises(ValueError, match=message):
-        build_loop(StackConfig(**{**dict(width=8, ffn_width=16, heads=2, order=(0,)), **changes}))
+        build(Shape(8, 16, 2))
+
+
+def test_older_names_of_terms_are_read():
+    """What is now `terms.qkv` and `terms.up` was called after level signals."""
+    trained, used = stack("low-rank terms"), STACKS["low-rank terms"](Shape(WIDTH, 11, 2)).double()
+    weights = trained.state_dict()
+    for key in list(weights):
+        old = key.replace("terms.qkv", "qkv_signal").replace("terms.up", "ffn_signal")
+        weights[old] = weights.pop(key)
+    assert sum("signal" in key for key in weights) == 3 * 2 * 3  # passes, projections, two factors and a bias
+    used.load_state_dict(weights)
+    torch.testing.assert_close(run(used), run(trained), rtol=0, atol=0)

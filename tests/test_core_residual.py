@@ -5,9 +5,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recurrence.admin import Admin, folded, profile, read, write
-from recurrence.block import StackConfig, build_loop
-from recurrence.residual import Coefficients, DropPath, NonlinearProjection, join
+from recurrence.admin import Admin, attach, folded, profile, read, write
+from recurrence.block import Shape
+from recurrence.loop import Loop
+from recurrence.papers.sret import Recursion, sret
+from recurrence.papers.takase import shared_layers
+from recurrence.residual import Coefficients, DropPath, NonlinearProjection, Sum
 
 WIDTH = 6
 
@@ -27,8 +30,7 @@ def test_coefficients():
     layer(x, y).sum().backward()
     torch.testing.assert_close(layer.identity.grad, x.sum()[None])
     torch.testing.assert_close(layer.branch.grad, y.sum()[None])
-    torch.testing.assert_close(join(x, y, layer), layer(x, y))
-    assert torch.equal(join(x, y, None), x + y)
+    assert torch.equal(Sum()(x, y), x + y)
 
 
 def test_dropped_paths_are_whole_samples_and_the_rest_is_scaled():
@@ -74,35 +76,35 @@ def test_nonlinear_projection(learned):
 # In a stack
 
 
-def stack(**changes):
+def stack(order=(0, 0, 1, 1), drop_path=None, coefficients=False, **recursion) -> Loop:
     torch.manual_seed(0)
-    shape = dict(width=WIDTH, ffn_width=7, heads=2, order=(0, 0, 1, 1), pre_norm=True, activation=F.gelu)
-    loop = build_loop(StackConfig(**{**shape, **changes})).double()
+    shape, around = Shape(WIDTH, 7, 2), Recursion(coefficients, **recursion)
+    loop = sret(shape, order, around, drop_path, pre_norm=True, activation=F.gelu).double()
     for parameter in loop.parameters():
         parameter.data += 0.3 * torch.randn_like(parameter)
     return loop
 
 
 def test_coefficients_belong_to_the_block_and_projections_to_the_pass():
-    loop = stack(learned_residuals=True, projection_width=5)
+    loop = stack(coefficients=True, projection_width=5)
     names = [name for name, _ in loop.named_parameters()]
     assert len([name for name in names if ".residuals." in name]) == 2 * 2 * 2  # blocks, sublayers, two each
     assert len([name for name in names if ".projection." in name]) == 4 * (2 + 4 + 2)  # passes
     x = tokens(1)
     y, states = loop(x)
     block, own = loop.blocks[0], loop.own[0]
-    a = block.residuals[0](x, block.self_attn(block.norms[0](x), x))
-    expected = own.projection(block.residuals[1](a, block.ffn(block.norms[1](a), a)))
+    a = block.residuals[0](x, block.self_attn(block.norms[0](x)))
+    expected = own.projection(block.residuals[1](a, block.ffn(block.norms[1](a))))
     torch.testing.assert_close(states[0], expected)
-    assert not torch.allclose(states[0], block.residuals[1](a, block.ffn(block.norms[1](a), a)))
+    assert not torch.allclose(states[0], block.residuals[1](a, block.ffn(block.norms[1](a))))
 
 
 def test_projections_behind_every_other_pass():
     loop = stack(order=(0, 1, 0, 1), projection_width=5, projection_every=2)
     assert [own.projection is not None for own in loop.own] == [False, True, False, True]
     _, states = loop(tokens(1))
-    torch.testing.assert_close(states[0], loop.blocks[0](tokens(1)))
-    torch.testing.assert_close(states[1], loop.own[1].projection(loop.blocks[1](states[0])))
+    torch.testing.assert_close(states[0], loop.blocks[0](tokens(1), loop.own[0]))
+    torch.testing.assert_close(states[1], loop.own[1].projection(loop.blocks[1](states[0], loop.own[0])))
 
 
 def test_each_pass_has_the_rate_of_its_depth():
@@ -119,7 +121,7 @@ def test_each_pass_has_the_rate_of_its_depth():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(drop_path=(0.1, 0.2)), r"drop_path=\(0.1, 0.2\): needs one rate for each of the 4 passes"),
+        (dict(drop_path=(0.1, 0.2)), "own has 2 entries: needs one for each of the 4 passes"),
         (dict(drop_path=(0.1, 0.2, 0.3, 1.2)), r"drop_path=.*: must be a rate within \[0, 1\]"),
         (dict(projection_width=0), "projection_width=0: must be >= 1"),
         (dict(projection_every=3), "projection_every=3: must divide the 4 passes"),
@@ -147,7 +149,8 @@ def test_admin_adds_a_scaled_stream_whose_scale_is_weight_and_offset():
 
 def test_a_profile_is_undone_by_nothing_that_fails():
     """The hooks of a run that breaks off are gone, and the next one sets every omega anew."""
-    loop = build_loop(StackConfig(WIDTH, 8, 2, (0, 0), admin=True))
+    loop = shared_layers(Shape(WIDTH, 8, 2), (0, 0))
+    attach(loop, WIDTH)
 
     def fail():
         loop(tokens(1).float())
@@ -165,7 +168,9 @@ def test_a_profile_is_undone_by_nothing_that_fails():
     torch.testing.assert_close(read([loop]), before)
 
 
-@pytest.mark.parametrize(("name", "value"), [("pre_norm", True), ("learned_residuals", True)])
-def test_admin_does_not_go_with(name, value):
-    with pytest.raises(ValueError, match=f"^admin=True: does not go with {name}=True"):
-        StackConfig(WIDTH, 8, 2, (0,), admin=True, **{name: value})
+def test_admin_is_refused_where_it_means_nothing():
+    shape = Shape(WIDTH, 8, 2)
+    with pytest.raises(ValueError, match="^admin: does not go with pre_norm"):
+        attach(shared_layers(shape, (0,), pre_norm=True), WIDTH)
+    with pytest.raises(ValueError, match="^admin: does not go with residual sums that have coefficients"):
+        attach(sret(shape, (0,), Recursion()), WIDTH)

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recurrence.block import StackConfig
-from recurrence.recurrent import RecurrentBlock, RecurrentStack
+from recurrence.block import Shape
+from recurrence.papers.kausik import RecurrentBlock, RecurrentStack
 from recurrence.scan import Masks, Spec, Weights, _Scan
 from tests import models
 from tests.scan_reference import published
@@ -21,11 +21,8 @@ every_variant = pytest.mark.parametrize(("window", "accumulate"), VARIANTS)
 
 def block(window: int = 1, accumulate: bool = False, **options) -> RecurrentBlock:
     """A float64 block in eval mode; nothing is at its initial value."""
-    config = StackConfig(
-        WIDTH, 2 * WIDTH, HEADS, (0,), activation=F.gelu, bias=False, norm_bias=False, pre_norm=True, **options
-    )
     torch.manual_seed(0)
-    made = RecurrentBlock(config, window, accumulate).double()
+    made = RecurrentBlock(Shape(WIDTH, 2 * WIDTH, HEADS, **options), F.gelu, window, accumulate).double()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter += 0.3 * torch.randn_like(parameter)
@@ -74,9 +71,8 @@ def test_transforms_of_torch_func(window, accumulate):
 
 
 def test_equals_the_formula_at_the_papers_size():
-    config = StackConfig(384, 1536, 6, (0,), activation=F.gelu, bias=False, norm_bias=False, pre_norm=True)
     torch.manual_seed(0)
-    layer = RecurrentBlock(config).double()
+    layer = RecurrentBlock(Shape(384, 1536, 6)).double()
     x = torch.randn(2, 40, 384, dtype=torch.float64)
     ours = with_gradients(layer, layer, x)
     for found, expected in zip(ours, with_gradients(functools.partial(published, layer), layer, x)):
@@ -85,9 +81,8 @@ def test_equals_the_formula_at_the_papers_size():
 
 def test_equals_the_formula_in_float32_by_either_library():
     """Matrices that are large enough for oneDNN."""
-    config = StackConfig(256, 1024, 4, (0,), activation=F.gelu, bias=False, norm_bias=False, pre_norm=True)
     torch.manual_seed(0)
-    layer = RecurrentBlock(config)
+    layer = RecurrentBlock(Shape(256, 1024, 4))
     x = torch.randn(3, 12, 256)
     expected = with_gradients(functools.partial(published, layer), layer, x)
     for enabled in (True, False):
@@ -218,11 +213,9 @@ def test_work_can_be_counted_without_memory_for_it():
 
 @every_variant
 def test_checkpointing_changes_nothing(window, accumulate):
-    config = StackConfig(
-        WIDTH, 2 * WIDTH, HEADS, (0, 1), activation=F.gelu, bias=False, norm_bias=False, pre_norm=True, dropout=0.2
-    )
     torch.manual_seed(0)
-    stack = RecurrentStack(config, window, accumulate).double().train()
+    shape = Shape(WIDTH, 2 * WIDTH, HEADS, dropout=0.2)
+    stack = RecurrentStack(shape, 2, F.gelu, window, accumulate).double().train()
     other = copy.deepcopy(stack)
     other.loop.checkpointing = True
     found = []
@@ -240,22 +233,21 @@ def test_checkpointing_changes_nothing(window, accumulate):
 @torch.no_grad()
 def test_reading_token_by_token_equals_reading_all(window, accumulate):
     layer, x = block(window, accumulate), inputs(13)
-    stack = RecurrentStack(layer_config(), window, accumulate).double()
+    stack = RecurrentStack(SHAPE, 2, F.gelu, window, accumulate).double()
     stack.loop.blocks[0].load_state_dict(layer.state_dict())
     state, expected = stack.new_state(), stack(x)
     parts = [stack(part, None, state) for part in x.split([4, 1, 1, 5, 1, 1], dim=1)]
     torch.testing.assert_close(torch.cat(parts, dim=1), expected, atol=1e-12, rtol=0)
 
 
-def layer_config() -> StackConfig:
-    return StackConfig(WIDTH, 2 * WIDTH, HEADS, (0, 1), activation=F.gelu, bias=False, norm_bias=False, pre_norm=True)
+SHAPE = Shape(WIDTH, 2 * WIDTH, HEADS)
 
 
 @every_variant
 @torch.no_grad()
 def test_every_text_begins_where_its_padding_ends(window, accumulate):
     torch.manual_seed(0)
-    stack = RecurrentStack(layer_config(), window, accumulate).double()
+    stack = RecurrentStack(SHAPE, 2, F.gelu, window, accumulate).double()
     x, lengths = inputs(9, batch=3), (9, 4, 6)
     padding = torch.zeros(3, 9, dtype=torch.bool)
     for row, length in enumerate(lengths):
@@ -274,7 +266,7 @@ def test_every_text_begins_where_its_padding_ends(window, accumulate):
 @torch.no_grad()
 def test_a_state_follows_its_text_when_beams_change_places(window, accumulate):
     torch.manual_seed(0)
-    stack = RecurrentStack(layer_config(), window, accumulate).double()
+    stack = RecurrentStack(SHAPE, 2, F.gelu, window, accumulate).double()
     x, order = inputs(9, batch=3), torch.tensor([2, 0, 0, 1])
     state = stack.new_state()
     stack(x[:, :5], None, state)
@@ -284,7 +276,7 @@ def test_a_state_follows_its_text_when_beams_change_places(window, accumulate):
 
 @torch.no_grad()
 def test_the_state_has_one_size_whatever_the_length():
-    stack = RecurrentStack(layer_config(), window=3, accumulate=True).double()
+    stack = RecurrentStack(SHAPE, 2, window=3, accumulate=True).double()
     state, sizes = stack.new_state(), set()
     for token in inputs(40).split(1, dim=1):
         stack(token, None, state)
@@ -293,7 +285,7 @@ def test_the_state_has_one_size_whatever_the_length():
 
 
 def test_a_state_keeps_no_gradients():
-    stack = RecurrentStack(layer_config()).double()
+    stack = RecurrentStack(SHAPE, 2).double()
     with pytest.raises(RuntimeError, match="no gradients"):
         stack(inputs(1).requires_grad_(), None, stack.new_state())
 
@@ -301,7 +293,7 @@ def test_a_state_keeps_no_gradients():
 @pytest.mark.parametrize("window", [0, -1])
 def test_a_window_below_1_is_refused(window):
     with pytest.raises(ValueError, match=f"window={window}: must be >= 1"):
-        RecurrentStack(layer_config(), window)
+        RecurrentStack(SHAPE, 2, F.gelu, window)
 
 
 # Published results
@@ -316,8 +308,7 @@ def published_layers(recorded: dict, activation, window: int, accumulate: bool) 
     """The two layers of the file."""
     names = {"norms.0": "ln_1", "self_attn.qkv": "attn.c_attn", "self_attn.out": "attn.c_proj"}
     names |= {"norms.1": "ln_2", "ffn.up": "mlp.c_fc", "ffn.down": "mlp.c_proj"}
-    config = StackConfig(24, 96, 3, (0,), activation=activation, bias=False, norm_bias=False, pre_norm=True)
-    layers = [RecurrentBlock(config, window, accumulate).double() for _ in range(2)]
+    layers = [RecurrentBlock(Shape(24, 96, 3), activation, window, accumulate).double() for _ in range(2)]
     for number, layer in enumerate(layers):
         theirs = {ours: recorded["state_dict"][f"transformer.h.{number}.{name}.weight"] for ours, name in names.items()}
         layer.load_state_dict({f"{name}.weight": tensor for name, tensor in theirs.items()})

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from recurrence.signal import LevelSignal, SignalConfig
+from recurrence.papers.ringformer import Signals
+from recurrence.signal import LevelSignal
 
 WIDTH = 8
 # targets, output width, rank, before the projection
@@ -125,12 +126,12 @@ def test_random_start(rank):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: SignalConfig(2, cross_attention="inside"), "cross_attention='inside': must be one of"),
-        (lambda: SignalConfig(2, init="one"), "init='one': must be one of"),
-        (lambda: SignalConfig(2, attention="inside"), "attention='inside': must be one of"),
-        (lambda: SignalConfig(2, ffn="after"), "ffn='after': must be one of"),
-        (lambda: SignalConfig(9).check(8), "rank=9: must be >= 1 and <= width=8"),
-        (lambda: SignalConfig(0).check(8), "rank=0: must be >= 1 and <= width=8"),
+        (lambda: Signals(2, cross_attention="inside"), "cross_attention='inside': must be one of"),
+        (lambda: Signals(2, init="one"), "init='one': must be one of"),
+        (lambda: Signals(2, attention="inside"), "attention='inside': must be one of"),
+        (lambda: Signals(2, ffn="after"), "ffn='after': must be one of"),
+        (lambda: Signals(9).check(8, False), "rank=9: must be >= 1 and <= width=8"),
+        (lambda: Signals(0).check(8, False), "rank=0: must be >= 1 and <= width=8"),
     ],
 )
 def test_refusals(call, message):

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from recurrence import count
 from recurrence.attention import SelfAttention
-from recurrence.block import StackConfig, build_loop
+from recurrence.block import Shape
+from recurrence.papers.sret import Recursion, sret
 from recurrence.slicing import SliceConfig, Slices, fixed_permutation, random_permutation
 
 TOKENS, WIDTH = 12, 6
@@ -60,9 +61,9 @@ def test_slices_follow_their_tokens(attention, x, groups):
 def operations(runs: int, groups: int) -> tuple[int, int]:
     """Of attention's products, and of all others, in the runs of a block on an image, two a multiply-accumulate."""
     slices = SliceConfig(TOKENS, (groups,) * runs, permuted=(True,) * runs)
-    config = StackConfig(WIDTH, 4 * WIDTH, heads=2, order=(0,) * runs, slices=slices)
+    shape, recursion = Shape(WIDTH, 4 * WIDTH, 2), Recursion(coefficients=False, slices=slices)
     with torch.device("meta"):
-        loop, x = build_loop(config), torch.empty(1, TOKENS, WIDTH)
+        loop, x = sret(shape, (0,) * runs, recursion), torch.empty(1, TOKENS, WIDTH)
     linear = 2 * TOKENS * sum(weight.numel() for weight in loop.blocks.parameters() if weight.dim() > 1) * runs
     return count.flops(lambda: loop(x)) - linear, linear
 

@@ -10,9 +10,10 @@ from torch import nn
 
 from fairseq_plugin import average
 from recurrence import order
-from recurrence.block import StackConfig, build_loop
+from recurrence.block import Shape
 from recurrence.depth import same_kind, source_passes
 from recurrence.loop import Loop
+from recurrence.papers.relaxed import relaxed
 from tests import language, models, vision
 from tests.vision import timm
 
@@ -50,7 +51,7 @@ def test_orders_of_the_same_kind(which, passes, expected):
 
 def stack(which: order.Order, seed: int = 0) -> Loop:
     torch.manual_seed(seed)
-    loop = build_loop(StackConfig(8, 11, 2, which, norms="pass", residual_rank=2))
+    loop = relaxed(Shape(8, 11, 2), which, 2)
     return models.randomise(loop, seed)
 
 
@@ -125,7 +126,7 @@ def by_hand(trained: nn.Module, used: nn.Module) -> nn.Module:
     for side in (trained.encoder, trained.decoder):
         wanted = getattr(used, "encoder" if side is trained.encoder else "decoder").loop.order
         loop = side.loop
-        own = None if loop.own is None else [loop.own[source] for source in source_passes(loop.order, wanted)]
+        own = [loop.own[source] for source in source_passes(loop.order, wanted)]
         side.loop = Loop(loop.blocks, wanted, own).eval()
     return trained
 
@@ -149,7 +150,7 @@ def test_language_models_run_deeper(arch, flags, passes, caplog):
     assert re.match(rf"decoder.stack.loop: runs {passes} passes \(.*\), trained with \d \(", line)
     stored, loop = trained.decoder.stack, used.decoder.stack.loop
     tokens = language.texts()
-    stored.loop = Loop(stored.loop.blocks, loop.order, inject=stored.loop.inject).eval()
+    stored.loop = Loop(stored.loop.blocks, loop.order, loop.own, inject=stored.loop.inject).eval()
     torch.testing.assert_close(used(tokens)[0], trained(tokens)[0], rtol=0, atol=0)
 
 
@@ -214,7 +215,7 @@ def uit(model: nn.Module, passes: int, x: torch.Tensor) -> torch.Tensor:
     depths = depth_time(passes, model.num_features)
     y = model.embed(x)
     for depth in depths:
-        y = model.loop.blocks[0](y + model.pos_embed + depth)
+        y = model.loop.blocks[0](y + model.pos_embed + depth, model.loop.own[0])
     return model.forward_head(model.norm(y))
 
 

@@ -68,7 +68,8 @@ def test_float32_at_width_equals_float64(arch):
     """Wide enough for all kernels that are chosen by type and size, in a training step and in decoding."""
     wide = [f"--{side}-{name}" for side in models.SIDES for name in ("embed-dim=256", "ffn-embed-dim=512")]
     wide = [flag for flag in wide if not (arch.startswith("one_wide_ffn") and "decoder-ffn" in flag)]
-    layers = ["--encoder-layers=4", "--decoder-layers=4"]
+    depth = 4 if arch == "sandwich" else 2  # which has a first, a middle and a last
+    layers = [f"--encoder-layers={depth}", f"--decoder-layers={depth}"]
     on = models.task_of(arch, target=300)
     model = models.tiny(arch, *wide, *layers, noise=0.02, on=on)
     inputs = models.inputs(arch, (9, 7, 8, 9), (9, 9, 9, 9), symbols=(models.SOURCE_SYMBOLS, 300))

@@ -303,7 +303,9 @@ def test_a_name_that_is_taken_is_refused(name, arch):
 
 def test_the_core_needs_no_host():
     """`recurrence` imports with both hosts blocked."""
-    names = sorted(path.stem for path in (cli.REPOSITORY / "recurrence").glob("*.py") if path.stem != "__init__")
+    core = cli.REPOSITORY / "recurrence"
+    paths = (path.relative_to(core).with_suffix("") for path in core.rglob("*.py") if path.stem != "__init__")
+    names = sorted(".".join(path.parts) for path in paths)
     code = "import sys; sys.modules['fairseq'] = sys.modules['timm'] = None\n"
     code += "".join(f"import recurrence.{name}\n" for name in names) + "print('imported')"
     assert cli.python("-c", code).strip() == "imported"

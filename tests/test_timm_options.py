@@ -103,7 +103,7 @@ def test_every_option_acts(config, option):
 
 
 VIT_REFUSALS = [
-    *((dict(loop_order="random"), r"loop_order='random': must be one of \('internal', 'external', 'reverse'\)"),),
+    *((dict(loop_order="random"), r"loop_order='random': must be one of \('internal', 'external', 'reverse', "),),
     *((dict(level_signal="full"), "level_signal='full': must be one of"),),
     *((dict(pos_embed="rotary"), "pos_embed='rotary': must be one of"),),
     *((dict(stem="linear"), "stem='linear': must be one of"), (dict(init="zero"), "init='zero': must be one of")),
@@ -125,7 +125,7 @@ VIT_REFUSALS = [
     (dict(img_size=4), "img_size=4: must be >= patch_size=8"),
     (dict(img_size=(32, 4)), r"img_size=\(32, 4\): must be >= patch_size=8"),
     (dict(class_token=False), "global_pool='token': needs class_token=True"),
-    (dict(shared_mlp=True, nll=True), "shared_mlp=True: goes with neither shared, nll nor token_mixing"),
+    (dict(shared_mlp=True, nll=True), "shared_mlp=True: goes with neither shared, nll, token_mixing, lrc"),
     (dict(token_mixing=True), "token_mixing=True: goes with no class_token"),
     (dict(token_mixing=True, class_token=False, global_pool="avg"), "num_heads=2: token_mixing=True has no heads"),
     (dict(stem="conv"), "patch_size=8: stem='conv' has patches of 16"),

@@ -78,7 +78,8 @@ class ImageModel(nn.Module):
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that are tables of positions or levels, or scalars, as timm's models name theirs."""
         tables = (
-            r"(^|\.)(cls_token|pos_embed|level_embed|(qkv|ffn)_signal\.(up|down)|residual(s\.\d+)?\.(identity|branch))$"
+            r"(^|\.)(cls_token|pos_embed|level_embed|((qkv|ffn)_signal|terms\.\w+)\.(up|down)"
+            r"|residual(s\.\d+)?\.(identity|branch))$"
         )
         return {name for name, _ in self.named_parameters() if re.search(tables, name)}
 

@@ -6,8 +6,10 @@ from dataclasses import dataclass, fields
 import torch.nn.functional as F
 from timm.layers import to_2tuple
 
-from recurrence import order
-from recurrence.block import StackConfig
+from recurrence.block import Shape
+from recurrence.loop import Loop
+from recurrence.order import sequence
+from recurrence.papers.sret import Recursion, sret
 from recurrence.slicing import SliceConfig
 from timm_plugin._stem import STEMS
 from timm_plugin._types import check_types
@@ -147,25 +149,25 @@ class SReTConfig:
             entries = [index // self.loops for index in entries]
         return tuple(self.drop_path_rate * (start + entry) / total for entry in entries)
 
-    def stack(self, stage: int, tokens: int) -> StackConfig:
-        """The core's configuration of a stage with so many tokens."""
+    def loop(self, stage: int, tokens: int) -> Loop:
+        """The stack of a stage with so many tokens."""
         width, blocks = self.embed_dim * 2**stage, self.depths[stage]
-        passes, seed = blocks * self.loops, self.permutation_seed + 1000 * stage
-        permuted = tuple(bool(index % self.loops) for index in range(passes))
-        groups = tuple(self.groups[stage]) * blocks
-        return StackConfig(
+        shape = Shape(
             width=width,
             ffn_width=int(width * self.mlp_ratio),
             heads=self.num_heads[stage],
-            order=order.sequence(blocks, passes),
-            activation=F.gelu,
-            dropout=self.proj_drop_rate,
-            activation_dropout=self.proj_drop_rate,
-            attention_dropout=self.attn_drop_rate,
-            drop_path=self.drop_path(stage),
-            pre_norm=True,
             norm_eps=1e-6,
-            learned_residuals=self.lrc,
-            projection_width=int(width * self.nll_ratio) or None,
-            slices=SliceConfig(tokens, groups, permuted, self.inference_permutation, seed),
+            dropout=self.proj_drop_rate,
+            attention_dropout=self.attn_drop_rate,
+            activation_dropout=self.proj_drop_rate,
         )
+        recursion = Recursion(self.lrc, int(width * self.nll_ratio) or None, slices=self.slices(stage, tokens))
+        order = sequence(blocks, blocks * self.loops)
+        return sret(shape, order, recursion, self.drop_path(stage), pre_norm=True, activation=F.gelu)
+
+    def slices(self, stage: int, tokens: int) -> SliceConfig:
+        """The slices of a stage with so many tokens."""
+        passes, seed = self.depths[stage] * self.loops, self.permutation_seed + 1000 * stage
+        permuted = tuple(bool(index % self.loops) for index in range(passes))
+        groups = tuple(self.groups[stage]) * self.depths[stage]
+        return SliceConfig(tokens, groups, permuted, self.inference_permutation, seed)

@@ -11,8 +11,8 @@ from timm.layers import PatchEmbed, global_pool_nlc, resample_abs_pos_embed, tru
 from torch import Tensor, nn
 
 from recurrence import position
-from recurrence.block import FeedForward, TokenMixing, build_loop
 from recurrence.depth import same_kind, source_passes, warn
+from recurrence.ffn import FeedForward
 from timm_plugin._compat import feature_take_indices, update_model_input_size
 from timm_plugin._model import ImageModel, first_runs, loop_groups
 from timm_plugin._stem import StemEmbed
@@ -44,10 +44,11 @@ class RecurrentVisionTransformer(ImageModel):
         self.cls_token = nn.Parameter(torch.zeros(1, 1, config.embed_dim)) if config.class_token else None
         self.pos_drop = nn.Dropout(config.pos_drop_rate)
         tokens = self.patch_embed.num_patches + self.num_prefix_tokens
-        self.loop = build_loop(config.stack(tokens))
+        self.loop = config.loop(tokens)
         self.runs = self.loop.passes // len(config.order())  # an attention and the shared MLP are one depth
         self._make_tables(tokens)
-        if self.loop.own is None and self.depth_embed is None and self.level_embed is None:
+        unique = (*self.loop.own.parameters(), self.depth_embed, self.level_embed)
+        if all(table is None for table in unique):
             self.loop.note_order()  # nothing else in a file that timm reads tells how deep the model was trained
         self.norm = nn.LayerNorm(config.embed_dim, 1e-6)
         self.feature_info = [
@@ -218,7 +219,7 @@ def ringformer_init_(model: RecurrentVisionTransformer) -> None:
 
     Source: RingFormer's published code for images.
     """
-    for mlp in (module for module in model.modules() if isinstance(module, (FeedForward, TokenMixing))):
+    for mlp in (module for module in model.modules() if isinstance(module, FeedForward)):
         for layer in (mlp.up, mlp.down):
             nn.init.xavier_uniform_(layer.weight)
             if layer.bias is not None:

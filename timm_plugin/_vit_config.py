@@ -6,10 +6,14 @@ from dataclasses import dataclass, fields
 import torch.nn.functional as F
 from timm.layers import to_2tuple
 
-from recurrence.block import StackConfig
+from recurrence.block import Shape
 from recurrence.errors import FieldError
+from recurrence.loop import Loop
 from recurrence.order import STRATEGIES
-from recurrence.signal import SignalConfig
+from recurrence.papers.baselines import one_wide_ffn
+from recurrence.papers.relaxed import relaxed
+from recurrence.papers.ringformer import Signals, ringformer
+from recurrence.papers.sret import MixerBlock, Recursion, sret
 from timm_plugin._types import check_types
 
 # SReT's names where it has one, else that of the strategy.
@@ -120,8 +124,12 @@ class ViTConfig:
             raise ValueError(f"img_size={self.img_size}: must be >= patch_size={self.patch_size}")
         if self.global_pool == "token" and not self.class_token:
             raise ValueError("global_pool='token': needs class_token=True")
-        if self.shared_mlp and (self.shared or self.nll or self.token_mixing):
-            raise ValueError("shared_mlp=True: goes with neither shared, nll nor token_mixing")
+        if self.shared_mlp and (self.shared or self.nll or self.token_mixing or self.lrc or self.loops > 1):
+            raise ValueError("shared_mlp=True: goes with neither shared, nll, token_mixing, lrc nor loops")
+        if self.level_signal == "low-rank" and (self.shared_mlp or self.nll or self.lrc or not self.shared):
+            raise ValueError(
+                "level_signal='low-rank': needs shared=True, and goes with neither shared_mlp, nll nor lrc"
+            )
         if self.token_mixing and (self.class_token or self.level_signal == "low-rank" or self.attn_drop_rate):
             raise ValueError("token_mixing=True: goes with no class_token, low-rank level_signal or attn_drop_rate")
         if self.token_mixing and self.num_heads != 1:
@@ -129,8 +137,9 @@ class ViTConfig:
         if self.residual_rank is not None:
             if not 1 <= self.residual_rank <= self.embed_dim:
                 raise ValueError(f"residual_rank={self.residual_rank}: must be >= 1 and <= embed_dim={self.embed_dim}")
-            if self.shared_mlp or self.token_mixing or self.level_signal == "low-rank":
-                raise ValueError("residual_rank: goes with neither shared_mlp, token_mixing nor low-rank level_signal")
+            if self.shared_mlp or self.token_mixing or self.nll or self.lrc or self.level_signal == "low-rank":
+                rule = "goes with neither shared_mlp, token_mixing, nll, lrc nor low-rank level_signal"
+                raise ValueError(f"residual_rank={self.residual_rank}: {rule}")
         if self.stem == "conv" and self.patch_size != 16:
             raise ValueError(f"patch_size={self.patch_size}: stem='conv' has patches of 16")
 
@@ -143,30 +152,31 @@ class ViTConfig:
         except FieldError as error:
             raise ValueError(error.told({"unique_layers": "depth", "layers": "depth * loops"}.get)) from None
 
-    def stack(self, tokens: int) -> StackConfig:
-        """The core's configuration for so many tokens."""
-        passes = self.order()
-        rates = tuple(self.drop_path_rate * index / max(len(passes) - 1, 1) for index in range(len(passes)))
-        low_rank = self.level_signal == "low-rank"
-        return StackConfig(
+    def loop(self, tokens: int) -> Loop:
+        """The stack for so many tokens, as its paper builds it."""
+        order = self.order()
+        shape = Shape(
             width=self.embed_dim,
             ffn_width=round(self.embed_dim * self.mlp_ratio),
             heads=self.num_heads,
-            order=passes,
-            activation=F.gelu,
+            norm_eps=self.norm_eps,
             dropout=self.proj_drop_rate,
-            ffn_dropout=self.mlp_drop_rate,
             attention_dropout=self.attn_drop_rate,
             activation_dropout=self.mlp_drop_rate,
-            drop_path=rates if self.drop_path_rate else (),
-            pre_norm=True,
-            norm_eps=self.norm_eps,
-            norms="pass" if low_rank or self.residual_rank is not None else "sublayer",
-            residual_rank=self.residual_rank,
-            ffn="shared" if self.shared_mlp else "block",
-            signal=SignalConfig(max(1, self.embed_dim // self.signal_rank_divisor)) if low_rank else None,
-            learned_residuals=self.lrc,
-            projection_width=self.embed_dim if self.nll else None,
-            projection_every=self.depth if self.loop_order == "external" else 1,
-            token_mixing=(tokens, self.embed_dim // 2) if self.token_mixing else None,
         )
+        rates = tuple(self.drop_path_rate * index / max(len(order) - 1, 1) for index in range(len(order)))
+        parts = dict(pre_norm=True, activation=F.gelu, ffn_dropout=self.mlp_drop_rate)
+        if self.level_signal == "low-rank":
+            signals = Signals(max(1, self.embed_dim // self.signal_rank_divisor))
+            return ringformer(shape, len(order), signals, rates, **parts)
+        if self.residual_rank is not None:
+            return relaxed(shape, order, self.residual_rank, drop_path=rates, **parts)
+        if self.shared_mlp:
+            return one_wide_ffn(shape, len(order), rates, **parts)
+        every = self.depth if self.loop_order == "external" else 1
+        recursion = Recursion(self.lrc, self.embed_dim if self.nll else None, every)
+        if self.token_mixing:
+            parts = dict(
+                block=MixerBlock, tokens=tokens, mixing_width=self.embed_dim // 2, ffn_dropout=self.mlp_drop_rate
+            )
+        return sret(shape, order, recursion, rates, **parts)

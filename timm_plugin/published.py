@@ -116,9 +116,8 @@ def _ringformer_pieces(system: str, model: ImageModel) -> Iterator[Piece]:
     yield from _both("head", "head")
     for index, block in enumerate(model.loop.blocks):
         yield from _ringformer_block(system, index, block)
-    for level, own in enumerate(model.loop.own or ()):
-        if own.norms is not None:
-            yield from _ringformer_level(level)
+    for level in range(model.loop.passes if system == "ringformer_vit" else 0):
+        yield from _ringformer_level(level)
 
 
 def _ringformer_block(system: str, index: int, block: torch.nn.Module) -> Iterator[Piece]:
@@ -134,7 +133,7 @@ def _ringformer_block(system: str, index: int, block: torch.nn.Module) -> Iterat
     if block.ffn is not None:
         yield from _both(f"{mlp}.fc1", f"{ours}.ffn.up")
         yield from _both(f"{mlp}.fc2", f"{ours}.ffn.down")
-    if block.norms is None:
+    if not hasattr(block, "norms"):  # they are the pass's
         return
     norms = [f"{theirs}.attention_norm"] * (block.self_attn is not None) + [mlp_norm] * (block.ffn is not None)
     for number, norm in enumerate(norms):

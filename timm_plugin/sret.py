@@ -21,8 +21,8 @@ from timm.layers import global_pool_nlc, resample_abs_pos_embed, trunc_normal_
 from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
-from recurrence.block import StackConfig, build_loop
 from recurrence.convert import rename
+from recurrence.loop import Loop
 from timm_plugin._compat import feature_take_indices, update_model_input_size
 from timm_plugin._create import create, image_cfg
 from timm_plugin._model import ImageModel, checkpoint_filter_fn, first_runs, loop_groups
@@ -36,12 +36,11 @@ GLOBAL = ((1, 1),) * 3
 class Stage(nn.Module):
     """A loop over depth on the tokens of a map, behind a convolution that halves the map of the stage before."""
 
-    def __init__(self, config: StackConfig, grid: tuple[int, int], downsample: bool):
+    def __init__(self, loop: Loop, grid: tuple[int, int], width: int, downsample: bool):
         super().__init__()
-        self.config, self.grid = config, grid
-        half = config.width // 2
-        self.pool = nn.Conv2d(half, config.width, 3, stride=2, padding=1, groups=half) if downsample else nn.Identity()
-        self.loop = build_loop(config)
+        self.grid, half = grid, width // 2
+        self.pool = nn.Conv2d(half, width, 3, stride=2, padding=1, groups=half) if downsample else nn.Identity()
+        self.loop = loop
 
     def forward(
         self, x: Tensor, token: Tensor | None = None, run: Sequence[int] | None = None
@@ -89,7 +88,7 @@ class SReT(ImageModel):
             trunc_normal_(self.cls_token, std=0.02)
             self.pools = (*self.pools, "token")
         self.stages = nn.ModuleList(
-            Stage(config.stack(stage, height * width), (height, width), downsample=stage > 0)
+            Stage(config.loop(stage, height * width), (height, width), config.embed_dim << stage, downsample=stage > 0)
             for stage, (height, width) in enumerate(sizes)
         )
         self.feature_info = [
@@ -205,7 +204,7 @@ class SReT(ImageModel):
         self.patch_embed.set_input_size(img_size)
         self.pos_embed = nn.Parameter(resample_map(self.pos_embed, sizes[0]), self.pos_embed.requires_grad)
         for number, (stage, (height, width)) in enumerate(zip(self.stages, sizes)):
-            slices = self.config.stack(number, height * width).slices
+            slices = self.config.slices(number, height * width)
             stage.grid = (height, width)
             for index, own in enumerate(stage.loop.own):
                 own.slices = slices.of_pass(index)

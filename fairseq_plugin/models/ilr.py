@@ -14,12 +14,12 @@ from torch import nn
 
 from fairseq_plugin.modules.language_model import LANGUAGE_DEFAULTS, RecurrentLanguageModel
 from fairseq_plugin.modules.model import register_family
-from fairseq_plugin.modules.options import stack_values
 from recurrence import init
-from recurrence.block import StackConfig
+from recurrence.block import Shape
 from recurrence.causal import CausalStack
-from recurrence.llama import build_llama_loop
+from recurrence.errors import FieldError
 from recurrence.order import Order, block_loop, reuse_map
+from recurrence.papers.ilr import llama_layers
 
 POSITIONS = ("none", "rope", "learned", "alibi")
 
@@ -64,27 +64,26 @@ class IntraLayerRecurrence(RecurrentLanguageModel):
             return block_loop(layers, loops)
         counts = _counts(args.reuse_map)
         if loops != 1:
-            raise ValueError(f"loops={loops}: goes in place of reuse_map={args.reuse_map}, not with it")
+            rule = "goes in place of {reuse_map}, not with it"
+            raise FieldError("loops", loops, rule, reuse_map=args.reuse_map)
         order = reuse_map(counts)
         if len(counts) != layers:
-            raise ValueError(
-                f"reuse_map={args.reuse_map}: has {len(counts)} entries, needs one for each of layers={layers}"
-            )
+            rule = f"has {len(counts)} entries, needs one for each of {{layers}}"
+            raise FieldError("reuse_map", args.reuse_map, rule, layers=layers)
         return order
 
     @classmethod
-    def build_stack(cls, args) -> nn.Module:
+    def build_stack(cls, args, shape: Shape) -> nn.Module:
         """The loop, with its final norm."""
-        config = StackConfig(**stack_values(args, "decoder"), order=cls.order(args))
-        loop = build_llama_loop(config, _injected(args))
+        loop = llama_layers(shape, cls.order(args), _injected(args))
         init.normal_(loop, args.embedding_std)
-        head = config.width // config.heads
+        head = shape.width // shape.heads
         return CausalStack(
             loop,
-            config.heads,
+            shape.heads,
             rotary_width=head if args.position == "rope" else None,
             alibi=args.position == "alibi",
-            norm=nn.RMSNorm(config.width, config.norm_eps),
+            norm=nn.RMSNorm(shape.width, shape.norm_eps),
         )
 
     @classmethod
@@ -111,7 +110,7 @@ def _counts(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(count) for count in text.split(","))
     except ValueError:
-        raise ValueError(f"reuse_map={text}: must be whole numbers >= 1, with commas between them") from None
+        raise FieldError("reuse_map", text, "must be whole numbers >= 1, with commas between them") from None
 
 
 def _injected(args) -> tuple[int, ...]:

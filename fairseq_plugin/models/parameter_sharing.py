@@ -4,7 +4,7 @@ Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104
 
 The stack is fairseq's transformer: post-norm, ReLU, biases, scaled embeddings, its sinusoids. LayerNorms are shared
 with the layer that they belong to, unless `--residual-rank` gives each pass what is its own
-(:mod:`recurrence.lowrank`): that is what `python -m fairseq_plugin.convert share` makes of a trained host model.
+(:mod:`recurrence.papers.relaxed`): that is what `python -m fairseq_plugin.convert share` makes of a trained host model.
 
 Differs from the published code: M is given, unless `--share-layer-num` gives N / M, which also selects the code's
 assignment where N / M is not whole; a layer of the decoder that runs again keeps its own cross-attention bias (the
@@ -16,11 +16,17 @@ are assumed.
 
 from argparse import Namespace
 from collections.abc import Callable
+from typing import Any
 
 from fairseq_plugin.modules.model import HOST_DEFAULTS, RecurrentTransformer, register_family, size
 from fairseq_plugin.modules.options import SIDES
 from recurrence import init
+from recurrence.block import Shape
+from recurrence.errors import FieldError
+from recurrence.loop import Loop
 from recurrence.order import STRATEGIES, Order, published
+from recurrence.papers.relaxed import relaxed
+from recurrence.papers.takase import shared_layers
 
 
 class ParameterSharing(RecurrentTransformer):
@@ -36,14 +42,9 @@ class ParameterSharing(RecurrentTransformer):
         add_sharing_options(parser, SIDES)
 
     @classmethod
-    def order(cls, args, side: str) -> Order:
-        """See :func:`shared_order`."""
-        return shared_order(args, side)
-
-    @classmethod
-    def stack(cls, args, side: str) -> dict:
-        """What is a pass's own, where anything is."""
-        return residuals(args)
+    def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
+        """See :func:`shared_loop`."""
+        return shared_loop(args, side, shape, **parts)
 
 
 def add_sharing_options(parser, sides: tuple[str, ...]) -> None:
@@ -68,9 +69,12 @@ def add_sharing_options(parser, sides: tuple[str, ...]) -> None:
     )
 
 
-def residuals(args) -> dict:
-    """Fields of :class:`recurrence.block.StackConfig` that `--residual-rank` sets."""
-    return {} if args.residual_rank is None else dict(norms="pass", residual_rank=args.residual_rank)
+def shared_loop(args, side: str, shape: Shape, **parts: Any) -> Loop:
+    """The stack of one side; with `--residual-rank` each pass has terms, biases and LayerNorms of its own."""
+    order = shared_order(args, side)
+    if args.residual_rank is None:
+        return shared_layers(shape, order, **parts)
+    return relaxed(shape, order, args.residual_rank, **parts)
 
 
 def shared_order(args, side: str) -> Order:
@@ -82,7 +86,7 @@ def shared_order(args, side: str) -> Order:
     unique_layers, layers = getattr(args, f"{side}_unique_layers"), getattr(args, f"{side}_layers")
     if args.share_layer_num is not None:
         if unique_layers is not None:
-            raise ValueError(f"unique_layers={unique_layers}: --share-layer-num={args.share_layer_num} sets it")
+            raise FieldError("unique_layers", unique_layers, f"--share-layer-num={args.share_layer_num} sets it")
         return published(args.strategy, args.share_layer_num, layers)
     return STRATEGIES[args.strategy].order(unique_layers, layers)
 

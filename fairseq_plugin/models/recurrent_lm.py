@@ -13,8 +13,8 @@ July's text has two more experiments: images as pixels, in windows that are draw
 pixel_classification`, `--window-range`), and copying, which accumulates (`--task copying`, `--accumulate`). With the
 options of `recipes/kausik` they store 53,664 parameters (90,720 with four regular layers) and 508,704.
 
-Differs from the published code: see :mod:`recurrence.recurrent`; windows and accumulating are options of the language
-model too.
+Differs from the published code: see :mod:`recurrence.papers.kausik`; windows and accumulating are options of the
+language model too.
 """
 
 import re
@@ -23,12 +23,13 @@ from torch import nn
 
 from fairseq_plugin.modules.language_model import LANGUAGE_DEFAULTS, RecurrentLanguageModel, remember_positions
 from fairseq_plugin.modules.model import activation, register_family
-from fairseq_plugin.modules.options import stack_values
 from recurrence import init
-from recurrence.block import StackConfig, build_loop
+from recurrence.block import Shape
 from recurrence.causal import CausalStack
+from recurrence.errors import FieldError
 from recurrence.order import cycle
-from recurrence.recurrent import RecurrentStack
+from recurrence.papers.kausik import RecurrentStack
+from recurrence.papers.takase import shared_layers
 
 POSITIONS = ("none", "learned")
 
@@ -62,22 +63,17 @@ class KausikRecurrence(RecurrentLanguageModel):
         )
 
     @classmethod
-    def build_stack(cls, args) -> nn.Module:
+    def build_stack(cls, args, shape: Shape) -> nn.Module:
         """The layers, with their final norm."""
-        config = StackConfig(
-            **stack_values(args, "decoder"),
-            order=cycle(args.decoder_layers, args.decoder_layers),
-            activation=activation(args.activation_fn),
-            bias=False,
-            pre_norm=True,
-            norm_bias=False,
-        )
+        layers, function = args.decoder_layers, activation(args.activation_fn)
         if args.regular:
-            norm = nn.LayerNorm(config.width, config.norm_eps, bias=False)
-            stack = CausalStack(build_loop(config), config.heads, norm=norm)
+            parts = dict(activation=function, bias=False, norm_bias=False, pre_norm=True)
+            loop = shared_layers(shape, cycle(layers, layers), **parts)
+            stack = CausalStack(loop, shape.heads, norm=nn.LayerNorm(shape.width, shape.norm_eps, bias=False))
         else:
-            stack = RecurrentStack(config, args.window, args.accumulate, _window_range(args.window_range))
-        init.nanogpt_(stack, args.embedding_std, args.decoder_layers)
+            window = args.window, args.accumulate, _window_range(args.window_range)
+            stack = RecurrentStack(shape, layers, function, *window)
+        init.nanogpt_(stack, args.embedding_std, layers)
         return stack
 
     @classmethod
@@ -105,7 +101,7 @@ def _window_range(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
     if not re.fullmatch(r"\d+,\d+", text):
-        raise ValueError(f"window_range={text}: must be two whole numbers, as in 16,48")
+        raise FieldError("window_range", text, "must be two whole numbers, as in 16,48")
     low, high = text.split(",")
     return int(low), int(high)
 

@@ -18,7 +18,11 @@ from fairseq_plugin.models.parameter_sharing import FAIRSEQ
 from fairseq_plugin.modules.model import RecurrentTransformer, register_family, size
 from fairseq_plugin.modules.options import SIDES
 from recurrence import init
-from recurrence.order import Order, sequence
+from recurrence.block import Shape
+from recurrence.errors import FieldError
+from recurrence.loop import Loop
+from recurrence.order import sequence
+from recurrence.papers.sret import Recursion, sret
 from recurrence.residual import Coefficients
 
 SUBLAYERS = {"encoder": ("self_attn", "ffn"), "decoder": ("self_attn", "cross_attn", "ffn")}
@@ -44,18 +48,13 @@ class RecursiveTransformer(RecurrentTransformer):
         add("--nll", action="store_true", help="a non-linear projection layer behind each pass, unshared (SReT's NLL)")
 
     @classmethod
-    def order(cls, args, side: str) -> Order:
+    def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
         """0 0 1 1 2 2 ... for two loops; the layers of the options are the passes."""
-        layers = getattr(args, f"{side}_layers")
-        if args.block_loops < 1 or layers % args.block_loops:
-            raise ValueError(f"loops={args.block_loops}: must be >= 1 and divide layers={layers}")
-        return sequence(layers // args.block_loops, layers)
-
-    @classmethod
-    def stack(cls, args, side: str) -> dict:
-        """SReT's residual coefficients and projections."""
-        width = getattr(args, f"{side}_embed_dim")
-        return dict(learned_residuals=not args.no_lrc, projection_width=width if args.nll else None)
+        layers, loops = getattr(args, f"{side}_layers"), args.block_loops
+        if loops < 1 or layers % loops:
+            raise FieldError("loops", loops, "must be >= 1 and divide {layers}", layers=layers)
+        recursion = Recursion(not args.no_lrc, projection_width=shape.width if args.nll else None)
+        return sret(shape, sequence(layers // loops, layers), recursion, **parts)
 
     @classmethod
     def _check(cls, args, task) -> None:
@@ -80,9 +79,10 @@ class RecursiveTransformer(RecurrentTransformer):
             for index, block in enumerate(loop.blocks):
                 named = zip(SUBLAYERS[side], block.residuals or ())
                 found.update({f"{side}.block{index}.{name}": residual for name, residual in named})
-            for index, own in enumerate(loop.own or ()):
-                if own.projection is not None and own.projection.residual is not None:
-                    found[f"{side}.pass{index}.nll"] = own.projection.residual
+            for index, own in enumerate(loop.own):
+                residual = getattr(own.projection, "residual", None)
+                if isinstance(residual, Coefficients):
+                    found[f"{side}.pass{index}.nll"] = residual
         return found
 
 

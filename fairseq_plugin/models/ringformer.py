@@ -11,10 +11,16 @@ option (0); with `--share-all-embeddings` or `--share-decoder-input-output-embed
 and are scaled, for N(0, 1) would be no start for an output matrix.
 """
 
+from typing import Any
+
 from fairseq_plugin.modules.model import HOST_DEFAULTS, RecurrentTransformer, register_family, size
 from recurrence import init
-from recurrence.order import Order, cycle
-from recurrence.signal import SignalConfig
+from recurrence.block import Shape
+from recurrence.errors import FieldError
+from recurrence.loop import Loop
+from recurrence.papers.baselines import one_wide_ffn, vanilla
+from recurrence.papers.ringformer import Signals, ringformer
+from recurrence.papers.takase import shared_layers
 
 LEVEL_SIGNALS = ("low-rank", "full", "static", "none")
 PLACES = ("attention", "cross_attention", "ffn")
@@ -79,21 +85,16 @@ class RingFormer(RecurrentTransformer):
         )
 
     @classmethod
-    def order(cls, args, side: str) -> Order:
-        """0 0 0 ..."""
-        return cycle(1, getattr(args, f"{side}_layers"))
-
-    @classmethod
     def has_levels(cls, args) -> bool:
         """Only static signals are added to the stream."""
         return args.level_signal == "static"
 
     @classmethod
-    def stack(cls, args, side: str) -> dict:
-        """LayerNorms of its own for each pass, as far as the signals are."""
+    def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
+        """RingFormer's; with static signals it is the Universal Transformer's."""
         if args.level_signal == "static":
-            return dict(norms="sublayer")
-        return dict(norms="pass", signal=_signal(args, getattr(args, f"{side}_embed_dim")))
+            return Universal.loop(args, side, shape, **parts)
+        return ringformer(shape, passes(args, side), _signals(args, shape.width), **parts)
 
     @classmethod
     def _check(cls, args, task) -> None:
@@ -111,9 +112,9 @@ class Universal(RecurrentTransformer):
     init = init.ringformer_
 
     @classmethod
-    def order(cls, args, side: str) -> Order:
+    def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
         """0 0 0 ..."""
-        return cycle(1, getattr(args, f"{side}_layers"))
+        return shared_layers(shape, (0,) * passes(args, side), **parts)
 
     @classmethod
     def has_levels(cls, args) -> bool:
@@ -130,15 +131,9 @@ class OneWideFFN(RecurrentTransformer):
     init = init.ringformer_
 
     @classmethod
-    def order(cls, args, side: str) -> Order:
-        """0 1 2 ..."""
-        layers = getattr(args, f"{side}_layers")
-        return cycle(layers, layers)
-
-    @classmethod
-    def stack(cls, args, side: str) -> dict:
-        """The one FFN is the encoder's."""
-        return dict(norms="block", ffn="shared" if side == "encoder" else "none")
+    def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
+        """0 1 2 ..., in the encoder with the FFN behind each."""
+        return one_wide_ffn(shape, passes(args, side), **parts)
 
     @classmethod
     def _check(cls, args, task) -> None:
@@ -156,28 +151,34 @@ class Vanilla(RecurrentTransformer):
     init = init.ringformer_
 
     @classmethod
-    def order(cls, args, side: str) -> Order:
+    def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
         """0 1 2 ..."""
-        layers = getattr(args, f"{side}_layers")
-        return cycle(layers, layers)
-
-    @classmethod
-    def stack(cls, args, side: str) -> dict:
-        """One LayerNorm a layer."""
-        return dict(norms="block")
+        return vanilla(shape, passes(args, side), **parts)
 
 
-def _signal(args, width: int):
+def passes(args, side: str) -> int:
+    """Runs of the stack's blocks.
+
+    Raises:
+        FieldError: if there are none.
+    """
+    layers = getattr(args, f"{side}_layers")
+    if layers < 1:
+        raise FieldError("layers", layers, "must be >= 1")
+    return layers
+
+
+def _signals(args, width: int) -> Signals | None:
     if args.level_signal == "none":
         return None
     rank = None
     if args.level_signal == "low-rank":
         if not 1 <= args.signal_rank_divisor <= width:
-            raise ValueError(f"divisor={args.signal_rank_divisor}: must be >= 1 and <= width={width}")
+            raise FieldError("divisor", args.signal_rank_divisor, "must be >= 1 and <= {width}", width=width)
         rank = width // args.signal_rank_divisor
     places = {name: getattr(args, f"{name}_signal") for name in PLACES}
     places = {name: None if place == "none" else place for name, place in places.items()}
-    return SignalConfig(rank, **places, init=args.signal_init)
+    return Signals(rank, **places, init=args.signal_init)
 
 
 def _check_signal(args) -> None:

@@ -18,16 +18,14 @@ from torch import nn
 
 from fairseq_plugin.models.parameter_sharing import (
     add_sharing_options,
-    residuals,
-    shared_order,
+    shared_loop,
     stored_layers,
 )
 from fairseq_plugin.modules.adaptive import add_adaptive_options
 from fairseq_plugin.modules.language_model import LANGUAGE_DEFAULTS, RecurrentLanguageModel
 from fairseq_plugin.modules.model import activation, register_family
-from fairseq_plugin.modules.options import stack_values
 from recurrence import init
-from recurrence.block import StackConfig, build_loop
+from recurrence.block import Shape
 from recurrence.causal import CausalStack
 
 
@@ -53,19 +51,12 @@ class SharedLanguageModel(RecurrentLanguageModel):
         )
 
     @classmethod
-    def build_stack(cls, args) -> nn.Module:
+    def build_stack(cls, args, shape: Shape) -> nn.Module:
         """The loop."""
-        config = StackConfig(
-            **stack_values(args, "decoder"),
-            order=shared_order(args, "decoder"),
-            activation=activation(args.activation_fn),
-            pre_norm=True,
-            **residuals(args),
-        )
-        loop = build_loop(config)
+        loop = shared_loop(args, "decoder", shape, activation=activation(args.activation_fn), pre_norm=True)
         init.fairseq_(loop)
-        norm = nn.LayerNorm(config.width, config.norm_eps) if args.decoder_final_norm else None
-        return CausalStack(loop, config.heads, norm=norm)
+        norm = nn.LayerNorm(shape.width, shape.norm_eps) if args.decoder_final_norm else None
+        return CausalStack(loop, shape.heads, norm=norm)
 
     @classmethod
     def input_positions(cls, args) -> str:

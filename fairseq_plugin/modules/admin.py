@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from fairseq_plugin.modules.options import SIDES
 from recurrence import admin
-from recurrence.block import StackConfig
 
 logger = logging.getLogger("fairseq_plugin.admin")
 
@@ -105,12 +104,12 @@ def check(args) -> None:
             raise ValueError(f"--init=admin: needs post-norm, and does not go with --{side}-normalize-before")
 
 
-def given_profile(args, stacks: dict[str, StackConfig]) -> Tensor | None:
+def given_profile(args, stacks: list[nn.Module]) -> Tensor | None:
     """The numbers of `--admin-profile`, which they replace in the options, for a checkpoint is loaded without the file.
 
     Args:
         args: the model's options.
-        stacks: of each side.
+        stacks: the encoder's loop and the decoder's.
 
     Returns:
         (sublayers,), the encoder's first; None where the first batch decides.
@@ -123,7 +122,7 @@ def given_profile(args, stacks: dict[str, StackConfig]) -> Tensor | None:
         return None
     if isinstance(given, str):
         args.admin_profile = read_profile(given)
-    counts = [len(stacks[side].order) * stacks[side].sublayers for side in SIDES]
+    counts = [len(admin.admins(stack)) for stack in stacks]
     if len(args.admin_profile) != sum(counts):
         raise ValueError(
             f"--admin-profile={given}: has {len(args.admin_profile)} sublayers, but the encoder has {counts[0]} and "

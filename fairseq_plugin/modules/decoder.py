@@ -164,7 +164,7 @@ class RecurrentDecoder(StatefulDecoder):
         return contexts if self._project_apart() else [contexts[which] for which in self.loop.order]
 
     def _project_apart(self) -> bool:
-        return self.loop.own is not None and self.loop.own[0].term("cross_kv") is not None
+        return self.loop.own[0].term("cross_kv") is not None
 
     def _state(self, encoder_out, incremental_state) -> DecodingState | None:
         if incremental_state is None:

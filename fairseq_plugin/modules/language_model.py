@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from fairseq_plugin.modules import adaptive
 from fairseq_plugin.modules.decoder import StatefulDecoder
 from fairseq_plugin.modules.embedding import Output, TokenInput, padding_mask
-from fairseq_plugin.modules.options import errors_name_options, known_options, refuse_unknown
+from fairseq_plugin.modules.options import errors_name_options, known_options, refuse_unknown, shape_of
 from recurrence import position
+from recurrence.block import Shape
 
 # What a preset gives, as far as a family has no option for it.
 LANGUAGE_DEFAULTS = dict(
@@ -137,7 +138,7 @@ class RecurrentLanguageModel(FairseqLanguageModel):
         add_language_options(parser)
 
     @classmethod
-    def build_stack(cls, args) -> nn.Module:
+    def build_stack(cls, args, shape: Shape) -> nn.Module:
         """The stack, initialised, the last norm included; see :class:`LanguageDecoder`.
 
         Raises:
@@ -160,7 +161,8 @@ class RecurrentLanguageModel(FairseqLanguageModel):
         cls._check(args, task)
         most = remember_positions(args, task) if cls.input_positions(args) == "learned" else sys.maxsize
         with errors_name_options("decoder"):
-            stack = cls.build_stack(args)
+            stack = cls.build_stack(args, shape_of(args, "decoder"))
+        stack.loop.checkpointing = args.checkpoint_activations
         embedding = cls._embedding(args, task.source_dictionary)
         inputs = cls._inputs(args, embedding, task.source_dictionary, most)
         output = cls._output(args, embedding, task.target_dictionary)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch.nn.functional as F
 from fairseq import utils
@@ -23,18 +24,19 @@ from fairseq_plugin.modules.options import (
     errors_name_options,
     known_options,
     refuse_unknown,
-    stack_values,
+    shape_of,
 )
 from recurrence import position
-from recurrence.block import StackConfig, build_loop
-from recurrence.order import Order
+from recurrence.admin import attach
+from recurrence.block import Shape
+from recurrence.loop import Loop
 
 # Values that every architecture must fix and that no option sets.
 FAMILY_VALUES = ("norm_eps", "position_table", "projection_bias", "output_bias")
 
 
 class RecurrentTransformer(admin.ProfiledModel):
-    """A model of two loops. A family derives from it and gives :meth:`order`, :meth:`stack`, `init`."""
+    """A model of two loops. A family derives from it and gives :meth:`loop` and `init`."""
 
     init: Callable[[nn.Module], None]
     family_values: tuple[str, ...] = ()
@@ -46,14 +48,16 @@ class RecurrentTransformer(admin.ProfiledModel):
         admin.add_admin_options(parser)
 
     @classmethod
-    def order(cls, args, side: str) -> Order:
-        """The order of execution of one side."""
-        raise TypeError(f"{cls.__name__} gives no order")
+    def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
+        """The stack of one side, as a paper builds it.
 
-    @classmethod
-    def stack(cls, args, side: str) -> dict:
-        """Fields of :class:`StackConfig` in which the family differs from a plain post-norm stack."""
-        return {}
+        Args:
+            args: the model's options.
+            side: "encoder" or "decoder".
+            shape: sizes and rates of its blocks.
+            **parts: of :class:`recurrence.block.Block`.
+        """
+        raise TypeError(f"{cls.__name__} gives no loop")
 
     @classmethod
     def has_levels(cls, args) -> bool:
@@ -84,8 +88,6 @@ class RecurrentTransformer(admin.ProfiledModel):
         """
         cls._check(args, task)
         source, target = task.source_dictionary, task.target_dictionary
-        stacks = {side: cls._stack_config(args, side) for side in SIDES}
-        profile = admin.given_profile(args, stacks)
         joint = args.share_all_embeddings
         encoder_embedding = cls._embedding(args, "encoder", source)
         decoder_embedding = encoder_embedding if joint else cls._embedding(args, "decoder", target)
@@ -94,34 +96,38 @@ class RecurrentTransformer(admin.ProfiledModel):
         output = Output(
             args.decoder_embed_dim, len(target), args.output_bias, decoder_embedding if tied else None, output_std
         )
-        encoder = RecurrentEncoder(
-            source, encoder_embedding, **cls._parts(args, "encoder", encoder_embedding, stacks["encoder"], task)
-        )
+        encoder = RecurrentEncoder(source, encoder_embedding, **cls._parts(args, "encoder", encoder_embedding, task))
         decoder = RecurrentDecoder(
             target,
             decoder_embedding,
             owns_embedding=not joint,
             output=output,
-            **cls._parts(args, "decoder", decoder_embedding, stacks["decoder"], task),
+            **cls._parts(args, "decoder", decoder_embedding, task),
         )
         model = cls(encoder, decoder)
+        profile = admin.given_profile(args, model.stacks)
         if profile is not None:
             model.set_profile(profile)
         return model
 
     @classmethod
-    def _stack_config(cls, args, side: str) -> StackConfig:
+    def _loop(cls, args, side: str) -> Loop:
         with errors_name_options(side):
-            return StackConfig(
-                **stack_values(args, side),
-                order=cls.order(args, side),
-                activation=activation(args.activation_fn),
+            shape = shape_of(args, side)
+            loop = cls.loop(
+                args,
+                side,
+                shape,
                 memory_width=args.encoder_embed_dim if side == "decoder" else None,
-                bias=args.projection_bias,
                 pre_norm=getattr(args, f"{side}_normalize_before"),
-                admin=args.init == "admin",
-                **cls.stack(args, side),
+                activation=activation(args.activation_fn),
+                bias=args.projection_bias,
             )
+        if args.init == "admin":
+            attach(loop, shape.width)
+        loop.checkpointing = args.checkpoint_activations
+        cls.init(loop)
+        return loop
 
     @classmethod
     def _embedding(cls, args, side: str, dictionary) -> nn.Embedding | None:
@@ -137,19 +143,15 @@ class RecurrentTransformer(admin.ProfiledModel):
         return embedding
 
     @classmethod
-    def _parts(cls, args, side: str, embedding: nn.Embedding | None, config: StackConfig, task) -> dict:
+    def _parts(cls, args, side: str, embedding: nn.Embedding | None, task) -> dict:
         """What encoder and decoder are built from alike."""
         most = dict(zip(SIDES, task.max_positions()))[side]
-        levels = cls.has_levels(args)
-        inputs = cls.inputs(args, side, embedding, most)
-        with errors_name_options(side):
-            loop = build_loop(config)
-        cls.init(loop)
+        width, pre_norm = getattr(args, f"{side}_embed_dim"), getattr(args, f"{side}_normalize_before")
         return dict(
-            inputs=inputs,
-            loop=loop,
-            level_table=position.Table(position.depth_time, config.width) if levels else None,
-            layer_norm=nn.LayerNorm(config.width, config.norm_eps) if config.pre_norm else None,
+            inputs=cls.inputs(args, side, embedding, most),
+            loop=cls._loop(args, side),
+            level_table=position.Table(position.depth_time, width) if cls.has_levels(args) else None,
+            layer_norm=nn.LayerNorm(width, args.norm_eps) if pre_norm else None,
             max_positions=most,
         )
 

@@ -1,10 +1,12 @@
 """Command-line options that all recurrent architectures share, and errors that speak of options."""
 
 import argparse
-import re
 from contextlib import contextmanager
 
 from fairseq import utils
+
+from recurrence.block import Shape
+from recurrence.errors import FieldError
 
 SIDES = ("encoder", "decoder")
 
@@ -37,15 +39,13 @@ def errors_name_options(side: str):
     """Turns `heads=3: must divide width=16` into `--encoder-attention-heads=3: must divide --encoder-embed-dim=16`."""
     try:
         yield
-    except ValueError as error:
-        pattern = rf"\b({'|'.join(sorted(OPTION_OF, key=len, reverse=True))})="
-        named = re.sub(pattern, lambda match: OPTION_OF[match[1]].format(side=side) + "=", str(error))
-        raise ValueError(named) from None
+    except FieldError as error:
+        raise ValueError(error.told(lambda field: OPTION_OF.get(field, field).format(side=side))) from None
 
 
-def stack_values(args: argparse.Namespace, side: str) -> dict:
-    """Values of a :class:`recurrence.block.StackConfig` that every architecture has options for."""
-    return dict(
+def shape_of(args: argparse.Namespace, side: str) -> Shape:
+    """The shape of the blocks of one side."""
+    return Shape(
         width=getattr(args, f"{side}_embed_dim"),
         ffn_width=getattr(args, f"{side}_ffn_embed_dim"),
         heads=getattr(args, f"{side}_attention_heads"),
@@ -53,7 +53,6 @@ def stack_values(args: argparse.Namespace, side: str) -> dict:
         attention_dropout=args.attention_dropout,
         activation_dropout=args.activation_dropout,
         norm_eps=args.norm_eps,
-        checkpointing=args.checkpoint_activations,
     )
 
 

@@ -7,7 +7,9 @@ from fairseq.data import Dictionary
 from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
 from fairseq_plugin.modules.model import RecurrentTransformer
 from fairseq_plugin.modules.options import SIDES
+from recurrence.admin import admins
 from recurrence.convert import Piece
+from recurrence.papers.ringformer import RingFormerPass
 
 
 def _dictionary(size: int, pad: int) -> Dictionary:
@@ -62,8 +64,9 @@ def _ringformer_pieces(model: RecurrentTransformer, config: dict) -> Iterator[Pi
             alone = block.self_attn is None  # the FFN of One Wide FFN
             theirs = f"{side}.FFN" if alone else f"{side}.{side}s.{index}"
             yield from _ringformer_block(theirs, f"{side}.loop.blocks.{index}", block, attention, bool(config["bias"]))
-        for index, own in enumerate(loop.own or ()):
-            yield from _ringformer_pass(side, index, own)
+        for index, own in enumerate(loop.own):
+            if isinstance(own, RingFormerPass):
+                yield from _ringformer_pass(side, index, own)
 
 
 def _ringformer_block(theirs: str, ours: str, block, attention: str, bias: bool) -> Iterator[Piece]:
@@ -82,8 +85,9 @@ def _ringformer_block(theirs: str, ours: str, block, attention: str, bias: bool)
         if block.ffn is not None:
             yield Piece(f"{theirs}.positionWiseFeedForward.FFN1.0.{kind}", f"{ours}.ffn.up.{kind}")
             yield Piece(f"{theirs}.positionWiseFeedForward.FFN2.0.{kind}", f"{ours}.ffn.down.{kind}")
-    for index in range(len(block.norms or ())):
-        name = "layer_norm" if len(block.norms) == 1 else f"layer_norm_0{index + 1}"
+    norms = getattr(block, "norms", ())
+    for index in range(len(norms)):
+        name = "layer_norm" if len(norms) == 1 else f"layer_norm_0{index + 1}"
         for kind in ("weight", "bias"):
             yield Piece(f"{theirs}.{name}.{kind}", f"{ours}.norms.{index}.{kind}")
 
@@ -139,7 +143,7 @@ def _takase_pieces(model: RecurrentTransformer, config: dict) -> Iterator[Piece]
         loop = getattr(model, side).loop
         for depth, which in enumerate(loop.order):
             yield from _takase_layer(f"{side}.layers.{depth}", f"{side}.loop.blocks.{which}", side == "decoder")
-        for depth in range(len(loop.own or ())):
+        for depth in range(loop.passes if admins(loop) else 0):
             for index, name in enumerate(ADMIN[side]):
                 ours = f"{side}.loop.own.{depth}.residuals.{index}.weight"
                 yield Piece(f"{side}.layers.{depth}.{name}", ours)

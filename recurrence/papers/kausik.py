@@ -20,42 +20,53 @@ of a token would depend on whether more follow. Each y is computed not beside th
 on, but all of them in one call after the scan; queries, keys and values of the input are one call before it.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recurrence.attention import padding_bias
-from recurrence.block import Block, StackConfig
+from recurrence.attention import SelfAttention, padding_bias
+from recurrence.block import Shape, Sublayer
+from recurrence.errors import FieldError
+from recurrence.ffn import FeedForward
 from recurrence.linear import apply, is_plain, is_transformed, linear
 from recurrence.loop import Loop
 from recurrence.scan import Spec, Weights, scan
 
 
-class RecurrentBlock(Block):
+class RecurrentBlock(nn.Module):
     """One layer: a pre-norm block without biases, applied along the sequence.
 
     Args:
-        config: of the block; its order, signals and memory do not matter.
+        shape: sizes and rates.
+        activation: applied to the FFN's hidden units.
         window: w, tokens read at a time.
         accumulate: half of the output before last joins what is read.
 
     Raises:
-        ValueError: if the window is below 1, or the block is not pre-norm or has biases.
+        FieldError: if the window is below 1.
     """
 
-    def __init__(self, config: StackConfig, window: int = 1, accumulate: bool = False):
+    def __init__(
+        self,
+        shape: Shape,
+        activation: Callable[[Tensor], Tensor] = F.gelu,
+        window: int = 1,
+        accumulate: bool = False,
+    ):
         if window < 1:
-            raise ValueError(f"window={window}: must be >= 1")
-        if not config.pre_norm or config.bias or config.norm_bias:
-            raise ValueError("a recurrent block must be pre-norm and without biases")
-        super().__init__(config)
-        self.window, self.accumulate, self.width = window, accumulate, config.width
+            raise FieldError("window", window, "must be >= 1")
+        super().__init__()
+        self.window, self.accumulate, self.width = window, accumulate, shape.width
+        self.sublayer = Sublayer(shape.dropout, pre_norm=True)
+        self.self_attn = SelfAttention(shape.width, shape.heads, False, shape.attention_dropout)
+        self.ffn = FeedForward(shape.width, shape.ffn_width, activation, False, shape.activation_dropout)
+        self.norms = shape.norms(2, bias=False)
 
     def forward(
         self,
         x: Tensor,
-        own: None = None,
-        context: None = None,
         slot: "Slot | None" = None,
         padding: Tensor | None = None,
         window: int | None = None,
@@ -64,7 +75,6 @@ class RecurrentBlock(Block):
 
         Args:
             x: (B, T, C).
-            own, context: what a loop hands to blocks that have parameters of a pass or a memory; None here.
             slot: state of this layer.
             padding: with a slot, (B, T) bool of these tokens; without, a text begins at its first column.
             window: tokens read at a time in this call; None for the block's own.
@@ -96,7 +106,7 @@ class RecurrentBlock(Block):
         if not self._is_plain() or is_transformed():
             return self._states_one_by_one(first, rest)
         attention, norm = self.self_attn, self.norms[0]
-        rates = (self.dropout, attention.dropout, self.ffn.dropout) if self.training else ()
+        rates = (self.sublayer.dropout, attention.dropout, self.ffn.dropout) if self.training else ()
         spec = Spec(windows.size(2), attention.heads, self.accumulate, norm.eps, self.ffn.activation, *rates)
         inner = attention.qkv.weight if self.accumulate else attention.qkv.weight[self.width :]
         ffn = self.ffn.up.weight, self.ffn.down.weight
@@ -115,15 +125,19 @@ class RecurrentBlock(Block):
         for x in rest:
             if self.accumulate:
                 p, h = states[-1].chunk(2, dim=1)
-                states.append(super().forward(torch.cat([p / 2 + h, p / 2 + x], dim=1), causal=True))
+                states.append(self._causal(torch.cat([p / 2 + h, p / 2 + x], dim=1)))
             else:
-                states.append(super().forward(torch.cat([states[-1], x], dim=1), causal=True)[:, self.window :])
+                states.append(self._causal(torch.cat([states[-1], x], dim=1))[:, x.size(1) :])
         return torch.stack(states)
+
+    def _causal(self, x: Tensor) -> Tensor:
+        """B, causal within what it is given: (B, T, C) -> (B, T, C)."""
+        return self._feed_forward(x, self.self_attn(self.norms[0](x), causal=True))
 
     def alone(self, x: Tensor) -> Tensor:
         """B, each sequence of the batch by itself: (B, T, C) -> (B, T, C)."""
         if x.size(1) > 1:
-            return super().forward(x, causal=True)
+            return self._causal(x)
         # One token attends to itself alone: attention is its value, dropped by heads.
         attention, normed = self.self_attn, self.norms[0](x)
         if is_plain(attention.qkv):
@@ -133,8 +147,12 @@ class RecurrentBlock(Block):
         value = attention.split(value)
         if self.training and attention.dropout:
             value = value * F.dropout(value.new_ones(*value.shape[:3], 1), attention.dropout)
-        y = apply(attention.out, value.transpose(1, 2).flatten(2))
-        return self._feed_forward(x + F.dropout(y, self.dropout, self.training))
+        return self._feed_forward(x, apply(attention.out, value.transpose(1, 2).flatten(2)))
+
+    def _feed_forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """The FFN behind the residual sum of x and what attention made of it."""
+        x = x + F.dropout(y, self.sublayer.dropout, self.training)
+        return self.sublayer(x, self.ffn, self.norms[1], torch.add)
 
     def _read(self, x: Tensor, skipped: Tensor | None, slot: "Slot") -> Tensor:
         """The output for one token, (B, C) -> (B, C)."""
@@ -166,14 +184,8 @@ class RecurrentBlock(Block):
     def _attend(self, x: Tensor, q: Tensor, keys_values: Tensor, seen: Tensor) -> Tensor:
         """The block on one token, (B, C), that attends to those of (B, S, 2 C) which it has seen, (B, S) bool."""
         q, k, v = (self.self_attn.split(part) for part in (q[:, None], *keys_values.chunk(2, dim=-1)))
-        x = x + self.self_attn.attend(q, k, v, padding_bias(~seen, like=x), causal=False)[:, 0]
-        return self._feed_forward(x)
-
-
-def _bias(seen: Tensor, like: Tensor) -> Tensor:
-    return torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill_(~seen, float("-inf"))[
-        :, None, None
-    ]
+        y = self.self_attn.attend(q, k, v, padding_bias(~seen, like=x), causal=False)
+        return self._feed_forward(x[:, None], y)[:, 0]
 
 
 class Slot:
@@ -226,7 +238,9 @@ class RecurrentStack(nn.Module):
     """Recurrent layers, one after the other: the whole scan of a layer gives the input of the next.
 
     Args:
-        config: of the blocks; its order says how many there are.
+        shape: sizes and rates.
+        layers: N.
+        activation: applied to the FFN's hidden units.
         window: w, tokens read at a time.
         accumulate: see :class:`RecurrentBlock`.
         window_range: in training each batch is read with a window drawn uniformly between these two, both included
@@ -238,18 +252,22 @@ class RecurrentStack(nn.Module):
 
     def __init__(
         self,
-        config: StackConfig,
+        shape: Shape,
+        layers: int,
+        activation: Callable[[Tensor], Tensor] = F.gelu,
         window: int = 1,
         accumulate: bool = False,
         window_range: tuple[int, int] | None = None,
     ):
         super().__init__()
         if window_range is not None and not 1 <= window_range[0] <= window_range[1]:
-            raise ValueError(f"window_range={','.join(map(str, window_range))}: must be A,B with 1 <= A <= B")
+            raise FieldError("window_range", ",".join(map(str, window_range)), "must be A,B with 1 <= A <= B")
         self.window_range = window_range
-        blocks = [RecurrentBlock(config, window, accumulate) for _ in range(1 + max(config.order))]
-        self.loop = Loop(blocks, config.order, checkpointing=config.checkpointing)
-        self.norm = nn.LayerNorm(config.width, config.norm_eps, bias=False)
+        if layers < 1:
+            raise FieldError("layers", layers, "must be >= 1")
+        blocks = [RecurrentBlock(shape, activation, window, accumulate) for _ in range(layers)]
+        self.loop = Loop(blocks, tuple(range(layers)))
+        self.norm = nn.LayerNorm(shape.width, shape.norm_eps, bias=False)
 
     def new_state(self) -> State:
         """The state of a text that begins."""

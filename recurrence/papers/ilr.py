@@ -1,0 +1,72 @@
+"""Intra-Layer Recurrence: LLaMA's layers, each run as often as a reuse map says.
+
+A pass owns nothing; block recurrence, which repeats the whole stack instead, adds the stack's input again before each
+repetition (`inject`). The layer:
+
+`x + attention(norm x)`, then `x + down(silu(gate n) * up n)` with n = norm x; RMSNorm, no biases.
+
+Source: LLaMA (arXiv:2302.13971), section 2.2; Intra-Layer Recurrence (arXiv:2505.01855), sections 3 and 4.
+Differs from LLaMA: the FFN is as wide as a configuration says, 4 C in Intra-Layer Recurrence, not 8/3 C.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from recurrence.attention import SelfAttention
+from recurrence.block import Shape, Sublayer
+from recurrence.ffn import SwiGLU
+from recurrence.loop import Loop
+from recurrence.order import Order
+
+
+class LlamaBlock(nn.Module):
+    """Self-attention and SwiGLU, each behind an RMSNorm, which torch computes in float32 for any narrower type."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.sublayer = Sublayer(shape.dropout, pre_norm=True)
+        self.self_attn = SelfAttention(shape.width, shape.heads, bias=False, dropout=shape.attention_dropout)
+        self.ffn = SwiGLU(shape.width, shape.ffn_width, shape.activation_dropout)
+        self.norms = nn.ModuleList(nn.RMSNorm(shape.width, shape.norm_eps) for _ in range(2))
+
+    def forward(
+        self,
+        x: Tensor,
+        slot: Any | None = None,
+        self_bias: Tensor | None = None,
+        causal: bool = True,
+        rotary: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """One pass.
+
+        Args:
+            x: (B, T, C).
+            slot: incremental state of this pass.
+            self_bias, causal, rotary: see :class:`recurrence.attention.SelfAttention`.
+
+        Returns:
+            (B, T, C).
+        """
+
+        def attend(n: Tensor) -> Tensor:
+            return self.self_attn(n, bias=self_bias, causal=causal, slot=slot, rotary=rotary)
+
+        x = self.sublayer(x, attend, self.norms[0], torch.add)
+        return self.sublayer(x, self.ffn, self.norms[1], torch.add)
+
+
+def llama_layers(shape: Shape, order: Order, inject: Collection[int] = ()) -> Loop:
+    """LLaMA's layers in an order.
+
+    Args:
+        shape: sizes and rates.
+        order: of a reuse map or of block recurrence, see :mod:`recurrence.order`.
+        inject: blocks whose later passes get the input of their first pass added to theirs.
+
+    Raises:
+        ValueError: if the order skips a layer, see :class:`Loop`.
+    """
+    return Loop([LlamaBlock(shape) for _ in range(1 + max(order, default=-1))], order, inject=inject)

@@ -1,0 +1,105 @@
+"""Relaxed Recursive Transformers: shared layers, and in each pass a low-rank term on chosen projections.
+
+A pass owns LayerNorms, the terms, and the biases of the projections that have one. With terms of full rank on every
+projection a pass is any layer there is; of a low rank, most of a layer for a fraction of its parameters.
+
+Source: Relaxed Recursive Transformers (arXiv:2410.20672), sections 3.2 and 3.3.
+Differs from the paper: Q, K and V have a term each, so do keys and values of cross-attention; LayerNorms and biases are
+of the pass.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from recurrence.block import Block, Pass, Shape
+from recurrence.errors import FieldError
+from recurrence.loop import Loop
+from recurrence.lowrank import PROJECTIONS, LowRankTerm
+from recurrence.order import Order
+
+
+class RelaxedPass(Pass):
+    """What a pass shares with no other: LayerNorms, low-rank terms, and the biases beside them."""
+
+    def __init__(
+        self, block: "RelaxedBlock", shape: Shape, rank: int, terms: Sequence[str], bias: bool, drop_path: float
+    ):
+        super().__init__(block.sublayers, drop_path, shape.norms(block.sublayers))
+        self.terms = nn.ModuleDict()
+        for name, (layer, targets) in block.projections().items():
+            if name in terms:
+                self.terms[name] = LowRankTerm(targets, layer.in_features, layer.out_features // targets, rank, bias)
+
+    def term(self, name: str) -> LowRankTerm | None:
+        """See :meth:`Pass.term`."""
+        return getattr(self.terms, name, None)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
+        """Older files call the terms on Q, K and V and on W1 after RingFormer's signals."""
+        for old, new in (("qkv_signal", "terms.qkv"), ("ffn_signal", "terms.up")):
+            for key in [key for key in state_dict if key.startswith(f"{prefix}{old}.")]:
+                state_dict[prefix + new + key[len(prefix + old) :]] = state_dict.pop(key)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+class RelaxedBlock(Block):
+    """A transformer's layer without LayerNorms, to each projection of which a pass may add a term."""
+
+    def projections(self) -> dict[str, tuple[nn.Linear, int]]:
+        """Each projection that the block has, and how many targets it stacks."""
+        found = ((name, place.split("."), targets) for name, (place, targets) in PROJECTIONS.items())
+        return {
+            name: (getattr(getattr(self, part), layer), targets)
+            for name, (part, layer), targets in found
+            if getattr(self, part) is not None
+        }
+
+    def run(self, x: Tensor, own: RelaxedPass, attend: Callable, cross_attend: Callable | None) -> Tensor:
+        """A transformer's layer, each of whose projections is `(W + up^T down) x + bias` of the pass."""
+        term, join = own.term, own.join
+        x = self.sublayer(x, lambda n: attend(n, qkv=term("qkv"), out=term("out")), own.norms[0], join(0))
+        if cross_attend is not None:
+            x = self.sublayer(
+                x, lambda n: cross_attend(n, q=term("cross_q"), out=term("cross_out")), own.norms[1], join(1)
+            )
+        return self.ffn_sublayer(x, lambda n: self.ffn(n, up=term("up"), down=term("down")), own.norms[-1], join(-1))
+
+
+def relaxed(
+    shape: Shape,
+    order: Order,
+    rank: int,
+    terms: Sequence[str] | None = None,
+    drop_path: Sequence[float] | None = None,
+    bias: bool = True,
+    **parts: Any,
+) -> Loop:
+    """Stored layers in an order, and what each pass adds.
+
+    Args:
+        shape: sizes and rates.
+        order: the layer that runs in each pass.
+        rank: of the terms.
+        terms: the projections that have one, of :data:`recurrence.lowrank.PROJECTIONS`; None for all.
+        drop_path: one rate a pass; None for none.
+        bias: whether projections have biases.
+        **parts: of :class:`recurrence.block.Block`.
+
+    Raises:
+        FieldError: where a value breaks its rule.
+    """
+    if not 1 <= rank <= shape.width:
+        raise FieldError("residual_rank", rank, "must be >= 1 and <= {width}", width=shape.width)
+    unknown = sorted(set(terms or ()) - set(PROJECTIONS))
+    if unknown or terms is not None and not terms:
+        raise FieldError("terms", terms, f"must name some of {tuple(PROJECTIONS)}")
+    terms = tuple(PROJECTIONS) if terms is None else terms
+    blocks = [RelaxedBlock(shape, bias=bias, **parts) for _ in range(1 + max(order, default=-1))]
+    rates = drop_path or (0.0,) * len(order)
+    own = [RelaxedPass(blocks[which], shape, rank, terms, bias, rate) for which, rate in zip(order, rates)]
+    for name, (layer, _) in (found for block in blocks for found in block.projections().items()):
+        if name in terms:
+            layer.register_parameter("bias", None)
+    return Loop(blocks, order, own)

@@ -1,0 +1,119 @@
+"""RingFormer: one block for all passes, which level signals tell at which depth it runs.
+
+`M_i x`, low-rank and of each pass's own, joins the queries, keys and values and the input of the FFN; each pass has its
+own LayerNorms; all else is shared.
+
+Source: RingFormer (arXiv:2502.13181), sections 3.1 and 3.2, Equations 5 to 8; Table 4 for the variants.
+Differs from the published code: M is never multiplied out to apply it to a few tokens, see :mod:`recurrence.signal`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from recurrence.block import Block, Pass, Shape
+from recurrence.errors import FieldError
+from recurrence.loop import Loop
+from recurrence.signal import LevelSignal
+
+
+@dataclass(frozen=True)
+class Signals:
+    """Which level signals a pass owns.
+
+    Args:
+        rank: rank of M; None stores M itself (the full-rank row of Table 4).
+        attention: "after" adds M x to the projection of x, "before" projects x + M x; None has no signal there.
+        ffn: "before" adds M x to the FFN's input, "inside" adds M x to the FFN's hidden units; None has none.
+        cross_attention: as `attention`, for queries, keys and values of cross-attention (section 3.2.2 has none).
+        init: "zero" starts every M at 0, "random" starts its factors at random.
+    """
+
+    rank: int | None
+    attention: str | None = "after"
+    ffn: str | None = "before"
+    cross_attention: str | None = None
+    init: str = "zero"
+
+    def __post_init__(self):
+        places = ("after", "before", None)
+        choices = dict(attention=places, ffn=("before", "inside", None), cross_attention=places)
+        for name, values in {**choices, "init": ("zero", "random")}.items():
+            if getattr(self, name) not in values:
+                raise FieldError(name, repr(getattr(self, name)), f"must be one of {values}")
+
+    def check(self, width: int, pre_norm: bool) -> None:
+        """Raises FieldError where the rank is not within 1 .. width, or a place is not there in a pre-norm block."""
+        if self.rank is not None and not 1 <= self.rank <= width:
+            raise FieldError("rank", self.rank, "must be >= 1 and <= {width}", width=width)
+        for name in ("attention", "cross_attention"):
+            if pre_norm and getattr(self, name) == "before":
+                raise FieldError(name, "'before'", "a signal before the projection needs a post-norm block")
+
+    def on(self, place: str | None, targets: int, width: int, out_width: int) -> LevelSignal | None:
+        """The signals of a pass on stacked projections, which join at that place."""
+        if place is None:
+            return None
+        return LevelSignal(targets, width, out_width, self.rank, place == "before", self.init)
+
+
+class RingFormerPass(Pass):
+    """What a pass shares with no other: LayerNorms and level signals (section 3.2)."""
+
+    def __init__(self, block: "RingFormerBlock", shape: Shape, signals: Signals | None, drop_path: float = 0.0):
+        super().__init__(block.sublayers, drop_path, shape.norms(block.sublayers))
+        width = shape.width
+        self.qkv_signal = self.cross_q_signal = self.cross_kv_signal = self.ffn_signal = None
+        if signals is None:
+            return
+        self.qkv_signal = signals.on(signals.attention, 3, width, width)
+        if block.cross_attn is not None:
+            self.cross_q_signal = signals.on(signals.cross_attention, 1, width, width)
+            self.cross_kv_signal = signals.on(signals.cross_attention, 2, block.cross_attn.kv.in_features, width)
+        self.ffn_signal = signals.on(signals.ffn, 1, width, shape.ffn_width)
+
+    def term(self, name: str) -> LevelSignal | None:
+        """See :meth:`Pass.term`."""
+        return getattr(self, {"up": "ffn_signal"}.get(name, f"{name}_signal"), None)
+
+
+class RingFormerBlock(Block):
+    """The block that all passes run; post-norm in translation, pre-norm for images."""
+
+    def run(self, x: Tensor, own: RingFormerPass, attend: Callable, cross_attend: Callable | None) -> Tensor:
+        """`x <- LN_i(x + attention(x; M_i x))`, `x <- LN_i(x + FFN(x + M_i x))`; the stream has none of the signal."""
+        raw = x
+        x = self.sublayer(x, lambda n: attend(n, raw, qkv=own.qkv_signal), own.norms[0], own.join(0))
+        if cross_attend is not None:
+            after = x
+            x = self.sublayer(x, lambda n: cross_attend(n, after, q=own.cross_q_signal), own.norms[1], own.join(1))
+        stream, signal = x, own.ffn_signal
+        if self.pre_norm and signal is not None and signal.before:
+            # As published for images: the signal joins what the norm reads.
+            read = x + signal(x.flatten(0, 1)).view_as(x)
+            return self.ffn_sublayer(x, self.ffn, own.norms[-1], own.join(-1), read)
+        return self.ffn_sublayer(x, lambda n: self.ffn(n, stream, up=signal), own.norms[-1], own.join(-1))
+
+
+def ringformer(
+    shape: Shape, passes: int, signals: Signals | None, drop_path: Sequence[float] | None = None, **parts: Any
+) -> Loop:
+    """One stored block and what each of the passes owns.
+
+    Args:
+        shape: sizes and rates.
+        passes: P, runs of the block.
+        signals: which level signals there are; None for none.
+        drop_path: one rate a pass; None for none.
+        **parts: of :class:`recurrence.block.Block`.
+
+    Raises:
+        FieldError: where a value breaks its rule.
+    """
+    block = RingFormerBlock(shape, **parts)
+    if signals is not None:
+        signals.check(shape.width, block.pre_norm)
+    own = [RingFormerPass(block, shape, signals, rate) for rate in drop_path or (0.0,) * passes]
+    return Loop([block], (0,) * passes, own)

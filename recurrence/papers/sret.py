@@ -1,0 +1,145 @@
+"""SReT: blocks that run several times in succession, on sliced attention, with a projection between the runs.
+
+A block stores two learnable scalars for each of its residual sums (LRC); a pass owns the slices of its attention, and
+the non-linear projection behind it (NLL), an MLP that no other pass shares.
+
+Source: Sliced Recursive Transformer (arXiv:2111.05297), section 3; section 5.5 for the Mixer.
+Differs from the published code: see :mod:`recurrence.slicing`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from recurrence.block import Block, Pass, Shape, Sublayer
+from recurrence.errors import FieldError
+from recurrence.ffn import FeedForward, TokenMixing
+from recurrence.loop import Loop
+from recurrence.order import Order
+from recurrence.residual import Coefficients, NonlinearProjection
+from recurrence.slicing import SliceConfig, Slices
+
+
+@dataclass(frozen=True)
+class Recursion:
+    """What SReT puts around the passes of a block.
+
+    Args:
+        coefficients: learnable scalars in the residual sums (LRC).
+        projection_width: hidden width of the projection behind a pass (NLL); None for none.
+        projection_every: behind how many passes there is one; a divisor of their number.
+        slices: of each pass's self-attention; None for global attention.
+    """
+
+    coefficients: bool = True
+    projection_width: int | None = None
+    projection_every: int = 1
+    slices: SliceConfig | None = None
+
+    def check(self, passes: int) -> None:
+        """Raises FieldError where a value breaks its rule in a loop of so many passes."""
+        if self.projection_width is not None and self.projection_width < 1:
+            raise FieldError("projection_width", self.projection_width, "must be >= 1")
+        if self.projection_every < 1 or passes % self.projection_every:
+            raise FieldError("projection_every", self.projection_every, f"must divide the {passes} passes")
+        if self.slices is not None and len(self.slices.groups) != passes:
+            raise FieldError("groups", self.slices.groups, f"needs one for each of the {passes} passes")
+
+    def residuals(self, sublayers: int) -> nn.ModuleList | None:
+        """The scalars of a block."""
+        return nn.ModuleList(Coefficients() for _ in range(sublayers)) if self.coefficients else None
+
+
+class SReTPass(Pass):
+    """What a pass shares with no other: the slices of its attention, and the projection behind it."""
+
+    def __init__(self, index: int, sublayers: int, shape: Shape, recursion: Recursion, drop_path: float):
+        super().__init__(sublayers, drop_path)
+        self.slices: Slices | None = None if recursion.slices is None else recursion.slices.of_pass(index)
+        self.projection: NonlinearProjection | None = None
+        if recursion.projection_width is not None and not (index + 1) % recursion.projection_every:
+            self.projection = NonlinearProjection(
+                shape.width, recursion.projection_width, shape.norm_eps, recursion.coefficients
+            )
+
+    def project(self, x: Tensor) -> Tensor:
+        """What stands behind the pass: (B, T, C) -> (B, T, C)."""
+        return x if self.projection is None else self.projection(x)
+
+
+class SReTBlock(Block):
+    """`x <- alpha x + beta attention(LN x)`, `x <- gamma x + delta FFN(LN x)`; in translation the norms follow."""
+
+    def __init__(self, shape: Shape, recursion: Recursion, **parts: Any):
+        super().__init__(shape, **parts)
+        self.norms = shape.norms(self.sublayers)
+        self.residuals = recursion.residuals(self.sublayers)
+
+    def run(self, x: Tensor, own: SReTPass, attend: Callable, cross_attend: Callable | None) -> Tensor:
+        """One pass, and the projection behind it."""
+        sliced = attend if own.slices is None else lambda n: own.slices(n, attend)
+        x = self.sublayer(x, sliced, self.norms[0], own.join(0, self.residuals))
+        if cross_attend is not None:
+            x = self.sublayer(x, cross_attend, self.norms[1], own.join(1, self.residuals))
+        return own.project(self.ffn_sublayer(x, self.ffn, self.norms[-1], own.join(-1, self.residuals)))
+
+
+class MixerBlock(nn.Module):
+    """MLP-Mixer's block with SReT's scalars: an MLP over the tokens, one over the features; pre-norm, GELU.
+
+    Args:
+        shape: sizes and rates; there are no heads.
+        recursion: what SReT puts around the passes.
+        tokens: N, how many tokens an image has.
+        mixing_width: hidden width of the MLP over the tokens.
+    """
+
+    sublayers, pre_norm, self_attn, cross_attn = 2, True, None, None
+
+    def __init__(self, shape: Shape, recursion: Recursion, tokens: int, mixing_width: int, ffn_dropout: float):
+        super().__init__()
+        rest = F.gelu, True, shape.activation_dropout
+        self.mixing = TokenMixing(tokens, mixing_width, *rest)
+        self.ffn = FeedForward(shape.width, shape.ffn_width, *rest)
+        self.sublayer, self.ffn_sublayer = Sublayer(shape.dropout, True), Sublayer(ffn_dropout, True)
+        self.norms = shape.norms(self.sublayers)
+        self.residuals = recursion.residuals(self.sublayers)
+
+    def forward(self, x: Tensor, own: SReTPass) -> Tensor:
+        """(B, N, C) -> (B, N, C)."""
+        x = self.sublayer(x, self.mixing, self.norms[0], own.join(0, self.residuals))
+        return own.project(self.ffn_sublayer(x, self.ffn, self.norms[1], own.join(1, self.residuals)))
+
+
+def sret(
+    shape: Shape,
+    order: Order,
+    recursion: Recursion,
+    drop_path: Sequence[float] | None = None,
+    block: Callable[..., nn.Module] = SReTBlock,
+    **parts: Any,
+) -> Loop:
+    """Stored blocks in an order, with what SReT puts around their passes.
+
+    Args:
+        shape: sizes and rates.
+        order: the block that runs in each pass.
+        recursion: coefficients, projections and slices.
+        drop_path: one rate a pass; None for none.
+        block: :class:`SReTBlock` or :class:`MixerBlock`.
+        **parts: of the block.
+
+    Raises:
+        FieldError: where a value breaks its rule.
+    """
+    recursion.check(len(order))
+    blocks = [block(shape, recursion, **parts) for _ in range(1 + max(order, default=-1))]
+    rates = drop_path or (0.0,) * len(order)
+    own = [
+        SReTPass(index, blocks[which].sublayers, shape, recursion, rate)
+        for index, (which, rate) in enumerate(zip(order, rates))
+    ]
+    return Loop(blocks, order, own)

@@ -1,0 +1,57 @@
+"""Takase & Kiyono: the layers of a transformer, stored M times and run N times.
+
+What is shared is the whole layer, its LayerNorms included; a pass owns nothing, unless Admin gives each of its residual
+sums a vector (:func:`recurrence.admin.attach`). With one stored layer this is the paper's Universal row, with N of them
+its Vanilla row. The orders are in :mod:`recurrence.order`.
+
+Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), section 2 and Figure 2; the
+layer is that of Vaswani et al. (arXiv:1706.03762), section 3.1.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from recurrence.block import Block, Pass, Shape
+from recurrence.loop import Loop
+from recurrence.order import Order
+
+
+class TransformerBlock(Block):
+    """A transformer's layer, with a LayerNorm for each sublayer.
+
+    Args:
+        shape: sizes and rates.
+        norm_bias: whether the LayerNorms have biases.
+        **parts: see :class:`recurrence.block.Block`.
+    """
+
+    def __init__(self, shape: Shape, norm_bias: bool = True, **parts: Any):
+        super().__init__(shape, **parts)
+        self.norms = shape.norms(self.sublayers, norm_bias)
+
+    def run(self, x: Tensor, own: Pass, attend: Callable, cross_attend: Callable | None) -> Tensor:
+        """`x <- LN(x + attention(x))`, `x <- LN(x + FFN(x))`, or with the norms in front."""
+        x = self.sublayer(x, attend, self.norms[0], own.join(0))
+        if cross_attend is not None:
+            x = self.sublayer(x, cross_attend, self.norms[1], own.join(1))
+        return self.ffn_sublayer(x, self.ffn, self.norms[-1], own.join(-1))
+
+
+def shared_layers(shape: Shape, order: Order, drop_path: Sequence[float] | None = None, **parts: Any) -> Loop:
+    """Stored layers in an order.
+
+    Args:
+        shape: sizes and rates.
+        order: the layer that runs in each pass.
+        drop_path: one rate a pass; None for none.
+        **parts: of :class:`TransformerBlock`.
+
+    Raises:
+        FieldError: where a value breaks its rule.
+        ValueError: if the order leaves a layer out, see :class:`Loop`.
+    """
+    blocks = [TransformerBlock(shape, **parts) for _ in range(1 + max(order, default=-1))]
+    rates = drop_path or (0.0,) * len(order)
+    return Loop(blocks, order, [Pass(blocks[which].sublayers, rate) for which, rate in zip(order, rates)])
