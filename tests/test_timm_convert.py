@@ -64,6 +64,23 @@ def test_low_rank_terms_are_folded(order):
     torch.testing.assert_close(unshared(model)(x), model(x), **CLOSE)
 
 
+def test_low_rank_terms_on_attention_alone_are_folded():
+    """Relaxed Recursive Transformers' LoRA of each pass, on chosen projections; the others share their biases too."""
+    model = vision.small("plain_vit", **TERMS, terms=("qkv", "out"))
+    own = {name.split(".")[2] for name, _ in model.loop.own[0].named_parameters() if name.startswith("terms.")}
+    x, passes = vision.images(model), model.loop.passes
+    assert own == {"up", "down", "bias"}
+    assert set(model.loop.own[0].terms) == {"qkv", "out"}
+    assert {name for name, _ in model.loop.blocks[0].named_parameters() if name.endswith("bias")} == {
+        "ffn.up.bias",
+        "ffn.down.bias",
+    }
+    torch.testing.assert_close(unshared(model)(x), model(x), **CLOSE)
+    terms = sum(parameter.numel() for own in model.loop.own for parameter in own.terms.parameters())
+    width, rank = model.num_features, TERMS["residual_rank"]
+    assert terms == passes * (4 * 2 * rank * width + 4 * width)  # Q, K, V and output: two factors and a bias each
+
+
 def test_another_epsilon_is_refused():
     with pytest.raises(ValueError, match="norm_eps=0.1: must be 1e-06"):
         unshared(vision.small("plain_vit", norm_eps=0.1))

@@ -43,7 +43,7 @@ def described(hint: Any) -> str:
         return " or ".join(map(described, get_args(hint)))
     if get_origin(hint) is Sequence:
         (entry,) = get_args(hint)
-        return "a list of " + {int: "whole numbers", Sequence[int]: "lists of whole numbers"}[entry]
+        return "a list of " + {int: "whole numbers", str: "texts", Sequence[int]: "lists of whole numbers"}[entry]
     return NAMES[hint]
 
 

@@ -41,6 +41,7 @@ class ViTConfig:
             "reverse" too, but the last time backwards (0 1 1 0).
         residual_rank: each pass has LayerNorms, biases, and on every projection a term of this rank of its own, at most
             of rank C; None for nothing.
+        terms: the projections that have such a term, ("qkv", "out") for those of attention; None for all.
         level_signal: what tells a shared block its depth: "low-rank" (RingFormer), "static" or "learned" (a table added
             before every pass, as in the Universal Transformer), "none".
         signal_rank_divisor: rank of the low-rank signals is C // signal_rank_divisor.
@@ -77,6 +78,7 @@ class ViTConfig:
     loops: int = 1
     loop_order: str = "internal"
     residual_rank: int | None = None
+    terms: Sequence[str] | None = None
     level_signal: str = "none"
     signal_rank_divisor: int = 16
     shared_mlp: bool = False
@@ -134,6 +136,8 @@ class ViTConfig:
             raise ValueError("token_mixing=True: goes with no class_token, low-rank level_signal or attn_drop_rate")
         if self.token_mixing and self.num_heads != 1:
             raise ValueError(f"num_heads={self.num_heads}: token_mixing=True has no heads; must be 1")
+        if self.terms is not None and self.residual_rank is None:
+            raise ValueError(f"terms={self.terms}: needs residual_rank")
         if self.residual_rank is not None:
             if not 1 <= self.residual_rank <= self.embed_dim:
                 raise ValueError(f"residual_rank={self.residual_rank}: must be >= 1 and <= embed_dim={self.embed_dim}")
@@ -170,7 +174,7 @@ class ViTConfig:
             signals = Signals(max(1, self.embed_dim // self.signal_rank_divisor))
             return ringformer(shape, len(order), signals, rates, **parts)
         if self.residual_rank is not None:
-            return relaxed(shape, order, self.residual_rank, drop_path=rates, **parts)
+            return relaxed(shape, order, self.residual_rank, self.terms, rates, **parts)
         if self.shared_mlp:
             return one_wide_ffn(shape, len(order), rates, **parts)
         every = self.depth if self.loop_order == "external" else 1
