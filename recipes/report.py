@@ -105,9 +105,9 @@ def report(target: Path) -> str:
     ]
     docs = ROOT / "docs"
     lines += architectures(moved((docs / "models.md").read_text(encoding="utf-8"), docs, target))
-    lines += ["## The papers' tables, row by row", between(rows, "## The tables", "<!-- rows: begin -->")]
-    lines += [between(rows, "<!-- rows: begin -->", "<!-- rows: end -->")]
-    lines += ["## Results", *(part(path, target) for path in results if path.exists())]
+    lines += ["## The papers' tables, with ours beside them", between(rows, "## The tables", "<!-- rows: begin -->")]
+    lines += [part(path, target) for path in results if path.exists()]
+    lines += [part(ROOT / "recipes" / "CLAIMS.md", target).replace("### What", "## What", 1)]
     if pictures.exists():
         lines += ["## Inside trained models", part(pictures, target)]
     lines += [part(docs / "speed.md", target).replace("### Speed", "## Speed", 1)]
