@@ -16,6 +16,7 @@ from tests import cli, models
 pytest.importorskip("timm")
 matplotlib = pytest.importorskip("matplotlib.image")
 
+import accuracy  # noqa: E402
 import attention_distance  # noqa: E402
 import checkpoints  # noqa: E402
 import cka  # noqa: E402
@@ -166,6 +167,22 @@ def test_coefficients_of_the_summary_are_those_of_the_checkpoints(runs, tmp_path
     assert any(abs(line[2] - 1) > 1e-3 for line in logged.values()), "they have been trained"
     coefficients.main([str(run / "summary.csv"), "--output", str(tmp_path / "coefficients.png")])
     assert len(table(tmp_path / "coefficients.png")) == 2 * len(logged)
+    coefficients.main([str(run / "summary.csv"), "--first-block", "--output", str(tmp_path / "first.png")])
+    first = table(tmp_path / "first.png")
+    assert len(first) == 2 * 6
+    assert {(row["stack"], row["sublayer"], row["block or pass"]) for row in first} == {
+        ("stages.0", sublayer, "1") for sublayer in ("attention", "FFN", "projection")
+    }
+
+
+def test_accuracy_over_costs(tmp_path, monkeypatch):
+    run = dict(table="SReT 5", row="t", scale="paper", metric="top-1 %", value="75.5")
+    monkeypatch.setattr(accuracy.render.Results, "__init__", lambda self: setattr(self, "runs", [run]))
+    accuracy.main(["--output", str(tmp_path / "accuracy.png")])
+    found = {row["row"]: row for row in table(tmp_path / "accuracy.png")}
+    assert len(found) == 27
+    assert list(found["t"].values()) == ["t", "SReT", "4.8", "1.1", "76", "75.5"]
+    assert list(found["deit_distilled"].values()) == ["deit_distilled", "others, distilled", "5.7", "1.3", "74.5", ""]
 
 
 def test_coefficients_of_the_hosts_log(tmp_path):

@@ -15,10 +15,12 @@ ARGUMENTS = {"ringformer/figures2_4": [("base",), ("large",)]}
 PICTURES = {
     "ringformer/figures2_4": 3,
     "ringformer/figure3": 1,
-    "sret/figure6": 2,
-    "sret/figure7": 1,
+    "sret/figure1": 1,
+    "sret/figure5": 2,
+    "sret/figure6": 4,
+    "sret/figure7": 3,
     "sret/figure9": 2,
-    "sret/figure10": 1,
+    "sret/figure10": 2,
     "kausik/figure2": 2,
     "takase/figure3": 1,
 }

@@ -18,10 +18,9 @@ import timm_plugin  # noqa: E402
 from recurrence.count import stored  # noqa: E402
 from tests import cli
 from tests.recipes import RECIPES, commands, recipe
-from tests.test_recipes import EVERY_SCRIPT, listed, of_images
+from tests.test_recipes import EVERY_SCRIPT, of_images
 
 SCRIPTS = [str(path.relative_to(RECIPES)) for path in EVERY_SCRIPT if of_images(path)]
-SOURCED = ["lib/images.sh", "sret/lib/images.sh"]
 ROWS = (
     "plain",
     "plain_half",
@@ -35,30 +34,6 @@ ROWS = (
     "uit",
     "owf",
 )
-DEIT = 5_717_416
-# Of DeiT-Tiny run twice: projections with norms behind 24 passes; coefficients of 12 blocks and 24 projections; three
-# convolutions with batch norms and a fourth of 2 x 2 instead of one of 16 x 16.
-NLL = 24 * (2 * (192 * 192 + 192) + 2 * 192)
-LRC = 12 * 4 + 24 * 2
-STEM = (27 + 3) * 96 + (9 * 96 + 3) * 192 + (9 * 192 + 3) * 192 + 4 * 192 * 192 - 3 * 16 * 16 * 192
-# Stored parameters of every row of every script in its order, at full size, with the classes of the paper's images.
-COUNTS = {
-    "sret/table1": [DEIT] * 4,
-    "sret/table2": [4_988_024] * 4,
-    "sret/table3": [DEIT, DEIT, DEIT + 12 * 4, DEIT + NLL, DEIT + NLL + LRC, DEIT + NLL + LRC + STEM]
-    + [DEIT + NLL + LRC - 2 * 192, DEIT + NLL + LRC + STEM - 2 * 192]
-    + [4_755_979, 4_755_979 - 4 * 10 - 2 * 20, 3_596_771, 4_176_375, 5_335_583],
-    "sret/table5": [4_020_608, *[4_755_979] * 2, *[4_988_024] * 3, *[20_899_692] * 2]
-    + [*[4_755_979] * 2, *[4_988_024] * 2, 20_899_692, 4_853_259, 21_091_212, 21_317_004],
-    "sret/internal_external": [DEIT] * 4,
-    "sret/mlp": [*[18_528_296 - 8 * 4] * 2, 18_528_296, *[59_880_520 - 12 * 4] * 2, 59_880_520],
-    "sret/mixed_depth": [48_424_360, 24_401_704, *[14_220_472] * 2],
-}
-COSTS = {
-    "sret/table4": [DEIT, DEIT, 4_020_608, *[4_755_979] * 2, *[4_988_024] * 2, *[20_899_692] * 2],
-}
-# Images an update at scale paper.
-BATCHES: dict[str, int] = {}
 RUNS = [("digits/run.sh", scale, ()) for scale in ("demo", "smoke")]
 PATHS = [str(cli.SCRIPTS), os.environ["PATH"]]
 DATA_ROOT = Path(os.environ.get("DATA_ROOT") or "/nonexistent")
@@ -85,12 +60,11 @@ def allowed(call, classes: int) -> torch.nn.Module:
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_scripts_parse(script):
     subprocess.run(["bash", "-n", RECIPES / script], check=True)
-    assert os.access(RECIPES / script, os.X_OK) == (script not in SOURCED)
+    assert os.access(RECIPES / script, os.X_OK)
 
 
 def test_every_script_is_tried():
-    others = {"cifar10/prepare.sh", "digits/prepare.sh", "digits/run.sh"}
-    assert set(SCRIPTS) == others | set(SOURCED) | {f"{script}.sh" for script in (*COUNTS, *COSTS)}
+    assert set(SCRIPTS) == {"cifar10/prepare.sh", "digits/prepare.sh", "digits/run.sh"}
 
 
 @pytest.mark.parametrize(("script", "scale", "arguments"), RUNS, ids=str)
@@ -102,44 +76,9 @@ def test_the_trainer_takes_every_command(script, scale, arguments, tmp_path):
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
 
 
-@pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
-@pytest.mark.parametrize("script", COUNTS)
-def test_the_trainer_takes_every_command_of_every_row(script, scale, tmp_path):
-    """Each row into a folder of its own; at scale paper with the published parameters, and batches by 16 processes."""
-    processes = {"GPUS": "8", "NODES": "2"} if scale == "paper" else {}
-    calls = trainings(f"{script}.sh", "all", SCALE=scale, OUT=str(tmp_path), DATA_ROOT="", **processes)
-    by_folder = {call.output: call for call in calls}  # a row may first train others
-    rows = listed(RECIPES / f"{script}.sh")
-    assert len(rows) == len(COUNTS[script])
-    found = {re.sub(r"-gpu/", "/", folder): call for folder, call in by_folder.items()}
-    expected = [f"{tmp_path}/{script}/{scale}/{row}/s1" for _, row, *_ in rows]
-    assert set(found) == set(expected)
-    for folder, (_, _, arch, *_), count in zip(expected, rows, COUNTS[script], strict=True):
-        call = found[folder]
-        assert call.model == arch
-        if scale == "paper":
-            batch = 512 if call.img_size > 224 else BATCHES.get(script, 1024)
-            assert call.batch_size * call.grad_accum_steps * 16 == batch
-            assert stored(allowed(call, 100 if script == "ringformer/table2" else 1000)) == count, folder
-        elif scale == "smoke":
-            model = allowed(call, 10)
-            assert model.patch_embed.num_patches == 64 if hasattr(model, "loop") else model.stages[0].grid[0] >= 8
-    assert not list(tmp_path.iterdir()), "a dry run writes nothing"
-
-
-@pytest.mark.parametrize("script", COSTS)
-def test_every_row_without_training_is_counted(script, tmp_path):
-    found = commands(f"{script}.sh", "all", OUT=str(tmp_path))
-    assert len(found) == len(listed(RECIPES / f"{script}.sh")) == len(COSTS[script])
-    for (python, tool, *words), count in zip(found, COSTS[script], strict=True):
-        assert (python, Path(tool).name) == ("python", "cost_image.py")
-        args = cost_image.parser().parse_args(words[: words.index(">")])
-        assert stored(timm.create_model(args.arch, device="meta", **args.kwargs)) == count
-
-
 def test_widths_are_divided():
     """The recipe knows the width and heads of every model; what it divides, heads share out evenly."""
-    script = f"source {RECIPES}/common.sh; source {RECIPES}/lib/images.sh; "
+    script = f"source <(sed -n '/^image_size()/,/^}}/p' {RECIPES}/commands/images.sh); "
     script += 'for arch in "$@"; do image_size $arch 8; echo ${SIZE[@]}; done'
     lines = cli.run("bash", "-c", script, "bash", *timm_plugin.MODELS).splitlines()
     for name, line in zip(timm_plugin.MODELS, lines, strict=True):
@@ -148,14 +87,7 @@ def test_widths_are_divided():
         assert abs(int(re.match(r"embed_dim=(\d+)", line)[1]) - config.embed_dim / 8) <= step / 2
         assert int(re.match(r"embed_dim=(\d+)", line)[1]) % step == 0
         assert ("patch_size=8" in line) == hasattr(config, "patch_size")
-    assert "ARCH=resnet50: of unknown width" in cli.run("bash", "-c", script, "bash", "resnet50", fails=True)
-
-
-def test_one_process_gathers_the_papers_batch(tmp_path):
-    settings = dict(SCALE="paper", OUT=str(tmp_path), MICRO_BATCH="64", PRECISION="fp32")
-    (call,) = trainings("sret/table1.sh", "loops_3", "drop_path_rate=0.2", "--lr", "2e-3", **settings)
-    assert (call.batch_size, call.grad_accum_steps, call.aug_repeats, call.amp, call.lr) == (64, 16, 0, None, 2e-3)
-    assert dict(call.model_kwargs) == {"loops": 3, "drop_path_rate": 0.2}
+    assert not cli.run("bash", "-c", script, "bash", "resnet50").strip(), "the row says its own"
 
 
 def test_rows_have_one_size(tmp_path):
@@ -177,13 +109,6 @@ def test_rows_have_one_size(tmp_path):
     ("script", "arguments", "settings", "message"),
     [
         ("digits/run.sh", [], {"SCALE": "paper"}, "SCALE=paper: must be demo or smoke"),
-        ("sret/table1.sh", ["loops_1"], {"PRECISION": "fp8"}, "PRECISION=fp8: must be bf16, fp16 or fp32"),
-        (
-            "sret/table1.sh",
-            ["loops_1"],
-            {"SCALE": "paper", "MICRO_BATCH": "100"},
-            "GPUS=1, NODES=1, MICRO_BATCH=100: their product must divide the paper's 1024",
-        ),
         ("cifar10/prepare.sh", [], {"DATA_ROOT": "/nonexistent"}, "DATA_ROOT=/nonexistent: holds no cifar10.tar"),
     ],
 )

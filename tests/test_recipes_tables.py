@@ -92,9 +92,10 @@ def test_every_published_cell_is_there_or_left_out_with_a_reason(paper):
     assert not missing
 
 
-def agrees(number: int, paper: str) -> bool:
-    """Whether a count is the paper's, which rounds or truncates it."""
-    found = re.fullmatch(r"([\d.,]+) ?([KMB]?)", paper.strip().lstrip("~"))
+def agrees(number: int, paper: str, title: str = "") -> bool:
+    """Whether a count is the paper's, which rounds or truncates it; its unit may stand in the column's title."""
+    unit = re.search(r"\(([KMB])\)", title)
+    found = re.fullmatch(r"([\d.,]+) ?([KMB]?)", paper.strip().lstrip("~") + (unit[1] if unit else ""))
     value, unit = Decimal(found[1].replace(",", "")), {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}[found[2]]
     exact = Decimal(number) / unit
     return value in {exact.quantize(value, rounding) for rounding in (ROUND_DOWN, ROUND_HALF_UP)}
@@ -112,9 +113,9 @@ def test_parameters_are_the_papers(table):
             paper = row.paper.get(column.title)
             if row.count_differs:
                 assert f"{number:,}" in row.count_differs, (row.name, number)
-                assert not agrees(number, paper)
+                assert not agrees(number, paper, column.title)
             elif paper:
-                assert agrees(number, paper), (row.name, number, paper)
+                assert agrees(number, paper, column.title), (row.name, number, paper)
 
 
 GOOD = """
@@ -146,6 +147,11 @@ paper = { A = "1" }
         ('count = "images"', "", "p/tables.toml: settings.s: missing key 'count'"),
         ('count = "images"', 'count = "images"\nrate = 1', "p/tables.toml: settings.s: unknown key 'rate'"),
         ('settings = "s"', 'settings = "z"', "p/tables.toml: t.rows.r: settings 'z'; must be one of: s"),
+        (
+            '{ A = "gmac" }',
+            '{ A = { metric = "gmac", table = "z" } }',
+            "p/tables.toml: t.columns.A: table 'z': no such",
+        ),
         ('kind = "count"', 'kind = "sums"', "p/tables.toml: t: kind 'sums'; must be one of: "),
         ('paper = "P"', "paper = ", "p/tables.toml: Invalid value"),
     ],
@@ -274,6 +280,28 @@ def test_the_batch_of_the_table_is_gathered_from_any_processes(tmp_path):
     ):
         words = words_of(program.stages(call(tmp_path, SCALE="paper", **settings), run, 1))
         assert (words[words.index("--batch-size") + 1], words[words.index("--update-freq") + 1]) == expected
+
+
+def test_images_are_repeated_where_timm_can(tmp_path):
+    (paper,) = [paper for paper in PAPERS if paper.name == "SReT"]
+    run = paper.tables["table1"].run("loops_3")
+    alone, distributed = (
+        words_of(program.stages(call(tmp_path, SCALE="paper", GPUS=processes), run, 1)) for processes in "18"
+    )
+    assert "--aug-repeats" not in alone
+    assert distributed[distributed.index("--aug-repeats") + 1] == "3"
+
+
+def test_a_row_that_is_distilled_has_its_teacher_trained_first(tmp_path):
+    (paper,) = [paper for paper in PAPERS if paper.name == "SReT"]
+    run, asked = paper.tables["table5"].run("t_384"), call(tmp_path, SCALE="small")
+    needed = program.needed(run, run.settings("small"))
+    assert needed == ["t_distilled", "s_global"]
+    words = words_of(program.stages(asked, run, 1))
+    folders = [program.folder_of(asked, run.table, name, 1) for name in needed]
+    assert f"checkpoint_path={folders[0]}/last.pth.tar" in words
+    assert words[words.index("--teacher-checkpoint") + 1] == f"{folders[1]}/last.pth.tar"
+    assert program.needed(run, run.settings()) == ["t_distilled"]
 
 
 def test_other_nodes_train_and_do_nothing_else(tmp_path):

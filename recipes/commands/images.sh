@@ -27,7 +27,7 @@ image_size() {
     recursive_deit_tiny | deit_108 | deit_108_mixed) width=192 heads=3 ;;
     recursive_mixer_s16) width=512 heads=1 ;;
     recursive_mixer_b16) width=768 heads=1 ;;
-    sret_ext) width=48 heads=2 patches=() ;;
+    sret_ext | sret_108*) width=48 heads=2 patches=() ;;
     sret_s | sret_s_global) width=126 heads=3 patches=() ;;
     sret_*) width=64 heads=2 patches=() ;;
     *) SIZE=() && return ;;
@@ -49,6 +49,8 @@ gpu)
     ;;
 paper)
     SETTINGS=(--batch-size "$MICRO_BATCH" --grad-accum-steps "$ACCUMULATE" --img-size 224 --workers 8)
+    # Each image REPEATS times in a batch of all processes, which timm does for several alone.
+    if [ $((GPUS * NODES)) -gt 1 ] && [ -n "${REPEATS:-}" ]; then SETTINGS+=(--aug-repeats "$REPEATS"); fi
     case $PRECISION in
     bf16) SETTINGS+=(--amp bfloat16) ;;
     fp16) SETTINGS+=(--amp float16) ;;

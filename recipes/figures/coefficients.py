@@ -5,8 +5,9 @@
     python recipes/figures/coefficients.py RUN/checkpoints/checkpoint?.pt --output coefficients.svg    (either)
 
 A panel for each stack of passes and each kind of sublayer; a colour for each stored block (of a projection for each
-pass), the first dark, the last light; full lines weigh the stream, broken ones the branch. Beside OUTPUT lie the
-numbers, as CSV.
+pass), the first dark, the last light; full lines weigh the stream, broken ones the branch. With --first-block one
+panel, as the paper has it: the six of the first block and of the projection behind its first pass. Beside OUTPUT lie
+the numbers, as CSV.
 """
 
 import re
@@ -15,8 +16,9 @@ from pathlib import Path
 
 import matplotlib
 from checkpoints import progress, weights
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from pictures import FEW, page, parser, picture, save
+from pictures import COLOURS, FEW, page, parser, picture, save
 
 from recurrence.analysis.coefficients import Coefficient, coefficients
 from recurrence.analysis.logs import points
@@ -64,6 +66,26 @@ def evolution(paths: list[Path]) -> tuple[str, Evolution]:
     return unit, found
 
 
+def of_first_block(found: Evolution) -> Evolution:
+    """The coefficients of the first stored block of the first stack, and of the projection behind its first pass."""
+    first = min(which.stack for which in found)
+    return {which: line for which, line in found.items() if (which.stack, which.index) == (first, 0)}
+
+
+def draw_in_one_panel(unit: str, found: Evolution, path: Path) -> None:
+    """A colour for each sublayer of one block."""
+    figure = page(2.8)
+    axes = figure.subplots()
+    for which, line in found.items():
+        style = dict(color=COLOURS[ORDER.index(which.sublayer)], linestyle="-" if which.role == "identity" else "--")
+        marker = "." if len(line) <= FEW else None
+        axes.plot(*zip(*sorted(line.items())), label=f"{which.sublayer}, {which.role}", marker=marker, **style)
+    axes.set(xlabel=unit, ylabel="coefficient")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    figure.legend(loc="outside right upper")
+    save_numbers(figure, path, unit, found)
+
+
 def draw(unit: str, found: Evolution, path: Path) -> None:
     """A grid of panels, kinds of sublayers by stacks."""
     kinds = [kind for kind in ORDER if any(which.sublayer == kind for which in found)]
@@ -89,6 +111,11 @@ def draw(unit: str, found: Evolution, path: Path) -> None:
         axes.xaxis.get_major_locator().set_params(integer=True)
     lines = [Line2D([], [], color="black", linestyle=style) for style in ("-", "--")]
     figure.legend(lines, ["identity", "branch"], loc="outside lower center", ncols=2)
+    save_numbers(figure, path, unit, found)
+
+
+def save_numbers(figure: Figure, path: Path, unit: str, found: Evolution) -> None:
+    """The picture with a line for each coefficient and time."""
     rows = [
         (*which[:2], which.index + 1, which.role, time, value)
         for which in found
@@ -101,12 +128,16 @@ def main(arguments: list[str] | None = None) -> None:
     command_line = parser(__doc__)
     command_line.add_argument("paths", type=Path, nargs="+", metavar="LOG|CHECKPOINT", help="one log, or checkpoints")
     command_line.add_argument("--output", type=picture, required=True, help=".svg or .png")
+    command_line.add_argument("--first-block", action="store_true", help="those of the first block alone, in one panel")
     options = command_line.parse_args(arguments)
     try:
         unit, found = evolution(options.paths)
     except (OSError, ValueError) as error:
         command_line.error(str(error))
-    draw(unit, found, options.output)
+    if options.first_block:
+        draw_in_one_panel(unit, of_first_block(found), options.output)
+    else:
+        draw(unit, found, options.output)
 
 
 if __name__ == "__main__":

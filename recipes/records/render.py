@@ -94,6 +94,8 @@ def run_of(row: Row, column: Column) -> Run | None:
     """The run that a cell is of."""
     if not row.arch:
         return None
+    if column.table:
+        return row.table.paper.tables[column.table].runs.get(row.name)
     runs = [run for run in row.table.runs.values() if run.row.name == row.name]
     return next((run for run in runs if run.variant == column.variant), runs[0])
 

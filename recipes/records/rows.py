@@ -45,7 +45,7 @@ KINDS = {
         required=("data", "languages", "tests", SOME_BATCH, "micro_batch", "train", "search", "symbols"),
         optional=("average", "search_of", "scored", "width", "wide", "share"),
     ),
-    "images": Kind(required=("data", "batch", "train"), optional=("classes", "divisor")),
+    "images": Kind(required=("data", "batch", "train"), optional=("classes", "divisor", "repeats")),
     "language": Kind(
         required=("data", "bin", "text", SOME_BATCH, "micro_batch", "updates", "train", "symbols"),
         optional=("data_settings", "lengths", "evaluate", "checkpoint", "tested", "pieces", "evaluated", "measure")
@@ -100,11 +100,15 @@ def known(where: str, found: dict, keys: set[str], required: set[str] = frozense
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the paper: its title, and the metric of ours that stands beside it ("": none)."""
+    """A column of the paper: its title, and the metric of ours that stands beside it ("": none).
+
+    It is of the run of that name in another table of the paper where that is named, such as one that counts operations.
+    """
 
     title: str
     metric: str
     variant: str = ""
+    table: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,7 +280,9 @@ class Table:
         known(where, self.entry, TABLE_KEYS, TABLE_REQUIRED)
         for title, column in self.entry["columns"].items():
             if isinstance(column, dict):
-                known(f"{where}.columns.{title}", column, {"metric", "variant"}, {"metric"})
+                known(f"{where}.columns.{title}", column, {"metric", "variant", "table"}, {"metric"})
+                if column.get("table", self.key) not in self.paper.tables:
+                    raise TableError(f"{where}.columns.{title}: table {column['table']!r}: no such table")
                 if self.variants and column.get("variant", "") not in ("", *self.variants):
                     raise TableError(f"{where}.columns.{title}: variant {column['variant']!r}: not among the variants")
         if any(row.arch for row in self.rows.values()):

@@ -1,14 +1,20 @@
 #!/usr/bin/env bash
-# SReT, Figure 10: how strongly the places of an image respond, stage by stage and pass by pass.
+# SReT, Figure 10: how strongly the places of an image respond, stage by stage and pass by pass, in DeiT-Tiny and in
+# SReT-T.
 #
 #   recipes/sret/figure10.sh [options of recipes/figures/responses.py]
 #
-# of sret_t (a row of Table 5). SCALE smoke (default), small, paper: of the row, which is trained first unless it has been;
-# SEED, OUT, DRY_RUN, THREADS as in recipes/common.sh, DATA_ROOT as in table5.sh. The picture and its numbers go to $OUT/sret.
+# SCALE smoke (default), small, gpu, paper: of the rows, which are trained first unless they have been; SEED, OUT, DRY_RUN,
+# THREADS, DATA_ROOT as in the tables' scripts. The pictures and their numbers go to $OUT/sret.
 source "$(dirname "$0")/../common.sh"
-source "$ROOT/recipes/lib/images.sh"
 
 SCALE=${SCALE:-smoke}
+draw() { run python "$ROOT/recipes/figures/responses.py" "${RUNS[0]#*=}" "$@"; }
+
+trained sret/table1 loops_1
+labelled sret/table1 last.pth.tar loops_1
+draw --output "$OUT/sret/responses-deit-$SCALE.svg" "$@"
+
 trained sret/table5 t
-run python "$ROOT/recipes/figures/responses.py" "$OUT/sret/table5/$(image_scale)/t/s$SEED/last.pth.tar" \
-    --output "$OUT/sret/responses-$SCALE.svg" "$@"
+labelled sret/table5 last.pth.tar t
+draw --output "$OUT/sret/responses-sret-$SCALE.svg" "$@"

@@ -1,19 +1,26 @@
 #!/usr/bin/env bash
-# SReT, Figure 6 (and 2): the learnable residual coefficients over training.
+# SReT, Figure 6: (1) accuracy of the Mixers over the epochs, (2) the residual coefficients of the first block.
 #
 #   recipes/sret/figure6.sh [options of recipes/figures/coefficients.py]
 #
-# of sret_t (a row of Table 5), and of the translation model with projections. SCALE smoke (default), small, paper: of the
-# rows, which are trained first unless they have been; SEED, OUT, DRY_RUN, THREADS as in recipes/common.sh, DATA_ROOT as in
-# the tables' scripts. The pictures and their numbers go to $OUT/sret.
+# SCALE smoke (default), small, gpu, paper: of the rows, which are trained first unless they have been; SEED, OUT, DRY_RUN,
+# THREADS, DATA_ROOT as in the tables' scripts. The pictures and their numbers go to $OUT/sret.
 source "$(dirname "$0")/../common.sh"
-source "$ROOT/recipes/lib/images.sh"
 
 SCALE=${SCALE:-smoke}
+ROWS="s16 s16_recursion s16_recursion_lrc"
+trained sret/mlp $ROWS
+labelled sret/mlp summary.csv $ROWS
+run python "$ROOT/recipes/figures/curves.py" "${RUNS[@]}" --x epoch --y eval_top1 --unit "top-1 %" \
+    --output "$OUT/sret/mixer-$SCALE.svg"
+
+draw() { run python "$ROOT/recipes/figures/coefficients.py" "${RUNS[0]#*=}" "$@"; }
 trained sret/table5 t
+labelled sret/table5 summary.csv t
+draw --first-block --output "$OUT/sret/coefficients-first-block-$SCALE.svg" "$@"
+draw --output "$OUT/sret/coefficients-images-$SCALE.svg" "$@"
+
+# Not in the paper: those of the translation model.
 trained sret/translation iwslt
-LABEL=$(image_scale)
-run python "$ROOT/recipes/figures/coefficients.py" "$OUT/sret/table5/$LABEL/t/s$SEED/summary.csv" \
-    --output "$OUT/sret/coefficients-images-$SCALE.svg" "$@"
-run python "$ROOT/recipes/figures/coefficients.py" "$OUT/sret/translation/$SCALE/iwslt/s$SEED/train.log" \
-    --output "$OUT/sret/coefficients-translation-$SCALE.svg" "$@"
+labelled sret/translation train.log iwslt
+draw --output "$OUT/sret/coefficients-translation-$SCALE.svg" "$@"

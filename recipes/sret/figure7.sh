@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
-# SReT, Figure 7: validation loss of the translation models over training.
+# SReT, Figure 7: BLEU and losses over training of the vanilla transformer, of recursion, and of recursion without
+# coefficients, on WMT14 English to German.
 #
 #   recipes/sret/figure7.sh [options of recipes/figures/curves.py]
 #
-# SCALE smoke (default), small, paper: of the rows of translation.sh, which are trained first unless they have been; SEED,
-# OUT, DRY_RUN, THREADS as in recipes/common.sh, DATA_ROOT as there. The picture and its numbers go to $OUT/sret.
+# SCALE smoke (default), small, gpu, paper: of the rows, which are trained first unless they have been; SEED, OUT, DRY_RUN,
+# THREADS, DATA_ROOT as in the tables' scripts. The pictures and their numbers go to $OUT/sret. Below scale paper the data
+# are Multi30k or number words.
 source "$(dirname "$0")/../common.sh"
 
 SCALE=${SCALE:-smoke}
-ROWS="iwslt_plain iwslt_no_nll iwslt"
+ROWS="wmt_once wmt wmt_no_lrc"
 trained sret/translation $ROWS
 labelled sret/translation train.log $ROWS
-run python "$ROOT/recipes/figures/curves.py" "${RUNS[@]}" --nats --unit "nats a piece" --y valid_nll_loss \
-    --output "$OUT/sret/translation-$SCALE.svg" "$@"
+draw() { run python "$ROOT/recipes/figures/curves.py" "${RUNS[@]}" "$@"; }
+draw --y valid_bleu --unit "greedy" --output "$OUT/sret/translation-bleu-$SCALE.svg" "$@"
+draw --stage train_inner --y nll_loss --nats --unit "nats a piece" \
+    --output "$OUT/sret/translation-training-$SCALE.svg" "$@"
+draw --y valid_nll_loss --nats --unit "nats a piece" --output "$OUT/sret/translation-validation-$SCALE.svg" "$@"

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# SReT, Figure 5: accuracy over the epochs, (1) of DeiT-Tiny whose blocks run one to four times, (2, 3) of SReT-T with
+# projections of four widths.
+#
+#   recipes/sret/figure5.sh [options of recipes/figures/curves.py]
+#
+# SCALE smoke (default), small, gpu, paper: of the rows, which are trained first unless they have been; SEED, OUT, DRY_RUN,
+# THREADS, DATA_ROOT as in the tables' scripts. The pictures and their numbers go to $OUT/sret.
+source "$(dirname "$0")/../common.sh"
+
+SCALE=${SCALE:-smoke}
+draw() { run python "$ROOT/recipes/figures/curves.py" "${RUNS[@]}" --x epoch --y eval_top1 --unit "top-1 %" "$@"; }
+
+ROWS="loops_1 loops_2 loops_3 loops_4"
+trained sret/table1 $ROWS
+labelled sret/table1 summary.csv $ROWS
+draw --output "$OUT/sret/loops-$SCALE.svg" "$@"
+
+ROWS="nll_0_5 nll_1 nll_2 nll_4"
+trained sret/nll_ratio $ROWS
+labelled sret/nll_ratio summary.csv $ROWS
+draw --output "$OUT/sret/nll-ratio-$SCALE.svg" "$@"
