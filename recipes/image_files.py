@@ -13,13 +13,19 @@ from image_options import refuse
 def last_checkpoint(args: argparse.Namespace) -> Path | None:
     """What to go on from, which every process must have alike; None for a new run.
 
+    A first checkpoint that a kill has left under its temporary name is given its own, or removed where it is torn.
+
     Raises:
         OptionError: processes have different files, or checkpoints are there but not the last one.
     """
     if not args.resume:
         return None
     last = Path(args.output) / "last.pth.tar"
+    unnamed = last.with_name("tmp.pth.tar")  # as the first save has it until it is written
+    if args.rank == 0 and not last.exists() and unnamed.exists():
+        unnamed.unlink() if damage(unnamed) else unnamed.replace(last)
     if args.distributed:
+        torch.distributed.barrier()
         found = [None] * args.world_size
         digest = hashlib.sha256(last.read_bytes()).hexdigest() if last.exists() else None
         torch.distributed.all_gather_object(found, digest)

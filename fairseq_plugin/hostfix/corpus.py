@@ -78,7 +78,16 @@ def known_symbols() -> None:
 
         return load_indexed_dataset
 
+    def close_what_is_open(close: Callable) -> Callable:
+        def __del__(self) -> None:
+            if hasattr(self, "_bin_buffer_mmap"):
+                close(self)
+
+        return __del__
+
     replace(data_utils, "load_indexed_dataset", check_corpus)
+    for owner in (MMapIndexedDataset, MMapIndexedDataset.Index):
+        replace(owner, "__del__", close_what_is_open)
 
 
 def _check_tokens(path: str, dataset: MMapIndexedDataset, dictionary: Dictionary | None) -> None:

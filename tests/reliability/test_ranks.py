@@ -1,7 +1,6 @@
 """Several ranks: one that dies ends the others, and all go on from rank 0's state or none does."""
 
 import shutil
-import time
 
 import pytest
 
@@ -71,12 +70,11 @@ def test_a_torn_state_stops_all_ranks_with_a_line(warm, text, two, tmp_path):
 
 def test_a_killed_rank_ends_its_peers(warm, text, tmp_path):
     jobs = ranks(text, [tmp_path] * 2, "--max-epoch", "400", "--no-save")
-    jobs[1]["kill_after"] = 6
-    begin = time.monotonic()
+    jobs[1]["kill_at_update"] = 3
     first, second = warm.run(*jobs)
     assert second.status == -9
-    assert first.status != 0
-    assert time.monotonic() - begin < 60
+    assert first.status == 1, first.log[-1000:]  # by itself: who hangs is killed
+    assert "Traceback" not in first.log
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])

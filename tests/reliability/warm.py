@@ -51,7 +51,8 @@ class Warm:
         """Run jobs side by side until all have ended.
 
         A job has `argv`, the program first, and may have `env`; `kill_at`, the number of the change to its files at
-        which it kills itself; `kill_after`, seconds; `most_bytes`, the largest file that it may write; `input`.
+        which it kills itself; `kill_at_update`, the number of the update; `kill_after`, seconds; `most_bytes`, the
+        largest file that it may write; `input`.
         """
         self.orders += 1
         logs = [self.folder / f"{self.orders}-{index}.log" for index in range(len(jobs))]
@@ -116,6 +117,8 @@ def start(job: dict) -> int:
             resource.setrlimit(resource.RLIMIT_FSIZE, (job["most_bytes"], resource.RLIM_INFINITY))
         if "kill_at" in job:
             kill_at(job["kill_at"])
+        if "kill_at_update" in job:
+            kill_at_update(job["kill_at_update"])
         status = command(job["argv"])
     except BaseException:
         traceback.print_exc()
@@ -200,6 +203,20 @@ def kill_at(number: int) -> None:
     torch.save = half_of(torch.save)
     shutil.copyfileobj = half_a_copy(shutil.copyfileobj)
     sys.addaudithook(watch)
+
+
+def kill_at_update(number: int) -> None:
+    """Kill this process before its n-th update."""
+    from fairseq.trainer import Trainer
+
+    step = Trainer.train_step
+
+    def train_step(self, *args, **kwargs):
+        if self.get_num_updates() == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(self, *args, **kwargs)
+
+    Trainer.train_step = train_step
 
 
 if __name__ == "__main__":
