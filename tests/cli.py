@@ -23,9 +23,6 @@ MODEL = [
     *("--decoder-layers", "2", "--decoder-embed-dim", "32", "--decoder-ffn-embed-dim", "64"),
     *("--encoder-attention-heads", "2", "--decoder-attention-heads", "2"),
 ]
-# A run that stops within an epoch leaves fairseq's loading thread at work, and an interpreter that ends while that
-# thread is inside torch now and then aborts.
-NO_LOADER = ["--num-workers", "0", "--data-buffer-size", "0"]
 OPTIMISER = ["--optimizer", "adam", "--lr", "0.001", "--criterion", "label_smoothed_cross_entropy"]
 
 
@@ -75,7 +72,7 @@ def preprocess(*flags, **options) -> str:
 def train_command(data: Path, save_dir: Path, *flags) -> list:
     """Return the arguments of fairseq-train for the small model: a log line an update, no checkpoint by default."""
     return [
-        *(data, "--user-dir", PLUGIN, "--cpu", "--task", "translation", "--arch", ARCH, *MODEL, *OPTIMISER, *NO_LOADER),
+        *(data, "--user-dir", PLUGIN, "--cpu", "--task", "translation", "--arch", ARCH, *MODEL, *OPTIMISER),
         *("--save-dir", save_dir, "--log-format", "json", "--log-interval", "1", "--seed", "7", *flags),
     ]
 

@@ -39,7 +39,7 @@ def test_a_checkpoint_is_scored_on_every_text(tmp_path):
     model = ["--arch", "recurrent_lm", "--decoder-embed-dim", "16", "--decoder-attention-heads", "2"]
     task = ["--task", "copying", "--noise", "8", "--memorise", "4", "--train-texts", "16", "--valid-texts", "20"]
     train = ["--criterion", "answer_cross_entropy", "--optimizer", "adam", "--lr", "0.01", "--batch-size", "16"]
-    where = ["--user-dir", cli.PLUGIN, "--cpu", *cli.NO_LOADER, "--save-dir", tmp_path, "--max-epoch", "1"]
+    where = ["--user-dir", cli.PLUGIN, "--cpu", "--save-dir", tmp_path, "--max-epoch", "1"]
     cli.run("fairseq-train", *where, *task, *model, *train, "--seed", "3")
     path = tmp_path / "checkpoint_last.pt"
     log = cli.python(PROGRAM, "--path", path, "--subset", "test", "--batch", "8")

@@ -27,7 +27,7 @@ def train(data: Path, folder: Path, *flags, **options) -> str:
     """Run fairseq-train on blocks of 32 tokens, a log line an update."""
     text = ("--task", "language_modeling", "--tokens-per-sample", "32", "--batch-size", "8")
     steps = ("--optimizer", "adam", "--lr", "0.005", "--log-format", "json", "--log-interval", "1", "--seed", "7")
-    where = ("--save-dir", folder, *cli.NO_LOADER)
+    where = ("--save-dir", folder)
     return cli.run("fairseq-train", data, *HOST, *text, *steps, *where, *flags, **options)
 
 

@@ -73,7 +73,7 @@ def write_manifest(path: Path, places: list, said: list[tuple]) -> None:
 def train(tones: Path, folder: Path, *flags, **options) -> str:
     return cli.run(
         *("fairseq-train", tones, "--user-dir", cli.PLUGIN, "--cpu", "--task", "speech_to_text", "--arch", "s2t_cycle"),
-        *(*MODEL, *cli.OPTIMISER, *cli.NO_LOADER, "--train-subset", "train", "--valid-subset", "dev", "--dropout", "0"),
+        *(*MODEL, *cli.OPTIMISER, "--train-subset", "train", "--valid-subset", "dev", "--dropout", "0"),
         *("--lr", "0.002", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "20", "--clip-norm", "1.0"),
         *("--batch-size", "16", "--save-dir", folder, "--log-format", "json", "--log-interval", "10", "--seed", "7"),
         *("--update-epoch-batch-itr", "True", *flags),

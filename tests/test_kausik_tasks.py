@@ -26,7 +26,7 @@ from recurrence import count
 from tests import cli, language
 from tests.test_host_train import same_tensors
 
-HOST = ["--user-dir", cli.PLUGIN, "--cpu", *cli.NO_LOADER, "--log-format", "json", "--no-epoch-checkpoints"]
+HOST = ["--user-dir", cli.PLUGIN, "--cpu", "--log-format", "json", "--no-epoch-checkpoints"]
 TINY = ["--arch", "recurrent_lm", "--decoder-embed-dim", "16", "--decoder-attention-heads", "2"]
 STEPS = ["--optimizer", "adam", "--lr", "0.005", "--batch-size", "16", "--seed", "7"]
 ANSWERS = ["--criterion", "answer_cross_entropy", "--report-accuracy", "--required-batch-size-multiple", "1"]

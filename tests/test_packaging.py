@@ -94,7 +94,6 @@ def test_the_host_trains_with_the_installed_plugin(site, corpus, tmp_path):
         *(*run, "-c", script, corpus.data, "--user-dir", plugin, "--arch", "ringformer_tiny"),
         *("--encoder-layers", "1", "--decoder-layers", "1", "--optimizer", "adam", "--lr", "0.001"),
         *("--max-update", "1", "--max-sentences", "4", "--no-save", "--disable-validation", "--cpu"),
-        *cli.NO_LOADER,
         env=environment,
     )
     assert f"core: {site}" in output

@@ -39,8 +39,8 @@ FAIRSEQ = {
         "interactive": ["fairseq-interactive", "{data}", *PLUGIN, "--path", "{file}"],
         "validate": ["fairseq-validate", "{data}", *PLUGIN, "--path", "{file}", "--batch-size", "8"],
         "eval-lm": ["fairseq-eval-lm", "{data}", *PLUGIN, "--path", "{file}", "--task", "language_modeling"],
-        "restore-file": ["train", "--restore-file", "{file}"],
-        "finetune-from-model": ["train", "--finetune-from-model", "{file}"],
+        "restore-file": ["train", "--restore-file", "{file}", "--max-update", "1"],
+        "finetune-from-model": ["train", "--finetune-from-model", "{file}", "--max-update", "1"],
         "hub": ["-c", HUB],
         "ema": ["-c", "from fairseq.checkpoint_utils import load_ema_from_checkpoint as load; load('{file}')"],
     },
@@ -119,7 +119,7 @@ def tried(warm, tmp_path, file, data, images, words):
     """What a command makes of a file."""
     words = [str(word) for word in words]
     if words[0] == "train_image":
-        words = [str(SCRIPT), *flags(images, tmp_path, *words[1:])]
+        words = [str(SCRIPT), *flags(images, tmp_path if "--resume" in words else tmp_path / "new", *words[1:])]
     if words[0] == "train":
         words = ["fairseq-train", *cli.train_command(data, tmp_path / "new", "--batch-size", "32", *words[1:])]
     if words[0] == "-c":
