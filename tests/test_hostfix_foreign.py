@@ -20,6 +20,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_plugin.hostfix import foreign
 from fairseq_plugin.hostfix.foreign import literal
+from tests import cli
 
 VALUES = {
     "[(512, 3)] * 2 + [(1024, 1)]": [(512, 3), (512, 3), (1024, 1)],
@@ -162,3 +163,10 @@ def test_an_array_cannot_point_into_memory(array, tmp_path):
     torch.save({"extra_state": Array(*array)}, tmp_path / "array.pt")
     with pytest.raises(Exception, match="nothing in it was run|buffer size"):
         load_safely(tmp_path / "array.pt")
+
+
+def test_the_commands_that_are_imported_configure_no_logging():
+    code = "import logging, fairseq_plugin; print(logging.getLogger().handlers, logging.getLogger().level)"
+    found = cli.python("-W", "ignore", "-c", code).splitlines()[-1]
+    assert found.endswith(" 30")
+    assert "stdout" not in found  # iopath's own handler writes to the other stream

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import logging
 import operator
 import sys
 import tarfile
@@ -63,11 +64,20 @@ def literal_options() -> None:
 
 
 def modules(name: str) -> Iterator[types.ModuleType]:
-    """A module of fairseq, and its other copy where ``python -m`` has started it as the main one."""
+    """A module of fairseq, and its other copy where ``python -m`` has started it as the main one.
+
+    A module of a command configures logging when it is imported; that is undone, as nobody has asked for it.
+    """
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
     try:
-        yield importlib.import_module(name)
+        module = importlib.import_module(name)
     except ImportError:  # of another version of fairseq
         return
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    yield module
     main = sys.modules["__main__"]
     package, _, stem = name.rpartition(".")
     if Path(getattr(main, "__file__", None) or "").parts[-2:] == (package, f"{stem}.py"):
