@@ -7,13 +7,13 @@
 # SCALE  demo   numbers below 10,000, 8,000 of them for training; 2 minutes of training on 2 cores (default)
 #        smoke  numbers below 1,000 and 60 updates: under a minute; shows that the recipe works, no more
 # SEED (default 1); OUT, DRY_RUN, THREADS as in recipes/common.sh
-# Expected at scale demo: exact match above 99 % on 1,000 numbers that training never showed.
+# Expected at scale demo: exact match of about 98 % on 1,000 numbers that training never showed.
 source "$(dirname "$0")/../common.sh"
 
 ARCH=${ARCH:-ringformer_tiny} SCALE=${SCALE:-demo} SEED=${SEED:-1}
 case $SCALE in
 smoke) PASSES=2 UPDATES=60 WARMUP=20 ;;
-demo) PASSES=6 UPDATES=450 WARMUP=60 ;;
+demo) PASSES=6 UPDATES=300 WARMUP=60 ;;
 *) fail "SCALE=$SCALE: must be demo or smoke" ;;
 esac
 
