@@ -1,1 +1,1 @@
-"""Speed and memory, always as a ratio against the host's own model in the same run."""
+"""Speed and memory, always as a ratio against upstream's own model in the same run."""

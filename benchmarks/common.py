@@ -104,7 +104,7 @@ def set_up(options: argparse.Namespace) -> str:
     """Applies them to PyTorch; returns the line that says where the benchmark runs."""
     torch.set_num_threads(options.threads)
     WEIGHTS["dtype"] = getattr(torch, options.dtype)
-    if options.no_onednn:  # for our linear layers alone: the hosts' convolutions are oneDNN's too
+    if options.no_onednn:  # for our linear layers alone: fairseq's and timm's convolutions are oneDNN's too
         linear.SMALLEST = math.inf
     where = torch.cuda.get_device_name() if DEVICE == "cuda" else f"{options.threads} threads"
     return f"torch {torch.__version__}, {where}, {options.dtype}"

@@ -57,7 +57,7 @@ def training_step(model):
 
 @torch.no_grad()
 def stream(tokens: int) -> dict[str, tuple[float, float]]:
-    """Milliseconds a token and resident MiB, in the second thousand of tokens and in the last."""
+    """Milliseconds per token and resident MiB, in the second thousand of tokens and in the last."""
     model, state = build("recurrent_lm", 0.0).eval(), {}
     text, found = torch.randint(4, SYMBOLS, (1, tokens)).to(DEVICE), {}
     for end in range(1, tokens + 1):

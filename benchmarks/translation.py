@@ -70,12 +70,12 @@ def generation(model: nn.Module, symbols: Dictionary, inputs: Batch) -> Callable
 def compare(
     benchmark: str, options: Namespace, archs: Sequence[str], build: Build, batch: Callable, trained_on: int = BATCH
 ) -> None:
-    """Training steps, searches and peak memory beside the host's, printed.
+    """Training steps, searches and peak memory beside fairseq's, printed.
 
     Args:
         benchmark: the module of the command line.
         options: of the command line.
-        archs: the host's architecture and those to compare with it.
+        archs: fairseq's architecture and those to compare with it.
         build: makes the model of an architecture and a dictionary.
         batch: makes of a dictionary and a number of sources what is trained on, and what is searched.
         trained_on: sources of a training step.

@@ -58,7 +58,7 @@ def training_step(model: nn.Module):
 
 
 def throughput(models: dict[str, nn.Module], rounds: int) -> Rows:
-    """Images a second, and the ratio to the throughput of TINY."""
+    """Images per second, and the ratio to the throughput of TINY."""
     times = ratios({name: inference(model, TINY_BATCH) for name, model in models.items()}, rounds, TINY)
     return {name: (TINY_BATCH / seconds, 1 / ratio) for name, (seconds, ratio) in times.items()}
 

@@ -21,7 +21,7 @@ from recurrence.loop import Loop
 # Symbols of the corpus on which the paper trains a language model; those of WikiText-103 for the others.
 SYMBOLS = {"ilr_small": 1024, "ilr_large": 32_000, "recurrent_lm": 65}
 WIKITEXT_103 = 267_744
-# Symbols and features a frame of the host's recipe for LibriSpeech.
+# Symbols and features per frame of fairseq's recipe for LibriSpeech.
 LIBRISPEECH, FILTERBANK = 10_000, dict(input_feat_per_channel=80, input_channels=1)
 
 

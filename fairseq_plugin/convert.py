@@ -1,4 +1,4 @@
-"""Convert checkpoints: a looped model to the host's own unshared transformer, and the host's to a looped one.
+"""Convert checkpoints: a looped model to fairseq's own unshared transformer, and fairseq's to a looped one.
 
 Usage::
 
@@ -31,13 +31,13 @@ logger = logging.getLogger("fairseq_plugin.convert")
 
 
 def unshare_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
-    """The host's checkpoint of a looped model's.
+    """fairseq's checkpoint made from a looped one.
 
     Args:
         state: as it was saved; it is left as it is.
 
     Raises:
-        ValueError: naming the architecture, if it is none of this plugin, or what the host has no place for.
+        ValueError: naming the architecture, if it is none of this plugin, or what fairseq has no place for.
     """
     args = _options(state)
     family = ARCH_MODEL_REGISTRY.get(args.arch)
@@ -47,14 +47,14 @@ def unshare_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def share_checkpoint(state: dict[str, Any], strategy: str, unique_layers: int, rank: int | None) -> dict[str, Any]:
-    """The looped checkpoint of a host's.
+    """The looped checkpoint made from one of fairseq's.
 
     Args:
         state: as it was saved; it is left as it is.
         strategy, unique_layers, rank: see :func:`fairseq_plugin.conversion.share.shared`.
 
     Raises:
-        ValueError: naming the option and the rule, or what the host's model has and a loop has not.
+        ValueError: naming the option and the rule, or what fairseq's model has and a loop has not.
     """
     args = _options(state)
     check_shareable(args)

@@ -109,7 +109,7 @@ def host_model(args, task: LanguageModelingTask) -> FairseqLanguageModel:
 
 
 def copy_into_host(model: nn.Module, host: FairseqLanguageModel) -> FairseqLanguageModel:
-    """Gives every depth of the host's model the weights of the layer that our order assigns to it."""
+    """Gives every depth of fairseq's model the weights of the layer that our order assigns to it."""
     own, theirs = model.state_dict(), {}
     for depth, which in enumerate(model.decoder.stack.loop.order):
         ours, to = f"decoder.stack.loop.blocks.{which}", f"decoder.layers.{depth}"

@@ -1,4 +1,4 @@
-"""What the architectures for speech read: the host's task, frames of features, and tiny models."""
+"""What the architectures for speech read: fairseq's task, frames of features, and tiny models."""
 
 import tempfile
 import zipfile

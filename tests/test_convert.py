@@ -1,4 +1,4 @@
-"""Looped models as the host's own and back: equal outputs, without the plugin, or refused for a stated reason."""
+"""Looped models as fairseq's own and back: equal outputs, without the plugin, or refused for a stated reason."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ from fairseq_plugin.conversion.unshare import unshared
 from fairseq_plugin.hostfix.checkpoints import load_safely
 from tests import cli, language, models, speech
 
-# What the host has no place for, by architecture; every other one converts.
+# What fairseq has no place for, by architecture; every other one converts.
 TABLE = "positions and depths added before every pass"
 LLAMA = "LlamaBlock: not a block of attention and FFN"
 NLL = "the non-linear projection behind a pass"
@@ -55,7 +55,7 @@ def logits(model: nn.Module, symbols: tuple[int, int], left_pad: bool = False) -
 
 
 def as_host(model: nn.Module, args: argparse.Namespace) -> nn.Module:
-    """The host's own model, in double precision."""
+    """fairseq's own model, in double precision."""
     values, weights = unshared(model, args)
     converted = host.build(values, weights)
     assert type(converted).__module__.startswith(("fairseq.models.transformer", "fairseq.models.speech_to_text"))
@@ -120,7 +120,7 @@ def test_models_of_speech_give_the_hosts_logits(arch, flags):
 
 
 def alone(index: int) -> tuple[Tensor, Tensor, Tensor]:
-    """One utterance and its text without padding, which the host's convolutions see."""
+    """One utterance and its text without padding, which fairseq's convolutions see."""
     source, lengths, target = models.inputs("s2t_cycle", source_lengths=(5, 3, 6), target_lengths=(4, 4, 4))
     return source[index : index + 1, : lengths[index]], lengths[index : index + 1], target[index : index + 1]
 
@@ -177,7 +177,7 @@ def test_tensors_that_passes_share_are_written_once(tmp_path):
 
 # Command lines
 
-# A process that has only the host: the types of its checkpoints are named, nothing of ours can be imported.
+# A process that has only fairseq: the types of its checkpoints are named, nothing of ours can be imported.
 ALONE = """
 import argparse, json, sys
 sys.modules.update(fairseq_plugin=None, recurrence=None)
@@ -225,12 +225,12 @@ def test_without_the_plugin_the_host_gives_the_same(trained, corpus, tmp_path):
     expected = cli.hypotheses(cli.generate(corpus.data, source, *SEARCH))
     found = cli.hypotheses(alone)
     assert found == {number: expected[number] for number in found}
-    assert len(found) > 0.95 * corpus.sentences["test"]  # without the repairs the host leaves out its last batch
+    assert len(found) > 0.95 * corpus.sentences["test"]  # without the repairs fairseq leaves out its last batch
 
 
 @pytest.mark.slow
 def test_share_trains_on_and_folds_back_by_command_line(trained, corpus, tmp_path):
-    """RingFormer -> the host's transformer -> a cycle with low-rank terms -> two updates more -> the host's again."""
+    """RingFormer -> fairseq's transformer -> a cycle with low-rank terms -> two updates more -> fairseq's again."""
 
     def run(*arguments):
         convert.main([str(argument) for argument in arguments])

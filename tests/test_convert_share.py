@@ -1,4 +1,4 @@
-"""The host's own models as looped ones: exact at full rank, nearest at any other, or refused for a stated reason."""
+"""fairseq's own models as looped ones: exact at full rank, nearest at any other, or refused for a stated reason."""
 
 import argparse
 import itertools
@@ -24,7 +24,7 @@ HOSTS = {
 
 
 def host_model(**values) -> tuple[nn.Module, argparse.Namespace]:
-    """A random model of the host's, in double precision, and its options."""
+    """A random model of fairseq's, in double precision, and its options."""
     size = {f"{side}_{name}": n for side in models.SIDES for name, n in (("layers", 4), ("attention_heads", 2))}
     values = {**size, "encoder_embed_dim": 16, "encoder_ffn_embed_dim": 24, **values}
     dictionaries = models.dictionary(models.SOURCE_SYMBOLS), models.dictionary(models.TARGET_SYMBOLS)

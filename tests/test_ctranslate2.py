@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def unshared(trained, tmp_path_factory) -> Path:
-    """The host's checkpoint of the trained RingFormer."""
+    """fairseq's checkpoint of the trained RingFormer."""
     path = tmp_path_factory.mktemp("ctranslate2") / "unshared.pt"
     convert.main(["unshare", str(trained.folder / "checkpoint_last.pt"), str(path)])
     return path

@@ -1,4 +1,4 @@
-"""Each repair of the host by itself: it mends a defect where there is one and leaves a healthy host alone."""
+"""Each repair of fairseq by itself: it mends a defect where there is one and leaves a healthy fairseq alone."""
 
 import importlib.util
 import json

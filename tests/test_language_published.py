@@ -138,7 +138,7 @@ def test_equality_with_the_hosts_model(arch, flags, left_pad):
     tokens = language.texts(left_pad=left_pad)
     keep = language.kept(tokens)
     found, expected = (one.get_normalized_probs(one(tokens), log_probs=True)[keep] for one in (model, host))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)  # the host computes some of it in float32
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)  # fairseq computes some of it in float32
     torch.testing.assert_close(found.double(), language.log_probabilities(model, tokens)[keep], rtol=0, atol=1e-5)
 
 

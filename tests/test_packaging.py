@@ -14,7 +14,7 @@ import pytest
 from tests import cli
 
 PACKAGES = ("recurrence", "fairseq_plugin", "timm_plugin")
-# What a distribution is called where its import is called otherwise; the hosts and their own dependencies.
+# What a distribution is called where its import is called otherwise; fairseq and timm and their own dependencies.
 HOST = {"fairseq", "omegaconf"}
 
 

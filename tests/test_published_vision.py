@@ -252,7 +252,7 @@ def test_references_equal_the_recorded_logits(recorded):
         torch.testing.assert_close(logits, expected, rtol=0, atol=TOLERANCE)
 
 
-# One run of each block is the host's own model
+# One run of each block is timm's own model
 
 
 HOSTS = {

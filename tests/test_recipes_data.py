@@ -1,4 +1,4 @@
-"""The preparation of public data sets, from small files in the layout of the real ones to what the hosts read."""
+"""The preparation of public data sets, from small files laid out like the real ones to what fairseq and timm read."""
 
 import importlib.util
 import json
@@ -55,7 +55,7 @@ def rows(path: Path) -> list[str]:
 
 
 def binarized(folder: Path, name: str, language: str = "") -> list[str]:
-    """What the host reads of a binarized set, a sentence a line, the unknown shown as such."""
+    """What fairseq reads of a binarized set, a sentence a line, the unknown shown as such."""
     dictionary = Dictionary.load(str(folder / f"dict.{language}{'.' if language else ''}txt"))
     pair = f".{'-'.join(folder.parent.name.split('_')[1:])}.{language}" if language else ""
     found = data_utils.load_indexed_dataset(str(folder / f"{name}{pair}"), dictionary)

@@ -116,7 +116,7 @@ def test_reference_equality(name, left_pad):
     ],
 )
 def test_parameters_of_table_2(flags, symbols, parameters):
-    """With the paper's 65 symbols; the host's dictionary of that corpus has 72."""
+    """With the paper's 65 symbols; fairseq's dictionary of that corpus has 72."""
     model = language.on_meta("recurrent_lm", *flags.split(), on=language.task(symbols, tokens_per_sample=256))
     assert count.stored(model) == parameters + (symbols - 65) * 384
 

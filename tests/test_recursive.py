@@ -1,4 +1,4 @@
-"""SReT's recursion in translation: its coefficients, from the model to the host's logs."""
+"""SReT's recursion in translation: its coefficients, from the model to fairseq's logs."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Models for speech: the host's own model computed, every option of use, and what cannot apply refused by its name."""
+"""Models for speech: fairseq's own model computed, every option of use, and what cannot apply refused by its name."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from fairseq_plugin.modules.options import known_options
 from tests import models, speech
 from tests.test_options import Knob, changed, shapes, side_knobs, without
 
-# The host's model
+# fairseq's model
 
 
 def host_model(model_flags: list[str]) -> nn.Module:
@@ -33,7 +33,7 @@ def stacked(theirs: dict[str, Tensor], prefix: str, parts: str, kind: str) -> Te
 
 
 def converted(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The host's weights under our names."""
+    """fairseq's weights under our names."""
     ours = {
         key.replace("encoder.subsample", "encoder.inputs.subsample"): tensor
         for key, tensor in theirs.items()
@@ -64,7 +64,7 @@ def test_vanilla_is_the_hosts_model_where_nothing_is_padding():
     source, lengths, target = models.inputs("s2t_vanilla", source_lengths=(7, 7, 7))
     source, lengths = source[:, : lengths.min()], lengths.clamp(max=int(lengths.min()))
     expected, _ = host(source, lengths, target)
-    # The host's sinusoids have float32's digits.
+    # fairseq's sinusoids have float32's digits.
     torch.testing.assert_close(model(source, lengths, target)[0], expected, rtol=0, atol=2e-6)
 
 

@@ -1,1 +1,1 @@
-"""Models of this plugin as the host's own and back; `python -m fairseq_plugin.convert` is the command line."""
+"""Models of this plugin as fairseq's own and back; `python -m fairseq_plugin.convert` is the command line."""

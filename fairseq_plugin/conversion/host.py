@@ -1,4 +1,4 @@
-"""The host's own transformers: how one is built from the options of a checkpoint, and the names of their layers."""
+"""fairseq's own transformers: how one is built from the options of a checkpoint, and the names of their layers."""
 
 import argparse
 import re
@@ -21,7 +21,7 @@ FIXED = re.compile(r".+\.(version|_float_tensor)|encoder\.layers\.\d+\.(in_proj|
 
 
 def build(args: argparse.Namespace, weights: StateDict) -> BaseFairseqModel:
-    """The registered model of a checkpoint's options, the host's or this plugin's, without any data, with its weights.
+    """The registered model of a checkpoint's options, fairseq's or this plugin's, without any data, with its weights.
 
     Args:
         args: the model's options, as a checkpoint holds them; they are left as they are.
@@ -87,7 +87,7 @@ def layer_pieces(theirs: str, ours: str, memory: bool) -> Iterator[Piece]:
 
 
 def _features(weights: StateDict) -> int:
-    """Numbers a frame of speech; 0 for text."""
+    """Numbers per frame of speech; 0 for text."""
     first = (tensor for key, tensor in weights.items() if key.endswith("subsample.conv_layers.0.weight"))
     return next((tensor.size(1) for tensor in first), 0)
 

@@ -1,4 +1,4 @@
-"""The host's own models as looped ones with low-rank terms of each pass, ready to be trained on.
+"""fairseq's own models as looped ones with low-rank terms of each pass, ready to be trained on.
 
 Their layers are tied in an order of :data:`recurrence.order.STRATEGIES`, see :mod:`recurrence.share`.
 `transformer` becomes one of their models for translation, `transformer_lm` one for language, `s2t_transformer` one for
@@ -24,13 +24,13 @@ from recurrence.share import share
 
 @dataclass(frozen=True)
 class Kind:
-    """What one of the host's models becomes.
+    """What one of fairseq's models becomes.
 
     Args:
         name: of the architecture, with a place for the strategy.
         sides: the stacks.
         loop, norm: where the model has a stack's loop and the norm behind it, with a place for the side.
-        fixed: options that the host's model may set and a looped one has not, each with the value that it takes.
+        fixed: options that fairseq's model may set and a looped one has not, each with the value that it takes.
     """
 
     name: str
@@ -67,17 +67,17 @@ KINDS = {
 def shared(
     model: BaseFairseqModel, args: argparse.Namespace, strategy: str, unique_layers: int, rank: int | None
 ) -> tuple[argparse.Namespace, StateDict]:
-    """Options and weights of the looped model that stands for one of the host's.
+    """Options and weights of the looped model that stands for one of fairseq's.
 
     Args:
-        model: the host's, as trained; it is left as it is.
+        model: fairseq's, as trained; it is left as it is.
         args: its options, all of them; those of a training run may stand among them.
         strategy: how its layers are tied, one of :data:`recurrence.order.STRATEGIES`.
         unique_layers: M, stored layers of each side.
         rank: of each pass's terms; None for none, which averages what is tied and drops the rest.
 
     Raises:
-        ValueError: naming the option and the rule, or what the host's model has and a loop has not.
+        ValueError: naming the option and the rule, or what fairseq's model has and a loop has not.
     """
     kind = check_shareable(args)
     width = min(getattr(args, f"{side}_embed_dim") for side in kind.sides)
@@ -108,10 +108,10 @@ def _order(strategy: str, unique_layers: int, args: argparse.Namespace, side: st
 
 
 def check_shareable(args: argparse.Namespace) -> Kind:
-    """What the options' model becomes; fills options in that older versions of the host did not have.
+    """What the options' model becomes; fills options in that older versions of fairseq did not have.
 
     Raises:
-        ValueError: naming what the host's model has and a loop has not, before it is built.
+        ValueError: naming what fairseq's model has and a loop has not, before it is built.
     """
     kind = KINDS.get(ARCH_MODEL_NAME_REGISTRY.get(args.arch, args.arch))
     if kind is None:
@@ -120,7 +120,7 @@ def check_shareable(args: argparse.Namespace) -> Kind:
     ARCH_CONFIG_REGISTRY[args.arch](args)
     for option, value in {**EVERYWHERE, **kind.fixed}.items():
         given = getattr(args, option, value)
-        if given != value and (given or value):  # older versions of the host write None where newer ones write 0
+        if given != value and (given or value):  # older versions of fairseq write None where newer ones write 0
             raise ValueError(f"--{option.replace('_', '-')}={given}: must be {value}, a looped model has nothing else")
     for option in ("input_dim", "output_dim"):
         given = getattr(args, f"decoder_{option}", args.decoder_embed_dim)
@@ -133,7 +133,7 @@ def check_shareable(args: argparse.Namespace) -> Kind:
 
 
 def _language_values(args: argparse.Namespace) -> dict:
-    """The options of a language model that the host tells in another way."""
+    """The options of a language model that fairseq tells in another way."""
     cutoffs = {"input": args.adaptive_input and args.adaptive_input_cutoff, "softmax": args.adaptive_softmax_cutoff}
     values = {f"adaptive_{which}_cutoff": ends or NONE for which, ends in cutoffs.items()}
     return dict(values, decoder_final_norm=not args.no_decoder_final_norm)
@@ -161,7 +161,7 @@ def _around(theirs: StateDict, kind: Kind, args: argparse.Namespace) -> StateDic
 
 
 def _from_first_token(key: str, tensor: Tensor, args: argparse.Namespace) -> Tensor:
-    """Learned positions without the host's rows up to that of padding, in whose place no token stands."""
+    """Learned positions without fairseq's rows up to that of padding, in whose place no token stands."""
     if not key.endswith("embed_positions.weight"):
         return tensor
     return tensor[len(tensor) - positions(args, "source" if key.startswith("encoder") else "target") :]

@@ -1,12 +1,12 @@
-"""A looped model as the host's own `transformer`, `transformer_lm` or `s2t_transformer`, which needs no plugin.
+"""A looped model as fairseq's own `transformer`, `transformer_lm` or `s2t_transformer`, which needs no plugin.
 
 Every pass becomes a layer, see :mod:`recurrence.unshare`. Besides the stack:
 
-* Positions of another convention than the host's sinusoids become learned ones.
+* Positions of another convention than fairseq's sinusoids become learned ones.
 * A LayerNorm's output without its weight and bias sums to 0 over the features, so with a weight and a bias of 1 its
   mean is 1, and an output bias is one more column of the output matrix, spread over all of them.
-* Convolutions that read speech stay as they are. The host's see the padding of a batch, ours do not, so the last frames
-  of an utterance that is padded differ by what the host makes of padding.
+* Convolutions that read speech stay as they are. fairseq's see the padding of a batch, ours do not, so the last frames
+  of an utterance that is padded differ by what fairseq makes of padding.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from recurrence.causal import CausalStack
 from recurrence.convert import StateDict, revert
 from recurrence.loop import Loop
 
-EPSILON = 1e-5  # of the host's LayerNorms
+EPSILON = 1e-5  # of fairseq's LayerNorms
 # Options that mean the same there.
 KEPT = {"dropout", "attention_dropout", "activation_dropout", "activation_fn", "no_token_positional_embeddings"}
 KEPT |= {"no_scale_embedding", "layernorm_embedding", "share_decoder_input_output_embed", "share_all_embeddings"}
@@ -40,14 +40,14 @@ KEPT |= {f"{side}_learned_pos" for side in ("encoder", "decoder")}
 
 
 def unshared(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argparse.Namespace, StateDict]:
-    """The host's options and weights of a model of this plugin.
+    """fairseq's options and weights of a model of this plugin.
 
     Args:
         model: as trained; it is left as it is.
         args: its options; all of a training run may stand among them.
 
     Raises:
-        ValueError: naming the architecture and what the host has no place for.
+        ValueError: naming the architecture and what fairseq has no place for.
     """
     try:
         if isinstance(model, RecurrentLanguageModel):
@@ -144,7 +144,7 @@ def _stack(side: str, loop: Loop, norm: nn.Module | None) -> tuple[StateDict, un
         piece for index in range(len(layers)) for piece in layer_pieces(f"{side}.layers.{index}", f"{index}", memory)
     ]
     weights = revert(own, pieces)
-    weights[f"{side}.version"] = torch.tensor([3.0])  # without it the host takes the checkpoint for one of old
+    weights[f"{side}.version"] = torch.tensor([3.0])  # without it fairseq takes the checkpoint for one of old
     if norm is not None:
         weights[f"{side}.layer_norm.weight"] = norm.weight.detach()
         bias = norm.bias

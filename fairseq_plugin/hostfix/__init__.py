@@ -1,4 +1,4 @@
-"""Repairs of the host: what fairseq no longer does, or does wrong in silence, with the libraries of today.
+"""Repairs: what fairseq no longer does, or does wrong silently, with the libraries of today.
 
 Each repair is a function of its own, acts only where the defect is present, may be called again without effect, and
 replaces names inside fairseq's own modules alone; torch and numpy stay as they are, ``torch.load`` stays with

@@ -73,7 +73,7 @@ def filterbank(waveform: np.ndarray, sample_rate: int, n_bins: int = 80) -> np.n
 
     Args:
         waveform: (1, samples), 16-bit numbers as floats.
-        sample_rate: samples a second.
+        sample_rate: samples per second.
         n_bins: mel bands.
 
     Returns:

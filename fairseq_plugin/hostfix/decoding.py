@@ -32,7 +32,7 @@ def _no_repeat_ngram(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: 
         tokens: (B x beam, at least ``step + 1``) symbols so far, the opening one included, then padding.
         lprobs: (B x beam, symbols) log-probabilities of the next token.
         bsz: B.
-        beam_size: hypotheses a sentence.
+        beam_size: hypotheses per sentence.
         step: number of symbols so far, the opening one not counted.
     """
     n = self.no_repeat_ngram_size

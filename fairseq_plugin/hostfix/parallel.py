@@ -170,7 +170,7 @@ def _spawn(cfg: DictConfig, main: Callable, kwargs: dict) -> None:
 
 
 def _run_rank(i: int, main: Callable, cfg: DictConfig, kwargs: dict) -> None:
-    """What a started process runs: the host's function as the repairs, which come with this module, have left it."""
+    """What a started process runs: fairseq's function as the repairs, which come with this module, have left it."""
     distributed_utils.distributed_main(i, main, cfg, kwargs)
 
 

@@ -10,7 +10,7 @@ that runs 6 times (`s2t_universal`, 54M).
 
 Differs from the paper: the convolutions, the vocabulary and the shape of the universal row are inferred from its
 counts; it does not print them.
-Differs from the host: see :class:`fairseq_plugin.modules.speech.Subsampler`.
+Differs from fairseq: see :class:`fairseq_plugin.modules.speech.Subsampler`.
 """
 
 from torch import nn
@@ -20,7 +20,7 @@ from fairseq_plugin.modules.model import register_family
 from fairseq_plugin.modules.options import SIDES, add_stack_options
 from fairseq_plugin.modules.speech import kernel_sizes, speech_input
 
-# The host's design, which no option changes.
+# fairseq's design, which no option changes.
 FIXED = dict(
     encoder_normalize_before=True,
     decoder_normalize_before=True,
@@ -33,7 +33,7 @@ FIXED = dict(
     init="default",
     admin_profile=None,
 )
-# What the host's task adds to the options.
+# What fairseq's task adds to the options.
 OF_THE_DATA = ("input_feat_per_channel", "input_channels", "speaker_to_id")
 
 

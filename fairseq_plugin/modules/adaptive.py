@@ -28,7 +28,7 @@ PLAIN = dict(
 
 
 def add_adaptive_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options under the host's names."""
+    """Adds the options under fairseq's names."""
     add = parser.add_argument
     for which, what in (("input", "embedding"), ("softmax", "output layer")):
         add(
@@ -131,7 +131,7 @@ def adaptive_softmax(args, dictionary, embedding) -> AdaptiveSoftmax:
 
 
 def _with_written_buffers(module):
-    """The host leaves a tensor in its checkpoints that nothing has written."""
+    """fairseq leaves a tensor in its checkpoints that nothing has written."""
     for name, buffer in module.named_buffers():
         if name.endswith("_float_tensor"):
             buffer.zero_()

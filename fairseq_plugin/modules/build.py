@@ -11,7 +11,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 def build_architecture(
     arch: str, source: Dictionary | None, target: Dictionary, max_positions: int = 1024, **options
 ) -> BaseFairseqModel:
-    """Builds a registered architecture for translation or speech, the host's own included.
+    """Builds a registered architecture for translation or speech, fairseq's own included.
 
     Args:
         arch: its name.
@@ -30,7 +30,7 @@ def build_architecture(
 def build_language_model(
     arch: str, dictionary: Dictionary, max_positions: int = 1024, output: Dictionary | None = None, **options
 ) -> BaseFairseqModel:
-    """Builds a registered language model, the host's own included.
+    """Builds a registered language model, fairseq's own included.
 
     Args:
         arch: its name.

@@ -11,9 +11,9 @@ from recurrence.position import Table, halved
 
 
 class Subsampler(Conv1dSubsampler):
-    """The host's convolutions of stride 2 with gated linear units, blind to padding.
+    """fairseq's convolutions of stride 2 with gated linear units, blind to padding.
 
-    Differs from the host: what stands behind the end of an utterance is set to zero before every convolution. The host
+    Differs from fairseq: what stands behind the end of an utterance is set to zero before every convolution. fairseq
     leaves the bias of the first there, so that its last frames depend on how long the others of a batch are.
     """
 
@@ -37,12 +37,12 @@ class Subsampler(Conv1dSubsampler):
 
 
 class SpeechInput(nn.Module):
-    """Subsampled frames, scaled, with the host's sinusoids, and dropout.
+    """Subsampled frames, scaled, with fairseq's sinusoids, and dropout.
 
     Source: fairseq S2T (arXiv:2010.05171), section 2.
 
     Args:
-        features: numbers a frame.
+        features: numbers per frame.
         channels: hidden width of the convolutions.
         width: C.
         kernel_sizes: one odd size a convolution.
