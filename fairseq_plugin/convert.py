@@ -85,8 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; ``--help`` describes it."""
     parser = argparse.ArgumentParser(prog="python -m fairseq_plugin.convert", description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True, metavar="unshare|share")
-    _add_paths(commands.add_parser("unshare", help="a looped model as the host's own, without this plugin"))
-    share = _add_paths(commands.add_parser("share", help="the host's transformer as a looped model of this plugin"))
+    _add_paths(commands.add_parser("unshare", help="a looped model as one of fairseq's own, which needs no plugin"))
+    share = _add_paths(commands.add_parser("share", help="fairseq's transformer as a looped model of this plugin"))
     _add_sharing_options(share)
     args = parser.parse_args(arguments)
     try:

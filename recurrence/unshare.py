@@ -87,17 +87,17 @@ def check(loop: Loop) -> None:
         if not isinstance(block, Block | WideFFN):
             raise ValueError(f"{type(block).__name__}: not a block of attention and FFN with LayerNorms")
         if block.pre_norm and getattr(block, "residuals", None):
-            raise ValueError("residual coefficients: a pre-norm layer of the host adds to the stream as it is")
+            raise ValueError("residual coefficients: a pre-norm upstream layer adds to the stream as it is")
     if loop.inject:
-        raise ValueError("injected inputs: a layer of the host reads the one before it alone")
+        raise ValueError("injected inputs: an upstream layer reads the one before it alone")
     for own in loop.own:
         if getattr(own, "projection", None) is not None:
-            raise ValueError("the non-linear projection behind a pass: a layer of the host ends with its FFN")
+            raise ValueError("the non-linear projection behind a pass: an upstream layer ends with its FFN")
         if getattr(own, "slices", None) is not None:
-            raise ValueError("sliced attention: a layer of the host attends to all tokens")
+            raise ValueError("sliced attention: an upstream layer attends to all tokens")
         if loop.blocks[0].pre_norm and LevelSignal in {type(own.term(name)) for name in PROJECTIONS}:
             raise ValueError(
-                "level signals of a pre-norm stack: they read the stream before the norm, no host layer does"
+                "level signals of a pre-norm stack: they read the stream before the norm, no upstream layer does"
             )
 
 
@@ -175,7 +175,7 @@ def _scale_post_norm(sublayers: list[Part], epsilon: float) -> tuple[list[Part],
         3 * math.sqrt(epsilon) if part.filler else factor * part.identity for part, factor in zip(sublayers, sums)
     ]
     if any(0 in torch.as_tensor(stream) for stream in streams):
-        raise ValueError("residual coefficients: one of the stream itself is 0, a layer of the host always keeps it")
+        raise ValueError("residual coefficients: one of the stream itself is 0, an upstream layer always keeps it")
     scaled = []
     for part, end, factor, stream, following in zip(sublayers, ends, sums, streams, [*streams[1:], 1.0]):
         weight, bias = part.norm

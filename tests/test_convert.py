@@ -88,7 +88,7 @@ def test_every_architecture_converts_or_is_refused():
 def test_the_hosts_own_model_gives_the_same_logits(arch, flags):
     if arch not in REFUSED:
         return check(arch, *flags)
-    with pytest.raises(ValueError, match=f"--arch {arch}: does not become the host's own: {REFUSED[arch]}"):
+    with pytest.raises(ValueError, match=f"--arch {arch}: does not become fairseq's own: {REFUSED[arch]}"):
         unshared(models.tiny(arch), options(arch))
 
 
@@ -129,7 +129,7 @@ def test_another_epsilon_than_the_hosts_is_refused_for_speech():
     changed = options("s2t_cycle")
     changed.norm_eps = 1e-6
     model = models.task_of("s2t_cycle").build_model(changed)
-    with pytest.raises(ValueError, match="--arch s2t_cycle: does not become the host's own: norm_eps=1e-06: must be"):
+    with pytest.raises(ValueError, match="--arch s2t_cycle: does not become fairseq's own: norm_eps=1e-06: must be"):
         unshared(model, changed)
 
 
@@ -155,7 +155,7 @@ def test_language_models_convert_or_are_refused(arch, flags):
     args = language.options(arch, *language.tiny_flags(arch, *flags))
     args.arch, args.tokens_per_sample = arch, language.POSITIONS
     if arch in REFUSED and "--regular" not in flags:
-        with pytest.raises(ValueError, match=rf"--arch {arch}: does not become the host's own: {REFUSED[arch]}"):
+        with pytest.raises(ValueError, match=rf"--arch {arch}: does not become fairseq's own: {REFUSED[arch]}"):
             unshared(model, args)
         return
     tokens = language.texts()
@@ -254,7 +254,7 @@ def test_share_trains_on_and_folds_back_by_command_line(trained, corpus, tmp_pat
     [
         (["unshare", "{last}", "{last}"], "is IN, which is never written over"),
         (["unshare", "{folder}/missing.pt", "{out}"], "No such file"),
-        (["share", "{last}", "{out}", "--unique-layers", "1"], "--arch ringformer_tiny: only the host's own"),
+        (["share", "{last}", "{out}", "--unique-layers", "1"], "--arch ringformer_tiny: only fairseq's own"),
         (["share", "{last}", "{out}"], "required: --unique-layers"),
         (["share", "{last}", "{out}", "--unique-layers", "1", "--strategy", "loop"], "invalid choice: 'loop'"),
     ],

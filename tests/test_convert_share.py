@@ -193,8 +193,8 @@ def test_a_shared_model_decodes_step_by_step_and_trains():
             "--no-cross-attention=True: must be False, a looped",
         ),
         (("cycle", 2, 4), dict(decoder_output_dim=8), "--decoder-output-dim=8: must equal --decoder-embed-dim=16"),
-        (("cycle", 2, 4), dict(arch="lstm"), "--arch lstm: only the host's own 'transformer', 'transformer_lm'"),
-        (("cycle", 2, 4), dict(arch="cycle"), "--arch cycle: only the host's own 'transformer'"),
+        (("cycle", 2, 4), dict(arch="lstm"), "--arch lstm: only fairseq's own 'transformer', 'transformer_lm'"),
+        (("cycle", 2, 4), dict(arch="cycle"), "--arch cycle: only fairseq's own 'transformer'"),
     ],
 )
 def test_what_cannot_be_shared_is_refused(how, values, message):

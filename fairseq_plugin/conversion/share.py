@@ -116,7 +116,7 @@ def check_shareable(args: argparse.Namespace) -> Kind:
     kind = KINDS.get(ARCH_MODEL_NAME_REGISTRY.get(args.arch, args.arch))
     if kind is None:
         names = "', '".join(KINDS)
-        raise ValueError(f"--arch {args.arch}: only the host's own '{names}' and their sizes can be shared")
+        raise ValueError(f"--arch {args.arch}: only fairseq's own '{names}' and their sizes can be shared")
     ARCH_CONFIG_REGISTRY[args.arch](args)
     for option, value in {**EVERYWHERE, **kind.fixed}.items():
         given = getattr(args, option, value)

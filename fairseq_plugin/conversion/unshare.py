@@ -54,13 +54,13 @@ def unshared(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argpars
             return _language(model, args)
         return (_speech if isinstance(model.encoder.inputs, SpeechInput) else _translation)(model, args)
     except ValueError as error:
-        raise ValueError(f"--arch {args.arch}: does not become the host's own: {error}") from None
+        raise ValueError(f"--arch {args.arch}: does not become fairseq's own: {error}") from None
 
 
 def _translation(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argparse.Namespace, StateDict]:
     encoder, decoder = model.encoder, model.decoder
     if encoder.level_table is not None:
-        raise ValueError("positions and depths added before every pass: a layer of the host adds nothing to its input")
+        raise ValueError("positions and depths added before every pass: an upstream layer adds nothing to its input")
     values = dict(arch=TRANSLATION, encoder_embed_path=None, decoder_embed_path=None)
     weights, scaled = {}, False
     for side, part, limit in (("encoder", encoder, "source"), ("decoder", decoder, "target")):
@@ -83,7 +83,7 @@ def _speech(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argparse
     del layers["encoder.version"]
     stack, factor = _stack("decoder", decoder.loop, decoder.layer_norm)
     if not unshare.is_one(factor):
-        raise ValueError(f"norm_eps={args.norm_eps}: must be {EPSILON}, as the host has it")
+        raise ValueError(f"norm_eps={args.norm_eps}: must be {EPSILON}, as fairseq has it")
     inputs, _ = _inputs("decoder", decoder.inputs, positions(args, "target"), factor)
     renamed = {key.replace(".layers.", ".transformer_layers."): tensor for key, tensor in layers.items()}
     weights = {**frames, **renamed, **stack, **inputs}
@@ -104,10 +104,10 @@ def _sizes(side: str, stack: StateDict) -> dict:
 def _language(model: RecurrentLanguageModel, args: argparse.Namespace) -> tuple[argparse.Namespace, StateDict]:
     decoder, most = model.decoder, positions(args, "target")
     if not isinstance(decoder.stack, CausalStack):
-        raise ValueError("a recurrence along the sequence: a layer of the host reads all tokens at once")
+        raise ValueError("a recurrence along the sequence: an upstream layer reads all tokens at once")
     unshare.check(decoder.stack.loop)
     if decoder.stack.alibi or decoder.stack.table is not None:
-        raise ValueError("positions within attention: the host adds positions to the embedding")
+        raise ValueError("positions within attention: fairseq adds positions to the embedding")
     stack, factor = _stack("decoder", decoder.stack.loop, decoder.stack.norm)
     inputs, learned = _inputs("decoder", decoder.inputs, most, factor)
     weights = {**stack, **inputs}
