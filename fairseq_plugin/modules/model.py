@@ -161,6 +161,9 @@ class RecurrentTransformer(admin.ProfiledModel):
         refuse_unknown(args, known_options(cls.add_args) | {*FAMILY_VALUES, *cls.family_values})
         admin.check(args)
         for side in SIDES:
+            width = getattr(args, f"{side}_embed_dim")
+            if width < 1:
+                raise ValueError(f"--{side}-embed-dim={width}: must be >= 1")
             if getattr(args, f"{side}_learned_pos") and (args.no_token_positional_embeddings or cls.has_levels(args)):
                 reason = "--no-token-positional-embeddings" if args.no_token_positional_embeddings else "level signals"
                 raise ValueError(f"--{side}-learned-pos: does not go with {reason}, which leave no position to learn")
