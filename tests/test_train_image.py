@@ -159,6 +159,21 @@ def test_learns_and_keeps_the_best(finished):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("prefix", [True, False])
+def test_the_cosine_starts_after_the_warm_up_or_with_it(images, tmp_path, prefix):
+    """As RingFormer's code has it, from the peak; or as timm has it, at the start of training."""
+    more = ["--epochs", "6", "--warmup-epochs", "3", "--lr", "1e-3", *(["--warmup-prefix"] if prefix else [])]
+    args = train_image.parser("").parse_args(flags(images, tmp_path, *more))
+    trainer = train_image.Trainer(args, train_image.utils.init_distributed_device(args))
+    rates = []
+    for update in range(6 * trainer.updates + 1):
+        trainer.scheduler.step_update(update)
+        rates.append(trainer.optimizer.param_groups[0]["lr"])
+    warm = 3 * trainer.updates
+    assert rates[warm] == pytest.approx(1e-3 if prefix else 5e-4)
+    assert rates[-1] == pytest.approx(0, abs=1e-9)
+
+
 def test_two_processes_equal_one_with_the_same_total_batch(images, finished, tmp_path):
     launcher = ["torchrun", "--nproc_per_node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     more = ["--batch-size", "12", "--grad-accum-steps", "2", "--no-aug", "--lr", "0.01"]
