@@ -14,7 +14,7 @@ from fairseq_plugin.hostfix.checkpoints import load_safely
 from recurrence import admin
 from recurrence.analysis.logs import curve
 from tests import cli, models, speech
-from tests.test_recipes import recipe
+from tests.recipes import recipe
 
 ADMIN = ("--init", "admin")
 
@@ -312,7 +312,7 @@ def test_the_recipe_records_a_loss_and_its_curve_is_drawn(tmp_path):
     log = tmp_path / "takase" / "admin" / "smoke" / "admin" / "s1" / "train.log"
     losses = dict(curve(log, "updates", "valid_nll_loss"))
     assert float(found[1]["value"]) == pytest.approx(math.log(2) * losses[20], abs=1e-4)
-    assert [updates for updates, _ in curve(log, "updates", "loss", "train_inner")] == list(range(2, 21, 2))
+    assert [updates for updates, _ in curve(log, "updates", "loss", "train_inner")] == list(range(1, 21))
     curves, drawn = cli.REPOSITORY / "recipes" / "figures" / "curves.py", tmp_path / "admin.svg"
     cli.python(curves, tmp_path / "takase" / "admin" / "smoke", "--stage", "train_inner", "--nats", "--output", drawn)
     picture = drawn.read_text()

@@ -10,76 +10,49 @@ from pathlib import Path
 import collect  # noqa: E402
 import pytest
 from fairseq import options
-from fairseq.models import ARCH_MODEL_REGISTRY
 
 from tests import cli
 from tests.recipes import RECIPES, commands, recipe
 
-
-def of_images(script: Path) -> bool:
-    """Whether test_recipes_image.py tries a script."""
-    return "images.sh" in script.name + script.read_text(encoding="utf-8") or script.parent.name in (
-        "cifar10",
-        "digits",
-    )
-
-
-# Of pictures and counts; test_recipes_figures.py tries them.
+# Of pictures; test_recipes_figures.py tries them.
 FIGURES = sorted(RECIPES.glob("*/figure*.sh"))
-# Scripts of tables in tables.toml, which test_recipes_tables.py tries.
-DATA = [path for path in RECIPES.glob("*/*.sh") if '/../table"' in path.read_text(encoding="utf-8")]
-EVERY_SCRIPT = sorted({*RECIPES.rglob("*.sh")} - {RECIPES / "common.sh", *FIGURES, *DATA})
-EVERY_SCRIPT = [path for path in EVERY_SCRIPT if path.parent.name != "commands"]
-# Those of recipes/data are tried by test_recipes_data.py, but the one that prepares nothing.
-OTHERS = [path for path in EVERY_SCRIPT if path.parent.name != "data" or path.stem == "prepared"]
-SCRIPTS = [path for path in OTHERS if not of_images(path)]
-# Read by others, not called.
-SOURCED = {RECIPES / "lib" / "translation.sh"}
+# Of tables; test_recipes_tables.py tries them.
+TABLES = [path for path in RECIPES.glob("*/*.sh") if '/../table"' in path.read_text(encoding="utf-8")]
+SOURCED = [RECIPES / name / "common.sh" for name in ("", "commands", "data")]
 RUNS = [("numbers/run.sh", scale, ()) for scale in ("demo", "smoke")]
 RUNS += [("multi30k/export.sh", "smoke", ())]
+PREPARE = ("numbers", "multi30k", "kausik", "ilr", "librispeech", "cifar10", "digits")
 PARSERS = {
     "fairseq-preprocess": options.get_preprocessing_parser,
     "fairseq-train": options.get_training_parser,
     "fairseq-generate": options.get_generation_parser,
     "fairseq-eval-lm": options.get_eval_lm_parser,
 }
-DISTRIBUTED = ["-m", "fairseq_cli.train"]  # what torchrun starts
 DATA_ROOT = Path(os.environ.get("DATA_ROOT") or "/nonexistent")
 needs_multi30k = pytest.mark.skipif(
     not (DATA_ROOT / "multi30k").is_dir(), reason="DATA_ROOT names no folder that holds multi30k"
 )
 
 
-@pytest.mark.parametrize(
-    "script", [RECIPES / "common.sh", *SCRIPTS], ids=lambda path: path.parent.name + "/" + path.name
-)
-def test_scripts_parse(script):
-    subprocess.run(["bash", "-n", script], check=True)
-
-
-# Scripts of a table: every row at every scale.
-TABLES = [path for path in SCRIPTS if path.read_text(encoding="utf-8").endswith('\ntable "$@"\n')]
-SCALES = ("smoke", "small", "paper")
-SCALES_OF_TABLES = [(script, scale) for script in TABLES for scale in SCALES]
-SCALES_OF_TABLES += [(script, "long") for script in TABLES if "\nlong) " in script.read_text(encoding="utf-8")]
-PREPARE = ["numbers", "multi30k", "kausik", "ilr", "librispeech"]
+def test_every_script_is_read_and_may_be_called():
+    for script in RECIPES.rglob("*.sh"):
+        subprocess.run(["bash", "-n", script], check=True)
+        assert os.access(script, os.X_OK) == (script not in SOURCED), script
 
 
 def test_every_script_is_tried():
-    tried = {RECIPES / script for script, _, _ in RUNS} | set(TABLES) | SOURCED
-    tried |= {RECIPES / name / "prepare.sh" for name in PREPARE}
-    tried |= {RECIPES / "takase" / name for name in ("wikitext.sh", "significance.sh")}
-    tried |= {RECIPES / "data" / "prepared.sh"}
-    assert tried == set(SCRIPTS)
-    assert all(os.access(script, os.X_OK) for script in set(SCRIPTS) - SOURCED)
+    """Those of recipes/data by test_recipes_data.py."""
+    tried = {RECIPES / script for script, *_ in RUNS} | {*TABLES, *FIGURES, *SOURCED}
+    tried |= {RECIPES / name / "prepare.sh" for name in PREPARE} | {RECIPES / "takase" / "wikitext.sh"}
+    tried |= {RECIPES / "takase" / "significance.sh", RECIPES / "digits" / "run.sh"}
+    tried |= {path for folder in ("data", "commands") for path in (RECIPES / folder).glob("*.sh")}
+    assert tried == set(RECIPES.rglob("*.sh"))
 
 
 def parsed(program: str, flags: list[str]) -> str | None:
     """Hands a command to the parser of the host that it is meant for; returns the program, None where there is none."""
     if ">" in flags:
         flags = flags[: flags.index(">")]
-    if program == "torchrun":
-        program, flags = "fairseq-train", flags[flags.index(DISTRIBUTED[0]) + 2 :]
     if program == "python" and not flags[0].startswith("-"):
         assert Path(flags[0]).is_file()
     if program not in PARSERS:
@@ -97,48 +70,6 @@ def test_the_host_takes_every_command(script, scale, arguments, tmp_path):
     seen = {parsed(program, flags) for program, *flags in commands(script, *arguments, SCALE=scale, OUT=str(tmp_path))}
     assert {"fairseq-train", "fairseq-generate"} <= seen
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
-
-
-@pytest.mark.parametrize(
-    ("script", "scale"),
-    SCALES_OF_TABLES,
-    ids=[f"{path.parent.name}/{path.stem}-{scale}" for path, scale in SCALES_OF_TABLES],
-)
-def test_the_host_takes_every_command_of_every_row(script, scale, tmp_path):
-    """Each row into a folder of its own."""
-    rows = listed(script)
-    distributed = {"GPUS": "8", "NODES": "2"} if scale == "paper" else {}
-    found = commands(script, "all", SCALE=scale, OUT=str(tmp_path), **distributed)
-    programs = [parsed(program, flags) for program, *flags in dict.fromkeys(map(tuple, found))]
-    assert {"fairseq-generate", "fairseq-eval-lm"} & set(programs) or script.stem == "admin"  # which compares losses
-    folders = list(dict.fromkeys(words[words.index("--save-dir") + 1] for words in found if "--save-dir" in words))
-    assert folders == [f"{tmp_path}/{script.parent.name}/{script.stem}/{scale}/{row[1]}/s1/checkpoints" for row in rows]
-    assert not list(tmp_path.iterdir()), "a dry run writes nothing"
-
-
-def listed(script: Path) -> list[list[str]]:
-    """Table, row, architecture, the paper's parameters and result, and flags of every row of a table's script."""
-    return [line.split("\t") for line in recipe(script, "list").splitlines()]
-
-
-@pytest.mark.parametrize("script", TABLES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_a_table_lists_its_rows(script):
-    rows = listed(script)
-    assert len({row[1] for row in rows}) == len(rows) > 0
-    assert {len(row) for row in rows} == {6}
-    assert {row[2] for row in rows} <= set(ARCH_MODEL_REGISTRY)
-    for row in rows:
-        assert row[3] == "-" or re.fullmatch(r"[\d.]+[KM]", row[3])
-        assert row[4] == "-" or float(row[4]) > 0
-    message = recipe(script, "no_such_row", fails=True)
-    assert f"ROW=no_such_row: must be all, list or one of: {rows[0][1]} " in message
-
-
-def test_another_node_has_a_folder_for_its_log(tmp_path):
-    body = 'training() { echo trained | tee -a "$OUT/run/train.log"; }; scoring() { fail "not here"; }'
-    script = f'source "{RECIPES}/common.sh"; {body}; once "$OUT/run" training scoring'
-    cli.run("bash", "-c", script, env={"OUT": str(tmp_path), "NODE_RANK": "1"})
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["train.log"]
 
 
 @pytest.mark.parametrize(

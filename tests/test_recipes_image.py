@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,9 +17,7 @@ import timm_plugin  # noqa: E402
 from recurrence.count import stored  # noqa: E402
 from tests import cli
 from tests.recipes import RECIPES, commands, recipe
-from tests.test_recipes import EVERY_SCRIPT, of_images
 
-SCRIPTS = [str(path.relative_to(RECIPES)) for path in EVERY_SCRIPT if of_images(path)]
 ROWS = (
     "plain",
     "plain_half",
@@ -55,16 +52,6 @@ def allowed(call, classes: int) -> torch.nn.Module:
     kwargs = dict(call.model_kwargs)
     kwargs.pop("checkpoint_path", None)
     return timm.create_model(call.model, num_classes=classes, img_size=call.img_size, device="meta", **kwargs)
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_scripts_parse(script):
-    subprocess.run(["bash", "-n", RECIPES / script], check=True)
-    assert os.access(RECIPES / script, os.X_OK)
-
-
-def test_every_script_is_tried():
-    assert set(SCRIPTS) == {"cifar10/prepare.sh", "digits/prepare.sh", "digits/run.sh"}
 
 
 @pytest.mark.parametrize(("script", "scale", "arguments"), RUNS, ids=str)

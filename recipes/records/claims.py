@@ -35,8 +35,6 @@ def read(path: Path, papers: dict[str, Paper]) -> list[dict]:
 def check_row(where: str, name: str, paper: str, papers: dict[str, Paper]) -> None:
     """A row is named TABLE/ROW, or FOLDER/TABLE/ROW where it is of another folder's."""
     *folder, table, row = name.split("/")
-    if paper not in papers:
-        return
     tables = papers[folder[0] if folder else paper].tables if (folder or [paper])[0] in papers else {}
     if table not in tables or not {row} & {*tables[table].runs, *tables[table].rows}:
         raise TableError(f"{where}: row {name!r}: there is none")

@@ -135,26 +135,3 @@ def failure(run: Path, results: Path, record: dict, metrics: list[str]) -> None:
     """Adds a row without a value, of the first of these metrics that is one."""
     name = next((name for name in metrics if name in METRICS), "")
     append(results, [gathered(run, record) | {"metric": METRICS.get(name, name)}])
-
-
-def main() -> None:
-    import argparse
-
-    parser = argparse.ArgumentParser()
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--results", type=Path, required=True)
-    for name in ("table", "row", "arch", "scale", "seed", "command"):
-        parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--metrics", nargs="+")
-    parser.add_argument("--failed", action="store_true")
-    arguments = parser.parse_known_args()[0]
-    record = {name: getattr(arguments, name) for name in ("table", "row", "arch", "scale", "seed")}
-    record["cmd"] = arguments.command
-    if arguments.failed:
-        failure(arguments.run, arguments.results, record, arguments.metrics)
-    else:
-        success(arguments.run, arguments.results, record)
-
-
-if __name__ == "__main__":
-    main()
