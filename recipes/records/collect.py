@@ -12,7 +12,7 @@ from pathlib import Path
 COLUMNS = ["table", "row", "arch", "scale", "seed", "metric", "value", "signature", "paper_value"]
 COLUMNS += ["params", "core_params", "updates", "wall_s", "device", "torch", "commit", "cmd"]
 # The name of a metric in scores.json -> in the table.
-METRICS = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match %", "loss": "loss, nats"}
+METRICS = {"bleu": "BLEU", "chrf": "chrF", "loss": "loss, nats"}
 METRICS |= {"top1": "top-1 %", "mmac": "MMAC", "perplexity": "perplexity", "training_flops": "training FLOPs"}
 METRICS |= {"gmac": "GMAC", "gflops": "GFLOPs", "gflops_published": "GFLOPs as published", "images_per_s": "images/s"}
 METRICS |= {"speed_over_deit": "speed / DeiT-Tiny's", "speed": "speed / Universal's", "tokens_per_s": "tokens/s"}
