@@ -4,24 +4,28 @@ Usage::
 
     python -m fairseq_plugin.convert unshare looped.pt unshared.pt
     python -m fairseq_plugin.convert share host.pt looped.pt --unique-layers 3 --strategy cycle --rank 64
+    python -m fairseq_plugin.convert hf ilr.pt FOLDER --sentencepiece-model lm.model
 
 ``unshare`` gives each pass a layer of its own, with its level signals and low-rank terms multiplied out. What it
 writes is a ``transformer``, ``transformer_lm`` or ``s2t_transformer`` checkpoint that fairseq, and what reads fairseq's
 files, loads without this package, and that gives the same output. ``share`` is the way back: tied layers become their
-mean, and what is lost a term of low rank in each pass, from which training goes on.
+mean, and what is lost a term of low rank in each pass, from which training goes on. ``hf`` writes a language model of
+Intra-Layer Recurrence with rotary positions as a folder of Hugging Face's ``LlamaForCausalLM``, tokenizer included.
 """
 
 import argparse
 import logging
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 import fairseq_plugin  # noqa: F401  registers the architectures
-from fairseq_plugin.conversion import host
+from fairseq_plugin.conversion import host, hugging_face
 from fairseq_plugin.conversion.share import check_shareable, shared
 from fairseq_plugin.conversion.unshare import unshared
 from fairseq_plugin.hostfix.checkpoints import load_safely
@@ -84,15 +88,19 @@ def _with_model(state: dict[str, Any], args: argparse.Namespace, weights: dict) 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; ``--help`` describes it."""
     parser = argparse.ArgumentParser(prog="python -m fairseq_plugin.convert", description=__doc__.split("\n")[0])
-    commands = parser.add_subparsers(dest="command", required=True, metavar="unshare|share")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="unshare|share|hf")
     _add_paths(commands.add_parser("unshare", help="a looped model as one of fairseq's own, which needs no plugin"))
     share = _add_paths(commands.add_parser("share", help="fairseq's transformer as a looped model of this plugin"))
     _add_sharing_options(share)
+    _add_tokenizer_options(_add_paths(commands.add_parser("hf", help="an ilr_* model as a folder for transformers")))
     args = parser.parse_args(arguments)
     try:
         if args.input.resolve() == args.output.resolve():
             raise ValueError(f"OUT={args.output}: is IN, which is never written over")
         state = load_safely(args.input)
+        if args.command == "hf":
+            write_hugging_face(state, args.output, args.dictionary, args.sentencepiece_model)
+            return
         if args.command == "unshare":
             state = unshare_checkpoint(state)
         else:
@@ -101,6 +109,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(str(error))
     checkpoint_utils.torch_persistent_save(state, str(args.output))
     logger.info("wrote %s (--arch %s)", args.output, _options(state).arch)
+
+
+def write_hugging_face(state: dict[str, Any], folder: Path, dictionary: Path | None, pieces: Path | None) -> None:
+    """Writes a checkpoint as a folder of transformers; all of it or nothing.
+
+    Args:
+        state: as it was saved.
+        folder: it must not exist.
+        dictionary: of the training data; None for the one that the checkpoint names.
+        pieces: the sentencepiece model that segmented it; None where words stand between blanks.
+
+    Raises:
+        ValueError: naming the option, the file or the architecture.
+    """
+    if folder.exists():
+        raise ValueError(f"OUT={folder}: exists already")
+    args = _options(state)
+    if dictionary is None:
+        dictionary = Path(str((state["cfg"]["task"] if state.get("cfg") else vars(args)).get("data", ""))) / "dict.txt"
+    if not dictionary.is_file():
+        raise ValueError(f"--dictionary={dictionary}: no such file")
+    config, weights = hugging_face.as_llama(host.build(args, state["model"]), args)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.resolve().parent, prefix=f".{folder.name}.") as parent:
+        hugging_face.write(Path(parent) / "model", config, weights, Dictionary.load(str(dictionary)), pieces)
+        (Path(parent) / "model").rename(folder)
+    logger.info("wrote %s (LlamaForCausalLM of %d layers)", folder, config["num_hidden_layers"])
+
+
+def _add_tokenizer_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--dictionary", type=Path, metavar="FILE", help="dict.txt of the training data (default: the checkpoint's)")
+    add("--sentencepiece-model", type=Path, metavar="FILE", help="what segmented it (default: words between blanks)")
 
 
 def _add_paths(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -13,12 +13,12 @@ from fairseq_plugin.hostfix.checkpoints import (
     explain_refused_checkpoint,
     restore_task_state,
 )
-from fairseq_plugin.hostfix.commands import bf16_without_xla, cli_logging, no_xla, validation_task
+from fairseq_plugin.hostfix.commands import bf16_without_xla, cli_logging, no_xla, quiet_start, validation_task
 from fairseq_plugin.hostfix.corpus import both_sides_before_training, equal_sides, known_symbols, same_dictionaries
 from fairseq_plugin.hostfix.data import keep_last_batch, removed_numpy_names, whole_evaluation
 from fairseq_plugin.hostfix.decoding import diverse_beams, encoder_fast_path, ngram_blocking
 from fairseq_plugin.hostfix.foreign import archives_stay_inside, fasta_without_shell, literal_options
-from fairseq_plugin.hostfix.interactive import every_line_counts, nothing_from_nothing
+from fairseq_plugin.hostfix.interactive import every_line_counts, nothing_from_nothing, unknown_words_are_named
 from fairseq_plugin.hostfix.messages import explosions_are_named, literal_overrides, named_embeddings, one_line_errors
 from fairseq_plugin.hostfix.parallel import cpu_data_parallel, leave_process_groups, refuse_lonely_ranks
 from fairseq_plugin.hostfix.resuming import (
@@ -47,6 +47,7 @@ REPAIRS = (
     encoder_fast_path,
     cli_logging,
     bf16_without_xla,
+    quiet_start,
     validation_task,
     audio_files,
     refuse_bad_audio,
@@ -68,6 +69,7 @@ REPAIRS = (
     same_dictionaries,
     every_line_counts,
     nothing_from_nothing,
+    unknown_words_are_named,
     one_line_errors,
     literal_overrides,
     named_embeddings,

@@ -1,14 +1,17 @@
 """The command lines themselves: their log, and options that fairseq sets wrongly by default."""
 
+import functools
 import importlib.util
 import logging
 import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
-from fairseq import options, utils
+from fairseq import options, trainer, utils
+from torch import nn
 
 from fairseq_plugin.hostfix.replace import replace
 
@@ -47,6 +50,30 @@ def bf16_without_xla() -> None:
         return parse_args_and_arch
 
     replace(options, "parse_args_and_arch", reset_tpu)
+
+
+def quiet_start() -> None:
+    """Leave out of the log the tree of all modules, and "shared" parameters that are absent, such as absent biases."""
+
+    def of_tensors_alone(catalog: Callable) -> Callable:
+        def _catalog_shared_params(module, memo=None, prefix=""):
+            found = catalog(module, memo, prefix)
+            return found if memo is not None else [paths for paths in found if _attribute(module, paths[0]) is not None]
+
+        return _catalog_shared_params
+
+    replace(trainer, "_catalog_shared_params", of_tensors_alone)
+    log = logging.getLogger("fairseq_cli.train")
+    if _is_no_module not in log.filters:
+        log.addFilter(_is_no_module)
+
+
+def _attribute(module: nn.Module, path: str) -> Any:
+    return functools.reduce(getattr, path.split("."), module)
+
+
+def _is_no_module(record: logging.LogRecord) -> bool:
+    return not isinstance(record.msg, nn.Module)
 
 
 def validation_task() -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from fairseq.data import Dictionary
+from fairseq.hub_utils import GeneratorHubInterface
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.token_generation_constraints import pack_constraints
@@ -94,10 +96,43 @@ def _can_be_read(line: str, task: FairseqTask, max_positions: Any, encode: Calla
         return False
     most = max_positions[0] if isinstance(max_positions, tuple | list) else max_positions
     try:
-        _, (length,) = task.get_interactive_tokens_and_lengths([text], encode)
+        (tokens,), (length,) = task.get_interactive_tokens_and_lengths([text], encode)
     except (OSError, ValueError) as error:
         logger.warning(f"{text[:80]}: {error}: left empty")
         return False
     if most is not None and length > most:
         logger.warning(f"{text[:80]}...: is {length} tokens long: must be <= {most}: left empty")
+    warn_of_unknown_words(text, tokens, task.source_dictionary)
     return most is None or length <= most
+
+
+def unknown_words_are_named() -> None:
+    """Let the hub interface, as fairseq-interactive does, warn of a sentence of which it knows less than half."""
+
+    def warn(encode: Callable) -> Callable:
+        def binarize(self, sentence: str) -> Tensor:
+            tokens = encode(self, sentence)
+            warn_of_unknown_words(sentence, tokens, self.src_dict)
+            return tokens
+
+        return binarize
+
+    replace(GeneratorHubInterface, "binarize", warn)
+
+
+def warn_of_unknown_words(text: str, tokens: Tensor, dictionary: Dictionary | None) -> None:
+    """Warns where more than half of a typed sentence is unknown, as raw text is to a model of pieces.
+
+    Args:
+        text: as it was typed, perhaps segmented.
+        tokens: (T,), its symbols and the end of the sentence; or frames of speech.
+        dictionary: of the source; None for speech.
+    """
+    if dictionary is None or tokens.dim() != 1 or tokens.is_floating_point():
+        return
+    unknown, words = int(tokens.eq(dictionary.unk()).sum()), int(tokens.ne(dictionary.eos()).sum())
+    if 2 * unknown > words:
+        logger.warning(
+            f"{text[:80]}: {unknown} of {words} symbols are unknown: segment the text as for training "
+            "(--bpe sentencepiece --sentencepiece-model FILE, or bpe=..., sentencepiece_model=...)"
+        )

@@ -12,6 +12,8 @@ from fairseq.models import (
     register_model,
     register_model_architecture,
 )
+from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
+from fairseq.tasks.translation_lev import TranslationLevenshteinTask
 from torch import Tensor, nn
 
 from fairseq_plugin.modules import admin
@@ -158,6 +160,7 @@ class RecurrentTransformer(admin.ProfiledModel):
     @classmethod
     def _check(cls, args, task) -> None:
         """Refuses what no single stack can see."""
+        check_task(args, task)
         refuse_unknown(args, known_options(cls.add_args) | {*FAMILY_VALUES, *cls.family_values})
         admin.check(args)
         for side in SIDES:
@@ -185,6 +188,28 @@ class RecurrentTransformer(admin.ProfiledModel):
             )
         if args.decoder_embed_path and args.decoder_embed_path != args.encoder_embed_path:
             raise ValueError("--share-all-embeddings: --decoder-embed-path must equal --encoder-embed-path")
+
+
+def check_task(args, task) -> None:
+    """Refuses tasks and criterions that need another kind of model.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    if isinstance(task, MultilingualTranslationTask):
+        raise ValueError(
+            "--task: multilingual tasks build a model for each pair of languages out of fairseq's own encoders and "
+            "decoders; must be translation, with a joined dictionary and the language as the first word of the source"
+        )
+    if isinstance(task, TranslationLevenshteinTask):
+        raise ValueError(
+            "--task=translation_lev: edits a sentence, which needs a Levenshtein model; must be translation"
+        )
+    if getattr(args, "criterion", None) == "label_smoothed_cross_entropy_with_alignment":
+        raise ValueError(
+            "--criterion=label_smoothed_cross_entropy_with_alignment: fused attention gives no weights to train; "
+            "must be label_smoothed_cross_entropy (--print-alignment prints alignments of a trained model)"
+        )
 
 
 def _position_table(args, embedding: nn.Embedding) -> position.Table:
