@@ -8,8 +8,11 @@ from fairseq import trainer
 from fairseq.data import Dictionary
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation_lev import TranslationLevenshteinConfig, TranslationLevenshteinTask
+from omegaconf import OmegaConf
 
+from fairseq_plugin.hostfix import parallel
 from fairseq_plugin.hostfix.interactive import warn_of_unknown_words
+from fairseq_plugin.modules.model import check_task
 from tests import cli, models
 
 
@@ -28,7 +31,16 @@ def test_multilingual_tasks_are_refused():
     words = models.dictionary(19)
     task = MultilingualTranslationTask(args, {"de": words, "en": words}, training=True)
     with pytest.raises(ValueError, match="--task: multilingual tasks build a model for each pair of languages"):
-        task.build_model(args)
+        check_task(args, task)
+
+
+@pytest.mark.parametrize("arch", ["cycle", "ilr_small"])
+def test_sharded_parameters_are_refused(arch):
+    cfg = OmegaConf.create({"model": {"_name": arch}, "distributed_training": {"ddp_backend": "fully_sharded"}})
+    with pytest.raises(ValueError, match="--ddp-backend=fully_sharded: would gather a stored block"):
+        parallel.refuse_sharding(cfg)
+    for other in ({"distributed_training": {"ddp_backend": "pytorch_ddp"}}, {"model": {"_name": "transformer"}}):
+        parallel.refuse_sharding(OmegaConf.merge(cfg, other))
 
 
 def test_alignments_are_not_trained(corpus, tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from fairseq.distributed import utils as distributed_utils
-from fairseq.models import distributed_fairseq_model
+from fairseq.models import ARCH_MODEL_REGISTRY, distributed_fairseq_model
 from fairseq.trainer import Trainer
 from omegaconf import DictConfig
 
@@ -22,6 +22,22 @@ def launched_processes() -> int:
     """Number of processes that torchrun, or a launcher that sets the same variables, has started; 1 without one."""
     launched = all(name in os.environ for name in LAUNCHER_VARIABLES)
     return int(os.environ["WORLD_SIZE"]) if launched else 1
+
+
+def refuse_sharding(cfg: DictConfig) -> None:
+    """Refuses ``--ddp-backend fully_sharded`` for the models of this plugin.
+
+    Raises:
+        ValueError: naming the option and what to use.
+    """
+    name = getattr(cfg.model, "arch", None) or getattr(cfg.model, "_name", None)
+    family = ARCH_MODEL_REGISTRY.get(name)
+    ours = family is not None and family.__module__.startswith("fairseq_plugin.")
+    if ours and cfg.distributed_training.ddp_backend == "fully_sharded":
+        raise ValueError(
+            "--ddp-backend=fully_sharded: would gather a stored block at each of its runs, and needs "
+            "fairscale, which is no longer maintained; must be pytorch_ddp or legacy_ddp"
+        )
 
 
 def cpu_data_parallel() -> None:
@@ -39,6 +55,7 @@ def cpu_data_parallel() -> None:
     def count_ranks(call_main: Callable) -> Callable:
         def call_main_on_any_device(cfg, main, **kwargs):
             distributed = cfg.distributed_training
+            refuse_sharding(cfg)
             if _on_cpu(cfg) and not _trains(main):
                 _refuse_ranks(distributed)
                 return main(cfg, **kwargs)
