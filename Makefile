@@ -43,6 +43,9 @@ test-timm: $(FULL)
 test-timm-versions: $(FULL)
 	$(BIN)/python -m tests.timm_versions $(ARGS)
 
+fuzz: $(FULL)
+	PATH="$(CURDIR)/$(BIN):$$PATH" python -m tests.reliability.fuzz $(ARGS)
+
 lint: $(FULL)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -1,5 +1,6 @@
 """Looped image models as timm's own and back: equal outputs, without the plugin, or refused for a stated reason."""
 
+import argparse
 import json
 import sys
 
@@ -14,6 +15,7 @@ from tests.vision import CASES, MODELS, timm
 from timm_plugin import convert
 from timm_plugin._conversion import shared, unshared
 from timm_plugin._vit import RecurrentVisionTransformer
+from timm_plugin.convert import untrained
 
 # What timm's VisionTransformer has no place for, by model; every other one converts.
 SIGNALS, TABLES = "level signals of a pre-norm stack", "positions and depths are added before every pass"
@@ -214,3 +216,13 @@ def test_wrong_commands_are_refused_and_write_nothing(tmp_path, capsys, argument
         convert.main([word.format(**names) for word in arguments])
     assert message.format(**names) in capsys.readouterr().err
     assert not names["out"].exists()
+
+
+def test_a_checkpoint_describes_its_model_and_no_other_file(tmp_path):
+    args = argparse.Namespace(model="uit_small", num_classes=3, img_size=32)
+    args.model_kwargs = {"embed_dim": 32, "num_heads": 2, "checkpoint_path": str(tmp_path / "other.pth")}
+    model = untrained(tmp_path / "last.pth.tar", args, patch_size=8)
+    assert model(torch.zeros(1, 3, 32, 32)).shape == (1, 3)
+    args.model = f"local-dir:{tmp_path}"
+    with pytest.raises(ValueError, match=r"last\.pth\.tar: says model='local-dir:.*': must be a registered model"):
+        untrained(tmp_path / "last.pth.tar", args)

@@ -81,11 +81,33 @@ def _saved_arguments(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{folder}/config.json: cannot be read: {error}") from None
 
 
+def _names_source(argument: str) -> bool:
+    """Whether an argument of a model says from where, on this machine or another, its weights should come."""
+    return argument.startswith("pretrained") or argument in ("checkpoint_path", "cache_dir")
+
+
 def _refuse_sources(path: Path, kwargs: dict[str, Any]) -> None:
-    """Raises ValueError where a file says from where else, on this machine or another, its weights should come."""
+    """Raises ValueError where a file says from where else its weights should come."""
     for name in kwargs:
-        if name.startswith("pretrained") or name in ("checkpoint_path", "cache_dir"):
+        if _names_source(name):
             raise ValueError(f"{path}: says {name}={kwargs[name]!r}: must not name other files or addresses")
+
+
+def untrained(path: Path, args: argparse.Namespace, **kwargs: Any) -> nn.Module:
+    """The architecture that a trainer's checkpoint describes, whatever weights its training began with.
+
+    Args:
+        path: of the checkpoint, for errors.
+        args: the trainer's options, as saved.
+        **kwargs: of the model, in the place of those that the options name.
+
+    Raises:
+        ValueError: if it names no registered model.
+    """
+    if not timm.is_model(str(args.model)):
+        raise ValueError(f"{path}: says model={args.model!r}: must be a registered model")
+    described = {key: value for key, value in _trained_with(args.model, args).items() if not _names_source(key)}
+    return timm.create_model(args.model, **{**described, **kwargs})
 
 
 def _trained_with(name: str, args: argparse.Namespace) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
 import fairseq_plugin  # noqa: F401  (registers the models, and allows the types that the host's checkpoints hold)
-import timm_plugin  # noqa: F401  (registers its models)
+from timm_plugin.convert import untrained
 
 
 def is_image_model(checkpoint: Path) -> bool:
@@ -55,11 +55,7 @@ class ImageRun:
         self.args: Namespace = load_checkpoint_metadata(checkpoint)["args"]
         if data is not None:
             self.args.data = data
-        kwargs = dict(self.args.model_kwargs)
-        if self.args.img_size and timm.get_pretrained_cfg(self.args.model).fixed_input_size:
-            kwargs.setdefault("img_size", self.args.img_size)
-        settings = dict(num_classes=self.args.num_classes, checkpoint_path=str(checkpoint))
-        self.model: nn.Module = timm.create_model(self.args.model, **settings, **kwargs).eval()
+        self.model: nn.Module = untrained(checkpoint, self.args, checkpoint_path=str(checkpoint)).eval()
 
     def images(self, count: int, batch: int, training: bool = False) -> DataLoader:
         """Batches of (images (B, 3, height, width) as the model is tested on, classes (B,)), spread over the set.

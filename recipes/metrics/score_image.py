@@ -11,20 +11,19 @@ import csv
 import json
 from pathlib import Path
 
-import timm
 import torch
 from timm.utils.checkpoint_saver import load_checkpoint_metadata
 from torch import nn
 
-import timm_plugin  # noqa: F401  (registers its models)
 from recurrence.count import macs
+from timm_plugin.convert import untrained
 
 
 def model_of(run: Path) -> tuple[nn.Module, int]:
     """The trained architecture, without its weights, and the side of its images."""
-    args = load_checkpoint_metadata(run / "last.pth.tar")["args"]
-    kwargs = {"img_size": args.img_size, **dict(args.model_kwargs)}
-    return timm.create_model(args.model, num_classes=args.num_classes, **kwargs), args.img_size
+    checkpoint = run / "last.pth.tar"
+    args = load_checkpoint_metadata(checkpoint)["args"]
+    return untrained(checkpoint, args), args.img_size
 
 
 def main() -> None:
