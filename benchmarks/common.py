@@ -93,7 +93,7 @@ def parser(description: str, rounds: int) -> argparse.ArgumentParser:
     result.add_argument("--threads", type=int, default=2)
     result.add_argument("--rounds", type=int, default=rounds)
     result.add_argument(
-        "--no-onednn", action="store_true", help="take PyTorch's BLAS for all linear layers, as the host does"
+        "--no-onednn", action="store_true", help="take PyTorch's BLAS for all linear layers, as fairseq does"
     )
     result.add_argument("--dtype", default="float32", choices=DTYPES, help="of weights and activations")
     result.add_argument("--peak-memory", metavar="MODEL", help="print the peak training memory of one, in bytes")

@@ -1,4 +1,4 @@
-"""Initialisations, each as its paper's code has it. They change a stack in place; embeddings are the host's matter."""
+"""Initialisations, each as its paper's code has it. They change a stack in place; embeddings are not theirs."""
 
 import math
 

@@ -110,7 +110,7 @@ def build(arch: str, *flags: str, on: FairseqTask | None = None) -> nn.Module:
 
 
 def task_of(arch: str, target: int = TARGET_SYMBOLS) -> FairseqTask:
-    """The host's task that an architecture is for, with so many symbols to write."""
+    """fairseq's task that an architecture is for, with so many symbols to write."""
     return speech.task(dictionary(target)) if arch in speech.ARCHS else task(target=target)
 
 
@@ -223,7 +223,7 @@ def source(arch: str, lengths: tuple[int, ...], seed: int = 0) -> list[Tensor]:
 def collate_source(arch: str, rows: list[Tensor], left_pad: bool = False, extra: int = 0) -> tuple[Tensor, Tensor]:
     """`src_tokens` and `src_lengths` of a batch with some columns of padding more than the longest needs.
 
-    Words are padded on either side, speech behind, as the hosts' datasets do.
+    Words are padded on either side, speech behind, as fairseq's and timm's datasets do.
     """
     lengths = torch.tensor([len(row) for row in rows])
     if arch in speech.ARCHS:

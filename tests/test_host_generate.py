@@ -8,7 +8,7 @@ import pytest
 import torch
 from fairseq.models.transformer import TransformerModel
 
-import fairseq_plugin  # noqa: F401  repairs the host, as a notebook would
+import fairseq_plugin  # noqa: F401  repairs fairseq, as a notebook would
 from fairseq_plugin import average
 from fairseq_plugin.hostfix.checkpoints import load_safely
 from tests import cli

@@ -12,7 +12,7 @@ pytest.importorskip("kaldi_native_fbank", reason="the extra speech is not instal
 import soundfile  # noqa: E402
 from fairseq.data.audio.audio_utils import get_fbank  # noqa: E402
 
-import fairseq_plugin  # noqa: E402,F401  (repairs the host)
+import fairseq_plugin  # noqa: E402,F401  (repairs fairseq)
 from fairseq_plugin.hostfix.checkpoints import load_safely  # noqa: E402
 from tests import cli  # noqa: E402
 from tests.speech import stored_zip, tone  # noqa: E402
@@ -120,13 +120,13 @@ def test_interactive_recognises_what_generate_does(tones, trained, recognised):
 
 
 def test_converted_models_recognise_the_same(tones, trained, tmp_path):
-    """The host's s2t_transformer, and a loop over one layer with terms of full rank that is made of it."""
+    """fairseq's s2t_transformer, and a loop over one layer with terms of full rank that is made of it."""
     looped, host, shared = trained / "checkpoint_last.pt", tmp_path / "host.pt", tmp_path / "shared.pt"
     convert = ("-m", "fairseq_plugin.convert")
     assert "(--arch s2t_transformer)" in cli.python(*convert, "unshare", looped, host)
     ranks = ("--unique-layers", "1", "--rank", "32")
     assert "(--arch s2t_cycle)" in cli.python(*convert, "share", host, shared, *ranks)
-    # One file at a time: the host's convolutions see padding.
+    # One file at a time: fairseq's convolutions see padding.
     found = [cli.hypotheses(generate(tones, path, "test", "--batch-size", "1")) for path in (looped, host, shared)]
     assert found == found[:1] * 3
 

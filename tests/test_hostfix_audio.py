@@ -12,7 +12,7 @@ pytest.importorskip("kaldi_native_fbank", reason="the extra speech is not instal
 import soundfile  # noqa: E402
 from fairseq.data.audio import audio_utils  # noqa: E402
 
-import fairseq_plugin  # noqa: E402,F401  (repairs the host)
+import fairseq_plugin  # noqa: E402,F401  (repairs fairseq)
 from fairseq_plugin.hostfix import audio  # noqa: E402
 from tests.speech import stored_zip, tone  # noqa: E402
 

@@ -162,7 +162,7 @@ def test_checkpointing_changes_nothing(arch, flags):
 
 
 def stored_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The state dict without the marks of the host's adaptive modules, which hold nothing."""
+    """The state dict without the marks of fairseq's adaptive modules, which hold nothing."""
     marks = ("_float_tensor", "adaptive_softmax.version")
     return {key: tensor for key, tensor in model.state_dict().items() if not key.endswith(marks)}
 

@@ -201,7 +201,7 @@ def test_a_smaller_output_dictionary_needs_a_matrix_of_its_own(arch):
         language.tiny(arch, on=task)
 
 
-# The host's own ways in
+# fairseq's own ways in
 
 
 def parse(*arguments: str):

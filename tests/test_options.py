@@ -310,7 +310,7 @@ def test_one_matrix_for_all_needs_sides_that_agree(arch, flags, message):
         build(arch, [*models.tiny_flags(arch), "--share-all-embeddings", *flags.split()])
 
 
-# The host's own ways in
+# fairseq's own ways in
 
 
 def parse(*arguments: str):

@@ -1,4 +1,4 @@
-"""The commands that draw the papers' figures, on small checkpoints that the hosts' own trainers have written."""
+"""The commands that draw the papers' figures, on small checkpoints of fairseq's and timm's own trainers."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""The recipes: every command that they print is one the host takes, and the small ones run from end to end."""
+"""The recipes: every command that they print is one fairseq takes, and the small ones run from end to end."""
 
 import json
 import math
@@ -50,7 +50,7 @@ def test_every_script_is_tried():
 
 
 def parsed(program: str, flags: list[str]) -> str | None:
-    """Hands a command to the parser of the host that it is meant for; returns the program, None where there is none."""
+    """Hands a command to the parser that it is meant for; returns the program, None where there is none."""
     if ">" in flags:
         flags = flags[: flags.index(">")]
     if program == "python" and not flags[0].startswith("-"):

@@ -56,7 +56,7 @@ def test_librispeech_is_what_the_host_reads(librispeech, tmp_path):
     configuration = S2TDataConfig(folder / "config.yaml")
     symbols = Dictionary.load(str(folder / configuration.vocab_filename))
     pieces = encoders.build_bpe(Namespace(**configuration.bpe_tokenizer))
-    assert len(symbols) == len(pieces.sp) + 1  # the host's padding
+    assert len(symbols) == len(pieces.sp) + 1  # fairseq's padding
     data = SpeechToTextDatasetCreator.from_tsv(
         str(folder), configuration, "train-clean-100", symbols, None, pieces, True, 1, 1
     )

@@ -225,7 +225,7 @@ def test_parameters_in_all(arch):
         ("cycle", "--encoder-layers 18 --decoder-layers 18 --share-layer-num 1", 149_192_704),
         ("cycle", "--init admin", 60_946_432),
         ("cycle_rev", "--init admin --encoder-layers 18 --decoder-layers 18", 60_961_792),
-        # SReT's recursion; its first row has the size of the host's own model, with blocks that run once.
+        # SReT's recursion; its first row has the size of fairseq's own model, with blocks that run once.
         ("recursive_wmt_en_de", "--no-lrc", 60_915_712),
         ("recursive_wmt_en_de", "--nll", 73_547_884),
         ("recursive_iwslt_de_en", "--no-lrc", 48_320_512),

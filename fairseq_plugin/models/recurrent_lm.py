@@ -44,7 +44,7 @@ class KausikRecurrence(RecurrentLanguageModel):
         """The common options, the window, and where positions come from."""
         super().add_args(parser)
         add = parser.add_argument
-        add("--activation-fn", metavar="NAME", help="activation of the FFN, as the host names it (paper: gelu)")
+        add("--activation-fn", metavar="NAME", help="activation of the FFN, as fairseq names it (paper: gelu)")
         add("--window", type=int, metavar="W", help="tokens that the recurrence reads at a time (paper: 1 for text)")
         add(
             "--window-range",

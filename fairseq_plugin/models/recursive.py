@@ -1,4 +1,4 @@
-"""SReT's recursion in translation: the host's transformer with every block run twice.
+"""SReT's recursion in translation: fairseq's transformer with every block run twice.
 
 Source: Sliced Recursive Transformer (arXiv:2111.05297), section 5.6 and Figure 7.
 

@@ -41,7 +41,7 @@ class SharedLanguageModel(RecurrentLanguageModel):
         add_sharing_options(parser, ("decoder",))
         add_adaptive_options(parser)
         add = parser.add_argument
-        add("--activation-fn", metavar="NAME", help="activation of the FFN, as the host names it (paper: relu)")
+        add("--activation-fn", metavar="NAME", help="activation of the FFN, as fairseq names it (paper: relu)")
         add("--no-scale-embedding", action="store_true", help="embeddings are not multiplied by sqrt(width)")
         add("--decoder-final-norm", action="store_true", help="a LayerNorm behind the last pass (paper: none)")
         add(

@@ -1,4 +1,4 @@
-"""Admin in the host: profiled on the first batch of a training, or read from a file of the published code.
+"""Admin in fairseq: profiled on the first batch of a training, or read from a file of the published code.
 
 Source: Liu et al. (arXiv:2004.08249); Takase & Kiyono (arXiv:2104.06022), section 3.
 
@@ -34,9 +34,9 @@ class ProfiledModel(FairseqEncoderDecoderModel):
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module):
         super().__init__(encoder, decoder)
-        # No bool: the host's moving average multiplies every entry of a state dict.
+        # No bool: fairseq's moving average multiplies every entry of a state dict.
         self.register_buffer("profiled", torch.zeros(()) if admin.admins(self) else None)
-        # Looked up once: on an accelerator the host would wait for the answer at every step.
+        # Looked up once: on an accelerator fairseq would wait for the answer at every step.
         self.may_be_fresh = self.profiled is not None
 
     @property
@@ -45,7 +45,7 @@ class ProfiledModel(FairseqEncoderDecoderModel):
         return [self.encoder.loop, self.decoder.loop]
 
     def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, **options):
-        """The host's forward pass."""
+        """fairseq's forward pass."""
         inputs = (src_tokens, src_lengths, prev_output_tokens)
         if self.training and self.may_be_fresh:
             if not self.profiled:

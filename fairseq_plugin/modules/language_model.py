@@ -227,7 +227,7 @@ def remember_positions(args, task) -> int:
 
 
 def add_language_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that all language models have, under the host's names."""
+    """Adds the options that all language models have, under fairseq's names."""
     add = parser.add_argument
     add("--decoder-embed-dim", type=int, metavar="C", help="width")
     add("--decoder-ffn-embed-dim", type=int, metavar="F", help="hidden width of the FFN")

@@ -225,7 +225,7 @@ def _embedding_std(args, width: int) -> float:
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:
-    """The host's activation of that name. Its gelu computes in float32 whatever the type, torch's keeps the type.
+    """fairseq's activation of that name. Its gelu computes in float32 whatever the type, torch's keeps the type.
 
     Raises:
         ValueError: if there is none.
@@ -242,7 +242,7 @@ def register_family(name: str, model: type, presets: dict[str, dict]) -> None:
     A preset gives every value that the command line has not given. A value may be a function of the values before it.
 
     Raises:
-        ValueError: if a name is taken; the host would keep the other model without a word.
+        ValueError: if a name is taken; fairseq would keep the other model without a word.
     """
     taken = {name, *presets} & {*MODEL_REGISTRY, *ARCH_MODEL_REGISTRY}
     if taken:
@@ -261,7 +261,7 @@ def _filler(preset: dict):
     return fill
 
 
-# Values of the host's options where a family says nothing else.
+# Values of fairseq's options where a family says nothing else.
 HOST_DEFAULTS = dict(
     encoder_normalize_before=False,
     decoder_normalize_before=False,

@@ -57,7 +57,7 @@ def shape_of(args: argparse.Namespace, side: str) -> Shape:
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the host's usual options of translation, under the host's names, as far as they apply."""
+    """Adds fairseq's usual options of translation, under fairseq's names, as far as they apply."""
     add_stack_options(parser)
     add = parser.add_argument
     for side in SIDES:

@@ -97,7 +97,7 @@ learn_bpe() {
 # apply_bpe CODES INPUT OUTPUT
 apply_bpe() { run_through "$2" "$3" subword-nmt apply-bpe -c "$1"; }
 
-# binarize FOLDER [flags]: run fairseq-preprocess. The host refuses to write over a dictionary, so what an interrupted call
+# binarize FOLDER [flags]: run fairseq-preprocess. fairseq refuses to write over a dictionary, so what an interrupted call
 # left is removed.
 binarize() {
     run rm -rf "$1"

@@ -6,7 +6,7 @@ SOURCE is a data set on the Hugging Face hub or a folder of its files (parquet o
 TOKENIZER is a folder of vocab.json and merges.txt (byte-level BPE) or of tokenizer.json. Writes OUTPUT/train.pieces,
 OUTPUT/valid.pieces and OUTPUT/test.pieces, a document a line, its line breaks being pieces too. The documents are taken
 in the order of the source, whole, one set after the other. A piece is written as its number in the vocabulary, since
-some vocabularies have pieces that are blanks, between which the host would not tell.
+some vocabularies have pieces that are blanks, between which fairseq would not tell.
 """
 
 import argparse

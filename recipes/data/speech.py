@@ -1,6 +1,6 @@
 """Speech as fairseq's speech_to_text reads it: filterbanks in a stored zip, a manifest for each set, a configuration.
 
-Imported by the programs that prepare a corpus. The filterbank is the host's own, so that features computed beforehand
+Imported by the programs that prepare a corpus. The filterbank is fairseq's own, so that features computed beforehand
 are those that it would compute of the audio files.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import yaml
 from fairseq.data.audio.audio_utils import get_fbank
 
-import fairseq_plugin  # noqa: F401  (the host's filterbank needs torchaudio without it)
+import fairseq_plugin  # noqa: F401  (fairseq's filterbank needs torchaudio without it)
 
 COLUMNS = ("id", "audio", "n_frames", "tgt_text", "speaker")
 # fairseq reads 4-byte magic, fields and the lengths of name and extra field before the data of a stored file.
@@ -76,7 +76,7 @@ def write_configuration(folder: Path, specaugment: dict, model: Path | None = No
 
     Args:
         folder: of the sets.
-        specaugment: the host's options of it.
+        specaugment: fairseq's options of it.
         model: sentencepiece model that cuts the text; None where words are the symbols.
     """
     configuration = {

@@ -5,7 +5,7 @@
 # Hugging Face hub, of the same corpora, has 4,508,785 pairs). Validation: newstest2013. Test: newstest2014, all 3,003
 # sentences.
 # The vocabulary (52,000, cased) is jhu-clsp/bibert-ende's, which publishes no checksum. Sentences are cut after 48 pieces,
-# as in the published code; what it puts around them, [CLS] and [SEP], the host has as <s> and </s>. It adds them itself,
+# as in the published code; what it puts around them, [CLS] and [SEP], fairseq has as <s> and </s>. It adds them itself,
 # the first one of the source apart, which is therefore in the files. Which copy of WMT14 the authors used is not known.
 # DATA_ROOT  a folder that holds wmt/training-parallel-{europarl-v7,commoncrawl,nc-v9}.tgz, bibert-ende/vocab.txt,
 #            newstest/wmt13.test.tgz and newstest/wmt14_full.test-full.tgz; without it they are downloaded (1.7 GB)

@@ -1,14 +1,14 @@
-"""Cut text into the pieces of a BERT vocabulary, cased, or make the host's dictionary of it.
+"""Cut text into the pieces of a BERT vocabulary, cased, or make fairseq's dictionary of it.
 
     python wordpieces.py dictionary VOCABULARY DICTIONARY
     python wordpieces.py encode VOCABULARY TEXT PIECES --longest 48 [--start]
 
 VOCABULARY is BERT's vocab.txt, a piece a line, in which ## marks a piece that continues a word. Here the pieces that
-begin a word are marked instead, as sentencepiece does, so that the host puts words together again (--remove-bpe
+begin a word are marked instead, as sentencepiece does, so that fairseq puts words together again (--remove-bpe
 sentencepiece); what BERT takes for words, such as each sign of punctuation, stays apart.
 
-The host's dictionary has marks of its own for the beginning and the end of a sentence, padding and the unknown; they
-stand for [CLS], [SEP], [PAD] and [UNK], so that it has as many entries as the vocabulary. The host adds the end itself,
+fairseq's dictionary has marks of its own for the beginning and the end of a sentence, padding and the unknown; they
+stand for [CLS], [SEP], [PAD] and [UNK], so that it has as many entries as the vocabulary. fairseq adds the end itself,
 in the decoder the beginning too; --start writes it before every line, which the encoder needs to see what BERT sees.
 
 No known differences from the published code but the writing of the pieces.
@@ -25,14 +25,14 @@ BATCH = 10_000
 
 
 def written(piece: str) -> str:
-    """A piece of BERT's as the host has it: word -> ▁word, ##ing -> ing, [SEP] -> </s>."""
+    """A piece of BERT's as fairseq has it: word -> ▁word, ##ing -> ing, [SEP] -> </s>."""
     if piece in MARKS:
         return MARKS[piece]
     return piece[2:] if piece.startswith("##") and piece != "##" else f"▁{piece}"
 
 
 def dictionary(vocabulary: Path, output: Path) -> None:
-    """Write the host's dictionary: every piece of the vocabulary in its order, those apart that the host has itself.
+    """Write fairseq's dictionary: every piece of the vocabulary in its order, those apart that fairseq has itself.
 
     Raises:
         ValueError: the vocabulary lacks one of BERT's marks.
@@ -60,7 +60,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     making = commands.add_parser("dictionary")
     making.add_argument("vocabulary", type=Path)
-    making.add_argument("output", type=Path, help="dictionary to write, the host's dict.txt")
+    making.add_argument("output", type=Path, help="dictionary to write, fairseq's dict.txt")
     encoding = commands.add_parser("encode")
     encoding.add_argument("vocabulary", type=Path)
     encoding.add_argument("text", type=Path, help="file to read, one sentence a line")

@@ -1,4 +1,4 @@
-"""Trained models and the data they were tested on, by the hosts' own loaders: what the analyses look into.
+"""Trained models and the data they were tested on, by fairseq's and timm's own loaders: what the analyses look into.
 
 A checkpoint of fairseq-train ends in .pt, one of train_image.py in .pth.tar.
 """
@@ -16,7 +16,7 @@ from timm.utils.checkpoint_saver import load_checkpoint_metadata
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
-import fairseq_plugin  # noqa: F401  (registers the models, and allows the types that the host's checkpoints hold)
+import fairseq_plugin  # noqa: F401  (registers the models, and allows the types that fairseq's checkpoints hold)
 from timm_plugin.convert import untrained
 
 

@@ -1,4 +1,4 @@
-"""Plot the course of trainings from the logs that the hosts leave (Kausik, Figure 2; Takase & Kiyono, Figure 3).
+"""Plot the course of trainings from the logs that fairseq and timm leave (Kausik, Figure 2; Takase & Kiyono, Figure 3).
 
     python recipes/figures/curves.py OUT/kausik/table2/small --nats --output curves.svg
     python recipes/figures/curves.py A=RUN/train.log B=OTHER/train.log --x hours --y valid_nll_loss --output curves.svg

@@ -8,7 +8,7 @@ source "$(dirname "$0")/../data/common.sh"
 URL=https://www.gutenberg.org/files/2600/2600-0.txt
 RAW=$OUT/ilr/raw
 BIN=$OUT/ilr/bin
-# Of sentencepiece's pieces three are marks of its own; to the others the host's dictionary adds four.
+# Of sentencepiece's pieces three are marks of its own; to the others fairseq's dictionary adds four.
 PIECES=1023
 
 book() {

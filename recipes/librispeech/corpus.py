@@ -5,7 +5,7 @@
     python corpus.py configure FOLDER MODEL                         # dictionary and configuration
 
 LIBRISPEECH is the folder that the archives unpack to; it holds SET/SPEAKER/CHAPTER/*.flac and *.trans.txt. Text is
-lowercased, as in the host's recipe, whose masking of features (LibriSpeech double, arXiv:1904.08779) is used too.
+lowercased, as in fairseq's recipe, whose masking of features (LibriSpeech double, arXiv:1904.08779) is used too.
 """
 
 import argparse

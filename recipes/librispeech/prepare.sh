@@ -67,7 +67,7 @@ librispeech_set() {
     run python "$HERE/corpus.py" features "$RAW/LibriSpeech" "$BIN" "$SET"
 }
 
-# 9,999 because the host's dictionary has one symbol that the segmentation lacks: 10,000 in all.
+# 9,999 because fairseq's dictionary has one symbol that the segmentation lacks: 10,000 in all.
 vocabulary() {
     run python "$HERE/corpus.py" text "$BIN" "$BIN/train.txt"
     run python "$ROOT/recipes/data/segment.py" train "$BIN/unigram.model" --kind unigram --pieces 9999 "$BIN/train.txt"

@@ -3,7 +3,7 @@
     python score_speech.py RUN DATA SET... > scores.json
 
 Reads RUN/SET.log and DATA/SET.tsv, and demands a hypothesis for every utterance of the set: an error rate of fewer is
-not a score. The host counts edits of words over words said.
+not a score. fairseq counts edits of words over words said.
 """
 
 import argparse
@@ -18,7 +18,7 @@ def error_rate(log: Path, manifest: Path) -> float:
     """Word error rate in %.
 
     Raises:
-        ValueError: an utterance has no hypothesis, or the host printed no rate.
+        ValueError: an utterance has no hypothesis, or fairseq printed no rate.
     """
     utterances = len(manifest.read_text(encoding="utf-8").splitlines()) - 1
     in_order(best_hypotheses(log), utterances)

@@ -1,4 +1,4 @@
-"""What export.sh does between the hosts' own tools.
+"""What export.sh does between fairseq's own tools and CTranslate2's.
 
 python export.py apart unshared.pt apart.pt             a copy of which no two layers are equal
 python export.py translate MODEL_FOLDER SOURCE_PIECES   decodes with CTranslate2, in the form of fairseq-generate

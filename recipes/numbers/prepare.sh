@@ -28,7 +28,7 @@ segmentation() {
     done
 }
 
-# The host refuses to write over a dictionary, so what an interrupted call left is removed.
+# fairseq refuses to write over a dictionary, so what an interrupted call left is removed.
 binarization() {
     run rm -rf "$DATA/bin"
     run_into "$DATA/preprocess.log" fairseq-preprocess --user-dir "$ROOT/fairseq_plugin" \

@@ -63,7 +63,7 @@ def last_number(pattern: str, text: str) -> int | None:
 
 
 def seconds(text: str) -> int:
-    """Time of training, validation apart. The host tells it for each epoch, again when an epoch is resumed."""
+    """Time of training, validation apart. fairseq tells it for each epoch, again when an epoch is resumed."""
     told = re.findall(r"\| train \| epoch (\d+) .*\| train_wall (\d+)", text)
     told += re.findall(r'\| train \| \{"epoch": (\d+), .*"train_train_wall": "(\d+)', text)
     return sum(int(wall) for wall in dict(told).values())
@@ -98,7 +98,7 @@ def core_parameters(checkpoint: Path) -> int:
     """Stored parameters without embeddings and output layer."""
     from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 
-    import fairseq_plugin  # noqa: F401  (allows the types that the host's checkpoints hold)
+    import fairseq_plugin  # noqa: F401  (allows the types that fairseq's checkpoints hold)
 
     model = load_checkpoint_to_cpu(str(checkpoint))["model"]
     return sum(tensor.numel() for name, tensor in model.items() if not NOT_CORE.search(name))
