@@ -27,7 +27,7 @@ class Experiment:
         scale: at which the rows ran.
         metric: the column of quality in results.csv.
         better: "higher" or "lower".
-        rows: names of the rows; the first is the control that shares nothing.
+        rows: names of the rows; the first is the control.
     """
 
     title: str
@@ -60,6 +60,7 @@ class Experiment:
         return int(self.records(row)[0]["params"])
 
 
+UNSHARED = ("vanilla", "vanilla_half", "regular_1", "plain", "plain_half")  # rows that share nothing
 EXPERIMENTS = (
     Experiment(
         *("Translation, Multi30k German to English", "multi30k", "multi30k", "small", "BLEU", "higher"),
@@ -125,7 +126,7 @@ TABLE = Table(
 
 
 def draw(path: Path) -> None:
-    """Quality over stored parameters, a panel per experiment; the control is an open circle."""
+    """Quality over stored parameters, a panel per experiment; rows that share nothing are open circles."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -135,7 +136,7 @@ def draw(path: Path) -> None:
         for axes, experiment in zip(figure.subplots(1, len(EXPERIMENTS)), EXPERIMENTS):
             points = [(experiment.parameters(row) / 1e6, experiment.quality(row), row) for row in experiment.rows]
             for index, (millions, quality, row) in enumerate(points):
-                axes.plot(millions, quality, "o", color="#0072B2", fillstyle="none" if index == 0 else "full")
+                axes.plot(millions, quality, "o", color="#0072B2", fillstyle="none" if row in UNSHARED else "full")
                 beside = (0, -12 if index % 2 else 6)  # labels above and below by turns
                 axes.annotate(row, (millions, quality), beside, textcoords="offset points", ha="center")
             axes.set_title(experiment.title.split(",")[0])
