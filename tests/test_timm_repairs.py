@@ -137,10 +137,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "option", "value"), CASES)
-def test_a_value_of_another_type_is_named(name, option, value):
+@pytest.mark.parametrize(("kind", "option", "value"), CASES)
+def test_a_value_of_another_type_is_named(kind, option, value):
     with pytest.raises(ValueError, match=rf"^{option}="):
-        timm.create_model(name, **{option: value})
+        timm.create_model(kind, **{option: value})
 
 
 def test_the_cases_meet_both_kinds_of_options():
