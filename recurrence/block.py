@@ -93,21 +93,21 @@ class Pass(nn.Module):
 
     Args:
         sublayers: residual sums of the pass; they are plain until :func:`recurrence.admin.attach` replaces them.
-        drop_path: rate at which training drops a branch for whole samples.
+        drop_path: rate at which training drops a branch for whole samples; None for never.
         norms: LayerNorms of the pass, one a sublayer, where the paper has them; None where they are the block's.
     """
 
-    def __init__(self, sublayers: int, drop_path: float = 0.0, norms: nn.ModuleList | None = None):
+    def __init__(self, sublayers: int, drop_path: float | None = None, norms: nn.ModuleList | None = None):
         super().__init__()
         if norms is not None:
             self.norms = norms
         self.residuals = nn.ModuleList(Sum() for _ in range(sublayers))
-        self.drop_path = DropPath(drop_path)
+        self.drop_path = None if drop_path is None else DropPath(drop_path)
 
     def join(self, which: int, rules: nn.ModuleList | None = None) -> Callable[[Tensor, Tensor], Tensor]:
         """The residual sum of a sublayer, by the rules of the block where it has some."""
         rule = (rules or self.residuals)[which]
-        return lambda x, y: rule(x, self.drop_path(y))
+        return rule if self.drop_path is None else lambda x, y: rule(x, self.drop_path(y))
 
     def term(self, name: str) -> LevelSignal | None:
         """What the pass adds to a projection, one of :data:`recurrence.lowrank.PROJECTIONS`."""

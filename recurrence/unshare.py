@@ -23,6 +23,7 @@ from recurrence.convert import StateDict
 from recurrence.loop import Loop
 from recurrence.lowrank import PROJECTIONS
 from recurrence.papers.baselines import WideFFN
+from recurrence.papers.sret import MixerBlock
 from recurrence.residual import Coefficients, Sum
 from recurrence.signal import LevelSignal
 
@@ -85,7 +86,8 @@ def check(loop: Loop) -> None:
     """Raises ValueError where a loop has what no plain layer has, and names it."""
     for block in loop.blocks:
         if not isinstance(block, Block | WideFFN):
-            raise ValueError(f"{type(block).__name__}: not a block of attention and FFN with LayerNorms")
+            mixing = "token mixing: " if isinstance(block, MixerBlock) else ""
+            raise ValueError(f"{mixing}{type(block).__name__} is not a block of attention and FFN with LayerNorms")
         if block.pre_norm and getattr(block, "residuals", None):
             raise ValueError("residual coefficients: a pre-norm upstream layer adds to the stream as it is")
     if loop.inject:

@@ -120,21 +120,20 @@ def test_recorded_weights_are_those_that_the_model_applies(name):
     model = vision.small(name)
     x, seen = vision.images(model), []
 
-    def check(attention, inputs, output):
-        seen.append((attention, inputs, output))
+    def check(attention, inputs, given, output):
+        seen.append((attention, *inputs, given, output))
 
-    handles = [
-        module.register_forward_hook(check) for module in model.modules() if type(module).__name__ == "SelfAttention"
-    ]
+    attentions = [module for module in model.modules() if type(module).__name__ == "SelfAttention"]
+    handles = [module.register_forward_hook(check, with_kwargs=True) for module in attentions]
     expected = model(x)
     calls, seen[:] = list(seen), []
     with record.recorded_attention(model) as weights:
         found = model(x)
     assert torch.equal(found, expected)
     assert [len(kept) for kept in weights.values()] == [len(calls)]
-    for recorded, (attention, (n, raw, signal, *_), output) in zip(weights["loop"], calls):
-        qkv = attention.qkv(n).unflatten(-1, (3, -1)).movedim(2, 0)
-        qkv = qkv if signal is None else qkv + signal(raw.flatten(0, 1)).view_as(qkv)
+    for recorded, (attention, n, *raw, given, output) in zip(weights["loop"], calls):
+        qkv, signal = attention.qkv(n).unflatten(-1, (3, -1)).movedim(2, 0), given.get("qkv")
+        qkv = qkv if signal is None else qkv + signal(raw[0].flatten(0, 1)).view_as(qkv)
         q, k, v = (attention.split(part) for part in qkv)
         by_hand = torch.einsum("bhtc,bhsc->bhts", q, k).div(q.size(-1) ** 0.5).exp()
         by_hand = by_hand / by_hand.sum(-1, keepdim=True)

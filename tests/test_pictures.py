@@ -87,9 +87,9 @@ def test_cka_of_image_models(runs, tmp_path):
     first, second = (checkpoint(runs, name) for name in ("ringformer_vit", "owf_vit"))
     cka.main([first, second, "--batch", "5", "--output", str(tmp_path / "cka.svg")])
     found = table(tmp_path / "cka.svg")
-    assert [list(found[0])[:3], len(found)] == [["side", "pass of ringformer_vit", "pass of owf_vit"], 3 * 6]
+    assert [list(found[0])[:3], len(found)] == [["side", "layer of ringformer_vit", "layer of owf_vit"], 3 * 6]
     cka.main([first, first, "--batch", "5", "--output", str(tmp_path / "self.svg")])
-    same = {(row["pass of ringformer_vit"]): row["linear CKA"] for row in table(tmp_path / "self.svg")}
+    same = {(row["layer of ringformer_vit"]): row["linear CKA"] for row in table(tmp_path / "self.svg")}
     assert same["3"] == "1"
     before = (tmp_path / "cka.svg").read_bytes()
     cka.main([first, second, "--batch", "5", "--output", str(tmp_path / "cka.svg")])
@@ -104,7 +104,7 @@ def test_cka_of_translation_models(corpus, trained, tmp_path):
     assert all(0 < float(row["linear CKA"]) <= 1 for row in found)
     run = checkpoints.TextRun(trained.folder / "checkpoint3.pt", str(corpus.data))
     pad = run.task.target_dictionary.pad()
-    for inputs, layers in zip(run.batches(20, 8), cka.text_layers(run, 20, 8), strict=True):
+    for inputs, layers in zip(run.batches(20, 8), cka.text_layers(run, 20, 8, "valid"), strict=True):
         assert {len(layer) for layer in layers["encoder"]} == {int(inputs["src_tokens"].ne(pad).sum())}
         assert {len(layer) for layer in layers["decoder"]} == {int(inputs["prev_output_tokens"].ne(pad).sum())}
         with recorded_states(run.model) as states, torch.no_grad():

@@ -493,7 +493,7 @@ def test_an_image_row_from_the_digits_to_a_score(tmp_path):
 def test_a_count_is_recorded(tmp_path):
     recipe("ringformer/flops.sh", "ringformer", SCALE="smoke", OUT=str(tmp_path), THREADS="1")
     found = {row["metric"]: row["value"] for row in collect.read(tmp_path / "ringformer" / "results.csv")}
-    assert found["GFLOPs as published"] == "19.0327"
+    assert found["GFLOPs as published"] == "19.0302"
 
 
 @pytest.mark.slow

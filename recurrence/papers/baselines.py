@@ -84,7 +84,7 @@ def one_wide_ffn(
         memory_width: width of what cross-attention reads, in a decoder, which has no FFN; None for an encoder.
         **parts: of :class:`WideFFN`.
     """
-    rates = drop_path or (0.0,) * layers
+    rates = drop_path or (None,) * layers
     blocks = [OneNormBlock(shape, memory_width=memory_width, ffn=False, **parts) for _ in range(layers)]
     own = [Pass(block.sublayers, rate) for block, rate in zip(blocks, rates)]
     if memory_width is not None:

@@ -24,7 +24,7 @@ class RelaxedPass(Pass):
     """What a pass shares with no other: LayerNorms, low-rank terms, and the biases beside them."""
 
     def __init__(
-        self, block: "RelaxedBlock", shape: Shape, rank: int, terms: Sequence[str], bias: bool, drop_path: float
+        self, block: "RelaxedBlock", shape: Shape, rank: int, terms: Sequence[str], bias: bool, drop_path: float | None
     ):
         super().__init__(block.sublayers, drop_path, shape.norms(block.sublayers))
         self.terms = nn.ModuleDict()
@@ -97,7 +97,7 @@ def relaxed(
         raise FieldError("terms", terms, f"must name some of {tuple(PROJECTIONS)}")
     terms = tuple(PROJECTIONS) if terms is None else terms
     blocks = [RelaxedBlock(shape, bias=bias, **parts) for _ in range(1 + max(order, default=-1))]
-    rates = drop_path or (0.0,) * len(order)
+    rates = drop_path or (None,) * len(order)
     own = [RelaxedPass(blocks[which], shape, rank, terms, bias, rate) for which, rate in zip(order, rates)]
     for name, (layer, _) in (found for block in blocks for found in block.projections().items()):
         if name in terms:

@@ -62,7 +62,7 @@ class Signals:
 class RingFormerPass(Pass):
     """What a pass shares with no other: LayerNorms and level signals (section 3.2)."""
 
-    def __init__(self, block: "RingFormerBlock", shape: Shape, signals: Signals | None, drop_path: float = 0.0):
+    def __init__(self, block: "RingFormerBlock", shape: Shape, signals: Signals | None, drop_path: float | None = None):
         super().__init__(block.sublayers, drop_path, shape.norms(block.sublayers))
         width = shape.width
         self.qkv_signal = self.cross_q_signal = self.cross_kv_signal = self.ffn_signal = None
@@ -115,5 +115,5 @@ def ringformer(
     block = RingFormerBlock(shape, **parts)
     if signals is not None:
         signals.check(shape.width, block.pre_norm)
-    own = [RingFormerPass(block, shape, signals, rate) for rate in drop_path or (0.0,) * passes]
+    own = [RingFormerPass(block, shape, signals, rate) for rate in drop_path or (None,) * passes]
     return Loop([block], (0,) * passes, own)

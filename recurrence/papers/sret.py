@@ -56,7 +56,7 @@ class Recursion:
 class SReTPass(Pass):
     """What a pass shares with no other: the slices of its attention, and the projection behind it."""
 
-    def __init__(self, index: int, sublayers: int, shape: Shape, recursion: Recursion, drop_path: float):
+    def __init__(self, index: int, sublayers: int, shape: Shape, recursion: Recursion, drop_path: float | None):
         super().__init__(sublayers, drop_path)
         self.slices: Slices | None = None if recursion.slices is None else recursion.slices.of_pass(index)
         self.projection: NonlinearProjection | None = None
@@ -137,7 +137,7 @@ def sret(
     """
     recursion.check(len(order))
     blocks = [block(shape, recursion, **parts) for _ in range(1 + max(order, default=-1))]
-    rates = drop_path or (0.0,) * len(order)
+    rates = drop_path or (None,) * len(order)
     own = [
         SReTPass(index, blocks[which].sublayers, shape, recursion, rate)
         for index, (which, rate) in enumerate(zip(order, rates))

@@ -53,5 +53,5 @@ def shared_layers(shape: Shape, order: Order, drop_path: Sequence[float] | None 
         ValueError: if the order leaves a layer out, see :class:`Loop`.
     """
     blocks = [TransformerBlock(shape, **parts) for _ in range(1 + max(order, default=-1))]
-    rates = drop_path or (0.0,) * len(order)
+    rates = drop_path or (None,) * len(order)
     return Loop(blocks, order, [Pass(blocks[which].sublayers, rate) for which, rate in zip(order, rates)])
