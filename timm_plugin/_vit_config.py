@@ -169,6 +169,7 @@ class ViTConfig:
             activation_dropout=self.mlp_drop_rate,
         )
         rates = tuple(self.drop_path_rate * index / max(len(order) - 1, 1) for index in range(len(order)))
+        rates = rates if self.drop_path_rate else None
         parts = dict(pre_norm=True, activation=F.gelu, ffn_dropout=self.mlp_drop_rate)
         if self.level_signal == "low-rank":
             signals = Signals(max(1, self.embed_dim // self.signal_rank_divisor))
