@@ -16,7 +16,7 @@ from tests import cli, language, models, speech
 
 # What fairseq has no place for, by architecture; every other one converts.
 TABLE = "positions and depths added before every pass"
-LLAMA = "LlamaBlock: not a block of attention and FFN"
+LLAMA = "LlamaBlock is not a block of attention and FFN with LayerNorms"
 NLL = "the non-linear projection behind a pass"
 REFUSED = {
     **dict.fromkeys(["universal_tiny", "universal", "universal_large"], TABLE),
