@@ -33,6 +33,17 @@ def same_kind(order: Order, passes: int) -> Order | None:
     return next(filter(None, (strategy.deeper(order, passes) for strategy in STRATEGIES.values())), None)
 
 
+def passes_at(order: Order, passes: int) -> tuple[int, ...] | None:
+    """Which passes of a trained order a model of so many passes runs, in its order; None where there is no such model.
+
+    (0, 0, 1, 1) at 2 passes: 0 2, the first run of either block.
+    """
+    if passes == len(order):
+        return tuple(range(passes))
+    used = same_kind(order, passes)
+    return None if used is None else source_passes(order, used)
+
+
 def warn(name: str, used: Order, trained: Order) -> None:
     """Says once, at loading, that passes run which the model was not trained for."""
     logger.warning(

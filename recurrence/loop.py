@@ -1,14 +1,14 @@
 """The loop over depth: a few stored blocks, an order in which they run, and a little that is unique to each pass."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from recurrence.depth import same_kind, source_passes, warn
+from recurrence.depth import passes_at, same_kind, source_passes, warn
 from recurrence.order import Order
 
 
@@ -18,6 +18,10 @@ class Loop(nn.Module):
     Each block is registered once, however often it runs, so that a state dict, a checkpoint on disk and a safetensors
     file hold each tensor once. What belongs to a pass (its own parameters, its cache slot, its level) is indexed by
     the pass, what belongs to a block (projections that every pass of it would repeat) by the block.
+
+    Training may draw the passes that run (`draw`), and may cut gradients to the last of them (`backprop_passes`), see
+    :mod:`recurrence.elastic`. The passes before those then count as a constant that is added to the stream: what
+    stands before the loop gets the gradient of the stream behind them.
 
     Args:
         blocks: the stored blocks, called as `block(x, own=..., context=..., slot=..., **shared)`, with each of the
@@ -57,11 +61,40 @@ class Loop(nn.Module):
         self.checkpointing = checkpointing
         self.inject = frozenset(inject)
         self.noted: Tensor | None = None
+        self.draw: Callable[[int], int] | None = None  # number of an update -> how many passes it runs
+        self.backprop_passes: int | None = None
+        self.run: tuple[int, ...] | None = None  # other passes than all, in training and outside
+        self._drawn: tuple[int, ...] | None = None
         self.register_state_dict_post_hook(_note_order)
 
     @property
     def passes(self) -> int:
         return len(self.order)
+
+    @property
+    def running(self) -> tuple[int, ...]:
+        """Indices of the passes that a call runs, in their order: all, unless `run` or an update's draw says otherwise.
+
+        Raises:
+            RuntimeError: in training, if depths are drawn and nobody has told which update this is.
+        """
+        if self.run is not None:
+            return self.run
+        if self.draw is None or not self.training:
+            return tuple(range(self.passes))
+        if self._drawn is None:
+            raise RuntimeError("a depth is drawn for each update: call model.set_num_updates(update) before it")
+        return self._drawn
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Draws the depth of the update that so many updates have gone before. fairseq's trainer calls this."""
+        if self.draw is not None:
+            self._drawn = passes_at(self.order, self.draw(num_updates))
+
+    def passes_without_gradients(self, running: int) -> int:
+        """How many of so many running passes come before those that training goes back through."""
+        cuts = self.training and torch.is_grad_enabled() and self.backprop_passes is not None
+        return max(0, running - self.backprop_passes) if cuts else 0
 
     def note_order(self) -> None:
         """Keeps the order among the tensors of the state dict, for hosts that keep nothing else of one."""
@@ -76,6 +109,7 @@ class Loop(nn.Module):
         self.blocks = nn.ModuleList(self.blocks[which] for which in kept)
         self.order = tuple(kept.index(which) for which in self.order)
         self.inject = frozenset(kept.index(which) for which in self.inject.intersection(kept))
+        self.draw = self.backprop_passes = self.run = None
         if self.own is not None:
             self.own = self.own[:passes]
         if self.noted is not None:
@@ -88,6 +122,7 @@ class Loop(nn.Module):
         contexts: Sequence[Any] | None = None,
         slots: Sequence[Any] | None = None,
         run: Sequence[int] | None = None,
+        first_inputs: dict[int, Tensor] | None = None,
         **shared: Any,
     ) -> tuple[Tensor, list[Tensor]]:
         """Runs the passes.
@@ -97,29 +132,46 @@ class Loop(nn.Module):
             levels: one tensor a pass, broadcastable to x, added to x before the pass.
             contexts: one value a pass; passes may share one.
             slots: one value a pass (its cache).
-            run: indices of the passes to run, in their order; None runs all.
+            run: indices of the passes to run, in their order; None runs :attr:`running`.
+            first_inputs: what blocks of `inject` read on their first pass, where a call before ran it; takes in what
+                they read on one that this call runs.
             **shared: handed to every pass.
 
         Returns:
             The output (B, T, C), and the states after each pass, the last of which it is.
         """
-        states, first_inputs = [], {}
-        for index in range(self.passes) if run is None else run:
+        run = self.running if run is None else run
+        first_inputs = {} if first_inputs is None else first_inputs
+        of_pass = dict(own=self.own, context=contexts, slot=slots, level=levels)
+        of_pass = {name: values for name, values in of_pass.items() if values is not None}
+        states: list[Tensor] = []
+        past = self.passes_without_gradients(len(run))
+        if past:
+            with torch.no_grad():
+                made = self._walk(x, run[:past], states, first_inputs, of_pass, shared)
+            torch.clear_autocast_cache()  # it may hold casts of the weights that were made without gradients
+            x = _Onward.apply(x, made)
+        return self._walk(x, run[past:], states, first_inputs, of_pass, shared), states
+
+    def _walk(
+        self, x: Tensor, run: Sequence[int], states: list, first_inputs: dict[int, Tensor], of_pass: dict, shared: dict
+    ) -> Tensor:
+        """Runs some of the passes; notes their states and what blocks first read."""
+        for index in run:
             which = self.order[index]
-            if levels is not None:
-                x = x + levels[index]
+            kwargs = {name: values[index] for name, values in of_pass.items()}
+            if "level" in kwargs:
+                x = x + kwargs.pop("level")
             if which in self.inject:
                 x = x + first_inputs[which] if which in first_inputs else first_inputs.setdefault(which, x)
-            of_pass = dict(own=self.own, context=contexts, slot=slots)
-            kwargs = {name: values[index] for name, values in of_pass.items() if values is not None}
             kwargs.update(shared)
             block = self.blocks[which]
-            if self.checkpointing and self.training:
+            if self.checkpointing and self.training and torch.is_grad_enabled():
                 x = checkpoint(block, x, use_reentrant=False, **kwargs)
             else:
                 x = block(x, **kwargs)
             states.append(x)
-        return x, states
+        return x
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, local_metadata: dict, *rest: Any) -> None:
         """Loads weights that were trained at another depth too, see :mod:`recurrence.depth`; the log says so."""
@@ -164,6 +216,22 @@ class Loop(nn.Module):
             taken = f"{start}{source}."
             mine = (key for key in theirs if key.startswith(taken))
             state_dict.update({f"{start}{index}.{key[len(taken) :]}": theirs[key] for key in mine})
+
+
+class _Onward(torch.autograd.Function):
+    """What passes without gradients made of x; the gradient goes to x, as if they had added a constant to it."""
+
+    @staticmethod
+    def forward(x: Tensor, made: Tensor) -> Tensor:
+        return made.view_as(made)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        """Nothing is kept."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
 
 
 def _note_order(loop: Loop, state_dict: dict, prefix: str, local_metadata: dict) -> None:

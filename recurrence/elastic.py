@@ -1,0 +1,165 @@
+"""Elastic depth: training in which every update draws how many passes run, so that one checkpoint serves every depth.
+
+Source: Huginn (arXiv:2502.05171), section 3.3: depths from a log-normal Poisson distribution, gradients through the
+last passes alone. Scalable depth by uniform draws: LayerDrop (arXiv:1909.11556), section 3, for unshared layers.
+
+Differs from Huginn: depths are clipped to a range; what a pass computes begins with the stream of the pass before, not
+with noise; and where no input is injected into every pass, what stands before the loop gets its gradient along the
+residual stream, see :class:`recurrence.loop.Loop`.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from torch import nn
+
+from recurrence.depth import passes_at
+from recurrence.errors import FieldError
+from recurrence.loop import Loop
+from recurrence.order import Order
+
+DISTRIBUTIONS = ("uniform", "poisson")
+SIGMA = 0.5  # of Huginn's log-normal
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How many passes an update runs: a function of seed and update number, so that all ranks and resumed runs agree.
+
+    Args:
+        depths: the numbers to draw from, rising.
+        distribution: "uniform", or "poisson": Huginn's log-normal Poisson, whose draws go to the nearest of the depths.
+        mean: of the log-normal Poisson before that; in Huginn's words its mean recurrence r + 1.
+        seed: of the training.
+    """
+
+    depths: tuple[int, ...]
+    distribution: str = "uniform"
+    mean: int = 1
+    seed: int = 0
+
+    def __call__(self, update: int) -> int:
+        """The depth of an update."""
+        chance = np.random.default_rng((self.seed % 2**64, update))
+        if self.distribution == "uniform":
+            return self.depths[int(chance.random() * len(self.depths))]
+        # The mean of a log-normal is exp(mu + sigma^2 / 2).
+        rate = (self.mean - 1) * chance.lognormal(-(SIGMA**2) / 2, SIGMA)
+        drawn = 1 + chance.poisson(rate)
+        return min(self.depths, key=lambda depth: abs(depth - drawn))
+
+
+def depths_of(order: Order, smallest: int, largest: int, step: int = 1, beyond: bool = True) -> tuple[int, ...]:
+    """The numbers of passes within a range at which a checkpoint of this order loads, see :mod:`recurrence.depth`.
+
+    Args:
+        order: of the trained depth.
+        smallest, largest: the range, both included.
+        step: what every number of passes must be a multiple of.
+        beyond: whether a pass may run where the trained order has another or none; not with a signal of the depth.
+
+    Raises:
+        FieldError: if the range is none, or the order allows one of its ends not.
+    """
+    told, passes = f"{smallest}-{largest}", len(order)
+    if not 1 <= smallest < largest:
+        raise FieldError("depth_range", told, "must be MIN-MAX with 1 <= MIN < MAX")
+    if 1 + max(order) == passes > 1:
+        raise FieldError("depth_range", told, f"needs a block that runs again, but each of the {passes} runs once")
+    runs = {depth: passes_at(order, depth) for depth in range(smallest, largest + 1) if not depth % step}
+    found = [depth for depth, run in runs.items() if run and (beyond or run == tuple(range(depth)))]
+    for end in (smallest, largest):
+        if end not in found:
+            raise FieldError("depth_range", told, f"the order {' '.join(map(str, order))} cannot run at {end} passes")
+    return tuple(found)
+
+
+def make_elastic(
+    loop: Loop,
+    depth_range: tuple[int, int] | None = None,
+    depth_distribution: str | None = None,
+    backprop_passes: int | None = None,
+    seed: int = 0,
+    step: int = 1,
+    beyond: bool = True,
+) -> None:
+    """Lets training draw the depth of a loop from a range, and cuts its gradients to the last passes.
+
+    Args:
+        loop: at the depth that it runs outside of training, which is the mean of the log-normal Poisson.
+        depth_range: smallest and largest number of passes; None runs all of them always.
+        depth_distribution: one of DISTRIBUTIONS; None is uniform.
+        backprop_passes: how many of the last passes have gradients; None for all.
+        seed: of the training.
+        step, beyond: see :func:`depths_of`.
+
+    Raises:
+        FieldError: where a value breaks its rule, or does not go with another.
+    """
+    if depth_distribution not in (None, *DISTRIBUTIONS):
+        raise FieldError("depth_distribution", depth_distribution, f"must be one of {DISTRIBUTIONS}")
+    if depth_range is None and depth_distribution is not None:
+        raise FieldError("depth_distribution", depth_distribution, "needs {depth_range}", depth_range=None)
+    loop.backprop_passes, loop.draw, depths = backprop_passes, None, (loop.passes,)
+    if depth_range is not None:
+        depths = depths_of(loop.order, *depth_range, step, beyond)
+        loop.draw = Draw(depths, depth_distribution or "uniform", loop.passes, seed)
+    if backprop_passes is None:
+        return
+    if not 1 <= backprop_passes < max(depths):
+        rule = f"must be >= 1 and < {max(depths)}, the most passes that an update runs"
+        raise FieldError("backprop_passes", backprop_passes, rule)
+    never = set.intersection(*(set(idle(loop, depth)) for depth in depths))
+    for name, parameter in loop.named_parameters():
+        if parameter in never:
+            raise FieldError("backprop_passes", backprop_passes, f"no update would reach {name}; must be larger")
+
+
+def idle(loop: Loop, depth: int) -> list[nn.Parameter]:
+    """Parameters without a gradient in an update of so many passes: of passes that do not run, or run without one."""
+    learning = passes_at(loop.order, depth)[-(loop.backprop_passes or depth) :]
+    blocks = [loop.blocks[which] for which in set(loop.order) - {loop.order[index] for index in learning}]
+    own = [] if loop.own is None else [loop.own[index] for index in set(range(loop.passes)) - set(learning)]
+    return [parameter for module in blocks + own for parameter in module.parameters()]
+
+
+def may_idle(loop: Loop) -> bool:
+    """Whether there is a parameter that some update gives no gradient; torch's DistributedDataParallel must know."""
+    depths = (loop.passes,) if loop.draw is None else loop.draw.depths
+    return any(idle(loop, depth) for depth in depths)
+
+
+def stops(loop: Loop, run: Sequence[int]) -> list[int]:
+    """After how many of the passes that run, but the last, a model of fewer passes ends; of these with gradients alone.
+
+    With a range of depths, those within it.
+    """
+    first = max(1, loop.passes_without_gradients(len(run)) + 1)
+    allowed = range(first, len(run)) if loop.draw is None else loop.draw.depths
+    return [depth for depth in range(first, len(run)) if depth in allowed and begins(loop.order, run, depth)]
+
+
+def begins(order: Order, run: Sequence[int], depth: int) -> bool:
+    """Whether so many passes of a run are the whole of a model of that depth."""
+    return passes_at(order, depth) == tuple(run[:depth])
+
+
+@contextmanager
+def at_depths(depths: dict[Loop, int]) -> Iterator[None]:
+    """Runs each loop at another depth, within: as a model of that depth which has loaded the same checkpoint.
+
+    Not for incremental decoding of more passes than the loop has, whose slots are those of its passes.
+
+    Raises:
+        ValueError: if the order of a loop does not run at its depth.
+    """
+    with ExitStack() as stack:
+        for loop, depth in depths.items():
+            run = passes_at(loop.order, depth)
+            if run is None:
+                raise ValueError(f"depth={depth}: the order {' '.join(map(str, loop.order))} does not run at it")
+            stack.callback(setattr, loop, "run", loop.run)
+            loop.run = run
+        yield
