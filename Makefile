@@ -38,10 +38,10 @@ test: $(FULL)
 	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest --numprocesses auto --dist loadfile $(ARGS)
 
 test-timm: $(FULL)
-	PATH="$(CURDIR)/$(BIN):$$PATH" python -m tests.timm_suite $(ARGS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" python -m tests.support.timm_suite $(ARGS)
 
 test-timm-versions: $(FULL)
-	$(BIN)/python -m tests.timm_versions $(ARGS)
+	$(BIN)/python -m tests.support.timm_versions $(ARGS)
 
 fuzz: $(FULL)
 	PATH="$(CURDIR)/$(BIN):$$PATH" python -m tests.reliability.fuzz $(ARGS)

@@ -15,7 +15,7 @@ from torch import nn
 
 from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, resident, set_up, show, training_peak
 from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
-from tests.scan_reference import published
+from tests.support.scan_reference import published
 
 SYMBOLS, BATCH, LENGTH = 65, 16, 256
 MODELS = {"as published": {}, "recurrent_lm": {}, "regular": {"regular": True}}

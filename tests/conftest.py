@@ -10,7 +10,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
 import pytest
 
-from tests import cli
+from tests.support import cli
 
 # transformers and peft import torchaudio where there is one, and fail where it was built for another torch. What has
 # imported transformers before remembers that there is one, so it is hidden before all else.

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from benchmarks import common, speech, translation, vision
-from tests import cli
+from tests.support import cli
 
 
 def test_times_are_taken_in_turn_and_compared_within_a_round(monkeypatch):

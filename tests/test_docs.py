@@ -12,7 +12,7 @@ from fairseq import options
 import fairseq_plugin
 import fairseq_plugin.catalogue
 import timm_plugin.catalogue
-from tests import cli
+from tests.support import cli
 
 ROOT = cli.REPOSITORY
 DOCUMENTS = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from recurrence import count
-from tests import language, models, vision
+from tests.support import language, models, vision
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

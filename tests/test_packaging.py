@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import cli
+from tests.support import cli
 
 PACKAGES = ("recurrence", "fairseq_plugin", "timm_plugin")
 # What a distribution is called where its import is called otherwise; fairseq and timm and their own dependencies.

@@ -6,7 +6,7 @@ from torch import nn
 
 peft = pytest.importorskip("peft")
 
-from tests import language, models, vision  # noqa: E402
+from tests.support import language, models, vision  # noqa: E402
 
 IMAGES = ["ringformer_vit", "uit", "owf_vit", "recursive_mixer_s16", "sret_t"]
 TRANSLATION = ["ringformer_base", "universal", "cycle", "one_wide_ffn_base", "recursive_wmt_en_de"]

@@ -9,7 +9,7 @@ from torch import nn
 from torch.ao.nn.quantized.dynamic import Linear as QuantizedLinear
 from torch.ao.quantization import quantize_dynamic
 
-from tests import models, vision
+from tests.support import models, vision
 
 IMAGES = ["ringformer_vit", "uit", "recursive_mixer_s16", "sret_t"]
 TRANSLATION = ["ringformer_base", "cycle", "one_wide_ffn_base", "recursive_iwslt_de_en"]

@@ -21,7 +21,7 @@ import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 import timm_plugin
-from tests import language, models, vision
+from tests.support import language, models, vision
 
 NUMBERS = [-1, 0, 1, 2, 3, 4, 6, 8, 16, 10**6]
 RATES = [-0.1, 0.0, 0.1, 0.5, 1.0, 1.5, math.nan]

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from fairseq_plugin.hostfix.checkpoints import load_safely
-from tests import cli
-from tests.test_train_image import SCRIPT, flags, write_images
+from tests.recipes.test_train_image import SCRIPT, flags, write_images
+from tests.support import cli
 
 pytestmark = pytest.mark.slow
 

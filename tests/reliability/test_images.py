@@ -12,7 +12,7 @@ from timm.utils.checkpoint_saver import load_checkpoint_metadata
 
 import timm_plugin  # noqa: F401  the repairs
 from fairseq_plugin.hostfix.parallel import _free_port
-from tests.test_train_image import SCRIPT, equal, flags, write_images
+from tests.recipes.test_train_image import SCRIPT, equal, flags, write_images
 
 pytestmark = pytest.mark.slow
 

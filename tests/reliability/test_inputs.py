@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fairseq_plugin.hostfix.checkpoints import load_safely
-from tests import cli
 from tests.reliability.conftest import trains
+from tests.support import cli
 
 pytestmark = pytest.mark.slow
 

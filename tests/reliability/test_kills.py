@@ -7,8 +7,8 @@ import torch
 
 from fairseq_plugin.hostfix.checkpoints import load_safely
 from fairseq_plugin.hostfix.saving import damage
+from tests.fairseq.test_host_train import same_tensors, trained_tensors
 from tests.reliability.conftest import trains
-from tests.test_host_train import same_tensors, trained_tensors
 
 pytestmark = pytest.mark.slow
 

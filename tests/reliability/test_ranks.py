@@ -6,8 +6,8 @@ import pytest
 
 from fairseq_plugin.hostfix.checkpoints import load_safely
 from fairseq_plugin.hostfix.parallel import _free_port
-from tests import cli
 from tests.reliability.conftest import trains
+from tests.support import cli
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests import cli
+from tests.support import cli
 
 CHANGES = ("os.rename", "os.remove", "os.link", "shutil.copyfile")
 TIMEOUT = 120  # seconds

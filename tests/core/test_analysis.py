@@ -1,0 +1,355 @@
+"""The numbers of the analyses, against brute force and against cases whose answer is known."""
+
+import itertools
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from recurrence.analysis import cka, coefficients, distance, landscape, logs, record, responses
+from tests.support import language, models, vision
+
+
+def features(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def rotation(width, seed=9):
+    return torch.linalg.qr(features(width, width, seed=seed))[0]
+
+
+# Centred kernel alignment
+
+
+def minibatch_cka(first, second, size):
+    found = cka.MinibatchCKA()
+    for start in range(0, len(first[0]), size):
+        found.update(*([layer[start : start + size] for layer in layers] for layers in (first, second)))
+    return found.compute()
+
+
+def test_a_layer_is_like_itself_and_like_itself_rotated():
+    x = features(40, 6)
+    layers = [x, 3 * x @ rotation(6) + 5]
+    assert cka.linear_cka(*layers) == pytest.approx(1, abs=1e-12)
+    for size in (40, 10, 8):
+        torch.testing.assert_close(minibatch_cka(layers, layers, size), torch.ones(2, 2).double(), atol=1e-10, rtol=0)
+
+
+def test_hsic_is_the_mean_over_all_fours_of_samples():
+    """Song et al., equation 4: the U-statistic with the kernel k(i, j) [l(i, j) + l(q, r) - 2 l(i, q)]."""
+    k, other = (x @ x.T for x in (features(7, 3), features(7, 4, seed=1)))
+    fours = list(itertools.permutations(range(7), 4))
+    expected = sum(k[i, j] * (other[i, j] + other[q, r] - 2 * other[i, q]) for i, j, q, r in fours) / len(fours)
+    torch.testing.assert_close(cka.hsic(k[None], other[None])[0, 0], expected, atol=1e-10, rtol=0)
+
+
+def test_one_minibatch_is_the_closed_form():
+    """Of the unbiased estimator, worked out from centred matrices; the biased one differs by O(1/n) alone."""
+    n, x, y = 30, features(30, 5), features(30, 8, seed=1)
+    y[:, :5] += x
+    kernels = []
+    for layer in (x, y):
+        kernel = layer @ layer.T
+        kernel.fill_diagonal_(0)
+        means = kernel.sum(1) / (n - 2)  # U-centring, of Székely and Rizzo
+        centred = kernel - means[:, None] - means + kernel.sum() / ((n - 1) * (n - 2))
+        kernels.append(centred.fill_diagonal_(0))
+    inner = {(a, b): (kernels[a] * kernels[b]).sum() for a in (0, 1) for b in (0, 1)}
+    expected = inner[0, 1] / (inner[0, 0] * inner[1, 1]).sqrt()
+    found = minibatch_cka([x], [y], n)[0, 0]
+    assert float(found) == pytest.approx(float(expected), abs=1e-8)
+    assert cka.linear_cka(x, y) == pytest.approx(float(found), abs=0.2)
+    gram = [(layer - layer.mean(0)) @ (layer - layer.mean(0)).T for layer in (x, y)]
+    biased = (gram[0] * gram[1]).sum() / (gram[0].norm() * gram[1].norm())
+    assert cka.linear_cka(x, y) == pytest.approx(float(biased), abs=1e-8)
+
+
+def test_minibatches_estimate_what_all_samples_say_and_small_ones_are_not_biased():
+    x = features(4000, 20)
+    y = torch.cat([x[:, :10], features(4000, 10, seed=1)], dim=1)
+    whole = cka.linear_cka(x, y)
+    assert float(minibatch_cka([x], [y], 20)[0, 0]) == pytest.approx(whole, abs=0.01)
+    apart = float(minibatch_cka([x], [features(4000, 20, seed=2)], 20)[0, 0])
+    assert abs(apart) < 0.02
+    assert cka.linear_cka(x[:20], features(20, 20, seed=2)) > 0.4  # the biased estimate of as few samples
+
+
+def test_cka_refuses_by_name():
+    found = cka.MinibatchCKA()
+    with pytest.raises(ValueError, match="no minibatch"):
+        found.compute()
+    with pytest.raises(ValueError, match="minibatch of 3: must be >= 4 samples"):
+        found.update([features(3, 2)], [features(3, 2)])
+    with pytest.raises(ValueError, match="5 and 6 samples: must be the same number"):
+        found.update([features(5, 2)], [features(6, 2)])
+    with pytest.raises(ValueError, match=r"shape \(5, 2, 2\)"):
+        found.update([features(5, 2, 2)], [features(5, 2)])
+    found.update([features(5, 2)], [features(5, 2)])
+    with pytest.raises(ValueError, match=r"\(2, 1\) layers: must be \(1, 1\), as before"):
+        found.update([features(5, 2)] * 2, [features(5, 2)])
+    with pytest.raises(ValueError, match="5 and 6 samples"):
+        cka.linear_cka(features(5, 2), features(6, 2))
+
+
+# States and attention weights
+
+
+def test_states_are_those_after_each_pass():
+    model = models.tiny("ringformer_tiny")
+    source, lengths, target = models.batch()
+    with record.recorded_states(model) as states:
+        encoded = model.encoder(source, lengths, return_all_hiddens=True)
+        _, extra = model.decoder(target, encoded)
+    assert list(states) == ["encoder.loop", "decoder.loop"]
+    for name, expected in zip(states, (encoded["encoder_states"], extra["inner_states"])):
+        torch.testing.assert_close(torch.stack(states[name]), torch.stack(expected).transpose(1, 2), atol=0, rtol=0)
+    before = states["encoder.loop"]
+    model(source, lengths, target)
+    assert states["encoder.loop"] is before, "a closed recorder listens no more"
+
+
+ATTENDING = ["ringformer_vit", "uit", "owf_vit", "recursive_deit_tiny"]
+
+
+@pytest.mark.parametrize("name", ATTENDING)
+def test_recorded_weights_are_those_that_the_model_applies(name):
+    """Each sublayer's output is made of them; and the recorder changes nothing."""
+    model = vision.small(name)
+    x, seen = vision.images(model), []
+
+    def check(attention, inputs, given, output):
+        seen.append((attention, *inputs, given, output))
+
+    attentions = [module for module in model.modules() if type(module).__name__ == "SelfAttention"]
+    handles = [module.register_forward_hook(check, with_kwargs=True) for module in attentions]
+    expected = model(x)
+    calls, seen[:] = list(seen), []
+    with record.recorded_attention(model) as weights:
+        found = model(x)
+    assert torch.equal(found, expected)
+    assert [len(kept) for kept in weights.values()] == [len(calls)]
+    for recorded, (attention, n, *raw, given, output) in zip(weights["loop"], calls):
+        qkv, signal = attention.qkv(n).unflatten(-1, (3, -1)).movedim(2, 0), given.get("qkv")
+        qkv = qkv if signal is None else qkv + signal(raw[0].flatten(0, 1)).view_as(qkv)
+        q, k, v = (attention.split(part) for part in qkv)
+        by_hand = torch.einsum("bhtc,bhsc->bhts", q, k).div(q.size(-1) ** 0.5).exp()
+        by_hand = by_hand / by_hand.sum(-1, keepdim=True)
+        torch.testing.assert_close(recorded, by_hand)
+        torch.testing.assert_close(attention.out((by_hand @ v).transpose(1, 2).flatten(2)), output)
+    for handle in handles:
+        handle.remove()
+    assert not any("attend" in vars(module) for module in model.modules())
+
+
+def test_recorded_weights_keep_masks_and_positions():
+    """Of a decoder and of a language model with ALiBi: nothing looks ahead, or at padding."""
+    model = models.tiny("vanilla_tiny")
+    source, lengths, target = models.batch()
+    with record.recorded_attention(model) as weights:
+        model(source, lengths, target)
+    encoder, decoder = (weights[f"{side}.loop"] for side in models.SIDES)
+    padding = source.eq(1)[:, None, None].expand_as(encoder[0])
+    assert padding.any()
+    assert all(not recorded[padding].any() for recorded in encoder)
+    assert all(not recorded.triu(1).any() for recorded in decoder)
+    text = language.tiny("ilr_small", "--position", "alibi")
+    tokens = torch.arange(5, 14)[None]
+    with record.recorded_attention(text) as weights:
+        text(tokens)
+    (recorded,) = weights.values()
+    assert all(not part.triu(1).any() and torch.allclose(part.sum(-1), torch.ones(1).double()) for part in recorded)
+
+
+def test_recorders_refuse_by_name():
+    with pytest.raises(ValueError, match="Linear: has no loop"), record.recorded_states(nn.Linear(2, 2)):
+        pass
+    with (
+        pytest.raises(ValueError, match=r"stages.0.loop: pass 1 attends within slices"),
+        record.recorded_attention(vision.fresh("sret_t")),
+    ):
+        pass
+    with (
+        pytest.raises(ValueError, match="has no attention"),
+        record.recorded_attention(vision.fresh("recursive_mixer_s16")),
+    ):
+        pass
+
+
+# Attention distance and response maps
+
+
+def test_attention_distance_is_that_of_a_loop():
+    (rows, columns), (height, width) = (2, 3), (4, 8)
+    weights = features(2, 3, 7, 7).softmax(-1)  # a class token before six patches
+    places = list(itertools.product(range(rows), range(columns)))
+    expected = torch.zeros(3, dtype=torch.float64)
+    for image, head, query in itertools.product(range(2), range(3), range(6)):
+        row = weights[image, head, 1 + query, 1:]
+        for key in range(6):
+            (y, x), (v, u) = places[query], places[key]
+            far = math.hypot(height * (y - v), width * (x - u))
+            expected[head] += row[key] / row.sum() * far / 12
+    found = distance.mean_attention_distance(weights, distance.patch_distances((rows, columns), (height, width)))
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+
+
+def test_uniform_attention_has_the_mean_distance_of_the_grid():
+    pixels = distance.patch_distances((4, 4), (8, 8))
+    for tokens in (16, 17):
+        found = distance.mean_attention_distance(torch.full((1, 2, tokens, tokens), 1 / tokens), pixels)
+        torch.testing.assert_close(found, pixels.mean().expand(2), atol=1e-6, rtol=0)
+    itself = distance.mean_attention_distance(torch.eye(16)[None, None], pixels)
+    assert itself.tolist() == [0]
+    with pytest.raises(ValueError, match="9 tokens: must be >= the 16 patches"):
+        distance.mean_attention_distance(torch.ones(1, 1, 9, 9), pixels)
+
+
+def test_response_is_the_root_mean_square_of_a_token():
+    state = features(2, 7, 3)
+    found = responses.response_map(state, (2, 3))
+    assert found.shape == (2, 2, 3)
+    assert float(found[1, 1, 2]) == pytest.approx(math.sqrt(sum(float(x) ** 2 for x in state[1, 6]) / 3))
+    with pytest.raises(ValueError, match="7 tokens: must be >= the 3 x 3 places"):
+        responses.response_map(state, (3, 3))
+
+
+# Residual coefficients
+
+
+def test_coefficients_have_a_stage_a_sublayer_a_place_and_a_role():
+    model = vision.fresh("sret_t")
+    found = coefficients.coefficients(model.state_dict())
+    assert len(found) == sum(4 * len(loop.blocks) + 2 * loop.passes for loop in model.loops())
+    assert set(found.values()) == {1.0}
+    with torch.no_grad():
+        model.stages[1].loop.blocks[1].residuals[1].branch.fill_(2)
+        model.stages[1].loop.own[3].projection.residual.identity.fill_(3)
+    found = coefficients.coefficients(model.state_dict())
+    assert found.pop(("stages.1", "FFN", 1, "branch")) == 2
+    assert found.pop(("stages.1", "projection", 3, "identity")) == 3
+    assert set(found.values()) == {1.0}
+    assert coefficients.coefficients(vision.fresh("ringformer_vit").state_dict()) == {}
+
+
+def test_coefficients_of_a_log_are_those_of_the_model():
+    model = models.build("recursive_iwslt_de_en", *models.tiny_flags("recursive_iwslt_de_en"), "--nll")
+    logged = {
+        f"{name}.{role}": value
+        for name, found in model.coefficients().items()
+        for role, value in found.named_parameters()
+    }
+    assert logged
+    assert coefficients.coefficients(logged) == coefficients.coefficients(model.state_dict())
+    assert {found.sublayer for found in coefficients.coefficients(logged)} == {
+        *("attention", "cross-attention", "FFN", "projection")
+    }
+
+
+# Loss landscapes
+
+
+class Quadratic(nn.Module):
+    """Half the squared distance of its weights from where they began, and a bias that must not move."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(features(3, 4, 2)), nn.Parameter(torch.ones(3))
+        self.start = self.weight.detach().clone()
+
+    def loss(self):
+        return ((self.weight - self.start).square().sum() / 2 + (self.bias - 1).abs().sum()).item()
+
+
+def test_the_landscape_of_a_quadratic_is_its_parabola():
+    model, steps = Quadratic(), torch.linspace(-1, 1, 5)
+    first, second = (landscape.filter_normalised(model, seed) for seed in (0, 1))
+    square = float(first["weight"].square().sum())
+    assert square == pytest.approx(float(model.weight.detach().square().sum()))
+    line = landscape.loss_surface(model, model.loss, [first], steps)
+    torch.testing.assert_close(line, steps.double() ** 2 * square / 2)
+    plane = landscape.loss_surface(model, model.loss, [first, second], steps)
+    moves = steps[:, None, None, None, None] * first["weight"] + steps[None, :, None, None, None] * second["weight"]
+    torch.testing.assert_close(plane, moves.square().sum((2, 3, 4)) / 2)
+    assert torch.equal(model.weight, model.start), "the trained weights are there again"
+
+
+def test_directions_are_normalised_filter_by_filter_and_stored_blocks_move_once():
+    model = vision.fresh("sret_108_mixed")
+    direction = landscape.filter_normalised(model, seed=3)
+    parameters = dict(model.named_parameters())
+    assert set(direction) == {name for name, weight in parameters.items() if weight.dim() > 1}
+    for name, step in direction.items():
+        torch.testing.assert_close(step.flatten(1).norm(dim=1), parameters[name].flatten(1).norm(dim=1))
+    again, other = (landscape.filter_normalised(model, seed) for seed in (3, 4))
+    assert all(
+        torch.equal(step, again[name]) and not torch.equal(step, other[name]) for name, step in direction.items()
+    )
+    with pytest.raises(ValueError, match="LayerNorm: has no parameter of two dimensions"):
+        landscape.filter_normalised(nn.LayerNorm(3), 0)
+
+
+def test_a_landscape_leaves_the_weights_even_where_it_fails():
+    model = Quadratic()
+    direction = landscape.filter_normalised(model, 0)
+
+    def fails():
+        raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        landscape.loss_surface(model, fails, [direction], [0.5])
+    assert torch.equal(model.weight, model.start)
+
+
+# Curves
+
+
+def json_lines(stage, *lines):
+    return "".join(f"2026-01-01 | INFO | {stage} | {json.dumps(line)}\n" for line in lines)
+
+
+def test_curves_of_fairseq(tmp_path):
+    log = tmp_path / "train.log"
+    first = {"epoch": 1, "valid_loss": "4.5", "valid_num_updates": "10", "valid_note": "none"}
+    log.write_text(
+        json_lines("train_inner", {"wall": "1800", "train_wall": "9"})
+        + json_lines("valid", first)
+        + json_lines("train", {"train_wall": "3600", "train_train_wall": "7"})
+        + json_lines("valid", {"epoch": 2, "valid_loss": "4", "valid_num_updates": "20"}, first)
+    )
+    assert logs.curve(log, "updates", "valid_loss") == [(10, 4.5), (20, 4)]
+    assert logs.curve(log, "hours", "train_wall", "train_inner") == [(0.5, 9)]
+    assert logs.curve(log, "hours", "valid_loss")[0] == (0.5, 4.5)
+    with pytest.raises(ValueError, match="valid_bleu: not in .*, which has epoch, hours, updates, valid_loss, valid"):
+        logs.curve(log, "epoch", "valid_bleu")
+    log.write_text("epoch 001 | valid on 'valid' subset | loss 4\n")
+    with pytest.raises(ValueError, match="no line of stage 'valid'"):
+        logs.points(log)
+
+
+def test_curves_over_the_tokens_that_training_has_read(tmp_path):
+    log = tmp_path / "train.log"
+    inner = [{"wpb": "2000", "num_updates": str(updates)} for updates in (100, 250, 200, 250, 300)]
+    valid = [{"valid_loss": "4", "valid_num_updates": "250"}, {"valid1_loss": "3", "valid1_num_updates": "250"}]
+    log.write_text(
+        json_lines("train_inner", *inner[:2])
+        + json_lines("valid", valid[0])
+        + json_lines("valid1", valid[1])
+        + json_lines("train_inner", *inner[2:])  # a resumed run repeats some
+        + json_lines("valid", {"valid_loss": "3.5", "valid_num_updates": "300"})
+    )
+    assert logs.curve(log, "tokens", "valid_loss") == [(0.5, 4), (pytest.approx(0.6), 3.5)]
+    assert logs.curve(log, "tokens", "valid1_loss", "valid1") == [(0.5, 3)]
+    assert logs.curve(log, "updates", "valid1_loss", "valid1") == [(250, 3)]
+
+
+def test_curves_of_the_trainer_of_images(tmp_path):
+    log = tmp_path / "summary.csv"
+    log.write_text("epoch,train_loss,train_seconds,eval_top1\n0,2.5,1800,10.0\n1,2.0,1800,20.0\n")
+    assert logs.curve(log, "epoch", "eval_top1") == [(1, 10), (2, 20)]
+    assert logs.curve(log, "hours", "train_loss") == [(0.5, 2.5), (1, 2)]
+    log.write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="no summary.csv"):
+        logs.points(log)

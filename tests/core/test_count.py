@@ -1,0 +1,144 @@
+"""Counts against numbers worked out by hand, and against those of the papers."""
+
+import sys
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import timm_plugin  # noqa: F401  registers our models
+from recurrence import count
+from recurrence.loop import Loop
+from recurrence.signal import LevelSignal
+from tests.support import language
+
+
+def loop(order):
+    blocks = [nn.Linear(3, 3), nn.Linear(3, 3, bias=False)]  # 12 and 9 parameters
+    return Loop(blocks, order, own=[nn.LayerNorm(3) for _ in order])  # 6 a pass
+
+
+def test_counts():
+    stack = loop((0, 1, 1, 0, 0))
+    model = nn.ModuleDict({"stack": stack, "other": loop((0, 1)), "head": nn.Linear(3, 2)})
+    assert count.stored(stack) == 12 + 9 + 5 * 6
+    assert count.unshared(stack) == 3 * 12 + 2 * 9 + 5 * 6
+    assert count.passes(stack) == 5
+    assert count.stored(model) == 51 + 33 + 8
+    assert count.unshared(model) == 84 + 33 + 8
+    assert count.passes(model) == 7
+
+
+def test_shared_and_frozen_parameters():
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    second.weight = first.weight
+    assert count.stored(nn.ModuleList([first, second])) == 16 + 4 + 4
+    first.bias.requires_grad_(False)
+    assert count.stored(nn.ModuleList([first, second])) == 16 + 4
+
+
+class Small(nn.Module):
+    """One of each kind of operation."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.qkv = nn.LayerNorm(6), nn.Linear(6, 18)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, 2, 3)).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k[:, :, 1:], v[:, :, 1:])
+        return (F.gelu(x) - y.transpose(1, 2).flatten(2)) / 2 + x
+
+
+def test_operations():
+    small, x = Small(), torch.randn(2, 5, 6)  # B 2, T 5, S 4, C 6, H 2
+    products = 60 * 18 + 2 * (2 * 2 * 5 * 4 * 3)
+    assert count.macs(small, x) == 5 * 60 + products
+    assert count.ringformer_flops(small, x).total() == 5 * 60 + products + 2 * 2 * 5 * 4 + 6 * 60 + 3 * 60
+
+
+def test_a_missing_fvcore_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fvcore.nn", None)
+    with pytest.raises(ModuleNotFoundError, match="pip install fvcore"):
+        count.macs(nn.Linear(2, 2), torch.zeros(1, 2))
+
+
+def images(size=224, number=1):
+    return torch.zeros(number, 3, size, size)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "options", "giga"),
+    [
+        ("sret_t", 224, {}, 1.12),
+        ("sret_tl", 224, {}, 1.17),
+        ("sret_s", 224, {}, 4.19),
+        ("sret_t_global", 224, {}, 1.375),
+        ("sret_tl_global", 224, {}, 1.43),
+        ("sret_s_global", 224, {}, 4.69),
+        ("sret_t", 384, {}, 4.25),
+        ("sret_t_global", 384, {}, 6.44),
+        ("sret_tl", 384, {}, 4.40),
+        ("sret_tl_global", 384, {}, 6.59),
+        ("sret_s_global", 384, {}, 18.50),
+        ("sret_s_global", 512, {}, 42.77),
+        ("sret_tl", 224, dict(groups=((16, 1), (14, 1), (1, 1))), 1.23),
+    ],
+)
+def test_macs_of_sret(name, size, options, giga):
+    """Within half a percent: the published counts have the stem's batch norms, which are folded here at inference."""
+    model = timm.create_model(name, img_size=size, **options).eval()
+    assert count.macs(model, images(size)) / 1e9 == pytest.approx(giga, rel=0.005)
+
+
+# RingFormer's depth, width, rank, tokens of an image.
+P, C, R, N = 12, 768, 48, 197
+
+
+@pytest.mark.parametrize(
+    ("name", "giga"), [("plain_vit", 17.6357), ("owf_vit", 17.6357), ("uit", 17.6373), ("ringformer_vit", 18.3401)]
+)
+def test_ringformer_flops(name, giga):
+    """For one more image in a batch; UiT's tables are added up from their halves once for all of them."""
+    model = timm.create_model(name).eval()
+    one, two = (count.ringformer_flops(model, images(number=number)).total() for number in (1, 2))
+    assert (two - one) / 1e9 == pytest.approx(giga, abs=5e-5)
+    assert one - (two - one) == (P * N * C if name == "uit" else 0)
+
+
+def test_the_paper_counts_19_gflops_where_18_suffice():
+    """Its rule sees the signals' products of d x d, which are not needed, and their application to one token of 197."""
+    published = count.published_ringformer_flops(timm.create_model("ringformer_vit").eval(), images()).total()
+    signals = 4 * P
+    assert published / 1e9 == pytest.approx(19.0302, abs=5e-5)
+    factored = published - signals * (R * C**2 + C**2) + signals * 2 * R * C * N
+    assert factored / 1e9 == pytest.approx(18.3401, abs=5e-5)  # as test_ringformer_flops counts it
+    done = published + signals * (N - 1) * C**2
+    assert done / 1e9 == pytest.approx(24.58, abs=5e-3)  # what that form really computes
+
+
+def test_the_published_form_of_a_signal_gives_its_values():
+    signal = LevelSignal(3, 6, 6, 2, before=False)
+    nn.init.normal_(signal.up), nn.init.normal_(signal.down)
+    x = torch.randn(5, 6)
+    torch.testing.assert_close(count._multiplied_out(signal, x), signal(x), atol=1e-5, rtol=1e-5)
+    plain = timm.create_model("plain_vit", img_size=32, depth=1, embed_dim=24, num_heads=2).eval()
+    assert count.published_ringformer_flops(plain, images(32)) == count.ringformer_flops(plain, images(32))
+
+
+def test_operations_of_the_papers_small_model():
+    """2.23M multiply-accumulates a token in its forward pass, full attention matrices included; twice that backward."""
+    model = language.on_meta("ilr_small", "--reuse-map", "1,1,1,1", on=language.task(1024))
+    decoder = model.decoder
+    tokens = torch.zeros(1, 1024, dtype=torch.long, device="meta")
+
+    def forward():
+        return decoder.output_layer(decoder.stack(decoder.inputs(tokens, None)[0]))
+
+    expected = 4 * (4 * 128**2 + 3 * 128 * 512 + 2 * 1024 * 128) + 1024 * 128
+    assert count.flops(forward) == 2 * 1024 * expected
+    assert round(expected / 1e6, 2) == 2.23
+    both = count.flops(lambda: forward().float().logsumexp(-1).sum().backward())
+    assert both / count.flops(forward) == pytest.approx(3, abs=0.1)

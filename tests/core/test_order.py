@@ -1,0 +1,127 @@
+"""Orders of execution, against the drawn examples, the algorithm box and the table of the published code."""
+
+import pytest
+
+from recurrence import order
+from tests.support import models
+
+STRATEGY = {"sequence": "sequence", "cycle": "cycle", "cycle_reverse": "cycle_rev"}
+
+
+def digits(which: tuple[int, ...]) -> str:
+    return "".join(str(index + 1) for index in which)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "unique_layers", "layers", "drawn"),
+    [
+        ("sequence", 3, 6, "112233"),
+        ("cycle", 3, 6, "123123"),
+        ("cycle_rev", 3, 6, "123321"),
+        ("cycle_rev", 6, 18, "123456123456654321"),
+        ("cycle_rev", 3, 7, "1231233"),
+        ("cycle_rev", 3, 10, "1231231233"),
+        ("sequence", 3, 7, "1122334"),
+        ("cycle", 1, 4, "1111"),
+        ("sandwich", 3, 6, "122223"),
+    ],
+)
+def test_examples_of_the_paper(strategy, unique_layers, layers, drawn):
+    assert digits(order.STRATEGIES[strategy].rule(unique_layers, layers)) == drawn
+
+
+def algorithm_box(strategy: str, m: int, n: int) -> tuple[int, ...]:
+    """Figure 2 of Takase & Kiyono, line by line, with 1-based layers and `i <= M`."""
+    layer = {}
+    for i in range(1, n + 1):
+        if strategy == "sequence":
+            layer[i] = max(layer.values(), default=0) + 1 if (i - 1) % (n // m) == 0 else layer[i - 1]
+        elif i <= m:
+            layer[i] = i
+        elif strategy == "cycle" or i <= m * (-(-n // m) - 1):
+            layer[i] = layer[(i - 1) % m + 1]
+        else:
+            layer[i] = layer[m - (i - 1) % m]
+    return tuple(layer[i] - 1 for i in range(1, n + 1))
+
+
+@pytest.mark.parametrize("strategy", STRATEGY.values())
+def test_algorithm_box(strategy):
+    for n in range(1, 19):
+        for m in range(1, n + 1):
+            assert order.STRATEGIES[strategy].rule(m, n) == algorithm_box(strategy, m, n), (m, n)
+
+
+@pytest.mark.parametrize("name", order.STRATEGIES)
+def test_every_strategy_runs_what_it_stores_or_says_why_not(name):
+    """For all M and N: an order of N passes of all M blocks, which is found again at its depth, or a refusal."""
+    strategy, orders = order.STRATEGIES[name], 0
+    for n in range(1, 13):
+        for m in range(1, n + 1):
+            if strategy.fits(m, n):
+                which = strategy.order(m, n)
+                assert (len(which), set(which)) == (n, set(range(m)))
+                assert strategy.deeper(which, n) == which
+                orders += 1
+            else:
+                with pytest.raises(ValueError, match=f"^unique_layers={m}: must "):
+                    strategy.order(m, n)
+    assert orders
+
+
+def test_published_assignments():
+    rows = models.golden("takase_layer_map")["outputs"]["rows"]
+    compared = 0
+    for row in rows:
+        strategy, n = STRATEGY[row["share_type"]], row["N"]
+        per_layer = n if row["share_layer_num"] == -1 else row["share_layer_num"]
+        assert digits(order.STRATEGIES[strategy].rule(row["M"], n)) == "".join(map(str, row["paper"])), row
+        if isinstance(row["official"], list):  # else the published code fails
+            assert digits(order.published(strategy, per_layer, n)) == "".join(map(str, row["official"])), row
+            compared += 1
+    assert compared == len(rows) - 2
+
+
+@pytest.mark.parametrize(
+    ("strategy", "per_layer", "layers", "drawn"),
+    [("sequence", 3, 7, "1112223"), ("sequence", 2, 5, "11223"), ("cycle", 3, 7, "1231231")]
+    + [("cycle_rev", 3, 7, "1231321"), ("cycle_rev", 3, 8, "12312321"), ("cycle_rev", 2, 5, "12332")],
+)
+def test_published_assignment_where_nothing_divides(strategy, per_layer, layers, drawn):
+    assert digits(order.published(strategy, per_layer, layers)) == drawn
+
+
+@pytest.mark.parametrize("strategy", STRATEGY.values())
+def test_published_equals_paper_where_it_divides(strategy):
+    for m in range(1, 7):
+        for per_layer in range(1, 5):
+            assert order.published(strategy, per_layer, m * per_layer) == order.STRATEGIES[strategy].order(
+                m, m * per_layer
+            )
+
+
+def test_reuse_map_and_block_loop():
+    assert order.reuse_map([4, 2, 1, 1]) == (0, 0, 0, 0, 1, 1, 2, 3)
+    assert order.block_loop(2, 3) == (0, 1, 0, 1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: order.sequence(0, 6), "unique_layers=0: must be >= 1 and <= layers=6"),
+        (lambda: order.cycle(7, 6), "unique_layers=7: must be >= 1 and <= layers=6"),
+        (lambda: order.cycle_rev(-1, 6), "unique_layers=-1: must be >= 1 and <= layers=6"),
+        (lambda: order.STRATEGIES["sequence"].order(3, 7), "unique_layers=3: must divide layers=7 with sequence"),
+        (lambda: order.published("spiral", 2, 6), "share_layer_num=2: the published code has no spiral"),
+        (lambda: order.cycle(1, 0), "layers=0: must be >= 1"),
+        (lambda: order.published("cycle", 0, 6), "share_layer_num=0: must be >= 1 and <= layers=6"),
+        (lambda: order.published("sequence", 7, 6), "share_layer_num=7: must be >= 1 and <= layers=6"),
+        (lambda: order.reuse_map([]), r"reuse_map=\(\): needs at least one entry"),
+        (lambda: order.reuse_map([2, 0]), r"reuse_map=\(2, 0\): .* each must be >= 1"),
+        (lambda: order.block_loop(2, 0), "loops=0: must be >= 1"),
+        (lambda: order.block_loop(0, 2), "layers=0: must be >= 1"),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,345 @@
+"""The recurrence along the sequence against the formula written as published, one window of two chunks at a time."""
+
+import copy
+import functools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from recurrence.block import Shape
+from recurrence.papers.kausik import RecurrentBlock, RecurrentStack
+from recurrence.scan import Masks, Spec, Weights, _Scan
+from tests.support import models
+from tests.support.scan_reference import published
+
+WIDTH, HEADS = 12, 3
+VARIANTS = [(window, accumulate) for window in (1, 2, 3, 5) for accumulate in (False, True)]
+every_variant = pytest.mark.parametrize(("window", "accumulate"), VARIANTS)
+
+
+def block(window: int = 1, accumulate: bool = False, **options) -> RecurrentBlock:
+    """A float64 block in eval mode; nothing is at its initial value."""
+    torch.manual_seed(0)
+    made = RecurrentBlock(Shape(WIDTH, 2 * WIDTH, HEADS, **options), F.gelu, window, accumulate).double()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return made.eval()
+
+
+def inputs(length: int, batch: int = 2, seed: int = 1) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, length, WIDTH, dtype=torch.float64, generator=generator)
+
+
+def with_gradients(function, module: nn.Module, x: Tensor) -> list[Tensor]:
+    """The output, and the gradients of the input and of all parameters, for a loss that counts each output apart."""
+    x = x.clone().requires_grad_()
+    y = function(x)
+    weights = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)
+    return [y, *torch.autograd.grad((y * weights).sum(), [x, *module.parameters()])]
+
+
+@every_variant
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 7, 10, 13])
+def test_equals_the_formula_as_published(window, accumulate, length):
+    layer, x = block(window, accumulate), inputs(length)
+    ours = with_gradients(layer, layer, x)
+    for found, expected in zip(ours, with_gradients(functools.partial(published, layer), layer, x)):
+        torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+
+
+@every_variant
+@pytest.mark.parametrize("part", ["self_attn.qkv", "self_attn.out", "ffn.up", "ffn.down", "norms.0", "norms.1"])
+def test_layers_with_hooks_are_called_at_every_step(part, window, accumulate):
+    layer, x, seen = block(window, accumulate), inputs(7), []
+    expected = with_gradients(layer, layer, x)
+    layer.get_submodule(part).register_forward_hook(lambda *_: seen.append(part))
+    for found, wanted in zip(with_gradients(layer, layer, x), expected):
+        torch.testing.assert_close(found, wanted, atol=1e-10, rtol=1e-10)
+    assert len(seen) >= -(-7 // window)
+
+
+@every_variant
+def test_transforms_of_torch_func(window, accumulate):
+    layer, x = block(window, accumulate), inputs(4)
+    expected = torch.autograd.functional.jacobian(layer, x)
+    torch.testing.assert_close(torch.func.jacrev(layer)(x), expected)
+    torch.testing.assert_close(torch.func.vmap(lambda x: layer(x[None])[0])(x), layer(x))
+
+
+def test_equals_the_formula_at_the_papers_size():
+    torch.manual_seed(0)
+    layer = RecurrentBlock(Shape(384, 1536, 6)).double()
+    x = torch.randn(2, 40, 384, dtype=torch.float64)
+    ours = with_gradients(layer, layer, x)
+    for found, expected in zip(ours, with_gradients(functools.partial(published, layer), layer, x)):
+        torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+
+
+def test_equals_the_formula_in_float32_by_either_library():
+    """Matrices that are large enough for oneDNN."""
+    torch.manual_seed(0)
+    layer = RecurrentBlock(Shape(256, 1024, 4))
+    x = torch.randn(3, 12, 256)
+    expected = with_gradients(functools.partial(published, layer), layer, x)
+    for enabled in (True, False):
+        with torch.backends.mkldnn.flags(enabled=enabled):
+            for ours, theirs in zip(with_gradients(layer, layer, x), expected):
+                torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=1e-4)
+
+
+@every_variant
+def test_a_token_is_not_seen_by_those_before(window, accumulate):
+    layer, x = block(window, accumulate), inputs(11)
+    y = layer(x)
+    for length in range(1, 11):
+        torch.testing.assert_close(layer(x[:, :length]), y[:, :length], atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize(("window", "accumulate"), [(1, False), (2, False), (1, True), (2, True)])
+@pytest.mark.parametrize("activation", [F.gelu, F.relu], ids=["gelu", "relu"])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_backward_pass_of_the_scan(window, accumulate, activation, dropout):
+    """gradcheck of the hand-written backward pass, with fixed dropout masks."""
+    torch.manual_seed(0)
+    steps, batch, width, heads = 3, 2, 6, 2
+    queries = window * (1 + accumulate)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, dtype=torch.float64).requires_grad_()
+
+    tokens = steps, batch, queries
+    shapes = (steps, batch, heads, queries, 2 * window), (*tokens, width), (*tokens, 8), (*tokens, width)
+    masks = Masks(*(torch.rand(shape) >= dropout for shape in shapes)) if dropout else Masks()
+    spec = Spec(window, heads, accumulate, 1e-5, activation, dropout, dropout, dropout)
+    weights = Weights(
+        random(width), random((2 + accumulate) * width, width), random(width, width), random(width), random(8, width),
+        random(width, 8),
+    )  # fmt: skip
+    qkv = None if accumulate else random(steps, batch, window, 3 * width)
+    arguments = random(batch, queries, width), random(steps, batch, window, width), qkv, *weights
+    torch.autograd.gradcheck(functools.partial(_Scan.apply, spec, masks), arguments)
+
+
+@every_variant
+def test_dropout_of_rate_0_is_exact_and_every_application_has_its_own_mask(window, accumulate):
+    layer, x = block(window, accumulate, dropout=0.0, attention_dropout=0.0), inputs(9)
+    torch.testing.assert_close(layer.train()(x), layer.eval()(x), atol=0, rtol=0)
+    layer = block(window, accumulate, dropout=0.5).train()
+    # With equal inputs everywhere and no attention to tell positions apart, only masks differ.
+    with torch.no_grad():
+        layer.self_attn.out.weight.zero_()
+        y = layer(inputs(1, batch=1).expand(3, 9, WIDTH))
+    rows = y.flatten(0, 1)
+    assert len({tuple(row.tolist()) for row in rows}) == len(rows)
+
+
+@pytest.mark.parametrize("rates", [dict(dropout=0.4), dict(attention_dropout=0.4), dict(activation_dropout=0.4)])
+@pytest.mark.parametrize("window", [1, 2])
+def test_dropout_has_the_distribution_of_the_formula(rates, window):
+    """Mean and deviation of the outputs over many masks, against torch's dropout in the formula as published."""
+    layer, samples = block(window, **rates).train(), 6000
+    many = inputs(4, batch=1).expand(samples, -1, -1)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        ours, theirs = layer(many), published(layer, many)
+    error = theirs.std(0) / samples**0.5
+    assert ((ours.mean(0) - theirs.mean(0)).abs() < 6 * error + 1e-9).all()
+    torch.testing.assert_close(ours.std(0), theirs.std(0), rtol=0.15, atol=1e-9)
+    assert (ours.std(0) > 1e-3).all()
+
+
+def test_dropout_keeps_gradients_of_the_masks_that_were_drawn():
+    """The slope of the loss along the gradient, the same masks given, is the gradient's square."""
+    layer, x = block(dropout=0.3, attention_dropout=0.3, activation_dropout=0.3).train(), inputs(6)
+
+    def loss() -> Tensor:
+        torch.manual_seed(5)
+        return layer(x).square().sum()
+
+    gradients = torch.autograd.grad(loss(), list(layer.parameters()))
+    slope = sum(gradient.square().sum() for gradient in gradients)
+    step, losses = 1e-6 / slope.sqrt(), []
+    with torch.no_grad():
+        for factor in (-1, 2):
+            for parameter, gradient in zip(layer.parameters(), gradients):
+                parameter += factor * step * gradient
+            losses.append(loss())
+    torch.testing.assert_close((losses[1] - losses[0]) / (2 * step), slope, rtol=1e-6, atol=0)
+
+
+def test_what_is_kept_for_the_backward_pass_does_not_grow_with_the_work_of_a_step():
+    """The scan itself keeps inputs and states, no activation of the loop."""
+    layer, kept = block(), {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    windows = inputs(200).unflatten(1, (-1, 1)).transpose(0, 1).requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        layer.states(windows)
+    per_token = sum(kept.values()) / 8 / windows[..., 0].numel() / WIDTH
+    # States 1; input 1, its norm 2, its projections 3; the weights and the statistics of the norm are the rest.
+    assert per_token < 9
+
+
+def test_compiled_models_run_the_scan_as_it_is():
+    layer, x = block(2), inputs(7)
+    compiled = torch.compile(layer, backend="eager")
+    for ours, expected in zip(with_gradients(compiled, layer, x), with_gradients(layer, layer, x)):
+        torch.testing.assert_close(ours, expected, atol=1e-12, rtol=0)
+
+
+def test_autocast_computes_products_in_the_lower_type():
+    layer = block().float()
+    x = inputs(3).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        low = with_gradients(layer, layer, x)
+    for found, expected in zip(low, with_gradients(layer, layer, x)):
+        assert found.dtype == torch.float32
+        assert 0 < (found - expected).abs().max() < 0.1 * expected.abs().max()
+
+
+def test_work_can_be_counted_without_memory_for_it():
+    layer = block(2, accumulate=True, dropout=0.1).to("meta").train()
+    x = inputs(5).to("meta").requires_grad_()
+    layer(x).sum().backward()
+    assert x.grad.shape == x.shape
+
+
+@every_variant
+def test_checkpointing_changes_nothing(window, accumulate):
+    torch.manual_seed(0)
+    shape = Shape(WIDTH, 2 * WIDTH, HEADS, dropout=0.2)
+    stack = RecurrentStack(shape, 2, F.gelu, window, accumulate).double().train()
+    other = copy.deepcopy(stack)
+    other.loop.checkpointing = True
+    found = []
+    for each in (stack, other):
+        torch.manual_seed(1)
+        found.append(with_gradients(each, each, inputs(7)))
+    for ours, theirs in zip(*found):
+        torch.testing.assert_close(ours, theirs, atol=0, rtol=0)
+
+
+# Streaming
+
+
+@every_variant
+@torch.no_grad()
+def test_reading_token_by_token_equals_reading_all(window, accumulate):
+    layer, x = block(window, accumulate), inputs(13)
+    stack = RecurrentStack(SHAPE, 2, F.gelu, window, accumulate).double()
+    stack.loop.blocks[0].load_state_dict(layer.state_dict())
+    state, expected = stack.new_state(), stack(x)
+    parts = [stack(part, None, state) for part in x.split([4, 1, 1, 5, 1, 1], dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), expected, atol=1e-12, rtol=0)
+
+
+SHAPE = Shape(WIDTH, 2 * WIDTH, HEADS)
+
+
+@every_variant
+@torch.no_grad()
+def test_every_text_begins_where_its_padding_ends(window, accumulate):
+    torch.manual_seed(0)
+    stack = RecurrentStack(SHAPE, 2, F.gelu, window, accumulate).double()
+    x, lengths = inputs(9, batch=3), (9, 4, 6)
+    padding = torch.zeros(3, 9, dtype=torch.bool)
+    for row, length in enumerate(lengths):
+        padding[row, : 9 - length] = True
+    together, state = stack(x, padding), stack.new_state()
+    steps = [stack(x[:, :3], padding[:, :3], state)]
+    steps += [stack(x[:, t : t + 1], padding[:, : t + 1], state) for t in range(3, 9)]
+    stepwise = torch.cat(steps, dim=1)
+    for row, length in enumerate(lengths):
+        alone = stack(x[row : row + 1, 9 - length :])
+        torch.testing.assert_close(together[row, 9 - length :], alone[0], atol=1e-12, rtol=0)
+        torch.testing.assert_close(stepwise[row, 9 - length :], alone[0], atol=1e-12, rtol=0)
+
+
+@every_variant
+@torch.no_grad()
+def test_a_state_follows_its_text_when_beams_change_places(window, accumulate):
+    torch.manual_seed(0)
+    stack = RecurrentStack(SHAPE, 2, F.gelu, window, accumulate).double()
+    x, order = inputs(9, batch=3), torch.tensor([2, 0, 0, 1])
+    state = stack.new_state()
+    stack(x[:, :5], None, state)
+    state.reorder(order)
+    torch.testing.assert_close(stack(x[order, 5:], None, state), stack(x)[order, 5:], atol=1e-12, rtol=0)
+
+
+@torch.no_grad()
+def test_the_state_has_one_size_whatever_the_length():
+    stack = RecurrentStack(SHAPE, 2, window=3, accumulate=True).double()
+    state, sizes = stack.new_state(), set()
+    for token in inputs(40).split(1, dim=1):
+        stack(token, None, state)
+        sizes.add(sum(value.untyped_storage().nbytes() for slot in state.slots for value in vars(slot).values()))
+    assert len(sizes) == 1
+
+
+def test_a_state_keeps_no_gradients():
+    stack = RecurrentStack(SHAPE, 2).double()
+    with pytest.raises(RuntimeError, match="no gradients"):
+        stack(inputs(1).requires_grad_(), None, stack.new_state())
+
+
+@pytest.mark.parametrize("window", [0, -1])
+def test_a_window_below_1_is_refused(window):
+    with pytest.raises(ValueError, match=f"window={window}: must be >= 1"):
+        RecurrentStack(SHAPE, 2, F.gelu, window)
+
+
+# Published results
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict:
+    return models.golden("kausik_window")
+
+
+def published_layers(recorded: dict, activation, window: int, accumulate: bool) -> list[RecurrentBlock]:
+    """The two layers of the file."""
+    names = {"norms.0": "ln_1", "self_attn.qkv": "attn.c_attn", "self_attn.out": "attn.c_proj"}
+    names |= {"norms.1": "ln_2", "ffn.up": "mlp.c_fc", "ffn.down": "mlp.c_proj"}
+    layers = [RecurrentBlock(Shape(24, 96, 3), activation, window, accumulate).double() for _ in range(2)]
+    for number, layer in enumerate(layers):
+        theirs = {ours: recorded["state_dict"][f"transformer.h.{number}.{name}.weight"] for ours, name in names.items()}
+        layer.load_state_dict({f"{name}.weight": tensor for name, tensor in theirs.items()})
+    return layers
+
+
+WINDOWS = [f"{kind}_mem0_w{window}" for kind in ("relu", "gelu") for window in (1, 2, 3, 5, 6, 7)]
+WINDOWS += [f"{kind}_mem1_w{window}" for kind in ("relu", "gelu") for window in (1, 2, 3, 5)]
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+@torch.no_grad()
+def test_recorded_windows(recorded, name):
+    assert sorted(recorded["outputs"]) == sorted(WINDOWS)
+    kind, accumulate, window = name.split("_")
+    accumulate, window = accumulate == "mem1", int(window[1:])
+    layers = published_layers(recorded, getattr(F, kind), window, accumulate)
+    weights, tokens = recorded["state_dict"], recorded["inputs"]["idx"]
+    x = weights["transformer.wte.weight"][tokens] + weights["transformer.wpe.weight"][: tokens.size(1)]
+    ours, reference = x, x
+    for layer in layers:
+        ours, reference = with_published_end(layer, ours), published(layer, reference, as_published_end=True)
+    for found in (ours, reference):
+        torch.testing.assert_close(found, recorded["outputs"][name]["pre_ln_f"], atol=1e-9, rtol=0)
+
+
+def with_published_end(layer: RecurrentBlock, x: Tensor) -> Tensor:
+    """The layer's output; accumulating, that of the last window as the code has it, B(h)."""
+    y, size = layer(x), layer.window
+    if layer.accumulate:
+        windows = F.pad(x, (0, 0, 0, -x.size(1) % size)).unflatten(1, (-1, size)).transpose(0, 1)
+        end, last = (len(windows) - 1) * size, layer.alone(layer.states(windows)[-1][:, size:])
+        y[:, end:] = last[:, : x.size(1) - end]
+    return y

@@ -1,0 +1,319 @@
+"""Admin: what is profiled, when, and that every way of training keeps it."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import collect
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from fairseq_plugin.hostfix.checkpoints import load_safely
+from recurrence import admin
+from recurrence.analysis.logs import curve
+from tests.support import cli, models, speech
+from tests.support.recipes import recipe
+
+ADMIN = ("--init", "admin")
+
+
+def fresh(arch: str, *flags: str, seed: int = 0) -> torch.nn.Module:
+    """A tiny model with Admin as training finds it, its other parameters moved."""
+    model = models.tiny(arch, *ADMIN, *flags, seed=seed)
+    with torch.no_grad():
+        for module in admin.admins(model):
+            module.weight.fill_(1)
+    return model
+
+
+def sums(model: torch.nn.Module, inputs: tuple) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
+    """What each residual sum of each stack adds, in the order of execution: stream and branch."""
+    found, hooks = [[], []], []
+    for seen, loop in zip(found, models.loops(model)):
+        for module in admin.admins(loop):
+            hooks.append(module.register_forward_hook(lambda _, values, __, seen=seen: seen.append(values)))
+    with torch.no_grad():
+        model(*inputs)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+# What is profiled
+
+
+@models.every_arch
+def test_each_omega_is_the_spread_of_the_sum_before_it(arch):
+    model, inputs = fresh(arch), models.batch()
+    model.profile(*inputs)
+    for loop, seen in zip(models.loops(model), sums(model, inputs)):
+        omegas = admin.read([loop]).tolist()
+        assert len(omegas) == len(seen) > 1
+        assert omegas[0] == 1
+        for omega, following, (x, y) in zip(omegas, omegas[1:], seen):
+            x, y = omega * x, y
+            variances = [(value - value.mean()).pow(2).mean().item() for value in (x, y)]
+            assert following == pytest.approx(sum(variances) ** 0.5, rel=1e-6)
+
+
+@models.every_arch
+def test_training_profiles_once_and_is_otherwise_the_same(arch):
+    """The first pass of training profiles with its own dropout; evaluation does not, nor does anything after it."""
+    model, inputs = fresh(arch, "--dropout", "0.3"), models.batch()
+    model(*inputs)
+    assert not model.profiled
+    model.train()
+    loss, gradients = models.loss_and_gradients(model, inputs, seed=3)
+    profile = admin.read(model.stacks)
+    assert model.profiled
+    assert profile.ne(1).sum() == len(profile) - 2
+    again, same = models.loss_and_gradients(model, inputs, seed=3)
+    assert torch.equal(loss, again)
+    assert all(torch.equal(gradients[name], same[name]) for name in gradients)
+    model(*models.batch((2, 3), (3, 2)))
+    assert torch.equal(admin.read(model.stacks), profile)
+
+
+@models.every_arch
+def test_the_vectors_are_the_passes_own(arch):
+    model = fresh(arch)
+    for loop in models.loops(model):
+        assert len(loop.own) == loop.passes
+        assert not [key for key in loop.blocks.state_dict() if "residuals" in key]
+        vectors = [own.residuals[0].weight for own in loop.own]
+        assert all(vector.shape == (16,) for vector in vectors)
+        assert len({vector.data_ptr() for vector in vectors}) == loop.passes
+
+
+def test_half_precision_keeps_float32_while_it_measures():
+    model = fresh("cycle_rev").bfloat16()
+    model.profile(*models.batch())
+    expected = fresh("cycle_rev").float()
+    expected.profile(*models.batch())
+    torch.testing.assert_close(admin.read(model.stacks), admin.read(expected.stacks), rtol=0.02, atol=0)
+
+
+def test_casts_of_the_profiling_run_are_not_those_of_training():
+    """Autocast keeps casts of weights; those that were made without gradients would leave the weights without any."""
+    model, inputs = fresh("cycle_rev").float().train(), models.batch()
+    with torch.autocast("cpu", torch.bfloat16):
+        _, gradients = models.loss_and_gradients(model, inputs)
+    assert model.profiled
+    assert gradients.keys() == dict(model.named_parameters()).keys()
+
+
+# Files
+
+SCALARS = [1.0, 1.25, 1.5, 2.0, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
+TWO_LAYERS = ("--encoder-layers", "2", "--decoder-layers", "2")
+
+
+@pytest.mark.parametrize("numbered", [False, True], ids=["numbers", "the published code's lines"])
+def test_a_profile_from_a_file(numbered, tmp_path):
+    path, places = tmp_path / "profile.ratio.init", [1, 2, 3, 4, 1, 2, 3, 4, 5, 6]
+    path.write_text(
+        "".join(f"{place} {omega}\n" if numbered else f"{omega}\n" for place, omega in zip(places, SCALARS))
+    )
+    args = models.options("ringformer_tiny", *ADMIN, *TWO_LAYERS, "--admin-profile", str(path))
+    model = models.task().build_model(args)
+    assert model.profiled
+    torch.testing.assert_close(admin.read(model.stacks), torch.tensor(SCALARS))
+    model.train()(*models.batch())
+    torch.testing.assert_close(admin.read(model.stacks), torch.tensor(SCALARS))
+    path.unlink()
+    again = models.task().build_model(args)  # as when a checkpoint is loaded
+    torch.testing.assert_close(admin.read(again.stacks), torch.tensor(SCALARS))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"cannot be read \(.*No such file"),
+        (b"\xff\xfe\x00", r"cannot be read \(.*codec"),
+        (b"1\n" * 9, "has 9 sublayers, but the encoder has 4 and the decoder 6"),
+        (b"1\n" * 20, "has 20 sublayers, but the encoder has 4 and the decoder 6"),
+        (b"", "has 0 sublayers, but"),
+        (b"1\none\n", "line 2 must be a positive number, or a sublayer's number and one"),
+        (b"1\n\n1\n", "line 2 must be"),
+        (b"1 1 1\n", "line 1 must be"),
+        (b"1 -1\n", "line 1 must be"),
+        (b"1 nan\n", "line 1 must be"),
+        (b"1 inf\n", "line 1 must be"),
+    ],
+)
+def test_a_file_that_is_no_profile_is_refused(content, message, tmp_path):
+    path = tmp_path / "profile"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"^--admin-profile={path}: {message}"):
+        models.on_meta("ringformer_tiny", *ADMIN, *TWO_LAYERS, "--admin-profile", str(path))
+
+
+@pytest.mark.parametrize("side", models.SIDES)
+@models.every_arch
+def test_pre_norm_is_refused(arch, side):
+    with pytest.raises(ValueError, match=f"^--init=admin: needs post-norm, and .* --{side}-normalize-before"):
+        models.on_meta(arch, *ADMIN, f"--{side}-normalize-before")
+
+
+@pytest.mark.parametrize("name", speech.ARCHS)
+def test_models_for_speech_are_pre_norm_and_have_none(name):
+    task = speech.task(models.dictionary(models.TARGET_SYMBOLS))
+    with torch.device("meta"):
+        assert task.build_model(OmegaConf.create({"_name": name})).profiled is None
+    with pytest.raises(ValueError, match="^--init=admin: needs post-norm"):
+        task.build_model(OmegaConf.create({"_name": name, "init": "admin"}))
+
+
+def test_other_refusals():
+    with pytest.raises(ValueError, match="^--admin-profile=omegas: needs --init admin"):
+        models.on_meta("sequence", "--admin-profile", "omegas")
+    args = models.options("sequence")
+    args.init = "rezero"
+    with pytest.raises(ValueError, match="^--init=rezero: must be one of"):
+        models.task().build_model(args)
+
+
+# Through the command line
+
+RANK = """
+import torch
+from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
+from recurrence import admin
+
+torch.distributed.init_process_group("gloo")
+rank, words = torch.distributed.get_rank(), numbered_dictionary(20)
+torch.manual_seed(0)
+model = build_architecture("ringformer_tiny", words, words, init="admin").train()
+torch.manual_seed(rank)
+batch = torch.randint(4, 20, (3, 5 + rank))
+torch.nn.parallel.DistributedDataParallel(model)(batch, torch.full((3,), 5 + rank), batch)
+print([round(omega, 4) for omega in admin.read(model.stacks).tolist()], flush=True)
+torch.distributed.destroy_process_group()
+"""
+TRAINING = (*ADMIN, "--batch-size", "8", "--max-update", "6", "--save-interval-updates", "3", "--no-epoch-checkpoints")
+STILL = ("--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0")
+PROFILED = r"Admin: profiled 10 sublayers, omegas from 1.000 to (\d\.\d+)"
+
+
+def offsets(state: dict) -> dict[str, torch.Tensor]:
+    """What a checkpoint keeps of the profile."""
+    found = {key: tensor.float() for key, tensor in state.items() if key.endswith(".offset")}
+    assert len(found) == 10
+    assert state["profiled"].item() == pytest.approx(1, abs=0.01)
+    return found
+
+
+class Run:
+    """A training of six updates with two layers a side."""
+
+    def __init__(self, corpus, folder: Path, *flags):
+        self.folder, self.log = folder, cli.train(corpus.data, folder, *TRAINING, *flags)
+
+    def state(self, name: str = "checkpoint_last") -> dict:
+        return load_safely(self.folder / f"{name}.pt")
+
+
+@pytest.fixture(scope="module")
+def straight(corpus, tmp_path_factory) -> Run:
+    """Without dropout, in float32, two batches an update."""
+    return Run(corpus, tmp_path_factory.mktemp("straight"), *STILL, "--update-freq", "2")
+
+
+@pytest.mark.slow
+def test_one_command_profiles_and_trains(straight):
+    assert len(re.findall(PROFILED, straight.log)) == 1
+    first, last = (offsets(straight.state(name)["model"]) for name in ("checkpoint_1_3", "checkpoint_last"))
+    assert all(torch.equal(first[key], last[key]) for key in first)
+    assert sum(value != 0 for value in first.values()) == 8
+    weights = [tensor for key, tensor in straight.state()["model"].items() if re.search(r"residuals\.\d\.weight", key)]
+    assert len(weights) == 10
+    assert all(0 < (weight - 1).abs().max() < 0.1 for weight in weights)
+
+
+@pytest.mark.slow
+def test_a_resumed_run_does_not_profile_again(straight, corpus, tmp_path):
+    restored = Run(
+        corpus, tmp_path, *STILL, "--update-freq", "2", "--restore-file", straight.folder / "checkpoint_1_3.pt"
+    )
+    assert "Admin: profiled" not in restored.log
+    assert cli.logged(restored.log)[0]["num_updates"] == 4
+    expected, got = straight.state()["model"], restored.state()["model"]
+    assert all(torch.equal(expected[key], got[key]) for key in expected)
+
+
+@pytest.mark.slow
+def test_bf16_averages_and_recomputed_passes_keep_the_profile(straight, corpus, tmp_path):
+    """Of the master copy, of the moving average and of the passes that run again, none undoes it."""
+    flags = ("--bf16", "--store-ema", "--ema-fp32", "--checkpoint-activations", "--update-freq", "2")
+    run = Run(corpus, tmp_path, *STILL, *flags)
+    assert len(re.findall(PROFILED, run.log)) == 1
+    expected, got = offsets(straight.state()["model"]), offsets(run.state()["model"])
+    average = offsets(run.state()["extra_state"]["ema"])
+    for key, value in expected.items():
+        torch.testing.assert_close(got[key], value, rtol=0.02, atol=0.02)
+        torch.testing.assert_close(average[key], got[key], rtol=0.01, atol=0.001)
+    one, other = ([line["loss"] for line in cli.logged(log)] for log in (straight.log, run.log))
+    assert other == pytest.approx(one, rel=0.02)
+
+
+@pytest.mark.slow
+def test_all_workers_take_the_first_ones_profile(tmp_path):
+    """Each of two has a batch of its own; the profile of both is that of a process which has the first one's alone."""
+    script, shown = tmp_path / "rank.py", {}
+    script.write_text(RANK)
+    for workers in (1, 2):
+        launcher = ("torchrun", "--nproc_per_node", workers, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
+        output = cli.run(*launcher, script, env={"PYTHONPATH": str(cli.REPOSITORY)})
+        shown[workers] = re.findall(r"\[1\.0, .*?\]", output)
+    assert len(json.loads(shown[1][0])) == 30
+    assert shown[2] == shown[1] * 2
+
+
+@pytest.mark.slow
+def test_two_workers_train_as_one_with_both_batches(straight, corpus, tmp_path):
+    backend = ("--ddp-backend", "legacy_ddp") if cli.is_official() else ()
+    log = cli.torchrun(2, *cli.train_command(corpus.data, tmp_path, *TRAINING, *STILL, *backend))
+    losses = [{line["num_updates"]: line["loss"] for line in cli.logged(text)} for text in (straight.log, log)]
+    assert losses[1] == pytest.approx(losses[0], abs=0.0011)
+    state = load_safely(tmp_path / "checkpoint_last.pt")["model"]
+    torch.testing.assert_close(offsets(state), offsets(straight.state()["model"]), rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_trained_from_a_file_and_translated_without_it(corpus, tmp_path):
+    profile = tmp_path / "profile.ratio.init"
+    profile.write_text("".join(f"{omega}\n" for omega in SCALARS))
+    run = Run(corpus, tmp_path, "--bf16", "--admin-profile", profile)
+    assert "Admin: profiled" not in run.log
+    state = run.state()
+    torch.testing.assert_close(
+        torch.stack(list(offsets(state["model"]).values())), torch.tensor(SCALARS) - 1, rtol=0, atol=0.01
+    )
+    assert state["cfg"]["model"].admin_profile == SCALARS
+    profile.unlink()
+    output = cli.generate(corpus.data, run.folder / "checkpoint_last.pt", "--gen-subset", "valid", "--beam", "2")
+    assert len(cli.hypotheses(output)) == corpus.sentences["valid"]
+
+
+@pytest.mark.slow
+def test_the_recipe_records_a_loss_and_its_curve_is_drawn(tmp_path):
+    shallow = ("--encoder-layers", "6", "--decoder-layers", "6", "--max-update", "20")
+    for row in ("plain", "admin"):
+        recipe("takase/admin.sh", row, *shallow, SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="")
+    found = collect.read(tmp_path / "takase" / "results.csv")
+    assert [(one["row"], one["metric"], one["updates"]) for one in found] == [
+        ("plain", "loss, nats", "20"),
+        ("admin", "loss, nats", "20"),
+    ]
+    assert int(found[1]["core_params"]) - int(found[0]["core_params"]) == 6 * 5 * 64
+    log = tmp_path / "takase" / "admin" / "smoke" / "admin" / "s1" / "train.log"
+    losses = dict(curve(log, "updates", "valid_nll_loss"))
+    assert float(found[1]["value"]) == pytest.approx(math.log(2) * losses[20], abs=1e-4)
+    assert [updates for updates, _ in curve(log, "updates", "loss", "train_inner")] == list(range(1, 21))
+    curves, drawn = cli.REPOSITORY / "recipes" / "figures" / "curves.py", tmp_path / "admin.svg"
+    cli.python(curves, tmp_path / "takase" / "admin" / "smoke", "--stage", "train_inner", "--nats", "--output", drawn)
+    picture = drawn.read_text()
+    assert all(f"<!-- {row} -->" in picture for row in ("plain", "admin"))

@@ -1,0 +1,232 @@
+"""fairseq's own models as looped ones: exact at full rank, nearest at any other, or refused for a stated reason."""
+
+import argparse
+import itertools
+
+import pytest
+import torch
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from torch import Tensor, nn
+
+from fairseq_plugin.conversion import host
+from fairseq_plugin.conversion.share import shared
+from fairseq_plugin.conversion.unshare import unshared
+from fairseq_plugin.modules.build import build_architecture
+from tests.fairseq.test_convert import CLOSE, alone, as_host, logits
+from tests.support import language, models, speech
+
+HOSTS = {
+    "post-norm": {},
+    "pre-norm": dict(encoder_normalize_before=True, decoder_normalize_before=True),
+    "learned": dict(encoder_learned_pos=True, decoder_learned_pos=True, layernorm_embedding=True),
+    "unequal sides": dict(decoder_layers=2, encoder_ffn_embed_dim=12, share_decoder_input_output_embed=True),
+}
+
+
+def host_model(**values) -> tuple[nn.Module, argparse.Namespace]:
+    """A random model of fairseq's, in double precision, and its options."""
+    size = {f"{side}_{name}": n for side in models.SIDES for name, n in (("layers", 4), ("attention_heads", 2))}
+    values = {**size, "encoder_embed_dim": 16, "encoder_ffn_embed_dim": 24, **values}
+    dictionaries = models.dictionary(models.SOURCE_SYMBOLS), models.dictionary(models.TARGET_SYMBOLS)
+    torch.manual_seed(0)
+    model = build_architecture("transformer", *dictionaries, 64, **values).double()
+    args = argparse.Namespace(arch="transformer", max_source_positions=64, max_target_positions=64, **values)
+    ARCH_CONFIG_REGISTRY["transformer"](args)
+    return models.randomise(model, 1).eval(), args
+
+
+def looped(model: nn.Module, args: argparse.Namespace, *how) -> tuple[nn.Module, argparse.Namespace]:
+    """The model of this plugin, in double precision, and its options."""
+    values, weights = shared(model, args, *how)
+    converted = host.build(values, weights)
+    converted.double().load_state_dict(weights)
+    return converted, values
+
+
+SYMBOLS = (models.SOURCE_SYMBOLS, models.TARGET_SYMBOLS)
+
+
+@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize(
+    ("strategy", "unique_layers"),
+    [*itertools.product(["sequence", "cycle", "cycle_rev"], [1, 2]), ("sandwich", 3)],
+)
+def test_full_rank_is_exact_and_folds_back(name, strategy, unique_layers):
+    model, args = host_model(**HOSTS[name])
+    if strategy == "sandwich" and args.decoder_layers < 3:
+        with pytest.raises(ValueError, match="--unique-layers=3: must be >= 1 and <= --decoder-layers=2"):
+            shared(model, args, strategy, unique_layers, 16)
+        return
+    loop, values = looped(model, args, strategy, unique_layers, 16)
+    assert type(loop).__module__ == "fairseq_plugin.models.parameter_sharing"
+    assert len(loop.encoder.loop.blocks) == unique_layers
+    torch.testing.assert_close(logits(loop, SYMBOLS), logits(model, SYMBOLS), **CLOSE)
+    _, weights = unshared(loop, values)
+    for key, tensor in model.state_dict().items():
+        if not host.FIXED.fullmatch(key):
+            first = 2 if key.endswith("embed_positions.weight") else 0  # no token has place 0 or 1
+            used = slice(first, None)
+            torch.testing.assert_close(weights[key][used], tensor[used], rtol=0, atol=1e-9, msg=key)
+
+
+BANDS = dict(adaptive_input=True, adaptive_input_cutoff="8,14", adaptive_softmax_cutoff="8,14")
+LANGUAGE_HOSTS = {
+    "as published": dict(BANDS, tie_adaptive_weights=True, tie_adaptive_proj=True, no_decoder_final_norm=True),
+    "untied bands": dict(BANDS, no_decoder_final_norm=True),
+    "bands of the output": dict(adaptive_softmax_cutoff="8"),
+    "one matrix": dict(share_decoder_input_output_embed=True, activation_fn="gelu"),
+    "two matrices": dict(no_scale_embedding=True),
+}
+
+
+def language_host(**values) -> tuple[nn.Module, argparse.Namespace]:
+    """A random `transformer_lm`, in double precision, and its options."""
+    widths = {f"decoder_{name}": 16 for name in ("embed_dim", "input_dim", "output_dim")}
+    size = dict(widths, decoder_ffn_embed_dim=24, decoder_layers=4, decoder_attention_heads=2)
+    values = {**host.language_defaults(), **size, "decoder_normalize_before": True, **values}
+    args = argparse.Namespace(arch="transformer_lm", tokens_per_sample=language.POSITIONS, **values)
+    args.add_bos_token, args.max_target_positions, args.tpu = False, None, False
+    torch.manual_seed(0)
+    model = ARCH_MODEL_REGISTRY["transformer_lm"].build_model(args, language.task()).double()
+    return models.randomise(model, 1).eval(), args
+
+
+def probabilities(model: nn.Module) -> Tensor:
+    """Of the tokens of three texts, as logarithms."""
+    tokens = language.texts()
+    return model.get_normalized_probs(model(tokens), True, {"target": tokens})[language.kept(tokens)]
+
+
+SPEECH_HOSTS = {
+    "as published": dict(share_decoder_input_output_embed=True),
+    "unequal sides": dict(decoder_layers=2, decoder_embed_dim=24, layernorm_embedding=True, conv_kernel_sizes="3,5,1"),
+}
+
+
+def speech_host(**values) -> tuple[nn.Module, argparse.Namespace]:
+    """A random `s2t_transformer`, in double precision, and its options."""
+    size = dict(encoder_embed_dim=16, encoder_ffn_embed_dim=24, encoder_layers=4, decoder_layers=4, conv_channels=12)
+    size |= dict(encoder_attention_heads=2, decoder_attention_heads=2, conv_kernel_sizes="3,5")
+    limits = dict(max_source_positions=64, max_target_positions=64, input_feat_per_channel=speech.FEATURES)
+    limits |= dict(input_channels=1)  # which fairseq 0.12.2 has from the task
+    args = argparse.Namespace(arch="s2t_transformer", **{**size, **limits, **values})
+    ARCH_CONFIG_REGISTRY["s2t_transformer"](args)
+    torch.manual_seed(0)
+    model = ARCH_MODEL_REGISTRY["s2t_transformer"].build_model(args, models.task_of("s2t_cycle")).double()
+    return models.randomise(model, 1).eval(), args
+
+
+def utterances(model: nn.Module) -> Tensor:
+    """The logits of three utterances, each alone."""
+    return torch.cat([model(*alone(index))[0].flatten() for index in range(3)])
+
+
+OTHERS = {f"language, {name}": (language_host, values, probabilities) for name, values in LANGUAGE_HOSTS.items()}
+OTHERS |= {f"speech, {name}": (speech_host, values, utterances) for name, values in SPEECH_HOSTS.items()}
+FAMILIES = {language_host: "fairseq_plugin.models.shared_lm", speech_host: "fairseq_plugin.models.speech"}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("make", "values", "output"), OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("strategy", ["sequence", "cycle", "cycle_rev"])
+def test_language_models_and_speech_are_shared(make, values, output, strategy):
+    model, args = make(**values)
+    loop, options = looped(model, args, strategy, 2, 16)
+    assert type(loop).__module__ == FAMILIES[make]
+    assert {len(found.blocks) for found in language.loops(loop)} == {2}
+    torch.testing.assert_close(output(loop), output(model), **CLOSE)
+    torch.testing.assert_close(output(as_host(loop, options)), output(model), **CLOSE)
+    lower, _ = looped(model, args, strategy, 2, 2)
+    assert not torch.allclose(output(lower), output(model), **CLOSE)
+
+
+@pytest.mark.parametrize("strategy", ["sequence", "cycle", "cycle_rev"])
+def test_a_higher_rank_is_nearer_and_folds_into_the_same_model(strategy):
+    model, args = host_model()
+    original = {key: tensor for key, tensor in model.state_dict().items() if not host.FIXED.fullmatch(key)}
+    errors = []
+    for rank in (None, 1, 4, 12):
+        loop, values = looped(model, args, strategy, 2, rank)
+        torch.testing.assert_close(logits(as_host(loop, values), SYMBOLS), logits(loop, SYMBOLS), **CLOSE)
+        _, weights = unshared(loop, values)
+        matrices = [key for key, tensor in original.items() if ".layers." in key and tensor.dim() == 2]
+        errors.append(sum((weights[key] - original[key]).square().sum().item() for key in matrices))
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.1 * errors[0]
+
+
+def test_passes_without_terms_run_the_mean_of_their_layers():
+    model, args = host_model()
+    _, weights = shared(model, args, "cycle", 2, None)
+    theirs = model.state_dict()
+    assert not [key for key in weights if ".own." in key]
+    for ours, name in (("ffn.up.weight", "fc1.weight"), ("norms.1.bias", "final_layer_norm.bias")):
+        mean = (theirs[f"encoder.layers.1.{name}"] + theirs[f"encoder.layers.3.{name}"]) / 2
+        torch.testing.assert_close(weights[f"encoder.loop.blocks.1.{ours}"], mean)
+
+
+def test_a_shared_model_decodes_step_by_step_and_trains():
+    """Keys and values of cross-attention are of each pass, not of each block."""
+    loop, _ = looped(*host_model(), "cycle", 2, 3)
+    source, lengths, target = models.batch(target_lengths=(7, 7, 7))
+    expected, _ = loop(source, lengths, target)
+    with torch.no_grad():
+        encoder_out, state = loop.encoder(source, lengths), {}
+        steps = [loop.decoder(target[:, : t + 1], encoder_out, state)[0] for t in range(7)]
+    torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=0, atol=1e-9)
+    state["recurrence"].reorder(torch.tensor([2, 0]))
+    assert all(len(context) == 2 for context in state["recurrence"].contexts)
+    _, gradients = models.loss_and_gradients(loop, (source, lengths, target))
+    assert gradients.keys() == dict(loop.named_parameters()).keys()
+
+
+@pytest.mark.parametrize(
+    ("how", "values", "message"),
+    [
+        (("cycle", 2, 17), {}, "--rank=17: must be >= 1 and <= the model's width, 16"),
+        (("cycle", 2, 0), {}, "--rank=0: must be >= 1"),
+        (("cycle", 5, 4), {}, "--unique-layers=5: must be >= 1 and <= --encoder-layers=4"),
+        (("sequence", 3, 4), {}, "--unique-layers=3: must divide --encoder-layers=4 with sequence"),
+        (
+            ("cycle", 2, 4),
+            dict(no_cross_attention=True),
+            "--no-cross-attention=True: must be False, a looped",
+        ),
+        (("cycle", 2, 4), dict(decoder_output_dim=8), "--decoder-output-dim=8: must equal --decoder-embed-dim=16"),
+        (("cycle", 2, 4), dict(arch="lstm"), "--arch lstm: only fairseq's own 'transformer', 'transformer_lm'"),
+        (("cycle", 2, 4), dict(arch="cycle"), "--arch cycle: only fairseq's own 'transformer'"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(how, values, message):
+    model, args = host_model()
+    vars(args).update(values)
+    with pytest.raises(ValueError, match=message):
+        shared(model, args, *how)
+
+
+@pytest.mark.parametrize(
+    ("make", "values", "message"),
+    [
+        (language_host, dict(decoder_learned_pos=True), "--decoder-learned-pos=True: must be False"),
+        (language_host, dict(decoder_normalize_before=False), "--decoder-normalize-before=False: must be True"),
+        (language_host, dict(decoder_layers=3), "--unique-layers=2: must divide --decoder-layers=3 with sequence"),
+        (speech_host, dict(encoder_normalize_before=False), "--encoder-normalize-before=False: must be True"),
+        (
+            speech_host,
+            dict(ctc_weight=0.3, tgt_dict_size=29),
+            "--ctc-weight=0.3: must be 0, a looped",
+        ),
+        (speech_host, dict(decoder_learned_pos=True), "--decoder-learned-pos=True: must be False"),
+    ],
+)
+def test_language_models_and_speech_are_refused_by_name(make, values, message):
+    with pytest.raises(ValueError, match=message):
+        shared(*make(**values), "sequence", 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"), [("17", r"--residual-rank=17: must be >= 1 and <= --encoder-embed-dim=16")]
+)
+def test_a_rank_above_the_width_is_refused_in_training(flag, message):
+    with pytest.raises(ValueError, match=message):
+        models.tiny("cycle", "--residual-rank", flag)

@@ -1,0 +1,103 @@
+"""fairseq's decoding, whole again: generate, interactive, the hub, averaged and hostile checkpoints."""
+
+import os
+import pickle
+import re
+
+import pytest
+import torch
+from fairseq.models.transformer import TransformerModel
+
+import fairseq_plugin  # noqa: F401  repairs fairseq, as a notebook would
+from fairseq_plugin import average
+from fairseq_plugin.hostfix.checkpoints import load_safely
+from tests.support import cli
+
+pytestmark = pytest.mark.slow
+
+
+def repeats_bigram(text: str) -> bool:
+    words = text.split()
+    bigrams = list(zip(words, words[1:], strict=False))
+    return len(bigrams) != len(set(bigrams))
+
+
+@pytest.fixture(scope="module")
+def beam_search(trained, corpus) -> str:
+    flags = ("--beam", "2", "--max-len-b", "15", "--scoring", "sacrebleu")
+    return cli.generate(corpus.data, trained.folder / "checkpoint_last.pt", *flags)
+
+
+def test_generate_translates_every_sentence(beam_search, corpus):
+    assert sorted(cli.hypotheses(beam_search)) == list(range(corpus.sentences["test"]))
+    assert f"Translated {corpus.sentences['test']:,} sentences" in beam_search
+
+
+def test_generate_scores_every_sentence_with_sacrebleu(beam_search, corpus):
+    reference = corpus.text.with_name(f"{corpus.text.name}.test.de").read_text().split()
+    assert float(re.search(r"BLEU = (\S+)", beam_search)[1]) > 0
+    assert f"ref_len = {len(reference)})" in beam_search
+
+
+def test_sampling_gives_every_sentence_its_samples(trained, corpus):
+    flags = ("--sampling", "--sampling-topk", "4", "--beam", "2", "--nbest", "2", "--max-len-b", "15")
+    samples = cli.hypotheses(cli.generate(corpus.data, trained.folder / "checkpoint_last.pt", *flags))
+    assert [len(samples.get(number, ())) for number in range(corpus.sentences["test"])] == [2] * 1001
+
+
+def test_averaged_checkpoint_generates_and_blocks_ngrams(trained, corpus, beam_search, tmp_path):
+    output = tmp_path / "average.pt"
+    average.main(["--inputs", str(trained.folder), "--num-epoch-checkpoints", "2", "--output", str(output)])
+    flags = ("--beam", "2", "--max-len-b", "15", "--no-repeat-ngram-size", "2")
+    blocked = cli.hypotheses(cli.generate(corpus.data, output, *flags))
+    assert len(blocked) == corpus.sentences["test"]
+    assert any(repeats_bigram(texts[0]) for texts in cli.hypotheses(beam_search).values())
+    assert not any(repeats_bigram(texts[0]) for texts in blocked.values())
+
+
+def test_diverse_beams_translate_every_sentence(trained, corpus):
+    flags = ("--beam", "2", "--diverse-beam-groups", "2", "--diverse-beam-strength", "0.5", "--max-len-b", "15")
+    found = cli.hypotheses(cli.generate(corpus.data, trained.folder / "checkpoint_last.pt", *flags))
+    assert len(found) == corpus.sentences["test"]
+
+
+def test_interactive_equals_generate_and_the_hub(trained, corpus, beam_search):
+    sources = corpus.text.with_name(f"{corpus.text.name}.test.en").read_text().splitlines()[:11]
+    expected = [cli.hypotheses(beam_search)[number][0] for number in range(11)]
+    flags = ("--path", trained.folder / "checkpoint_last.pt", "--user-dir", cli.PLUGIN, "--cpu")
+    search = ("--beam", "2", "--max-len-b", "15", "--buffer-size", "4", "--batch-size", "4")
+    log = cli.run("fairseq-interactive", corpus.data, *flags, *search, stdin="\n".join(sources) + "\n")
+    assert [texts[0] for _, texts in sorted(cli.hypotheses(log).items())] == expected
+    hub = TransformerModel.from_pretrained(str(trained.folder), "checkpoint_last.pt", str(corpus.data))
+    assert hub.translate(sources, beam=2, max_len_b=15) == expected
+
+
+class Hostile:
+    """Creates a file when it is unpickled carelessly."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_hostile_checkpoint_is_refused_by_name_and_runs_nothing(trained, corpus, tmp_path):
+    state = load_safely(trained.folder / "checkpoint_last.pt")
+    checkpoint, trace = tmp_path / "hostile.pt", tmp_path / "trace"
+    torch.save({**state, "extra_state": Hostile(trace)}, checkpoint)
+    log = cli.generate(corpus.data, checkpoint, fails=True)
+    assert re.search(rf"UnpicklingError: {checkpoint}: refused, because it refers to \w+\.mkdir,", log)
+    assert "weights_only" not in log.splitlines()[-1]
+    assert not trace.exists()
+    with open(checkpoint, "rb") as file:
+        torch.load(file, weights_only=False)  # the trap is real
+    assert trace.exists()
+
+
+def test_foreign_type_is_refused_by_name(trained, corpus, tmp_path):
+    state = load_safely(trained.folder / "checkpoint_last.pt")
+    checkpoint = tmp_path / "foreign.pt"
+    torch.save({**state, "extra_state": pytest.UsageError("not a number")}, checkpoint)
+    with pytest.raises(pickle.UnpicklingError, match=rf"{checkpoint}: refused, because it refers to \S+UsageError,"):
+        TransformerModel.from_pretrained(str(tmp_path), "foreign.pt", str(corpus.data))

@@ -1,0 +1,40 @@
+"""fairseq-hydra-train builds our architectures from a yaml file."""
+
+import pytest
+
+from tests.support import cli
+
+pytestmark = pytest.mark.skipif(cli.is_official(), reason="fairseq 0.12.2 needs a yaml with a list of defaults")
+
+CONFIG = """\
+# @package _group_
+common: {{user_dir: {plugin}, cpu: true, log_format: simple, log_interval: 1, seed: 1}}
+task: {{_name: translation, data: {data}, source_lang: en, target_lang: de}}
+model: {{_name: ringformer_tiny, encoder_layers: 2, decoder_layers: 2, {option}}}
+criterion: {{_name: cross_entropy}}
+optimizer: {{_name: adam, lr: [0.001]}}
+lr_scheduler: {{_name: fixed}}
+dataset: {{batch_size: 8, num_workers: 0, data_buffer_size: 0, disable_validation: true}}
+optimization: {{max_update: 3, lr: [0.001]}}
+checkpoint: {{save_dir: {folder}}}
+"""
+
+
+def train(corpus, folder, option, **expected):
+    """Runs the real command on a file with one more option of the model."""
+    text = CONFIG.format(plugin=cli.PLUGIN, data=corpus.data, folder=folder / "checkpoints", option=option)
+    (folder / "translation.yaml").write_text(text, encoding="utf-8")
+    flags = ("--config-dir", folder, "--config-name", "translation", f"hydra.run.dir={folder}")
+    return cli.run("fairseq-hydra-train", *flags, **expected)
+
+
+def test_a_yaml_file_trains_a_model_that_generates(corpus, tmp_path):
+    assert "num_updates 3 " in train(corpus, tmp_path, "level_signal: full")
+    model = ("--path", tmp_path / "checkpoints" / "checkpoint_last.pt", "--gen-subset", "valid", "--max-len-b", "5")
+    log = cli.run("fairseq-generate", corpus.data, "--user-dir", cli.PLUGIN, "--cpu", *model)
+    assert len(cli.hypotheses(log)) == corpus.sentences["valid"]
+
+
+def test_an_option_that_the_model_does_not_have_is_refused(corpus, tmp_path):
+    log = train(corpus, tmp_path, "level_signall: full", fails=True)
+    assert "level_signall: not an option of ringformer_tiny" in log

@@ -1,0 +1,215 @@
+"""Language models through fairseq's own commands: train, resume, evaluate, generate, sample, the hub, a yaml file."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+
+from fairseq_plugin.hostfix.checkpoints import load_safely
+from fairseq_plugin.models.ilr import IntraLayerRecurrence
+from tests.fairseq.test_host_train import same_tensors
+from tests.support import cli
+
+pytestmark = pytest.mark.slow
+
+ILR = ["--arch", "ilr_small", "--decoder-embed-dim", "32", "--decoder-attention-heads", "2", "--position", "alibi"]
+SHARED = ["--decoder-embed-dim", "32", "--decoder-attention-heads", "2", "--decoder-layers", "4"]
+SHARED += ["--decoder-unique-layers", "2"]
+ADAPTIVE = ["--arch", "cycle_rev_lm", *SHARED, "--adaptive-input-cutoff", "6,8"]
+ADAPTIVE += ["--criterion", "adaptive_loss", "--ddp-backend", "legacy_ddp"]
+HOST = ["--user-dir", cli.PLUGIN, "--cpu"]
+
+
+def train(data: Path, folder: Path, *flags, **options) -> str:
+    """Run fairseq-train on blocks of 32 tokens, a log line an update."""
+    text = ("--task", "language_modeling", "--tokens-per-sample", "32", "--batch-size", "8")
+    steps = ("--optimizer", "adam", "--lr", "0.005", "--log-format", "json", "--log-interval", "1", "--seed", "7")
+    where = ("--save-dir", folder)
+    return cli.run("fairseq-train", data, *HOST, *text, *steps, *where, *flags, **options)
+
+
+def perplexity(data: Path, checkpoint: Path, *flags) -> tuple[int, float]:
+    """How many tokens fairseq-eval-lm has evaluated, and the perplexity that it prints."""
+    log = cli.run("fairseq-eval-lm", data, *HOST, "--gen-subset", "test", "--path", checkpoint, *flags)
+    tokens = int(re.search(r"Evaluated ([\d,]+) tokens", log)[1].replace(",", ""))
+    return tokens, float(re.search(r"Perplexity: (\S+)", log)[1])
+
+
+def interactive(data: Path, checkpoint: Path, lines: list[str], *flags) -> dict[int, list[str]]:
+    """What fairseq-interactive makes of beginnings of texts."""
+    command = ("fairseq-interactive", data, *HOST, "--task", "language_modeling", "--path", checkpoint)
+    return cli.hypotheses(cli.run(*command, "--max-len-b", "12", *flags, stdin="\n".join(lines) + "\n"))
+
+
+class Text(NamedTuple):
+    """A binarized text and the number of its test tokens, ends of lines included."""
+
+    data: Path
+    tokens: int
+
+
+@pytest.fixture(scope="module")
+def german(corpus, tmp_path_factory) -> Text:
+    folder = tmp_path_factory.mktemp("text") / "data"
+    prefixes = [argument for split in corpus.sentences for argument in (f"--{split}pref", f"{corpus.text}.{split}.de")]
+    cli.preprocess("--only-source", "--srcdict", corpus.data / "dict.de.txt", "--destdir", folder, *prefixes)
+    lines = corpus.text.with_name(f"{corpus.text.name}.test.de").read_text().splitlines()
+    return Text(folder, sum(len(line.split()) + 1 for line in lines))
+
+
+@pytest.fixture(scope="module")
+def ilr(german, tmp_path_factory) -> tuple[Path, str]:
+    """Four epochs of a looped model, and what was printed; the third one was read from the disk."""
+    folder = tmp_path_factory.mktemp("ilr")
+    train(german.data, folder, *ILR, "--max-epoch", "2")
+    return folder, train(german.data, folder, *ILR, "--max-epoch", "4")
+
+
+def test_training_learns_and_resumes(ilr, german, tmp_path):
+    folder, log = ilr
+    assert "Loaded checkpoint" in log
+    assert [line["epoch"] for line in cli.logged(log, "train")] == [3, 4]
+    straight = train(german.data, tmp_path, *ILR, "--max-epoch", "4", "--update-epoch-batch-itr", "True")
+    losses = [line["train_loss"] for line in cli.logged(straight, "train")]
+    assert len(losses) == 4
+    assert losses[3] < losses[1] < losses[0]
+    assert all(line["valid_ppl"] > 1 for line in cli.logged(log, "valid"))
+
+
+def test_a_resumed_run_is_bit_exact(german, tmp_path):
+    exact = (*ILR, "--update-epoch-batch-itr", "True", "--disable-validation")
+    train(german.data, tmp_path / "once", *exact, "--max-epoch", "2", "--no-epoch-checkpoints")
+    train(german.data, tmp_path / "twice", *exact, "--max-epoch", "1", "--no-epoch-checkpoints")
+    train(german.data, tmp_path / "twice", *exact, "--max-epoch", "2", "--no-epoch-checkpoints")
+    once, twice = (load_safely(tmp_path / name / "checkpoint_last.pt") for name in ("once", "twice"))
+    assert same_tensors(once["model"], twice["model"])
+    assert same_tensors(once["last_optimizer_state"], twice["last_optimizer_state"])
+
+
+def test_perplexity_at_every_context(ilr, german):
+    """At the length of training, at one four times as long, and with a window of what stands before each block."""
+    checkpoint = ilr[0] / "checkpoint_last.pt"
+    for flags in (("32",), ("128",), ("64", "--context-window", "32", "--batch-size", "1")):
+        tokens, value = perplexity(german.data, checkpoint, "--tokens-per-sample", *flags)
+        assert tokens == german.tokens
+        assert 1.1 < value < 10
+
+
+def test_beam_search_goes_on_from_prompts_as_the_hub_does(ilr, german):
+    folder, prompts = ilr[0], ["eins eins eins", "zwei", "drei drei"]
+    search = ("--beam", "3", "--buffer-size", "3", "--batch-size", "3")
+    found = interactive(german.data, folder / "checkpoint_last.pt", prompts, *search)
+    assert all(found[number][0].startswith(prompt) for number, prompt in enumerate(prompts))
+    hub = IntraLayerRecurrence.from_pretrained(str(folder), "checkpoint_last.pt", str(german.data))
+    assert hub.sample(prompts, beam=3, max_len_b=12) == [found[number][0] for number in range(3)]
+    assert len(hub.score("eins eins eins")["positional_scores"]) == 3
+
+
+def test_the_hosts_model_is_shared_and_evaluates_the_same(german, tmp_path):
+    """Adaptive inputs and softmax, tied, and 4 layers that become 2 with terms of full rank."""
+    sizes = ("--decoder-embed-dim", "32", "--decoder-ffn-embed-dim", "64", "--decoder-attention-heads", "2")
+    sizes += ("--decoder-input-dim", "32", "--decoder-output-dim", "32", "--decoder-layers", "4")
+    bands = (
+        "--adaptive-input-cutoff",
+        "6,8",
+        "--adaptive-softmax-cutoff",
+        "6,8",
+        "--criterion",
+        "adaptive_loss",
+        "--ddp-backend",
+        "legacy_ddp",
+    )
+    host = ("--arch", "transformer_lm_wiki103", *sizes, *bands, "--max-update", "4", "--disable-validation")
+    train(german.data, tmp_path, *host)
+    trained, shared = tmp_path / "checkpoint_last.pt", tmp_path / "shared.pt"
+    how = ("--unique-layers", "2", "--strategy", "cycle_rev", "--rank", "32")
+    assert "(--arch cycle_rev_lm)" in cli.python("-m", "fairseq_plugin.convert", "share", trained, shared, *how)
+    length = ("--tokens-per-sample", "32")
+    assert perplexity(german.data, shared, *length) == perplexity(german.data, trained, *length)
+    tuned = ("--finetune-from-model", shared, *ADAPTIVE, "--residual-rank", "32", "--decoder-ffn-embed-dim", "64")
+    log = train(german.data, tmp_path / "tuned", *tuned, "--max-update", "2", "--disable-validation")
+    assert "loading pretrained model from" in log
+
+
+def test_ctranslate2_scores_an_unshared_model_as_fairseq_does(german, tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    looped, unshared, folder = tmp_path / "checkpoint_last.pt", tmp_path / "unshared.pt", tmp_path / "ct2"
+    one_matrix = ("--adaptive-input-cutoff", "none", "--share-decoder-input-output-embed", "--residual-rank", "2")
+    train(
+        german.data, tmp_path, "--arch", "cycle_lm", *SHARED, *one_matrix, "--max-update", "20", "--disable-validation"
+    )
+    cli.python("-m", "fairseq_plugin.convert", "unshare", looped, unshared)
+    paths = ("--model_path", unshared, "--data_dir", german.data, "--output_dir", folder)
+    cli.run("ct2-fairseq-converter", *paths, "--user_dir", cli.PLUGIN)
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(looped)], dict(data=str(german.data)))
+    words = ["eins", "zwei", "drei", "drei"]
+    tokens = torch.tensor([[task.dictionary.eos(), *map(task.dictionary.index, words)]])
+    with torch.no_grad():
+        log_probabilities = model.eval()(tokens)[0].log_softmax(-1)
+    expected = log_probabilities[0, :-1].gather(1, tokens[0, 1:, None])[:, 0]
+    (found,) = ctranslate2.Generator(str(folder), intra_threads=1).score_batch([["</s>", *words]])
+    torch.testing.assert_close(torch.tensor(found.log_probs), expected, rtol=0, atol=1e-4)
+
+
+def test_sampling_from_a_prompt(ilr, german):
+    flags = ("--sampling", "--sampling-topk", "4", "--beam", "4", "--nbest", "4", "--seed", "1")
+    found = interactive(german.data, ilr[0] / "checkpoint_last.pt", ["fünf fünf", "eins"], *flags)
+    assert [len(found[number]) for number in range(2)] == [4, 4]
+    assert all(text.startswith("fünf fünf") for text in found[0])
+    assert len(set(found[0])) > 1
+
+
+def test_generate_goes_on_from_the_beginning_of_every_line(ilr, german, corpus):
+    flags = ("--task", "language_modeling", "--sample-break-mode", "eos", "--prefix-size", "1", "--beam", "2")
+    log = cli.generate(german.data, ilr[0] / "checkpoint_last.pt", *flags, "--max-len-b", "8", "--batch-size", "128")
+    assert sorted(cli.hypotheses(log)) == list(range(corpus.sentences["test"]))
+
+
+@pytest.mark.parametrize("mode", ["none", "complete", "complete_doc", "eos"])
+def test_every_way_to_cut_a_text(mode, german, tmp_path):
+    """With learned positions, whose number is that of the training although the evaluation has another default."""
+    flags = ("--sample-break-mode", mode)
+    train(german.data, tmp_path, *ILR, "--position", "learned", *flags, "--max-update", "4", "--disable-validation")
+    checkpoint = tmp_path / "checkpoint_last.pt"
+    tokens, value = perplexity(german.data, checkpoint, "--tokens-per-sample", "32", *flags)
+    assert tokens == german.tokens
+    assert value > 1
+    if mode == "none":
+        longer = ("--path", checkpoint, "--gen-subset", "test", "--tokens-per-sample", "64")
+        log = cli.run("fairseq-eval-lm", german.data, *HOST, *longer, fails=True)
+        blocks = -(-german.tokens // 64)
+        assert (
+            f"--tokens-per-sample 64: {blocks - 1} of {blocks} blocks of the text are longer than the model's 32" in log
+        )
+
+
+def test_adaptive_inputs_and_softmax(german, tmp_path):
+    log = train(german.data, tmp_path, *ADAPTIVE, "--max-epoch", "2")
+    losses = [line["train_loss"] for line in cli.logged(log, "train")]
+    assert losses[1] < losses[0]
+    checkpoint = tmp_path / "checkpoint_last.pt"
+    tokens, value = perplexity(german.data, checkpoint, "--tokens-per-sample", "32")
+    assert tokens == german.tokens
+    assert 1.1 < value < 30
+    assert interactive(german.data, checkpoint, ["eins eins"], "--beam", "2")[0][0].startswith("eins eins")
+
+
+@pytest.mark.skipif(cli.is_official(), reason="fairseq 0.12.2 needs a yaml with a list of defaults")
+def test_the_yaml_file_of_the_plugin_trains_and_resumes(german, tmp_path):
+    values = [
+        *(f"common.user_dir={cli.PLUGIN}", f"task.data={german.data}", f"checkpoint.save_dir={tmp_path}/checkpoints"),
+        *("common.cpu=true", "task.tokens_per_sample=32", "dataset.batch_size=4", "dataset.num_workers=0"),
+        *("+model.decoder_embed_dim=32", "common.log_interval=1", f"hydra.run.dir={tmp_path}"),
+        *("lr_scheduler.warmup_updates=2", "dataset.data_buffer_size=0", "dataset.disable_validation=true"),
+    ]
+    command = ("fairseq-hydra-train", "--config-dir", cli.PLUGIN / "config", "--config-name", "ilr_small", *values)
+    first = cli.run(*command, "optimization.max_update=3")
+    assert "num_updates 3 " in first
+    again = cli.run(*command, "optimization.max_update=6")
+    assert "@ 3 updates" in again
+    assert "num_updates 6 " in again
+    tokens, _ = perplexity(german.data, tmp_path / "checkpoints" / "checkpoint_last.pt", "--tokens-per-sample", "32")
+    assert tokens == german.tokens

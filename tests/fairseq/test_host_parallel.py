@@ -1,0 +1,75 @@
+"""Data parallel training on the CPU: two processes over gloo train what one process trains, however they start."""
+
+from pathlib import Path
+
+import pytest
+
+from fairseq_plugin.hostfix.parallel import _free_port
+from tests.support import cli
+
+pytestmark = pytest.mark.slow
+
+# On fairseq 0.12.2 its own encoder layer registers parameters that never get a gradient, which the default backend
+# does not accept.
+BACKEND = ("--ddp-backend", "legacy_ddp") if cli.is_official() else ()
+WITHOUT_CHANCE = ("--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0")
+FLAGS = (*WITHOUT_CHANCE, "--batch-size", "8", "--max-update", "6", "--save-interval-updates", "3", *BACKEND)
+
+
+def losses(log: str) -> dict[float, float]:
+    """Return the loss of every update that was logged, by its number; each may be logged once."""
+    lines = cli.logged(log)
+    found = {line["num_updates"]: line["loss"] for line in lines}
+    assert len(found) == len(lines)
+    return found
+
+
+@pytest.fixture(scope="module")
+def one_process(corpus, tmp_path_factory) -> str:
+    """Log of one process with the total batch of two ranks."""
+    return cli.train(corpus.data, tmp_path_factory.mktemp("one"), *FLAGS, "--update-freq", "2", "--no-save")
+
+
+@pytest.fixture(scope="module")
+def expected(one_process) -> dict[float, float]:
+    """Losses of one process with the total batch of two ranks; they change from one update to the next."""
+    found = losses(one_process)
+    assert list(found) == [1, 2, 3, 4, 5, 6]
+    assert len(set(found.values())) == 6
+    return found
+
+
+@pytest.fixture(scope="module")
+def two_processes(corpus, tmp_path_factory) -> tuple[Path, str]:
+    """Folder and log of two ranks that torchrun has started; their number is in the environment alone."""
+    folder = tmp_path_factory.mktemp("two")
+    return folder, cli.torchrun(2, *cli.train_command(corpus.data, folder, *FLAGS))
+
+
+def test_two_processes_equal_one_with_the_same_total_batch(one_process, expected, two_processes):
+    _, log = two_processes
+    assert losses(log) == pytest.approx(expected, abs=0.0011)
+    assert "training on 2 devices" in log
+    one, two = (cli.logged(output, "valid")[-1]["valid_loss"] for output in (one_process, log))
+    assert two == pytest.approx(one, abs=0.0011)
+
+
+def test_resume_on_two_ranks(corpus, two_processes, expected, tmp_path):
+    folder, _ = two_processes
+    flags = ("--restore-file", folder / "checkpoint_1_3.pt", "--no-save")
+    log = cli.torchrun(2, *cli.train_command(corpus.data, tmp_path, *FLAGS, *flags))
+    assert losses(log) == pytest.approx({number: expected[number] for number in (4, 5, 6)}, abs=0.0011)
+
+
+def test_init_method_and_world_size_start_the_ranks(corpus, expected, tmp_path):
+    meeting = ("--distributed-init-method", f"tcp://localhost:{_free_port()}", "--distributed-world-size", "2")
+    log = cli.train(corpus.data, tmp_path, *FLAGS, *meeting, "--no-save")
+    assert losses(log) == pytest.approx(expected, abs=0.0011)
+
+
+def test_a_rank_that_starts_no_process_does_not_end_with_success(corpus, tmp_path):
+    meeting = ("--distributed-init-method", "tcp://localhost:29511", "--distributed-world-size", "2")
+    log = cli.train(corpus.data, tmp_path, *FLAGS, *meeting, "--distributed-rank", "1", fails=True)
+    assert "--distributed-rank 1" in log
+    assert "torchrun" in log
+    assert not losses(log)

@@ -1,0 +1,165 @@
+"""fairseq's commands on speech: train, resume, generate, interactive; audio files, stored features, waveforms."""
+
+import random
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("kaldi_native_fbank", reason="the extra speech is not installed")
+import soundfile  # noqa: E402
+from fairseq.data.audio.audio_utils import get_fbank  # noqa: E402
+
+import fairseq_plugin  # noqa: E402,F401  (repairs fairseq)
+from fairseq_plugin.hostfix.checkpoints import load_safely  # noqa: E402
+from tests.fairseq.test_host_train import same_tensors  # noqa: E402
+from tests.support import cli  # noqa: E402
+from tests.support.speech import stored_zip, tone  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+RATE = 16000
+WORDS = {"low": 300, "middle": 900, "high": 2700}  # tones, in Hz
+SETS = {"train": 160, "dev": 5, "test": 19}
+KINDS = ("test", "test-npy", "test-zip")  # sets of audio files, features, and features in a zip
+STACKS = [
+    part
+    for side, layers in (("encoder", "3"), ("decoder", "2"))
+    for name, value in (("embed-dim", "32"), ("ffn-embed-dim", "64"), ("attention-heads", "2"), ("layers", layers))
+    for part in (f"--{side}-{name}", value)
+]
+MODEL = [*STACKS, "--encoder-unique-layers", "2", "--decoder-unique-layers", "1", "--conv-channels", "32"]
+SEARCH = ["--beam", "2", "--max-len-b", "8", "--max-tokens", "2000"]
+
+
+def say(words: list[str], path: Path, chance: np.random.Generator) -> int:
+    """Writes a tone of 0.15 s and a pause of 0.05 s for each word, with noise; returns the number of frames."""
+    pause = np.zeros(RATE // 20)
+    clean = np.concatenate([part for word in words for part in (tone(WORDS[word], 0.15, RATE), pause)])
+    soundfile.write(path, clean + 0.01 * chance.standard_normal(len(clean)), RATE)
+    return 1 + (len(clean) - 400) // 160
+
+
+@pytest.fixture(scope="module")
+def tones(tmp_path_factory) -> Path:
+    """One manifest a set and kind of file: `train.tsv`, and beside it `test-npy.tsv` and `test-zip.tsv`."""
+    folder = tmp_path_factory.mktemp("tones")
+    chance, noise = random.Random(0), np.random.default_rng(0)
+    rows: dict[str, list] = {}
+    for name, count in SETS.items():
+        for number in range(count):
+            words, path = chance.choices(list(WORDS), k=chance.randint(1, 3)), folder / f"{name}-{number}.wav"
+            frames = say(words, path, noise)
+            np.save(path.with_suffix(".npy"), get_fbank(str(path)))
+            rows.setdefault(name, []).append((path, frames, " ".join(words)))
+    for name, said in rows.items():
+        write_manifest(folder / f"{name}.tsv", [path for path, _, _ in said], said)
+    files = [path.with_suffix(".npy") for path, _, _ in rows["test"]]
+    write_manifest(folder / "test-npy.tsv", files, rows["test"])
+    write_manifest(folder / "test-zip.tsv", stored_zip(folder / "features.zip", files), rows["test"])
+    (folder / "dict.txt").write_text("".join(f"{word} 1\n" for word in WORDS))
+    (folder / "config.yaml").write_text("transforms: {'*': [utterance_cmvn]}\n")
+    (folder / "raw.yaml").write_text("{use_audio_input: true, input_feat_per_channel: 1}\n")
+    return folder
+
+
+def write_manifest(path: Path, places: list, said: list[tuple]) -> None:
+    lines = [f"{number}\t{place}\t{row[1]}\t{row[2]}\tnobody" for number, (place, row) in enumerate(zip(places, said))]
+    path.write_text("\n".join(["id\taudio\tn_frames\ttgt_text\tspeaker", *lines]) + "\n")
+
+
+def train(tones: Path, folder: Path, *flags, **options) -> str:
+    return cli.run(
+        *("fairseq-train", tones, "--user-dir", cli.PLUGIN, "--cpu", "--task", "speech_to_text", "--arch", "s2t_cycle"),
+        *(*MODEL, *cli.OPTIMISER, "--train-subset", "train", "--valid-subset", "dev", "--dropout", "0"),
+        *("--lr", "0.002", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "20", "--clip-norm", "1.0"),
+        *("--batch-size", "16", "--save-dir", folder, "--log-format", "json", "--log-interval", "10", "--seed", "7"),
+        *("--update-epoch-batch-itr", "True", *flags),
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tones, tmp_path_factory) -> Path:
+    """The checkpoints of a training on audio files, of every epoch."""
+    folder = tmp_path_factory.mktemp("speech")
+    log = train(tones, folder, "--max-epoch", "20", "--validate-interval", "20", "--keep-last-epochs", "2")
+    losses = [line["train_loss"] for line in cli.logged(log, "train")]
+    assert losses[-1] < losses[0] / 3
+    return folder
+
+
+def generate(tones: Path, checkpoint: Path, subset: str, *flags, **options) -> str:
+    speech = ("--task", "speech_to_text", "--gen-subset", subset, "--scoring", "wer")
+    return cli.generate(tones, checkpoint, *speech, *SEARCH, *flags, **options)
+
+
+@pytest.fixture(scope="module")
+def recognised(tones, trained) -> str:
+    """What fairseq-generate prints of the test set in all kinds of files."""
+    return generate(tones, trained / "checkpoint_last.pt", ",".join(KINDS))
+
+
+def test_tones_are_recognised_from_any_kind_of_file(recognised):
+    assert float(re.search(r"WER: ([\d.]+)", recognised)[1]) < 20
+    found = cli.hypotheses(recognised)  # of each number one text from each set
+    assert sorted(found) == list(range(SETS["test"]))
+    assert all(texts == texts[:1] * len(KINDS) for texts in found.values())
+
+
+def test_interactive_recognises_what_generate_does(tones, trained, recognised):
+    files = [tones / f"test-{number}.wav" for number in range(3)]
+    places = [*files, *(file.with_suffix(".npy") for file in files), *stored_zip(tones / "some.zip", files)]
+    command = ("fairseq-interactive", tones, "--user-dir", cli.PLUGIN, "--cpu", "--task", "speech_to_text")
+    flags = ("--path", trained / "checkpoint_last.pt", "--beam", "2", "--max-len-b", "8", "--buffer-size", "4")
+    output = cli.run(*command, *flags, "--batch-size", "4", stdin="".join(f"{place}\n" for place in places))
+    expected = cli.hypotheses(recognised)
+    assert cli.hypotheses(output) == {number: expected[number % 3][:1] for number in range(9)}
+
+
+def test_converted_models_recognise_the_same(tones, trained, tmp_path):
+    """fairseq's s2t_transformer, and a loop over one layer with terms of full rank that is made of it."""
+    looped, host, shared = trained / "checkpoint_last.pt", tmp_path / "host.pt", tmp_path / "shared.pt"
+    convert = ("-m", "fairseq_plugin.convert")
+    assert "(--arch s2t_transformer)" in cli.python(*convert, "unshare", looped, host)
+    ranks = ("--unique-layers", "1", "--rank", "32")
+    assert "(--arch s2t_cycle)" in cli.python(*convert, "share", host, shared, *ranks)
+    # One file at a time: fairseq's convolutions see padding.
+    found = [cli.hypotheses(generate(tones, path, "test", "--batch-size", "1")) for path in (looped, host, shared)]
+    assert found == found[:1] * 3
+
+
+def test_resume_is_bit_exact(tones, trained, tmp_path):
+    straight = load_safely(trained / "checkpoint_last.pt")
+    shutil.copy(trained / "checkpoint19.pt", tmp_path / "checkpoint_last.pt")
+    train(tones, tmp_path, "--max-epoch", "20", "--no-epoch-checkpoints")
+    resumed = load_safely(tmp_path / "checkpoint_last.pt")
+    assert same_tensors(resumed["model"], straight["model"])
+    assert same_tensors(resumed["last_optimizer_state"], straight["last_optimizer_state"])
+
+
+def test_raw_waveforms_and_bf16(tones, tmp_path):
+    """The convolutions read samples; batches count files, because the manifest's sizes are those of filterbanks."""
+    flags = ("--config-yaml", "raw.yaml", "--conv-kernel-sizes", "9,5,5,5,5,5,5", "--max-epoch", "2", "--bf16")
+    log = train(tones, tmp_path, *flags, "--no-epoch-checkpoints")
+    first, last = (line["train_loss"] for line in cli.logged(log, "train"))
+    assert last < first
+    output = generate(tones, tmp_path / "checkpoint_last.pt", "test", "--config-yaml", "raw.yaml")
+    assert len(cli.hypotheses(output)) == SETS["test"]
+
+
+def test_bad_audio_is_named_and_nothing_is_lost(tones, trained, tmp_path):
+    bad = tmp_path / "bad.wav"
+    soundfile.write(bad, tone(300, 0.3, 8000), 8000)
+    for file in ("dict.txt", "config.yaml", "dev.tsv"):
+        shutil.copy(tones / file, tmp_path)
+    rows = (tones / "train.tsv").read_text().splitlines()
+    rows[9] = "\t".join(str(bad) if "/" in cell else cell for cell in rows[9].split("\t"))
+    (tmp_path / "train.tsv").write_text("\n".join(rows) + "\n")
+    kept = shutil.copy(trained / "checkpoint19.pt", tmp_path / "checkpoint_last.pt")
+    before = kept.read_bytes()
+    output = train(tmp_path, tmp_path, "--max-epoch", "20", "--no-epoch-checkpoints", fails=True)
+    assert f"{bad}: 8000 samples a second: must be use_sample_rate=16000" in output
+    assert kept.read_bytes() == before

@@ -1,0 +1,373 @@
+"""Each repair of fairseq by itself: it mends a defect where there is one and leaves a healthy fairseq alone."""
+
+import importlib.util
+import json
+import logging
+import pickle
+import subprocess
+import sys
+import weakref
+from argparse import Namespace
+
+import numpy as np
+import pytest
+import torch
+from fairseq import checkpoint_utils, options
+from fairseq.data import Dictionary, data_utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.distributed import utils as distributed_utils
+from fairseq.modules import transformer_layer
+from fairseq.search import DiverseBeamSearch
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq.trainer import Trainer
+from fairseq_cli import train, validate
+
+from fairseq_plugin import hostfix
+from fairseq_plugin.hostfix import data as data_repairs
+from fairseq_plugin.hostfix import decoding, parallel
+from fairseq_plugin.hostfix.checkpoints import load_safely
+from tests.support import cli
+
+# Compares what torch, numpy and fairseq hold before and after the plugin is imported, twice over.
+INSPECT = """
+import json, sys
+import fairseq.trainer, torch, numpy
+
+def snapshot(*packages):
+    modules = [name for name in sys.modules if name.split(".")[0] in packages]
+    return {f"{name}:{key}": value for name in modules for key, value in list(vars(sys.modules[name]).items())}
+
+def allowed():
+    globals_ = torch.serialization.get_safe_globals()
+    return {x[1] if isinstance(x, tuple) else f"{x.__module__}.{x.__qualname__}" for x in globals_}
+
+before, host, torch_s_own = snapshot("torch", "numpy"), snapshot("fairseq"), allowed()
+from fairseq_plugin import hostfix
+changed = lambda old, new: sorted(key for key in old if key not in new or new[key] is not old[key])
+foreign, repaired = changed(before, snapshot("torch", "numpy")), snapshot("fairseq")
+hostfix.apply()
+print(json.dumps(dict(foreign=foreign, again=changed(repaired, snapshot("fairseq")), mended=changed(host, repaired),
+                      allowed=sorted(allowed() - torch_s_own))))
+"""
+
+
+def pristine(module):
+    """A second copy of one of fairseq's modules, without any repair."""
+    spec = importlib.util.spec_from_file_location(f"pristine_{module.__name__.rpartition('.')[2]}", module.__file__)
+    copy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    return copy
+
+
+def arguments(*flags: str) -> Namespace:
+    """Options of fairseq-train as it parses them."""
+    return options.parse_args_and_arch(options.get_training_parser(), ["data", "--arch", "transformer", *flags])
+
+
+@pytest.fixture
+def launched(monkeypatch) -> None:
+    """The environment of the second of two processes that torchrun has started."""
+    for name, value in zip(parallel.LAUNCHER_VARIABLES, ("localhost", "29500", "1", "2"), strict=True):
+        monkeypatch.setenv(name, value)
+
+
+class TestApply:
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def seen() -> dict[str, list[str]]:
+        return json.loads(cli.python("-W", "ignore", "-c", INSPECT).splitlines()[-1])
+
+    def test_torch_and_numpy_stay_as_they_are(self, seen):
+        allowed_by_design = "torch._weights_only_unpickler:_marked_safe_globals_set"
+        assert [name for name in seen["foreign"] if name != allowed_by_design] == []
+
+    def test_only_the_types_of_fairseq_s_own_checkpoints_are_allowed(self, seen):
+        assert seen["allowed"] == [
+            "argparse.Namespace",
+            "numpy._core.multiarray._reconstruct",
+            "numpy.core.multiarray._reconstruct",
+            "numpy.dtype",
+            "numpy.dtypes.Float64DType",
+            "numpy.dtypes.Int64DType",
+            "numpy.ndarray",
+        ]
+
+    def test_again_changes_nothing(self, seen):
+        assert "fairseq.checkpoint_utils:load_checkpoint_to_cpu" in seen["mended"]
+        assert seen["again"] == []
+
+    def test_every_repair_is_in_the_list(self):
+        documented = {name for name in hostfix.__all__ if name not in ("REPAIRS", "apply", "no_xla")}
+        assert {repair.__name__ for repair in hostfix.REPAIRS} == documented
+
+
+def test_folder_is_all_that_the_package_prints():
+    command = [sys.executable, "-m", "fairseq_plugin"]
+    done = subprocess.run(command, cwd=cli.REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    assert done.stdout.decode() == f"{cli.PLUGIN}\n"
+
+
+class TestCheckpoints:
+    @pytest.mark.parametrize("load", ["load_checkpoint_to_cpu", "load_ema_from_checkpoint"])
+    def test_refused_file_and_type_are_named(self, tmp_path, load):
+        path = tmp_path / "foreign.pt"
+        torch.save({"extra_state": logging.Formatter()}, path)
+        with pytest.raises(
+            pickle.UnpicklingError, match=rf"^{path}: refused, because it refers to logging\.Formatter,"
+        ):
+            getattr(checkpoint_utils, load)(str(path))
+
+    def test_what_is_no_checkpoint_is_named(self, tmp_path):
+        path = tmp_path / "text.pt"
+        path.write_text("not a checkpoint")
+        with pytest.raises(pickle.UnpicklingError, match=f"^{path}: not a checkpoint that can be read safely"):
+            checkpoint_utils.load_checkpoint_to_cpu(str(path))
+
+    def test_types_that_others_disallow_are_allowed_again(self, tmp_path):
+        path = tmp_path / "options.pt"
+        torch.save({"args": Namespace(arch="cycle")}, path)
+        with torch.serialization.safe_globals([Namespace]):  # as timm reads its checkpoints
+            pass
+        assert Namespace not in torch.serialization.get_safe_globals()
+        assert load_safely(path)["args"].arch == "cycle"
+
+    def test_types_of_a_broadcast_are_not_allowed_in_files(self, tmp_path):
+        path = tmp_path / "config.pt"
+        torch.save({"cfg": convert_namespace_to_omegaconf(arguments())}, path)
+        with pytest.raises(pickle.UnpicklingError, match=r"refers to \S*DictConfig"):
+            checkpoint_utils.load_checkpoint_to_cpu(str(path))
+
+
+class TestBatches:
+    @staticmethod
+    def batches(batch_by_size, count: int, **limits) -> list[list[int]]:
+        sizes = np.arange(count) % 17 + 1
+        order = np.argsort(sizes, kind="stable")
+        found = batch_by_size(order, sizes.__getitem__, num_tokens_vec=sizes[order], **limits)
+        return [list(batch) for batch in found]
+
+    @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 1000, 1001, 1007])
+    @pytest.mark.parametrize("limits", [{"max_sentences": 32}, {"max_tokens": 300}])
+    def test_as_many_sentences_out_as_in(self, count, limits):
+        multiple = {"required_batch_size_multiple": 8}
+        batches = self.batches(data_utils.batch_by_size, count, **limits, **multiple) if count else []
+        order = np.argsort(np.arange(count) % 17, kind="stable")
+        assert [index for batch in batches for index in batch] == order.tolist()
+        assert all(len(batch) % 8 == 0 for batch in batches[:-1])
+
+    def test_no_sentences_are_no_batches(self):
+        if hasattr(data_utils.batch_by_size, "__wrapped__"):
+            assert data_utils.batch_by_size(np.arange(0), len, required_batch_size_multiple=8) == []
+
+    def test_fixed_shapes_stay_whole(self):
+        shapes = {"fixed_shapes": [(4, 17)], "required_batch_size_multiple": 8}
+        repaired = self.batches(data_utils.batch_by_size, 10, **shapes)
+        assert repaired == self.batches(pristine(data_utils).batch_by_size, 10, **shapes)
+
+    def test_only_a_host_that_drops_it_is_mended(self, monkeypatch):
+        copy = pristine(data_utils)
+        monkeypatch.setattr(data_repairs, "data_utils", copy)
+        limits = {"max_sentences": 8, "required_batch_size_multiple": 8}
+        dropped = sum(map(len, self.batches(copy.batch_by_size, 9, **limits))) == 8
+        assert dropped == (not cli.is_official())
+        hostfix.keep_last_batch()
+        assert hasattr(copy.batch_by_size, "host_repairs") == dropped
+        assert sum(map(len, self.batches(copy.batch_by_size, 9, **limits))) == 9
+
+
+def test_no_perplexity_of_one_rank_s_share(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.raises(ValueError, match="2 ranks: .* run fairseq-eval-lm in one process"):
+        LanguageModelingTask.eval_lm_dataloader(None, [])
+
+
+class TestNumpyNames:
+    def test_buckets_are_the_lower_percentiles(self):
+        sizes = np.array([3, 9, 4, 4, 7, 12, 5])
+        assert data_utils.get_buckets(sizes, 3).tolist() == [4, 7, 12]
+
+    def test_names_are_back_in_fairseq_alone(self):
+        assert data_utils.np.int is int
+        assert data_utils.np.float32 is np.float32
+        assert not hasattr(np, "int")
+
+    def test_a_module_that_has_them_keeps_its_own(self, monkeypatch):
+        healthy = Namespace(int=int)
+        monkeypatch.setattr(data_utils, "np", healthy)
+        hostfix.removed_numpy_names()
+        assert data_utils.np is healthy
+
+
+class TestNgrams:
+    @staticmethod
+    def banned(block, tokens: torch.Tensor, step: int) -> list[set[int]]:
+        rows = len(tokens)
+        lprobs = block(tokens, torch.zeros(rows, 9), bsz=rows, beam_size=1, step=step)
+        return [set(row.isneginf().nonzero().flatten().tolist()) for row in lprobs]
+
+    @staticmethod
+    def expected(words: list[int], n: int) -> set[int]:
+        """Words that would complete an n-gram once more; the opening symbol is no word of a unigram."""
+        words = words[1:] if n == 1 else words
+        seen = [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
+        return {word for word in range(9) if tuple(words[len(words) - n + 1 :]) + (word,) in seen}
+
+    @pytest.mark.parametrize("n", [1, 2, 3, 4])
+    def test_bans_what_would_repeat(self, n):
+        block, chance = decoding.NGramRepeatBlock(n, use_extension=False), torch.Generator().manual_seed(n)
+        some_banned = False
+        for step in range(12):
+            tokens = torch.full((5, 14), 1)
+            tokens[:, : step + 1] = torch.randint(4, 7, (5, step + 1), generator=chance)
+            tokens[:, 0] = 2
+            found = self.banned(block, tokens, step)
+            assert found == [self.expected(row[: step + 1].tolist(), n) for row in tokens]
+            some_banned |= any(found)
+        assert some_banned
+
+    def test_unmended_host_bans_nothing_and_is_mended(self, monkeypatch):
+        copy = pristine(sys.modules["fairseq.ngram_repeat_block"])
+        monkeypatch.setattr(decoding, "NGramRepeatBlock", copy.NGramRepeatBlock)
+        block, tokens = copy.NGramRepeatBlock(2, use_extension=False), torch.tensor([[2, 5, 6, 5, 1, 1]])
+        assert self.banned(block, tokens, step=3) == [set()]
+        hostfix.ngram_blocking()
+        assert self.banned(block, tokens, step=3) == [{6}]
+
+    def test_a_host_that_blocks_is_left_alone(self):
+        method = decoding.NGramRepeatBlock._no_repeat_ngram
+        hostfix.ngram_blocking()
+        assert decoding.NGramRepeatBlock._no_repeat_ngram is method
+
+
+class TestDiverseBeams:
+    @staticmethod
+    def beams(numbers: list[int]) -> list[torch.Tensor]:
+        """Candidates of three steps; the first of three sentences ends after the second."""
+        dictionary, chance = Dictionary(), torch.Generator().manual_seed(0)
+        for word in "abcdef":
+            dictionary.add_symbol(word)
+        search = DiverseBeamSearch(dictionary, num_groups=2, diversity_strength=0.5)
+        found = []
+        for step in range(3):
+            sentences = torch.tensor(numbers[step == 2 :])
+            shape = (len(sentences), 4)
+            lprobs = torch.randn(*shape, len(dictionary), generator=chance).log_softmax(-1)
+            scores = torch.randn(*shape, step + 1, generator=chance)
+            found += search.step(step, lprobs, scores, None, sentences)
+        return found
+
+    def test_numbers_of_the_corpus_give_the_beams_of_the_batch(self):
+        expected, found = self.beams([0, 1, 2]), self.beams([815, 7, 42])
+        assert all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))
+
+    def test_only_a_host_that_fails_is_mended(self):
+        assert hasattr(DiverseBeamSearch.step, "host_repairs") == (not cli.is_official())
+
+
+def test_encoder_fast_path_is_closed_where_it_exists():
+    layer = transformer_layer.TransformerEncoderLayerBase
+    assert hasattr(layer.__init__, "host_repairs") == cli.is_official()
+
+
+class TestLog:
+    @pytest.fixture(autouse=True)
+    def root(self):
+        root = logging.getLogger()
+        handlers, level = list(root.handlers), root.level
+        yield root
+        root.handlers[:], root.level = handlers, level
+
+    @pytest.mark.parametrize(
+        ("command", "handlers", "level", "mended"),
+        [
+            ("/usr/bin/fairseq-preprocess", [logging.NullHandler()], logging.WARNING, True),
+            ("/lib/fairseq_cli/eval_lm.py", [logging.NullHandler()], logging.WARNING, True),
+            ("/usr/bin/fairseq-generate", [], logging.WARNING, False),  # it configures its own later
+            ("/usr/bin/fairseq-train", [logging.NullHandler()], logging.INFO, False),
+            ("/usr/bin/jupyter", [logging.NullHandler()], logging.WARNING, False),
+        ],
+    )
+    def test_only_a_silenced_command_is_mended(self, root, monkeypatch, command, handlers, level, mended):
+        monkeypatch.setattr(sys, "argv", [command])
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        hostfix.cli_logging()
+        assert root.level == (logging.INFO if mended else level)
+        assert (root.handlers != handlers) == mended
+
+
+class TestBf16:
+    def test_needs_no_tpu(self):
+        assert (arguments("--bf16").bf16, arguments("--bf16").tpu) == (True, False)
+
+    def test_a_tpu_that_was_asked_for_stays(self):
+        assert arguments("--bf16", "--tpu").tpu is True
+
+    def test_installed_xla_is_left_to_fairseq(self, monkeypatch):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+        args = Namespace(bf16=True, tpu=True)
+        hostfix.no_xla(args)
+        assert args.tpu is True
+
+
+class TestParallel:
+    @staticmethod
+    def config(*flags: str):
+        return convert_namespace_to_omegaconf(arguments("--cpu", *flags))
+
+    def test_launched_ranks_come_from_the_environment(self, launched):
+        distributed = self.config("--distributed-world-size", "3").distributed_training
+        parallel._prepare_cpu(distributed)
+        assert distributed.distributed_world_size == 2
+        assert (distributed.distributed_rank, distributed.device_id) == (1, 0)
+        assert (distributed.distributed_init_method, distributed.distributed_backend) == ("env://", "gloo")
+        assert distributed.distributed_no_spawn
+
+    def test_ranks_without_a_launcher_meet_at_a_free_port(self):
+        distributed = self.config("--distributed-world-size", "2").distributed_training
+        parallel._prepare_cpu(distributed)
+        assert distributed.distributed_init_method.startswith("tcp://localhost:")
+
+    def test_no_ranks_are_refused(self):
+        with pytest.raises(ValueError, match="--distributed-world-size 0: must be >= 1"):
+            distributed_utils.call_main(self.config("--distributed-world-size", "0"), train.main)
+
+    def test_other_commands_stay_in_one_process(self, launched):
+        cfg, calls = self.config(), []
+        distributed_utils.call_main(cfg, lambda cfg: calls.append(cfg))
+        assert calls == [cfg]
+        assert cfg.distributed_training.distributed_init_method is None
+
+    def test_other_commands_do_not_end_without_having_started(self):
+        flags = ("--distributed-world-size", "2", "--distributed-init-method", "tcp://localhost:29511")
+        with pytest.raises(ValueError, match="--distributed-world-size 2: must be 1; on a CPU only training"):
+            distributed_utils.call_main(self.config(*flags), validate.main)
+
+    def test_objects_are_gathered_without_cuda(self):
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        try:
+            assert distributed_utils.all_gather_list({"loss": 1.5, "words": ["a"]}) == [{"loss": 1.5, "words": ["a"]}]
+        finally:
+            torch.distributed.destroy_process_group()
+
+    def test_a_rank_leaves_its_process_groups(self):
+        meeting = ("--distributed-init-method", f"tcp://localhost:{parallel._free_port()}")
+        alone = ("--distributed-rank", "0", "--distributed-world-size", "1", "--distributed-backend", "gloo")
+        seen = []
+
+        def main(cfg):
+            group = distributed_utils.get_global_group()
+            distributed_utils.all_gather_list(1.5, group)
+            seen.extend([torch.distributed.is_initialized(), weakref.ref(group)])
+
+        distributed_utils.distributed_main(0, main, self.config(*meeting, *alone), {})
+        assert seen[0]
+        assert seen[1]() is None
+        assert not torch.distributed.is_initialized()
+        assert not hasattr(distributed_utils.get_global_group, "_global_group")
+
+    def test_a_launched_process_that_would_train_alone_is_refused(self, launched):
+        with pytest.raises(ValueError, match=r"distributed_world_size=1: 2 processes were launched"):
+            Trainer(self.config(), None, None, None)

@@ -1,0 +1,167 @@
+"""Audio files without torchaudio: Kaldi's filterbank, conversion, and bad files refused by name."""
+
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("kaldi_native_fbank", reason="the extra speech is not installed")
+import soundfile  # noqa: E402
+from fairseq.data.audio import audio_utils  # noqa: E402
+
+import fairseq_plugin  # noqa: E402,F401  (repairs fairseq)
+from fairseq_plugin.hostfix import audio  # noqa: E402
+from tests.support.speech import stored_zip, tone  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def no_torchaudio(monkeypatch):
+    """As on a machine without a torchaudio that fits."""
+    monkeypatch.setattr(audio, "torchaudio_works", lambda: False)
+
+
+def mel(frequency: np.ndarray) -> np.ndarray:
+    return 1127 * np.log1p(frequency / 700)
+
+
+def reference_filterbank(waveform: np.ndarray, rate: int, bins: int) -> np.ndarray:
+    """Kaldi's log mel filterbank as its documentation tells it, in float64."""
+    length, shift = rate * 25 // 1000, rate * 10 // 1000
+    starts = range(0, len(waveform) - length + 1, shift)
+    frames = np.stack([waveform[start : start + length] for start in starts]).astype(np.float64)
+    frames -= frames.mean(axis=1, keepdims=True)
+    frames -= 0.97 * np.concatenate([frames[:, :1], frames[:, :-1]], axis=1)
+    frames *= (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(length) / (length - 1))) ** 0.85
+    size = 1 << (length - 1).bit_length()
+    power = np.abs(np.fft.rfft(frames, size)) ** 2
+    points = np.linspace(mel(np.array(20.0)), mel(np.array(rate / 2)), bins + 2)
+    at = mel(np.arange(size // 2) * rate / size)
+    rise = (at - points[:-2, None]) / (points[1:-1] - points[:-2])[:, None]
+    fall = (points[2:, None] - at) / (points[2:] - points[1:-1])[:, None]
+    weights = np.clip(np.minimum(rise, fall), 0, None)
+    return np.log(np.maximum(power[:, : size // 2] @ weights.T, np.finfo(np.float32).eps))
+
+
+@pytest.mark.parametrize(("rate", "bins"), [(16000, 80), (8000, 40), (16000, 23)])
+def test_filterbank_is_kaldi_s(rate, bins):
+    chance = np.random.default_rng(0)
+    waveform = 8000 * tone(440, 0.5, rate) + 500 * chance.standard_normal(rate // 2)
+    found = audio.filterbank(waveform[None].astype(np.float32), rate, bins)
+    expected = reference_filterbank(waveform, rate, bins)
+    assert found.dtype == np.float32
+    assert found.shape == expected.shape == (48, bins)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-3)
+
+
+class TestConversion:
+    @pytest.mark.parametrize("as_tensor", [False, True])
+    def test_rate(self, as_tensor):
+        waveform = tone(440, 0.5, 8000)[None]
+        given = torch.from_numpy(waveform) if as_tensor else waveform
+        found, rate = audio_utils.convert_waveform(given, 8000, to_sample_rate=16000)
+        assert rate == 16000
+        assert isinstance(found, torch.Tensor if as_tensor else np.ndarray)
+        inner = slice(500, -500)  # the filter has no past at the start and no future at the end
+        np.testing.assert_allclose(np.asarray(found)[0, inner], tone(440, 0.5, 16000)[inner], atol=2e-3)
+
+    def test_channels_and_volume(self):
+        waveform = np.stack([tone(440, 0.1, 16000), np.zeros(1600)]).astype(np.float32)
+        mono, _ = audio_utils.convert_waveform(waveform, 16000, to_mono=True)
+        np.testing.assert_allclose(mono, waveform.mean(0, keepdims=True))
+        loud, _ = audio_utils.convert_waveform(0.1 * waveform, 16000, normalize_volume=True)
+        assert loud.shape == (2, 1600)
+        assert np.abs(loud).max() == pytest.approx(1)
+        silence, _ = audio_utils.convert_waveform(np.zeros((1, 9), np.float32), 16000, normalize_volume=True)
+        assert not silence.any()
+
+    def test_nothing_to_do(self):
+        waveform = tone(440, 0.1, 16000)[None]
+        found, rate = audio_utils.convert_waveform(waveform, 16000, to_mono=True, to_sample_rate=16000)
+        assert rate == 16000
+        np.testing.assert_array_equal(found, waveform)
+
+
+def test_a_torchaudio_that_works_is_used(monkeypatch):
+    monkeypatch.setattr(audio, "torchaudio_works", lambda: True)
+    called = []
+    for name in ("convert_waveform", "_get_torchaudio_fbank"):
+        repaired = getattr(audio_utils, name)
+        original = repaired.__wrapped__
+        (cell,) = [cell for cell in repaired.__closure__ if cell.cell_contents is original]
+        monkeypatch.setattr(cell, "cell_contents", lambda *arguments, name=name: called.append(name))
+        repaired(np.zeros((1, 800), np.float32), 16000)
+    assert called == ["convert_waveform", "_get_torchaudio_fbank"]
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A good file of every kind: good.wav, good.npy, good.zip with both."""
+    soundfile.write(tmp_path / "good.wav", tone(440, 0.5, 16000), 16000)
+    np.save(tmp_path / "good.npy", audio_utils.get_features_or_waveform(str(tmp_path / "good.wav")))
+    return tmp_path
+
+
+def test_features_of_a_file_are_the_same_wherever_they_are(folder):
+    expected = audio_utils.get_features_or_waveform(str(folder / "good.wav"), use_sample_rate=16000)
+    assert expected.shape == (48, 80)
+    places = stored_zip(folder / "good.zip", [folder / "good.wav", folder / "good.npy"])
+    for path in (folder / "good.npy", *places):
+        found = audio_utils.get_features_or_waveform(str(path), use_sample_rate=16000)
+        np.testing.assert_array_equal(found, expected)
+    waveform = audio_utils.get_features_or_waveform(str(places[0]), need_waveform=True, use_sample_rate=8000)
+    assert waveform.shape == (4000,)
+
+
+def empty_wav(path: Path) -> None:
+    soundfile.write(path, np.zeros(0), 16000)
+
+
+def short_wav(path: Path) -> None:
+    soundfile.write(path, tone(440, 0.02, 16000), 16000)
+
+
+def slow_wav(path: Path) -> None:
+    soundfile.write(path, tone(440, 0.5, 8000), 8000)
+
+
+BAD = {
+    "nothing.wav": (Path.touch, "cannot be read as speech"),
+    "text.wav": (lambda path: path.write_text("RIFF is how a WAV begins"), "cannot be read as speech"),
+    "missing.wav": (lambda path: None, "cannot be read as speech"),
+    "empty.wav": (empty_wav, r"shape \(0, 80\): must have 2 dimensions and not be empty"),
+    "short.wav": (short_wav, "audio of less than 25 ms has no features"),
+    "slow.wav": (slow_wav, "8000 samples a second: must be use_sample_rate=16000"),
+    "cut.npy": (lambda path: path.write_bytes(b"\x93NUMPY\x01"), "cannot be read as speech"),
+    "pickle.npy": (lambda path: np.save(path, np.array([{}]), allow_pickle=True), "cannot be read as speech"),
+    "flat.npy": (lambda path: np.save(path, np.zeros(80)), r"shape \(80,\): must have 2 dimensions"),
+    "speech.mp3": (Path.touch, "cannot be read as speech"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_are_refused_by_name(name, tmp_path):
+    write, message = BAD[name]
+    write(tmp_path / name)
+    with pytest.raises(ValueError, match=rf"^{tmp_path / name}: .*{message}"):
+        audio_utils.get_features_or_waveform(str(tmp_path / name), use_sample_rate=16000)
+
+
+def test_bad_places_in_a_zip_are_refused_by_name(folder):
+    (good,) = stored_zip(folder / "good.zip", [folder / "good.wav"])
+    name, start, length = good.rsplit(":", 2)
+    assert audio_utils.get_features_or_waveform(good).shape == (48, 80)
+    for bad in (f"{name}:{int(start) + 1}:{length}", f"{name}:{start}", f"{name}:999999:10", f"{name}:a:b"):
+        with pytest.raises(ValueError, match=f"^{bad}: cannot be read as speech: "):
+            audio_utils.get_features_or_waveform(bad)
+
+
+def test_places_are_those_of_the_stored_bytes(folder):
+    (place,) = stored_zip(folder / "one.zip", [folder / "good.npy"])
+    start, length = map(int, place.rsplit(":", 2)[1:])
+    stored = (folder / "one.zip").read_bytes()[start : start + length]
+    assert stored == (folder / "good.npy").read_bytes()
+    np.testing.assert_array_equal(np.load(io.BytesIO(stored)), np.load(folder / "good.npy"))
+    assert zipfile.ZipFile(folder / "one.zip").testzip() is None

@@ -1,0 +1,330 @@
+"""The tasks of Kausik's experiments: texts, targets, curriculum, shifted texts, and fairseq's own commands on them."""
+
+import math
+import re
+from argparse import Namespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from fairseq import tasks
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from fairseq.data import Dictionary, MonolingualDataset, TokenBlockDataset
+from fairseq.data.list_dataset import ListDataset
+from omegaconf import OmegaConf
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from fairseq_plugin.criterions.answer_cross_entropy import AnswerCrossEntropy
+from fairseq_plugin.hostfix.checkpoints import load_safely
+from fairseq_plugin.modules.build import unpadded_dictionary
+from fairseq_plugin.tasks.copying import CopyingConfig, CopyingTask
+from fairseq_plugin.tasks.pixel_classification import PixelClassificationConfig, PixelClassificationTask
+from fairseq_plugin.tasks.shifted_language_modeling import ShiftedTexts
+from recurrence import count
+from tests.fairseq.test_host_train import same_tensors
+from tests.support import cli, language
+
+HOST = ["--user-dir", cli.PLUGIN, "--cpu", "--log-format", "json", "--no-epoch-checkpoints"]
+TINY = ["--arch", "recurrent_lm", "--decoder-embed-dim", "16", "--decoder-attention-heads", "2"]
+STEPS = ["--optimizer", "adam", "--lr", "0.005", "--batch-size", "16", "--seed", "7"]
+ANSWERS = ["--criterion", "answer_cross_entropy", "--report-accuracy", "--required-batch-size-multiple", "1"]
+
+
+def copying(**values) -> CopyingTask:
+    """The task with a few texts; its own defaults otherwise."""
+    few = dict(train_texts=8, valid_texts=4, seed=1)
+    return CopyingTask(OmegaConf.structured(CopyingConfig(**{**few, **values})))
+
+
+def texts(task: CopyingTask, split: str, epoch: int = 1) -> dict:
+    """All texts of a subset as one batch."""
+    task.load_dataset(split)
+    dataset = task.dataset(split)
+    dataset.set_epoch(epoch)
+    return dataset.collater([dataset[i] for i in range(len(dataset))])
+
+
+# Copying
+
+
+@pytest.mark.parametrize("selective", [False, True])
+def test_what_is_copied_stands_in_the_text_and_is_asked_for_at_its_end(selective):
+    task = copying(selective=selective)
+    batch = texts(task, "train")
+    source, target = batch["net_input"]["src_tokens"], batch["target"]
+    assert source.shape == target.shape == (8, 4128)
+    assert source[:, -16:].eq(15).all()
+    assert source[:, :-16].lt(15).all()
+    assert target[:, :-16].eq(task.dictionary.pad()).all()
+    assert batch["ntokens"] == 8 * 16
+    for text, answer in zip(source[:, :-16], target[:, -16:]):
+        assert torch.equal(text[text.gt(0)], answer)  # noise is 0, what is copied 1 to 14
+    first = source[:, :16].gt(0).all(dim=1)
+    assert not first.any() if selective else first.all()
+    assert set(target[:, -16:].flatten().tolist()) == set(range(1, 15))
+
+
+def test_texts_depend_on_seed_subset_and_in_training_on_the_epoch():
+    def drawn(split, epoch=1, **values):
+        return texts(copying(noise=8, **values), split, epoch)["net_input"]["src_tokens"]
+
+    assert torch.equal(drawn("train"), drawn("train"))
+    assert not torch.equal(drawn("train"), drawn("train", epoch=2))
+    assert not torch.equal(drawn("train"), drawn("train", seed=2))
+    assert torch.equal(drawn("valid"), drawn("valid", epoch=2))
+    assert not torch.equal(drawn("valid"), drawn("test"))
+
+
+def test_the_curriculum_doubles_the_noise_when_the_loss_is_low_enough():
+    task = copying(noise=100, start_noise=32, next_below=0.3)
+    lengths, factors = [], []
+    for epoch, loss in enumerate((2.0, 0.2, 0.31, 0.1, 0.05, 0.01), start=1):
+        task.begin_epoch(epoch, None)
+        lengths.append(texts(task, "train", epoch)["target"].size(1))
+        factors.append(task.rate_factor())
+        task.begin_valid_epoch(epoch, None)
+        assert texts(task, "valid")["target"].size(1) == lengths[-1]
+        assert texts(task, "test")["target"].size(1) == 132
+        stats = {"loss": loss / math.log(2)}
+        task.post_validate(None, stats, None)
+        assert stats["noise"] == lengths[-1] - 32
+    assert lengths == [64, 64, 96, 96, 132, 132]
+    half = 0.5 / 132
+    assert factors == pytest.approx(
+        [
+            1 - 64 * half,
+            1 - 64 * half,
+            1 - 96 * half,
+            1 - 96 * half,
+            (1 - math.exp(-0.1)) / 2,
+            (1 - math.exp(-0.05)) / 2,
+        ]
+    )
+
+
+def test_without_a_curriculum_noise_and_rate_stay():
+    task = copying(noise=8)
+    task.begin_epoch(1, None)
+    task.begin_valid_epoch(1, None)
+    task.post_validate(None, {"loss": 0.0}, None)
+    assert texts(task, "train", 2)["target"].size(1) == 40
+    assert task.rate_factor() == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (dict(noise=0), "--noise=0: must be >= 1"),
+        (dict(memorise=0), "--memorise=0: must be >= 1"),
+        (dict(symbols=3), "--symbols=3: must be >= 4"),
+        (dict(train_texts=0), "--train-texts=0: must be >= 1"),
+        (dict(valid_texts=-1), "--valid-texts=-1: must be >= 1"),
+        (dict(start_noise=0), "--start-noise=0: must be >= 1 and <= --noise=4096"),
+        (dict(start_noise=64, noise=32), "--start-noise=64: must be >= 1 and <= --noise=32"),
+        (dict(next_below=0.0), "--next-below=0.0: must be > 0"),
+    ],
+)
+def test_bad_values_are_refused_by_name(values, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        copying(**values)
+
+
+# Pixels
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """scikit-learn's handwritten digits, 8 x 8, three classes, as colour pictures in folders."""
+    folder = tmp_path_factory.mktemp("images")
+    digits = load_digits(n_class=3)
+    for index, (image, digit) in enumerate(zip(digits.images[:120], digits.target)):
+        place = folder / ("test" if index % 4 == 0 else "train") / f"digit{digit}"
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((15 * image).astype(np.uint8)).convert("RGB").save(place / f"{index}.png")
+    return folder
+
+
+def pixels(folder) -> PixelClassificationTask:
+    return PixelClassificationTask(OmegaConf.structured(PixelClassificationConfig(data=str(folder))))
+
+
+def test_pixels_are_grey_tokens_and_the_class_stands_at_the_last(images):
+    task = pixels(images)
+    task.load_dataset("train")
+    task.load_dataset("valid")
+    dataset = task.dataset("valid")
+    assert (len(task.dataset("train")), len(dataset)) == (90, 30)
+    batch = dataset.collater([dataset[i] for i in range(len(dataset))])
+    assert batch["net_input"]["src_tokens"].shape == (30, 64)
+    assert batch["ntokens"] == 30
+    assert batch["target"][:, :-1].eq(task.target_dictionary.pad()).all()
+    assert set(batch["target"][:, -1].tolist()) == {0, 1, 2}
+    first = sorted((images / "test" / "digit0").iterdir())[0]
+    grey = torch.from_numpy(np.array(Image.open(first).convert("L"), dtype=np.int64)).flatten()
+    assert torch.equal(batch["net_input"]["src_tokens"][0], grey)
+
+
+def test_folders_that_hold_no_such_images_are_refused(images, tmp_path):
+    with pytest.raises(ValueError, match=re.escape(f"data={tmp_path}: must hold cifar-10-batches-py, or images in")):
+        pixels(tmp_path)
+    for split, kind in (("train", "a"), ("train", "b"), ("test", "a")):
+        (tmp_path / split / kind).mkdir(parents=True)
+        Image.new("L", (4, 4)).save(tmp_path / split / kind / "0.png")
+    task = pixels(tmp_path)
+    with pytest.raises(ValueError, match="the classes in test must be those in train"):
+        task.load_dataset("valid")
+    Image.new("L", (4, 5)).save(tmp_path / "train" / "b" / "0.png")
+    task.load_dataset("train")
+    with pytest.raises(ValueError, match=re.escape("an image of (4, 5), must be (4, 4) as the first one is")):
+        task.dataset("train")[1]
+
+
+def test_classes_are_no_pixels(images):
+    with pytest.raises(ValueError, match="--no-share-decoder-input-output-embed: needed here"):
+        language.build("recurrent_lm", *TINY[2:], on=pixels(images))
+
+
+# Sizes
+
+
+def sized(task, *flags: str) -> int:
+    with torch.device("meta"):
+        return count.stored(task.build_model(language.options("recurrent_lm", *flags)))
+
+
+def test_parameters_of_july_s_models():
+    """Tables 4 and 5: 90K, 53.6K and 508.7K."""
+    small = ["--decoder-embed-dim", "32", "--decoder-attention-heads", "4", "--activation-fn", "relu"]
+    small += ["--position", "learned", "--no-share-decoder-input-output-embed"]
+    cifar = PixelClassificationTask.__new__(PixelClassificationTask)
+    cifar.levels, cifar.classes = unpadded_dictionary(256), unpadded_dictionary(10)
+    cifar.args = Namespace(tokens_per_sample=1024)
+    assert sized(cifar, *small, "--window", "32", "--window-range", "16,48") == 53_664
+    assert sized(cifar, *small, "--regular", "--decoder-layers", "4") == 90_720
+    large = ["--decoder-embed-dim", "96", "--decoder-attention-heads", "6", "--activation-fn", "relu"]
+    large += ["--position", "learned", "--window", "32", "--accumulate"]
+    assert sized(copying(), *large) == 508_704
+
+
+# The criterion
+
+
+def test_the_loss_and_the_accuracy_are_those_of_the_answers():
+    task = copying(noise=8)
+    batch = texts(task, "train")
+    model = language.tiny("recurrent_lm", on=task).float()
+    loss, size, log = AnswerCrossEntropy(task, False, 0.0, report_accuracy=True)(model, batch)
+    logits, target = model(batch["net_input"]["src_tokens"])[0], batch["target"]
+    asked = target.ne(16)
+    assert size == log["total"] == asked.sum() == 8 * 16
+    torch.testing.assert_close(loss, F.cross_entropy(logits[asked], target[asked], reduction="sum"))
+    assert log["n_correct"] == logits.argmax(-1)[asked].eq(target[asked]).sum()
+    with pytest.raises(RuntimeError, match="out of bounds"):  # why fairseq's own does not do
+        LabelSmoothedCrossEntropyCriterion(task, False, 0.0)(model, batch)
+
+
+# Shifted texts
+
+
+def shifted(length: int, seed: int = 1) -> tuple[ShiftedTexts, torch.Tensor]:
+    """A corpus of lines of several lengths, and its tokens in a row."""
+    lines = [torch.arange(first, first + size) for first, size in ((10, 7), (17, 1), (18, 30), (48, 12), (60, 3))]
+    sizes = np.array([len(line) for line in lines])
+    lines = ListDataset(lines, sizes)
+    blocks = TokenBlockDataset(lines, sizes, length, pad=1, eos=2, break_mode="none", include_targets=True)
+    return ShiftedTexts(
+        MonolingualDataset(blocks, blocks.sizes, Dictionary(), targets=["future"]), length, seed
+    ), torch.arange(10, 63)
+
+
+@pytest.mark.parametrize("length", [1, 5, 8])
+def test_the_texts_of_an_epoch_are_consecutive_and_begin_anywhere(length):
+    dataset, corpus = shifted(length)
+    starts = []
+    for epoch in range(1, 60):
+        dataset.set_epoch(epoch)
+        rows = [dataset[i] for i in range(len(dataset))]
+        read = torch.cat([row["target"] for row in rows])
+        starts.append(int(read[0]) - 10)
+        assert torch.equal(read, corpus[starts[-1] : starts[-1] + len(read)])
+        assert all(len(row["source"]) == len(row["target"]) == length for row in rows)
+        assert all(torch.equal(row["source"][1:], row["target"][:-1]) for row in rows)
+        assert len(corpus) - len(read) < 2 * length
+        assert sorted(dataset.ordered_indices()) == list(range(len(dataset)))
+    assert set(starts) == set(range(length))
+    dataset.set_epoch(7)
+    assert int(dataset[0]["target"][0]) - 10 == starts[6]
+
+
+def test_a_corpus_that_holds_no_two_texts_is_refused():
+    with pytest.raises(ValueError, match="--tokens-per-sample=28: must be <= half of the 53 tokens"):
+        shifted(28)
+    assert len(shifted(27)[0]) == 1
+
+
+def test_texts_that_end_with_sentences_cannot_be_shifted():
+    config = tasks.TASK_DATACLASS_REGISTRY["shifted_language_modeling"](sample_break_mode="complete")
+    config = OmegaConf.create({**OmegaConf.to_container(OmegaConf.structured(config)), "_name": "x"})
+    with pytest.raises(ValueError, match="--sample-break-mode=complete: must be none"):
+        tasks.TASK_REGISTRY["shifted_language_modeling"].setup_task(config)
+
+
+# fairseq's commands
+
+
+def resumed(folder, *command) -> tuple[dict, dict, str]:
+    """What is saved after three epochs, in one run and in two; and the first run's log."""
+    log = cli.run("fairseq-train", *command, "--max-epoch", "3", "--save-dir", folder / "once")
+    for epochs in ("1", "3"):
+        cli.run("fairseq-train", *command, "--max-epoch", epochs, "--save-dir", folder / "twice")
+    return *(load_safely(folder / name / "checkpoint_last.pt") for name in ("once", "twice")), log
+
+
+@pytest.mark.slow
+def test_copying_resumes_within_its_curriculum(tmp_path):
+    noise = ["--noise", "32", "--start-noise", "4", "--memorise", "4", "--next-below", "10", "--position", "learned"]
+    few = ["--train-texts", "32", "--valid-texts", "16"]
+    command = [*HOST, "--task", "copying", *TINY, *STEPS, *ANSWERS, *noise, *few, "--update-epoch-batch-itr", "True"]
+    once, twice, log = resumed(tmp_path, *command)
+    assert [line["valid_noise"] for line in cli.logged(log, "valid")] == [4, 8, 16]
+    assert {epoch: noise for epoch, (noise, _) in once["task_state"]["course"].items()} == {1: 4, 2: 8, 3: 16, 4: 32}
+    assert once["task_state"] == twice["task_state"]
+    assert same_tensors(once["model"], twice["model"])
+    checkpoint = tmp_path / "once" / "checkpoint_last.pt"
+    test = cli.run("fairseq-validate", *HOST[:3], "--task", "copying", "--path", checkpoint, "--valid-subset", "test",
+                   "--batch-size", "16")  # fmt: skip
+    assert re.search(r"accuracy \d", test)
+
+
+@pytest.mark.slow
+def test_pixels_are_learned_with_drawn_windows_and_resumed(images, tmp_path):
+    model = [
+        "--no-share-decoder-input-output-embed",
+        "--position",
+        "learned",
+        "--window",
+        "8",
+        "--window-range",
+        "4,12",
+    ]
+    command = [images, *HOST, "--task", "pixel_classification", *TINY, *model, *STEPS, *ANSWERS]
+    once, twice, log = resumed(tmp_path, *command, "--update-epoch-batch-itr", "True")
+    losses = [line["train_loss"] for line in cli.logged(log, "train")]
+    assert losses[-1] < losses[0]
+    assert "valid_accuracy" in cli.logged(log, "valid")[0]
+    assert same_tensors(once["model"], twice["model"])
+
+
+@pytest.mark.slow
+def test_shifted_texts_are_resumed(corpus, tmp_path):
+    prefixes = ["--trainpref", f"{corpus.text}.train.de", "--validpref", f"{corpus.text}.valid.de"]
+    data = tmp_path / "data"
+    cli.preprocess("--only-source", "--srcdict", corpus.data / "dict.de.txt", "--destdir", data, *prefixes)
+    command = [data, *HOST, "--task", "shifted_language_modeling", "--tokens-per-sample", "32", *TINY, *STEPS]
+    once, twice, _ = resumed(tmp_path, *command, "--update-epoch-batch-itr", "True")
+    assert same_tensors(once["model"], twice["model"])
+    plain = [data, *HOST, "--task", "language_modeling", "--tokens-per-sample", "32", *TINY, *STEPS]
+    cli.run("fairseq-train", *plain, "--max-epoch", "3", "--save-dir", tmp_path / "plain")
+    assert not same_tensors(once["model"], load_safely(tmp_path / "plain" / "checkpoint_last.pt")["model"])

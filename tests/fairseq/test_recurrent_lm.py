@@ -1,0 +1,224 @@
+"""`recurrent_lm`: recorded results, an independent reference, sizes, lengths, streaming, refusals."""
+
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_plugin.published import from_published, to_published
+from recurrence import count
+from tests.support import language, models
+from tests.support.scan_reference import plain_block, published
+
+RECORDED = ["kausik_rec_1layer", "kausik_rec_2layer", "kausik_regular_2layer"]
+VARIANTS = language.VARIANTS["KausikRecurrence"]
+RECURRENT = {name: flags for name, flags in VARIANTS.items() if name != "regular"}
+every_recorded_model = pytest.mark.parametrize("name", RECORDED)
+every_recurrence = pytest.mark.parametrize("flags", RECURRENT.values(), ids=RECURRENT)
+
+
+def load(name: str) -> tuple[torch.nn.Module, dict]:
+    file = models.golden(name)
+    return from_published("kausik", file["state_dict"], file["meta"]["config"]), file
+
+
+# Published checkpoints
+
+
+@every_recorded_model
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
+def test_recorded_logits_and_loss(name, dtype, tolerance):
+    model, file = load(name)
+    logits = model.to(dtype)(file["inputs"]["idx"])[0].double()
+    torch.testing.assert_close(logits, file["outputs"]["logits"], rtol=0, atol=tolerance)
+    loss = F.cross_entropy(logits.flatten(0, 1), file["inputs"]["targets"].flatten())
+    assert loss.item() == pytest.approx(file["loss"], abs=tolerance)
+
+
+@every_recorded_model
+def test_recorded_gradients(name):
+    model, file = load(name)
+    logits = model(file["inputs"]["idx"])[0]
+    F.cross_entropy(logits.flatten(0, 1), file["inputs"]["targets"].flatten()).backward()
+    for parameter in model.parameters():
+        parameter.data = parameter.grad
+    gradients = to_published("kausik", model, file["meta"]["config"])
+    assert set(file["grads"]) == set(gradients) - {"lm_head.weight"}
+    for key, expected in file["grads"].items():
+        torch.testing.assert_close(gradients[key], expected, rtol=0, atol=1e-9, msg=key)
+
+
+@every_recorded_model
+def test_inverse_gives_the_published_weights_back(name):
+    model, file = load(name)
+    back = to_published("kausik", model, file["meta"]["config"])
+    assert back.keys() == file["state_dict"].keys()
+    assert all(torch.equal(back[key], tensor) for key, tensor in file["state_dict"].items())
+
+
+@pytest.mark.parametrize("name", ["kausik_rec_1layer", "kausik_rec_2layer"])
+def test_short_texts_follow_the_formula_which_the_code_leaves_at_1_and_2(name):
+    model, file = load(name)
+    tokens, recorded = file["inputs"]["idx"], file["outputs"]
+    for length in range(1, 5):
+        logits = model(tokens[:, :length])[0]
+        torch.testing.assert_close(logits, recorded["logits"][:, :length], rtol=0, atol=1e-9)
+        theirs = recorded["short_as_published"][f"t{length}"]
+        assert torch.allclose(logits, theirs, rtol=0, atol=1e-9) == (length >= 3)
+
+
+def test_biases_are_refused():
+    file = models.golden("kausik_rec_1layer")
+    with pytest.raises(ValueError, match="bias=True: must be False"):
+        from_published("kausik", file["state_dict"], {**file["meta"]["config"], "bias": True})
+
+
+# Against the formula
+
+
+def reference(model: torch.nn.Module, tokens: Tensor, regular: bool) -> Tensor:
+    """Logits of one text by the formula as published, (T,) -> (1, T, vocabulary)."""
+    decoder = model.decoder
+    embedding = decoder.embed_tokens.weight
+    x = embedding[tokens][None]
+    if decoder.inputs.embed_positions is not None:
+        x = x + decoder.inputs.embed_positions.weight[: len(tokens)]
+    for block in decoder.stack.loop.blocks:
+        x = plain_block(block, x) if regular else published(block, x)
+    return F.layer_norm(x, (x.size(-1),), decoder.stack.norm.weight, None, 1e-5) @ embedding.T
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("left_pad", [False, True])
+def test_reference_equality(name, left_pad):
+    model, lengths = language.tiny("recurrent_lm", *VARIANTS[name]), (1, 9, 2, 6)
+    tokens = language.texts(lengths, left_pad)
+    logits = model(tokens)[0]
+    for row, length in enumerate(lengths):
+        real = slice(tokens.size(1) - length, None) if left_pad else slice(length)
+        expected = reference(model, tokens[row, real], name == "regular")
+        torch.testing.assert_close(logits[row, real], expected[0], rtol=0, atol=1e-9)
+
+
+# Sizes
+
+
+@pytest.mark.parametrize("symbols", [65, 72])
+@pytest.mark.parametrize(
+    ("flags", "parameters"),
+    [
+        ("--regular", 1_893_888),
+        ("--regular --decoder-layers 6", 10_745_088),
+        ("--position learned", 1_893_888),
+        ("", 1_795_584),
+    ],
+)
+def test_parameters_of_table_2(flags, symbols, parameters):
+    """With the paper's 65 symbols; fairseq's dictionary of that corpus has 72."""
+    model = language.on_meta("recurrent_lm", *flags.split(), on=language.task(symbols, tokens_per_sample=256))
+    assert count.stored(model) == parameters + (symbols - 65) * 384
+
+
+def test_what_joins_the_stream_starts_smaller():
+    torch.manual_seed(0)
+    model = language.build("recurrent_lm", "--decoder-layers", "2", on=language.task(65))
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 1:
+            assert parameter.eq(1).all()
+        else:
+            joins = re.search(r"\.(out|down)\.", name)
+            assert parameter.std().item() == pytest.approx(0.01 if joins else 0.02, rel=0.05), name
+
+
+# Lengths and streaming
+
+
+@every_recurrence
+@torch.no_grad()
+def test_a_text_may_be_longer_than_those_in_training(flags):
+    model = language.tiny("recurrent_lm", *flags, on=language.task(tokens_per_sample=8))
+    longer = language.texts((9,))
+    if "learned" in flags:
+        assert model.max_positions() == 8
+        with pytest.raises(ValueError, match="9 tokens: must be <= the 8 learned positions"):
+            model(longer)
+    else:
+        assert model.max_positions() > 10**9
+        assert model(longer)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("flags", [[], ["--window", "5"], ["--window", "2", "--accumulate"]], ids=" ".join)
+@torch.no_grad()
+def test_a_stream_keeps_one_size_of_state_and_stays_exact(flags):
+    model, state = language.tiny("recurrent_lm", *flags), {}
+    tokens, sizes, logits = language.texts((400,)), set(), []
+    for end in range(1, 401):
+        logits.append(model.decoder(tokens[:, :end], incremental_state=state)[0])
+        slots = state["recurrence"].stack.slots
+        held = [value for slot in slots for value in vars(slot).values() if value is not None]
+        sizes.add(sum(value.untyped_storage().nbytes() for value in held))
+    assert len(sizes) == 1
+    torch.testing.assert_close(torch.cat(logits, dim=1), model(tokens)[0], rtol=0, atol=1e-9)
+
+
+# Windows drawn for each batch
+
+
+@pytest.mark.parametrize("more", [[], ["--accumulate"]], ids=["forgetting", "accumulating"])
+@torch.no_grad()
+def test_each_batch_of_training_draws_its_window(more):
+    tokens = language.texts((9, 9))
+    model = language.tiny("recurrent_lm", "--window", "3", "--window-range", "2,4", *more)
+    fixed = {w: language.tiny("recurrent_lm", "--window", str(w), *more)(tokens)[0] for w in (2, 3, 4)}
+    assert torch.equal(model(tokens)[0], fixed[3])  # evaluation reads --window
+    model.train()
+    drawn = []
+    for seed in range(30):
+        torch.manual_seed(seed)
+        logits = model(tokens)[0]
+        drawn.append([w for w in fixed if torch.equal(logits, fixed[w])])
+    assert all(len(each) == 1 for each in drawn)
+    assert {each[0] for each in drawn} == {2, 3, 4}
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--window 0", "--window=0: must be >= 1"),
+        ("--window -2", "--window=-2: must be >= 1"),
+        ("--window 65 --position learned", "--window=65: must be <= the 64 learned positions"),
+        ("--window-range 16", "--window-range=16: must be two whole numbers"),
+        ("--window-range 0,3", "--window-range=0,3: must be A,B with 1 <= A <= B"),
+        ("--window-range 48,16", "--window-range=48,16: must be A,B with 1 <= A <= B"),
+        ("--window-range 2,3 --regular", "--window-range=2,3: does not apply to --regular"),
+        ("--window 2 --regular", "--window=2: does not apply to --regular"),
+        ("--accumulate --regular", "--accumulate=True: does not apply to --regular"),
+        ("--decoder-layers 0", "--decoder-layers=0: must be >= 1"),
+        ("--decoder-attention-heads 5", "--decoder-attention-heads=5: must divide --decoder-embed-dim=384"),
+        ("--dropout 1.5", "--dropout=1.5: must be a rate within"),
+        ("--attention-dropout -0.1", "--attention-dropout=-0.1: must be a rate within"),
+        ("--activation-fn swish9", "--activation-fn=swish9: must be one of"),
+    ],
+)
+def test_bad_options_are_refused_by_name(flags, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        language.build("recurrent_lm", *flags.split())
+
+
+def test_an_encoding_that_acts_within_attention_is_refused():
+    args = language.options("recurrent_lm")
+    args.position = "rope"
+    with pytest.raises(ValueError, match="--position=rope: must be one of"):
+        language.task().build_model(args)
+
+
+def test_a_window_as_long_as_the_learned_positions_is_taken():
+    model = language.build(
+        "recurrent_lm", *language.TINY["KausikRecurrence"], "--window", "64", "--position", "learned"
+    )
+    assert model(language.texts((64,)))[0].isfinite().all()

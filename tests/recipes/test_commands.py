@@ -1,0 +1,249 @@
+"""The recipes: every command that they print is one fairseq takes, and the small ones run from end to end."""
+
+import json
+import math
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import collect  # noqa: E402
+import pytest
+from fairseq import options
+
+from tests.support import cli
+from tests.support.recipes import RECIPES, commands, recipe
+
+# Of pictures; recipes/test_figures.py tries them.
+FIGURES = sorted(RECIPES.glob("*/figure*.sh"))
+# Of tables; recipes/test_tables.py tries them.
+TABLES = [path for path in RECIPES.glob("*/*.sh") if '/../table"' in path.read_text(encoding="utf-8")]
+SOURCED = [RECIPES / name / "common.sh" for name in ("", "commands", "data")]
+RUNS = [("numbers/run.sh", scale, ()) for scale in ("demo", "smoke")]
+RUNS += [("multi30k/export.sh", "smoke", ())]
+PREPARE = ("numbers", "multi30k", "kausik", "ilr", "librispeech", "cifar10", "digits")
+PARSERS = {
+    "fairseq-preprocess": options.get_preprocessing_parser,
+    "fairseq-train": options.get_training_parser,
+    "fairseq-generate": options.get_generation_parser,
+    "fairseq-eval-lm": options.get_eval_lm_parser,
+}
+DATA_ROOT = Path(os.environ.get("DATA_ROOT") or "/nonexistent")
+needs_multi30k = pytest.mark.skipif(
+    not (DATA_ROOT / "multi30k").is_dir(), reason="DATA_ROOT names no folder that holds multi30k"
+)
+
+
+def test_every_script_is_read_and_may_be_called():
+    for script in RECIPES.rglob("*.sh"):
+        subprocess.run(["bash", "-n", script], check=True)
+        assert os.access(script, os.X_OK) == (script not in SOURCED), script
+
+
+def test_every_script_is_tried():
+    """Those of recipes/data by recipes/test_data.py."""
+    tried = {RECIPES / script for script, *_ in RUNS} | {*TABLES, *FIGURES, *SOURCED}
+    tried |= {RECIPES / name / "prepare.sh" for name in PREPARE} | {RECIPES / "takase" / "wikitext.sh"}
+    tried |= {RECIPES / "takase" / "significance.sh", RECIPES / "digits" / "run.sh"}
+    tried |= {path for folder in ("data", "commands") for path in (RECIPES / folder).glob("*.sh")}
+    assert tried == set(RECIPES.rglob("*.sh"))
+
+
+def parsed(program: str, flags: list[str]) -> str | None:
+    """Hands a command to the parser that it is meant for; returns the program, None where there is none."""
+    if ">" in flags:
+        flags = flags[: flags.index(">")]
+    if program == "python" and not flags[0].startswith("-"):
+        assert Path(flags[0]).is_file()
+    if program not in PARSERS:
+        return None
+    parser = PARSERS[program]()
+    if program == "fairseq-preprocess":
+        parser.parse_args(flags)
+    else:
+        options.parse_args_and_arch(parser, flags)
+    return program
+
+
+@pytest.mark.parametrize(("script", "scale", "arguments"), RUNS, ids=lambda value: str(value))
+def test_the_host_takes_every_command(script, scale, arguments, tmp_path):
+    seen = {parsed(program, flags) for program, *flags in commands(script, *arguments, SCALE=scale, OUT=str(tmp_path))}
+    assert {"fairseq-train", "fairseq-generate"} <= seen
+    assert not list(tmp_path.iterdir()), "a dry run writes nothing"
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "settings", "message"),
+    [
+        ("numbers/run.sh", [], {"SCALE": "paper"}, "SCALE=paper: must be demo or smoke"),
+        (
+            "kausik/table2.sh",
+            ["recurrent"],
+            {"SCALE": "gpu"},
+            "SCALE=gpu: must be one of smoke, small, paper for ",
+        ),
+        ("kausik/table2.sh", ["regular"], {}, "ROW=regular: must be all, list or one of: regular_1 regular_6 "),
+        (
+            "kausik/table3.sh",
+            ["recurrent"],
+            {"SCALE": "paper", "SETTINGS": "release"},
+            "SETTINGS=release: must be one of paper, code for Kausik 3, recurrent",
+        ),
+        (
+            "kausik/prepare.sh",
+            [],
+            {"DATA_ROOT": "/nonexistent"},
+            "DATA_ROOT=/nonexistent: holds no shakespeare/input.txt",
+        ),
+        (
+            "ilr/table1.sh",
+            ["4,2,1,1-rope"],
+            {"SCALE": "gpu"},
+            "SCALE=gpu: must be one of smoke, small, long, ",
+        ),
+        ("ilr/table1.sh", ["4,2-rope"], {}, "ROW=4,2-rope: must be all, list or one of: 1,1,1,1-none "),
+        (
+            "ilr/prepare.sh",
+            [],
+            {"DATA_ROOT": "/nonexistent"},
+            "DATA_ROOT=/nonexistent: holds no war_and_peace/2600-0.txt",
+        ),
+        ("ilr/prepare.sh", [], {"CORPUS": "/nonexistent"}, "CORPUS=/nonexistent: no such file"),
+        ("takase/table5.sh", ["vanila"], {}, "ROW=vanila: must be all, list or one of: vanilla universal "),
+        ("takase/table3.sh", ["de_en-cycel"], {}, "ROW=de_en-cycel: must be all, list or one of: de_en-vanilla en_fr-"),
+        ("data/prepared.sh", [], {"PREPARED": ""}, "PREPARED: must name a folder with bin/ and raw/"),
+        ("data/prepared.sh", [], {"PREPARED": "/nonexistent"}, "PREPARED=/nonexistent: holds no bin/ and raw/"),
+        ("takase/wikitext.sh", [], {"SET": "3"}, "SET=3: must be 2 or 103"),
+        (
+            "takase/table4.sh",
+            ["cycle"],
+            {"SCALE": "gpu"},
+            "SCALE=gpu: must be one of smoke, small, long, paper for",
+        ),
+        ("librispeech/prepare.sh", [], {"CORPUS": "ted"}, "CORPUS=ted: must be digits or librispeech"),
+        ("librispeech/prepare.sh", [], {"DATA_ROOT": "/nonexistent"}, "DATA_ROOT=/nonexistent: holds no fsdd.tar"),
+        (
+            "multi30k/prepare.sh",
+            [],
+            {"DATA_ROOT": "/nonexistent"},
+            "DATA_ROOT=/nonexistent: holds no multi30k/train.de.gz",
+        ),
+    ],
+)
+def test_wrong_settings_are_named(script, arguments, settings, message, tmp_path):
+    assert message in recipe(script, *arguments, fails=True, OUT=str(tmp_path), **settings)
+
+
+def test_without_a_network_the_corpus_is_asked_for(tmp_path):
+    blocked = {"https_proxy": "http://127.0.0.1:9", "DATA_ROOT": ""}
+    output = recipe("multi30k/prepare.sh", fails=True, OUT=str(tmp_path), **blocked)
+    assert re.search(r"error: (https://\S+/train.de.gz: not reached; .*set DATA_ROOT|curl: not found)", output)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory) -> Path:
+    """Where the recipe of the demo writes."""
+    return tmp_path_factory.mktemp("out")
+
+
+@pytest.fixture(scope="module")
+def output(out) -> str:
+    """What the demo at scale smoke prints, after it failed once and was interrupted in training once."""
+    settings = {"SCALE": "smoke", "OUT": str(out)}
+    (train,) = [words for words in commands("numbers/run.sh", **settings) if words[0] == "fairseq-train"]
+    recipe("numbers/run.sh", "--max-tokens", "1", fails=True, **settings)
+    cli.run(*train, "--max-update", "30", "--disable-validation", env={"PYTHONPATH": str(cli.REPOSITORY)})
+    return recipe("numbers/run.sh", **settings)
+
+
+@pytest.fixture(scope="module")
+def run(out, output) -> Path:
+    """The folder of its finished run."""
+    return out / "numbers" / "run" / "smoke" / "ringformer_tiny" / "s1"
+
+
+@pytest.mark.slow
+def test_an_interrupted_demo_goes_on(run):
+    assert "@ 30 updates" in (run / "train.log").read_text()
+
+
+@pytest.mark.slow
+def test_the_score_is_over_all_sentences(out, run):
+    scores = json.loads((run / "scores.json").read_text())
+    references = (out / "numbers" / "smoke" / "test.de").read_text().splitlines()
+    hypotheses = (run / "generate.txt").read_text().splitlines()
+    assert scores["sentences"] == len(references) == len(hypotheses) == 100
+    matches = sum(map(str.__eq__, references, hypotheses))
+    assert scores["exact_match"] == matches
+    assert 0 < scores["bleu"] <= 100
+
+
+@pytest.mark.slow
+def test_the_report_shows_scores_parameters_and_places(run, output):
+    scores, counts = (json.loads((run / name).read_text()) for name in ("scores.json", "parameters.json"))
+    assert collect.training(run)["params"] == counts["ringformer_tiny"] < counts["vanilla_tiny"]
+    assert f"exact match        {scores['exact_match']:.1f} %" in output
+    assert f"{counts['ringformer_tiny']:,}" in output
+    assert str(run) in output
+    assert " -> " in output
+
+
+@pytest.mark.slow
+def test_a_finished_demo_is_not_repeated(out, run):
+    before = (run / "train.log").read_text()
+    assert "training: done before" in recipe("numbers/run.sh", SCALE="smoke", OUT=str(out))
+    assert (run / "train.log").read_text() == before
+
+
+@pytest.mark.slow
+def test_no_number_is_in_two_sets(out, run):
+    sets = [(out / "numbers" / "smoke" / f"{name}.en").read_text().splitlines() for name in ("train", "valid", "test")]
+    assert [len(lines) for lines in sets] == [800, 100, 100]
+    assert len(set().union(*sets)) == 1000
+
+
+@pytest.mark.slow
+@needs_multi30k
+def test_multi30k_from_the_raw_corpus_to_a_score(tmp_path):
+    output = recipe("multi30k/train.sh", "cycle_rev", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
+    (bleu, _) = collect.read(tmp_path / "multi30k" / "results.csv")
+    assert bleu["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
+    assert (bleu["arch"], bleu["updates"]) == ("cycle_rev", "10")
+    assert '"sentences": 1000' in output
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (DATA_ROOT / "shakespeare").is_dir(), reason="DATA_ROOT names no folder that holds shakespeare")
+def test_shakespeare_from_the_raw_text_to_a_loss(tmp_path):
+    recipe("kausik/table2.sh", "recurrent", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
+    out = tmp_path / "kausik"
+    log = (out / "characters" / "preprocess.log").read_text()
+    assert "1003855 tokens, 0.0% replaced" in log
+    assert "111540 tokens, 0.0% replaced" in log
+    found = {row["metric"]: row for row in collect.read(out / "results.csv")}
+    assert set(found) >= {"loss, nats", "standard error of the loss", "standard error of the loss as published"}
+    assert found["loss, nats"]["updates"] == "20"
+    assert 2.5 < float(found["loss, nats"]["value"]) < math.log(72)
+    scores = json.loads((out / "table2" / "smoke" / "recurrent" / "s1" / "scores.json").read_text())
+    assert scores["symbols"] == 111_540
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (DATA_ROOT / "war_and_peace").is_dir(), reason="DATA_ROOT names no folder with war_and_peace")
+def test_ilr_from_the_book_to_perplexities_at_four_contexts(tmp_path):
+    recipe("ilr/table1.sh", "2,1,1,1-alibi", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
+    found = collect.read(tmp_path / "ilr" / "results.csv")
+    assert [one["metric"] for one in found] == [f"perplexity at {n}" for n in (64, 32, 128, 256)] + ["training FLOPs"]
+    assert all(50 < float(one["value"]) < 1024 for one in found[:4])
+    assert len((tmp_path / "ilr" / "bin" / "dict.txt").read_text().splitlines()) + 4 == 1024
+    assert found[0]["updates"] == "20"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (DATA_ROOT / "wikitext2").is_dir(), reason="DATA_ROOT names no folder with wikitext2")
+def test_wikitext_from_the_files_to_a_perplexity(tmp_path):
+    recipe("takase/table5.sh", "cycle_rev", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
+    found = collect.read(tmp_path / "takase" / "results.csv")
+    assert [one["metric"] for one in found] == ["perplexity, validation", "perplexity at 64"]
+    assert {(one["arch"], one["updates"]) for one in found} == {("cycle_rev_lm", "8")}
+    assert all(100 < float(one["value"]) < 20_000 for one in found)

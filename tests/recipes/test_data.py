@@ -1,0 +1,309 @@
+"""The preparation of public data sets, from small files laid out like the real ones to what fairseq and timm read."""
+
+import importlib.util
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import clean  # noqa: E402
+import documents  # noqa: E402
+import imagenet  # noqa: E402
+import iwslt  # noqa: E402
+import pytest
+import wordpieces  # noqa: E402
+from fairseq.data import Dictionary, data_utils
+from timm.data import create_dataset
+
+from tests.recipes.test_commands import PARSERS, RECIPES, recipe
+from tests.support import cli, sources
+
+NAMES = ["fineweb_edu", "imagenet", "imagenet_small", "iwslt14_de_en", "wmt14_de_en", "wmt14_en_fr", "wmt16_en_de"]
+SETTINGS = [(name, {}) for name in NAMES]
+SETTINGS += [("iwslt14_de_en", {"DATA_ROOT": "/nonexistent"})]
+SETTINGS += [("wmt16_en_de", {"FROM": "corpora"}), ("fineweb_edu", {"PIECES": "32000"})]
+OFFLINE = {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9", "DATA_ROOT": ""}
+needs_datasets = pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="datasets is not installed")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    """Every source, as DATA_ROOT has to hold them."""
+    folder = tmp_path_factory.mktemp("root")
+    for make in (sources.corpora, sources.newstest, sources.wmt16, sources.iwslt, sources.bert, sources.imagenet):
+        make(folder)
+    sources.fineweb(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory) -> Path:
+    """Where the scripts write, shared so that each test finds what the ones before have made."""
+    return tmp_path_factory.mktemp("out")
+
+
+def prepare(name: str, out: Path, root: Path, **settings: str) -> str:
+    """Run a script on sources that are not the published ones."""
+    return recipe(f"data/{name}.sh", OUT=str(out), DATA_ROOT=str(root), VERIFY="0", THREADS="1", **settings)
+
+
+def rows(path: Path) -> list[str]:
+    """Lines of a file."""
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def binarized(folder: Path, name: str, language: str = "") -> list[str]:
+    """What fairseq reads of a binarized set, a sentence a line, the unknown shown as such."""
+    dictionary = Dictionary.load(str(folder / f"dict.{language}{'.' if language else ''}txt"))
+    pair = f".{'-'.join(folder.parent.name.split('_')[1:])}.{language}" if language else ""
+    found = data_utils.load_indexed_dataset(str(folder / f"{name}{pair}"), dictionary)
+    return [dictionary.string(found[index]) for index in range(len(found))]
+
+
+def test_every_script_is_tried():
+    scripts = {path.stem for path in (RECIPES / "data").glob("*.sh")}
+    assert scripts == {*NAMES, "common", "prepared"}  # the last by recipes/test_commands.py
+    for name in scripts:
+        subprocess.run(["bash", "-n", RECIPES / "data" / f"{name}.sh"], check=True)
+        assert name == "common" or os.access(RECIPES / "data" / f"{name}.sh", os.X_OK)
+
+
+@pytest.mark.parametrize(("name", "settings"), SETTINGS, ids=str)
+def test_a_dry_run_prints_what_the_host_takes_and_writes_nothing(name, settings, tmp_path):
+    output = recipe(f"data/{name}.sh", DRY_RUN="1", **{"OUT": str(tmp_path), "DATA_ROOT": "", **settings})
+    found = [shlex.split(line) for line in output.splitlines() if line.startswith("fairseq-preprocess")]
+    for _, *flags in found:
+        PARSERS["fairseq-preprocess"]().parse_args(flags)
+    assert len(found) == ("imagenet" not in name)
+    for words in (shlex.split(line) for line in output.splitlines() if line.startswith("python /")):
+        assert Path(words[1]).is_file()
+    assert not list(tmp_path.iterdir())
+
+
+def test_iwslt14_is_tokenized_cleaned_split_and_cut_once(root, out):
+    prepare("iwslt14_de_en", out, root)
+    folder = out / "data" / "iwslt14_de_en"
+    raw, pieces = folder / "raw", folder / "pieces"
+    counts = {name: len(rows(pieces / f"{name}.de")) for name in ("train", "valid", "test")}
+    assert counts == {"train": 66, "valid": 2, "test": 5}  # 69 lines, a pair of too different lengths left out
+    assert rows(raw / "train.de")[:2] == ["über „zahlen“", "ted talk"]
+    assert rows(raw / "valid.en")[0] == sources.pairs(66)[20][1].lower()  # the 23rd, two lines before the sentences
+    assert rows(raw / "test.en")[0] == sources.pairs(1, 600)[0][1].replace("is", "'s").lower()
+    for name in counts:
+        for language in ("de", "en"):
+            together = [line.replace("@@ ", "") for line in rows(pieces / f"{name}.{language}")]
+            assert together == [line.lower() for line in together]
+            assert len(together) == len(rows(raw / f"{name}.{language}"))
+    assert rows(pieces / "train.de")[0].replace("@@ ", "") == "über „ zahlen “"
+    assert binarized(folder / "bin", "train", "de") == rows(pieces / "train.de")
+    assert (folder / "bin" / "dict.de.txt").read_text() == (folder / "bin" / "dict.en.txt").read_text()
+    again = prepare("iwslt14_de_en", out, root)
+    assert again.count("done before") == len(again.splitlines()) == 5
+
+
+def test_wmt14_has_the_pieces_and_marks_of_bert(root, out):
+    prepare("wmt14_de_en", out, root)
+    folder = out / "data" / "wmt14_de_en"
+    assert len(rows(folder / "raw" / "train.de")) == 3 * 40 + 2  # of three odd pairs one lacks a side
+    assert "Two parts." in rows(folder / "raw" / "train.en")
+    assert rows(folder / "raw" / "test.de") == [row[0] for row in sources.pairs(3, 500)]
+    first = {language: rows(folder / "pieces" / f"train.{language}")[0] for language in ("de", "en")}
+    assert first["de"].startswith("<s> ▁Das ▁ist ▁n u l l")
+    assert first["en"] == "▁It ▁is ▁zero ▁zero ▁zero ▁."
+    assert max(len(line.split()) for line in rows(folder / "pieces" / "train.de")) == 49
+    dictionary = Dictionary.load(str(folder / "bin" / "dict.de.txt"))
+    assert len(dictionary) == len(rows(root / "bibert-ende" / "vocab.txt"))
+    assert (folder / "bin" / "dict.de.txt").read_text() == (folder / "bin" / "dict.en.txt").read_text()
+    indexed = data_utils.load_indexed_dataset(str(folder / "bin" / "train.de-en.de"), dictionary)
+    assert indexed[0][0] == dictionary.bos()
+    assert indexed[0][-1] == dictionary.eos()
+    assert dictionary.unk() not in indexed[0]
+    together = [data_utils.post_process(line, "sentencepiece") for line in rows(folder / "pieces" / "test.en")]
+    assert together == [line.replace(".", " .") for line in rows(folder / "raw" / "test.en")]
+
+
+@pytest.mark.slow
+def test_wmt14_of_english_and_french_is_normalized_and_cleaned_in_pieces(root, out):
+    prepare("wmt14_en_fr", out, root)
+    folder = out / "data" / "wmt14_en_fr"
+    # Of five corpora of 40 pairs one has three more: one lacks a side, one is too long for its other side.
+    assert len(rows(folder / "pieces" / "train.fr")) == len(binarized(folder / "bin", "train", "fr")) == 5 * 40 + 1
+    assert "Two parts ." in [line.replace("@@ ", "") for line in rows(folder / "pieces" / "train.en")]
+    last = [line.replace("@@ ", "") for line in rows(folder / "pieces" / "train.en")][-1]
+    assert last == sources.pairs(40, 400)[-1][1].replace(".", " .")
+    for name in ("test", "test1"):
+        assert len(rows(folder / "raw" / f"{name}.fr")) == len(binarized(folder / "bin", name, "fr")) == 3
+    assert binarized(folder / "bin", "valid", "en") == binarized(folder / "bin", "test", "en")
+    assert (folder / "bin" / "dict.fr.txt").read_text() == (folder / "bin" / "dict.en.txt").read_text()
+
+
+def check_wmt16(folder: Path) -> None:
+    """Seven test sets, all of them with text and pieces of as many lines, and one dictionary."""
+    sets = ["train", "valid", "test", *(f"test{number}" for number in range(1, 7))]
+    for name in sets:
+        for language in ("en", "de"):
+            count = len(rows(folder / "raw" / f"{name}.{language}"))
+            assert count == len(binarized(folder / "bin", name, language)) > 0
+    assert rows(folder / "raw" / "test4.en") == [row[1] for row in sources.pairs(3, 500)]
+    assert (folder / "bin" / "dict.de.txt").read_text() == (folder / "bin" / "dict.en.txt").read_text()
+
+
+@pytest.mark.slow
+def test_wmt16_is_the_preprocessed_archive(root, out):
+    prepare("wmt16_en_de", out, root)
+    folder = out / "data" / "wmt16_en_de"
+    check_wmt16(folder)
+    assert rows(folder / "raw" / "train.de")[0] == "Das ist eins ."
+    assert binarized(folder / "bin", "train", "de")[0] == "Das ist ei@@ ns ."
+    output = recipe("data/wmt16_en_de.sh", fails=True, OUT=str(out), DATA_ROOT=str(root), FROM="corpora")
+    assert "was made with FROM=archive; remove it" in output
+
+
+@pytest.mark.slow
+def test_wmt16_is_made_anew_of_its_corpora(root, out, tmp_path):
+    folder = tmp_path / "data" / "wmt16_en_de"
+    folder.mkdir(parents=True)
+    shutil.copytree(out / "data" / "wmt16_en_de" / "raw", folder / "raw")  # the test sets, which both ways share
+    prepare("wmt16_en_de", tmp_path, root, FROM="corpora")
+    check_wmt16(folder)
+    assert len(rows(folder / "raw" / "train.de")) == 3 * 40 + 1  # without a side or longer than 80 words: two left out
+    assert rows(folder / "pieces" / "train.en")[0].replace("@@ ", "") == "It is zero zero zero ."
+
+
+@needs_datasets
+@pytest.mark.slow
+def test_fineweb_edu_is_cut_up_to_its_budget(root, out):
+    prepare("fineweb_edu", out, root, TOKENS="600")
+    folder = out / "data" / "fineweb_edu"
+    for name, budget in (("train", 600), ("valid", 3), ("test", 30)):
+        count = sum(len(line.split()) for line in rows(folder / "raw" / f"{name}.pieces"))
+        assert budget <= count < budget + 60
+        assert len(binarized(folder / "bin", name)) == len(rows(folder / "raw" / f"{name}.pieces"))
+    assert len(Dictionary.load(str(folder / "bin" / "dict.txt"))) == 1024
+    assert binarized(folder / "bin", "train") == rows(folder / "raw" / "train.pieces")
+    cutter = documents.tokenizer(root / "fineweb_edu_1024")
+    first = [int(piece) for piece in rows(folder / "raw" / "train.pieces")[0].split()]
+    assert cutter.decode(first).startswith("On zero.\n\nIt is zero")
+
+
+def test_imagenet_and_its_small_set_are_what_timm_reads(root, out):
+    full, small = out / "data" / "imagenet", out / "data" / "imagenet_small"
+    left = full / "val.part" / "n00000000" / "left_by_an_interrupted_call.JPEG"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    prepare("imagenet_small", out, root)
+    for folder, sizes in ((full, {"train": 6, "val": 3}), (small, {"train": 1, "val": 1})):
+        for split, size in sizes.items():
+            found = create_dataset("", root=str(folder), split=split)
+            assert len(found) == size
+            assert found[0][0].size == (8, 8)
+    # The validation images are in the order of their names, their classes in that of the development kit: reversed.
+    assert (full / "val" / "n00000000" / "ILSVRC2012_val_00000003.JPEG").is_file()
+    assert [path.name for path in (small / "train").rglob("*.JPEG")] == ["n00000000_1.JPEG"]
+    assert not list(full.glob("*.part"))
+    taken = recipe("data/imagenet.sh", fails=True, OUT=str(out), IMAGENET=str(small))
+    assert "is there already; remove it, or unset IMAGENET" in taken
+
+
+def test_an_archive_that_is_not_the_published_one_is_refused(root):
+    with pytest.raises(RuntimeError, match="devkit_t12.tar.gz is not present in the root directory or is corrupted"):
+        imagenet.unpack(root / "imagenet")
+
+
+def test_an_unpacked_imagenet_is_taken_as_it_is(root, tmp_path):
+    unpacked = tmp_path / "unpacked"
+    for split, name in (("train", "n00000000_1.JPEG"), ("val", "ILSVRC2012_val_00000003.JPEG")):
+        (unpacked / split / "n00000000").mkdir(parents=True)
+        (unpacked / split / "n00000000" / name).touch()
+    prepare("imagenet_small", tmp_path / "out", root, IMAGENET=str(unpacked))
+    small = tmp_path / "out" / "data" / "imagenet_small"
+    assert {path.resolve() for path in small.rglob("*.JPEG")} == set(unpacked.rglob("*.JPEG"))
+    assert "linked before" in prepare("imagenet_small", tmp_path / "out", root)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("wmt16_en_de", {}, "but the published file has 491cb885a355da5a23ea66e7b3024d5c; remove it"),
+        (
+            "imagenet_small",
+            {"IMAGENET": "/nonexistent"},
+            "IMAGENET=/nonexistent: must hold the folders train and val",
+        ),
+        ("wmt16_en_de", {"FROM": "paper"}, "FROM=paper: must be archive or corpora"),
+        ("fineweb_edu", {"PIECES": "512"}, "PIECES=512: must be 1024 or 32000"),
+        (
+            "iwslt14_de_en",
+            {"DATA_ROOT": "/nonexistent"},
+            "holds no iwslt14/de-en.tgz; get it from http://dl.fbaipublic",
+        ),
+        ("imagenet", {"DATA_ROOT": ""}, "given to registered users only: get it from https://image-net.org/download"),
+        ("iwslt14_de_en", OFFLINE, "put the file in a folder, as iwslt14/de-en.tgz, and set DATA_ROOT"),
+        (
+            "wmt14_de_en",
+            OFFLINE,
+            "put the file in a folder, as wmt/training-parallel-europarl-v7.tgz, and set DATA_ROOT",
+        ),
+        (
+            "wmt16_en_de",
+            OFFLINE,
+            "https://statmt.org/wmt10/test.tgz: not reached; without a network, put the file in a",
+        ),
+    ],
+)
+def test_what_is_wrong_or_missing_is_named(root, name, settings, message, tmp_path):
+    output = recipe(f"data/{name}.sh", fails=True, **{"OUT": str(tmp_path), "DATA_ROOT": str(root), **settings})
+    assert output.count("error: ") == 1
+    assert message in output
+
+
+def test_an_unfinished_download_goes_on_and_is_verified(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(bytes(range(256)) * 40)
+    Path(f"{target}.part").write_bytes(source.read_bytes()[:5000])
+    call = f'source {RECIPES}/data/common.sh; download "file://{source}" {target} name'
+    (digest,) = [line.split()[0] for line in cli.run("sha256sum", source).splitlines()]
+    assert "the published file has" in cli.run("bash", "-c", f"{call} {'0' * 64}", fails=True)
+    assert not target.exists()
+    cli.run("bash", "-c", f"{call} {digest}")
+    assert target.read_bytes() == source.read_bytes()
+
+
+def test_pairs_are_kept_by_length_and_ratio(tmp_path):
+    assert clean.fits("a b c", "a b", longest=3, ratio=1.5)
+    assert not clean.fits("a b c", "a b", longest=2, ratio=1.5)
+    assert not clean.fits("a", "a b", longest=9, ratio=1.5)
+    assert not clean.fits(" ", "a", longest=9, ratio=9)
+    for name, content in (("x.de", "a\nb\n"), ("x.en", "a\n")):
+        (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match="shorter"):
+        clean.clean([f"{tmp_path}/x"], [f"{tmp_path}/y"], ["de", "en"], 9, 9)
+
+
+def test_talks_lose_their_marks():
+    tags = "<url>u</url>\n<title>A <b></title>\n Text.\n<keywords>k</keywords>\n"
+    assert iwslt.training_text(tags) == ["A <b>", "Text."]
+    assert iwslt.segments('<seg id="1"> It’s </seg>\n<p>no</p>\n<seg id="12">so</seg>') == ["It's", "so"]
+
+
+def test_documents_are_whole_and_end_with_the_budget(tmp_path):
+    rows_of = iter([[1, 2], [3], [4, 5, 6], [7]])
+    assert documents.write(rows_of, tmp_path / "train", 4) == 6
+    assert rows(tmp_path / "train") == ["1 2", "3", "4 5 6"]
+    with pytest.raises(ValueError, match="end after 1 pieces, but 2 are asked for"):
+        documents.write(rows_of, tmp_path / "valid", 2)
+
+
+def test_a_vocabulary_without_marks_is_refused(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\nword\n")
+    with pytest.raises(ValueError, match=r"no \[CLS\], \[SEP\] in the vocabulary"):
+        wordpieces.dictionary(tmp_path / "vocab.txt", tmp_path / "dict.txt")
+
+
+def test_a_list_of_images_has_the_same_classes_in_both_splits(tmp_path):
+    (tmp_path / "list.json").write_text(json.dumps({"train": {"a": []}, "val": {"b": []}}))
+    step = RECIPES / "data" / "imagenet_small.py"
+    output = cli.python(step, tmp_path / "list.json", tmp_path, tmp_path / "out", fails=True)
+    assert output.strip() == "error: train and val list different classes: must be the same"

@@ -1,0 +1,80 @@
+"""The recipes of figures: what they train, and every command that draws."""
+
+import argparse
+import importlib
+from pathlib import Path
+
+import pytest
+
+from tests.recipes.test_commands import FIGURES
+from tests.support.recipes import RECIPES, commands, recipe
+
+SCALES = ("smoke", "small", "paper")
+# Arguments, and how many pictures a script draws.
+ARGUMENTS = {"ringformer/figures2_4": [("base",), ("large",)]}
+PICTURES = {
+    "ringformer/figures2_4": 3,
+    "ringformer/figure3": 1,
+    "sret/figure1": 1,
+    "sret/figure5": 2,
+    "sret/figure6": 4,
+    "sret/figure7": 3,
+    "sret/figure9": 2,
+    "sret/figure10": 2,
+    "kausik/figure2": 2,
+    "takase/figure3": 1,
+}
+
+
+def name(script: Path) -> str:
+    return f"{script.parent.name}/{script.stem}"
+
+
+CASES = [(script, words) for script in FIGURES for words in ARGUMENTS.get(name(script), [()])]
+every_figure = pytest.mark.parametrize(
+    ("script", "words"), CASES, ids=lambda value: name(value) if isinstance(value, Path) else " ".join(value)
+)
+
+
+class Parsed(Exception):
+    """Raised as soon as a tool has taken its options."""
+
+
+def options(tool: Path, words: list[str], monkeypatch) -> argparse.Namespace:
+    """What a drawing tool makes of its command line, without drawing."""
+
+    def stop(parser, arguments=None, namespace=None):
+        raise Parsed(parse(parser, arguments, namespace))
+
+    parse = argparse.ArgumentParser.parse_args
+    with monkeypatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_args", stop)
+        with pytest.raises(Parsed) as parsed:
+            importlib.import_module(tool.stem).main(words)
+    return parsed.value.args[0]
+
+
+def test_no_figure_is_left_out():
+    assert {name(script) for script in FIGURES} == set(PICTURES)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@every_figure
+def test_the_tools_take_every_command(script, words, scale, tmp_path, monkeypatch):
+    found = commands(script, *words, SCALE=scale, OUT=str(tmp_path))
+    drawn = [line for line in found if Path(line[1]).parent == RECIPES / "figures" and "--output" in line]
+    assert len(drawn) == PICTURES[name(script)]
+    assert len({line[line.index("--output") + 1] for line in drawn}) == len(drawn)
+    runs = [line[line.index(flag) + 1] for line in found for flag in ("--save-dir", "--output") if flag in line]
+    for _, tool, *rest in drawn:
+        taken = options(Path(tool), rest, monkeypatch)
+        assert taken.output.suffix == ".svg"
+        read = {word.rpartition("=")[2] for word in rest} - {str(taken.output)}
+        for path in (Path(word) for word in read if word.startswith(str(tmp_path))):
+            of_a_run = any(run.startswith(str(path.parent)) for run in runs)
+            assert of_a_run or tmp_path / "data" in path.parents, f"{path}: of no run"
+    assert not list(tmp_path.iterdir()), "a dry run writes nothing"
+
+
+def test_what_figures_2_and_4_are_of_must_be_said():
+    assert "usage: " in recipe("ringformer/figures2_4.sh", "speech", fails=True)

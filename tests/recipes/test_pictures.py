@@ -1,0 +1,262 @@
+"""The commands that draw the papers' figures, on small checkpoints of fairseq's and timm's own trainers."""
+
+import csv
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from recurrence.analysis.record import recorded_states
+from tests.support import cli, models
+
+pytest.importorskip("timm")
+matplotlib = pytest.importorskip("matplotlib.image")
+
+import accuracy  # noqa: E402
+import attention_distance  # noqa: E402
+import checkpoints  # noqa: E402
+import cka  # noqa: E402
+import coefficients  # noqa: E402
+import curves  # noqa: E402
+import landscape  # noqa: E402
+import operations  # noqa: E402
+import responses  # noqa: E402
+
+from tests.recipes.test_train_image import flags, train_image, write_images  # noqa: E402
+
+VIT = ["patch_size=4", "embed_dim=16", "depth=3", "num_heads=2"]
+PYRAMID = ["embed_dim=8", "depths=(1,1,1)", "num_heads=(1,2,2)"]
+RUNS = {"ringformer_vit": (16, VIT), "owf_vit": (16, VIT), "sret_tl": (32, PYRAMID), "sret_tl_global": (64, PYRAMID)}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    """Folders of small models that train_image.py has trained for two epochs, MODEL/s1."""
+    folder = tmp_path_factory.mktemp("runs")
+    write_images(folder / "images")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, (side, kwargs) in RUNS.items():
+            shape = ["--model", name, "--model-kwargs", *kwargs, "--img-size", side, "--epochs", 2, "--lr", 0.01]
+            patch.setattr(sys, "argv", ["train_image.py", *flags(folder / "images", folder / name / "s1", *shape)])
+            train_image.main()
+    return folder
+
+
+def checkpoint(runs: Path, name: str) -> str:
+    return f"{name}={runs / name / 's1' / 'last.pth.tar'}"
+
+
+def table(picture: Path) -> list[dict[str, str]]:
+    """The numbers beside a picture, after a look at whether it is one."""
+    assert picture.stat().st_size > 5000
+    if picture.suffix == ".png":
+        pixels = matplotlib.imread(picture)
+        assert pixels.shape[1] == 1300
+        assert pixels.std() > 0.05
+    with picture.with_suffix(".csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def refusal(capsys: pytest.CaptureFixture, main, *arguments: object) -> str:
+    """What a command says when it refuses its arguments."""
+    with pytest.raises(SystemExit) as exit_:
+        main([str(argument) for argument in arguments])
+    assert exit_.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_image_models_are_loaded_as_they_were_tested(runs):
+    run = checkpoints.ImageRun(runs / "sret_tl" / "s1" / "last.pth.tar")
+    ((images, classes),) = run.images(100, 100)
+    assert (len(images), sorted(set(classes.tolist()))) == (15, [0, 1, 2])
+    with torch.no_grad():
+        found = 100 * (run.model(images).argmax(1) == classes).double().mean()
+    *_, last = csv.DictReader((runs / "sret_tl" / "s1" / "summary.csv").open())
+    assert float(found) == pytest.approx(float(last["eval_top1"]), abs=1e-3)
+    training = run.images(100, 100, training=True)
+    assert len(training.dataset) == 48
+    few = [classes.tolist() for _, classes in run.images(3, 1)]
+    assert few == [[0], [1], [2]], "samples are of all classes"
+
+
+def test_cka_of_image_models(runs, tmp_path):
+    first, second = (checkpoint(runs, name) for name in ("ringformer_vit", "owf_vit"))
+    cka.main([first, second, "--batch", "5", "--output", str(tmp_path / "cka.svg")])
+    found = table(tmp_path / "cka.svg")
+    assert [list(found[0])[:3], len(found)] == [["side", "layer of ringformer_vit", "layer of owf_vit"], 3 * 6]
+    cka.main([first, first, "--batch", "5", "--output", str(tmp_path / "self.svg")])
+    same = {(row["layer of ringformer_vit"]): row["linear CKA"] for row in table(tmp_path / "self.svg")}
+    assert same["3"] == "1"
+    before = (tmp_path / "cka.svg").read_bytes()
+    cka.main([first, second, "--batch", "5", "--output", str(tmp_path / "cka.svg")])
+    assert (tmp_path / "cka.svg").read_bytes() == before, "the same numbers give the same file"
+
+
+def test_cka_of_translation_models(corpus, trained, tmp_path):
+    first, second = (f"{epoch}={trained.folder / f'checkpoint{epoch}.pt'}" for epoch in (1, 3))
+    cka.main([first, second, "--samples", "20", "--batch", "8", "--output", str(tmp_path / "cka.png")])
+    found = table(tmp_path / "cka.png")
+    assert [row["side"] for row in found] == ["encoder"] * 4 + ["decoder"] * 4
+    assert all(0 < float(row["linear CKA"]) <= 1 for row in found)
+    run = checkpoints.TextRun(trained.folder / "checkpoint3.pt", str(corpus.data))
+    pad = run.task.target_dictionary.pad()
+    for inputs, layers in zip(run.batches(20, 8), cka.text_layers(run, 20, 8, "valid"), strict=True):
+        assert {len(layer) for layer in layers["encoder"]} == {int(inputs["src_tokens"].ne(pad).sum())}
+        assert {len(layer) for layer in layers["decoder"]} == {int(inputs["prev_output_tokens"].ne(pad).sum())}
+        with recorded_states(run.model) as states, torch.no_grad():
+            run.model(**inputs)
+        kept = states["decoder.loop"][1][inputs["prev_output_tokens"].ne(pad)]
+        torch.testing.assert_close(layers["decoder"][1], kept)
+
+
+def test_attention_distances(runs, tmp_path):
+    names = ("ringformer_vit", "owf_vit", "sret_tl_global")
+    attention_distance.main([*(checkpoint(runs, name) for name in names), "--output", str(tmp_path / "distance.png")])
+    found = table(tmp_path / "distance.png")
+    assert [sum(row["model"] == name for row in found) for name in names] == [6, 6, 2 * (1 + 2 + 2)]
+    assert all(0 < float(row["mean attention distance, pixels"]) < 90 for row in found[:-4])
+    (passes, uniform) = attention_distance.distances(runs / "sret_tl_global" / "s1" / "last.pth.tar", 4, 2, None)
+    assert [len(heads) for heads in passes] == [1, 1, 2, 2, 2, 2]
+    grid = torch.cartesian_prod(*2 * [torch.arange(8.0)])
+    assert uniform[0] == pytest.approx(8 * float(torch.cdist(grid, grid).mean()), abs=1e-3)
+    assert uniform[2] < uniform[0]
+
+
+def test_response_maps(runs, tmp_path):
+    responses.main([str(runs / "sret_tl" / "s1" / "last.pth.tar"), "--output", str(tmp_path / "responses.png")])
+    found = table(tmp_path / "responses.png")
+    assert len(found) == 2 * 2 * (16 + 4 + 1)
+    assert {row["stage"] for row in found} == {"1", "2", "3"}
+    run = checkpoints.ImageRun(runs / "sret_tl" / "s1" / "last.pth.tar")
+    ((images, _),) = run.images(2, 2)
+    stages = responses.responses(run, images)
+    features = run.model.forward_intermediates(images, intermediates_only=True)
+    for maps, feature in zip(stages, features, strict=True):
+        torch.testing.assert_close(maps[-1], feature.square().mean(dim=1).sqrt())
+
+
+@pytest.mark.parametrize("plane", [False, True])
+def test_landscapes(runs, tmp_path, plane):
+    model = checkpoint(runs, "sret_tl")
+    shape = ["--plane"] if plane else []
+    landscape.main([model, *shape, "--steps", "3", "--samples", "12", "--output", str(tmp_path / "landscape.svg")])
+    found = table(tmp_path / "landscape.svg")
+    assert len(found) == (9 if plane else 3)
+    assert {value for name, value in found[len(found) // 2].items() if "step" in name} == {"0"}
+    run = checkpoints.ImageRun(runs / "sret_tl" / "s1" / "last.pth.tar")
+    ((images, classes),) = run.images(12, 12, training=True)
+    with torch.no_grad():
+        expected = nn.functional.cross_entropy(run.model(images), classes)
+    assert float(found[len(found) // 2]["loss, nats"]) == pytest.approx(float(expected), rel=1e-4)
+    assert len({row["loss, nats"] for row in found}) == len(found)
+
+
+def test_coefficients_of_the_summary_are_those_of_the_checkpoints(runs, tmp_path):
+    run = runs / "sret_tl" / "s1"
+    unit, logged = coefficients.evolution([run / "summary.csv"])
+    assert (unit, len(logged)) == ("epochs", 3 * (4 + 2 * 2))
+    assert all(list(line) == [1, 2] for line in logged.values())
+    unit, stored = coefficients.evolution([run / "last.pth.tar"])
+    assert unit == "epochs"
+    ends = [{which: line[2] for which, line in found.items()} for found in (logged, stored)]
+    assert ends[0] == pytest.approx(ends[1])
+    assert any(abs(line[2] - 1) > 1e-3 for line in logged.values()), "they have been trained"
+    coefficients.main([str(run / "summary.csv"), "--output", str(tmp_path / "coefficients.png")])
+    assert len(table(tmp_path / "coefficients.png")) == 2 * len(logged)
+    coefficients.main([str(run / "summary.csv"), "--first-block", "--output", str(tmp_path / "first.png")])
+    first = table(tmp_path / "first.png")
+    assert len(first) == 2 * 6
+    assert {(row["stack"], row["sublayer"], row["block or pass"]) for row in first} == {
+        ("stages.0", sublayer, "1") for sublayer in ("attention", "FFN", "projection")
+    }
+
+
+def test_accuracy_over_costs(tmp_path, monkeypatch):
+    run = dict(table="SReT 5", row="t", scale="paper", metric="top-1 %", value="75.5")
+    monkeypatch.setattr(accuracy.render.Results, "__init__", lambda self: setattr(self, "runs", [run]))
+    accuracy.main(["--output", str(tmp_path / "accuracy.png")])
+    found = {row["row"]: row for row in table(tmp_path / "accuracy.png")}
+    assert len(found) == 27
+    assert list(found["t"].values()) == ["t", "SReT", "4.8", "1.1", "76", "75.5"]
+    assert list(found["deit_distilled"].values()) == ["deit_distilled", "others, distilled", "5.7", "1.3", "74.5", ""]
+
+
+def test_coefficients_of_the_hosts_log(tmp_path):
+    model = models.build("recursive_iwslt_de_en", *models.tiny_flags("recursive_iwslt_de_en"))
+    log = tmp_path / "train.log"
+    names = [f"{name}.{role}" for name, both in model.coefficients().items() for role, _ in both.named_parameters()]
+    lines = [{"num_updates": str(10 * step), **dict.fromkeys(names, f"{1 + step / 10}")} for step in (1, 2)]
+    log.write_text("".join(f"2026 | INFO | train_inner | {json.dumps(line)}\n" for line in lines))
+    coefficients.main([str(log), "--output", str(tmp_path / "coefficients.svg")])
+    found = table(tmp_path / "coefficients.svg")
+    assert {(row["updates"], row["coefficient"]) for row in found} == {("10", "1.1"), ("20", "1.2")}
+    assert {row["sublayer"] for row in found} == {"attention", "cross-attention", "FFN"}
+
+
+def test_curves_of_both_hosts(runs, trained, tmp_path):
+    curves.main([str(runs), "--x", "epoch", "--y", "eval_top1", "--unit", "%", "--output", str(tmp_path / "top1.png")])
+    found = table(tmp_path / "top1.png")
+    assert [row["run"] for row in found] == [name for name in sorted(RUNS) for _ in range(2)]
+    log = tmp_path / "train.log"
+    log.write_text(trained.log)
+    output = tmp_path / "loss.svg"
+    curves.main([f"numbers={log}", "--nats", "--reference", "chance=3", "--output", str(output)])
+    (*_, last), logged = table(output), cli.logged(trained.log, "valid")[-1]
+    assert float(last["updates"]) == logged["valid_num_updates"]
+    assert float(last["validation loss, nats"]) == pytest.approx(logged["valid_loss"] * 0.6931472, rel=1e-4)
+    assert "chance: 3" in output.read_text()
+
+
+def test_operations(tmp_path):
+    names = ["plain_vit_small_narrow", "owf_vit_small_narrow"]
+    shape = ["--img-size", "32", "--batch", "1", "--rounds", "1"]
+    operations.main([*names, *shape, "--output", str(tmp_path / "operations.png")])
+    plain, shared = table(tmp_path / "operations.png")
+    blocks = 6 * (5 * 4 * 328**2 + 5 * 2 * 328 * 1536 + 2 * 25 * 328)
+    products = blocks + 4 * 768 * 328 + 328 * 1000
+    assert float(plain["MAC, G"]) == pytest.approx((products + 5 * (12 * 5 * 328 + 5 * 328)) / 1e9, rel=1e-3)
+    assert 4 * products / 1e9 < float(plain["training, G"]) <= 6 * products / 1e9
+    assert plain["published form, G"] == plain["RingFormer rule, G"] > plain["MAC, G"]
+    assert plain["ratio to the first"] == "1"
+    assert int(shared["stored parameters"]) < int(plain["stored parameters"])
+
+
+def test_the_pictures_of_the_repository_have_their_numbers_and_commands():
+    home = cli.REPOSITORY / "recipes" / "analysis"
+    text = (home / "README.md").read_text()
+    shown = set(re.findall(r"\]\(([\w-]+)\.svg\)", text))
+    assert shown == {path.stem for path in home.glob("*.svg")} == {path.stem for path in home.glob("*.csv")}
+    commands = set(re.findall(r"`recipes/figures/(\w+)\.py", text))
+    assert {"cka", "landscape", "curves"} < commands
+    assert commands <= {path.stem for path in (cli.REPOSITORY / "recipes" / "figures").glob("*.py")}
+
+
+def test_bad_input_is_named(runs, trained, tmp_path, capsys):
+    image, text = checkpoint(runs, "sret_tl"), trained.folder / "checkpoint_last.pt"
+    output = ("--output", tmp_path / "a.svg")
+    assert "/no/model.pt: no such checkpoint" in refusal(capsys, cka.main, "/no/model.pt", image, *output)
+    (tmp_path / "model.bin").touch()
+    message = refusal(capsys, cka.main, tmp_path / "model.bin", image, *output)
+    assert "model.bin: must be a .pt of fairseq-train or a .pth.tar of train_image.py" in message
+    assert "checkpoint_last.pt: must be of the same host as" in refusal(capsys, cka.main, image, text, *output)
+    message = refusal(capsys, cka.main, image, image, "--batch", "2", *output)
+    assert "minibatch of 2: must be >= 4 samples" in message
+    message = refusal(capsys, cka.main, image, image, "--output", tmp_path / "a.pdf")
+    assert "a.pdf': must end in .svg or .png" in message
+    message = refusal(capsys, attention_distance.main, image, *output)
+    assert "stages.0.loop: pass 1 attends within slices" in message
+    message = refusal(capsys, landscape.main, text, *output)
+    assert "must be a checkpoint of train_image.py (.pth.tar)" in message
+    assert "--steps=4: must be odd" in refusal(capsys, landscape.main, image, "--steps", "4", *output)
+    message = refusal(capsys, coefficients.main, text, *output)
+    assert "checkpoint_last.pt: has no residual coefficients" in message
+    ring = runs / "ringformer_vit" / "s1" / "summary.csv"
+    assert "summary.csv: has no residual coefficients" in refusal(capsys, coefficients.main, ring, *output)
+    assert "valid_bleu: not in" in refusal(capsys, curves.main, ring, "--y", "valid_bleu", "--x", "epoch", *output)
+    assert "no log, and no folder of ROW" in refusal(capsys, curves.main, tmp_path, *output)
+    assert "resnet: must be a registered model" in refusal(capsys, operations.main, "resnet", *output)
+    assert not (tmp_path / "a.svg").exists()

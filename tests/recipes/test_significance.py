@@ -1,0 +1,54 @@
+"""Paired bootstrap over translations."""
+
+import json
+import random
+
+import pytest
+
+from tests.support import cli
+from tests.support.recipes import commands
+
+PROGRAM = cli.REPOSITORY / "recipes" / "metrics" / "significance.py"
+
+
+def sentences(words: int, wrong: float, seed: int) -> list[str]:
+    """Numbers in a row, some of them replaced."""
+    draw = random.Random(seed)
+    rows = [[f"w{(17 * row + word) % 97}" for word in range(words)] for row in range(60)]
+    return [" ".join("x" if draw.random() < wrong else word for word in row) for row in rows]
+
+
+def test_a_clear_difference_is_significant_and_a_shuffle_of_errors_is_not(tmp_path):
+    files = {"reference": 0.0, "baseline": 0.3, "same": 0.3, "better": 0.15}
+    for seed, (name, wrong) in enumerate(files.items()):
+        (tmp_path / name).write_text("\n".join(sentences(12, wrong, seed)) + "\n")
+    systems = [f"{name}={tmp_path / name}" for name in ("baseline", "same", "better")]
+    found = json.loads(cli.python(PROGRAM, *systems, "--reference", tmp_path / "reference"))
+    better, same = (found["systems"][name] for name in ("better", "same"))
+    assert better["p"] < 0.01 < 0.05 < same["p"]
+    assert better["bleu"] - better["bleu_half_width"] > found["systems"]["baseline"]["bleu"]
+    assert "p" not in found["systems"]["baseline"]
+    assert "bs:1000" in found["signature"]
+
+
+def test_a_system_with_other_sentences_is_refused_by_name(tmp_path):
+    (tmp_path / "two").write_text("a\nb\n")
+    (tmp_path / "one").write_text("a\n")
+    output = cli.python(
+        PROGRAM, f"base={tmp_path / 'two'}", f"ours={tmp_path / 'one'}", "--reference", tmp_path / "two", fails=True
+    )
+    assert "ours: 1 sentences, but the reference has 2" in output
+    assert "must be NAME=FILE" in cli.python(PROGRAM, "base", "--reference", tmp_path / "two", fails=True)
+
+
+@pytest.mark.parametrize(("scale", "sets"), [("smoke", 1), ("small", 1), ("paper", 7)])
+def test_the_table_is_compared_with_universal_on_every_set(scale, sets, tmp_path):
+    found = commands("takase/significance.sh", SCALE=scale, OUT=str(tmp_path), DATA_ROOT="")
+    compared = [words for words in found if words[:2] == ["python", str(PROGRAM)]]
+    assert len(compared) == len({words[-1] for words in compared}) == sets
+    scored = {word.split("=")[0].removesuffix(".log") for words in found for word in words if "generate-" in word}
+    for words in compared:
+        systems, reference = words[2:9], words[words.index("--reference") + 1]
+        assert [one.split("=")[0] for one in systems][:2] == ["universal", "sequence"]
+        assert {one.split("=")[1].removesuffix(".txt") for one in systems} <= scored
+        assert any(reference in word for line in found for word in line if line[1].endswith("score.py"))

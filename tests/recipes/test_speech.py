@@ -1,0 +1,132 @@
+"""The recipe for speech: its tools on a small corpus of our own, and from the recordings to a word error rate."""
+
+import json
+import os
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("kaldi_native_fbank", reason="the extra speech is not installed")
+import soundfile  # noqa: E402
+from fairseq.data import encoders  # noqa: E402
+from fairseq.data.audio.audio_utils import get_features_or_waveform  # noqa: E402
+from fairseq.data.audio.data_cfg import S2TDataConfig  # noqa: E402
+from fairseq.data.audio.speech_to_text_dataset import SpeechToTextDatasetCreator  # noqa: E402
+from fairseq.data.dictionary import Dictionary  # noqa: E402
+
+from tests.support import cli  # noqa: E402
+from tests.support.recipes import RECIPES  # noqa: E402
+from tests.support.speech import tone  # noqa: E402
+
+sys.path[:0] = [str(RECIPES / "data"), str(RECIPES / "librispeech")]
+
+import corpus  # noqa: E402
+import digits  # noqa: E402
+import score_speech  # noqa: E402
+import speech  # noqa: E402
+
+DATA_ROOT = Path(os.environ.get("DATA_ROOT") or "/nonexistent")
+SAID = {"19-198-0000": "NORTHANGER ABBEY", "19-198-0001": "THIS LITTLE WORK", "26-495-0000": "HE'S AT WORK"}
+
+
+@pytest.fixture
+def librispeech(tmp_path) -> Path:
+    """One set laid out as LibriSpeech is, of tones instead of speech."""
+    for number, (name, text) in enumerate(SAID.items()):
+        folder = tmp_path.joinpath("LibriSpeech", "train-clean-100", *name.split("-")[:2])
+        folder.mkdir(parents=True, exist_ok=True)
+        soundfile.write(folder / f"{name}.flac", tone(300, 0.3 + 0.1 * number, 16000), 16000)
+        transcript = folder / ("-".join(name.split("-")[:2]) + ".trans.txt")
+        with transcript.open("a") as file:
+            file.write(f"{name} {text}\n")
+    return tmp_path / "LibriSpeech"
+
+
+def test_librispeech_is_what_the_host_reads(librispeech, tmp_path):
+    folder, text, model = tmp_path / "data", tmp_path / "train.txt", tmp_path / "unigram.model"
+    corpus.features(librispeech, folder, "train-clean-100")
+    corpus.write_text(folder, text)
+    assert sorted(text.read_text().splitlines()) == sorted(line.lower() for line in SAID.values())
+    segment = RECIPES / "data" / "segment.py"
+    cli.python(segment, "train", model, "--kind", "unigram", "--pieces", "29", text)
+    corpus.configure(folder, model)
+    configuration = S2TDataConfig(folder / "config.yaml")
+    symbols = Dictionary.load(str(folder / configuration.vocab_filename))
+    pieces = encoders.build_bpe(Namespace(**configuration.bpe_tokenizer))
+    assert len(symbols) == len(pieces.sp) + 1  # fairseq's padding
+    data = SpeechToTextDatasetCreator.from_tsv(
+        str(folder), configuration, "train-clean-100", symbols, None, pieces, True, 1, 1
+    )
+    for number, (name, said) in enumerate(SAID.items()):
+        assert data.ids[number] == name
+        assert data.speakers[number] == name.split("-")[0]
+        assert data[number].source.shape == (data.n_frames[number], 80)
+        assert pieces.decode(symbols.string(data[number].target)) == said.lower()
+        audio = librispeech.joinpath("train-clean-100", *name.split("-")[:2], f"{name}.flac")
+        stored = get_features_or_waveform(data.audio_paths[number], use_sample_rate=16000)
+        np.testing.assert_array_equal(stored, get_features_or_waveform(str(audio), use_sample_rate=16000))
+
+
+def test_a_missing_set_is_named(librispeech, tmp_path):
+    with pytest.raises(ValueError, match="dev-clean: holds no transcripts"):
+        corpus.features(librispeech, tmp_path / "data", "dev-clean")
+
+
+def test_short_recordings_and_broken_texts_are_named(tmp_path):
+    soundfile.write(tmp_path / "short.wav", tone(300, 0.01, 16000), 16000)
+    soundfile.write(tmp_path / "long.wav", tone(300, 0.1, 16000), 16000)
+    for audio, text, message in (
+        ("short.wav", "a", "^x: 0 frames"),
+        ("long.wav", "a\tb", r"^x: 8 frames, text 'a\\tb'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            speech.write_set(tmp_path, "set", [speech.Utterance("x", str(tmp_path / audio), text, "s")])
+
+
+def test_every_recording_occurs_once_a_round(tmp_path):
+    for digit in range(3):
+        for index in range(10):
+            (tmp_path / f"{digit}_anna_{index}.wav").touch()
+            (tmp_path / f"{digit}_ben_{index}.wav").touch()
+    found = digits.by_speaker(tmp_path, range(6, 10))
+    assert {speaker: len(spoken) for speaker, spoken in found.items()} == {"anna": 12, "ben": 12}
+    made = list(digits.sequences(found, rounds=2, shortest=3, seed=1))
+    assert made == list(digits.sequences(found, rounds=2, shortest=3, seed=1))
+    said = [path for _, spoken in made for _, path in spoken]
+    assert len(said) == 48
+    assert {said.count(path) for path in said} == {2}
+    assert max(len(spoken) for _, spoken in made) <= 7
+    assert all(path.stem.split("_")[1] == speaker for speaker, spoken in made for _, path in spoken)
+    assert all(word == digits.WORDS[int(path.name[0])] for _, spoken in made for word, path in spoken)
+
+
+def test_an_error_rate_is_over_all_utterances(tmp_path):
+    log, manifest = tmp_path / "test.log", tmp_path / "test.tsv"
+    manifest.write_text("id\taudio\n0\ta\n1\tb\n")
+    log.write_text("D-1\t-0.5\tone\nD-0\t-0.5\ttwo\nGenerate test with beam=5: WER: 12.34\n")
+    assert score_speech.error_rate(log, manifest) == 12.34
+    log.write_text("D-1\t-0.5\tone\nGenerate test with beam=5: WER: 12.34\n")
+    with pytest.raises(ValueError, match="1 hypotheses for 2 references"):
+        score_speech.error_rate(log, manifest)
+    log.write_text("D-1\t-0.5\tone\nD-0\t-0.5\ttwo\n")
+    with pytest.raises(ValueError, match="0 word error rates: must be one"):
+        score_speech.error_rate(log, manifest)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (DATA_ROOT / "fsdd.tar").is_file(), reason="DATA_ROOT names no folder that holds fsdd.tar")
+def test_digits_from_the_recordings_to_a_word_error_rate(tmp_path):
+    path = os.pathsep.join([str(cli.SCRIPTS), os.environ["PATH"]])
+    settings = {"PATH": path, "OUT": str(tmp_path), "DATA_ROOT": str(DATA_ROOT), "SCALE": "smoke"}
+    cli.run("bash", RECIPES / "takase" / "table4.sh", "cycle", env=settings)
+    run = tmp_path / "takase" / "table4" / "smoke" / "cycle" / "s1"
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert 0 < metrics["wer_test"] < 200
+    assert metrics["updates"] == 12
+    data = tmp_path / "librispeech" / "digits-1"
+    words = [len(line.split("\t")[3].split()) for line in (data / "train-short.tsv").read_text().splitlines()[1:]]
+    assert set(words) == {1, 2}
+    assert (tmp_path / "takase" / "results.csv").read_text().count("word errors %") == 1

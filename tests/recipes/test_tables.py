@@ -1,0 +1,508 @@
+"""The papers' tables as data: every printed cell, every row's commands through the real parsers, what is refused."""
+
+import csv
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
+from pathlib import Path
+
+import claims
+import collect
+import count
+import image_options
+import pytest
+import render
+import rows
+import run as program
+import timm
+from fairseq import options
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+import fairseq_plugin  # noqa: F401  (registers its models)
+import timm_plugin  # noqa: F401  (registers its models)
+from tests.support import cli
+from tests.support.recipes import RECIPES, recipe
+
+PUBLISHED = cli.REPOSITORY.parent / "shared" / "papers"
+# Where else a paper prints numbers.
+NO_TABLE = re.compile(r"\b(text|caption|fig|figure|section|appendix|footnote)\b", re.IGNORECASE)
+PAPERS = list(rows.papers())
+TABLES = [table for paper in PAPERS for table in paper.tables.values()]
+RUNS = [run for table in TABLES for run in table.runs.values()]
+SCALES_OF_TABLES = [
+    (table, scale) for table in TABLES for scale in dict.fromkeys(s for run in table.runs.values() for s in run.scales)
+]
+PARSERS = {
+    "fairseq-train": options.get_training_parser,
+    "fairseq-generate": options.get_generation_parser,
+    "fairseq-eval-lm": options.get_eval_lm_parser,
+}
+
+
+def name(value: object) -> str:
+    return f"{value.paper.folder.name}/{value.key}" if isinstance(value, rows.Table) else str(value)
+
+
+def call(tmp_path: Path, *flags: str, **settings: str) -> program.Call:
+    """What run.py makes of these settings."""
+    return program.call_of({"OUT": str(tmp_path), **settings}, list(flags))
+
+
+# Data
+
+
+def test_every_table_has_its_script():
+    scripts = {path for path in RECIPES.glob("*/*.sh") if '/../table" "$0" "$@"' in path.read_text(encoding="utf-8")}
+    assert scripts == {table.paper.folder / f"{table.key}.sh" for table in TABLES if table.runs}
+    assert all(os.access(script, os.X_OK) for script in scripts)
+    names = [table.name for table in TABLES]
+    assert len(set(names)) == len(names)
+
+
+def test_rows_are_of_registered_models():
+    for run in RUNS:
+        assert run.row.arch in ARCH_MODEL_REGISTRY or timm.is_model(run.row.arch), (run.table.name, run.name)
+
+
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the papers' numbers are not at hand")
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.folder.name)
+def test_every_published_cell_is_there_or_left_out_with_a_reason(paper):
+    path = PUBLISHED / f"{paper.folder.name}.csv"
+    if not path.exists():
+        pytest.skip("a corpus, no paper")
+    data = {
+        (table.source, row.label, title): value
+        for table in paper.tables.values()
+        for row in table.rows.values()
+        for title, value in row.paper.items()
+    }
+    left_out = [(one["table"], one["row"], one["column"]) for one in paper.left_out]
+    assert all(one["reason"] for one in paper.left_out)
+    missing = []
+    with path.open(encoding="utf-8", newline="") as file:
+        for cell in csv.DictReader(file):
+            key = cell["table"], cell["row"], cell["column"]
+            out = any(all(pattern in ("*", part) for pattern, part in zip(one, key)) for one in left_out)
+            if not NO_TABLE.search(cell["table"]) and data.get(key) != cell["value"] and not out:
+                missing.append((*key, cell["value"], data.get(key)))
+    assert not missing
+
+
+def agrees(number: int, paper: str, title: str = "") -> bool:
+    """Whether a count is the paper's, which rounds or truncates it; its unit may stand in the column's title."""
+    unit = re.search(r"\(([KMB])\)", title)
+    found = re.fullmatch(r"([\d.,]+) ?([KMB]?)", paper.strip().lstrip("~") + (unit[1] if unit else ""))
+    value, unit = Decimal(found[1].replace(",", "")), {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}[found[2]]
+    exact = Decimal(number) / unit
+    return value in {exact.quantize(value, rounding) for rounding in (ROUND_DOWN, ROUND_HALF_UP)}
+
+
+@pytest.mark.parametrize("table", TABLES, ids=name)
+def test_parameters_are_the_papers(table):
+    """At the precision that it prints, or the row says what they are instead."""
+    for row in table.rows.values():
+        for column in table.columns:
+            if column.metric not in rows.COUNTED or not row.arch:
+                continue
+            number = count.counted(render.run_of(row, column))[column.metric]
+            assert number > 0
+            paper = row.paper.get(column.title)
+            if row.count_differs:
+                assert f"{number:,}" in row.count_differs, (row.name, number)
+                assert not agrees(number, paper, column.title)
+            elif paper:
+                assert agrees(number, paper, column.title), (row.name, number, paper)
+
+
+GOOD = """
+paper = "P"
+[settings.s]
+count = "images"
+[t]
+title = "T"
+name = "P T"
+kind = "count"
+settings = "s"
+columns = { A = "gmac" }
+[t.rows.r]
+label = "R"
+arch = "sret_t"
+paper = { A = "1" }
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('title = "T"\n', "", "p/tables.toml: t: missing key 'title'"),
+        ('title = "T"', 'titel = "T"', "p/tables.toml: t: unknown key 'titel'"),
+        ('arch = "sret_t"', 'archs = "sret_t"', "p/tables.toml: t.rows.r: unknown key 'archs'"),
+        ('label = "R"\n', "", "p/tables.toml: t.rows.r: missing key 'note'"),
+        ('paper = { A = "1" }', "", "p/tables.toml: t.rows.r: missing key 'paper'"),
+        ('{ A = "1" }', '{ B = "1" }', "p/tables.toml: t.rows.r.paper: unknown key 'B'; must be one of: A"),
+        ('count = "images"', "", "p/tables.toml: settings.s: missing key 'count'"),
+        ('count = "images"', 'count = "images"\nrate = 1', "p/tables.toml: settings.s: unknown key 'rate'"),
+        ('settings = "s"', 'settings = "z"', "p/tables.toml: t.rows.r: settings 'z'; must be one of: s"),
+        (
+            '{ A = "gmac" }',
+            '{ A = { metric = "gmac", table = "z" } }',
+            "p/tables.toml: t.columns.A: table 'z': no such",
+        ),
+        ('kind = "count"', 'kind = "sums"', "p/tables.toml: t: kind 'sums'; must be one of: "),
+        ('paper = "P"', "paper = ", "p/tables.toml: Invalid value"),
+    ],
+)
+def test_a_broken_table_file_is_refused_in_one_line(old, new, message, tmp_path, capsys):
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "tables.toml").write_text(GOOD)
+    assert list(rows.read(tmp_path / "p").tables) == ["t"]
+    assert old in GOOD
+    (tmp_path / "p" / "tables.toml").write_text(GOOD.replace(old, new, 1))
+    assert program.main([str(tmp_path / "p" / "t.sh"), "r"]) == 1
+    output = capsys.readouterr()
+    assert output.err.startswith(f"error: {message}")
+    assert output.err.count("\n") == 1
+    assert output.out == ""
+
+
+CLAIM = dict(paper="p", table="T", claim="c", figures="f", rows=["t/r"], test="x", state="not run")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"state": "true"}, "claims.toml: claim 1: state 'true'; must be one of: confirmed, "),
+        ({"state": "confirmed"}, "claims.toml: claim 1: confirmed without evidence"),
+        ({"rows": ["t/z"]}, "claims.toml: claim 1: row 't/z': there is none"),
+        ({"rows": ["q/t/r"]}, "claims.toml: claim 1: row 'q/t/r': there is none"),
+        ({"proof": "p"}, "claims.toml: claim 1: unknown key 'proof'"),
+    ],
+)
+def test_a_claim_needs_rows_and_evidence(changed, message, tmp_path):
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "tables.toml").write_text(GOOD)
+    found, path = {"p": rows.read(tmp_path / "p")}, tmp_path / "claims.toml"
+
+    def write(claim: dict) -> None:
+        path.write_text("[[claims]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in claim.items()))
+
+    write(CLAIM)
+    assert "**Not run.** c" in claims.markdown(claims.read(path, found), found)
+    write(CLAIM | changed)
+    with pytest.raises(rows.TableError, match=re.escape(message)):
+        claims.read(path, found)
+
+
+# Commands
+
+
+def parsed(words: list[str]) -> str:
+    """Hands a command to the parser of the program that it is meant for; returns the program."""
+    if ">" in words:
+        words = words[: words.index(">")]
+    if words[0] == "torchrun":
+        start = words.index("fairseq_cli.train") if "fairseq_cli.train" in words else None
+        words = (
+            ["fairseq-train", *words[start + 1 :]] if start else ["python", *words[words.index("--master_port") + 2 :]]
+        )
+    if words[0] in PARSERS:
+        options.parse_args_and_arch(PARSERS[words[0]](), words[1:])
+    elif words[0] == "python" and words[1].endswith("train_image.py"):
+        found = image_options.parser("").parse_args(words[2:])
+        for option, (holds, rule) in image_options.RULES.items():
+            value = getattr(found, option)
+            assert value is None or holds(value) or option == "teacher_checkpoint", (option, value, rule)
+        kwargs = dict(found.model_kwargs) | ({"img_size": found.img_size} if found.img_size else {})
+        kwargs.pop("checkpoint_path", None)
+        timm.create_model(found.model, device="meta", num_classes=10, **kwargs)
+        return "train_image"
+    elif words[0] == "python" and not words[1].startswith("-"):
+        assert Path(words[1]).is_file()
+    return words[0]
+
+
+@pytest.mark.parametrize(("table", "scale"), SCALES_OF_TABLES, ids=name)
+def test_the_real_parsers_take_every_command_of_every_row(table, scale, tmp_path):
+    """Each row into a folder of its own; at scale paper with 16 processes where their number divides the batch."""
+    folders = set()
+    for run in table.runs.values():
+        if scale not in run.scales:
+            continue
+        for processes in ("1", "8") if scale == "paper" else ("1",):
+            asked = call(tmp_path, SCALE=scale, GPUS=processes)
+            program.check(asked, run)
+            found = program.stages(asked, run, 1)
+            programs = [parsed(shlex.split(line)) for lines in found.values() for line in lines]
+            assert list(found)[-1] == "scoring"
+            trained = "training" in found
+            assert (
+                trained
+                == bool({"fairseq-train", "train_image"} & set(programs))
+                == (table.kind != "count" and "sharing" not in found)
+            )
+            *_, target = shlex.split(found["scoring"][-1])
+            assert target == f"{program.folder_of(asked, table, run.name, 1)}/scores.json"
+        folders.add(program.folder_of(asked, table, run.name, 1))
+    assert len(folders) == len([run for run in table.runs.values() if scale in run.scales])
+    assert not list(tmp_path.iterdir()), "nothing is written"
+
+
+@pytest.mark.parametrize("switch", rows.SWITCHES)
+def test_the_real_parsers_take_the_settings_of_release_and_code(switch, tmp_path):
+    for table in TABLES:
+        for run in [run for run in table.runs.values() if switch in run.switches]:
+            asked = call(tmp_path, SCALE="paper", SETTINGS=switch)
+            program.check(asked, run)
+            for lines in program.stages(asked, run, 1).values():
+                assert all(parsed(shlex.split(line)) for line in lines)
+
+
+def words_of(found: dict[str, list[str]], stage: str = "training") -> list[str]:
+    return shlex.split(found[stage][0])
+
+
+def ringformer(table: str, row: str) -> rows.Run:
+    (paper,) = [paper for paper in PAPERS if paper.name == "RingFormer"]
+    return paper.tables[table].run(row)
+
+
+def test_the_batch_of_the_table_is_gathered_from_any_processes(tmp_path):
+    run = ringformer("table1", "ringformer")
+    for settings, expected in (
+        ({}, ("512", "2")),
+        ({"GPUS": "2"}, ("512", "1")),
+        ({"GPUS": "8"}, ("128", "1")),
+        ({"GPUS": "4", "NODES": "2", "MICRO_BATCH": "16"}, ("16", "8")),
+    ):
+        words = words_of(program.stages(call(tmp_path, SCALE="paper", **settings), run, 1))
+        assert (words[words.index("--batch-size") + 1], words[words.index("--update-freq") + 1]) == expected
+
+
+def test_images_are_repeated_where_timm_can(tmp_path):
+    (paper,) = [paper for paper in PAPERS if paper.name == "SReT"]
+    run = paper.tables["table1"].run("loops_3")
+    alone, distributed = (
+        words_of(program.stages(call(tmp_path, SCALE="paper", GPUS=processes), run, 1)) for processes in "18"
+    )
+    assert "--aug-repeats" not in alone
+    assert distributed[distributed.index("--aug-repeats") + 1] == "3"
+
+
+def test_a_row_that_is_distilled_has_its_teacher_trained_first(tmp_path):
+    (paper,) = [paper for paper in PAPERS if paper.name == "SReT"]
+    run, asked = paper.tables["table5"].run("t_384"), call(tmp_path, SCALE="small")
+    needed = program.needed(run, run.settings("small"))
+    assert needed == ["t_distilled", "s_global"]
+    words = words_of(program.stages(asked, run, 1))
+    folders = [program.folder_of(asked, run.table, name, 1) for name in needed]
+    assert f"checkpoint_path={folders[0]}/last.pth.tar" in words
+    assert words[words.index("--teacher-checkpoint") + 1] == f"{folders[1]}/last.pth.tar"
+    assert program.needed(run, run.settings()) == ["t_distilled"]
+
+
+def test_other_nodes_train_and_do_nothing_else(tmp_path):
+    found = {"preparation": ["true"], "training": ["echo trained"], "scoring": [f"touch {tmp_path}/scored"]}
+    program.carry_out(found, tmp_path, first=False)
+    done = {path.name for path in tmp_path.iterdir()}
+    assert done == {"train.log", ".training.done"}
+    words = words_of(
+        program.stages(
+            call(tmp_path, SCALE="paper", NODES="2", NODE_RANK="1", MASTER_ADDR="first"),
+            ringformer("table1", "vanilla"),
+            1,
+        )
+    )
+    assert words[1:9] == ["--nnodes", "2", "--nproc_per_node", "1", "--node_rank", "1", "--master_addr", "first"]
+
+
+def test_settings_of_the_release_add_their_flags_to_the_papers(tmp_path):
+    (paper,) = [paper for paper in PAPERS if paper.folder.name == "takase"]
+    run, trained = paper.tables["table3"].run("en_fr-cycle"), {}
+    for switch in ("paper", "release"):
+        asked = call(tmp_path, SCALE="paper", SETTINGS=switch)
+        args = options.parse_args_and_arch(PARSERS["fairseq-train"](), words_of(program.stages(asked, run, 1))[1:])
+        trained[switch] = args.lr, args.warmup_updates, args.init, args.encoder_layers, args.max_update
+    assert trained == {"paper": ([1e-3], 4000, "admin", 18, 50000), "release": ([2e-3], 8000, "admin", 18, 50000)}
+
+
+def test_seeds_settings_and_flags_arrive(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("PATH", os.pathsep.join([str(cli.SCRIPTS), os.environ["PATH"]]))
+    for key, value in dict(SCALE="paper", SEEDS="1 2 3", SETTINGS="code", OUT=str(tmp_path), DRY_RUN="1").items():
+        monkeypatch.setenv(key, value)
+    assert program.main([str(RECIPES / "ringformer" / "table1.sh"), "vanilla", "--dropout", "0.2"]) == 0
+    trained = [shlex.split(line) for line in capsys.readouterr().out.splitlines() if line.startswith("fairseq-train")]
+    assert [words[words.index("--seed") + 1] for words in trained] == ["1", "2", "3"]
+    assert all(words[-2:] == ["--dropout", "0.2"] and "--bf16" not in words for words in trained)
+    assert len({words[words.index("--save-dir") + 1] for words in trained}) == 3
+    assert all("/table1/paper-code/vanilla/s" in words[words.index("--save-dir") + 1] for words in trained)
+
+
+@pytest.mark.parametrize(
+    ("row", "settings", "message"),
+    [
+        ("ring", {}, "ROW=ring: must be all, list or one of: vanilla one_wide_ffn "),
+        ("vanilla", {"SCALE": "huge"}, "SCALE=huge: must be smoke, small, "),
+        ("vanilla", {"SCALE": "long"}, "SCALE=long: must be one of smoke, small, gpu, paper for RingFormer 1, vanilla"),
+        ("vanilla", {"SEED": "x"}, "SEED=x: must be a whole number from 0 to 32767"),
+        ("vanilla", {"SEEDS": "1 -2"}, "SEED=-2: must be a whole number from 0 to 32767"),
+        ("vanilla", {"PRECISION": "fp8"}, "PRECISION=fp8: must be "),
+        ("vanilla", {"SETTINGS": "mine"}, "SETTINGS=mine: must be paper, release or code"),
+        ("vanilla", {"SETTINGS": "code"}, "SETTINGS=code: differs at scale paper alone"),
+        ("vanilla", {"SCALE": "paper", "SETTINGS": "release"}, "SETTINGS=release: must be one of paper, code for "),
+        ("vanilla", {"DRY_RUN": "yes"}, "DRY_RUN=yes: must be 0 or 1"),
+        ("vanilla", {"GPUS": "2"}, "GPUS=2, NODES=1: must be 1 at scale smoke"),
+        (
+            "vanilla",
+            {"SCALE": "paper", "GPUS": "3"},
+            "GPUS=3, NODES=1, MICRO_BATCH=341: their product must divide the ",
+        ),
+        (
+            "vanilla",
+            {"SCALE": "paper", "GPUS": "PATH[$(touch {0})0]"},
+            "GPUS=PATH[$(touch {0})0]: must be a whole number",
+        ),
+        ("vanilla", {"SCALE": "paper", "NODES": "PATH[$(touch {0})0]"}, "NODES=PATH[$(touch {0})0]: must be a whole "),
+        (
+            "vanilla",
+            {"SCALE": "paper", "MICRO_BATCH": "PATH[$(touch {0})0]"},
+            "MICRO_BATCH=PATH[$(touch {0})0]: must be ",
+        ),
+        (
+            "vanilla",
+            {"SCALE": "paper", "NODES": "2", "NODE_RANK": "2"},
+            "NODE_RANK=2: must be a whole number from 0 to 1",
+        ),
+        ("vanilla", {"SCALE": "paper", "MASTER_PORT": "x"}, "MASTER_PORT=x: must be a whole number"),
+    ],
+)
+def test_wrong_settings_are_named_before_anything_starts(row, settings, message, tmp_path):
+    touched = tmp_path / "touched"
+    settings = {key: value.replace("{0}", str(touched)) for key, value in settings.items()}
+    out = tmp_path / "out"
+    output = recipe("ringformer/table1.sh", row, fails=True, OUT=str(out), **settings)
+    assert f"error: {message.replace('{0}', str(touched))}" in output
+    assert not touched.exists()
+    assert not out.exists()
+
+
+def test_usage_and_list():
+    assert "usage: " in recipe("ringformer/table1.sh", fails=True)
+    lines = recipe("ringformer/table4.sh", "list").splitlines()
+    assert [line.split("\t")[0] for line in lines] == list(ringformer("table4", "static").table.runs)
+    assert lines[0].split("\t")[1:4] == ["ringformer_tiny", "static signal", "H/F 128/512, P* 0.46M, BLEU 23.35"]
+
+
+# What is made of them
+
+
+def recorded(**values: str) -> dict:
+    """A row of results."""
+    base = dict.fromkeys(collect.COLUMNS, "") | {
+        "table": "RingFormer 4",
+        "metric": "BLEU",
+        "scale": "small",
+        "arch": "a",
+    }
+    return base | values
+
+
+def shown(monkeypatch, *recorded_rows: dict, table: str = "table4") -> str:
+    """A table beside these results."""
+    found = render.Results()
+    monkeypatch.setattr(found, "runs", list(recorded_rows))
+    return "\n".join(render.comparison(ringformer(table, "vanilla").table, found))
+
+
+def test_the_largest_scale_is_shown_with_its_seeds_and_smoke_never(monkeypatch):
+    smoke = recorded(row="vanilla", value="1.11", scale="smoke")
+    assert "1.11" not in shown(monkeypatch, smoke)
+    one = recorded(row="vanilla", value="20.5")
+    assert "| 25.48 | 20.50 (small) | small |" in shown(monkeypatch, one, smoke)
+    three = [one, recorded(row="vanilla", value="21.5"), recorded(row="vanilla", value="22.5")]
+    assert "| 21.50 ± 0.58 (small, 3 seeds) |" in shown(monkeypatch, *three)
+    assert "| 25.00 (paper) |" in shown(monkeypatch, *three, recorded(row="vanilla", value="25", scale="paper"))
+    assert "| failed (small) |" in shown(monkeypatch, recorded(row="vanilla", value=""))
+
+
+def test_an_order_shows_only_in_runs_that_decide(monkeypatch):
+    def of(row: str, *values: str, scale: str = "small") -> list[dict]:
+        return [recorded(row=row, value=value, scale=scale) for value in values]
+
+    assert "BLEU: undecided" in shown(monkeypatch, *of("vanilla", "20"), *of("static", "10"))
+    three = [*of("vanilla", "20", "20.1", "20.2"), *of("static", "10", "10.1", "10.2")]
+    assert "BLEU: shows in 1 of 1 pairs, reversed in 0." in shown(monkeypatch, *three)
+    near = [*three, *of("rank_8", "20", "20.1", "20.3")]
+    assert "BLEU: shows in 2 of 3 pairs, reversed in 0, undecided in 1." in shown(monkeypatch, *near)
+    paper = [*of("vanilla", "20", scale="paper"), *of("static", "30", scale="paper")]
+    assert "BLEU: shows in 0 of 1 pairs, reversed in 1." in shown(monkeypatch, *paper)
+
+
+def test_what_is_made_from_data_is_up_to_date():
+    cli.python(RECIPES / "records" / "render.py", "--check")
+
+
+def test_runs_of_scale_smoke_are_noted_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(render, "RECIPES", tmp_path / "recipes")
+    monkeypatch.setattr(render.Results.__init__, "__defaults__", (tmp_path / "recipes",))
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "smoke.csv").write_text("table,row\n")
+    smoke = recorded(row="r", value="1", scale="smoke")
+    failed, other = smoke | {"row": "failed", "value": ""}, recorded(row="big", value="1")
+    collect.append(tmp_path / "out" / "ilr" / "results.csv", [smoke, smoke | {"metric": "chrF"}, failed, other])
+    for _ in range(2):
+        render.add_smoke(tmp_path / "out")
+    assert (tmp_path / "recipes" / "smoke.csv").read_text() == "table,row\nRingFormer 4,r\n"
+
+
+# Runs
+
+
+@pytest.mark.slow
+def test_a_failed_run_is_recorded_and_the_next_call_goes_on(tmp_path):
+    settings = dict(SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="", THREADS="1")
+    recipe("ringformer/table4.sh", "cross_attention_signal", "--max-tokens", "1", fails=True, **settings)
+    (failed,) = collect.read(tmp_path / "ringformer" / "results.csv")
+    assert (failed["metric"], failed["value"], failed["row"]) == ("BLEU", "", "cross_attention_signal")
+    output = recipe("ringformer/table4.sh", "cross_attention_signal", **settings)
+    assert '"sentences": 100' in output
+    _, bleu, chrf = collect.read(tmp_path / "ringformer" / "results.csv")[:3]
+    assert (bleu["metric"], bleu["updates"], chrf["metric"]) == ("BLEU", "10", "chrF")
+    assert bleu["cmd"] == "SCALE=smoke SEED=1 recipes/ringformer/table4.sh cross_attention_signal"
+    folder = tmp_path / "ringformer" / "table4" / "smoke" / "cross_attention_signal" / "s1"
+    assert {"cmd.sh", "env.json", "train.log", "metrics.json"} <= {path.name for path in folder.iterdir()}
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert 0 < metrics["core_params"] < metrics["params"]
+    before = (tmp_path / "ringformer" / "results.csv").read_text()
+    assert "finished before" in recipe("ringformer/table4.sh", "cross_attention_signal", **settings)
+    assert (tmp_path / "ringformer" / "results.csv").read_text() == before
+
+
+@pytest.mark.slow
+def test_an_image_row_from_the_digits_to_a_score(tmp_path):
+    recipe("ringformer/table2.sh", "ringformer", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="", THREADS="1")
+    top1, cost = collect.read(tmp_path / "ringformer" / "results.csv")
+    assert (top1["metric"], top1["row"], cost["metric"]) == ("top-1 %", "ringformer", "MMAC")
+    assert 0 < float(top1["value"]) <= 100
+
+
+@pytest.mark.slow
+def test_a_count_is_recorded(tmp_path):
+    recipe("ringformer/flops.sh", "ringformer", SCALE="smoke", OUT=str(tmp_path), THREADS="1")
+    found = {row["metric"]: row["value"] for row in collect.read(tmp_path / "ringformer" / "results.csv")}
+    assert found["GFLOPs as published"] == "19.0302"
+
+
+@pytest.mark.slow
+def test_a_run_that_is_terminated_is_no_result(tmp_path):
+    script = ["bash", RECIPES / "ringformer" / "table2.sh", "uit", "--epochs", "100"]
+    settings = {"OUT": str(tmp_path), "THREADS": "1", "PATH": os.pathsep.join([str(cli.SCRIPTS), os.environ["PATH"]])}
+    environment = {**os.environ, **settings, "DATA_ROOT": ""}
+    with subprocess.Popen(script, env=environment, start_new_session=True, stdout=subprocess.PIPE) as running:
+        assert any(b"epoch 1 of 100" in line for line in running.stdout)
+        os.killpg(running.pid, signal.SIGTERM)
+    assert running.returncode == 143
+    assert not (tmp_path / "ringformer" / "results.csv").exists()

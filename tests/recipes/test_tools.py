@@ -1,0 +1,157 @@
+"""The tools of the recipes: scores, tables of results, texts."""
+
+import json
+import math
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import cli
+from tests.support.recipes import RECIPES
+
+sys.path[:0] = [str(RECIPES / "kausik"), str(RECIPES / "ilr")]
+
+import book  # noqa: E402
+import characters  # noqa: E402
+import collect  # noqa: E402
+import flops  # noqa: E402
+import loss  # noqa: E402
+import perplexity  # noqa: E402
+import render  # noqa: E402
+import rows  # noqa: E402
+import score  # noqa: E402
+
+
+def test_a_book_is_cut_into_paragraphs_without_its_frame():
+    text = "Licence\n*** START OF THE BOOK ***\n\nOne\ntwo.\n\n\nThree.\n*** END OF THE BOOK ***\nMore\n"
+    assert book.paragraphs(text) == ["One two.", "Three."]
+    assert book.paragraphs("One\n\ntwo") == ["One", "two"]
+    parts = book.split([str(number) for number in range(100)])
+    assert [len(lines) for lines in parts.values()] == [90, 5, 5]
+    assert sum(parts.values(), []) == [str(number) for number in range(100)]
+
+
+def test_perplexities_are_over_all_symbols(tmp_path):
+    (tmp_path / "text").write_text("a b\nc\n")
+    assert perplexity.symbols("a b\nc\n") == 5
+    (tmp_path / "eval-64.log").write_text("Evaluated 5 tokens\nLoss (base 2): 3.0000\n")
+    command = (RECIPES / "metrics" / "perplexity.py", tmp_path, "--pieces", tmp_path / "text", "--contexts", "64")
+    assert json.loads(cli.python(*command)) == {"symbols": 5, "perplexity_64": 8.0}
+    (tmp_path / "dev").write_text("d\n")
+    (tmp_path / "eval-valid.log").write_text("Evaluated 2 tokens\nLoss (base 2): 2.0000\n")
+    also = json.loads(cli.python(*command, "--also", f"valid={tmp_path / 'dev'}"))
+    assert also == {"symbols": 5, "perplexity_64": 8.0, "perplexity_valid": 4.0}
+    (tmp_path / "eval-64.log").write_text("Evaluated 4 tokens\nLoss (base 2): 3.0000\n")
+    assert "4 symbols evaluated: must be all 5" in cli.python(*command, fails=True)
+
+
+def test_characters_keep_every_symbol_and_the_published_split():
+    text = "To be,\n\nor  not" * 10
+    parts = characters.split(text)
+    assert parts["train"] + parts["valid"] == text
+    assert len(parts["train"]) == 135
+    assert parts["valid1"] == text[120:135]
+    lines = characters.spaced(text).splitlines()
+    assert "\n".join(line.replace(" ", "").replace(characters.BLANK, " ") for line in lines) == text
+    assert characters.spaced("ab\n") == "a b\n"
+
+
+def test_a_loss_is_over_all_symbols_in_nats():
+    log = "INFO | Evaluated 1,000 tokens in 1.0s\nINFO | Loss (base 2): 2.0000, Perplexity: 4.00\n"
+    assert loss.loss(log, 1000) == pytest.approx(2 * math.log(2))
+    with pytest.raises(ValueError, match="1000 symbols evaluated: must be all 1001"):
+        loss.loss(log, 1001)
+    with pytest.raises(ValueError, match="no result"):
+        loss.loss("INFO | Evaluated", 1)
+
+
+def test_hypotheses_come_back_in_order_and_all(tmp_path):
+    log = tmp_path / "generate.log"
+    log.write_text(
+        "S-1\tx\nH-1\t-0.5\tzwei @-@ drei\nD-1\t-0.5\tzwei-drei\nD-1\t-0.9\tvier\nD-0\t-0.1\teins\nINFO: D-2\n"
+    )
+    found = score.best_hypotheses(log)
+    assert score.in_order(found, 2) == ["eins", "zwei-drei"]
+    for count in (1, 3):
+        with pytest.raises(ValueError, match=f"2 hypotheses for {count} references"):
+            score.in_order(found, count)
+
+
+def test_scores_are_those_of_sacrebleu(tmp_path):
+    hypotheses, references = ["a small house stands there", "yes"], ["a small house stands here", "yes"]
+    ours = score.scores(hypotheses, references, "13a")
+    for name, lines in (("hyp", hypotheses), ("ref", references)):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    theirs = json.loads(cli.run("sacrebleu", tmp_path / "ref", "-i", tmp_path / "hyp", "-w", "2", "-f", "json"))
+    assert ours["bleu"] == theirs["score"]
+    assert ours["exact_match"] == 50
+
+
+def test_training_time_is_that_of_all_epochs():
+    lines = [
+        "train_inner | epoch 001: 50 / 99 loss=1, train_wall=7, wall=9",
+        "train | epoch 001 | loss 1 | train_wall 20 | wall 30",
+    ]
+    lines += [
+        "train | epoch 002 | loss 1 | train_wall 5 | wall 40",
+        "train | epoch 002 | loss 1 | train_wall 21 | wall 60",
+    ]
+    assert collect.seconds("\n".join(f"2026-01-01 00:00:00 | INFO | {line}" for line in lines)) == 41
+    lines = [f'train | {{"epoch": {epoch}, "train_train_wall": "{wall}"}}' for epoch, wall in ((1, 7), (2, 5), (2, 9))]
+    assert collect.seconds("\n".join(f"2026-01-01 00:00:00 | INFO | {line}" for line in lines)) == 16
+
+
+def row(**values: str) -> dict:
+    """A row of results."""
+    return dict.fromkeys(collect.COLUMNS, "") | {"row": "r", "arch": "a", "scale": "small", "metric": "BLEU"} | values
+
+
+def test_results_are_only_added_to(tmp_path):
+    path = tmp_path / "results.csv"
+    collect.append(path, [row(value="31.5")])
+    before = path.read_text()
+    collect.append(path, [row(value="32.5")])
+    assert path.read_text().startswith(before)
+    assert [found["value"] for found in collect.read(path)] == ["31.5", "32.5"]
+    path.write_text("row,value\nr,1\n")
+    with pytest.raises(ValueError, match="columns"):
+        collect.read(path)
+
+
+def test_every_run_is_shown_with_means_and_failures():
+    text = "\n".join(render.every_run([row(value="31.5"), row(value="32.5"), row(value="")]))
+    assert "32.00 ± 0.50 (1 failed)" in text
+    assert render.score([row(metric="loss, nats", value="1.46")]) == "1.4600"
+
+
+def test_the_recorded_runs_can_be_called_again():
+    recorded = [found for path in RECIPES.glob("*/results.csv") for found in collect.read(path)]
+    for found in recorded:
+        *settings, script = found["cmd"].split()[:3]
+        assert set(dict(setting.split("=") for setting in settings)) >= {"SCALE", "SEED"}
+        assert (cli.REPOSITORY / script).is_file()
+
+
+def test_nothing_of_the_corpora_is_in_the_repository():
+    if shutil.which("git") is None or not (cli.REPOSITORY / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = cli.run("git", "-C", cli.REPOSITORY, "ls-files", "recipes").split()
+    assert {Path(name).suffix for name in listed} <= {".sh", ".py", ".md", ".csv", ".svg", ".toml", ""}
+
+
+def test_table_2_of_intra_layer_recurrence_has_the_ratios_that_its_note_tells():
+    table = rows.read(RECIPES / "ilr").tables["table2"]
+    ratios = []
+    for variant in ("small", "large"):
+        found = []
+        for row in ("baseline", "one_layer_twice", "doubled"):
+            settings = table.run(f"{row}-{variant}").settings()
+            symbols, text = settings.keys["symbols"], settings.keys["text"]
+            found.append(flops.per_text(symbols, text, ["--arch", "ilr_small", *settings.flags]))
+        ratios += [f"{one['both'] / found[0]['both']:.3f}" for one in found[1:]]
+        total = found[0]["both"] * settings.keys["batch"] * settings.keys["updates"]
+        assert total == pytest.approx({"small": 6.68e15, "large": 2.028e18}[variant], rel=2e-3)
+    assert ratios == ["1.235", "1.941", "1.098", "1.782"]
+    assert f"ours {ratios[0]}, {ratios[1]} and {ratios[2]}" in table.entry["note"]

@@ -1,0 +1,107 @@
+"""Run fairseq's real command lines in processes of their own and read their logs.
+
+The helpers know one small translation model (``ARCH``, ``MODEL``); each takes further flags, which come last.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PLUGIN = REPOSITORY / "fairseq_plugin"
+SCRIPTS = Path(sys.executable).parent
+LAUNCHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK")
+TIMEOUT_SECONDS = 600
+
+ARCH = "ringformer_tiny"
+MODEL = [
+    *("--encoder-layers", "2", "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64"),
+    *("--decoder-layers", "2", "--decoder-embed-dim", "32", "--decoder-ffn-embed-dim", "64"),
+    *("--encoder-attention-heads", "2", "--decoder-attention-heads", "2"),
+]
+OPTIMISER = ["--optimizer", "adam", "--lr", "0.001", "--criterion", "label_smoothed_cross_entropy"]
+
+
+def is_official() -> bool:
+    """Whether fairseq is the official release (0.12.2), not fairseq-fixed."""
+    try:
+        return version("fairseq").startswith("0.12.2")
+    except PackageNotFoundError:
+        return False
+
+
+def run(*command, stdin: str = "", fails: bool = False, env: dict[str, str] | None = None) -> str:
+    """Run a command and return what it wrote to both of its streams.
+
+    Args:
+        command: the program, looked for beside the running Python first, and its arguments.
+        stdin: text for its standard input.
+        fails: whether it has to fail. Where that is not what happens, the test fails and shows the output.
+        env: variables on top of the environment.
+    """
+    program = SCRIPTS / str(command[0])
+    command = [str(program) if program.exists() else str(command[0]), *map(str, command[1:])]
+    inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
+    done = subprocess.run(
+        command,
+        input=stdin,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**inherited, "OMP_NUM_THREADS": "1", **(env or {})},
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert (done.returncode != 0) == fails, f"exit {done.returncode}: {' '.join(command)}\n{done.stdout[-6000:]}"
+    return done.stdout
+
+
+def python(*arguments, **options) -> str:
+    """Run the interpreter of the tests with the checkout importable."""
+    return run(sys.executable, *arguments, **{**options, "env": {"PYTHONPATH": str(REPOSITORY)}})
+
+
+def preprocess(*flags, **options) -> str:
+    """Run fairseq-preprocess."""
+    return run("fairseq-preprocess", "--user-dir", PLUGIN, *flags, **options)
+
+
+def train_command(data: Path, save_dir: Path, *flags) -> list:
+    """Return the arguments of fairseq-train for the small model: a log line an update, no checkpoint by default."""
+    return [
+        *(data, "--user-dir", PLUGIN, "--cpu", "--task", "translation", "--arch", ARCH, *MODEL, *OPTIMISER),
+        *("--save-dir", save_dir, "--log-format", "json", "--log-interval", "1", "--seed", "7", *flags),
+    ]
+
+
+def train(data: Path, save_dir: Path, *flags, **options) -> str:
+    """Run fairseq-train."""
+    return run("fairseq-train", *train_command(data, save_dir, *flags), **options)
+
+
+def torchrun(processes: int, *arguments, **options) -> str:
+    """Run fairseq-train in several processes that torchrun starts."""
+    launcher = ("torchrun", "--nproc_per_node", processes, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
+    return run(*launcher, "-m", "fairseq_cli.train", *arguments, **options)
+
+
+def generate(data: Path, checkpoint: Path, *flags, **options) -> str:
+    """Run fairseq-generate on the test set."""
+    return run("fairseq-generate", data, "--user-dir", PLUGIN, "--cpu", "--path", checkpoint, *flags, **options)
+
+
+def logged(output: str, stage: str = "train_inner") -> list[dict[str, float]]:
+    """Return the numbers of every log line of a stage ("train_inner", "train", "valid"), in order."""
+    lines = re.findall(rf"\| {stage} \| (\{{.*\}})", output)
+    return [{name: float(value) for name, value in json.loads(line).items()} for line in lines]
+
+
+def hypotheses(output: str) -> dict[int, list[str]]:
+    """Return the translations of each sentence, best first, by its number in the corpus."""
+    found: dict[int, list[str]] = {}
+    for number, text in re.findall(r"^H-(\d+)\t\S+\t?(.*)$", output, flags=re.MULTILINE):
+        found.setdefault(int(number), []).append(text)
+    return found

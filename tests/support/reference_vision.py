@@ -1,0 +1,226 @@
+"""The image models once more, straight from their equations: image by image, and without a line in common.
+
+Those that have been published take weights under the published names, the others under ours. Letters: c channels,
+d width, n tokens. image: (c, height, width); x: (n, d).
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from tests.support.reference import Weights, attend, layer_norm, linear, table
+
+
+def gelu(x: Tensor) -> Tensor:
+    return x * (1 + torch.erf(x / math.sqrt(2))) / 2
+
+
+def convolve(w: Weights, name: str, image: Tensor, stride: int, padding: int = 0, depthwise: bool = False) -> Tensor:
+    """Place by place: (c, height, width) -> (d, height / stride, width / stride)."""
+    weight, bias = w[f"{name}.weight"], w[f"{name}.bias"]
+    side, (c, height, width) = weight.size(-1), image.shape
+    padded = image.new_zeros(c, height + 2 * padding, width + 2 * padding)
+    padded[:, padding : padding + height, padding : padding + width] = image
+    rows = []
+    for top in range(0, padded.size(1) - side + 1, stride):
+        for left in range(0, padded.size(2) - side + 1, stride):
+            window = padded[:, top : top + side, left : left + side]
+            if depthwise:  # each input channel makes so many output channels
+                window = window.repeat_interleave(len(weight) // c, dim=0)[:, None]
+            rows.append((weight * window).sum((1, 2, 3)) + bias)
+    return torch.stack(rows, dim=1).unflatten(1, (-1, (padded.size(2) - side) // stride + 1))
+
+
+def patches(w: Weights, name: str, image: Tensor) -> Tensor:
+    return convolve(w, name, image, stride=w[f"{name}.weight"].size(-1)).flatten(1).T
+
+
+# RingFormer and its baselines, published names
+
+
+def self_attention(w: Weights, name: str, x: Tensor, heads: int, signals: Iterable[Tensor] = (0, 0, 0)) -> Tensor:
+    q, k, v = (linear(w, f"{name}.{part}", x) + s for part, s in zip(("query", "key", "value"), signals))
+    return linear(w, f"{name}.out", attend(q, k, v, heads, causal=False))
+
+
+def mlp(w: Weights, name: str, x: Tensor) -> Tensor:
+    return linear(w, f"{name}.fc2", gelu(linear(w, f"{name}.fc1", x)))
+
+
+def sinusoid(width: int) -> Callable[[int, int], float]:
+    return lambda p, i: (math.cos if i % 2 else math.sin)(p / 10000 ** ((i - i % 2) / width))
+
+
+def universal_signal(width: int) -> Callable[[int, int], float]:
+    return lambda at, i: (math.sin if i % 2 else math.cos)((at + 1) / 10000 ** (2 * (i + 1) / width))
+
+
+def ring_encoder(w: Weights, x: Tensor, heads: int, depth: int) -> Tensor:
+    e = "transformer.encoder"
+    for i in range(depth):
+        m = {kind: w[f"{e}.{kind}_01"][i].T @ w[f"{e}.{kind}_02"][i] for kind in SIGNALS}
+        n = layer_norm(w, f"{e}.ATTN_layer_norms.{i}", x, 1e-5)
+        y = x + self_attention(w, f"{e}.layers.0.attn", n, heads, [x @ m[kind].T for kind in SIGNALS[:3]])
+        n = layer_norm(w, f"{e}.FF_layer_norms.{i}", y + y @ m[SIGNALS[3]].T, 1e-5)
+        x = y + mlp(w, f"{e}.layers.0.ffn", n)
+    return x
+
+
+SIGNALS = ["ATTN_lev_embed_Q", "ATTN_lev_embed_K", "ATTN_lev_embed_V", "lev_embed_FF"]
+
+
+def layer(w: Weights, name: str, x: Tensor, heads: int, mlp_norm: str) -> Tensor:
+    x = x + self_attention(w, f"{name}.attn", layer_norm(w, f"{name}.attention_norm", x, 1e-6), heads)
+    return x + mlp(w, f"{name}.ffn", layer_norm(w, f"{name}.{mlp_norm}", x, 1e-6))
+
+
+def universal_encoder(w: Weights, x: Tensor, heads: int, depth: int) -> Tensor:
+    e, formula = "transformer.encoder", universal_signal(x.size(1))
+    learned = w.get(f"{e}.level_embed.level_embed.weight")
+    for i in range(depth):
+        if learned is None:
+            level = table(formula, len(x), x.size(1)) + table(formula, depth, x.size(1))[i]
+        else:
+            level = learned[i * len(x) : (i + 1) * len(x)]
+        x = layer(w, f"{e}.layers.0", x + level, heads, "ff_norm")
+    return x
+
+
+def wide_encoder(w: Weights, x: Tensor, heads: int, depth: int) -> Tensor:
+    e = "transformer.encoder"
+    for i in range(depth):
+        block = f"{e}.attn_blocks.{i}"
+        x = x + self_attention(w, f"{block}.attn", layer_norm(w, f"{block}.attention_norm", x, 1e-6), heads)
+        x = x + mlp(w, f"{e}.ff_block.ffn", layer_norm(w, f"{e}.ff_block.ff_norm", x, 1e-6))
+    return x
+
+
+def plain_encoder(w: Weights, x: Tensor, heads: int, depth: int) -> Tensor:
+    for i in range(depth):
+        x = layer(w, f"transformer.encoder.layer.{i}", x, heads, "ffn_norm")
+    return x
+
+
+ENCODERS = {
+    "ringformer_vit": ring_encoder,
+    "uit": universal_encoder,
+    "owf_vit": wide_encoder,
+    "vit": plain_encoder,
+}
+
+
+def ringformer_system(w: Weights, system: str, image: Tensor, heads: int, depth: int) -> Tensor:
+    """Logits of one image."""
+    x = patches(w, "transformer.embeddings.patch_embeddings", image)
+    x = torch.cat([w["transformer.embeddings.cls_token"][0], x])
+    if system != "uit":
+        x = x + table(sinusoid(x.size(1)), *x.shape)
+    x = ENCODERS[system](w, x, heads, depth)
+    return linear(w, "head", layer_norm(w, "transformer.encoder.encoder_norm", x[0], 1e-6))
+
+
+# SReT, published names
+
+
+def stem(w: Weights, name: str, image: Tensor) -> Tensor:
+    for i in (1, 2, 3):
+        image = convolve(w, f"{name}.conv{i}", image, stride=2, padding=1)
+        mean, variance = (w[f"{name}.bn{i}.running_{kind}"][:, None, None] for kind in ("mean", "var"))
+        scale, shift = (w[f"{name}.bn{i}.{kind}"][:, None, None] for kind in ("weight", "bias"))
+        image = ((image - mean) / (variance + 1e-5).sqrt() * scale + shift).clamp(min=0)
+    return image
+
+
+def sliced_attention(w: Weights, name: str, x: Tensor, heads: int, slices: Sequence[Tensor]) -> Tensor:
+    """slices: of each, which tokens attend to each other."""
+    out = torch.empty_like(x)
+    for tokens in slices:
+        q, k, v = linear(w, f"{name}.qkv", x[tokens]).chunk(3, dim=-1)
+        out[tokens] = linear(w, f"{name}.proj", attend(q, k, v, heads, causal=False))
+    return out
+
+
+def coefficient(w: Weights, name: str, number: int) -> Tensor | float:
+    return w.get(f"{name}.coefficient{number}.bias", 1.0)
+
+
+def sret_pass(w: Weights, block: str, nll: str, x: Tensor, heads: int, slices: Sequence[Tensor]) -> Tensor:
+    y = sliced_attention(w, f"{block}.attn", layer_norm(w, f"{block}.norm1", x, 1e-6), heads, slices)
+    x = coefficient(w, block, 1) * x + coefficient(w, block, 2) * y
+    y = mlp(w, f"{block}.mlp", layer_norm(w, f"{block}.norm2", x, 1e-6))
+    x = coefficient(w, block, 3) * x + coefficient(w, block, 4) * y
+    if f"{nll}.norm1.weight" not in w:
+        return x
+    return coefficient(w, nll, 1) * x + coefficient(w, nll, 2) * mlp(
+        w, f"{nll}.mlp", layer_norm(w, f"{nll}.norm1", x, 1e-6)
+    )
+
+
+def sret(w: Weights, image: Tensor, heads: Sequence[int], slices: Sequence[Sequence[Sequence[Tensor]]]) -> Tensor:
+    """Logits of one image, of the class token where there is one; slices: of each pass of each stage."""
+    x = stem(w, "patch_embed", image) if "patch_embed.conv1.weight" in w else convolve(w, "patch_embed.proj", image, 8)
+    x, token = x + w["pos_embed"][0], w.get("cls_token", [None])[0]  # a map of one place
+    for stage, passes in enumerate(slices):
+        if stage:
+            pool = partial(convolve, w, f"pools.{stage - 1}.conv", stride=2, padding=1, depthwise=True)
+            x, token = pool(x), None if token is None else pool(token)
+        grid, x = x.shape[1:], x.flatten(1).T
+        if token is not None:
+            x = torch.cat([token.flatten(1).T, x])
+        for i, of_pass in enumerate(passes):
+            names = (f"transformers.{stage}.blocks.{2 * i + nll}" for nll in (0, 1))
+            x = sret_pass(w, *names, x, heads[stage], of_pass)
+        if token is not None:
+            token, x = x[0, :, None, None], x[1:]
+        x = x.T.unflatten(1, grid)
+    pooled = x.mean((1, 2)) if token is None else token.flatten()
+    return linear(w, "head", layer_norm(w, "norm", pooled, 1e-6))
+
+
+# Recursive DeiT and Mixer, our names
+
+
+def residual(w: Weights, name: str, x: Tensor, y: Tensor) -> Tensor:
+    return w.get(f"{name}.identity", 1.0) * x + w.get(f"{name}.branch", 1.0) * y
+
+
+def feed_forward(w: Weights, name: str, x: Tensor) -> Tensor:
+    return linear(w, f"{name}.down", gelu(linear(w, f"{name}.up", x)))
+
+
+def recursive_stack(w: Weights, x: Tensor, order: Sequence[int], mix: Callable[[str, Tensor], Tensor]) -> Tensor:
+    """Pre-norm blocks in an order; `mix` is attention or an MLP over the tokens."""
+    for i, which in enumerate(order):
+        block, nll = f"loop.blocks.{which}", f"loop.own.{i}.projection"
+        x = residual(w, f"{block}.residuals.0", x, mix(block, layer_norm(w, f"{block}.norms.0", x, 1e-6)))
+        y = feed_forward(w, f"{block}.ffn", layer_norm(w, f"{block}.norms.1", x, 1e-6))
+        x = residual(w, f"{block}.residuals.1", x, y)
+        if f"{nll}.up.weight" in w:
+            x = residual(w, f"{nll}.residual", x, feed_forward(w, nll, layer_norm(w, f"{nll}.norm", x, 1e-6)))
+    return layer_norm(w, "norm", x, 1e-6)
+
+
+def recursive_deit(w: Weights, image: Tensor, heads: int, order: Sequence[int]) -> Tensor:
+    """Logits of one image, from the class token, or from the mean of the patches where there is none."""
+
+    def mix(block: str, x: Tensor) -> Tensor:
+        q, k, v = linear(w, f"{block}.self_attn.qkv", x).chunk(3, dim=-1)
+        return linear(w, f"{block}.self_attn.out", attend(q, k, v, heads, causal=False))
+
+    if "patch_embed.stem.conv1.weight" in w:
+        image = stem(w, "patch_embed.stem", image)
+    x = patches(w, "patch_embed.proj", image)
+    if "cls_token" not in w:
+        return linear(w, "head", recursive_stack(w, x + w["pos_embed"][0], order, mix).mean(0))
+    x = torch.cat([w["cls_token"][0], x]) + w["pos_embed"][0]
+    return linear(w, "head", recursive_stack(w, x, order, mix)[0])
+
+
+def recursive_mixer(w: Weights, image: Tensor, order: Sequence[int]) -> Tensor:
+    """Logits of one image, from the mean of the patches."""
+    x = patches(w, "patch_embed.proj", image)
+    x = recursive_stack(w, x, order, lambda block, n: feed_forward(w, f"{block}.mixing", n.T).T)
+    return linear(w, "head", x.mean(0))

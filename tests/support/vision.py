@@ -1,0 +1,159 @@
+"""The registered image models, small instances of each and of their options, inputs, and measuring."""
+
+import copy
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from recurrence.loop import Loop
+from tests.support.models import randomise
+
+timm = pytest.importorskip("timm")
+
+from timm.models import get_pretrained_cfg, model_entrypoint  # noqa: E402
+
+import timm_plugin  # noqa: E402, F401  registers the models
+
+MODELS = [name for name in timm.list_models() if model_entrypoint(name).__module__.startswith("timm_plugin.")]
+CLASSES = 7
+
+# Shapes that keep the structure: three stages with a block of several passes, or several passes of several blocks.
+PYRAMID = dict(img_size=64, embed_dim=8, depths=(1, 2, 1), num_heads=(2, 2, 4), mlp_ratio=2.5, nll_ratio=1.5)
+STACK = dict(img_size=32, patch_size=8, embed_dim=32, depth=3, num_heads=2, mlp_ratio=2.5)
+
+# What a model may be built with, beside what it is registered with, and still has to keep every promise.
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "uit, learned levels": ("uit", dict(level_signal="learned")),
+    "uit, no class token": ("uit", dict(class_token=False, global_pool="avg")),
+    "ringformer, maximum": ("ringformer_vit", dict(global_pool="max")),
+    "owf, average": ("owf_vit", dict(global_pool="avg")),
+    "plain, no positions": ("plain_vit", dict(pos_embed="none", global_pool="avgmax")),
+    "deit, external loops": ("recursive_deit_tiny", dict(loops=3, loop_order="external")),
+    "deit, external loops with NLL": ("recursive_deit_tiny", dict(loop_order="external", nll=True)),
+    "deit, NLL and LRC": ("recursive_deit_tiny", dict(nll=True, lrc=True)),
+    "deit, SReT's stem": (
+        "recursive_deit_tiny",
+        dict(stem="conv", patch_size=16, img_size=64, class_token=False, global_pool="avg"),
+    ),
+    "sret, one loop": ("sret_t", dict(loops=1, groups=((4,), (2,), (1,)))),
+    "sret, three loops": ("sret_t", dict(loops=3, groups=((4, 2, 1), (1, 2, 4), (2, 1, 2)))),
+    "sret, neither NLL nor LRC": ("sret_t", dict(nll_ratio=0, lrc=False)),
+    "sret, maximum": ("sret_tl", dict(global_pool="max")),
+    "sret, class token": ("sret_tl_global", dict(class_token=True, global_pool="avgmax")),
+    "sret, patches and class token": ("sret_tl_global", dict(stem="patch", class_token=True, global_pool="token")),
+}
+CASES = {**{name: (name, {}) for name in MODELS}, **VARIANTS}
+
+every_model = pytest.mark.parametrize("name", MODELS)
+every_case = pytest.mark.parametrize("case", CASES)
+
+
+def models_tested(module: ModuleType) -> dict[str, set[str]]:
+    """The models with which each test function of a module runs, where it is given a model, a case or a structure."""
+    found = {}
+    for name, function in vars(module).items():
+        for mark in getattr(function, "pytestmark", ()):
+            if (
+                name.startswith("test_")
+                and mark.name == "parametrize"
+                and mark.args[0] in ("name", "case", "structure")
+            ):
+                cases = [case for value in mark.args[1] for case in STRUCTURES.get(value, [value])]
+                found[name] = {CASES[case][0] for case in cases}
+    return found
+
+
+def is_pyramid(name: str) -> bool:
+    """Whether the features are a map, not tokens."""
+    return get_pretrained_cfg(name).pool_size is not None
+
+
+def is_permuted(model: nn.Module) -> bool:
+    """Whether training draws permutations."""
+    return any(name.endswith("slices.permutation") for name, _ in model.named_buffers())
+
+
+# Building
+
+
+def small_shape(name: str) -> dict[str, Any]:
+    """Arguments that make a registered model small."""
+    if is_pyramid(name):
+        return PYRAMID
+    return {**STACK, "num_heads": 1} if "mixer" in name else STACK
+
+
+def arguments(case: str, **changes: Any) -> dict[str, Any]:
+    """The arguments of a small instance of a case."""
+    name, variant = CASES[case]
+    return {**small_shape(name), "num_classes": CLASSES, **variant, **changes}
+
+
+def fresh(case: str, seed: int = 0, **changes: Any) -> nn.Module:
+    """A small model as a user gets it: float32, in training mode."""
+    torch.manual_seed(seed)
+    return timm.create_model(CASES[case][0], **arguments(case, **changes))
+
+
+def small(case: str, seed: int = 0, **changes: Any) -> nn.Module:
+    """A small float64 model in eval mode of which no parameter and no statistic is left at its initial value."""
+    torch.set_default_dtype(torch.float64)  # fixed tables too
+    try:
+        model = randomise(fresh(case, seed, **changes), seed, noise=0.1)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    generator = torch.Generator().manual_seed(seed)
+    for name, buffer in model.named_buffers():
+        if name.endswith(("running_mean", "running_var")):
+            buffer.add_(0.3 * torch.rand(buffer.shape, generator=generator, dtype=buffer.dtype))
+    return model.eval()
+
+
+def images(model: nn.Module, count: int = 2, seed: int = 1, **kwargs: Any) -> Tensor:
+    """Random images of the model's size and channels, in the type of its parameters."""
+    generator = torch.Generator().manual_seed(seed)
+    size = model.patch_embed.img_size
+    dtype = next(model.parameters()).dtype
+    return torch.randn(count, model.in_chans, *size, generator=generator, dtype=dtype, **kwargs)
+
+
+def _structures() -> dict[str, list[str]]:
+    same: dict = {}
+    for case in CASES:
+        model = fresh(case)
+        same.setdefault((type(model), model.config), []).append(case)
+    return {cases[0]: cases for cases in same.values()}
+
+
+# For what takes long: one case of each structure, with all cases that are the same model once they are small.
+STRUCTURES = _structures()
+REGISTERED_STRUCTURES = [structure for structure in STRUCTURES if structure in MODELS]
+every_registered_structure = pytest.mark.parametrize("structure", REGISTERED_STRUCTURES)
+
+
+def with_other_copies(model: nn.Module) -> nn.Module:
+    """A copy of the model in which every pass has a block to itself."""
+    model = copy.deepcopy(model)
+    for parent in list(model.modules()):
+        for name, loop in list(parent.named_children()):
+            if isinstance(loop, Loop):
+                blocks = [copy.deepcopy(loop.blocks[which]) for which in loop.order]
+                setattr(parent, name, Loop(blocks, tuple(range(loop.passes)), loop.own).train(loop.training))
+    return model
+
+
+# Measuring
+
+
+def loss_and_gradients(model: nn.Module, x: Tensor, seed: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
+    """A loss to which every output counts differently, and the gradient of every parameter that has one."""
+    model.zero_grad(set_to_none=True)
+    torch.manual_seed(seed)
+    y = model(x)
+    y = torch.stack(y) if isinstance(y, tuple) else y
+    loss = (y.flatten(1).log_softmax(-1) * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(len(y), -1)).mean()
+    loss.backward()
+    return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}

@@ -1,0 +1,228 @@
+"""Looped image models as timm's own and back: equal outputs, without the plugin, or refused for a stated reason."""
+
+import argparse
+import json
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from timm.models.vision_transformer import VisionTransformer
+from torch import nn
+
+from tests.support import cli, vision
+from tests.support.vision import CASES, MODELS, timm
+from timm_plugin import convert
+from timm_plugin._conversion import shared, unshared
+from timm_plugin._vit import RecurrentVisionTransformer
+from timm_plugin.convert import untrained
+
+# What timm's VisionTransformer has no place for, by model; every other one converts.
+SIGNALS, TABLES = "level signals of a pre-norm stack", "positions and depths are added before every pass"
+REFUSED = {
+    **{name: SIGNALS for name in MODELS if name.startswith("ringformer_vit")},
+    **{name: TABLES for name in MODELS if name.startswith("uit")},
+    **{name: "has no stages" for name in MODELS if name.startswith("sret")},
+    **{name: "token mixing" for name in MODELS if name.startswith("recursive_mixer")},
+}
+REFUSED_CASES = {
+    "deit, external loops with NLL": "non-linear projection",
+    "deit, NLL and LRC": "residual coefficients",
+    "deit, SReT's stem": "no convolutional stem",
+}
+CLOSE = dict(rtol=0, atol=1e-5)
+TERMS = dict(residual_rank=3, loops=2, depth=2)
+
+
+def reason(case: str) -> str | None:
+    return REFUSED_CASES.get(case, REFUSED.get(CASES[case][0]))
+
+
+def test_every_model_converts_or_is_refused():
+    assert set(REFUSED) | set(REFUSED_CASES) <= set(CASES)
+    converts = {name for name in MODELS if name not in REFUSED}
+    assert {name.split("_")[0] for name in converts} == {"owf", "plain", "deit", "recursive"}
+    assert {case for cases in vision.STRUCTURES.values() for case in cases} == set(CASES)
+
+
+@pytest.mark.parametrize("case", vision.STRUCTURES)
+def test_timms_own_model_gives_the_same_logits(case):
+    model = vision.small(case)
+    if reason(case) is not None:
+        with pytest.raises(ValueError, match=reason(case)):
+            unshared(model)
+        return
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    converted, x = unshared(model), vision.images(model)
+    assert type(converted) is VisionTransformer
+    torch.testing.assert_close(converted(x), model(x), **CLOSE)
+    assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("order", ["internal", "external", "reverse"])
+def test_low_rank_terms_are_folded(order):
+    model = vision.small("plain_vit", **TERMS, loop_order=order)
+    x = vision.images(model)
+    torch.testing.assert_close(unshared(model)(x), model(x), **CLOSE)
+
+
+def test_low_rank_terms_on_attention_alone_are_folded():
+    """Relaxed Recursive Transformers' LoRA of each pass, on chosen projections; the others share their biases too."""
+    model = vision.small("plain_vit", **TERMS, terms=("qkv", "out"))
+    own = {name.split(".")[2] for name, _ in model.loop.own[0].named_parameters() if name.startswith("terms.")}
+    x, passes = vision.images(model), model.loop.passes
+    assert own == {"up", "down", "bias"}
+    assert set(model.loop.own[0].terms) == {"qkv", "out"}
+    assert {name for name, _ in model.loop.blocks[0].named_parameters() if name.endswith("bias")} == {
+        "ffn.up.bias",
+        "ffn.down.bias",
+    }
+    torch.testing.assert_close(unshared(model)(x), model(x), **CLOSE)
+    terms = sum(parameter.numel() for own in model.loop.own for parameter in own.terms.parameters())
+    width, rank = model.num_features, TERMS["residual_rank"]
+    assert terms == passes * (4 * 2 * rank * width + 4 * width)  # Q, K, V and output: two factors and a bias each
+
+
+def test_another_epsilon_is_refused():
+    with pytest.raises(ValueError, match="norm_eps=0.1: must be 1e-06"):
+        unshared(vision.small("plain_vit", norm_eps=0.1))
+
+
+# Sharing
+
+
+def host(name: str = "vit_tiny_patch16_224", **changes) -> nn.Module:
+    """A small random model of timm's in double precision."""
+    torch.manual_seed(0)
+    shape = dict(img_size=32, patch_size=8, embed_dim=16, depth=4, num_heads=2, mlp_ratio=1.3, num_classes=7)
+    return vision.randomise(timm.create_model(name, **{**shape, **changes}).double(), 0, noise=0.1).eval()
+
+
+@pytest.mark.parametrize("strategy", ["sequence", "cycle", "cycle_rev"])
+@pytest.mark.parametrize("unique_layers", [1, 2])
+@pytest.mark.parametrize(
+    "changes", [{}, dict(class_token=False, global_pool="avg", fc_norm=False)], ids=["token", "avg"]
+)
+def test_full_rank_is_exact_and_folds_back(strategy, unique_layers, changes):
+    model = host(**changes)
+    looped, x = shared(model, strategy, unique_layers, 16), vision.images(model_with_size(model))
+    assert isinstance(looped, RecurrentVisionTransformer)
+    assert len(looped.loop.blocks) == unique_layers
+    torch.testing.assert_close(looped(x), model(x), **CLOSE)
+    back = unshared(looped).state_dict()
+    assert back.keys() == model.state_dict().keys()
+    for key, tensor in model.state_dict().items():
+        torch.testing.assert_close(back[key], tensor, rtol=0, atol=1e-9, msg=key)
+
+
+def model_with_size(model: nn.Module) -> nn.Module:
+    model.in_chans = 3
+    return model
+
+
+def test_a_higher_rank_is_nearer():
+    model, errors = host(), []
+    for rank in (None, 1, 4, 12):
+        back = unshared(shared(model, "cycle", 2, rank)).state_dict()
+        matrices = [key for key, tensor in back.items() if "blocks." in key and tensor.dim() == 2]
+        errors.append(sum((back[key] - model.state_dict()[key]).square().sum().item() for key in matrices))
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.1 * errors[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "how", "message"),
+    [
+        ({}, ("cycle", 2, 17), "--rank=17: must be >= 1 and <= the model's width, 16"),
+        ({}, ("cycle", 3, 4), "--unique-layers=3: must be >= 1 and divide the 4 layers"),
+        (dict(init_values=0.1), ("cycle", 2, 4), r"blocks.0.ls1.gamma: a looped model has no such part"),
+        (dict(reg_tokens=1), ("cycle", 2, 4), "reg_token: a looped model has no such part"),
+        (dict(qkv_bias=False), ("cycle", 2, 4), r"blocks.0.attn.qkv.bias: a looped model has this"),
+        (dict(global_pool="avg"), ("cycle", 2, 4), "final_norm: a looped model has a norm before its pooling"),
+        (dict(global_pool="map"), ("cycle", 2, 4), "global_pool='map': must be one of"),
+        (dict(no_embed_class=True), ("cycle", 2, 4), "no_embed_class=True: "),
+        (dict(act_layer="relu"), ("cycle", 2, 4), "act_layer: a looped model has an exact GELU"),
+        (dict(name="deit_tiny_distilled_patch16_224"), ("cycle", 2, 4), "VisionTransformerDistilled: only timm's"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(changes, how, message):
+    with pytest.raises(ValueError, match=message):
+        shared(host(**changes), *how)
+
+
+# Command lines
+
+ALONE = """
+import json, sys
+sys.modules.update(timm_plugin=None, recurrence=None)
+import timm, torch
+model = timm.create_model("local-dir:" + sys.argv[1], pretrained=True).eval()
+x = torch.linspace(-1, 1, 3 * 32 * 32).view(1, 3, 32, 32)
+print(json.dumps([type(model).__name__, list(model.pretrained_cfg["mean"]), model(x).tolist()]))
+"""
+
+
+@pytest.mark.slow
+def test_there_and_back_by_command_line_and_without_the_plugin(tmp_path):
+    model = vision.fresh("recursive_deit_tiny").eval()
+    weights, x = tmp_path / "looped.safetensors", torch.linspace(-1, 1, 3 * 32 * 32).view(1, 3, 32, 32)
+    save_file(model.state_dict(), weights)
+    kwargs = [f"{name}={value}" for name, value in vision.arguments("recursive_deit_tiny").items()]
+    convert.main(
+        ["unshare", str(weights), str(tmp_path / "own"), "--model", "recursive_deit_tiny", "--model-kwargs", *kwargs]
+    )
+    name, mean, logits = json.loads(
+        cli.run(sys.executable, "-W", "ignore", "-c", ALONE, tmp_path / "own").splitlines()[-1]
+    )
+    assert name == "VisionTransformer"
+    assert mean == list(model.pretrained_cfg["mean"])
+    torch.testing.assert_close(torch.tensor(logits), model(x), **CLOSE)
+    convert.main(
+        ["share", str(tmp_path / "own"), str(tmp_path / "again"), "--unique-layers", "3", "--strategy", "sequence"]
+    )
+    again = timm.create_model(f"local-dir:{tmp_path / 'again'}", pretrained=True).eval()
+    assert again.loop.order == model.loop.order
+    torch.testing.assert_close(again(x), model(x), **CLOSE)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "looped.safetensors", "own"]
+
+
+def test_a_training_checkpoint_names_its_model(tmp_path):
+    from argparse import Namespace
+
+    model = vision.fresh("plain_vit")
+    kwargs = vision.arguments("plain_vit")
+    args = Namespace(model="plain_vit", num_classes=kwargs.pop("num_classes"), img_size=None, model_kwargs=kwargs)
+    torch.save(dict(arch="plain_vit", args=args, state_dict=model.state_dict()), tmp_path / "last.pth.tar")
+    loaded = convert.load(tmp_path / "last.pth.tar")
+    assert loaded.config == model.config
+    with pytest.raises(ValueError, match=r"last.pth.tar: not the weights of plain_vit with .*'depth': 5"):
+        convert.load(tmp_path / "last.pth.tar", depth=5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["unshare", "{file}", "{folder}"], "OUT={folder}: exists; nothing is written over"),
+        (["unshare", "{file}", "{out}"], "--model: must name the model of {file}"),
+        (["unshare", "{folder}/missing.pth", "{out}"], "missing.pth"),
+        (["unshare", "{file}", "{out}", "--model", "uit", "--model-kwargs", "depth=1"], "uit"),
+        (["share", "{file}", "{out}"], "required: --unique-layers"),
+    ],
+)
+def test_wrong_commands_are_refused_and_write_nothing(tmp_path, capsys, arguments, message):
+    names = dict(file=tmp_path / "weights.pth", folder=tmp_path, out=tmp_path / "out")
+    torch.save({"head.bias": torch.zeros(3)}, names["file"])
+    with pytest.raises(SystemExit):
+        convert.main([word.format(**names) for word in arguments])
+    assert message.format(**names) in capsys.readouterr().err
+    assert not names["out"].exists()
+
+
+def test_a_checkpoint_describes_its_model_and_no_other_file(tmp_path):
+    args = argparse.Namespace(model="uit_small", num_classes=3, img_size=32)
+    args.model_kwargs = {"embed_dim": 32, "num_heads": 2, "checkpoint_path": str(tmp_path / "other.pth")}
+    model = untrained(tmp_path / "last.pth.tar", args, patch_size=8)
+    assert model(torch.zeros(1, 3, 32, 32)).shape == (1, 3)
+    args.model = f"local-dir:{tmp_path}"
+    with pytest.raises(ValueError, match=r"last\.pth\.tar: says model='local-dir:.*': must be a registered model"):
+        untrained(tmp_path / "last.pth.tar", args)

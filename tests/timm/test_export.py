@@ -1,0 +1,186 @@
+"""Into files and graphs: checkpoints, safetensors, fx, TorchScript, torch.export, torch.compile, ONNX."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from recurrence.count import stored
+from tests.support import vision
+from tests.support.vision import every_case, every_registered_structure, timm
+
+
+def checkpoint(model: nn.Module) -> dict[str, Tensor]:
+    """The model's weights through a file and the safe loader."""
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@every_case
+def test_each_block_is_stored_once(case):
+    model = vision.small(case)
+    tensors = model.state_dict()
+    assert len({tensor.data_ptr() for tensor in tensors.values()}) == len(tensors)
+    assert sum(tensors[name].numel() for name, _ in model.named_parameters()) == stored(model)
+    for prefix, loop in ((key, module) for key, module in model.named_modules() if module in model.loops()):
+        kept = {
+            key.removeprefix(f"{prefix}.blocks.").split(".")[0] for key in tensors if key.startswith(f"{prefix}.blo")
+        }
+        assert kept == set(map(str, loop.order))
+
+
+@every_case
+def test_checkpoints_and_safetensors(case, tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    model = vision.small(case)
+    x = vision.images(model)
+    safetensors.save_file(model.state_dict(), tmp_path / "model.safetensors")
+    for weights in (checkpoint(model), safetensors.load_file(tmp_path / "model.safetensors")):
+        other = vision.fresh(case, seed=1).double().eval()
+        assert not torch.equal(other(x), model(x))
+        other.load_state_dict(weights, strict=True)
+        assert torch.equal(other(x), model(x))
+
+
+@every_case
+@pytest.mark.parametrize("suffix", ["pth", "safetensors"])
+def test_create_model_takes_a_checkpoint(case, suffix, tmp_path):
+    model, path = vision.small(case).float(), tmp_path / f"model.{suffix}"
+    if suffix == "pth":
+        torch.save({"state_dict": model.state_dict()}, path)  # as timm's trainer nests it
+    else:
+        pytest.importorskip("safetensors.torch").save_file(model.state_dict(), path)
+    loaded = vision.fresh(case, seed=1, checkpoint_path=str(path)).eval()
+    x = vision.images(model)
+    assert torch.equal(loaded(x), model(x))
+
+
+@every_case
+def test_copies_and_averages(case):
+    model = vision.small(case)
+    x = vision.images(model)
+    average = timm.utils.ModelEmaV3(copy.deepcopy(model), decay=0.5)
+    assert torch.equal(average.module(x), model(x))
+    start = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 1
+    average.update(model)
+    for name, parameter in average.module.named_parameters():
+        torch.testing.assert_close(parameter, start[name] + 0.5, msg=name)
+
+
+@every_case
+def test_fx_extracts_features(case):
+    feature_extraction = pytest.importorskip("torchvision.models.feature_extraction")
+    model = vision.small(case)
+    x = vision.images(model)
+    pooled, logits = model.forward_head(model.forward_features(x), pre_logits=True), model(x)
+    extractor = feature_extraction.create_feature_extractor(model, return_nodes=["head_drop", "head"])
+    outputs = extractor(x)
+    torch.testing.assert_close(outputs["head_drop"], pooled, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(outputs["head"], logits, rtol=1e-9, atol=1e-12)
+    assert extractor.train()(x)["head"].shape == logits.shape
+
+
+@every_registered_structure
+def test_torchscript(structure):
+    model = vision.small(structure)
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.script(model), file)
+    file.seek(0)
+    loaded, x = torch.jit.load(file), vision.images(model)
+    torch.testing.assert_close(loaded(x), model(x), rtol=1e-9, atol=1e-12)
+
+
+@every_registered_structure
+def test_torch_export_for_any_batch(structure):
+    model = vision.small(structure)
+    batch = torch.export.Dim("batch", max=64)
+    program = torch.export.export(model, (vision.images(model, 2),), dynamic_shapes=({0: batch},))
+    assert program.state_dict.keys() == model.state_dict().keys()
+    x = vision.images(model, 5)
+    torch.testing.assert_close(program.module()(x), model(x), rtol=1e-9, atol=1e-12)
+
+
+@every_registered_structure
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+def test_compiles_into_one_graph(structure, training):
+    name = vision.CASES[structure][0]
+    rates = dict(drop_path_rate=0.2, drop_rate=0.1)
+    model = vision.small(structure, **rates).train(training)
+    x = vision.images(model)
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    compiled = torch.compile(copy.deepcopy(model), backend=backend, fullgraph=True)
+    outputs = []
+    for function in (compiled, model):
+        torch.manual_seed(0)
+        outputs.append(function(x))
+    torch.testing.assert_close(*outputs, rtol=1e-9, atol=1e-12)
+    compiled(x)
+    assert len(graphs) == 1, name
+
+
+# The compiler's own kernels take it long: two passes of a block, in one stage where there are stages. It draws random
+# numbers of its own, so nothing is permuted.
+COMPILED = {
+    "ringformer_vit": dict(depth=2),
+    "sret_t": dict(depths=(1,), num_heads=(2,), groups=((8, 1),)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", COMPILED)
+def test_compiled_training_step(variant):
+    """By the compiler itself, with its kernels and its backward pass."""
+    model = vision.small(variant, **COMPILED[variant]).float().train()
+    x = vision.images(model)
+    torch._dynamo.reset()
+    compiled = torch.compile(copy.deepcopy(model), fullgraph=True)
+    expected = vision.loss_and_gradients(model, x)
+    loss, gradients = vision.loss_and_gradients(compiled, x)
+    torch.testing.assert_close(loss, expected[0])
+    gradients = {name.removeprefix("_orig_mod."): gradient for name, gradient in gradients.items()}
+    torch.testing.assert_close(gradients, expected[1], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.slow
+@every_registered_structure
+def test_onnx_holds_each_shared_tensor_once(structure, tmp_path):
+    """With `optimize=False`: the exporter's optimiser transposes small weights in advance, once for each use."""
+    onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    model, path = vision.small(structure).float(), tmp_path / "model.onnx"
+    x = vision.images(model)
+    torch.onnx.export(model, (x,), path, dynamo=True, optimize=False, verbose=False)
+    graph = onnx.load(path).graph
+    held = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    kept = {name: tensor for name, tensor in model.state_dict().items() if name in held}
+    assert set(kept) >= dict(model.named_parameters()).keys()
+    assert all(torch.equal(torch.from_numpy(held[name].copy()), tensor) for name, tensor in kept.items())
+    rest = sum(array.size for name, array in held.items() if name not in kept)
+    assert rest < 300  # shapes, and the inverses of permutations
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (logits,) = session.run(None, {graph.input[0].name: x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(logits), model(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_onnx_of_real_widths_may_be_optimised(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    model = timm.create_model("recursive_deit_tiny", img_size=32, depth=1, loops=3, num_classes=7).eval()
+    torch.onnx.export(model, (vision.images(model),), tmp_path / "model.onnx", dynamo=True, verbose=False)
+    tensors = onnx.load(tmp_path / "model.onnx").graph.initializer
+    matrices = sorted(tuple(tensor.dims) for tensor in tensors if len(tensor.dims) == 2)
+    assert matrices == sorted([(7, 192), (576, 192), (192, 192), (768, 192), (192, 768)])

@@ -1,0 +1,150 @@
+"""What timm asks of a model beside its logits: features of every depth, pooled features, another classifier."""
+
+import pytest
+import torch
+
+from tests.support import vision
+from tests.support.vision import every_case, every_model, is_pyramid, timm
+
+
+def features(model: torch.nn.Module) -> int:
+    return len(model.feature_info)
+
+
+@every_model
+def test_reductions_and_channels_are_the_measured_ones(name):
+    """At full size; the declared numbers are read by detectors and decoders."""
+    with torch.device("meta"):
+        model = timm.create_model(name, features_only=True)
+        x = torch.empty(1, 3, 224, 224)
+    maps = model(x)
+    assert len(maps) == len(model.feature_info.channels()) == 3
+    assert [tensor.shape[1] for tensor in maps] == model.feature_info.channels()
+    for tensor, reduction in zip(maps, model.feature_info.reduction()):
+        assert [side / reduction for side in x.shape[2:]] == list(tensor.shape[2:])
+    assert model.feature_info.reduction() == ([8, 16, 32] if is_pyramid(name) else [16, 16, 16])
+
+
+@every_case
+def test_features_only_gives_the_whole_models_features(case):
+    model = vision.fresh(case).eval()
+    x = vision.images(model)
+    expected = model.forward_intermediates(x, intermediates_only=True)
+    count = features(model)
+    for chosen, stored in (([0], [0]), ([-2, -1], [count - 2, count - 1]), (list(range(count)), list(range(count)))):
+        getter = vision.fresh(case, features_only=True, out_indices=chosen).eval()
+        torch.testing.assert_close(getter(x), [expected[index] for index in stored], rtol=0, atol=0)
+        assert not [key for key in getter.state_dict() if key.startswith(("model.head.", "model.norm."))]
+    default = vision.fresh(case, features_only=True)
+    assert default.feature_info.channels() == [info["num_chs"] for info in model.feature_info][-3:]
+
+
+@every_case
+def test_forward_intermediates(case):
+    model = vision.small(case)
+    x = vision.images(model)
+    count = features(model)
+    final, maps = model.forward_intermediates(x)
+    torch.testing.assert_close(final, model.forward_features(x), rtol=0, atol=0)
+    assert [tensor.shape[1] for tensor in maps] == [info["num_chs"] for info in model.feature_info]
+    # the two layouts hold the same numbers
+    rows = model.forward_intermediates(x, output_fmt="NLC", intermediates_only=True)
+    for row, image in zip(rows, maps):
+        torch.testing.assert_close(row.transpose(1, 2).unflatten(2, image.shape[2:]), image, rtol=0, atol=0)
+    # depths are chosen by number, by index, and by index from the end
+    for indices, chosen in ((2, [count - 2, count - 1]), ([0], [0]), ([0, -1], [0, count - 1])):
+        for stop_early in (False, True):
+            some = model.forward_intermediates(x, indices, stop_early=stop_early, intermediates_only=True)
+            torch.testing.assert_close(some, [maps[index] for index in chosen], rtol=0, atol=0)
+    with pytest.raises(AssertionError):
+        model.forward_intermediates(x, [count])
+    with pytest.raises(ValueError, match="output_fmt='NHWC': must be 'NCHW' or 'NLC'"):
+        model.forward_intermediates(x, output_fmt="NHWC")
+
+
+@every_case
+def test_the_normalised_last_depth_is_the_output(case):
+    """And before the norm, it is what the norm reads."""
+    model = vision.small(case)
+    x = vision.images(model)
+    final, (last,) = model.forward_intermediates(x, 1, norm=True, output_fmt="NLC")
+    (raw,) = model.forward_intermediates(x, 1, output_fmt="NLC", intermediates_only=True)
+    torch.testing.assert_close(model.norm(raw), last)
+    patches = final.flatten(2).transpose(1, 2) if final.dim() == 4 else final[:, model.num_prefix_tokens :]
+    torch.testing.assert_close(raw if is_pyramid(vision.CASES[case][0]) else last, patches)
+
+
+@every_case
+def test_prefix_tokens(case):
+    model = vision.small(case)
+    if is_pyramid(vision.CASES[case][0]):
+        return
+    x = vision.images(model)
+    final, depths = model.forward_intermediates(x, norm=True, output_fmt="NLC", return_prefix_tokens=True)
+    if model.num_prefix_tokens:
+        patches, prefix = depths[-1]
+        torch.testing.assert_close(torch.cat([prefix, patches], 1), final)
+    else:
+        torch.testing.assert_close(depths[-1], final)
+
+
+@every_case
+def test_get_intermediate_layers(case):
+    model = vision.small(case)
+    x = vision.images(model)
+    kwargs = dict(intermediates_only=True)
+    rows = model.get_intermediate_layers(x, n=2)
+    torch.testing.assert_close(rows, model.forward_intermediates(x, 2, output_fmt="NLC", **kwargs))
+    maps = model.get_intermediate_layers(x, n=[0, 2], reshape=True, norm=True)
+    torch.testing.assert_close(maps, model.forward_intermediates(x, [0, 2], norm=True, **kwargs))
+
+
+@every_case
+def test_forward_is_features_pooling_and_classifier(case):
+    model = vision.small(case)
+    x = vision.images(model)
+    tokens = model.forward_features(x)
+    pooled = model.forward_head(tokens, pre_logits=True)
+    assert pooled.shape == (2, model.num_features)
+    torch.testing.assert_close(model.head(pooled), model(x))
+    torch.testing.assert_close(model.forward_head(tokens), model(x))
+    patches = tokens.flatten(2) if tokens.dim() == 4 else tokens[:, model.num_prefix_tokens :].transpose(1, 2)
+    pools = {"avg": patches.mean(2), "max": patches.amax(2), "avgmax": (patches.mean(2) + patches.amax(2)) / 2}
+    if model.num_prefix_tokens:
+        pools["token"] = tokens[:, 0]
+    if is_pyramid(vision.CASES[case][0]):  # SReT normalises behind the pooling
+        pools = {key: model.norm(tensor) for key, tensor in pools.items()}
+    torch.testing.assert_close(pooled, pools[model.global_pool])
+    for pool, expected in {**pools, "": tokens}.items():
+        model.reset_classifier(0, pool)
+        torch.testing.assert_close(model(x), expected)
+
+
+@every_case
+def test_reset_classifier(case):
+    model = vision.small(case)
+    x = vision.images(model)
+    pooled = model.forward_head(model.forward_features(x), pre_logits=True)
+    body = {key: tensor.clone() for key, tensor in model.state_dict().items() if not key.startswith("head.")}
+    for classes in (0, 5, 0, vision.CLASSES):
+        model.reset_classifier(classes)
+        assert model.num_classes == classes
+        assert not model.head.training
+        y = model(x)
+        assert y.dtype == torch.float64
+        assert y.shape[1] == (classes or model.num_features)
+        assert ("head.weight" in model.state_dict()) == (classes > 0)
+        if not classes:
+            torch.testing.assert_close(y, pooled)
+    assert isinstance(model.get_classifier(), torch.nn.Linear)
+    assert all(torch.equal(model.state_dict()[key], tensor) for key, tensor in body.items())
+    with pytest.raises(ValueError, match=r"global_pool='map': must be one of \('', "):
+        model.reset_classifier(5, "map")
+
+
+@every_case
+def test_no_classifier_at_creation(case):
+    model, headless = vision.small(case), vision.fresh(case, num_classes=0).double().eval()
+    headless.load_state_dict({key: t for key, t in model.state_dict().items() if not key.startswith("head.")})
+    x = vision.images(model)
+    torch.testing.assert_close(headless(x), model.forward_head(model.forward_features(x), pre_logits=True))

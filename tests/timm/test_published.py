@@ -1,0 +1,284 @@
+"""Published image models: recorded results, released files, and every model against references from the equations."""
+
+import re
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.support import reference_vision, vision
+from tests.support.models import golden
+from tests.support.vision import every_case, is_pyramid, timm
+from timm_plugin.published import SYSTEMS, from_published, to_published
+
+RECORDED = {
+    "ringformer_vision_ring": "ringformer_vit",
+    "ringformer_vision_uit_static": "uit",
+    "ringformer_vision_uit_learnable": "uit",
+    "ringformer_vision_owf": "owf_vit",
+    "ringformer_vision_vit": "vit",
+    "sret_sliced": "sret",
+    "sret_unsliced": "sret",
+}
+every_recorded_model = pytest.mark.parametrize("recorded", RECORDED)
+every_recorded_sret = pytest.mark.parametrize("recorded", ["sret_sliced", "sret_unsliced"])
+TOLERANCE = 1e-9
+
+
+def load(recorded: str, file: dict, **changes: Tensor) -> nn.Module:
+    permutations = file["inputs"].get("perms", ())
+    weights = {**file["state_dict"], **changes}
+    return from_published(RECORDED[recorded], weights, file["meta"]["config"], permutations)
+
+
+def test_every_system_is_recorded():
+    assert set(RECORDED.values()) == set(SYSTEMS)
+
+
+@every_recorded_model
+def test_recorded_logits(recorded):
+    file = golden(recorded)
+    model = load(recorded, file)
+    assert not model.training
+    x, expected = file["inputs"]["image"], file["outputs"]["logits"]
+    assert next(model.parameters()).dtype == expected.dtype == torch.float64
+    torch.testing.assert_close(model(x), expected, rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(model.float()(x.float()), expected.float(), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("recorded", [name for name in RECORDED if not name.startswith("sret")])
+def test_recorded_states_of_ringformer(recorded):
+    file = golden(recorded)
+    model, outputs = load(recorded, file), file["outputs"]
+    x = file["inputs"]["image"]
+    final, depths = model.forward_intermediates(x, output_fmt="NLC", return_prefix_tokens=True)
+    torch.testing.assert_close(model.embed(x), outputs["embeddings"], rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(final, outputs["encoder_norm_out"], rtol=0, atol=TOLERANCE)
+    assert len(depths) == len(outputs["steps"])
+    for (patches, prefix), expected in zip(depths, outputs["steps"]):
+        torch.testing.assert_close(torch.cat([prefix, patches], 1), expected, rtol=0, atol=TOLERANCE)
+
+
+@every_recorded_sret
+def test_recorded_states_of_sret(recorded):
+    file = golden(recorded)
+    model, outputs = load(recorded, file), file["outputs"]
+    x = file["inputs"]["image"]
+    close = dict(rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(model.patch_embed(x), outputs["patch_embed"], **close)
+    final, stages = model.forward_intermediates(x)
+    torch.testing.assert_close(stages, list(outputs["stages"]), **close)
+    torch.testing.assert_close(model.forward_head(final, pre_logits=True), outputs["features"], **close)
+    block, inputs = model.stages[0].loop.blocks[0], []
+    hook = block.norms[1].register_forward_pre_hook(lambda module, args: inputs.append(args[0]))
+    model(x)
+    hook.remove()
+    for y, expected in zip(inputs, outputs["block0_calls"], strict=True):
+        torch.testing.assert_close(block.residuals[1](y, block.ffn(block.norms[1](y), y)), expected, **close)
+
+
+@every_recorded_model
+def test_recorded_gradients(recorded):
+    file = golden(recorded)
+    model = load(recorded, file)
+    loss = model(file["inputs"]["image"]).pow(2).mean()
+    loss.backward()
+    assert loss.item() == pytest.approx(file["loss"], abs=TOLERANCE)
+    for parameter in model.parameters():
+        parameter.data = parameter.grad
+    gradients = to_published(RECORDED[recorded], model)
+    assert set(file["grads"]) <= set(gradients)
+    assert len(file["grads"]) >= len(list(model.parameters()))
+    for key, expected in file["grads"].items():
+        torch.testing.assert_close(gradients[key].view_as(expected), expected, rtol=0, atol=TOLERANCE, msg=key)
+
+
+@every_recorded_model
+def test_inverse_gives_the_published_weights_back(recorded):
+    file = golden(recorded)
+    back = to_published(RECORDED[recorded], load(recorded, file))
+    fixed = "transformer.encoder.level_embed.level_embed"  # a table of the Universal Transformer, not a parameter
+    expected = {key: tensor for key, tensor in file["state_dict"].items() if key != fixed}
+    assert back.keys() == expected.keys()
+    assert all(torch.equal(back[key].view_as(expected[key]), expected[key]) for key in expected)
+
+
+@every_recorded_model
+def test_no_key_is_dropped_or_made_up(recorded):
+    file = golden(recorded)
+    with pytest.raises(ValueError, match="surplus.weight: published key that nothing is mapped to"):
+        load(recorded, file, **{"surplus.weight": torch.zeros(1)})
+    for key in [key for key in file["state_dict"] if key in file["grads"]][::30]:
+        less = {**file, "state_dict": {name: tensor for name, tensor in file["state_dict"].items() if name != key}}
+        with pytest.raises(ValueError, match=f"{re.escape(key)}: published key is missing"):
+            load(recorded, less)
+
+
+@every_recorded_model
+@pytest.mark.parametrize("nesting", ["model", "model_state_dict"])
+def test_nested_and_prefixed_weights(recorded, nesting):
+    file = golden(recorded)
+    nested = {nesting: {f"_orig_mod.{key}": tensor for key, tensor in file["state_dict"].items()}, "epoch": 3}
+    expected = load(recorded, file)(file["inputs"]["image"])
+    assert torch.equal(load(recorded, {**file, "state_dict": nested})(file["inputs"]["image"]), expected)
+
+
+def test_unknown_systems_and_permutations_are_refused():
+    with pytest.raises(ValueError, match="system='deit': must be one of"):
+        from_published("deit", {}, {})
+    file = golden("sret_sliced")
+    with pytest.raises(ValueError, match="permutations: 1 given, the model has 3 permuted passes"):
+        from_published("sret", file["state_dict"], file["meta"]["config"], file["inputs"]["perms"][:1])
+
+
+@every_recorded_sret
+def test_copies_that_differ_are_refused(recorded):
+    file = golden(recorded)
+    key = "transformers.0.blocks.2.attn.qkv.weight"
+    assert torch.equal(file["state_dict"][key], file["state_dict"]["transformers.0.blocks.0.attn.qkv.weight"])
+    with pytest.raises(ValueError, match=f"{key}: differs from the tensor that it shares"):
+        load(recorded, file, **{key: file["state_dict"][key] + 1})
+
+
+# Released files
+
+
+@pytest.mark.parametrize("name", ["sret_t", "sret_tl", "sret_s", "sret_t_global", "sret_tl_global", "sret_s_global"])
+def test_released_files_load_as_they_are(name, tmp_path):
+    """At full width: nested under `model`, beside what training saved, shared blocks at each of their places."""
+    torch.manual_seed(0)
+    model = timm.create_model(name, img_size=64).eval()
+    released = to_published("sret", model)
+    assert len(released) > len(model.state_dict())
+    assert (
+        released["transformers.0.blocks.0.attn.qkv.weight"] is not released["transformers.0.blocks.4.attn.qkv.weight"]
+    )
+    torch.save({"model": released, "epoch": 299, "optimizer": {"state": {}}}, tmp_path / "released.pth")
+    loaded = timm.create_model(name, img_size=64, checkpoint_path=str(tmp_path / "released.pth")).eval()
+    x = vision.images(model)
+    assert torch.equal(loaded(x), model(x))
+    larger = timm.create_model(name, img_size=128, checkpoint_path=str(tmp_path / "released.pth")).eval()
+    assert larger(vision.images(larger)).shape == (2, 1000)
+
+
+def test_released_files_with_differing_copies_are_refused(tmp_path):
+    model = vision.small("sret_t")
+    released = to_published("sret", model)
+    key = "transformers.1.blocks.2.mlp.fc1.bias"
+    released[key] = released[key] + 1
+    torch.save({"model": released}, tmp_path / "released.pth")
+    with pytest.raises(ValueError, match=f"{key}: differs from the tensor that it shares"):
+        vision.fresh("sret_t", checkpoint_path=str(tmp_path / "released.pth"))
+
+
+def test_a_file_cannot_run_code(tmp_path):
+    class Hostile:
+        def __reduce__(self):
+            return (pytest.fail, ("the file ran code",))
+
+    torch.save({"model": to_published("sret", vision.small("sret_t")), "args": Hostile()}, tmp_path / "hostile.pth")
+    with pytest.raises(Exception, match="can be read safely"):
+        vision.fresh("sret_t", checkpoint_path=str(tmp_path / "hostile.pth"))
+
+
+# References
+
+
+def slices_of(model: nn.Module) -> list[list[list[Tensor]]]:
+    """Which tokens attend to each other, of every pass of every stage."""
+    found = []
+    for stage in model.stages:
+        tokens = torch.arange(model.num_prefix_tokens + stage.grid[0] * stage.grid[1])
+        passes = []
+        for own in stage.loop.own:
+            if own.slices is None:
+                passes.append([tokens])
+            else:
+                order = tokens if own.slices.permutation is None else own.slices.permutation
+                passes.append(list(order.chunk(own.slices.groups)))
+        found.append(passes)
+    return found
+
+
+SYSTEM_OF = {"ringformer": "ringformer_vit", "uit": "uit", "owf": "owf_vit", "plain": "vit"}
+# What the references leave out: other poolings than the family's own, and other tables than its own.
+WITHOUT_REFERENCE = {
+    "uit, no class token",
+    "ringformer, maximum",
+    "owf, average",
+    "plain, no positions",
+    "sret, neither NLL nor LRC",
+    "sret, maximum",
+    "sret, class token",
+}
+
+
+def by_reference(case: str, model: nn.Module, image: Tensor) -> Tensor:
+    """Logits of one image."""
+    name, config = vision.CASES[case][0], model.config
+    if is_pyramid(name):
+        return reference_vision.sret(to_published("sret", model), image, config.num_heads, slices_of(model))
+    if "mixer" in name:
+        return reference_vision.recursive_mixer(model.state_dict(), image, config.order())
+    if "deit" in name:
+        return reference_vision.recursive_deit(model.state_dict(), image, config.num_heads, config.order())
+    system = SYSTEM_OF[name.split("_")[0]]
+    weights = to_published(system, model)
+    return reference_vision.ringformer_system(weights, system, image, config.num_heads, config.depth)
+
+
+@every_case
+def test_references(case):
+    if case in WITHOUT_REFERENCE:
+        return
+    model = vision.small(case)
+    x = vision.images(model)
+    expected = torch.stack([by_reference(case, model, image) for image in x])
+    torch.testing.assert_close(model(x), expected, rtol=0, atol=TOLERANCE)
+    assert (expected[0] - expected[1]).abs().max() > 1e-4
+
+
+@every_recorded_model
+def test_references_equal_the_recorded_logits(recorded):
+    """What the models are compared with is itself compared with the published code."""
+    file = golden(recorded)
+    config, weights, model = file["meta"]["config"], file["state_dict"], load(recorded, file)
+    for image, expected in zip(file["inputs"]["image"], file["outputs"]["logits"]):
+        if RECORDED[recorded] == "sret":
+            logits = reference_vision.sret(weights, image, config["heads"], slices_of(model))
+        else:
+            depth = config["num_levels"] or config["num_layers"]
+            logits = reference_vision.ringformer_system(weights, RECORDED[recorded], image, config["heads"], depth)
+        torch.testing.assert_close(logits, expected, rtol=0, atol=TOLERANCE)
+
+
+# One run of each block is timm's own model
+
+
+HOSTS = {
+    "recursive_deit_tiny": (timm.models.VisionTransformer, dict(num_heads=3), dict(loops=1)),
+    "plain_vit": (timm.models.VisionTransformer, dict(num_heads=3), {}),
+    "recursive_mixer_s16": (timm.models.MlpMixer, {}, dict(loops=1, lrc=False)),
+}
+
+
+@pytest.mark.parametrize("ours", HOSTS)
+def test_one_loop_equals_timms_model(ours):
+    build, heads, options = HOSTS[ours]
+    shape = dict(img_size=32, patch_size=8, embed_dim=24, num_classes=7, **heads)
+    host = build(**shape, **({"depth": 2} if heads else {"num_blocks": 2})).double().eval()
+    model = timm.create_model(ours, **shape, depth=2, **options).double().eval()
+    names = {
+        **{r"^blocks\.": "loop.blocks.", r"\bnorm1\b": "norms.0", r"\bnorm2\b": "norms.1", r"^stem\.": "patch_embed."},
+        **{r"attn\.qkv": "self_attn.qkv", r"attn\.proj": "self_attn.out", r"mlp_tokens": "mixing"},
+        **{r"mlp(_channels)?\.fc1": "ffn.up", r"mlp(_channels)?\.fc2": "ffn.down"},
+        **{r"mixing\.fc1": "mixing.up", r"mixing\.fc2": "mixing.down"},
+    }
+    weights = {}
+    for key, tensor in host.state_dict().items():
+        for pattern, name in names.items():
+            key = re.sub(pattern, name, key)
+        weights[key] = tensor
+    model.load_state_dict(weights)
+    x = vision.images(model)
+    torch.testing.assert_close(model(x), host(x), rtol=0, atol=1e-9)

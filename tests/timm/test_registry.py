@@ -1,0 +1,188 @@
+"""What is registered with timm: names, sizes, configurations, and that no test leaves a model out."""
+
+import importlib
+import importlib.util
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from recurrence.count import passes, stored, unshared
+from tests.support import cli, vision
+from tests.support.vision import MODELS, every_case, every_model, timm
+from timm_plugin import FAMILIES
+
+# Trainable parameters: of RingFormer's Tables 2 (100 classes) and 3, of SReT's Table 5; DeiT's and Mixer's are below.
+PARAMETERS = {
+    "ringformer_vit": 12_022_504,
+    "ringformer_vit_wide": 31_953_324,
+    "uit": 8_449_768,
+    "uit_wide": 31_988_800,
+    "owf_vit": 34_452_712,
+    "plain_vit": 86_416_360,
+    "ringformer_vit_small": 4_395_620,
+    "ringformer_vit_small_wide": 8_824_348,
+    "uit_small": 3_598_948,
+    "uit_small_wide": 8_836_788,
+    "owf_vit_small": 8_857_188,
+    "owf_vit_small_narrow": 4_506_732,
+    "plain_vit_small": 19_360_868,
+    "plain_vit_small_narrow": 8_940_756,
+    "sret_ext": 4_020_608,
+    "sret_t": 4_755_979,
+    "sret_tl": 4_988_024,
+    "sret_s": 20_899_692,
+    "sret_t_global": 4_755_979,
+    "sret_tl_global": 4_988_024,
+    "sret_s_global": 20_899_692,
+    "recursive_deit_tiny": 5_717_416,
+    "recursive_mixer_s16": 18_528_296,
+    "recursive_mixer_b16": 59_880_520,
+    "sret_108": 14_220_472,
+    "sret_108_mixed": 14_220_472,
+    "deit_108": 48_424_360,
+    "deit_108_mixed": 24_401_704,
+}
+HUNDRED_CLASSES = [name for name in MODELS if "small" in name]
+
+
+def on_meta(name: str, **kwargs) -> nn.Module:
+    """A model at full size, without memory for its parameters."""
+    return timm.create_model(name, device="meta", **kwargs)
+
+
+def test_registered_models_are_those_of_the_families():
+    assert sorted(PARAMETERS) == sorted(name for family in FAMILIES for name in family.default_cfgs) == sorted(MODELS)
+    for family in FAMILIES:
+        module = family.__name__.rpartition(".")[2]
+        assert sorted(family.default_cfgs) == sorted(name for name in MODELS if name in timm.list_models(module=module))
+
+
+def test_no_name_is_one_of_the_hosts():
+    """timm keys its registry by a model's name and by the last part of its module's."""
+    for family in FAMILIES:
+        assert importlib.util.find_spec(f"timm.models.{family.__name__.rpartition('.')[2]}") is None
+    assert not [name for name in MODELS if hasattr(timm.models, name)]
+
+
+@every_model
+def test_parameters(name):
+    model = on_meta(name, num_classes=100 if name in HUNDRED_CLASSES else 1000)
+    assert stored(model) == PARAMETERS[name]
+    assert f"{PARAMETERS[name]:,} parameters" in timm.models.model_entrypoint(name).__doc__
+    assert all(parameter.is_meta for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "difference"),
+    [
+        ("plain_vit", "vit_base_patch16_224", -197 * 768),  # positions are fixed
+        ("recursive_deit_tiny", "deit_tiny_patch16_224", 0),
+        ("recursive_mixer_s16", "mixer_s16_224", 8 * 4),  # coefficients
+        ("recursive_mixer_b16", "mixer_b16_224", 12 * 4),
+    ],
+)
+def test_parameters_of_timms_own_models(ours, theirs, difference):
+    assert stored(on_meta(ours)) == stored(on_meta(theirs)) + difference
+
+
+@pytest.mark.parametrize("kwargs", [*({"loops": loops} for loops in (1, 2, 3, 4)), {"loop_order": "external"}], ids=str)
+def test_recursion_costs_no_parameters(kwargs):
+    model = on_meta("recursive_deit_tiny", **kwargs)
+    assert stored(model) == PARAMETERS["recursive_deit_tiny"]
+    assert (unshared(model) == stored(model)) == (kwargs.get("loops") == 1)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "parameters"),
+    [({}, 3_048_232), (dict(nll=True), 3_942_184), (dict(nll=True, loop_order="external"), 3_197_224)],
+)
+def test_parameters_of_internal_and_external_loops(kwargs, parameters):
+    """Of section 5.2, which prints 3.0M, 3.9M and 3.2M."""
+    assert stored(on_meta("recursive_deit_tiny", depth=6, **kwargs)) == parameters
+
+
+def test_models_of_very_many_layers():
+    """The abstract: "more than 100 or even 1000" at "13~15M"."""
+    found = on_meta("sret_108"), on_meta("sret_108", embed_dim=16, depths=(100, 250, 150))
+    assert [passes(model) for model in found] == [108, 1000]
+    assert [stored(model) for model in found] == [14_220_472, 14_825_624]
+
+
+CLASS_TOKEN = dict(class_token=True, global_pool="token")
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "parameters"),
+    [
+        (dict(**CLASS_TOKEN, stem="patch", nll_ratio=0, lrc=False), 3_817_896),
+        (dict(**CLASS_TOKEN, stem="patch", lrc=False), 4_977_064),
+        (dict(stem="patch", lrc=False), 4_977_000),
+        (dict(**CLASS_TOKEN, stem="patch"), 4_977_144),
+        (dict(**CLASS_TOKEN, lrc=False), 4_988_008),
+        ({}, 4_988_024),
+    ],
+    ids=["recursion", "+ NLL", "- class token", "+ LRC", "+ stem", "full"],
+)
+def test_parameters_of_the_ablation(kwargs, parameters):
+    """Of Table 3, which prints 3.8M and 5.0M."""
+    assert stored(on_meta("sret_tl_global", **kwargs)) == parameters
+
+
+@every_model
+def test_configuration(name):
+    model = on_meta(name)
+    cfg = model.pretrained_cfg
+    assert cfg["architecture"] == name
+    assert cfg["input_size"] == (3, 224, 224)
+    assert cfg["fixed_input_size"] is True
+    assert (cfg["mean"], cfg["std"]) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    assert 0.87 < cfg["crop_pct"] <= 0.9
+    assert cfg["interpolation"] in ("bilinear", "bicubic")
+    assert cfg["paper_ids"] == ("arXiv:2502.13181" if "2502" in cfg["paper_ids"] else "arXiv:2111.05297")
+    assert cfg["paper_name"]
+    assert not cfg["url"]
+    assert not cfg.get("hf_hub_id")
+    for key in ("classifier", "first_conv"):
+        assert f"{cfg[key]}.weight" in model.state_dict()
+    data = timm.data.resolve_model_data_config(model)
+    assert timm.data.create_transform(**data, is_training=False)
+    assert data["crop_pct"] == cfg["crop_pct"]
+
+
+@every_case
+def test_unknown_arguments_are_refused(case):
+    with pytest.raises(TypeError, match="not_an_option"):
+        vision.fresh(case, not_an_option=1)
+
+
+@every_model
+def test_device_and_type_are_those_asked_for(name):
+    model = timm.create_model(name, **vision.arguments(name), device="meta", dtype=torch.bfloat16)
+    tensors = [*model.parameters(), *model.buffers()]
+    assert all(tensor.is_meta for tensor in tensors)
+    assert all(tensor.dtype == torch.bfloat16 for tensor in tensors if tensor.is_floating_point())
+
+
+# Tests on a few models, and why.
+FEW = {
+    "test_published_sizes_work": "of the models with slices",
+    "test_released_files_load_as_they_are": "of the models whose code has been released",
+    "test_the_shallow_branch_is_the_model_of_one_loop": "of the models of mixed depth",
+    "test_both_depths_are_supervised_and_inference_is_deep": "of the models of mixed depth",
+}
+
+
+def test_no_test_leaves_a_model_out():
+    checked = 0
+    folder = cli.REPOSITORY / "tests" / "timm"
+    for path in sorted(folder.glob("test_*.py")):
+        text = path.read_text(encoding="utf-8")
+        given = re.findall(r"^def test_\w+\((?:.*, )?(?:name|case|structure)\b", text, flags=re.MULTILINE)
+        tested = vision.models_tested(importlib.import_module(f"tests.timm.{path.stem}"))
+        assert len(tested) == len(given), path.stem
+        for function, models in tested.items():
+            assert models == set(MODELS) or function in FEW, function
+        checked += len(tested)
+    assert checked > 25

@@ -1,0 +1,161 @@
+"""Images of other sizes and channels: at creation, later, and from checkpoints of another size."""
+
+import pytest
+import torch
+from timm.layers import resample_abs_pos_embed
+
+from recurrence.count import stored
+from tests.support import vision
+from tests.support.vision import every_case, every_model, is_pyramid, timm
+
+TABLES = ("pos_embed", "level_embed")
+
+
+def mixes_tokens(case: str) -> bool:
+    return "mixer" in vision.CASES[case][0]
+
+
+def sizes(case: str) -> list[tuple[int, int]]:
+    """A larger one, and one that is not square."""
+    side = vision.arguments(case)["img_size"]
+    return [(2 * side, 2 * side), (2 * side, side)]
+
+
+def resampled(table: torch.Tensor, grid: tuple[int, int], old: tuple[int, int], prefix: int) -> torch.Tensor:
+    """timm's function, on each level of a table."""
+    if table.dim() == 4:
+        tokens = resample_abs_pos_embed(table.flatten(2).transpose(1, 2), grid, old, 0)
+        return tokens.transpose(1, 2).reshape(1, -1, *grid)
+    return torch.cat([resample_abs_pos_embed(level[None], grid, old, prefix) for level in table])
+
+
+@every_model
+def test_larger_images_at_creation(name):
+    size = 384
+    model, small = (timm.create_model(name, img_size=side, device="meta").eval() for side in (size, 224))
+    assert model(torch.empty(1, 3, size, size, device="meta")).shape == (1, 1000)
+    tables = [table for table in TABLES if isinstance(getattr(model, table, None), torch.nn.Parameter)]
+    grown = sum(getattr(model, table).numel() - getattr(small, table).numel() for table in tables)
+    if "mixer" not in name:
+        assert stored(model) == stored(small) + grown
+    with pytest.raises(AssertionError):
+        model(torch.empty(1, 3, 224, 224, device="meta"))
+
+
+@pytest.mark.parametrize(
+    ("variant", "size", "parameters"),
+    [
+        ("sret_t", 384, 4_853_259),
+        ("sret_tl", 384, 5_085_304),
+        ("sret_s_global", 384, 21_091_212),
+        ("sret_s_global", 512, 21_317_004),
+    ],
+)
+def test_published_parameters_at_larger_sizes(variant, size, parameters):
+    assert stored(timm.create_model(variant, img_size=size, device="meta")) == parameters
+
+
+@every_case
+def test_set_input_size_resamples(case):
+    if mixes_tokens(case):
+        assert not hasattr(vision.small(case), "set_input_size")  # as timm's Mixer
+        return
+    for size in sizes(case):
+        model = vision.small(case)
+        old = {name: getattr(model, name).detach().clone() for name in TABLES if getattr(model, name, None) is not None}
+        old_grid, prefix = model.patch_embed.grid_size, getattr(model, "num_prefix_tokens", 0)
+        model.set_input_size(size)
+        grid = model.patch_embed.grid_size
+        assert timm.models.get_model_traits(model)["img_size"] == size
+        for name, table in old.items():
+            new = getattr(model, name)
+            assert isinstance(new, torch.nn.Parameter) == (name in dict(model.named_parameters()))
+            torch.testing.assert_close(new.detach(), resampled(table, grid, old_grid, prefix))
+            assert not torch.equal(new.flatten()[: table.numel()], table.flatten())
+        x = vision.images(model)
+        assert x.shape[2:] == size
+        assert torch.equal(model(x), model(x))
+        assert not [module for module in model.modules() if module.training]
+        with pytest.raises(AssertionError):
+            model(torch.randn(1, 3, size[0] + 16, size[1], dtype=torch.float64))
+
+
+@every_case
+def test_a_checkpoint_of_another_size_is_resampled(case, tmp_path):
+    if mixes_tokens(case):
+        return
+    model = vision.small(case)
+    torch.save(model.state_dict(), tmp_path / "model.pth")
+    for size in sizes(case):
+        loaded = vision.fresh(case, img_size=size, checkpoint_path=str(tmp_path / "model.pth")).double().eval()
+        model.set_input_size(size)
+        x = vision.images(model)
+        permuted = {name: t for name, t in model.named_buffers() if name.endswith("slices.permutation")}
+        assert all(torch.equal(loaded.get_buffer(name), table) for name, table in permuted.items())
+        # timm reads the file into a model in float32
+        torch.testing.assert_close(loaded(x), model(x), rtol=1e-3, atol=1e-4)
+        model = vision.small(case)
+
+
+def test_an_mlp_over_the_tokens_takes_one_size():
+    options = dict(token_mixing=True, num_heads=1, class_token=False, global_pool="avg")
+    model = vision.small("recursive_deit_tiny", **options)
+    with pytest.raises(ValueError, match=r"img_size=64: an MLP over the tokens takes \(32, 32\) alone"):
+        model.set_input_size(64)
+    assert model(vision.images(model)).shape == (2, vision.CLASSES)
+
+
+@every_case
+def test_the_size_stays_where_nothing_is_given(case):
+    if mixes_tokens(case):
+        return
+    model = vision.small(case)
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    model.set_input_size()
+    assert all(torch.equal(model.state_dict()[key], tensor) for key, tensor in before.items())
+
+
+@every_case
+def test_resizing_keeps_type_and_frozenness(case):
+    if mixes_tokens(case):
+        return
+    model = vision.small(case).to(torch.bfloat16).requires_grad_(False)
+    model.set_input_size(sizes(case)[0])
+    assert not [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    tensors = [*model.parameters(), *model.buffers()]
+    assert all(tensor.dtype == torch.bfloat16 for tensor in tensors if tensor.is_floating_point())
+
+
+@every_case
+@pytest.mark.parametrize("channels", [1, 4])
+def test_channels(case, channels, tmp_path):
+    """timm sums or repeats the three channels of a pretrained model's first convolution."""
+    model = vision.small(case, in_chans=channels)
+    assert model.in_chans == channels
+    assert model(vision.images(model)).shape == (2, vision.CLASSES)
+    pretrained = vision.small(case).float()
+    torch.save(pretrained.state_dict(), tmp_path / "model.pth")
+    overlay = dict(file=str(tmp_path / "model.pth"), num_classes=vision.CLASSES)
+    adapted = vision.fresh(case, in_chans=1, pretrained=True, pretrained_cfg_overlay=overlay).eval()
+    grey = vision.images(adapted)
+    torch.testing.assert_close(adapted(grey), pretrained(grey.expand(-1, 3, -1, -1)), rtol=1e-4, atol=1e-5)
+
+
+@every_case
+def test_another_number_of_classes_of_a_pretrained_model(case, tmp_path):
+    """timm drops the pretrained classifier."""
+    pretrained = vision.small(case).float()
+    torch.save(pretrained.state_dict(), tmp_path / "model.pth")
+    overlay = dict(file=str(tmp_path / "model.pth"), num_classes=vision.CLASSES)
+    model = vision.fresh(case, num_classes=3, pretrained=True, pretrained_cfg_overlay=overlay).eval()
+    x = vision.images(model)
+    torch.testing.assert_close(model.forward_features(x), pretrained.forward_features(x))
+    assert model(x).shape == (2, 3)
+
+
+@pytest.mark.parametrize("pyramid", filter(is_pyramid, vision.MODELS))
+def test_stages_of_odd_maps(pyramid):
+    """Maps are rounded up, as the stem's convolutions do."""
+    model = vision.fresh(pyramid, img_size=(72, 56), groups=((1, 1),) * 3).eval()
+    maps = model.forward_intermediates(vision.images(model), intermediates_only=True)
+    assert [tuple(tensor.shape[2:]) for tensor in maps] == [(9, 7), (5, 4), (3, 2)]

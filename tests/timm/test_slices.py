@@ -1,0 +1,133 @@
+"""SReT's slices in whole models: what is random, what a checkpoint holds, which sizes are taken."""
+
+import copy
+import re
+
+import pytest
+import torch
+
+from tests.support import vision
+from tests.support.vision import timm
+
+SLICED = [case for case in vision.CASES if vision.is_permuted(vision.fresh(case))]
+every_sliced_case = pytest.mark.parametrize("sliced", SLICED)
+
+
+def permutations(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: table for name, table in model.named_buffers() if name.endswith("slices.permutation")}
+
+
+def test_the_models_with_slices():
+    names = {vision.CASES[case][0] for case in SLICED}
+    assert names == {"sret_ext", "sret_t", "sret_tl", "sret_s", "sret_108", "sret_108_mixed"}
+
+
+@every_sliced_case
+def test_training_draws_and_inference_does_not(sliced):
+    model = vision.small(sliced)
+    if hasattr(model, "set_mixed_depth_training"):
+        model.set_mixed_depth_training(False)
+    x = vision.images(model)
+
+    def run(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return copy.deepcopy(model)(x)  # which keeps the batch norms' statistics
+
+    assert torch.equal(run(1), run(2))
+    model.train()
+    assert torch.equal(run(1), run(1))
+    assert not torch.allclose(run(1), run(2))
+
+
+@every_sliced_case
+def test_random_inference_as_published(sliced):
+    model = vision.small(sliced, inference_permutation="random")
+    x = vision.images(model)
+    outputs = []
+    for seed in (1, 2, 1):
+        torch.manual_seed(seed)
+        outputs.append(model(x))
+    assert torch.equal(outputs[0], outputs[2])
+    assert not torch.allclose(outputs[0], outputs[1])
+
+
+@every_sliced_case
+def test_the_permutation_travels_with_the_checkpoint(sliced):
+    model, other = vision.small(sliced), vision.small(sliced, seed=1, permutation_seed=5)
+    x = vision.images(model)
+    tables, theirs = permutations(model), permutations(other)
+    assert tables.keys() == theirs.keys() <= model.state_dict().keys()
+    assert not any(torch.equal(tables[name], theirs[name]) for name in tables)
+    assert len({tuple(table.tolist()) for table in tables.values()}) == len(tables)
+    for table in tables.values():
+        assert torch.equal(table.sort().values, torch.arange(len(table)))
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other(x), model(x))
+    # and without it, the seed says what it is
+    again = vision.small(sliced, seed=1)
+    again.load_state_dict({key: tensor for key, tensor in model.state_dict().items() if key not in tables})
+    assert torch.equal(again(x), model(x))
+
+
+@every_sliced_case
+def test_weights_of_sliced_and_global_models_are_interchangeable(sliced):
+    loops = vision.fresh(sliced).config.loops
+    everywhere = vision.small(sliced, groups=((1,) * loops,) * 3, seed=1)
+    model = vision.small(sliced)
+    everywhere.load_state_dict(model.state_dict())
+    assert not permutations(everywhere)
+    x = vision.images(model)
+    assert not torch.allclose(everywhere(x), model(x))
+    back = vision.small(sliced, seed=2)
+    back.load_state_dict(everywhere.state_dict())
+    assert torch.equal(back(x), model(x))
+
+
+@every_sliced_case
+def test_groups_that_do_not_divide_are_refused_with_sizes_that_work(sliced):
+    with pytest.raises(ValueError, match=r"must divide the \d+ tokens .* square images that work: ([\d, ]+)") as error:
+        vision.fresh(sliced, img_size=72)
+    proposed = re.findall(r"\d+", str(error.value).rpartition(": ")[2])
+    assert len(proposed) >= 3
+    model = vision.small(sliced)
+    for side in map(int, proposed):
+        assert vision.fresh(sliced, img_size=side, device="meta")
+        assert side % 32 == 0
+    before = permutations(model)
+    with pytest.raises(ValueError, match="square images that work"):
+        model.set_input_size((72, 72))
+    assert model.patch_embed.img_size == (64, 64)
+    assert permutations(model).keys() == before.keys()
+    assert torch.isfinite(model(vision.images(model))).all()
+
+
+@pytest.mark.parametrize("name", ["sret_t", "sret_tl", "sret_s"])
+def test_published_sizes_work(name):
+    for size in (224, 384, 512):
+        assert timm.create_model(name, img_size=size, device="meta")
+
+
+@every_sliced_case
+def test_resizing_draws_new_permutations_from_the_seeds(sliced):
+    model = vision.small(sliced)
+    model.set_input_size((128, 64))
+    expected = permutations(vision.small(sliced, img_size=(128, 64)))
+    got = permutations(model)
+    assert got.keys() == expected.keys()
+    assert all(torch.equal(got[name], expected[name]) for name in got)
+
+
+@pytest.mark.parametrize("loops", [1, 2, 3, 5])
+def test_any_number_of_passes(loops):
+    """With groups in every pass, of which all but the first are permuted."""
+    groups = ((2,) * loops, (4,) * loops, (1,) * loops)
+    model = vision.small("sret_t", loops=loops, groups=groups)
+    assert [loop.passes for loop in model.loops()] == [loops, 2 * loops, loops]
+    permuted = [own.slices is not None and own.slices.permutation is not None for own in model.stages[1].loop.own]
+    assert permuted == ([False] + [True] * (loops - 1)) * 2
+    assert sum(parameter.numel() for parameter in model.stages[0].loop.blocks.parameters()) == sum(
+        parameter.numel() for parameter in vision.small("sret_t").stages[0].loop.blocks.parameters()
+    )
+    loss, gradients = vision.loss_and_gradients(model, vision.images(model))
+    assert torch.isfinite(loss)
+    assert gradients.keys() == dict(model.named_parameters()).keys()

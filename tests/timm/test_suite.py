@@ -1,0 +1,43 @@
+"""timm's own tests of models, on ours; `make test-timm` runs them on all."""
+
+import re
+
+import pytest
+
+from tests.support import cli
+from tests.support.vision import MODELS, is_pyramid
+
+backend = pytest.importorskip("tests.support.timm_backend")
+suite = pytest.importorskip("tests.support.timm_suite")
+
+# One of each family, the small ones.
+SMALL = [
+    *("ringformer_vit_small", "uit_small", "owf_vit_small_narrow", "plain_vit_small_narrow"),
+    *("recursive_deit_tiny", "recursive_mixer_s16", "sret_ext"),
+]
+# How many of timm's tests take every model: those of a map, and those of tokens.
+TESTS = {True: 11, False: 10}
+
+
+def test_the_backend_lists_ours_beside_the_hosts_families():
+    non_standard, with_intermediates = ["vit_*", "deit*"], ["vision_transformer", "deit"]
+    tokens = sorted(name for name in MODELS if not is_pyramid(name))
+    maps = sorted(name for name in MODELS if is_pyramid(name))
+    assert sorted(backend.list_models(filter=non_standard, include_tags=True)) == tokens
+    assert sorted(backend.list_models(exclude_filters=["*_7b_*", *non_standard], include_tags=True)) == maps
+    assert sorted(backend.list_models(module=with_intermediates)) == sorted(MODELS)
+    assert sorted(backend.list_models(exclude_filters=["*_7b_*"], name_matches_cfg=True)) == sorted(MODELS)
+    assert backend.list_models(pretrained=True) == []
+    assert backend.list_models("efficientnet_[hx]_*") == []
+
+
+@pytest.mark.slow
+def test_timms_own_tests_of_the_small_models():
+    try:
+        suite.fetch()
+    except suite.Unavailable as error:
+        pytest.skip(str(error))
+    output = cli.python("-m", "tests.support.timm_suite", "--models", ",".join(SMALL), "-W", "ignore")
+    passed, rest = re.search(r"^(\d+) passed(.*) in ", output, flags=re.MULTILINE).groups()
+    assert int(passed) == sum(TESTS[is_pyramid(name)] for name in SMALL)
+    assert re.fullmatch(r", \d+ deselected", rest)

@@ -1,0 +1,211 @@
+"""Training: gradients, recomputation, dropped paths, groups of parameters, mixed precision; and what sharing means."""
+
+import math
+import re
+
+import pytest
+import torch
+from timm.layers import calculate_drop_path_rates
+from timm.optim import create_optimizer_v2, param_groups_layer_decay
+
+from recurrence.loop import Loop
+from recurrence.residual import DropPath
+from tests.support import vision
+from tests.support.models import poisoned_memory
+from tests.support.vision import every_case, every_model, is_pyramid, timm
+
+RATES = ("drop_rate", "pos_drop_rate", "proj_drop_rate", "mlp_drop_rate", "attn_drop_rate", "drop_path_rate")
+
+
+def rates_of(name: str) -> list[str]:
+    """The rates that a model has."""
+    absent = {"mlp_drop_rate"} if is_pyramid(name) else {"attn_drop_rate"} if "mixer" in name else set()
+    return [rate for rate in RATES if rate not in absent]
+
+
+def unpermuted(name: str) -> dict:
+    """Arguments without which SReT would draw permutations in training."""
+    return dict(groups=((8, 1), (4, 1), (1, 1))) if is_pyramid(name) else {}
+
+
+@every_case
+def test_every_parameter_gets_a_finite_gradient(case):
+    with poisoned_memory():
+        model = vision.fresh(case)
+    assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
+    loss, gradients = vision.loss_and_gradients(model, vision.images(model))
+    assert torch.isfinite(loss)
+    assert gradients.keys() == dict(model.named_parameters()).keys()
+    assert all(torch.isfinite(gradient).all() for gradient in gradients.values())
+    # level signals begin with a zero factor, whose partner has no gradient until the first update
+    zero = {name.rpartition(".")[2] for name, gradient in gradients.items() if not gradient.any()}
+    assert zero <= {"down", "weight", "bias"} if "ringformer" in case else not zero - {"weight", "bias"}
+
+
+@every_case
+def test_checkpointing_changes_neither_output_nor_gradients(case):
+    name = vision.CASES[case][0]
+    rates = dict.fromkeys(rates_of(name), 0.3)
+    model = vision.small(case, **rates).train()
+    x = vision.images(model, 3)
+    expected = vision.loss_and_gradients(model, x)
+    statistics = {key: buffer.clone() for key, buffer in model.named_buffers()}
+    kept = {}
+    for on in (True, False):
+        model.set_grad_checkpointing(on)
+        for key, buffer in model.named_buffers():
+            buffer.copy_(statistics[key])
+        sizes = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, sizes=sizes: sizes.append(t.numel()) or t, lambda t: t):
+            loss, gradients = vision.loss_and_gradients(model, x)
+        kept[on] = sum(sizes)
+        assert torch.equal(loss, expected[0])
+        torch.testing.assert_close(gradients, expected[1], rtol=0, atol=0)
+    assert kept[True] < 0.6 * kept[False]
+
+
+@every_case
+def test_tied_gradient_is_the_sum_of_the_untied(case):
+    tied = vision.small(case)
+    apart = vision.with_other_copies(tied)
+    x = vision.images(tied)
+    torch.testing.assert_close(tied(x), apart(x), rtol=0, atol=1e-12)
+    orders = {name: loop.order for name, loop in tied.named_modules() if hasattr(loop, "order")}
+    expected: dict = {}
+    for key, gradient in vision.loss_and_gradients(apart, x)[1].items():
+        loop, blocks, rest = key.rpartition(".blocks.") if ".blocks." in key else (key, "", "")
+        if blocks:
+            index, _, rest = rest.partition(".")
+            key = f"{loop}.blocks.{orders[loop][int(index)]}.{rest}"
+        expected[key] = expected.get(key, 0) + gradient
+    torch.testing.assert_close(vision.loss_and_gradients(tied, x)[1], expected, rtol=1e-9, atol=1e-12)
+
+
+@every_case
+def test_an_image_knows_nothing_of_its_batch(case):
+    model = vision.small(case)
+    x = vision.images(model, 3)
+    together = model(x)
+    torch.testing.assert_close(torch.cat([model(one[None]) for one in x]), together, rtol=1e-9, atol=1e-12)
+    assert (together[0] - together[1]).abs().max() > 1e-4
+
+
+@every_case
+def test_inference_is_deterministic_and_leaves_no_trace(case):
+    model = vision.small(case, drop_path_rate=0.5, drop_rate=0.5)
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    x = vision.images(model)
+    torch.manual_seed(3)
+    first = model(x)
+    torch.manual_seed(4)
+    assert torch.equal(model(x), first)
+    assert all(torch.equal(model.state_dict()[key], tensor) for key, tensor in before.items())
+
+
+@every_model
+def test_each_rate_acts_in_training_alone(name):
+    plain = vision.small(name, **unpermuted(name))
+    if hasattr(plain, "set_mixed_depth_training"):
+        plain.set_mixed_depth_training(False)
+    x = vision.images(plain, 4)
+    for rate in rates_of(name):
+        dropping = vision.small(name, **unpermuted(name), **{rate: 0.5})
+        if hasattr(dropping, "set_mixed_depth_training"):
+            dropping.set_mixed_depth_training(False)
+        assert torch.equal(dropping(x), plain(x)), rate
+        if not is_pyramid(name):  # which has batch norm
+            assert torch.equal(plain.train()(x), plain.eval()(x))
+        outputs = []
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            outputs.append(dropping.train()(x))
+        assert not torch.allclose(*outputs), rate
+
+
+@every_model
+def test_drop_path_rises_with_the_depth_where_it_sits(name):
+    model = vision.fresh(name, drop_path_rate=0.2)
+    passes = [[own.drop_path.rate for own in loop.own] for loop in model.loops()]
+    if is_pyramid(name):
+        total = sum(map(len, passes))
+        assert sum(passes, []) == pytest.approx([0.2 * entry / total for entry in range(total)])
+    else:
+        runs = model.runs  # of One Wide FFN, an attention and the MLP are one depth
+        assert passes[0][::runs] == pytest.approx(calculate_drop_path_rates(0.2, len(passes[0]) // runs))
+        assert passes[0][runs - 1 :: runs] == passes[0][::runs]
+    assert not [module for module in vision.fresh(name).modules() if isinstance(module, DropPath)]
+
+
+def test_published_placement_of_drop_path():
+    """One rate a block, and those of 20 depths: FACTS of the released code."""
+    model = timm.create_model("sret_t", device="meta", drop_path_rate=0.1, drop_path_placement="published")
+    rates = [[own.drop_path.rate for own in loop.own] for loop in model.loops()]
+    expected = [[0, 0.005], [0.02, 0.025, 0.03, 0.035, 0.04], [0.07, 0.075, 0.08]]
+    for got, block in zip(rates, expected):
+        assert got[::2] == got[1::2] == pytest.approx(block)
+
+
+def depth(loops: dict[str, Loop], name: str) -> float:
+    """Where a parameter comes in, counted in passes: at the embedding, at the pass of its first use, at the head."""
+    start = 1
+    for prefix, loop in loops.items():
+        if name.startswith(f"{prefix}."):
+            kind, index = name.removeprefix(f"{prefix}.").split(".")[:2]
+            return start + (loop.order.index(int(index)) if kind == "blocks" else int(index))
+        if name.startswith(f"{prefix.rpartition('.')[0]}.pool."):
+            return start
+        start += loop.passes
+    return math.inf if name.startswith("head.") else -math.inf if name.startswith("norm.") else 0
+
+
+@every_case
+def test_layer_decay_takes_a_block_at_its_first_pass(case):
+    """The stem first, the head last, the final norm with the last pass, as in timm's models."""
+    model = vision.fresh(case)
+    groups = param_groups_layer_decay(model, weight_decay=0, layer_decay=0.5)
+    scales = {parameter: group["lr_scale"] for group in groups for parameter in group["params"]}
+    assert len(scales) == len(list(model.parameters()))
+    loops = {name: module for name, module in model.named_modules() if isinstance(module, Loop)}
+    depths = {name: depth(loops, name) for name, _ in model.named_parameters()}
+    levels = sorted(set(depths.values()) - {-math.inf})  # a pass without parameters of its own is no group
+    for name, parameter in model.named_parameters():
+        level = len(levels) - 2 if name.startswith("norm.") else levels.index(depths[name])
+        assert scales[parameter] == 0.5 ** (len(levels) - 1 - level), name
+
+
+@every_case
+def test_weight_decay_is_for_matrices_of_layers(case):
+    model = vision.fresh(case)
+    optimiser = create_optimizer_v2(model, opt="adamw", lr=1e-3, weight_decay=0.05)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    decayed = {names[p] for group in optimiser.param_groups if group["weight_decay"] for p in group["params"]}
+    assert decayed == {name for name, p in model.named_parameters() if name.endswith(".weight") and p.dim() > 1}
+    assert sum(len(group["params"]) for group in optimiser.param_groups) == len(names)
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_mixed_precision(case, dtype):
+    model = vision.small(case).float()
+    x = vision.images(model)
+    expected = model(x)
+    with torch.autocast("cpu", dtype):
+        y = model(x)
+        loss = vision.loss_and_gradients(model.train(), x)[0]
+    assert y.dtype == dtype
+    error = (y.float() - expected).abs().max() / expected.abs().max()
+    assert error < (0.1 if dtype == torch.bfloat16 else 0.03)
+    assert torch.isfinite(loss)
+
+
+@every_case
+def test_an_update_changes_every_parameter(case):
+    model = vision.small(case).train()
+    optimiser = create_optimizer_v2(model, opt="sgd", lr=0.1, weight_decay=0)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    first = vision.loss_and_gradients(model, vision.images(model))[0]
+    optimiser.step()
+    # a batch norm takes the mean away, and with it the bias of the convolution before it
+    still = {name for name, parameter in model.named_parameters() if torch.equal(parameter, before[name])}
+    assert all(re.search(r"conv\d\.bias$", name) for name in still)
+    assert vision.loss_and_gradients(model, vision.images(model))[0] != first
