@@ -1,6 +1,5 @@
 """Builds the registered models through timm's own builder."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -9,13 +8,13 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg
 from torch import nn
 
+from timm_plugin._model import ImageModel, checkpoint_filter_fn
+
 
 def create(
-    build: Callable[..., nn.Module],
+    build: type[ImageModel],
     variant: str,
     pretrained: bool,
-    filter_fn: Callable,
-    out_indices: tuple[int, ...],
     /,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
@@ -24,11 +23,9 @@ def create(
     """What every entry function returns.
 
     Args:
-        build: makes the model from the arguments that are not timm's own.
+        build: the model's class, called with the arguments that are not timm's own.
         variant: the registered name.
         pretrained: load the weights that the name's tag points at.
-        filter_fn: `(state_dict, model) -> state_dict`, makes a foreign checkpoint fit.
-        out_indices: the features of `features_only=True`; the caller's own `out_indices` wins.
         device, dtype: where and of what type the parameters are created.
         **kwargs: of the model, and those that timm's builder takes.
 
@@ -43,8 +40,8 @@ def create(
             build,
             variant,
             pretrained,
-            pretrained_filter_fn=filter_fn,
-            feature_cfg=dict(out_indices=out_indices, feature_cls="getter"),
+            pretrained_filter_fn=checkpoint_filter_fn,
+            feature_cfg=dict(out_indices=build.out_indices, feature_cls="getter"),
             **kwargs,
         )
     return model if dtype is None else model.to(dtype)

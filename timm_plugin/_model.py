@@ -13,11 +13,13 @@ from recurrence.loop import Loop
 class ImageModel(nn.Module):
     """Base of the image models: the head, and timm's questions that all families answer in the same way.
 
-    A family sets `pools` (the kinds of pooling it has), `num_features`, `feature_info`, `norm`, calls
-    :meth:`make_head`, and implements `forward_features`, `pool` and `forward_intermediates`.
+    A family sets `pools` (the kinds of pooling it has), `out_indices` (the features of `features_only=True`),
+    `num_features`, `feature_info`, `norm`, calls :meth:`make_head`, and implements `forward_features`, `pool` and
+    `forward_intermediates`.
     """
 
     pools: tuple[str, ...] = ()
+    out_indices: tuple[int, ...] = ()
 
     def make_head(self, num_classes: int, global_pool: str, drop_rate: float) -> None:
         """The classifier on `num_features` pooled features; `num_classes=0` leaves it out."""

@@ -26,6 +26,7 @@ class RecurrentVisionTransformer(ImageModel):
     """
 
     pools = ("", "token", "avg", "max", "avgmax")
+    out_indices = (-3, -2, -1)
 
     def __init__(self, **kwargs: Any):
         super().__init__()

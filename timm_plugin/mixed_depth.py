@@ -19,9 +19,7 @@ from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
 from timm_plugin._create import create, image_cfg
-from timm_plugin._model import checkpoint_filter_fn
 from timm_plugin._vit import RecurrentVisionTransformer
-from timm_plugin.recursive_deit import DEIT_TINY
 from timm_plugin.sret import SReT
 
 
@@ -71,7 +69,6 @@ class MixedDepthLoss(nn.Module):
         return sum(self.criterion(logits, target) for logits in branches) / len(branches)
 
 
-SRET_108 = dict(embed_dim=48, depths=(11, 27, 16))
 _cfg = partial(image_cfg, crop_pct=0.9, paper_name="Sliced Recursive Transformer", paper_ids="arXiv:2111.05297")
 _sret_cfg = partial(_cfg, pool_size=(7, 7), first_conv="patch_embed.conv1")
 _deit_cfg = partial(_cfg, first_conv="patch_embed.proj")
@@ -92,25 +89,26 @@ def sret_108(pretrained: bool = False, **kwargs: Any) -> SReT:
 
     With `embed_dim=16, depths=(100, 250, 150)` it has 1,000 passes and 14,825,624 parameters.
     """
-    return create(SReT, "sret_108", pretrained, checkpoint_filter_fn, (0, 1, 2), **{**SRET_108, **kwargs})
+    model_args = dict(embed_dim=48, depths=(11, 27, 16))
+    return create(SReT, "sret_108", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def sret_108_mixed(pretrained: bool = False, **kwargs: Any) -> MixedDepthSReT:
     """SReT-108 trained at mixed depth, beside its 54 first passes. 14,220,472 parameters."""
-    kwargs = {**SRET_108, **kwargs}
-    return create(MixedDepthSReT, "sret_108_mixed", pretrained, checkpoint_filter_fn, (0, 1, 2), **kwargs)
+    model_args = dict(embed_dim=48, depths=(11, 27, 16))
+    return create(MixedDepthSReT, "sret_108_mixed", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def deit_108(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
     """DeiT-108 of Figure 9: DeiT-Tiny with 108 unshared blocks. 48,424,360 parameters."""
-    kwargs = {**DEIT_TINY, "depth": 108, **kwargs}
-    return create(RecurrentVisionTransformer, "deit_108", pretrained, checkpoint_filter_fn, (-3, -2, -1), **kwargs)
+    model_args = dict(embed_dim=192, depth=108, num_heads=3, pos_embed="learn", init="deit")
+    return create(RecurrentVisionTransformer, "deit_108", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def deit_108_mixed(pretrained: bool = False, **kwargs: Any) -> MixedDepthDeiT:
     """DeiT-108 with 54 stored blocks, run twice, trained at mixed depth. 24,401,704 parameters."""
-    kwargs = {**DEIT_TINY, "depth": 54, "loops": 2, **kwargs}
-    return create(MixedDepthDeiT, "deit_108_mixed", pretrained, checkpoint_filter_fn, (-3, -2, -1), **kwargs)
+    model_args = dict(embed_dim=192, depth=54, num_heads=3, pos_embed="learn", init="deit", loops=2)
+    return create(MixedDepthDeiT, "deit_108_mixed", pretrained, **dict(model_args, **kwargs))

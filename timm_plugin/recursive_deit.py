@@ -13,10 +13,7 @@ from typing import Any
 from timm.models import generate_default_cfgs, register_model
 
 from timm_plugin._create import create, image_cfg
-from timm_plugin._model import checkpoint_filter_fn
 from timm_plugin._vit import RecurrentVisionTransformer
-
-DEIT_TINY = dict(embed_dim=192, num_heads=3, pos_embed="learn", init="deit")
 
 _cfg = partial(
     image_cfg,
@@ -37,6 +34,5 @@ def recursive_deit_tiny(pretrained: bool = False, **kwargs: Any) -> RecurrentVis
     Section 5.2 compares internal loops with external ones (`loop_order="external"`) on `depth=6`: 3,048,232 parameters,
     with `nll=True` 3,942,184 (12 projections) and 3,197,224 (2).
     """
-    preset = {**DEIT_TINY, "loops": 2}
-    filters = checkpoint_filter_fn, (-3, -2, -1)
-    return create(RecurrentVisionTransformer, "recursive_deit_tiny", pretrained, *filters, **{**preset, **kwargs})
+    model_args = dict(embed_dim=192, depth=12, num_heads=3, pos_embed="learn", init="deit", loops=2)
+    return create(RecurrentVisionTransformer, "recursive_deit_tiny", pretrained, **dict(model_args, **kwargs))

@@ -12,10 +12,7 @@ from typing import Any
 from timm.models import generate_default_cfgs, register_model
 
 from timm_plugin._create import create, image_cfg
-from timm_plugin._model import checkpoint_filter_fn
 from timm_plugin._vit import RecurrentVisionTransformer
-
-MIXER = dict(num_heads=1, token_mixing=True, class_token=False, pos_embed="none", global_pool="avg", loops=2, lrc=True)
 
 _cfg = partial(
     image_cfg,
@@ -39,18 +36,35 @@ class RecurrentMixer(RecurrentVisionTransformer):
         return super().__getattr__(name)
 
 
-def _create(variant: str, pretrained: bool, **kwargs: Any) -> RecurrentMixer:
-    filters = checkpoint_filter_fn, (-3, -2, -1)
-    return create(RecurrentMixer, variant, pretrained, *filters, **{**MIXER, **kwargs})
-
-
 @register_model
 def recursive_mixer_s16(pretrained: bool = False, **kwargs: Any) -> RecurrentMixer:
     """Mixer-S/16, each of its 8 blocks run twice: width 512. 18,528,296 parameters whatever `loops`."""
-    return _create("recursive_mixer_s16", pretrained, **{"embed_dim": 512, "depth": 8, **kwargs})
+    model_args = dict(
+        embed_dim=512,
+        depth=8,
+        num_heads=1,
+        token_mixing=True,
+        class_token=False,
+        pos_embed="none",
+        global_pool="avg",
+        loops=2,
+        lrc=True,
+    )
+    return create(RecurrentMixer, "recursive_mixer_s16", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def recursive_mixer_b16(pretrained: bool = False, **kwargs: Any) -> RecurrentMixer:
     """Mixer-B/16, each of its 12 blocks run twice: width 768. 59,880,520 parameters whatever `loops`."""
-    return _create("recursive_mixer_b16", pretrained, **{"embed_dim": 768, "depth": 12, **kwargs})
+    model_args = dict(
+        embed_dim=768,
+        depth=12,
+        num_heads=1,
+        token_mixing=True,
+        class_token=False,
+        pos_embed="none",
+        global_pool="avg",
+        loops=2,
+        lrc=True,
+    )
+    return create(RecurrentMixer, "recursive_mixer_b16", pretrained, **dict(model_args, **kwargs))

@@ -15,22 +15,7 @@ from typing import Any
 from timm.models import generate_default_cfgs, register_model
 
 from timm_plugin._create import create, image_cfg
-from timm_plugin._model import checkpoint_filter_fn
 from timm_plugin._vit import RecurrentVisionTransformer
-
-RINGFORMER = dict(shared=True, level_signal="low-rank", norm_eps=1e-5)
-UNIVERSAL = dict(shared=True, level_signal="static")
-ONE_WIDE_FFN = dict(shared_mlp=True)
-SMALL = dict(embed_dim=512, depth=6, num_heads=8)
-
-
-def _create(
-    variant: str, pretrained: bool, preset: dict[str, Any], kwargs: dict[str, Any]
-) -> RecurrentVisionTransformer:
-    return create(
-        RecurrentVisionTransformer, variant, pretrained, checkpoint_filter_fn, (-3, -2, -1), **{**preset, **kwargs}
-    )
-
 
 _cfg = partial(
     image_cfg,
@@ -42,104 +27,133 @@ _cfg = partial(
     paper_ids="arXiv:2502.13181",
 )
 
-TABLE_3 = ("ringformer_vit", "ringformer_vit_wide", "uit", "uit_wide", "owf_vit", "plain_vit")
-TABLE_2 = (
-    "ringformer_vit_small",
-    "ringformer_vit_small_wide",
-    "uit_small",
-    "uit_small_wide",
-    "owf_vit_small",
-    "owf_vit_small_narrow",
-    "plain_vit_small",
-    "plain_vit_small_narrow",
+default_cfgs = generate_default_cfgs(
+    {
+        "ringformer_vit": _cfg(),
+        "ringformer_vit_wide": _cfg(),
+        "uit": _cfg(),
+        "uit_wide": _cfg(),
+        "owf_vit": _cfg(),
+        "plain_vit": _cfg(),
+        "ringformer_vit_small": _cfg(),
+        "ringformer_vit_small_wide": _cfg(),
+        "uit_small": _cfg(),
+        "uit_small_wide": _cfg(),
+        "owf_vit_small": _cfg(),
+        "owf_vit_small_narrow": _cfg(),
+        "plain_vit_small": _cfg(),
+        "plain_vit_small_narrow": _cfg(),
+    }
 )
-
-default_cfgs = generate_default_cfgs({name: _cfg() for name in (*TABLE_3, *TABLE_2)})
 
 
 @register_model
 def ringformer_vit(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
     """RingFormer of Table 3: width 768, MLP 3072, 12 passes of one block, rank 48. 12,022,504 parameters."""
-    return _create("ringformer_vit", pretrained, RINGFORMER, kwargs)
+    model_args = dict(
+        embed_dim=768, depth=12, num_heads=12, mlp_ratio=4.0, shared=True, level_signal="low-rank", norm_eps=1e-5
+    )
+    return create(RecurrentVisionTransformer, "ringformer_vit", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def ringformer_vit_wide(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
     """RingFormer (scaled) of Table 3: width 1284, MLP 5120, rank 80. 31,953,324 parameters."""
-    return _create("ringformer_vit_wide", pretrained, dict(RINGFORMER, embed_dim=1284, mlp_ratio=5120 / 1284), kwargs)
+    model_args = dict(
+        embed_dim=1284,
+        depth=12,
+        num_heads=12,
+        mlp_ratio=5120 / 1284,
+        shared=True,
+        level_signal="low-rank",
+        norm_eps=1e-5,
+    )
+    return create(RecurrentVisionTransformer, "ringformer_vit_wide", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def uit(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
     """Universal Transformer of Table 3: width 768, MLP 3072, 12 passes of one block. 8,449,768 parameters."""
-    return _create("uit", pretrained, UNIVERSAL, kwargs)
+    model_args = dict(embed_dim=768, depth=12, num_heads=12, mlp_ratio=4.0, shared=True, level_signal="static")
+    return create(RecurrentVisionTransformer, "uit", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def uit_wide(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
     """Universal Transformer (scaled) of Table 3: width 1560, MLP 6240. 31,988,800 parameters."""
-    return _create("uit_wide", pretrained, dict(UNIVERSAL, embed_dim=1560), kwargs)
+    model_args = dict(embed_dim=1560, depth=12, num_heads=12, mlp_ratio=4.0, shared=True, level_signal="static")
+    return create(RecurrentVisionTransformer, "uit_wide", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def owf_vit(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
     """One Wide FFN of Table 3: width 768, 12 attentions, one MLP of 3072. 34,452,712 parameters."""
-    return _create("owf_vit", pretrained, ONE_WIDE_FFN, kwargs)
+    model_args = dict(embed_dim=768, depth=12, num_heads=12, mlp_ratio=4.0, shared_mlp=True)
+    return create(RecurrentVisionTransformer, "owf_vit", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def plain_vit(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
     """The unshared ViT of Table 3: width 768, MLP 3072, 12 blocks, fixed positions. 86,416,360 parameters."""
-    return _create("plain_vit", pretrained, {}, kwargs)
+    model_args = dict(embed_dim=768, depth=12, num_heads=12, mlp_ratio=4.0)
+    return create(RecurrentVisionTransformer, "plain_vit", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def ringformer_vit_small(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
     """RingFormer of Table 2: width 512, MLP 2048, 6 passes, rank 32. 4,395,620 parameters with 100 classes."""
-    return _create("ringformer_vit_small", pretrained, {**RINGFORMER, **SMALL}, kwargs)
+    model_args = dict(
+        embed_dim=512, depth=6, num_heads=8, mlp_ratio=4.0, shared=True, level_signal="low-rank", norm_eps=1e-5
+    )
+    return create(RecurrentVisionTransformer, "ringformer_vit_small", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def ringformer_vit_small_wide(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
     """RingFormer (scaled) of Table 2: width 728, MLP 3072, rank 45. 8,824,348 parameters with 100 classes."""
-    preset = {**RINGFORMER, **SMALL, "embed_dim": 728, "mlp_ratio": 3072 / 728}
-    return _create("ringformer_vit_small_wide", pretrained, preset, kwargs)
+    model_args = dict(
+        embed_dim=728, depth=6, num_heads=8, mlp_ratio=3072 / 728, shared=True, level_signal="low-rank", norm_eps=1e-5
+    )
+    return create(RecurrentVisionTransformer, "ringformer_vit_small_wide", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def uit_small(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
     """Universal Transformer of Table 2: width 512, MLP 2048, 6 passes. 3,598,948 parameters with 100 classes."""
-    return _create("uit_small", pretrained, {**UNIVERSAL, **SMALL}, kwargs)
+    model_args = dict(embed_dim=512, depth=6, num_heads=8, mlp_ratio=4.0, shared=True, level_signal="static")
+    return create(RecurrentVisionTransformer, "uit_small", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def uit_small_wide(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
     """Universal Transformer (scaled) of Table 2: width 848, MLP 3072. 8,836,788 parameters with 100 classes."""
-    preset = {**UNIVERSAL, **SMALL, "embed_dim": 848, "mlp_ratio": 3072 / 848}
-    return _create("uit_small_wide", pretrained, preset, kwargs)
+    model_args = dict(embed_dim=848, depth=6, num_heads=8, mlp_ratio=3072 / 848, shared=True, level_signal="static")
+    return create(RecurrentVisionTransformer, "uit_small_wide", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def owf_vit_small(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
     """One Wide FFN of Table 2: width 512, one MLP of 2048, 6 attentions. 8,857,188 parameters with 100 classes."""
-    return _create("owf_vit_small", pretrained, {**ONE_WIDE_FFN, **SMALL}, kwargs)
+    model_args = dict(embed_dim=512, depth=6, num_heads=8, mlp_ratio=4.0, shared_mlp=True)
+    return create(RecurrentVisionTransformer, "owf_vit_small", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def owf_vit_small_narrow(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
     """One Wide FFN (down-scaled) of Table 2: width 376, MLP 1024. 4,506,732 parameters with 100 classes."""
-    preset = {**ONE_WIDE_FFN, **SMALL, "embed_dim": 376, "mlp_ratio": 1024 / 376}
-    return _create("owf_vit_small_narrow", pretrained, preset, kwargs)
+    model_args = dict(embed_dim=376, depth=6, num_heads=8, mlp_ratio=1024 / 376, shared_mlp=True)
+    return create(RecurrentVisionTransformer, "owf_vit_small_narrow", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def plain_vit_small(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
     """The unshared ViT of Table 2: width 512, MLP 2048, 6 blocks. 19,360,868 parameters with 100 classes."""
-    return _create("plain_vit_small", pretrained, SMALL, kwargs)
+    model_args = dict(embed_dim=512, depth=6, num_heads=8, mlp_ratio=4.0)
+    return create(RecurrentVisionTransformer, "plain_vit_small", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def plain_vit_small_narrow(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
     """The unshared ViT (down-scaled) of Table 2: width 328, MLP 1536. 8,940,756 parameters with 100 classes."""
-    preset = {**SMALL, "embed_dim": 328, "mlp_ratio": 1536 / 328}
-    return _create("plain_vit_small_narrow", pretrained, preset, kwargs)
+    model_args = dict(embed_dim=328, depth=6, num_heads=8, mlp_ratio=1536 / 328)
+    return create(RecurrentVisionTransformer, "plain_vit_small_narrow", pretrained, **dict(model_args, **kwargs))

@@ -25,7 +25,7 @@ from recurrence.convert import rename
 from recurrence.loop import Loop
 from timm_plugin._compat import feature_take_indices, update_model_input_size
 from timm_plugin._create import create, image_cfg
-from timm_plugin._model import ImageModel, checkpoint_filter_fn, first_runs, loop_groups
+from timm_plugin._model import ImageModel, first_runs, loop_groups
 from timm_plugin._released import sret_names
 from timm_plugin._sret_config import SReTConfig
 from timm_plugin._stem import STEMS
@@ -69,6 +69,7 @@ class SReT(ImageModel):
     """
 
     pools = ("", "avg", "max", "avgmax")
+    out_indices = (0, 1, 2)
 
     def __init__(self, **kwargs: Any):
         super().__init__()
@@ -238,10 +239,6 @@ def resample_map(table: Tensor, grid: tuple[int, int]) -> Tensor:
     return tokens.transpose(1, 2).unflatten(2, grid)
 
 
-def _create(variant: str, pretrained: bool, preset: dict[str, Any], kwargs: dict[str, Any]) -> SReT:
-    return create(SReT, variant, pretrained, checkpoint_filter_fn, (0, 1, 2), **{**preset, **kwargs})
-
-
 _cfg = partial(
     image_cfg,
     pool_size=(7, 7),
@@ -252,54 +249,67 @@ _cfg = partial(
     paper_ids="arXiv:2111.05297",
 )
 
-TINY = dict(mlp_ratio=3.6)
-TINY_LARGE: dict[str, Any] = {}
-SMALL = dict(embed_dim=126, num_heads=(3, 6, 12), mlp_ratio=3.0, nll_ratio=2.0)
-# The paper gives ExT 4.0M parameters and 0.7 GMAC but no shape. Of the pyramids with a stem of this kind, two passes a
-# block, TL's ratios and these slices, width 48 with 1, 5 and 5 blocks is the nearest to both.
-EXTREMELY_TINY = dict(embed_dim=48, depths=(1, 5, 5))
-NAMES = ("sret_ext", "sret_t", "sret_tl", "sret_s", "sret_t_global", "sret_tl_global", "sret_s_global")
-
-default_cfgs = generate_default_cfgs({name: _cfg() for name in NAMES})
+default_cfgs = generate_default_cfgs(
+    {
+        "sret_ext": _cfg(),
+        "sret_t": _cfg(),
+        "sret_tl": _cfg(),
+        "sret_s": _cfg(),
+        "sret_t_global": _cfg(),
+        "sret_tl_global": _cfg(),
+        "sret_s_global": _cfg(),
+    }
+)
 
 
 @register_model
 def sret_ext(pretrained: bool = False, **kwargs: Any) -> SReT:
     """SReT-ExT of Table 5 (4.0M, 0.7 GMAC), whose shape is found, not published: 4,020,608 parameters, 0.71 GMAC."""
-    return _create("sret_ext", pretrained, EXTREMELY_TINY, kwargs)
+    # The paper gives ExT 4.0M parameters and 0.7 GMAC but no shape. Of the pyramids with a stem of this kind, two
+    # passes per block, TL's ratios and these slices, width 48 with 1, 5 and 5 blocks is the nearest to both.
+    model_args = dict(embed_dim=48, depths=(1, 5, 5), num_heads=(2, 4, 8), mlp_ratio=4.0, nll_ratio=1.0)
+    return create(SReT, "sret_ext", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def sret_t(pretrained: bool = False, **kwargs: Any) -> SReT:
     """SReT-T of Table 5: width 64 to 256, MLP 3.6, NLL 1, slices 8, 4, 1 and 2, 1, 1. 4,755,979 parameters."""
-    return _create("sret_t", pretrained, TINY, kwargs)
+    model_args = dict(embed_dim=64, depths=(2, 5, 3), num_heads=(2, 4, 8), mlp_ratio=3.6, nll_ratio=1.0)
+    return create(SReT, "sret_t", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def sret_tl(pretrained: bool = False, **kwargs: Any) -> SReT:
     """SReT-TL of Table 5: SReT-T with MLP 4.0. 4,988,024 parameters."""
-    return _create("sret_tl", pretrained, TINY_LARGE, kwargs)
+    model_args = dict(embed_dim=64, depths=(2, 5, 3), num_heads=(2, 4, 8), mlp_ratio=4.0, nll_ratio=1.0)
+    return create(SReT, "sret_tl", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def sret_s(pretrained: bool = False, **kwargs: Any) -> SReT:
     """SReT-S of Table 5: width 126 to 504, heads of 42, MLP 3.0, NLL 2. 20,899,692 parameters."""
-    return _create("sret_s", pretrained, SMALL, kwargs)
+    model_args = dict(embed_dim=126, depths=(2, 5, 3), num_heads=(3, 6, 12), mlp_ratio=3.0, nll_ratio=2.0)
+    return create(SReT, "sret_s", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def sret_t_global(pretrained: bool = False, **kwargs: Any) -> SReT:
     """SReT-T* of Table 5, without slices. 4,755,979 parameters."""
-    return _create("sret_t_global", pretrained, dict(TINY, groups=GLOBAL), kwargs)
+    model_args = dict(embed_dim=64, depths=(2, 5, 3), num_heads=(2, 4, 8), mlp_ratio=3.6, nll_ratio=1.0, groups=GLOBAL)
+    return create(SReT, "sret_t_global", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def sret_tl_global(pretrained: bool = False, **kwargs: Any) -> SReT:
     """SReT-TL* of Table 5, without slices. 4,988,024 parameters."""
-    return _create("sret_tl_global", pretrained, dict(TINY_LARGE, groups=GLOBAL), kwargs)
+    model_args = dict(embed_dim=64, depths=(2, 5, 3), num_heads=(2, 4, 8), mlp_ratio=4.0, nll_ratio=1.0, groups=GLOBAL)
+    return create(SReT, "sret_tl_global", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def sret_s_global(pretrained: bool = False, **kwargs: Any) -> SReT:
     """SReT-S* of Table 5, without slices. 20,899,692 parameters."""
-    return _create("sret_s_global", pretrained, dict(SMALL, groups=GLOBAL), kwargs)
+    model_args = dict(
+        embed_dim=126, depths=(2, 5, 3), num_heads=(3, 6, 12), mlp_ratio=3.0, nll_ratio=2.0, groups=GLOBAL
+    )
+    return create(SReT, "sret_s_global", pretrained, **dict(model_args, **kwargs))
