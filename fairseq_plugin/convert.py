@@ -29,7 +29,7 @@ from fairseq_plugin.conversion import host, hugging_face
 from fairseq_plugin.conversion.share import check_shareable, shared
 from fairseq_plugin.conversion.unshare import unshared
 from fairseq_plugin.hostfix.checkpoints import load_safely
-from recurrence.order import STRATEGIES
+from recurrence.weights import command
 
 logger = logging.getLogger("fairseq_plugin.convert")
 
@@ -87,12 +87,8 @@ def _with_model(state: dict[str, Any], args: argparse.Namespace, weights: dict) 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; ``--help`` describes it."""
-    parser = argparse.ArgumentParser(prog="python -m fairseq_plugin.convert", description=__doc__.split("\n")[0])
-    commands = parser.add_subparsers(dest="command", required=True, metavar="unshare|share|hf")
-    _add_paths(commands.add_parser("unshare", help="a looped model as one of fairseq's own, which needs no plugin"))
-    share = _add_paths(commands.add_parser("share", help="fairseq's transformer as a looped model of this plugin"))
-    _add_sharing_options(share)
-    _add_tokenizer_options(_add_paths(commands.add_parser("hf", help="an ilr_* model as a folder for transformers")))
+    parser, commands = command.build("python -m fairseq_plugin.convert", __doc__.split("\n")[0], "fairseq")
+    _add_tokenizer_options(command.add_paths(commands.add_parser("hf", help="an ilr_* model, for transformers")))
     args = parser.parse_args(arguments)
     try:
         if args.input.resolve() == args.output.resolve():
@@ -142,25 +138,6 @@ def _add_tokenizer_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--dictionary", type=Path, metavar="FILE", help="dict.txt of the training data (default: the checkpoint's)")
     add("--sentencepiece-model", type=Path, metavar="FILE", help="what segmented it (default: words between blanks)")
-
-
-def _add_paths(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument("input", type=Path, metavar="IN", help="the checkpoint to read; it is left as it is")
-    parser.add_argument("output", type=Path, metavar="OUT", help="the checkpoint to write")
-    return parser
-
-
-def _add_sharing_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--unique-layers", type=int, required=True, metavar="M", help="stored layers of each stack, 1 <= M <= N")
-    add("--strategy", choices=sorted(STRATEGIES), default="cycle", help="which layers are tied (default: %(default)s)")
-    add(
-        "--rank",
-        type=int,
-        metavar="R",
-        help="of the term that each pass adds to every projection, up to the width, which makes it exact; without it "
-        "passes keep nothing of their own",
-    )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Looped vision transformers as timm's `VisionTransformer` and back: `recurrence.unshare`, `recurrence.share`."""
+"""Looped vision transformers as timm's `VisionTransformer` and back, by :mod:`recurrence.weights`."""
 
 import timm
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 import timm_plugin  # noqa: F401  registers the models
-from recurrence.convert import StateDict
-from recurrence.share import share
-from recurrence.unshare import Factor, is_one, unshare
+from recurrence.weights.names import StateDict
+from recurrence.weights.share import share
+from recurrence.weights.unshare import Factor, is_one, unshare
 from timm_plugin._model import ImageModel
 from timm_plugin._vit import RecurrentVisionTransformer
 from timm_plugin._vit_config import NAMES

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from recurrence.convert import Piece
 from recurrence.loop import Loop
+from recurrence.weights.names import Piece
 
 BLOCK = {
     **dict(norm1="norms.0", norm2="norms.1"),

@@ -24,7 +24,7 @@ from timm.models import save_for_hf
 from timm.utils import ParseKwargs
 from torch import nn
 
-from recurrence.order import STRATEGIES
+from recurrence.weights import command
 from timm_plugin._compat import load_checkpoint_metadata
 from timm_plugin._conversion import shared, unshared
 
@@ -131,23 +131,11 @@ def save(model: nn.Module, source: nn.Module, folder: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; ``--help`` describes it."""
-    parser = argparse.ArgumentParser(prog="python -m timm_plugin.convert", description=__doc__.split("\n")[0])
-    commands = parser.add_subparsers(dest="command", required=True, metavar="unshare|share")
-    _add_paths(
-        commands.add_parser("unshare", help="a looped model as timm's own VisionTransformer, without this plugin")
-    )
-    share = _add_paths(commands.add_parser("share", help="timm's VisionTransformer as a looped model of this plugin"))
-    share.add_argument(
-        "--unique-layers", type=int, required=True, metavar="M", help="stored blocks; divides the layers"
-    )
-    share.add_argument("--strategy", choices=sorted(STRATEGIES), default="cycle", help="(default: %(default)s)")
-    share.add_argument(
-        "--rank",
-        type=int,
-        metavar="R",
-        help="of the term that each pass adds to every projection, up to the width, which makes it exact; without it "
-        "passes keep nothing of their own",
-    )
+    parser, commands = command.build("python -m timm_plugin.convert", __doc__.split("\n")[0], "timm")
+    for subparser in commands.choices.values():
+        add = subparser.add_argument
+        add("--model", metavar="NAME", help="the model of IN, where IN does not name it")
+        add("--model-kwargs", nargs="*", default={}, action=ParseKwargs, metavar="K=V", help="its options, likewise")
     args = parser.parse_args(arguments)
     try:
         if args.output.exists():
@@ -161,15 +149,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         parser.error(str(error))
     logger.info('wrote %s: timm.create_model("local-dir:%s", pretrained=True)', args.output, args.output)
-
-
-def _add_paths(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    add = parser.add_argument
-    add("input", type=Path, metavar="IN", help="the checkpoint to read, a file or a folder; it is left as it is")
-    add("output", type=Path, metavar="OUT", help="the folder to write")
-    add("--model", metavar="NAME", help="the model of IN, where IN does not name it")
-    add("--model-kwargs", nargs="*", default={}, action=ParseKwargs, metavar="K=V", help="its options, likewise")
-    return parser
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Weights of the published implementations in, timm models out, by tables of pieces (`recurrence.convert`).
+"""Weights of the published implementations in, timm models out, by tables of pieces (`recurrence.weights.names`).
 
 Source: the released code of RingFormer (arXiv:2502.13181) and of SReT (arXiv:2111.05297).
 """
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import timm_plugin  # noqa: F401  registers the models
-from recurrence.convert import Piece, StateDict, convert, revert
+from recurrence.weights.names import Piece, StateDict, convert, revert
 from timm_plugin._model import ImageModel
 from timm_plugin._released import sret_names
 

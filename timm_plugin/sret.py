@@ -21,8 +21,8 @@ from timm.layers import global_pool_nlc, resample_abs_pos_embed, trunc_normal_
 from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
-from recurrence.convert import rename
 from recurrence.loop import Loop
+from recurrence.weights.names import rename
 from timm_plugin._compat import feature_take_indices, update_model_input_size
 from timm_plugin._create import create, image_cfg
 from timm_plugin._model import ImageModel, first_runs, loop_groups

@@ -11,7 +11,7 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from fairseq_plugin.modules.build import numbered_dictionary
-from recurrence.convert import Piece, StateDict
+from recurrence.weights.names import Piece, StateDict
 
 TRANSLATION, LANGUAGE, SPEECH = "transformer", "transformer_lm", "s2t_transformer"
 MOST_POSITIONS = 1024

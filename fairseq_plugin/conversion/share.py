@@ -1,6 +1,6 @@
 """fairseq's own models as looped ones with low-rank terms of each pass, ready to be trained on.
 
-Their layers are tied in an order of :data:`recurrence.order.STRATEGIES`, see :mod:`recurrence.share`.
+Their layers are tied in an order of :data:`recurrence.order.STRATEGIES`, see :mod:`recurrence.weights.share`.
 `transformer` becomes one of their models for translation, `transformer_lm` one for language, `s2t_transformer` one for
 speech.
 """
@@ -16,10 +16,10 @@ from torch import Tensor
 from fairseq_plugin.conversion.host import FIXED, LANGUAGE, SPEECH, TRANSLATION, layer_pieces, positions
 from fairseq_plugin.modules.adaptive import NONE
 from fairseq_plugin.modules.options import SIDES
-from recurrence.convert import StateDict, convert
 from recurrence.errors import FieldError
 from recurrence.order import STRATEGIES, Order
-from recurrence.share import share
+from recurrence.weights.names import StateDict, convert
+from recurrence.weights.share import share
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A looped model as fairseq's own `transformer`, `transformer_lm` or `s2t_transformer`, which needs no plugin.
 
-Every pass becomes a layer, see :mod:`recurrence.unshare`. Besides the stack:
+Every pass becomes a layer, see :mod:`recurrence.weights.unshare`. Besides the stack:
 
 * Positions of another convention than fairseq's sinusoids become learned ones.
 * A LayerNorm's output without its weight and bias sums to 0 over the features, so with a weight and a bias of 1 its
@@ -22,10 +22,11 @@ from fairseq_plugin.modules.language_model import RecurrentLanguageModel
 from fairseq_plugin.modules.model import FAMILY_VALUES
 from fairseq_plugin.modules.options import known_options
 from fairseq_plugin.modules.speech import SpeechInput
-from recurrence import position, unshare
+from recurrence import position
 from recurrence.causal import CausalStack
-from recurrence.convert import StateDict, revert
 from recurrence.loop import Loop
+from recurrence.weights import unshare
+from recurrence.weights.names import StateDict, revert
 
 EPSILON = 1e-5  # of fairseq's LayerNorms
 # Options that mean the same there.

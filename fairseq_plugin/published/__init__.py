@@ -1,4 +1,4 @@
-"""Weights of the published implementations in, fairseq models out, by tables of pieces (`recurrence.convert`).
+"""Weights of the published implementations in, fairseq models out, by tables of pieces (`recurrence.weights.names`).
 
 Source: the released code of RingFormer (arXiv:2502.13181), of Takase & Kiyono (arXiv:2104.06022), of Intra-Layer
 Recurrence (arXiv:2505.01855) and of Kausik's recurrent transformer.
@@ -10,7 +10,7 @@ from fairseq.models import BaseFairseqModel
 
 from fairseq_plugin.published import language, translation
 from recurrence.admin import folded
-from recurrence.convert import StateDict, convert, revert
+from recurrence.weights.names import StateDict, convert, revert
 
 # Tables that are functions of their sizes, version marks, a matrix that the code of Intra-Layer Recurrence makes for
 # block recurrence and never uses; and of ours, what a profile adds to Admin's vectors, which come whole.

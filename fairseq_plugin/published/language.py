@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from fairseq_plugin.modules.build import build_language_model, unpadded_dictionary
 from fairseq_plugin.modules.language_model import RecurrentLanguageModel
-from recurrence.convert import Piece
+from recurrence.weights.names import Piece
 
 # Intra-Layer Recurrence
 

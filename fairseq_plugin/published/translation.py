@@ -8,8 +8,8 @@ from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
 from fairseq_plugin.modules.model import RecurrentTransformer
 from fairseq_plugin.modules.options import SIDES
 from recurrence.admin import admins
-from recurrence.convert import Piece
 from recurrence.papers.ringformer import RingFormerPass
+from recurrence.weights.names import Piece
 
 
 def _dictionary(size: int, pad: int) -> Dictionary:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from recurrence.convert import StateDict
 from recurrence.lowrank import PROJECTIONS
 from recurrence.order import Order
+from recurrence.weights.names import StateDict
 
 
 def share(layers: Sequence[StateDict], order: Order, rank: int | None = None) -> StateDict:
@@ -21,7 +21,7 @@ def share(layers: Sequence[StateDict], order: Order, rank: int | None = None) ->
 
     Args:
         layers: in the key names of :class:`recurrence.block.Block`, with biases and a LayerNorm for each sublayer, as
-            :func:`recurrence.unshare.unshare` gives them; all alike.
+            :func:`recurrence.weights.unshare.unshare` gives them; all alike.
         order: the block that runs as each layer.
         rank: of the terms; None for a loop whose passes have nothing of their own.
 

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from recurrence.admin import Admin
 from recurrence.block import Block, Pass
-from recurrence.convert import StateDict
 from recurrence.loop import Loop
 from recurrence.lowrank import PROJECTIONS
 from recurrence.papers.baselines import WideFFN
 from recurrence.papers.sret import MixerBlock
 from recurrence.residual import Coefficients, Sum
 from recurrence.signal import LevelSignal
+from recurrence.weights.names import StateDict
 
 # The projections that read the stream, and those that write to it.
 READS = {"self_attn": "self_attn.qkv", "cross_attn": "cross_attn.q", "ffn": "ffn.up"}
