@@ -41,6 +41,7 @@ from tqdm import tqdm
 
 from recurrence.analysis.coefficients import named_coefficients
 from recurrence.count import stored
+from recurrence.errors import tell_torchrun
 from timm_plugin.mixed_depth import MixedDepth, MixedDepthLoss
 
 logger = logging.getLogger("train_image")
@@ -347,11 +348,14 @@ def main() -> None:
         logger.setLevel(logging.INFO if args.rank == 0 else logging.WARNING)
         Trainer(args, device).run()
     except OptionError as error:
+        tell_torchrun(f"{command_line.prog}: error: {error}")
         command_line.error(str(error))
     except (ArithmeticError, OSError, RuntimeError, ValueError) as error:
         if os.environ.get("RECURRENCE_TRACEBACK") == "1":
             raise
-        sys.exit(f"{command_line.prog}: error: {one_line(error)} (RECURRENCE_TRACEBACK=1 shows where)")
+        line = f"{command_line.prog}: error: {one_line(error)} (RECURRENCE_TRACEBACK=1 shows where)"
+        tell_torchrun(line)
+        sys.exit(line)
     finally:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()

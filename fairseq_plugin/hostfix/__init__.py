@@ -25,10 +25,11 @@ from fairseq_plugin.hostfix.resuming import (
     changed_options,
     finished_runs_stay,
     one_state_for_all_ranks,
+    patience_goes_on,
     place_among_ranks,
     whole_restores,
 )
-from fairseq_plugin.hostfix.saving import whole_checkpoints, whole_copies
+from fairseq_plugin.hostfix.saving import refuse_asynchronous_saving, whole_checkpoints, whole_copies
 from fairseq_plugin.hostfix.workers import readers_end_before_interpreter, workers_end_with_epoch
 
 REPAIRS = (
@@ -56,11 +57,13 @@ REPAIRS = (
     fasta_without_shell,
     whole_checkpoints,
     whole_copies,
+    refuse_asynchronous_saving,
     changed_options,
     place_among_ranks,
     whole_restores,
     one_state_for_all_ranks,
     finished_runs_stay,
+    patience_goes_on,
     workers_end_with_epoch,
     readers_end_before_interpreter,
     equal_sides,

@@ -13,6 +13,7 @@ from fairseq.trainer import Trainer
 
 from fairseq_plugin.hostfix.foreign import literal
 from fairseq_plugin.hostfix.replace import replace
+from recurrence.errors import tell_torchrun
 
 TRACEBACK = "RECURRENCE_TRACEBACK"  # "1" prints the traceback too
 LONGEST = 600  # characters
@@ -24,6 +25,7 @@ def one_line_errors() -> None:
     is_fairseq = command.name.startswith("fairseq-") or command.parent.name == "fairseq_cli"
     if is_fairseq and sys.excepthook is sys.__excepthook__:
         sys.excepthook = print_one_line
+        os.environ["HYDRA_FULL_ERROR"] = "1"  # hands errors of fairseq-hydra-train on, which hydra prints itself
 
 
 def print_one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -32,7 +34,9 @@ def print_one_line(kind: type[BaseException], error: BaseException, trace: Trace
         sys.__excepthook__(kind, error, trace)
     if not issubclass(kind, KeyboardInterrupt):
         hint = "" if os.environ.get(TRACEBACK) == "1" else f" ({TRACEBACK}=1 shows where)"
-        print(f"{Path(sys.argv[0]).name}: error: {one_line(error)}{hint}", file=sys.stderr)
+        line = f"{Path(sys.argv[0]).name}: error: {one_line(error)}{hint}"
+        print(line, file=sys.stderr)
+        tell_torchrun(line)
 
 
 def one_line(error: BaseException) -> str:

@@ -16,12 +16,14 @@ from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 
+from fairseq_plugin.hostfix.foreign import modules
 from fairseq_plugin.hostfix.replace import replace
 from fairseq_plugin.hostfix.saving import damage, newest_whole
 
 logger = logging.getLogger("fairseq_plugin.hostfix")
 
 PERMISSION = "RECURRENCE_RESTORE"  # "newest" takes the newest whole checkpoint where the wanted one is torn or missing
+EARLY_STOP = "early_stop"  # where a checkpoint keeps the count of --patience
 SEEN_BY_RANK_0: dict[str, bool] = {}  # files, and whether rank 0 has them, while ranks resume
 # Options that say how and where a run runs, not what it computes.
 PLACE = {
@@ -151,19 +153,61 @@ def finished_runs_stay() -> None:
     def end_at_once(load: Callable) -> Callable:
         def load_checkpoint(cfg, trainer, **passthrough):
             found = load(cfg, trainer, **passthrough)
-            limits, updates = trainer.cfg.optimization, trainer.get_num_updates()
-            hours = trainer.cumulative_training_time() / 3600 if limits.stop_time_hours > 0 else 0
-            if found[0] is not None and (updates >= (limits.max_update or math.inf) or hours > limits.stop_time_hours):
-                reached = (
-                    f"--stop-time-hours {limits.stop_time_hours}" if hours else f"--max-update {limits.max_update}"
-                )
+            reached = None if found[0] is None else _limit_reached(trainer)
+            if reached is not None:
+                updates = trainer.get_num_updates()
                 logger.info(f"nothing is left to train: {updates} updates are done and {reached} is reached")
-                limits.max_epoch = -1
+                trainer.cfg.optimization.max_epoch = -1
             return found
 
         return load_checkpoint
 
     replace(checkpoint_utils, "load_checkpoint", end_at_once)
+
+
+def _limit_reached(trainer: Trainer) -> str | None:
+    """The option for which a training would stop behind its next validation, with its value."""
+    limits, patience = trainer.cfg.optimization, trainer.cfg.checkpoint.patience
+    if trainer.get_num_updates() >= (limits.max_update or math.inf):
+        return f"--max-update {limits.max_update}"
+    if 0 < limits.stop_time_hours < trainer.cumulative_training_time() / 3600:
+        return f"--stop-time-hours {limits.stop_time_hours}"
+    if 0 < patience <= _early_stop().get("num_runs", 0):
+        return f"--patience {patience}"
+    return None
+
+
+def patience_goes_on() -> None:
+    """Keep the count of validations without progress in checkpoints, so that ``--patience`` outlives a resume.
+
+    fairseq begins to count anew, and takes the first validation after a resume for the best of all.
+    """
+
+    def keep_count(state_dict: Callable) -> Callable:
+        def state_dict_with_count(self) -> dict[str, Any]:
+            state = state_dict(self)
+            state["extra_state"][EARLY_STOP] = dict(_early_stop())
+            return state
+
+        return state_dict_with_count
+
+    def restore_count(load: Callable) -> Callable:
+        def load_checkpoint(self, filename: str, reset_optimizer=False, *args, reset_meters=False, **kwargs):
+            extra = load(self, filename, reset_optimizer, *args, reset_meters=reset_meters, **kwargs)
+            if extra is not None and not reset_optimizer and not reset_meters:
+                _early_stop().update(extra.get(EARLY_STOP, {}))
+            return extra
+
+        return load_checkpoint
+
+    replace(Trainer, "state_dict", keep_count)
+    replace(Trainer, "load_checkpoint", restore_count)
+
+
+def _early_stop() -> dict[str, Any]:
+    """The best validation and the number of those since, which fairseq keeps as attributes of a function."""
+    *_, train = modules("fairseq_cli.train")
+    return vars(train.should_stop_early)
 
 
 def changed_options() -> None:

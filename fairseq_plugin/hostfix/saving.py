@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import io
 import logging
 import os
 import shutil
@@ -13,8 +12,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-from fairseq import checkpoint_utils, file_io
+from fairseq import checkpoint_utils, options
 from fairseq.file_io import PathManager
+from fairseq.trainer import Trainer
 
 from fairseq_plugin.hostfix.replace import replace
 
@@ -28,15 +28,13 @@ def whole_checkpoints() -> None:
     """Let a checkpoint appear by rename alone, and tell of a disk that is full in one line.
 
     fairseq's second and third try write behind the torn part of the first: a file that nothing can read, reported as a
-    success. What is written asynchronously it writes in place.
+    success.
     """
 
     def save_whole(save: Callable) -> Callable:
         def torch_persistent_save(obj: Any, filename: str, async_write: bool = False) -> None:
             if not PathManager.supports_rename(filename):
                 return save(obj, filename, async_write)
-            if async_write:
-                return _save_later(obj, filename)
             for left in reversed(range(TRIES)):
                 try:
                     with whole(filename) as file:
@@ -75,6 +73,39 @@ def whole_copies() -> None:
     replace(PathManager, "copy", copy_whole)
 
 
+def refuse_asynchronous_saving() -> None:
+    """Refuse ``--write-checkpoints-asynchronously``, with which a full disk is reported as a success.
+
+    Nor does fairseq write ``checkpoint_last.pt`` then, without which the same command starts anew.
+    """
+
+    def refuse_parsed(parse: Callable) -> Callable:
+        def parse_args_and_arch(*args, **kwargs):
+            parsed = parse(*args, **kwargs)
+            _refuse_asynchronous(parsed[0] if isinstance(parsed, tuple) else parsed)
+            return parsed
+
+        return parse_args_and_arch
+
+    def refuse_configured(initialise: Callable) -> Callable:
+        def __init__(self, cfg, *args, **kwargs):
+            _refuse_asynchronous(cfg.checkpoint)
+            initialise(self, cfg, *args, **kwargs)
+
+        return __init__
+
+    replace(options, "parse_args_and_arch", refuse_parsed)
+    replace(Trainer, "__init__", refuse_configured)
+
+
+def _refuse_asynchronous(checkpoint: Any) -> None:
+    if getattr(checkpoint, "write_checkpoints_asynchronously", False):
+        raise ValueError(
+            "--write-checkpoints-asynchronously: fairseq writes no checkpoint_last.pt then and tells of no write that "
+            "fails; leave it out"
+        )
+
+
 class _Part:
     """A file being written. torch forgets why a write failed; this tells."""
 
@@ -109,22 +140,6 @@ def whole(path: str | Path) -> Iterator[_Part]:
         if part is not None and part.error is not None:
             raise part.error from error
         raise
-
-
-def _save_later(obj: Any, filename: str) -> None:
-    """Write in iopath's thread, under another name until the file is closed.
-
-    In one piece: iopath keeps no copy of what it is given, and torch writes from memory that it uses again.
-    """
-    buffer = io.BytesIO()
-    torch.save(obj, buffer)
-
-    def rename(*_: object) -> None:
-        os.replace(f"{filename}.tmp", filename)
-
-    PathManager.opena(os.devnull, "wb").close()  # starts iopath where fairseq has not
-    with file_io.IOPathManager.opena(f"{filename}.tmp", "wb", callback_after_file_close=rename) as file:
-        file.write(buffer.getbuffer())
 
 
 def _unwritten(error: OSError, path: str) -> OSError:
