@@ -135,8 +135,12 @@ def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) 
         return learning
     if mixed:
         refuse("teacher", args.teacher, f"must not be given with {args.model}, whose two depths learn from labels")
-    weights = dict(checkpoint_path=args.teacher_checkpoint) if args.teacher_checkpoint else dict(pretrained=True)
-    teacher = build("teacher", args, num_classes=args.num_classes, **weights).to(device)
+    teacher = build("teacher", args, num_classes=args.num_classes, pretrained=not args.teacher_checkpoint).to(device)
+    if args.teacher_checkpoint:
+        try:
+            timm.models.load_checkpoint(teacher, args.teacher_checkpoint)
+        except (RuntimeError, ValueError) as error:
+            refuse("teacher_checkpoint", args.teacher_checkpoint, str(error))
     if args.distillation == "hard":
         return hard_distillation(model, teacher, **settings)
     return soft_distillation(model, teacher, args.temperature, **settings)

@@ -11,16 +11,30 @@ from fairseq_plugin.hostfix.checkpoints import (
     allow_broadcast_types,
     allow_checkpoint_types,
     explain_refused_checkpoint,
+    explain_unfit_checkpoint,
     restore_task_state,
 )
 from fairseq_plugin.hostfix.commands import bf16_without_xla, cli_logging, no_xla, quiet_start, validation_task
-from fairseq_plugin.hostfix.corpus import both_sides_before_training, equal_sides, known_symbols, same_dictionaries
+from fairseq_plugin.hostfix.corpus import (
+    both_sides_before_training,
+    equal_sides,
+    known_symbols,
+    named_dictionaries,
+    same_dictionaries,
+)
 from fairseq_plugin.hostfix.data import keep_last_batch, removed_numpy_names, whole_evaluation
 from fairseq_plugin.hostfix.decoding import diverse_beams, encoder_fast_path, ngram_blocking
 from fairseq_plugin.hostfix.foreign import archives_stay_inside, fasta_without_shell, literal_options
 from fairseq_plugin.hostfix.interactive import every_line_counts, nothing_from_nothing, unknown_words_are_named
-from fairseq_plugin.hostfix.messages import explosions_are_named, literal_overrides, named_embeddings, one_line_errors
+from fairseq_plugin.hostfix.messages import (
+    adaptive_criterion,
+    explosions_are_named,
+    literal_overrides,
+    named_embeddings,
+    one_line_errors,
+)
 from fairseq_plugin.hostfix.parallel import cpu_data_parallel, leave_process_groups, refuse_lonely_ranks
+from fairseq_plugin.hostfix.ranges import numbers_in_range
 from fairseq_plugin.hostfix.resuming import (
     changed_options,
     finished_runs_stay,
@@ -36,6 +50,7 @@ REPAIRS = (
     allow_checkpoint_types,
     allow_broadcast_types,
     explain_refused_checkpoint,
+    explain_unfit_checkpoint,
     restore_task_state,
     cpu_data_parallel,
     leave_process_groups,
@@ -69,14 +84,17 @@ REPAIRS = (
     equal_sides,
     known_symbols,
     both_sides_before_training,
+    named_dictionaries,
     same_dictionaries,
     every_line_counts,
     nothing_from_nothing,
     unknown_words_are_named,
     one_line_errors,
     literal_overrides,
+    numbers_in_range,
     named_embeddings,
     explosions_are_named,
+    adaptive_criterion,
 )
 
 __all__ = ["REPAIRS", "apply", "no_xla", *(repair.__name__ for repair in REPAIRS)]

@@ -88,6 +88,30 @@ def explain_refused_checkpoint() -> None:
         replace(checkpoint_utils, name, explain_refusal)
 
 
+def explain_unfit_checkpoint() -> None:
+    """Name the file whose parameters are not those of the model that the data and the options make.
+
+    fairseq quotes every parameter that has another shape, and no file.
+    """
+
+    def name_the_file(load: Callable) -> Callable:
+        def load_model_ensemble_and_task(filenames, *args, **kwargs):
+            try:
+                return load(filenames, *args, **kwargs)
+            except RuntimeError as error:
+                if "loading state_dict" not in str(error):
+                    raise
+                first = str(error).splitlines()[1].strip()
+                raise ValueError(
+                    f"{', '.join(filenames)}: does not fit the model that the dictionaries and --model-overrides make: "
+                    f"{first}"
+                ) from error
+
+        return load_model_ensemble_and_task
+
+    replace(checkpoint_utils, "load_model_ensemble_and_task", name_the_file)
+
+
 def restore_task_state() -> None:
     """Give a task its state back when training resumes; fairseq saves it, and reads it for inference alone."""
 
@@ -116,10 +140,12 @@ def load_safely(path: str | Path) -> dict[str, Any]:
     """Return the state that a checkpoint holds as it was written, its tensors on the CPU.
 
     Raises:
-        pickle.UnpicklingError: naming the file and the type, if it refers to one that is not allowed.
+        pickle.UnpicklingError: naming the file, and the type if it refers to one that is not allowed.
     """
     with _explained(path):
-        return torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        state["model"]  # noqa: B018  which no other file has
+        return state
 
 
 @contextlib.contextmanager
@@ -136,6 +162,10 @@ def _explained(path: str | Path) -> Iterator[None]:
         if wrong is None:
             raise
         raise pickle.UnpicklingError(f"{path}: not a whole checkpoint: {wrong}") from None
+    except (KeyError, TypeError) as error:
+        raise pickle.UnpicklingError(
+            f"{path}: not a checkpoint of fairseq ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _explanation(path: str | Path, error: str) -> str:

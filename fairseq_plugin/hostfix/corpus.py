@@ -15,6 +15,7 @@ from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 
 from fairseq_plugin.hostfix.foreign import modules
+from fairseq_plugin.hostfix.ranges import check_ranges
 from fairseq_plugin.hostfix.replace import replace
 
 SIDES = ("source", "target")
@@ -25,11 +26,12 @@ LOADED: list[tuple[str, dict[str, list]]] = []  # checkpoints, and the digests t
 def equal_sides() -> None:
     """Let fairseq-preprocess refuse sides of unequal length, a side that is missing, and a training set without lines.
 
-    fairseq writes them, and the pairs are wrong from the first line too many on.
+    fairseq writes them, and the pairs are wrong from the first line too many on. Lines that are not UTF-8 are named.
     """
 
     def check_first(main: Callable) -> Callable:
         def preprocess(args: Namespace) -> None:
+            check_ranges(args)
             languages = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
             for option in () if args.dict_only else ("trainpref", "validpref", "testpref"):
                 for prefix in (getattr(args, option) or "").split(","):
@@ -48,13 +50,21 @@ def _check_sides(option: str, paths: list[str]) -> None:
     for path in paths:
         if not os.path.isfile(path):
             raise FileNotFoundError(f"--{option}: {path}: no such file")
-        with open(path, encoding="utf-8", errors="replace") as file:
-            counts[path] = sum(1 for _ in file)
+        with open(path, "rb") as file:
+            counts[path] = sum(_is_line(path, number, line) for number, line in enumerate(file, 1))
     told = ", ".join(f"{path} has {count} line{'s' * (count != 1)}" for path, count in counts.items())
     if len(set(counts.values())) > 1:
         raise ValueError(f"--{option}: {told}: both sides must have as many")
     if option == "trainpref" and not all(counts.values()):
         raise ValueError(f"--{option}: {told}: must have at least one")
+
+
+def _is_line(path: str, number: int, line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: line {number}: must be UTF-8: {error.reason} at byte {error.start}") from error
+    return True
 
 
 def known_symbols() -> None:
@@ -104,19 +114,49 @@ def _check_tokens(path: str, dataset: MMapIndexedDataset, dictionary: Dictionary
 
 
 def both_sides_before_training() -> None:
-    """Refuse a training or validation set without targets before the first epoch; fairseq fails after it."""
+    """Refuse a training or validation set without targets before the first update; fairseq fails after it."""
 
-    def ask_for_targets(iterator: Callable) -> Callable:
+    def ask_before_training(iterator: Callable) -> Callable:
+        def get_train_iterator(self, *args, **kwargs):
+            found = iterator(self, *args, **kwargs)
+            _ask_for_targets(self, "train", self.cfg.dataset.train_subset)
+            return found
+
+        return get_train_iterator
+
+    def ask_before_validation(iterator: Callable) -> Callable:
         def get_valid_iterator(self, subset, *args, **kwargs):
-            dataset = self.task.dataset(subset)
-            if getattr(dataset, "tgt", dataset) is None:
-                names = ", ".join(filter(None, (getattr(self.task.cfg, f"{side}_lang", "") for side in SIDES)))
-                raise ValueError(f"--valid-subset {subset}: has no target side; must have both of {names}")
+            _ask_for_targets(self, "valid", subset)
             return iterator(self, subset, *args, **kwargs)
 
         return get_valid_iterator
 
-    replace(Trainer, "get_valid_iterator", ask_for_targets)
+    replace(Trainer, "get_train_iterator", ask_before_training)
+    replace(Trainer, "get_valid_iterator", ask_before_validation)
+
+
+def _ask_for_targets(trainer: Trainer, kind: str, subset: str) -> None:
+    dataset = trainer.task.dataset(subset)
+    if getattr(dataset, "tgt", dataset) is None:
+        names = ", ".join(filter(None, (getattr(trainer.task.cfg, f"{side}_lang", "") for side in SIDES)))
+        raise ValueError(f"--{kind}-subset {subset}: has no target side; must have both of {names}")
+
+
+def named_dictionaries() -> None:
+    """Name the file of a dictionary that cannot be read; fairseq quotes the line alone."""
+
+    def name_the_file(add: Callable) -> Callable:
+        def add_from_file(self, f):
+            try:
+                return add(self, f)
+            except (RuntimeError, ValueError) as error:
+                if not isinstance(f, str):
+                    raise
+                raise ValueError(f"{f}: {error}") from error
+
+        return add_from_file
+
+    replace(Dictionary, "add_from_file", name_the_file)
 
 
 def same_dictionaries() -> None:

@@ -1,6 +1,7 @@
 """What a command says when it fails: one line, which names what was wrong."""
 
 import os
+import pickle
 import re
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from types import TracebackType
 
 import torch
 from fairseq import options, utils
+from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.trainer import Trainer
 
 from fairseq_plugin.hostfix.foreign import literal
@@ -44,7 +46,7 @@ def one_line(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, torch.multiprocessing.ProcessRaisedException):  # ends in the traceback of a rank
         text = re.sub(r"^[\w.]*?(\w+(?:Error|Exception|Interrupt)): ", "", text.strip().splitlines()[-1])
-    elif not isinstance(error, ArithmeticError | OSError | ValueError) or not text:
+    elif not isinstance(error, ArithmeticError | OSError | ValueError | pickle.UnpicklingError) or not text:
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     text = " ".join(text.split())
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
@@ -132,3 +134,19 @@ def explosions_are_named() -> None:
         return train_step
 
     replace(Trainer, "train_step", name_the_update)
+
+
+def adaptive_criterion() -> None:
+    """Refuse a criterion that cannot train an adaptive softmax; fairseq fails in the first backward pass."""
+
+    def refuse_others(initialise: Callable) -> Callable:
+        def __init__(self, cfg, task, model, criterion, *args, **kwargs):
+            softmax = getattr(getattr(model, "decoder", None), "adaptive_softmax", None)
+            if softmax is not None and not isinstance(criterion, AdaptiveLoss):
+                name = cfg.criterion._name
+                raise ValueError(f"--criterion {name}: must be adaptive_loss with --adaptive-softmax-cutoff")
+            initialise(self, cfg, task, model, criterion, *args, **kwargs)
+
+        return __init__
+
+    replace(Trainer, "__init__", refuse_others)
