@@ -50,8 +50,7 @@ def _check_sides(option: str, paths: list[str]) -> None:
     for path in paths:
         if not os.path.isfile(path):
             raise FileNotFoundError(f"--{option}: {path}: no such file")
-        with open(path, "rb") as file:
-            counts[path] = sum(_is_line(path, number, line) for number, line in enumerate(file, 1))
+        counts[path] = _count_lines(option, path)
     told = ", ".join(f"{path} has {count} line{'s' * (count != 1)}" for path, count in counts.items())
     if len(set(counts.values())) > 1:
         raise ValueError(f"--{option}: {told}: both sides must have as many")
@@ -59,12 +58,17 @@ def _check_sides(option: str, paths: list[str]) -> None:
         raise ValueError(f"--{option}: {told}: must have at least one")
 
 
-def _is_line(path: str, number: int, line: bytes) -> bool:
-    try:
-        line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: line {number}: must be UTF-8: {error.reason} at byte {error.start}") from error
-    return True
+def _count_lines(option: str, path: str) -> int:
+    """The lines of a text. Raises ValueError for one that is not UTF-8."""
+    number = 0
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                place = f"--{option}: {path}: line {number}"
+                raise ValueError(f"{place}: must be UTF-8: {error.reason} at byte {error.start}") from error
+    return number
 
 
 def known_symbols() -> None:

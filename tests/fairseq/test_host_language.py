@@ -108,6 +108,12 @@ def test_beam_search_goes_on_from_prompts_as_the_hub_does(ilr, german):
     assert len(hub.score("eins eins eins")["positional_scores"]) == 3
 
 
+def test_a_criterion_that_cannot_train_an_adaptive_softmax_is_refused(german, tmp_path):
+    log = train(german.data, tmp_path, *ADAPTIVE, "--criterion", "cross_entropy", fails=True)
+    rule = "error: --criterion cross_entropy: must be adaptive_loss with --adaptive-softmax-cutoff"
+    assert rule in log.splitlines()[-1]
+
+
 def test_the_hosts_model_is_shared_and_evaluates_the_same(german, tmp_path):
     """Adaptive inputs and softmax, tied, and 4 layers that become 2 with terms of full rank."""
     sizes = ("--decoder-embed-dim", "32", "--decoder-ffn-embed-dim", "64", "--decoder-attention-heads", "2")

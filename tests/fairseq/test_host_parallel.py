@@ -61,6 +61,13 @@ def test_resume_on_two_ranks(corpus, two_processes, expected, tmp_path):
     assert losses(log) == pytest.approx({number: expected[number] for number in (4, 5, 6)}, abs=0.0011)
 
 
+def test_torchrun_reports_the_line_with_which_a_rank_ends(corpus, tmp_path):
+    log = cli.torchrun(2, *cli.train_command(corpus.data, tmp_path, *FLAGS, "--restore-file", "nothing.pt"), fails=True)
+    assert log.count("Traceback") == 1  # torchrun's own
+    cause = log.partition("Root Cause")[2]
+    assert "train.py: error: --restore-file nothing.pt: no such file" in cause
+
+
 def test_init_method_and_world_size_start_the_ranks(corpus, expected, tmp_path):
     meeting = ("--distributed-init-method", f"tcp://localhost:{_free_port()}", "--distributed-world-size", "2")
     log = cli.train(corpus.data, tmp_path, *FLAGS, *meeting, "--no-save")

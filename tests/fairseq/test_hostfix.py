@@ -123,9 +123,16 @@ class TestCheckpoints:
         with pytest.raises(pickle.UnpicklingError, match=f"^{path}: not a checkpoint that can be read safely"):
             checkpoint_utils.load_checkpoint_to_cpu(str(path))
 
+    def test_the_checkpoint_of_something_else_is_named(self, tmp_path):
+        path = tmp_path / "other.pt"
+        torch.save({"state_dict": {}}, path)
+        for load in (checkpoint_utils.load_checkpoint_to_cpu, load_safely):
+            with pytest.raises(pickle.UnpicklingError, match=f"^{path}: not a checkpoint of fairseq "):
+                load(str(path))
+
     def test_types_that_others_disallow_are_allowed_again(self, tmp_path):
         path = tmp_path / "options.pt"
-        torch.save({"args": Namespace(arch="cycle")}, path)
+        torch.save({"args": Namespace(arch="cycle"), "model": {}}, path)
         with torch.serialization.safe_globals([Namespace]):  # as timm reads its checkpoints
             pass
         assert Namespace not in torch.serialization.get_safe_globals()

@@ -1,5 +1,7 @@
 """What a command says when it fails."""
 
+import pickle
+
 import pytest
 import torch
 
@@ -18,6 +20,7 @@ SAID = {
     "loops=0: must be >= 1": ValueError("loops=0: must be >= 1"),
     "[Errno 2] No such file or directory: 'x'": FileNotFoundError(2, "No such file or directory", "x"),
     "KeyError: 'x'": KeyError("x"),
+    "x.pt: empty": pickle.UnpicklingError("x.pt: empty"),
     "AssertionError": AssertionError(),
     "RuntimeError: two lines": RuntimeError("two\n\tlines"),
     "--lr 0: must be > 0": torch.multiprocessing.ProcessRaisedException(RANK, 1, 1),

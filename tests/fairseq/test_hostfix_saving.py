@@ -77,13 +77,6 @@ def test_a_copy_that_is_killed_leaves_what_was_there(good, monkeypatch):
     assert is_whole(good / "checkpoint_last.pt")
 
 
-def test_what_is_written_asynchronously_can_be_read(good):
-    pytest.importorskip("iopath")
-    save(STATE, str(good / "checkpoint2.pt"), async_write=True)
-    PathManager.async_close()
-    assert is_whole(good / "checkpoint2.pt")
-
-
 @pytest.mark.parametrize("how", ["empty", "torn", "flipped"])
 def test_damage_is_found_and_named(good, how):
     path = good / "checkpoint2.pt"

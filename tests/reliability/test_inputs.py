@@ -45,6 +45,8 @@ CORPORA = {
     "an empty corpus": ("train.*.bin", lambda old: b"", r"/train.en-de.en.bin: holds no token"),
     "a torn corpus": ("train.*.de.bin", lambda old: old[:99], r"train.en-de.de.bin: has 99 bytes, .*: it is torn"),
     "a torn index": ("train.*.de.idx", lambda old: old[:99], r"train.en-de.de: cannot be read as a corpus"),
+    "no counts": ("dict.en.*", lambda old: old.replace(b" ", b"_"), r"/dict.en.txt: Incorrect dictionary format"),
+    "no training side": ("train.*.de.*", lambda old: None, "--train-subset train: has no target side"),
     "no validation side": ("valid.*.de.*", lambda old: None, "--valid-subset valid: has no target side"),
 }
 
@@ -70,6 +72,7 @@ OPTIONS = {
     "an explosion": (["--lr", "1e30"], "update 2: the loss or a gradient is no longer a finite number: lower --lr"),
     "no embedding": (["--decoder-embed-path", "/dev/null"], "/dev/null: must be an embedding"),
     "no file": (["--encoder-embed-path", "/nonexistent"], "/nonexistent: no embedding can be read"),
+    "asynchronous saving": (["--write-checkpoints-asynchronously"], "--write-checkpoints-asynchronously: fairseq"),
     "no checkpoint": (["--restore-file", "nothing.pt"], "--restore-file nothing.pt: no such file"),
     "no dictionary": (["--optimizer-overrides", "lr"], "--optimizer-overrides lr: must be a dictionary of literals"),
 }
@@ -79,6 +82,14 @@ OPTIONS = {
 def test_an_option_that_cannot_be_is_named(warm, text, tmp_path, flags, message):
     (ended,) = warm.run(trains(text, tmp_path, "--max-epoch", "2", "--no-save", *flags))
     assert f"fairseq-train: error: {message}" in one_line(ended)
+
+
+def test_a_checkpoint_of_another_model_is_named(warm, text, straight):
+    path = straight / "checkpoint_last.pt"
+    flags = ("--path", path, "--model-overrides", "{'encoder_embed_dim': 64}")
+    (ended,) = warm.run({"argv": ["fairseq-generate", text, *PLUGIN, *flags]})
+    told = f"fairseq-generate: error: {path}: does not fit the model that the dictionaries and --model-overrides make: "
+    assert one_line(ended).startswith(f"{told}size mismatch for encoder.embed_tokens.weight: ")
 
 
 def test_the_traceback_is_kept_for_those_who_ask(warm, text, tmp_path):
@@ -92,6 +103,7 @@ SIDES = {
     "unequal": (b"one\ntwo\n", b"eins\n", "has 2 lines, .*u.de has 1 line: both sides must have as many"),
     "empty": (b"", b"", "has 0 lines: must have at least one"),
     "missing": (b"one\n", None, "u.de: no such file"),
+    "no text": (b"one\n\xff\n", b"eins\nzwei\n", "u.en: line 2: must be UTF-8: invalid start byte at byte 0"),
 }
 
 

@@ -70,6 +70,20 @@ def test_a_finished_run_stays_as_it_is(warm, text, straight, tmp_path):
     assert load_safely(folder / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == 16
 
 
+def test_patience_outlives_a_resume(warm, text, tmp_path):
+    """At a learning rate of 0 no validation is better than the first."""
+    flags = ("--lr", "0", "--patience", "2", "--no-epoch-checkpoints")
+    (first,) = warm.run(trains(text, tmp_path, *flags, "--max-epoch", "2"))
+    assert first.status == 0, first.log[-2000:]
+    (second,) = warm.run(trains(text, tmp_path, *flags, "--max-epoch", "9"))
+    assert "early stop since valid performance hasn't improved for last 2 runs" in second.log
+    assert second.log.count("end of epoch") == 1
+    (third,) = warm.run(trains(text, tmp_path, *flags, "--max-epoch", "9"))
+    assert "nothing is left to train: 15 updates are done and --patience 2 is reached" in third.log
+    (anew,) = warm.run(trains(text, tmp_path, *flags, "--max-epoch", "4", "--reset-meters"))
+    assert anew.log.count("end of epoch") == 1, anew.log[-2000:]
+
+
 @pytest.mark.parametrize("how", ["torn", "flipped", "missing"])
 def test_the_newest_whole_checkpoint_is_named_and_taken_where_allowed(warm, text, straight, tmp_path, how):
     (folder := tmp_path / "run").mkdir()
