@@ -23,7 +23,7 @@ help:
 	@echo "make bench          speed and memory, as ratios to fairseq's and timm's own models    BENCH=vision runs one"
 	@echo "make gpu            tests, trainings and speeds on a GPU, in about 10 minutes; a table at the end says how each went"
 	@echo "make report         write out/report/report.html: architectures, results beside the papers', pictures, speeds"
-	@echo "make lint           check style and formatting"
+	@echo "make lint           check style, formatting and annotations"
 	@echo "make test-official  run the tests on fairseq 0.12.2 under Python 3.10"
 	@echo
 	@echo "PYTHON=python3.11 selects the interpreter (default: 3.12, or else python3). The first call makes $(VENV)."
@@ -49,6 +49,7 @@ fuzz: $(FULL)
 lint: $(FULL)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 bench: $(FULL)
 	for name in $(BENCH); do PATH="$(CURDIR)/$(BIN):$$PATH" python -m benchmarks.$$name $(ARGS) || exit 1; done

@@ -37,6 +37,7 @@ DEV = [
     "expecttest",
     "markdown",
     "onnx",
+    "mypy>=1.15",
     "onnxruntime",
     "onnxscript",
     "peft",

@@ -21,7 +21,8 @@ def source_passes(trained: Order, used: Order) -> tuple[int, ...]:
     runs: dict[int, list[int]] = {}
     for index, which in enumerate(trained):
         runs.setdefault(which, []).append(index)
-    seen, sources = Counter(), []
+    seen: Counter[int] = Counter()
+    sources = []
     for which in used:
         sources.append(runs[which][min(seen[which], len(runs[which]) - 1)])
         seen[which] += 1

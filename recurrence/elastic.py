@@ -102,7 +102,8 @@ def make_elastic(
         raise FieldError("depth_distribution", depth_distribution, f"must be one of {DISTRIBUTIONS}")
     if depth_range is None and depth_distribution is not None:
         raise FieldError("depth_distribution", depth_distribution, "needs {depth_range}", depth_range=None)
-    loop.backprop_passes, loop.draw, depths = backprop_passes, None, (loop.passes,)
+    loop.backprop_passes, loop.draw = backprop_passes, None
+    depths: tuple[int, ...] = (loop.passes,)
     if depth_range is not None:
         depths = depths_of(loop.order, *depth_range, step, beyond)
         loop.draw = Draw(depths, depth_distribution or "uniform", loop.passes, seed)

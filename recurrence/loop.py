@@ -1,8 +1,10 @@
 """The loop over depth: a few stored blocks, an order in which they run, and a little that is unique to each pass."""
 
+from __future__ import annotations
+
 import re
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 from recurrence.depth import passes_at, same_kind, source_passes, warn
 from recurrence.order import Order
+
+if TYPE_CHECKING:
+    from recurrence.elastic import Draw
 
 
 class Loop(nn.Module):
@@ -61,7 +66,7 @@ class Loop(nn.Module):
         self.checkpointing = checkpointing
         self.inject = frozenset(inject)
         self.noted: Tensor | None = None
-        self.draw: Callable[[int], int] | None = None  # number of an update -> how many passes it runs
+        self.draw: Draw | None = None  # number of an update -> how many passes it runs
         self.backprop_passes: int | None = None
         self.run: tuple[int, ...] | None = None  # other passes than all, in training and outside
         self._drawn: tuple[int, ...] | None = None

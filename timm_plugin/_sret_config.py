@@ -144,10 +144,9 @@ class SReTConfig:
         if not self.drop_path_rate:
             return ()
         start, total = self.loops * sum(self.depths[:stage]), self.loops * sum(self.depths)
-        entries = range(self.loops * self.depths[stage])
-        if self.drop_path_placement == "published":
-            entries = [index // self.loops for index in entries]
-        return tuple(self.drop_path_rate * (start + entry) / total for entry in entries)
+        every = self.loops if self.drop_path_placement == "published" else 1
+        passes = range(self.loops * self.depths[stage])
+        return tuple(self.drop_path_rate * (start + index // every) / total for index in passes)
 
     def loop(self, stage: int, tokens: int) -> Loop:
         """The stack of a stage with so many tokens."""

@@ -102,7 +102,7 @@ class ConvStem(Stem):
         return F.conv2d(x, conv.weight * scale[:, None, None, None], bias, conv.stride, conv.padding)
 
 
-STEMS: dict[str, type[Stem]] = {"conv": ConvStem, "patch": PatchStem}
+STEMS: dict[str, type[ConvStem | PatchStem]] = {"conv": ConvStem, "patch": PatchStem}
 
 
 class StemEmbed(nn.Module):
@@ -127,7 +127,8 @@ class StemEmbed(nn.Module):
 
     @property
     def grid_size(self) -> tuple[int, int]:
-        return tuple(side // 2 for side in self.stem.grid_size)
+        height, width = self.stem.grid_size
+        return height // 2, width // 2
 
     @property
     def num_patches(self) -> int:

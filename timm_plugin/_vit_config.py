@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch.nn.functional as F
 from timm.layers import to_2tuple
@@ -170,7 +171,7 @@ class ViTConfig:
         )
         rates = tuple(self.drop_path_rate * index / max(len(order) - 1, 1) for index in range(len(order)))
         rates = rates if self.drop_path_rate else None
-        parts = dict(pre_norm=True, activation=F.gelu, ffn_dropout=self.mlp_drop_rate)
+        parts: dict[str, Any] = dict(pre_norm=True, activation=F.gelu, ffn_dropout=self.mlp_drop_rate)
         if self.level_signal == "low-rank":
             signals = Signals(max(1, self.embed_dim // self.signal_rank_divisor))
             return ringformer(shape, len(order), signals, rates, **parts)

@@ -30,7 +30,7 @@ def paper_row(name: str) -> tuple[str, int]:
 
 def size(model: ImageModel) -> str:
     """Width, hidden width of the MLP, and heads, of each stage."""
-    columns = ([], [], [])
+    columns: tuple[list[str], ...] = ([], [], [])
     for loop in model.loops():
         ffn = next(block.ffn for block in loop.blocks if block.ffn is not None)
         heads = "none" if loop.blocks[0].self_attn is None else loop.blocks[0].self_attn.heads

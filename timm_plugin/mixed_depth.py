@@ -38,7 +38,7 @@ class MixedDepth:
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Images (B, in_chans, height, width) -> logits (B, num_classes), in training a pair of them."""
         if not (self.training and self.mixed_depth_training):
-            return super().forward(x)
+            return super().forward(x)  # type: ignore[misc]
         x = self.embed(x)
         shallow = self.forward_head(self.encode(x, shallow=True))
         return self.forward_head(self.encode(x)), shallow

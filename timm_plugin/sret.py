@@ -68,7 +68,7 @@ class SReT(ImageModel):
     The features of `features_only` are the maps of the stages.
     """
 
-    pools = ("", "avg", "max", "avgmax")
+    pools: tuple[str, ...] = ("", "avg", "max", "avgmax")
     out_indices = (0, 1, 2)
 
     def __init__(self, **kwargs: Any):

@@ -10,6 +10,7 @@ Every pass becomes a layer, see :mod:`recurrence.weights.unshare`. Besides the s
 """
 
 import argparse
+from typing import Any
 
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
@@ -62,8 +63,9 @@ def _translation(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[arg
     encoder, decoder = model.encoder, model.decoder
     if encoder.level_table is not None:
         raise ValueError("positions and depths added before every pass: an upstream layer adds nothing to its input")
-    values = dict(arch=TRANSLATION, encoder_embed_path=None, decoder_embed_path=None)
-    weights, scaled = {}, False
+    values: dict[str, Any] = dict(arch=TRANSLATION, encoder_embed_path=None, decoder_embed_path=None)
+    weights: StateDict = {}
+    scaled = False
     for side, part, limit in (("encoder", encoder, "source"), ("decoder", decoder, "target")):
         stack, factor = _stack(side, part.loop, part.layer_norm)
         inputs, learned = _inputs(side, part.inputs, positions(args, limit), factor)

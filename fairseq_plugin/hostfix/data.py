@@ -72,7 +72,7 @@ def keep_last_batch() -> None:
 
 
 def _nine_in_batches() -> list[np.ndarray]:
-    sizes = np.ones(9, dtype=np.int64)
+    sizes: np.ndarray = np.ones(9, dtype=np.int64)
     return data_utils.batch_by_size(
         np.arange(9), sizes.__getitem__, num_tokens_vec=sizes, max_sentences=8, required_batch_size_multiple=8
     )

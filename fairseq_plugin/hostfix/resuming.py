@@ -241,7 +241,7 @@ def changed_options() -> None:
 
 def _options(cfg: Any) -> dict[str, Any]:
     """All options of a run by name; those of a model that has no configuration of its own are a Namespace."""
-    groups = OmegaConf.to_container(cfg, enum_to_str=True) if OmegaConf.is_config(cfg) else cfg
+    groups: Any = OmegaConf.to_container(cfg, enum_to_str=True) if OmegaConf.is_config(cfg) else cfg
     found: dict[str, Any] = {}
     for group in groups.values():
         values = vars(group) if isinstance(group, argparse.Namespace) else group

@@ -110,7 +110,8 @@ class _Part:
     """A file being written. torch forgets why a write failed; this tells."""
 
     def __init__(self, file: BinaryIO):
-        self.file, self.error = file, None
+        self.file = file
+        self.error: OSError | None = None
 
     def write(self, data: bytes) -> int:
         try:

@@ -33,7 +33,7 @@ class ParameterSharing(RecurrentTransformer):
     """M stored layers that run N times, in the order of a strategy."""
 
     init = init.fairseq_
-    family_values = ("strategy",)
+    family_values: tuple[str, ...] = ("strategy",)
 
     @classmethod
     def add_args(cls, parser):

@@ -67,8 +67,8 @@ class KausikRecurrence(RecurrentLanguageModel):
         """The layers, with their final norm."""
         layers, function = args.decoder_layers, activation(args.activation_fn)
         if args.regular:
-            parts = dict(activation=function, bias=False, norm_bias=False, pre_norm=True)
-            loop = shared_layers(shape, cycle(layers, layers), **parts)
+            order = cycle(layers, layers)
+            loop = shared_layers(shape, order, activation=function, bias=False, norm_bias=False, pre_norm=True)
             stack = CausalStack(loop, shape.heads, norm=nn.LayerNorm(shape.width, shape.norm_eps, bias=False))
         else:
             window = args.window, args.accumulate, _window_range(args.window_range)

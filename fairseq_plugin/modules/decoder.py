@@ -127,7 +127,7 @@ class RecurrentDecoder(StatefulDecoder):
         if bias is not None and state is None:
             bias = bias + causal_bias(x.size(1), like=x)
         mask = encoder_out["encoder_padding_mask"]
-        record = [] if self.need_attn else None
+        record: list[Tensor] | None = [] if self.need_attn else None
         x, states = self.loop(
             x,
             levels=depth_levels(self.level_table, self.loop.passes, prev_output_tokens.size(1), padding, start, x),

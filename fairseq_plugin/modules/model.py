@@ -40,7 +40,7 @@ FAMILY_VALUES = ("norm_eps", "position_table", "projection_bias", "output_bias")
 class RecurrentTransformer(admin.ProfiledModel):
     """A model of two loops. A family derives from it and gives :meth:`loop` and `init`."""
 
-    init: Callable[[nn.Module], None]
+    init: Callable[..., None]
     family_values: tuple[str, ...] = ()
 
     @classmethod

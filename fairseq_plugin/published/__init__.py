@@ -5,6 +5,7 @@ Recurrence (arXiv:2505.01855) and of Kausik's recurrent transformer.
 """
 
 import re
+from collections.abc import Callable
 
 from fairseq.models import BaseFairseqModel
 
@@ -20,7 +21,7 @@ FIXED = re.compile(
 )
 
 # System -> how its model is built from the published configuration, and its table of pieces.
-SYSTEMS = {**translation.SYSTEMS, **language.SYSTEMS}
+SYSTEMS: dict[str, tuple[Callable, Callable]] = {**translation.SYSTEMS, **language.SYSTEMS}
 
 __all__ = ["FIXED", "SYSTEMS", "from_published", "to_published"]
 

@@ -35,7 +35,7 @@ class AnswerDataset(FairseqDataset):
 
     def size(self, index: int) -> int:
         """Tokens of the longest text."""
-        return self.sizes[index]
+        return int(self.sizes[index])
 
     num_tokens = size
 

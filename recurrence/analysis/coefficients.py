@@ -6,7 +6,7 @@ and its text give these names in different ways; here the role is the name, see 
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -33,11 +33,11 @@ class Coefficient(NamedTuple):
 
     stack: str
     sublayer: str
-    index: int
+    index: int  # type: ignore[assignment]  # a field, not the method of tuples
     role: str
 
 
-def coefficients(table: Mapping[str, object]) -> dict[Coefficient, float]:
+def coefficients(table: Mapping[str, Any]) -> dict[Coefficient, float]:
     """The residual coefficients in a table of named numbers; {} where there are none.
 
     Args:

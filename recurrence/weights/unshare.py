@@ -13,6 +13,7 @@ back, has any epsilon.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,8 @@ from recurrence.weights.names import StateDict
 # The projections that read the stream, and those that write to it.
 READS = {"self_attn": "self_attn.qkv", "cross_attn": "cross_attn.q", "ffn": "ffn.up"}
 WRITES = {"self_attn": "self_attn.out", "cross_attn": "cross_attn.out", "ffn": "ffn.down"}
+
+Factor: TypeAlias = Tensor | float
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,6 @@ class Part:
     identity: Tensor | float = 1.0
     branch: float = 1.0
     filler: bool = False
-
-
-Factor = Tensor | float
 
 
 def unshare(loop: Loop, epsilon: float = 1e-5) -> tuple[list[StateDict], Factor]:
