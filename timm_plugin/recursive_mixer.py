@@ -14,6 +14,8 @@ from timm.models import generate_default_cfgs, register_model
 from timm_plugin._create import create, image_cfg
 from timm_plugin._vit import RecurrentVisionTransformer
 
+MIXER = dict(token_mixing=True, num_heads=1, class_token=False, pos_embed="none", global_pool="avg")
+
 _cfg = partial(
     image_cfg,
     crop_pct=0.875,
@@ -39,32 +41,12 @@ class RecurrentMixer(RecurrentVisionTransformer):
 @register_model
 def recursive_mixer_s16(pretrained: bool = False, **kwargs: Any) -> RecurrentMixer:
     """Mixer-S/16, each of its 8 blocks run twice: width 512. 18,528,296 parameters whatever `loops`."""
-    model_args = dict(
-        embed_dim=512,
-        depth=8,
-        num_heads=1,
-        token_mixing=True,
-        class_token=False,
-        pos_embed="none",
-        global_pool="avg",
-        loops=2,
-        lrc=True,
-    )
+    model_args = dict(MIXER, embed_dim=512, depth=8, loops=2, lrc=True)
     return create(RecurrentMixer, "recursive_mixer_s16", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def recursive_mixer_b16(pretrained: bool = False, **kwargs: Any) -> RecurrentMixer:
     """Mixer-B/16, each of its 12 blocks run twice: width 768. 59,880,520 parameters whatever `loops`."""
-    model_args = dict(
-        embed_dim=768,
-        depth=12,
-        num_heads=1,
-        token_mixing=True,
-        class_token=False,
-        pos_embed="none",
-        global_pool="avg",
-        loops=2,
-        lrc=True,
-    )
+    model_args = dict(MIXER, embed_dim=768, depth=12, loops=2, lrc=True)
     return create(RecurrentMixer, "recursive_mixer_b16", pretrained, **dict(model_args, **kwargs))
