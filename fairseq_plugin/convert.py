@@ -47,7 +47,8 @@ def unshare_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
     family = ARCH_MODEL_REGISTRY.get(args.arch)
     if family is None or not family.__module__.startswith("fairseq_plugin."):
         raise ValueError(f"--arch {args.arch}: not an architecture of this plugin; there is nothing to unshare")
-    return _with_model(state, *unshared(host.build(args, state["model"]), args))
+    args, weights = unshared(host.build(args, state["model"]), args)
+    return {**_with_model(state, args, weights), "args": host.readable(_of_the_run(state, args)), "cfg": None}
 
 
 def share_checkpoint(state: dict[str, Any], strategy: str, unique_layers: int, rank: int | None) -> dict[str, Any]:
@@ -71,6 +72,19 @@ def _options(state: dict[str, Any]) -> argparse.Namespace:
     args = argparse.Namespace(**(vars(args) if isinstance(args, argparse.Namespace) else args))
     args.arch = getattr(args, "arch", None) or args._name
     return args
+
+
+def _of_the_run(state: dict[str, Any], args: argparse.Namespace) -> argparse.Namespace:
+    """The options of the model with those of its run, as fairseq's commands know them."""
+    values = {}
+    for part in ("task", "criterion", "optimizer", "lr_scheduler") if state.get("cfg") else ():
+        options = state["cfg"].get(part) or {}
+        values |= vars(options) if isinstance(options, argparse.Namespace) else options
+        values[part] = values.pop("_name", None) or values.get(part)
+    values = argparse.Namespace(**{**values, **vars(args)})
+    if getattr(values, "task", "") == "shifted_language_modeling":  # which differs in training alone
+        values.task = "language_modeling"
+    return values
 
 
 def _with_model(state: dict[str, Any], args: argparse.Namespace, weights: dict) -> dict[str, Any]:

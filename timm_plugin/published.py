@@ -165,15 +165,24 @@ MLP_NORM = {"ringformer_vit": "", "uit": "ff_norm", "owf_vit": "", "vit": "ffn_n
 
 
 def _sret_arguments(system: str, config: dict[str, Any]) -> dict[str, Any]:
-    loops = config["depth"][0] // config["recursive_num"][0]
-    ones = (1,) * len(config["depth"])
+    depth, stored = config["depth"], config["recursive_num"]
+    loops = depth[0] // stored[0]
+    if any(passes != loops * blocks for passes, blocks in zip(depth, stored)):
+        raise ValueError(f"depth={depth}, recursive_num={stored}: every block must run equally often")
+    sliced = "groups1" in config
+    if sliced and loops != 2:
+        raise ValueError(
+            f"groups1, groups2: {loops} runs of a block; the published code takes every second run of a stage for a "
+            "second run of its block, which it is only where each runs twice; without slices any number is read"
+        )
+    groups = zip(config["groups1"], config["groups2"]) if sliced else ((1,) * loops for _ in depth)
     return dict(
         img_size=config["image_size"],
         embed_dim=config["base_dims"][0] * config["heads"][0],
         num_heads=tuple(config["heads"]),
         depths=tuple(config["recursive_num"]),
         loops=loops,
-        groups=tuple(zip(config.get("groups1", ones), config.get("groups2", ones))),
+        groups=tuple(groups),
         mlp_ratio=config["mlp_ratio"],
         nll_ratio=config["np_mlp_ratio"],
         num_classes=config["num_classes"],

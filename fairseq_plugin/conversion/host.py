@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import fields
 
@@ -48,6 +49,17 @@ def build(args: argparse.Namespace, weights: StateDict) -> BaseFairseqModel:
     built = model.build_model(args, task)
     built.load_state_dict(dict(weights))
     return built.eval()
+
+
+def readable(args: argparse.Namespace) -> OrderedDict:
+    """Options of a checkpoint that fairseq reads without this package, under torch's safe loader.
+
+    That loader, torch's default since 2.6, refuses `argparse.Namespace`, and restores the attributes of an `OrderedDict`:
+    as items and as attributes, the options are what fairseq, and CTranslate2's converter, ask of a Namespace.
+    """
+    options = OrderedDict(vars(args))
+    vars(options).update(vars(args))
+    return options
 
 
 def positions(args: argparse.Namespace, side: str) -> int:

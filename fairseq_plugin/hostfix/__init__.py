@@ -10,6 +10,7 @@ from fairseq_plugin.hostfix.audio import audio_files, refuse_bad_audio
 from fairseq_plugin.hostfix.checkpoints import (
     allow_broadcast_types,
     allow_checkpoint_types,
+    build_from_plain_options,
     explain_refused_checkpoint,
     explain_unfit_checkpoint,
     restore_task_state,
@@ -51,6 +52,7 @@ REPAIRS = (
     allow_broadcast_types,
     explain_refused_checkpoint,
     explain_unfit_checkpoint,
+    build_from_plain_options,
     restore_task_state,
     cpu_data_parallel,
     leave_process_groups,

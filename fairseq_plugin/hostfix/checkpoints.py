@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import omegaconf
 import torch
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, models
 from fairseq.distributed import utils as distributed_utils
 from fairseq.trainer import Trainer
 from omegaconf.base import ContainerMetadata, Metadata
@@ -110,6 +110,22 @@ def explain_unfit_checkpoint() -> None:
         return load_model_ensemble_and_task
 
     replace(checkpoint_utils, "load_model_ensemble_and_task", name_the_file)
+
+
+def build_from_plain_options() -> None:
+    """Build a language model from the options of a checkpoint that needs no plugin (:func:`conversion.host.readable`).
+
+    CTranslate2's converter hands them over as they stand in the file; fairseq knows a Namespace and its own type.
+    """
+
+    def build_from_attributes(build: Callable) -> Callable:
+        def build_model(cfg, *args, **kwargs):
+            plain = isinstance(cfg, collections.OrderedDict)
+            return build(argparse.Namespace(**vars(cfg)) if plain else cfg, *args, **kwargs)
+
+        return build_model
+
+    replace(models, "build_model", build_from_attributes)
 
 
 def restore_task_state() -> None:

@@ -54,6 +54,10 @@ def from_published(system: str, state_dict: StateDict, config: dict) -> BaseFair
         raise ValueError(f"system={system!r}: must be one of {sorted(SYSTEMS)}")
     build, pieces = SYSTEMS[system]
     model = build(system, config)
+    if system == "universal":  # which makes the learned table of pos_encoding=0 too, and adds its own of levels instead
+        state_dict = {
+            key: tensor for key, tensor in state_dict.items() if not key.endswith(".pos_layer.emb_layer.weight")
+        }
     state = model.state_dict()
     own = convert(state_dict, pieces(model, config), state, FIXED.fullmatch)
     model.to(next(iter(own.values())).dtype).load_state_dict({**state, **own})
