@@ -17,6 +17,8 @@ train_fairseq "$OUT/$BIN" "${TASK[@]}" --log-format json --tokens-per-sample "$T
     --save-interval-updates "${SAVE:-$((UPDATES < 4 ? 1 : UPDATES / 4))}" \
     --log-interval "${LOG:-$((UPDATES < 20 ? 1 : UPDATES / 20))}" "$@"
 
+if [ "$DATA" = ilr/prepare ]; then say cp "$OUT/ilr/raw/bpe.model" "$RUN/checkpoints/sentencepiece.bpe.model"; fi
+
 # evaluated NAME SET CONTEXT
 evaluated() {
     stage "evaluation-$1"

@@ -6,31 +6,42 @@
 #   small  256 wide (WIDTH), 4,000 updates of about 900 target tokens, on Multi30k: half an hour on a core at 4 + 4 passes
 #   gpu    as small, 12,000 updates of about 3,600 target tokens
 #   paper  the data and the settings of the table
+# On Multi30k LANGUAGES and TESTS are what PAIR and TESTS say, one test set at a time.
 # WIDE=2 doubles the width of a row at the smaller scales; SCORED=loss takes the last validation loss for its score.
 # Models of every row have the same widths and budget below scale paper.
 source "$(dirname "$0")/common.sh"
 
-TEST_SETS=() MULTI30K=$OUT/multi30k
+TEST_SETS=() OTHER=
+read -r -a PAIR <<<"$LANGUAGES"
 case $SCALE in
 paper)
     BIN=$OUT/data/$DATA/bin TOKENIZE=13a
-    read -r -a PAIR <<<"$LANGUAGES"
     while read -r name subset; do
         TEST_SETS+=("$name:$subset:$OUT/data/$DATA/raw/$subset.${PAIR[1]}")
     done <<<"$TESTS"
     prepare "$DATA"
     ;;
 *)
+    TOKENIZE=13a MULTI30K=$OUT/multi30k
     if [ "$SCALE" = smoke ] && [ ! -d "${DATA_ROOT:-/nonexistent}/multi30k" ]; then
-        BIN=$OUT/numbers/smoke/bin PAIR=(en de) TOKENIZE=char TEST_SETS=("test:test:$OUT/numbers/smoke/test.de")
+        [ "$LANGUAGES $TESTS" = "de en test_2016_flickr" ] ||
+            fail "PAIR=$LANGUAGES, TESTS=$TESTS: at scale smoke, DATA_ROOT must name a folder that holds multi30k"
+        BIN=$OUT/numbers/smoke/bin PIECES=$OUT/numbers/smoke/pieces.model PAIR=(en de) TOKENIZE=char
+        TEST_SETS=("test:test:$OUT/numbers/smoke/test.de")
         prepare numbers/prepare SCALE=smoke
     else
-        BIN=$MULTI30K/bin-6000 PAIR=(de en) TOKENIZE=13a TEST_SETS=("test:test:$MULTI30K/raw/test_2016_flickr.en")
-        prepare multi30k/prepare PIECES=6000
+        if [[ ${PAIR[0]} > ${PAIR[1]} ]]; then joint=${PAIR[1]}-${PAIR[0]}; else joint=${PAIR[0]}-${PAIR[1]}; fi
+        if [ $joint != de-en ]; then MULTI30K+=/$joint; fi
+        BIN=$MULTI30K/bin-6000 PIECES=$MULTI30K/pieces-6000/bpe.model
+        name=test
+        if [ "$TESTS" != test_2016_flickr ]; then name=$TESTS TESTED=$BIN/$TESTS OTHER=-$TESTS; fi
+        TEST_SETS=("$name:test:$MULTI30K/raw/$TESTS.${PAIR[1]}")
+        prepare multi30k/prepare PIECES=6000 PAIR="$LANGUAGES" TEST="$TESTS"
     fi
     ;;
 esac
 
+TESTED=${TESTED:-$BIN}
 lines AVERAGE average
 lines SEARCH search
 case $SCALE in
@@ -60,8 +71,8 @@ else
     train_fairseq "$BIN" --source-lang "${PAIR[0]}" --target-lang "${PAIR[1]}" --log-format json \
         "${settings[@]}" "$@"
     if [ "${SCORED:-}" = loss ]; then
-        stage scoring
-        say_into "$RUN/scores.json" python "$ROOT/recipes/metrics/loss.py" "$RUN/train.log"
+        stage "scoring$OTHER"
+        say_into "$RUN/scores$OTHER.json" python "$ROOT/recipes/metrics/loss.py" "$RUN/train.log"
         exit
     fi
     stage averaging
@@ -71,6 +82,7 @@ else
         say python -m fairseq_plugin.average --inputs "$RUN/checkpoints" "${average[@]}" --output "$RUN/average.pt"
     fi
 fi
+if [ "$SCALE" != paper ]; then say cp "$PIECES" "$RUN/sentencepiece.bpe.model"; fi # where fairseq's hub interface looks
 
 scored=()
 for set in "${TEST_SETS[@]}"; do
@@ -78,10 +90,10 @@ for set in "${TEST_SETS[@]}"; do
     read -r -a more <<<"$(sed -n "s/^$name //p" <<<"${SEARCH_OF:-}")"
     if [ "$SCALE" != paper ]; then more=(); fi
     stage "decoding-$name"
-    say_into "$RUN/generate-$name.log" fairseq-generate "$BIN" --user-dir "$ROOT/fairseq_plugin" \
+    say_into "$RUN/generate-$name.log" fairseq-generate "$TESTED" --user-dir "$ROOT/fairseq_plugin" \
         --path "$RUN/average.pt" --source-lang "${PAIR[0]}" --target-lang "${PAIR[1]}" \
         --gen-subset "$subset" --max-tokens 4096 --required-batch-size-multiple 1 "${search[@]}" "${more[@]}"
     scored+=("$RUN/generate-$name.log=$reference")
 done
-stage scoring
-say_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score.py" "${scored[@]}" --tokenize $TOKENIZE
+stage "scoring$OTHER"
+say_into "$RUN/scores$OTHER.json" python "$ROOT/recipes/metrics/score.py" "${scored[@]}" --tokenize $TOKENIZE

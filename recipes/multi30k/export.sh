@@ -55,5 +55,5 @@ scoring() {
 }
 
 need ct2-fairseq-converter
-SCALE=$SCALE OUT=$OUT SEED=$SEED DRY_RUN=$DRY_RUN "$HERE/train.sh" cycle "$@"
+PAIR='' TESTS='' SCALE=$SCALE OUT=$OUT SEED=$SEED DRY_RUN=$DRY_RUN "$HERE/train.sh" cycle "$@"
 stages "$EXPORT" unsharing conversion decoding scoring

@@ -1,43 +1,75 @@
 #!/usr/bin/env bash
-# Multi30k (task 1), German to English: fetch, cut into joint BPE pieces, binarize for fairseq.
-# DATA_ROOT  a folder that holds multi30k/{train,val,test_2016_flickr}.{de,en}.gz; without it the files are downloaded
-#            from the data set's own repository.
+# Multi30k (task 1), a pair of its languages: fetch, cut into joint BPE pieces, binarize for fairseq.
+# PAIR       two of cs, de, en and fr, in either order (default "de en")
+# TEST       a test set besides test_2016_flickr: test_2017_flickr, test_2017_mscoco or test_2018_flickr
+# DATA_ROOT  a folder that holds multi30k/{train,val,test_2016_flickr}.LANGUAGE.gz, and TEST's; without it the files are
+#            downloaded from the data set's own repository.
 # PIECES     size of the joint vocabulary (default 6000)
-# Writes $OUT/multi30k/{raw,pieces,bin-PIECES}; what is done already is skipped.
+# Writes $OUT/multi30k/{raw,pieces-PIECES,bin-PIECES}, of another pair than German and English $OUT/multi30k/PAIR/...,
+# TEST as bin-PIECES/TEST; what is done already is skipped.
 source "$(dirname "$0")/../data/common.sh"
 
-PIECES=${PIECES:-6000}
+PIECES=${PIECES:-6000} TEST=${TEST:-test_2016_flickr}
 URL=https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw
 SETS="train:29000 val:1014 test_2016_flickr:1000"
-RAW=$OUT/multi30k/raw
-CUT=$OUT/multi30k/pieces-$PIECES
-BIN=$OUT/multi30k/bin-$PIECES
+case $TEST in
+test_2016_flickr) COUNT=1000 ;;
+test_2017_flickr) COUNT=1000 ;;
+test_2017_mscoco) COUNT=461 ;;
+test_2018_flickr) COUNT=1071 ;;
+*) fail "TEST=$TEST: must be test_2016_flickr, test_2017_flickr, test_2017_mscoco or test_2018_flickr" ;;
+esac
+read -r one other <<<"${PAIR:-de en}"
+[[ $one =~ ^(cs|de|en|fr)$ && $other =~ ^(cs|de|en|fr)$ && $one != "$other" ]] ||
+    fail "PAIR=$PAIR: must be two of cs, de, en, fr"
+# One folder for both directions: fairseq reads a set of either.
+if [[ $one > $other ]]; then LANGUAGES=("$other" "$one"); else LANGUAGES=("$one" "$other"); fi
+JOINT=$(IFS=- && echo "${LANGUAGES[*]}")
+HERE=$OUT/multi30k
+if [ "$JOINT" != de-en ]; then HERE+=/$JOINT; fi
+RAW=$HERE/raw
+CUT=$HERE/pieces-$PIECES
+BIN=$HERE/bin-$PIECES
 
-# Every file of the corpus, and the count of its sentences against the published one.
-corpus() {
-    local set file
-    for set in $SETS; do
-        for file in "${set%:*}".{de,en}; do
-            obtain "multi30k/$file.gz" "$URL/$file.gz" "$RAW/$file.gz"
-            run_into "$RAW/$file" gzip -dc "$RAW/$file.gz"
-            lines "$RAW/$file" "${set#*:}"
-        done
+# fetched SET:COUNT: its files, and the count of their sentences against the published one.
+fetched() {
+    local set=${1%:*} language
+    for language in "${LANGUAGES[@]}"; do
+        obtain "multi30k/$set.$language.gz" "$URL/$set.$language.gz" "$RAW/$set.$language.gz"
+        run_into "$RAW/$set.$language" gzip -dc "$RAW/$set.$language.gz"
+        lines "$RAW/$set.$language" "${1#*:}"
     done
+}
+
+# cut_up SET: its files in pieces.
+cut_up() {
+    local language
+    for language in "${LANGUAGES[@]}"; do
+        run python "$ROOT/recipes/data/segment.py" encode "$CUT/bpe.model" "$RAW/$1.$language" "$CUT/$1.$language"
+    done
+}
+
+corpus() {
+    local set
+    for set in $SETS; do fetched "$set"; done
 }
 
 segmentation() {
-    local set language
-    run python "$ROOT/recipes/data/segment.py" train "$CUT/bpe.model" --pieces "$PIECES" "$RAW/train.de" "$RAW/train.en"
-    for set in $SETS; do
-        for language in de en; do
-            run python "$ROOT/recipes/data/segment.py" encode "$CUT/bpe.model" "$RAW/${set%:*}.$language" "$CUT/${set%:*}.$language"
-        done
-    done
+    local set
+    run python "$ROOT/recipes/data/segment.py" train "$CUT/bpe.model" --pieces "$PIECES" "${LANGUAGES[@]/#/$RAW/train.}"
+    for set in $SETS; do cut_up "${set%:*}"; done
 }
 
 binarization() {
-    binarize "$BIN" --source-lang de --target-lang en --joined-dictionary --workers 2 \
+    binarize "$BIN" --source-lang "${LANGUAGES[0]}" --target-lang "${LANGUAGES[1]}" --joined-dictionary --workers 2 \
         --trainpref "$CUT/train" --validpref "$CUT/val" --testpref "$CUT/test_2016_flickr"
+}
+
+another_set() {
+    fetched "$TEST:$COUNT"
+    cut_up "$TEST"
+    binarize "$BIN/$TEST" --source-lang "${LANGUAGES[0]}" --target-lang "${LANGUAGES[1]}" --joined-dictionary \
+        --srcdict "$BIN/dict.${LANGUAGES[0]}.txt" --testpref "$CUT/$TEST"
 }
 
 if [ "$DRY_RUN" != 1 ]; then mkdir -p "$RAW" "$CUT"; fi
@@ -45,3 +77,4 @@ need fairseq-preprocess
 stage "$RAW" corpus
 stage "$CUT" segmentation
 stage "$BIN" binarization
+if [ "$TEST" != test_2016_flickr ]; then stage "$BIN/$TEST" another_set; fi

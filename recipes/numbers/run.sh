@@ -30,6 +30,7 @@ training() {
         --optimizer adam --adam-betas "(0.9, 0.98)" --lr 2e-3 --lr-scheduler cosine --warmup-updates $WARMUP \
         --clip-norm 1.0 --max-tokens 1024 --max-update $UPDATES --required-batch-size-multiple 1 \
         --update-epoch-batch-itr True --no-epoch-checkpoints --log-interval 25 "${FLAGS[@]}"
+    run cp "$DATA/pieces.model" "$RUN/checkpoints/sentencepiece.bpe.model" # where fairseq's hub interface looks
 }
 
 decoding() {

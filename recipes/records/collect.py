@@ -111,13 +111,14 @@ def gathered(run: Path, record: dict) -> dict:
     return record | training(run) | device | {"commit": environment["commit"]}
 
 
-def success(run: Path, results: Path, record: dict) -> None:
+def success(run: Path, results: Path, record: dict, other: str = "") -> None:
     """Adds a row of results for each known metric of scores.json, and metrics.json, with which the run is finished.
 
     Args:
         record: table, row, arch, scale, seed and cmd.
+        other: what both files' names have behind them for another test set.
     """
-    scores, row = json.loads((run / "scores.json").read_text()), gathered(run, record)
+    scores, row = json.loads((run / f"scores{other}.json").read_text()), gathered(run, record)
     row["params"] = row["params"] or scores.get("params")
     checkpoints = [run / name for name in CHECKPOINTS if (run / name).exists()]
     if checkpoints:
@@ -128,7 +129,7 @@ def success(run: Path, results: Path, record: dict) -> None:
         results,
         [row | {"metric": METRICS[name], "value": scores[name], "signature": signatures[name]} for name in measured],
     )
-    (run / "metrics.json").write_text(json.dumps(row | scores, indent=2) + "\n")
+    (run / f"metrics{other}.json").write_text(json.dumps(row | scores, indent=2) + "\n")
 
 
 def failure(run: Path, results: Path, record: dict, metrics: list[str]) -> None:

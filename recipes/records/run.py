@@ -13,6 +13,9 @@ Settings, all from the environment:
   RESULTS    the table that the run is appended to (default: results.csv of the paper; of scale smoke under OUT)
   DRY_RUN    1 prints the commands instead of running them
   PRECISION  bf16, fp16 or fp32 (default: the table's)
+  PAIR       source and target language on Multi30k, two of cs, de, en and fr (default "de en")
+  TESTS      its test sets, each decoded and recorded by itself (default test_2016_flickr; there are test_2017_flickr,
+             test_2017_mscoco and test_2018_flickr)
   THREADS    processor threads (default: all)
   MICRO_BATCH                 what a process takes at once at scale paper; updates gather the table's batch from as many
   GPUS, NODES, NODE_RANK, MASTER_ADDR, MASTER_PORT    as of torchrun, at scale paper; the same command on every node
@@ -31,12 +34,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rows import BELOW_PAPER, KINDS, RECIPES, SWITCHES, Run, Settings, Table, TableError, read
 
 PRECISIONS = ("bf16", "fp16", "fp32")
+# Of Multi30k, on which translation models are trained below scale paper.
+LANGUAGES, PAIR = ("cs", "de", "en", "fr"), ("de", "en")
+TESTS = ("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")
 # fairseq's log goes to a file; the terminal gets these of its lines, and all that are not its own.
 FAIRSEQ_LINE = re.compile(r"^[-0-9: ,]+\| (INFO|WARNING) \| ")
 SHOWN_LINE = re.compile(r" \| (train_inner|train|valid) \||num\. shared|done training")
@@ -70,6 +76,21 @@ def one_of(environment: Mapping[str, str], name: str, allowed: tuple[str, ...], 
     return found
 
 
+def corpus_of(environment: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """The language pair and the test sets of Multi30k.
+
+    Raises:
+        TableError: they are others.
+    """
+    pair = tuple((environment.get("PAIR") or " ".join(PAIR)).split())
+    if len(pair) != 2 or len({*pair} & {*LANGUAGES}) != 2:
+        raise TableError(f"PAIR={' '.join(pair)}: must be two of {', '.join(LANGUAGES)}")
+    tests = tuple((environment.get("TESTS") or TESTS[0]).split())
+    for test in tests:
+        one_of({"TESTS": test}, "TESTS", TESTS, TESTS[0])
+    return {"pair": pair, "tests": tests}
+
+
 @dataclass(frozen=True)
 class Call:
     """What was asked for: the settings of the environment, checked."""
@@ -88,6 +109,8 @@ class Call:
     node_rank: int
     master: tuple[str, int]
     data_root: str
+    pair: tuple[str, ...]
+    tests: tuple[str, ...]
     flags: list[str]
 
     @property
@@ -96,10 +119,10 @@ class Call:
 
     def label(self, kind: str) -> str:
         """The scale as runs are recorded under it: other settings and a part of the images are told."""
-        label = self.scale if self.switch == "paper" else f"{self.scale}-{self.switch}"
-        return (
-            f"{label}-5000" if kind == "images" and self.data_root and self.scale not in ("smoke", "paper") else label
-        )
+        parts = [self.scale] + [self.switch] * (self.switch != "paper")
+        if kind == "images" and self.data_root and self.scale not in ("smoke", "paper"):
+            parts.append("5000")
+        return "-".join([*parts, *(self.pair if self.pair != PAIR else ())])
 
 
 def call_of(environment: Mapping[str, str], flags: list[str]) -> Call:
@@ -127,6 +150,7 @@ def call_of(environment: Mapping[str, str], flags: list[str]) -> Call:
         node_rank=whole(environment, "NODE_RANK", 0, least=0, most=nodes - 1),
         master=(environment.get("MASTER_ADDR") or "localhost", whole(environment, "MASTER_PORT", 29500, most=65535)),
         data_root=environment.get("DATA_ROOT", ""),
+        **corpus_of(environment),
         flags=flags,
     )
     if call.scale != "paper" and call.processes > 1:
@@ -147,6 +171,10 @@ def check(call: Call, run: Run) -> None:
     for name, value, allowed in (("SCALE", call.scale, run.scales), ("SETTINGS", call.switch, run.switches)):
         if value not in allowed:
             raise TableError(f"{name}={value}: must be one of {', '.join(allowed)} for {run.table.name}, {run.name}")
+    if (call.pair, call.tests) != (PAIR, TESTS[:1]) and (call.scale == "paper" or run.table.kind != "translation"):
+        raise TableError(
+            f"PAIR={' '.join(call.pair)}, TESTS={' '.join(call.tests)}: are for translation below scale paper, on Multi30k"
+        )
     settings = run.settings(call.scale, call.switch)
     gathered(call, run, settings.keys)
 
@@ -206,6 +234,8 @@ def stages(call: Call, run: Run, seed: int) -> dict[str, list[str]]:
     keys = {key: in_place([text(key, value)], folders)[0] for key, value in settings.keys.items()}
     if settings.keys.get("lengths"):
         keys["lengths"] = " ".join(str(int(length * settings.keys["text"])) for length in settings.keys["lengths"])
+    if run.table.kind == "translation" and call.scale != "paper":
+        keys |= {"languages": " ".join(call.pair), "tests": call.tests[0]}
     variables = {
         **{key.upper(): value for key, value in keys.items()},
         **{key: str(value) for key, value in gathered(call, run, settings.keys).items()},
@@ -288,25 +318,32 @@ def command_line(call: Call, run: Run, seed: int) -> str:
     """The command as it is recorded."""
     settings = {"SCALE": call.scale, "SEED": seed, "SETTINGS": call.switch, "PRECISION": call.precision}
     shown = [f"{name}={value}" for name, value in settings.items() if value not in ("", "paper") or name == "SCALE"]
+    shown += [f"PAIR={shlex.quote(' '.join(call.pair))}"] * (call.pair != PAIR)
+    shown += [f"TESTS={call.tests[0]}"] * (call.tests != TESTS[:1])
     script = f"recipes/{run.table.paper.folder.name}/{run.table.key}.sh"
     return " ".join([*shown, script, shlex.join([run.name, *call.flags])])
 
 
 def once(call: Call, run: Run, seed: int) -> None:
-    """One run: what it needs first, its stages, its record.
+    """One run: what it needs first, its stages, its record. Of several test sets each has a record of its own.
 
     Raises:
         Failed: a command does.
     """
     check(call, run)
+    if len(call.tests) > 1:
+        for test in call.tests:
+            once(replace(call, tests=(test,)), run, seed)
+        return
     for name in needed(run, run.settings(call.scale, call.switch)):
-        once(Call(**{**vars(call), "flags": []}), run.table.runs[name], seed)
+        once(replace(call, flags=[]), run.table.runs[name], seed)
     found, folder = stages(call, run, seed), folder_of(call, run.table, run.name, seed)
     if call.dry:
         print(show(found), end="")
         return
     folder.mkdir(parents=True, exist_ok=True)
-    if (folder / "metrics.json").exists():
+    other = "" if call.tests == TESTS[:1] else f"-{call.tests[0]}"
+    if (folder / f"metrics{other}.json").exists():
         print(f"== {folder}: finished before (remove the folder to run it again)", file=sys.stderr)
         return
     first = call.node_rank == 0
@@ -314,11 +351,12 @@ def once(call: Call, run: Run, seed: int) -> None:
         import collect
         import environment
 
-        (folder / "cmd.sh").write_text(show(found), encoding="utf-8")
+        (folder / f"cmd{other}.sh").write_text(show(found), encoding="utf-8")
         (folder / "env.json").write_text(json.dumps(environment.environment(), indent=2) + "\n", encoding="utf-8")
         home = call.out if call.scale == "smoke" else RECIPES
         results = Path(call.results or home / run.table.paper.folder.name / "results.csv")
-        record = {"table": run.table.name, "row": run.name, "arch": run.row.arch, "scale": call.label(run.table.kind)}
+        scale = call.label(run.table.kind) + other
+        record = {"table": run.table.name, "row": run.name, "arch": run.row.arch, "scale": scale}
         record |= {"seed": seed, "cmd": command_line(call, run, seed)}
     try:
         carry_out(found, folder, first)
@@ -327,8 +365,8 @@ def once(call: Call, run: Run, seed: int) -> None:
             collect.failure(folder, results, record, [column.metric for column in run.table.columns])
         raise
     if first:
-        collect.success(folder, results, record)
-        print((folder / "scores.json").read_text(), end="")
+        collect.success(folder, results, record, other)
+        print((folder / f"scores{other}.json").read_text(), end="")
         print(f"== everything lies in {folder}", file=sys.stderr)
 
 
