@@ -4,17 +4,19 @@ Usage::
 
     python -m fairseq_plugin.convert unshare looped.pt unshared.pt
     python -m fairseq_plugin.convert share host.pt looped.pt --unique-layers 3 --strategy cycle --rank 64
-    python -m fairseq_plugin.convert hf ilr.pt FOLDER --sentencepiece-model lm.model
+    python -m fairseq_plugin.convert hf looped.pt FOLDER --sentencepiece-model pieces.model
 
 ``unshare`` gives each pass a layer of its own, with its level signals and low-rank terms multiplied out. What it
 writes is a ``transformer``, ``transformer_lm`` or ``s2t_transformer`` checkpoint that fairseq, and what reads fairseq's
 files, loads without this package, and that gives the same output. ``share`` is the way back: tied layers become their
-mean, and what is lost a term of low rank in each pass, from which training goes on. ``hf`` writes a language model of
-Intra-Layer Recurrence with rotary positions as a folder of Hugging Face's ``LlamaForCausalLM``, tokenizer included.
+mean, and what is lost a term of low rank in each pass, from which training goes on. ``hf`` writes a folder of Hugging
+Face's transformers, tokenizer included: a language model of Intra-Layer Recurrence with rotary positions as
+``LlamaForCausalLM``, a translation model as ``FSMTForConditionalGeneration``.
 """
 
 import argparse
 import logging
+import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +24,7 @@ from typing import Any
 
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
+from fairseq.data.data_utils import infer_language_pair
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 import fairseq_plugin  # noqa: F401  registers the architectures
@@ -102,7 +105,9 @@ def _with_model(state: dict[str, Any], args: argparse.Namespace, weights: dict) 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; ``--help`` describes it."""
     parser, commands = command.build("python -m fairseq_plugin.convert", __doc__.split("\n")[0], "fairseq")
-    _add_tokenizer_options(command.add_paths(commands.add_parser("hf", help="an ilr_* model, for transformers")))
+    _add_tokenizer_options(
+        command.add_paths(commands.add_parser("hf", help="a translation or ilr_* model, for transformers"))
+    )
     args = parser.parse_args(arguments)
     try:
         if args.input.resolve() == args.output.resolve():
@@ -127,7 +132,7 @@ def write_hugging_face(state: dict[str, Any], folder: Path, dictionary: Path | N
     Args:
         state: as it was saved.
         folder: it must not exist.
-        dictionary: of the training data; None for the one that the checkpoint names.
+        dictionary: of the training data, or the folder of that; None for the folder that the checkpoint names.
         pieces: the sentencepiece model that segmented it; None where words stand between blanks.
 
     Raises:
@@ -136,21 +141,39 @@ def write_hugging_face(state: dict[str, Any], folder: Path, dictionary: Path | N
     if folder.exists():
         raise ValueError(f"OUT={folder}: exists already")
     args = _options(state)
-    if dictionary is None:
-        dictionary = Path(str((state["cfg"]["task"] if state.get("cfg") else vars(args)).get("data", ""))) / "dict.txt"
-    if not dictionary.is_file():
-        raise ValueError(f"--dictionary={dictionary}: no such file")
-    config, weights = hugging_face.as_llama(host.build(args, state["model"]), args)
+    config, weights = hugging_face.converted(host.build(args, state["model"]), args)
+    words = [Dictionary.load(str(path)) for path in _dictionaries(state, dictionary, config["model_type"] == "fsmt")]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.resolve().parent, prefix=f".{folder.name}.") as parent:
-        hugging_face.write(Path(parent) / "model", config, weights, Dictionary.load(str(dictionary)), pieces)
+        hugging_face.write(Path(parent) / "model", config, weights, words, pieces)
         (Path(parent) / "model").rename(folder)
-    logger.info("wrote %s (LlamaForCausalLM of %d layers)", folder, config["num_hidden_layers"])
+    logger.info("wrote %s (%s)", folder, config["architectures"][0])
+
+
+def _dictionaries(state: dict[str, Any], data: Path | None, translates: bool) -> list[Path]:
+    """The dictionaries of a model, the source's first.
+
+    Raises:
+        ValueError: naming the file that there is not.
+    """
+    options = vars(_of_the_run(state, _options(state)))
+    data = data or Path(str(options.get("data", "")).split(os.pathsep)[0])
+    names = ["dict.txt"]
+    if translates:
+        pair = options.get("source_lang"), options.get("target_lang")
+        names = [f"dict.{language}.txt" for language in (pair if all(pair) else infer_language_pair(data))]
+    found = [data / name for name in names] if data.is_dir() else [data] * len(names)
+    for path in found:
+        if not path.is_file():
+            raise ValueError(f"--dictionary={path}: no such file")
+    return found
 
 
 def _add_tokenizer_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--dictionary", type=Path, metavar="FILE", help="dict.txt of the training data (default: the checkpoint's)")
+    add(
+        "--dictionary", type=Path, metavar="PATH", help="the training data, or a dictionary (default: the checkpoint's)"
+    )
     add("--sentencepiece-model", type=Path, metavar="FILE", help="what segmented it (default: words between blanks)")
 
 

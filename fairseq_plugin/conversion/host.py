@@ -54,8 +54,9 @@ def build(args: argparse.Namespace, weights: StateDict) -> BaseFairseqModel:
 def readable(args: argparse.Namespace) -> OrderedDict:
     """Options of a checkpoint that fairseq reads without this package, under torch's safe loader.
 
-    That loader, torch's default since 2.6, refuses `argparse.Namespace`, and restores the attributes of an `OrderedDict`:
-    as items and as attributes, the options are what fairseq, and CTranslate2's converter, ask of a Namespace.
+    That loader, torch's default since 2.6, refuses `argparse.Namespace`, but restores the attributes of an
+    `OrderedDict`. With the options as its items and as its attributes, it serves fairseq and CTranslate2's converter as
+    a Namespace does.
     """
     options = OrderedDict(vars(args))
     vars(options).update(vars(args))

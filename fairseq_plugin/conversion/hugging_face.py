@@ -1,7 +1,10 @@
-"""Language models of Intra-Layer Recurrence as folders of Hugging Face's `LlamaForCausalLM`, which need no plugin.
+"""Models as folders of Hugging Face's transformers, which need no plugin; every pass becomes a layer.
 
-Every pass becomes a layer: `LlamaForCausalLM` runs each of its layers once, and safetensors has no tensor of two names,
-so a layer that runs four times is stored four times.
+A language model of Intra-Layer Recurrence is a `LlamaForCausalLM`. A translation model is first unshared, then an
+`FSMTForConditionalGeneration`: fairseq's own transformer of that library, with fairseq's names.
+
+Both run each of their layers once, and safetensors has no tensor of two names, so a layer that runs four times is
+stored four times.
 """
 
 import argparse
@@ -11,26 +14,40 @@ from typing import Any
 
 from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
+from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
 from fairseq_plugin.conversion.host import positions
+from fairseq_plugin.conversion.hugging_face_tokenizer import tokenizer
+from fairseq_plugin.conversion.unshare import unshared
 from fairseq_plugin.models.ilr import IntraLayerRecurrence
+from fairseq_plugin.modules.embedding import TokenInput
+from fairseq_plugin.modules.model import RecurrentTransformer
+from fairseq_plugin.modules.options import SIDES
 
-WEIGHTS, SENTENCEPIECE = "model.safetensors", "tokenizer.model"
+Converted = tuple[dict[str, Any], dict[str, Tensor]]  # the configuration and the weights
 
 
-def as_llama(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The configuration and the weights.
+def converted(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
+    """The configuration and the weights of a model.
 
     Args:
         model: as trained; it is left as it is.
         args: its options.
 
     Raises:
-        ValueError: naming the architecture or the option that `LlamaForCausalLM` has no place for.
+        ValueError: naming the architecture or the option that neither of the two has a place for.
     """
+    translates = isinstance(model, RecurrentTransformer) and isinstance(model.encoder.inputs, TokenInput)
+    return (as_fsmt if translates else as_llama)(model, args)
+
+
+def as_llama(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
+    """As :func:`converted`, of a language model."""
     if not isinstance(model, IntraLayerRecurrence):
-        raise ValueError(f"--arch {args.arch}: must be ilr_small or ilr_large; LlamaForCausalLM has no other blocks")
+        raise ValueError(
+            f"--arch {args.arch}: must be ilr_small, ilr_large or one of translation; transformers has no other blocks"
+        )
     if args.position != "rope":
         raise ValueError(f"--position={args.position}: must be rope, the only positions of LlamaForCausalLM")
     loop = model.decoder.stack.loop
@@ -78,90 +95,105 @@ def _layer(block) -> dict[str, Tensor]:
     }
 
 
+def as_fsmt(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
+    """As :func:`converted`, of a translation model."""
+    options, weights = unshared(model, args)
+    _check_fsmt(options)
+    matrix, pad = weights["decoder.embed_tokens.weight"], model.encoder.embed_tokens.padding_idx
+    dtype, tied = matrix.dtype, options.share_all_embeddings
+    rows = positions(options, "source")
+    table = SinusoidalPositionalEmbedding.get_embedding(rows + pad + 1, options.encoder_embed_dim, pad).to(dtype)
+    weights = {**{f"{side}.embed_positions.weight": table for side in SIDES}, **weights}
+    names = ["layers", "attention_heads"]
+    sizes = {f"{side}_{name}": getattr(options, f"{side}_{name}") for side in SIDES for name in names}
+    config = dict(
+        architectures=["FSMTForConditionalGeneration"],
+        model_type="fsmt",
+        langs=[getattr(options, f"{side}_lang", None) or side for side in ("source", "target")],
+        src_vocab_size=len(weights["encoder.embed_tokens.weight"]),
+        tgt_vocab_size=len(matrix),
+        d_model=options.encoder_embed_dim,
+        **sizes,
+        **{f"{side}_ffn_dim": getattr(options, f"{side}_ffn_embed_dim") for side in SIDES},
+        activation_function=options.activation_fn,
+        max_position_embeddings=rows,
+        scale_embedding=not options.no_scale_embedding,
+        tie_word_embeddings=tied,
+        **{name: getattr(options, name) for name in ("dropout", "attention_dropout", "activation_dropout")},
+        torch_dtype=str(dtype).removeprefix("torch."),
+    )
+    left = {"encoder.version", "decoder.version"}
+    left |= {"encoder.embed_tokens.weight", "decoder.output_projection.weight"} if tied else set()
+    kept = {f"model.{key}": tensor for key, tensor in weights.items() if key not in left}
+    return config, {name: tensor.detach().clone().contiguous() for name, tensor in kept.items()}
+
+
+def _check_fsmt(options: argparse.Namespace) -> None:
+    """Refuses what fairseq's transformer may have and FSMT has no place for."""
+    absent = {
+        "encoder_normalize_before": "its layers are post-norm",
+        "decoder_normalize_before": "its layers are post-norm",
+        "layernorm_embedding": "it has no LayerNorm on its embedding",
+        "no_token_positional_embeddings": "it adds positions to its embedding",
+    }
+    for name, reason in absent.items():
+        if getattr(options, name, False):
+            raise ValueError(f"--{name.replace('_', '-')}: has no place in FSMTForConditionalGeneration: {reason}")
+    if options.activation_fn not in ("relu", "gelu"):
+        raise ValueError(f"--activation-fn={options.activation_fn}: must be relu or gelu")
+    widths = options.encoder_embed_dim, options.decoder_embed_dim
+    if widths[0] != widths[1]:
+        raise ValueError(f"--decoder-embed-dim={widths[1]}: must be the encoder's, {widths[0]}")
+    rows = positions(options, "source"), positions(options, "target")
+    if rows[0] != rows[1]:
+        raise ValueError(f"--max-target-positions={rows[1]}: must be the source's, {rows[0]}")
+
+
 def write(
-    folder: Path, config: dict[str, Any], weights: dict[str, Tensor], words: Dictionary, pieces: Path | None
+    folder: Path, config: dict[str, Any], weights: dict[str, Tensor], words: list[Dictionary], pieces: Path | None
 ) -> None:
     """Writes the folder, with a tokenizer that numbers its tokens as the dictionary does.
 
+    Where the target has a dictionary of its own, its tokenizer is the folder's `target`.
+
     Args:
         folder: it must not exist.
-        config, weights: of :func:`as_llama`.
-        words: the dictionary of the training data.
+        config, weights: of :func:`converted`.
+        words: the dictionaries of the training data, of the source and of the target; one of a language model.
         pieces: the sentencepiece model that segmented it; None where words stand between blanks.
+
+    Raises:
+        ValueError: a dictionary has not as many symbols as the model; the pieces are of an unknown kind.
     """
     from safetensors.torch import save_file
 
-    if len(words) != config["vocab_size"]:
-        raise ValueError(f"dict.txt: has {len(words)} symbols, the model {config['vocab_size']}")
+    translates = config["model_type"] == "fsmt"
+    sizes = [config["src_vocab_size"], config["tgt_vocab_size"]] if translates else [config["vocab_size"]]
+    for one, size in zip(words, sizes, strict=True):
+        if len(one) != size:
+            raise ValueError(f"--dictionary: has {len(one)} symbols, the model {size}")
     folder.mkdir(parents=True)
-    ids = {f"{name}_token_id": getattr(words, which)() for name, which in SPECIAL.items()}
-    names = {f"{name}_token": words[getattr(words, which)()] for name, which in SPECIAL.items()}
-    names["unk_token"] = words[words.unk()]
-    # A text of fairseq begins with the end of the one before.
-    fast = dict(tokenizer_class="PreTrainedTokenizerFast", add_bos_token=True, **names)
+    first = words[0]
+    ids = dict(bos_token_id=first.eos(), eos_token_id=first.eos(), pad_token_id=first.pad())
+    if translates:
+        ids |= dict(bos_token_id=first.bos(), decoder_start_token_id=first.eos(), forced_eos_token_id=first.eos())
     _write_json(folder / "config.json", {**config, **ids})
-    _write_json(folder / "generation_config.json", ids)
-    _write_json(folder / "tokenizer_config.json", fast)
-    _tokenizer(words, pieces).save(str(folder / "tokenizer.json"))
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-
-
-SPECIAL = {"bos": "eos", "eos": "eos", "pad": "pad"}
+    _write_json(folder / "generation_config.json", {**ids, **(SEARCH if translates else {})})
+    # A sentence ends; a text of fairseq's language models begins with the end of the one before.
+    template = f"$A {first[first.eos()]}" if translates else f"{first[first.eos()]} $A"
+    for where, one in ((folder, first), (folder / "target", words[-1])):
+        if where == folder or one != first:
+            where.mkdir(exist_ok=True)
+            special = dict(bos=one.eos(), eos=one.eos(), pad=one.pad(), unk=one.unk())
+            names = {f"{name}_token": one[which] for name, which in special.items()}
+            names |= dict(tokenizer_class="PreTrainedTokenizerFast", add_bos_token=not translates)
+            _write_json(where / "tokenizer_config.json", names)
+            tokenizer(one, pieces, template).save(str(where / "tokenizer.json"))
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:
     path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
-def _tokenizer(words: Dictionary, pieces: Path | None):
-    """A tokenizer of Hugging Face's library."""
-    import tokenizers
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
-
-    numbers = {words[index]: index for index in range(len(words))}
-    unknown, begin = words[words.unk()], words[words.eos()]
-    if pieces is None:
-        tokenizer = tokenizers.Tokenizer(models.WordLevel(numbers, unk_token=unknown))
-        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    else:
-        tokenizer = tokenizers.Tokenizer(_model_of_pieces(numbers, unknown, pieces))
-        steps = [normalizers.NFKC(), normalizers.Strip(), normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
-        tokenizer.normalizer = normalizers.Sequence(steps)
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
-        tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{begin} $A", pair=f"{begin} $A {begin} $B", special_tokens=[(begin, words.eos())]
-    )
-    tokenizer.add_special_tokens([words[index] for index in (words.bos(), words.pad(), words.eos(), words.unk())])
-    return tokenizer
-
-
-def _model_of_pieces(numbers: dict[str, int], unknown: str, pieces: Path):
-    """A sentencepiece model's segmentation, its pieces numbered as the dictionary numbers them.
-
-    A piece that the training text never gave is unknown to fairseq. Here it has a number behind the model's symbols,
-    which the model refuses (a BPE model), or its parts are read (a unigram model).
-    """
-    import sentencepiece
-    from sentencepiece import sentencepiece_model_pb2
-    from tokenizers import models
-
-    proto = sentencepiece_model_pb2.ModelProto()
-    proto.ParseFromString(pieces.read_bytes())
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(pieces))
-    scores = {processor.id_to_piece(i): processor.get_score(i) for i in range(processor.get_piece_size())}
-    if proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
-        worst = min(scores.values()) - 10
-        ordered = sorted(numbers, key=numbers.get)
-        return models.Unigram([(piece, scores.get(piece, worst)) for piece in ordered], unk_id=numbers[unknown])
-    if proto.trainer_spec.model_type != proto.trainer_spec.BPE:
-        raise ValueError(f"--sentencepiece-model={pieces}: must be of type bpe or unigram")
-    # The steps to a piece may be no symbols of the dictionary; they are numbered behind them.
-    every = {**numbers, **{piece: len(numbers) + i for i, piece in enumerate(sorted(set(scores) - set(numbers)))}}
-    merges = [
-        (-scores[piece], every[piece[:cut]], every[piece[cut:]], piece[:cut], piece[cut:])
-        for piece in scores
-        for cut in range(1, len(piece))
-        if piece[:cut] in scores and piece[cut:] in scores
-    ]
-    return models.BPE(every, [(left, right) for *_, left, right in sorted(merges)], unk_token=unknown)
+SEARCH = dict(num_beams=5, max_length=200)  # as fairseq-generate's

@@ -172,9 +172,8 @@ def check(call: Call, run: Run) -> None:
         if value not in allowed:
             raise TableError(f"{name}={value}: must be one of {', '.join(allowed)} for {run.table.name}, {run.name}")
     if (call.pair, call.tests) != (PAIR, TESTS[:1]) and (call.scale == "paper" or run.table.kind != "translation"):
-        raise TableError(
-            f"PAIR={' '.join(call.pair)}, TESTS={' '.join(call.tests)}: are for translation below scale paper, on Multi30k"
-        )
+        given = f"PAIR={' '.join(call.pair)}, TESTS={' '.join(call.tests)}"
+        raise TableError(f"{given}: are for translation below scale paper, on Multi30k")
     settings = run.settings(call.scale, call.switch)
     gathered(call, run, settings.keys)
 

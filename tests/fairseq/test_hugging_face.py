@@ -1,4 +1,4 @@
-"""Language models as folders of transformers: its own classes give the same logits and number the same tokens."""
+"""Models as folders of transformers: its own classes give the same logits and number the same tokens."""
 
 import pytest
 import sentencepiece
@@ -9,7 +9,8 @@ transformers = pytest.importorskip("transformers")
 from fairseq.data import Dictionary  # noqa: E402
 
 from fairseq_plugin import convert  # noqa: E402
-from tests.support import language  # noqa: E402
+from fairseq_plugin.conversion.hugging_face import converted  # noqa: E402
+from tests.support import language, models  # noqa: E402
 
 TEXT = ["the old man looked at the sea", "she sells sea shells on the sea shore", "the man sells the old sea shells"]
 
@@ -84,7 +85,7 @@ def test_llama_gives_the_same_logits(corpus, flags, tmp_path):
     [
         ("ilr_small", ["--position", "alibi"], "--position=alibi: must be rope"),
         ("ilr_small", ["--position", "rope", "--inject-embedding"], "--inject-embedding: a layer of LlamaForCausalLM"),
-        ("recurrent_lm", [], "--arch recurrent_lm: must be ilr_small or ilr_large"),
+        ("recurrent_lm", [], "--arch recurrent_lm: must be ilr_small, ilr_large or one of translation"),
     ],
 )
 def test_what_llama_has_no_place_for_is_refused(arch, flags, message, tmp_path, capsys):
@@ -95,3 +96,112 @@ def test_what_llama_has_no_place_for_is_refused(arch, flags, message, tmp_path, 
         convert.main(["hf", str(tmp_path / "in.pt"), str(tmp_path / "out"), "--dictionary", str(tmp_path / "dict.txt")])
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+# Translation
+
+NO_FSMT = {
+    **dict.fromkeys(["universal_tiny", "universal", "universal_large"], "positions and depths added before every pass"),
+    "recursive_wmt_en_de": "the non-linear projection behind a pass",  # the tests build it with --nll
+}
+TEXTS = [arch for arch in models.EVERY if arch in models.ARCHS]
+CLOSE = dict(rtol=1e-5, atol=1e-5)
+
+
+def translation(arch, *flags, on=None):
+    """A tiny model, and its options as a checkpoint has them."""
+    args = models.options(arch, *models.tiny_flags(arch), *flags)
+    args.arch = arch
+    return models.tiny(arch, *flags, on=on).float(), args
+
+
+def logits_of(fsmt, source, target, pad):
+    with torch.no_grad():
+        return fsmt(input_ids=source, attention_mask=source.ne(pad), decoder_input_ids=target, use_cache=False).logits
+
+
+@pytest.mark.parametrize("flags", [[], ["--share-all-embeddings"], ["--init", "admin"]], ids=["apart", "tied", "admin"])
+@pytest.mark.parametrize("arch", TEXTS)
+def test_every_translation_model_is_an_fsmt_or_refused(arch, flags):
+    if arch in NO_FSMT:
+        with pytest.raises(ValueError, match=f"--arch {arch}: .*{NO_FSMT[arch]}"):
+            converted(*translation(arch))
+        return
+    symbols = (23, 23) if "--share-all-embeddings" in flags else (19, 23)
+    model, args = translation(arch, *flags, on=models.task(*symbols))
+    config, weights = converted(model, args)
+    fsmt = transformers.FSMTForConditionalGeneration(transformers.FSMTConfig(**config)).eval()
+    missing, unexpected = fsmt.load_state_dict(weights, strict=False)
+    assert not unexpected
+    assert set(missing) == (
+        {"model.encoder.embed_tokens.weight", "model.decoder.output_projection.weight"} - set(weights)
+    )
+    for left_pad in (False, True):
+        source, lengths, target = models.batch(left_pad=left_pad, symbols=symbols)
+        pad = model.decoder.dictionary.pad()
+        keep = target.ne(pad)
+        with torch.no_grad():
+            expected = model(source, lengths, target)[0]
+        torch.testing.assert_close(logits_of(fsmt, source, target, pad)[keep], expected[keep], **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--encoder-normalize-before", "--decoder-normalize-before"],
+            "--encoder-normalize-before: has no place in FSMT",
+        ),
+        (["--layernorm-embedding"], "--layernorm-embedding: has no place in FSMTForConditionalGeneration"),
+        (["--activation-fn", "tanh"], "--activation-fn=tanh: must be relu or gelu"),
+    ],
+)
+def test_what_fsmt_has_no_place_for_is_refused(flags, message):
+    with pytest.raises(ValueError, match=message):
+        converted(*translation("cycle", *flags))
+
+
+def test_fsmt_has_as_many_positions_on_either_side():
+    model, args = translation("cycle")
+    args.max_target_positions = 9
+    with pytest.raises(ValueError, match="--max-target-positions=9: must be the source's, 1024"):
+        converted(model, args)
+
+
+@pytest.mark.parametrize("arch", ["cycle", "ringformer_tiny"])
+@pytest.mark.parametrize("joint", [True, False], ids=["joint", "two dictionaries"])
+def test_a_folder_translates_as_fairseq_does(corpus, arch, joint, tmp_path):
+    words, dictionary, pieces, lines = corpus
+    data = tmp_path / "data"
+    data.mkdir()
+    target = words
+    if not joint:
+        target = Dictionary.load(str(dictionary))
+        target.add_symbol("beyond")
+    words.save(str(data / "dict.de.txt"))
+    target.save(str(data / "dict.en.txt"))
+    task = models.task(19, 19)
+    task.src_dict, task.tgt_dict = words, target
+    model, args = translation(arch, on=task)
+    args.source_lang, args.target_lang = "de", "en"
+    torch.save({"args": args, "model": model.state_dict(), "cfg": None}, tmp_path / "in.pt")
+    command = ["hf", tmp_path / "in.pt", tmp_path / "fsmt", "--dictionary", data]
+    convert.main([*map(str, command), *(["--sentencepiece-model", str(pieces)] if pieces else [])])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "fsmt")
+    assert (tmp_path / "fsmt" / "target").is_dir() != joint
+    if not joint:
+        assert len(transformers.AutoTokenizer.from_pretrained(tmp_path / "fsmt" / "target")) >= len(target)
+    fsmt, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "fsmt", output_loading_info=True)
+    assert not report["missing_keys"]
+    rows = [words.encode_line(line, add_if_not_exist=False).long() for line in lines]
+    batch = tokenizer(TEXT, padding=True, return_tensors="pt")
+    for row, ids, mask in zip(rows, batch["input_ids"], batch["attention_mask"]):
+        assert ids[mask.bool()].tolist() == row.tolist()
+    previous = torch.tensor([[target.eos(), 5, 6, 7]] * len(TEXT))
+    lengths = batch["attention_mask"].sum(1)
+    with torch.no_grad():
+        expected = model(batch["input_ids"], lengths, previous)[0]
+    torch.testing.assert_close(logits_of(fsmt.eval(), batch["input_ids"], previous, words.pad()), expected, **CLOSE)
+    greedy = fsmt.generate(**batch, num_beams=1, max_new_tokens=4)
+    assert greedy[:, 0].eq(target.eos()).all()
+    assert greedy[:, 1].tolist() == expected[:, 0].argmax(1).tolist()

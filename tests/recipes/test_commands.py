@@ -1,5 +1,6 @@
 """The recipes: every command that they print is one fairseq takes, and the small ones run from end to end."""
 
+import gzip
 import json
 import math
 import os
@@ -210,6 +211,59 @@ def test_multi30k_from_the_raw_corpus_to_a_score(tmp_path):
     assert bleu["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
     assert (bleu["arch"], bleu["updates"]) == ("cycle_rev", "10")
     assert '"sentences": 1000' in output
+
+
+LINES = dict(train=29000, val=1014, test_2016_flickr=1000, test_2017_flickr=1000, test_2017_mscoco=461)
+
+
+def multi30k(folder: Path, **lines: int) -> Path:
+    """Files in Multi30k's layout, of number words in English and French, with the published number of lines."""
+    words = {"en": ["one", "two", "three", "four", "five"], "fr": ["un", "deux", "trois", "quatre", "cinq"]}
+    for name, count in {**LINES, **lines}.items():
+        for language, ten in words.items():
+            text = "".join(f"{ten[i % 5]} {ten[i // 5 % 5]} {ten[i // 25 % 5]}\n" for i in range(count))
+            (folder / "multi30k").mkdir(parents=True, exist_ok=True)
+            (folder / "multi30k" / f"{name}.{language}.gz").write_bytes(gzip.compress(text.encode()))
+    return folder
+
+
+@pytest.mark.slow
+def test_other_languages_and_test_sets_of_multi30k(tmp_path):
+    """Against the order in which the pair is binarized; trained once, and each test set recorded by itself."""
+    settings = dict(SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(multi30k(tmp_path / "data")), PAIR="fr en")
+    output = recipe("multi30k/train.sh", "cycle", **settings, TESTS="test_2016_flickr test_2017_mscoco")
+    assert output.count("== training\n") == output.count("== training: done before") == 1
+    found = [one for one in collect.read(tmp_path / "multi30k" / "results.csv") if one["metric"] == "BLEU"]
+    assert [one["scale"] for one in found] == ["smoke-fr-en", "smoke-fr-en-test_2017_mscoco"]
+    assert "PAIR='fr en' TESTS=test_2017_mscoco" in found[1]["cmd"]
+    run = tmp_path / "multi30k" / "train" / "smoke-fr-en" / "cycle" / "s1"
+    assert json.loads((run / "scores.json").read_text())["sentences"] == 1000
+    assert json.loads((run / "scores-test_2017_mscoco.json").read_text())["sentences"] == 461
+    assert (run / "sentencepiece.bpe.model").is_file()  # by the name for which fairseq's hub interface looks
+    again = recipe("multi30k/train.sh", "cycle", **settings, TESTS="test_2017_mscoco")
+    assert "finished before" in again
+    settings["DATA_ROOT"] = str(multi30k(tmp_path / "short", test_2017_flickr=999))
+    short = recipe("multi30k/train.sh", "cycle", **settings, TESTS="test_2017_flickr", fails=True)
+    assert "test_2017_flickr.en: 999 lines, but the set has 1000" in short
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        (dict(PAIR="de de"), "PAIR=de de: must be two of cs, de, en, fr"),
+        (dict(PAIR="de"), "PAIR=de: must be two of"),
+        (dict(TESTS="test_2017_flickr test"), "TESTS=test: must be test_2016_flickr, "),
+        (dict(PAIR="en de", SCALE="smoke"), "PAIR=en de, TESTS=test_2016_flickr: at scale smoke, DATA_ROOT must name"),
+    ],
+)
+def test_pairs_and_test_sets_that_there_are_not_are_refused(settings, error, tmp_path):
+    given = {"SCALE": "small", "OUT": str(tmp_path), "DATA_ROOT": "", **settings}
+    assert f"error: {error}" in recipe("multi30k/train.sh", "cycle", fails=True, **given)
+
+
+def test_papers_pairs_are_their_own(tmp_path):
+    output = recipe("ringformer/table1.sh", "ringformer", fails=True, SCALE="paper", PAIR="en fr", OUT=str(tmp_path))
+    assert "error: PAIR=en fr, TESTS=test_2016_flickr: are for translation below scale paper, on Multi30k" in output
 
 
 @pytest.mark.slow

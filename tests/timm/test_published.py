@@ -131,6 +131,22 @@ def test_unknown_systems_and_permutations_are_refused():
         from_published("sret", file["state_dict"], file["meta"]["config"], file["inputs"]["perms"][:1])
 
 
+def test_published_blocks_of_three_runs_need_no_slices():
+    """As the published code numbers runs, the fourth of a stage would be a second run, with its permutation."""
+    config = {**golden("sret_unsliced")["meta"]["config"], "image_size": 64, "depth": [6, 3, 3]}
+    sizes = dict(img_size=64, embed_dim=8, num_heads=(2, 4, 8), depths=(2, 1, 1), num_classes=9, loops=3)
+    ratios = dict(mlp_ratio=config["mlp_ratio"], nll_ratio=config["np_mlp_ratio"])
+    model = timm.create_model("sret_t", **sizes, **ratios, groups=((1, 1, 1),) * 3).eval()
+    weights = to_published("sret", model)
+    assert len([key for key in weights if re.fullmatch(r"transformers\.0\..*attn\.qkv\.weight", key)]) == 6
+    x = vision.images(model)
+    assert torch.equal(from_published("sret", weights, config)(x), model(x))
+    with pytest.raises(ValueError, match="groups1, groups2: 3 runs of a block"):
+        from_published("sret", weights, {**config, "groups1": [8, 4, 1], "groups2": [2, 1, 1]})
+    with pytest.raises(ValueError, match=r"depth=\[6, 3, 4\], recursive_num=\[2, 1, 1\]: every block must run equally"):
+        from_published("sret", weights, {**config, "depth": [6, 3, 4]})
+
+
 @every_recorded_sret
 def test_copies_that_differ_are_refused(recorded):
     file = golden(recorded)
