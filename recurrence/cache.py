@@ -11,6 +11,8 @@ from torch import Tensor
 class Cache:
     """Keys and values of P passes, time first, (L, P, 2, B, C), with room to grow.
 
+    A pass may be behind the passes before it: it writes where its own tokens end, see `lengths`.
+
     Args:
         passes: P.
         room: tokens to make room for at the first write, where their number is known; beyond it the room doubles.
@@ -18,9 +20,14 @@ class Cache:
 
     def __init__(self, passes: int, room: int = 32):
         self.passes, self.room = passes, room
-        self.length = 0
+        self.lengths = [0] * passes
         self._filled: Tensor | None = None
         self._spare: Tensor | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens that the first pass has written, which no pass is ahead of."""
+        return self.lengths[0]
 
     def slots(self) -> list["Slot"]:
         return [Slot(self, index) for index in range(self.passes)]
@@ -40,16 +47,17 @@ class Cache:
         """
         if keys.requires_grad or values.requires_grad:
             raise RuntimeError("incremental decoding keeps no gradients: call it under torch.no_grad()")
-        end = self.length + keys.size(1)
+        start = self.lengths[index]
+        self.lengths[index] = end = start + keys.size(1)
         if self._filled is None or end > self._filled.size(0):
             self._grow(end, keys)
-        fresh = self._filled[self.length : end, index]
+        fresh = self._filled[start:end, index]
         fresh[:, 0], fresh[:, 1] = keys.transpose(0, 1), values.transpose(0, 1)
         return self._filled[:end, index, 0].transpose(0, 1), self._filled[:end, index, 1].transpose(0, 1)
 
-    def advance(self, tokens: int = 1) -> None:
-        """Ends a step of that many tokens, once every pass has written it."""
-        self.length += tokens
+    def rewind(self, length: int) -> None:
+        """Forgets what stands behind the first `length` tokens."""
+        self.lengths = [min(length, written) for written in self.lengths]
 
     def reorder(self, order: Tensor) -> None:
         """Entry i becomes what entry order[i] was; the batch may shrink or grow. order: (new B,)."""
@@ -64,9 +72,10 @@ class Cache:
 
     def _grow(self, needed: int, like: Tensor) -> None:
         batch, _, width = like.shape
-        room = like.new_empty(max(self.room, 2 * self.length, needed), self.passes, 2, batch, width)
-        if self._filled is not None:
-            room[: self.length] = self._filled[: self.length]
+        kept = 0 if self._filled is None else self._filled.size(0)
+        room = like.new_empty(max(self.room, 2 * kept, needed), self.passes, 2, batch, width)
+        if kept:
+            room[:kept] = self._filled
         self._filled, self._spare = room, None
 
 

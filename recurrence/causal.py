@@ -4,12 +4,15 @@ Tokens come all at once, or in steps: a prompt of any length, then token after t
 cache of the loop's passes, one slot each, so that a step costs one token, whatever came before it.
 """
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from recurrence import position
 from recurrence.attention import causal_bias, padding_bias
-from recurrence.cache import Cache
+from recurrence.leave import Exit, LeavingSteps
 from recurrence.loop import Loop
+from recurrence.steps import Steps
 
 
 class CausalStack(nn.Module):
@@ -34,12 +37,13 @@ class CausalStack(nn.Module):
         super().__init__()
         self.loop, self.heads, self.alibi, self.norm = loop, heads, alibi, norm
         self.table = None if rotary_width is None else position.Table(position.rotary, rotary_width)
+        self.way_out: Exit | None = None
 
-    def new_state(self, room: int = 32) -> Cache:
+    def new_state(self, room: int = 32) -> Steps:
         """The state of a text that begins. room: tokens to make room for at once; beyond it the room doubles."""
-        return Cache(self.loop.passes, room)
+        return Steps(self.loop, room) if self.way_out is None else LeavingSteps(self.loop, self.way_out, room)
 
-    def forward(self, x: Tensor, padding: Tensor | None = None, state: Cache | None = None) -> Tensor:
+    def forward(self, x: Tensor, padding: Tensor | None = None, state: Steps | None = None) -> Tensor:
         """Runs all passes on the tokens of x.
 
         Args:
@@ -50,16 +54,26 @@ class CausalStack(nn.Module):
         Returns:
             (B, T, C).
         """
-        start = 0 if state is None else state.length
+        if state is None:
+            x, _ = self.loop(x, **self.arguments(x, padding, 0))
+        elif isinstance(state, LeavingSteps):
+            x = state.read(x, lambda x, start: self.arguments(x, padding, start))
+        else:
+            x = state.run(x, range(self.loop.passes), **self.arguments(x, padding, state.length))
+        return self.finish(x)
+
+    def finish(self, x: Tensor) -> Tensor:
+        """The state after a pass -> what the stack gives."""
+        return x if self.norm is None else self.norm(x)
+
+    def arguments(self, x: Tensor, padding: Tensor | None, start: int) -> dict[str, Any]:
+        """What the passes are told of the tokens x (B, T, C), before which stand `start` others; padding: (B, L)."""
         length = start + x.size(1)
         bias = self._bias(x, padding, start, length)
-        shared = dict(self_bias=bias, causal=bias is None)
+        told = dict(self_bias=bias, causal=bias is None)
         if self.table is not None:
-            shared["rotary"] = self.table.rows(length, like=x)[start:].chunk(2, dim=-1)
-        x, _ = self.loop(x, slots=None if state is None else state.slots(), **shared)
-        if state is not None:
-            state.advance(length - start)
-        return x if self.norm is None else self.norm(x)
+            told["rotary"] = self.table.rows(length, like=x)[start:].chunk(2, dim=-1)
+        return told
 
     def _bias(self, x: Tensor, padding: Tensor | None, start: int, length: int) -> Tensor | None:
         """What is added to the scores, broadcastable to (B, H, T, L); None where a causal mask says it all."""

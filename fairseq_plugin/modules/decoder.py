@@ -1,25 +1,32 @@
 """fairseq's incremental decoder interface around a loop, with one cache slot a pass."""
 
+from collections.abc import Callable
+from typing import Any
+
 from fairseq.models import FairseqIncrementalDecoder
 from torch import Tensor, nn
 
 from fairseq_plugin.modules.embedding import Output, TokenInput, borrow, padding_mask
 from fairseq_plugin.modules.encoder import depth_levels
 from recurrence.attention import causal_bias, padding_bias
-from recurrence.cache import Cache
+from recurrence.draft import Draft, Drafting
+from recurrence.leave import Exit, LeavingSteps
 from recurrence.loop import Loop
 from recurrence.position import Table
+from recurrence.steps import Steps
 
 
 class DecodingState:
-    """Incremental state of one decoder: the cache of its passes, and the memory as blocks or passes projected it."""
+    """Incremental state of one decoder: its passes' keys and values, what was drafted, and the memory as projected."""
 
-    def __init__(self, passes: int, contexts: list[Tensor]):
-        self.cache, self.contexts = Cache(passes), contexts
+    def __init__(self, steps: Steps, draft: Draft | None, contexts: list[Tensor]):
+        self.steps, self.draft, self.contexts = steps, draft, contexts
 
     def reorder(self, new_order: Tensor) -> None:
         """Entry i of the batch becomes what entry new_order[i] was."""
-        self.cache.reorder(new_order)
+        self.steps.reorder(new_order)
+        if self.draft is not None:
+            self.draft.reorder(new_order)
         self.contexts = [context.index_select(0, new_order) for context in self.contexts]
 
 
@@ -32,6 +39,21 @@ class StatefulDecoder(FairseqIncrementalDecoder):
         super().__init__(dictionary)
         self._max_positions = max_positions
         self.need_attn = False
+        self.drafting: Drafting | None = None
+        self.way_out: Exit | None = None
+
+    def new_draft(self, steps: Steps) -> Draft | None:
+        """What drafting keeps of texts that begin; None where nothing is drafted."""
+        if self.drafting is None:
+            return None
+        return Draft(steps, self.drafting, self.dictionary.eos(), self.max_positions())
+
+    def guess(self, state: Tensor) -> Tensor:
+        """The likeliest next token after some pass: its state (B, 1, C) -> (B, 1); never the padding."""
+        scores = self.get_normalized_probs((self.output_layer(self.finish(state)), None), log_probs=True)
+        if self.dictionary.pad() < scores.size(-1):
+            scores[..., self.dictionary.pad()] = float("-inf")
+        return scores.argmax(-1)
 
     def reorder_incremental_state(self, incremental_state, new_order: Tensor) -> None:
         """Called by beam search after it has chosen which hypotheses go on."""
@@ -99,50 +121,92 @@ class RecurrentDecoder(StatefulDecoder):
         src_lengths: Tensor | None = None,
         return_all_hiddens: bool = False,
     ):
-        """Decodes all positions, or with an incremental state the last one.
+        """Decodes all positions, or with an incremental state those that it has not seen.
 
         Args:
             prev_output_tokens: (B, T).
             encoder_out: what the encoder returned.
-            incremental_state: dictionary that keeps the state between steps; the steps come one token at a time.
+            incremental_state: dictionary that keeps the state between steps; a step reads the tokens that it has not
+                seen.
             features_only: leave the output layer out.
             src_lengths: unused.
             return_all_hiddens: unused; the states are always returned.
 
         Returns:
-            Logits (B, T, vocabulary) (T = 1 with an incremental state) or features (B, T, C), and fairseq's dictionary:
-            `attn` [(B, T, S)], the weights of the last cross-attention averaged over its heads, or [None] unless
-            alignments were asked for; `inner_states` P times (T, B, C).
+            Logits (B, T, vocabulary) (with an incremental state of the new tokens) or features (B, T, C), and fairseq's
+            dictionary: `attn` [(B, T, S)], the weights of the last cross-attention averaged over its heads, or [None]
+            unless alignments were asked for; `inner_states` P times (T, B, C), or [] with an incremental state.
         """
+        state = self._state(encoder_out, incremental_state)
+        if state is not None and state.draft is not None:
+            features, logits, *weights = self._ahead(prev_output_tokens, encoder_out, state)
+            return (features if features_only else logits), {"attn": weights or [None], "inner_states": []}
         x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return (x if features_only else self.output_layer(x)), extra
 
     def extract_features(self, prev_output_tokens: Tensor, encoder_out=None, incremental_state=None):
-        """As :meth:`forward`, without the output layer."""
+        """As :meth:`forward`, without the output layer; drafts nothing."""
         state = self._state(encoder_out, incremental_state)
-        start = 0 if state is None else prev_output_tokens.size(1) - 1
-        padding = padding_mask(prev_output_tokens, self.dictionary.pad())
-        x, _ = self.inputs(prev_output_tokens, padding, start)
-        bias = None if padding is None else padding_bias(padding, like=x)
-        if bias is not None and state is None:
-            bias = bias + causal_bias(x.size(1), like=x)
-        mask = encoder_out["encoder_padding_mask"]
         record: list[Tensor] | None = [] if self.need_attn else None
-        x, states = self.loop(
-            x,
-            levels=depth_levels(self.level_table, self.loop.passes, prev_output_tokens.size(1), padding, start, x),
-            contexts=self._of_passes(self._contexts(encoder_out) if state is None else state.contexts),
-            slots=None if state is None else state.cache.slots(),
-            self_bias=bias,
-            cross_bias=padding_bias(mask[0], like=x) if mask else None,
-            causal=bias is None,
-            record=record,
-        )
-        if state is not None:
-            state.cache.advance()
-        if self.layer_norm is not None:
-            x = self.layer_norm(x)
-        return x, {"attn": [record[-1] if record else None], "inner_states": [s.transpose(0, 1) for s in states]}
+        told = self._arguments(prev_output_tokens, encoder_out, state, record)
+        x, start = self._embed(prev_output_tokens, 0 if state is None else state.steps.length)
+        if state is None:
+            x, states = self.loop(x, **told(x, start))
+        elif isinstance(state.steps, LeavingSteps):
+            x, states = state.steps.read(x, told), []
+        else:
+            x, states = state.steps.run(x, range(self.loop.passes), **told(x, start)), []
+        attn = [record[-1][:, -x.size(1) :] if record else None]
+        return self.finish(x), {"attn": attn, "inner_states": [s.transpose(0, 1) for s in states]}
+
+    def finish(self, x: Tensor) -> Tensor:
+        """The state after a pass -> what the output layer reads."""
+        return x if self.layer_norm is None else self.layer_norm(x)
+
+    def _ahead(self, tokens: Tensor, encoder_out, state: DecodingState) -> tuple[Tensor, ...]:
+        """Features, logits and, where they are asked for, attention weights of the tokens that have come."""
+        record: list[Tensor] | None = [] if self.need_attn else None
+
+        def read(known: Tensor, passes: range, x: Tensor | None) -> Tensor:
+            start = state.steps.cache.lengths[passes[0]]
+            x = self._embed(known, start)[0] if x is None else x
+            return state.steps.run(x, passes, **self._arguments(known, encoder_out, state, record)(x, start))
+
+        def output(x: Tensor) -> tuple[Tensor, ...]:
+            x = self.finish(x)
+            return (x, self.output_layer(x), *(record[-1:] if record else ()))
+
+        return state.draft(tokens, read, self.guess, output)
+
+    def _embed(self, tokens: Tensor, start: int) -> tuple[Tensor, int]:
+        """The input of the first pass for the tokens (B, L) from `start` on, and that."""
+        x, _ = self.inputs(tokens, padding_mask(tokens, self.dictionary.pad()), start)
+        return x, start
+
+    def _arguments(
+        self, tokens: Tensor, encoder_out, state: DecodingState | None, record: list | None
+    ) -> Callable[[Tensor, int], dict[str, Any]]:
+        """What the passes are told of x (B, T, C), states of the tokens (B, L) from `start` on."""
+        padding, mask = padding_mask(tokens, self.dictionary.pad()), encoder_out["encoder_padding_mask"]
+        contexts = self._of_passes(self._contexts(encoder_out) if state is None else state.contexts)
+
+        def told(x: Tensor, start: int) -> dict[str, Any]:
+            length = start + x.size(1)
+            part = None if padding is None else padding[:, :length]
+            bias = None if part is None else padding_bias(part, like=x)
+            if x.size(1) > 1 and (start or bias is not None):
+                causal = causal_bias(length, like=x)[start:]
+                bias = causal if bias is None else bias + causal
+            return dict(
+                levels=depth_levels(self.level_table, self.loop.passes, length, part, start, x),
+                contexts=contexts,
+                self_bias=bias,
+                cross_bias=padding_bias(mask[0], like=x) if mask else None,
+                causal=bias is None,
+                record=record,
+            )
+
+        return told
 
     def output_layer(self, features: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, vocabulary)."""
@@ -170,6 +234,6 @@ class RecurrentDecoder(StatefulDecoder):
         if incremental_state is None:
             return None
         if self.KEY not in incremental_state:
-            state = DecodingState(self.loop.passes, self._contexts(encoder_out))
-            incremental_state[self.KEY] = state
+            steps = Steps(self.loop) if self.way_out is None else LeavingSteps(self.loop, self.way_out)
+            incremental_state[self.KEY] = DecodingState(steps, self.new_draft(steps), self._contexts(encoder_out))
         return incremental_state[self.KEY]

@@ -10,15 +10,17 @@ from omegaconf import open_dict
 from torch import Tensor, nn
 
 from fairseq_plugin.modules import adaptive
+from fairseq_plugin.modules.budget import FULL_DEPTH, BudgetedModel, set_budget
 from fairseq_plugin.modules.decoder import StatefulDecoder
 from fairseq_plugin.modules.embedding import Output, TokenInput, padding_mask
 from fairseq_plugin.modules.options import errors_name_options, known_options, refuse_unknown, shape_of
 from recurrence import position
 from recurrence.block import Shape
+from recurrence.draft import Draft
 
 # What a preset gives, as far as a family has no option for it.
 LANGUAGE_DEFAULTS = dict(
-    adaptive.PLAIN,
+    {**FULL_DEPTH, **adaptive.PLAIN},
     dropout=0.0,
     share_decoder_input_output_embed=True,
     no_scale_embedding=True,
@@ -28,14 +30,17 @@ LANGUAGE_DEFAULTS = dict(
 
 
 class TextState:
-    """What is kept between steps: the stack's own state, how many tokens it has seen, and whether any was padding."""
+    """What is kept between steps: the stack's own state, what was drafted, how many tokens it has seen, and whether any
+    was padding."""
 
-    def __init__(self, stack):
-        self.stack, self.length, self.padded = stack, 0, False
+    def __init__(self, stack, draft: Draft | None):
+        self.stack, self.draft, self.length, self.padded = stack, draft, 0, False
 
     def reorder(self, new_order: Tensor) -> None:
         """Entry i of the batch becomes what entry new_order[i] was."""
         self.stack.reorder(new_order)
+        if self.draft is not None:
+            self.draft.reorder(new_order)
 
 
 class LanguageDecoder(StatefulDecoder):
@@ -91,21 +96,51 @@ class LanguageDecoder(StatefulDecoder):
         Raises:
             ValueError: if the state has seen all tokens, or there are more than the learned positions.
         """
+        state = self._state(incremental_state)
+        if state is not None and state.draft is not None:
+            self._check_length(prev_output_tokens, state)
+            features, logits = self._ahead(prev_output_tokens, state)
+            state.length = prev_output_tokens.size(1)
+            return (features if features_only else logits), {"attn": [None]}
         x, extra = self.extract_features(prev_output_tokens, incremental_state=incremental_state)
         return (x if features_only else self.output_layer(x)), extra
 
     def extract_features(self, prev_output_tokens: Tensor, encoder_out: None = None, incremental_state=None, **unused):
-        """As :meth:`forward`, without the output layer."""
+        """As :meth:`forward`, without the output layer; drafts nothing."""
         state = self._state(incremental_state)
-        start, length = 0 if state is None else state.length, prev_output_tokens.size(1)
-        if length <= start:
-            raise ValueError(f"{length} tokens: must be > the {start} that the incremental state has seen")
+        start = self._check_length(prev_output_tokens, state)
         padding = self._padding(prev_output_tokens, start, state)
         x, _ = self.inputs(prev_output_tokens, padding, start)
         x = self.stack(x, padding, None if state is None else state.stack)
         if state is not None:
-            state.length = length
+            state.length = prev_output_tokens.size(1)
         return x, {"attn": [None]}
+
+    def finish(self, x: Tensor) -> Tensor:
+        """The state after a pass -> what the output layer reads."""
+        return self.stack.finish(x)
+
+    def _ahead(self, tokens: Tensor, state: TextState) -> tuple[Tensor, Tensor]:
+        """Features and logits of the tokens that have come."""
+
+        def read(known: Tensor, passes: range, x: Tensor | None) -> Tensor:
+            start = state.stack.cache.lengths[passes[0]]
+            padding = self._padding(known, start, state)
+            x = self.inputs(known, padding, start)[0] if x is None else x
+            return state.stack.run(x, passes, **self.stack.arguments(x, padding, start))
+
+        def output(x: Tensor) -> tuple[Tensor, Tensor]:
+            x = self.finish(x)
+            return x, self.output_layer(x)
+
+        return state.draft(tokens, read, self.guess, output)
+
+    def _check_length(self, tokens: Tensor, state: TextState | None) -> int:
+        """How many of the tokens (B, L) were read before."""
+        start, length = 0 if state is None else state.length, tokens.size(1)
+        if length <= start:
+            raise ValueError(f"{length} tokens: must be > the {start} that the incremental state has seen")
+        return start
 
     def output_layer(self, features: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, vocabulary); the features themselves for an adaptive softmax, which needs the targets."""
@@ -123,11 +158,12 @@ class LanguageDecoder(StatefulDecoder):
         if incremental_state is None:
             return None
         if self.KEY not in incremental_state:
-            incremental_state[self.KEY] = TextState(self.stack.new_state())
+            stack = self.stack.new_state()
+            incremental_state[self.KEY] = TextState(stack, self.new_draft(stack))
         return incremental_state[self.KEY]
 
 
-class RecurrentLanguageModel(FairseqLanguageModel):
+class RecurrentLanguageModel(BudgetedModel, FairseqLanguageModel):
     """A language model of one stack. A family derives from it and gives :meth:`build_stack`."""
 
     family_values: tuple[str, ...] = ()
@@ -166,7 +202,9 @@ class RecurrentLanguageModel(FairseqLanguageModel):
         embedding = cls._embedding(args, task.source_dictionary)
         inputs = cls._inputs(args, embedding, task.source_dictionary, most)
         output = cls._output(args, embedding, task.target_dictionary)
-        return cls(LanguageDecoder(task.target_dictionary, embedding, inputs, stack, output, most))
+        model = cls(LanguageDecoder(task.target_dictionary, embedding, inputs, stack, output, most))
+        set_budget(model, args)
+        return model
 
     @classmethod
     def _embedding(cls, args, dictionary) -> nn.Module:

@@ -17,6 +17,7 @@ from fairseq.tasks.translation_lev import TranslationLevenshteinTask
 from torch import Tensor, nn
 
 from fairseq_plugin.modules import admin
+from fairseq_plugin.modules.budget import FULL_DEPTH, BudgetedModel, set_budget
 from fairseq_plugin.modules.decoder import RecurrentDecoder
 from fairseq_plugin.modules.embedding import Output, TokenInput
 from fairseq_plugin.modules.encoder import RecurrentEncoder
@@ -34,10 +35,10 @@ from recurrence.block import Shape
 from recurrence.loop import Loop
 
 # Values that every architecture must fix and that no option sets.
-FAMILY_VALUES = ("norm_eps", "position_table", "projection_bias", "output_bias")
+FAMILY_VALUES = ("norm_eps", "position_table", "projection_bias", "output_bias", *FULL_DEPTH)
 
 
-class RecurrentTransformer(admin.ProfiledModel):
+class RecurrentTransformer(BudgetedModel, admin.ProfiledModel):
     """A model of two loops. A family derives from it and gives :meth:`loop` and `init`."""
 
     init: Callable[..., None]
@@ -110,6 +111,7 @@ class RecurrentTransformer(admin.ProfiledModel):
         profile = admin.given_profile(args, model.stacks)
         if profile is not None:
             model.set_profile(profile)
+        set_budget(model, args)
         return model
 
     @classmethod
@@ -263,6 +265,7 @@ def _filler(preset: dict):
 
 # Values of fairseq's options where a family says nothing else.
 HOST_DEFAULTS = dict(
+    FULL_DEPTH,
     encoder_normalize_before=False,
     decoder_normalize_before=False,
     encoder_learned_pos=False,

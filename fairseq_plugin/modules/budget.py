@@ -1,0 +1,82 @@
+"""How much of the depth decoding spends: drafting with the first passes, and early exit.
+
+Neither is a matter of training, so fairseq-train has no option for them. `--model-overrides "{'draft_passes': 2}"` sets
+them in the commands that decode, `from_pretrained(..., draft_passes=2)` in Python.
+"""
+
+from argparse import Namespace
+
+from torch import nn
+
+from recurrence.causal import CausalStack
+from recurrence.draft import Drafting
+from recurrence.errors import FieldError
+from recurrence.leave import Exit
+
+# Values of every architecture: none of them drafts or leaves early by itself.
+FULL_DEPTH = dict(draft_passes=None, draft_tokens=None, exit_threshold=0.0)
+DRAFT_TOKENS = 4  # where draft_passes is given alone
+
+
+class BudgetedModel(nn.Module):
+    """A model whose decoding may draft and leave early."""
+
+    def set_beam_size(self, beam: int) -> None:
+        """fairseq's hook for searches of more than one hypothesis.
+
+        Raises:
+            ValueError: if the decoder drafts.
+        """
+        drafting = self.decoder.drafting
+        if drafting is not None and beam > 1:
+            raise ValueError(
+                f"draft_passes={drafting.passes}: guesses the one way on that greedy search or sampling takes: needs "
+                f"--beam 1, not {beam}"
+            )
+
+
+def set_budget(model: nn.Module, args: Namespace) -> None:
+    """Makes a model spend what its options say.
+
+    Raises:
+        ValueError: naming the option, the value and the rule.
+    """
+    decoder = model.decoder
+    stack = getattr(decoder, "stack", decoder)
+    threshold, drafting = _threshold(args), _drafting(args)
+    if not threshold and drafting is None:
+        return
+    if stack is not decoder and not isinstance(stack, CausalStack):
+        name, value = ("exit_threshold", threshold) if threshold else ("draft_passes", drafting[0])
+        raise FieldError(
+            name, value, f"{type(model).__name__} carries a state along the text, from the last layer to the first: "
+            "no text can be read by some of its layers alone"
+        )  # fmt: skip
+    if threshold and drafting is not None:
+        raise FieldError("exit_threshold", threshold, "does not go with draft_passes, which keeps to the full depth")
+    if drafting is not None:
+        decoder.drafting = Drafting(*drafting, stack.loop.passes)
+    if threshold:
+        stack.way_out = Exit("decoder", threshold, stack.loop.passes)
+        if stack is decoder:
+            model.encoder.way_out = Exit("encoder", threshold, model.encoder.loop.passes)
+
+
+def _threshold(args: Namespace) -> float:
+    """That of early exit; 0 for none."""
+    threshold = getattr(args, "exit_threshold", None) or 0.0
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not threshold >= 0:
+        raise FieldError("exit_threshold", threshold, "must be a number >= 0")
+    return threshold
+
+
+def _drafting(args: Namespace) -> tuple[int, int] | None:
+    """Passes that draft, and tokens; None where nothing is drafted."""
+    given = {name: getattr(args, name, None) for name in ("draft_passes", "draft_tokens")}
+    for name, value in given.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise FieldError(name, value, "must be a whole number >= 1")
+    passes, tokens = given.values()
+    if passes is None and tokens is not None:
+        raise FieldError("draft_tokens", tokens, "needs draft_passes")
+    return None if passes is None else (passes, DRAFT_TOKENS if tokens is None else tokens)
