@@ -59,7 +59,7 @@ class CausalStack(nn.Module):
         elif isinstance(state, LeavingSteps):
             x = state.read(x, lambda x, start: self.arguments(x, padding, start))
         else:
-            x = state.run(x, range(self.loop.passes), **self.arguments(x, padding, state.length))
+            x = state.run(x, self.loop.running, **self.arguments(x, padding, state.length))
         return self.finish(x)
 
     def finish(self, x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ Differs from both: guesses are never accepted by a rule of their own. Sampling w
 tokens, too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -62,7 +62,7 @@ class Draft:
     def __call__(
         self,
         tokens: Tensor,
-        read: Callable[[Tensor, range, Tensor | None], Tensor],
+        read: Callable[[Tensor, Sequence[int], Tensor | None], Tensor],
         guess: Callable[[Tensor], Tensor],
         output: Callable[[Tensor], tuple[Tensor, ...]],
     ) -> tuple[Tensor, ...]:
@@ -84,14 +84,14 @@ class Draft:
         if not foreseen:
             self.steps.rewind(start)
             self._tokens, state = self._ahead(tokens, read, guess)
-            rest = range(self.drafting.passes, self.steps.loop.passes)
+            rest = self.steps.loop.running[self.drafting.passes :]
             self._start, self._outputs = start, output(read(self._tokens, rest, state))
         self._seen = length
         return tuple(tensor[:, start - self._start : length - self._start] for tensor in self._outputs)
 
     def _ahead(self, tokens: Tensor, read: Callable, guess: Callable) -> tuple[Tensor, Tensor]:
         """The tokens with guesses behind them, and the state of all new ones after the first passes."""
-        first, states = range(self.drafting.passes), []
+        first, states = self.steps.loop.running[: self.drafting.passes], []
         longest = min(tokens.size(1) + self.drafting.tokens, self.most)
         while True:
             states.append(read(tokens, first, None))

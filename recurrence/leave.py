@@ -77,12 +77,12 @@ def until_still(
     Returns:
         As :meth:`Loop.forward`; of states only those of passes that ran.
     """
-    states, first_inputs = [], {}
-    for index in range(loop.passes):
+    states, first_inputs, passes = [], {}, loop.running
+    for index in passes:
         before = x
         x, _ = loop(x, run=(index,), first_inputs=first_inputs, **arguments)
         states.append(x)
-        if index + 1 < loop.passes and way_out.ends(before, x, padding):
+        if index != passes[-1] and way_out.ends(before, x, padding):
             break
     way_out.tally.add(len(states), 1)
     return x, states
@@ -112,18 +112,18 @@ class LeavingSteps(Steps):
         Returns:
             The state with which they leave, (B, T, C).
         """
-        start, told, told_of = self.length, {}, None
-        for index in range(self.loop.passes):
+        start, told, told_of, passes = self.length, {}, None, self.loop.running
+        for index in passes:
             before, late = x, start - self.cache.lengths[index]
             x = torch.cat([self._left[:, -late:], x], dim=1) if late else x
             if late != told_of:
                 told, told_of = arguments(x, start - late), late
             x = self.run(x, (index,), **told)[:, late:]
-            if index + 1 < self.loop.passes and self.way_out.ends(before, x):
+            if index != passes[-1] and self.way_out.ends(before, x):
                 break
-        self.way_out.tally.add(index + 1, 1)
+        self.way_out.tally.add(passes.index(index) + 1, 1)
         left = x if self._left is None else torch.cat([self._left, x], dim=1)
-        waiting = self.length - self.cache.lengths[-1]
+        waiting = self.length - self.cache.lengths[passes[-1]]
         self._left = left[:, left.size(1) - waiting :]
         return x
 

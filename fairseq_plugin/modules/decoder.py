@@ -1,6 +1,6 @@
 """fairseq's incremental decoder interface around a loop, with one cache slot a pass."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fairseq.models import FairseqIncrementalDecoder
@@ -155,7 +155,7 @@ class RecurrentDecoder(StatefulDecoder):
         elif isinstance(state.steps, LeavingSteps):
             x, states = state.steps.read(x, told), []
         else:
-            x, states = state.steps.run(x, range(self.loop.passes), **told(x, start)), []
+            x, states = state.steps.run(x, self.loop.running, **told(x, start)), []
         attn = [record[-1][:, -x.size(1) :] if record else None]
         return self.finish(x), {"attn": attn, "inner_states": [s.transpose(0, 1) for s in states]}
 
@@ -167,7 +167,7 @@ class RecurrentDecoder(StatefulDecoder):
         """Features, logits and, where they are asked for, attention weights of the tokens that have come."""
         record: list[Tensor] | None = [] if self.need_attn else None
 
-        def read(known: Tensor, passes: range, x: Tensor | None) -> Tensor:
+        def read(known: Tensor, passes: Sequence[int], x: Tensor | None) -> Tensor:
             start = state.steps.cache.lengths[passes[0]]
             x = self._embed(known, start)[0] if x is None else x
             return state.steps.run(x, passes, **self._arguments(known, encoder_out, state, record)(x, start))

@@ -3,6 +3,7 @@
 import argparse
 import math
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 from fairseq.models import FairseqLanguageModel
@@ -123,7 +124,7 @@ class LanguageDecoder(StatefulDecoder):
     def _ahead(self, tokens: Tensor, state: TextState) -> tuple[Tensor, Tensor]:
         """Features and logits of the tokens that have come."""
 
-        def read(known: Tensor, passes: range, x: Tensor | None) -> Tensor:
+        def read(known: Tensor, passes: Sequence[int], x: Tensor | None) -> Tensor:
             start = state.stack.cache.lengths[passes[0]]
             padding = self._padding(known, start, state)
             x = self.inputs(known, padding, start)[0] if x is None else x
