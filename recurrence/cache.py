@@ -55,9 +55,6 @@ class Cache:
         fresh[:, 0], fresh[:, 1] = keys.transpose(0, 1), values.transpose(0, 1)
         return self._filled[:end, index, 0].transpose(0, 1), self._filled[:end, index, 1].transpose(0, 1)
 
-    def advance(self, tokens: int = 1) -> None:
-        """Nothing: a pass ends its step when it writes."""
-
     def rewind(self, length: int) -> None:
         """Forgets what stands behind the first `length` tokens."""
         self.lengths = [min(length, written) for written in self.lengths]

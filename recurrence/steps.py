@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recurrence.cache import Cache, Slot
+from recurrence.cache import Cache
 from recurrence.loop import Loop
 
 
@@ -27,10 +27,6 @@ class Steps:
         """Tokens that the first pass has read."""
         return self.cache.length
 
-    def slots(self) -> list[Slot]:
-        """The passes' parts of the cache."""
-        return self.cache.slots()
-
     def run(self, x: Tensor, passes: Sequence[int], **arguments: Any) -> Tensor:
         """Runs consecutive passes on the tokens that come next for them.
 
@@ -48,7 +44,7 @@ class Steps:
             which: kept[:, start:end] for which, kept in self._first_inputs.items() if order.index(which) < passes[0]
         }
         found = dict(known)
-        x, _ = self.loop(x, slots=self.slots(), run=passes, first_inputs=found, **arguments)
+        x, _ = self.loop(x, slots=self.cache.slots(), run=passes, first_inputs=found, **arguments)
         for which in found.keys() - known.keys():
             kept = self._first_inputs.get(which, found[which][:, :0])
             self._first_inputs[which] = torch.cat([kept, found[which]], dim=1)

@@ -127,7 +127,6 @@ def step(attention: SelfAttention, cache: Cache, x: Tensor) -> list[Tensor]:
     """One token x (B, C) through attention once a pass, each pass with an input of its own."""
     y = [attention((x * (index + 1))[:, None], (x * (index + 1))[:, None], slot=slot)
          for index, slot in enumerate(cache.slots())]  # fmt: skip
-    cache.advance()
     return [token[:, 0] for token in y]
 
 

@@ -165,15 +165,14 @@ def test_padding_on_the_left_shifts_nothing(encoding):
 
 def test_one_slot_a_pass_and_no_growth_where_the_length_is_known():
     model = stack()
-    assert len(model.new_state().slots()) == 5
+    assert len(model.new_state().cache.slots()) == 5
     cache = Cache(2, room=100)
     cache.write(0, torch.ones(1, 60, 4), torch.ones(1, 60, 4))
     memory = cache._filled.data_ptr()
-    cache.advance(60)
+    cache.write(1, torch.ones(1, 60, 4), torch.ones(1, 60, 4))
     for _ in range(40):
         for index in range(2):
             cache.write(index, torch.ones(1, 1, 4), torch.ones(1, 1, 4))
-        cache.advance()
         assert cache._filled.data_ptr() == memory
     assert cache.length == cache._filled.size(0) == 100
 
@@ -183,14 +182,12 @@ def test_the_cache_grows_seldom():
     for _ in range(1000):
         cache.write(0, torch.ones(1, 1, 4), torch.ones(1, 1, 4))
         seen.add(cache._filled.size(0))
-        cache.advance()
     assert seen == {32, 64, 128, 256, 512, 1024}
 
 
 def test_an_order_that_stands_already_moves_nothing():
     cache = Cache(1)
     cache.write(0, torch.ones(3, 5, 4), torch.ones(3, 5, 4))
-    cache.advance(5)
     memory = cache._filled.data_ptr()
     cache.reorder(torch.arange(3))
     assert cache._filled.data_ptr() == memory

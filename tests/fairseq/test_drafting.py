@@ -1,0 +1,230 @@
+"""Drafting with the first passes: the tokens and scores of a search at full depth, whatever the search does."""
+
+import logging
+import re
+from argparse import Namespace
+
+import pytest
+import torch
+from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerModel
+from fairseq.search import Sampling
+from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
+from torch import nn
+
+from fairseq_plugin.modules.budget import set_budget
+from recurrence.causal import CausalStack
+from tests.fairseq.test_incremental import expect_equal, generator, sources, talkative, translate
+from tests.fairseq.test_language_incremental import go_on, prompts, search
+from tests.support import cli, language, models
+
+BUDGETS = {"as few as possible": (1, 1), "several": (2, 4), "all passes but one": (3, 7)}
+every_budget = pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
+DEEP = {"KausikRecurrence": ["--decoder-layers", "4"]}  # the others have four passes or more already
+
+
+def looped(arch: str, *flags: str) -> nn.Module:
+    """A tiny language model of at least four passes."""
+    return language.tiny(arch, *flags, *DEEP.get(language.FAMILY[arch], ()))
+
+
+OVER_DEPTH = [
+    (arch, flags) for arch, flags in language.CASES if isinstance(looped(arch, *flags).decoder.stack, CausalStack)
+]
+ALONG_THE_TEXT = [case for case in language.CASES if case not in OVER_DEPTH]
+
+
+def drafting(model: nn.Module, passes: int = 2, tokens: int = 4) -> nn.Module:
+    """The model, which drafts from now on."""
+    set_budget(model, Namespace(draft_passes=passes, draft_tokens=tokens))
+    return model
+
+
+def test_every_language_model_drafts_or_is_refused():
+    assert {arch for arch, _ in OVER_DEPTH + ALONG_THE_TEXT} == set(language.ARCHS)
+    assert {arch for arch, _ in ALONG_THE_TEXT} == {"recurrent_lm"}
+
+
+@models.every_model
+@every_budget
+def test_greedy_translation(arch, budget):
+    model, (_, source) = talkative(arch), sources(arch)
+    expected = translate(generator(model, beam=1), source)
+    expect_equal(translate(generator(drafting(model, *budget), beam=1), source), expected)
+    tally = model.decoder.drafting.tally
+    assert tally.total == max(len(sentence[0]["tokens"]) for sentence in expected) >= tally.entries
+
+
+@pytest.mark.parametrize(("arch", "flags"), OVER_DEPTH)
+@every_budget
+def test_greedy_continuation(arch, flags, budget):
+    model = looped(arch, *flags)
+    expected = go_on(search(model, beam_size=1), prompts())
+    expect_equal(go_on(search(drafting(model, *budget), beam_size=1), prompts()), expected)
+
+
+@pytest.mark.parametrize(("arch", "flags"), ALONG_THE_TEXT)
+def test_recurrence_along_the_text_is_refused(arch, flags):
+    for option, value in (("draft_passes", 1), ("exit_threshold", 0.1)):
+        with pytest.raises(ValueError, match=f"{option}={value}: KausikRecurrence carries a state along the text"):
+            set_budget(language.tiny(arch, *flags), Namespace(**{option: value}))
+
+
+@torch.no_grad()
+def test_guesses_come_true():
+    """Where the last passes change nothing, every full run gives as many tokens as it can."""
+    model = models.tiny("takase_vanilla", "--decoder-normalize-before")
+    for block in model.decoder.loop.blocks[1:]:  # of passes 0 0 1 1
+        for layer in (block.self_attn.out, block.cross_attn.out, block.ffn.down):
+            layer.weight.zero_()
+            layer.bias.zero_()
+    _, source = sources("takase_vanilla")
+    expected = translate(generator(model, beam=1), source)
+    assert {len(sentence[0]["tokens"]) for sentence in expected} == {13}
+    expect_equal(translate(generator(drafting(model, 2, 4), beam=1), source), expected)
+    tally = model.decoder.drafting.tally
+    assert (tally.total, tally.entries) == (13, 3)  # 5, 5 and 3
+
+
+def sampled(model: nn.Module, source: tuple) -> list:
+    """Translations drawn from the model's own distribution, always by the same chance."""
+    entries = models.dictionary(models.TARGET_SYMBOLS)
+    drawn = SequenceGenerator(
+        [model],
+        entries,
+        beam_size=1,
+        max_len_b=20,
+        temperature=0.7,
+        search_strategy=Sampling(entries, sampling_topp=0.9),
+    )
+    torch.manual_seed(3)
+    return translate(drawn, source)
+
+
+@models.every_model
+def test_sampling_draws_the_same_tokens(arch):
+    model, (_, source) = talkative(arch), sources(arch)
+    expected = sampled(model, source)
+    expect_equal(sampled(drafting(model), source), expected)
+
+
+@pytest.mark.parametrize("arch", ["cycle", "s2t_universal"])
+def test_forced_words_penalties_ngrams_and_ensembles(arch):
+    pair, (_, source) = [talkative(arch), talkative(arch, seed=2)], sources(arch)
+    prefix = models.collate([row[:-1] for row in models.sentences((4, 2, 3, 4), models.TARGET_SYMBOLS, seed=5)])
+    rules = dict(beam_size=1, max_len_b=12, min_len=5, unk_penalty=2.0, no_repeat_ngram_size=2)
+
+    def searched() -> list:
+        return translate(SequenceGenerator(pair, models.dictionary(models.TARGET_SYMBOLS), **rules), source, prefix)
+
+    expected = searched()
+    drafting(pair[0], 1, 5)
+    drafting(pair[1], 3, 2)
+    expect_equal(searched(), expected)
+
+
+def test_alignments():
+    model, (_, source) = talkative("cycle"), sources("cycle")
+    model.make_generation_fast_(need_attn=True)
+    sample = {"net_input": dict(zip(("src_tokens", "src_lengths"), source))}
+
+    def attention() -> list:
+        made = SequenceGeneratorWithAlignment(
+            [model], models.dictionary(models.TARGET_SYMBOLS), print_alignment="soft", beam_size=1, max_len_b=12
+        )
+        return [sentence[0]["attention"] for sentence in made.generate([], sample)]
+
+    expected = attention()
+    drafting(model)
+    torch.testing.assert_close(attention(), expected)
+
+
+@language.every_arch
+def test_a_prompt_at_once(arch):
+    if language.FAMILY[arch] == "KausikRecurrence":
+        return
+    model, tokens, state = drafting(looped(arch)), language.texts((40, 40, 40)), {}
+    ends = [7, *range(8, 30), 35, 36, 40]
+    with torch.no_grad():
+        parts = [model.decoder(tokens[:, :end], incremental_state=state)[0] for end in ends]
+        whole = model.decoder(tokens)[0]
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=1e-9)
+
+
+def test_nothing_is_drafted_past_the_longest_text():
+    """Learned positions end there."""
+    model = drafting(language.tiny("ilr_small", "--position", "learned"), 2, 9)
+    tokens, state = language.texts((language.POSITIONS,) * 2), {}
+    with torch.no_grad():
+        for length in range(1, language.POSITIONS + 1):
+            model.decoder(tokens[:, :length], incremental_state=state)
+
+
+def test_padding_is_never_guessed():
+    model = drafting(language.tiny("ilr_small"))
+    with torch.no_grad():
+        model.decoder.output_projection.tied.weight[1] = 100.0  # the padding's
+        state = torch.ones(2, 1, 16, dtype=torch.float64)
+        assert model.decoder.output_layer(model.decoder.finish(state)).argmax(-1).tolist() == [[1], [1]]
+        assert 1 not in model.decoder.guess(state)
+
+
+REFUSED = [
+    (dict(draft_passes=4), "draft_passes=4: must be >= 1 and < the 4 passes of the decoder"),
+    (dict(draft_passes=0), "draft_passes=0: must be >= 1 and < the 4 passes of the decoder"),
+    (dict(draft_passes=2, draft_tokens=0), "draft_tokens=0: must be >= 1"),
+    (dict(draft_passes=2.0), "draft_passes=2.0: must be a whole number >= 1"),
+    (dict(draft_tokens=2), "draft_tokens=2: needs draft_passes"),
+    (dict(exit_threshold=-0.1), "exit_threshold=-0.1: must be a number >= 0"),
+    (dict(exit_threshold="0.1"), "exit_threshold=0.1: must be a number >= 0"),
+    (dict(exit_threshold=float("nan")), "exit_threshold=nan: must be a number >= 0"),
+    (dict(exit_threshold=0.1, draft_passes=2), "exit_threshold=0.1: does not go with draft_passes"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED, ids=[message.split(":")[0] for _, message in REFUSED])
+def test_what_is_refused(options, message):
+    for model in (models.tiny("universal_tiny"), looped("universal_lm")):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            set_budget(model, Namespace(**options))
+
+
+def test_more_than_one_hypothesis_is_refused():
+    for model in (models.tiny("universal_tiny"), looped("universal_lm")):
+        drafting(model)
+        with pytest.raises(ValueError, match="draft_passes=2: guesses the one way on .* needs --beam 1, not 3"):
+            SequenceGenerator([model], Dictionary(), beam_size=3)
+
+
+@pytest.mark.slow
+def test_the_commands_and_the_hub(trained, corpus):
+    path, flags = trained.folder / "checkpoint_last.pt", ("--beam", "1", "--max-len-b", "15")
+    subset = "--gen-subset", "valid"
+    expected = cli.hypotheses(cli.generate(corpus.data, path, *flags, *subset))
+    drafts = ("--model-overrides", "{'draft_passes': 1, 'draft_tokens': 3}")
+    log = cli.generate(corpus.data, path, *flags, *subset, *drafts)
+    assert cli.hypotheses(log) == expected
+    assert 1 <= float(re.search(r"drafting: (\S+) of at most 4 tokens a check on average", log)[1]) <= 4
+    assert "draft_passes=2: must be >= 1 and < the 2 passes" in cli.generate(
+        corpus.data, path, *flags, "--model-overrides", "{'draft_passes': 2}", fails=True
+    )
+    lines = corpus.text.with_name(f"{corpus.text.name}.valid.en").read_text().splitlines()[:11]
+    typed = cli.run(
+        *("fairseq-interactive", corpus.data, "--path", path, "--user-dir", cli.PLUGIN, "--cpu", *flags, *drafts),
+        stdin="\n".join(lines) + "\n",
+    )
+    assert cli.hypotheses(typed) == {number: expected[number] for number in range(11)}
+    hub = TransformerModel.from_pretrained(
+        str(trained.folder), "checkpoint_last.pt", str(corpus.data), draft_passes=1, draft_tokens=3
+    )
+    assert hub.models[0].decoder.drafting.tokens == 3
+    assert hub.translate(lines, beam=1, max_len_b=15) == [expected[number][0] for number in range(11)]
+
+
+def test_the_log_tells_how_much_came_of_it(caplog):
+    model, (_, source) = drafting(talkative("cycle")), sources("cycle")
+    translate(generator(model, beam=1), source)
+    tally = model.decoder.drafting.tally
+    with caplog.at_level(logging.INFO, "recurrence.tally"):
+        tally.log()
+    assert caplog.messages == [f"drafting: {tally.total / tally.entries:.2f} of at most 5 tokens a check on average"]
