@@ -77,7 +77,9 @@ def until_still(
     Returns:
         As :meth:`Loop.forward`; of states only those of passes that ran.
     """
-    states, first_inputs, passes = [], {}, loop.running
+    states: list[Tensor] = []
+    first_inputs: dict[int, Tensor] = {}
+    passes = loop.running
     for index in passes:
         before = x
         x, _ = loop(x, run=(index,), first_inputs=first_inputs, **arguments)
