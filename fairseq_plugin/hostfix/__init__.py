@@ -15,6 +15,7 @@ from fairseq_plugin.hostfix.checkpoints import (
     explain_unfit_checkpoint,
     restore_task_state,
 )
+from fairseq_plugin.hostfix.clipping import clip_where_gradients_are
 from fairseq_plugin.hostfix.commands import bf16_without_xla, cli_logging, no_xla, quiet_start, validation_task
 from fairseq_plugin.hostfix.corpus import (
     both_sides_before_training,
@@ -55,6 +56,7 @@ REPAIRS = (
     build_from_plain_options,
     restore_task_state,
     cpu_data_parallel,
+    clip_where_gradients_are,
     leave_process_groups,
     refuse_lonely_ranks,
     removed_numpy_names,

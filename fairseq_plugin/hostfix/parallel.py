@@ -45,7 +45,7 @@ def cpu_data_parallel() -> None:
 
     fairseq counts CUDA devices where it should count ranks: without any, it divides by zero, starts no process at
     all and ends with success, or hands a device number to DistributedDataParallel; and it gathers statistics that
-    cannot be summed in a CUDA buffer. The other commands stay in one process: fairseq's own validation fails on ranks
+    cannot be summed in a CUDA buffer, which ranks of ``--cpu`` lack though the machine may have GPUs. The other commands stay in one process: fairseq's own validation fails on ranks
     that get unequal numbers of batches.
 
     Differs from fairseq's own rule: torchrun's world size is taken without ``--distributed-world-size`` too. fairseq
@@ -79,7 +79,7 @@ def cpu_data_parallel() -> None:
 
     def gather_on_cpu(all_gather_list: Callable) -> Callable:
         def all_gather_list_on_any_device(data, group=None, max_size=16384):
-            if torch.cuda.is_available():
+            if torch.distributed.get_backend(group) != "gloo":
                 return all_gather_list(data, group, max_size)
             gathered = [None] * torch.distributed.get_world_size(group)
             torch.distributed.all_gather_object(gathered, data, group=group)
