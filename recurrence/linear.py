@@ -17,6 +17,8 @@ from torch.autograd import forward_ad
 # Below this many multiplications the call itself costs more than the product.
 SMALLEST = 1 << 20
 
+HALF_PRECISION = (torch.float16, torch.bfloat16)
+
 _onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 _plain = (Tensor, nn.Parameter)
 
@@ -68,6 +70,13 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
         and not torch.jit.is_tracing()
         and not is_transformed()
     )
+
+
+def product_dtype(like: Tensor) -> torch.dtype:
+    """The type in which products of such a tensor are computed: its own, or the one that autocast gives them."""
+    device = like.device.type
+    casts = like.dtype != torch.float64 and device != "meta" and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if casts else like.dtype
 
 
 def is_transformed() -> bool:

@@ -16,13 +16,14 @@ Source: Kausik, "Recurrent Transformers", the published code's language model (w
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from recurrence.attention import causal_bias
-from recurrence.linear import linear
+from recurrence.linear import HALF_PRECISION, linear, product_dtype
 
 _masked = torch.ops.aten.native_dropout_backward
 
@@ -108,14 +109,14 @@ def scan(spec: Spec, weights: Weights, first: Tensor, x: Tensor, qkv: Tensor | N
     Returns:
         (N + 1, *first.shape).
     """
-    masks, device = _draw_masks(spec, weights, first, x), x.device.type
-    if device == "meta" or not torch.is_autocast_enabled(device):
+    masks, dtype = _draw_masks(spec, weights, first, x), product_dtype(x)
+    if dtype not in HALF_PRECISION:
         return _Scan.apply(spec, masks, first, x, qkv, *weights)
-    # As under autocast: products in the lower type, the stream and its norms in their own.
-    dtype = torch.get_autocast_dtype(device)
-    matrices = (weight.to(dtype) if weight.dim() == 2 else weight for weight in weights)
-    with torch.autocast(device, enabled=False):
-        return _Scan.apply(spec, masks, first, x, qkv, *matrices)
+    # Products in half precision; state, stream and norms in float32, or the state is rounded anew by every step.
+    stream, device = x.float(), x.device.type
+    matrices = (weight.to(dtype) if weight.dim() == 2 else weight.float() for weight in weights)
+    with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
+        return _Scan.apply(spec, masks, first.float(), stream, qkv, *matrices).to(x.dtype)
 
 
 def _draw_masks(spec: Spec, weights: Weights, first: Tensor, x: Tensor) -> Masks:

@@ -10,9 +10,10 @@ Differs from the published code: M is never multiplied out to apply it to a few 
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recurrence.linear import apply, is_plain, linear
+from recurrence.linear import HALF_PRECISION, apply, is_plain, linear, product_dtype
 
 
 class LevelSignal(nn.Module):
@@ -100,12 +101,26 @@ class LevelSignal(nn.Module):
             (K, B, T, out), perhaps a view.
         """
         batch, length, width = x.shape
+        if self.low_rank and is_plain(layer) and isinstance(x, Tensor) and product_dtype(x) in HALF_PRECISION:
+            return self._beside(layer, x, raw).unflatten(-1, (self.targets, -1)).permute(2, 0, 1, 3)
         if raw is x and is_plain(layer) and self.folds(batch * length, layer.out_features // self.targets):
             y = linear(x, self.fold(layer.weight), self.bias_of(layer))
             return y.view(batch, length, self.targets, -1).permute(2, 0, 1, 3)
         signal = self(raw.reshape(-1, width))
         y = self._before(layer, x, signal) if self.before else self._after(layer, x, signal)
         return y.view(self.targets, batch, length, -1)
+
+    def _beside(self, layer: nn.Linear, x: Tensor, raw: Tensor) -> Tensor:
+        """Projection and signal in one product over [x, down raw], (B, T, K * out).
+
+        Their sum is rounded once. Signals begin at 0; added to weights or to a projection that half precision has
+        rounded already, those too small for its steps would be lost.
+        """
+        up = self.up.transpose(1, 2)
+        if self.before:
+            up = layer.weight.unflatten(0, (self.targets, -1)) @ up
+        x, low, weight, up = _alike(x, F.linear(raw, self.down.flatten(0, 1)), layer.weight, torch.block_diag(*up))
+        return F.linear(torch.cat([x, low], dim=-1), torch.cat([weight, up], dim=1), self.bias_of(layer))
 
     def _before(self, layer: nn.Linear, x: Tensor, signal: Tensor) -> Tensor:
         """Projects x + signal, (K, N, C), each target's by its rows of the layer: (K, N, out)."""
@@ -122,3 +137,8 @@ class LevelSignal(nn.Module):
         if self.bias is not None:
             y = y + self.bias
         return y.view(-1, self.targets, signal.size(-1)).transpose(0, 1) + signal
+
+
+def _alike(*tensors: Tensor) -> list[Tensor]:
+    """All in the type in which products of the first are computed."""
+    return [tensor.to(product_dtype(tensors[0])) for tensor in tensors]
