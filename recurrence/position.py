@@ -71,10 +71,11 @@ def rotate(x: Tensor, heads: int, cos: Tensor, sin: Tensor) -> Tensor:
     """
     a, b = x.unflatten(-1, (heads, 2, -1)).unbind(-2)
     cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
+    turned = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
+    return turned.to(x.dtype)  # under autocast the angles are of a higher type than what is turned
 
 
-def alibi_slopes(heads: int) -> Tensor:
+def alibi_slopes(heads: int, device: torch.device | None = None) -> Tensor:
     """2^(-8h/H) for h = 1 .. H: (H,), float64. For H no power of two, those of the next one, every second first.
 
     Source: ALiBi (arXiv:2108.12409), section 3, and its code for other numbers of heads.
@@ -82,15 +83,16 @@ def alibi_slopes(heads: int) -> Tensor:
     Intra-Layer Recurrence (arXiv:2505.01855).
     """
     power = 1 << (heads - 1).bit_length()
-    slopes = 2.0 ** (-8 * torch.arange(1, power + 1, dtype=torch.float64) / power)
+    slopes = 2.0 ** (-8 * torch.arange(1, power + 1, dtype=torch.float64, device=device) / power)
     return slopes if power == heads else torch.cat([slopes[1::2], slopes[::2]])[:heads]
 
 
 def alibi(heads: int, length: int, start: int, like: Tensor) -> Tensor:
     """slope_h * (key - query), added to the scores: (1, H, length - start, length), queries from `start` on."""
-    places = torch.arange(length, dtype=torch.float64, device=like.device)
-    distances = (places - places[start:, None]).to(like.dtype)
-    return (alibi_slopes(heads).to(like)[:, None, None] * distances)[None]
+    places = torch.arange(length, dtype=torch.promote_types(like.dtype, torch.float32), device=like.device)
+    distances = places - places[start:, None]
+    slopes = alibi_slopes(heads, like.device).to(distances.dtype)
+    return (slopes[:, None, None] * distances).to(like.dtype)[None]
 
 
 def positions(padding: Tensor) -> Tensor:
@@ -123,9 +125,19 @@ class Table(nn.Module):
         """The rows of `length` tokens without padding, (length, C), in dtype and on the device of `like`."""
         rows = self._rows
         if rows.size(0) < length + self.offset or rows.dtype != like.dtype or rows.device != like.device:
-            size = max(128, 1 << (length + self.offset - 1).bit_length())
-            self._rows = rows = self.function(size, self.width).to(like)
+            rows = self._make(max(128, 1 << (length + self.offset - 1).bit_length()), like)
         return rows[self.offset : self.offset + length]
+
+    def _make(self, size: int, like: Tensor) -> Tensor:
+        """Makes so many rows and keeps them, unless they are part of a graph, which may keep them in memory of its own.
+
+        Rows made for inference, which no gradient may pass through, would break the training behind it.
+        """
+        if torch.compiler.is_compiling():
+            return self.function(size, self.width).to(like)
+        with torch.inference_mode(False):
+            self._rows = self.function(size, self.width).to(device=like.device, dtype=like.dtype)
+        return self._rows
 
     def forward(self, length: int, padding: Tensor | None, start: int, like: Tensor) -> Tensor:
         """Rows of the tokens from `start` on.
