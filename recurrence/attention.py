@@ -3,7 +3,7 @@
 Source: Vaswani et al. (arXiv:1706.03762), section 3.2. Heads are scaled by 1 / sqrt(head width).
 """
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from recurrence.cache import Slot
-from recurrence.linear import apply, is_transformed
+from recurrence.linear import HALF_PRECISION, apply, is_transformed, product_dtype
 from recurrence.lowrank import project
 from recurrence.position import rotate
 from recurrence.signal import LevelSignal
@@ -34,10 +34,23 @@ class Attention(nn.Module):
     ) -> Tensor:
         """q (B, H, T, C/H), k and v (B, H, S, C/H), bias broadcastable to (B, H, T, S) -> (B, T, C)."""
         dropout = self.dropout if self.training else 0.0
-        # The fused kernels have neither forward derivatives nor batching rules.
-        with sdpa_kernel(SDPBackend.MATH) if is_transformed() else nullcontext():
+        with _kernels(q):
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, is_causal=causal)
         return project(self.out, y.transpose(1, 2).flatten(2), out)
+
+
+# cuDNN's kernel is left out: with a mask it has given gradients that are not numbers (PyTorch's issue 196678), and it
+# prepares a plan for each new shape, while batches of text rarely repeat one.
+_KERNELS_OF_HALF_PRECISION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+def _kernels(q: Tensor) -> AbstractContextManager:
+    """Which kernels attention chooses from where these are the queries."""
+    if is_transformed():  # the fused kernels have neither forward derivatives nor batching rules
+        return sdpa_kernel(SDPBackend.MATH)
+    if isinstance(q, Tensor) and q.is_cuda and q.dtype in HALF_PRECISION:
+        return sdpa_kernel(_KERNELS_OF_HALF_PRECISION)
+    return nullcontext()
 
 
 class SelfAttention(Attention):
@@ -150,11 +163,34 @@ def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 def padding_bias(padding: Tensor, like: Tensor) -> Tensor:
-    """-inf where a key is padding, else 0: (B, S) bool -> (B, 1, 1, S) in the dtype of `like`."""
-    bias = torch.zeros(padding.shape, dtype=like.dtype, device=like.device)
-    return bias.masked_fill_(padding, float("-inf"))[:, None, None, :]
+    """-inf where a key is padding, else 0: (B, S) bool -> (B, 1, 1, S), for scores of tensors such as `like`."""
+    return _bias(padding[:, None, None, :], like)
 
 
-def causal_bias(length: int, like: Tensor) -> Tensor:
-    """-inf where a key stands behind its query, else 0: (T, T) in the dtype of `like`."""
-    return torch.full((length, length), float("-inf"), dtype=like.dtype, device=like.device).triu_(1)
+def causal_bias(length: int, like: Tensor, padding: Tensor | None = None, start: int = 0) -> Tensor:
+    """-inf where a key stands behind its query or is padding, else 0.
+
+    A query that would see nothing, which is padding before the first token, sees itself: what fused kernels make of a
+    row that is masked entirely is not defined.
+
+    Args:
+        length: L, of the keys.
+        like: a tensor of the device and type of the scores.
+        padding: (B, L) bool; None where nothing is padding.
+        start: position of the first query.
+
+    Returns:
+        (L - start, L), or with padding (B, 1, L - start, L).
+    """
+    hidden = torch.ones(length, length, dtype=torch.bool, device=like.device).triu_(1)[start:]
+    if padding is not None:
+        hidden = hidden | padding[:, None, None, :]
+        itself = torch.eye(length, dtype=torch.bool, device=like.device)[start:]
+        hidden = hidden & ~(itself & hidden.all(dim=-1, keepdim=True))
+    return _bias(hidden, like)
+
+
+def _bias(hidden: Tensor, like: Tensor) -> Tensor:
+    # In the type of the scores, so that autocast has nothing to cast in every pass.
+    bias = torch.zeros(hidden.shape, dtype=product_dtype(like), device=like.device)
+    return bias.masked_fill_(hidden, float("-inf"))

@@ -9,8 +9,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from recurrence import position
-from recurrence.attention import causal_bias, padding_bias
+from recurrence.attention import causal_bias
 from recurrence.leave import Exit, LeavingSteps
+from recurrence.linear import product_dtype
 from recurrence.loop import Loop
 from recurrence.steps import Steps
 
@@ -77,12 +78,10 @@ class CausalStack(nn.Module):
 
     def _bias(self, x: Tensor, padding: Tensor | None, start: int, length: int) -> Tensor | None:
         """What is added to the scores, broadcastable to (B, H, T, L); None where a causal mask says it all."""
-        parts = []
-        if padding is not None:
-            parts.append(padding_bias(padding, like=x))
-        if self.alibi:
-            parts.append(position.alibi(self.heads, length, start, like=x))
         several = x.size(1) > 1
-        if several and (parts or start):
-            parts.append(causal_bias(length, like=x)[start:])
-        return sum(parts[1:], parts[0]) if parts else None
+        masked = padding is not None or several and (self.alibi or start)
+        mask = causal_bias(length, x, padding, start) if masked else None
+        if not self.alibi:
+            return mask
+        slopes = position.alibi(self.heads, length, start, like=x).to(product_dtype(x))
+        return slopes if mask is None else slopes + mask

@@ -75,8 +75,8 @@ class LevelSignal(nn.Module):
         Folding costs one pass over the weight for each rank, the path one pass over each token's input and output. A
         step of beam search has a handful of tokens and takes the path, which also leaves the shared weight in cache.
         """
-        if torch.compiler.is_exporting():
-            return True  # whatever the number of tokens, which the graph leaves open; the weights are constants there
+        if torch.compiler.is_compiling():
+            return True  # whatever the number of tokens, which a graph leaves open
         if self.before:
             return tokens > out_width
         if not self.low_rank:

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch.nn.functional as F
 from fairseq.models import FairseqIncrementalDecoder
 from torch import Tensor, nn
 
-from fairseq_plugin.modules.embedding import Output, TokenInput, borrow, padding_mask
+from fairseq_plugin.modules.embedding import Output, TokenInput, borrow, visible_padding
 from fairseq_plugin.modules.encoder import depth_levels
 from recurrence.attention import causal_bias, padding_bias
+from recurrence.cache import stays
 from recurrence.draft import Draft, Drafting
 from recurrence.leave import Exit, LeavingSteps
 from recurrence.loop import Loop
@@ -17,17 +19,28 @@ from recurrence.steps import Steps
 
 
 class DecodingState:
-    """Incremental state of one decoder: its passes' keys and values, what was drafted, and the memory as projected."""
+    """Incremental state of one decoder: its passes' keys and values, what was drafted, and the memory as projected.
 
-    def __init__(self, steps: Steps, draft: Draft | None, contexts: list[Tensor]):
+    Args:
+        steps, draft: of the passes.
+        contexts: each (B, S, 2 C), projections of the memory.
+        memory: (B, S, memory width).
+    """
+
+    def __init__(self, steps: Steps, draft: Draft | None, contexts: list[Tensor], memory: Tensor):
         self.steps, self.draft, self.contexts = steps, draft, contexts
+        # Which source each entry reads. The beams of a sentence, side by side, read the same one.
+        self.sources = F.pad((memory[1:] != memory[:-1]).flatten(1).any(1), (1, 0)).cumsum(0)
 
     def reorder(self, new_order: Tensor) -> None:
         """Entry i of the batch becomes what entry new_order[i] was."""
         self.steps.reorder(new_order)
         if self.draft is not None:
             self.draft.reorder(new_order)
-        self.contexts = [context.index_select(0, new_order) for context in self.contexts]
+        sources = self.sources.index_select(0, new_order)
+        if not stays(sources, self.sources):
+            self.contexts = [context.index_select(0, new_order) for context in self.contexts]
+        self.sources = sources
 
 
 class StatefulDecoder(FairseqIncrementalDecoder):
@@ -180,23 +193,24 @@ class RecurrentDecoder(StatefulDecoder):
 
     def _embed(self, tokens: Tensor, start: int) -> tuple[Tensor, int]:
         """The input of the first pass for the tokens (B, L) from `start` on, and that."""
-        x, _ = self.inputs(tokens, padding_mask(tokens, self.dictionary.pad()), start)
+        x, _ = self.inputs(tokens, self._padding(tokens), start)
         return x, start
+
+    def _padding(self, tokens: Tensor) -> Tensor | None:
+        return visible_padding(tokens, self.dictionary.pad(), self.training)
 
     def _arguments(
         self, tokens: Tensor, encoder_out, state: DecodingState | None, record: list | None
     ) -> Callable[[Tensor, int], dict[str, Any]]:
         """What the passes are told of x (B, T, C), states of the tokens (B, L) from `start` on."""
-        padding, mask = padding_mask(tokens, self.dictionary.pad()), encoder_out["encoder_padding_mask"]
+        padding, mask = self._padding(tokens), encoder_out["encoder_padding_mask"]
         contexts = self._of_passes(self._contexts(encoder_out) if state is None else state.contexts)
 
         def told(x: Tensor, start: int) -> dict[str, Any]:
             length = start + x.size(1)
             part = None if padding is None else padding[:, :length]
-            bias = None if part is None else padding_bias(part, like=x)
-            if x.size(1) > 1 and (start or bias is not None):
-                causal = causal_bias(length, like=x)[start:]
-                bias = causal if bias is None else bias + causal
+            masked = part is not None or start and x.size(1) > 1
+            bias = causal_bias(length, x, part, start) if masked else None
             return dict(
                 levels=depth_levels(self.level_table, self.loop.passes, length, part, start, x),
                 contexts=contexts,
@@ -235,5 +249,7 @@ class RecurrentDecoder(StatefulDecoder):
             return None
         if self.KEY not in incremental_state:
             steps = Steps(self.loop) if self.way_out is None else LeavingSteps(self.loop, self.way_out)
-            incremental_state[self.KEY] = DecodingState(steps, self.new_draft(steps), self._contexts(encoder_out))
+            incremental_state[self.KEY] = DecodingState(
+                steps, self.new_draft(steps), self._contexts(encoder_out), encoder_out["encoder_out"][0].transpose(0, 1)
+            )
         return incremental_state[self.KEY]

@@ -19,6 +19,16 @@ def padding_mask(tokens: Tensor, pad: int) -> Tensor | None:
     return padding if padding.any() else None
 
 
+def visible_padding(tokens: Tensor, pad: int, training: bool) -> Tensor | None:
+    """As :func:`padding_mask`, for a causal stack; in training also None where all padding stands behind the tokens.
+
+    No token sees what stands behind it, and no loss counts what padding gives, so that causality is mask enough.
+    """
+    padding = tokens.eq(pad)
+    matters = padding[:, :-1] & ~padding[:, 1:] if training else padding
+    return padding if matters.any() else None
+
+
 class TokenInput(nn.Module):
     """Embedding, position, LayerNorm where asked for, and dropout.
 

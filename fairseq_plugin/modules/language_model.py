@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fairseq_plugin.modules import adaptive
 from fairseq_plugin.modules.budget import FULL_DEPTH, BudgetedModel, set_budget
 from fairseq_plugin.modules.decoder import StatefulDecoder
-from fairseq_plugin.modules.embedding import Output, TokenInput, padding_mask
+from fairseq_plugin.modules.embedding import Output, TokenInput, visible_padding
 from fairseq_plugin.modules.options import errors_name_options, known_options, refuse_unknown, shape_of
 from recurrence import position
 from recurrence.block import Shape
@@ -148,10 +148,10 @@ class LanguageDecoder(StatefulDecoder):
         return features if self.adaptive_softmax is not None else self.output_projection(features)
 
     def _padding(self, tokens: Tensor, start: int, state: TextState | None) -> Tensor | None:
-        """(B, L) bool; None where nothing is padding, for which a step looks at its own tokens alone."""
+        """(B, L) bool; None where no token can see padding. A step looks at its own tokens alone for it."""
         pad = self.dictionary.pad()
         if state is None:
-            return padding_mask(tokens, pad)
+            return visible_padding(tokens, pad, self.training)
         state.padded = state.padded or bool(tokens[:, start:].eq(pad).any())
         return tokens.eq(pad) if state.padded else None
 

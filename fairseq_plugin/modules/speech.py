@@ -17,7 +17,7 @@ class Subsampler(Conv1dSubsampler):
     leaves the bias of the first there, so that its last frames depend on how long the others of a batch are.
     """
 
-    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
         """Makes one frame of two, once a convolution.
 
         Args:
@@ -25,15 +25,15 @@ class Subsampler(Conv1dSubsampler):
             lengths: (B,).
 
         Returns:
-            (B, S, C) and the lengths in it.
+            (B, S, C), and its padding (B, S), None where there is none.
         """
-        x = features.transpose(1, 2)
+        x, shortest = features.transpose(1, 2), int(lengths.min())  # read once: on a GPU every reading waits
         for conv in self.conv_layers:
-            if lengths.min() < x.size(2):
+            if shortest < x.size(2):
                 x = x.masked_fill(padding_behind(lengths, x.size(2))[:, None], 0)
             x = F.glu(conv(x), dim=1)
-            lengths = (lengths + 1) // 2
-        return x.transpose(1, 2), lengths
+            lengths, shortest = (lengths + 1) // 2, (shortest + 1) // 2
+        return x.transpose(1, 2), padding_behind(lengths, x.size(2)) if shortest < x.size(2) else None
 
 
 class SpeechInput(nn.Module):
@@ -75,9 +75,8 @@ class SpeechInput(nn.Module):
                 f"{frames.size(2)} features a frame: must be {self.features}, which is input_feat_per_channel x "
                 "input_channels of the data's configuration"
             )
-        x, lengths = self.subsample(frames, lengths)
+        x, padding = self.subsample(frames, lengths)
         embedded = x = x * self.scale
-        padding = padding_behind(lengths, x.size(1)) if lengths.min() < x.size(1) else None
         x = x + self.table(x.size(1), padding, 0, like=x)
         return F.dropout(x, self.dropout, self.training), padding, embedded
 
