@@ -80,7 +80,7 @@ class Cache:
 
 
 def stays(new: Tensor, old: Tensor) -> bool:
-    """Whether two orders are known to be equal. On a GPU, where the answer would have to be waited for, they are not."""
+    """Whether two orders are known to be equal. On a GPU they never are: the answer would have to be waited for."""
     return new.device.type == "cpu" and torch.equal(new, old)
 
 

@@ -44,9 +44,9 @@ def cpu_data_parallel() -> None:
     """Run several ranks on the CPU over gloo, under torchrun or started by ``--distributed-world-size``.
 
     fairseq counts CUDA devices where it should count ranks: without any, it divides by zero, starts no process at
-    all and ends with success, or hands a device number to DistributedDataParallel; and it gathers statistics that
-    cannot be summed in a CUDA buffer, which ranks of ``--cpu`` lack though the machine may have GPUs. The other commands stay in one process: fairseq's own validation fails on ranks
-    that get unequal numbers of batches.
+    all and ends with success, or hands a device number to DistributedDataParallel; and it gathers statistics in a CUDA
+    buffer wherever there is a GPU, also with ``--cpu``. The other commands stay in one process: fairseq's own
+    validation fails on ranks that get unequal numbers of batches.
 
     Differs from fairseq's own rule: torchrun's world size is taken without ``--distributed-world-size`` too. fairseq
     ignores it then and trains once per process, each overwriting the other's files.

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 
-from recurrence.attention import CrossAttention, SelfAttention, causal_bias, padding_bias
+from recurrence.attention import CrossAttention, SelfAttention, _kernels, causal_bias, padding_bias
 from recurrence.cache import Cache
 from recurrence.signal import LevelSignal
 
@@ -170,3 +171,49 @@ def test_reordering_an_empty_cache_changes_nothing():
 def test_a_cache_refuses_what_wants_gradients():
     with pytest.raises(RuntimeError, match="torch.no_grad"):
         Cache(1).write(0, torch.zeros(2, 1, 4), torch.zeros(2, 1, 4, requires_grad=True))
+
+
+def test_every_query_sees_something_and_tokens_see_what_they_saw():
+    x, padding = tokens(3, 5), torch.tensor([[1, 1, 0, 0, 0], [0, 0, 0, 1, 1], [1, 1, 1, 1, 1]]).bool()
+    whole = causal_bias(5, x, padding)
+    assert whole.isfinite().any(-1).all()
+    plain = (padding_bias(padding, x) + causal_bias(5, x)).expand_as(whole)
+    sees = plain.isfinite().any(-1)
+    assert torch.equal(whole[sees], plain[sees])
+    itself = torch.eye(5, dtype=torch.bool).expand(3, 1, 5, 5)
+    assert torch.equal(whole.isfinite()[~sees], itself[~sees])
+    assert torch.equal(causal_bias(5, x, padding, start=3), whole[:, :, 3:])
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_bias_has_the_type_of_the_scores(autocast):
+    x, padding = tokens(1, 3).float(), torch.zeros(1, 3).bool()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        found = {bias.dtype for bias in (padding_bias(padding, x), causal_bias(3, x), causal_bias(3, x, padding))}
+        assert padding_bias(padding, x.double()).dtype == torch.float64
+    assert found == {torch.bfloat16 if autocast else torch.float32}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_cudnn_is_no_choice_in_half_precision(dtype):
+    """On tensors that only say that they lie on a GPU."""
+    allowed, before = torch.backends.cuda, torch.backends.cuda.cudnn_sdp_enabled()
+    with FakeTensorMode():
+        queries = torch.empty(1, 2, 3, 4, device="cuda", dtype=dtype)
+    with _kernels(queries):
+        assert allowed.cudnn_sdp_enabled() == (before and dtype == torch.float32)
+        assert allowed.flash_sdp_enabled()
+        assert allowed.mem_efficient_sdp_enabled()
+        assert allowed.math_sdp_enabled()
+    assert allowed.cudnn_sdp_enabled() == before
+
+
+def test_a_cache_never_waits_for_a_gpu():
+    """A value that is read on the host has no value in tensors that only say that they lie on a GPU."""
+    with FakeTensorMode():
+        cache, keys = Cache(2), torch.empty(4, 1, WIDTH, device="cuda")
+        for _ in range(3):
+            for slot in cache.slots():
+                slot.write(keys, keys)
+            cache.advance()
+            cache.reorder(torch.arange(4, device="cuda"))

@@ -78,3 +78,32 @@ def test_table_is_never_stored():
     table = Table(position.interleaved, 4)
     table.rows(3, torch.zeros(1))
     assert not table.state_dict()
+
+
+def test_a_table_first_asked_for_in_inference_mode_can_be_trained_with():
+    table, x = Table(position.rotary, 4), torch.randn(2, 3, 8, requires_grad=True)
+    with torch.inference_mode():
+        table.rows(3, like=x)
+    position.rotate(x, 2, *table.rows(3, like=x).chunk(2, dim=-1)).sum().backward()
+    assert x.grad.isfinite().all()
+
+
+def test_a_compiled_graph_keeps_no_table():
+    table, x = Table(position.rotary, 4), torch.randn(2, 3, 4)
+    compiled = torch.compile(lambda x: x + table.rows(3, like=x), fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x), x + position.rotary(3, 4).float())
+    assert len(table._rows) == 0
+
+
+def test_what_is_turned_keeps_its_type():
+    x, angles = torch.randn(2, 3, 8), position.rotary(3, 4).float().chunk(2, dim=-1)
+    turned = position.rotate(x.bfloat16(), 2, *angles)
+    assert turned.dtype == torch.bfloat16
+    assert torch.equal(turned, position.rotate(x.bfloat16().float(), 2, *angles).bfloat16())
+
+
+def test_linear_biases_are_rounded_once():
+    exact = position.alibi(3, 700, 0, like=torch.empty(0, dtype=torch.float64))
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        found = position.alibi(3, 700, 0, like=torch.empty(0, dtype=dtype))
+        torch.testing.assert_close(found.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-7)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils, options
+from fairseq import utils as host_utils
 from fairseq.data import Dictionary, data_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
@@ -378,3 +379,18 @@ class TestParallel:
     def test_a_launched_process_that_would_train_alone_is_refused(self, launched):
         with pytest.raises(ValueError, match=r"distributed_world_size=1: 2 processes were launched"):
             Trainer(self.config(), None, None, None)
+
+
+class TestClipping:
+    @pytest.mark.parametrize("max_norm", [0.0, 0.5, 100.0])
+    def test_on_the_cpu_it_is_fairseq_s_to_the_last_bit(self, max_norm):
+        found = []
+        for clip in (pristine(host_utils).clip_grad_norm_, host_utils.clip_grad_norm_):
+            torch.manual_seed(0)
+            params = [torch.nn.Parameter(torch.randn(size)) for size in (3, 70, 500)]
+            for param in params[:2]:
+                param.grad = torch.randn_like(param)
+            norm = clip(params, max_norm, lambda norm: 2 * norm)
+            found.append([norm, *(param.grad for param in params[:2])])
+        for theirs, ours in zip(*found):
+            assert torch.equal(theirs, ours)

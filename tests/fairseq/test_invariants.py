@@ -4,8 +4,10 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from tests.support import models, speech
 
@@ -260,3 +262,26 @@ def test_pre_norm_is_another_model_with_a_final_norm(arch):
     }
     pre_norm.load_state_dict(plain.state_dict(), strict=False)
     assert not torch.allclose(plain(*models.inputs(arch))[0], pre_norm(*models.inputs(arch))[0])
+
+
+@pytest.mark.parametrize("target_left", [False, True], ids=["target right", "target left"])
+def test_targets_padded_behind_are_trained_without_a_mask(target_left):
+    """Where causality is enough; what a token gives is the same, whatever hides the padding."""
+    model = models.tiny("ringformer_base", "--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0")
+    source, lengths, _ = models.inputs("ringformer_base")
+    sentences = models.sentences((5, 2, 7), models.TARGET_SYMBOLS)
+    target = models.collate(sentences, target_left, target=True)
+    expected, masks = model(source, lengths, target)[0], []
+
+    class Masks(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            if function is F.scaled_dot_product_attention:
+                masks.append((kwargs["attn_mask"] is not None, kwargs["is_causal"]))
+            return function(*args, **(kwargs or {}))
+
+    with Masks():
+        found = model.train()(source, lengths, target)[0]
+    keep = target.ne(model.decoder.dictionary.pad())
+    torch.testing.assert_close(found[keep], expected[keep], rtol=0, atol=1e-12)
+    passes = model.decoder.loop.passes
+    assert masks.count((False, True)) == (0 if target_left else passes)

@@ -7,6 +7,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models.speech_to_text import S2TTransformerModel
 from omegaconf import OmegaConf
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_plugin.modules.options import known_options
 from tests.fairseq.test_options import Knob, changed, shapes, side_knobs, without
@@ -177,3 +178,20 @@ def test_waveforms_are_frames_of_one_number():
     source, lengths, target = models.inputs("s2t_cycle")
     logits, _ = model(source[:, :, 0], lengths, target)
     assert torch.equal(logits, model(source[:, :, :1], lengths, target)[0])
+
+
+def test_lengths_are_read_once():
+    """On a GPU every reading waits for all that was asked of it."""
+
+    class Readings(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.count += function is torch.ops.aten._local_scalar_dense.default
+            return function(*args, **(kwargs or {}))
+
+    model, (frames, lengths, _) = models.tiny("s2t_vanilla"), models.inputs("s2t_vanilla")
+    with Readings() as readings:
+        _, padding, _ = model.encoder.inputs.read(frames, lengths)
+    assert padding.any()
+    assert readings.count == 1
