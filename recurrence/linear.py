@@ -1,21 +1,36 @@
 """Linear layers on the faster of the two libraries that PyTorch ships for matrix products on a CPU.
 
 PyTorch hands float32 products to its BLAS and bfloat16 ones to oneDNN. On processors for which that BLAS has no kernels
-of its own, oneDNN computes the same float32 products about twice as fast, from beam search's four rows to the thousands
-of a training batch. Only the kernel differs: the results are those of `torch.nn.functional.linear` up to the rounding
-of another order of summation. `torch.backends.mkldnn.flags(enabled=False)` gives the plain form.
+of its own, oneDNN computes the same float32 products up to twice as fast, from beam search's four rows to the thousands
+of a training batch; on others the two are equal, or the BLAS is ahead. So the first product times both, or
+RECURRENCE_GEMM says which: "onednn", "mkl" for PyTorch's BLAS, or "auto". Only the kernel differs: the results are
+those of `torch.nn.functional.linear` up to the rounding of another order of summation.
+`torch.backends.mkldnn.flags(enabled=False)` gives the plain form.
 
 The layers themselves are `torch.nn.Linear`, so that whatever looks for that class finds them. A layer that something
 else has wrapped, quantised or hooked runs as it is, see :func:`is_plain`.
 """
 
+import os
+import time
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import _disable_current_modes
 
 # Below this many multiplications the call itself costs more than the product.
 SMALLEST = 1 << 20
+
+LIBRARIES = ("auto", "onednn", "mkl")
+LIBRARY = os.environ.get("RECURRENCE_GEMM", "auto")
+if LIBRARY not in LIBRARIES:
+    raise ValueError(f"RECURRENCE_GEMM={LIBRARY}: must be one of {LIBRARIES}")
+# The BLAS is taken where it needs less than this share of oneDNN's time: where the two are equal, chance must not
+# choose, for a run that goes on would then round otherwise than before.
+SHARE = 0.8
 
 HALF_PRECISION = (torch.float16, torch.bfloat16)
 
@@ -69,7 +84,37 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
         and not torch.is_autocast_enabled("cpu")
         and not torch.jit.is_tracing()
         and not is_transformed()
+        and library() == "onednn"
     )
+
+
+def library() -> str:
+    """ "onednn" or "mkl": which computes float32 products on the CPU; measured once where LIBRARY leaves it open."""
+    global _measured
+    if LIBRARY != "auto":
+        return LIBRARY
+    if _measured is None and not torch.compiler.is_compiling():
+        _measured = _faster()
+    return _measured or "onednn"
+
+
+_measured: str | None = None
+
+
+def _faster(repeats: int = 7) -> str:
+    """The library that multiplies sooner, of the shortest of several times taken in turn."""
+    with _disable_current_modes(), torch.no_grad():  # what counts or records operators is not to see these
+        x, weight = (torch.ones(rows, 512, device="cpu", dtype=torch.float32) for rows in (128, 512))
+        runs = {"onednn": lambda: _onednn(x, weight, None, "none", [], ""), "mkl": lambda: F.linear(x, weight)}
+        times = [{name: _seconds(run) for name, run in runs.items()} for _ in range(repeats)]
+    best = {name: min(each[name] for each in times) for name in runs}
+    return "mkl" if best["mkl"] < SHARE * best["onednn"] else "onednn"
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
 
 
 def product_dtype(like: Tensor) -> torch.dtype:
@@ -77,6 +122,16 @@ def product_dtype(like: Tensor) -> torch.dtype:
     device = like.device.type
     casts = like.dtype != torch.float64 and device != "meta" and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if casts else like.dtype
+
+
+def runs_eagerly(*tensors: Tensor) -> bool:
+    """Whether these are plain tensors that nothing records, compiles or transforms."""
+    return (
+        all(type(tensor) in _plain for tensor in tensors)
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+        and not is_transformed()
+    )
 
 
 def is_transformed() -> bool:

@@ -1,13 +1,26 @@
 """Products by oneDNN are those of the plain form, gradients included."""
 
+import itertools
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.autograd import forward_ad
+from torch.utils.flop_counter import FlopCounterMode
 
 from recurrence import linear as module
 from recurrence.linear import apply, is_plain, linear
+
+
+@pytest.fixture(autouse=True)
+def _onednn(monkeypatch):
+    """The machine's speed decides nothing here."""
+    monkeypatch.setattr(module, "LIBRARY", "onednn")
+
 
 needs_onednn = pytest.mark.skipif(module._onednn is None, reason="this PyTorch has no oneDNN")
 
@@ -171,3 +184,32 @@ def test_backward_hooks_fire():
     layer.register_full_backward_pre_hook(lambda *_: seen.append("before"))
     apply(layer, torch.randn(3, 40, 256, requires_grad=True)).sum().backward()
     assert seen == ["before", "after"]
+
+
+@needs_onednn
+@pytest.mark.parametrize(("blas", "chosen"), [(0.5, "mkl"), (0.9, "onednn"), (2.0, "onednn")])
+def test_the_faster_library_is_measured_once(blas, chosen, monkeypatch):
+    """In turn, by the shortest time; the BLAS has to be faster by a fifth."""
+    times = itertools.cycle([1.0, blas, 9.0, 9.0])
+    monkeypatch.setattr(module, "LIBRARY", "auto")
+    monkeypatch.setattr(module, "_measured", None)
+    monkeypatch.setattr(module, "_seconds", lambda run: next(times))
+    assert module.library() == chosen
+    monkeypatch.setattr(module, "_seconds", None)
+    x, weight, b, _ = operands(200)
+    assert (type(linear(x, weight, b).grad_fn).__name__ == "_LinearBackward") == (chosen == "onednn")
+
+
+@needs_onednn
+def test_the_measurement_is_part_of_nothing_that_is_counted(monkeypatch):
+    monkeypatch.setattr(module, "LIBRARY", "auto")
+    monkeypatch.setattr(module, "_measured", None)
+    with FlopCounterMode(display=False) as counter:
+        assert module.library() in ("onednn", "mkl")
+    assert counter.get_total_flops() == 0
+
+
+def test_an_unknown_library_is_refused():
+    command = [sys.executable, "-c", "import recurrence.linear"]
+    done = subprocess.run(command, env={**os.environ, "RECURRENCE_GEMM": "blas"}, capture_output=True, text=True)
+    assert "ValueError: RECURRENCE_GEMM=blas: must be one of ('auto', 'onednn', 'mkl')" in done.stderr
