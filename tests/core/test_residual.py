@@ -174,3 +174,21 @@ def test_admin_is_refused_where_it_means_nothing():
         attach(shared_layers(shape, (0,), pre_norm=True), WIDTH)
     with pytest.raises(ValueError, match="^admin: does not go with residual sums that have coefficients"):
         attach(sret(shape, (0,), Recursion()), WIDTH)
+
+
+def test_coefficients_and_their_gradients_are_those_of_the_plain_form():
+    x, y, layer = tokens(1).float().requires_grad_(), tokens(2).float().requires_grad_(), Coefficients()
+    with torch.no_grad():
+        layer.identity.fill_(0.7)
+        layer.branch.fill_(-1.3)
+    leaves = [x, y, layer.identity, layer.branch]
+    ours, plain = layer(x, y), torch.addcmul(layer.branch * y, x, layer.identity)
+    assert type(ours.grad_fn).__name__ == "_WeightedBackward"
+    assert torch.equal(ours, plain)
+    upstream = torch.linspace(-1, 1, ours.numel()).view_as(ours)
+    firsts = [torch.autograd.grad(z, leaves, upstream * z, create_graph=True) for z in (ours, plain)]
+    for found, expected in zip(*firsts):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    seconds = [torch.autograd.grad(sum(grad.square().sum() for grad in first), leaves) for first in firsts]
+    for found, expected in zip(*seconds):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
