@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recurrence.attention import CrossAttention, SelfAttention
+from recurrence.dropout import dropout
 from recurrence.errors import FieldError
 from recurrence.ffn import FeedForward
 from recurrence.residual import DropPath, Sum
@@ -82,7 +83,7 @@ class Sublayer(nn.Module):
         """
         read = x if read is None else read
         y = function(norm(read) if self.pre_norm else read)
-        x = join(x, F.dropout(y, self.dropout, self.training))
+        x = join(x, dropout(y, self.dropout, self.training))
         return x if self.pre_norm else norm(x)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recurrence.dropout import dropout
 from recurrence.linear import apply
 from recurrence.lowrank import project
 from recurrence.signal import LevelSignal
@@ -40,7 +41,7 @@ class FeedForward(nn.Module):
 
         up and down are what the pass adds to W1 and W2; raw is what a level signal on W1 reads, where it is not x.
         """
-        hidden = F.dropout(self.activation(project(self.up, x, up, raw)), self.dropout, self.training)
+        hidden = dropout(self.activation(project(self.up, x, up, raw)), self.dropout, self.training)
         return project(self.down, hidden, down)
 
 
@@ -63,7 +64,7 @@ class SwiGLU(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(..., C) -> (..., C)."""
         gate, up = apply(self.gate_up, x).chunk(2, dim=-1)
-        return apply(self.down, F.dropout(F.silu(gate) * up, self.dropout, self.training))
+        return apply(self.down, dropout(F.silu(gate) * up, self.dropout, self.training))
 
 
 class TokenMixing(FeedForward):

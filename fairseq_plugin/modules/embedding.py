@@ -1,9 +1,9 @@
 """From tokens to the first input of a stack, and from its output to the vocabulary."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recurrence.dropout import dropout
 from recurrence.linear import linear
 from recurrence.position import Table, positions
 
@@ -83,7 +83,7 @@ class TokenInput(nn.Module):
             x = x + self._learned(tokens, padding)[..., start:, :]
         if self.layernorm is not None:
             x = self.layernorm(x)
-        return F.dropout(x, self.dropout, self.training), embedded
+        return dropout(x, self.dropout, self.training), embedded
 
     def read(self, tokens: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None, Tensor]:
         """What an encoder makes of its source.

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from fairseq.models.speech_to_text.s2t_transformer import Conv1dSubsampler
 from torch import Tensor, nn
 
+from recurrence.dropout import dropout
 from recurrence.position import Table, halved
 
 
@@ -78,7 +79,7 @@ class SpeechInput(nn.Module):
         x, padding = self.subsample(frames, lengths)
         embedded = x = x * self.scale
         x = x + self.table(x.size(1), padding, 0, like=x)
-        return F.dropout(x, self.dropout, self.training), padding, embedded
+        return dropout(x, self.dropout, self.training), padding, embedded
 
 
 def padding_behind(lengths: Tensor, length: int) -> Tensor:

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from recurrence.attention import SelfAttention, padding_bias
 from recurrence.block import Shape, Sublayer
+from recurrence.dropout import dropout
 from recurrence.errors import FieldError
 from recurrence.ffn import FeedForward
 from recurrence.linear import apply, is_plain, is_transformed, linear
@@ -146,12 +147,12 @@ class RecurrentBlock(nn.Module):
             value = attention.qkv(normed)[..., 2 * self.width :]
         value = attention.split(value)
         if self.training and attention.dropout:
-            value = value * F.dropout(value.new_ones(*value.shape[:3], 1), attention.dropout)
+            value = value * dropout(value.new_ones(*value.shape[:3], 1), attention.dropout, True)
         return self._feed_forward(x, apply(attention.out, value.transpose(1, 2).flatten(2)))
 
     def _feed_forward(self, x: Tensor, y: Tensor) -> Tensor:
         """The FFN behind the residual sum of x and what attention made of it."""
-        x = x + F.dropout(y, self.sublayer.dropout, self.training)
+        x = x + dropout(y, self.sublayer.dropout, self.training)
         return self.sublayer(x, self.ffn, self.norms[1], torch.add)
 
     def _read(self, x: Tensor, skipped: Tensor | None, slot: "Slot") -> Tensor:
