@@ -39,7 +39,7 @@ class Attention(nn.Module):
         return project(self.out, y.transpose(1, 2).flatten(2), out)
 
 
-# cuDNN's kernel is left out: with a mask it has given gradients that are not numbers (PyTorch's issue 196678), and it
+# cuDNN's kernel is left out: with a mask it has given gradients that are not numbers (pytorch/pytorch#196678), and it
 # prepares a plan for each new shape, while batches of text rarely repeat one.
 _KERNELS_OF_HALF_PRECISION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
