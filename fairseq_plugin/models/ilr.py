@@ -12,6 +12,7 @@ parameters without a gradient); there is a cache; dropout is an option (0).
 
 from torch import nn
 
+from fairseq_plugin.modules.elastic import add_depth_options
 from fairseq_plugin.modules.language_model import LANGUAGE_DEFAULTS, RecurrentLanguageModel
 from fairseq_plugin.modules.model import register_family
 from recurrence import init
@@ -31,8 +32,9 @@ class IntraLayerRecurrence(RecurrentLanguageModel):
 
     @classmethod
     def add_args(cls, parser):
-        """The common options, the reuse map, and where positions come from."""
+        """The common options, the reuse map, the depth of training, and where positions come from."""
         super().add_args(parser)
+        add_depth_options(parser, sides=1)
         add = parser.add_argument
         add(
             "--reuse-map",
@@ -71,6 +73,11 @@ class IntraLayerRecurrence(RecurrentLanguageModel):
             rule = f"has {len(counts)} entries, needs one for each of {{layers}}"
             raise FieldError("reuse_map", args.reuse_map, rule, layers=layers)
         return order
+
+    @classmethod
+    def depth_step(cls, args) -> int:
+        """Block recurrence repeats the whole stack."""
+        return args.decoder_layers if args.reuse_map is None else 1
 
     @classmethod
     def build_stack(cls, args, shape: Shape) -> nn.Module:

@@ -18,6 +18,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
+from fairseq_plugin.modules.elastic import add_depth_options
 from fairseq_plugin.modules.model import HOST_DEFAULTS, RecurrentTransformer, register_family, size
 from fairseq_plugin.modules.options import SIDES
 from recurrence import init
@@ -37,9 +38,10 @@ class ParameterSharing(RecurrentTransformer):
 
     @classmethod
     def add_args(cls, parser):
-        """The common options, and the assignment of layers to depths."""
+        """The common options, the assignment of layers to depths, and the depth of training."""
         super().add_args(parser)
         add_sharing_options(parser, SIDES)
+        add_depth_options(parser)
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:

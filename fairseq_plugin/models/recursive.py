@@ -15,6 +15,7 @@ from typing import Any
 from fairseq.logging import metrics
 
 from fairseq_plugin.models.parameter_sharing import FAIRSEQ
+from fairseq_plugin.modules.elastic import add_depth_options
 from fairseq_plugin.modules.model import RecurrentTransformer, register_family, size
 from fairseq_plugin.modules.options import SIDES
 from recurrence import init
@@ -35,8 +36,9 @@ class RecursiveTransformer(RecurrentTransformer):
 
     @classmethod
     def add_args(cls, parser):
-        """The common options, and SReT's."""
+        """The common options, SReT's, and the depth of training."""
         super().add_args(parser)
+        add_depth_options(parser)
         add = parser.add_argument
         add(
             "--block-loops",

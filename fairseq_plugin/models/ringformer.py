@@ -13,6 +13,7 @@ and are scaled, for N(0, 1) would be no start for an output matrix.
 
 from typing import Any
 
+from fairseq_plugin.modules.elastic import add_depth_options
 from fairseq_plugin.modules.model import HOST_DEFAULTS, RecurrentTransformer, register_family, size
 from recurrence import init
 from recurrence.block import Shape
@@ -53,8 +54,9 @@ class RingFormer(RecurrentTransformer):
 
     @classmethod
     def add_args(cls, parser):
-        """The common options, and the level signals."""
+        """The common options, the level signals, and the depth of training."""
         super().add_args(parser)
+        add_depth_options(parser)
         add = parser.add_argument
         add(
             "--level-signal",
@@ -110,6 +112,12 @@ class Universal(RecurrentTransformer):
     """
 
     init = init.ringformer_
+
+    @classmethod
+    def add_args(cls, parser):
+        """The common options, and the depth of training."""
+        super().add_args(parser)
+        add_depth_options(parser)
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:

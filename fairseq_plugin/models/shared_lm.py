@@ -22,6 +22,7 @@ from fairseq_plugin.models.parameter_sharing import (
     stored_layers,
 )
 from fairseq_plugin.modules.adaptive import add_adaptive_options
+from fairseq_plugin.modules.elastic import add_depth_options
 from fairseq_plugin.modules.language_model import LANGUAGE_DEFAULTS, RecurrentLanguageModel
 from fairseq_plugin.modules.model import activation, register_family
 from recurrence import init
@@ -36,9 +37,10 @@ class SharedLanguageModel(RecurrentLanguageModel):
 
     @classmethod
     def add_args(cls, parser):
-        """The common options, the assignment of layers to depths, and the bands of the dictionary."""
+        """The common options, the assignment of layers to depths, its depth in training, and the dictionary's bands."""
         super().add_args(parser)
         add_sharing_options(parser, ("decoder",))
+        add_depth_options(parser, sides=1)
         add_adaptive_options(parser)
         add = parser.add_argument
         add("--activation-fn", metavar="NAME", help="activation of the FFN, as fairseq names it (paper: relu)")

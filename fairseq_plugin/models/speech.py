@@ -16,6 +16,7 @@ Differs from fairseq: see :class:`fairseq_plugin.modules.speech.Subsampler`.
 from torch import nn
 
 from fairseq_plugin.models.parameter_sharing import FAIRSEQ, ParameterSharing, add_sharing_options, stored_layers
+from fairseq_plugin.modules.elastic import add_depth_options
 from fairseq_plugin.modules.model import register_family
 from fairseq_plugin.modules.options import SIDES, add_stack_options
 from fairseq_plugin.modules.speech import kernel_sizes, speech_input
@@ -44,9 +45,10 @@ class SpeechToText(ParameterSharing):
 
     @classmethod
     def add_args(cls, parser):
-        """The options of the stacks, the assignment of layers to depths, and the convolutions."""
+        """The options of the stacks, the assignment of layers to depths, their depth in training, the convolutions."""
         add_stack_options(parser)
         add_sharing_options(parser, SIDES)
+        add_depth_options(parser)
         add = parser.add_argument
         add("--conv-channels", type=int, metavar="N", help="hidden width of the convolutions, halved by their gates")
         add("--conv-kernel-sizes", metavar="K,K", help="one odd size a convolution; each leaves one frame of two")

@@ -10,7 +10,7 @@ from fairseq.models import FairseqLanguageModel
 from omegaconf import open_dict
 from torch import Tensor, nn
 
-from fairseq_plugin.modules import adaptive
+from fairseq_plugin.modules import adaptive, elastic
 from fairseq_plugin.modules.budget import FULL_DEPTH, BudgetedModel, set_budget
 from fairseq_plugin.modules.decoder import StatefulDecoder
 from fairseq_plugin.modules.embedding import Output, TokenInput, visible_padding
@@ -147,6 +147,10 @@ class LanguageDecoder(StatefulDecoder):
         """(B, T, C) -> (B, T, vocabulary); the features themselves for an adaptive softmax, which needs the targets."""
         return features if self.adaptive_softmax is not None else self.output_projection(features)
 
+    def finish(self, x: Tensor) -> Tensor:
+        """The state after a pass -> what the output layer reads."""
+        return self.stack.finish(x)
+
     def _padding(self, tokens: Tensor, start: int, state: TextState | None) -> Tensor | None:
         """(B, L) bool; None where no token can see padding. A step looks at its own tokens alone for it."""
         pad = self.dictionary.pad()
@@ -164,7 +168,7 @@ class LanguageDecoder(StatefulDecoder):
         return incremental_state[self.KEY]
 
 
-class RecurrentLanguageModel(BudgetedModel, FairseqLanguageModel):
+class RecurrentLanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
     """A language model of one stack. A family derives from it and gives :meth:`build_stack`."""
 
     family_values: tuple[str, ...] = ()
@@ -189,6 +193,11 @@ class RecurrentLanguageModel(BudgetedModel, FairseqLanguageModel):
         return "none"
 
     @classmethod
+    def depth_step(cls, args) -> int:
+        """What the number of passes must be a multiple of."""
+        return 1
+
+    @classmethod
     def build_model(cls, args, task):
         """Builds the model, or refuses a value by the name of its option before anything is built.
 
@@ -205,6 +214,7 @@ class RecurrentLanguageModel(BudgetedModel, FairseqLanguageModel):
         output = cls._output(args, embedding, task.target_dictionary)
         model = cls(LanguageDecoder(task.target_dictionary, embedding, inputs, stack, output, most))
         set_budget(model, args)
+        model.set_elastic(args, cls.depth_step(args))
         return model
 
     @classmethod
@@ -244,6 +254,7 @@ class RecurrentLanguageModel(BudgetedModel, FairseqLanguageModel):
         """Refuses what no stack can see."""
         own = {*LANGUAGE_DEFAULTS, *cls.family_values, "max_target_positions"}
         refuse_unknown(args, known_options(cls.add_args) | own)
+        elastic.check(args, known_options(cls.add_args), sides=1)
         symbols, target = len(task.source_dictionary), len(task.target_dictionary)
         adaptive.check(args, min(symbols, target))
         tied = args.share_decoder_input_output_embed or args.tie_adaptive_weights

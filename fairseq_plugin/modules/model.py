@@ -16,7 +16,7 @@ from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation_lev import TranslationLevenshteinTask
 from torch import Tensor, nn
 
-from fairseq_plugin.modules import admin
+from fairseq_plugin.modules import admin, elastic
 from fairseq_plugin.modules.budget import FULL_DEPTH, BudgetedModel, set_budget
 from fairseq_plugin.modules.decoder import RecurrentDecoder
 from fairseq_plugin.modules.embedding import Output, TokenInput
@@ -38,7 +38,7 @@ from recurrence.loop import Loop
 FAMILY_VALUES = ("norm_eps", "position_table", "projection_bias", "output_bias", *FULL_DEPTH)
 
 
-class RecurrentTransformer(BudgetedModel, admin.ProfiledModel):
+class RecurrentTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel):
     """A model of two loops. A family derives from it and gives :meth:`loop` and `init`."""
 
     init: Callable[..., None]
@@ -112,6 +112,7 @@ class RecurrentTransformer(BudgetedModel, admin.ProfiledModel):
         if profile is not None:
             model.set_profile(profile)
         set_budget(model, args)
+        model.set_elastic(args, beyond=not cls.has_levels(args))
         return model
 
     @classmethod
@@ -165,6 +166,7 @@ class RecurrentTransformer(BudgetedModel, admin.ProfiledModel):
         check_task(args, task)
         refuse_unknown(args, known_options(cls.add_args) | {*FAMILY_VALUES, *cls.family_values})
         admin.check(args)
+        elastic.check(args, known_options(cls.add_args))
         for side in SIDES:
             width = getattr(args, f"{side}_embed_dim")
             if width < 1:

@@ -31,6 +31,9 @@ OPTION_OF = {
     "window": "--window",
     "window_range": "--window-range",
     "residual_rank": "--residual-rank",
+    "depth_range": "--depth-range",
+    "depth_distribution": "--depth-distribution",
+    "backprop_passes": "--backprop-passes",
 }
 
 

@@ -1,0 +1,292 @@
+"""Elastic depth in fairseq-train: options, the losses of other depths, and what other numbers of passes ask of a run.
+
+What belongs to training alone is settled when fairseq's trainer takes the model, not when the model is built: a
+checkpoint is also built at other depths, to which the range it was trained with says nothing.
+
+Source: see :mod:`recurrence.elastic`; a loss for every pass through one output layer: Deeply-Supervised Nets
+(arXiv:1409.5185), for looped models as in Ouro (arXiv:2510.25741), section 3, without its weights of the passes.
+"""
+
+import argparse
+import math
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fairseq.criterions import FairseqCriterion
+from fairseq.distributed.legacy_distributed_data_parallel import LegacyDistributedDataParallel
+from fairseq.logging import metrics
+from fairseq.models import distributed_fairseq_model
+from fairseq.trainer import Trainer
+from torch import Tensor, nn
+
+from fairseq_plugin.hostfix.replace import replace
+from fairseq_plugin.modules.options import errors_name_options
+from recurrence.elastic import DISTRIBUTIONS, at_depths, idle, make_elastic, may_idle, stops
+from recurrence.errors import FieldError
+from recurrence.loop import Loop
+
+OPTIONS = ("depth_range", "depth_distribution", "pass_loss", "backprop_passes")
+
+
+def add_depth_options(parser: argparse.ArgumentParser, sides: int = 2) -> None:
+    """Adds what says how many passes an update runs, and which of them learn."""
+    add = parser.add_argument
+    both = "; MIN-MAX,MIN-MAX where encoder and decoder differ" if sides == 2 else ""
+    add(
+        "--depth-range",
+        metavar="MIN-MAX",
+        help=f"each update draws how many passes run, from MIN to MAX{both}. Validation reports the loss at the "
+        "smallest, the default and the largest depth",
+    )
+    add(
+        "--depth-distribution",
+        choices=DISTRIBUTIONS,
+        help="how depths are drawn: uniform (default), or the log-normal Poisson distribution of Huginn around the "
+        "default depth",
+    )
+    add(
+        "--pass-loss",
+        type=float,
+        metavar="W",
+        help="to the loss, add W times the mean loss of the earlier passes at which a model of fewer passes would end",
+    )
+    add(
+        "--backprop-passes",
+        type=int,
+        metavar="K",
+        help="gradients go through the last K passes of each stack alone: memory for K passes, whatever the depth",
+    )
+
+
+def check(args: Any, known: set[str], sides: int = 2) -> None:
+    """Refuses what can be told without the stacks, before anything is built.
+
+    Args:
+        args: the model's options.
+        known: names of the options that the family has.
+        sides: how many stacks it has.
+
+    Raises:
+        ValueError: naming the option, the value and the rule.
+    """
+    given = _given(args)
+    for name, value in given.items():
+        if name not in known:
+            option = "--" + name.replace("_", "-")
+            raise ValueError(f"{option}={value}: {_name(args)} has no loop of which fewer passes would be a model")
+    if "depth_range" in given:
+        _ranges(given["depth_range"], sides)
+    if given.get("depth_distribution", DISTRIBUTIONS[0]) not in DISTRIBUTIONS:
+        raise ValueError(f"--depth-distribution={given['depth_distribution']}: must be one of {DISTRIBUTIONS}")
+    if "pass_loss" in given and not 0 < given["pass_loss"] < float("inf"):
+        raise ValueError(f"--pass-loss={given['pass_loss']}: must be > 0")
+    if given.get("backprop_passes", 1) < 1:
+        raise ValueError(f"--backprop-passes={given['backprop_passes']}: must be >= 1")
+
+
+def _given(args: Any) -> dict[str, Any]:
+    values = {name: getattr(args, name, None) for name in OPTIONS}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _name(args: Any) -> str:
+    return getattr(args, "arch", None) or getattr(args, "_name", None) or "this architecture"
+
+
+def _ranges(text: str, sides: int) -> list[tuple[int, int]]:
+    """MIN and MAX of each side."""
+    if not re.fullmatch(r"\d+-\d+" + (r"(,\d+-\d+)?" if sides == 2 else ""), str(text)):
+        also = ", or two of them for encoder and decoder" if sides == 2 else ""
+        raise ValueError(f"--depth-range={text}: must be MIN-MAX, such as 1-6{also}")
+    pairs = [tuple(map(int, part.split("-"))) for part in text.split(",")]
+    return pairs if len(pairs) == sides else pairs * sides
+
+
+class ElasticModel(nn.Module):
+    """A model whose loops may run at other depths in training.
+
+    Attributes:
+        elastic: its options of depth, by name; empty where none was given.
+        step: what every number of passes must be a multiple of.
+        beyond: whether its passes may repeat beyond the default depth.
+        pass_loss: weight of the losses of earlier passes; 0 for none.
+    """
+
+    elastic: dict[str, Any] = {}
+    step, beyond, pass_loss = 1, True, 0.0
+
+    def loops(self) -> dict[str, Loop]:
+        """The loops over depth by side, the one that the output layer reads last."""
+        decoder = self.decoder
+        if hasattr(decoder, "stack"):
+            return {"decoder": decoder.stack.loop}
+        return {"encoder": self.encoder.loop, "decoder": decoder.loop}
+
+    def set_elastic(self, args: Any, step: int = 1, beyond: bool = True) -> None:
+        """Keeps the options of depth for the training, if there will be one."""
+        self.elastic, self.step, self.beyond = _given(args), step, beyond
+
+    def train_elastic(self, seed: int) -> None:
+        """Makes training draw depths and cut gradients as the options say.
+
+        Raises:
+            ValueError: naming the option, the value and the rule.
+        """
+        given, loops = dict(self.elastic), self.loops()
+        self.pass_loss = given.pop("pass_loss", 0.0)
+        text = given.pop("depth_range", None)
+        ranges = [None] * len(loops) if text is None else _ranges(text, len(loops))
+        for (side, loop), depth_range in zip(loops.items(), ranges):
+            with errors_name_options(side), _of(side):
+                make_elastic(loop, depth_range, **given, seed=seed, step=self.step, beyond=self.beyond)
+        if self.pass_loss:
+            most = loop.passes if loop.draw is None else max(loop.draw.depths)
+            with at_depths({loop: most}):
+                found = stops(loop.train(), loop.running)
+            if not found:
+                raise ValueError(
+                    f"--pass-loss={self.pass_loss}: no earlier pass of the decoder is the end of a model of fewer "
+                    f"passes, in the order {' '.join(map(str, loop.order))}"
+                )
+
+
+@contextmanager
+def _of(side: str) -> Iterator[None]:
+    """Says in a refusal which of the stacks it is about."""
+    try:
+        yield
+    except FieldError as error:
+        raise FieldError(error.field, error.value, f"{error.rule} ({side})", **error.others) from None
+
+
+def prepare(cfg: Any, model: nn.Module, criterion: FairseqCriterion) -> None:
+    """Makes a training elastic where its model's options ask for it.
+
+    Raises:
+        ValueError: naming the option, the value and the rule.
+    """
+    if not getattr(model, "elastic", None):
+        return
+    model.train_elastic(cfg.common.seed)
+    whole = cfg.common.memory_efficient_fp16 or cfg.common.memory_efficient_bf16
+    for name in ("fp16", "bf16"):
+        if getattr(cfg.common, name) and not whole and any(map(may_idle, model.loops().values())):
+            raise ValueError(
+                f"--{name}: its optimizer moves and decays all parameters at every update, those of passes that did "
+                f"not run too; must be --amp or --memory-efficient-{name}"
+            )
+    criterion.__class__ = elastic_criterion(type(criterion))
+
+
+def elastic_criterion(kind: type[FairseqCriterion]) -> type[FairseqCriterion]:
+    """A criterion that also sees the earlier passes in training, and other depths in validation.
+
+    Args:
+        kind: computes the loss of each from the output of a model of fewer passes, or another depth.
+    """
+
+    class Elastic(kind):
+        def forward(self, model, sample, reduce: bool = True):
+            if not model.training:
+                return self._at_all_depths(model, sample, reduce)
+            if not model.pass_loss:
+                return super().forward(model, sample, reduce)
+            loop, found = list(model.loops().values())[-1], []
+            with loop.register_forward_hook(lambda module, inputs, output: found.append(output[1])):
+                loss, sample_size, log = super().forward(model, sample, reduce)
+            states = [found[-1][depth - 1] for depth in stops(loop, loop.running)]
+            answers = (_Answered(model, model.decoder.output_layer(model.decoder.finish(state))) for state in states)
+            earlier = [super(Elastic, self).forward(answer, sample, reduce)[0] for answer in answers]
+            mean = sum(earlier) / len(earlier) if earlier else loss * 0
+            seen = {"pass_loss": mean.detach().sum(), "pass_sample_size": sample_size if earlier else 0}
+            return loss + model.pass_loss * mean, sample_size, {**log, **seen}
+
+        def _at_all_depths(self, model, sample, reduce: bool):
+            loss, sample_size, log = super().forward(model, sample, reduce)
+            found = dict(log)
+            for name, depths in reported_depths(model).items():
+                other = log
+                if any(depth != loop.passes for loop, depth in depths.items()):
+                    with at_depths(depths):
+                        other = super().forward(model, sample, reduce)[2]
+                found.update({f"{name}/{key}": value for key, value in other.items()})
+            return loss, sample_size, found
+
+        @classmethod
+        def reduce_metrics(cls, logging_outputs) -> None:
+            super().reduce_metrics(logging_outputs)
+            names = {key.split("/")[0] for log in logging_outputs for key in log if "/" in key}
+            for name in sorted(names):
+                start = f"{name}/"
+                logs = [{k[len(start) :]: v for k, v in log.items() if k.startswith(start)} for log in logging_outputs]
+                with metrics.aggregate(new_root=True) as found:
+                    super().reduce_metrics(logs)
+                weight = sum(log.get("sample_size", 0) for log in logs)
+                metrics.log_scalar(f"{name}_loss", found["loss"].avg, weight, round=3)
+            weight = sum(log.get("pass_sample_size", 0) for log in logging_outputs)
+            if weight:
+                total = sum(log.get("pass_loss", 0) for log in logging_outputs)
+                metrics.log_scalar("pass_loss", total / weight / math.log(2), weight, round=3)
+
+    Elastic.__name__ = Elastic.__qualname__ = kind.__name__
+    return Elastic
+
+
+def reported_depths(model: nn.Module) -> dict[str, dict[Loop, int]]:
+    """The depths at which validation reports the loss, by name."""
+    loops = list(model.loops().values())
+    if any(loop.draw is None for loop in loops):
+        return {}
+    return {
+        "smallest_depth": {loop: loop.draw.depths[0] for loop in loops},
+        "default_depth": {loop: loop.passes for loop in loops},
+        "largest_depth": {loop: loop.draw.depths[-1] for loop in loops},
+    }
+
+
+class _Answered:
+    """A model that has its output already; all else is the model's."""
+
+    def __init__(self, model: nn.Module, output: Tensor):
+        self.model, self.output = model, output
+
+    def __call__(self, **inputs: Any) -> tuple[Tensor, dict]:
+        return self.output, {"attn": [None]}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+
+def install() -> None:
+    """Lets fairseq's trainer and data parallelism know elastic models."""
+
+    def prepare_elastic(initialise: Callable) -> Callable:
+        def __init__(self, cfg, task, model, criterion, *args, **kwargs):
+            prepare(cfg, model, criterion)
+            initialise(self, cfg, task, model, criterion, *args, **kwargs)
+
+        return __init__
+
+    def find_idle(data_parallel: Callable) -> Callable:
+        def DistributedDataParallel(module, *args, **kwargs):
+            if isinstance(module, ElasticModel) and any(map(may_idle, module.loops().values())):
+                kwargs["find_unused_parameters"] = True
+            return data_parallel(module, *args, **kwargs)
+
+        return DistributedDataParallel
+
+    def leave_idle(reduce_all: Callable) -> Callable:
+        def all_reduce_grads(self) -> None:
+            reduce_all(self)
+            if isinstance(self.module, ElasticModel) and self.module.elastic and not self.accumulate_grads:
+                for loop in self.module.loops().values():
+                    for parameter in idle(loop, len(loop.running)):
+                        parameter.grad = None  # zeros, which an optimizer would let momentum and decay follow
+
+        return all_reduce_grads
+
+    replace(Trainer, "__init__", prepare_elastic)
+    replace(distributed_fairseq_model, "DistributedDataParallel", find_idle)
+    replace(LegacyDistributedDataParallel, "all_reduce_grads", leave_idle)
