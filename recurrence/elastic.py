@@ -8,7 +8,7 @@ with noise; and where no input is injected into every pass, what stands before t
 residual stream, see :class:`recurrence.loop.Loop`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -33,12 +33,14 @@ class Draw:
         distribution: "uniform", or "poisson": Huginn's log-normal Poisson, whose draws go to the nearest of the depths.
         mean: of the log-normal Poisson before that; in Huginn's words its mean recurrence r + 1.
         seed: of the training.
+        unit: how many passes the log-normal Poisson counts as one.
     """
 
     depths: tuple[int, ...]
     distribution: str = "uniform"
     mean: int = 1
     seed: int = 0
+    unit: int = 1
 
     def __call__(self, update: int) -> int:
         """The depth of an update."""
@@ -46,8 +48,8 @@ class Draw:
         if self.distribution == "uniform":
             return self.depths[int(chance.random() * len(self.depths))]
         # The mean of a log-normal is exp(mu + sigma^2 / 2).
-        rate = (self.mean - 1) * chance.lognormal(-(SIGMA**2) / 2, SIGMA)
-        drawn = 1 + chance.poisson(rate)
+        rate = (self.mean / self.unit - 1) * chance.lognormal(-(SIGMA**2) / 2, SIGMA)
+        drawn = self.unit * (1 + chance.poisson(rate))
         return min(self.depths, key=lambda depth: abs(depth - drawn))
 
 
@@ -106,7 +108,7 @@ def make_elastic(
     depths: tuple[int, ...] = (loop.passes,)
     if depth_range is not None:
         depths = depths_of(loop.order, *depth_range, step, beyond)
-        loop.draw = Draw(depths, depth_distribution or "uniform", loop.passes, seed)
+        loop.draw = Draw(depths, depth_distribution or "uniform", loop.passes, seed, step)
     if backprop_passes is None:
         return
     if not 1 <= backprop_passes < max(depths):
@@ -132,19 +134,15 @@ def may_idle(loop: Loop) -> bool:
     return any(idle(loop, depth) for depth in depths)
 
 
-def stops(loop: Loop, run: Sequence[int]) -> list[int]:
-    """After how many of the passes that run, but the last, a model of fewer passes ends; of these with gradients alone.
+def stops(loop: Loop, running: int) -> list[int]:
+    """After how many of so many passes, but the last, a model of fewer passes ends; only of passes with gradients.
 
     With a range of depths, those within it.
     """
-    first = max(1, loop.passes_without_gradients(len(run)) + 1)
-    allowed = range(first, len(run)) if loop.draw is None else loop.draw.depths
-    return [depth for depth in range(first, len(run)) if depth in allowed and begins(loop.order, run, depth)]
-
-
-def begins(order: Order, run: Sequence[int], depth: int) -> bool:
-    """Whether so many passes of a run are the whole of a model of that depth."""
-    return passes_at(order, depth) == tuple(run[:depth])
+    first = max(1, running + 1 - (loop.backprop_passes or running))
+    candidates = range(first, running) if loop.draw is None else loop.draw.depths
+    run = passes_at(loop.order, running)
+    return [depth for depth in candidates if first <= depth < running and passes_at(loop.order, depth) == run[:depth]]
 
 
 @contextmanager

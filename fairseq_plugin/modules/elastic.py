@@ -8,7 +8,6 @@ Source: see :mod:`recurrence.elastic`; a loss for every pass through one output 
 """
 
 import argparse
-import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,7 +49,8 @@ def add_depth_options(parser: argparse.ArgumentParser, sides: int = 2) -> None:
         "--pass-loss",
         type=float,
         metavar="W",
-        help="to the loss, add W times the mean loss of the earlier passes at which a model of fewer passes would end",
+        help="train on the loss and W times the mean loss of the earlier passes at which a model of fewer passes would "
+        "end; the log has the loss of the last pass alone",
     )
     add(
         "--backprop-passes",
@@ -143,9 +143,7 @@ class ElasticModel(nn.Module):
                 make_elastic(loop, depth_range, **given, seed=seed, step=self.step, beyond=self.beyond)
         if self.pass_loss:
             most = loop.passes if loop.draw is None else max(loop.draw.depths)
-            with at_depths({loop: most}):
-                found = stops(loop.train(), loop.running)
-            if not found:
+            if not stops(loop, most):
                 raise ValueError(
                     f"--pass-loss={self.pass_loss}: no earlier pass of the decoder is the end of a model of fewer "
                     f"passes, in the order {' '.join(map(str, loop.order))}"
@@ -196,12 +194,11 @@ def elastic_criterion(kind: type[FairseqCriterion]) -> type[FairseqCriterion]:
             loop, found = list(model.loops().values())[-1], []
             with loop.register_forward_hook(lambda module, inputs, output: found.append(output[1])):
                 loss, sample_size, log = super().forward(model, sample, reduce)
-            states = [found[-1][depth - 1] for depth in stops(loop, loop.running)]
+            states = [found[-1][depth - 1] for depth in stops(loop, len(loop.running))]
             answers = (_Answered(model, model.decoder.output_layer(model.decoder.finish(state))) for state in states)
             earlier = [super(Elastic, self).forward(answer, sample, reduce)[0] for answer in answers]
-            mean = sum(earlier) / len(earlier) if earlier else loss * 0
-            seen = {"pass_loss": mean.detach().sum(), "pass_sample_size": sample_size if earlier else 0}
-            return loss + model.pass_loss * mean, sample_size, {**log, **seen}
+            mean = sum(earlier) / len(earlier) if earlier else 0
+            return loss + model.pass_loss * mean, sample_size, log
 
         def _at_all_depths(self, model, sample, reduce: bool):
             loss, sample_size, log = super().forward(model, sample, reduce)
@@ -225,10 +222,6 @@ def elastic_criterion(kind: type[FairseqCriterion]) -> type[FairseqCriterion]:
                     super().reduce_metrics(logs)
                 weight = sum(log.get("sample_size", 0) for log in logs)
                 metrics.log_scalar(f"{name}_loss", found["loss"].avg, weight, round=3)
-            weight = sum(log.get("pass_sample_size", 0) for log in logging_outputs)
-            if weight:
-                total = sum(log.get("pass_loss", 0) for log in logging_outputs)
-                metrics.log_scalar("pass_loss", total / weight / math.log(2), weight, round=3)
 
     Elastic.__name__ = Elastic.__qualname__ = kind.__name__
     return Elastic

@@ -6,11 +6,9 @@ import pytest
 import torch
 from fairseq import options as host_options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf
 from torch import nn
 
-from fairseq_plugin.modules.options import known_options
 from tests.fairseq.test_options import Knob, kept_for_backward, retain_dropout, shapes  # noqa: F401  (a fixture)
 from tests.support import language, models
 
@@ -59,7 +57,7 @@ OF_FAMILY = {
 }
 # Presets that are on, so that the option is seen only in what is built without it.
 PRESET_ON = {"tie_adaptive_weights", "tie_adaptive_proj"}
-CASES = [(arch, name) for arch in FAMILIES for name in sorted(known_options(ARCH_MODEL_REGISTRY[arch].add_args))]
+CASES = [(arch, name) for arch in FAMILIES for name in sorted(models.option_names(arch))]
 
 
 def test_no_family_and_no_option_is_left_out():

@@ -13,7 +13,6 @@ from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
 from torch import nn
 
-from fairseq_plugin.modules.options import known_options
 from tests.support import models
 
 # One architecture of each family; of the one that assigns layers, one with a single layer and one with several.
@@ -97,13 +96,13 @@ KNOBS = {
     "no_lrc": Knob("--no-lrc", "parameters"),
     "nll": Knob("--nll", "parameters"),
 }
-CASES = [(arch, name) for arch in FAMILIES for name in sorted(known_options(ARCH_MODEL_REGISTRY[arch].add_args))]
+CASES = [(arch, name) for arch in FAMILIES for name in sorted(models.option_names(arch))]
 
 
 def test_no_family_and_no_option_is_left_out():
     assert {ARCH_MODEL_REGISTRY[arch] for arch in FAMILIES} == {ARCH_MODEL_REGISTRY[arch] for arch in models.ARCHS}
     assert {name for _, name in CASES} == set(KNOBS)
-    assert len(CASES) == sum(len(known_options(ARCH_MODEL_REGISTRY[arch].add_args)) for arch in FAMILIES)
+    assert len(CASES) == sum(len(models.option_names(arch)) for arch in FAMILIES)
     assert len({ARCH_MODEL_REGISTRY[arch] for arch in models.ARCHS}) == 6
 
 

@@ -9,7 +9,6 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_plugin.modules.options import known_options
 from tests.fairseq.test_options import Knob, changed, shapes, side_knobs, without
 from tests.support import models, speech
 
@@ -89,7 +88,7 @@ KNOBS = {
     "conv_channels": Knob("--conv-channels 16", "parameters"),
     "conv_kernel_sizes": Knob("--conv-kernel-sizes 3,5,1", "parameters"),
 }
-OPTIONS = sorted(known_options(speech.SpeechToText.add_args))
+OPTIONS = sorted(models.option_names(speech.ARCHS[0]))
 
 
 def test_no_option_is_left_out():

@@ -23,7 +23,9 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor, nn
 
 from fairseq_plugin.modules.build import numbered_dictionary
+from fairseq_plugin.modules.elastic import OPTIONS as DEPTH_OPTIONS
 from fairseq_plugin.modules.model import RecurrentTransformer
+from fairseq_plugin.modules.options import known_options
 from recurrence.loop import Loop
 from recurrence.order import STRATEGIES
 from tests.support import speech
@@ -102,6 +104,11 @@ def options(arch: str, *flags: str) -> argparse.Namespace:
     args._name = arch
     ARCH_CONFIG_REGISTRY[arch](args)
     return args
+
+
+def option_names(arch: str) -> set[str]:
+    """Its options but those of its depth in training, which test_elastic.py has."""
+    return known_options(ARCH_MODEL_REGISTRY[arch].add_args) - set(DEPTH_OPTIONS)
 
 
 def build(arch: str, *flags: str, on: FairseqTask | None = None) -> nn.Module:

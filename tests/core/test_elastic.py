@@ -1,0 +1,230 @@
+"""Elastic depth: what an update draws, that a depth is the model of that depth, and where gradients go."""
+
+from collections import Counter
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from recurrence import order
+from recurrence.block import Shape
+from recurrence.elastic import Draw, at_depths, depths_of, idle, make_elastic, may_idle, stops
+from recurrence.errors import FieldError
+from recurrence.loop import Loop
+from recurrence.papers.ilr import llama_layers
+from recurrence.papers.relaxed import relaxed
+from recurrence.papers.ringformer import Signals, ringformer
+from recurrence.papers.sret import Recursion, sret
+from recurrence.papers.takase import shared_layers
+
+SHAPE = Shape(8, 12, 2)
+STACKS = {
+    "ringformer": (lambda which: ringformer(SHAPE, len(which), Signals(2)), (0,) * 4, (1, 2, 3, 4, 6)),
+    "universal": (lambda which: shared_layers(SHAPE, which), (0,) * 4, (1, 3, 5)),
+    "sequence": (lambda which: relaxed(SHAPE, which, 2), order.sequence(2, 6), (2, 4, 6, 8)),
+    "cycle": (lambda which: relaxed(SHAPE, which, 2), order.cycle(2, 6), (2, 3, 5, 6, 7)),
+    "cycle_rev": (lambda which: relaxed(SHAPE, which, 2), order.cycle_rev(2, 6), (2, 3, 4, 5, 8)),
+    "sandwich": (lambda which: relaxed(SHAPE, which, 2), order.sandwich(3, 6), (3, 4, 7)),
+    "sret": (lambda which: sret(SHAPE, which, Recursion(projection_width=4)), order.sequence(2, 4), (2, 4, 6)),
+    "block recurrence": (lambda which: llama_layers(SHAPE, which, inject=(0,)), order.cycle(2, 6), (2, 4, 6)),
+}
+
+
+def made(name: str, which: order.Order, seed: int = 0) -> Loop:
+    torch.manual_seed(seed)
+    loop = STACKS[name][0](which).double()
+    for parameter in loop.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return loop
+
+
+def states(seed: int = 3) -> Tensor:
+    return torch.randn(2, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(
+    ("name", "depth"), [(name, depth) for name, (*_, depths) in STACKS.items() for depth in depths]
+)
+def test_a_depth_is_the_model_of_that_depth_with_the_same_checkpoint(name, depth):
+    which = STACKS[name][1]
+    elastic = made(name, which)
+    make_elastic(elastic, (min(STACKS[name][2]), max(STACKS[name][2])))
+    built = made(name, order_at(which, depth), seed=1)
+    built.load_state_dict(elastic.state_dict())
+    elastic.draw = lambda update: depth
+    elastic.set_num_updates(0)
+    x, y = (states().requires_grad_() for _ in range(2))
+    (drawn, _), (expected, _) = elastic(x), built(y)
+    assert torch.equal(drawn, expected)
+    drawn.sum().backward(), expected.sum().backward()
+    assert torch.equal(x.grad, y.grad)
+    assert not torch.equal(drawn, elastic.eval()(x)[0]) or depth == len(which)
+    with at_depths({elastic: depth}):
+        assert torch.equal(elastic(x)[0], expected)
+    assert torch.equal(elastic(x)[0], made(name, which)(x)[0])
+
+
+def order_at(which: order.Order, depth: int) -> order.Order:
+    """By the rule of Figure 2, not by the library's own search."""
+    blocks = 1 + max(which)
+    rule = next(rule for rule in order.STRATEGIES.values() if rule.rule(blocks, len(which)) == which)
+    return rule.order(blocks, depth)
+
+
+def test_draws_are_a_function_of_seed_and_update():
+    draws = [[Draw((1, 2, 3, 4), seed=seed)(update) for update in range(400)] for seed in (1, 1, 2)]
+    assert draws[0] == draws[1] != draws[2]
+    counts = Counter(draws[0])
+    assert set(counts) == {1, 2, 3, 4}
+    assert all(70 < count < 130 for count in counts.values())  # 100 +- 3.5 standard deviations
+    assert Draw((2, 4), seed=1)(7) != Draw((2, 4), seed=1)(8) or Draw((2, 4), seed=1)(8) != Draw((2, 4), seed=1)(9)
+
+
+def test_poisson_is_huginns():
+    draws = [Draw(tuple(range(1, 200)), "poisson", mean=9)(update) for update in range(4000)]
+    mean = sum(draws) / len(draws)
+    variance = sum((draw - mean) ** 2 for draw in draws) / len(draws)
+    # r - 1 is Poisson with a log-normal rate of mean 8 and sigma 1/2: variance 8 + 8^2 (exp(1/4) - 1).
+    assert mean == pytest.approx(9, abs=0.3)
+    assert variance == pytest.approx(8 + 64 * (2.718281828**0.25 - 1), rel=0.15)
+    clipped = [Draw((2, 4, 6), "poisson", mean=4)(update) for update in range(500)]
+    assert set(clipped) == {2, 4, 6}
+
+
+@pytest.mark.parametrize(
+    ("which", "ends", "step", "expected"),
+    [
+        ((0,) * 4, (1, 4), 1, (1, 2, 3, 4)),
+        (order.sequence(2, 6), (2, 6), 1, (2, 4, 6)),
+        (order.cycle(2, 4), (2, 6), 1, (2, 3, 4, 5, 6)),
+        (order.cycle(2, 4), (2, 6), 2, (2, 4, 6)),
+    ],
+)
+def test_depths_that_an_order_allows(which, ends, step, expected):
+    assert depths_of(which, *ends, step) == expected
+
+
+@pytest.mark.parametrize(
+    ("which", "given", "message"),
+    [
+        ((0,) * 4, dict(depth_range=(0, 4)), r"depth_range=0-4: must be MIN-MAX with 1 <= MIN < MAX"),
+        ((0,) * 4, dict(depth_range=(3, 3)), r"depth_range=3-3: must be MIN-MAX"),
+        ((0, 0, 1, 1), dict(depth_range=(2, 3)), r"depth_range=2-3: the order 0 0 1 1 cannot run at 3 passes"),
+        ((0, 1, 0, 1), dict(depth_range=(1, 4)), r"depth_range=1-4: the order 0 1 0 1 cannot run at 1 passes"),
+        ((0, 0, 0, 1), dict(depth_range=(2, 4)), r"depth_range=2-4: the order 0 0 0 1 cannot run at 2 passes"),
+        ((0, 1, 2), dict(depth_range=(3, 6)), r"depth_range=3-6: needs a block that runs again"),
+        ((0, 0), dict(depth_range=(1, 3), beyond=False), r"depth_range=1-3: the order 0 0 cannot run at 3 passes"),
+        ((0, 0), dict(depth_distribution="normal"), r"depth_distribution=normal: must be one of"),
+        ((0, 0), dict(depth_distribution="poisson"), r"depth_distribution=poisson: needs depth_range"),
+        ((0,) * 4, dict(backprop_passes=0), r"backprop_passes=0: must be >= 1 and < 4"),
+        ((0,) * 4, dict(backprop_passes=4), r"backprop_passes=4: must be >= 1 and < 4"),
+        ((0,) * 4, dict(backprop_passes=2), r"backprop_passes=2: no update would reach own.0\.\S+; must be larger"),
+        (
+            (0, 1) * 3,
+            dict(backprop_passes=1),
+            r"backprop_passes=1: no update would reach blocks.0",
+        ),
+    ],
+)
+def test_refusals(which, given, message):
+    with pytest.raises(FieldError, match=message):
+        make_elastic(relaxed(SHAPE, which, 2), **given)
+
+
+def test_training_must_tell_the_update():
+    loop = made("universal", (0,) * 4)
+    make_elastic(loop, (1, 4))
+    with pytest.raises(RuntimeError, match="call model.set_num_updates"):
+        loop(states())
+    loop.eval()(states())
+
+
+@pytest.mark.parametrize("name", ["ringformer", "cycle", "sequence", "sret", "block recurrence"])
+def test_gradients_of_the_last_passes_alone(name):
+    """Those of the blocks are as if the passes before had been run apart; what stands before still gets one."""
+    which, depths = STACKS[name][1:]
+    loop, twin = made(name, which), made(name, which)
+    last = len(which) - 2 if len(which) > 4 else 3
+    make_elastic(loop, (min(depths), len(which)) if name != "block recurrence" else None, backprop_passes=last)
+    loop.draw = None
+    x = states().requires_grad_()
+    y, found = loop(x)
+    y.square().sum().backward()
+    before, handed = len(which) - last, {}
+    with torch.no_grad():
+        detached, _ = twin(x.detach(), run=range(before), first_inputs=handed)
+    detached.requires_grad_()
+    if name == "block recurrence":
+        handed = {0: x.detach()}
+    expected, _ = twin(detached, run=range(before, len(which)), first_inputs=handed)
+    expected.square().sum().backward()
+    assert torch.equal(y, expected)
+    for (key, ours), theirs in zip(loop.named_parameters(), twin.parameters()):
+        assert (ours.grad is None) == (theirs.grad is None), key
+        assert ours.grad is None or torch.equal(ours.grad, theirs.grad), key
+    assert {id(p) for p in idle(loop, len(which))} == {id(p) for p in loop.parameters() if p.grad is None}
+    assert len(found) == len(which)
+    if name != "block recurrence":  # which hands the input itself to later passes
+        assert torch.equal(x.grad, detached.grad)
+    assert torch.equal(loop.eval()(x)[0], y)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_memory_does_not_grow_with_depth(checkpointing):
+    kept = {}
+    for passes, last in ((12, 2), (2, None), (12, None)):
+        loop = shared_layers(Shape(32, 64, 4), (0,) * passes)
+        loop.checkpointing = checkpointing
+        make_elastic(loop, backprop_passes=last)
+        x = torch.randn(4, 20, 32, requires_grad=True)
+        kept[passes, last] = saved_bytes(loop, x)
+    assert kept[12, 2] <= 1.3 * kept[2, None]
+    assert kept[12, None] > 3 * kept[2, None]
+
+
+def saved_bytes(loop: Loop, x: Tensor) -> int:
+    """Memory of the tensors that are kept for the backward pass, weights left out, each once."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in loop.parameters()}
+    found: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        found[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        y, _ = loop(x)
+    del y
+    return sum(t.untyped_storage().nbytes() for where, t in found.items() if where not in weights)
+
+
+@pytest.mark.parametrize(
+    ("which", "given", "running", "expected"),
+    [
+        ((0,) * 4, {}, 4, [1, 2, 3]),
+        ((0,) * 4, dict(depth_range=(2, 4)), 4, [2, 3]),
+        ((0,) * 4, dict(backprop_passes=2), 4, [3]),
+        ((0, 1, 0, 1), {}, 4, [2, 3]),
+        ((0, 0, 1, 1), {}, 4, []),
+    ],
+)
+def test_where_a_model_of_fewer_passes_ends(which, given, running, expected):
+    loop = shared_layers(SHAPE, which)
+    make_elastic(loop, **given)
+    assert stops(loop, running) == expected
+
+
+def test_passes_that_do_not_run_are_neither_moved_nor_decayed():
+    loop = made("ringformer", (0,) * 4)
+    make_elastic(loop, (1, 4), seed=1)
+    optimizer = torch.optim.AdamW(loop.parameters(), lr=0.1, weight_decay=0.5)
+    assert may_idle(loop)
+    for update in range(12):
+        loop.set_num_updates(update)
+        depth, before = len(loop.running), [parameter.detach().clone() for parameter in loop.own.parameters()]
+        optimizer.zero_grad()
+        loop(states(update))[0].square().sum().backward()
+        optimizer.step()
+        unmoved = {id(parameter) for parameter in idle(loop, depth)}
+        for parameter, old in zip(loop.own.parameters(), before):
+            assert torch.equal(parameter, old) == (id(parameter) in unmoved)
+    assert not may_idle(shared_layers(SHAPE, (0,) * 4))

@@ -1,0 +1,265 @@
+"""Elastic depth in fairseq: which architectures have it, what the losses are, and that runs of any shape agree."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from torch import Tensor, nn
+
+from fairseq_plugin.modules.elastic import OPTIONS, elastic_criterion, reported_depths
+from fairseq_plugin.modules.options import known_options
+from recurrence.elastic import at_depths
+from tests.support import cli, language, models
+
+EVERY = [*models.EVERY, *language.ARCHS]
+WITHOUT_OPTIONS = ("vanilla", "one_wide_ffn", "recurrent_lm")  # families
+UNSHARED = ("takase_vanilla", "s2t_vanilla", "vanilla_lm")  # presets of families that share
+NO_FEWER = "ilr"  # of a reuse map
+
+
+def has_options(arch: str) -> bool:
+    return not arch.startswith(WITHOUT_OPTIONS) or arch.startswith(UNSHARED)
+
+
+def is_elastic(arch: str) -> bool:
+    return has_options(arch) and not arch.startswith((*UNSHARED, NO_FEWER))
+
+
+def tiny(arch: str, *flags: str, **values) -> nn.Module:
+    return (language if arch in language.ARCHS else models).tiny(arch, *flags, **values)
+
+
+def stored(arch: str) -> list[str]:
+    """Flags with which a tiny model has a block for each of its 4 passes, where its preset has."""
+    sides = ("decoder",) if arch in language.ARCHS else models.SIDES
+    return [part for side in sides for part in (f"--{side}-unique-layers", "4") if arch.startswith(UNSHARED)]
+
+
+def inputs(arch: str) -> tuple[Tensor, ...]:
+    return (language.texts(),) if arch in language.ARCHS else models.inputs(arch)
+
+
+def at(arch: str, depth: int) -> list[str]:
+    """Flags that build an architecture at a depth."""
+    flags = ["--decoder-layers", str(depth)]
+    if arch not in language.ARCHS:
+        flags += ["--encoder-layers", str(depth)]
+    return flags + (["--block-loops", str(depth // 2)] if arch.startswith("recursive") else [])
+
+
+def ends(arch: str) -> tuple[int, int]:
+    """The smallest depth of its tiny model, and one behind its default."""
+    blocks = {len(loop.blocks) for loop in tiny(arch).loops().values()}
+    return max(blocks), 4 if arch in models.ARCHS and models.has_static_levels(arch) else 6
+
+
+def depths(arch: str) -> list[int]:
+    smallest, largest = ends(arch)
+    even = arch.startswith("recursive") or "sequence" in arch
+    return [depth for depth in range(smallest, largest + 1) if not even or depth % 2 == 0]
+
+
+@pytest.mark.parametrize("arch", EVERY)
+def test_every_architecture_is_elastic_or_refused_by_name(arch):
+    assert (set(OPTIONS) <= known_options(type(tiny(arch)).add_args)) == has_options(arch)
+    if not has_options(arch):
+        args = (language if arch in language.ARCHS else models).options(arch)
+        args.depth_range = "1-4"
+        with pytest.raises(ValueError, match=f"--depth-range=1-4: {arch} has no loop of which fewer passes would be"):
+            (language.task() if arch in language.ARCHS else models.task_of(arch)).build_model(args)
+        return
+    if not is_elastic(arch):
+        way = "cannot run at 2 passes" if arch.startswith(NO_FEWER) else "needs a block that runs again"
+        with pytest.raises(ValueError, match=rf"--depth-range=2-4: .*{way}.*\((encoder|decoder)\)"):
+            tiny(arch, *stored(arch), "--depth-range", "2-4").train_elastic(1)
+        return
+    model, batch = tiny(arch, "--depth-range", "-".join(map(str, ends(arch)))), inputs(arch)
+    model.train_elastic(1)
+    assert [loop.draw.depths for loop in model.loops().values()] == [tuple(depths(arch))] * len(model.loops())
+    for depth in depths(arch):
+        built = tiny(arch, *at(arch, depth), seed=1)
+        built.load_state_dict(model.state_dict())
+        with torch.no_grad(), at_depths(dict.fromkeys(model.loops().values(), depth)):
+            torch.testing.assert_close(model(*batch)[0], built(*batch)[0], rtol=0, atol=0)
+    drawn = set()
+    for update in range(12):
+        model.train().set_num_updates(update)
+        passes = {len(loop.running) for loop in model.loops().values()}
+        assert len(passes) == 1  # of encoder and decoder
+        drawn |= passes
+    assert len(drawn) > 1
+    assert all(len(loop.running) == loop.passes for loop in model.eval().loops().values())
+
+
+def test_stacks_of_two_depths_are_drawn_together():
+    model = models.tiny("cycle", "--encoder-layers", "8", "--depth-range", "4-8,2-4")
+    model.train_elastic(1)
+    drawn = set()
+    for update in range(60):
+        model.train().set_num_updates(update)
+        drawn.add(tuple(len(loop.running) for loop in model.loops().values()))
+    assert drawn == {(4, 2), (5, 2), (5, 3), (6, 3), (7, 3), (7, 4), (8, 4)}
+
+
+def test_block_recurrence_runs_the_stack_whole():
+    flags, injected = ["--position", "rope", "--block-loops"], "--inject-embedding"
+    model = language.tiny("ilr_small", *flags, "3", injected, "--depth-range", "3-9")
+    tokens = language.texts()
+    model.train_elastic(1)
+    (loop,) = model.loops().values()
+    assert loop.draw.depths == (3, 6, 9)
+    for depth in loop.draw.depths:
+        more = [injected] if depth > 3 else []  # refused where nothing runs again
+        built = language.tiny("ilr_small", *flags, str(depth // 3), *more, seed=1)
+        built.load_state_dict(model.state_dict())
+        with torch.no_grad(), at_depths({loop: depth}):
+            torch.testing.assert_close(model(tokens)[0], built(tokens)[0], rtol=0, atol=0)
+
+
+# Losses
+
+
+def sample(arch: str) -> dict:
+    """A batch as fairseq's dataset collates it."""
+    source, lengths, target = models.inputs(arch)
+    wanted = torch.cat([target[:, 1:], target[:, :1]], dim=1)
+    net_input = dict(src_tokens=source, src_lengths=lengths, prev_output_tokens=target)
+    return dict(net_input=net_input, target=wanted, ntokens=int(wanted.ne(1).sum()))
+
+
+def criterion(arch: str) -> LabelSmoothedCrossEntropyCriterion:
+    return LabelSmoothedCrossEntropyCriterion(models.task_of(arch), sentence_avg=False, label_smoothing=0.1)
+
+
+@pytest.mark.parametrize("arch", ["ringformer_base", "cycle", "universal", "s2t_universal"])
+def test_pass_loss_is_the_mean_over_models_whose_decoder_ends_earlier(arch):
+    flags = ["--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0"]
+    model = tiny(arch, *flags, "--pass-loss", "0.5").train()
+    model.train_elastic(1)
+    elastic, plain, batch = criterion(arch), criterion(arch), sample(arch)
+    elastic.__class__ = elastic_criterion(type(elastic))
+    loss, size, log = elastic(model, batch)
+    decoder = model.loops()["decoder"]
+    expected = []
+    for depth in range(len(decoder.blocks), decoder.passes + 1):
+        with at_depths({decoder: depth}):
+            expected.append(plain(model, batch)[0])
+    mean = sum(expected[:-1]) / len(expected[:-1])
+    torch.testing.assert_close(loss, expected[-1] + 0.5 * mean)
+    assert (log["loss"], size) == (expected[-1].detach(), batch["ntokens"])
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_validation_reports_the_loss_at_three_depths():
+    model = models.tiny("ringformer_base", "--depth-range", "1-6")
+    model.train_elastic(1)
+    elastic, plain, batch = criterion("ringformer_base"), criterion("ringformer_base"), sample("ringformer_base")
+    elastic.__class__ = elastic_criterion(type(elastic))
+    with torch.no_grad():
+        loss, _, log = elastic(model, batch)
+        for name, depth in (("smallest_depth", 1), ("default_depth", 4), ("largest_depth", 6)):
+            built = models.tiny("ringformer_base", *at("ringformer_base", depth), seed=1)
+            built.load_state_dict(model.state_dict())
+            assert log[f"{name}/loss"] == plain(built, batch)[0]
+    assert loss == log["loss"] == log["default_depth/loss"]
+    assert set(reported_depths(model)) == {"smallest_depth", "default_depth", "largest_depth"}
+
+
+@pytest.mark.parametrize(
+    ("arch", "flags", "message"),
+    [
+        ("ringformer_base", "--depth-range 4", "--depth-range=4: must be MIN-MAX, such as 1-6, or two of them"),
+        ("ringformer_base", "--depth-range 1-4,2-3,1-2", "--depth-range=1-4,2-3,1-2: must be MIN-MAX"),
+        ("universal_lm", "--depth-range 1-4,2-3", "--depth-range=1-4,2-3: must be MIN-MAX, such as 1-6$"),
+        ("ringformer_base", "--depth-range 0-4", r"--depth-range=0-4: must be .* 1 <= MIN < MAX \(encoder\)"),
+        ("ringformer_base", "--depth-range 1-4,3-2", r"--depth-range=3-2: must be .* 1 <= MIN < MAX \(decoder\)"),
+        ("universal", "--depth-range 1-6", r"--depth-range=1-6: the order 0 0 0 0 cannot run at 6 passes \(encoder\)"),
+        ("sequence", "--depth-range 2-3", r"--depth-range=2-3: the order 0 0 1 1 cannot run at 3 passes \(encoder\)"),
+        ("cycle", "--depth-range 1-4", r"--depth-range=1-4: the order 0 1 0 1 cannot run at 1 passes \(encoder\)"),
+        ("ringformer_base", "--depth-distribution poisson", "--depth-distribution=poisson: needs --depth-range=None"),
+        ("ringformer_base", "--pass-loss -1", "--pass-loss=-1.0: must be > 0"),
+        ("ringformer_base", "--pass-loss nan", "--pass-loss=nan: must be > 0"),
+        ("sequence", "--pass-loss 1", "--pass-loss=1.0: no earlier pass of the decoder is the end of a model of fewer"),
+        ("ringformer_base", "--backprop-passes 0", "--backprop-passes=0: must be >= 1"),
+        ("universal", "--backprop-passes 4", r"--backprop-passes=4: must be >= 1 and < 4, the most passes that an"),
+        ("ringformer_base", "--backprop-passes 2", r"--backprop-passes=2: no update would reach own.0"),
+        ("cycle", "--backprop-passes 1", r"--backprop-passes=1: no update would reach blocks.0"),
+    ],
+)
+def test_refusals(arch, flags, message):
+    with pytest.raises(ValueError, match=message):
+        tiny(arch, *flags.split()).train_elastic(1)
+
+
+# fairseq's own commands
+
+DEPTH = ("--encoder-layers", "4", "--decoder-layers", "4", "--depth-range", "1-4")
+WITHOUT_CHANCE = ("--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0")
+LESS = ("--pass-loss", "0.5", "--backprop-passes", "2", "--weight-decay", "0.5")
+FLAGS = (*DEPTH, *LESS, "--batch-size", "8", "--max-update", "8", "--save-interval-updates", "4")
+
+
+def weights(folder: Path, name: str = "checkpoint_last.pt") -> dict[str, Tensor]:
+    return torch.load(folder / name, weights_only=True)["model"]
+
+
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory) -> tuple[Path, str]:
+    """Folder and log of a training of 8 updates."""
+    folder = tmp_path_factory.mktemp("elastic")
+    return folder, cli.train(corpus.data, folder, *FLAGS)
+
+
+@pytest.mark.slow
+def test_a_resumed_run_ends_with_the_same_weights(corpus, trained, tmp_path):
+    folder, log = trained
+    again = cli.train(corpus.data, tmp_path, *FLAGS, "--restore-file", folder / "checkpoint_1_4.pt")
+    assert [line["loss"] for line in cli.logged(again)] == [line["loss"] for line in cli.logged(log)][4:]
+    ours, theirs = weights(tmp_path), weights(folder)
+    assert all(torch.equal(tensor, theirs[key]) for key, tensor in ours.items())
+
+
+@pytest.mark.slow
+def test_validation_at_the_smallest_depth_is_that_of_a_model_of_that_depth(corpus, trained):
+    folder, log = trained
+    (valid,) = (line for line in cli.logged(log, "valid") if line["valid_num_updates"] == 8)
+    assert valid["valid_largest_depth_loss"] == valid["valid_default_depth_loss"] == valid["valid_loss"]
+    command = ("fairseq-validate", corpus.data, "--user-dir", cli.PLUGIN, "--cpu", "--batch-size", "8")
+    overrides = "{'encoder_layers': 1, 'decoder_layers': 1}"
+    found = cli.run(*command, "--path", folder / "checkpoint_last.pt", "--model-overrides", overrides)
+    assert re.search(rf"\| loss {valid['valid_smallest_depth_loss']:g} ", found)
+    assert valid["valid_smallest_depth_loss"] != valid["valid_loss"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["pytorch_ddp", "legacy_ddp"])
+def test_two_ranks_equal_one_process(corpus, backend, tmp_path):
+    """Losses and weights: also those of passes that did not run, which zeros for gradients would move and decay."""
+    flags = (*FLAGS, *WITHOUT_CHANCE, "--disable-validation")
+    one, two = tmp_path / "one", tmp_path / "two"
+    alone = cli.train(corpus.data, one, *flags, "--update-freq", "2")
+    together = cli.torchrun(2, *cli.train_command(corpus.data, two, *flags, "--ddp-backend", backend))
+    assert [line["loss"] for line in cli.logged(together)] == pytest.approx(
+        [line["loss"] for line in cli.logged(alone)], abs=0.0011
+    )
+    theirs = weights(one)
+    for key, tensor in weights(two).items():
+        torch.testing.assert_close(tensor, theirs[key], rtol=1e-4, atol=1e-5, msg=key)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--depth-range", "3-2"), "error: --depth-range=3-2: must be MIN-MAX with 1 <= MIN < MAX"),
+        ((*DEPTH, "--bf16"), "error: --bf16: its optimizer moves and decays all parameters"),
+        (("--arch", "vanilla_tiny", *DEPTH), "unrecognized arguments: --depth-range 1-4"),
+    ],
+)
+def test_a_command_refuses_before_training(corpus, flags, message, tmp_path):
+    log = cli.train(corpus.data, tmp_path, *flags, "--max-update", "1", fails=True)
+    assert message in log
+    assert not cli.logged(log)
