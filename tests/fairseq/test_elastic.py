@@ -260,6 +260,6 @@ def test_two_ranks_equal_one_process(corpus, backend, tmp_path):
     ],
 )
 def test_a_command_refuses_before_training(corpus, flags, message, tmp_path):
-    log = cli.train(corpus.data, tmp_path, *flags, "--max-update", "1", fails=True)
+    log = cli.train(corpus.data, tmp_path, *flags, "--batch-size", "8", "--max-update", "1", fails=True)
     assert message in log
     assert not cli.logged(log)
