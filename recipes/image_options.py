@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -9,6 +10,9 @@ from typing import NoReturn
 import timm
 import torch
 from timm.optim import list_optimizers
+
+import timm_plugin
+from recurrence.elastic import DISTRIBUTIONS
 
 
 def devices() -> set[str]:
@@ -21,6 +25,7 @@ RATE = (lambda value: 0 <= value <= 1, "must be in 0 .. 1")
 POSITIVE = (lambda value: value > 0, "must be > 0")
 NOT_NEGATIVE = (lambda value: value >= 0, "must be >= 0")
 MODEL = (timm.is_model, "must be a registered model")
+DEPTH = ("depth_range", "depth_distribution", "pass_loss", "backprop_passes")  # also of the models' constructors
 TRIVIAL = "trivial"  # --aa: TrivialAugmentWide, which timm does not have
 # Rules for one option by itself, wherever it is given.
 RULES: dict[str, tuple[Callable[..., bool], str]] = {
@@ -30,6 +35,7 @@ RULES: dict[str, tuple[Callable[..., bool], str]] = {
     **dict.fromkeys(["workers", "mixup", "cutmix", "weight_decay", "color_jitter", "warmup_epochs"], NOT_NEGATIVE),
     **dict.fromkeys(["min_lr", "aug_repeats"], NOT_NEGATIVE),
     **dict.fromkeys(["model", "teacher"], MODEL),
+    **dict.fromkeys(["pass_loss", "backprop_passes"], POSITIVE),
     "scale": (lambda value: 0 < value[0] <= value[1] <= 1, "must be two shares, 0 < low <= high <= 1"),
     "crop_pct": (lambda value: 0 < value <= 1, "must be > 0 and <= 1"),
     "model_ema_decay": (lambda value: 0 < value < 1, "must be > 0 and < 1"),
@@ -52,6 +58,14 @@ def key_value(text: str) -> tuple[str, object]:
         return key, value
 
 
+def depths(text: str) -> tuple[int, int]:
+    """Two numbers of passes, written MIN-MAX."""
+    ends = tuple(map(int, text.split("-"))) if re.fullmatch(r"\d+-\d+", text) else (0, 0)
+    if not 1 <= ends[0] < ends[1]:
+        raise argparse.ArgumentTypeError(f"{text}: must be MIN-MAX with 1 <= MIN < MAX, such as 1-6")
+    return ends
+
+
 def parser(description: str) -> argparse.ArgumentParser:
     """All options."""
     usage = "%(prog)s DATA --model MODEL --output DIR [options]"
@@ -72,6 +86,11 @@ def parser(description: str) -> argparse.ArgumentParser:
     add("--teacher-checkpoint", help="its weights (default: the pretrained ones that timm downloads)")
     add("--distillation", choices=["soft", "hard"], default="soft", help="hard: its class and the label, half and half")
     add("--temperature", type=float, default=1.0, help="divides the logits of student and teacher")
+    add = found.add_argument_group("depth, of the looped models of timm_plugin").add_argument
+    add("--depth-range", type=depths, metavar="MIN-MAX", help="passes (of SReT: loops) that updates draw from")
+    add("--depth-distribution", choices=DISTRIBUTIONS, help="poisson: Huginn's log-normal (default: uniform)")
+    add("--pass-loss", type=float, metavar="W", help="weight of the mean loss of passes at which fewer would end")
+    add("--backprop-passes", type=int, metavar="K", help="gradients through the last K passes alone")
     add = found.add_argument_group("augmentation").add_argument
     add("--no-aug", action="store_true", help="only resize and crop the centre; Mixup and CutMix stay")
     add("--scale", type=float, nargs=2, default=[0.08, 1.0], help="share of the area that a random crop keeps")
@@ -126,6 +145,11 @@ def check(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and not holds(value):
             refuse(name, value, rule)
+    if args.depth_distribution and not args.depth_range:
+        refuse("depth_distribution", args.depth_distribution, "needs --depth-range")
+    for name in DEPTH:
+        if getattr(args, name) and args.model not in timm_plugin.MODELS:
+            refuse(name, getattr(args, name), f"must not be given with {args.model}, which has no loop over depth")
     for name in ("train_split", "val_split"):
         if not args.dataset and not (Path(args.data) / getattr(args, name)).exists():
             refuse(name, getattr(args, name), f"must be a folder or a .tar file in {args.data}")

@@ -28,7 +28,7 @@ import timm
 import torch
 import torch.nn.functional as F
 from image_files import damage, last_checkpoint, one_line, record
-from image_options import TRIVIAL, OptionError, check, parser, refuse
+from image_options import DEPTH, TRIVIAL, OptionError, check, parser, refuse
 from timm import data, task, utils
 from timm.data.transforms import str_to_interp_mode
 from timm.optim import create_optimizer_v2
@@ -41,7 +41,10 @@ from tqdm import tqdm
 
 from recurrence.analysis.coefficients import named_coefficients
 from recurrence.count import stored
+from recurrence.elastic import at_depths, may_idle
 from recurrence.errors import tell_torchrun
+from recurrence.loop import Loop
+from timm_plugin.elastic import PassLoss
 from timm_plugin.mixed_depth import MixedDepth, MixedDepthLoss
 
 logger = logging.getLogger("train_image")
@@ -56,6 +59,10 @@ def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Modul
         OptionError: the constructor refuses an argument, or the weights are of another model.
     """
     name, kwargs = getattr(args, option), dict(getattr(args, f"{option}_kwargs"))
+    if option == "model":
+        kwargs |= {key: getattr(args, key) for key in DEPTH if getattr(args, key)}
+        if args.depth_range:
+            kwargs["depth_seed"] = args.seed
     if args.img_size and timm.get_pretrained_cfg(name).fixed_input_size:
         kwargs.setdefault("img_size", args.img_size)
     try:
@@ -124,7 +131,7 @@ def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) 
     """Learning from the labels of the data, with --teacher from soft labels alone, or from both kinds of hard ones.
 
     Raises:
-        OptionError: a teacher for a model that is trained at two depths.
+        OptionError: a teacher for a model that is trained at several depths at once.
     """
     criterion = dict(soft_targets=True) if args.mixup or args.cutmix else dict(smoothing=args.smoothing)
     settings = dict(criterion_kwargs=criterion, device=device)
@@ -132,7 +139,10 @@ def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) 
     if not args.teacher:
         learning = task.ClassificationTask(model, **settings)
         learning.criterion = MixedDepthLoss(learning.criterion) if mixed else learning.criterion
+        learning.criterion = PassLoss(learning.criterion, args.pass_loss) if args.pass_loss else learning.criterion
         return learning
+    if args.pass_loss:
+        refuse("pass_loss", args.pass_loss, "must not be given with --teacher, whose labels are for one pass")
     if mixed:
         refuse("teacher", args.teacher, f"must not be given with {args.model}, whose two depths learn from labels")
     teacher = build("teacher", args, num_classes=args.num_classes, pretrained=not args.teacher_checkpoint).to(device)
@@ -201,7 +211,7 @@ class Trainer:
         self.args, self.device = args, device
         utils.random_seed(args.seed << 16)
         *sets, args.num_classes = datasets(args)
-        model = build("model", args, num_classes=args.num_classes).to(device)
+        self.model = model = build("model", args, num_classes=args.num_classes).to(device)
         self.task = make_task(args, model, device)
         self.train_loader, self.val_loader = make_loaders(args, model, sets, device)
         # Of an epoch; batches that do not fill an update are left out.
@@ -262,6 +272,8 @@ class Trainer:
         total = self.updates * args.grad_accum_steps
         batches = self.bar(islice(self.train_loader, total), f"epoch {epoch + 1}", total=total)
         for number, (images, targets) in enumerate(batches, start=1):
+            if args.depth_range:
+                self.model.set_num_updates((epoch * total + number - 1) // args.grad_accum_steps)
             updates, left = divmod(epoch * total + number, args.grad_accum_steps)
             loss = self.learn(images, targets, last=not left)
             if not left:
@@ -277,9 +289,22 @@ class Trainer:
 
     @torch.inference_mode()
     def evaluate(self) -> dict[str, float]:
-        """Loss, top-1 and top-5 in per cent, of the averaged weights where they are kept."""
+        """Loss, top-1 and top-5 in per cent, of the averaged weights where they are kept.
+
+        With --depth-range also at its ends: smallest_depth_loss, largest_depth_top1 and so on.
+        """
         self.task.eval()
         model = self.task.get_eval_model(ema=self.task.has_ema())
+        found = self.evaluate_at(model)
+        if self.args.depth_range:
+            loops = [module for module in model.modules() if isinstance(module, Loop)]
+            for name, end in (("smallest", 0), ("largest", -1)):
+                with at_depths({loop: loop.draw.depths[end] for loop in loops}):
+                    found |= {f"{name}_depth_{key}": value for key, value in self.evaluate_at(model).items()}
+        return found
+
+    def evaluate_at(self, model: nn.Module) -> dict[str, float]:
+        """Loss, top-1 and top-5 of a model at the depth that it is at."""
         evaluator = self.task.create_evaluator(max_samples=task.evaluation_sample_limit(self.val_loader))
         for images, targets in self.bar(self.val_loader, "evaluation"):
             with self.autocast():
@@ -329,7 +354,9 @@ class Trainer:
             if start:
                 saver.load_state_dict_from_checkpoint(last)
         if args.distributed:
-            self.task.prepare_distributed(device_ids=[self.device] if self.device.type == "cuda" else None)
+            idle = any(may_idle(module) for module in self.model.modules() if isinstance(module, Loop))
+            devices = [self.device] if self.device.type == "cuda" else None
+            self.task.prepare_distributed(device_ids=devices, find_unused_parameters=idle)
         for epoch in range(start, args.epochs):
             trained, tested = self.train(epoch), self.evaluate()
             trained |= named_coefficients(self.task.get_eval_model())

@@ -72,6 +72,11 @@ class ImageModel(nn.Module):
         """The loops over depth, in their order."""
         return [module for module in self.modules() if isinstance(module, Loop)]
 
+    def set_num_updates(self, num_updates: int) -> None:
+        """Tells a model with `depth_range` the number of updates so far, before each update of its training."""
+        for loop in self.loops():
+            loop.set_num_updates(num_updates)
+
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute each pass in the backward pass of training. Non-reentrant, so that shared blocks work under DDP."""
         for loop in self.loops():

@@ -13,11 +13,14 @@ from recurrence.papers.sret import Recursion, sret
 from recurrence.slicing import SliceConfig
 from timm_plugin._stem import STEMS
 from timm_plugin._types import check_types
+from timm_plugin.elastic import ElasticConfig
 
 
 @dataclass(frozen=True)
-class SReTConfig:
+class SReTConfig(ElasticConfig):
     """What a user can set by `timm.create_model(name, ...)`; each entry function gives other defaults.
+
+    The options of depth in training are those of :class:`ElasticConfig`.
 
     Args:
         img_size: height and width of the images, or one number for both.
@@ -73,6 +76,7 @@ class SReTConfig:
 
     def __post_init__(self):
         check_types(self)
+        self.check_depth()
         for name in ("in_chans", "embed_dim", "loops", *(("depths",) if not self.depths else ())):
             value = getattr(self, name)
             if not value or value < 1:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from recurrence import position
 from recurrence.depth import same_kind, source_passes, warn
+from recurrence.elastic import stops
 from recurrence.ffn import FeedForward
 from timm_plugin._compat import feature_take_indices, update_model_input_size
 from timm_plugin._model import ImageModel, first_runs, loop_groups
@@ -46,6 +47,7 @@ class RecurrentVisionTransformer(ImageModel):
         self.pos_drop = nn.Dropout(config.pos_drop_rate)
         tokens = self.patch_embed.num_patches + self.num_prefix_tokens
         self.loop = config.loop(tokens)
+        config.train(self.loop, step=config.depth_step(), beyond=config.level_signal != "static")
         self.runs = self.loop.passes // len(config.order())  # an attention and the shared MLP are one depth
         self._make_tables(tokens)
         unique = (*self.loop.own.parameters(), self.depth_embed, self.level_embed)
@@ -104,6 +106,17 @@ class RecurrentVisionTransformer(ImageModel):
     def forward_features(self, x: Tensor) -> Tensor:
         """Images -> tokens after the final norm, (B, N, C), the class token first."""
         return self.encode(self.embed(x))
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Images -> logits (B, num_classes); training with `pass_loss`, those of the last pass, then of earlier ones.
+
+        :class:`timm_plugin.elastic.PassLoss` trains on such a tuple.
+        """
+        if not (self.training and self.config.pass_loss):
+            return super().forward(x)
+        x, states = self.loop(self.embed(x), levels=self.levels())
+        earlier = [states[depth - 1] for depth in stops(self.loop, len(states))]
+        return tuple(self.forward_head(self.norm(state)) for state in (x, *earlier))
 
     def pool(self, x: Tensor) -> Tensor:
         """(B, N, C) -> (B, C), or (B, N, C) where global_pool is ""."""

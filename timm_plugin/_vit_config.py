@@ -16,6 +16,7 @@ from recurrence.papers.relaxed import relaxed
 from recurrence.papers.ringformer import Signals, ringformer
 from recurrence.papers.sret import MixerBlock, Recursion, sret
 from timm_plugin._types import check_types
+from timm_plugin.elastic import ElasticConfig
 
 # SReT's names where it has one, else that of the strategy.
 NAMES = {"sequence": "internal", "cycle": "external", "cycle_rev": "reverse"}
@@ -23,8 +24,10 @@ LOOP_ORDERS = {NAMES.get(name, name): strategy for name, strategy in STRATEGIES.
 
 
 @dataclass(frozen=True)
-class ViTConfig:
+class ViTConfig(ElasticConfig):
     """What a user can set by `timm.create_model(name, ...)`; each entry function gives other defaults.
+
+    The options of depth in training are those of :class:`ElasticConfig`.
 
     Args:
         img_size: height and width of the images, or one number for both.
@@ -100,6 +103,7 @@ class ViTConfig:
 
     def __post_init__(self):
         check_types(self)
+        self.check_depth()
         choices = {
             "loop_order": tuple(LOOP_ORDERS),
             "level_signal": ("low-rank", "static", "learned", "none"),
@@ -186,3 +190,8 @@ class ViTConfig:
                 block=MixerBlock, tokens=tokens, mixing_width=self.embed_dim // 2, ffn_dropout=self.mlp_drop_rate
             )
         return sret(shape, order, recursion, rates, **parts)
+
+    def depth_step(self) -> int:
+        """What the number of passes must be a multiple of: where `loops` would give another, the stack runs whole."""
+        behind_the_stack = self.nll and self.loop_order == "external"
+        return self.depth if not self.shared or self.loops > 1 or behind_the_stack else 1

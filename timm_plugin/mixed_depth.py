@@ -31,6 +31,12 @@ class MixedDepth:
 
     mixed_depth_training = True
 
+    def __init__(self, **kwargs: Any):
+        for name in ("depth_range", "pass_loss", "backprop_passes"):
+            if kwargs.get(name):
+                raise ValueError(f"{name}={kwargs[name]}: does not go with training at mixed depth")
+        super().__init__(**kwargs)
+
     def set_mixed_depth_training(self, enable: bool = True) -> None:
         """Whether training returns both branches."""
         self.mixed_depth_training = enable

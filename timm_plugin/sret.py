@@ -92,6 +92,8 @@ class SReT(ImageModel):
             Stage(config.loop(stage, height * width), (height, width), config.embed_dim << stage, downsample=stage > 0)
             for stage, (height, width) in enumerate(sizes)
         )
+        for stage, blocks in zip(self.stages, config.depths):
+            config.train(stage.loop, unit=blocks)
         self.feature_info = [
             dict(module=f"stages.{stage}", num_chs=config.embed_dim * 2**stage, reduction=8 * 2**stage)
             for stage in range(len(sizes))

@@ -147,10 +147,6 @@ class LanguageDecoder(StatefulDecoder):
         """(B, T, C) -> (B, T, vocabulary); the features themselves for an adaptive softmax, which needs the targets."""
         return features if self.adaptive_softmax is not None else self.output_projection(features)
 
-    def finish(self, x: Tensor) -> Tensor:
-        """The state after a pass -> what the output layer reads."""
-        return self.stack.finish(x)
-
     def _padding(self, tokens: Tensor, start: int, state: TextState | None) -> Tensor | None:
         """(B, L) bool; None where no token can see padding. A step looks at its own tokens alone for it."""
         pad = self.dictionary.pad()

@@ -121,6 +121,10 @@ EVERYTHING = {
 }
 
 
+ELASTIC = ["--model", "ringformer_vit", "--model-kwargs", *SMALL, "depth=4", "--depth-range", "1-4"]
+EVERYTHING["elastic depth"] = [*ELASTIC, "--pass-loss", "0.5", "--backprop-passes", "2", "--min-lr", "1e-5"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("more", EVERYTHING.values(), ids=EVERYTHING)
 def test_an_interrupted_run_ends_as_if_it_had_not_been(images, tmp_path, more):
@@ -185,6 +189,24 @@ def test_two_processes_equal_one_with_the_same_total_batch(images, finished, tmp
     for ours, theirs in zip(table(finished), table(tmp_path), strict=True):
         assert float(ours["train_loss"]) == pytest.approx(float(theirs["train_loss"]), abs=1e-4)
         assert ours["eval_top1"] == theirs["eval_top1"]  # all images count once, the sampler's padding does not
+
+
+@pytest.mark.slow
+def test_two_processes_draw_the_same_depths(images, tmp_path):
+    """And weights of passes that did not run stay: with one process a pass that did not run has no gradient at all."""
+    launcher = ["torchrun", "--nproc_per_node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    one, two = tmp_path / "one", tmp_path / "two"
+    train(images, one, *ELASTIC, "--batch-size", "48", "--no-aug")
+    more = [*ELASTIC, "--batch-size", "24", "--no-aug"]
+    cli.run(*launcher, SCRIPT, *flags(images, two, *more), env={"PYTHONPATH": str(cli.REPOSITORY)})
+    theirs = checkpoint(one)["state_dict"]
+    for name, tensor in checkpoint(two)["state_dict"].items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=1e-4, msg=name)
+    row = table(two)[-1]
+    assert {key for key in row if "depth" in key} == {
+        f"eval_{end}_depth_{measure}" for end in ("smallest", "largest") for measure in ("loss", "top1", "top5")
+    }
+    assert row["eval_largest_depth_loss"] == row["eval_loss"] != row["eval_smallest_depth_loss"]
 
 
 def loaders(images: Path, *more) -> list:
@@ -308,6 +330,18 @@ REFUSED = {
     "--batch-size 49: must be <= 48, the images a process": ["--batch-size", "49"],
     "--model-kwargs: 'depth': must be key=value": ["--model-kwargs", "depth"],
     "unexpected keyword argument 'dept'": ["--model-kwargs", "dept=3"],
+    "--depth-range: 4-4: must be MIN-MAX with 1 <= MIN < MAX": ["--depth-range", "4-4"],
+    "--depth-range: 4: must be MIN-MAX": ["--depth-range", "4"],
+    "--depth-range (1, 4): must not be given with vit_tiny_patch16_224, which has no loop": ["--depth-range", "1-4"],
+    "--depth-distribution poisson: needs --depth-range": ["--depth-distribution", "poisson"],
+    "--pass-loss 0.0: must be > 0": ["--pass-loss", "0"],
+    "--backprop-passes 0: must be > 0": ["--backprop-passes", "0"],
+    "depth_range=2-9: the order 0 0 0 cannot run at 9 passes": [
+        *("--model", "uit", "--model-kwargs", *SMALL, "depth=3", "--depth-range", "2-9"),
+    ],
+    "--pass-loss 1.0: must not be given with --teacher": [
+        *("--model", "uit", "--model-kwargs", *SMALL, "--pass-loss", "1", "--teacher", "vit_tiny_patch16_224"),
+    ],
     "--amp: invalid choice: 'fp8'": ["--amp", "fp8"],
 }
 

@@ -1,0 +1,142 @@
+"""Elastic depth of image models: which have it, that a depth is the model of that depth, and the losses."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from recurrence.elastic import at_depths
+from tests.support import vision
+from timm_plugin.elastic import PassLoss
+
+SLICED = ("sret_ext", "sret_t", "sret_tl", "sret_s", "sret_108")
+UNSHARED = ("plain", "owf", "deit_108")
+
+
+def changes(structure: str) -> tuple[dict, tuple[int, int]]:
+    """How a small model of several passes is built, and a range of them."""
+    if structure.startswith(("ringformer", "uit")):
+        return dict(depth=4), (1, 4 if structure.startswith("uit") else 6)
+    if structure.startswith("sret"):
+        return dict(loops=3, groups=((1, 1, 1),) * 3), (1, 4)
+    return dict(depth=2, loops=3), (2, 8)
+
+
+def at(structure: str, depth: int) -> dict:
+    """What builds it at a depth."""
+    if structure.startswith(("ringformer", "uit")):
+        return dict(depth=depth)
+    if structure.startswith("sret"):
+        return dict(loops=depth, groups=((1,) * depth,) * 3)
+    return dict(depth=2, loops=depth // 2)
+
+
+@vision.every_registered_structure
+def test_every_model_is_elastic_or_refused_by_name(structure):
+    if structure.endswith("_mixed"):
+        with pytest.raises(ValueError, match=r"depth_range=\(2, 4\): does not go with training at mixed depth"):
+            vision.fresh(structure, depth_range=(2, 4))
+        return
+    if structure.startswith(UNSHARED):
+        with pytest.raises(
+            ValueError, match=r"depth_range=1-3: .*(needs a block that runs again|cannot run at 1 passes)"
+        ):
+            vision.fresh(structure, depth_range=(1, 3))
+        return
+    options, depth_range = changes(structure)
+    model = vision.small(structure, **options, depth_range=depth_range)
+    unit = [len(loop.blocks) if structure.startswith("sret") else 1 for loop in model.loops()]
+    x = vision.images(model)
+    for depth in (depth // unit[0] for depth in model.loops()[0].draw.depths):
+        built = vision.small(structure, seed=1, **{**options, **at(structure, depth)})
+        built.load_state_dict(model.state_dict())
+        with at_depths({loop: depth * passes for loop, passes in zip(model.loops(), unit)}):
+            torch.testing.assert_close(model(x), built(x), rtol=0, atol=1e-12)
+    drawn = set()
+    for update in range(12):
+        model.train().set_num_updates(update)
+        assert len({len(loop.running) // passes for loop, passes in zip(model.loops(), unit)}) == 1  # of all stages
+        drawn.add(len(model.loops()[0].running))
+    assert len(drawn) > 1
+    assert all(len(loop.running) == loop.passes for loop in model.eval().loops())
+
+
+def test_one_loop_of_sret_takes_the_slices_of_the_first_run():
+    model = vision.small("sret_t", depth_range=(1, 2))
+    single = vision.small("sret_t", seed=1, loops=1, groups=tuple((first,) for first, _ in model.config.groups))
+    single.load_state_dict(model.state_dict())
+    x = vision.images(model)
+    with at_depths({loop: len(loop.blocks) for loop in model.loops()}):
+        assert torch.equal(model(x), single(x))
+
+
+@pytest.mark.parametrize("structure", ["ringformer_vit", "uit", "deit, external loops"])
+def test_pass_loss_is_the_mean_over_models_of_fewer_passes(structure):
+    model = vision.small(structure, pass_loss=0.5)
+    assert torch.is_tensor(model(vision.images(model)))
+    output = model.train()(vision.images(model))
+    ends = range(len(model.loop.blocks), model.loop.passes)
+    expected = []
+    for depth in (model.loop.passes, *ends):
+        with at_depths({model.loop: depth}):
+            expected.append(model.eval()(vision.images(model)))
+    assert len(output) == len(expected) > 1
+    for ours, theirs in zip(output, expected):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    target = torch.tensor([0, 3])
+    last, *earlier = (F.cross_entropy(logits, target) for logits in expected)
+    loss = PassLoss(nn.CrossEntropyLoss(), 0.5)
+    torch.testing.assert_close(loss(output, target), last + 0.5 * sum(earlier) / len(earlier))
+    assert loss(expected[0], target) == last
+
+
+def test_gradients_of_the_last_passes_alone():
+    model = vision.small("uit", depth=6, backprop_passes=2)
+    kept = {passes: kept_for_backward(vision.small("uit", depth=passes), passes) for passes in (2, 6)}
+    assert kept_for_backward(model, 6) <= 1.3 * kept[2] < kept[6]
+    model.train()(vision.images(model)).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def kept_for_backward(model: nn.Module, passes: int) -> int:
+    """Bytes of activations."""
+    assert model.loop.passes == passes
+    parameters, kept = {parameter.data_ptr() for parameter in model.parameters()}, {}
+
+    def keep(tensor):
+        if tensor.data_ptr() not in parameters:
+            kept[tensor.data_ptr(), tensor.shape] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.train()(vision.images(model))
+    return sum(tensor.numel() * tensor.element_size() for tensor in kept.values())
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("uit", dict(depth_range=(1, 2, 3)), r"depth_range=\(1, 2, 3\): must be two numbers of passes, each >= 1"),
+        ("uit", dict(depth_range=(0, 3)), r"depth_range=\(0, 3\): must be two numbers of passes, each >= 1"),
+        ("uit", dict(depth_range=(2, 2)), "depth_range=2-2: must be MIN-MAX with 1 <= MIN < MAX"),
+        ("uit", dict(depth_range="1-3"), "depth_range='1-3': must be a list of whole numbers"),
+        ("uit", dict(depth_range=(1, 4)), "depth_range=1-4: the order 0 0 0 cannot run at 4 passes"),
+        ("recursive_deit_tiny", dict(depth_range=(2, 6)), "depth_range=2-6: the order 0 0 1 1 2 2 cannot run at 2"),
+        ("uit", dict(depth_distribution="poisson"), "depth_distribution=poisson: needs depth_range"),
+        ("uit", dict(depth_range=(1, 3), depth_distribution="normal"), "depth_distribution=normal: must be one of"),
+        ("uit", dict(pass_loss=-1.0), "pass_loss=-1.0: must be >= 0"),
+        ("sret_t", dict(pass_loss=1.0), "pass_loss=1.0: no earlier pass ends a model of fewer"),
+        ("uit", dict(backprop_passes=3), "backprop_passes=3: must be >= 1 and < 3"),
+        ("ringformer_vit", dict(backprop_passes=2), "backprop_passes=2: no update would reach own.0"),
+        ("sret_108_mixed", dict(backprop_passes=1), "backprop_passes=1: "),
+    ],
+)
+def test_refusals(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        vision.fresh(model, **options)
+
+
+def test_a_trainer_that_tells_no_update_is_refused():
+    model = vision.fresh("uit", depth_range=(1, 3))
+    with pytest.raises(RuntimeError, match="call model.set_num_updates"):
+        model(vision.images(model))
