@@ -46,14 +46,9 @@ class Exit:
         name: of the stack, for the log.
         threshold: the loop ends after a pass that moves the state by less than this share of its length.
         passes: P.
-
-    Raises:
-        FieldError: if the threshold is not above 0.
     """
 
     def __init__(self, name: str, threshold: float, passes: int):
-        if not threshold > 0:
-            raise FieldError("exit_threshold", threshold, "must be > 0")
         self.threshold = threshold
         self.tally = Tally(f"early exit, {name}: {{average}} of {passes} passes ran on average")
 
@@ -62,15 +57,26 @@ class Exit:
         return bool((moved(before, after, padding) < self.threshold).all())
 
 
+def way_out(name: str, threshold: float, passes: int) -> Exit | None:
+    """An :class:`Exit`; None for the threshold 0, with which all passes run.
+
+    Raises:
+        FieldError: if the threshold is below 0.
+    """
+    if not threshold >= 0:
+        raise FieldError("exit_threshold", threshold, "must be >= 0, where 0 runs all passes")
+    return Exit(name, threshold, passes) if threshold else None
+
+
 def until_still(
-    loop: Loop, x: Tensor, way_out: Exit, padding: Tensor | None = None, **arguments: Any
+    loop: Loop, x: Tensor, leave: Exit, padding: Tensor | None = None, **arguments: Any
 ) -> tuple[Tensor, list[Tensor]]:
     """A loop up to the pass that moves no entry of the batch any more.
 
     Args:
         loop: the passes.
         x: (B, T, C).
-        way_out: when to leave.
+        leave: when to leave.
         padding: (B, T) bool, tokens that do not count; None for none.
         **arguments: of :meth:`Loop.forward`.
 
@@ -84,10 +90,39 @@ def until_still(
         before = x
         x, _ = loop(x, run=(index,), first_inputs=first_inputs, **arguments)
         states.append(x)
-        if index != passes[-1] and way_out.ends(before, x, padding):
+        if index != passes[-1] and leave.ends(before, x, padding):
             break
-    way_out.tally.add(len(states), 1)
+    leave.tally.add(len(states), 1)
     return x, states
+
+
+def until_each_is_still(loop: Loop, x: Tensor, leave: Exit, **arguments: Any) -> Tensor:
+    """A loop that each entry of the batch leaves behind the pass that hardly moves it; the rest goes on without it.
+
+    Args:
+        loop: the passes, none of which adds an earlier input again (`inject`).
+        x: (B, T, C).
+        leave: when to leave.
+        **arguments: of :meth:`Loop.forward`, alike for all entries.
+
+    Returns:
+        The states with which they left, (B, T, C).
+    """
+    out, rows, passes = torch.empty_like(x), torch.arange(len(x), device=x.device), loop.running
+    for ran, index in enumerate(passes, start=1):
+        before = x
+        x, _ = loop(x, run=(index,), **arguments)
+        leaves = torch.ones_like(rows, dtype=torch.bool)
+        if index != passes[-1]:
+            leaves = moved(before, x) < leave.threshold
+        out[rows[leaves]] = x[leaves]
+        left = int(leaves.sum())
+        if left:
+            leave.tally.add(left * ran, left)
+            rows, x = rows[~leaves], x[~leaves]
+        if not len(rows):
+            break
+    return out
 
 
 class LeavingSteps(Steps):
@@ -95,13 +130,13 @@ class LeavingSteps(Steps):
 
     Args:
         loop: the passes.
-        way_out: when to leave.
+        leave: when to leave.
         room: tokens to make room for at once; beyond it the room doubles.
     """
 
-    def __init__(self, loop: Loop, way_out: Exit, room: int = 32):
+    def __init__(self, loop: Loop, leave: Exit, room: int = 32):
         super().__init__(loop, room)
-        self.way_out = way_out
+        self.leave = leave
         self._left: Tensor | None = None  # states of the last tokens, those that have not run all passes among them
 
     def read(self, x: Tensor, arguments: Callable[[Tensor, int], dict[str, Any]]) -> Tensor:
@@ -121,9 +156,9 @@ class LeavingSteps(Steps):
             if late != told_of:
                 told, told_of = arguments(x, start - late), late
             x = self.run(x, (index,), **told)[:, late:]
-            if index != passes[-1] and self.way_out.ends(before, x):
+            if index != passes[-1] and self.leave.ends(before, x):
                 break
-        self.way_out.tally.add(passes.index(index) + 1, 1)
+        self.leave.tally.add(passes.index(index) + 1, 1)
         left = x if self._left is None else torch.cat([self._left, x], dim=1)
         waiting = self.length - self.cache.lengths[passes[-1]]
         self._left = left[:, left.size(1) - waiting :]

@@ -44,6 +44,8 @@ class SReTConfig(ElasticConfig):
         proj_drop_rate: on the outputs of attention and MLP.
         attn_drop_rate: on the attention weights.
         drop_path_rate: where it would be after the last pass; it rises linearly from 0.
+        exit_threshold: outside of training, an image leaves a loop behind a pass that moves it by less than this share
+            of its length; 0 for never.
         drop_path_placement: "depth" gives each pass the rate of its own depth; "published" gives block r of a stage
             that starts at depth s the rate of depth s + r, for all its passes.
 
@@ -72,6 +74,7 @@ class SReTConfig(ElasticConfig):
     proj_drop_rate: float = 0.0
     attn_drop_rate: float = 0.0
     drop_path_rate: float = 0.0
+    exit_threshold: float = 0.0
     drop_path_placement: str = "depth"
 
     def __post_init__(self):

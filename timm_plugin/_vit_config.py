@@ -64,6 +64,8 @@ class ViTConfig(ElasticConfig):
         mlp_drop_rate: on the MLP's hidden units and its output.
         attn_drop_rate: on the attention weights.
         drop_path_rate: of the last pass; it rises linearly from 0.
+        exit_threshold: outside of training, an image leaves a loop behind a pass that moves it by less than this share
+            of its length; 0 for never.
 
     Raises:
         ValueError: where a value breaks its rule, by name.
@@ -100,6 +102,7 @@ class ViTConfig(ElasticConfig):
     mlp_drop_rate: float = 0.0
     attn_drop_rate: float = 0.0
     drop_path_rate: float = 0.0
+    exit_threshold: float = 0.0
 
     def __post_init__(self):
         check_types(self)

@@ -21,6 +21,7 @@ from timm.layers import global_pool_nlc, resample_abs_pos_embed, trunc_normal_
 from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
+from recurrence.leave import Exit, until_each_is_still, way_out
 from recurrence.loop import Loop
 from recurrence.weights.names import rename
 from timm_plugin._compat import feature_take_indices, update_model_input_size
@@ -36,11 +37,11 @@ GLOBAL = ((1, 1),) * 3
 class Stage(nn.Module):
     """A loop over depth on the tokens of a map, behind a convolution that halves the map of the stage before."""
 
-    def __init__(self, loop: Loop, grid: tuple[int, int], width: int, downsample: bool):
+    def __init__(self, loop: Loop, grid: tuple[int, int], width: int, downsample: bool, leave: Exit | None = None):
         super().__init__()
         self.grid, half = grid, width // 2
         self.pool = nn.Conv2d(half, width, 3, stride=2, padding=1, groups=half) if downsample else nn.Identity()
-        self.loop = loop
+        self.loop, self.way_out = loop, leave
 
     def forward(
         self, x: Tensor, token: Tensor | None = None, run: Sequence[int] | None = None
@@ -55,7 +56,11 @@ class Stage(nn.Module):
         tokens = self.pool(x).flatten(2)
         if token is not None:
             tokens = torch.cat([self.pool(token).flatten(2), tokens], 2)
-        tokens, _ = self.loop(tokens.transpose(1, 2), run=run)
+        tokens = tokens.transpose(1, 2)
+        if self.way_out is None or self.training or run is not None:
+            tokens, _ = self.loop(tokens, run=run)
+        else:
+            tokens = until_each_is_still(self.loop, tokens, self.way_out)
         tokens = tokens.transpose(1, 2)
         if token is None:
             return tokens.unflatten(2, self.grid), None
@@ -88,10 +93,7 @@ class SReT(ImageModel):
             self.cls_token = nn.Parameter(torch.empty(1, config.embed_dim, 1, 1))
             trunc_normal_(self.cls_token, std=0.02)
             self.pools = (*self.pools, "token")
-        self.stages = nn.ModuleList(
-            Stage(config.loop(stage, height * width), (height, width), config.embed_dim << stage, downsample=stage > 0)
-            for stage, (height, width) in enumerate(sizes)
-        )
+        self.stages = nn.ModuleList(self._stage(number, height, width) for number, (height, width) in enumerate(sizes))
         for stage, blocks in zip(self.stages, config.depths):
             config.train(stage.loop, unit=blocks)
         self.feature_info = [
@@ -101,6 +103,11 @@ class SReT(ImageModel):
         self.num_features = config.embed_dim * 2 ** (len(sizes) - 1)
         self.norm = nn.LayerNorm(self.num_features, 1e-6)
         self.make_head(config.num_classes, config.global_pool, config.drop_rate)
+
+    def _stage(self, number: int, height: int, width: int) -> Stage:
+        loop = self.config.loop(number, height * width)
+        leave = way_out(f"images in stage {number}", self.config.exit_threshold, loop.passes)
+        return Stage(loop, (height, width), self.config.embed_dim << number, downsample=number > 0, leave=leave)
 
     def embed(self, x: Tensor) -> Tensor:
         """Images (B, in_chans, height, width) -> the map before the first stage, (B, C, height / 8, width / 8)."""

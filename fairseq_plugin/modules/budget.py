@@ -11,7 +11,7 @@ from torch import nn
 from recurrence.causal import CausalStack
 from recurrence.draft import Drafting
 from recurrence.errors import FieldError
-from recurrence.leave import Exit
+from recurrence.leave import way_out
 
 # Values of every architecture: none of them drafts or leaves early by itself.
 FULL_DEPTH = dict(draft_passes=None, draft_tokens=None, exit_threshold=0.0)
@@ -57,9 +57,9 @@ def set_budget(model: nn.Module, args: Namespace) -> None:
     if drafting is not None:
         decoder.drafting = Drafting(*drafting, stack.loop.passes)
     if threshold:
-        stack.way_out = Exit("decoder", threshold, stack.loop.passes)
+        stack.way_out = way_out("decoder", threshold, stack.loop.passes)
         if stack is decoder:
-            model.encoder.way_out = Exit("encoder", threshold, model.encoder.loop.passes)
+            model.encoder.way_out = way_out("encoder", threshold, model.encoder.loop.passes)
 
 
 def _threshold(args: Namespace) -> float:

@@ -1,0 +1,104 @@
+"""Early exit in fairseq: thresholds that nothing and that everything falls below, and those between."""
+
+import re
+from argparse import Namespace
+
+import pytest
+import torch
+from torch import nn
+
+from fairseq_plugin.modules.budget import set_budget
+from tests.core.test_leave import Simulation, middling
+from tests.fairseq.test_drafting import OVER_DEPTH, looped
+from tests.fairseq.test_incremental import expect_equal, generator, sources, talkative, translate
+from tests.fairseq.test_language_incremental import go_on, prompts, search
+from tests.support import cli, language, models
+
+
+def leaving(model: nn.Module, threshold: float) -> nn.Module:
+    """The model, which leaves early from now on."""
+    set_budget(model, Namespace(exit_threshold=threshold))
+    return model
+
+
+def shallow(model: nn.Module) -> nn.Module:
+    """The model, which runs the first pass of each loop alone from now on."""
+    for loop in language.loops(model):
+        loop.run = (0,)
+    return model
+
+
+def averages(model: nn.Module) -> list[float]:
+    """How many passes the encoder and the decoder ran."""
+    return [side.way_out.tally.average for side in (model.encoder, model.decoder)]
+
+
+@models.every_model
+def test_translation_with_no_exit_and_after_the_first_pass(arch):
+    _, source = sources(arch)
+    expected = translate(generator(talkative(arch)), source)
+    model = leaving(talkative(arch), 1e-12)
+    expect_equal(translate(generator(model), source), expected)
+    assert averages(model) == [loop.passes for loop in models.loops(model)]
+    model = leaving(talkative(arch), 1e12)
+    expect_equal(translate(generator(model), source), translate(generator(shallow(talkative(arch))), source))
+    assert averages(model) == [1, 1]
+
+
+@pytest.mark.parametrize(("arch", "flags"), OVER_DEPTH)
+def test_continuation_with_no_exit_and_after_the_first_pass(arch, flags):
+    def found(model: nn.Module) -> list:
+        return go_on(search(model, beam_size=3), prompts())
+
+    expect_equal(found(leaving(looped(arch, *flags), 1e-12)), found(looped(arch, *flags)))
+    expect_equal(found(leaving(looped(arch, *flags), 1e12)), found(shallow(looped(arch, *flags))))
+
+
+@models.every_model
+@torch.no_grad()
+def test_words_see_the_states_with_which_earlier_ones_left(arch):
+    model = models.tiny(arch)
+    source, lengths, target = models.inputs(arch, (5, 3, 6), target_lengths=(30, 30, 30))
+    decoder, out = model.decoder, model.encoder(source, lengths)
+    first = decoder._embed(target, 0)[0]
+
+    def whole_texts(x: torch.Tensor) -> dict:
+        return decoder._arguments(target[:, : x.size(1)], out, None, None)(x, 0)
+
+    threshold = 1.3 * middling(Simulation(decoder.loop, whole_texts, 0), first)
+    simulation, state = Simulation(decoder.loop, whole_texts, threshold), {}
+    leaving(model, threshold)
+    for t in range(30):
+        found, _ = decoder(target[:, : t + 1], out, state)
+        expected = decoder.output_layer(decoder.finish(simulation.read(first[:, t : t + 1])))
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+    assert decoder.way_out.tally.total == simulation.ran
+
+
+@models.every_model
+def test_the_threshold_0_changes_nothing(arch):
+    model, batch = models.tiny(arch), models.inputs(arch)
+    expected = model(*batch)[0]
+    assert torch.equal(leaving(model, 0.0)(*batch)[0], expected)
+    assert model.encoder.way_out is model.decoder.way_out is None
+
+
+def test_training_runs_all_passes():
+    model = leaving(models.tiny("universal_tiny", "--dropout", "0", "--activation-dropout", "0"), 1e12).train()
+    batch = models.inputs("universal_tiny")
+    found = model(*batch)[0]
+    torch.testing.assert_close(found, models.tiny("universal_tiny")(*batch)[0])
+    assert not model.encoder.way_out.tally.entries
+
+
+@pytest.mark.slow
+def test_the_command_tells_how_many_passes_ran(trained, corpus):
+    def generated(threshold: float) -> str:
+        overrides = "--model-overrides", f"{{'exit_threshold': {threshold}}}"
+        path, flags = trained.folder / "checkpoint_last.pt", ("--beam", "2", "--max-len-b", "15")
+        return cli.generate(corpus.data, path, *flags, "--gen-subset", "valid", *overrides)
+
+    log = generated(1e9)
+    for side in models.SIDES:
+        assert re.search(rf"early exit, {side}: 1\.00 of 2 passes ran on average", log)
+    assert "early exit" not in generated(0)

@@ -1,0 +1,68 @@
+"""Early exit of images: each leaves with the state that it would have left with alone, whatever the others do."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from recurrence.leave import moved
+from recurrence.loop import Loop
+from tests.support import vision
+from tests.support.vision import timm
+
+
+class Picked:
+    """Lets every loop of a model run all passes, and then picks for each image the state with which it leaves."""
+
+    def __init__(self, model: nn.Module, threshold: float):
+        self.threshold, self.steps, self.ran = threshold, [], 0
+        for loop in model.loops():
+            loop.register_forward_hook(self.pick)
+
+    def pick(self, loop: Loop, inputs: tuple[Tensor], output: tuple[Tensor, list[Tensor]]) -> tuple[Tensor, list]:
+        states, before = output[1], [inputs[0], *output[1][:-1]]
+        steps = torch.stack([moved(*sides) for sides in zip(before, states)])  # (P, B)
+        self.steps += steps.flatten().tolist()
+        leaves = steps < self.threshold
+        leaves[-1] = True
+        picked = leaves.int().argmax(0).tolist()
+        self.ran += sum(picked) + len(picked)
+        return torch.stack([states[index][row] for row, index in enumerate(picked)]), states
+
+
+@vision.every_case
+@torch.no_grad()
+def test_images_leave_one_by_one(case):
+    model = vision.small(case)
+    x = vision.images(model, 5) * torch.tensor([1.0, 0.1, 3.0, 0.5, 1.0], dtype=torch.float64)[:, None, None, None]
+    measured = Picked(model, 0)
+    model(x)
+    threshold = 1.0001 * sorted(measured.steps)[len(measured.steps) // 2]
+    expected = vision.small(case)
+    reference = Picked(expected, threshold)
+    leaving = vision.small(case, exit_threshold=threshold)
+    torch.testing.assert_close(leaving(x), expected(x), rtol=0, atol=1e-10)
+    tallies = [part.way_out.tally for part in leaving.modules() if getattr(part, "way_out", None) is not None]
+    assert sum(tally.total for tally in tallies) == reference.ran
+    assert {tally.entries for tally in tallies} == {5}
+    assert len(tallies) == len(leaving.loops())
+
+
+@vision.every_model
+def test_the_threshold_0_changes_nothing(name):
+    model = vision.small(name)
+    x = vision.images(model)
+    assert torch.equal(vision.small(name, exit_threshold=0.0)(x), model(x))
+
+
+def test_training_runs_all_passes():
+    model = vision.small("uit", exit_threshold=1e9).train()
+    model(vision.images(model))
+    assert not model.way_out.tally.entries
+
+
+@pytest.mark.parametrize("name", ["uit", "sret_t"])
+def test_bad_thresholds_are_refused(name):
+    with pytest.raises(ValueError, match="exit_threshold=-0.1: must be >= 0"):
+        timm.create_model(name, exit_threshold=-0.1)
+    with pytest.raises(ValueError, match="exit_threshold='often': must be a number"):
+        timm.create_model(name, exit_threshold="often")
