@@ -18,7 +18,7 @@ from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
 from fairseq_plugin.conversion.host import positions
-from fairseq_plugin.conversion.hugging_face_tokenizer import tokenizer
+from fairseq_plugin.conversion.hugging_face_tokenizer import renumbered, tokenizer
 from fairseq_plugin.conversion.unshare import unshared
 from fairseq_plugin.models.ilr import IntraLayerRecurrence
 from fairseq_plugin.modules.embedding import TokenInput
@@ -189,6 +189,9 @@ def write(
             names |= dict(tokenizer_class="PreTrainedTokenizerFast", add_bos_token=not translates)
             _write_json(where / "tokenizer_config.json", names)
             tokenizer(one, pieces, template).save(str(where / "tokenizer.json"))
+    numbered = renumbered(first, pieces) if pieces and not translates else None
+    if numbered:
+        (folder / "tokenizer.model").write_bytes(numbered)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 

@@ -30,9 +30,39 @@ def tokenizer(words: Dictionary, pieces: Path | None, template: str):
         tokenizer.normalizer = normalizers.Sequence(steps)
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
         tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
-    tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=[(end, words.eos())])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=template, pair=f"{template} {template.replace('$A', '$B')}", special_tokens=[(end, words.eos())]
+    )
     tokenizer.add_special_tokens([words[index] for index in (words.bos(), words.pad(), words.eos(), words.unk())])
     return tokenizer
+
+
+def renumbered(words: Dictionary, pieces: Path) -> bytes | None:
+    """A sentencepiece model of type BPE, numbered as the dictionary is, for llama.cpp's converter; of other types None.
+
+    Pieces that the training text never gave, and to which a longer one may lead, are numbered behind the dictionary.
+    llama.cpp puts pieces together by their scores, as a BPE model does, and a unigram model does not.
+    """
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+    proto = ModelProto()
+    proto.ParseFromString(pieces.read_bytes())
+    spec, kind = proto.trainer_spec, ModelProto.SentencePiece
+    if spec.model_type != spec.BPE:
+        return None
+    scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == kind.NORMAL}
+    kinds = {words.unk(): kind.UNKNOWN, **dict.fromkeys((words.bos(), words.pad(), words.eos()), kind.CONTROL)}
+    symbols = [words[index] for index in range(len(words))]
+    del proto.pieces[:]
+    for index, symbol in enumerate([*symbols, *sorted(set(scores) - set(symbols))]):
+        usual = kind.NORMAL if symbol in scores else kind.UNUSED
+        proto.pieces.add(piece=symbol, score=scores.get(symbol, 0.0), type=kinds.get(index, usual))
+    for name in ("unk", "bos", "eos", "pad"):
+        which = getattr(words, name)()
+        setattr(spec, f"{name}_id", which)
+        setattr(spec, f"{name}_piece", words[which])
+    spec.vocab_size = len(proto.pieces)
+    return proto.SerializeToString()
 
 
 def _model_of_pieces(numbers: dict[str, int], unknown: str, pieces: Path):
