@@ -79,15 +79,15 @@ def _options(state: dict[str, Any]) -> argparse.Namespace:
 
 def _of_the_run(state: dict[str, Any], args: argparse.Namespace) -> argparse.Namespace:
     """The options of the model with those of its run, as fairseq's commands know them."""
-    values = {}
+    values: dict[str, Any] = {}
     for part in ("task", "criterion", "optimizer", "lr_scheduler") if state.get("cfg") else ():
         options = state["cfg"].get(part) or {}
         values |= vars(options) if isinstance(options, argparse.Namespace) else options
         values[part] = values.pop("_name", None) or values.get(part)
-    values = argparse.Namespace(**{**values, **vars(args)})
-    if getattr(values, "task", "") == "shifted_language_modeling":  # which differs in training alone
-        values.task = "language_modeling"
-    return values
+    values |= vars(args)
+    if values.get("task") == "shifted_language_modeling":  # which differs in training alone
+        values["task"] = "language_modeling"
+    return argparse.Namespace(**values)
 
 
 def _with_model(state: dict[str, Any], args: argparse.Namespace, weights: dict) -> dict[str, Any]:
