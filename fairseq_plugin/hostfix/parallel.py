@@ -56,6 +56,8 @@ def cpu_data_parallel() -> None:
         def call_main_on_any_device(cfg, main, **kwargs):
             distributed = cfg.distributed_training
             refuse_sharding(cfg)
+            if cfg.common.fp16 and _trains(main) and not torch.cuda.is_available():
+                raise ValueError("--fp16: needs a GPU, on which fairseq scales its losses; --bf16 trains without one")
             if _on_cpu(cfg) and not _trains(main):
                 _refuse_ranks(distributed)
                 return main(cfg, **kwargs)

@@ -341,6 +341,11 @@ class TestParallel:
         with pytest.raises(ValueError, match="--distributed-world-size 0: must be >= 1"):
             distributed_utils.call_main(self.config("--distributed-world-size", "0"), train.main)
 
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+    def test_half_precision_needs_a_gpu(self):
+        with pytest.raises(ValueError, match="^--fp16: needs a GPU"):
+            distributed_utils.call_main(self.config("--fp16"), train.main)
+
     def test_other_commands_stay_in_one_process(self, launched):
         cfg, calls = self.config(), []
         distributed_utils.call_main(cfg, lambda cfg: calls.append(cfg))
