@@ -1,6 +1,7 @@
 """A checkpoint appears whole or not at all, whatever happens while it is written."""
 
 import errno
+import io
 import os
 import pickle
 import signal
@@ -24,15 +25,28 @@ class Disk:
     def __init__(self, monkeypatch, after: int, code: int, times: int = 10**6):
         self.left, self.code, self.times = after, code, times
         monkeypatch.setattr(saving, "PAUSE", 0)
-        monkeypatch.setattr(saving._Part, "write", lambda part, data: self.write(part, data))
+        monkeypatch.setattr("builtins.open", partial(self.open, open))
 
-    def write(self, part, data) -> int:
+    def open(self, opened, path, mode="r", *args, **kwargs):
+        return OnDisk(self, path) if mode == "wb" else opened(path, mode, *args, **kwargs)
+
+    def take(self) -> None:
         self.left -= 1
         if self.left < 0 and self.times:
             self.times -= 1
-            part.error = OSError(self.code, os.strerror(self.code))
-            raise part.error
-        return part.file.write(data)
+            raise OSError(self.code, os.strerror(self.code))
+
+
+class OnDisk(io.FileIO):
+    """A file to write on such a disk."""
+
+    def __init__(self, disk: Disk, path):
+        super().__init__(path, "wb")
+        self.disk = disk
+
+    def write(self, data) -> int:
+        self.disk.take()
+        return super().write(data)
 
 
 @pytest.fixture
