@@ -62,7 +62,11 @@ if [ "$SCALE" != paper ]; then
     search=(--beam 5 --max-len-a 1.5 --max-len-b 10 --remove-bpe sentencepiece)
 fi
 
-if [ -n "${SHARE:-}" ]; then # not trained, but made of a trained model of fairseq's: SHARE is its checkpoint, and flags
+model=$RUN/average.pt
+if [ -n "${DECODE:-}" ]; then # nothing is trained: DECODE is the checkpoint of another row, and flags of the decoding
+    lines DECODE decode
+    model=${decode[0]} search+=("${decode[@]:1}" "$@")
+elif [ -n "${SHARE:-}" ]; then # not trained, but made of a trained model of fairseq's: SHARE is its checkpoint, and flags
     lines SHARE share
     stage sharing
     say python -m fairseq_plugin.convert share "${share[0]}" "$RUN/average.pt" "${share[@]:1}" "$@"
@@ -82,7 +86,7 @@ else
         say python -m fairseq_plugin.average --inputs "$RUN/checkpoints" "${average[@]}" --output "$RUN/average.pt"
     fi
 fi
-if [ "$SCALE" != paper ]; then say cp "$PIECES" "$RUN/sentencepiece.bpe.model"; fi # where fairseq's hub interface looks
+if [ "$SCALE" != paper ] && [ -z "${DECODE:-}" ]; then say cp "$PIECES" "$RUN/sentencepiece.bpe.model"; fi # where the hub interface looks
 
 scored=()
 for set in "${TEST_SETS[@]}"; do
@@ -91,7 +95,7 @@ for set in "${TEST_SETS[@]}"; do
     if [ "$SCALE" != paper ]; then more=(); fi
     stage "decoding-$name"
     say_into "$RUN/generate-$name.log" fairseq-generate "$TESTED" --user-dir "$ROOT/fairseq_plugin" \
-        --path "$RUN/average.pt" --source-lang "${PAIR[0]}" --target-lang "${PAIR[1]}" \
+        --path "$model" --source-lang "${PAIR[0]}" --target-lang "${PAIR[1]}" \
         --gen-subset "$subset" --max-tokens 4096 --required-batch-size-multiple 1 "${search[@]}" "${more[@]}"
     scored+=("$RUN/generate-$name.log=$reference")
 done

@@ -35,6 +35,8 @@ def main() -> None:
     model, side = model_of(run)
     cost = macs(model.eval(), torch.zeros(1, 3, side, side))
     found = {"top1": round(float(last["eval_top1"]), 2), "mmac": round(cost / 1e6, 1)}
+    if "eval_smallest_depth_top1" in last:  # trained with --depth-range
+        found["top1_smallest_depth"] = round(float(last["eval_smallest_depth_top1"]), 2)
     print(json.dumps({**found, "epochs": int(last["epoch"]) + 1}, indent=2))
 
 

@@ -14,6 +14,7 @@ COLUMNS += ["params", "core_params", "updates", "wall_s", "device", "torch", "co
 # The name of a metric in scores.json -> in the table.
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "loss": "loss, nats"}
 METRICS |= {"top1": "top-1 %", "mmac": "MMAC", "perplexity": "perplexity", "training_flops": "training FLOPs"}
+METRICS |= {"top1_smallest_depth": "top-1 % at the smallest depth"}
 METRICS |= {"gmac": "GMAC", "gflops": "GFLOPs", "gflops_published": "GFLOPs as published", "images_per_s": "images/s"}
 METRICS |= {"speed_over_deit": "speed / DeiT-Tiny's", "speed": "speed / Universal's", "tokens_per_s": "tokens/s"}
 METRICS |= {f"bleu_newstest{year}": f"BLEU newstest{year}" for year in range(2008, 2020)}

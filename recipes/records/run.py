@@ -204,7 +204,7 @@ def folder_of(call: Call, table: Table, name: str, seed: int) -> Path:
 
 def text(key: str, value: object) -> str:
     """A setting as the shell reads it: a table as lines, flags as one word a line."""
-    if key in ("search", "average", "evaluate", "share"):
+    if key in ("search", "average", "evaluate", "share", "decode"):
         return "\n".join(shlex.split(value))
     if isinstance(value, dict):
         return "\n".join(f"{name} {one}" for name, one in value.items())
