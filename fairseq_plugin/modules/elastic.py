@@ -4,7 +4,7 @@ What belongs to training alone is settled when fairseq's trainer takes the model
 checkpoint is also built at other depths, to which the range it was trained with says nothing.
 
 Source: see :mod:`recurrence.elastic`; a loss for every pass through one output layer: Deeply-Supervised Nets
-(arXiv:1409.5185), for looped models as in Ouro (arXiv:2510.25741), section 3, without its weights of the passes.
+(arXiv:1409.5185), for looped models as in Ouro (arXiv:2510.25741), here without its gate and its weights of passes.
 """
 
 import argparse
