@@ -17,6 +17,7 @@ from fairseq_plugin.hostfix.foreign import modules
 from fairseq_plugin.hostfix.replace import replace
 
 logger = logging.getLogger("fairseq_plugin.hostfix")
+BEGIN = "\u2581"  # of sentencepiece's pieces that begin a word
 
 
 def every_line_counts() -> None:
@@ -121,7 +122,9 @@ def unknown_words_are_named() -> None:
 
 
 def warn_of_unknown_words(text: str, tokens: Tensor, dictionary: Dictionary | None) -> None:
-    """Warns where more than half of a typed sentence is unknown, as raw text is to a model of pieces.
+    """Warns where more than half of a typed sentence is unknown, or none of it is a piece that begins a word.
+
+    So raw text looks to a model of pieces, which would translate it wrongly without a word.
 
     Args:
         text: as it was typed, perhaps segmented.
@@ -131,8 +134,12 @@ def warn_of_unknown_words(text: str, tokens: Tensor, dictionary: Dictionary | No
     if dictionary is None or tokens.dim() != 1 or tokens.is_floating_point():
         return
     unknown, words = int(tokens.eq(dictionary.unk()).sum()), int(tokens.ne(dictionary.eos()).sum())
-    if 2 * unknown > words:
+    wrong = f"{unknown} of {words} symbols are unknown" if 2 * unknown > words else ""
+    begins = any(dictionary[token].startswith(BEGIN) for token in tokens.tolist())
+    if words and not wrong and not begins and any(symbol.startswith(BEGIN) for symbol in dictionary.symbols):
+        wrong = f"none of {words} symbols begins a word"
+    if wrong:
         logger.warning(
-            f"{text[:80]}: {unknown} of {words} symbols are unknown: segment the text as for training "
+            f"{text[:80]}: {wrong}: segment the text as for training "
             "(--bpe sentencepiece --sentencepiece-model FILE, or bpe=..., sentencepiece_model=...)"
         )

@@ -81,6 +81,16 @@ def test_unknown_sentences_are_warned_of(line, warned, caplog):
     warn_of_unknown_words("speech.wav", torch.zeros(7, 80), None)
 
 
+@pytest.mark.parametrize(("line", "warned"), [("four hundred and two", True), ("\u2581four hundred and two", False)])
+def test_raw_text_is_warned_of_though_most_of_it_is_known(line, warned, caplog):
+    words = Dictionary()
+    for piece in ("\u2581four", "four", "and", "two"):
+        words.add_symbol(piece)
+    with caplog.at_level(logging.WARNING):
+        warn_of_unknown_words(line, words.encode_line(line, add_if_not_exist=False), words)
+    assert ("none of 4 symbols begins a word: segment the text" in caplog.text) == warned
+
+
 def test_interactive_warns(trained, corpus):
     path = trained.folder / "checkpoint_last.pt"
     flags = ("--user-dir", cli.REPOSITORY / "fairseq_plugin", "--path", path, "--cpu")

@@ -61,6 +61,16 @@ def test_resume_on_two_ranks(corpus, two_processes, expected, tmp_path):
     assert losses(log) == pytest.approx({number: expected[number] for number in (4, 5, 6)}, abs=0.0011)
 
 
+def test_two_nodes_train_the_same_and_resume(corpus, expected, tmp_path):
+    program = ("-m", "fairseq_cli.train", *cli.train_command(corpus.data, tmp_path / "nodes", *FLAGS))
+    first, second = cli.two_nodes(*program, "--max-update", "3")
+    assert losses(first) == pytest.approx({number: expected[number] for number in (1, 2, 3)}, abs=0.0011)
+    assert "training on 2 devices" in first
+    assert losses(second) == {}  # which the first node tells
+    first, _ = cli.two_nodes(*program)
+    assert losses(first) == pytest.approx({number: expected[number] for number in (4, 5, 6)}, abs=0.0011)
+
+
 def test_torchrun_reports_the_line_with_which_a_rank_ends(corpus, tmp_path):
     log = cli.torchrun(2, *cli.train_command(corpus.data, tmp_path, *FLAGS, "--restore-file", "nothing.pt"), fails=True)
     assert log.count("Traceback") == 1  # torchrun's own

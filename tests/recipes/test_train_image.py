@@ -192,6 +192,19 @@ def test_two_processes_equal_one_with_the_same_total_batch(images, finished, tmp
 
 
 @pytest.mark.slow
+def test_two_nodes_that_were_stopped_go_on_to_the_same_end(images, finished, tmp_path):
+    more = ["--batch-size", "12", "--grad-accum-steps", "2", "--no-aug", "--lr", "0.01"]
+    program, settings = (SCRIPT, *flags(images, tmp_path, *more)), dict(env={"PYTHONPATH": str(cli.REPOSITORY)})
+    cli.two_nodes(*program, until="epoch 1 of 3", **settings)
+    assert 1 <= len(table(tmp_path)) < 3
+    cli.two_nodes(*program, "--resume", **settings)
+    theirs = checkpoint(finished)["state_dict"]
+    for name, tensor in checkpoint(tmp_path)["state_dict"].items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=1e-4, msg=name)
+    assert [row["eval_top1"] for row in table(tmp_path)] == [row["eval_top1"] for row in table(finished)]
+
+
+@pytest.mark.slow
 def test_two_processes_draw_the_same_depths(images, tmp_path):
     """And weights of passes that did not run stay: with one process a pass that did not run has no gradient at all."""
     launcher = ["torchrun", "--nproc_per_node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]

@@ -6,8 +6,10 @@ The helpers know one small translation model (``ARCH``, ``MODEL``); each takes f
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
+import threading
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -86,6 +88,45 @@ def torchrun(processes: int, *arguments, **options) -> str:
     """Run fairseq-train in several processes that torchrun starts."""
     launcher = ("torchrun", "--nproc_per_node", processes, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
     return run(*launcher, "-m", "fairseq_cli.train", *arguments, **options)
+
+
+def two_nodes(*program, until: str = "", env: dict[str, str] | None = None) -> list[str]:
+    """Run a program under torchrun on two nodes, both this machine, with a process each; return what each node wrote.
+
+    Args:
+        program: what torchrun starts.
+        until: a text of the output, at which both nodes are stopped; else both have to end with success.
+        env: variables on top of the environment.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        meeting = ("--master_addr", "127.0.0.1", "--master_port", str(probe.getsockname()[1]))
+    inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
+    settings = dict(text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    settings["env"] = {**inherited, "OMP_NUM_THREADS": "1", **(env or {})}
+    torchrun = [str(SCRIPTS / "torchrun"), "--nnodes", "2", "--nproc_per_node", "1", *meeting]
+    commands = [[*torchrun, "--node_rank", str(node), *map(str, program)] for node in range(2)]
+    nodes, said = [subprocess.Popen(command, **settings) for command in commands], [[], []]
+
+    def read(node: int) -> None:
+        for line in nodes[node].stdout:
+            said[node].append(line)
+            if until and until in line:
+                for one in nodes:
+                    one.terminate()
+
+    readers = [threading.Thread(target=read, args=(node,)) for node in range(2)]
+    for reader in readers:
+        reader.start()
+    try:
+        for node, one in enumerate(nodes):
+            status = one.wait(TIMEOUT_SECONDS)
+            readers[node].join()
+            assert bool(until) == bool(status), f"node {node}, exit {status}:\n{''.join(said[node])[-6000:]}"
+    finally:
+        for one in nodes:
+            one.kill()
+    return ["".join(lines) for lines in said]
 
 
 def generate(data: Path, checkpoint: Path, *flags, **options) -> str:
