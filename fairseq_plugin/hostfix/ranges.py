@@ -10,7 +10,7 @@ from fairseq import options
 from fairseq_plugin.hostfix.foreign import literal
 from fairseq_plugin.hostfix.replace import replace
 
-POSITIVE = (lambda value: value >= 1, "must be >= 1")
+POSITIVE = (lambda value: float(value) >= 1, "must be >= 1")  # fairseq reads those of validation as text
 NOT_NEGATIVE = (lambda value: value >= 0, "must be >= 0")
 
 

@@ -50,6 +50,8 @@ def test_preprocessing_needs_a_worker():
 def test_numbers_in_range_are_kept():
     args = train("--batch-size", "1", "--update-freq", "1,2", "--adam-betas", "(0.9, 0.98)", "--clip-norm", "0")
     assert (args.batch_size, args.update_freq, args.adam_betas, args.clip_norm) == (1, [1, 2], "(0.9, 0.98)", 0)
+    args = train("--batch-size-valid", "200", "--max-tokens-valid", "4096")
+    assert (args.batch_size_valid, args.max_tokens_valid) == ("200", "4096")
 
 
 def test_every_rule_is_tried():
