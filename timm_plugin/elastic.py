@@ -51,10 +51,10 @@ class ElasticConfig:
         Raises:
             ValueError: by the option's name.
         """
-        depths = self.depth_range and tuple(unit * end for end in self.depth_range)
-        how = dict(depth_distribution=self.depth_distribution, backprop_passes=self.backprop_passes)
+        depths = None if self.depth_range is None else (unit * self.depth_range[0], unit * self.depth_range[1])
+        how = self.depth_distribution, self.backprop_passes, self.depth_seed
         try:
-            make_elastic(loop, depths, **how, seed=self.depth_seed, step=max(unit, step), beyond=beyond)
+            make_elastic(loop, depths, *how, step=max(unit, step), beyond=beyond)
         except FieldError as error:
             raise ValueError(str(error)) from None
         most = loop.passes if loop.draw is None else max(loop.draw.depths)

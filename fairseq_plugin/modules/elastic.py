@@ -100,7 +100,8 @@ def _ranges(text: str, sides: int) -> list[tuple[int, int]]:
     if not re.fullmatch(r"\d+-\d+" + (r"(,\d+-\d+)?" if sides == 2 else ""), str(text)):
         also = ", or two of them for encoder and decoder" if sides == 2 else ""
         raise ValueError(f"--depth-range={text}: must be MIN-MAX, such as 1-6{also}")
-    pairs = [tuple(map(int, part.split("-"))) for part in text.split(",")]
+    ends = [part.split("-") for part in text.split(",")]
+    pairs = [(int(smallest), int(largest)) for smallest, largest in ends]
     return pairs if len(pairs) == sides else pairs * sides
 
 
