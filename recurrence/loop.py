@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from recurrence.elastic import Draw
 
 
+GRAPHS = 64  # of all compiled blocks together: each has one with padding, one without, one for each kind of pass
+
+
 class Loop(nn.Module):
     """Runs stored blocks in an order. The only code that walks shared blocks.
 
@@ -71,6 +74,21 @@ class Loop(nn.Module):
         self.run: tuple[int, ...] | None = None  # other passes than all, in training and outside
         self._drawn: tuple[int, ...] | None = None
         self.register_state_dict_post_hook(_note_order)
+
+    def compile_blocks(self, **options: Any) -> None:
+        """Compiles each stored block for training, once for all its passes and for all shapes.
+
+        A pass owns tensors of the same shapes as the others, so that a block runs one graph in all its passes.
+        Outside training blocks run as they are: steps of decoding would be compiled anew as their cache grows.
+
+        Args:
+            **options: of :func:`torch.compile`.
+        """
+        from torch._dynamo import config  # here, for it imports the compiler
+
+        config.recompile_limit = max(config.recompile_limit, GRAPHS)  # which counts the graphs of all blocks together
+        for block in self.blocks:
+            block.compile(**{"dynamic": True, **options})
 
     @property
     def passes(self) -> int:
@@ -170,7 +188,9 @@ class Loop(nn.Module):
             if which in self.inject:
                 x = x + first_inputs[which] if which in first_inputs else first_inputs.setdefault(which, x)
             kwargs.update(shared)
-            block = self.blocks[which]
+            block: Any = self.blocks[which]
+            if not self.training:
+                block = block._call_impl  # which is not compiled
             if self.checkpointing and self.training and torch.is_grad_enabled():
                 x = checkpoint(block, x, use_reentrant=False, **kwargs)
             else:

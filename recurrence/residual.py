@@ -65,15 +65,18 @@ class DropPath(nn.Module):
         super().__init__()
         if not 0 <= rate <= 1:
             raise FieldError("drop_path", rate, "must be a rate within [0, 1]")
-        self.rate = rate
+        self.rate, self.never, self.always = rate, rate == 0, rate == 1
+        # A tensor, for a compiled block is compiled again for each number that it meets; no buffer, for none is stored.
+        self._keeps = torch.tensor(1 - rate, dtype=torch.float64, device="cpu")
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
-        if self.rate == 0 or not self.training:
+        if self.never or not self.training:
             return x
-        # One Bernoulli draw a sample; where every branch is dropped there is nothing to scale.
-        keep = F.dropout(x.new_ones(x.shape[0], 1, 1), self.rate, self.training)
-        return x * keep
+        if self.always:
+            return x * 0
+        chance = x.new_ones(x.shape[0], 1, 1) * self._keeps  # one draw a sample
+        return x * (chance.bernoulli() / chance)
 
 
 class NonlinearProjection(nn.Module):

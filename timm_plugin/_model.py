@@ -82,6 +82,11 @@ class ImageModel(nn.Module):
         for loop in self.loops():
             loop.checkpointing = enable
 
+    def compile_blocks(self, **options: Any) -> None:
+        """Compiles each stored block for training, once for all its passes; see :meth:`Loop.compile_blocks`."""
+        for loop in self.loops():
+            loop.compile_blocks(**options)
+
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that are tables of positions or levels, or scalars, as timm's models name theirs."""
         tables = (
