@@ -122,7 +122,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     add("--resume", action="store_true", help="go on where the run in --output stopped, if there is one")
     add("--seed", type=int, default=1)
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    add("--compile", action="store_true", help="torch.compile the model")
+    add("--compile", action="store_true", help="torch.compile the model; of those with shared blocks, each block")
     return found
 
 

@@ -230,7 +230,9 @@ class Trainer:
         self.bar = partial(tqdm, leave=False, disable=None if args.rank == 0 else True)  # None: only on a terminal
         if args.model_ema_decay:
             self.task.setup_ema(decay=args.model_ema_decay, use_warmup=True)
-        if args.compile:
+        if args.compile and hasattr(model, "compile_blocks"):
+            model.compile_blocks()
+        elif args.compile:
             self.task.compile()
         logger.info(f"{args.model}: {stored(model):,} stored parameters, {len(sets[0]):,} training images")
 

@@ -14,7 +14,13 @@ from fairseq_plugin.modules import adaptive, elastic
 from fairseq_plugin.modules.budget import FULL_DEPTH, BudgetedModel, set_budget
 from fairseq_plugin.modules.decoder import StatefulDecoder
 from fairseq_plugin.modules.embedding import Output, TokenInput, visible_padding
-from fairseq_plugin.modules.options import errors_name_options, known_options, refuse_unknown, shape_of
+from fairseq_plugin.modules.options import (
+    add_compile_option,
+    errors_name_options,
+    known_options,
+    refuse_unknown,
+    shape_of,
+)
 from recurrence import position
 from recurrence.block import Shape
 from recurrence.draft import Draft
@@ -27,6 +33,7 @@ LANGUAGE_DEFAULTS = dict(
     no_scale_embedding=True,
     embedding_std=0.02,
     checkpoint_activations=False,
+    compile=None,
 )
 
 
@@ -205,6 +212,8 @@ class RecurrentLanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguag
         with errors_name_options("decoder"):
             stack = cls.build_stack(args, shape_of(args, "decoder"))
         stack.loop.checkpointing = args.checkpoint_activations
+        if args.compile:
+            stack.loop.compile_blocks(backend=args.compile)
         embedding = cls._embedding(args, task.source_dictionary)
         inputs = cls._inputs(args, embedding, task.source_dictionary, most)
         output = cls._output(args, embedding, task.target_dictionary)
@@ -287,3 +296,4 @@ def add_language_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="recompute each pass in the backward pass: less memory, about a third more work",
     )
+    add_compile_option(parser)

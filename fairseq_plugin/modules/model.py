@@ -131,6 +131,8 @@ class RecurrentTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledMo
         if args.init == "admin":
             attach(loop, shape.width)
         loop.checkpointing = args.checkpoint_activations
+        if args.compile:
+            loop.compile_blocks(backend=args.compile)
         cls.init(loop)
         return loop
 
@@ -281,6 +283,7 @@ HOST_DEFAULTS = dict(
     init="default",
     admin_profile=None,
     checkpoint_activations=False,
+    compile=None,
 )
 
 

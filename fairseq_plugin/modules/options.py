@@ -99,6 +99,18 @@ def add_stack_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="recompute each pass in the backward pass: less memory, about a third more work",
     )
+    add_compile_option(parser)
+
+
+def add_compile_option(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that every architecture has."""
+    parser.add_argument(
+        "--compile",
+        nargs="?",
+        const="inductor",
+        choices=("inductor", "aot_eager", "eager"),
+        help="torch.compile each stored block for training, once for all its passes, by this backend (inductor)",
+    )
 
 
 def known_options(add_args) -> set[str]:

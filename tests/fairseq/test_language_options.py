@@ -25,6 +25,7 @@ KNOBS = {
     "attention_dropout": Knob("--attention-dropout 0.5", "training"),
     "activation_dropout": Knob("--activation-dropout 0.5", "training"),
     "checkpoint_activations": Knob("--checkpoint-activations", "memory"),
+    "compile": Knob("--compile eager", "training", base="--dropout 0.2"),
     "reuse_map": Knob("--reuse-map 1,3,1", "output"),
     "block_loops": Knob("--block-loops 3", "output"),
     "inject_embedding": Knob("--inject-embedding", "output"),

@@ -80,6 +80,7 @@ KNOBS = {
     # Where the papers do not scale, only an embedding that is the output matrix too is scaled.
     "no_scale_embedding": Knob("--no-scale-embedding", "values output", base="--share-all-embeddings"),
     "checkpoint_activations": Knob("--checkpoint-activations", "memory"),
+    "compile": Knob("--compile eager", "training", base="--dropout 0.2"),  # another stream of random numbers
     "init": Knob("--init admin", "parameters", refused=LRC),
     "admin_profile": Knob(f"--admin-profile {PROFILE}", "values", base="--init admin", refused=LRC),
     "level_signal": Knob("--level-signal full", "parameters", base="--signal-rank-divisor NONE"),

@@ -81,6 +81,7 @@ KNOBS = {
     "layernorm_embedding": Knob("--layernorm-embedding", "parameters"),
     "no_scale_embedding": Knob("--no-scale-embedding", "values output"),
     "checkpoint_activations": Knob("--checkpoint-activations", "memory"),
+    "compile": Knob("--compile eager", "training", base="--dropout 0.2"),
     "residual_rank": Knob("--residual-rank 2", "parameters"),
     "share_layer_num": Knob(
         "--share-layer-num 2", "parameters", base="--encoder-unique-layers NONE --encoder-layers 8 --decoder-layers 8"
