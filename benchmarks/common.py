@@ -5,7 +5,6 @@ median over rounds of the ratios of neighbouring runs. Peak memory is that of a 
 """
 
 import argparse
-import math
 import statistics
 import subprocess
 import sys
@@ -14,8 +13,9 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from recurrence import linear
+from recurrence import count, linear
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = ("float32", "bfloat16", "float16")
@@ -42,6 +42,33 @@ def ratios(work: dict[str, Callable[[], object]], rounds: int, base: str) -> Row
         name: (statistics.median(values), statistics.median(a / b for a, b in zip(values, times[base])))
         for name, values in times.items()
     }
+
+
+def machine_rate(repeats: int = 9) -> float:
+    """Floating-point operations per second of a large product, by whichever library is faster here: the limit."""
+    rows = 8192 if DEVICE == "cuda" else 1024
+    x, weight = (torch.ones(rows, 1024, **WEIGHTS) for _ in range(2))
+    libraries = ("onednn", "mkl") if DEVICE == "cpu" else ("mkl",)
+    times = []
+    with torch.no_grad():
+        for name in libraries * repeats:
+            with linear.using(name):
+                start = time.perf_counter()
+                linear.linear(x, weight)
+                if DEVICE == "cuda":
+                    torch.cuda.synchronize()
+                times.append(time.perf_counter() - start)
+    return 2 * x.numel() * rows / statistics.median(sorted(times)[: len(times) // 2])
+
+
+def shares(work: dict[str, Callable[[], object]], rows: Rows) -> dict[str, float]:
+    """What share of the machine's rate of products each function reaches in the time that it took.
+
+    Its operations are those of its matrix products and convolutions, as PyTorch counts them.
+    """
+    limit = machine_rate()
+    with linear.using("mkl"), sdpa_kernel(SDPBackend.MATH):  # whose operators PyTorch's counter knows
+        return {name: count.flops(run) / rows[name][0] / limit for name, run in work.items()}
 
 
 def resident(field: str) -> int:
@@ -74,11 +101,11 @@ def peak_memory(benchmark: str, names: list[str], base: str) -> Rows:
     return {name: (value, value / mib[base]) for name, value in mib.items()}
 
 
-def show(title: str, rows: Rows, unit: str) -> None:
-    """Prints a table."""
-    print(f"\n{title}\n{'':28s}{unit:>10s}{'ratio':>8s}")
+def show(title: str, rows: Rows, unit: str, shares: dict[str, float] | None = None) -> None:
+    """Prints a table; shares are those of the machine's limit, see :func:`shares`."""
+    print(f"\n{title}\n{'':28s}{unit:>10s}{'ratio':>8s}{'of limit' if shares else '':>10s}")
     for name, (value, ratio) in rows.items():
-        print(f"{name:28s}{value:10.4g}{ratio:8.3f}")
+        print(f"{name:28s}{value:10.4g}{ratio:8.3f}" + (f"{shares[name]:10.1%}" if shares else ""))
     sys.stdout.flush()
 
 
@@ -105,6 +132,6 @@ def set_up(options: argparse.Namespace) -> str:
     torch.set_num_threads(options.threads)
     WEIGHTS["dtype"] = getattr(torch, options.dtype)
     if options.no_onednn:  # for our linear layers alone: fairseq's and timm's convolutions are oneDNN's too
-        linear.SMALLEST = math.inf
+        linear.LIBRARY = "mkl"
     where = torch.cuda.get_device_name() if DEVICE == "cuda" else f"{options.threads} threads"
     return f"torch {torch.__version__}, {where}, {options.dtype}"

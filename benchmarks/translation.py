@@ -12,7 +12,7 @@ from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
-from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, set_up, show, training_peak
+from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, set_up, shares, show, training_peak
 from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
 
 HOST = "transformer"
@@ -90,10 +90,12 @@ def compare(
     models = {arch: build(arch, symbols) for arch in archs}
     steps = {arch: training_step(model, trained) for arch, model in models.items()}
     title = "Training step, {} x {} -> {}".format(*trained[0].shape[:2], trained[2].size(1))
-    show(title, ratios(steps, options.rounds, host), "seconds")
+    rows = ratios(steps, options.rounds, host)
+    show(title, rows, "seconds", shares(steps, rows))
     searches = {arch: generation(model, symbols, searched) for arch, model in models.items()}
     title = f"Beam {BEAM}, {SENTENCES} one by one, {searched[2].size(1)} tokens"
-    show(title, ratios(searches, options.rounds, host), "seconds")
+    rows = ratios(searches, options.rounds, host)
+    show(title, rows, "seconds", shares(searches, rows))
     show("Peak training memory", peak_memory(benchmark, archs, host), "MiB")
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import timm_plugin  # noqa: F401  registers our models
-from benchmarks.common import DEVICE, WEIGHTS, Rows, parser, peak_memory, ratios, set_up, show, training_peak
+from benchmarks.common import DEVICE, WEIGHTS, Rows, parser, peak_memory, ratios, set_up, shares, show, training_peak
 from recurrence import count
 
 BASE, BASE_BATCHES = "vit_base_patch16_224", (4, 1)
@@ -97,10 +97,12 @@ def main() -> None:
     large = {name: build(name) for name in LARGE} if {"forward", "training"} & set(parts) else {}
     for number in BASE_BATCHES if "forward" in parts else ():
         runs = {name: inference(model, number) for name, model in large.items()}
-        show(f"Forward pass, batch {number}", ratios(runs, rounds, BASE), "seconds")
+        rows = ratios(runs, rounds, BASE)
+        show(f"Forward pass, batch {number}", rows, "seconds", shares(runs, rows))
     if "training" in parts:
         steps = {name: training_step(model) for name, model in large.items()}
-        show(f"Training step, batch {BASE_BATCHES[0]}", ratios(steps, rounds, BASE), "seconds")
+        rows = ratios(steps, rounds, BASE)
+        show(f"Training step, batch {BASE_BATCHES[0]}", rows, "seconds", shares(steps, rows))
     small = {name: build(name) for name in SMALL}
     if "throughput" in parts:
         show(f"Throughput, batch {TINY_BATCH}", throughput(small, rounds), "images/s")

@@ -13,7 +13,8 @@ else has wrapped, quantised or hooked runs as it is, see :func:`is_plain`.
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -86,6 +87,17 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
         and not is_transformed()
         and library() == "onednn"
     )
+
+
+@contextmanager
+def using(name: str) -> Iterator[None]:
+    """Within it float32 products on the CPU are this library's: "onednn", "mkl" or "auto"."""
+    global LIBRARY
+    before, LIBRARY = LIBRARY, name
+    try:
+        yield
+    finally:
+        LIBRARY = before
 
 
 def library() -> str:

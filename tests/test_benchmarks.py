@@ -4,8 +4,12 @@ import os
 import sys
 
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
 
 from benchmarks import common, speech, translation, vision
+from recurrence import linear
 from tests.support import cli
 
 
@@ -21,6 +25,23 @@ def test_times_are_taken_in_turn_and_compared_within_a_round(monkeypatch):
     rows = common.ratios({name: lambda name=name: run(name) for name in lasts}, rounds=3, base="host")
     assert calls == ["host", "ours"] * 4
     assert rows == {"host": (2, 1), "ours": (3, 1)}  # 3 / 1, 1 / 2, 10 / 10
+
+
+def test_shares_are_of_all_products_in_the_time_that_was_measured(monkeypatch):
+    """Whichever library and kernel computes them."""
+    monkeypatch.setattr(common, "machine_rate", lambda: 1e6)
+    layer, x = nn.Linear(512, 1024), torch.randn(4, 512)
+    q = torch.randn(1, 2, 8, 16)
+    work = {
+        "linear": lambda: linear.apply(layer, x),
+        "attention": lambda: F.scaled_dot_product_attention(q, q, q),
+    }
+    shares = common.shares(work, dict.fromkeys(work, (2.0, 1.0)))
+    assert shares == {"linear": 4 * 512 * 1024 / 1e6, "attention": 2 * 2 * 8 * 8 * 16 / 1e6}
+
+
+def test_a_machine_has_a_rate():
+    assert common.machine_rate(repeats=1) > 1e8
 
 
 def test_speech_is_compared_with_the_hosts_model(monkeypatch, capsys):
