@@ -112,16 +112,16 @@ class RecurrentVisionTransformer(ImageModel):
         """Images -> tokens after the final norm, (B, N, C), the class token first."""
         return self.encode(self.embed(x))
 
-    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+    def forward(self, x: Tensor) -> Tensor | list[Tensor]:
         """Images -> logits (B, num_classes); training with `pass_loss`, those of the last pass, then of earlier ones.
 
-        :class:`timm_plugin.elastic.PassLoss` trains on such a tuple.
+        :class:`timm_plugin.elastic.PassLoss` trains on such a list.
         """
         if not (self.training and self.config.pass_loss):
             return super().forward(x)
         x, states = self.loop(self.embed(x), levels=self.levels())
         earlier = [states[depth - 1] for depth in stops(self.loop, len(states))]
-        return tuple(self.forward_head(self.norm(state)) for state in (x, *earlier))
+        return [self.forward_head(self.norm(state)) for state in (x, *earlier)]
 
     def pool(self, x: Tensor) -> Tensor:
         """(B, N, C) -> (B, C), or (B, N, C) where global_pool is ""."""

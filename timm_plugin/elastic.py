@@ -75,9 +75,9 @@ class PassLoss(nn.Module):
         super().__init__()
         self.criterion, self.weight = criterion, weight
 
-    def forward(self, output: Tensor | tuple[Tensor, ...], target: Tensor) -> Tensor:
-        """output: logits (B, num_classes), or a tuple of them, the last pass's first -> the loss, a scalar."""
-        last, *earlier = output if isinstance(output, tuple) else (output,)
+    def forward(self, output: Tensor | list[Tensor], target: Tensor) -> Tensor:
+        """output: logits (B, num_classes), or a list of them, the last pass's first -> the loss, a scalar."""
+        last, *earlier = output if isinstance(output, list) else (output,)
         loss = self.criterion(last, target)
         if not earlier:
             return loss
