@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.reliability.warm import Warm
 from tests.support import cli
+from tests.support.warm import Warm
 
 sys.path.insert(0, str(cli.REPOSITORY / "recipes"))
 

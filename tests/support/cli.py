@@ -3,12 +3,14 @@
 The helpers know one small translation model (``ARCH``, ``MODEL``); each takes further flags, which come last.
 """
 
+import functools
 import json
 import os
 import re
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -36,8 +38,26 @@ def is_official() -> bool:
         return False
 
 
+def _environment() -> dict[str, str]:
+    """Variables of this process, without pytest's own."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+
+
+STARTED_WITH = _environment()
+
+
+@functools.cache
+def _warm():
+    """An interpreter with fairseq, for all that this process of pytest runs."""
+    from tests.support import warm
+
+    return warm.Warm(Path(tempfile.mkdtemp(prefix="warm-")), warm.UPSTREAM)
+
+
 def run(*command, stdin: str = "", fails: bool = False, env: dict[str, str] | None = None) -> str:
     """Run a command and return what it wrote to both of its streams.
+
+    Those of fairseq run in a fork of an interpreter that has imported it, unless the environment is not the usual one.
 
     Args:
         command: the program, looked for beside the running Python first, and its arguments.
@@ -46,6 +66,11 @@ def run(*command, stdin: str = "", fails: bool = False, env: dict[str, str] | No
         env: variables on top of the environment.
     """
     program = SCRIPTS / str(command[0])
+    if program.name.startswith("fairseq-") and not env and _environment() == STARTED_WITH:
+        job = {"argv": command, "input": stdin, "cwd": os.getcwd(), "kill_after": TIMEOUT_SECONDS}
+        (ended,) = _warm().run(job)
+        assert (ended.status != 0) == fails, f"exit {ended.status}: {' '.join(map(str, command))}\n{ended.log[-6000:]}"
+        return ended.log
     command = [str(program) if program.exists() else str(command[0]), *map(str, command[1:])]
     inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
     done = subprocess.run(

@@ -1,10 +1,12 @@
-"""An interpreter that has imported everything and runs each command in a fork, so that a kill costs no start.
+"""An interpreter that has imported what takes long and runs each command in a fork, so that none costs a start.
 
-As a program it reads orders, a JSON list of jobs a line, runs the jobs of a line side by side, and answers with their
-exit statuses, of which a negative one is a signal's.
+As a program its arguments are the modules to import. It reads orders, a JSON list of jobs a line, runs the jobs of a
+line side by side, and answers with their exit statuses, of which a negative one is a signal's.
 """
 
+import atexit
 import functools
+import importlib
 import io
 import json
 import os
@@ -16,11 +18,15 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.support import cli
 
+UPSTREAM = ("fairseq.checkpoint_utils", "fairseq.models", "fairseq.tasks", "fairseq.trainer", "sacrebleu", "timm")
+PROGRAMS = ("eval_lm", "generate", "interactive", "preprocess", "train", "validate")
+ALL = (*UPSTREAM, *(f"fairseq_cli.{name}" for name in PROGRAMS), "fairseq_plugin", "timm_plugin", "train_image")
 CHANGES = ("os.rename", "os.remove", "os.link", "shutil.copyfile")
 TIMEOUT = 120  # seconds
 
@@ -37,22 +43,27 @@ class Ended(NamedTuple):
 
 
 class Warm:
-    """The interpreter, from the side of the tests."""
+    """The interpreter, from the side of the tests.
 
-    def __init__(self, folder: Path):
+    Args:
+        folder: for the logs.
+        modules: what it imports. What is ours is imported by each command anew unless it is among them.
+    """
+
+    def __init__(self, folder: Path, modules: Sequence[str] = ALL):
         self.folder, self.orders = folder, 0
         environment = {name: value for name, value in os.environ.items() if name not in cli.LAUNCHER_VARIABLES}
         environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(cli.REPOSITORY), "PYTHONWARNINGS": "ignore"}
-        command = [sys.executable, "-m", "tests.reliability.warm"]
+        command = [sys.executable, "-m", "tests.support.warm", *modules]
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.process = subprocess.Popen(command, cwd=cli.REPOSITORY, env=environment, **pipes)
 
     def run(self, *jobs: dict[str, Any]) -> list[Ended]:
         """Run jobs side by side until all have ended.
 
-        A job has `argv`, the program first, and may have `env`; `kill_at`, the number of the change to its files at
-        which it kills itself; `kill_at_update`, the number of the update; `kill_after`, seconds; `most_bytes`, the
-        largest file that it may write; `input`.
+        A job has `argv`, the program first, and may have `env`, `cwd` and `input`; `kill_at`, the number of the change
+        to its files at which it kills itself; `kill_at_update`, the number of the update; `kill_after`, seconds;
+        `most_bytes`, the largest file that it may write.
         """
         self.orders += 1
         logs = [self.folder / f"{self.orders}-{index}.log" for index in range(len(jobs))]
@@ -71,12 +82,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     sys.path.insert(0, str(cli.REPOSITORY / "recipes"))
-    import train_image  # noqa: F401
-    from fairseq_cli import eval_lm, generate, interactive, preprocess, train, validate  # noqa: F401
-
-    import fairseq_plugin  # noqa: F401
-    import timm_plugin  # noqa: F401
-
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
     for line in sys.stdin:
         jobs = json.loads(line)
         children = {start(job): (index, job) for index, job in enumerate(jobs)}
@@ -110,8 +117,10 @@ def start(job: dict) -> int:
         os.dup2(log, 1)
         os.dup2(log, 2)
         sys.stdin = io.TextIOWrapper(io.BytesIO(job.get("input", "").encode()))
-        sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+        sys.stdout.reconfigure(line_buffering=True)
+        sys.stderr.reconfigure(line_buffering=True)
         os.environ.update(job.get("env", {}))
+        os.chdir(job.get("cwd", "."))
         if "most_bytes" in job:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (job["most_bytes"], resource.RLIM_INFINITY))
@@ -123,6 +132,7 @@ def start(job: dict) -> int:
     except BaseException:
         traceback.print_exc()
     finally:
+        atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
@@ -130,26 +140,24 @@ def start(job: dict) -> int:
 
 def command(argv: list[str]) -> int:
     """Run a command as its own program would, its last words included."""
-    from fairseq_plugin.hostfix import cli_logging, messages
-
     sys.argv = argv
-    name = Path(argv[0]).name
+    if "fairseq_plugin" in sys.modules:  # what it does depends on the command
+        sys.modules["fairseq_plugin.hostfix"].apply()
+    program = cli.SCRIPTS / argv[0]
     try:
-        if name.startswith("fairseq-"):
-            cli_logging()
-            sys.modules[f"fairseq_cli.{name[8:].replace('-', '_')}"].cli_main()
-        elif argv[0] == "-c":
+        if argv[0] == "-c":
             exec(argv[1], {"__name__": "__main__"})
-        elif argv[0].endswith(".py"):
-            sys.modules[Path(argv[0]).stem].main()
+        elif program.is_file() or argv[0].endswith(".py"):
+            argv[0] = str(program if program.is_file() else argv[0])
+            runpy.run_path(argv[0], run_name="__main__")
         else:
             runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
     except SystemExit as error:
         if isinstance(error.code, str):
             print(error.code, file=sys.stderr)
         return error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException as error:
-        messages.print_one_line(type(error), error, error.__traceback__)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
         return 1
     return 0
 
