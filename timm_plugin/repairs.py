@@ -1,6 +1,7 @@
 """Repairs of timm: what it loses or changes without a word. Each is a function, and may be called again without effect.
 
 They replace names inside timm's own modules alone, and act on whoever trains with them after `import timm_plugin`.
+What another version of timm does not have is left alone.
 """
 
 import contextlib
@@ -15,7 +16,9 @@ import numpy as np
 from PIL import Image
 from timm.data import dataset
 from timm.models import _helpers
-from timm.utils.checkpoint_saver import CheckpointSaver, load_checkpoint_metadata
+from timm.utils.checkpoint_saver import CheckpointSaver
+
+from timm_plugin._compat import load_checkpoint_metadata
 
 SKIPPING = "TIMM_DATASET_MAX_RETRIES"  # timm's: set, it lets so many images that cannot be read be skipped
 
@@ -71,8 +74,8 @@ def _duplicate(self: CheckpointSaver, source: str, target: str) -> None:
 
 def interrupted_saves() -> None:
     """Rank the last epoch's checkpoint where a kill came between it and its ranking; timm forgets it then."""
-    load = CheckpointSaver.load_state_dict_from_checkpoint
-    if load is _load_and_rank:
+    load = getattr(CheckpointSaver, "load_state_dict_from_checkpoint", None)
+    if load is None or load is _load_and_rank:
         return
     _load_and_rank.__wrapped__ = load
     CheckpointSaver.load_state_dict_from_checkpoint = _load_and_rank
@@ -96,9 +99,9 @@ def _load_and_rank(self: CheckpointSaver, path: str | Path) -> bool:
 
 def named_refusals() -> None:
     """Name a checkpoint that is torn or refers to code, in a line and without timm's advice to trust it."""
-    if _helpers._torch_load is not _load_or_name:
-        _load_or_name.__wrapped__ = _helpers._torch_load
-        _helpers._torch_load = _load_or_name
+    load = getattr(_helpers, "_torch_load", None)
+    if load is not None and load is not _load_or_name:
+        _load_or_name.__wrapped__, _helpers._torch_load = load, _load_or_name
 
 
 def _load_or_name(path: str | Path, *args, **kwargs) -> Any:

@@ -100,8 +100,16 @@ def test_scripts_of_timm_run_with_the_plugin(tmp_path):
     assert "no.py: no such file; must be a script of a checkout of timm, such as validate.py" in said
 
 
-def test_names_that_timm_keeps_to_itself_are_read_in_one_place():
+def test_names_that_not_every_timm_has_are_read_in_one_place():
+    from timm_plugin import _compat
+
     for path in (cli.REPOSITORY / "timm_plugin").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("timm."):
-                assert path.name == "_compat.py" or "._" not in node.module, (path.name, node.module)
+            if (
+                path.name != "_compat.py"
+                and isinstance(node, ast.ImportFrom)
+                and (node.module or "").startswith("timm.")
+            ):
+                names = {name.name for name in node.names}
+                assert "._" not in node.module, (path.name, node.module)
+                assert not names & set(_compat.__all__), (path.name, names)

@@ -9,6 +9,7 @@ import timm
 import torch
 from PIL import Image
 from timm.data import create_dataset
+from timm.models import _helpers
 from timm.utils import CheckpointSaver
 
 import timm_plugin
@@ -146,3 +147,11 @@ def test_a_value_of_another_type_is_named(kind, option, value):
 def test_the_cases_meet_both_kinds_of_options():
     assert set(KINDS) <= set(timm_plugin.MODELS)
     assert len(CASES) > 100
+
+
+def test_what_an_older_timm_does_not_have_is_left_alone(monkeypatch):
+    monkeypatch.delattr(CheckpointSaver, "load_state_dict_from_checkpoint")
+    monkeypatch.delattr(_helpers, "_torch_load")
+    repairs.apply()
+    assert not hasattr(CheckpointSaver, "load_state_dict_from_checkpoint")
+    assert not hasattr(_helpers, "_torch_load")
