@@ -158,6 +158,8 @@ BAD = {
         "--adaptive-input-cutoff 1": "--adaptive-input-cutoff=1: the first band must hold symbols 0 to 1",
         f"{ONE_MATRIX} --adaptive-input-factor 2": "--adaptive-input-factor=2.0: needs bands",
         "--adaptive-input-factor 40": "--adaptive-input-factor=40.0: must be >= 1 and leave the last of the 3 bands",
+        "--decoder-embed-dim 0": "--adaptive-input-factor=4.0: must be .* of --decoder-embed-dim=0 a width",
+        f"{ONE_MATRIX} --decoder-embed-dim 0": "--decoder-embed-dim=0: must be >= 1",
         "--adaptive-softmax-dropout 2": r"--adaptive-softmax-dropout=2.0: must be a rate within \[0, 1\]",
         "--adaptive-softmax-cutoff 9 --tie-adaptive-weights": "--tie-adaptive-weights: --adaptive-input-cutoff=8,14",
         "--adaptive-softmax-factor 2": "--tie-adaptive-weights: --adaptive-input-factor=4.0 and",

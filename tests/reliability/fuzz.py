@@ -77,12 +77,19 @@ def flag(action: argparse.Action, chance: random.Random) -> list[str]:
 
 def text_loss(arch: str, flags: list[str]) -> torch.Tensor:
     if arch in language.ARCHS:
-        model = language.build(arch, *flags).train()
+        model = begun(language.build(arch, *flags))
         tokens = torch.randint(4, language.SYMBOLS, (2, 6))
         return first(model(tokens)).float().square().mean()
-    model = models.build(arch, *flags).double().train()
+    model = begun(models.build(arch, *flags).double())
     inputs = models.inputs(arch)
     return first(model(*inputs)).float().square().mean()
+
+
+def begun(model: torch.nn.Module) -> torch.nn.Module:
+    """A model in training, which draws its depth by the number of the update where it draws one."""
+    if hasattr(model, "set_num_updates"):
+        model.set_num_updates(1)
+    return model.train()
 
 
 def first(output: object) -> torch.Tensor:
@@ -99,7 +106,7 @@ def image_options(name: str, chance: random.Random) -> dict:
 
 
 def image_loss(name: str, options: dict) -> torch.Tensor:
-    model = timm.create_model(name, **options).train()
+    model = begun(timm.create_model(name, **options))
     if max(model.patch_embed.img_size) > 256:
         raise ValueError("too large to be tried")
     return first(model(vision.images(model))).float().square().mean()
