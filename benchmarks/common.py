@@ -67,7 +67,8 @@ def shares(work: dict[str, Callable[[], object]], rows: Rows) -> dict[str, float
     Its operations are those of its matrix products and convolutions, as PyTorch counts them.
     """
     limit = machine_rate()
-    with linear.using("mkl"), sdpa_kernel(SDPBackend.MATH):  # whose operators PyTorch's counter knows
+    # In operators that PyTorch's counter knows.
+    with linear.using("mkl"), sdpa_kernel(SDPBackend.MATH), torch.compiler.set_stance("force_eager"):
         return {name: count.flops(run) / rows[name][0] / limit for name, run in work.items()}
 
 

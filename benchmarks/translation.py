@@ -1,8 +1,10 @@
 """Translation architectures against fairseq's `transformer` of the same width and depth: `make bench`.
 
 python -m benchmarks.translation [--threads 2] [--rounds 7] [--dtype bfloat16] [--tokens 4000] [--arch universal ...]
+        [--compile]
 """
 
+import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 
 from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, set_up, shares, show, training_peak
 from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
+from recurrence.loop import Loop
 
 HOST = "transformer"
 ARCHS = ("ringformer_base", "universal", "one_wide_ffn_base", "vanilla_base")
@@ -67,8 +70,26 @@ def generation(model: nn.Module, symbols: Dictionary, inputs: Batch) -> Callable
     return generate
 
 
+def compile_ours(models: dict[str, nn.Module], steps: dict[str, Callable[[], None]]) -> None:
+    """Compiles the blocks of our models for training, and prints how long the first step of each takes with that."""
+    for arch, model in models.items():
+        loops = [module for module in model.modules() if isinstance(module, Loop)]
+        for loop in loops:
+            loop.compile_blocks()
+        if loops:
+            start = time.perf_counter()
+            steps[arch]()
+            print(f"{arch}: compiled within {time.perf_counter() - start:.0f} s")
+
+
 def compare(
-    benchmark: str, options: Namespace, archs: Sequence[str], build: Build, batch: Callable, trained_on: int = BATCH
+    benchmark: str,
+    options: Namespace,
+    archs: Sequence[str],
+    build: Build,
+    batch: Callable,
+    trained_on: int = BATCH,
+    compiled: bool = False,
 ) -> None:
     """Training steps, searches and peak memory beside fairseq's, printed.
 
@@ -79,6 +100,7 @@ def compare(
         build: makes the model of an architecture and a dictionary.
         batch: makes of a dictionary and a number of sources what is trained on, and what is searched.
         trained_on: sources of a training step.
+        compiled: whether our models train with compiled blocks.
     """
     where, symbols = set_up(options), numbered_dictionary(VOCABULARY)
     trained, searched = batch(symbols, trained_on), batch(symbols, SENTENCES)
@@ -89,6 +111,8 @@ def compare(
     print(f"{where}; {VOCABULARY} symbols; ratios against fairseq's {host}")
     models = {arch: build(arch, symbols) for arch in archs}
     steps = {arch: training_step(model, trained) for arch, model in models.items()}
+    if compiled:
+        compile_ours(models, steps)
     title = "Training step, {} x {} -> {}".format(*trained[0].shape[:2], trained[2].size(1))
     rows = ratios(steps, options.rounds, host)
     show(title, rows, "seconds", shares(steps, rows))
@@ -105,11 +129,13 @@ def main() -> None:
     arguments.add_argument("--arch", action="append", help="architectures to measure (default: those of 512/2048)")
     arguments.add_argument("--attention-dropout", type=float, default=RATES["attention_dropout"], metavar="RATE")
     arguments.add_argument("--tokens", type=int, default=BATCH * LENGTH, help="target tokens of a training step")
+    arguments.add_argument("--compile", action="store_true", help="compile the blocks of our models for training")
     options = arguments.parse_args()
     if options.tokens < LENGTH:
         arguments.error(f"--tokens {options.tokens}: must be at least {LENGTH}, a sentence")
     RATES["attention_dropout"] = options.attention_dropout
-    compare("benchmarks.translation", options, (HOST, *(options.arch or ARCHS)), build, batch, options.tokens // LENGTH)
+    archs, trained_on = (HOST, *(options.arch or ARCHS)), options.tokens // LENGTH
+    compare("benchmarks.translation", options, archs, build, batch, trained_on, options.compile)
 
 
 if __name__ == "__main__":

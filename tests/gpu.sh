@@ -63,7 +63,7 @@ PYTHON
 # translate NAME ARCH [flags of fairseq-train]: train, then decode in half precision.
 translate() {
     local run=$OUT/$1
-    stage "train-$1" 60 python -m fairseq_cli.train "$OUT/bin" --user-dir fairseq_plugin --arch "$2" --save-dir "$run" \
+    stage "train-$1" "${LIMIT:-60}" python -m fairseq_cli.train "$OUT/bin" --user-dir fairseq_plugin --arch "$2" --save-dir "$run" \
         --share-all-embeddings --optimizer adam --adam-betas "(0.9, 0.98)" --lr 5e-4 --lr-scheduler inverse_sqrt \
         --warmup-updates 50 --clip-norm 1.0 --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
         --max-tokens 4000 --max-update "$UPDATES" --no-epoch-checkpoints --log-interval 20 "${@:3}"
@@ -109,6 +109,7 @@ translate amp ringformer_base --amp
 translate memory-efficient-fp16 ringformer_base --memory-efficient-fp16
 translate admin cycle_rev --init admin --fp16
 translate checkpointing ringformer_base --checkpoint-activations --fp16
+LIMIT=150 translate compile ringformer_base --compile --fp16
 stage images 30 bash -c noise
 image amp ringformer_vit_small --amp bfloat16
 image compile sret_t --amp bfloat16 --compile
