@@ -45,6 +45,11 @@ def passes_at(order: Order, passes: int) -> tuple[int, ...] | None:
     return None if used is None else source_passes(order, used)
 
 
+def warn_outside(name: str, passes: int, safe: tuple[int, int]) -> None:
+    """Says once, at loading, that a depth is not among those that the checkpoint notes as safe."""
+    logger.warning("%s: runs %d passes, outside of the %d to %d that the checkpoint notes as safe", name, passes, *safe)
+
+
 def warn(name: str, used: Order, trained: Order) -> None:
     """Says once, at loading, that passes run which the model was not trained for."""
     logger.warning(

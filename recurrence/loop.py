@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from recurrence.depth import passes_at, same_kind, source_passes, warn
+from recurrence.depth import passes_at, same_kind, source_passes, warn, warn_outside
 from recurrence.order import Order
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class Loop(nn.Module):
         self.checkpointing = checkpointing
         self.inject = frozenset(inject)
         self.noted: Tensor | None = None
+        self.safe: Tensor | None = None  # smallest and largest depth, where the checkpoint notes them
         self.draw: Draw | None = None  # number of an update -> how many passes it runs
         self.backprop_passes: int | None = None
         self.run: tuple[int, ...] | None = None  # other passes than all, in training and outside
@@ -200,20 +201,34 @@ class Loop(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, local_metadata: dict, *rest: Any) -> None:
         """Loads weights that were trained at another depth too, see :mod:`recurrence.depth`; the log says so."""
-        trained = self._trained_order(state_dict, prefix, local_metadata)
+        trained, name = self._trained_order(state_dict, prefix, local_metadata), prefix.rstrip(".")
+        safe = self._take_safe(state_dict, prefix)
+        if safe is not None and not safe[0] <= self.passes <= safe[1]:
+            warn_outside(name, self.passes, safe)
         if trained is not None and trained != self.order:
             if set(trained) == set(self.order):
-                warn(prefix.rstrip("."), self.order, trained)
+                if safe is None:
+                    warn(name, self.order, trained)
                 self._take_passes(state_dict, prefix, source_passes(trained, self.order))
             else:
                 *_, errors = rest
                 errors.append(
-                    f"{prefix.rstrip('.')}: the checkpoint stores {1 + max(trained)} blocks, this depth runs "
+                    f"{name}: the checkpoint stores {1 + max(trained)} blocks, this depth runs "
                     f"{len(self.blocks)}: another depth may only run the stored blocks more or less often"
                 )
         if self.noted is not None:
             state_dict[f"{prefix}noted"] = torch.tensor(self.order)  # the buffer itself may be without a value yet
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+
+    def _take_safe(self, state_dict: dict, prefix: str) -> tuple[int, int] | None:
+        """The depths that the state dict notes as safe, which the loop notes from now on; None if it notes none."""
+        found = state_dict.get(f"{prefix}safe")
+        if found is None:
+            return None
+        del self.safe
+        self.register_buffer("safe", torch.empty(2, device=None if self.noted is None else self.noted.device))
+        smallest, largest = found.tolist()
+        return int(smallest), int(largest)
 
     def _trained_order(self, state_dict: dict, prefix: str, local_metadata: dict) -> Order | None:
         """The order that the state dict notes, or the one that its number of passes stands for; None if it tells none.

@@ -1,0 +1,167 @@
+"""The depth curve of a checkpoint: score, time and agreement with the full depth, for each number of passes.
+
+Usage::
+
+    python -m fairseq_plugin.depth data-bin --path average.pt --beam 5 --remove-bpe sentencepiece --output depth.svg
+    python -m fairseq_plugin.depth data-bin --path average.pt --apart --write
+
+The options are those of fairseq-generate, whatever the checkpoint's task; of a language model the score is the
+perplexity, and the outputs that may agree are its likeliest next tokens. Encoder and decoder run as many passes each;
+`--apart` varies one at a time. `--write` notes in the file between which depths the score is not worse than at the full
+depth by more than `--tolerance`.
+"""
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils, options, scoring, utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.tasks import FairseqTask
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from torch import nn
+
+from fairseq_plugin.hostfix.checkpoints import load_safely
+from fairseq_plugin.hostfix.foreign import literal
+from recurrence.analysis import depths as curve
+from recurrence.loop import Loop
+
+LOWER_IS_BETTER = ("wer", "ter", "perplexity")
+
+
+def assignments(loops: dict[str, Loop], apart: bool) -> Iterator[curve.Tried]:
+    """The depths to try, by name; the last one is the full depth.
+
+    Raises:
+        ValueError: if no block runs again, so that there is no other depth.
+    """
+    possible = {name: curve.depths(loop) for name, loop in loops.items()}
+    full = {name: loop.passes for name, loop in loops.items()}
+    if all(len(found) == 1 for found in possible.values()):
+        orders = ", ".join(" ".join(map(str, loop.order)) for loop in loops.values())
+        raise ValueError(f"the order {orders}: a checkpoint runs at other depths where its blocks run again in turn")
+    if apart:
+        for name, found in possible.items():
+            yield from ((f"{name.split('.')[0]} {n}", {**full, name: n}) for n in found if n < full[name])
+    else:
+        for n in sorted(set.intersection(*map(set, possible.values()))):
+            if dict.fromkeys(loops, n) != full:
+                yield str(n), dict.fromkeys(loops, n)
+    yield "+".join(map(str, dict.fromkeys(full.values()))), full
+
+
+def translations(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequence[dict]) -> curve.Found:
+    """By fairseq's own search and scorer."""
+    generator, target = task.build_generator([model], cfg.generation), task.target_dictionary
+    scorer = scoring.build_scorer(cfg.scoring, target)
+    tokenizer, bpe = task.build_tokenizer(cfg.tokenizer), task.build_bpe(cfg.bpe)
+    seconds, found = 0.0, []
+    for sample in batches:
+        start = time.perf_counter()
+        hypotheses = task.inference_step(generator, [model], sample)
+        seconds += time.perf_counter() - start
+        for row, (best, *_) in enumerate(hypotheses):
+            reference = utils.strip_pad(sample["target"][row], target.pad())
+            texts = [
+                target.string(tokens.int().cpu(), cfg.common_eval.post_process)
+                for tokens in (reference, best["tokens"])
+            ]
+            for decoder in (part for part in (bpe, tokenizer) if part is not None):
+                texts = list(map(decoder.decode, texts))
+            if hasattr(scorer, "add_string"):
+                scorer.add_string(*texts)
+            else:
+                scorer.add(reference.int().cpu(), best["tokens"].int().cpu())
+            found.append(best["tokens"].tolist())
+    return scorer.score(), seconds / len(found), found
+
+
+@torch.no_grad()
+def perplexity(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequence[dict]) -> curve.Found:
+    """Of texts as the task cuts them."""
+    pad, seconds, loss, tokens, texts = task.target_dictionary.pad(), 0.0, 0.0, 0, 0
+    found: list[list[int]] = []
+    for sample in batches:
+        start = time.perf_counter()
+        output = model(**sample["net_input"])
+        seconds += time.perf_counter() - start
+        scores, target = model.get_normalized_probs(output, log_probs=True), sample["target"]
+        keep = target.ne(pad)
+        loss -= scores.gather(2, target[:, :, None])[:, :, 0][keep].double().sum().item()
+        found += [[token] for token in scores.argmax(-1)[keep].tolist()]
+        tokens, texts = tokens + int(keep.sum()), texts + len(target)
+    return math.exp(loss / tokens), seconds / texts, found
+
+
+def note(path: str, ranges: dict[str, tuple[int, int]]) -> None:
+    """Writes into a checkpoint between which depths its loops are safe."""
+    state = load_safely(path)
+    for name, ends in ranges.items():
+        state["model"][f"{name}.safe"] = torch.tensor(ends, dtype=torch.float)
+    checkpoint_utils.torch_persistent_save(state, path)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; ``--help`` describes it."""
+    parser = options.get_generation_parser()
+    parser.prog, parser.description = "python -m fairseq_plugin.depth", __doc__.split("\n")[0]
+    curve.add_options(parser)
+    parser.add_argument("--apart", action="store_true", help="vary the passes of encoder and decoder one at a time")
+    parser.set_defaults(scoring="sacrebleu")
+    args = options.parse_args_and_arch(parser, list(sys.argv[1:] if arguments is None else arguments))
+    try:
+        run(args)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def run(args: argparse.Namespace) -> None:
+    """What the command line asks for.
+
+    Raises:
+        ValueError: naming what cannot be.
+    """
+    if not args.path or ":" in args.path:
+        raise ValueError(f"--path={args.path}: must be one checkpoint")
+    cfg = convert_namespace_to_omegaconf(args)
+    overrides = {**literal(args.model_overrides), "data": args.data}
+    (model,), saved, task = checkpoint_utils.load_model_ensemble_and_task([args.path], overrides)
+    model.eval()
+    loops = curve.loops_of(model)
+    tried = list(assignments(loops, args.apart))
+    if args.write and len(loops) > 1 and not args.apart and len({loop.passes for loop in loops.values()}) > 1:
+        raise ValueError("--write: encoder and decoder differ in depth: needs --apart")
+    use_cuda = torch.cuda.is_available() and not cfg.common.cpu
+    if use_cuda:
+        model.cuda()
+    model.prepare_for_inference_(cfg)
+    task.load_dataset(cfg.dataset.gen_subset, task_cfg=saved.task)
+    batches = task.get_batch_iterator(
+        task.dataset(cfg.dataset.gen_subset),
+        max_tokens=cfg.dataset.max_tokens,
+        max_sentences=cfg.dataset.batch_size,
+        max_positions=utils.resolve_max_positions(task.max_positions(), model.max_positions()),
+        num_shards=cfg.distributed_training.distributed_world_size,
+        shard_id=cfg.distributed_training.distributed_rank,
+    ).next_epoch_itr(shuffle=False)
+    read = [utils.move_to_cuda(batch) if use_cuda else batch for batch in batches]
+    is_text = isinstance(task, LanguageModelingTask)
+    score = "perplexity" if is_text else cfg.scoring._name
+    found = perplexity if is_text else translations
+    points = curve.measure(loops, tried, lambda: found(model, task, cfg, read))
+    print(curve.table(points, score))
+    ranges = curve.safe(tried, points, args.tolerance, score not in LOWER_IS_BETTER)
+    for name, (smallest, largest) in ranges.items():
+        print(f"{name}: safe from {smallest} to {largest} passes")
+    if args.output is not None:
+        curve.save(points, score, args.output)
+    if args.write:
+        note(args.path, ranges)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The depth curve: which depths there are, which of them are safe, and what loading at others says."""
+
+import pytest
+
+from recurrence.analysis import depths
+from recurrence.order import cycle, sequence
+from tests.fairseq.test_depth import stack
+
+
+@pytest.mark.parametrize(
+    ("order", "unit", "expected"),
+    [
+        ((0,) * 4, 1, [1, 2, 3, 4]),
+        (cycle(2, 6), 1, [2, 3, 4, 5, 6]),
+        (sequence(2, 6), 2, [1, 2, 3]),
+        ((0, 0, 1), 1, [3]),
+    ],
+)
+def test_depths_at_which_a_checkpoint_runs(order, unit, expected):
+    assert depths.depths(stack(order), unit) == expected
+
+
+def test_safe_depths_reach_down_to_the_first_that_is_worse():
+    scores = {1: 30.0, 2: 39.9, 3: 39.5, 4: 39.8, 5: 40.4, 6: 40.0}
+    assert depths.safe_range(scores, 0.3) == (4, 6)
+    assert depths.safe_range(scores, 0.5) == (2, 6)
+    assert depths.safe_range(scores, 0) == (5, 6)
+    assert depths.safe_range({depth: -score for depth, score in scores.items()}, 0.3, higher_is_better=False) == (4, 6)
+
+
+def test_a_curve_is_written_and_drawn(tmp_path):
+    points = [depths.Point("1", 12.5, 0.01, 0.25), depths.Point("2", 30.0, 0.02, 1.0)]
+    depths.save(points, "bleu", tmp_path / "curve.csv")
+    assert (tmp_path / "curve.csv").read_text() == "depth,score,seconds,agreement\n1,12.5,0.01,0.25\n2,30.0,0.02,1.0\n"
+    assert depths.table(points, "bleu").splitlines()[1].split() == ["1", "12.50", "10.0", "25.0%"]
+    pytest.importorskip("matplotlib")
+    depths.save(points, "bleu", tmp_path / "curve.svg")
+    assert "<svg" in (tmp_path / "curve.svg").read_text()
+
+
+def test_loading_outside_of_the_safe_depths_warns(caplog):
+    trained = stack(cycle(2, 6))
+    weights = trained.state_dict()
+    weights["safe"] = trained.own[0].norms[0].weight.new_tensor([4.0, 6.0])
+    for passes, warns in ((2, True), (4, False), (6, False), (8, True)):
+        caplog.clear()
+        loop = stack(cycle(2, passes), seed=1)
+        loop.load_state_dict(weights.copy())
+        said = [record.getMessage() for record in caplog.records if "safe" in record.getMessage()]
+        assert said == [f": runs {passes} passes, outside of the 4 to 6 that the checkpoint notes as safe"] * warns
+        assert loop.state_dict()["safe"].tolist() == [4, 6]
+    again = stack(cycle(2, 6), seed=2)
+    again.load_state_dict(loop.state_dict())
+    assert again.safe.tolist() == [4, 6]

@@ -1,0 +1,57 @@
+"""python -m timm_plugin.depth: the curve of a checkpoint, and what the file notes of it."""
+
+import csv
+
+import pytest
+import torch
+from PIL import Image
+
+from recurrence.analysis.depths import loops_of
+from tests.support import vision
+from tests.support.vision import timm
+from timm_plugin import depth
+
+
+@pytest.mark.parametrize(
+    ("case", "names"),
+    [("uit", ["1", "2", "3"]), ("recursive_deit_tiny", ["3", "6"]), ("sret_t", ["1", "2"])],
+)
+def test_the_depths_that_are_tried(case, names):
+    model = vision.small(case)
+    tried = depth.assignments(loops_of(model))
+    assert [name for name, _ in tried] == names
+    assert tried[-1][1] == {name: loop.passes for name, loop in loops_of(model).items()}
+
+
+def test_a_model_of_one_depth_is_refused():
+    with pytest.raises(
+        ValueError, match="the order 0 1 2: a checkpoint runs at other depths where its blocks run again"
+    ):
+        depth.assignments(loops_of(vision.small("plain_vit")))
+
+
+@pytest.fixture
+def images(tmp_path):
+    for name in "ab":
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number in range(3):
+            pixels = torch.randint(256, (32, 32, 3), generator=torch.Generator().manual_seed(number), dtype=torch.uint8)
+            Image.fromarray(pixels.numpy()).save(tmp_path / "images" / name / f"{number}.png")
+    return tmp_path / "images"
+
+
+def test_the_curve_of_a_checkpoint(images, tmp_path, capsys, caplog):
+    path, shape = tmp_path / "uit.pth", {**vision.STACK, "num_classes": 2}
+    torch.manual_seed(0)
+    torch.save(timm.create_model("uit", **shape).state_dict(), path)
+    options = [f"{name}={value}" for name, value in shape.items()]
+    flags = ["--checkpoint", str(path), "--model", "uit", "--device", "cpu", "--tolerance", "100", "--write"]
+    depth.main([str(images), *flags, "--output", str(tmp_path / "curve.csv"), "--model-kwargs", *options])
+    with (tmp_path / "curve.csv").open(newline="") as file:
+        points = list(csv.DictReader(file))
+    assert [point["depth"] for point in points] == ["1", "2", "3"]
+    assert points[-1]["agreement"] == "1.0"
+    assert float(points[-1]["score"]) == 50  # the classes have the same images
+    assert "loop: safe from 1 to 3 passes" in capsys.readouterr().out
+    timm.create_model("uit", checkpoint_path=str(path), **{**shape, "depth": 4})
+    assert "loop: runs 4 passes, outside of the 1 to 3 that the checkpoint notes as safe" in caplog.text
