@@ -190,8 +190,8 @@ class Loop(nn.Module):
                 x = x + first_inputs[which] if which in first_inputs else first_inputs.setdefault(which, x)
             kwargs.update(shared)
             block: Any = self.blocks[which]
-            if not self.training:
-                block = block._call_impl  # which is not compiled
+            if block._compiled_call_impl is not None and not self.training:
+                block = block._call_impl  # as it was before it was compiled
             if self.checkpointing and self.training and torch.is_grad_enabled():
                 x = checkpoint(block, x, use_reentrant=False, **kwargs)
             else:
