@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from fairseq import models as fairseq_models
 from torch import Tensor, nn
 
 from fairseq_plugin import convert
@@ -162,6 +163,20 @@ def test_language_models_convert_or_are_refused(arch, flags):
     keep, converted = language.kept(tokens), as_host(model, args)
     expected, got = (m.get_normalized_probs(m(tokens), True, {"target": tokens})[keep] for m in (model, converted))
     torch.testing.assert_close(got, expected, **CLOSE)
+
+
+def test_a_language_model_is_built_from_options_that_need_no_plugin():
+    """As CTranslate2's converter does it, which hands fairseq what the file holds."""
+    flags = ["--adaptive-input-cutoff", "none"]
+    model = language.tiny("cycle_lm", *flags)
+    args = language.options("cycle_lm", *language.tiny_flags("cycle_lm", *flags))
+    args.arch, args.tokens_per_sample = "cycle_lm", language.POSITIONS
+    values, weights = unshared(model, args)
+    built = fairseq_models.build_model(host.readable(values), language.task()).double().eval()
+    built.load_state_dict(weights)
+    tokens = language.texts()
+    keep = language.kept(tokens)
+    torch.testing.assert_close(built(tokens)[0][keep], model(tokens)[0][keep], **CLOSE)
 
 
 def test_tensors_that_passes_share_are_written_once(tmp_path):
