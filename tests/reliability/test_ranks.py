@@ -15,11 +15,13 @@ BACKEND = ("--ddp-backend", "legacy_ddp") if cli.is_official() else ()
 INTERVAL = ("--batch-size", "16", "--save-interval-updates", "3", "--disable-validation", "--no-epoch-checkpoints")
 
 
-def ranks(text, folders, *flags, **job) -> list[dict]:
-    """A job a rank, as torchrun starts them, each with a folder of its own for what it saves."""
+def ranks(text, folders, *flags) -> list[dict]:
+    """A job a rank, as torchrun starts them; each saves in a folder of its own, which the others do not see."""
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(len(folders))}
     return [
-        trains(text, folder, *INTERVAL, *BACKEND, *flags, env={**meeting, "RANK": str(rank), **job.get("env", {})})
+        trains(text, ".", *INTERVAL, *BACKEND, *flags, env={**meeting, "RANK": str(rank)}, cwd=str(folder))
         for rank, folder in enumerate(folders)
     ]
 
