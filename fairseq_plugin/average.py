@@ -38,7 +38,7 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Any]:
 
     Raises:
         ValueError: if there is no path, or the files do not hold the same parameters in the same shapes.
-        pickle.UnpicklingError: if a file holds a type that fairseq's own checkpoints do not hold.
+        CheckpointError: if a file is none of fairseq's, or holds a type that those do not hold.
     """
     if not paths:
         raise ValueError("inputs=[]: must name at least one checkpoint")

@@ -53,6 +53,10 @@ BROADCAST_TYPES = (
 )
 
 
+class CheckpointError(ValueError, pickle.UnpicklingError):
+    """A file that is no whole checkpoint of fairseq, or that refers to what those never hold."""
+
+
 def allow_checkpoint_types() -> None:
     """Let the safe loader read the types that fairseq's own checkpoints hold (``CHECKPOINT_TYPES``)."""
     torch.serialization.add_safe_globals(list(CHECKPOINT_TYPES))
@@ -156,7 +160,7 @@ def load_safely(path: str | Path) -> dict[str, Any]:
     """Return the state that a checkpoint holds as it was written, its tensors on the CPU.
 
     Raises:
-        pickle.UnpicklingError: naming the file, and the type if it refers to one that is not allowed.
+        CheckpointError: naming the file, and the type if it refers to one that is not allowed.
     """
     with _explained(path):
         state = torch.load(path, map_location="cpu", weights_only=True)
@@ -172,16 +176,14 @@ def _explained(path: str | Path) -> Iterator[None]:
     try:
         yield
     except pickle.UnpicklingError as error:
-        raise pickle.UnpicklingError(_explanation(path, str(error))) from None
+        raise CheckpointError(_explanation(path, str(error))) from None
     except (EOFError, RuntimeError):
         wrong = damage(path)
         if wrong is None:
             raise
-        raise pickle.UnpicklingError(f"{path}: not a whole checkpoint: {wrong}") from None
+        raise CheckpointError(f"{path}: not a whole checkpoint: {wrong}") from None
     except (KeyError, TypeError) as error:
-        raise pickle.UnpicklingError(
-            f"{path}: not a checkpoint of fairseq ({type(error).__name__}: {error})"
-        ) from error
+        raise CheckpointError(f"{path}: not a checkpoint of fairseq ({type(error).__name__}: {error})") from error
 
 
 def _explanation(path: str | Path, error: str) -> str:

@@ -1,7 +1,6 @@
 """What a command says when it fails: one line, which names what was wrong."""
 
 import os
-import pickle
 import re
 import sys
 from collections.abc import Callable
@@ -22,10 +21,11 @@ LONGEST = 600  # characters
 
 
 def one_line_errors() -> None:
-    """End a fairseq command that fails in one line; ``RECURRENCE_TRACEBACK=1`` prints the traceback before it."""
+    """End a command that fails in one line, fairseq's and ours; ``RECURRENCE_TRACEBACK=1`` prints the traceback too."""
     command = Path(sys.argv[0])
     is_fairseq = command.name.startswith("fairseq-") or command.parent.name == "fairseq_cli"
-    if is_fairseq and sys.excepthook is sys.__excepthook__:
+    is_ours = sys.argv[0] == "-m"  # while Python imports the package of a module that it is to run
+    if (is_fairseq or is_ours) and sys.excepthook is sys.__excepthook__:
         sys.excepthook = print_one_line
         os.environ["HYDRA_FULL_ERROR"] = "1"  # hands errors of fairseq-hydra-train on, which hydra prints itself
 
@@ -46,7 +46,7 @@ def one_line(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, torch.multiprocessing.ProcessRaisedException):  # ends in the traceback of a rank
         text = re.sub(r"^[\w.]*?(\w+(?:Error|Exception|Interrupt)): ", "", text.strip().splitlines()[-1])
-    elif not isinstance(error, ArithmeticError | OSError | ValueError | pickle.UnpicklingError) or not text:
+    elif not isinstance(error, ArithmeticError | OSError | ValueError) or not text:
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     text = " ".join(text.split())
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."

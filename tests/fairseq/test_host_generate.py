@@ -1,5 +1,6 @@
 """fairseq's decoding, whole again: generate, interactive, the hub, averaged and hostile checkpoints."""
 
+import logging
 import os
 import pickle
 import re
@@ -59,6 +60,13 @@ def test_diverse_beams_translate_every_sentence(trained, corpus):
     flags = ("--beam", "2", "--diverse-beam-groups", "2", "--diverse-beam-strength", "0.5", "--max-len-b", "15")
     found = cli.hypotheses(cli.generate(corpus.data, trained.folder / "checkpoint_last.pt", *flags))
     assert len(found) == corpus.sentences["test"]
+
+
+def test_the_hub_warns_of_unknown_words(trained, corpus, caplog):
+    hub = TransformerModel.from_pretrained(str(trained.folder), "checkpoint_last.pt", str(corpus.data))
+    with caplog.at_level(logging.WARNING):
+        hub.translate("all of this is raw text", beam=1, max_len_b=2)
+    assert "6 of 6 symbols are unknown" in caplog.text
 
 
 def test_interactive_equals_generate_and_the_hub(trained, corpus, beam_search):

@@ -1,11 +1,11 @@
 """What a command says when it fails."""
 
-import pickle
-
 import pytest
 import torch
 
+from fairseq_plugin.hostfix.checkpoints import CheckpointError
 from fairseq_plugin.hostfix.messages import one_line
+from tests.support import cli
 
 RANK = """
 
@@ -20,7 +20,7 @@ SAID = {
     "loops=0: must be >= 1": ValueError("loops=0: must be >= 1"),
     "[Errno 2] No such file or directory: 'x'": FileNotFoundError(2, "No such file or directory", "x"),
     "KeyError: 'x'": KeyError("x"),
-    "x.pt: empty": pickle.UnpicklingError("x.pt: empty"),
+    "x.pt: empty": CheckpointError("x.pt: empty"),
     "AssertionError": AssertionError(),
     "RuntimeError: two lines": RuntimeError("two\n\tlines"),
     "--lr 0: must be > 0": torch.multiprocessing.ProcessRaisedException(RANK, 1, 1),
@@ -34,3 +34,20 @@ def test_an_error_is_one_line(text, error):
 
 def test_a_long_error_is_cut():
     assert one_line(ValueError("x" * 10_000)) == "x" * 600 + " ..."
+
+
+COMMANDS = {
+    "average": ["--inputs", "{file}", "--output", "{file}.out"],
+    "convert": ["unshare", "{file}", "{file}.out"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_our_own_commands_end_in_a_line_too(name, tmp_path):
+    file = tmp_path / "torn.pt"
+    file.write_bytes(b"PK\x03\x04")
+    words = [word.format(file=file) for word in COMMANDS[name]]
+    log = cli.python("-W", "ignore", "-m", f"fairseq_plugin.{name}", *words, fails=True)
+    assert f"error: {file}: not a whole checkpoint: torn after 4 bytes" in log.splitlines()[-1]
+    assert "Traceback" not in log
