@@ -140,18 +140,20 @@ def start(job: dict) -> int:
 
 def command(argv: list[str]) -> int:
     """Run a command as its own program would, its last words included."""
-    sys.argv = argv
-    if "fairseq_plugin" in sys.modules:  # what it does depends on the command
-        sys.modules["fairseq_plugin.hostfix"].apply()
     program = cli.SCRIPTS / argv[0]
+    is_module = argv[0] != "-c" and not argv[0].endswith(".py") and not program.is_file()
+    if "fairseq_plugin" in sys.modules:  # what it does depends on the command
+        sys.argv = ["-m" if is_module else argv[0], *argv[1:]]  # as Python sets it while it imports a module's package
+        sys.modules["fairseq_plugin.hostfix"].apply()
+    sys.argv = argv
     try:
         if argv[0] == "-c":
             exec(argv[1], {"__name__": "__main__"})
-        elif program.is_file() or argv[0].endswith(".py"):
+        elif is_module:
+            runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
+        else:
             argv[0] = str(program if program.is_file() else argv[0])
             runpy.run_path(argv[0], run_name="__main__")
-        else:
-            runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
     except SystemExit as error:
         if isinstance(error.code, str):
             print(error.code, file=sys.stderr)

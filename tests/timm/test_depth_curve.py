@@ -13,14 +13,14 @@ from timm_plugin import depth
 
 
 @pytest.mark.parametrize(
-    ("case", "names"),
+    ("model", "names"),
     [("uit", ["1", "2", "3"]), ("recursive_deit_tiny", ["3", "6"]), ("sret_t", ["1", "2"])],
 )
-def test_the_depths_that_are_tried(case, names):
-    model = vision.small(case)
-    tried = depth.assignments(loops_of(model))
+def test_the_depths_that_are_tried(model, names):
+    loops = loops_of(vision.small(model))
+    tried = depth.assignments(loops)
     assert [name for name, _ in tried] == names
-    assert tried[-1][1] == {name: loop.passes for name, loop in loops_of(model).items()}
+    assert tried[-1][1] == {name: loop.passes for name, loop in loops.items()}
 
 
 def test_a_model_of_one_depth_is_refused():

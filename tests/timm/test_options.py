@@ -39,6 +39,7 @@ KNOBS: dict[type, dict[str, tuple[str, Any, dict[str, Any]]]] = {
         "nll": ("recursive_deit_tiny", True, {}),
         "lrc": ("recursive_deit_tiny", True, {}),
         "norm_eps": ("plain_vit", 0.1, {}),
+        "exit_threshold": ("plain_vit", 1e9, {}),
         "init": ("plain_vit", "deit", {}),
         **{
             f"{part}_rate": ("plain_vit", 0.5, {})
@@ -66,6 +67,7 @@ KNOBS: dict[type, dict[str, tuple[str, Any, dict[str, Any]]]] = {
             f"{part}_rate": ("sret_t_global", 0.5, {})
             for part in ("drop", "pos_drop", "proj_drop", "attn_drop", "drop_path")
         },
+        "exit_threshold": ("sret_t", 1e9, {}),
         "drop_path_placement": ("sret_t_global", "published", dict(drop_path_rate=0.5)),
     },
 }
