@@ -60,9 +60,9 @@ def test_training_runs_all_passes():
     assert not model.way_out.tally.entries
 
 
-@pytest.mark.parametrize("name", ["uit", "sret_t"])
-def test_bad_thresholds_are_refused(name):
+@pytest.mark.parametrize("model", ["uit", "sret_t"])
+def test_bad_thresholds_are_refused(model):
     with pytest.raises(ValueError, match="exit_threshold=-0.1: must be >= 0"):
-        timm.create_model(name, exit_threshold=-0.1)
+        timm.create_model(model, exit_threshold=-0.1)
     with pytest.raises(ValueError, match="exit_threshold='often': must be a number"):
-        timm.create_model(name, exit_threshold="often")
+        timm.create_model(model, exit_threshold="often")
