@@ -8,6 +8,7 @@ import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from torch import Tensor, nn
 
+from fairseq_plugin.hostfix.checkpoints import load_safely
 from fairseq_plugin.modules.elastic import OPTIONS, elastic_criterion, reported_depths
 from fairseq_plugin.modules.options import known_options
 from recurrence.elastic import at_depths
@@ -203,7 +204,7 @@ FLAGS = (*DEPTH, *LESS, "--batch-size", "8", "--max-update", "8", "--save-interv
 
 
 def weights(folder: Path, name: str = "checkpoint_last.pt") -> dict[str, Tensor]:
-    return torch.load(folder / name, weights_only=True)["model"]
+    return load_safely(folder / name)["model"]
 
 
 @pytest.fixture(scope="module")
