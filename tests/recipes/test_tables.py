@@ -68,7 +68,10 @@ def test_rows_are_of_registered_models():
         assert run.row.arch in ARCH_MODEL_REGISTRY or timm.is_model(run.row.arch), (run.table.name, run.name)
 
 
-@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the papers' numbers are not at hand")
+@pytest.mark.skipif(
+    not PUBLISHED.is_dir(),
+    reason="needs the printed numbers as CSV beside the checkout, which the repository does not hold",
+)
 @pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.folder.name)
 def test_every_published_cell_is_there_or_left_out_with_a_reason(paper):
     path = PUBLISHED / f"{paper.folder.name}.csv"
