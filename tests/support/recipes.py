@@ -4,9 +4,19 @@ import os
 import shlex
 from pathlib import Path
 
+import rows
+
 from tests.support import cli
 
 RECIPES = cli.REPOSITORY / "recipes"
+PAPERS = list(rows.papers())
+TABLES = [table for paper in PAPERS for table in paper.tables.values()]
+RUNS = [run for table in TABLES for run in table.runs.values()]
+
+
+def name(value: object) -> str:
+    """How pytest calls a table, or another value."""
+    return f"{value.paper.folder.name}/{value.key}" if isinstance(value, rows.Table) else str(value)
 
 
 def recipe(script: str | Path, *arguments: str, fails: bool = False, **settings: str) -> str:

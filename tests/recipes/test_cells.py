@@ -1,0 +1,170 @@
+"""The papers' tables as data: every printed cell, every count, and the table files and claims that are refused."""
+
+import csv
+import json
+import os
+import re
+from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
+
+import claims
+import count
+import pytest
+import render
+import rows
+import run as program
+import timm
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+import fairseq_plugin  # noqa: F401  (registers its models)
+import timm_plugin  # noqa: F401  (registers its models)
+from tests.support import cli
+from tests.support.recipes import PAPERS, RECIPES, RUNS, TABLES, name
+
+PUBLISHED = cli.REPOSITORY.parent / "shared" / "papers"
+# Where else a paper prints numbers.
+NO_TABLE = re.compile(r"\b(text|caption|fig|figure|section|appendix|footnote)\b", re.IGNORECASE)
+
+
+def test_every_table_has_its_script():
+    scripts = {path for path in RECIPES.glob("*/*.sh") if '/../table" "$0" "$@"' in path.read_text(encoding="utf-8")}
+    assert scripts == {table.paper.folder / f"{table.key}.sh" for table in TABLES if table.runs}
+    assert all(os.access(script, os.X_OK) for script in scripts)
+    names = [table.name for table in TABLES]
+    assert len(set(names)) == len(names)
+
+
+def test_rows_are_of_registered_models():
+    for run in RUNS:
+        assert run.row.arch in ARCH_MODEL_REGISTRY or timm.is_model(run.row.arch), (run.table.name, run.name)
+
+
+@pytest.mark.skipif(
+    not PUBLISHED.is_dir(),
+    reason="needs the printed numbers as CSV beside the checkout, which the repository does not hold",
+)
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.folder.name)
+def test_every_published_cell_is_there_or_left_out_with_a_reason(paper):
+    path = PUBLISHED / f"{paper.folder.name}.csv"
+    if not path.exists():
+        pytest.skip("a corpus, no paper")
+    data = {
+        (table.source, row.label, title): value
+        for table in paper.tables.values()
+        for row in table.rows.values()
+        for title, value in row.paper.items()
+    }
+    left_out = [(one["table"], one["row"], one["column"]) for one in paper.left_out]
+    assert all(one["reason"] for one in paper.left_out)
+    missing = []
+    with path.open(encoding="utf-8", newline="") as file:
+        for cell in csv.DictReader(file):
+            key = cell["table"], cell["row"], cell["column"]
+            out = any(all(pattern in ("*", part) for pattern, part in zip(one, key)) for one in left_out)
+            if not NO_TABLE.search(cell["table"]) and data.get(key) != cell["value"] and not out:
+                missing.append((*key, cell["value"], data.get(key)))
+    assert not missing
+
+
+def agrees(number: int, paper: str, title: str = "") -> bool:
+    """Whether a count is the paper's, which rounds or truncates it; its unit may stand in the column's title."""
+    unit = re.search(r"\(([KMB])\)", title)
+    found = re.fullmatch(r"([\d.,]+) ?([KMB]?)", paper.strip().lstrip("~") + (unit[1] if unit else ""))
+    value, unit = Decimal(found[1].replace(",", "")), {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}[found[2]]
+    exact = Decimal(number) / unit
+    return value in {exact.quantize(value, rounding) for rounding in (ROUND_DOWN, ROUND_HALF_UP)}
+
+
+@pytest.mark.parametrize("table", TABLES, ids=name)
+def test_parameters_are_the_papers(table):
+    """At the precision that it prints, or the row says what they are instead."""
+    for row in table.rows.values():
+        for column in table.columns:
+            if column.metric not in rows.COUNTED or not row.arch:
+                continue
+            number = count.counted(render.run_of(row, column))[column.metric]
+            assert number > 0
+            paper = row.paper.get(column.title)
+            if row.count_differs:
+                assert f"{number:,}" in row.count_differs, (row.name, number)
+                assert not agrees(number, paper, column.title)
+            elif paper:
+                assert agrees(number, paper, column.title), (row.name, number, paper)
+
+
+GOOD = """
+paper = "P"
+[settings.s]
+count = "images"
+[t]
+title = "T"
+name = "P T"
+kind = "count"
+settings = "s"
+columns = { A = "gmac" }
+[t.rows.r]
+label = "R"
+arch = "sret_t"
+paper = { A = "1" }
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('title = "T"\n', "", "p/tables.toml: t: missing key 'title'"),
+        ('title = "T"', 'titel = "T"', "p/tables.toml: t: unknown key 'titel'"),
+        ('arch = "sret_t"', 'archs = "sret_t"', "p/tables.toml: t.rows.r: unknown key 'archs'"),
+        ('label = "R"\n', "", "p/tables.toml: t.rows.r: missing key 'note'"),
+        ('paper = { A = "1" }', "", "p/tables.toml: t.rows.r: missing key 'paper'"),
+        ('{ A = "1" }', '{ B = "1" }', "p/tables.toml: t.rows.r.paper: unknown key 'B'; must be one of: A"),
+        ('count = "images"', "", "p/tables.toml: settings.s: missing key 'count'"),
+        ('count = "images"', 'count = "images"\nrate = 1', "p/tables.toml: settings.s: unknown key 'rate'"),
+        ('settings = "s"', 'settings = "z"', "p/tables.toml: t.rows.r: settings 'z'; must be one of: s"),
+        (
+            '{ A = "gmac" }',
+            '{ A = { metric = "gmac", table = "z" } }',
+            "p/tables.toml: t.columns.A: table 'z': no such",
+        ),
+        ('kind = "count"', 'kind = "sums"', "p/tables.toml: t: kind 'sums'; must be one of: "),
+        ('paper = "P"', "paper = ", "p/tables.toml: Invalid value"),
+    ],
+)
+def test_a_broken_table_file_is_refused_in_one_line(old, new, message, tmp_path, capsys):
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "tables.toml").write_text(GOOD)
+    assert list(rows.read(tmp_path / "p").tables) == ["t"]
+    assert old in GOOD
+    (tmp_path / "p" / "tables.toml").write_text(GOOD.replace(old, new, 1))
+    assert program.main([str(tmp_path / "p" / "t.sh"), "r"]) == 1
+    output = capsys.readouterr()
+    assert output.err.startswith(f"error: {message}")
+    assert output.err.count("\n") == 1
+    assert output.out == ""
+
+
+CLAIM = dict(paper="p", table="T", claim="c", figures="f", rows=["t/r"], test="x", state="not run")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"state": "true"}, "claims.toml: claim 1: state 'true'; must be one of: confirmed, "),
+        ({"state": "confirmed"}, "claims.toml: claim 1: confirmed without evidence"),
+        ({"rows": ["t/z"]}, "claims.toml: claim 1: row 't/z': there is none"),
+        ({"rows": ["q/t/r"]}, "claims.toml: claim 1: row 'q/t/r': there is none"),
+        ({"proof": "p"}, "claims.toml: claim 1: unknown key 'proof'"),
+    ],
+)
+def test_a_claim_needs_rows_and_evidence(changed, message, tmp_path):
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "tables.toml").write_text(GOOD)
+    found, path = {"p": rows.read(tmp_path / "p")}, tmp_path / "claims.toml"
+
+    def write(claim: dict) -> None:
+        path.write_text("[[claims]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in claim.items()))
+
+    write(CLAIM)
+    assert "**Not run.** c" in claims.markdown(claims.read(path, found), found)
+    write(CLAIM | changed)
+    with pytest.raises(rows.TableError, match=re.escape(message)):
+        claims.read(path, found)
