@@ -11,18 +11,18 @@
 # Models of every row have the same widths and budget below scale paper.
 source "$(dirname "$0")/common.sh"
 
-TEST_SETS=() OTHER=
+TEST_SETS=() OTHER= TOKENIZE=${TOKENIZE:-13a}
 read -r -a PAIR <<<"$LANGUAGES"
 case $SCALE in
 paper)
-    BIN=$OUT/data/$DATA/bin TOKENIZE=13a
+    BIN=$OUT/data/$DATA/bin
     while read -r name subset; do
         TEST_SETS+=("$name:$subset:$OUT/data/$DATA/raw/$subset.${PAIR[1]}")
     done <<<"$TESTS"
     prepare "$DATA"
     ;;
 *)
-    TOKENIZE=13a MULTI30K=$OUT/multi30k
+    MULTI30K=$OUT/multi30k
     if [ "$SCALE" = smoke ] && [ ! -d "${DATA_ROOT:-/nonexistent}/multi30k" ]; then
         [ "$LANGUAGES $TESTS" = "de en test_2016_flickr" ] ||
             fail "PAIR=$LANGUAGES, TESTS=$TESTS: at scale smoke, DATA_ROOT must name a folder that holds multi30k"

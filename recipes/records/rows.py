@@ -43,7 +43,7 @@ class Kind:
 KINDS = {
     "translation": Kind(
         required=("data", "languages", "tests", SOME_BATCH, "micro_batch", "train", "search", "symbols"),
-        optional=("average", "search_of", "scored", "width", "wide", "share", "decode"),
+        optional=("average", "search_of", "tokenize", "scored", "width", "wide", "share", "decode"),
     ),
     "images": Kind(required=("data", "batch", "train"), optional=("classes", "divisor", "repeats")),
     "language": Kind(

@@ -20,7 +20,8 @@ from timm.data import create_dataset
 from tests.recipes.test_commands import PARSERS, RECIPES, recipe
 from tests.support import cli, sources
 
-NAMES = ["fineweb_edu", "imagenet", "imagenet_small", "iwslt14_de_en", "wmt14_de_en", "wmt14_en_fr", "wmt16_en_de"]
+NAMES = ["fineweb_edu", "imagenet", "imagenet_small", "iwslt14_de_en", "multi30k_en_de", "wmt14_de_en", "wmt14_en_fr"]
+NAMES += ["wmt16_en_de"]
 SETTINGS = [(name, {}) for name in NAMES]
 SETTINGS += [("iwslt14_de_en", {"DATA_ROOT": "/nonexistent"})]
 SETTINGS += [("wmt16_en_de", {"FROM": "corpora"}), ("fineweb_edu", {"PIECES": "32000"})]
@@ -34,7 +35,8 @@ def root(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("root")
     for make in (sources.corpora, sources.newstest, sources.wmt16, sources.iwslt, sources.bert, sources.imagenet):
         make(folder)
-    sources.fineweb(folder)
+    for make in (sources.multi30k, sources.fineweb):
+        make(folder)
     return folder
 
 
@@ -101,6 +103,15 @@ def test_iwslt14_is_tokenized_cleaned_split_and_cut_once(root, out):
     assert (folder / "bin" / "dict.de.txt").read_text() == (folder / "bin" / "dict.en.txt").read_text()
     again = prepare("iwslt14_de_en", out, root)
     assert again.count("done before") == len(again.splitlines()) == 5
+
+
+def test_multi30k_in_pieces_is_joined_for_its_references(root, out):
+    prepare("multi30k_en_de", out, root)
+    folder = out / "data" / "multi30k_en_de"
+    assert binarized(folder / "bin", "train", "en") == rows(folder / "pieces" / "train.en")
+    assert rows(folder / "pieces" / "test.de")[0] == "das ist z@@ wei n@@ ull n@@ ull ."
+    assert rows(folder / "raw" / "test.de") == [row[0].lower().replace(".", " .") for row in sources.pairs(2, 200)]
+    assert (folder / "bin" / "dict.de.txt").read_text() == (folder / "bin" / "dict.en.txt").read_text()
 
 
 def test_wmt14_has_the_pieces_and_marks_of_bert(root, out):

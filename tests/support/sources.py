@@ -97,6 +97,17 @@ def iwslt(root: Path) -> None:
     archive(root / "iwslt14" / "de-en.tgz", files)
 
 
+def multi30k(root: Path) -> None:
+    """Revisit-MMT's captions: tokens in lower case, two words of them in pieces."""
+    folder = root / "multi30k_en_de_bpe"
+    folder.mkdir(parents=True)
+    for name, rows in (("train", pairs(40)), ("valid", pairs(2, 100)), ("test.2016", pairs(2, 200))):
+        for side, language in enumerate(("de", "en")):
+            lines = (row[side].lower().replace(".", " .") for row in rows)
+            cut = (line.replace("null", "n@@ ull").replace("zwei", "z@@ wei") for line in lines)
+            (folder / f"{name}.{language}.gz").write_bytes(gzip.compress(text(cut).encode()))
+
+
 def bert(root: Path) -> None:
     """A vocabulary of BERT's kind: every letter, some words, the marks."""
     letters = sorted({letter for row in pairs(200) for letter in "".join(row).replace(" ", "")} | {"Y", "e", "s"})

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Multi30k, English to German, as Wu et al. (2021) have it in the repository of Revisit-MMT: tokenised, in lower case, cut
+# into joint BPE pieces.
+#   recipes/data/multi30k_en_de.sh
+# raw/ is the same text with the pieces joined: words, in lower case, as the published score compares them.
+# DATA_ROOT  a folder that holds multi30k_en_de_bpe/{train,valid,test.2016}.{en,de}.gz; without it the files, not packed
+#            there, are downloaded (5 MB)
+# Writes $OUT/data/multi30k_en_de/{raw,pieces,bin}
+source "$(dirname "$0")/common.sh"
+
+URL=https://raw.githubusercontent.com/LividWo/Revisit-MMT/master/data/multi30k-en-de
+SET=$OUT/data/multi30k_en_de
+RAW=$SET/raw PIECES=$SET/pieces BIN=$SET/bin
+
+corpus() {
+    local part name language file
+    for part in train:29000 valid:1014 test.2016:1000; do
+        for language in en de; do
+            name=${part%:*} file=$PIECES/${part%%[.:]*}.$language
+            if [ -n "${DATA_ROOT:-}" ]; then
+                obtain "multi30k_en_de_bpe/$name.$language.gz" "$URL/$name.$language" "$file.gz"
+                run_into "$file" gzip -dc "$file.gz"
+            else
+                obtain "multi30k_en_de_bpe/$name.$language" "$URL/$name.$language" "$file"
+            fi
+            lines "$file" "${part#*:}"
+            run_through "$file" "$RAW/${file##*/}" sed -E 's/@@( |$)//g'
+        done
+    done
+}
+
+binarization() {
+    binarize "$BIN" --source-lang en --target-lang de --joined-dictionary --workers "$OMP_NUM_THREADS" \
+        --trainpref "$PIECES/train" --validpref "$PIECES/valid" --testpref "$PIECES/test"
+}
+
+need fairseq-preprocess
+run mkdir -p "$RAW" "$PIECES"
+stage "$PIECES" corpus
+stage "$BIN" binarization
