@@ -1,63 +1,144 @@
 """What the papers claim and what has been seen of it here: reads claims.toml, checks it, and writes it as Markdown."""
 
+import re
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
-from rows import Paper, TableError, known, load
+from comparison import Comparison
+from layout import filled
+from recorded import Results
+from rows import Paper, Table, TableError, known, load
+from verdict import VERDICTS, together
 
-STATES = ("confirmed", "contradicted", "undecided", "not run")
-REQUIRED = {"paper", "table", "claim", "figures", "rows", "test", "state"}
-KEYS = REQUIRED | {"evidence", "interval"}
+REQUIRED = {"paper", "name", "table", "claim", "figures", "test"}
+COMPUTED = REQUIRED | {"compare", "rows", "note"}
+BY_HAND = REQUIRED | {"state", "evidence", "rows", "note"}
+LARGE_SCALES = ("paper", "gpu")  # a verdict of a smaller scale is told with it
+
+INTRODUCTION = """\
+A claim about training is a comparison of rows, seed by seed: `lead` is the mean difference, positive where the first
+row is better, with its 95 % interval over the seeds (Student's t). It is confirmed or contradicted by at least three
+seeds whose interval lies beyond 0, or beyond the margin; of several comparisons each has to be confirmed, and one that
+is contradicted is enough. A claim about counts or algebra has an exact count or a test. The rest is undecided or has
+not run."""
 
 
-def read(path: Path, papers: dict[str, Paper]) -> list[dict]:
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """A claim: its entry in the file, the comparisons that decide it, and the tables that its rows are of."""
+
+    entry: dict
+    comparisons: tuple[Comparison, ...]
+    tables: tuple[Table, ...]
+
+    def __getattr__(self, name: str) -> str:
+        if name not in COMPUTED | BY_HAND:
+            raise AttributeError(name)
+        return self.entry.get(name, "")
+
+    @property
+    def verdict(self) -> str:
+        """By the comparisons' results, or by hand."""
+        return together([one.verdict for one in self.comparisons]) if self.comparisons else self.state
+
+    @property
+    def scales(self) -> list[str]:
+        """Those below a GPU's at which its comparisons have run."""
+        ran = dict.fromkeys(one.scale for one in self.comparisons if one.scale)
+        return [scale for scale in ran if scale.split("-")[0] not in LARGE_SCALES]
+
+    @property
+    def told(self) -> str:
+        """The verdict as it is told: one of a smaller scale with that scale."""
+        decided = self.verdict in ("confirmed", "contradicted")
+        return f"{self.verdict} at scale {', '.join(self.scales)}" if decided and self.scales else self.verdict
+
+
+def read(path: Path, papers: dict[str, Paper], results: Results) -> list[Claim]:
     """All claims.
 
     Args:
         papers: those with tables, by folder.
+        results: what has been recorded.
 
     Raises:
-        TableError: a key is missing or unknown, a row is none of the paper's tables, a verdict lacks its evidence.
+        TableError: a key is missing or unknown (a verdict by hand is, beside `compare`), a row is none of the paper's
+            tables, a verdict by hand lacks its evidence.
     """
-    claims = load(path).get("claims", [])
-    for number, claim in enumerate(claims, start=1):
-        where = f"{path.name}: claim {number}"
-        known(where, claim, KEYS, REQUIRED)
-        if claim["state"] not in STATES:
-            raise TableError(f"{where}: state {claim['state']!r}; must be one of: {', '.join(STATES)}")
-        if claim["state"] in STATES[:2] and not claim.get("evidence"):
-            raise TableError(f"{where}: {claim['state']} without evidence")
-        for name in claim["rows"]:
-            check_row(where, name, claim["paper"], papers)
-    return claims
+    return [
+        read_one(f"{path.name}: claim {number}", entry, papers, results)
+        for number, entry in enumerate(load(path).get("claims", []), start=1)
+    ]
 
 
-def check_row(where: str, name: str, paper: str, papers: dict[str, Paper]) -> None:
-    """A row is named TABLE/ROW, or FOLDER/TABLE/ROW where it is of another folder's."""
+def read_one(where: str, entry: dict, papers: dict[str, Paper], results: Results) -> Claim:
+    """One of them, checked."""
+    if "compare" in entry:
+        known(where, entry, COMPUTED, REQUIRED)
+    else:
+        known(where, entry, BY_HAND, REQUIRED | {"rows", "state"})
+        if entry["state"] not in VERDICTS:
+            raise TableError(f"{where}: state {entry['state']!r}; must be one of: {', '.join(VERDICTS)}")
+        if entry["state"] in VERDICTS[:2] and not entry.get("evidence"):
+            raise TableError(f"{where}: {entry['state']} without evidence")
+    try:
+        comparisons = tuple(Comparison.read(one, entry["paper"], papers, results) for one in entry.get("compare", ()))
+        named = [table_of(name, entry["paper"], papers) for name in entry.get("rows", ())]
+    except TableError as error:
+        raise TableError(f"{where}: {error}") from error
+    compared = [run.table for one in comparisons for run in (one.better, one.other)]
+    return Claim(entry, comparisons, tuple(dict.fromkeys([*compared, *named])))
+
+
+def table_of(name: str, paper: str, papers: dict[str, Paper]) -> Table:
+    """The table of a row that is named TABLE/ROW, or FOLDER/TABLE/ROW where it is of another folder's."""
     *folder, table, row = name.split("/")
     tables = papers[folder[0] if folder else paper].tables if (folder or [paper])[0] in papers else {}
     if table not in tables or not {row} & {*tables[table].runs, *tables[table].rows}:
-        raise TableError(f"{where}: row {name!r}: there is none")
+        raise TableError(f"row {name!r}: there is none")
+    return tables[table]
 
 
-def markdown(claims: list[dict], papers: dict[str, Paper]) -> str:
-    """The claims by paper, each with what tests it and what has been seen."""
-    lines = ["<!-- made by recipes/records/render.py from claims.toml: change that -->", "# What the papers claim", ""]
-    lines += [
-        "A claim about training is confirmed or contradicted by runs of several seeds whose interval leaves out 0,"
-    ]
-    lines += ["one about counts or algebra by an exact count or a test. The rest is undecided or has not run.", ""]
-    for folder in dict.fromkeys(claim["paper"] for claim in claims):
-        found = [claim for claim in claims if claim["paper"] == folder]
-        states = Counter(claim["state"] for claim in found)
-        told = ", ".join(f"{states[state]} {state}" for state in STATES if states[state])
-        lines += [f"## {papers[folder].name if folder in papers else folder}", "", f"{told}.", ""]
+def anchor(title: str) -> str:
+    """What a heading is called in an address, by GitHub's rule."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def link(table: Table) -> str:
+    """A table's place in its folder's RESULTS.md, as a link from recipes."""
+    folder = table.paper.folder.name
+    return f"[{folder}/{table.key}]({folder}/RESULTS.md#{anchor(table.title)})"
+
+
+def tally(claims: list[Claim]) -> str:
+    """How many have each verdict."""
+    counts = Counter(claim.verdict for claim in claims)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
+
+
+def details(claim: Claim) -> list[str]:
+    """A claim with what tests it and what has been seen."""
+    lines = [f"### {claim.name}", "", f"**{claim.told.capitalize()}.** {claim.claim}", ""]
+    if claim.comparisons:
+        titles = ["comparison", "metric", "ours", "lead", "95 % interval", "seeds", "scale", "verdict"]
+        lines += [*filled(titles, [one.cells for one in claim.comparisons]), ""]
+    lines += [f"- {claim.table}: {claim.figures}"]
+    lines += [f"- seen: {claim.evidence}"] if claim.evidence else []
+    lines += [f"- {claim.note}"] if claim.note else []
+    lines += [f"- convincing at least: {claim.test}"]
+    rows = f": {', '.join(f'`{row}`' for row in claim.rows)}" if claim.rows else ""
+    return [*lines, f"- rows in {', '.join(map(link, claim.tables))}{rows}", ""]
+
+
+def markdown(claims: list[Claim], papers: dict[str, Paper]) -> str:
+    """The claims by paper."""
+    lines = ["<!-- made by recipes/records/render.py from claims.toml and results.csv: change those -->"]
+    lines += ["# What the papers claim", ""]
+    lines += [INTRODUCTION, ""]
+    for folder in dict.fromkeys(claim.paper for claim in claims):
+        found = [claim for claim in claims if claim.paper == folder]
+        lines += [f"## {papers[folder].name if folder in papers else folder}", "", f"{tally(found)}.", ""]
         for claim in found:
-            rows = ", ".join(f"`{row}`" for row in claim["rows"])
-            lines += [f"**{claim['state'].capitalize()}.** {claim['claim']}", ""]
-            lines += [f"- {claim['table']}: {claim['figures']}", *([f"- rows: {rows}"] if rows else [])]
-            lines += [f"- convincing at least: {claim['test']}"]
-            lines += [f"- seen: {claim['evidence']}"] if claim.get("evidence") else []
-            lines += [f"- interval: {claim['interval']}"] if claim.get("interval") else []
-            lines += [""]
+            lines += details(claim)
     return "\n".join(lines)

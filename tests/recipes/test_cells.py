@@ -1,12 +1,10 @@
-"""The papers' tables as data: every printed cell, every count, and the table files and claims that are refused."""
+"""The papers' tables as data: every printed cell, every count, and the table files that are refused."""
 
 import csv
-import json
 import os
 import re
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 
-import claims
 import count
 import pytest
 import render
@@ -140,31 +138,3 @@ def test_a_broken_table_file_is_refused_in_one_line(old, new, message, tmp_path,
     assert output.err.startswith(f"error: {message}")
     assert output.err.count("\n") == 1
     assert output.out == ""
-
-
-CLAIM = dict(paper="p", table="T", claim="c", figures="f", rows=["t/r"], test="x", state="not run")
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"state": "true"}, "claims.toml: claim 1: state 'true'; must be one of: confirmed, "),
-        ({"state": "confirmed"}, "claims.toml: claim 1: confirmed without evidence"),
-        ({"rows": ["t/z"]}, "claims.toml: claim 1: row 't/z': there is none"),
-        ({"rows": ["q/t/r"]}, "claims.toml: claim 1: row 'q/t/r': there is none"),
-        ({"proof": "p"}, "claims.toml: claim 1: unknown key 'proof'"),
-    ],
-)
-def test_a_claim_needs_rows_and_evidence(changed, message, tmp_path):
-    (tmp_path / "p").mkdir()
-    (tmp_path / "p" / "tables.toml").write_text(GOOD)
-    found, path = {"p": rows.read(tmp_path / "p")}, tmp_path / "claims.toml"
-
-    def write(claim: dict) -> None:
-        path.write_text("[[claims]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in claim.items()))
-
-    write(CLAIM)
-    assert "**Not run.** c" in claims.markdown(claims.read(path, found), found)
-    write(CLAIM | changed)
-    with pytest.raises(rows.TableError, match=re.escape(message)):
-        claims.read(path, found)

@@ -1,0 +1,16 @@
+"""Tables as Markdown."""
+
+
+def markdown(titles: list[str], lines: list[list[str]]) -> list[str]:
+    """A Markdown table."""
+    escaped = [[cell.replace("|", "\\|") for cell in line] for line in [titles, *lines]]
+    return ["| " + " | ".join(line) + " |" for line in escaped[:1]] + [
+        "|---" * len(titles) + "|",
+        *("| " + " | ".join(line) + " |" for line in escaped[1:]),
+    ]
+
+
+def filled(titles: list[str], lines: list[list[str]]) -> list[str]:
+    """The same without the columns that have nothing."""
+    kept = [index for index in range(len(titles)) if any(line[index] for line in lines)]
+    return markdown([titles[index] for index in kept], [[line[index] for index in kept] for line in lines])
