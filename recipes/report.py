@@ -1,4 +1,4 @@
-"""Write the report: every architecture, every result beside its paper's, pictures, speeds, and the command under each.
+"""Write the report: what became of the papers' claims, quality over cost, every result beside its paper's, all else.
 
     python recipes/report.py FOLDER
 
@@ -12,11 +12,16 @@ import html
 import mimetypes
 import os
 import re
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import markdown
 from markdown.treeprocessors import Treeprocessor
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "records"))
+
+from layout import anchor  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPERS = ("ringformer", "sret", "kausik", "takase", "ilr")
@@ -24,30 +29,8 @@ LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#:]+)(\))")  # of a file beside the text
 ADDRESS = re.compile(r"(https?:|mailto:|[^:]*$)", re.IGNORECASE)  # of the web, or without a scheme: a file
 TITLE = "Recurrent transformers for fairseq and timm: the report"
 
-STYLE = """
-:root { --ink: #1c1e21; --paper: #fff; --line: #d0d4da; --shade: #f4f5f7; --mark: #0b57a4; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e4e6ea; --paper: #15171a; --line: #3a3f46; --shade: #20242a; --mark: #7db4f0; }
-  img { background: #fff; }
-}
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 70rem; padding: 1rem; background: var(--paper); color: var(--ink);
-  font: 1rem/1.55 system-ui, sans-serif; overflow-wrap: break-word; }
-h1, h2, h3, h4 { line-height: 1.2; margin: 2rem 0 .6rem; }
-h2 { border-top: 2px solid var(--line); padding-top: 1.4rem; }
-a { color: var(--mark); }
-.scroll { overflow-x: auto; margin: 1rem 0; }
-table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
-th, td { border-bottom: 1px solid var(--line); padding: .3rem .6rem; text-align: left; vertical-align: top; }
-th { background: var(--shade); }
-code, pre { background: var(--shade); border-radius: 4px; font: .85em/1.45 ui-monospace, monospace; }
-code { padding: .1em .3em; }
-td code { white-space: nowrap; }
-pre { padding: .7rem; overflow-x: auto; }
-pre code { padding: 0; }
-img { max-width: 100%; height: auto; }
-nav ul { padding-left: 1.2rem; }
-"""
+STYLE = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
+VERDICTS = ("confirmed", "contradicted", "undecided")
 
 
 def between(text: str, begin: str, end: str) -> str:
@@ -91,25 +74,29 @@ def architectures(models: str) -> list[str]:
     return tables
 
 
+def here(text: str) -> str:
+    """Markdown whose links to tables of results lead to those in the report."""
+    return re.sub(r"\]\(\w+/RESULTS\.md#", "](#", text)
+
+
 def report(target: Path) -> str:
     """The whole report as Markdown, to be written into the target folder."""
+    recipes, docs = ROOT / "recipes", ROOT / "docs"
+    claims = (recipes / "CLAIMS.md").read_text(encoding="utf-8")
+    tables = (recipes / "README.md").read_text(encoding="utf-8")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    rows = (ROOT / "recipes" / "README.md").read_text(encoding="utf-8")
-    corpora = sorted(path.parent.name for path in (ROOT / "recipes").glob("*/RESULTS.md"))
-    folders = [*PAPERS, *(name for name in corpora if name not in PAPERS)]
-    results = [ROOT / "recipes" / name / "RESULTS.md" for name in folders]
-    pictures = ROOT / "recipes" / "analysis" / "README.md"
-    lines = [
-        f"# {TITLE}",
+    corpora = sorted(path.parent.name for path in recipes.glob("*/RESULTS.md"))
+    lines = [f"# {TITLE}", between(claims, "# What the papers claim", "<!-- overview: begin -->")]
+    lines += [here(between(claims, "<!-- overview: begin -->", "<!-- overview: end -->"))]
+    lines += ["## The papers' tables, with ours beside them", between(tables, "## The tables", "<!-- rows: begin -->")]
+    lines += [part(recipes / name / "RESULTS.md", target) for name in dict.fromkeys([*PAPERS, *corpora])]
+    lines += ["## The claims, one by one", here(deeper(claims.split("<!-- overview: end -->")[1], 1).strip())]
+    lines += [
+        "## What there is",
         moved(between(readme, "# Recurrent transformers for fairseq and timm", "## Two"), ROOT, target),
     ]
-    docs = ROOT / "docs"
     lines += architectures(moved((docs / "models.md").read_text(encoding="utf-8"), docs, target))
-    lines += ["## The papers' tables, with ours beside them", between(rows, "## The tables", "<!-- rows: begin -->")]
-    lines += [part(path, target) for path in results if path.exists()]
-    lines += [part(ROOT / "recipes" / "CLAIMS.md", target).replace("### What", "## What", 1)]
-    if pictures.exists():
-        lines += ["## Inside trained models", part(pictures, target)]
+    lines += ["## Inside trained models", part(recipes / "analysis" / "README.md", target)]
     lines += [part(docs / "speed.md", target).replace("### Speed", "## Speed", 1)]
     lines += ["```sh\nmake bench\n```"]
     return "\n\n".join(lines) + "\n"
@@ -145,12 +132,15 @@ class Harmless(markdown.Extension, Treeprocessor):
 def page(text: str, folder: Path) -> str:
     """The report as one HTML page."""
     converter = markdown.Markdown(
-        extensions=["tables", "fenced_code", "toc", Harmless()], extension_configs={"toc": {"toc_depth": "2-3"}}
+        extensions=["tables", "fenced_code", "toc", Harmless()],
+        extension_configs={"toc": {"toc_depth": "2-3", "slugify": lambda title, _: anchor(title)}},
     )
     body = converter.convert(text)
-    body = body.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
+    body = body.replace("<table>", '<div class="scroll" tabindex="0"><table>').replace("</table>", "</table></div>")
+    body = body.replace('class="scroll"', 'class="scroll claims"', 1)  # the first table
+    body = re.sub(rf"<td>({'|'.join(VERDICTS)})", r'<td class="\1">\1', body)
     head, rest = body.split("</h1>", 1)
-    contents = f"<nav>{converter.toc}</nav>"
+    contents = f"<details><summary>Contents</summary><nav>{converter.toc}</nav></details>"
     return inline(
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{TITLE}</title>\n'

@@ -1,21 +1,21 @@
 """What the papers claim and what has been seen of it here: reads claims.toml, checks it, and writes it as Markdown."""
 
-import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from comparison import Comparison
-from layout import filled
+from layout import anchor, filled, table
 from recorded import Results
 from rows import Paper, Table, TableError, known, load
 from verdict import VERDICTS, together
 
 REQUIRED = {"paper", "name", "table", "claim", "figures", "test"}
 COMPUTED = REQUIRED | {"compare", "rows", "note"}
-BY_HAND = REQUIRED | {"state", "evidence", "rows", "note"}
+BY_HAND = REQUIRED | {"state", "evidence", "ours", "rows", "note"}
 LARGE_SCALES = ("paper", "gpu")  # a verdict of a smaller scale is told with it
 
+BEGIN, END = "<!-- overview: begin -->", "<!-- overview: end -->"
 INTRODUCTION = """\
 A claim about training is a comparison of rows, seed by seed: `lead` is the mean difference, positive where the first
 row is better, with its 95 % interval over the seeds (Student's t). It is confirmed or contradicted by at least three
@@ -64,7 +64,7 @@ def read(path: Path, papers: dict[str, Paper], results: Results) -> list[Claim]:
 
     Raises:
         TableError: a key is missing or unknown (a verdict by hand is, beside `compare`), a row is none of the paper's
-            tables, a verdict by hand lacks its evidence.
+            tables, a verdict by hand lacks its evidence, in full or in a few words.
     """
     return [
         read_one(f"{path.name}: claim {number}", entry, papers, results)
@@ -80,8 +80,9 @@ def read_one(where: str, entry: dict, papers: dict[str, Paper], results: Results
         known(where, entry, BY_HAND, REQUIRED | {"rows", "state"})
         if entry["state"] not in VERDICTS:
             raise TableError(f"{where}: state {entry['state']!r}; must be one of: {', '.join(VERDICTS)}")
-        if entry["state"] in VERDICTS[:2] and not entry.get("evidence"):
-            raise TableError(f"{where}: {entry['state']} without evidence")
+        for key in ("evidence", "ours"):
+            if entry["state"] != "not run" and not entry.get(key):
+                raise TableError(f"{where}: {entry['state']} without {key}")
     try:
         comparisons = tuple(Comparison.read(one, entry["paper"], papers, results) for one in entry.get("compare", ()))
         named = [table_of(name, entry["paper"], papers) for name in entry.get("rows", ())]
@@ -100,15 +101,10 @@ def table_of(name: str, paper: str, papers: dict[str, Paper]) -> Table:
     return tables[table]
 
 
-def anchor(title: str) -> str:
-    """What a heading is called in an address, by GitHub's rule."""
-    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
-
-
-def link(table: Table) -> str:
+def link(of: Table) -> str:
     """A table's place in its folder's RESULTS.md, as a link from recipes."""
-    folder = table.paper.folder.name
-    return f"[{folder}/{table.key}]({folder}/RESULTS.md#{anchor(table.title)})"
+    folder = of.paper.folder.name
+    return f"[{folder}/{of.key}]({folder}/RESULTS.md#{anchor(of.title)})"
 
 
 def tally(claims: list[Claim]) -> str:
@@ -131,11 +127,53 @@ def details(claim: Claim) -> list[str]:
     return [*lines, f"- rows in {', '.join(map(link, claim.tables))}{rows}", ""]
 
 
+def overview(claims: list[Claim], papers: dict[str, Paper]) -> list[str]:
+    """Every claim as a line: those that have run in a table, the others by name below it."""
+    lines = []
+    for folder in dict.fromkeys(claim.paper for claim in claims):
+        found = [claim for claim in claims if claim.paper == folder and claim.verdict != "not run"]
+        lines += [[f"**{papers[folder].name}**", "", "", "", ""]] if found else []
+        lines += [line(claim) for claim in found]
+    rest = [named(claim) for claim in claims if claim.verdict == "not run"]
+    return [*table(["claim", "paper", "ours", "95 % interval", "verdict"], lines), "", f"Not run: {'; '.join(rest)}."]
+
+
+def named(claim: Claim) -> str:
+    """A claim's name, which leads to all that is told of it."""
+    return f"[{claim.name}](#{anchor(claim.name)})"
+
+
+def line(claim: Claim) -> list[str]:
+    """A claim in the overview. Ours, which leads to the table of its rows, is both means, or several leads."""
+    ran = [one for one in claim.comparisons if one.differences]
+    found = claim.entry.get("ours", "")
+    if len(claim.comparisons) == 1:
+        found = f"{ran[0].ours.replace('/', 'against')} {ran[0].label}"
+    elif ran:
+        found = f"{'; '.join(one.told(one.mean) for one in ran)} {ran[0].unit}"
+        found += f" ({len(ran)} of {len(claim.comparisons)} compared)" if len(ran) < len(claim.comparisons) else ""
+    counts = sorted({len(one.differences) for one in ran})
+    seeds = f"{' to '.join(map(str, counts))} seed{'' if counts == [1] else 's'}" if ran else ""
+    seeds += f" ({', '.join(dict.fromkeys(one.scale for one in ran))})" if ran else ""
+    intervals = "; ".join(one.interval for one in ran if one.interval)
+    place = link(claim.tables[0]).split("](")[1]
+    return [named(claim), claim.figures, f"[{found}]({place}", ", ".join(filter(None, [intervals, seeds])), claim.told]
+
+
 def markdown(claims: list[Claim], papers: dict[str, Paper]) -> str:
-    """The claims by paper."""
+    """The claims at a glance, and each by paper."""
     lines = ["<!-- made by recipes/records/render.py from claims.toml and results.csv: change those -->"]
     lines += ["# What the papers claim", ""]
-    lines += [INTRODUCTION, ""]
+    lines += [
+        f"{len(claims)} claims: {tally(claims)}.",
+        "",
+        BEGIN,
+        *overview(claims, papers),
+        END,
+        "",
+        INTRODUCTION,
+        "",
+    ]
     for folder in dict.fromkeys(claim.paper for claim in claims):
         found = [claim for claim in claims if claim.paper == folder]
         lines += [f"## {papers[folder].name if folder in papers else folder}", "", f"{tally(found)}.", ""]

@@ -125,6 +125,16 @@ class Comparison:
         return " / ".join(number(mean(column), self.metric) for column in zip(*self.values))
 
     @property
+    def label(self) -> str:
+        """The metric as it is told, without its unit."""
+        return METRICS[self.metric].split(",")[0]
+
+    @property
+    def mean(self) -> float:
+        """The mean difference."""
+        return mean(self.differences)
+
+    @property
     def unit(self) -> str:
         """Of the lead and the margin."""
         names = {"loss": "nats", "perplexity": "nats", "top1": "points", "accuracy": "points", "wer": "points"}
@@ -137,7 +147,7 @@ class Comparison:
     @property
     def lead(self) -> str:
         """The mean difference with its unit; nothing if none has run."""
-        return f"{self.told(mean(self.differences))} {self.unit}" if self.differences else ""
+        return f"{self.told(self.mean)} {self.unit}" if self.differences else ""
 
     @property
     def interval(self) -> str:

@@ -7,6 +7,7 @@ import statistics
 
 import claims
 import collect
+import layout
 import pytest
 import recorded
 import rows
@@ -161,6 +162,7 @@ def test_rows_may_be_compared_by_a_metric_of_each(read):
     [
         (BY_HAND | {"state": "true"}, "state 'true'; must be one of: confirmed, "),
         (BY_HAND | {"state": "confirmed"}, "confirmed without evidence"),
+        (BY_HAND | {"state": "undecided", "evidence": "e"}, "undecided without ours"),
         (BY_HAND | {"rows": ["t/z"]}, "row 't/z': there is none"),
         (BY_HAND | {"rows": ["q/t/r"]}, "row 'q/t/r': there is none"),
         (BY_HAND | {"proof": "p"}, "unknown key 'proof'"),
@@ -182,15 +184,15 @@ def test_a_claim_that_cannot_be_decided_is_refused(entry, message, read):
         read(entry)
 
 
-def test_links_of_the_claims_lead_to_the_tables_of_their_rows():
+def test_links_of_the_claims_lead_to_their_details_and_to_the_tables_of_their_rows():
     text = (RECIPES / "CLAIMS.md").read_text(encoding="utf-8")
     links = set(re.findall(r"\]\(([^)]+)\)", text))
     assert len(links) > 20
-    headings = {
-        f"{path.parent.name}/RESULTS.md#{claims.anchor(title)}"
-        for path in RECIPES.glob("*/RESULTS.md")
-        for title in re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    }
+    headings = set()
+    for path in (RECIPES / "CLAIMS.md", *RECIPES.glob("*/RESULTS.md")):
+        home = "" if path.parent == RECIPES else f"{path.parent.name}/RESULTS.md"
+        titles = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        headings |= {f"{home}#{layout.anchor(title)}" for title in titles}
     assert links <= headings
 
 

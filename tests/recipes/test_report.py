@@ -54,6 +54,19 @@ def test_every_recorded_result_and_its_command_is_in_it(text):
             assert row in text
 
 
+def test_the_claims_come_first_each_with_its_verdict_and_links_that_lead_somewhere(html):
+    first = html.split("</nav>")[1].split("</table>")[0]
+    claims = (cli.REPOSITORY / "recipes" / "CLAIMS.md").read_text(encoding="utf-8")
+    verdicts = re.findall(r"^\*\*(Confirmed|Contradicted|Undecided)\b", claims, flags=re.MULTILINE)
+    shown = re.findall(r'<td class="(confirmed|contradicted|undecided)">', first)
+    assert sorted(shown) == sorted(verdict.lower() for verdict in verdicts)
+    ids = set(re.findall(r' id="([^"]+)"', html))
+    lines = [re.findall(r'href="#([^"]+)"', line) for line in first.split("<tr>")]
+    assert [len(links) for links in lines if links] == [2] * len(shown)  # what is told of it, and the table of its rows
+    assert {link for links in lines for link in links} <= ids
+    assert set(re.findall(r'href="#([^"]+)"', html)) <= ids
+
+
 def test_links_of_the_markdown_lead_somewhere(text, folder):
     links = [found[1] for found in report.LINK.findall(text)]
     assert links
