@@ -18,7 +18,7 @@ from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, set_
 from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
 from recurrence.loop import Loop
 
-HOST = "transformer"
+UPSTREAM = "transformer"
 ARCHS = ("ringformer_base", "universal", "one_wide_ffn_base", "vanilla_base")
 BATCH, LENGTH, VOCABULARY, BEAM, SENTENCES = 24, 28, 8000, 4, 3
 # The same rates everywhere, whatever an architecture's own defaults.
@@ -107,20 +107,20 @@ def compare(
     if options.peak_memory:
         print(training_peak(lambda: build(options.peak_memory, symbols), lambda model: training_step(model, trained)))
         return
-    host = archs[0]
-    print(f"{where}; {VOCABULARY} symbols; ratios against fairseq's {host}")
+    upstream = archs[0]
+    print(f"{where}; {VOCABULARY} symbols; ratios against fairseq's {upstream}")
     models = {arch: build(arch, symbols) for arch in archs}
     steps = {arch: training_step(model, trained) for arch, model in models.items()}
     if compiled:
         compile_ours(models, steps)
     title = "Training step, {} x {} -> {}".format(*trained[0].shape[:2], trained[2].size(1))
-    rows = ratios(steps, options.rounds, host)
+    rows = ratios(steps, options.rounds, upstream)
     show(title, rows, "seconds", shares(steps, rows))
     searches = {arch: generation(model, symbols, searched) for arch, model in models.items()}
     title = f"Beam {BEAM}, {SENTENCES} one by one, {searched[2].size(1)} tokens"
-    rows = ratios(searches, options.rounds, host)
+    rows = ratios(searches, options.rounds, upstream)
     show(title, rows, "seconds", shares(searches, rows))
-    show("Peak training memory", peak_memory(benchmark, archs, host), "MiB")
+    show("Peak training memory", peak_memory(benchmark, archs, upstream), "MiB")
 
 
 def main() -> None:
@@ -134,7 +134,7 @@ def main() -> None:
     if options.tokens < LENGTH:
         arguments.error(f"--tokens {options.tokens}: must be at least {LENGTH}, a sentence")
     RATES["attention_dropout"] = options.attention_dropout
-    archs, trained_on = (HOST, *(options.arch or ARCHS)), options.tokens // LENGTH
+    archs, trained_on = (UPSTREAM, *(options.arch or ARCHS)), options.tokens // LENGTH
     compare("benchmarks.translation", options, archs, build, batch, trained_on, options.compile)
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from fairseq_plugin.models.speech import SpeechToText
 from fairseq_plugin.modules.build import build_architecture, build_language_model, numbered_dictionary
-from fairseq_plugin.modules.language_model import RecurrentLanguageModel
+from fairseq_plugin.modules.language_model import LanguageModel
 from recurrence import count
 from recurrence.catalogue import Table, rewrite
 from recurrence.causal import CausalStack
@@ -32,7 +32,7 @@ def architectures() -> list[str]:
 
 def is_language_model(arch: str) -> bool:
     """Whether it reads one text instead of two."""
-    return issubclass(ARCH_MODEL_REGISTRY[arch], RecurrentLanguageModel)
+    return issubclass(ARCH_MODEL_REGISTRY[arch], LanguageModel)
 
 
 def is_speech_model(arch: str) -> bool:

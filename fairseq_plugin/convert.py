@@ -3,7 +3,7 @@
 Usage::
 
     python -m fairseq_plugin.convert unshare looped.pt unshared.pt
-    python -m fairseq_plugin.convert share host.pt looped.pt --unique-layers 3 --strategy cycle --rank 64
+    python -m fairseq_plugin.convert share fairseq.pt looped.pt --unique-layers 3 --strategy cycle --rank 64
     python -m fairseq_plugin.convert hf looped.pt FOLDER --sentencepiece-model pieces.model
 
 ``unshare`` gives each pass a layer of its own, with its level signals and low-rank terms multiplied out. What it
@@ -27,8 +27,7 @@ from fairseq.data import Dictionary
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-import fairseq_plugin  # noqa: F401  registers the architectures
-from fairseq_plugin.conversion import host, hugging_face
+from fairseq_plugin.conversion import hugging_face, upstream
 from fairseq_plugin.conversion.share import check_shareable, shared
 from fairseq_plugin.conversion.unshare import unshared
 from fairseq_plugin.hostfix.checkpoints import load_safely
@@ -50,8 +49,8 @@ def unshare_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
     family = ARCH_MODEL_REGISTRY.get(args.arch)
     if family is None or not family.__module__.startswith("fairseq_plugin."):
         raise ValueError(f"--arch {args.arch}: not an architecture of this plugin; there is nothing to unshare")
-    args, weights = unshared(host.build(args, state["model"]), args)
-    return {**_with_model(state, args, weights), "args": host.readable(_of_the_run(state, args)), "cfg": None}
+    args, weights = unshared(upstream.build(args, state["model"]), args)
+    return {**_with_model(state, args, weights), "args": upstream.readable(_of_the_run(state, args)), "cfg": None}
 
 
 def share_checkpoint(state: dict[str, Any], strategy: str, unique_layers: int, rank: int | None) -> dict[str, Any]:
@@ -66,7 +65,7 @@ def share_checkpoint(state: dict[str, Any], strategy: str, unique_layers: int, r
     """
     args = _options(state)
     check_shareable(args)
-    return _with_model(state, *shared(host.build(args, state["model"]), args, strategy, unique_layers, rank))
+    return _with_model(state, *shared(upstream.build(args, state["model"]), args, strategy, unique_layers, rank))
 
 
 def _options(state: dict[str, Any]) -> argparse.Namespace:
@@ -141,7 +140,7 @@ def write_hugging_face(state: dict[str, Any], folder: Path, dictionary: Path | N
     if folder.exists():
         raise ValueError(f"OUT={folder}: exists already")
     args = _options(state)
-    config, weights = hugging_face.converted(host.build(args, state["model"]), args)
+    config, weights = hugging_face.converted(upstream.build(args, state["model"]), args)
     words = [Dictionary.load(str(path)) for path in _dictionaries(state, dictionary, config["model_type"] == "fsmt")]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.resolve().parent, prefix=f".{folder.name}.") as parent:

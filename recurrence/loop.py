@@ -121,7 +121,7 @@ class Loop(nn.Module):
         return max(0, running - self.backprop_passes) if cuts else 0
 
     def note_order(self) -> None:
-        """Keeps the order among the tensors of the state dict, for hosts that keep nothing else of one."""
+        """Keeps the order among the tensors of the state dict, where a checkpoint tells the order by nothing else."""
         where = None if self.noted is None else self.noted.device
         del self.noted
         self.register_buffer("noted", torch.tensor(self.order, device=where))

@@ -21,7 +21,7 @@ from timm_plugin._stem import StemEmbed
 from timm_plugin._vit_config import ViTConfig
 
 
-class RecurrentVisionTransformer(ImageModel):
+class LoopedVisionTransformer(ImageModel):
     """Patches, positions, a loop over depth, a final norm, and a classifier on the class token or the pooled patches.
 
     The features of `features_only` are the patch tokens after each depth.
@@ -233,7 +233,7 @@ def resample_table(table: Tensor, grid: Sequence[int], old_grid: Sequence[int] |
     return torch.cat([resample_abs_pos_embed(level[None], grid, old_grid, prefix) for level in table.detach()])
 
 
-def ringformer_init_(model: RecurrentVisionTransformer) -> None:
+def ringformer_init_(model: LoopedVisionTransformer) -> None:
     """MLP weights Xavier uniform, their biases N(0, 1e-6), class token 0; the rest as PyTorch has it.
 
     Source: RingFormer's published code for images.
@@ -245,7 +245,7 @@ def ringformer_init_(model: RecurrentVisionTransformer) -> None:
                 nn.init.normal_(layer.bias, std=1e-6)
 
 
-def deit_init_(model: RecurrentVisionTransformer) -> None:
+def deit_init_(model: LoopedVisionTransformer) -> None:
     """Linear weights and class token truncated normal with std 0.02, biases 0.
 
     Source: DeiT (arXiv:2012.12877), after its published code.

@@ -26,7 +26,7 @@ from torch import nn
 
 from recurrence.weights import command
 from timm_plugin._compat import load_checkpoint_metadata
-from timm_plugin._conversion import shared, unshared
+from timm_plugin.conversion import shared, unshared
 
 logger = logging.getLogger("timm_plugin.convert")
 

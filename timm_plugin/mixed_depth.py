@@ -19,7 +19,7 @@ from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
 from timm_plugin._create import create, image_cfg
-from timm_plugin._vit import RecurrentVisionTransformer
+from timm_plugin._vit import LoopedVisionTransformer
 from timm_plugin.sret import SReT
 
 
@@ -54,7 +54,7 @@ class MixedDepthSReT(MixedDepth, SReT):
     """SReT, trained at two depths."""
 
 
-class MixedDepthDeiT(MixedDepth, RecurrentVisionTransformer):
+class MixedDepthDeiT(MixedDepth, LoopedVisionTransformer):
     """Recursive DeiT, trained at two depths."""
 
 
@@ -107,10 +107,10 @@ def sret_108_mixed(pretrained: bool = False, **kwargs: Any) -> MixedDepthSReT:
 
 
 @register_model
-def deit_108(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
+def deit_108(pretrained: bool = False, **kwargs: Any) -> LoopedVisionTransformer:
     """DeiT-108 of Figure 9: DeiT-Tiny with 108 unshared blocks. 48,424,360 parameters."""
     model_args = dict(embed_dim=192, depth=108, num_heads=3, pos_embed="learn", init="deit")
-    return create(RecurrentVisionTransformer, "deit_108", pretrained, **dict(model_args, **kwargs))
+    return create(LoopedVisionTransformer, "deit_108", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model

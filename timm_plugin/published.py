@@ -11,10 +11,9 @@ import timm
 import torch
 from torch import Tensor
 
-import timm_plugin  # noqa: F401  registers the models
-from recurrence.weights.names import Piece, StateDict, convert, revert
+from recurrence.loop import Loop
+from recurrence.weights.names import Piece, StateDict, to_ours, to_theirs
 from timm_plugin._model import ImageModel
-from timm_plugin._released import sret_names
 
 # Tables that are functions of their sizes: theirs of levels, ours of positions and depths, the order, and slices.
 FIXED = re.compile(
@@ -47,7 +46,7 @@ def from_published(
     state_dict = unnested(state_dict)
     dtype = next(tensor.dtype for tensor in state_dict.values() if tensor.is_floating_point())
     model = _in_type(dtype, name, arguments(system, config))
-    own = convert(state_dict, pieces(system, model), model.state_dict(), FIXED.fullmatch)
+    own = to_ours(state_dict, pieces(system, model), model.state_dict(), FIXED.fullmatch)
     model.load_state_dict({**model.state_dict(), **own})
     _set_permutations(model, permutations)
     return model.eval()
@@ -55,7 +54,7 @@ def from_published(
 
 def to_published(system: str, model: ImageModel) -> StateDict:
     """The inverse of :func:`from_published`: the model's weights under the published keys, without fixed tables."""
-    return revert(model.state_dict(), SYSTEMS[system][2](system, model))
+    return to_theirs(model.state_dict(), SYSTEMS[system][2](system, model))
 
 
 def unnested(state_dict: dict[str, Any]) -> StateDict:
@@ -189,6 +188,43 @@ def _sret_arguments(system: str, config: dict[str, Any]) -> dict[str, Any]:
         drop_path_rate=config["drop_path_rate"],
         drop_path_placement="published",
     )
+
+
+SRET_BLOCK = {
+    **dict(norm1="norms.0", norm2="norms.1"),
+    **{"attn.qkv": "self_attn.qkv", "attn.proj": "self_attn.out", "mlp.fc1": "ffn.up", "mlp.fc2": "ffn.down"},
+    **{"coefficient1": "residuals.0.identity", "coefficient2": "residuals.0.branch"},
+    **{"coefficient3": "residuals.1.identity", "coefficient4": "residuals.1.branch"},
+}
+SRET_NLL = {
+    **{"norm1": "norm", "mlp.fc1": "up", "mlp.fc2": "down"},
+    **{"coefficient1": "residual.identity", "coefficient2": "residual.branch"},
+}
+
+
+def sret_names(loops: Sequence[Loop]) -> Iterator[Piece]:
+    """The names of the released code, in whose list of layers a block stands at each of its runs, each NLL behind one.
+
+    Args:
+        loops: of the three stages.
+    """
+    for stage, loop in enumerate(loops):
+        if stage:
+            for kind in ("weight", "bias"):
+                yield Piece(f"pools.{stage - 1}.conv.{kind}", f"stages.{stage}.pool.{kind}")
+        for index, which in enumerate(loop.order):
+            layers = f"transformers.{stage}.blocks"
+            yield from _sret_layer(f"{layers}.{2 * index}", f"stages.{stage}.loop.blocks.{which}", SRET_BLOCK)
+            yield from _sret_layer(f"{layers}.{2 * index + 1}", f"stages.{stage}.loop.own.{index}.projection", SRET_NLL)
+
+
+def _sret_layer(theirs: str, ours: str, table: dict[str, str]) -> Iterator[Piece]:
+    for name, own in table.items():
+        if name.startswith("coefficient"):
+            yield Piece(f"{theirs}.{name}.bias", f"{ours}.{own}")
+        else:
+            yield Piece(f"{theirs}.{name}.weight", f"{ours}.{own}.weight")
+            yield Piece(f"{theirs}.{name}.bias", f"{ours}.{own}.bias")
 
 
 def _sret_pieces(system: str, model: ImageModel) -> Iterator[Piece]:

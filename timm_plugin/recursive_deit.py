@@ -13,7 +13,7 @@ from typing import Any
 from timm.models import generate_default_cfgs, register_model
 
 from timm_plugin._create import create, image_cfg
-from timm_plugin._vit import RecurrentVisionTransformer
+from timm_plugin._vit import LoopedVisionTransformer
 
 _cfg = partial(
     image_cfg,
@@ -28,11 +28,11 @@ default_cfgs = generate_default_cfgs({"recursive_deit_tiny": _cfg()})
 
 
 @register_model
-def recursive_deit_tiny(pretrained: bool = False, **kwargs: Any) -> RecurrentVisionTransformer:
+def recursive_deit_tiny(pretrained: bool = False, **kwargs: Any) -> LoopedVisionTransformer:
     """DeiT-Tiny, each block run twice, of Table 1: 5,717,416 parameters whatever `loops` (1 to 4 in the paper).
 
     Section 5.2 compares internal loops with external ones (`loop_order="external"`) on `depth=6`: 3,048,232 parameters,
     with `nll=True` 3,942,184 (12 projections) and 3,197,224 (2).
     """
     model_args = dict(embed_dim=192, depth=12, num_heads=3, pos_embed="learn", init="deit", loops=2)
-    return create(RecurrentVisionTransformer, "recursive_deit_tiny", pretrained, **dict(model_args, **kwargs))
+    return create(LoopedVisionTransformer, "recursive_deit_tiny", pretrained, **dict(model_args, **kwargs))

@@ -12,7 +12,7 @@ from typing import Any
 from timm.models import generate_default_cfgs, register_model
 
 from timm_plugin._create import create, image_cfg
-from timm_plugin._vit import RecurrentVisionTransformer
+from timm_plugin._vit import LoopedVisionTransformer
 
 MIXER = dict(token_mixing=True, num_heads=1, class_token=False, pos_embed="none", global_pool="avg")
 
@@ -27,7 +27,7 @@ _cfg = partial(
 default_cfgs = generate_default_cfgs({"recursive_mixer_s16": _cfg(), "recursive_mixer_b16": _cfg()})
 
 
-class RecurrentMixer(RecurrentVisionTransformer):
+class LoopedMixer(LoopedVisionTransformer):
     """A Mixer with a loop over depth. As timm's, it has no `set_input_size`: its weights fit one number of tokens."""
 
     set_input_size = property()
@@ -39,14 +39,14 @@ class RecurrentMixer(RecurrentVisionTransformer):
 
 
 @register_model
-def recursive_mixer_s16(pretrained: bool = False, **kwargs: Any) -> RecurrentMixer:
+def recursive_mixer_s16(pretrained: bool = False, **kwargs: Any) -> LoopedMixer:
     """Mixer-S/16, each of its 8 blocks run twice: width 512. 18,528,296 parameters whatever `loops`."""
     model_args = dict(MIXER, embed_dim=512, depth=8, loops=2, lrc=True)
-    return create(RecurrentMixer, "recursive_mixer_s16", pretrained, **dict(model_args, **kwargs))
+    return create(LoopedMixer, "recursive_mixer_s16", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
-def recursive_mixer_b16(pretrained: bool = False, **kwargs: Any) -> RecurrentMixer:
+def recursive_mixer_b16(pretrained: bool = False, **kwargs: Any) -> LoopedMixer:
     """Mixer-B/16, each of its 12 blocks run twice: width 768. 59,880,520 parameters whatever `loops`."""
     model_args = dict(MIXER, embed_dim=768, depth=12, loops=2, lrc=True)
-    return create(RecurrentMixer, "recursive_mixer_b16", pretrained, **dict(model_args, **kwargs))
+    return create(LoopedMixer, "recursive_mixer_b16", pretrained, **dict(model_args, **kwargs))

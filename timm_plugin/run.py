@@ -10,8 +10,6 @@ import runpy
 import sys
 from pathlib import Path
 
-import timm_plugin  # noqa: F401  registers the models
-
 
 def main() -> None:
     """Run the script that the command line names, with the arguments behind it."""

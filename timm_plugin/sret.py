@@ -27,9 +27,9 @@ from recurrence.weights.names import rename
 from timm_plugin._compat import feature_take_indices, update_model_input_size
 from timm_plugin._create import create, image_cfg
 from timm_plugin._model import ImageModel, first_runs, loop_groups
-from timm_plugin._released import sret_names
 from timm_plugin._sret_config import SReTConfig
 from timm_plugin._stem import STEMS
+from timm_plugin.published import sret_names
 
 GLOBAL = ((1, 1),) * 3
 

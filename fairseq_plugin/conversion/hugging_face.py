@@ -17,12 +17,12 @@ from fairseq.models import BaseFairseqModel
 from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
-from fairseq_plugin.conversion.host import positions
 from fairseq_plugin.conversion.hugging_face_tokenizer import renumbered, tokenizer
 from fairseq_plugin.conversion.unshare import unshared
+from fairseq_plugin.conversion.upstream import positions
 from fairseq_plugin.models.ilr import IntraLayerRecurrence
 from fairseq_plugin.modules.embedding import TokenInput
-from fairseq_plugin.modules.model import RecurrentTransformer
+from fairseq_plugin.modules.model import LoopedTransformer
 from fairseq_plugin.modules.options import SIDES
 
 Converted = tuple[dict[str, Any], dict[str, Tensor]]  # the configuration and the weights
@@ -38,7 +38,7 @@ def converted(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
     Raises:
         ValueError: naming the architecture or the option that neither of the two has a place for.
     """
-    translates = isinstance(model, RecurrentTransformer) and isinstance(model.encoder.inputs, TokenInput)
+    translates = isinstance(model, LoopedTransformer) and isinstance(model.encoder.inputs, TokenInput)
     return (as_fsmt if translates else as_llama)(model, args)
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY, BaseFairseqModel
 from torch import Tensor
 
-from fairseq_plugin.conversion.host import FIXED, LANGUAGE, SPEECH, TRANSLATION, layer_pieces, positions
+from fairseq_plugin.conversion.upstream import FIXED, LANGUAGE, SPEECH, TRANSLATION, layer_pieces, positions
 from fairseq_plugin.modules.adaptive import NONE
 from fairseq_plugin.modules.options import SIDES
 from recurrence.errors import FieldError
 from recurrence.order import STRATEGIES, Order
-from recurrence.weights.names import StateDict, convert
+from recurrence.weights.names import StateDict, to_ours
 from recurrence.weights.share import share
 
 
@@ -173,7 +173,7 @@ def _loop(side: str, theirs: StateDict, order: Order, rank: int | None) -> State
     stack = {key: tensor for key, tensor in theirs.items() if key.startswith(prefix)}
     memory = any(".encoder_attn." in key for key in stack)
     pieces = [piece for index in range(len(order)) for piece in layer_pieces(f"{prefix}{index}", f"{index}", memory)]
-    flat = convert(stack, pieces, _shapes(stack, pieces), FIXED.fullmatch)
+    flat = to_ours(stack, pieces, _shapes(stack, pieces), FIXED.fullmatch)
     layers = [
         {key.split(".", 1)[1]: tensor for key, tensor in flat.items() if key.startswith(f"{index}.")}
         for index in range(len(order))

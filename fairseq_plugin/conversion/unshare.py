@@ -16,10 +16,10 @@ import torch
 from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
 from torch import Tensor, nn
 
-from fairseq_plugin.conversion.host import LANGUAGE, SPEECH, TRANSLATION, language_defaults, layer_pieces, positions
+from fairseq_plugin.conversion.upstream import LANGUAGE, SPEECH, TRANSLATION, language_defaults, layer_pieces, positions
 from fairseq_plugin.models.speech import OF_THE_DATA
 from fairseq_plugin.modules.embedding import Output, TokenInput
-from fairseq_plugin.modules.language_model import RecurrentLanguageModel
+from fairseq_plugin.modules.language_model import LanguageModel
 from fairseq_plugin.modules.model import FAMILY_VALUES
 from fairseq_plugin.modules.options import known_options
 from fairseq_plugin.modules.speech import SpeechInput
@@ -27,7 +27,7 @@ from recurrence import position
 from recurrence.causal import CausalStack
 from recurrence.loop import Loop
 from recurrence.weights import unshare
-from recurrence.weights.names import StateDict, revert
+from recurrence.weights.names import StateDict, to_theirs
 
 EPSILON = 1e-5  # of fairseq's LayerNorms
 # Options that mean the same there.
@@ -52,7 +52,7 @@ def unshared(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argpars
         ValueError: naming the architecture and what fairseq has no place for.
     """
     try:
-        if isinstance(model, RecurrentLanguageModel):
+        if isinstance(model, LanguageModel):
             return _language(model, args)
         return (_speech if isinstance(model.encoder.inputs, SpeechInput) else _translation)(model, args)
     except ValueError as error:
@@ -104,7 +104,7 @@ def _sizes(side: str, stack: StateDict) -> dict:
     return {f"{side}_layers": layers, f"{side}_ffn_embed_dim": len(stack[f"{side}.layers.0.fc1.bias"])}
 
 
-def _language(model: RecurrentLanguageModel, args: argparse.Namespace) -> tuple[argparse.Namespace, StateDict]:
+def _language(model: LanguageModel, args: argparse.Namespace) -> tuple[argparse.Namespace, StateDict]:
     decoder, most = model.decoder, positions(args, "target")
     if not isinstance(decoder.stack, CausalStack):
         raise ValueError("a recurrence along the sequence: an upstream layer reads all tokens at once")
@@ -146,7 +146,7 @@ def _stack(side: str, loop: Loop, norm: nn.Module | None) -> tuple[StateDict, un
     pieces = [
         piece for index in range(len(layers)) for piece in layer_pieces(f"{side}.layers.{index}", f"{index}", memory)
     ]
-    weights = revert(own, pieces)
+    weights = to_theirs(own, pieces)
     weights[f"{side}.version"] = torch.tensor([3.0])  # without it fairseq takes the checkpoint for one of old
     if norm is not None:
         weights[f"{side}.layer_norm.weight"] = norm.weight.detach()

@@ -117,7 +117,7 @@ def explain_unfit_checkpoint() -> None:
 
 
 def build_from_plain_options() -> None:
-    """Build a language model from the options of a checkpoint that needs no plugin (:func:`conversion.host.readable`).
+    """Build a language model from the options that :func:`conversion.upstream.readable` writes into a checkpoint.
 
     CTranslate2's converter hands them over as they stand in the file; fairseq knows a Namespace and its own type.
     """

@@ -13,7 +13,7 @@ parameters without a gradient); there is a cache; dropout is an option (0).
 from torch import nn
 
 from fairseq_plugin.modules.elastic import add_depth_options
-from fairseq_plugin.modules.language_model import LANGUAGE_DEFAULTS, RecurrentLanguageModel
+from fairseq_plugin.modules.language_model import LANGUAGE_DEFAULTS, LanguageModel
 from fairseq_plugin.modules.model import register_family
 from recurrence import init
 from recurrence.block import Shape
@@ -25,7 +25,7 @@ from recurrence.papers.ilr import llama_layers
 POSITIONS = ("none", "rope", "learned", "alibi")
 
 
-class IntraLayerRecurrence(RecurrentLanguageModel):
+class IntraLayerRecurrence(LanguageModel):
     """LLaMA blocks in the order of a reuse map, or of block recurrence."""
 
     family_values = ("norm_eps",)

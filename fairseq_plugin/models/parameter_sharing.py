@@ -4,7 +4,7 @@ Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104
 
 The stack is fairseq's transformer: post-norm, ReLU, biases, scaled embeddings, its sinusoids. LayerNorms are shared
 with the layer that they belong to, unless `--residual-rank` gives each pass what is its own
-(:mod:`recurrence.papers.relaxed`): that is what `python -m fairseq_plugin.convert share` makes of a trained host model.
+(:mod:`recurrence.papers.relaxed`), which is what `python -m fairseq_plugin.convert share` makes of fairseq's model.
 
 Differs from the published code: M is given, unless `--share-layer-num` gives N / M, which also selects the code's
 assignment where N / M is not whole; a layer of the decoder that runs again keeps its own cross-attention bias (the
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairseq_plugin.modules.elastic import add_depth_options
-from fairseq_plugin.modules.model import HOST_DEFAULTS, RecurrentTransformer, register_family, size
+from fairseq_plugin.modules.model import HOST_DEFAULTS, LoopedTransformer, register_family, size
 from fairseq_plugin.modules.options import SIDES
 from recurrence import init
 from recurrence.block import Shape
@@ -30,7 +30,7 @@ from recurrence.papers.relaxed import relaxed
 from recurrence.papers.takase import shared_layers
 
 
-class ParameterSharing(RecurrentTransformer):
+class ParameterSharing(LoopedTransformer):
     """M stored layers that run N times, in the order of a strategy."""
 
     init = init.fairseq_

@@ -21,7 +21,7 @@ import re
 
 from torch import nn
 
-from fairseq_plugin.modules.language_model import LANGUAGE_DEFAULTS, RecurrentLanguageModel, remember_positions
+from fairseq_plugin.modules.language_model import LANGUAGE_DEFAULTS, LanguageModel, remember_positions
 from fairseq_plugin.modules.model import activation, register_family
 from recurrence import init
 from recurrence.block import Shape
@@ -34,7 +34,7 @@ from recurrence.papers.takase import shared_layers
 POSITIONS = ("none", "learned")
 
 
-class KausikRecurrence(RecurrentLanguageModel):
+class KausikRecurrence(LanguageModel):
     """nanoGPT's blocks, recurrent along the sequence, or regular."""
 
     family_values = ("norm_eps",)

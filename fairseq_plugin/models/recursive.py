@@ -16,7 +16,7 @@ from fairseq.logging import metrics
 
 from fairseq_plugin.models.parameter_sharing import FAIRSEQ
 from fairseq_plugin.modules.elastic import add_depth_options
-from fairseq_plugin.modules.model import RecurrentTransformer, register_family, size
+from fairseq_plugin.modules.model import LoopedTransformer, register_family, size
 from fairseq_plugin.modules.options import SIDES
 from recurrence import init
 from recurrence.block import Shape
@@ -29,7 +29,7 @@ from recurrence.residual import Coefficients
 SUBLAYERS = {"encoder": ("self_attn", "ffn"), "decoder": ("self_attn", "cross_attn", "ffn")}
 
 
-class RecursiveTransformer(RecurrentTransformer):
+class RecursiveTransformer(LoopedTransformer):
     """Blocks that run several times in succession, with what SReT puts around them."""
 
     init = init.fairseq_

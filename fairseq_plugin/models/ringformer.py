@@ -14,7 +14,7 @@ and are scaled, for N(0, 1) would be no start for an output matrix.
 from typing import Any
 
 from fairseq_plugin.modules.elastic import add_depth_options
-from fairseq_plugin.modules.model import HOST_DEFAULTS, RecurrentTransformer, register_family, size
+from fairseq_plugin.modules.model import HOST_DEFAULTS, LoopedTransformer, register_family, size
 from recurrence import init
 from recurrence.block import Shape
 from recurrence.errors import FieldError
@@ -34,7 +34,7 @@ SIGNAL_DEFAULTS = dict(
 )
 
 
-class RingFormer(RecurrentTransformer):
+class RingFormer(LoopedTransformer):
     """One block for all passes; low-rank level signals on Q, K, V and the FFN's input, and LayerNorms for each pass.
 
     Table 4 by options, with the core parameters that they give at 128/512 and 6 + 6 passes:
@@ -104,7 +104,7 @@ class RingFormer(RecurrentTransformer):
         _check_signal(args)
 
 
-class Universal(RecurrentTransformer):
+class Universal(LoopedTransformer):
     """One block for all passes; the sinusoidal position + depth signal is added before each.
 
     Differs from the paper: no adaptive computation time, as in the published baseline; see also
@@ -130,7 +130,7 @@ class Universal(RecurrentTransformer):
         return True
 
 
-class OneWideFFN(RecurrentTransformer):
+class OneWideFFN(LoopedTransformer):
     """An attention block a pass; one FFN after each of the encoder's, none in the decoder.
 
     As published, a decoder layer has one LayerNorm, which serves self- and cross-attention.
@@ -153,7 +153,7 @@ class OneWideFFN(RecurrentTransformer):
             )
 
 
-class Vanilla(RecurrentTransformer):
+class Vanilla(LoopedTransformer):
     """The unshared baseline: N blocks. As published, one LayerNorm a layer serves all its sublayers."""
 
     init = init.ringformer_

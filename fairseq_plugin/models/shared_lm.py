@@ -23,14 +23,14 @@ from fairseq_plugin.models.parameter_sharing import (
 )
 from fairseq_plugin.modules.adaptive import add_adaptive_options
 from fairseq_plugin.modules.elastic import add_depth_options
-from fairseq_plugin.modules.language_model import LANGUAGE_DEFAULTS, RecurrentLanguageModel
+from fairseq_plugin.modules.language_model import LANGUAGE_DEFAULTS, LanguageModel
 from fairseq_plugin.modules.model import activation, register_family
 from recurrence import init
 from recurrence.block import Shape
 from recurrence.causal import CausalStack
 
 
-class SharedLanguageModel(RecurrentLanguageModel):
+class SharedLanguageModel(LanguageModel):
     """M stored layers that run N times, in the order of a strategy."""
 
     family_values = ("norm_eps", "strategy", "embedding_std")

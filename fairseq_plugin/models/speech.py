@@ -66,7 +66,7 @@ class SpeechToText(ParameterSharing):
             raise ValueError(f"--conv-channels={args.conv_channels}: must be even and >= 2, because gates halve it")
 
 
-HOST = dict(
+UPSTREAM = dict(
     {**FAIRSEQ, **FIXED},
     dropout=0.15,
     attention_dropout=lambda args: args.dropout,
@@ -81,7 +81,7 @@ def _preset(
 ) -> dict:
     """Values for so many passes of encoder and decoder; without a number of stored layers, each runs once."""
     sizes = dict(embed_dim=width, ffn_embed_dim=ffn, attention_heads=width // 64)
-    preset = {**HOST, **{f"{side}_{name}": value for side in SIDES for name, value in sizes.items()}}
+    preset = {**UPSTREAM, **{f"{side}_{name}": value for side in SIDES for name, value in sizes.items()}}
     for side, layers, unique in zip(SIDES, passes, stored or (None, None)):
         preset[f"{side}_layers"] = layers
         preset[f"{side}_unique_layers"] = stored_layers(side, unique)

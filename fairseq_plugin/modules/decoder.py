@@ -90,7 +90,7 @@ class StatefulDecoder(FairseqIncrementalDecoder):
         return self._max_positions
 
 
-class RecurrentDecoder(StatefulDecoder):
+class LoopedDecoder(StatefulDecoder):
     """Token input, loop, final LayerNorm in a pre-norm stack, output layer.
 
     Args:

@@ -9,7 +9,7 @@ from recurrence.loop import Loop
 from recurrence.position import Table
 
 
-class RecurrentEncoder(FairseqEncoder):
+class LoopedEncoder(FairseqEncoder):
     """Input, loop, final LayerNorm in a pre-norm stack.
 
     Args:

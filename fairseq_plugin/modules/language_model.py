@@ -171,7 +171,7 @@ class LanguageDecoder(StatefulDecoder):
         return incremental_state[self.KEY]
 
 
-class RecurrentLanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
+class LanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
     """A language model of one stack. A family derives from it and gives :meth:`build_stack`."""
 
     family_values: tuple[str, ...] = ()

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from fairseq_plugin.modules import admin, elastic
 from fairseq_plugin.modules.budget import FULL_DEPTH, BudgetedModel, set_budget
-from fairseq_plugin.modules.decoder import RecurrentDecoder
+from fairseq_plugin.modules.decoder import LoopedDecoder
 from fairseq_plugin.modules.embedding import Output, TokenInput
-from fairseq_plugin.modules.encoder import RecurrentEncoder
+from fairseq_plugin.modules.encoder import LoopedEncoder
 from fairseq_plugin.modules.options import (
     SIDES,
     add_common_options,
@@ -38,7 +38,7 @@ from recurrence.loop import Loop
 FAMILY_VALUES = ("norm_eps", "position_table", "projection_bias", "output_bias", *FULL_DEPTH)
 
 
-class RecurrentTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel):
+class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel):
     """A model of two loops. A family derives from it and gives :meth:`loop` and `init`."""
 
     init: Callable[..., None]
@@ -99,8 +99,8 @@ class RecurrentTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledMo
         output = Output(
             args.decoder_embed_dim, len(target), args.output_bias, decoder_embedding if tied else None, output_std
         )
-        encoder = RecurrentEncoder(source, encoder_embedding, **cls._parts(args, "encoder", encoder_embedding, task))
-        decoder = RecurrentDecoder(
+        encoder = LoopedEncoder(source, encoder_embedding, **cls._parts(args, "encoder", encoder_embedding, task))
+        decoder = LoopedDecoder(
             target,
             decoder_embedding,
             owns_embedding=not joint,

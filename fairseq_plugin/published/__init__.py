@@ -11,7 +11,7 @@ from fairseq.models import BaseFairseqModel
 
 from fairseq_plugin.published import language, translation
 from recurrence.admin import folded
-from recurrence.weights.names import StateDict, convert, revert
+from recurrence.weights.names import StateDict, to_ours, to_theirs
 
 # Tables that are functions of their sizes, version marks, a matrix that the code of Intra-Layer Recurrence makes for
 # block recurrence and never uses; and of ours, what a profile adds to Admin's vectors, which come whole.
@@ -59,11 +59,11 @@ def from_published(system: str, state_dict: StateDict, config: dict) -> BaseFair
             key: tensor for key, tensor in state_dict.items() if not key.endswith(".pos_layer.emb_layer.weight")
         }
     state = model.state_dict()
-    own = convert(state_dict, pieces(model, config), state, FIXED.fullmatch)
+    own = to_ours(state_dict, pieces(model, config), state, FIXED.fullmatch)
     model.to(next(iter(own.values())).dtype).load_state_dict({**state, **own})
     return model.eval()
 
 
 def to_published(system: str, model: BaseFairseqModel, config: dict) -> StateDict:
     """The inverse of :func:`from_published`: the model's weights under the published keys, without fixed tables."""
-    return revert(folded(model), SYSTEMS[system][1](model, config))
+    return to_theirs(folded(model), SYSTEMS[system][1](model, config))

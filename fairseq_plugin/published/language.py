@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from fairseq_plugin.modules.build import build_language_model, unpadded_dictionary
-from fairseq_plugin.modules.language_model import RecurrentLanguageModel
+from fairseq_plugin.modules.language_model import LanguageModel
 from recurrence.weights.names import Piece
 
 # Intra-Layer Recurrence
@@ -11,7 +11,7 @@ from recurrence.weights.names import Piece
 POSITION = {"nope": "none", "rope": "rope", "ape": "learned", "alibi": "alibi"}
 
 
-def _ilr_model(system: str, config: dict) -> RecurrentLanguageModel:
+def _ilr_model(system: str, config: dict) -> LanguageModel:
     if config["rope_theta"] != 10000:
         raise ValueError(f"rope_theta={config['rope_theta']}: must be 10000, the base of the paper")
     counts, loops = config["loop_map"], config["num_loops"] or 1
@@ -32,7 +32,7 @@ def _ilr_model(system: str, config: dict) -> RecurrentLanguageModel:
     )
 
 
-def _ilr_pieces(model: RecurrentLanguageModel, config: dict) -> Iterator[Piece]:
+def _ilr_pieces(model: LanguageModel, config: dict) -> Iterator[Piece]:
     decoder = model.decoder
     for name in ("model.embed_tokens", "lm_head"):
         yield Piece(f"{name}.weight", "decoder.embed_tokens.weight")
@@ -68,7 +68,7 @@ KAUSIK_BLOCK = {
 }
 
 
-def _kausik_model(system: str, config: dict) -> RecurrentLanguageModel:
+def _kausik_model(system: str, config: dict) -> LanguageModel:
     if config["bias"]:
         raise ValueError(
             f"bias={config['bias']}: must be False, as in the paper and in the published training scripts (the code's "
@@ -86,7 +86,7 @@ def _kausik_model(system: str, config: dict) -> RecurrentLanguageModel:
     )
 
 
-def _kausik_pieces(model: RecurrentLanguageModel, config: dict) -> Iterator[Piece]:
+def _kausik_pieces(model: LanguageModel, config: dict) -> Iterator[Piece]:
     decoder = model.decoder
     for name in ("transformer.wte", "lm_head"):
         yield Piece(f"{name}.weight", "decoder.embed_tokens.weight")

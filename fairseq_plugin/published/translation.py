@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from fairseq.data import Dictionary
 
 from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
-from fairseq_plugin.modules.model import RecurrentTransformer
+from fairseq_plugin.modules.model import LoopedTransformer
 from fairseq_plugin.modules.options import SIDES
 from recurrence.admin import admins
 from recurrence.papers.ringformer import RingFormerPass
@@ -29,7 +29,7 @@ RINGFORMER_ARCH = {
 }
 
 
-def _ringformer_model(system: str, config: dict) -> RecurrentTransformer:
+def _ringformer_model(system: str, config: dict) -> LoopedTransformer:
     sizes = {"embed_dim": "hidden_dim", "ffn_embed_dim": "ffn_dim", "attention_heads": "num_head"}
     options = {f"{side}_{ours}": config[theirs] for side in SIDES for ours, theirs in sizes.items()}
     options.update(
@@ -52,7 +52,7 @@ def _ringformer_model(system: str, config: dict) -> RecurrentTransformer:
     )
 
 
-def _ringformer_pieces(model: RecurrentTransformer, config: dict) -> Iterator[Piece]:
+def _ringformer_pieces(model: LoopedTransformer, config: dict) -> Iterator[Piece]:
     yield Piece("fc.weight", "decoder.output_projection.weight")
     yield Piece("fc.bias", "decoder.output_projection.bias")
     for side, attention in zip(SIDES, ("self_attention", "masked_self_attention")):
@@ -114,7 +114,7 @@ ADMIN = {
 }
 
 
-def _takase_model(system: str, config: dict) -> RecurrentTransformer:
+def _takase_model(system: str, config: dict) -> LoopedTransformer:
     shared, per_layer = config["share_params_cross_layer"], config["share_layer_num"]
     if shared and per_layer == -1:  # "all", which the published code can only do for SEQUENCE
         per_layer = max(config["encoder_layers"], config["decoder_layers"])
@@ -137,7 +137,7 @@ def _takase_model(system: str, config: dict) -> RecurrentTransformer:
     return model
 
 
-def _takase_pieces(model: RecurrentTransformer, config: dict) -> Iterator[Piece]:
+def _takase_pieces(model: LoopedTransformer, config: dict) -> Iterator[Piece]:
     for side in SIDES:
         yield Piece(f"{side}.embed_tokens.weight", "encoder.embed_tokens.weight")
         loop = getattr(model, side).loop

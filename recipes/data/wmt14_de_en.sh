@@ -9,8 +9,8 @@
 # the first one of the source apart, which is therefore in the files. Which copy of WMT14 the authors used is not known.
 # DATA_ROOT  a folder that holds wmt/training-parallel-{europarl-v7,commoncrawl,nc-v9}.tgz, bibert-ende/vocab.txt,
 #            newstest/wmt13.test.tgz and newstest/wmt14_full.test-full.tgz; without it they are downloaded (1.7 GB)
-# Needs pip install '.[data]'. Writes $OUT/data/wmt14_de_en/{source,raw,pieces,bin}. Plain text of a translation is the
-# host's --remove-bpe sentencepiece --tokenizer moses.
+# Needs pip install '.[data]'. Writes $OUT/data/wmt14_de_en/{source,raw,pieces,bin}. Plain text of a translation comes from
+# fairseq's --remove-bpe sentencepiece --tokenizer moses.
 source "$(dirname "$0")/common.sh"
 
 SET=$OUT/data/wmt14_de_en

@@ -24,7 +24,7 @@ def is_image_model(checkpoint: Path) -> bool:
     """Whether train_image.py has saved it.
 
     Raises:
-        ValueError: if it is no file, or of neither host.
+        ValueError: if it is no file, or neither fairseq's nor timm's.
     """
     if not checkpoint.is_file():
         raise ValueError(f"{checkpoint}: no such checkpoint")
@@ -110,7 +110,7 @@ def progress(checkpoint: Path) -> tuple[str, int]:
 
 
 def weights(checkpoint: Path) -> dict[str, Tensor]:
-    """The state dict of a checkpoint of either host, the averaged weights where train_image.py keeps them."""
+    """The state dict of a checkpoint of fairseq or timm, the averaged weights where train_image.py keeps them."""
     if is_image_model(checkpoint):
         return timm.models.load_state_dict(str(checkpoint))
     return checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["model"]

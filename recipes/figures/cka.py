@@ -67,7 +67,7 @@ def compare(
     """
     kinds = [is_image_model(path) for path in (first, second)]
     if kinds[0] != kinds[1]:
-        raise ValueError(f"{second}: must be of the same host as {first}")
+        raise ValueError(f"{second}: must come from the same trainer as {first}")
     sides: dict[str, MinibatchCKA] = {}
     if kinds[0]:
         both = [image_layers(ImageRun(path, data), samples, batch) for path in (first, second)]

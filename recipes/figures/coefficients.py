@@ -41,12 +41,12 @@ def from_checkpoints(paths: list[Path]) -> tuple[str, Evolution]:
     """The same of checkpoints of one training, in any order.
 
     Raises:
-        ValueError: if a file is no checkpoint, or they are of different hosts.
+        ValueError: if a file is no checkpoint, or they come from different trainers.
     """
     found: Evolution = defaultdict(dict)
     times = [progress(path) for path in paths]
     if len({unit for unit, _ in times}) > 1:
-        raise ValueError(f"{paths[-1]}: must be of the same host as {paths[0]}")
+        raise ValueError(f"{paths[-1]}: must come from the same trainer as {paths[0]}")
     for path, (_, time) in zip(paths, times):
         for which, value in coefficients(weights(path)).items():
             found[which][time] = value

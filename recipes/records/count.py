@@ -69,7 +69,7 @@ def model(run: Run) -> torch.nn.Module:
 
     import fairseq_plugin  # noqa: F401  (registers its models)
     from fairseq_plugin.models.speech import SpeechToText
-    from fairseq_plugin.modules.language_model import RecurrentLanguageModel
+    from fairseq_plugin.modules.language_model import LanguageModel
 
     settings = run.settings()
     keys, flags = settings.keys, settings.flags
@@ -77,7 +77,7 @@ def model(run: Run) -> torch.nn.Module:
         if run.row.arch not in ARCH_MODEL_REGISTRY:
             return images(run, keys, settings.kwargs, flags)
         kind = ARCH_MODEL_REGISTRY[run.row.arch]
-        if issubclass(kind, RecurrentLanguageModel):
+        if issubclass(kind, LanguageModel):
             return language(run, keys, flags)
         return (speech if issubclass(kind, SpeechToText) else translation)(run, keys, flags)
 

@@ -36,7 +36,7 @@ class Piece:
         return _part(tensor, self.their_rows)
 
 
-def convert(
+def to_ours(
     theirs: StateDict,
     pieces: Iterable[Piece],
     shapes: StateDict,
@@ -74,8 +74,8 @@ def convert(
     return own
 
 
-def revert(own: StateDict, pieces: Iterable[Piece]) -> StateDict:
-    """The inverse of :func:`convert`: our weights under their keys, without fixed tables."""
+def to_theirs(own: StateDict, pieces: Iterable[Piece]) -> StateDict:
+    """The inverse of :func:`to_ours`: our weights under their keys, without fixed tables."""
     stacks: dict[str, dict] = {}
     for piece in pieces:
         part = _part(own[piece.ours], piece.our_rows)

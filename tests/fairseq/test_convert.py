@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fairseq_plugin import convert
 from fairseq_plugin.catalogue import architectures
-from fairseq_plugin.conversion import host
+from fairseq_plugin.conversion import upstream
 from fairseq_plugin.conversion.unshare import unshared
 from fairseq_plugin.hostfix.checkpoints import load_safely
 from tests.support import cli, language, models, speech
@@ -58,7 +58,7 @@ def logits(model: nn.Module, symbols: tuple[int, int], left_pad: bool = False) -
 def as_host(model: nn.Module, args: argparse.Namespace) -> nn.Module:
     """fairseq's own model, in double precision."""
     values, weights = unshared(model, args)
-    converted = host.build(values, weights)
+    converted = upstream.build(values, weights)
     assert type(converted).__module__.startswith(("fairseq.models.transformer", "fairseq.models.speech_to_text"))
     converted.double().load_state_dict(weights)
     return converted
@@ -172,7 +172,7 @@ def test_a_language_model_is_built_from_options_that_need_no_plugin():
     args = language.options("cycle_lm", *language.tiny_flags("cycle_lm", *flags))
     args.arch, args.tokens_per_sample = "cycle_lm", language.POSITIONS
     values, weights = unshared(model, args)
-    built = fairseq_models.build_model(host.readable(values), language.task()).double().eval()
+    built = fairseq_models.build_model(upstream.readable(values), language.task()).double().eval()
     built.load_state_dict(weights)
     tokens = language.texts()
     keep = language.kept(tokens)
@@ -249,8 +249,8 @@ def test_share_trains_on_and_folds_back_by_command_line(trained, corpus, tmp_pat
     def run(*arguments):
         convert.main([str(argument) for argument in arguments])
 
-    run("unshare", trained.folder / "checkpoint_last.pt", tmp_path / "host.pt")
-    run("share", tmp_path / "host.pt", tmp_path / "looped.pt", "--unique-layers", "1", "--rank", "32")
+    run("unshare", trained.folder / "checkpoint_last.pt", tmp_path / "fairseq.pt")
+    run("share", tmp_path / "fairseq.pt", tmp_path / "looped.pt", "--unique-layers", "1", "--rank", "32")
     state = load_safely(tmp_path / "looped.pt")
     assert state["args"].arch == "cycle"
     tuned = ["--finetune-from-model", tmp_path / "looped.pt", "--arch", "cycle", "--residual-rank", "32"]

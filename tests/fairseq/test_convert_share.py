@@ -8,7 +8,7 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import Tensor, nn
 
-from fairseq_plugin.conversion import host
+from fairseq_plugin.conversion import upstream
 from fairseq_plugin.conversion.share import shared
 from fairseq_plugin.conversion.unshare import unshared
 from fairseq_plugin.modules.build import build_architecture
@@ -38,7 +38,7 @@ def host_model(**values) -> tuple[nn.Module, argparse.Namespace]:
 def looped(model: nn.Module, args: argparse.Namespace, *how) -> tuple[nn.Module, argparse.Namespace]:
     """The model of this plugin, in double precision, and its options."""
     values, weights = shared(model, args, *how)
-    converted = host.build(values, weights)
+    converted = upstream.build(values, weights)
     converted.double().load_state_dict(weights)
     return converted, values
 
@@ -63,7 +63,7 @@ def test_full_rank_is_exact_and_folds_back(name, strategy, unique_layers):
     torch.testing.assert_close(logits(loop, SYMBOLS), logits(model, SYMBOLS), **CLOSE)
     _, weights = unshared(loop, values)
     for key, tensor in model.state_dict().items():
-        if not host.FIXED.fullmatch(key):
+        if not upstream.FIXED.fullmatch(key):
             first = 2 if key.endswith("embed_positions.weight") else 0  # no token has place 0 or 1
             used = slice(first, None)
             torch.testing.assert_close(weights[key][used], tensor[used], rtol=0, atol=1e-9, msg=key)
@@ -83,7 +83,7 @@ def language_host(**values) -> tuple[nn.Module, argparse.Namespace]:
     """A random `transformer_lm`, in double precision, and its options."""
     widths = {f"decoder_{name}": 16 for name in ("embed_dim", "input_dim", "output_dim")}
     size = dict(widths, decoder_ffn_embed_dim=24, decoder_layers=4, decoder_attention_heads=2)
-    values = {**host.language_defaults(), **size, "decoder_normalize_before": True, **values}
+    values = {**upstream.language_defaults(), **size, "decoder_normalize_before": True, **values}
     args = argparse.Namespace(arch="transformer_lm", tokens_per_sample=language.POSITIONS, **values)
     args.add_bos_token, args.max_target_positions, args.tpu = False, None, False
     torch.manual_seed(0)
@@ -143,7 +143,7 @@ def test_language_models_and_speech_are_shared(make, values, output, strategy):
 @pytest.mark.parametrize("strategy", ["sequence", "cycle", "cycle_rev"])
 def test_a_higher_rank_is_nearer_and_folds_into_the_same_model(strategy):
     model, args = host_model()
-    original = {key: tensor for key, tensor in model.state_dict().items() if not host.FIXED.fullmatch(key)}
+    original = {key: tensor for key, tensor in model.state_dict().items() if not upstream.FIXED.fullmatch(key)}
     errors = []
     for rank in (None, 1, 4, 12):
         loop, values = looped(model, args, strategy, 2, rank)

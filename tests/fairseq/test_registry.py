@@ -9,8 +9,8 @@ from torch import nn
 
 from fairseq_plugin.catalogue import architectures
 from fairseq_plugin.modules.build import numbered_dictionary
-from fairseq_plugin.modules.language_model import RecurrentLanguageModel
-from fairseq_plugin.modules.model import RecurrentTransformer, register_family
+from fairseq_plugin.modules.language_model import LanguageModel
+from fairseq_plugin.modules.model import LoopedTransformer, register_family
 from recurrence import count
 from tests.fairseq import (
     test_admin,
@@ -195,7 +195,7 @@ def test_no_language_model_is_left_out():
 
 @pytest.mark.parametrize("arch", models.EVERY + language.ARCHS)
 def test_registered_object_is_ours(arch):
-    base = RecurrentTransformer if arch in models.EVERY else RecurrentLanguageModel
+    base = LoopedTransformer if arch in models.EVERY else LanguageModel
     assert issubclass(ARCH_MODEL_REGISTRY[arch], base)
     assert MODEL_REGISTRY[ARCH_MODEL_NAME_REGISTRY[arch]] is ARCH_MODEL_REGISTRY[arch]
     assert ARCH_CONFIG_REGISTRY[arch].__module__.startswith("fairseq_plugin.")
@@ -294,7 +294,7 @@ def test_unshared_model_stores_what_it_counts(arch):
 def test_a_name_that_is_taken_is_refused(name, arch):
     before = set(MODEL_REGISTRY), set(ARCH_MODEL_REGISTRY)
     with pytest.raises(ValueError, match=f"{name if name in MODEL_REGISTRY else arch}: another model is registered"):
-        register_family(name, RecurrentTransformer, {arch: {}})
+        register_family(name, LoopedTransformer, {arch: {}})
     assert (set(MODEL_REGISTRY), set(ARCH_MODEL_REGISTRY)) == before
 
 

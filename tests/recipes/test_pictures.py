@@ -242,7 +242,7 @@ def test_bad_input_is_named(runs, trained, tmp_path, capsys):
     (tmp_path / "model.bin").touch()
     message = refusal(capsys, cka.main, tmp_path / "model.bin", image, *output)
     assert "model.bin: must be a .pt of fairseq-train or a .pth.tar of train_image.py" in message
-    assert "checkpoint_last.pt: must be of the same host as" in refusal(capsys, cka.main, image, text, *output)
+    assert "checkpoint_last.pt: must come from the same trainer as" in refusal(capsys, cka.main, image, text, *output)
     message = refusal(capsys, cka.main, image, image, "--batch", "2", *output)
     assert "minibatch of 2: must be >= 4 samples" in message
     message = refusal(capsys, cka.main, image, image, "--output", tmp_path / "a.pdf")

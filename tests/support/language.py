@@ -13,11 +13,11 @@ from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageMode
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from fairseq_plugin.modules.language_model import RecurrentLanguageModel
+from fairseq_plugin.modules.language_model import LanguageModel
 from recurrence.loop import Loop
 from tests.support import models
 
-ARCHS = sorted(arch for arch, model in ARCH_MODEL_REGISTRY.items() if issubclass(model, RecurrentLanguageModel))
+ARCHS = sorted(arch for arch, model in ARCH_MODEL_REGISTRY.items() if issubclass(model, LanguageModel))
 FAMILY = {arch: ARCH_MODEL_REGISTRY[arch].__name__ for arch in ARCHS}
 SYMBOLS, POSITIONS = 23, 64
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from fairseq_plugin.modules.build import numbered_dictionary
 from fairseq_plugin.modules.elastic import OPTIONS as DEPTH_OPTIONS
-from fairseq_plugin.modules.model import RecurrentTransformer
+from fairseq_plugin.modules.model import LoopedTransformer
 from fairseq_plugin.modules.options import known_options
 from recurrence.loop import Loop
 from recurrence.order import STRATEGIES
@@ -34,7 +34,7 @@ GOLDEN_DIR = Path(os.environ.get("GOLDEN_DIR") or Path(__file__).resolve().paren
 ARCHS = sorted(
     arch
     for arch, model in ARCH_MODEL_REGISTRY.items()
-    if issubclass(model, RecurrentTransformer) and arch not in speech.ARCHS
+    if issubclass(model, LoopedTransformer) and arch not in speech.ARCHS
 )
 SIDES = ("encoder", "decoder")
 SOURCE_SYMBOLS, TARGET_SYMBOLS = 19, 23

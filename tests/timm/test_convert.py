@@ -13,8 +13,8 @@ from torch import nn
 from tests.support import cli, vision
 from tests.support.vision import CASES, MODELS, timm
 from timm_plugin import convert
-from timm_plugin._conversion import shared, unshared
-from timm_plugin._vit import RecurrentVisionTransformer
+from timm_plugin._vit import LoopedVisionTransformer
+from timm_plugin.conversion import shared, unshared
 from timm_plugin.convert import untrained
 
 # What timm's VisionTransformer has no place for, by model; every other one converts.
@@ -106,7 +106,7 @@ def host(name: str = "vit_tiny_patch16_224", **changes) -> nn.Module:
 def test_full_rank_is_exact_and_folds_back(strategy, unique_layers, changes):
     model = host(**changes)
     looped, x = shared(model, strategy, unique_layers, 16), vision.images(model_with_size(model))
-    assert isinstance(looped, RecurrentVisionTransformer)
+    assert isinstance(looped, LoopedVisionTransformer)
     assert len(looped.loop.blocks) == unique_layers
     torch.testing.assert_close(looped(x), model(x), **CLOSE)
     back = unshared(looped).state_dict()

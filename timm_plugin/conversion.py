@@ -4,16 +4,15 @@ import timm
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-import timm_plugin  # noqa: F401  registers the models
 from recurrence.weights.names import StateDict
 from recurrence.weights.share import share
 from recurrence.weights.unshare import Factor, is_one, unshare
 from timm_plugin._model import ImageModel
-from timm_plugin._vit import RecurrentVisionTransformer
+from timm_plugin._vit import LoopedVisionTransformer
 from timm_plugin._vit_config import NAMES
 
 # A VisionTransformer with ImageNet's mean and std, as this plugin's models have; every size of it is an argument.
-HOST, LOOPED = "deit_base_patch16_224", "recursive_deit_tiny"
+UPSTREAM, LOOPED = "deit_base_patch16_224", "recursive_deit_tiny"
 EPSILON = 1e-6  # of both models' final norm, and of all norms of timm's
 KINDS = ("weight", "bias")
 BLOCK = {
@@ -34,7 +33,7 @@ def unshared(model: ImageModel) -> VisionTransformer:
         ValueError: naming what timm's `VisionTransformer` has no place for.
     """
     name = type(model).__name__
-    if not isinstance(model, RecurrentVisionTransformer):
+    if not isinstance(model, LoopedVisionTransformer):
         raise ValueError(f"{name}: timm's VisionTransformer has no stages")
     if model.config.stem != "patch":
         raise ValueError(f"{name}: timm's VisionTransformer has no convolutional stem")
@@ -46,7 +45,7 @@ def unshared(model: ImageModel) -> VisionTransformer:
     width, hidden = model.num_features, len(layers[0]["ffn.up.bias"])
     ratio = hidden / width
     converted = timm.create_model(
-        HOST,
+        UPSTREAM,
         **_shape(model),
         depth=len(layers),
         num_heads=model.config.num_heads,
@@ -62,14 +61,14 @@ def unshared(model: ImageModel) -> VisionTransformer:
     return _loaded(converted, weights)
 
 
-def _layers(model: RecurrentVisionTransformer) -> tuple[list[StateDict], Factor]:
+def _layers(model: LoopedVisionTransformer) -> tuple[list[StateDict], Factor]:
     try:
         return unshare(model.loop, EPSILON)
     except ValueError as error:
         raise ValueError(f"{type(model).__name__}: does not become timm's own: {error}") from None
 
 
-def shared(model: nn.Module, strategy: str, unique_layers: int, rank: int | None) -> RecurrentVisionTransformer:
+def shared(model: nn.Module, strategy: str, unique_layers: int, rank: int | None) -> LoopedVisionTransformer:
     """The looped model that stands for one of timm's.
 
     Args:
@@ -81,7 +80,7 @@ def shared(model: nn.Module, strategy: str, unique_layers: int, rank: int | None
     Raises:
         ValueError: naming the option and the rule, or what the model has and a loop has not.
     """
-    _check_host(model)
+    _check_shareable(model)
     depth, width = len(model.blocks), model.embed_dim
     if not 1 <= unique_layers <= depth or depth % unique_layers:
         raise ValueError(f"--unique-layers={unique_layers}: must be >= 1 and divide the {depth} layers")
@@ -115,15 +114,15 @@ def shared(model: nn.Module, strategy: str, unique_layers: int, rank: int | None
     return _loaded(looped, weights)
 
 
-def _check_host(model: nn.Module) -> None:
+def _check_shareable(model: nn.Module) -> None:
     """Refuses what does not show in the names of the weights."""
     if type(model) is not VisionTransformer:
         raise ValueError(f"{type(model).__name__}: only timm's VisionTransformer can be shared")
     patch = model.patch_embed.patch_size
     activations = [block.mlp.act for block in model.blocks]
     rules = {
-        f"global_pool={model.global_pool!r}: must be one of {RecurrentVisionTransformer.pools}": model.global_pool
-        in RecurrentVisionTransformer.pools,
+        f"global_pool={model.global_pool!r}: must be one of {LoopedVisionTransformer.pools}": model.global_pool
+        in LoopedVisionTransformer.pools,
         "pool_include_prefix=True: a looped model pools patches alone": not model.pool_include_prefix,
         "no_embed_class=True: a looped model has a position for the class token": not model.no_embed_class,
         f"patch_size={patch}: must be square": patch[0] == patch[1],
