@@ -1,4 +1,5 @@
-"""Writes what is made from data: recipes/README.md (between its marks), RESULTS.md of every folder, recipes/CLAIMS.md.
+"""Writes what is made from data: recipes/CLAIMS.md, the tables of every RESULTS.md, and their index in recipes/README.md;
+the last two between marks, the rest of these files being written by hand.
 
     python recipes/records/render.py [--check | --smoke OUT]
 
@@ -18,11 +19,16 @@ from statistics import mean, stdev
 import claims
 from collect import ERRORS, METRICS, read
 from count import counted
-from layout import filled
+from layout import filled, markdown
 from recorded import Cell, Results, number
 from rows import COUNTED, RECIPES, Column, Paper, Row, Run, Table, TableError, papers
 
 BEGIN, END = "<!-- rows: begin -->", "<!-- rows: end -->"
+
+
+def runs_of(row: Row) -> list[Run]:
+    """A row's run, or those of its variants."""
+    return [run for run in row.table.runs.values() if run.row.name == row.name]
 
 
 def run_of(row: Row, column: Column) -> Run | None:
@@ -31,7 +37,7 @@ def run_of(row: Row, column: Column) -> Run | None:
         return None
     if column.table:
         return row.table.paper.tables[column.table].runs.get(row.name)
-    runs = [run for run in row.table.runs.values() if run.row.name == row.name]
+    runs = runs_of(row)
     return next((run for run in runs if run.variant == column.variant), runs[0])
 
 
@@ -45,15 +51,14 @@ def ours(row: Row, column: Column, results: Results) -> str:
     return str(Cell(run, column.metric, results))
 
 
-def state(row: Row, results: Results) -> str:
-    """The largest scales at which the runs of a row have been carried out."""
-    if not row.arch:
+def state(runs: list[Run], results: Results) -> str:
+    """The largest scales at which some runs have been carried out."""
+    if not runs:
         return "printed only"
-    runs = [run for run in row.table.runs.values() if run.row.name == row.name]
     found = []
     for run in runs:
         recorded = results.of(run)
-        smoked = (row.table.name, run.name) in results.smoked
+        smoked = (run.table.name, run.name) in results.smoked
         found.append(recorded[0]["scale"] if recorded else "smoke" if smoked else "not run")
     states = dict.fromkeys(found)
     return ", ".join(f"{one} {found.count(one)} of {len(found)}" if len(states) > 1 else one for one in states)
@@ -107,7 +112,7 @@ def comparison(table: Table, results: Results) -> list[str]:
             cells = [row.label, f"`{row.name}`" if row.arch else ""]
             for column in table.columns:
                 cells += [published(row, column), ours(row, column, results)]
-            found.append([*cells, state(row, results)])
+            found.append([*cells, state(runs_of(row), results)])
         lines += [*filled([*titles, "run at"], found), ""]
     measured = [column for column in table.columns if column.metric not in ("", *COUNTED, *ERRORS)]
     compared = [order(table, column, results) for column in measured]
@@ -126,21 +131,20 @@ def comparison(table: Table, results: Results) -> list[str]:
         found = []
         for row in alone:
             cells = [ours(row, column, results) for column in table.columns]
-            found.append([f"`{row.name}`", row.note, *cells, state(row, results)])
+            found.append([f"`{row.name}`", row.note, *cells, state(runs_of(row), results)])
         lines += [*filled(titles, found), ""]
     return lines
 
 
-def overview(found: list[Paper], results: Results) -> str:
-    """The tables of all papers."""
+def index(found: list[Paper], results: Results) -> str:
+    """A line for each table of each paper."""
     lines = []
     for paper in found:
-        lines += [f"### {paper.name}", ""]
+        home = f"[{paper.name}]({paper.folder.name}/RESULTS.md)"
         for table in paper.tables.values():
-            script = f"{paper.folder.name}/{table.key}.sh"
-            lines += [f"#### {table.title}", "", f"`recipes/{script}`" if table.runs else "Printed only.", ""]
-            lines += comparison(table, results)
-    return "\n".join(lines)
+            script = f"`{paper.folder.name}/{table.key}.sh`" if table.runs else ""
+            lines.append([home, table.title, script, state(list(table.runs.values()), results)])
+    return "\n".join([*markdown(["results", "table", "script", "run at"], lines), ""])
 
 
 # RESULTS.md: every run
@@ -199,13 +203,12 @@ def every_run(rows: list[dict]) -> list[str]:
     return [*lines, "```sh", *dict.fromkeys(row["cmd"] for row in rows), "```", ""]
 
 
-def rendered(folder: Path, paper: Paper | None, results: Results) -> str:
-    """The whole text of a folder's RESULTS.md."""
-    lines = ["<!-- made by recipes/records/render.py from tables.toml, results.csv and notes.md: change those -->"]
-    lines += [(folder / "notes.md").read_text(encoding="utf-8").rstrip("\n"), ""]
-    for table in paper.tables.values() if paper else ():
+def rendered(paper: Paper, results: Results) -> str:
+    """The tables of a folder, and every run."""
+    lines = []
+    for table in paper.tables.values():
         lines += [f"## {table.title}", "", *comparison(table, results)]
-    path = folder / "results.csv"
+    path = paper.folder / "results.csv"
     recorded = [row for row in read(path) if row["scale"].split("-")[0] != "smoke"] if path.exists() else []
     if recorded:
         lines += ["## Every run", ""]
@@ -225,18 +228,23 @@ def add_smoke(out: Path) -> None:
                 seen.add(key)
 
 
+def within(path: Path, made: str) -> str:
+    """The text of a file with what is made, between its marks."""
+    before, rest = path.read_text(encoding="utf-8").split(BEGIN)
+    return f"{before}{BEGIN}\n{made}{END}{rest.split(END)[1]}"
+
+
 def texts() -> dict[Path, str]:
     """Every file that is made, and what it has to say."""
-    found, results = {paper.folder: paper for paper in papers()}, Results()
-    home = RECIPES / "README.md"
-    before, rest = home.read_text(encoding="utf-8").split(BEGIN)
-    made = {home: f"{before}{BEGIN}\n{overview(list(found.values()), results)}{END}{rest.split(END)[1]}"}
-    source = RECIPES / "claims.toml"
+    found, results = list(papers()), Results()
+    home, source = RECIPES / "README.md", RECIPES / "claims.toml"
+    made = {home: within(home, index(found, results))}
     if source.exists():
-        named = {paper.folder.name: paper for paper in found.values()}
+        named = {paper.folder.name: paper for paper in found}
         made[RECIPES / "CLAIMS.md"] = claims.markdown(claims.read(source, named, results), named)
-    for path in sorted(RECIPES.glob("*/notes.md")):
-        made[path.parent / "RESULTS.md"] = rendered(path.parent, found.get(path.parent), results)
+    for paper in found:
+        path = paper.folder / "RESULTS.md"
+        made[path] = within(path, rendered(paper, results))
     return made
 
 
