@@ -1,5 +1,4 @@
-"""Writes what is made from data: recipes/CLAIMS.md, the tables of every RESULTS.md, and their index in recipes/README.md;
-the last two between marks, the rest of these files being written by hand.
+"""Writes what is made from data: recipes/CLAIMS.md, the tables of every RESULTS.md and their list in recipes/README.md.
 
     python recipes/records/render.py [--check | --smoke OUT]
 
@@ -17,9 +16,9 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import claims
+import layout
 from collect import ERRORS, METRICS, read
 from count import counted
-from layout import filled, markdown
 from recorded import Cell, Results, number
 from rows import COUNTED, RECIPES, Column, Paper, Row, Run, Table, TableError, papers
 
@@ -113,7 +112,7 @@ def comparison(table: Table, results: Results) -> list[str]:
             for column in table.columns:
                 cells += [published(row, column), ours(row, column, results)]
             found.append([*cells, state(runs_of(row), results)])
-        lines += [*filled([*titles, "run at"], found), ""]
+        lines += [*layout.filled([*titles, "run at"], found), ""]
     measured = [column for column in table.columns if column.metric not in ("", *COUNTED, *ERRORS)]
     compared = [order(table, column, results) for column in measured]
     if printed and table.ordered and compared:
@@ -132,7 +131,7 @@ def comparison(table: Table, results: Results) -> list[str]:
         for row in alone:
             cells = [ours(row, column, results) for column in table.columns]
             found.append([f"`{row.name}`", row.note, *cells, state(runs_of(row), results)])
-        lines += [*filled(titles, found), ""]
+        lines += [*layout.filled(titles, found), ""]
     return lines
 
 
@@ -144,7 +143,7 @@ def index(found: list[Paper], results: Results) -> str:
         for table in paper.tables.values():
             script = f"`{paper.folder.name}/{table.key}.sh`" if table.runs else ""
             lines.append([home, table.title, script, state(list(table.runs.values()), results)])
-    return "\n".join([*markdown(["results", "table", "script", "run at"], lines), ""])
+    return "\n".join([*layout.table(["results", "table", "script", "run at"], lines), ""])
 
 
 # RESULTS.md: every run
@@ -197,7 +196,7 @@ def every_run(rows: list[dict]) -> list[str]:
     for (name,), runs in groups(rows, "row").items():
         by_metric = groups(runs, "metric")
         found.append(line(name, {metric: by_metric.get((metric,), []) for metric in metrics}))
-    lines = filled(list(found[0]), [list(one.values()) for one in found])
+    lines = layout.filled(list(found[0]), [list(one.values()) for one in found])
     signatures = groups([row for row in rows if row["signature"]], "metric", "signature")
     lines += ["", *(f"{metric}: `{signature}`  " for metric, signature in signatures), ""]
     return [*lines, "```sh", *dict.fromkeys(row["cmd"] for row in rows), "```", ""]
