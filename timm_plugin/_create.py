@@ -1,6 +1,7 @@
 """Builds the registered models through timm's own builder."""
 
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -61,3 +62,8 @@ def image_cfg(**kwargs: Any) -> dict[str, Any]:
         "classifier": "head",
         **kwargs,
     }
+
+
+# Of the models of the paper SReT.
+sret_cfg = partial(image_cfg, crop_pct=0.9, paper_name="Sliced Recursive Transformer", paper_ids="arXiv:2111.05297")
+SRET_URL = "https://github.com/szq0214/SReT"

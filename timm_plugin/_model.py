@@ -15,7 +15,7 @@ class ImageModel(nn.Module):
 
     A family sets `pools` (the kinds of pooling it has), `out_indices` (the features of `features_only=True`),
     `num_features`, `feature_info`, `norm`, calls :meth:`make_head`, and implements `forward_features`, `pool` and
-    `forward_intermediates`.
+    `features`.
     """
 
     pools: tuple[str, ...] = ()
@@ -103,6 +103,40 @@ class ImageModel(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Images (B, in_chans, height, width) -> logits (B, num_classes)."""
         return self.forward_head(self.forward_features(x))
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | Sequence[int] | None = None,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
+        """The output of `forward_features`, and the maps after the chosen depths or, of a pyramid, stages.
+
+        Args:
+            x: (B, in_chans, height, width).
+            indices: depths or stages, or how many of the last; None for all.
+            return_prefix_tokens: give (map, class token) for each.
+            norm: apply the final norm to them too; of a pyramid to the last stage's, whose width alone it has.
+            stop_early: run nothing behind the last chosen one.
+            output_fmt: "NCHW" or "NLC".
+            intermediates_only: return the list alone.
+
+        Raises:
+            ValueError: if output_fmt is neither.
+        """
+        if output_fmt not in ("NCHW", "NLC"):
+            raise ValueError(f"output_fmt={output_fmt!r}: must be 'NCHW' or 'NLC'")
+        x, maps, prefix = self.features(x, indices, norm, stop_early)
+        if output_fmt == "NLC":
+            maps = [one.flatten(2).transpose(1, 2) for one in maps]
+        else:
+            maps = [one.contiguous() for one in maps]
+        chosen = list(zip(maps, prefix)) if return_prefix_tokens and self.num_prefix_tokens else maps
+        return chosen if intermediates_only else (x, chosen)
 
     def get_intermediate_layers(
         self, x: Tensor, n: int | Sequence[int] = 1, reshape: bool = False, norm: bool = False, **kwargs: Any

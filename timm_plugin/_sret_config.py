@@ -1,7 +1,7 @@
 """The options of SReT: what a user can set, what is refused, and the core's configuration of each stage."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch.nn.functional as F
 from timm.layers import to_2tuple
@@ -11,21 +11,17 @@ from recurrence.loop import Loop
 from recurrence.order import sequence
 from recurrence.papers.sret import Recursion, sret
 from recurrence.slicing import SliceConfig
+from timm_plugin._config import ImageConfig
 from timm_plugin._stem import STEMS
-from timm_plugin._types import check_types
-from timm_plugin.elastic import ElasticConfig
 
 
 @dataclass(frozen=True)
-class SReTConfig(ElasticConfig):
+class SReTConfig(ImageConfig):
     """What a user can set by `timm.create_model(name, ...)`; each entry function gives other defaults.
 
-    The options of depth in training are those of :class:`ElasticConfig`.
+    The options of all families are those of :class:`ImageConfig`.
 
     Args:
-        img_size: height and width of the images, or one number for both.
-        in_chans: channels of the images.
-        num_classes: classes; 0 returns pooled features.
         global_pool: "avg", "max", "avgmax", with a class token "token", or "" for the output of the last stage.
         stem: "conv" for three convolutions, "patch" for PiT's overlapping patches.
         class_token: a class token stands before the tokens of the map; it attends with all of them, in one slice.
@@ -39,13 +35,8 @@ class SReTConfig(ElasticConfig):
         mlp_ratio: hidden width of the MLP as a multiple of C, rounded down.
         nll_ratio: hidden width of the projection behind each pass as a multiple of C; 0 leaves it out.
         lrc: learnable residual coefficients.
-        drop_rate: dropout before the classifier.
-        pos_drop_rate: on the embedded map.
-        proj_drop_rate: on the outputs of attention and MLP.
-        attn_drop_rate: on the attention weights.
+        proj_drop_rate: dropout on the outputs of attention and MLP.
         drop_path_rate: where it would be after the last pass; it rises linearly from 0.
-        exit_threshold: outside of training, an image leaves a loop behind a pass that moves it by less than this share
-            of its length; 0 for never.
         drop_path_placement: "depth" gives each pass the rate of its own depth; "published" gives block r of a stage
             that starts at depth s the rate of depth s + r, for all its passes.
 
@@ -53,9 +44,6 @@ class SReTConfig(ElasticConfig):
         ValueError: where a value breaks its rule, by name.
     """
 
-    img_size: int | Sequence[int] = 224
-    in_chans: int = 3
-    num_classes: int = 1000
     global_pool: str = "avg"
     stem: str = "conv"
     class_token: bool = False
@@ -69,27 +57,19 @@ class SReTConfig(ElasticConfig):
     mlp_ratio: float = 4.0
     nll_ratio: float = 1.0
     lrc: bool = True
-    drop_rate: float = 0.0
-    pos_drop_rate: float = 0.0
-    proj_drop_rate: float = 0.0
-    attn_drop_rate: float = 0.0
-    drop_path_rate: float = 0.0
-    exit_threshold: float = 0.0
     drop_path_placement: str = "depth"
 
     def __post_init__(self):
-        check_types(self)
-        self.check_depth()
-        for name in ("in_chans", "embed_dim", "loops", *(("depths",) if not self.depths else ())):
-            value = getattr(self, name)
-            if not value or value < 1:
-                raise ValueError(f"{name}={value}: must be >= 1")
-        if self.num_classes < 0:
-            raise ValueError(f"num_classes={self.num_classes}: must be >= 0")
+        self.check(
+            ("embed_dim", "loops"),
+            stem=tuple(STEMS),
+            drop_path_placement=("depth", "published"),
+            inference_permutation=("fixed", "random"),
+        )
         if self.embed_dim % 2:
             raise ValueError(f"embed_dim={self.embed_dim}: must be even, as the stem begins with half of it")
-        if any(depth < 1 for depth in self.depths):
-            raise ValueError(f"depths={self.depths}: each must be >= 1")
+        if min(self.depths, default=0) < 1:
+            raise ValueError(f"depths={self.depths}: needs at least one, and each must be >= 1")
         for name in ("num_heads", "groups"):
             if len(getattr(self, name)) != len(self.depths):
                 raise ValueError(f"{name}={getattr(self, name)}: needs one entry for each of {len(self.depths)} stages")
@@ -99,19 +79,10 @@ class SReTConfig(ElasticConfig):
             )
         if self.mlp_ratio <= 0 or self.nll_ratio < 0:
             raise ValueError(f"mlp_ratio={self.mlp_ratio}, nll_ratio={self.nll_ratio}: must be > 0 and >= 0")
-        if self.stem not in STEMS:
-            raise ValueError(f"stem={self.stem!r}: must be one of {tuple(STEMS)}")
         if min(self.grids()[0]) < 1:
             raise ValueError(f"img_size={self.img_size}: must be >= 16, the side of a patch")
         if self.class_token and any(count != 1 for groups in self.groups for count in groups):
             raise ValueError(f"groups={self.groups}: class_token=True needs 1 everywhere, as it is of no slice")
-        if self.drop_path_placement not in ("depth", "published"):
-            raise ValueError(f"drop_path_placement={self.drop_path_placement!r}: must be 'depth' or 'published'")
-        if self.inference_permutation not in ("fixed", "random"):
-            raise ValueError(f"inference_permutation={self.inference_permutation!r}: must be 'fixed' or 'random'")
-        for name in (field.name for field in fields(self) if field.name.endswith("_rate")):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be a rate within [0, 1]")
         for width, heads in ((self.embed_dim << stage, heads) for stage, heads in enumerate(self.num_heads)):
             if heads < 1 or width % heads:
                 raise ValueError(f"num_heads={self.num_heads}: {heads} must divide its stage's width {width}")

@@ -127,45 +127,19 @@ class LoopedVisionTransformer(ImageModel):
         """(B, N, C) -> (B, C), or (B, N, C) where global_pool is ""."""
         return global_pool_nlc(x, self.global_pool, self.num_prefix_tokens)
 
-    def forward_intermediates(
-        self,
-        x: Tensor,
-        indices: int | Sequence[int] | None = None,
-        return_prefix_tokens: bool = False,
-        norm: bool = False,
-        stop_early: bool = False,
-        output_fmt: str = "NCHW",
-        intermediates_only: bool = False,
-    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """The final features and the patch tokens after the chosen depths.
-
-        Args:
-            x: (B, in_chans, height, width).
-            indices: depths, or how many of the last; None for all.
-            return_prefix_tokens: give (patches, class token) for each depth.
-            norm: apply the final norm to them too.
-            stop_early: run no pass behind the last chosen depth.
-            output_fmt: "NCHW" or "NLC".
-            intermediates_only: return the list alone.
-
-        Raises:
-            ValueError: if output_fmt is neither.
-        """
-        if output_fmt not in ("NCHW", "NLC"):
-            raise ValueError(f"output_fmt={output_fmt!r}: must be 'NCHW' or 'NLC'")
+    def features(
+        self, x: Tensor, indices: int | Sequence[int] | None, norm: bool, stop_early: bool
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """What :meth:`forward_intermediates` gives: the output, maps (B, C, rows, columns), prefixes (B, 0 or 1, C)."""
         depths = self.loop.passes // self.runs
         taken, last = feature_take_indices(depths, indices)
         run = range((last + 1 if stop_early else depths) * self.runs)
         x, states = self.loop(self.embed(x), levels=self.levels(), run=run)
-        features = [states[(index + 1) * self.runs - 1] for index in taken]
-        features = [self.norm(feature) if norm else feature for feature in features]
-        prefix = [feature[:, : self.num_prefix_tokens] for feature in features]
-        features = [feature[:, self.num_prefix_tokens :] for feature in features]
-        if output_fmt == "NCHW":
-            features = [f.transpose(1, 2).unflatten(2, self.patch_embed.grid_size).contiguous() for f in features]
-        if return_prefix_tokens and self.num_prefix_tokens:
-            features = list(zip(features, prefix))
-        return features if intermediates_only else (self.norm(x), features)
+        states = [states[(index + 1) * self.runs - 1] for index in taken]
+        states = [self.norm(state) for state in states] if norm else states
+        prefix, patches = zip(*(state.tensor_split([self.num_prefix_tokens], dim=1) for state in states))
+        maps = [tokens.transpose(1, 2).unflatten(2, self.patch_embed.grid_size) for tokens in patches]
+        return self.norm(x), maps, list(prefix)
 
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True

@@ -1,7 +1,7 @@
 """The shape of a vision transformer with a loop over depth: its options, their rules, and the core's configuration."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch.nn.functional as F
@@ -15,8 +15,7 @@ from recurrence.papers.baselines import one_wide_ffn
 from recurrence.papers.relaxed import relaxed
 from recurrence.papers.ringformer import Signals, ringformer
 from recurrence.papers.sret import MixerBlock, Recursion, sret
-from timm_plugin._types import check_types
-from timm_plugin.elastic import ElasticConfig
+from timm_plugin._config import ImageConfig
 
 # SReT's names where it has one, else that of the strategy.
 NAMES = {"sequence": "internal", "cycle": "external", "cycle_rev": "reverse"}
@@ -24,16 +23,13 @@ LOOP_ORDERS = {NAMES.get(name, name): strategy for name, strategy in STRATEGIES.
 
 
 @dataclass(frozen=True)
-class ViTConfig(ElasticConfig):
+class ViTConfig(ImageConfig):
     """What a user can set by `timm.create_model(name, ...)`; each entry function gives other defaults.
 
-    The options of depth in training are those of :class:`ElasticConfig`.
+    The options of all families are those of :class:`ImageConfig`.
 
     Args:
-        img_size: height and width of the images, or one number for both.
         patch_size: side of a patch.
-        in_chans: channels of the images.
-        num_classes: classes; 0 returns pooled features.
         global_pool: "token", "avg", "max", "avgmax", or "" for all tokens.
         embed_dim: C.
         depth: how many layers run, before they are repeated by `loops`.
@@ -58,23 +54,14 @@ class ViTConfig(ElasticConfig):
         lrc: learnable residual coefficients (SReT's LRC).
         norm_eps: epsilon of the blocks' LayerNorms; the final one has 1e-6.
         init: "ringformer" or "deit".
-        drop_rate: dropout before the classifier.
-        pos_drop_rate: on the embedded tokens.
-        proj_drop_rate: on the output of attention. (timm's ViT has one rate for this and the next.)
+        proj_drop_rate: dropout on the output of attention. (timm's ViT has one rate for this and the next.)
         mlp_drop_rate: on the MLP's hidden units and its output.
-        attn_drop_rate: on the attention weights.
-        drop_path_rate: of the last pass; it rises linearly from 0.
-        exit_threshold: outside of training, an image leaves a loop behind a pass that moves it by less than this share
-            of its length; 0 for never.
 
     Raises:
         ValueError: where a value breaks its rule, by name.
     """
 
-    img_size: int | Sequence[int] = 224
     patch_size: int = 16
-    in_chans: int = 3
-    num_classes: int = 1000
     global_pool: str = "token"
     embed_dim: int = 768
     depth: int = 12
@@ -96,35 +83,17 @@ class ViTConfig(ElasticConfig):
     lrc: bool = False
     norm_eps: float = 1e-6
     init: str = "ringformer"
-    drop_rate: float = 0.0
-    pos_drop_rate: float = 0.0
-    proj_drop_rate: float = 0.0
     mlp_drop_rate: float = 0.0
-    attn_drop_rate: float = 0.0
-    drop_path_rate: float = 0.0
-    exit_threshold: float = 0.0
 
     def __post_init__(self):
-        check_types(self)
-        self.check_depth()
-        choices = {
-            "loop_order": tuple(LOOP_ORDERS),
-            "level_signal": ("low-rank", "static", "learned", "none"),
-            "pos_embed": ("sincos", "learn", "none"),
-            "stem": ("patch", "conv"),
-            "init": ("ringformer", "deit"),
-        }
-        for name, values in choices.items():
-            if getattr(self, name) not in values:
-                raise ValueError(f"{name}={getattr(self, name)!r}: must be one of {values}")
-        for name in ("patch_size", "in_chans", "embed_dim", "depth", "num_heads", "loops", "signal_rank_divisor"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be >= 1")
-        for name in (field.name for field in fields(self) if field.name.endswith("_rate")):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be a rate within [0, 1]")
-        if self.num_classes < 0:
-            raise ValueError(f"num_classes={self.num_classes}: must be >= 0")
+        self.check(
+            ("patch_size", "embed_dim", "depth", "num_heads", "loops", "signal_rank_divisor"),
+            loop_order=tuple(LOOP_ORDERS),
+            level_signal=("low-rank", "static", "learned", "none"),
+            pos_embed=("sincos", "learn", "none"),
+            stem=("patch", "conv"),
+            init=("ringformer", "deit"),
+        )
         for name in ("mlp_ratio", "norm_eps"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)}: must be > 0")

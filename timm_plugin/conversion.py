@@ -15,7 +15,7 @@ from timm_plugin._vit_config import NAMES
 UPSTREAM, LOOPED = "deit_base_patch16_224", "recursive_deit_tiny"
 EPSILON = 1e-6  # of both models' final norm, and of all norms of timm's
 KINDS = ("weight", "bias")
-BLOCK = {
+BLOCK = {  # the parts of a block, by timm's names
     "norm1": "norms.0",
     "attn.qkv": "self_attn.qkv",
     "attn.proj": "self_attn.out",

@@ -18,7 +18,7 @@ from typing import Any
 from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
-from timm_plugin._create import create, image_cfg
+from timm_plugin._create import create, sret_cfg
 from timm_plugin._vit import LoopedVisionTransformer
 from timm_plugin.sret import SReT
 
@@ -75,9 +75,8 @@ class MixedDepthLoss(nn.Module):
         return sum(self.criterion(logits, target) for logits in branches) / len(branches)
 
 
-_cfg = partial(image_cfg, crop_pct=0.9, paper_name="Sliced Recursive Transformer", paper_ids="arXiv:2111.05297")
-_sret_cfg = partial(_cfg, pool_size=(7, 7), first_conv="patch_embed.conv1")
-_deit_cfg = partial(_cfg, first_conv="patch_embed.proj")
+_sret_cfg = partial(sret_cfg, pool_size=(7, 7), first_conv="patch_embed.conv1")
+_deit_cfg = partial(sret_cfg, first_conv="patch_embed.proj")
 
 default_cfgs = generate_default_cfgs(
     {

@@ -14,6 +14,7 @@ from torch import Tensor
 from recurrence.loop import Loop
 from recurrence.weights.names import Piece, StateDict, to_ours, to_theirs
 from timm_plugin._model import ImageModel
+from timm_plugin.conversion import BLOCK
 
 # Tables that are functions of their sizes: theirs of levels, ours of positions and depths, the order, and slices.
 FIXED = re.compile(
@@ -191,8 +192,7 @@ def _sret_arguments(system: str, config: dict[str, Any]) -> dict[str, Any]:
 
 
 SRET_BLOCK = {
-    **dict(norm1="norms.0", norm2="norms.1"),
-    **{"attn.qkv": "self_attn.qkv", "attn.proj": "self_attn.out", "mlp.fc1": "ffn.up", "mlp.fc2": "ffn.down"},
+    **BLOCK,
     **{"coefficient1": "residuals.0.identity", "coefficient2": "residuals.0.branch"},
     **{"coefficient3": "residuals.1.identity", "coefficient4": "residuals.1.branch"},
 }

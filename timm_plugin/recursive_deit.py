@@ -7,24 +7,16 @@ with an NLL of the stream's width; `stem="conv"` is SReT's stem followed by a 2x
 many as with patches; mean pooling (`class_token=False, global_pool="avg"`) follows the final norm.
 """
 
-from functools import partial
 from typing import Any
 
 from timm.models import generate_default_cfgs, register_model
 
-from timm_plugin._create import create, image_cfg
+from timm_plugin._create import SRET_URL, create, sret_cfg
 from timm_plugin._vit import LoopedVisionTransformer
 
-_cfg = partial(
-    image_cfg,
-    crop_pct=0.9,
-    first_conv="patch_embed.proj",
-    origin_url="https://github.com/szq0214/SReT",
-    paper_name="Sliced Recursive Transformer",
-    paper_ids="arXiv:2111.05297",
+default_cfgs = generate_default_cfgs(
+    {"recursive_deit_tiny": sret_cfg(first_conv="patch_embed.proj", origin_url=SRET_URL)}
 )
-
-default_cfgs = generate_default_cfgs({"recursive_deit_tiny": _cfg()})
 
 
 @register_model

@@ -11,18 +11,12 @@ from typing import Any
 
 from timm.models import generate_default_cfgs, register_model
 
-from timm_plugin._create import create, image_cfg
+from timm_plugin._create import create, sret_cfg
 from timm_plugin._vit import LoopedVisionTransformer
 
 MIXER = dict(token_mixing=True, num_heads=1, class_token=False, pos_embed="none", global_pool="avg")
 
-_cfg = partial(
-    image_cfg,
-    crop_pct=0.875,
-    first_conv="patch_embed.proj",
-    paper_name="Sliced Recursive Transformer",
-    paper_ids="arXiv:2111.05297",
-)
+_cfg = partial(sret_cfg, crop_pct=0.875, first_conv="patch_embed.proj")
 
 default_cfgs = generate_default_cfgs({"recursive_mixer_s16": _cfg(), "recursive_mixer_b16": _cfg()})
 

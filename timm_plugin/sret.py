@@ -25,7 +25,7 @@ from recurrence.leave import Exit, until_each_is_still, way_out
 from recurrence.loop import Loop
 from recurrence.weights.names import rename
 from timm_plugin._compat import feature_take_indices, update_model_input_size
-from timm_plugin._create import create, image_cfg
+from timm_plugin._create import SRET_URL, create, sret_cfg
 from timm_plugin._model import ImageModel, first_runs, loop_groups
 from timm_plugin._sret_config import SReTConfig
 from timm_plugin._stem import STEMS
@@ -135,40 +135,22 @@ class SReT(ImageModel):
         tokens = x if self.num_prefix_tokens else x.flatten(2).transpose(1, 2)
         return self.norm(global_pool_nlc(tokens, self.global_pool, self.num_prefix_tokens))
 
-    def forward_intermediates(
-        self,
-        x: Tensor,
-        indices: int | Sequence[int] | None = None,
-        norm: bool = False,
-        stop_early: bool = False,
-        output_fmt: str = "NCHW",
-        intermediates_only: bool = False,
-    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """The output of `forward_features` and the maps of the chosen stages.
-
-        Args:
-            x: (B, in_chans, height, width).
-            indices: stages, or how many of the last; None for all.
-            norm: apply the final norm to the last stage's map, whose width alone it has.
-            stop_early: run no stage behind the last chosen one.
-            output_fmt: "NCHW" or "NLC".
-            intermediates_only: return the list alone.
-
-        Raises:
-            ValueError: if output_fmt is neither.
-        """
-        if output_fmt not in ("NCHW", "NLC"):
-            raise ValueError(f"output_fmt={output_fmt!r}: must be 'NCHW' or 'NLC'")
+    def features(
+        self, x: Tensor, indices: int | Sequence[int] | None, norm: bool, stop_early: bool
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """What :meth:`forward_intermediates` gives: the output, maps (B, C, height, width), class tokens (B, 1, C)."""
         taken, last = feature_take_indices(len(self.stages), indices)
-        features, x = [], self.embed(x)
+        maps, prefix, x = [], [], self.embed(x)
         token = self.class_tokens(x)
         for index, stage in enumerate(self.stages[: last + 1] if stop_early else self.stages):
             x, token = stage(x, token)
             if index in taken:
-                is_last = index == len(self.feature_info) - 1
-                normed = self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) if norm and is_last else x
-                features.append(normed.flatten(2).transpose(1, 2) if output_fmt == "NLC" else normed.contiguous())
-        return features if intermediates_only else (joined(x, token), features)
+                kept = [x] if token is None else [x, token]
+                if norm and index == len(self.feature_info) - 1:
+                    kept = [self.norm(one.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) for one in kept]
+                maps.append(kept[0])
+                prefix += [one.flatten(2).transpose(1, 2) for one in kept[1:]]
+        return joined(x, token), maps, prefix
 
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
@@ -248,15 +230,7 @@ def resample_map(table: Tensor, grid: tuple[int, int]) -> Tensor:
     return tokens.transpose(1, 2).unflatten(2, grid)
 
 
-_cfg = partial(
-    image_cfg,
-    pool_size=(7, 7),
-    crop_pct=0.9,
-    first_conv="patch_embed.conv1",
-    origin_url="https://github.com/szq0214/SReT",
-    paper_name="Sliced Recursive Transformer",
-    paper_ids="arXiv:2111.05297",
-)
+_cfg = partial(sret_cfg, pool_size=(7, 7), first_conv="patch_embed.conv1", origin_url=SRET_URL)
 
 default_cfgs = generate_default_cfgs(
     {

@@ -148,8 +148,8 @@ SRET_REFUSALS = [
     ),
     (dict(num_classes=-1), "num_classes=-1: must be >= 0"),
     (dict(embed_dim=7), "embed_dim=7: must be even"),
-    (dict(depths=()), r"depths=\(\): must be >= 1"),
-    (dict(depths=(1, 0, 1)), r"depths=\(1, 0, 1\): each must be >= 1"),
+    (dict(depths=()), r"depths=\(\): needs at least one"),
+    (dict(depths=(1, 0, 1)), r"depths=\(1, 0, 1\): needs at least one, and each must be >= 1"),
     (dict(num_heads=(2, 4)), r"num_heads=\(2, 4\): needs one entry for each of 3 stages"),
     (dict(num_heads=(3, 2, 4)), r"num_heads=\(3, 2, 4\): 3 must divide its stage's width 8"),
     (dict(groups=((1, 1),) * 2), "groups=.*: needs one entry for each of 3 stages"),
@@ -161,8 +161,8 @@ SRET_REFUSALS = [
     (dict(stem="overlap"), r"stem='overlap': must be one of \('conv', 'patch'\)"),
     (dict(stem="patch", img_size=(64, 15)), r"img_size=\(64, 15\): must be >= 16, the side of a patch"),
     (dict(class_token=True), r"groups=.*: class_token=True needs 1 everywhere, as it is of no slice"),
-    (dict(drop_path_placement="last"), "drop_path_placement='last': must be 'depth' or 'published'"),
-    (dict(inference_permutation="none"), "inference_permutation='none': must be 'fixed' or 'random'"),
+    (dict(drop_path_placement="last"), r"drop_path_placement='last': must be one of \('depth', 'published'\)"),
+    (dict(inference_permutation="none"), r"inference_permutation='none': must be one of \('fixed', 'random'\)"),
     (dict(global_pool="token"), "global_pool='token': must be one of"),
 ]
 

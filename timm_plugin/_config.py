@@ -1,0 +1,58 @@
+"""The options that every family of image models has, and their rules."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from timm_plugin._types import check_types
+from timm_plugin.elastic import ElasticConfig
+
+
+@dataclass(frozen=True)
+class ImageConfig(ElasticConfig):
+    """Base of the families' configurations; the options of depth in training are those of :class:`ElasticConfig`.
+
+    Args:
+        img_size: height and width of the images, or one number for both.
+        in_chans: channels of the images.
+        num_classes: classes; 0 returns pooled features.
+        drop_rate: dropout before the classifier.
+        pos_drop_rate: on the embedded image.
+        attn_drop_rate: on the attention weights.
+        drop_path_rate: of the last pass; it rises linearly from 0.
+        exit_threshold: outside of training, an image leaves a loop behind a pass that moves it by less than this share
+            of its length; 0 for never.
+    """
+
+    img_size: int | Sequence[int] = 224
+    in_chans: int = 3
+    num_classes: int = 1000
+    drop_rate: float = 0.0
+    pos_drop_rate: float = 0.0
+    proj_drop_rate: float = 0.0
+    attn_drop_rate: float = 0.0
+    drop_path_rate: float = 0.0
+    exit_threshold: float = 0.0
+
+    def check(self, at_least_one: Sequence[str], **choices: Sequence[str]) -> None:
+        """Checks what can be said of one option by itself.
+
+        Args:
+            at_least_one: options that are whole numbers from 1 on.
+            **choices: the values that an option may have.
+
+        Raises:
+            ValueError: naming the option, its value and the rule.
+        """
+        check_types(self)
+        self.check_depth()
+        for name, values in choices.items():
+            if getattr(self, name) not in values:
+                raise ValueError(f"{name}={getattr(self, name)!r}: must be one of {tuple(values)}")
+        for name in ("in_chans", *at_least_one):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be >= 1")
+        for name in (field.name for field in fields(self) if field.name.endswith("_rate")):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be a rate within [0, 1]")
+        if self.num_classes < 0:
+            raise ValueError(f"num_classes={self.num_classes}: must be >= 0")
