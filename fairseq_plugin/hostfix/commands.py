@@ -4,7 +4,7 @@ import functools
 import importlib.util
 import logging
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from fairseq import options, trainer, utils
 from torch import nn
 
-from fairseq_plugin.hostfix.replace import replace
+from fairseq_plugin.hostfix.replace import look_before, replace
 
 
 def cli_logging() -> None:
@@ -82,12 +82,9 @@ def validation_task() -> None:
     The options of ``translation`` are accepted then; the task that validates is the checkpoint's, as ever.
     """
 
-    def default_task(parse: Callable) -> Callable:
-        def parse_args_and_arch(parser, *args, **kwargs):
-            if parser.get_default("task") is None and "--task" in parser.format_usage():
-                parser.set_defaults(task="translation")
-            return parse(parser, *args, **kwargs)
+    look_before(options, "parse_args_and_arch", _default_task)
 
-        return parse_args_and_arch
 
-    replace(options, "parse_args_and_arch", default_task)
+def _default_task(parser: ArgumentParser, *args, **kwargs) -> None:
+    if parser.get_default("task") is None and "--task" in parser.format_usage():
+        parser.set_defaults(task="translation")

@@ -3,17 +3,18 @@
 import os
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
 import torch
-from fairseq import options, utils
+from fairseq import utils
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.trainer import Trainer
 
 from fairseq_plugin.hostfix.foreign import literal
-from fairseq_plugin.hostfix.replace import replace
+from fairseq_plugin.hostfix.replace import look_at_options, look_before, replace
 from recurrence.errors import tell_torchrun
 
 TRACEBACK = "RECURRENCE_TRACEBACK"  # "1" prints the traceback too
@@ -55,27 +56,19 @@ def one_line(error: BaseException) -> str:
 def literal_overrides() -> None:
     """Refuse ``--model-overrides`` that are no dictionary by the option's name, before anything is loaded."""
 
-    def check_overrides(parse: Callable) -> Callable:
-        def parse_args_and_arch(*args, **kwargs):
-            parsed = parse(*args, **kwargs)
-            found = parsed[0] if isinstance(parsed, tuple) else parsed
-            for option in ("model_overrides", "optimizer_overrides"):
-                _check_dictionary(option, getattr(found, option, None) or "{}")
-            return parsed
-
-        return parse_args_and_arch
-
-    replace(options, "parse_args_and_arch", check_overrides)
+    look_at_options(_check_overrides)
 
 
-def _check_dictionary(option: str, text: str) -> None:
-    try:
-        value = literal(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        name = option.replace("_", "-")
-        raise ValueError(f"--{name} {text}: must be a dictionary of literals, such as {{'dropout': 0.1}}")
+def _check_overrides(args: Namespace) -> None:
+    for option in ("model_overrides", "optimizer_overrides"):
+        text = getattr(args, option, None) or "{}"
+        try:
+            value = literal(text)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            name = option.replace("_", "-")
+            raise ValueError(f"--{name} {text}: must be a dictionary of literals, such as {{'dropout': 0.1}}")
 
 
 def named_embeddings() -> None:
@@ -139,14 +132,11 @@ def explosions_are_named() -> None:
 def adaptive_criterion() -> None:
     """Refuse a criterion that cannot train an adaptive softmax; fairseq fails in the first backward pass."""
 
-    def refuse_others(initialise: Callable) -> Callable:
-        def __init__(self, cfg, task, model, criterion, *args, **kwargs):
-            softmax = getattr(getattr(model, "decoder", None), "adaptive_softmax", None)
-            if softmax is not None and not isinstance(criterion, AdaptiveLoss):
-                name = cfg.criterion._name
-                raise ValueError(f"--criterion {name}: must be adaptive_loss with --adaptive-softmax-cutoff")
-            initialise(self, cfg, task, model, criterion, *args, **kwargs)
+    look_before(Trainer, "__init__", _refuse_other_criterions)
 
-        return __init__
 
-    replace(Trainer, "__init__", refuse_others)
+def _refuse_other_criterions(self, cfg, task, model, criterion, *args, **kwargs) -> None:
+    softmax = getattr(getattr(model, "decoder", None), "adaptive_softmax", None)
+    if softmax is not None and not isinstance(criterion, AdaptiveLoss):
+        name = cfg.criterion._name
+        raise ValueError(f"--criterion {name}: must be adaptive_loss with --adaptive-softmax-cutoff")

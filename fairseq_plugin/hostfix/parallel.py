@@ -13,7 +13,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY, distributed_fairseq_model
 from fairseq.trainer import Trainer
 from omegaconf import DictConfig
 
-from fairseq_plugin.hostfix.replace import replace
+from fairseq_plugin.hostfix.replace import look_before, replace
 
 LAUNCHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
 
@@ -120,20 +120,17 @@ def refuse_lonely_ranks() -> None:
     The last resort for ways of starting that this package sees too late to mend (fairseq-hydra-train).
     """
 
-    def refuse_alone(initialise: Callable) -> Callable:
-        def __init__(self, cfg, *args, **kwargs):
-            world_size = cfg.distributed_training.distributed_world_size
-            if launched_processes() > 1 and world_size == 1:
-                raise ValueError(
-                    f"distributed_world_size={world_size}: {launched_processes()} processes were launched, and each "
-                    "would train alone and overwrite the others' files; pass "
-                    f"distributed_training.distributed_world_size={launched_processes()}"
-                )
-            initialise(self, cfg, *args, **kwargs)
+    look_before(Trainer, "__init__", _refuse_alone)
 
-        return __init__
 
-    replace(Trainer, "__init__", refuse_alone)
+def _refuse_alone(self, cfg, *args, **kwargs) -> None:
+    world_size = cfg.distributed_training.distributed_world_size
+    if launched_processes() > 1 and world_size == 1:
+        raise ValueError(
+            f"distributed_world_size={world_size}: {launched_processes()} processes were launched, and each "
+            "would train alone and overwrite the others' files; pass "
+            f"distributed_training.distributed_world_size={launched_processes()}"
+        )
 
 
 def _trains(main: Callable) -> bool:

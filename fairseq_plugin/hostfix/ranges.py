@@ -5,10 +5,8 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
-from fairseq import options
-
 from fairseq_plugin.hostfix.foreign import literal
-from fairseq_plugin.hostfix.replace import replace
+from fairseq_plugin.hostfix.replace import look_at_options
 
 POSITIVE = (lambda value: float(value) >= 1, "must be >= 1")  # fairseq reads those of validation as text
 NOT_NEGATIVE = (lambda value: value >= 0, "must be >= 0")
@@ -40,15 +38,7 @@ def numbers_in_range() -> None:
     fairseq divides by zero, takes a batch size of 0 for none at all, or fails on them after the first epoch.
     """
 
-    def check_parsed(parse: Callable) -> Callable:
-        def parse_args_and_arch(*args, **kwargs):
-            parsed = parse(*args, **kwargs)
-            check_ranges(parsed[0] if isinstance(parsed, tuple) else parsed)
-            return parsed
-
-        return parse_args_and_arch
-
-    replace(options, "parse_args_and_arch", check_parsed)
+    look_at_options(check_ranges)
 
 
 def check_ranges(args: Namespace) -> None:

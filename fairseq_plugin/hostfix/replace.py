@@ -1,8 +1,11 @@
 """The one way in which the repairs put something of their own in the place of one of fairseq's names."""
 
 import functools
+from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
+
+from fairseq import options
 
 
 def replace(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
@@ -20,3 +23,32 @@ def replace(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None
     replacement = functools.wraps(original, updated=())(make(original))
     replacement.host_repairs = (*done, make.__name__)
     setattr(owner, name, replacement)
+
+
+def look_before(owner: Any, name: str, look: Callable[..., None]) -> None:
+    """Let a function see the arguments of ``owner.name`` before that runs, and refuse them by raising."""
+
+    def make(original: Callable) -> Callable:
+        def looked_at(*args, **kwargs):
+            look(*args, **kwargs)
+            return original(*args, **kwargs)
+
+        return looked_at
+
+    make.__name__ = look.__name__
+    replace(owner, name, make)
+
+
+def look_at_options(look: Callable[[Namespace], None]) -> None:
+    """Let a function see the options of a command as fairseq has parsed them, and refuse them by raising."""
+
+    def make(parse: Callable) -> Callable:
+        def parse_args_and_arch(*args, **kwargs):
+            parsed = parse(*args, **kwargs)
+            look(parsed[0] if isinstance(parsed, tuple) else parsed)
+            return parsed
+
+        return parse_args_and_arch
+
+    make.__name__ = look.__name__
+    replace(options, "parse_args_and_arch", make)

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-from fairseq import checkpoint_utils, options
+from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
 
-from fairseq_plugin.hostfix.replace import replace
+from fairseq_plugin.hostfix.replace import look_at_options, look_before, replace
 
 logger = logging.getLogger("fairseq_plugin.hostfix")
 
@@ -79,23 +79,12 @@ def refuse_asynchronous_saving() -> None:
     Nor does fairseq write ``checkpoint_last.pt`` then, without which the same command starts anew.
     """
 
-    def refuse_parsed(parse: Callable) -> Callable:
-        def parse_args_and_arch(*args, **kwargs):
-            parsed = parse(*args, **kwargs)
-            _refuse_asynchronous(parsed[0] if isinstance(parsed, tuple) else parsed)
-            return parsed
+    look_at_options(_refuse_asynchronous)
+    look_before(Trainer, "__init__", _refuse_configured)
 
-        return parse_args_and_arch
 
-    def refuse_configured(initialise: Callable) -> Callable:
-        def __init__(self, cfg, *args, **kwargs):
-            _refuse_asynchronous(cfg.checkpoint)
-            initialise(self, cfg, *args, **kwargs)
-
-        return __init__
-
-    replace(options, "parse_args_and_arch", refuse_parsed)
-    replace(Trainer, "__init__", refuse_configured)
+def _refuse_configured(self, cfg, *args, **kwargs) -> None:
+    _refuse_asynchronous(cfg.checkpoint)
 
 
 def _refuse_asynchronous(checkpoint: Any) -> None:
