@@ -2,7 +2,8 @@
 
     python parameters.py ARCH... -- DATA --user-dir fairseq_plugin [flags of fairseq-train]
 
-Each architecture is built as fairseq-train would build it from these flags.
+The first architecture is built as fairseq-train would build it from these flags, those that stand beside it for
+comparison without the flags that they do not have, such as --depth-range.
 """
 
 import json
@@ -13,9 +14,14 @@ from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 
-def stored_parameters(flags: list[str]) -> int:
+def stored_parameters(flags: list[str], ignore_unknown: bool) -> int:
     """Trainable parameters of the model that these flags describe, a shared one counted once."""
-    config = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), flags))
+    parser = options.get_training_parser()
+    if ignore_unknown:
+        args, _ = options.parse_args_and_arch(parser, flags, parse_known=True)
+    else:
+        args = options.parse_args_and_arch(parser, flags)
+    config = convert_namespace_to_omegaconf(args)
     model = tasks.setup_task(config.task).build_model(config.model)
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
@@ -26,7 +32,11 @@ def main() -> None:
     logging.disable(logging.INFO)
     split = sys.argv.index("--")
     flags = sys.argv[split + 1 :]
-    print(json.dumps({arch: stored_parameters([*flags, "--arch", arch]) for arch in sys.argv[1:split]}))
+    counts = {
+        arch: stored_parameters([*flags, "--arch", arch], ignore_unknown=number > 0)
+        for number, arch in enumerate(sys.argv[1:split])
+    }
+    print(json.dumps(counts))
 
 
 if __name__ == "__main__":

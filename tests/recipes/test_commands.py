@@ -190,6 +190,19 @@ def test_the_report_shows_scores_parameters_and_places(run, output):
 
 
 @pytest.mark.slow
+def test_the_unshared_model_is_counted_without_the_flags_that_it_lacks(out, run):
+    counts = json.loads((run / "parameters.json").read_text())
+    for flags in (("--depth-range", "1-2"), ("--level-signal", "none")):
+        planned = commands("numbers/run.sh", *flags, SCALE="smoke", OUT=str(out))
+        (count,) = [words for words in planned if str(RECIPES / "metrics" / "parameters.py") in words]
+        found = json.loads(cli.python(*count[1 : count.index(">")]).splitlines()[-1])
+        assert found["vanilla_tiny"] == counts["vanilla_tiny"]
+        assert (found["ringformer_tiny"] == counts["ringformer_tiny"]) == (flags[0] == "--depth-range")
+    misspelt = [*count[1 : count.index(">")], "--nonsense"]
+    assert "unrecognized arguments: --nonsense" in cli.python(*misspelt, fails=True)
+
+
+@pytest.mark.slow
 def test_a_finished_demo_is_not_repeated(out, run):
     before = (run / "train.log").read_text()
     assert "training: done before" in recipe("numbers/run.sh", SCALE="smoke", OUT=str(out))
