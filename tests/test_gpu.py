@@ -17,7 +17,7 @@ def on_gpu(arch, *flags, dtype=torch.float32):
     return model, tuple(tensor.cuda() for tensor in inputs)
 
 
-@models.every_model
+@models.every_model_with_encoder
 def test_logits_are_those_of_the_processor(arch):
     model, inputs = on_gpu(arch, dtype=torch.float64)
     expected, _ = models.tiny(arch)(*models.inputs(arch))
@@ -26,11 +26,11 @@ def test_logits_are_those_of_the_processor(arch):
     torch.testing.assert_close(logits.cpu()[keep], expected[keep], rtol=0, atol=1e-9)
 
 
-@language.every_variant
+@models.every_language_case
 def test_language_models_give_the_probabilities_of_the_processor(arch, flags):
-    model, tokens = language.tiny(arch, *flags), language.texts()
-    expected = language.log_probabilities(model, tokens)[language.kept(tokens)]
-    found = language.log_probabilities(model.cuda(), tokens.cuda()).cpu()[language.kept(tokens)]
+    model, tokens = models.tiny(arch, *flags), language.texts()
+    expected = models.log_probabilities(model, tokens)[language.kept(tokens)]
+    found = models.log_probabilities(model.cuda(), tokens.cuda()).cpu()[language.kept(tokens)]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
 
 
@@ -53,7 +53,7 @@ def test_image_models_train_under_autocast(structure, dtype):
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
 
 
-@models.every_model
+@models.every_model_with_encoder
 def test_incremental_decoding_equals_the_full_forward(arch):
     model, (source, lengths, target) = on_gpu(arch, dtype=torch.float64)
     with torch.no_grad():
@@ -64,7 +64,7 @@ def test_incremental_decoding_equals_the_full_forward(arch):
     torch.testing.assert_close(torch.cat(steps, dim=1)[keep], full[keep], rtol=0, atol=1e-9)
 
 
-@models.every_model
+@models.every_model_with_encoder
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_trains(arch, dtype):
     model, inputs = on_gpu(arch, "--dropout", "0.1", "--attention-dropout", "0.1", dtype=dtype)
@@ -72,7 +72,7 @@ def test_half_precision_trains(arch, dtype):
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-@models.every_model
+@models.every_model_with_encoder
 def test_a_checkpoint_saved_from_the_gpu_holds_each_tensor_once(arch):
     model, _ = on_gpu(arch)
     file = io.BytesIO()
@@ -84,9 +84,9 @@ def test_a_checkpoint_saved_from_the_gpu_holds_each_tensor_once(arch):
 def test_recurrence_along_the_sequence_is_that_of_the_processor(flags):
     """Logits and gradients, by the hand-written backward pass."""
     tokens = language.texts((9, 5, 12))
-    model = language.tiny("recurrent_lm", *flags)
-    expected = language.loss_and_gradients(model, tokens)
-    loss, gradients = language.loss_and_gradients(model.cuda(), tokens.cuda())
+    model = models.tiny("recurrent_lm", *flags)
+    expected = models.loss_and_gradients(model, (tokens,))
+    loss, gradients = models.loss_and_gradients(model.cuda(), (tokens.cuda(),))
     torch.testing.assert_close(loss.cpu(), expected[0], rtol=0, atol=1e-9)
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient.cpu(), expected[1][name], rtol=1e-7, atol=1e-9, msg=name)
@@ -94,7 +94,7 @@ def test_recurrence_along_the_sequence_is_that_of_the_processor(flags):
 
 @pytest.mark.parametrize("flags", language.VARIANTS["KausikRecurrence"].values(), ids=" ".join)
 def test_recurrence_along_the_sequence_trains_under_autocast(flags):
-    model = language.tiny("recurrent_lm", *flags, "--dropout", "0.1").float().cuda().train()
+    model = models.tiny("recurrent_lm", *flags, "--dropout", "0.1").float().cuda().train()
     with torch.autocast("cuda", dtype=torch.float16):
         loss = model(language.texts((9, 5, 12)).cuda())[0].float().log_softmax(-1)[..., 0].mean()
     loss.backward()

@@ -20,7 +20,7 @@ def small(name):
         return model, (vision.images(model),)
     if name in LANGUAGE:
         flags = ["--adaptive-input-cutoff", "none"] if name == "cycle_lm" else []
-        return language.tiny(name, *flags), (language.texts(),)
+        return models.tiny(name, *flags), (language.texts(),)
     return models.tiny(name), models.inputs(name)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from recurrence.analysis import cka, coefficients, distance, landscape, logs, record, responses
-from tests.support import language, models, vision
+from tests.support import models, vision
 
 
 def features(*shape, seed=0):
@@ -155,7 +155,7 @@ def test_recorded_weights_keep_masks_and_positions():
     assert padding.any()
     assert all(not recorded[padding].any() for recorded in encoder)
     assert all(not recorded.triu(1).any() for recorded in decoder)
-    text = language.tiny("ilr_small", "--position", "alibi")
+    text = models.tiny("ilr_small", "--position", "alibi")
     tokens = torch.arange(5, 14)[None]
     with record.recorded_attention(text) as weights:
         text(tokens)

@@ -12,7 +12,7 @@ import timm_plugin  # noqa: F401  registers our models
 from recurrence import count
 from recurrence.loop import Loop
 from recurrence.signal import LevelSignal
-from tests.support import language
+from tests.support import language, models
 
 
 def loop(order):
@@ -130,7 +130,7 @@ def test_the_published_form_of_a_signal_gives_its_values():
 
 def test_operations_of_the_papers_small_model():
     """2.23M multiply-accumulates a token in its forward pass, full attention matrices included; twice that backward."""
-    model = language.on_meta("ilr_small", "--reuse-map", "1,1,1,1", on=language.task(1024))
+    model = models.on_meta("ilr_small", "--reuse-map", "1,1,1,1", on=language.task(1024))
     decoder = model.decoder
     tokens = torch.zeros(1, 1024, dtype=torch.long, device="meta")
 

@@ -44,7 +44,7 @@ def sums(model: torch.nn.Module, inputs: tuple) -> list[list[tuple[torch.Tensor,
 # What is profiled
 
 
-@models.every_arch
+@models.every_translation_model
 def test_each_omega_is_the_spread_of_the_sum_before_it(arch):
     model, inputs = fresh(arch), models.batch()
     model.profile(*inputs)
@@ -58,7 +58,7 @@ def test_each_omega_is_the_spread_of_the_sum_before_it(arch):
             assert following == pytest.approx(sum(variances) ** 0.5, rel=1e-6)
 
 
-@models.every_arch
+@models.every_translation_model
 def test_training_profiles_once_and_is_otherwise_the_same(arch):
     """The first pass of training profiles with its own dropout; evaluation does not, nor does anything after it."""
     model, inputs = fresh(arch, "--dropout", "0.3"), models.batch()
@@ -76,7 +76,7 @@ def test_training_profiles_once_and_is_otherwise_the_same(arch):
     assert torch.equal(admin.read(model.stacks), profile)
 
 
-@models.every_arch
+@models.every_translation_model
 def test_the_vectors_are_the_passes_own(arch):
     model = fresh(arch)
     for loop in models.loops(model):
@@ -152,7 +152,7 @@ def test_a_file_that_is_no_profile_is_refused(content, message, tmp_path):
 
 
 @pytest.mark.parametrize("side", models.SIDES)
-@models.every_arch
+@models.every_translation_model
 def test_pre_norm_is_refused(arch, side):
     with pytest.raises(ValueError, match=f"^--init=admin: needs post-norm, and .* --{side}-normalize-before"):
         models.on_meta(arch, *ADMIN, f"--{side}-normalize-before")

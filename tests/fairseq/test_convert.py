@@ -79,12 +79,12 @@ def check(arch: str, *flags: str) -> None:
 
 
 def test_every_architecture_converts_or_is_refused():
-    tried = set(models.EVERY) | set(language.ARCHS)
+    tried = set(models.WITH_ENCODER) | set(language.ARCHS)
     assert tried == set(architectures())
     assert {*REFUSED, *PRE_NORM} <= tried
 
 
-@models.every_arch
+@models.every_translation_model
 @pytest.mark.parametrize("flags", [[], [*JOINT, "--decoder-learned-pos"]], ids=["as published", "one matrix"])
 def test_the_hosts_own_model_gives_the_same_logits(arch, flags):
     if arch not in REFUSED:
@@ -93,7 +93,7 @@ def test_the_hosts_own_model_gives_the_same_logits(arch, flags):
         unshared(models.tiny(arch), options(arch))
 
 
-@models.every_arch
+@models.every_translation_model
 def test_pre_norm_models_convert_or_are_refused(arch):
     flags = [*models.VARIANTS["pre-norm"], *models.VARIANTS["unequal sides"], "--layernorm-embedding"]
     reason = {**PRE_NORM, **REFUSED}.get(arch)
@@ -150,10 +150,10 @@ def test_every_kind_of_level_signal_is_folded(flags):
     torch.testing.assert_close(logits(as_host(model, args), symbols), logits(model, symbols), **CLOSE)
 
 
-@language.every_variant
+@models.every_language_case
 def test_language_models_convert_or_are_refused(arch, flags):
-    model = language.tiny(arch, *flags)
-    args = language.options(arch, *language.tiny_flags(arch, *flags))
+    model = models.tiny(arch, *flags)
+    args = models.options(arch, *language.tiny_flags(arch, *flags))
     args.arch, args.tokens_per_sample = arch, language.POSITIONS
     if arch in REFUSED and "--regular" not in flags:
         with pytest.raises(ValueError, match=rf"--arch {arch}: does not become fairseq's own: {REFUSED[arch]}"):
@@ -168,8 +168,8 @@ def test_language_models_convert_or_are_refused(arch, flags):
 def test_a_language_model_is_built_from_options_that_need_no_plugin():
     """As CTranslate2's converter does it, which hands fairseq what the file holds."""
     flags = ["--adaptive-input-cutoff", "none"]
-    model = language.tiny("cycle_lm", *flags)
-    args = language.options("cycle_lm", *language.tiny_flags("cycle_lm", *flags))
+    model = models.tiny("cycle_lm", *flags)
+    args = models.options("cycle_lm", *language.tiny_flags("cycle_lm", *flags))
     args.arch, args.tokens_per_sample = "cycle_lm", language.POSITIONS
     values, weights = unshared(model, args)
     built = fairseq_models.build_model(upstream.readable(values), language.task()).double().eval()

@@ -133,7 +133,7 @@ def test_language_models_and_speech_are_shared(make, values, output, strategy):
     model, args = make(**values)
     loop, options = looped(model, args, strategy, 2, 16)
     assert type(loop).__module__ == FAMILIES[make]
-    assert {len(found.blocks) for found in language.loops(loop)} == {2}
+    assert {len(found.blocks) for found in models.loops(loop)} == {2}
     torch.testing.assert_close(output(loop), output(model), **CLOSE)
     torch.testing.assert_close(output(as_host(loop, options)), output(model), **CLOSE)
     lower, _ = looped(model, args, strategy, 2, 2)

@@ -100,7 +100,7 @@ def deeper(arch: str) -> list[str]:
     return [*DEEPER[:2], "--decoder-layers", "6", "--block-loops", "3"] if arch.startswith("recursive") else DEEPER
 
 
-@models.every_model
+@models.every_model_with_encoder
 def test_models_of_translation_and_speech_run_deeper(arch, caplog):
     trained = models.tiny(arch)
     weights, used = trained.state_dict(), models.tiny(arch, *deeper(arch), seed=1)
@@ -144,7 +144,7 @@ def by_hand(trained: nn.Module, used: nn.Module) -> nn.Module:
     ],
 )
 def test_language_models_run_deeper(arch, flags, passes, caplog):
-    trained, used = language.tiny(arch), language.tiny(arch, *flags, seed=1)
+    trained, used = models.tiny(arch), models.tiny(arch, *flags, seed=1)
     used.load_state_dict(trained.state_dict())
     (line,) = [record.getMessage() for record in caplog.records if record.name == "recurrence.depth"]
     assert re.match(rf"decoder.stack.loop: runs {passes} passes \(.*\), trained with \d \(", line)

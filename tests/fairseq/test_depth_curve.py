@@ -8,7 +8,7 @@ from fairseq import checkpoint_utils
 
 from fairseq_plugin import depth
 from recurrence.analysis.depths import loops_of
-from tests.support import cli, language, models
+from tests.support import cli, models
 
 SEARCH = ("--gen-subset", "valid", "--beam", "1", "--max-len-b", "15", "--cpu")
 
@@ -30,7 +30,7 @@ def test_the_depths_that_are_tried(apart, names):
 
 @pytest.mark.parametrize("arch", ["vanilla_tiny", "recurrent_lm", "ilr_small"])
 def test_a_checkpoint_of_one_depth_is_refused(arch):
-    model = language.tiny(arch) if arch in language.ARCHS else models.tiny(arch)
+    model = models.tiny(arch)
     with pytest.raises(ValueError, match="a checkpoint runs at other depths where its blocks run again in turn"):
         list(depth.assignments(loops_of(model), False))
 

@@ -14,9 +14,8 @@ from torch import nn
 
 from fairseq_plugin.modules.budget import set_budget
 from recurrence.causal import CausalStack
-from tests.fairseq.test_incremental import expect_equal, generator, sources, talkative, translate
-from tests.fairseq.test_language_incremental import go_on, prompts, search
 from tests.support import cli, language, models
+from tests.support.searching import expect_equal, generator, go_on, prompts, search, sources, talkative, translate
 
 BUDGETS = {"as few as possible": (1, 1), "several": (2, 4), "all passes but one": (3, 7)}
 every_budget = pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
@@ -25,7 +24,7 @@ DEEP = {"KausikRecurrence": ["--decoder-layers", "4"]}  # the others have four p
 
 def looped(arch: str, *flags: str) -> nn.Module:
     """A tiny language model of at least four passes."""
-    return language.tiny(arch, *flags, *DEEP.get(language.FAMILY[arch], ()))
+    return models.tiny(arch, *flags, *DEEP.get(language.FAMILY[arch], ()))
 
 
 OVER_DEPTH = [
@@ -45,7 +44,7 @@ def test_every_language_model_drafts_or_is_refused():
     assert {arch for arch, _ in ALONG_THE_TEXT} == {"recurrent_lm"}
 
 
-@models.every_model
+@models.every_model_with_encoder
 @every_budget
 def test_greedy_translation(arch, budget):
     model, (_, source) = talkative(arch), sources(arch)
@@ -59,15 +58,15 @@ def test_greedy_translation(arch, budget):
 @every_budget
 def test_greedy_continuation(arch, flags, budget):
     model = looped(arch, *flags)
-    expected = go_on(search(model, beam_size=1), prompts())
-    expect_equal(go_on(search(drafting(model, *budget), beam_size=1), prompts()), expected)
+    expected = go_on(search(model, beam_size=1, max_len_b=14), prompts())
+    expect_equal(go_on(search(drafting(model, *budget), beam_size=1, max_len_b=14), prompts()), expected)
 
 
 @pytest.mark.parametrize(("arch", "flags"), ALONG_THE_TEXT)
 def test_recurrence_along_the_text_is_refused(arch, flags):
     for option, value in (("draft_passes", 1), ("exit_threshold", 0.1)):
         with pytest.raises(ValueError, match=f"{option}={value}: KausikRecurrence carries a state along the text"):
-            set_budget(language.tiny(arch, *flags), Namespace(**{option: value}))
+            set_budget(models.tiny(arch, *flags), Namespace(**{option: value}))
 
 
 @torch.no_grad()
@@ -101,7 +100,7 @@ def sampled(model: nn.Module, source: tuple) -> list:
     return translate(drawn, source)
 
 
-@models.every_model
+@models.every_model_with_encoder
 def test_sampling_draws_the_same_tokens(arch):
     model, (_, source) = talkative(arch), sources(arch)
     expected = sampled(model, source)
@@ -139,7 +138,7 @@ def test_alignments():
     torch.testing.assert_close(attention(), expected)
 
 
-@language.every_arch
+@models.every_language_model
 def test_a_prompt_at_once(arch):
     if language.FAMILY[arch] == "KausikRecurrence":
         return
@@ -153,7 +152,7 @@ def test_a_prompt_at_once(arch):
 
 def test_nothing_is_drafted_past_the_longest_text():
     """Learned positions end there."""
-    model = drafting(language.tiny("ilr_small", "--position", "learned"), 2, 9)
+    model = drafting(models.tiny("ilr_small", "--position", "learned"), 2, 9)
     tokens, state = language.texts((language.POSITIONS,) * 2), {}
     with torch.no_grad():
         for length in range(1, language.POSITIONS + 1):
@@ -161,7 +160,7 @@ def test_nothing_is_drafted_past_the_longest_text():
 
 
 def test_padding_is_never_guessed():
-    model = drafting(language.tiny("ilr_small"))
+    model = drafting(models.tiny("ilr_small"))
     with torch.no_grad():
         model.decoder.output_projection.tied.weight[1] = 100.0  # the padding's
         state = torch.ones(2, 1, 16, dtype=torch.float64)

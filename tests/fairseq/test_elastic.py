@@ -14,7 +14,6 @@ from fairseq_plugin.modules.options import known_options
 from recurrence.elastic import at_depths
 from tests.support import cli, language, models
 
-EVERY = [*models.EVERY, *language.ARCHS]
 WITHOUT_OPTIONS = ("vanilla", "one_wide_ffn", "recurrent_lm")  # families
 UNSHARED = ("takase_vanilla", "s2t_vanilla", "vanilla_lm")  # presets of families that share
 NO_FEWER = "ilr"  # of a reuse map
@@ -29,7 +28,7 @@ def is_elastic(arch: str) -> bool:
 
 
 def tiny(arch: str, *flags: str, **values) -> nn.Module:
-    return (language if arch in language.ARCHS else models).tiny(arch, *flags, **values)
+    return models.tiny(arch, *flags, **values)
 
 
 def stored(arch: str) -> list[str]:
@@ -62,14 +61,14 @@ def depths(arch: str) -> list[int]:
     return [depth for depth in range(smallest, largest + 1) if not even or depth % 2 == 0]
 
 
-@pytest.mark.parametrize("arch", EVERY)
+@models.every_model
 def test_every_architecture_is_elastic_or_refused_by_name(arch):
     assert (set(OPTIONS) <= known_options(type(tiny(arch)).add_args)) == has_options(arch)
     if not has_options(arch):
-        args = (language if arch in language.ARCHS else models).options(arch)
+        args = models.options(arch)
         args.depth_range = "1-4"
         with pytest.raises(ValueError, match=f"--depth-range=1-4: {arch} has no loop of which fewer passes would be"):
-            (language.task() if arch in language.ARCHS else models.task_of(arch)).build_model(args)
+            models.task_of(arch).build_model(args)
         return
     if not is_elastic(arch):
         way = "cannot run at 2 passes" if arch.startswith(NO_FEWER) else "needs a block that runs again"
@@ -106,14 +105,14 @@ def test_stacks_of_two_depths_are_drawn_together():
 
 def test_block_recurrence_runs_the_stack_whole():
     flags, injected = ["--position", "rope", "--block-loops"], "--inject-embedding"
-    model = language.tiny("ilr_small", *flags, "3", injected, "--depth-range", "3-9")
+    model = models.tiny("ilr_small", *flags, "3", injected, "--depth-range", "3-9")
     tokens = language.texts()
     model.train_elastic(1)
     (loop,) = model.loops().values()
     assert loop.draw.depths == (3, 6, 9)
     for depth in loop.draw.depths:
         more = [injected] if depth > 3 else []  # refused where nothing runs again
-        built = language.tiny("ilr_small", *flags, str(depth // 3), *more, seed=1)
+        built = models.tiny("ilr_small", *flags, str(depth // 3), *more, seed=1)
         built.load_state_dict(model.state_dict())
         with torch.no_grad(), at_depths({loop: depth}):
             torch.testing.assert_close(model(tokens)[0], built(tokens)[0], rtol=0, atol=0)

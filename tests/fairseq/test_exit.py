@@ -10,9 +10,8 @@ from torch import nn
 from fairseq_plugin.modules.budget import set_budget
 from tests.core.test_leave import Simulation, middling
 from tests.fairseq.test_drafting import OVER_DEPTH, looped
-from tests.fairseq.test_incremental import expect_equal, generator, sources, talkative, translate
-from tests.fairseq.test_language_incremental import go_on, prompts, search
-from tests.support import cli, language, models
+from tests.support import cli, models
+from tests.support.searching import expect_equal, generator, go_on, prompts, search, sources, talkative, translate
 
 
 def leaving(model: nn.Module, threshold: float) -> nn.Module:
@@ -23,7 +22,7 @@ def leaving(model: nn.Module, threshold: float) -> nn.Module:
 
 def shallow(model: nn.Module) -> nn.Module:
     """The model, which runs the first pass of each loop alone from now on."""
-    for loop in language.loops(model):
+    for loop in models.loops(model):
         loop.run = (0,)
     return model
 
@@ -33,7 +32,7 @@ def averages(model: nn.Module) -> list[float]:
     return [side.way_out.tally.average for side in (model.encoder, model.decoder)]
 
 
-@models.every_model
+@models.every_model_with_encoder
 def test_translation_with_no_exit_and_after_the_first_pass(arch):
     _, source = sources(arch)
     expected = translate(generator(talkative(arch)), source)
@@ -48,13 +47,13 @@ def test_translation_with_no_exit_and_after_the_first_pass(arch):
 @pytest.mark.parametrize(("arch", "flags"), OVER_DEPTH)
 def test_continuation_with_no_exit_and_after_the_first_pass(arch, flags):
     def found(model: nn.Module) -> list:
-        return go_on(search(model, beam_size=3), prompts())
+        return go_on(search(model, beam_size=3, max_len_b=14), prompts())
 
     expect_equal(found(leaving(looped(arch, *flags), 1e-12)), found(looped(arch, *flags)))
     expect_equal(found(leaving(looped(arch, *flags), 1e12)), found(shallow(looped(arch, *flags))))
 
 
-@models.every_model
+@models.every_model_with_encoder
 @torch.no_grad()
 def test_words_see_the_states_with_which_earlier_ones_left(arch):
     model = models.tiny(arch)
@@ -75,7 +74,7 @@ def test_words_see_the_states_with_which_earlier_ones_left(arch):
     assert decoder.way_out.tally.total == simulation.ran
 
 
-@models.every_model
+@models.every_model_with_encoder
 def test_the_threshold_0_changes_nothing(arch):
     model, batch = models.tiny(arch), models.inputs(arch)
     expected = model(*batch)[0]

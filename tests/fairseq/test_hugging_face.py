@@ -43,13 +43,13 @@ def corpus(request, tmp_path_factory):
 
 
 def checkpoint(path, model, arch, *flags):
-    args = language.options(arch, *language.tiny_flags(arch, *flags))
+    args = models.options(arch, *language.tiny_flags(arch, *flags))
     args.tokens_per_sample = language.POSITIONS
     torch.save({"args": args, "model": model.state_dict(), "cfg": None}, path)
 
 
 def build(words, *flags):
-    model = language.tiny("ilr_small", *flags, on=task(words)).float()
+    model = models.tiny("ilr_small", *flags, on=task(words)).float()
     return model
 
 
@@ -96,7 +96,7 @@ def test_llama_gives_the_same_logits(corpus, flags, tmp_path):
 def test_what_llama_has_no_place_for_is_refused(arch, flags, message, tmp_path, capsys):
     words = language.task().dictionary
     words.save(str(tmp_path / "dict.txt"))
-    checkpoint(tmp_path / "in.pt", language.tiny(arch, *flags).float(), arch, *flags)
+    checkpoint(tmp_path / "in.pt", models.tiny(arch, *flags).float(), arch, *flags)
     with pytest.raises(SystemExit):
         convert.main(["hf", str(tmp_path / "in.pt"), str(tmp_path / "out"), "--dictionary", str(tmp_path / "dict.txt")])
     assert message in capsys.readouterr().err
@@ -109,7 +109,7 @@ NO_FSMT = {
     **dict.fromkeys(["universal_tiny", "universal", "universal_large"], "positions and depths added before every pass"),
     "recursive_wmt_en_de": "the non-linear projection behind a pass",  # the tests build it with --nll
 }
-TEXTS = [arch for arch in models.EVERY if arch in models.ARCHS]
+TEXTS = [arch for arch in models.WITH_ENCODER if arch in models.ARCHS]
 CLOSE = dict(rtol=1e-5, atol=1e-5)
 
 

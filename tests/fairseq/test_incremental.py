@@ -2,80 +2,122 @@
 
 import pytest
 import torch
-from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
-from tests.support import models, speech
+from tests.support import language, models, speech
+from tests.support.searching import (
+    expect_equal,
+    expect_scores_of_the_full_forward,
+    generator,
+    go_on,
+    prompts,
+    search,
+    sources,
+    talkative,
+    translate,
+)
 
 EXACT = dict(rtol=0, atol=1e-9)
-PADDING = {"source right": False, "source left": True}
-either_side = pytest.mark.parametrize("left_pad", PADDING.values(), ids=PADDING)
+LONG = 40  # more than the cache has room for at first
+SIDES = {False: "padding right", True: "padding left"}
+# Speech is padded behind.
+PADDED = {
+    (*case, left): (case[0], flags, left)
+    for case, flags in models.CASES.items()
+    for left in SIDES
+    if not (left and case[0] in speech.ARCHS)
+}
+every_padded_case = pytest.mark.parametrize(
+    ("arch", "flags", "left_pad"), PADDED.values(), ids=[f"{arch}-{name}-{SIDES[left]}" for arch, name, left in PADDED]
+)
 
 
 @torch.no_grad()
-def steps(model: nn.Module, encoder_out: dict, target: Tensor) -> Tensor:
-    """Logits of all positions, one at a time: (B, T, vocabulary)."""
-    state: dict = {}
-    logits = [model.decoder(target[:, : t + 1], encoder_out, state)[0] for t in range(target.size(1))]
-    assert all(step.size(1) == 1 for step in logits)
-    return torch.cat(logits, dim=1)
+def read_in_steps(model: nn.Module, inputs: tuple[Tensor, ...], ends: list[int]) -> Tensor:
+    """What the decoder gives for all its tokens, read in steps that end at these lengths."""
+    *_, tokens = inputs
+    memory, state = models.encoded(model, inputs), {}
+    parts = [model.decoder(tokens[:, :end], memory, state)[0] for end in ends]
+    assert [part.size(1) for part in parts] == [end - start for start, end in zip([0, *ends], ends)]
+    return torch.cat(parts, dim=1)
 
 
-@models.every_case
-@either_side
+@every_padded_case
 def test_every_step_equals_the_full_forward(arch, flags, left_pad):
     model = models.tiny(arch, *flags)
-    source, lengths, target = models.inputs(arch, target_lengths=(40, 40, 40), left_pad=left_pad)
-    expected, _ = model(source, lengths, target)
-    torch.testing.assert_close(steps(model, model.encoder(source, lengths), target), expected, **EXACT)
+    lengths = (LONG, 33, 36) if left_pad and arch in language.ARCHS else (LONG,) * 3
+    inputs = models.inputs(arch, target_lengths=lengths, left_pad=left_pad)
+    keep = models.kept(inputs[-1])
+    found = read_in_steps(model, inputs, list(range(1, LONG + 1)))
+    torch.testing.assert_close(found[keep], model(*inputs)[0][keep], **EXACT)
 
 
-@models.every_arch
+PROMPTS = {"one of 7": [7], "one of 35": [35], "several": [9, 20, 21, 38]}
+
+
+@models.every_language_case
+@pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS)
+@pytest.mark.parametrize("left_pad", [False, True], ids=["no padding", "padding left"])
+def test_prompts_are_read_at_once(arch, flags, prompt, left_pad):
+    model = models.tiny(arch, *flags)
+    tokens = language.texts((LONG, 33, 36) if left_pad else (LONG,) * 3, left_pad)
+    keep = models.kept(tokens)
+    found = read_in_steps(model, (tokens,), [*prompt, *range(prompt[-1] + 1, LONG + 1)])
+    torch.testing.assert_close(found[keep], model(tokens)[0][keep], **EXACT)
+
+
+@models.every_language_model
+def test_tokens_that_have_been_read_are_refused(arch):
+    model, tokens, state = models.tiny(arch), language.texts((5,)), {}
+    with torch.no_grad():
+        model.decoder(tokens, incremental_state=state)
+        with pytest.raises(ValueError, match="5 tokens: must be > the 5 that the incremental state has seen"):
+            model.decoder(tokens, incremental_state=state)
+
+
+@models.every_translation_model
 def test_learned_positions_step_by_step(arch):
     if models.has_static_levels(arch):
         with pytest.raises(ValueError, match="--encoder-learned-pos: does not go with level signals"):
             models.tiny(arch, "--encoder-learned-pos", "--decoder-learned-pos")
         return
     model = models.tiny(arch, "--encoder-learned-pos", "--decoder-learned-pos")
-    source, lengths, target = models.inputs(arch, target_lengths=(7, 7, 7))
-    expected, _ = model(source, lengths, target)
-    torch.testing.assert_close(steps(model, model.encoder(source, lengths), target), expected, **EXACT)
+    inputs = models.inputs(arch, target_lengths=(7, 7, 7))
+    torch.testing.assert_close(read_in_steps(model, inputs, list(range(1, 8))), model(*inputs)[0], **EXACT)
 
 
-@models.every_case
-@either_side
+ENDS = {4: 2, 9: 0, 20: 3, 35: None}  # after this step this row ends
+
+
+@every_padded_case
 @torch.no_grad()
-def test_reordering_within_sentences_while_the_batch_shrinks(arch, flags, left_pad):
-    """Beams of 3 on 4 sentences: after each step every beam goes on from any beam of its sentence; sentences end."""
+def test_reordering_within_rows_while_the_batch_shrinks(arch, flags, left_pad):
+    """Beams of 3 on 4 rows: after each step every beam goes on from any beam of its row, with its tokens and logits."""
     model, beam = models.tiny(arch, *flags), 3
-    source, lengths, _ = models.inputs(arch, source_lengths=(5, 3, 6, 2), left_pad=left_pad)
-    chance = torch.Generator().manual_seed(0)
-    of_row = torch.arange(4).repeat_interleave(beam)
-    encoder_out = model.encoder.reorder_encoder_out(model.encoder(source, lengths), of_row)
-    state: dict = {}
-    target = torch.full((len(of_row), 1), model.decoder.dictionary.eos())
+    writes = arch in language.ARCHS  # begins with prompts, which have lengths of their own where they are padded left
+    inputs = models.inputs(arch, (5, 3, 6, 2), (5, 3, 6, 2) if left_pad and writes else (5,) * 4, left_pad=left_pad)
+    of_row, chance, state = torch.arange(4).repeat_interleave(beam), torch.Generator().manual_seed(0), {}
+    memory = model.encoder.reorder_encoder_out(models.encoded(model, inputs), of_row) if not writes else None
+    tokens = (inputs[-1] if writes else inputs[-1][:, :1])[of_row]
+    seen = model.decoder(tokens, memory)[0][:, :0]
     for t in range(36):
-        got, _ = model.decoder(target, encoder_out, state)
-        expected, _ = model.decoder(target, encoder_out)
-        torch.testing.assert_close(got[:, 0], expected[:, -1], **EXACT)
-        ends = {4: 2, 9: 0, 20: 3}.get(t)  # the sentence that ends after this step
+        seen = torch.cat([seen, model.decoder(tokens, memory, state)[0]], dim=1)
+        if t in ENDS:
+            keep = models.kept(tokens)
+            torch.testing.assert_close(seen[keep], model.decoder(tokens, memory)[0][keep], **EXACT)
+        going = [first for first in range(0, len(of_row), beam) if of_row[first] != ENDS.get(t)]
         new_order = torch.tensor(
-            [
-                first + torch.randint(beam, (1,), generator=chance).item()
-                for first in range(0, len(of_row), beam)
-                if of_row[first] != ends
-                for _ in range(beam)
-            ]
+            [first + torch.randint(beam, (1,), generator=chance).item() for first in going for _ in range(beam)]
         )
         model.decoder.reorder_incremental_state_scripting(state, new_order)
-        encoder_out = model.encoder.reorder_encoder_out(encoder_out, new_order)
-        of_row = of_row[new_order]
+        memory = model.encoder.reorder_encoder_out(memory, new_order) if not writes else None
+        of_row, seen = of_row[new_order], seen[new_order]
         words = torch.randint(4, models.TARGET_SYMBOLS, (len(new_order), 1), generator=chance)
-        target = torch.cat([target[new_order], words], dim=1)
+        tokens = torch.cat([tokens[new_order], words], dim=1)
     assert of_row.tolist() == [1] * beam
 
 
-@models.every_model
+@models.every_model_with_encoder
 @torch.no_grad()
 def test_attention_weights_of_every_step(arch):
     model = models.tiny(arch)
@@ -95,60 +137,10 @@ def test_attention_weights_of_every_step(arch):
 # fairseq's own beam search
 
 
-@torch.no_grad()
-def talkative(arch: str, seed: int = 0) -> nn.Module:
-    """A tiny model whose output layer reads what differs between contexts, and above all whether to end.
-
-    Any random output layer would say one symbol for ever, and beams would neither split and cross nor end.
-    """
-    model = models.tiny(arch, seed=seed)
-    source, lengths, target = models.inputs(arch, (5, 3, 6) * 4, (12,) * 12)
-    features = model.decoder(target, model.encoder(source, lengths), features_only=True)[0].flatten(0, 1)
-    mean = features.mean(0)
-    without_mean = torch.eye(len(mean), dtype=mean.dtype) - torch.outer(mean, mean) / mean.dot(mean)
-    _, scales, directions = torch.linalg.svd(features @ without_mean, full_matrices=False)
-    keep = scales > 1e-3 * scales[0]
-    whiten = directions[keep] / scales[keep, None] * len(features) ** 0.5
-    generator = torch.Generator().manual_seed(seed)
-    weight = torch.randn(models.TARGET_SYMBOLS, len(whiten), generator=generator, dtype=mean.dtype)
-    weight[model.decoder.dictionary.eos()] *= 2
-    model.decoder.output_projection.weight.copy_(weight @ whiten @ without_mean)
-    return model
-
-
-def generator(*ensemble: nn.Module, incremental: bool = True, beam: int = 4) -> SequenceGenerator:
-    """A beam search; without `incremental` each step runs the whole prefix through the model."""
-    search = SequenceGenerator(list(ensemble), models.dictionary(models.TARGET_SYMBOLS), beam_size=beam, max_len_b=12)
-    search.model.has_incremental = incremental
-    return search
-
-
-def translate(
-    search: SequenceGenerator, source: tuple[Tensor, Tensor], prefix: Tensor | None = None
-) -> list[list[dict]]:
-    """All hypotheses of each sentence, best first."""
-    batch = dict(zip(("src_tokens", "src_lengths"), source))
-    return search.generate([], {"net_input": batch}, prefix_tokens=prefix)
-
-
-def expect_equal(got: list[list[dict]], expected: list[list[dict]]) -> None:
-    """Tokens are equal, scores nearly so: the search adds them up in float32."""
-    for found, wanted in zip(got, expected):
-        assert [h["tokens"].tolist() for h in found] == [h["tokens"].tolist() for h in wanted]
-        scores = [[h["positional_scores"] for h in sentence] for sentence in (found, wanted)]
-        torch.testing.assert_close(*scores, rtol=0, atol=1e-4)
-    assert len(got) == len(expected)
-
-
-def sources(arch: str, left_pad: bool = True) -> tuple[list[Tensor], tuple[Tensor, Tensor]]:
-    rows = models.source(arch, (5, 2, 7, 4), seed=3)
-    return rows, models.collate_source(arch, rows, left_pad)
-
-
-@models.every_model
-@either_side
+@models.every_model_with_encoder
+@pytest.mark.parametrize("left_pad", SIDES, ids=SIDES.values())
 def test_beam_search(arch, left_pad):
-    model = talkative(arch)
+    model, kind = talkative(arch), models.of(arch)
     rows, source = sources(arch, left_pad)
     with models.poisoned_memory():
         found = translate(generator(model), source)
@@ -157,30 +149,36 @@ def test_beam_search(arch, left_pad):
     expect_equal(found, translate(generator(model, incremental=False), source))
     for sentence, row in zip(found, rows):
         for hypothesis in sentence:
-            expect_scores_of_the_full_forward(model, models.collate_source(arch, [row]), hypothesis)
-    expect_equal(found, [translate(generator(model), models.collate_source(arch, [row]))[0] for row in rows])
+            expect_scores_of_the_full_forward(model, hypothesis, *kind.collate_source([row]))
+    expect_equal(found, [translate(generator(model), kind.collate_source([row]))[0] for row in rows])
 
 
-@torch.no_grad()
-def expect_scores_of_the_full_forward(model: nn.Module, source: tuple[Tensor, Tensor], hypothesis: dict) -> None:
-    tokens = hypothesis["tokens"]
-    logits, _ = model(*source, models.collate([tokens], target=True))
-    scores = logits[0].log_softmax(-1).gather(1, tokens[:, None])[:, 0]
-    torch.testing.assert_close(hypothesis["positional_scores"].double(), scores, rtol=0, atol=1e-4)
+@models.every_language_case
+def test_beam_search_goes_on_from_prompts(arch, flags):
+    model = models.tiny(arch, *flags)
+    with models.poisoned_memory():
+        found = go_on(search(model, beam_size=3, max_len_b=14), prompts())
+    expect_equal(found, go_on(search(model, incremental=False, beam_size=3, max_len_b=14), prompts()))
+    for continuations, prompt in zip(found, prompts()):
+        given = prompt[models.kept(prompt)].tolist()
+        assert len({tuple(one["tokens"].tolist()) for one in continuations}) == 3
+        assert all(one["tokens"][: len(given)].tolist() == given for one in continuations)
+        for one in continuations:
+            expect_scores_of_the_full_forward(model, one)
 
 
-@models.every_model
+@models.every_model_with_encoder
 def test_prefix_tokens(arch):
     model, (_, source) = talkative(arch), sources(arch)
     prefix = models.collate([row[:-1] for row in models.sentences((4, 2, 3, 4), models.TARGET_SYMBOLS, seed=5)])
     found = translate(generator(model), source, prefix)
     expect_equal(found, translate(generator(model, incremental=False), source, prefix))
     for sentence, forced in zip(found, prefix):
-        forced = forced[forced.ne(model.decoder.dictionary.pad())].tolist()
+        forced = forced[models.kept(forced)].tolist()
         assert all(hypothesis["tokens"][: len(forced)].tolist() == forced for hypothesis in sentence)
 
 
-@models.every_model
+@models.every_model_with_encoder
 def test_ensemble_with_another_architecture(arch):
     peers, step = (speech.ARCHS, 1) if arch in speech.ARCHS else (models.ARCHS, 5)
     other = peers[peers.index(arch) - step]

@@ -24,7 +24,7 @@ from fairseq_plugin.tasks.pixel_classification import PixelClassificationConfig,
 from fairseq_plugin.tasks.shifted_language_modeling import ShiftedTexts
 from recurrence import count
 from tests.fairseq.test_host_train import same_tensors
-from tests.support import cli, language
+from tests.support import cli, models
 
 HOST = ["--user-dir", cli.PLUGIN, "--cpu", "--log-format", "json", "--no-epoch-checkpoints"]
 TINY = ["--arch", "recurrent_lm", "--decoder-embed-dim", "16", "--decoder-attention-heads", "2"]
@@ -183,7 +183,7 @@ def test_folders_that_hold_no_such_images_are_refused(images, tmp_path):
 
 def test_classes_are_no_pixels(images):
     with pytest.raises(ValueError, match="--no-share-decoder-input-output-embed: needed here"):
-        language.build("recurrent_lm", *TINY[2:], on=pixels(images))
+        models.build("recurrent_lm", *TINY[2:], on=pixels(images))
 
 
 # Sizes
@@ -191,7 +191,7 @@ def test_classes_are_no_pixels(images):
 
 def sized(task, *flags: str) -> int:
     with torch.device("meta"):
-        return count.stored(task.build_model(language.options("recurrent_lm", *flags)))
+        return count.stored(task.build_model(models.options("recurrent_lm", *flags)))
 
 
 def test_parameters_of_july_s_models():
@@ -214,7 +214,7 @@ def test_parameters_of_july_s_models():
 def test_the_loss_and_the_accuracy_are_those_of_the_answers():
     task = copying(noise=8)
     batch = texts(task, "train")
-    model = language.tiny("recurrent_lm", on=task).float()
+    model = models.tiny("recurrent_lm", on=task).float()
     loss, size, log = AnswerCrossEntropy(task, False, 0.0, report_accuracy=True)(model, batch)
     logits, target = model(batch["net_input"]["src_tokens"])[0], batch["target"]
     asked = target.ne(16)

@@ -112,7 +112,7 @@ def test_every_system_and_every_architecture_has_a_reference():
 
 @pytest.mark.parametrize(("arch", "flags"), ILR_CASES)
 def test_reference_equality(arch, flags):
-    model = language.tiny(arch, *flags)
+    model = models.tiny(arch, *flags)
     looped = "--block-loops" in flags
     for row in models.sentences((9, 5), language.SYMBOLS):
         expected = language_reference.ilr(
@@ -132,20 +132,20 @@ def test_reference_equality(arch, flags):
 @pytest.mark.parametrize("left_pad", [False, True])
 def test_equality_with_the_hosts_model(arch, flags, left_pad):
     """fairseq's language model with a layer for every depth, each a copy of the one that our order names."""
-    task, model = language.task(), language.tiny(arch, *flags)
-    host = language_reference.host_model(language.options(arch, *language.tiny_flags(arch, *flags)), task)
+    task, model = language.task(), models.tiny(arch, *flags)
+    host = language_reference.host_model(models.options(arch, *language.tiny_flags(arch, *flags)), task)
     language_reference.copy_into_host(model, host)
     tokens = language.texts(left_pad=left_pad)
     keep = language.kept(tokens)
     found, expected = (one.get_normalized_probs(one(tokens), log_probs=True)[keep] for one in (model, host))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)  # fairseq computes some of it in float32
-    torch.testing.assert_close(found.double(), language.log_probabilities(model, tokens)[keep], rtol=0, atol=1e-5)
+    torch.testing.assert_close(found.double(), models.log_probabilities(model, tokens)[keep], rtol=0, atol=1e-5)
 
 
 def test_baevskis_model_is_the_hosts():
     """As many parameters as `transformer_lm_wiki103` of six layers."""
     on = language.task(267_744)
-    model = language.on_meta("vanilla_lm", on=on)
+    model = models.on_meta("vanilla_lm", on=on)
     with torch.device("meta"):
-        host = language_reference.host_model(language.options("vanilla_lm"), on)
+        host = language_reference.host_model(models.options("vanilla_lm"), on)
     assert count.stored(model) == count.stored(host) == 120_971_264

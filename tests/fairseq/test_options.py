@@ -2,23 +2,22 @@
 
 import itertools
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from fairseq import options as host_options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_MODEL_REGISTRY
-from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
-from torch import nn
+from torch import Tensor, nn
 
-from tests.support import models
+from tests.support import language, models
 
 # One architecture of each family; of the one that assigns layers, one with a single layer and one with several.
 FAMILIES = [
     *("ringformer_base", "universal", "one_wide_ffn_base", "vanilla_base", "sequence", "universal_small"),
-    "recursive_iwslt_de_en",
+    *("recursive_iwslt_de_en", "s2t_cycle", "ilr_small", "cycle_rev_lm", "recurrent_lm"),
 ]
 EMBEDDING, PROFILE = "EMBEDDING", "PROFILE"  # stand for files that the test writes
 
@@ -32,12 +31,14 @@ class Knob(NamedTuple):
         "memory": only what is kept for the backward pass. "either" is parameters or output.
     base: flags that both models get.
     refused: the error in those families in which the option cannot apply.
+    off: values of the other model, around the command line, where the option is on by itself.
     """
 
     flags: str
     changes: str
     base: str = ""
     refused: dict[str, str] = {}
+    off: dict[str, Any] = {}
 
 
 STATIC = {"universal": "--{}-learned-pos: does not go with level signals"}
@@ -62,6 +63,9 @@ def side_knobs(side: str) -> dict[str, Knob]:
     }
 
 
+UNTIED = {"tie_adaptive_proj": False, "tie_adaptive_weights": False}  # which the presets tie
+BANDS_OUT = "--adaptive-input-cutoff none --adaptive-softmax-cutoff 8"
+ONE_MATRIX = "--adaptive-input-cutoff none --adaptive-softmax-cutoff none"
 KNOBS = {
     **side_knobs("encoder"),
     **side_knobs("decoder"),
@@ -96,19 +100,51 @@ KNOBS = {
     "block_loops": Knob("--block-loops 4", "parameters"),
     "no_lrc": Knob("--no-lrc", "parameters"),
     "nll": Knob("--nll", "parameters"),
+    "conv_channels": Knob("--conv-channels 16", "parameters"),
+    "conv_kernel_sizes": Knob("--conv-kernel-sizes 3,5,1", "parameters"),
+    "reuse_map": Knob("--reuse-map 1,3,1", "output"),
+    "inject_embedding": Knob("--inject-embedding", "output"),
+    "position": Knob("--position alibi", "output"),
+    "decoder_final_norm": Knob("--decoder-final-norm", "parameters"),
+    "adaptive_input_cutoff": Knob("--adaptive-input-cutoff 6,9", "parameters"),
+    "adaptive_input_factor": Knob("--adaptive-input-factor 2 --adaptive-softmax-factor 2", "parameters"),
+    "adaptive_softmax_cutoff": Knob("--adaptive-softmax-cutoff 9", "parameters", base="--adaptive-input-cutoff none"),
+    "adaptive_softmax_factor": Knob("--adaptive-softmax-factor 2", "parameters", base=BANDS_OUT),
+    "adaptive_softmax_dropout": Knob("--adaptive-softmax-dropout 0.5", "training", base="--adaptive-softmax-dropout 0"),
+    "tie_adaptive_weights": Knob("--tie-adaptive-weights", "parameters", off=UNTIED),
+    "tie_adaptive_proj": Knob("--tie-adaptive-proj", "parameters", off={"tie_adaptive_proj": False}),
+    "window": Knob("--window 2", "output"),
+    "window_range": Knob("--window-range 2,3", "training"),
+    "accumulate": Knob("--accumulate", "output"),
+    "regular": Knob("--regular --position none", "output"),
+}
+# Where an option means something else in a family.
+OF_FAMILY = {
+    ("s2t_cycle", "no_scale_embedding"): Knob("--no-scale-embedding", "values output"),
+    ("s2t_cycle", "share_layer_num"): Knob(
+        "--share-layer-num 2", "parameters", base="--encoder-unique-layers NONE --encoder-layers 8 --decoder-layers 8"
+    ),
+    ("ilr_small", "decoder_layers"): Knob("--decoder-layers 5 --reuse-map 1,1,1,1,1", "parameters"),
+    ("ilr_small", "block_loops"): Knob("--block-loops 3", "output", base="--reuse-map NONE"),
+    ("cycle_rev_lm", "decoder_layers"): Knob("--decoder-layers 8 --decoder-unique-layers 4", "parameters"),
+    ("cycle_rev_lm", "no_scale_embedding"): Knob("--no-scale-embedding", "output"),
+    ("cycle_rev_lm", "share_layer_num"): Knob(
+        "--share-layer-num 4", "parameters", base="--decoder-unique-layers NONE --decoder-layers 12"
+    ),
+    ("cycle_rev_lm", "share_decoder_input_output_embed"): Knob(
+        "--share-decoder-input-output-embed", "parameters", base=ONE_MATRIX
+    ),
+    ("recurrent_lm", "decoder_layers"): Knob("--decoder-layers 3", "parameters"),
+    ("recurrent_lm", "position"): Knob("--position learned", "parameters"),
+    ("recurrent_lm", "share_decoder_input_output_embed"): Knob("--no-share-decoder-input-output-embed", "parameters"),
 }
 CASES = [(arch, name) for arch in FAMILIES for name in sorted(models.option_names(arch))]
 
 
 def test_no_family_and_no_option_is_left_out():
-    assert {ARCH_MODEL_REGISTRY[arch] for arch in FAMILIES} == {ARCH_MODEL_REGISTRY[arch] for arch in models.ARCHS}
+    assert {ARCH_MODEL_REGISTRY[arch] for arch in FAMILIES} == {ARCH_MODEL_REGISTRY[arch] for arch in models.EVERY}
     assert {name for _, name in CASES} == set(KNOBS)
-    assert len(CASES) == sum(len(models.option_names(arch)) for arch in FAMILIES)
-    assert len({ARCH_MODEL_REGISTRY[arch] for arch in models.ARCHS}) == 6
-
-
-def joint_task() -> TranslationTask:
-    return models.task(models.TARGET_SYMBOLS, models.TARGET_SYMBOLS)
+    assert set(OF_FAMILY) <= set(CASES)
 
 
 def without(flags: list[str], base: str) -> list[str]:
@@ -121,9 +157,17 @@ def without(flags: list[str], base: str) -> list[str]:
     return [word for option, value in pairs if not option.endswith(kind) for word in (option, value)] + words[2:]
 
 
-def build(arch: str, flags: list[str], seed: int = 0) -> nn.Module:
-    torch.manual_seed(seed)
-    return models.build(arch, *flags, on=joint_task()).double()
+def build(arch: str, flags: list[str], off: dict[str, Any] | None = None) -> nn.Module:
+    """A float64 model, for translation of joined words; values go around the command line, as a yaml file's do."""
+    args = models.options(arch, *flags)
+    vars(args).update(off or {})
+    on = models.task(models.TARGET_SYMBOLS, models.TARGET_SYMBOLS) if arch in models.ARCHS else models.task_of(arch)
+    torch.manual_seed(0)
+    return on.build_model(args).double()
+
+
+def joint_inputs(arch: str) -> tuple[Tensor, ...]:
+    return models.inputs(arch, target_lengths=(6, 3, 8), symbols=(models.TARGET_SYMBOLS,) * 2)
 
 
 def kept_for_backward(model: nn.Module, inputs: tuple) -> int:
@@ -140,20 +184,17 @@ def kept_for_backward(model: nn.Module, inputs: tuple) -> int:
     return sum(kept)
 
 
-def changed(plain: nn.Module, other: nn.Module, inputs: tuple | None = None) -> set[str]:
+def changed(plain: nn.Module, other: nn.Module, inputs: tuple[Tensor, ...]) -> set[str]:
     """In what two models of one seed differ, see :class:`Knob`."""
-    inputs = inputs or models.batch(symbols=(models.TARGET_SYMBOLS,) * 2)
     if shapes(plain) != shapes(other):
         return {"parameters"}
     start = plain.state_dict()
     values = {"values"} if any(not torch.equal(start[key], now) for key, now in other.state_dict().items()) else set()
     models.randomise(plain, seed=0)
     other.load_state_dict(plain.state_dict())
-    outputs = [model.eval()(*inputs)[0] for model in (plain, other)]
-    if not torch.allclose(*outputs):
+    if not torch.allclose(*(models.log_probabilities(model.eval(), *inputs) for model in (plain, other))):
         return values | {"output"}
-    losses = [models.loss_and_gradients(model.train(), inputs)[0] for model in (plain, other)]
-    if not torch.equal(*losses):
+    if not torch.equal(*(models.loss_and_gradients(model.train(), inputs)[0] for model in (plain, other))):
         return values | {"training"}
     return values | ({"memory"} if kept_for_backward(other, inputs) < kept_for_backward(plain, inputs) / 2 else set())
 
@@ -173,7 +214,8 @@ def embedding_file(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("arch", "name"), CASES)
 def test_every_option_matters_or_is_refused(arch, name, embedding_file, tmp_path):
-    knob, files = KNOBS[name], {EMBEDDING: str(embedding_file), PROFILE: str(tmp_path / "profile")}
+    knob, files = OF_FAMILY.get((arch, name), KNOBS[name]), {EMBEDDING: str(embedding_file)}
+    files[PROFILE] = str(tmp_path / "profile")
     Path(files[PROFILE]).write_text("1.5\n" * (16 if arch.startswith("one_wide_ffn") else 20))
     flags = [files.get(flag, flag) for flag in knob.flags.split()]
     base = without(models.tiny_flags(arch), knob.base)
@@ -181,21 +223,22 @@ def test_every_option_matters_or_is_refused(arch, name, embedding_file, tmp_path
         with pytest.raises(ValueError, match=knob.refused[arch]):
             build(arch, base + flags)
         return
-    plain, other = build(arch, base), build(arch, base + flags)
+    plain, other = build(arch, base, knob.off), build(arch, base + flags)
     allowed = [{"parameters"}, {"output"}] if knob.changes == "either" else [set(knob.changes.split())]
-    assert changed(plain, other) in allowed
+    assert changed(plain, other, joint_inputs(arch)) in allowed
 
 
-def test_an_option_at_its_preset_changes_nothing():
+@pytest.mark.parametrize(("one", "dropout"), [("ringformer_base", "0.1"), ("ilr_small", "0")])
+def test_an_option_at_its_preset_changes_nothing(one, dropout):
     """So that the differences above are the options' own."""
-    flags = models.tiny_flags("ringformer_base")
-    assert changed(build("ringformer_base", flags), build("ringformer_base", [*flags, "--dropout", "0.1"])) == set()
+    base = models.tiny_flags(one)
+    assert changed(build(one, base), build(one, [*base, "--dropout", dropout]), joint_inputs(one)) == set()
 
 
 @pytest.mark.parametrize("side", models.SIDES)
 def test_pretrained_embedding_is_loaded(side, embedding_file):
     model = build("vanilla_base", [*models.tiny_flags("vanilla_base"), f"--{side}-embed-path", str(embedding_file)])
-    embedding, words = getattr(model, side).embed_tokens.weight, joint_task().source_dictionary
+    embedding, words = getattr(model, side).embed_tokens.weight, models.dictionary(models.TARGET_SYMBOLS)
     loaded = [words.index(word) for word in ("3", "5")]
     assert (embedding[loaded] == 0.25).all()
     assert not (embedding == 0.25).all(1)[[row for row in range(len(words)) if row not in loaded]].any()
@@ -216,8 +259,19 @@ def test_every_choice_of_the_signals_is_another_model():
     base, outputs = without(models.tiny_flags("ringformer_base"), "--signal-rank-divisor NONE"), []
     for flags in signal_choices():
         model = models.randomise(build("ringformer_base", base + flags), seed=0).eval()
-        outputs.append(model(*models.batch(symbols=(models.TARGET_SYMBOLS,) * 2))[0])
+        outputs.append(model(*joint_inputs("ringformer_base"))[0])
     assert len(outputs) == 18
+    assert not [pair for pair in itertools.combinations(outputs, 2) if torch.allclose(*pair)]
+
+
+def test_every_encoding_and_every_recurrence_is_another_model():
+    outputs = []
+    for position in ("none", "rope", "learned", "alibi"):
+        for reuse in ("--reuse-map 1,1,1", "--reuse-map 1,1,2", "--reuse-map 1,1,2 --inject-embedding",
+                      "--block-loops 2", "--block-loops 2 --inject-embedding"):  # fmt: skip
+            model = models.tiny("ilr_small", "--position", position, *reuse.split())
+            outputs.append(model(language.texts())[0])
+    assert len(outputs) == 20
     assert not [pair for pair in itertools.combinations(outputs, 2) if torch.allclose(*pair)]
 
 
@@ -226,6 +280,10 @@ def test_every_choice_of_the_signals_is_another_model():
 DIVISOR = "must be >= 1 and <= --encoder-embed-dim=128"
 UNIQUE = "must be >= 1 and <= --encoder-layers=12"
 STATIC_SIGNAL = "--level-signal static"
+MAP = "must be whole numbers >= 1, with commas between them"
+ENTRIES = "needs at least one entry, and each must be >= 1"
+RISE = "must be 'none' or whole numbers that rise, each > 0 and < 23, the number of symbols"
+SPEECH_UNIQUE = "must be >= 1 and <= --encoder-layers=16"
 # architecture: flags: the error
 BAD = {
     "ringformer_tiny": {
@@ -287,14 +345,67 @@ BAD = {
         "--decoder-layers 7": "--block-loops=2: must be >= 1 and divide --decoder-layers=7",
         "--encoder-layers 0": "--encoder-layers=0: must be >= 1",
     },
+    "s2t_cycle": {
+        "--conv-kernel-sizes 4,5": "--conv-kernel-sizes=4,5: must be odd whole numbers, separated by commas",
+        "--conv-kernel-sizes 5,": "--conv-kernel-sizes=5,: must be odd whole numbers",
+        "--conv-kernel-sizes five": "--conv-kernel-sizes=five: must be odd whole numbers",
+        "--conv-channels 0": "--conv-channels=0: must be even and >= 2, because gates halve it",
+        "--conv-channels 33": "--conv-channels=33: must be even and >= 2",
+        "--encoder-attention-heads 7": "--encoder-attention-heads=7: must divide --encoder-embed-dim=512",
+        "--decoder-layers 0": "--decoder-layers=0: must be >= 1",
+        "--encoder-unique-layers 17": f"--encoder-unique-layers=17: {SPEECH_UNIQUE}",
+        "--share-layer-num 17": f"--share-layer-num=17: {SPEECH_UNIQUE}",
+        "--share-layer-num 2 --encoder-unique-layers 8": "--encoder-unique-layers=8: --share-layer-num=2 sets it",
+        "--dropout 1.5": r"--dropout=1.5: must be a rate within \[0, 1\]",
+    },
+    "ilr_small": {
+        "--reuse-map 4,2,1": r"--reuse-map=4,2,1: has 3 entries, needs one for each of --decoder-layers=4",
+        "--reuse-map 1,0,1,1": rf"--reuse-map=\(1, 0, 1, 1\): {ENTRIES}",
+        "--reuse-map 1,-2,1,1": rf"--reuse-map=\(1, -2, 1, 1\): {ENTRIES}",
+        "--reuse-map 1,1.5,1,1": f"--reuse-map=1,1.5,1,1: {MAP}",
+        "--reuse-map 1,,1,1": f"--reuse-map=1,,1,1: {MAP}",
+        "--reuse-map 2111": "--reuse-map=2111: has 1 entries",
+        "--block-loops 0": "--block-loops=0: must be >= 1",
+        "--block-loops -1": "--block-loops=-1: must be >= 1",
+        "--block-loops 2 --reuse-map 1,2,1,1": "--block-loops=2: goes in place of --reuse-map=1,2,1,1, not with it",
+        "--inject-embedding --reuse-map 1,1,1,1": "--inject-embedding: needs a pass that runs again",
+        "--position rope --decoder-embed-dim 36": "--position=rope: needs an even head width, but .* is 9",
+        "--decoder-attention-heads 3": "--decoder-attention-heads=3: must divide --decoder-embed-dim=128",
+        "--decoder-attention-heads 0": "--decoder-attention-heads=0: must be >= 1",
+        "--decoder-layers 0": "--decoder-layers=0: must be >= 1",
+        "--dropout 1.5": r"--dropout=1.5: must be a rate within \[0, 1\]",
+    },
+    "sequence_lm": {
+        "--decoder-unique-layers 5": "--decoder-unique-layers=5: must divide --decoder-layers=12",
+        "--decoder-unique-layers 13": "--decoder-unique-layers=13: must be >= 1 and <= --decoder-layers=12",
+        "--share-layer-num 0": "--share-layer-num=0: must be >= 1 and <= --decoder-layers=12",
+        "--adaptive-input-cutoff 8,23": f"--adaptive-input-cutoff=8,23: {RISE}",
+        "--adaptive-input-cutoff 14,8": f"--adaptive-input-cutoff=14,8: {RISE}",
+        "--adaptive-input-cutoff 0,8": f"--adaptive-input-cutoff=0,8: {RISE}",
+        "--adaptive-input-cutoff eight": f"--adaptive-input-cutoff=eight: {RISE}",
+        "--adaptive-input-cutoff 1": "--adaptive-input-cutoff=1: the first band must hold symbols 0 to 1",
+        f"{ONE_MATRIX} --adaptive-input-factor 2": "--adaptive-input-factor=2.0: needs bands",
+        "--adaptive-input-factor 40": "--adaptive-input-factor=40.0: must be >= 1 and leave the last of the 3 bands",
+        "--decoder-embed-dim 0": "--adaptive-input-factor=4.0: must be .* of --decoder-embed-dim=0 a width",
+        f"{ONE_MATRIX} --decoder-embed-dim 0": "--decoder-embed-dim=0: must be >= 1",
+        "--adaptive-softmax-dropout 2": r"--adaptive-softmax-dropout=2.0: must be a rate within \[0, 1\]",
+        "--adaptive-softmax-cutoff 9 --tie-adaptive-weights": "--tie-adaptive-weights: --adaptive-input-cutoff=8,14",
+        "--adaptive-softmax-factor 2": "--tie-adaptive-weights: --adaptive-input-factor=4.0 and",
+        f"{ONE_MATRIX} --tie-adaptive-proj": "--tie-adaptive-proj: needs --tie-adaptive-weights",
+        f"{ONE_MATRIX} --tie-adaptive-weights": "--tie-adaptive-weights: --adaptive-input-cutoff=none and",
+        "--share-decoder-input-output-embed": "--share-decoder-input-output-embed: shares a single matrix",
+        "--activation-fn loud": r"--activation-fn=loud: must be one of \[",
+        "--activation-dropout -1": r"--activation-dropout=-1.0: must be a rate within \[0, 1\]",
+    },
 }
 BAD_VALUES = [(arch, flags, message) for arch, cases in BAD.items() for flags, message in cases.items()]
 
 
-@pytest.mark.parametrize(("arch", "flags", "message"), BAD_VALUES, ids=[" ".join(case[:2]) for case in BAD_VALUES])
-def test_bad_values_are_refused_by_name(arch, flags, message):
+@pytest.mark.parametrize(("one", "flags", "message"), BAD_VALUES, ids=[" ".join(case[:2]) for case in BAD_VALUES])
+def test_bad_values_are_refused_by_name(one, flags, message):
+    small = ["--adaptive-input-cutoff", "8,14"] if one == "sequence_lm" else []
     with pytest.raises(ValueError, match=f"^{message}"):
-        models.on_meta(arch, *flags.split())
+        models.on_meta(one, *small, *flags.split())
 
 
 @pytest.mark.parametrize(
@@ -304,81 +415,105 @@ def test_bad_values_are_refused_by_name(arch, flags, message):
         ("--decoder-embed-path other.txt", "--decoder-embed-path must equal --encoder-embed-path"),
     ],
 )
-@models.every_arch
+@models.every_translation_model
 def test_one_matrix_for_all_needs_sides_that_agree(arch, flags, message):
     with pytest.raises(ValueError, match=f"^--share-all-embeddings: {message}"):
         build(arch, [*models.tiny_flags(arch), "--share-all-embeddings", *flags.split()])
 
 
+@pytest.mark.parametrize("limit", [0, -3])
+def test_a_table_of_no_positions_is_refused(limit):
+    with pytest.raises(ValueError, match="must be >= 1"):
+        models.tiny("ilr_small", "--position", "learned", on=language.task(tokens_per_sample=limit))
+
+
+@models.every_language_model
+def test_a_smaller_output_dictionary_needs_a_matrix_of_its_own(arch):
+    task = language.task()
+    task.output_dictionary = models.dictionary(20)
+    with pytest.raises(ValueError, match="^--output-dictionary-size=20: must equal the 23 symbols of the input"):
+        models.tiny(arch, on=task)
+
+
 # fairseq's own ways in
 
 
-def parse(*arguments: str):
+def parse(arch: str, *arguments: str):
     """What fairseq-train makes of a command line."""
-    parser = host_options.get_training_parser()
-    return host_options.parse_args_and_arch(parser, input_args=["data", "--task", "translation", *arguments])
-
-
-@models.every_arch
-def test_the_hosts_parser_and_configuration_build_the_preset(arch):
-    config = convert_namespace_to_omegaconf(parse("--arch", arch))
-    with torch.device("meta"):
-        model = models.task().build_model(config.model)
-    assert shapes(model) == shapes(models.on_meta(arch))
-
-
-@pytest.mark.parametrize(
-    ("arch", "option"),
-    [
-        ("vanilla_base", "--signal-rank-divisor"),
-        ("universal", "--level-signal"),
-        ("ringformer_base", "--encoder-unique-layers"),
-        ("one_wide_ffn_base", "--share-layer-num"),
-        ("cycle_rev", "--ffn-signal"),
-        ("sequence", "--encoder-layerdrop"),
-    ],
-)
-def test_options_of_others_are_refused_by_the_hosts_parser(arch, option, capsys):
-    with pytest.raises(SystemExit) as refused:
-        parse("--arch", arch, option, "2")
-    assert refused.value.code == 2
-    assert f"unrecognized arguments: {option} 2" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("option", ["level-signal", "attention-signal", "ffn-signal", "activation-fn"])
-def test_choices_are_refused_by_the_hosts_parser(option, capsys):
-    with pytest.raises(SystemExit):
-        parse("--arch", "ringformer_base", f"--{option}", "loud")
-    assert f"argument --{option}: invalid choice: 'loud'" in capsys.readouterr().err
+    command = ["data", "--task", models.of(arch).TASK, "--arch", arch, *arguments]
+    return host_options.parse_args_and_arch(host_options.get_training_parser(), input_args=command)
 
 
 def from_config(arch: str, **values) -> nn.Module:
-    """What fairseq-hydra-train builds."""
+    """What fairseq-hydra-train builds, with more symbols than the bands of the presets have in front."""
     with torch.device("meta"):
-        return models.task().build_model(OmegaConf.create({"_name": arch, **values}))
+        return models.task_of(arch, 70_000).build_model(OmegaConf.create({"_name": arch, **values}))
 
 
-@models.every_arch
+@models.every_model
+def test_the_hosts_parser_and_configuration_build_the_preset(arch):
+    on = models.task_of(arch, 70_000)
+    with torch.device("meta"):
+        model = on.build_model(convert_namespace_to_omegaconf(parse(arch)).model)
+    assert shapes(model) == shapes(models.on_meta(arch, on=on)) == shapes(from_config(arch))
+
+
+@models.every_model
 def test_configuration_without_a_command_line(arch):
-    assert shapes(from_config(arch)) == shapes(models.on_meta(arch))
-    flags = ["--encoder-normalize-before", "--encoder-embed-dim", "64"]
-    values = dict(encoder_normalize_before=True, encoder_embed_dim=64)
-    assert shapes(from_config(arch, **values)) == shapes(models.on_meta(arch, *flags))
-
-
-@models.every_arch
-def test_unknown_keys_of_a_configuration_are_refused(arch):
-    with pytest.raises(ValueError, match=f"^encoder_layer: not an option of {arch}"):
-        from_config(arch, encoder_layer=3)
+    values = dict(decoder_embed_dim=96, decoder_attention_heads=2)
+    flags = ["--decoder-embed-dim", "96", "--decoder-attention-heads", "2"]
+    if arch in models.ARCHS:
+        values, flags = {**values, "encoder_normalize_before": True}, [*flags, "--encoder-normalize-before"]
+    assert shapes(from_config(arch, **values)) == shapes(models.on_meta(arch, *flags, on=models.task_of(arch, 70_000)))
+    with pytest.raises(ValueError, match=f"^decoder_layer: not an option of {arch}"):
+        from_config(arch, decoder_layer=3)
 
 
 @pytest.mark.parametrize(
-    "name", ["level_signal", "attention_signal", "cross_attention_signal", "ffn_signal", "signal_init"]
+    ("one", "option"),
+    [
+        ("vanilla_base", "--signal-rank-divisor 2"),
+        ("universal", "--level-signal 2"),
+        ("ringformer_base", "--encoder-unique-layers 2"),
+        ("one_wide_ffn_base", "--share-layer-num 2"),
+        ("cycle_rev", "--ffn-signal 2"),
+        ("sequence", "--encoder-layerdrop 2"),
+        ("s2t_cycle", "--share-all-embeddings"),
+        ("s2t_cycle", "--encoder-normalize-before"),
+        ("s2t_cycle", "--encoder-learned-pos"),
+    ],
 )
-def test_unknown_choices_of_a_configuration_are_refused(name):
+def test_options_of_others_are_refused_by_the_hosts_parser(one, option, capsys):
+    with pytest.raises(SystemExit) as refused:
+        parse(one, *option.split())
+    assert refused.value.code == 2
+    assert f"unrecognized arguments: {option}" in capsys.readouterr().err
+
+
+CHOICES = [("ringformer_base", f"{place}_signal") for place in ("level", "attention", "cross_attention", "ffn")]
+CHOICES += [("ringformer_base", "signal_init"), ("ringformer_base", "activation_fn"), ("ilr_small", "position")]
+
+
+@pytest.mark.parametrize(("one", "name"), CHOICES)
+def test_choices_are_refused_by_the_hosts_parser_and_in_a_configuration(one, name, capsys):
     option = "--" + name.replace("_", "-")
+    with pytest.raises(SystemExit):
+        parse(one, option, "loud")
+    assert f"argument {option}: invalid choice: 'loud'" in capsys.readouterr().err
     with pytest.raises(ValueError, match=f"^{option}='?loud'?: must be one of"):
-        from_config("ringformer_base", **{name: "loud"})
+        from_config(one, **{name: "loud"})
+
+
+def test_learned_positions_are_remembered_with_the_options():
+    """For the commands that read the checkpoint have another --tokens-per-sample."""
+    args = models.options("ilr_small", *language.tiny_flags("ilr_small", "--position", "learned"))
+    config = OmegaConf.create(vars(args))
+    for given in (args, config):
+        language.task(tokens_per_sample=12).build_model(given)
+        model = language.task(tokens_per_sample=99).build_model(given)
+        assert given.max_target_positions == model.max_positions() == 12
+    limited = language.task(tokens_per_sample=12, max_target_positions=20)
+    assert models.tiny("ilr_small", "--position", "learned", on=limited).max_positions() == 20
 
 
 @pytest.fixture(scope="module")
@@ -389,7 +524,7 @@ def retain_dropout():
     return convert_namespace_to_omegaconf(host_options.parse_args_and_arch(parser, input_args=arguments))
 
 
-@models.every_arch
+@models.every_model
 def test_dropout_at_generation_is_refused(arch, retain_dropout):
     with pytest.raises(ValueError, match="^--retain-dropout: not available"):
         models.tiny(arch).prepare_for_inference_(retain_dropout)

@@ -182,7 +182,7 @@ def test_reference_equals_the_recorded_logits(name):
     torch.testing.assert_close(logits[keep].to(expected), expected[keep], rtol=0, atol=TOLERANCE[expected.dtype])
 
 
-@models.every_arch
+@models.every_translation_model
 @pytest.mark.parametrize("left_pad", [False, True])
 def test_reference_equality(arch, left_pad):
     system = SYSTEM_OF[arch]

@@ -93,7 +93,7 @@ def reference(model: torch.nn.Module, tokens: Tensor, regular: bool) -> Tensor:
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("left_pad", [False, True])
 def test_reference_equality(name, left_pad):
-    model, lengths = language.tiny("recurrent_lm", *VARIANTS[name]), (1, 9, 2, 6)
+    model, lengths = models.tiny("recurrent_lm", *VARIANTS[name]), (1, 9, 2, 6)
     tokens = language.texts(lengths, left_pad)
     logits = model(tokens)[0]
     for row, length in enumerate(lengths):
@@ -117,13 +117,13 @@ def test_reference_equality(name, left_pad):
 )
 def test_parameters_of_table_2(flags, symbols, parameters):
     """With the paper's 65 symbols; fairseq's dictionary of that corpus has 72."""
-    model = language.on_meta("recurrent_lm", *flags.split(), on=language.task(symbols, tokens_per_sample=256))
+    model = models.on_meta("recurrent_lm", *flags.split(), on=language.task(symbols, tokens_per_sample=256))
     assert count.stored(model) == parameters + (symbols - 65) * 384
 
 
 def test_what_joins_the_stream_starts_smaller():
     torch.manual_seed(0)
-    model = language.build("recurrent_lm", "--decoder-layers", "2", on=language.task(65))
+    model = models.build("recurrent_lm", "--decoder-layers", "2", on=language.task(65))
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:
             assert parameter.eq(1).all()
@@ -138,7 +138,7 @@ def test_what_joins_the_stream_starts_smaller():
 @every_recurrence
 @torch.no_grad()
 def test_a_text_may_be_longer_than_those_in_training(flags):
-    model = language.tiny("recurrent_lm", *flags, on=language.task(tokens_per_sample=8))
+    model = models.tiny("recurrent_lm", *flags, on=language.task(tokens_per_sample=8))
     longer = language.texts((9,))
     if "learned" in flags:
         assert model.max_positions() == 8
@@ -152,7 +152,7 @@ def test_a_text_may_be_longer_than_those_in_training(flags):
 @pytest.mark.parametrize("flags", [[], ["--window", "5"], ["--window", "2", "--accumulate"]], ids=" ".join)
 @torch.no_grad()
 def test_a_stream_keeps_one_size_of_state_and_stays_exact(flags):
-    model, state = language.tiny("recurrent_lm", *flags), {}
+    model, state = models.tiny("recurrent_lm", *flags), {}
     tokens, sizes, logits = language.texts((400,)), set(), []
     for end in range(1, 401):
         logits.append(model.decoder(tokens[:, :end], incremental_state=state)[0])
@@ -170,8 +170,8 @@ def test_a_stream_keeps_one_size_of_state_and_stays_exact(flags):
 @torch.no_grad()
 def test_each_batch_of_training_draws_its_window(more):
     tokens = language.texts((9, 9))
-    model = language.tiny("recurrent_lm", "--window", "3", "--window-range", "2,4", *more)
-    fixed = {w: language.tiny("recurrent_lm", "--window", str(w), *more)(tokens)[0] for w in (2, 3, 4)}
+    model = models.tiny("recurrent_lm", "--window", "3", "--window-range", "2,4", *more)
+    fixed = {w: models.tiny("recurrent_lm", "--window", str(w), *more)(tokens)[0] for w in (2, 3, 4)}
     assert torch.equal(model(tokens)[0], fixed[3])  # evaluation reads --window
     model.train()
     drawn = []
@@ -207,18 +207,16 @@ def test_each_batch_of_training_draws_its_window(more):
 )
 def test_bad_options_are_refused_by_name(flags, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        language.build("recurrent_lm", *flags.split())
+        models.build("recurrent_lm", *flags.split())
 
 
 def test_an_encoding_that_acts_within_attention_is_refused():
-    args = language.options("recurrent_lm")
+    args = models.options("recurrent_lm")
     args.position = "rope"
     with pytest.raises(ValueError, match="--position=rope: must be one of"):
         language.task().build_model(args)
 
 
 def test_a_window_as_long_as_the_learned_positions_is_taken():
-    model = language.build(
-        "recurrent_lm", *language.TINY["KausikRecurrence"], "--window", "64", "--position", "learned"
-    )
+    model = models.build("recurrent_lm", *language.TINY["KausikRecurrence"], "--window", "64", "--position", "learned")
     assert model(language.texts((64,)))[0].isfinite().all()

@@ -27,7 +27,7 @@ NUMBERS = [-1, 0, 1, 2, 3, 4, 6, 8, 16, 10**6]
 RATES = [-0.1, 0.0, 0.1, 0.5, 1.0, 1.5, math.nan]
 TEXTS = ["none", "", "x", "1", "2,4", "8,14", "0,1,1", "4,2", "nan", "/dev/null", "/nonexistent"]
 VALUES = [*NUMBERS[:-1], *RATES, None, True, "2", "x", (1, 1, 1), [2, 4], (), ((1, 1),) * 3, math.inf]
-ARCHS = [*models.EVERY, *language.ARCHS]
+ARCHS = [*models.WITH_ENCODER, *language.ARCHS]
 
 
 class Found(typing.NamedTuple):
@@ -59,7 +59,7 @@ def attempt(seed: int, name: str) -> Found:
 def text_options(arch: str, chance: random.Random) -> list[str]:
     parser = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     ARCH_MODEL_REGISTRY[arch].add_args(parser)
-    tiny = language.tiny_flags(arch) if arch in language.ARCHS else models.tiny_flags(arch)
+    tiny = models.tiny_flags(arch)
     chosen = chance.sample(parser._actions, min(chance.randint(1, 3), len(parser._actions)))
     return [*tiny, *(word for action in chosen for word in flag(action, chance))]
 
@@ -77,7 +77,7 @@ def flag(action: argparse.Action, chance: random.Random) -> list[str]:
 
 def text_loss(arch: str, flags: list[str]) -> torch.Tensor:
     if arch in language.ARCHS:
-        model = begun(language.build(arch, *flags))
+        model = begun(models.build(arch, *flags))
         tokens = torch.randint(4, language.SYMBOLS, (2, 6))
         return first(model(tokens)).float().square().mean()
     model = begun(models.build(arch, *flags).double())

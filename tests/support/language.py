@@ -1,25 +1,19 @@
-"""Language models of any registered architecture, tiny or at full size, and their batches.
+"""Language models: architectures, what they are built with, fairseq's task, and what they read."""
 
-Everything is built by fairseq's own language modeling task; only the command line is left out.
-"""
-
-import argparse
-import copy
-
-import pytest
-import torch
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 from omegaconf import OmegaConf
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_plugin.modules.language_model import LanguageModel
-from recurrence.loop import Loop
-from tests.support import models
+from tests.support import words
+from tests.support.words import TARGET_SYMBOLS, dictionary, sentences
 
+TASK = "language_modeling"
 ARCHS = sorted(arch for arch, model in ARCH_MODEL_REGISTRY.items() if issubclass(model, LanguageModel))
 FAMILY = {arch: ARCH_MODEL_REGISTRY[arch].__name__ for arch in ARCHS}
-SYMBOLS, POSITIONS = 23, 64
+SYMBOLS, POSITIONS = TARGET_SYMBOLS, 64
+PADDINGS = [(False, False), (False, True)]  # there is no source
 
 # Flags that shrink the models of a family and keep their structure.
 SIZE = ["--decoder-embed-dim", "16", "--decoder-ffn-embed-dim", "24", "--decoder-attention-heads", "2"]
@@ -52,106 +46,59 @@ VARIANTS = {
     },
 }
 
-CASES = [(arch, flags) for arch in ARCHS for flags in VARIANTS[FAMILY[arch]].values()]
-every_arch = pytest.mark.parametrize("arch", ARCHS)
-every_variant = pytest.mark.parametrize(
-    ("arch", "flags"), CASES, ids=[f"{arch}-{name}" for arch in ARCHS for name in VARIANTS[FAMILY[arch]]]
-)
+
+def variants(arch: str) -> dict[str, list[str]]:
+    return VARIANTS[FAMILY[arch]]
+
+
+CASES = [(arch, flags) for arch in ARCHS for flags in variants(arch).values()]
 
 
 def task(symbols: int = SYMBOLS, **values) -> LanguageModelingTask:
     """fairseq's language modeling task on a dictionary of that size."""
     config = OmegaConf.structured(LanguageModelingConfig(**{"tokens_per_sample": POSITIONS, **values}))
-    return LanguageModelingTask(config, models.dictionary(symbols))
+    return LanguageModelingTask(config, dictionary(symbols))
 
 
-def options(arch: str, *flags: str) -> argparse.Namespace:
-    """What fairseq's command line hands to `build_model`: the flags, and the preset where no flag was given."""
-    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS)
-    ARCH_MODEL_REGISTRY[arch].add_args(parser)
-    args = parser.parse_args(list(flags))
-    args._name = arch
-    ARCH_CONFIG_REGISTRY[arch](args)
-    return args
-
-
-def build(arch: str, *flags: str, on: LanguageModelingTask | None = None) -> nn.Module:
-    """The model of an architecture with some flags."""
-    return (on or task()).build_model(options(arch, *flags))
-
-
-def on_meta(arch: str, *flags: str, on: LanguageModelingTask | None = None) -> nn.Module:
-    """The model at full size, without memory for its parameters."""
-    with torch.device("meta"):
-        return build(arch, *flags, on=on)
+def task_writing(symbols: int) -> LanguageModelingTask:
+    return task(symbols)
 
 
 def tiny_flags(arch: str, *flags: str) -> list[str]:
     """Flags that shrink an architecture and keep its structure: several passes, several blocks where it has them."""
-    more, flags = flags, list(TINY[FAMILY[arch]])
-    if FAMILY[arch] == "IntraLayerRecurrence" and "--block-loops" not in more:
-        flags += ["--reuse-map", "2,1,2"]
+    found = list(TINY[FAMILY[arch]])
+    if FAMILY[arch] == "IntraLayerRecurrence" and "--block-loops" not in flags:
+        found += ["--reuse-map", "2,1,2"]
     if FAMILY[arch] == "SharedLanguageModel":
-        flags += ["--decoder-unique-layers", {"vanilla_lm": "4", "universal_lm": "1"}.get(arch, "2")]
-    return [*flags, *more]
+        found += ["--decoder-unique-layers", {"vanilla_lm": "4", "universal_lm": "1"}.get(arch, "2")]
+    return [*found, *flags]
 
 
-def tiny(arch: str, *flags: str, seed: int = 0, noise: float = 0.3, on: LanguageModelingTask | None = None):
-    """A tiny float64 model in eval mode of which no parameter is left at its initial value."""
-    torch.manual_seed(seed)
-    model = build(arch, *tiny_flags(arch, *flags), on=on).double()
-    return models.randomise(model, seed, noise).eval()
+# What they read
 
 
-def loops(model: nn.Module) -> list[Loop]:
-    """The loops over depth; none in a model that recurs along the sequence."""
-    return [module for module in model.modules() if isinstance(module, Loop)]
+def rows(
+    source_lengths: tuple[int, ...], target_lengths: tuple[int, ...], symbols: tuple[int, int] = (0, SYMBOLS)
+) -> list[tuple[Tensor]]:
+    """Random texts."""
+    return [(text,) for text in sentences(target_lengths, symbols[1], seed=1)]
 
 
-def untied(model: nn.Module) -> nn.Module:
-    """A copy in which every pass has a block to itself."""
-    model = copy.deepcopy(model)
-    stack = model.decoder.stack
-    loop = stack.loop
-    blocks = [copy.deepcopy(loop.blocks[which]) for which in loop.order]
-    stack.loop = Loop(blocks, tuple(range(loop.passes)), loop.own, loop.checkpointing).train(loop.training)
-    return model
-
-
-# Batches
+def collate(
+    texts: list[tuple[Tensor]], source_left: bool = False, target_left: bool = False, extra: int = 0
+) -> tuple[Tensor]:
+    """A batch (B, T)."""
+    longest = max(len(text) for (text,) in texts)
+    return (words.collate([text for (text,) in texts], source_left or target_left, length=longest + extra),)
 
 
 def texts(
     lengths: tuple[int, ...] = (6, 3, 8), left_pad: bool = False, seed: int = 1, symbols: int = SYMBOLS
 ) -> Tensor:
     """Random texts of those lengths, padded on either side: (B, T)."""
-    return models.collate(models.sentences(lengths, symbols, seed), left_pad)
-
-
-def log_probabilities(model: nn.Module, tokens: Tensor) -> Tensor:
-    """(B, T) -> (B, T, vocabulary), by a form of the adaptive softmax through which gradients flow."""
-    x, softmax = model(tokens)[0], model.decoder.adaptive_softmax
-    if softmax is None:
-        return x.log_softmax(-1)
-    head = softmax.head(x.flatten(0, 1)).log_softmax(-1)
-    first = softmax.cutoff[0]
-    bands = [tail(x.flatten(0, 1)).log_softmax(-1) + head[:, first + i, None] for i, tail in enumerate(softmax.tail)]
-    return torch.cat([head[:, :first], *bands], dim=1).view(*tokens.shape, -1)
+    return words.collate(sentences(lengths, symbols, seed), left_pad)
 
 
 def kept(tokens: Tensor) -> Tensor:
     """(B, T) bool: what is no padding."""
-    return tokens.ne(models.dictionary(SYMBOLS).pad())
-
-
-def loss_and_gradients(model: nn.Module, tokens: Tensor, seed: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
-    """A loss to which every probability of a token counts differently, and the gradient of every parameter."""
-    model.zero_grad(set_to_none=True)
-    torch.manual_seed(seed)
-    found = log_probabilities(model, tokens)[kept(tokens)]
-    loss = (found * torch.linspace(-1, 1, found.numel(), dtype=found.dtype).view_as(found)).mean()
-    loss.backward()
-    gradients = {
-        name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None
-    }
-    return loss.detach(), gradients
+    return tokens.ne(dictionary(SYMBOLS).pad())

@@ -1,4 +1,4 @@
-"""What the architectures for speech read: fairseq's task, frames of features, and tiny models."""
+"""Models for speech: architectures, what they are built with, fairseq's task, frames of features, and audio."""
 
 import tempfile
 import zipfile
@@ -14,8 +14,12 @@ from torch import Tensor
 
 import fairseq_plugin  # noqa: F401  (registers the architectures)
 from fairseq_plugin.models.speech import SpeechToText
+from tests.support import translation, words
+from tests.support.words import SOURCE_SYMBOLS, TARGET_SYMBOLS, dictionary, sentences
 
+TASK = "speech_to_text"
 ARCHS = sorted(arch for arch, model in ARCH_MODEL_REGISTRY.items() if issubclass(model, SpeechToText))
+PADDINGS = [(False, False), (False, True)]  # speech is padded behind, what is written on either side
 FEATURES = 6
 TINY = ["--conv-channels", "12", "--conv-kernel-sizes", "3,5"]
 VARIANTS = {
@@ -23,6 +27,10 @@ VARIANTS = {
     "unequal sides": ["--encoder-layers", "6", "--decoder-embed-dim", "24", "--decoder-attention-heads", "3"],
     "three convolutions": ["--conv-kernel-sizes", "5,3,1"],
 }
+
+
+def variants(arch: str) -> dict[str, list[str]]:
+    return VARIANTS
 
 
 def task(target: Dictionary, features: int = FEATURES, **limits: int) -> SpeechToTextTask:
@@ -42,13 +50,45 @@ def frames(lengths: tuple[int, ...], seed: int = 0) -> list[Tensor]:
     ]
 
 
-def collate(rows: list[Tensor], extra: int = 0) -> Tensor:
+def collate_frames(rows: list[Tensor], extra: int = 0) -> Tensor:
     """A batch (B, frames, features); what stands behind the end of an utterance is not zero."""
     longest = max(map(len, rows)) + extra
     batch = torch.full((len(rows), longest, FEATURES), 7.0, dtype=torch.float64)
     for row, speech in zip(batch, rows):
         row[: len(speech)] = speech
     return batch
+
+
+def task_writing(symbols: int) -> SpeechToTextTask:
+    return task(dictionary(symbols))
+
+
+def tiny_flags(arch: str, *flags: str) -> list[str]:
+    """Flags that shrink an architecture and keep its structure."""
+    return [*translation.side_flags(arch), *TINY, *flags]
+
+
+def rows(
+    source_lengths: tuple[int, ...],
+    target_lengths: tuple[int, ...],
+    symbols: tuple[int, int] = (SOURCE_SYMBOLS, TARGET_SYMBOLS),
+) -> list[tuple[Tensor, Tensor]]:
+    """Random utterances, of those lengths after subsampling, and sentences."""
+    return list(zip(frames(source_lengths, seed=1), sentences(target_lengths, symbols[1], seed=2)))
+
+
+def collate_source(source: list[Tensor], left_pad: bool = False, extra: int = 0) -> tuple[Tensor, Tensor]:
+    """`src_tokens` (B, frames, features) and `src_lengths`."""
+    return collate_frames(source, extra), torch.tensor([len(row) for row in source])
+
+
+def collate(
+    pairs: list[tuple[Tensor, Tensor]], source_left: bool = False, target_left: bool = False, extra: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Frames (B, frames, features), their numbers (B,), `prev_output_tokens` (B, T)."""
+    source, target = zip(*pairs)
+    previous = words.collate(list(target), target_left, target=True, length=max(map(len, target)) + extra)
+    return *collate_source(list(source), source_left, extra), previous
 
 
 # Audio

@@ -1,15 +1,11 @@
-"""Models for speech: fairseq's own model computed, every option of use, and what cannot apply refused by its name."""
+"""Models for speech: fairseq's own model computed, and what the models read."""
 
 import pytest
 import torch
-from fairseq import options as host_options
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models.speech_to_text import S2TTransformerModel
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.fairseq.test_options import Knob, changed, shapes, side_knobs, without
 from tests.support import models, speech
 
 # fairseq's model
@@ -68,96 +64,7 @@ def test_vanilla_is_the_hosts_model_where_nothing_is_padding():
     torch.testing.assert_close(model(source, lengths, target)[0], expected, rtol=0, atol=2e-6)
 
 
-# Options
-
-KNOBS = {
-    **side_knobs("encoder"),
-    **side_knobs("decoder"),
-    "dropout": Knob("--dropout 0.5", "training"),
-    "attention_dropout": Knob("--attention-dropout 0.5", "training"),
-    "activation_dropout": Knob("--activation-dropout 0.5", "training"),
-    "activation_fn": Knob("--activation-fn tanh", "output"),
-    "share_decoder_input_output_embed": Knob("--share-decoder-input-output-embed", "parameters"),
-    "layernorm_embedding": Knob("--layernorm-embedding", "parameters"),
-    "no_scale_embedding": Knob("--no-scale-embedding", "values output"),
-    "checkpoint_activations": Knob("--checkpoint-activations", "memory"),
-    "compile": Knob("--compile eager", "training", base="--dropout 0.2"),
-    "residual_rank": Knob("--residual-rank 2", "parameters"),
-    "share_layer_num": Knob(
-        "--share-layer-num 2", "parameters", base="--encoder-unique-layers NONE --encoder-layers 8 --decoder-layers 8"
-    ),
-    "conv_channels": Knob("--conv-channels 16", "parameters"),
-    "conv_kernel_sizes": Knob("--conv-kernel-sizes 3,5,1", "parameters"),
-}
-OPTIONS = sorted(models.option_names(speech.ARCHS[0]))
-
-
-def test_no_option_is_left_out():
-    assert {name for name in OPTIONS if name not in KNOBS} == set()
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_every_option_matters(name):
-    knob = KNOBS[name]
-    base = without(models.tiny_flags("s2t_cycle"), knob.base)
-    built = []
-    for flags in (base, base + knob.flags.split()):
-        torch.manual_seed(0)
-        built.append(models.build("s2t_cycle", *flags).double())
-    allowed = [{"parameters"}, {"output"}] if knob.changes == "either" else [set(knob.changes.split())]
-    assert changed(*built, inputs=models.inputs("s2t_cycle")) in allowed
-
-
-UNIQUE = "must be >= 1 and <= --encoder-layers=16"
-BAD = {
-    "--conv-kernel-sizes 4,5": "--conv-kernel-sizes=4,5: must be odd whole numbers, separated by commas",
-    "--conv-kernel-sizes 5,": "--conv-kernel-sizes=5,: must be odd whole numbers",
-    "--conv-kernel-sizes five": "--conv-kernel-sizes=five: must be odd whole numbers",
-    "--conv-channels 0": "--conv-channels=0: must be even and >= 2, because gates halve it",
-    "--conv-channels 33": "--conv-channels=33: must be even and >= 2",
-    "--encoder-attention-heads 7": "--encoder-attention-heads=7: must divide --encoder-embed-dim=512",
-    "--decoder-layers 0": "--decoder-layers=0: must be >= 1",
-    "--encoder-unique-layers 17": f"--encoder-unique-layers=17: {UNIQUE}",
-    "--share-layer-num 17": f"--share-layer-num=17: {UNIQUE}",
-    "--share-layer-num 2 --encoder-unique-layers 8": "--encoder-unique-layers=8: --share-layer-num=2 sets it",
-    "--dropout 1.5": r"--dropout=1.5: must be a rate within \[0, 1\]",
-}
-
-
-@pytest.mark.parametrize("flags", BAD)
-def test_bad_values_are_refused_by_name(flags):
-    with pytest.raises(ValueError, match=f"^{BAD[flags]}"):
-        models.on_meta("s2t_cycle", *flags.split())
-
-
-@pytest.mark.parametrize("arch", speech.ARCHS)
-def test_the_hosts_parser_and_configuration_build_the_preset(arch):
-    command = ["data", "--task", "speech_to_text", "--arch", arch]
-    args = host_options.parse_args_and_arch(host_options.get_training_parser(), input_args=command)
-    with torch.device("meta"):
-        model = models.task_of(arch).build_model(convert_namespace_to_omegaconf(args).model)
-    assert shapes(model) == shapes(models.on_meta(arch))
-
-
-def from_config(arch: str, **values) -> nn.Module:
-    """What fairseq-hydra-train builds."""
-    with torch.device("meta"):
-        return models.task_of(arch).build_model(OmegaConf.create({"_name": arch, **values}))
-
-
-@pytest.mark.parametrize("arch", speech.ARCHS)
-def test_configuration_without_a_command_line(arch):
-    assert shapes(from_config(arch, conv_channels=64)) == shapes(models.on_meta(arch, "--conv-channels", "64"))
-    with pytest.raises(ValueError, match=f"^encoder_layer: not an option of {arch}"):
-        from_config(arch, encoder_layer=3)
-
-
-@pytest.mark.parametrize("option", ["--share-all-embeddings", "--encoder-normalize-before", "--encoder-learned-pos"])
-def test_options_for_words_are_refused_by_the_hosts_parser(option, capsys):
-    command = ["data", "--task", "speech_to_text", "--arch", "s2t_cycle", option]
-    with pytest.raises(SystemExit):
-        host_options.parse_args_and_arch(host_options.get_training_parser(), input_args=command)
-    assert f"unrecognized arguments: {option}" in capsys.readouterr().err
+# What they read
 
 
 def test_longest_utterances_are_the_tasks():

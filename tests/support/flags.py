@@ -1,0 +1,23 @@
+"""An architecture's flags, as fairseq's command line reads them."""
+
+import argparse
+
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+
+from fairseq_plugin.modules.elastic import OPTIONS as DEPTH_OPTIONS
+from fairseq_plugin.modules.options import known_options
+
+
+def options(arch: str, *flags: str) -> argparse.Namespace:
+    """What fairseq's command line hands to `build_model`: the flags, and the preset where no flag was given."""
+    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS)
+    ARCH_MODEL_REGISTRY[arch].add_args(parser)
+    args = parser.parse_args(list(flags))
+    args._name = arch
+    ARCH_CONFIG_REGISTRY[arch](args)
+    return args
+
+
+def option_names(arch: str) -> set[str]:
+    """Its options but those of its depth in training, which test_elastic.py has."""
+    return known_options(ARCH_MODEL_REGISTRY[arch].add_args) - set(DEPTH_OPTIONS)

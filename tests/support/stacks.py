@@ -1,0 +1,74 @@
+"""What the tests do with any model that has loops, of fairseq or timm: move its parameters, untie it, measure it."""
+
+import copy
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from recurrence.loop import Loop
+
+
+def randomise(model: nn.Module, seed: int, noise: float = 0.3) -> nn.Module:
+    """Moves every parameter, the level signals that start at zero and the LayerNorms included.
+
+    Sublayers then add little to the stream, which would otherwise forget its tokens: after so many post-norm passes a
+    random stack gives nearly the same for every input, and a test on it could hardly fail.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter += noise * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            if re.search(r"\.(out|down)\.(weight|bias)$", name):
+                parameter *= 0.15
+    return model
+
+
+def loops(model: nn.Module) -> dict[str, Loop]:
+    """The loops over depth by their names, the encoder's first."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, Loop)}
+
+
+def untied(model: nn.Module) -> nn.Module:
+    """A copy in which every pass has a block to itself."""
+    model = copy.deepcopy(model)
+    for name, loop in loops(model).items():
+        blocks = [copy.deepcopy(loop.blocks[which]) for which in loop.order]
+        apart = Loop(blocks, tuple(range(loop.passes)), loop.own, loop.checkpointing).train(loop.training)
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, apart)
+    return model
+
+
+def added_up(gradients: dict[str, Tensor], tied: nn.Module) -> dict[str, Tensor]:
+    """Gradients of an untied copy under the tied model's names: those of a block's copies added."""
+    orders, found = {name: loop.order for name, loop in loops(tied).items()}, {}
+    for key, gradient in gradients.items():
+        loop, blocks, rest = key.partition(".blocks.")
+        if blocks:
+            index, _, rest = rest.partition(".")
+            key = f"{loop}.blocks.{orders[loop][int(index)]}.{rest}"
+        found[key] = found.get(key, 0) + gradient
+    return found
+
+
+def gradients_of(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
+    """The gradient of every parameter that has one."""
+    loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@contextmanager
+def poisoned_memory() -> Iterator[None]:
+    """Deterministic algorithms, and NaN in all memory that nothing has written yet."""
+    settings = torch.utils.deterministic
+    fill, deterministic = settings.fill_uninitialized_memory, torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    settings.fill_uninitialized_memory = True
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(deterministic)
+        settings.fill_uninitialized_memory = fill

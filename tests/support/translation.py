@@ -1,0 +1,99 @@
+"""Models for translation: architectures, what they are built with, fairseq's task, and what they read."""
+
+import itertools
+
+import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from torch import Tensor
+
+from fairseq_plugin.models.speech import SpeechToText
+from fairseq_plugin.modules.model import LoopedTransformer
+from recurrence.order import STRATEGIES
+from tests.support import words
+from tests.support.flags import options
+from tests.support.words import SOURCE_SYMBOLS, TARGET_SYMBOLS, dictionary, sentences
+
+TASK = "translation"
+ARCHS = sorted(
+    arch
+    for arch, model in ARCH_MODEL_REGISTRY.items()
+    if issubclass(model, LoopedTransformer) and not issubclass(model, SpeechToText)
+)
+SIDES = ("encoder", "decoder")
+# Whether the source and the target are padded left: what batches there are.
+PADDINGS = list(itertools.product((False, True), repeat=2))
+
+# What an architecture may be built with and still has to keep every promise.
+VARIANTS = {
+    "as published": [],
+    "pre-norm": ["--encoder-normalize-before", "--decoder-normalize-before"],
+    "admin": ["--init", "admin"],
+    "unequal sides": [
+        *("--encoder-layers", "6", "--decoder-layers", "4"),
+        *("--decoder-embed-dim", "24", "--decoder-attention-heads", "3"),
+    ],
+}
+SIGNALS_EVERYWHERE = ["--cross-attention-signal", "after", "--signal-init", "random"]
+
+
+def variants(arch: str) -> dict[str, list[str]]:
+    return {**VARIANTS, "signals everywhere": SIGNALS_EVERYWHERE} if arch == "ringformer_base" else VARIANTS
+
+
+def task(source: int = SOURCE_SYMBOLS, target: int = TARGET_SYMBOLS, **limits: int) -> TranslationTask:
+    """fairseq's translation task on dictionaries of those sizes; equal sizes give one joined dictionary."""
+    return TranslationTask(TranslationConfig(**limits), dictionary(source), dictionary(target))
+
+
+def task_writing(symbols: int) -> TranslationTask:
+    return task(target=symbols)
+
+
+def side_flags(arch: str) -> list[str]:
+    """Flags that make encoder and decoder small and keep their structure."""
+    preset = vars(options(arch))
+    sizes = {"embed-dim": 16, "ffn-embed-dim": 24, "attention-heads": 2, "layers": 4}
+    if preset.get("encoder_unique_layers", 1) > 1:
+        sizes["unique-layers"] = next(number for number in (2, 3) if STRATEGIES[preset["strategy"]].fits(number, 4))
+    return [part for side in SIDES for name, value in sizes.items() for part in (f"--{side}-{name}", str(value))]
+
+
+def tiny_flags(arch: str, *flags: str) -> list[str]:
+    """Flags that shrink an architecture and keep its structure: several passes, several blocks where it has them."""
+    found = side_flags(arch)
+    if arch.startswith("one_wide_ffn"):  # which has no FFN in the decoder
+        at = found.index("--decoder-ffn-embed-dim")
+        del found[at : at + 2]
+    if "signal_rank_divisor" in vars(options(arch)):
+        found += ["--signal-rank-divisor", "4"]
+    if arch == "recursive_wmt_en_de":  # with its projections; recursive_iwslt_de_en without
+        found += ["--nll"]
+    if arch.startswith("recursive") and "admin" in flags:  # a residual sum has one kind of coefficients
+        found += ["--no-lrc"]
+    return [*found, *flags]
+
+
+def rows(
+    source_lengths: tuple[int, ...],
+    target_lengths: tuple[int, ...],
+    symbols: tuple[int, int] = (SOURCE_SYMBOLS, TARGET_SYMBOLS),
+) -> list[tuple[Tensor, Tensor]]:
+    """Random pairs of sentences."""
+    return list(zip(sentences(source_lengths, symbols[0], seed=1), sentences(target_lengths, symbols[1], seed=2)))
+
+
+def collate_source(source: list[Tensor], left_pad: bool = False, extra: int = 0) -> tuple[Tensor, Tensor]:
+    """`src_tokens` and `src_lengths`, with some columns of padding more than the longest needs."""
+    lengths = torch.tensor([len(row) for row in source])
+    return words.collate(source, left_pad, length=int(lengths.max()) + extra), lengths
+
+
+def collate(
+    pairs: list[tuple[Tensor, Tensor]], source_left: bool = False, target_left: bool = False, extra: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`src_tokens` (B, S), `src_lengths` (B,), `prev_output_tokens` (B, T)."""
+    source, target = zip(*pairs)
+    longest = max(map(len, target))
+    previous = words.collate(list(target), target_left, target=True, length=longest + extra)
+    return *collate_source(list(source), source_left, extra), previous
