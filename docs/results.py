@@ -1,84 +1,21 @@
-"""The table and the picture of results in README.md, made from the recipes' results.csv and from docs/speed.md.
+"""The table and the picture of results in README.md, made from the recipes' results and from docs/speed.md.
 
 python docs/results.py    # rewrites the table between its marks, and docs/results.svg
 """
 
-import csv
 import re
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
-
-from recurrence.catalogue import Table
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "recipes" / "records"), str(ROOT / "recipes" / "figures")]
+
+from experiments import EXPERIMENTS  # noqa: E402
+
+from recurrence.catalogue import Table  # noqa: E402
+
 README, SPEED, PICTURE = ROOT / "README.md", ROOT / "docs" / "speed.md", ROOT / "docs" / "results.svg"
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """Rows of one recipe that were trained alike.
-
-    Args:
-        title: the task and the test set.
-        recipe: a folder of recipes.
-        table: in its results.csv.
-        scale: at which the rows ran.
-        metric: the column of quality in results.csv.
-        better: "higher" or "lower".
-        rows: names of the rows; the first is the control.
-    """
-
-    title: str
-    recipe: str
-    table: str
-    scale: str
-    metric: str
-    better: str
-    rows: tuple[str, ...]
-
-    def records(self, row: str) -> list[dict[str, str]]:
-        """What was recorded of a row, one entry per seed."""
-        path, wanted = ROOT / "recipes" / self.recipe / "results.csv", (self.table, row, self.scale, self.metric)
-        with path.open(encoding="utf-8", newline="") as file:
-            found = [
-                record
-                for record in csv.DictReader(file)
-                if (record["table"], record["row"], record["scale"], record["metric"]) == wanted and record["value"]
-            ]
-        if not found:
-            raise ValueError(f"{path}: no {self.metric} of row {row} at scale {self.scale}")
-        return found
-
-    def quality(self, row: str) -> float:
-        """Mean over the seeds."""
-        return mean(float(record["value"]) for record in self.records(row))
-
-    def parameters(self, row: str) -> int:
-        """Stored parameters, embeddings included."""
-        return int(self.records(row)[0]["params"])
-
-
-UNSHARED = ("vanilla", "vanilla_half", "regular_1", "plain", "plain_half")  # rows that share nothing
-EXPERIMENTS = (
-    Experiment(
-        *("Translation, Multi30k German to English", "multi30k", "multi30k", "small", "BLEU", "higher"),
-        ("vanilla", "ringformer", "vanilla_half", "universal", "cycle_rev"),
-    ),
-    Experiment(
-        *("Language, tiny Shakespeare", "kausik", "Kausik 2", "small", "loss, nats", "lower"),
-        ("regular_1", "recurrent"),
-    ),
-    Experiment(
-        *("Speech, sequences of spoken digits", "takase", "Spoken digits", "long", "word errors %", "lower"),
-        ("vanilla", "cycle", "universal"),
-    ),
-    Experiment(
-        *("Images, CIFAR-10 (5,000 of its images)", "cifar10", "cifar10", "small-5000", "top-1 %", "higher"),
-        ("plain", "ringformer", "plain_half", "uit", "sret"),
-    ),
-)
 
 
 def training_step(arch: str) -> str:
@@ -126,27 +63,22 @@ TABLE = Table(
 
 
 def draw(path: Path) -> None:
-    """Quality over stored parameters, a panel per experiment; rows that share nothing are open circles."""
+    """Quality over stored parameters, a panel per experiment."""
     import matplotlib
-    from matplotlib.figure import Figure
+    from pictures import COLOURS, page, save_picture
+    from quality import panel, recorded
 
-    style = {"font.size": 8, "axes.grid": True, "grid.alpha": 0.3, "svg.fonttype": "none", "svg.hashsalt": "results"}
-    with matplotlib.rc_context(style):
-        figure = Figure(figsize=(9, 2.6), layout="constrained")
-        for axes, experiment in zip(figure.subplots(1, len(EXPERIMENTS)), EXPERIMENTS):
-            points = [(experiment.parameters(row) / 1e6, experiment.quality(row), row) for row in experiment.rows]
-            for index, (millions, quality, row) in enumerate(points):
-                axes.plot(millions, quality, "o", color="#0072B2", fillstyle="none" if row in UNSHARED else "full")
-                beside = (0, -12 if index % 2 else 6)  # labels above and below by turns
-                axes.annotate(row, (millions, quality), beside, textcoords="offset points", ha="center")
+    with matplotlib.rc_context({"svg.fonttype": "none", "font.size": 9}):
+        figure = page(6.3, width=5.6)
+        *panels, last = figure.subplots(3, 2).flat
+        for axes, experiment in zip(panels, EXPERIMENTS):
+            panel(axes, recorded(experiment), "parameters", experiment.better)
             axes.set_title(experiment.title.split(",")[0])
-            axes.set_xlabel("stored parameters, millions")
-            axes.set_ylabel(experiment.metric)
-            axes.margins(0.3)
-            axes.set_xlim(0, 1.25 * max(point[0] for point in points))
-            if experiment.better == "lower":
-                axes.invert_yaxis()
-        figure.savefig(path, metadata={"Date": None})
+        for style, told in (("full", "blocks run several times"), ("none", "nothing is shared")):
+            last.plot([], [], "o", color=COLOURS[0], fillstyle=style, label=told)
+        last.legend(loc="center", title="bars: 95 % intervals, where\nthere are several seeds")
+        last.set_axis_off()
+        save_picture(figure, path)
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 from checkpoints import ImageRun, TextRun, is_image_model
-from pictures import labelled, page, parser, picture, save
+from pictures import BLACK, WHITE, labelled, page, parser, picture, save
 from torch import Tensor, nn
 
 from recurrence.analysis.cka import MinibatchCKA
@@ -100,7 +100,7 @@ def draw(found: dict[str, Tensor], labels: tuple[str, str], path: Path, upper: b
                 value = float(values[row, column])
                 if isnan(value):
                     continue
-                colour = "black" if value > 0.5 else "white"
+                colour = BLACK if value > 0.5 else WHITE
                 axes.text(column + 0.5, row + 0.5, f"{value:.2f}", ha="center", va="center", color=colour)
     figure.colorbar(mesh, ax=list(panels), label="linear CKA", shrink=0.8)
     rows = [

@@ -94,7 +94,7 @@ def draw(unit: str, found: Evolution, path: Path) -> None:
     panels = figure.subplots(len(kinds), len(stacks), sharex=True, sharey=True, squeeze=False)
     for which, line in found.items():
         same = {other.index for other in found if other[:2] == which[:2]}
-        shade = 0.85 * sorted(same).index(which.index) / max(len(same) - 1, 1)
+        shade = 0.35 + 0.38 * sorted(same).index(which.index) / max(len(same) - 1, 1)
         axes = panels[kinds.index(which.sublayer), stacks.index(which.stack)]
         colour, style = matplotlib.colormaps["viridis"](shade), "-" if which.role == "identity" else "--"
         marker = "." if len(line) <= FEW else None

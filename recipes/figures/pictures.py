@@ -30,6 +30,13 @@ WIDTH = 6.5  # inches, the text of a page
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 FEW = 30  # points of a line up to which each is marked
+DARK = """@media (prefers-color-scheme: dark) {
+ svg { fill: #e4e6ea }
+ [style*="fill: #ffffff"] { fill: #15171a !important }
+ [style*="fill: #000000"] { fill: #e4e6ea !important }
+ [style*="stroke: #000000"] { stroke: #e4e6ea !important }
+}"""
+BLACK, WHITE = "#010101", "#fefefe"  # stay so on dark pages: for what lies on a coloured surface
 NO_DATE = {".svg": {"Date": None}, ".png": {"Software": None}}
 
 
@@ -50,10 +57,22 @@ def page(height: float, width: float = WIDTH) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def save(figure: Figure, path: Path, columns: Sequence[str], rows: Iterable[Sequence]) -> None:
-    """Writes the picture, and what it shows as CSV, six digits of each number."""
+def for_both(svg: str) -> str:
+    """An SVG that is light on light pages and dark on dark ones: what is white or black changes places."""
+    return svg.replace("<defs>", f"<style>{DARK}</style>\n <defs>", 1)
+
+
+def save_picture(figure: Figure, path: Path) -> None:
+    """Writes the picture."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata=NO_DATE[path.suffix])
+    if path.suffix == ".svg":
+        path.write_text(for_both(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def save(figure: Figure, path: Path, columns: Sequence[str], rows: Iterable[Sequence]) -> None:
+    """Writes the picture, and what it shows as CSV, six digits of each number."""
+    save_picture(figure, path)
     with path.with_suffix(".csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
