@@ -128,11 +128,24 @@ def parser(description: str, rounds: int) -> argparse.ArgumentParser:
     return result
 
 
-def set_up(options: argparse.Namespace) -> str:
-    """Applies them to PyTorch; returns the line that says where the benchmark runs."""
+def set_up(
+    options: argparse.Namespace, build: Callable[[str], nn.Module], training_step: Callable[[nn.Module], Callable]
+) -> str:
+    """Applies the options to PyTorch; with `--peak-memory` prints that of one model and ends the program.
+
+    Args:
+        options: of the command line.
+        build, training_step: make a model by its name, and of it a function that runs one forward and backward pass.
+
+    Returns:
+        The line that says where the benchmark runs.
+    """
     torch.set_num_threads(options.threads)
     WEIGHTS["dtype"] = getattr(torch, options.dtype)
     if options.no_onednn:  # for our linear layers alone: fairseq's and timm's convolutions are oneDNN's too
         linear.LIBRARY = "mkl"
+    if options.peak_memory:
+        print(training_peak(lambda: build(options.peak_memory), training_step))
+        sys.exit()
     where = torch.cuda.get_device_name() if DEVICE == "cuda" else f"{options.threads} threads"
     return f"torch {torch.__version__}, {where}, {options.dtype}"

@@ -11,7 +11,7 @@ text for every token.
 import torch
 import torch.nn.functional as F
 
-from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, set_up, show, training_peak
+from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, set_up, show
 from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
 
 SYMBOLS, LENGTH, BATCH = 1024, 1024, 4
@@ -90,10 +90,7 @@ def main() -> None:
     arguments = parser(__doc__, rounds=9)
     arguments.add_argument("--position", default="rope", choices=["none", "rope", "learned", "alibi"])
     options = arguments.parse_args()
-    where = set_up(options)
-    if options.peak_memory:
-        print(training_peak(lambda: build(options.peak_memory, options.position), training_step))
-        return
+    where = set_up(options, lambda reuse: build(reuse, options.position), training_step)
     print(f"{where}; ilr_small, {SYMBOLS} symbols, positions: {options.position}")
 
     plain, looped = build(PLAIN, options.position), build(LOOPED, options.position)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, resident, set_up, show, training_peak
+from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, resident, set_up, show
 from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
 from tests.support.scan_reference import published
 
@@ -75,10 +75,7 @@ def main() -> None:
     arguments.add_argument("--dropout", type=float, default=0.0, metavar="RATE")
     arguments.add_argument("--tokens", type=int, default=100_000, help="length of the stream, at least 3,000; 0: none")
     options = arguments.parse_args()
-    where = set_up(options)
-    if options.peak_memory:
-        print(training_peak(lambda: build(options.peak_memory, options.dropout), training_step))
-        return
+    where = set_up(options, lambda name: build(name, options.dropout), training_step)
     print(f"{where}; {BATCH} x {LENGTH} tokens, 384 wide, 6 heads, 1 layer")
     steps = {name: training_step(build(name, options.dropout)) for name in MODELS}
     show("Training step", ratios(steps, options.rounds, "as published"), "seconds")

@@ -14,7 +14,7 @@ from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
-from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, set_up, shares, show, training_peak
+from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, set_up, shares, show
 from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
 from recurrence.loop import Loop
 
@@ -102,11 +102,11 @@ def compare(
         trained_on: sources of a training step.
         compiled: whether our models train with compiled blocks.
     """
-    where, symbols = set_up(options), numbered_dictionary(VOCABULARY)
+    symbols = numbered_dictionary(VOCABULARY)
+    where = set_up(
+        options, lambda arch: build(arch, symbols), lambda model: training_step(model, batch(symbols, trained_on))
+    )
     trained, searched = batch(symbols, trained_on), batch(symbols, SENTENCES)
-    if options.peak_memory:
-        print(training_peak(lambda: build(options.peak_memory, symbols), lambda model: training_step(model, trained)))
-        return
     upstream = archs[0]
     print(f"{where}; {VOCABULARY} symbols; ratios against fairseq's {upstream}")
     models = {arch: build(arch, symbols) for arch in archs}

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import timm_plugin  # noqa: F401  registers our models
-from benchmarks.common import DEVICE, WEIGHTS, Rows, parser, peak_memory, ratios, set_up, shares, show, training_peak
+from benchmarks.common import DEVICE, WEIGHTS, Rows, parser, peak_memory, ratios, set_up, shares, show
 from recurrence import count
 
 BASE, BASE_BATCHES = "vit_base_patch16_224", (4, 1)
@@ -87,10 +87,7 @@ def main() -> None:
     arguments = parser(__doc__, rounds=7)
     arguments.add_argument("--part", action="append", choices=PARTS, help="what to measure (default: everything)")
     options = arguments.parse_args()
-    where, parts, rounds = set_up(options), options.part or PARTS, options.rounds
-    if options.peak_memory:
-        print(training_peak(lambda: build(options.peak_memory), training_step))
-        return
+    where, parts, rounds = set_up(options, build, training_step), options.part or PARTS, options.rounds
     print(f"{where}; ratios against timm's {BASE} and {TINY}")
     if "counts" in parts:
         show_counts()

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from recurrence import position
 from recurrence.depth import same_kind, source_passes, warn
 from recurrence.elastic import stops
-from recurrence.ffn import FeedForward
 from recurrence.leave import until_each_is_still, way_out
 from timm_plugin._compat import feature_take_indices, update_model_input_size
+from timm_plugin._init import INITS
 from timm_plugin._model import ImageModel, first_runs, loop_groups
 from timm_plugin._stem import StemEmbed
 from timm_plugin._vit_config import ViTConfig
@@ -60,7 +60,7 @@ class LoopedVisionTransformer(ImageModel):
             dict(module="loop", num_chs=config.embed_dim, reduction=config.patch_size) for _ in config.order()
         ]
         self.make_head(config.num_classes, config.global_pool, config.drop_rate)
-        INITIALISATIONS[config.init](self)
+        INITS[config.init](self)
 
     def _make_tables(self, tokens: int) -> None:
         """Positions that are added once, and levels that are added before every pass.
@@ -205,31 +205,3 @@ class LoopedVisionTransformer(ImageModel):
 def resample_table(table: Tensor, grid: Sequence[int], old_grid: Sequence[int] | None, prefix: int) -> Tensor:
     """A table of (levels or 1, tokens, C) for another grid of tokens, by timm's function."""
     return torch.cat([resample_abs_pos_embed(level[None], grid, old_grid, prefix) for level in table.detach()])
-
-
-def ringformer_init_(model: LoopedVisionTransformer) -> None:
-    """MLP weights Xavier uniform, their biases N(0, 1e-6), class token 0; the rest as PyTorch has it.
-
-    Source: RingFormer's published code for images.
-    """
-    for mlp in (module for module in model.modules() if isinstance(module, FeedForward)):
-        for layer in (mlp.up, mlp.down):
-            nn.init.xavier_uniform_(layer.weight)
-            if layer.bias is not None:
-                nn.init.normal_(layer.bias, std=1e-6)
-
-
-def deit_init_(model: LoopedVisionTransformer) -> None:
-    """Linear weights and class token truncated normal with std 0.02, biases 0.
-
-    Source: DeiT (arXiv:2012.12877), after its published code.
-    """
-    for layer in (module for module in model.modules() if isinstance(module, nn.Linear)):
-        trunc_normal_(layer.weight, std=0.02)
-        if layer.bias is not None:
-            nn.init.zeros_(layer.bias)
-    if model.cls_token is not None:
-        trunc_normal_(model.cls_token, std=0.02)
-
-
-INITIALISATIONS = {"ringformer": ringformer_init_, "deit": deit_init_}

@@ -16,6 +16,7 @@ from recurrence.papers.relaxed import relaxed
 from recurrence.papers.ringformer import Signals, ringformer
 from recurrence.papers.sret import MixerBlock, Recursion, sret
 from timm_plugin._config import ImageConfig
+from timm_plugin._init import INITS
 
 # SReT's names where it has one, else that of the strategy.
 NAMES = {"sequence": "internal", "cycle": "external", "cycle_rev": "reverse"}
@@ -92,7 +93,7 @@ class ViTConfig(ImageConfig):
             level_signal=("low-rank", "static", "learned", "none"),
             pos_embed=("sincos", "learn", "none"),
             stem=("patch", "conv"),
-            init=("ringformer", "deit"),
+            init=tuple(INITS),
         )
         for name in ("mlp_ratio", "norm_eps"):
             if not getattr(self, name) > 0:

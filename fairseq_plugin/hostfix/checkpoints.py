@@ -19,7 +19,7 @@ from fairseq.trainer import Trainer
 from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.nodes import AnyNode
 
-from fairseq_plugin.hostfix.replace import replace
+from fairseq_plugin.hostfix.replace import explain_errors, replace
 from fairseq_plugin.hostfix.saving import damage
 
 _rebuild_array = np.empty(0).__reduce__()[0]
@@ -98,22 +98,15 @@ def explain_unfit_checkpoint() -> None:
     fairseq quotes every parameter that has another shape, and no file.
     """
 
-    def name_the_file(load: Callable) -> Callable:
-        def load_model_ensemble_and_task(filenames, *args, **kwargs):
-            try:
-                return load(filenames, *args, **kwargs)
-            except RuntimeError as error:
-                if "loading state_dict" not in str(error):
-                    raise
-                first = str(error).splitlines()[1].strip()
-                raise ValueError(
-                    f"{', '.join(filenames)}: does not fit the model that the dictionaries and --model-overrides make: "
-                    f"{first}"
-                ) from error
+    explain_errors(checkpoint_utils, "load_model_ensemble_and_task", RuntimeError, _named_file)
 
-        return load_model_ensemble_and_task
 
-    replace(checkpoint_utils, "load_model_ensemble_and_task", name_the_file)
+def _named_file(error: RuntimeError, filenames: list[str], *args, **kwargs) -> ValueError | None:
+    if "loading state_dict" not in str(error):
+        return None
+    first = str(error).splitlines()[1].strip()
+    files = ", ".join(filenames)
+    return ValueError(f"{files}: does not fit the model that the dictionaries and --model-overrides make: {first}")
 
 
 def build_from_plain_options() -> None:

@@ -14,7 +14,7 @@ from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.trainer import Trainer
 
 from fairseq_plugin.hostfix.foreign import literal
-from fairseq_plugin.hostfix.replace import look_at_options, look_before, replace
+from fairseq_plugin.hostfix.replace import explain_errors, look_at_options, look_before, replace
 from recurrence.errors import tell_torchrun
 
 TRACEBACK = "RECURRENCE_TRACEBACK"  # "1" prints the traceback too
@@ -114,19 +114,14 @@ class _Embedding(dict):
 def explosions_are_named() -> None:
     """Say that the loss or the gradient is no longer a number; fairseq searches for the module and ends elsewhere."""
 
-    def name_the_update(step: Callable) -> Callable:
-        def train_step(self, *args, **kwargs):
-            try:
-                return step(self, *args, **kwargs)
-            except (FloatingPointError, StopIteration) as error:
-                raise ArithmeticError(
-                    f"update {self.get_num_updates() + 1}: the loss or a gradient is no longer a finite number: lower "
-                    f"--lr or set --clip-norm ({str(error) or type(error).__name__})"
-                ) from error
+    explain_errors(Trainer, "train_step", (FloatingPointError, StopIteration), _named_update)
 
-        return train_step
 
-    replace(Trainer, "train_step", name_the_update)
+def _named_update(error: Exception, trainer: Trainer, *args, **kwargs) -> ArithmeticError:
+    return ArithmeticError(
+        f"update {trainer.get_num_updates() + 1}: the loss or a gradient is no longer a finite number: lower --lr or "
+        f"set --clip-norm ({str(error) or type(error).__name__})"
+    )
 
 
 def adaptive_criterion() -> None:

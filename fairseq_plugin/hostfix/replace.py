@@ -52,3 +52,28 @@ def look_at_options(look: Callable[[Namespace], None]) -> None:
 
     make.__name__ = look.__name__
     replace(options, "parse_args_and_arch", make)
+
+
+def explain_errors(owner: Any, name: str, kinds: Any, explained: Callable[..., Exception | None]) -> None:
+    """Raise what a function makes of an error of ``owner.name``, in the place of the error.
+
+    Args:
+        owner, name: as of :func:`replace`.
+        kinds: of errors.
+        explained: gets the error, then the arguments; None leaves the error as it is.
+    """
+
+    def make(original: Callable) -> Callable:
+        def run(*args, **kwargs):
+            try:
+                return original(*args, **kwargs)
+            except kinds as error:
+                told = explained(error, *args, **kwargs)
+                if told is None:
+                    raise
+                raise told from error
+
+        return run
+
+    make.__name__ = explained.__name__
+    replace(owner, name, make)

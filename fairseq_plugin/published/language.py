@@ -6,8 +6,23 @@ from fairseq_plugin.modules.build import build_language_model, unpadded_dictiona
 from fairseq_plugin.modules.language_model import LanguageModel
 from recurrence.weights.names import Piece
 
+
+def _around(model: LanguageModel, embedding: str, positions: str, norm: str) -> Iterator[Piece]:
+    """What is not of a layer: the embedding, which is the output matrix too, learned positions, the last norm."""
+    for name in (embedding, "lm_head"):
+        yield Piece(f"{name}.weight", "decoder.embed_tokens.weight")
+    if model.decoder.inputs.embed_positions is not None:
+        yield Piece(f"{positions}.weight", "decoder.inputs.embed_positions.weight")
+    yield Piece(f"{norm}.weight", "decoder.stack.norm.weight")
+
+
 # Intra-Layer Recurrence
 
+ILR_SIZES = {
+    **{"max_positions": "max_position_embeddings", "decoder_layers": "num_hidden_layers", "norm_eps": "rms_norm_eps"},
+    **{"decoder_embed_dim": "hidden_size", "decoder_ffn_embed_dim": "intermediate_size"},
+    "decoder_attention_heads": "num_attention_heads",
+}
 POSITION = {"nope": "none", "rope": "rope", "ape": "learned", "alibi": "alibi"}
 
 
@@ -19,12 +34,7 @@ def _ilr_model(system: str, config: dict) -> LanguageModel:
     return build_language_model(
         "ilr_small",
         unpadded_dictionary(config["vocab_size"]),
-        max_positions=config["max_position_embeddings"],
-        decoder_embed_dim=config["hidden_size"],
-        decoder_ffn_embed_dim=config["intermediate_size"],
-        decoder_layers=config["num_hidden_layers"],
-        decoder_attention_heads=config["num_attention_heads"],
-        norm_eps=config["rms_norm_eps"],
+        **{ours: config[theirs] for ours, theirs in ILR_SIZES.items()},
         position=POSITION[config["positional_encoding"]],
         reuse_map=None if counts is None else ",".join(map(str, counts)),
         block_loops=loops if counts is None else 1,
@@ -33,13 +43,8 @@ def _ilr_model(system: str, config: dict) -> LanguageModel:
 
 
 def _ilr_pieces(model: LanguageModel, config: dict) -> Iterator[Piece]:
-    decoder = model.decoder
-    for name in ("model.embed_tokens", "lm_head"):
-        yield Piece(f"{name}.weight", "decoder.embed_tokens.weight")
-    if decoder.inputs.embed_positions is not None:
-        yield Piece("model.embed_positions.weight", "decoder.inputs.embed_positions.weight")
-    yield Piece("model.norm.weight", "decoder.stack.norm.weight")
-    for index in range(len(decoder.stack.loop.blocks)):
+    yield from _around(model, "model.embed_tokens", "model.embed_positions", "model.norm")
+    for index in range(len(model.decoder.stack.loop.blocks)):
         yield from _ilr_layer(f"model.layers.{index}", f"decoder.stack.loop.blocks.{index}")
 
 
@@ -87,13 +92,8 @@ def _kausik_model(system: str, config: dict) -> LanguageModel:
 
 
 def _kausik_pieces(model: LanguageModel, config: dict) -> Iterator[Piece]:
-    decoder = model.decoder
-    for name in ("transformer.wte", "lm_head"):
-        yield Piece(f"{name}.weight", "decoder.embed_tokens.weight")
-    if decoder.inputs.embed_positions is not None:
-        yield Piece("transformer.wpe.weight", "decoder.inputs.embed_positions.weight")
-    yield Piece("transformer.ln_f.weight", "decoder.stack.norm.weight")
-    for index in range(len(decoder.stack.loop.blocks)):
+    yield from _around(model, "transformer.wte", "transformer.wpe", "transformer.ln_f")
+    for index in range(len(model.decoder.stack.loop.blocks)):
         for theirs, ours in KAUSIK_BLOCK.items():
             yield Piece(f"transformer.h.{index}.{theirs}.weight", f"decoder.stack.loop.blocks.{index}.{ours}.weight")
 

@@ -104,6 +104,11 @@ binarize() {
     run fairseq-preprocess --user-dir "$ROOT/fairseq_plugin" --destdir "$@"
 }
 
+# binarize_sets FOLDER FILES [flags]: the same of FILES, in which * stands for train, valid and test.
+binarize_sets() {
+    binarize "$1" --trainpref "${2/\*/train}" --validpref "${2/\*/valid}" --testpref "${2/\*/test}" "${@:3}"
+}
+
 # newstest SET SOURCE TARGET PREFIX: a test set of sacreBLEU by its name there, as plain text in PREFIX.SOURCE and
 # PREFIX.TARGET. Its archive is $DATA_ROOT/newstest/SET.FILE, with _ for / in SET; addresses and MD5 sums are sacreBLEU's.
 newstest() {

@@ -54,8 +54,7 @@ documents() {
 }
 
 binarization() {
-    binarize "$BIN" --only-source --padding-factor "$PIECES" --workers "$OMP_NUM_THREADS" \
-        --trainpref "$RAW/train.pieces" --validpref "$RAW/valid.pieces" --testpref "$RAW/test.pieces"
+    binarize_sets "$BIN" "$RAW/*.pieces" --only-source --padding-factor "$PIECES" --workers "$OMP_NUM_THREADS"
 }
 
 need fairseq-preprocess

@@ -61,8 +61,7 @@ segmentation() {
 }
 
 binarization() {
-    binarize "$BIN" --source-lang de --target-lang en --joined-dictionary --workers "$OMP_NUM_THREADS" \
-        --trainpref "$PIECES/train" --validpref "$PIECES/valid" --testpref "$PIECES/test"
+    binarize_sets "$BIN" "$PIECES/*" --source-lang de --target-lang en --joined-dictionary --workers "$OMP_NUM_THREADS"
 }
 
 need fairseq-preprocess

@@ -30,8 +30,7 @@ corpus() {
 }
 
 binarization() {
-    binarize "$BIN" --source-lang en --target-lang de --joined-dictionary --workers "$OMP_NUM_THREADS" \
-        --trainpref "$PIECES/train" --validpref "$PIECES/valid" --testpref "$PIECES/test"
+    binarize_sets "$BIN" "$PIECES/*" --source-lang en --target-lang de --joined-dictionary --workers "$OMP_NUM_THREADS"
 }
 
 need fairseq-preprocess

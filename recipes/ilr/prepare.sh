@@ -29,10 +29,7 @@ segmentation() {
     done
 }
 
-binarization() {
-    binarize "$BIN" --only-source --workers 1 \
-        --trainpref "$RAW/train.pieces" --validpref "$RAW/valid.pieces" --testpref "$RAW/test.pieces"
-}
+binarization() { binarize_sets "$BIN" "$RAW/*.pieces" --only-source --workers 1; }
 
 if [ "$DRY_RUN" != 1 ]; then mkdir -p "$RAW"; fi
 need fairseq-preprocess

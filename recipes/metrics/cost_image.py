@@ -11,8 +11,7 @@ at inference on the device at hand, the median of batches, and speed_over_deit i
 
 import argparse
 import json
-import time
-from statistics import median
+from functools import partial
 
 import timm
 import torch
@@ -20,30 +19,23 @@ from timm.utils import ParseKwargs
 from torch import nn
 
 import timm_plugin  # noqa: F401  (registers its models)
+from benchmarks.common import DEVICE, ratios
 from recurrence import count
 
 
-@torch.inference_mode()
-def batch_seconds(models: list[nn.Module], side: int, batch: int, rounds: int = 30) -> list[list[float]]:
-    """Times of each model's batches, in rounds in which every model takes its turn, after a round to warm up."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    images, times = torch.randn(batch, 3, side, side, device=device), [[] for _ in models]
-    models = [model.to(device) for model in models]
-    for _ in range(1 + rounds):
-        for model, found in zip(models, times):
-            start = time.perf_counter()
-            model(images)
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            found.append(time.perf_counter() - start)
-    return [found[1:] for found in times]
-
-
-def speed(model: nn.Module, side: int, batch: int) -> dict[str, float]:
+def speed(model: nn.Module, side: int, batch: int, rounds: int = 30) -> dict[str, float]:
     """Images a second of a model for square images, and the median over rounds of the ratio to DeiT-Tiny's."""
+    images = torch.randn(batch, 3, side, side, device=DEVICE)
     other = timm.create_model("recursive_deit_tiny", loops=1, img_size=side).eval()
-    own, others = batch_seconds([model, other], side, batch)
-    return {"images_per_s": batch / median(own), "speed_over_deit": median(b / a for a, b in zip(own, others))}
+
+    @torch.inference_mode()
+    def run(one: nn.Module) -> None:
+        one(images)
+
+    models = {"this": model.to(DEVICE), "other": other.to(DEVICE)}
+    times = ratios({name: partial(run, one) for name, one in models.items()}, rounds, "other")
+    seconds, ratio = times["this"]
+    return {"images_per_s": batch / seconds, "speed_over_deit": 1 / ratio}
 
 
 def parser() -> argparse.ArgumentParser:

@@ -40,10 +40,7 @@ corpus() {
     run python "$ROOT/recipes/takase/cut.py" "$RAW/all.tokens" "$RAW/train.tokens" "$RAW/valid.tokens"
 }
 
-binarization() {
-    binarize "$BIN" --only-source --workers 2 \
-        --trainpref "$RAW/train.tokens" --validpref "$RAW/valid.tokens" --testpref "$RAW/test.tokens"
-}
+binarization() { binarize_sets "$BIN" "$RAW/*.tokens" --only-source --workers 2; }
 
 case $SET in 2 | 103) ;; *) fail "SET=$SET: must be 2 or 103" ;; esac
 if [ "$DRY_RUN" != 1 ]; then mkdir -p "$RAW"; fi
