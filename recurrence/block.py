@@ -95,7 +95,7 @@ class Pass(nn.Module):
     Args:
         sublayers: residual sums of the pass; they are plain until :func:`recurrence.admin.attach` replaces them.
         drop_path: rate at which training drops a branch for whole samples; None for never.
-        norms: LayerNorms of the pass, one a sublayer, where the paper has them; None where they are the block's.
+        norms: LayerNorms of the pass, one per sublayer, where the paper has them; None where they are the block's.
     """
 
     def __init__(self, sublayers: int, drop_path: float | None = None, norms: nn.ModuleList | None = None):

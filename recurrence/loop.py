@@ -34,14 +34,14 @@ class Loop(nn.Module):
     Args:
         blocks: the stored blocks, called as `block(x, own=..., context=..., slot=..., **shared)`, with each of the
             three only where there are any.
-        order: one block index a pass.
-        own: one module a pass with the parameters that the pass shares with no other; None where there are none.
+        order: one block index per pass.
+        own: one module per pass with the parameters that the pass shares with no other; None where there are none.
         checkpointing: recompute each pass in the backward pass instead of keeping its activations. Non-reentrant: the
             reentrant form fails under DistributedDataParallel as soon as a block runs twice.
         inject: blocks whose later passes get the input of their first pass added to theirs.
 
     Raises:
-        ValueError: if the order is empty, names a missing block or leaves one out, or `own` is not one a pass.
+        ValueError: if the order is empty, names a missing block or leaves one out, or `own` has not one entry per pass.
     """
 
     def __init__(
@@ -154,8 +154,8 @@ class Loop(nn.Module):
         Args:
             x: (B, T, C).
             levels: one tensor a pass, broadcastable to x, added to x before the pass.
-            contexts: one value a pass; passes may share one.
-            slots: one value a pass (its cache).
+            contexts: one value per pass; passes may share one.
+            slots: one value per pass (its cache).
             run: indices of the passes to run, in their order; None runs :attr:`running`.
             first_inputs: what blocks of `inject` read on their first pass, where a call before ran it; takes in what
                 they read on one that this call runs.

@@ -1,6 +1,6 @@
 """Orders of execution: which stored block runs at which depth.
 
-An order is a tuple with one entry a pass; the entry is the index of the stored block that runs. It has no torch in it.
+An order is a tuple with one entry per pass; the entry is the index of the stored block. It has no torch in it.
 `STRATEGIES` is the one list of the ways to assign M stored blocks to N depths: options, conversion, and loading at
 another depth read it.
 

@@ -19,8 +19,8 @@ class SliceConfig:
 
     Args:
         tokens: N, the number of tokens.
-        groups: one a pass, how many slices its attention has; each divides N.
-        permuted: one a pass, whether its slices are taken from a random permutation of the tokens.
+        groups: one per pass, how many slices its attention has; each divides N.
+        permuted: one per pass, whether its slices are taken from a random permutation of the tokens.
         inference: "fixed" keeps one permutation a pass for inference, "random" draws at every call as published.
         seed: of the fixed permutations.
 

@@ -51,7 +51,7 @@ def test_speech_is_compared_with_the_hosts_model(monkeypatch, capsys):
     monkeypatch.setattr(speech, "SIZES", {**sizes, **unique, "conv_channels": 8})
     monkeypatch.setattr(speech, "FRAMES", 20)
     monkeypatch.setattr(translation, "peak_memory", lambda *_: {})
-    monkeypatch.setattr(translation, "set_up", lambda options: "")  # which would set the threads of every later test
+    monkeypatch.setattr(translation, "set_up", lambda *_: "")  # which would set the threads of every later test
     options = common.parser("", rounds=1).parse_args([])
     translation.compare("benchmarks.speech", options, speech.ARCHS, speech.build, speech.batch, trained_on=2)
     output = capsys.readouterr().out

@@ -126,7 +126,7 @@ class ViTConfig(ImageConfig):
             raise ValueError(f"patch_size={self.patch_size}: stem='conv' has patches of 16")
 
     def order(self) -> tuple[int, ...]:
-        """One stored block a pass."""
+        """One stored block per pass."""
         if self.shared:
             return (0,) * (self.depth * self.loops)
         try:

@@ -131,7 +131,7 @@ class Universal(LoopedTransformer):
 
 
 class OneWideFFN(LoopedTransformer):
-    """An attention block a pass; one FFN after each of the encoder's, none in the decoder.
+    """An attention block per pass; one FFN after each of the encoder's, none in the decoder.
 
     As published, a decoder layer has one LayerNorm, which serves self- and cross-attention.
     """

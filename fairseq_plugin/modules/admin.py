@@ -68,7 +68,7 @@ class ProfiledModel(FairseqEncoderDecoderModel):
         logger.info(f"Admin: profiled {len(scalars)} sublayers, omegas from {scalars.min():.3f} to {scalars.max():.3f}")
 
     def set_profile(self, scalars: Tensor) -> None:
-        """Sets the omegas: one number a sublayer, in the order of execution, the encoder's first."""
+        """Sets the omegas: one number per sublayer, in the order of execution, the encoder's first."""
         admin.write(self.stacks, scalars)
         self.profiled.fill_(1)
 

@@ -1,4 +1,4 @@
-"""fairseq's incremental decoder interface around a loop, with one cache slot a pass."""
+"""fairseq's incremental decoder interface around a loop, with one cache slot per pass."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -88,7 +88,7 @@ class LanguageDecoder(StatefulDecoder):
         src_lengths: Tensor | None = None,
         return_all_hiddens: bool = False,
     ):
-        """Reads all tokens, or with an incremental state those that it has not seen: a whole prompt, then one a step.
+        """Reads all tokens, or with an incremental state those that it has not seen: a whole prompt, then one per step.
 
         Args:
             prev_output_tokens: (B, L), the text from its beginning, padded on either side.

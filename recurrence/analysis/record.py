@@ -59,7 +59,7 @@ def recorded_attention(
         keep: what to keep of the weights (B, H, T, S) of a pass; all of them by default, which takes memory.
 
     Yields:
-        For each loop by name one record a pass, those of the model's latest call.
+        For each loop by name one record per pass, those of the model's latest call.
 
     Raises:
         ValueError: if the model has no loop, or a loop has no attention or attends within slices.

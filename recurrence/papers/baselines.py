@@ -80,7 +80,7 @@ def one_wide_ffn(
     Args:
         shape: sizes and rates.
         layers: N.
-        drop_path: one rate a layer; None for none.
+        drop_path: one rate per layer; None for none.
         memory_width: width of what cross-attention reads, in a decoder, which has no FFN; None for an encoder.
         **parts: of :class:`WideFFN`.
     """

@@ -83,7 +83,7 @@ def relaxed(
         order: the layer that runs in each pass.
         rank: of the terms.
         terms: the projections that have one, of :data:`recurrence.lowrank.PROJECTIONS`; None for all.
-        drop_path: one rate a pass; None for none.
+        drop_path: one rate per pass; None for none.
         bias: whether projections have biases.
         **parts: of :class:`recurrence.block.Block`.
 

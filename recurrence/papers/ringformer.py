@@ -106,7 +106,7 @@ def ringformer(
         shape: sizes and rates.
         passes: P, runs of the block.
         signals: which level signals there are; None for none.
-        drop_path: one rate a pass; None for none.
+        drop_path: one rate per pass; None for none.
         **parts: of :class:`recurrence.block.Block`.
 
     Raises:

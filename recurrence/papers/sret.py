@@ -128,7 +128,7 @@ def sret(
         shape: sizes and rates.
         order: the block that runs in each pass.
         recursion: coefficients, projections and slices.
-        drop_path: one rate a pass; None for none.
+        drop_path: one rate per pass; None for none.
         block: :class:`SReTBlock` or :class:`MixerBlock`.
         **parts: of the block.
 

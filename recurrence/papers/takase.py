@@ -45,7 +45,7 @@ def shared_layers(shape: Shape, order: Order, drop_path: Sequence[float] | None 
     Args:
         shape: sizes and rates.
         order: the layer that runs in each pass.
-        drop_path: one rate a pass; None for none.
+        drop_path: one rate per pass; None for none.
         **parts: of :class:`TransformerBlock`.
 
     Raises:

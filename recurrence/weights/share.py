@@ -29,7 +29,7 @@ def share(layers: Sequence[StateDict], order: Order, rank: int | None = None) ->
         A state dict of :class:`recurrence.loop.Loop`, in the type of the layers.
 
     Raises:
-        ValueError: unless there is one layer a pass.
+        ValueError: unless there is one layer per pass.
     """
     if len(layers) != len(order):
         raise ValueError(f"order={order}: needs one pass for each of the {len(layers)} layers")

@@ -209,7 +209,7 @@ def times(tensor: Tensor, factor: Factor) -> Tensor:
 
 
 def _layers(sublayers: list[Part]) -> list[StateDict]:
-    """One state dict a layer, which begins with its self-attention."""
+    """One state dict per layer, which begins with its self-attention."""
     layers: list[StateDict] = []
     for part in sublayers:
         if part.kind == "self_attn":
