@@ -56,8 +56,12 @@ def training_step(model: nn.Module, inputs: Batch) -> Callable[[], None]:
 
 
 def generation(model: nn.Module, symbols: Dictionary, inputs: Batch) -> Callable[[], None]:
-    """A function that reads source by source with fairseq's beam search, and writes as much as the targets have."""
+    """A function that reads source by source with fairseq's beam search, and writes as much as the targets have.
+
+    The model is made ready as by fairseq-generate, and cannot be trained any more.
+    """
     source, lengths, target = inputs
+    model.make_generation_fast_()
     length = target.size(1)
     search = SequenceGenerator([model], symbols, beam_size=BEAM, max_len_a=0, max_len_b=length, min_len=length)
 

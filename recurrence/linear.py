@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.weak import WeakTensorKeyDictionary
 
 # Below this many multiplications the call itself costs more than the product.
 SMALLEST = 1 << 20
@@ -36,6 +37,8 @@ SHARE = 0.8
 HALF_PRECISION = (torch.float16, torch.bfloat16)
 
 _onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+_reorder = None if _onednn is None else getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
+_packed = WeakTensorKeyDictionary()  # weight -> its state when it was packed, and what came of it
 _plain = (Tensor, nn.Parameter)
 
 
@@ -68,7 +71,35 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return _opaque_product(x, weight, bias)
     if torch.is_grad_enabled():
         return _Linear.apply(x, weight, bias)
-    return _product(x, weight, bias)
+    return _product(x, _as_packed(weight), bias)
+
+
+def pack(module: nn.Module) -> None:
+    """Prepares the linear layers of a module for many products, see :func:`pack_weight`."""
+    for layer in module.modules():
+        if is_plain(layer):
+            pack_weight(layer.weight)
+
+
+def pack_weight(weight: Tensor) -> None:
+    """Arranges a weight once as oneDNN multiplies it, which each product without gradients would otherwise do again.
+
+    That takes as long as the product itself where there are few tokens, and the memory of the weight a second time. A
+    weight that has changed since then is multiplied as it is; changes through `.data` are not noticed.
+    """
+    suits = type(weight) in _plain and weight.dtype == torch.float32 and weight.device.type == "cpu"
+    if _reorder is not None and suits and not weight.is_inference() and library() == "onednn":
+        with torch.no_grad():
+            _packed[weight] = _state(weight), _reorder(weight)
+
+
+def _as_packed(weight: Tensor) -> Tensor:
+    state, packed = _packed.get(weight, (None, weight))
+    return packed if state is None or state == _state(weight) else weight
+
+
+def _state(weight: Tensor) -> tuple[int, int]:
+    return weight._version, weight.data_ptr()
 
 
 def _suits(x: Tensor, weight: Tensor) -> bool:

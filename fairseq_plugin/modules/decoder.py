@@ -13,6 +13,7 @@ from recurrence.attention import causal_bias, padding_bias
 from recurrence.cache import stays
 from recurrence.draft import Draft, Drafting
 from recurrence.leave import Exit, LeavingSteps
+from recurrence.linear import pack
 from recurrence.loop import Loop
 from recurrence.position import Table
 from recurrence.steps import Steps
@@ -73,8 +74,14 @@ class StatefulDecoder(FairseqIncrementalDecoder):
         if self.KEY in incremental_state:
             incremental_state[self.KEY].reorder(new_order)
 
+    def reorder_incremental_state_scripting(self, incremental_state, new_order: Tensor) -> None:
+        """What beam search calls at each step; fairseq's looks through all modules for a state, which is in one."""
+        self.reorder_incremental_state(incremental_state, new_order)
+
     def make_generation_fast_(self, need_attn=False, retain_dropout: bool = False, **unused) -> None:
-        """fairseq's hook before generation: `--print-alignment` asks for attention weights.
+        """fairseq's hook before generation, behind which the weights stay as they are: prepares them for its products.
+
+        `--print-alignment` asks for attention weights.
 
         Raises:
             ValueError: on `--retain-dropout`, which these models do not have.
@@ -84,6 +91,7 @@ class StatefulDecoder(FairseqIncrementalDecoder):
                 "--retain-dropout: not available for recurrent architectures, whose dropout ends with training"
             )
         self.need_attn = bool(need_attn)
+        pack(self)
 
     def max_positions(self) -> int:
         """Longest text, in tokens."""

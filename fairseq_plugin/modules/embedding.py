@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from recurrence.dropout import dropout
-from recurrence.linear import linear
+from recurrence.linear import linear, pack_weight
 from recurrence.position import Table, positions
 
 
@@ -131,4 +131,13 @@ class Output(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, vocabulary)."""
-        return linear(features, self.weight if self.tied is None else self.tied.weight, self.bias)
+        return linear(features, self.matrix, self.bias)
+
+    @property
+    def matrix(self) -> Tensor:
+        """(vocabulary, C)."""
+        return self.weight if self.tied is None else self.tied.weight
+
+    def make_generation_fast_(self, **unused) -> None:
+        """fairseq's hook before generation, behind which the weights stay as they are."""
+        pack_weight(self.matrix)

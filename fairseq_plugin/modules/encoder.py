@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from recurrence.attention import padding_bias
 from recurrence.leave import Exit, until_still
+from recurrence.linear import pack
 from recurrence.loop import Loop
 from recurrence.position import Table
 
@@ -75,6 +76,10 @@ class LoopedEncoder(FairseqEncoder):
             name: [tensor.index_select(batch_dim.get(name, 0), new_order) for tensor in tensors]
             for name, tensors in encoder_out.items()
         }
+
+    def make_generation_fast_(self, **unused) -> None:
+        """fairseq's hook before generation, behind which the weights stay as they are."""
+        pack(self)
 
     def max_positions(self) -> int:
         """Longest source, in tokens or frames."""

@@ -1,5 +1,6 @@
 """Products by oneDNN are those of the plain form, gradients included."""
 
+import gc
 import itertools
 import os
 import subprocess
@@ -213,3 +214,39 @@ def test_an_unknown_library_is_refused():
     command = [sys.executable, "-c", "import recurrence.linear"]
     done = subprocess.run(command, env={**os.environ, "RECURRENCE_GEMM": "blas"}, capture_output=True, text=True)
     assert "ValueError: RECURRENCE_GEMM=blas: must be one of ('auto', 'onednn', 'mkl')" in done.stderr
+
+
+@needs_onednn
+@pytest.mark.parametrize("rows", [4, 200])
+def test_a_packed_weight_gives_the_same_product_until_it_changes(rows, monkeypatch):
+    x, weight, b, grad = operands(rows)
+    x, weight, b = x.detach(), nn.Parameter(weight.detach()), b.detach()
+    multiplied = []
+    product = module._product
+    monkeypatch.setattr(module, "_product", lambda x, w, b=None: multiplied.append(w) or product(x, w, b))
+    layer = nn.Linear(256, 384)
+    layer.weight, layer.bias = weight, nn.Parameter(b)
+    module.pack(nn.Sequential(layer))
+    with torch.no_grad():
+        torch.testing.assert_close(apply(layer, x), F.linear(x, weight, b), rtol=1e-5, atol=2e-4)
+        assert multiplied.pop().is_mkldnn
+        weight.mul_(2)
+        torch.testing.assert_close(apply(layer, x), F.linear(x, weight, b), rtol=1e-5, atol=4e-4)
+        assert multiplied.pop() is weight
+    module.pack_weight(weight)
+    apply(layer, x).backward(grad)
+    assert not any(each.is_mkldnn for each in multiplied)
+    with torch.inference_mode():
+        module.pack_weight(made := torch.ones(384, 256))
+        torch.testing.assert_close(linear(x, made), F.linear(x, made), rtol=1e-5, atol=2e-4)
+
+
+@needs_onednn
+def test_what_was_packed_goes_with_its_weight():
+    weight = torch.ones(384, 256)
+    before = len(module._packed)
+    module.pack_weight(weight)
+    assert len(module._packed) == before + 1
+    del weight
+    gc.collect()
+    assert len(module._packed) == before

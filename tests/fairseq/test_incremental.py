@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from recurrence import linear
 from tests.support import language, models, speech
 from tests.support.searching import (
     expect_equal,
@@ -132,6 +133,26 @@ def test_attention_weights_of_every_step(arch):
     for t in range(5):
         step = model.decoder(target[:, : t + 1], encoder_out, state)[1]["attn"][0]
         torch.testing.assert_close(step[:, 0], whole[:, t], **EXACT)
+
+
+@models.every_model
+@torch.no_grad()
+def test_weights_are_prepared_for_generation_once_and_give_the_same(arch, monkeypatch):
+    monkeypatch.setattr(linear, "LIBRARY", "onednn")
+    monkeypatch.setattr(linear, "SMALLEST", 0)
+    model = models.tiny(arch).float()
+    source, lengths, target = models.inputs(arch, target_lengths=(9, 9, 9))
+    source = source.float() if source.is_floating_point() else source
+    expected, _ = model(source, lengths, target)
+    model.make_generation_fast_()
+    product, multiplied = linear._product, []
+    monkeypatch.setattr(linear, "_product", lambda x, w, b=None: multiplied.append(w) or product(x, w, b))
+    got = steps(model, model.encoder(source, lengths), target)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+    weights = [layer.weight for layer in model.decoder.modules() if isinstance(layer, nn.Linear)]
+    prepared = {id(linear._packed[weight][1]) for weight in (*weights, model.decoder.output_projection.matrix)}
+    assert len(prepared) == len(weights) + 1
+    assert prepared <= set(map(id, multiplied))
 
 
 # fairseq's own beam search
