@@ -142,7 +142,7 @@ def block_loop(layers: int, loops: int) -> Order:
         FieldError: if layers or loops is below 1.
     """
     if loops < 1:
-        raise FieldError("loops", loops, "must be >= 1")
+        raise FieldError("block_loops", loops, "must be >= 1")
     return cycle(layers, layers * loops)
 
 

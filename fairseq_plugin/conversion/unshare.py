@@ -20,8 +20,6 @@ from fairseq_plugin.conversion.upstream import LANGUAGE, SPEECH, TRANSLATION, la
 from fairseq_plugin.models.speech import OF_THE_DATA
 from fairseq_plugin.modules.embedding import Output, TokenInput
 from fairseq_plugin.modules.language_model import LanguageModel
-from fairseq_plugin.modules.model import FAMILY_VALUES
-from fairseq_plugin.modules.options import known_options
 from fairseq_plugin.modules.speech import SpeechInput
 from recurrence import position
 from recurrence.causal import CausalStack
@@ -205,8 +203,6 @@ def _adaptive_softmax(decoder: nn.Module) -> StateDict:
 
 def _options(args: argparse.Namespace, values: dict) -> argparse.Namespace:
     """The run's options without those that only this plugin knows."""
-    family = ARCH_MODEL_REGISTRY[args.arch]
-    ours = {*known_options(family.add_args), *FAMILY_VALUES, *family.family_values, "embedding_std", "_name"}
+    ours = {*ARCH_MODEL_REGISTRY[args.arch].options.known(), "_name", "user_dir"}
     kept = {name: value for name, value in vars(args).items() if name in KEPT or name not in ours}
-    kept.pop("user_dir", None)
     return argparse.Namespace(**{**kept, **values})

@@ -10,11 +10,16 @@ Differs from the published code: block recurrence stores no adapter, which that 
 parameters without a gradient); there is a cache; dropout is an option (0).
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 from torch import nn
 
-from fairseq_plugin.modules.elastic import add_depth_options
-from fairseq_plugin.modules.language_model import LANGUAGE_DEFAULTS, LanguageModel
+from fairseq_plugin.modules.elastic import DepthOptions
+from fairseq_plugin.modules.language_model import ONE_MATRIX, LanguageModel, LanguageOptions
 from fairseq_plugin.modules.model import register_family
+from fairseq_plugin.modules.options import option
 from recurrence import init
 from recurrence.block import Shape
 from recurrence.causal import CausalStack
@@ -22,37 +27,38 @@ from recurrence.errors import FieldError
 from recurrence.order import Order, block_loop, reuse_map
 from recurrence.papers.ilr import llama_layers
 
-POSITIONS = ("none", "rope", "learned", "alibi")
+
+@dataclass
+class IntraLayerRecurrenceOptions(DepthOptions, LanguageOptions):
+    """The reuse map, and where positions come from."""
+
+    fixed = ONE_MATRIX
+
+    decoder_ffn_embed_dim: int = option(
+        lambda args: 4 * args.decoder_embed_dim, "hidden width of the FFN (4 times the model's)"
+    )
+    block_loops: int = option(1, "how often the whole stack runs; in place of a reuse map")
+    reuse_map: str | None = option(
+        None,
+        "how often each layer runs in succession, one number >= 1 a layer with commas between: 4,2,1,1 runs the first "
+        "four times",
+    )
+    inject_embedding: bool = option(
+        False,
+        "before every further run of the stack, add the stack's input again; with a reuse map, before each further "
+        "pass of a layer, add what it read on its first",
+    )
+    position: str = option(
+        "rope",
+        "rope and alibi act at every pass, learned positions are added to the embedding once",
+        choices=("none", "rope", "learned", "alibi"),
+    )
 
 
 class IntraLayerRecurrence(LanguageModel):
     """LLaMA blocks in the order of a reuse map, or of block recurrence."""
 
-    family_values = ("norm_eps",)
-
-    @classmethod
-    def add_args(cls, parser):
-        """The common options, the reuse map, the depth of training, and where positions come from."""
-        super().add_args(parser)
-        add_depth_options(parser, sides=1)
-        add = parser.add_argument
-        add(
-            "--reuse-map",
-            metavar="R,R,...",
-            help="how often each layer runs in succession, one number >= 1 a layer: 4,2,1,1 runs the first four times",
-        )
-        add("--block-loops", type=int, metavar="R", help="how often the whole stack runs; in place of a reuse map")
-        add(
-            "--inject-embedding",
-            action="store_true",
-            help="before every further run of the stack, add the stack's input again; with a reuse map, before each "
-            "further pass of a layer, add what it read on its first",
-        )
-        add(
-            "--position",
-            choices=POSITIONS,
-            help="rope and alibi act at every pass, learned positions are added to the embedding once",
-        )
+    options = IntraLayerRecurrenceOptions
 
     @classmethod
     def order(cls, args) -> Order:
@@ -67,7 +73,7 @@ class IntraLayerRecurrence(LanguageModel):
         counts = _counts(args.reuse_map)
         if loops != 1:
             rule = "goes in place of {reuse_map}, not with it"
-            raise FieldError("loops", loops, rule, reuse_map=args.reuse_map)
+            raise FieldError("block_loops", loops, rule, reuse_map=args.reuse_map)
         order = reuse_map(counts)
         if len(counts) != layers:
             rule = f"has {len(counts)} entries, needs one for each of {{layers}}"
@@ -101,8 +107,6 @@ class IntraLayerRecurrence(LanguageModel):
     @classmethod
     def _check(cls, args, task) -> None:
         super()._check(args, task)
-        if args.position not in POSITIONS:
-            raise ValueError(f"--position={args.position}: must be one of {POSITIONS}")
         if args.inject_embedding and set(str(args.reuse_map).split(",")) <= {"1", "None"} and args.block_loops == 1:
             raise ValueError("--inject-embedding: needs a pass that runs again, by --reuse-map or --block-loops > 1")
         head = args.decoder_embed_dim // max(1, args.decoder_attention_heads)
@@ -127,25 +131,22 @@ def _injected(args) -> tuple[int, ...]:
     return (0,) if args.reuse_map is None else tuple(range(args.decoder_layers))
 
 
-def _preset(width: int, layers: int, heads: int, reuse: str) -> dict:
-    return dict(
-        LANGUAGE_DEFAULTS,
-        decoder_embed_dim=width,
-        decoder_ffn_embed_dim=lambda args: 4 * args.decoder_embed_dim,
-        decoder_layers=layers,
-        decoder_attention_heads=heads,
-        attention_dropout=0.0,
-        activation_dropout=0.0,
-        norm_eps=1e-6,
-        block_loops=1,
-        reuse_map=lambda args: reuse if args.decoder_layers == layers and args.block_loops == 1 else None,
-        inject_embedding=False,
-        position="rope",
-    )
+def _map(reuse: str) -> Callable[[Any], str | None]:
+    """The preset's reuse map, which is for so many layers and one run of the stack."""
+    return lambda args: reuse if args.decoder_layers == len(_counts(reuse)) and args.block_loops == 1 else None
 
 
 register_family(
     "intra_layer_recurrence",
     IntraLayerRecurrence,
-    {"ilr_small": _preset(128, 4, 4, "4,2,1,1"), "ilr_large": _preset(768, 8, 8, "1,2,1,1,1,1,1,1")},
+    {
+        "ilr_small": dict(
+            decoder_embed_dim=128, decoder_layers=4, decoder_attention_heads=4, reuse_map=_map("4,2,1,1")
+        ),
+        "ilr_large": dict(
+            decoder_embed_dim=768, decoder_layers=8, decoder_attention_heads=8, reuse_map=_map("1,2,1,1,1,1,1,1")
+        ),
+    },
+    dropout=0.0,
+    norm_eps=1e-6,
 )

@@ -14,61 +14,56 @@ The Universal rows have no adaptive computation time and no position encoding fo
 are assumed.
 """
 
-from argparse import Namespace
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from fairseq_plugin.modules.elastic import add_depth_options
-from fairseq_plugin.modules.model import HOST_DEFAULTS, LoopedTransformer, register_family, size
-from fairseq_plugin.modules.options import SIDES
+from fairseq_plugin.modules.elastic import DepthOptions
+from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions, register_family, size
+from fairseq_plugin.modules.options import Options, like, option
 from recurrence import init
 from recurrence.block import Shape
-from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.order import STRATEGIES, Order, published
 from recurrence.papers.relaxed import relaxed
 from recurrence.papers.takase import shared_layers
 
+STORED = dict(where={"share_layer_num": (None,)})  # which sets it otherwise
+
+
+@dataclass
+class SharingOptions(Options):
+    """Which layers are stored, and in which order they run; each runs once unless a preset says otherwise."""
+
+    strategy: str = option("cycle", choices=tuple(STRATEGIES))
+    decoder_unique_layers: int | None = option(like("decoder_layers"), "decoder: number of stored layers", **STORED)
+    share_layer_num: int | None = option(
+        None,
+        "the published code's option in place of unique layers: depths of each stored layer. Layers are assigned "
+        "as that code does, which differs from the paper's Figure 2 where this does not divide the depth: SEQUENCE "
+        "leaves a short last group",
+    )
+    residual_rank: int | None = option(
+        None, "each pass has LayerNorms, biases, and on every projection a term of this rank of its own"
+    )
+
+
+@dataclass
+class ParameterSharingOptions(SharingOptions, DepthOptions, TranslationOptions):
+    """The assignment of layers to depths on both sides."""
+
+    encoder_unique_layers: int | None = option(like("encoder_layers"), "encoder: number of stored layers", **STORED)
+
 
 class ParameterSharing(LoopedTransformer):
     """M stored layers that run N times, in the order of a strategy."""
 
+    options = ParameterSharingOptions
     init = init.fairseq_
-    family_values: tuple[str, ...] = ("strategy",)
-
-    @classmethod
-    def add_args(cls, parser):
-        """The common options, the assignment of layers to depths, and the depth of training."""
-        super().add_args(parser)
-        add_sharing_options(parser, SIDES)
-        add_depth_options(parser)
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
         """See :func:`shared_loop`."""
         return shared_loop(args, side, shape, **parts)
-
-
-def add_sharing_options(parser, sides: tuple[str, ...]) -> None:
-    """Adds M of each side, and the published code's option in its place."""
-    for side in sides:
-        parser.add_argument(
-            f"--{side}-unique-layers", type=int, metavar="M", help=f"{side}: stored layers, 1 <= M <= N"
-        )
-    parser.add_argument(
-        "--share-layer-num",
-        type=int,
-        metavar="S",
-        help="the published code's option in place of M: depths per stored layer, S = N / M. Layers are assigned "
-        "as that code does, which differs from the paper's Figure 2 where S does not divide N: SEQUENCE leaves a short "
-        "last group",
-    )
-    parser.add_argument(
-        "--residual-rank",
-        type=int,
-        metavar="R",
-        help="each pass has LayerNorms, biases, and on every projection a term of rank R of its own; 1 <= R <= width",
-    )
 
 
 def shared_loop(args, side: str, shape: Shape, **parts: Any) -> Loop:
@@ -87,63 +82,29 @@ def shared_order(args, side: str) -> Order:
     """
     unique_layers, layers = getattr(args, f"{side}_unique_layers"), getattr(args, f"{side}_layers")
     if args.share_layer_num is not None:
-        if unique_layers is not None:
-            raise FieldError("unique_layers", unique_layers, f"--share-layer-num={args.share_layer_num} sets it")
         return published(args.strategy, args.share_layer_num, layers)
     return STRATEGIES[args.strategy].order(unique_layers, layers)
 
 
-FAIRSEQ = dict(
-    HOST_DEFAULTS,
-    dropout=0.1,
-    attention_dropout=0.0,
-    activation_dropout=0.0,
-    activation_fn="relu",
-    no_scale_embedding=False,
-    projection_bias=True,
-    output_bias=False,
-    norm_eps=1e-5,
-    position_table="halved",
-    share_layer_num=None,
-)
-
-
-def stored_layers(side: str, number: int | None) -> Callable[[Namespace], int | None]:
-    """What fills in `unique_layers` of a preset: the number, or without one as many as there are passes."""
-
-    def fill(args):
-        if args.share_layer_num is not None:  # which sets it
-            return None
-        return getattr(args, f"{side}_layers") if number is None else number
-
-    return fill
-
-
-def _preset(strategy: str, unique_layers: int | None, dimensions: dict) -> dict:
-    """Values for such dimensions; without a number of stored layers, each runs once."""
-    unique = {f"{side}_unique_layers": stored_layers(side, unique_layers) for side in SIDES}
-    return {**FAIRSEQ, **dimensions, **unique, "strategy": strategy, "residual_rank": None}
-
-
-BASE, BASE_12, BIG_12 = size(512, 2048, 8, 6), size(512, 2048, 8, 12), size(1024, 4096, 16, 12)
+BASE, BIG = size(512, 2048, 8, 12, unique_layers=6), size(1024, 4096, 16, 12, unique_layers=6)
 
 register_family(
     "parameter_sharing",
     ParameterSharing,
     {
-        "takase_vanilla": _preset("sequence", None, BASE),
-        "takase_vanilla_deep": _preset("sequence", None, size(512, 2048, 8, 18)),
-        "takase_vanilla_big": _preset("sequence", None, size(1024, 4096, 16, 6)),
-        "sequence": _preset("sequence", 6, BASE_12),
-        "cycle": _preset("cycle", 6, BASE_12),
-        "cycle_rev": _preset("cycle_rev", 6, BASE_12),
-        "sandwich": _preset("sandwich", 3, BASE_12),
-        "sequence_big": _preset("sequence", 6, BIG_12),
-        "cycle_big": _preset("cycle", 6, BIG_12),
-        "cycle_rev_big": _preset("cycle_rev", 6, BIG_12),
-        "universal_small": _preset("cycle", 1, BASE),
-        "universal_wide": _preset("cycle", 1, size(1024, 4096, 16, 6)),
-        "universal_wide_deep": _preset("cycle", 1, size(1024, 4096, 16, 12)),
-        "universal_big": _preset("cycle", 1, size(2048, 8192, 32, 6)),
+        "takase_vanilla": dict(size(512, 2048, 8, 6), strategy="sequence"),
+        "takase_vanilla_deep": dict(size(512, 2048, 8, 18), strategy="sequence"),
+        "takase_vanilla_big": dict(size(1024, 4096, 16, 6), strategy="sequence"),
+        "sequence": dict(BASE, strategy="sequence"),
+        "cycle": dict(BASE, strategy="cycle"),
+        "cycle_rev": dict(BASE, strategy="cycle_rev"),
+        "sandwich": dict(size(512, 2048, 8, 12, unique_layers=3), strategy="sandwich"),
+        "sequence_big": dict(BIG, strategy="sequence"),
+        "cycle_big": dict(BIG, strategy="cycle"),
+        "cycle_rev_big": dict(BIG, strategy="cycle_rev"),
+        "universal_small": size(512, 2048, 8, 6, unique_layers=1),
+        "universal_wide": size(1024, 4096, 16, 6, unique_layers=1),
+        "universal_wide_deep": size(1024, 4096, 16, 12, unique_layers=1),
+        "universal_big": size(2048, 8192, 32, 6, unique_layers=1),
     },
 )

@@ -18,11 +18,14 @@ language model too.
 """
 
 import re
+from dataclasses import dataclass
 
 from torch import nn
 
-from fairseq_plugin.modules.language_model import LANGUAGE_DEFAULTS, LanguageModel, remember_positions
+from fairseq_plugin.modules.adaptive import PLAIN
+from fairseq_plugin.modules.language_model import LanguageModel, LanguageOptions, remember_positions
 from fairseq_plugin.modules.model import activation, register_family
+from fairseq_plugin.modules.options import ACTIVATIONS, like, option
 from recurrence import init
 from recurrence.block import Shape
 from recurrence.causal import CausalStack
@@ -31,31 +34,47 @@ from recurrence.order import cycle
 from recurrence.papers.kausik import RecurrentStack
 from recurrence.papers.takase import shared_layers
 
-POSITIONS = ("none", "learned")
+RECURRENT = dict(where={"regular": (False,)})
+
+
+@dataclass
+class KausikRecurrenceOptions(LanguageOptions):
+    """The window, and where positions come from."""
+
+    fixed = dict(PLAIN, no_scale_embedding=True)
+
+    decoder_ffn_embed_dim: int = option(
+        lambda args: 4 * args.decoder_embed_dim, "hidden width of the FFN (4 times the model's)"
+    )
+    attention_dropout: float = option(like("dropout"), "rate on attention weights (that of --dropout)")
+    activation_fn: str = option("gelu", "activation of the FFN", choices=ACTIVATIONS)
+    regular: bool = option(False, "no recurrence: each token attends to all before it")
+    window: int | None = option(1, "tokens that the recurrence reads at a time (paper: 1 for text)", **RECURRENT)
+    window_range: str | None = option(
+        None,
+        "in training, read each batch with a window drawn uniformly from A to B, A,B (paper: 16,48 for images); "
+        "validation reads --window tokens at a time",
+        **RECURRENT,
+    )
+    accumulate: bool = option(False, "half of an earlier output joins what the recurrence reads", **RECURRENT)
+    position: str = option(
+        lambda args: "learned" if args.regular else "none",
+        "learned positions are added to the embedding (none; learned with --regular)",
+        choices=("none", "learned"),
+    )
+    share_decoder_input_output_embed: bool = option(True)
 
 
 class KausikRecurrence(LanguageModel):
     """nanoGPT's blocks, recurrent along the sequence, or regular."""
 
-    family_values = ("norm_eps",)
+    options = KausikRecurrenceOptions
 
     @classmethod
     def add_args(cls, parser):
-        """The common options, the window, and where positions come from."""
+        """Also the option that takes the matrix apart, which is one where fairseq's has two."""
         super().add_args(parser)
-        add = parser.add_argument
-        add("--activation-fn", metavar="NAME", help="activation of the FFN, as fairseq names it (paper: gelu)")
-        add("--window", type=int, metavar="W", help="tokens that the recurrence reads at a time (paper: 1 for text)")
-        add(
-            "--window-range",
-            metavar="A,B",
-            help="in training, read each batch with a window drawn uniformly from A to B (paper: 16,48 for images); "
-            "validation reads --window tokens at a time",
-        )
-        add("--accumulate", action="store_true", help="half of an earlier output joins what the recurrence reads")
-        add("--position", choices=POSITIONS, help="learned positions are added to the embedding")
-        add("--regular", action="store_true", help="no recurrence: each token attends to all before it")
-        add(
+        parser.add_argument(
             "--no-share-decoder-input-output-embed",
             dest="share_decoder_input_output_embed",
             action="store_false",
@@ -84,14 +103,7 @@ class KausikRecurrence(LanguageModel):
     @classmethod
     def _check(cls, args, task) -> None:
         super()._check(args, task)
-        if args.position not in POSITIONS:
-            raise ValueError(f"--position={args.position}: must be one of {POSITIONS}")
-        if args.regular:
-            for name, unused in (("window", None), ("window_range", None), ("accumulate", False)):
-                if getattr(args, name) != unused:
-                    option = name.replace("_", "-")
-                    raise ValueError(f"--{option}={getattr(args, name)}: does not apply to --regular")
-        elif args.position == "learned" and args.window > remember_positions(args, task):
+        if not args.regular and args.position == "learned" and args.window > remember_positions(args, task):
             raise ValueError(
                 f"--window={args.window}: must be <= the {remember_positions(args, task)} learned positions"
             )
@@ -109,22 +121,5 @@ def _window_range(text: str | None) -> tuple[int, int] | None:
 register_family(
     "kausik_recurrence",
     KausikRecurrence,
-    {
-        "recurrent_lm": dict(
-            LANGUAGE_DEFAULTS,
-            decoder_embed_dim=384,
-            decoder_ffn_embed_dim=lambda args: 4 * args.decoder_embed_dim,
-            decoder_layers=1,
-            decoder_attention_heads=6,
-            attention_dropout=lambda args: args.dropout,
-            activation_dropout=0.0,
-            activation_fn="gelu",
-            norm_eps=1e-5,
-            regular=False,
-            window=lambda args: None if args.regular else 1,
-            window_range=None,
-            accumulate=False,
-            position=lambda args: "learned" if args.regular else "none",
-        )
-    },
+    {"recurrent_lm": dict(decoder_embed_dim=384, decoder_layers=1, decoder_attention_heads=6, dropout=0.0)},
 )

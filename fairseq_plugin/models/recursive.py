@@ -10,14 +10,14 @@ sentence is shorter than the slices of an image. The training log has every coef
 `encoder.block0.self_attn.identity` and so on.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from fairseq.logging import metrics
 
-from fairseq_plugin.models.parameter_sharing import FAIRSEQ
-from fairseq_plugin.modules.elastic import add_depth_options
-from fairseq_plugin.modules.model import LoopedTransformer, register_family, size
-from fairseq_plugin.modules.options import SIDES
+from fairseq_plugin.modules.elastic import DepthOptions
+from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions, register_family, size
+from fairseq_plugin.modules.options import SIDES, option
 from recurrence import init
 from recurrence.block import Shape
 from recurrence.errors import FieldError
@@ -29,32 +29,27 @@ from recurrence.residual import Coefficients
 SUBLAYERS = {"encoder": ("self_attn", "ffn"), "decoder": ("self_attn", "cross_attn", "ffn")}
 
 
+@dataclass
+class RecursiveOptions(DepthOptions, TranslationOptions):
+    """SReT's."""
+
+    block_loops: int = option(2, "runs of each block in succession (paper: 2); divides the layers")
+    no_lrc: bool = option(False, "plain residual sums, without learnable coefficients (SReT's LRC)")
+    nll: bool = option(False, "a non-linear projection layer behind each pass, unshared (SReT's NLL)")
+
+
 class RecursiveTransformer(LoopedTransformer):
     """Blocks that run several times in succession, with what SReT puts around them."""
 
+    options = RecursiveOptions
     init = init.fairseq_
-
-    @classmethod
-    def add_args(cls, parser):
-        """The common options, SReT's, and the depth of training."""
-        super().add_args(parser)
-        add_depth_options(parser)
-        add = parser.add_argument
-        add(
-            "--block-loops",
-            type=int,
-            metavar="L",
-            help="runs of each block in succession (paper: 2); divides the layers",
-        )
-        add("--no-lrc", action="store_true", help="plain residual sums, without learnable coefficients (SReT's LRC)")
-        add("--nll", action="store_true", help="a non-linear projection layer behind each pass, unshared (SReT's NLL)")
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
         """0 0 1 1 2 2 ... for two loops; the layers of the options are the passes."""
         layers, loops = getattr(args, f"{side}_layers"), args.block_loops
         if loops < 1 or layers % loops:
-            raise FieldError("loops", loops, "must be >= 1 and divide {layers}", layers=layers)
+            raise FieldError("block_loops", loops, "must be >= 1 and divide {layers}", layers=layers)
         recursion = Recursion(not args.no_lrc, projection_width=shape.width if args.nll else None)
         return sret(shape, sequence(layers // loops, layers), recursion, **parts)
 
@@ -88,14 +83,11 @@ class RecursiveTransformer(LoopedTransformer):
         return found
 
 
-RECURSIVE = {name: value for name, value in FAIRSEQ.items() if name != "share_layer_num"}
-RECURSIVE.update(block_loops=2, no_lrc=False, nll=False)
-
 register_family(
     "recursive_transformer",
     RecursiveTransformer,
     {
-        "recursive_iwslt_de_en": {**RECURSIVE, **size(512, 1024, 4, 12)},
-        "recursive_wmt_en_de": {**RECURSIVE, **size(512, 2048, 8, 12)},
+        "recursive_iwslt_de_en": size(512, 1024, 4, 12),
+        "recursive_wmt_en_de": size(512, 2048, 8, 12),
     },
 )

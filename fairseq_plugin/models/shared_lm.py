@@ -14,43 +14,33 @@ number of these layers that gives 234M (234,337,280), at two passes each as in t
 layer of 1792/7424 (120,721,920 for the paper's 121M).
 """
 
+from dataclasses import dataclass
+
 from torch import nn
 
-from fairseq_plugin.models.parameter_sharing import (
-    add_sharing_options,
-    shared_loop,
-    stored_layers,
-)
-from fairseq_plugin.modules.adaptive import add_adaptive_options
-from fairseq_plugin.modules.elastic import add_depth_options
-from fairseq_plugin.modules.language_model import LANGUAGE_DEFAULTS, LanguageModel
+from fairseq_plugin.models.parameter_sharing import SharingOptions, shared_loop
+from fairseq_plugin.modules.adaptive import NONE
+from fairseq_plugin.modules.elastic import DepthOptions
+from fairseq_plugin.modules.language_model import LanguageModel, LanguageOptions
 from fairseq_plugin.modules.model import activation, register_family
+from fairseq_plugin.modules.options import ACTIVATIONS, like, option
 from recurrence import init
 from recurrence.block import Shape
 from recurrence.causal import CausalStack
 
 
+@dataclass
+class SharedLanguageOptions(SharingOptions, DepthOptions, LanguageOptions):
+    """The assignment of layers to depths, and the layer."""
+
+    activation_fn: str = option("relu", "activation of the FFN (paper: relu)", choices=ACTIVATIONS)
+    decoder_final_norm: bool = option(False, "a LayerNorm behind the last pass (paper: none)")
+
+
 class SharedLanguageModel(LanguageModel):
     """M stored layers that run N times, in the order of a strategy."""
 
-    family_values = ("norm_eps", "strategy", "embedding_std")
-
-    @classmethod
-    def add_args(cls, parser):
-        """The common options, the assignment of layers to depths, its depth in training, and the dictionary's bands."""
-        super().add_args(parser)
-        add_sharing_options(parser, ("decoder",))
-        add_depth_options(parser, sides=1)
-        add_adaptive_options(parser)
-        add = parser.add_argument
-        add("--activation-fn", metavar="NAME", help="activation of the FFN, as fairseq names it (paper: relu)")
-        add("--no-scale-embedding", action="store_true", help="embeddings are not multiplied by sqrt(width)")
-        add("--decoder-final-norm", action="store_true", help="a LayerNorm behind the last pass (paper: none)")
-        add(
-            "--share-decoder-input-output-embed",
-            action="store_true",
-            help="the embedding is the output matrix too, where both are single matrices",
-        )
+    options = SharedLanguageOptions
 
     @classmethod
     def build_stack(cls, args, shape: Shape) -> nn.Module:
@@ -67,48 +57,33 @@ class SharedLanguageModel(LanguageModel):
 
 
 WIKITEXT_103 = dict(
-    LANGUAGE_DEFAULTS,
     dropout=0.3,
     attention_dropout=0.1,
     activation_dropout=0.1,
-    activation_fn="relu",
-    norm_eps=1e-5,
-    no_scale_embedding=False,
-    decoder_final_norm=False,
-    share_decoder_input_output_embed=False,
     embedding_std=lambda args: max(args.decoder_embed_dim, 1) ** -0.5,  # a width of 0 is refused by its own name
     adaptive_input_cutoff="20000,60000",
-    adaptive_softmax_cutoff=lambda args: args.adaptive_input_cutoff,
+    adaptive_softmax_cutoff=like("adaptive_input_cutoff"),
     adaptive_softmax_dropout=0.2,
-    tie_adaptive_weights=lambda args: "none" not in (args.adaptive_input_cutoff, args.adaptive_softmax_cutoff),
-    tie_adaptive_proj=lambda args: args.tie_adaptive_weights,
-    share_layer_num=None,
-    residual_rank=None,
+    tie_adaptive_weights=lambda args: NONE not in (args.adaptive_input_cutoff, args.adaptive_softmax_cutoff),
+    tie_adaptive_proj=like("tie_adaptive_weights"),
 )
 
 
-def _preset(
-    strategy: str, unique_layers: int | None, layers: int, width: int = 1024, ffn: int = 4096, heads: int = 8
-) -> dict:
-    return dict(
-        decoder_embed_dim=width,
-        decoder_ffn_embed_dim=ffn,
-        decoder_attention_heads=heads,
-        decoder_layers=layers,
-        **{**WIKITEXT_103, "strategy": strategy},
-        decoder_unique_layers=stored_layers("decoder", unique_layers),
-    )
+def _size(layers: int, width: int = 1024, ffn_width: int = 4096, heads: int = 8, **more: int) -> dict:
+    sizes = dict(embed_dim=width, ffn_embed_dim=ffn_width, attention_heads=heads, layers=layers, **more)
+    return {f"decoder_{name}": value for name, value in sizes.items()}
 
 
 register_family(
     "shared_language_model",
     SharedLanguageModel,
     {
-        "vanilla_lm": _preset("cycle", None, 6),
-        "sequence_lm": _preset("sequence", 6, 12),
-        "cycle_lm": _preset("cycle", 6, 12),
-        "cycle_rev_lm": _preset("cycle_rev", 6, 12),
-        "universal_lm": _preset("cycle", 1, 6, width=1792, ffn=7424, heads=14),
-        "sequence_lm_large": _preset("sequence", 15, 30),
+        "vanilla_lm": _size(6),
+        "sequence_lm": dict(_size(12, unique_layers=6), strategy="sequence"),
+        "cycle_lm": dict(_size(12, unique_layers=6), strategy="cycle"),
+        "cycle_rev_lm": dict(_size(12, unique_layers=6), strategy="cycle_rev"),
+        "universal_lm": _size(6, 1792, 7424, 14, unique_layers=1),
+        "sequence_lm_large": dict(_size(30, unique_layers=15), strategy="sequence"),
     },
+    **WIKITEXT_103,
 )

@@ -13,45 +13,49 @@ counts; it does not print them.
 Differs from fairseq: see :class:`fairseq_plugin.modules.speech.Subsampler`.
 """
 
+from dataclasses import dataclass
+from typing import Any
+
 from torch import nn
 
-from fairseq_plugin.models.parameter_sharing import FAIRSEQ, ParameterSharing, add_sharing_options, stored_layers
-from fairseq_plugin.modules.elastic import add_depth_options
-from fairseq_plugin.modules.model import register_family
-from fairseq_plugin.modules.options import SIDES, add_stack_options
+from fairseq_plugin.models.parameter_sharing import ParameterSharing, ParameterSharingOptions
+from fairseq_plugin.modules.model import register_family, size
+from fairseq_plugin.modules.options import like, option
 from fairseq_plugin.modules.speech import kernel_sizes, speech_input
 
-# fairseq's design, which no option changes.
-FIXED = dict(
-    encoder_normalize_before=True,
-    decoder_normalize_before=True,
-    encoder_learned_pos=False,
-    decoder_learned_pos=False,
-    encoder_embed_path="",
-    decoder_embed_path="",
-    share_all_embeddings=False,
-    no_token_positional_embeddings=False,
-    init="default",
-    admin_profile=None,
-)
 # What fairseq's task adds to the options.
 OF_THE_DATA = ("input_feat_per_channel", "input_channels", "speaker_to_id")
+
+
+@dataclass
+class SpeechOptions(ParameterSharingOptions):
+    """The convolutions."""
+
+    # fairseq's design, which no option changes.
+    fixed = dict(
+        encoder_normalize_before=True,
+        decoder_normalize_before=True,
+        encoder_learned_pos=False,
+        decoder_learned_pos=False,
+        encoder_embed_path="",
+        decoder_embed_path="",
+        share_all_embeddings=False,
+        no_token_positional_embeddings=False,
+        init="default",
+        admin_profile=None,
+    )
+
+    conv_channels: int = option(1024, "hidden width of the convolutions, halved by their gates")
+    conv_kernel_sizes: str = option("5,5", "one odd size a convolution, K,K; each leaves one frame of two")
+    input_feat_per_channel: Any = option(None)
+    input_channels: Any = option(None)
+    speaker_to_id: Any = option(None)
 
 
 class SpeechToText(ParameterSharing):
     """M stored layers that run N times on either side; the encoder reads speech (`--task speech_to_text`)."""
 
-    family_values = ("strategy", *FIXED, *OF_THE_DATA)
-
-    @classmethod
-    def add_args(cls, parser):
-        """The options of the stacks, the assignment of layers to depths, their depth in training, the convolutions."""
-        add_stack_options(parser)
-        add_sharing_options(parser, SIDES)
-        add_depth_options(parser)
-        add = parser.add_argument
-        add("--conv-channels", type=int, metavar="N", help="hidden width of the convolutions, halved by their gates")
-        add("--conv-kernel-sizes", metavar="K,K", help="one odd size a convolution; each leaves one frame of two")
+    options = SpeechOptions
 
     @classmethod
     def inputs(cls, args, side: str, embedding: nn.Embedding | None, most: int) -> nn.Module:
@@ -66,36 +70,20 @@ class SpeechToText(ParameterSharing):
             raise ValueError(f"--conv-channels={args.conv_channels}: must be even and >= 2, because gates halve it")
 
 
-UPSTREAM = dict(
-    {**FAIRSEQ, **FIXED},
-    dropout=0.15,
-    attention_dropout=lambda args: args.dropout,
-    activation_dropout=lambda args: args.dropout,
-    conv_kernel_sizes="5,5",
-    residual_rank=None,
-)
-
-
-def _preset(
-    strategy: str, passes: tuple[int, int], stored: tuple[int, int] | None = None, width: int = 512, ffn: int = 2048
-) -> dict:
-    """Values for so many passes of encoder and decoder; without a number of stored layers, each runs once."""
-    sizes = dict(embed_dim=width, ffn_embed_dim=ffn, attention_heads=width // 64)
-    preset = {**UPSTREAM, **{f"{side}_{name}": value for side in SIDES for name, value in sizes.items()}}
-    for side, layers, unique in zip(SIDES, passes, stored or (None, None)):
-        preset[f"{side}_layers"] = layers
-        preset[f"{side}_unique_layers"] = stored_layers(side, unique)
-    return dict(preset, strategy=strategy, conv_channels=1024)
-
+SMALL = size(512, 2048, 8, 6)
+DEEP = dict(SMALL, encoder_layers=16, decoder_layers=8, encoder_unique_layers=8, decoder_unique_layers=4)
 
 register_family(
     "recurrent_speech_to_text",
     SpeechToText,
     {
-        "s2t_sequence": _preset("sequence", (16, 8), stored=(8, 4)),
-        "s2t_cycle": _preset("cycle", (16, 8), stored=(8, 4)),
-        "s2t_cycle_rev": _preset("cycle_rev", (16, 8), stored=(8, 4)),
-        "s2t_universal": _preset("cycle", (6, 6), stored=(1, 1), width=1024, ffn=6144),
-        "s2t_vanilla": _preset("cycle", (6, 6)),
+        "s2t_sequence": dict(DEEP, strategy="sequence"),
+        "s2t_cycle": dict(DEEP, strategy="cycle"),
+        "s2t_cycle_rev": dict(DEEP, strategy="cycle_rev"),
+        "s2t_universal": size(1024, 6144, 16, 6, unique_layers=1),
+        "s2t_vanilla": SMALL,
     },
+    dropout=0.15,
+    attention_dropout=like("dropout"),
+    activation_dropout=like("dropout"),
 )

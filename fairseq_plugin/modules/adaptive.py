@@ -5,41 +5,36 @@ Source: Baevski & Auli (arXiv:1809.10853), section 3; Grave et al. (arXiv:1609.0
 Differs from fairseq: a matrix that inputs and softmax share is stored under the input's key alone.
 """
 
-import argparse
+from dataclasses import dataclass
+from typing import Any
 
 from fairseq import utils
 from fairseq.modules import AdaptiveInput, AdaptiveSoftmax
 from fairseq.modules.adaptive_softmax import TiedLinear
 
 from fairseq_plugin.modules.embedding import borrow
+from fairseq_plugin.modules.options import Options, option
 
 NONE = "none"
+ONE = f"'{NONE}' for a single matrix"
 PADDING = 1  # the number of fairseq's padding symbol, which its adaptive input looks for in the first band
+
+
+@dataclass
+class AdaptiveOptions(Options):
+    """Bands of symbols, the most frequent first, under fairseq's names; none unless a family says otherwise."""
+
+    adaptive_input_cutoff: Any = option(NONE, f"embedding: where its bands end, N,N,...; {ONE}")
+    adaptive_input_factor: float = option(4.0, "embedding: how many times narrower each band is")
+    adaptive_softmax_cutoff: Any = option(NONE, f"output layer: where its bands end, N,N,...; {ONE}")
+    adaptive_softmax_factor: float = option(4.0, "output layer: how many times narrower each band is")
+    adaptive_softmax_dropout: float = option(0.0, "rate on what the adaptive softmax reads")
+    tie_adaptive_weights: bool = option(False, "bands of the input are those of the output")
+    tie_adaptive_proj: bool = option(False, "so are the projections to and from the bands")
+
+
 # What a model has that does not adapt.
-PLAIN = dict(
-    adaptive_input_cutoff=NONE,
-    adaptive_input_factor=4.0,
-    adaptive_softmax_cutoff=NONE,
-    adaptive_softmax_factor=4.0,
-    adaptive_softmax_dropout=0.0,
-    tie_adaptive_weights=False,
-    tie_adaptive_proj=False,
-)
-
-
-def add_adaptive_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options under fairseq's names."""
-    add = parser.add_argument
-    for which, what in (("input", "embedding"), ("softmax", "output layer")):
-        add(
-            f"--adaptive-{which}-cutoff",
-            metavar="N,N",
-            help=f"{what}: where its bands of symbols, the most frequent first, end; '{NONE}' for a single matrix",
-        )
-        add(f"--adaptive-{which}-factor", type=float, metavar="F", help=f"{what}: each band is 1 / F as wide")
-    add("--adaptive-softmax-dropout", type=float, metavar="RATE", help="on what the adaptive softmax reads")
-    add("--tie-adaptive-weights", action="store_true", help="bands of the input are those of the output")
-    add("--tie-adaptive-proj", action="store_true", help="so are the projections to and from the bands")
+PLAIN = {name: one.default for name, one in AdaptiveOptions.known().items()}
 
 
 def cutoffs(args, which: str, symbols: int) -> list[int] | None:

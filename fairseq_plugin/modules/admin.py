@@ -6,23 +6,40 @@ Differs from the published code: one command profiles and trains, where that nee
 writes is taken as it is.
 """
 
-import argparse
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from fairseq.distributed import utils as distributed_utils
 from fairseq.models import FairseqEncoderDecoderModel
 from torch import Tensor, nn
 
-from fairseq_plugin.modules.options import SIDES
+from fairseq_plugin.modules.options import SIDES, Options, option
 from recurrence import admin
 
 logger = logging.getLogger("fairseq_plugin.admin")
 
-CHOICES = ("default", "admin")
+
+@dataclass
+class AdminOptions(Options):
+    """The initialisation of the residual sums."""
+
+    init: str = option(
+        "default",
+        "admin: residual sums f(x) + omega x, with a vector omega for each sublayer of each pass, which starts at what "
+        "the first batch of the training shows (post-norm only)",
+        choices=("default", "admin"),
+    )
+    admin_profile: Any = option(
+        None,
+        "with --init admin: file of the starts, in place of the first batch, one sublayer a line in the order of "
+        "execution (the published code's profile.ratio.init)",
+        where={"init": ("admin",)},
+    )
 
 
 class ProfiledModel(FairseqEncoderDecoderModel):
@@ -73,32 +90,12 @@ class ProfiledModel(FairseqEncoderDecoderModel):
         self.profiled.fill_(1)
 
 
-def add_admin_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the initialisation of the residual sums."""
-    parser.add_argument(
-        "--init",
-        choices=CHOICES,
-        help="admin: residual sums f(x) + omega x, with a vector omega for each sublayer of each pass, which starts at "
-        "what the first batch of the training shows (post-norm only)",
-    )
-    parser.add_argument(
-        "--admin-profile",
-        metavar="FILE",
-        help="with --init admin: take the starts from a file instead of the first batch, one sublayer a line in the "
-        "order of execution (the published code's profile.ratio.init)",
-    )
-
-
 def check(args) -> None:
     """Refuses what does not go together.
 
     Raises:
         ValueError: by the option's name.
     """
-    if args.init not in CHOICES:
-        raise ValueError(f"--init={args.init}: must be one of {CHOICES}")
-    if args.init != "admin" and args.admin_profile is not None:
-        raise ValueError(f"--admin-profile={args.admin_profile}: needs --init admin")
     for side in SIDES:
         if args.init == "admin" and getattr(args, f"{side}_normalize_before"):
             raise ValueError(f"--init=admin: needs post-norm, and does not go with --{side}-normalize-before")

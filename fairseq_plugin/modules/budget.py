@@ -5,17 +5,27 @@ them in the commands that decode, `from_pretrained(..., draft_passes=2)` in Pyth
 """
 
 from argparse import Namespace
+from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
+from fairseq_plugin.modules.options import StackOptions, option
 from recurrence.causal import CausalStack
 from recurrence.draft import Drafting
 from recurrence.errors import FieldError
 from recurrence.leave import way_out
 
-# Values of every architecture: none of them drafts or leaves early by itself.
-FULL_DEPTH = dict(draft_passes=None, draft_tokens=None, exit_threshold=0.0)
 DRAFT_TOKENS = 4  # where draft_passes is given alone
+
+
+@dataclass
+class BudgetOptions(StackOptions):
+    """Full depth, unless a command that decodes says otherwise; :func:`set_budget` checks the values."""
+
+    draft_passes: Any = option(None)
+    draft_tokens: Any = option(None)
+    exit_threshold: Any = option(0.0)
 
 
 class BudgetedModel(nn.Module):

@@ -7,10 +7,10 @@ Source: see :mod:`recurrence.elastic`; a loss for every pass through one output 
 (arXiv:1409.5185), for looped models as in Ouro (arXiv:2510.25741), here without its gate and its weights of passes.
 """
 
-import argparse
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from fairseq.criterions import FairseqCriterion
@@ -21,69 +21,63 @@ from fairseq.trainer import Trainer
 from torch import Tensor, nn
 
 from fairseq_plugin.hostfix.replace import replace
-from fairseq_plugin.modules.options import errors_name_options
+from fairseq_plugin.modules.options import ConfiguredModel, Options, option
 from recurrence.elastic import DISTRIBUTIONS, at_depths, idle, make_elastic, may_idle, stops
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
 
-OPTIONS = ("depth_range", "depth_distribution", "pass_loss", "backprop_passes")
 
+@dataclass
+class DepthOptions(Options):
+    """How many passes an update runs, and which of them learn."""
 
-def add_depth_options(parser: argparse.ArgumentParser, sides: int = 2) -> None:
-    """Adds what says how many passes an update runs, and which of them learn."""
-    add = parser.add_argument
-    both = "; MIN-MAX,MIN-MAX where encoder and decoder differ" if sides == 2 else ""
-    add(
-        "--depth-range",
-        metavar="MIN-MAX",
-        help=f"each update draws how many passes run, from MIN to MAX{both}. Validation reports the loss at the "
-        "smallest, the default and the largest depth",
+    depth_range: str | None = option(
+        None,
+        "each update draws how many passes run, MIN-MAX; MIN-MAX,MIN-MAX where encoder and decoder differ. Validation "
+        "reports the loss at the smallest, the default and the largest depth",
     )
-    add(
-        "--depth-distribution",
+    depth_distribution: str | None = option(
+        None,
+        "how depths are drawn: uniform (default), or the log-normal Poisson distribution of Huginn around the default "
+        "depth",
         choices=DISTRIBUTIONS,
-        help="how depths are drawn: uniform (default), or the log-normal Poisson distribution of Huginn around the "
-        "default depth",
     )
-    add(
-        "--pass-loss",
-        type=float,
-        metavar="W",
-        help="train on the loss and W times the mean loss of the earlier passes at which a model of fewer passes would "
+    pass_loss: float | None = option(
+        None,
+        "weight with which training adds the mean loss of the earlier passes at which a model of fewer passes would "
         "end; the log has the loss of the last pass alone",
     )
-    add(
-        "--backprop-passes",
-        type=int,
-        metavar="K",
-        help="gradients go through the last K passes of each stack alone: memory for K passes, whatever the depth",
+    backprop_passes: int | None = option(
+        None,
+        "gradients go through so many last passes of each stack alone: memory for so many, whatever the depth",
     )
 
 
-def check(args: Any, known: set[str], sides: int = 2) -> None:
+OPTIONS = tuple(DepthOptions.known())
+
+
+def check(args: Any, options: type[Options], sides: int) -> None:
     """Refuses what can be told without the stacks, before anything is built.
 
     Args:
         args: the model's options.
-        known: names of the options that the family has.
+        options: those of its family.
         sides: how many stacks it has.
 
     Raises:
         ValueError: naming the option, the value and the rule.
     """
     given = _given(args)
-    for name, value in given.items():
-        if name not in known:
-            option = "--" + name.replace("_", "-")
-            raise ValueError(f"{option}={value}: {_name(args)} has no loop of which fewer passes would be a model")
+    if given and not issubclass(options, DepthOptions):
+        name, arch = next(iter(given)), getattr(args, "arch", None) or getattr(args, "_name", None)
+        rule = f"{arch} has no loop of which fewer passes would be a model"
+        raise ValueError(f"--{name.replace('_', '-')}={given[name]}: {rule}")
     if "depth_range" in given:
         _ranges(given["depth_range"], sides)
-    if given.get("depth_distribution", DISTRIBUTIONS[0]) not in DISTRIBUTIONS:
-        raise ValueError(f"--depth-distribution={given['depth_distribution']}: must be one of {DISTRIBUTIONS}")
     if "pass_loss" in given and not 0 < given["pass_loss"] < float("inf"):
-        raise ValueError(f"--pass-loss={given['pass_loss']}: must be > 0")
+        raise FieldError("pass_loss", given["pass_loss"], "must be > 0")
     if given.get("backprop_passes", 1) < 1:
-        raise ValueError(f"--backprop-passes={given['backprop_passes']}: must be >= 1")
+        raise FieldError("backprop_passes", given["backprop_passes"], "must be >= 1")
 
 
 def _given(args: Any) -> dict[str, Any]:
@@ -91,21 +85,17 @@ def _given(args: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _name(args: Any) -> str:
-    return getattr(args, "arch", None) or getattr(args, "_name", None) or "this architecture"
-
-
 def _ranges(text: str, sides: int) -> list[tuple[int, int]]:
     """MIN and MAX of each side."""
-    if not re.fullmatch(r"\d+-\d+" + (r"(,\d+-\d+)?" if sides == 2 else ""), str(text)):
+    if not re.fullmatch(r"\d+-\d+" + (r"(,\d+-\d+)?" if sides == 2 else ""), text):
         also = ", or two of them for encoder and decoder" if sides == 2 else ""
-        raise ValueError(f"--depth-range={text}: must be MIN-MAX, such as 1-6{also}")
+        raise FieldError("depth_range", text, f"must be MIN-MAX, such as 1-6{also}")
     ends = [part.split("-") for part in text.split(",")]
     pairs = [(int(smallest), int(largest)) for smallest, largest in ends]
     return pairs if len(pairs) == sides else pairs * sides
 
 
-class ElasticModel(nn.Module):
+class ElasticModel(ConfiguredModel):
     """A model whose loops may run at other depths in training.
 
     Attributes:
@@ -140,7 +130,7 @@ class ElasticModel(nn.Module):
         text = given.pop("depth_range", None)
         ranges = [None] * len(loops) if text is None else _ranges(text, len(loops))
         for (side, loop), depth_range in zip(loops.items(), ranges):
-            with errors_name_options(side), _of(side):
+            with self.options.named(side), _of(side):
                 make_elastic(loop, depth_range, **given, seed=seed, step=self.step, beyond=self.beyond)
         if self.pass_loss:
             most = loop.passes if loop.draw is None else max(loop.draw.depths)

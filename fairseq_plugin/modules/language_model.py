@@ -5,36 +5,36 @@ import math
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 from fairseq.models import FairseqLanguageModel
 from omegaconf import open_dict
 from torch import Tensor, nn
 
 from fairseq_plugin.modules import adaptive, elastic
-from fairseq_plugin.modules.budget import FULL_DEPTH, BudgetedModel, set_budget
+from fairseq_plugin.modules.budget import BudgetedModel, BudgetOptions, set_budget
 from fairseq_plugin.modules.decoder import StatefulDecoder
 from fairseq_plugin.modules.embedding import Output, TokenInput, visible_padding
-from fairseq_plugin.modules.options import (
-    add_compile_option,
-    errors_name_options,
-    known_options,
-    refuse_unknown,
-    shape_of,
-)
+from fairseq_plugin.modules.options import option
 from recurrence import position
 from recurrence.block import Shape
 from recurrence.draft import Draft
 
-# What a preset gives, as far as a family has no option for it.
-LANGUAGE_DEFAULTS = dict(
-    {**FULL_DEPTH, **adaptive.PLAIN},
-    dropout=0.0,
-    share_decoder_input_output_embed=True,
-    no_scale_embedding=True,
-    embedding_std=0.02,
-    checkpoint_activations=False,
-    compile=None,
-)
+
+@dataclass
+class LanguageOptions(adaptive.AdaptiveOptions, BudgetOptions):
+    """What every language model has."""
+
+    no_scale_embedding: bool = option(False, "embeddings are not multiplied by sqrt(width)")
+    share_decoder_input_output_embed: bool = option(
+        False, "the embedding is the output matrix too, where both are single matrices"
+    )
+    embedding_std: float = option(0.02)
+    max_target_positions: int | None = option(None)
+
+
+# Of a family whose input and output are one matrix, which is not scaled.
+ONE_MATRIX = dict(adaptive.PLAIN, no_scale_embedding=True, share_decoder_input_output_embed=True)
 
 
 class TextState:
@@ -172,14 +172,9 @@ class LanguageDecoder(StatefulDecoder):
 
 
 class LanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
-    """A language model of one stack. A family derives from it and gives :meth:`build_stack`."""
+    """A language model of one stack. A family derives from it and gives its `options` and :meth:`build_stack`."""
 
-    family_values: tuple[str, ...] = ()
-
-    @classmethod
-    def add_args(cls, parser: argparse.ArgumentParser) -> None:
-        """The options that all families have."""
-        add_language_options(parser)
+    options: type[LanguageOptions] = LanguageOptions
 
     @classmethod
     def build_stack(cls, args, shape: Shape) -> nn.Module:
@@ -207,10 +202,11 @@ class LanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
         Raises:
             ValueError: naming the option, the value and the rule.
         """
-        cls._check(args, task)
+        with cls.options.named():
+            cls._check(args, task)
         most = remember_positions(args, task) if cls.input_positions(args) == "learned" else sys.maxsize
-        with errors_name_options("decoder"):
-            stack = cls.build_stack(args, shape_of(args, "decoder"))
+        with cls.options.named("decoder"):
+            stack = cls.build_stack(args, cls.options.shape(args, "decoder"))
         stack.loop.checkpointing = args.checkpoint_activations
         if args.compile:
             stack.loop.compile_blocks(backend=args.compile)
@@ -257,9 +253,8 @@ class LanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
     @classmethod
     def _check(cls, args, task) -> None:
         """Refuses what no stack can see."""
-        own = {*LANGUAGE_DEFAULTS, *cls.family_values, "max_target_positions"}
-        refuse_unknown(args, known_options(cls.add_args) | own)
-        elastic.check(args, known_options(cls.add_args), sides=1)
+        cls.options.check(args)
+        elastic.check(args, cls.options, sides=1)
         symbols, target = len(task.source_dictionary), len(task.target_dictionary)
         adaptive.check(args, min(symbols, target))
         tied = args.share_decoder_input_output_embed or args.tie_adaptive_weights
@@ -279,21 +274,3 @@ def remember_positions(args, task) -> int:
     with nullcontext() if isinstance(args, argparse.Namespace) else open_dict(args):
         args.max_target_positions = most
     return most
-
-
-def add_language_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that all language models have, under fairseq's names."""
-    add = parser.add_argument
-    add("--decoder-embed-dim", type=int, metavar="C", help="width")
-    add("--decoder-ffn-embed-dim", type=int, metavar="F", help="hidden width of the FFN")
-    add("--decoder-layers", type=int, metavar="L", help="layers")
-    add("--decoder-attention-heads", type=int, metavar="H", help="attention heads; must divide the width")
-    add("--dropout", type=float, metavar="RATE", help="on embeddings and on every sublayer's output")
-    add("--attention-dropout", type=float, metavar="RATE", help="on attention weights")
-    add("--activation-dropout", type=float, metavar="RATE", help="on the FFN's hidden units")
-    add(
-        "--checkpoint-activations",
-        action="store_true",
-        help="recompute each pass in the backward pass: less memory, about a third more work",
-    )
-    add_compile_option(parser)

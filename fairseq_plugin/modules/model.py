@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch.nn.functional as F
@@ -17,38 +18,47 @@ from fairseq.tasks.translation_lev import TranslationLevenshteinTask
 from torch import Tensor, nn
 
 from fairseq_plugin.modules import admin, elastic
-from fairseq_plugin.modules.budget import FULL_DEPTH, BudgetedModel, set_budget
+from fairseq_plugin.modules.budget import BudgetedModel, BudgetOptions, set_budget
 from fairseq_plugin.modules.decoder import LoopedDecoder
 from fairseq_plugin.modules.embedding import Output, TokenInput
 from fairseq_plugin.modules.encoder import LoopedEncoder
-from fairseq_plugin.modules.options import (
-    SIDES,
-    add_common_options,
-    errors_name_options,
-    known_options,
-    refuse_unknown,
-    shape_of,
-)
+from fairseq_plugin.modules.options import ACTIVATIONS, SIDES, ConfiguredModel, option
 from recurrence import position
 from recurrence.admin import attach
 from recurrence.block import Shape
 from recurrence.loop import Loop
 
-# Values that every architecture must fix and that no option sets.
-FAMILY_VALUES = ("norm_eps", "position_table", "projection_bias", "output_bias", *FULL_DEPTH)
+
+@dataclass
+class TranslationOptions(admin.AdminOptions, BudgetOptions):
+    """What every model of an encoder and a decoder has; the defaults are fairseq's."""
+
+    encoder_embed_dim: int = option(512, "encoder: width")
+    encoder_ffn_embed_dim: int = option(2048, "encoder: hidden width of the FFN")
+    encoder_layers: int = option(6, "encoder: depth, counted in passes")
+    encoder_attention_heads: int = option(8, "encoder: attention heads; must divide the width")
+    encoder_normalize_before: bool = option(False, "encoder: pre-norm instead of post-norm")
+    decoder_normalize_before: bool = option(False, "decoder: pre-norm instead of post-norm")
+    encoder_learned_pos: bool = option(False, "encoder: learned positions instead of sinusoids")
+    decoder_learned_pos: bool = option(False, "decoder: learned positions instead of sinusoids")
+    encoder_embed_path: str = option("", "encoder: file of a pretrained embedding, one 'symbol numbers' a line")
+    decoder_embed_path: str = option("", "decoder: file of a pretrained embedding, one 'symbol numbers' a line")
+    activation_fn: str = option("relu", "activation of the FFN", choices=ACTIVATIONS)
+    share_decoder_input_output_embed: bool = option(False, "the decoder's embedding is the output matrix too")
+    share_all_embeddings: bool = option(False, "one matrix for source, target and output; needs a joined dictionary")
+    no_token_positional_embeddings: bool = option(False, "no positions at all")
+    layernorm_embedding: bool = option(False, "LayerNorm on the embeddings")
+    no_scale_embedding: bool = option(False, "embeddings are not multiplied by sqrt(width)")
+    position_table: str = option("halved", choices=("halved", "interleaved"))
+    projection_bias: bool = option(True)
+    output_bias: bool = option(False)
 
 
 class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel):
-    """A model of two loops. A family derives from it and gives :meth:`loop` and `init`."""
+    """A model of two loops. A family derives from it and gives its `options`, :meth:`loop` and `init`."""
 
+    options: type[TranslationOptions] = TranslationOptions
     init: Callable[..., None]
-    family_values: tuple[str, ...] = ()
-
-    @classmethod
-    def add_args(cls, parser):
-        """The options of the family."""
-        add_common_options(parser)
-        admin.add_admin_options(parser)
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
@@ -89,7 +99,8 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
         Raises:
             ValueError: naming the option, the value and the rule.
         """
-        cls._check(args, task)
+        with cls.options.named():
+            cls._check(args, task)
         source, target = task.source_dictionary, task.target_dictionary
         joint = args.share_all_embeddings
         encoder_embedding = cls._embedding(args, "encoder", source)
@@ -117,8 +128,8 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
 
     @classmethod
     def _loop(cls, args, side: str) -> Loop:
-        with errors_name_options(side):
-            shape = shape_of(args, side)
+        with cls.options.named(side):
+            shape = cls.options.shape(args, side)
             loop = cls.loop(
                 args,
                 side,
@@ -166,9 +177,9 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
     def _check(cls, args, task) -> None:
         """Refuses what no single stack can see."""
         check_task(args, task)
-        refuse_unknown(args, known_options(cls.add_args) | {*FAMILY_VALUES, *cls.family_values})
+        cls.options.check(args)
         admin.check(args)
-        elastic.check(args, known_options(cls.add_args))
+        elastic.check(args, cls.options, sides=2)
         for side in SIDES:
             width = getattr(args, f"{side}_embed_dim")
             if width < 1:
@@ -231,21 +242,18 @@ def _embedding_std(args, width: int) -> float:
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:
-    """fairseq's activation of that name. Its gelu computes in float32 whatever the type, torch's keeps the type.
-
-    Raises:
-        ValueError: if there is none.
-    """
-    names = utils.get_available_activation_fns()
-    if name not in names:
-        raise ValueError(f"--activation-fn={name}: must be one of {names}")
+    """fairseq's activation of that name. Its gelu computes in float32 whatever the type, torch's keeps the type."""
     return F.gelu if name == "gelu" else utils.get_activation_fn(name)
 
 
-def register_family(name: str, model: type, presets: dict[str, dict]) -> None:
+def register_family(name: str, model: type[ConfiguredModel], presets: dict[str, dict], **common: Any) -> None:
     """Registers a model and one architecture a preset.
 
-    A preset gives every value that the command line has not given. A value may be a function of the values before it.
+    Args:
+        name: of the family.
+        model: its class, which has its `options`.
+        presets: values of an architecture, by its name, where they are not the options' defaults.
+        **common: values that all its presets share.
 
     Raises:
         ValueError: if a name is taken; fairseq would keep the other model without a word.
@@ -255,39 +263,17 @@ def register_family(name: str, model: type, presets: dict[str, dict]) -> None:
         raise ValueError(f"{sorted(taken)[0]}: another model is registered under that name")
     register_model(name)(model)
     for arch, preset in presets.items():
-        register_model_architecture(name, arch)(_filler(preset))
+        register_model_architecture(name, arch)(_filler(model, {**common, **preset}))
 
 
-def _filler(preset: dict):
-    def fill(args):
-        for name, value in preset.items():
-            if getattr(args, name, None) is None:
-                setattr(args, name, value(args) if callable(value) else value)
+def _filler(model: type[ConfiguredModel], preset: dict[str, Any]) -> Callable[[Any], None]:
+    def fill(args: Any) -> None:
+        model.options.fill(args, preset)
 
     return fill
 
 
-# Values of fairseq's options where a family says nothing else.
-HOST_DEFAULTS = dict(
-    FULL_DEPTH,
-    encoder_normalize_before=False,
-    decoder_normalize_before=False,
-    encoder_learned_pos=False,
-    decoder_learned_pos=False,
-    encoder_embed_path="",
-    decoder_embed_path="",
-    share_decoder_input_output_embed=False,
-    share_all_embeddings=False,
-    no_token_positional_embeddings=False,
-    layernorm_embedding=False,
-    init="default",
-    admin_profile=None,
-    checkpoint_activations=False,
-    compile=None,
-)
-
-
-def size(width: int, ffn_width: int, heads: int, layers: int) -> dict:
+def size(width: int, ffn_width: int, heads: int, layers: int, **more: Any) -> dict:
     """Values for an encoder and a decoder of the same size."""
-    values = dict(embed_dim=width, ffn_embed_dim=ffn_width, attention_heads=heads, layers=layers)
+    values = dict(embed_dim=width, ffn_embed_dim=ffn_width, attention_heads=heads, layers=layers, **more)
     return {f"{side}_{name}": value for side in SIDES for name, value in values.items()}

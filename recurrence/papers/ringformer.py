@@ -25,22 +25,23 @@ class Signals:
 
     Args:
         rank: rank of M; None stores M itself (the full-rank row of Table 4).
-        attention: "after" adds M x to the projection of x, "before" projects x + M x; None has no signal there.
-        ffn: "before" adds M x to the FFN's input, "inside" adds M x to the FFN's hidden units; None has none.
-        cross_attention: as `attention`, for queries, keys and values of cross-attention (section 3.2.2 has none).
-        init: "zero" starts every M at 0, "random" starts its factors at random.
+        attention_signal: "after" adds M x to the projection of x, "before" projects x + M x; None has no signal there.
+        ffn_signal: "before" adds M x to the FFN's input, "inside" adds M x to the FFN's hidden units; None has none.
+        cross_attention_signal: as `attention_signal`, for queries, keys and values of cross-attention (section 3.2.2
+            has none).
+        signal_init: "zero" starts every M at 0, "random" starts its factors at random.
     """
 
     rank: int | None
-    attention: str | None = "after"
-    ffn: str | None = "before"
-    cross_attention: str | None = None
-    init: str = "zero"
+    attention_signal: str | None = "after"
+    ffn_signal: str | None = "before"
+    cross_attention_signal: str | None = None
+    signal_init: str = "zero"
 
     def __post_init__(self):
         places = ("after", "before", None)
-        choices = dict(attention=places, ffn=("before", "inside", None), cross_attention=places)
-        for name, values in {**choices, "init": ("zero", "random")}.items():
+        choices = dict(attention_signal=places, ffn_signal=("before", "inside", None), cross_attention_signal=places)
+        for name, values in {**choices, "signal_init": ("zero", "random")}.items():
             if getattr(self, name) not in values:
                 raise FieldError(name, repr(getattr(self, name)), f"must be one of {values}")
 
@@ -48,7 +49,7 @@ class Signals:
         """Raises FieldError where the rank is not within 1 .. width, or a place is not there in a pre-norm block."""
         if self.rank is not None and not 1 <= self.rank <= width:
             raise FieldError("rank", self.rank, "must be >= 1 and <= {width}", width=width)
-        for name in ("attention", "cross_attention"):
+        for name in ("attention_signal", "cross_attention_signal"):
             if pre_norm and getattr(self, name) == "before":
                 raise FieldError(name, "'before'", "a signal before the projection needs a post-norm block")
 
@@ -56,7 +57,7 @@ class Signals:
         """The signals of a pass on stacked projections, which join at that place."""
         if place is None:
             return None
-        return LevelSignal(targets, width, out_width, self.rank, place == "before", self.init)
+        return LevelSignal(targets, width, out_width, self.rank, place == "before", self.signal_init)
 
 
 class RingFormerPass(Pass):
@@ -68,11 +69,11 @@ class RingFormerPass(Pass):
         self.qkv_signal = self.cross_q_signal = self.cross_kv_signal = self.ffn_signal = None
         if signals is None:
             return
-        self.qkv_signal = signals.on(signals.attention, 3, width, width)
+        self.qkv_signal = signals.on(signals.attention_signal, 3, width, width)
         if block.cross_attn is not None:
-            self.cross_q_signal = signals.on(signals.cross_attention, 1, width, width)
-            self.cross_kv_signal = signals.on(signals.cross_attention, 2, block.cross_attn.kv.in_features, width)
-        self.ffn_signal = signals.on(signals.ffn, 1, width, shape.ffn_width)
+            self.cross_q_signal = signals.on(signals.cross_attention_signal, 1, width, width)
+            self.cross_kv_signal = signals.on(signals.cross_attention_signal, 2, block.cross_attn.kv.in_features, width)
+        self.ffn_signal = signals.on(signals.ffn_signal, 1, width, shape.ffn_width)
 
     def term(self, name: str) -> LevelSignal | None:
         """See :meth:`Pass.term`."""

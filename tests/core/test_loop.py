@@ -116,7 +116,7 @@ STACKS = {
     "levels": lambda shape: ringformer(shape, 2, Signals(2), memory_width=6),
     "levels in an encoder": lambda shape: ringformer(shape, 2, Signals(2)),
     "levels everywhere": lambda shape: ringformer(
-        shape, 2, Signals(2, cross_attention="after", init="random"), memory_width=6
+        shape, 2, Signals(2, cross_attention_signal="after", signal_init="random"), memory_width=6
     ),
     "levels in a pre-norm stack": lambda shape: ringformer(shape, 2, Signals(2), pre_norm=True),
     "hidden levels": lambda shape: ringformer(shape, 2, Signals(None, None, "inside"), pre_norm=True),

@@ -118,7 +118,7 @@ def test_reuse_map_and_block_loop():
         (lambda: order.published("sequence", 7, 6), "share_layer_num=7: must be >= 1 and <= layers=6"),
         (lambda: order.reuse_map([]), r"reuse_map=\(\): needs at least one entry"),
         (lambda: order.reuse_map([2, 0]), r"reuse_map=\(2, 0\): .* each must be >= 1"),
-        (lambda: order.block_loop(2, 0), "loops=0: must be >= 1"),
+        (lambda: order.block_loop(2, 0), "block_loops=0: must be >= 1"),
         (lambda: order.block_loop(0, 2), "layers=0: must be >= 1"),
     ],
 )

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from fairseq_plugin.hostfix.checkpoints import load_safely
 from fairseq_plugin.modules.elastic import OPTIONS, elastic_criterion, reported_depths
-from fairseq_plugin.modules.options import known_options
 from recurrence.elastic import at_depths
 from tests.support import cli, language, models
+from tests.support.flags import parser
 
 WITHOUT_OPTIONS = ("vanilla", "one_wide_ffn", "recurrent_lm")  # families
 UNSHARED = ("takase_vanilla", "s2t_vanilla", "vanilla_lm")  # presets of families that share
@@ -63,7 +63,7 @@ def depths(arch: str) -> list[int]:
 
 @models.every_model
 def test_every_architecture_is_elastic_or_refused_by_name(arch):
-    assert (set(OPTIONS) <= known_options(type(tiny(arch)).add_args)) == has_options(arch)
+    assert (set(OPTIONS) <= {action.dest for action in parser(arch)._actions}) == has_options(arch)
     if not has_options(arch):
         args = models.options(arch)
         args.depth_range = "1-4"

@@ -291,10 +291,10 @@ BAD = {
         "--encoder-layers 0": "--encoder-layers=0: must be >= 1",
         "--signal-rank-divisor 0": f"--signal-rank-divisor=0: {DIVISOR}",
         "--signal-rank-divisor 129": f"--signal-rank-divisor=129: {DIVISOR}",
-        "--level-signal full --signal-rank-divisor 8": "--signal-rank-divisor=8: does not apply to --level-signal=full",
-        "--level-signal none --ffn-signal inside": "--ffn-signal=inside: does not apply to --level-signal=none",
-        "--level-signal none --signal-init random": "--signal-init=random: does not apply to --level-signal=none",
-        f"{STATIC_SIGNAL} --attention-signal after": "--attention-signal=after: does not apply to --level-signal=stat",
+        "--level-signal full --signal-rank-divisor 8": "--signal-rank-divisor=8: does not go with --level-signal=full",
+        "--level-signal none --ffn-signal inside": "--ffn-signal=inside: does not go with --level-signal=none",
+        "--level-signal none --signal-init random": "--signal-init=random: does not go with --level-signal=none",
+        f"{STATIC_SIGNAL} --attention-signal after": "--attention-signal=after: does not go with --level-signal=stat",
         "--attention-signal none --ffn-signal none": "--level-signal=low-rank: joins nowhere",
         "--attention-signal before --encoder-normalize-before": "--attention-signal='before': .* needs a post-norm",
         "--cross-attention-signal before --decoder-normalize-before": "--cross-attention-signal='before': .* needs a",
@@ -333,7 +333,7 @@ BAD = {
     "cycle": {
         "--decoder-attention-heads 3": "--decoder-attention-heads=3: must divide --decoder-embed-dim=512",
         "--encoder-unique-layers 13": f"--encoder-unique-layers=13: {UNIQUE}",
-        "--share-layer-num 3 --encoder-unique-layers 4": "--encoder-unique-layers=4: --share-layer-num=3 sets it",
+        "--share-layer-num 3 --encoder-unique-layers 4": "--encoder-unique-layers=4: does not go with --share-layer",
         "--activation-dropout -1": r"--activation-dropout=-1.0: must be a rate within \[0, 1\]",
     },
     "cycle_rev": {
@@ -355,7 +355,7 @@ BAD = {
         "--decoder-layers 0": "--decoder-layers=0: must be >= 1",
         "--encoder-unique-layers 17": f"--encoder-unique-layers=17: {SPEECH_UNIQUE}",
         "--share-layer-num 17": f"--share-layer-num=17: {SPEECH_UNIQUE}",
-        "--share-layer-num 2 --encoder-unique-layers 8": "--encoder-unique-layers=8: --share-layer-num=2 sets it",
+        "--share-layer-num 2 --encoder-unique-layers 8": "--encoder-unique-layers=8: does not go with --share-layer",
         "--dropout 1.5": r"--dropout=1.5: must be a rate within \[0, 1\]",
     },
     "ilr_small": {
@@ -394,7 +394,6 @@ BAD = {
         f"{ONE_MATRIX} --tie-adaptive-proj": "--tie-adaptive-proj: needs --tie-adaptive-weights",
         f"{ONE_MATRIX} --tie-adaptive-weights": "--tie-adaptive-weights: --adaptive-input-cutoff=none and",
         "--share-decoder-input-output-embed": "--share-decoder-input-output-embed: shares a single matrix",
-        "--activation-fn loud": r"--activation-fn=loud: must be one of \[",
         "--activation-dropout -1": r"--activation-dropout=-1.0: must be a rate within \[0, 1\]",
     },
 }
@@ -492,6 +491,7 @@ def test_options_of_others_are_refused_by_the_hosts_parser(one, option, capsys):
 
 CHOICES = [("ringformer_base", f"{place}_signal") for place in ("level", "attention", "cross_attention", "ffn")]
 CHOICES += [("ringformer_base", "signal_init"), ("ringformer_base", "activation_fn"), ("ilr_small", "position")]
+CHOICES += [("ringformer_base", "compile"), ("sequence_lm", "activation_fn"), ("sequence_lm", "depth_distribution")]
 
 
 @pytest.mark.parametrize(("one", "name"), CHOICES)
@@ -502,6 +502,25 @@ def test_choices_are_refused_by_the_hosts_parser_and_in_a_configuration(one, nam
     assert f"argument {option}: invalid choice: 'loud'" in capsys.readouterr().err
     with pytest.raises(ValueError, match=f"^{option}='?loud'?: must be one of"):
         from_config(one, **{name: "loud"})
+
+
+@pytest.mark.parametrize(
+    ("one", "name", "value", "rule"),
+    [
+        ("ringformer_base", "encoder_layers", "six", "--encoder-layers=six: must be a whole number"),
+        ("ringformer_base", "encoder_layers", 6.0, "--encoder-layers=6.0: must be a whole number"),
+        ("ringformer_base", "dropout", "0.1", "--dropout=0.1: must be a number"),
+        ("ringformer_base", "share_all_embeddings", "yes", "--share-all-embeddings=yes: must be true or false"),
+        ("ringformer_base", "depth_range", 3, "--depth-range=3: must be a text"),
+        ("ringformer_base", "position_table", "sines", "position_table=sines: must be one of"),
+        ("s2t_cycle", "share_all_embeddings", True, "share_all_embeddings=True: not an option of s2t_cycle, for which"),
+        ("ilr_small", "adaptive_input_cutoff", "8,14", "adaptive_input_cutoff=8,14: not an option of ilr_small, for"),
+        ("recurrent_lm", "no_scale_embedding", False, "no_scale_embedding=False: not an option of recurrent_lm, for"),
+    ],
+)
+def test_values_of_a_configuration_that_no_command_line_takes_are_refused(one, name, value, rule):
+    with pytest.raises(ValueError, match=f"^{rule}"):
+        from_config(one, **{name: value})
 
 
 def test_learned_positions_are_remembered_with_the_options():

@@ -5,14 +5,18 @@ import argparse
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
 from fairseq_plugin.modules.elastic import OPTIONS as DEPTH_OPTIONS
-from fairseq_plugin.modules.options import known_options
+
+
+def parser(arch: str) -> argparse.ArgumentParser:
+    """A command line of the model's options alone."""
+    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, add_help=False)
+    ARCH_MODEL_REGISTRY[arch].add_args(parser)
+    return parser
 
 
 def options(arch: str, *flags: str) -> argparse.Namespace:
     """What fairseq's command line hands to `build_model`: the flags, and the preset where no flag was given."""
-    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS)
-    ARCH_MODEL_REGISTRY[arch].add_args(parser)
-    args = parser.parse_args(list(flags))
+    args = parser(arch).parse_args(list(flags))
     args._name = arch
     ARCH_CONFIG_REGISTRY[arch](args)
     return args
@@ -20,4 +24,4 @@ def options(arch: str, *flags: str) -> argparse.Namespace:
 
 def option_names(arch: str) -> set[str]:
     """Its options but those of its depth in training, which test_elastic.py has."""
-    return known_options(ARCH_MODEL_REGISTRY[arch].add_args) - set(DEPTH_OPTIONS)
+    return {action.dest for action in parser(arch)._actions} - set(DEPTH_OPTIONS)

@@ -1,0 +1,105 @@
+"""The baselines of RingFormer's translation experiments: Universal, One Wide FFN, Vanilla.
+
+Source: RingFormer (arXiv:2502.13181), section 4.1 and Table 1; Universal Transformer (arXiv:1807.03819); One Wide
+Feedforward Is All You Need (arXiv:2309.01826). As published, see :mod:`fairseq_plugin.models.ringformer`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fairseq_plugin.models.ringformer import BASE, LARGE, PUBLISHED, TINY, passes
+from fairseq_plugin.modules.elastic import DepthOptions
+from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions, register_family
+from fairseq_plugin.modules.options import like
+from recurrence import init
+from recurrence.block import Shape
+from recurrence.errors import FieldError
+from recurrence.loop import Loop
+from recurrence.papers.baselines import one_wide_ffn, vanilla
+from recurrence.papers.takase import shared_layers
+
+
+@dataclass
+class UniversalOptions(DepthOptions, TranslationOptions):
+    """The common options, and the depth of training."""
+
+
+class Universal(LoopedTransformer):
+    """One block for all passes; the sinusoidal position + depth signal is added before each.
+
+    Differs from the paper: no adaptive computation time, as in the published baseline; see also
+    :func:`recurrence.position.depth_time`.
+    """
+
+    options = UniversalOptions
+    init = init.ringformer_
+
+    @classmethod
+    def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
+        """0 0 0 ..."""
+        return shared_layers(shape, (0,) * passes(args, side), **parts)
+
+    @classmethod
+    def has_levels(cls, args) -> bool:
+        """Always."""
+        return True
+
+
+class OneWideFFN(LoopedTransformer):
+    """An attention block per pass; one FFN after each of the encoder's, none in the decoder.
+
+    As published, a decoder layer has one LayerNorm, which serves self- and cross-attention.
+    """
+
+    init = init.ringformer_
+
+    @classmethod
+    def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
+        """0 1 2 ..., in the encoder with the FFN behind each."""
+        return one_wide_ffn(shape, passes(args, side), **parts)
+
+    @classmethod
+    def _check(cls, args, task) -> None:
+        super()._check(args, task)
+        ours, theirs = args.decoder_ffn_embed_dim, args.encoder_ffn_embed_dim
+        if ours != theirs:
+            rule = "must equal {encoder_ffn_embed_dim}, for the one FFN is the encoder's"
+            raise FieldError("decoder_ffn_embed_dim", ours, rule, encoder_ffn_embed_dim=theirs)
+
+
+class Vanilla(LoopedTransformer):
+    """The unshared baseline: N blocks. As published, one LayerNorm a layer serves all its sublayers."""
+
+    init = init.ringformer_
+
+    @classmethod
+    def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
+        """0 1 2 ..."""
+        return vanilla(shape, passes(args, side), **parts)
+
+
+BASELINE = dict(PUBLISHED, norm_eps=1e-6)
+ENCODER_FFN = dict(decoder_ffn_embed_dim=like("encoder_ffn_embed_dim"))
+
+register_family(
+    "universal_transformer",
+    Universal,
+    {"universal_tiny": TINY, "universal": BASE, "universal_large": LARGE},
+    **BASELINE,
+)
+register_family(
+    "one_wide_ffn",
+    OneWideFFN,
+    {
+        "one_wide_ffn_tiny": {**TINY, **ENCODER_FFN},
+        "one_wide_ffn_base": {**BASE, **ENCODER_FFN},
+        "one_wide_ffn_large": {**LARGE, **ENCODER_FFN},
+    },
+    **BASELINE,
+)
+register_family(
+    "vanilla_transformer",
+    Vanilla,
+    {"vanilla_tiny": TINY, "vanilla_base": BASE, "vanilla_large": LARGE},
+    **BASELINE,
+)
