@@ -66,7 +66,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, early_log: dict[str, str]) 
     write_corpus(text)
     prefixes = [argument for split in SENTENCES for argument in (f"--{split}pref", f"{text}.{split}")]
     flags = ["--source-lang", "en", "--target-lang", "de", "--joined-dictionary", "--destdir", data, *prefixes]
-    return Corpus(text, data, cli.preprocess(*flags, env=early_log), SENTENCES)
+    return Corpus(text, data, cli.preprocess(*flags, env=early_log, fresh=True), SENTENCES)
 
 
 class Training(NamedTuple):

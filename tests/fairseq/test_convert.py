@@ -230,12 +230,14 @@ def test_without_the_plugin_the_host_gives_the_same(trained, corpus, tmp_path):
     assert source.read_bytes() == before
     with_plugin = LOGITS.replace(ALONE, "import json, sys, torch, fairseq_plugin\n")
     ours = json.loads(cli.python("-W", "ignore", "-c", with_plugin, source, corpus.data).splitlines()[-1])
-    theirs = json.loads(cli.run(cli.sys.executable, "-W", "ignore", "-c", LOGITS, target, corpus.data).splitlines()[-1])
+    theirs = json.loads(
+        cli.run(cli.sys.executable, "-W", "ignore", "-c", LOGITS, target, corpus.data, fresh=True).splitlines()[-1]
+    )
     assert ours[0] == "fairseq_plugin.models.ringformer"
     assert theirs[0] == "fairseq.models.transformer.transformer_legacy"
     torch.testing.assert_close(torch.tensor(theirs[1]), torch.tensor(ours[1]), **CLOSE)
     search = (corpus.data, "--path", target, "--cpu", *SEARCH)
-    alone = cli.run(cli.sys.executable, "-W", "ignore", "-c", GENERATE, *search)
+    alone = cli.run(cli.sys.executable, "-W", "ignore", "-c", GENERATE, *search, fresh=True)
     expected = cli.hypotheses(cli.generate(corpus.data, source, *SEARCH))
     found = cli.hypotheses(alone)
     assert found == {number: expected[number] for number in found}

@@ -104,7 +104,7 @@ def evaluate(data: Path, checkpoint: Path, *flags, **options) -> str:
 
 
 def test_perplexity_is_printed_when_another_library_logs_first(german, language_model, early_log, corpus):
-    log = evaluate(german, language_model, "--tokens-per-sample", "16", env=early_log)
+    log = evaluate(german, language_model, "--tokens-per-sample", "16", env=early_log, fresh=True)
     lines = corpus.text.with_name(f"{corpus.text.name}.test.de").read_text().splitlines()
     assert f"Evaluated {sum(len(line.split()) + 1 for line in lines):,} tokens" in log
     assert 1.1 < float(log.split("Perplexity: ")[1].split()[0]) < 10

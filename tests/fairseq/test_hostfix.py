@@ -76,7 +76,7 @@ class TestApply:
     @pytest.fixture(scope="class")
     @staticmethod
     def seen() -> dict[str, list[str]]:
-        return json.loads(cli.python("-W", "ignore", "-c", INSPECT).splitlines()[-1])
+        return json.loads(cli.python("-W", "ignore", "-c", INSPECT, fresh=True).splitlines()[-1])
 
     def test_torch_and_numpy_stay_as_they_are(self, seen):
         allowed_by_design = "torch._weights_only_unpickler:_marked_safe_globals_set"

@@ -168,6 +168,6 @@ def test_an_array_cannot_point_into_memory(array, tmp_path):
 
 def test_the_commands_that_are_imported_configure_no_logging():
     code = "import logging, fairseq_plugin; print(logging.getLogger().handlers, logging.getLogger().level)"
-    found = cli.python("-W", "ignore", "-c", code).splitlines()[-1]
+    found = cli.python("-W", "ignore", "-c", code, fresh=True).splitlines()[-1]
     assert found.endswith(" 30")
     assert "stdout" not in found  # iopath's own handler writes to the other stream

@@ -48,6 +48,6 @@ print("first", next(epoch), [type(thread).__name__ for thread in threading.enume
 
 
 def test_a_reader_ends_before_the_interpreter():
-    *_, first, last = cli.python("-W", "ignore", "-c", ENDS_EARLY).splitlines()
+    *_, first, last = cli.python("-W", "ignore", "-c", ENDS_EARLY, fresh=True).splitlines()
     assert first == "first [0, 1] 1"
     assert last == "at work: ['_MainThread']"

@@ -120,7 +120,7 @@ def test_the_core_needs_no_host():
     names = sorted(".".join(path.parts) for path in paths)
     code = "import sys; sys.modules['fairseq'] = sys.modules['timm'] = None\n"
     code += "".join(f"import recurrence.{name}\n" for name in names) + "print('imported')"
-    assert cli.python("-c", code).strip() == "imported"
+    assert cli.python("-c", code, fresh=True).strip() == "imported"
     assert "fairseq" in sys.modules  # so that the block above means something
 
 

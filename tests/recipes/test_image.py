@@ -32,7 +32,6 @@ ROWS = (
     "owf",
 )
 RUNS = [("digits/run.sh", scale, ()) for scale in ("demo", "smoke")]
-PATHS = [str(cli.SCRIPTS), os.environ["PATH"]]
 DATA_ROOT = Path(os.environ.get("DATA_ROOT") or "/nonexistent")
 
 

@@ -119,8 +119,7 @@ def test_an_error_rate_is_over_all_utterances(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not (DATA_ROOT / "fsdd.tar").is_file(), reason="DATA_ROOT names no folder that holds fsdd.tar")
 def test_digits_from_the_recordings_to_a_word_error_rate(tmp_path):
-    path = os.pathsep.join([str(cli.SCRIPTS), os.environ["PATH"]])
-    settings = {"PATH": path, "OUT": str(tmp_path), "DATA_ROOT": str(DATA_ROOT), "SCALE": "smoke"}
+    settings = {"PATH": cli.search_path(), "OUT": str(tmp_path), "DATA_ROOT": str(DATA_ROOT), "SCALE": "smoke"}
     cli.run("bash", RECIPES / "takase" / "table4.sh", "cycle", env=settings)
     run = tmp_path / "takase" / "table4" / "smoke" / "cycle" / "s1"
     metrics = json.loads((run / "metrics.json").read_text())

@@ -336,7 +336,7 @@ def test_a_count_is_recorded(tmp_path):
 @pytest.mark.slow
 def test_a_run_that_is_terminated_is_no_result(tmp_path):
     script = ["bash", RECIPES / "ringformer" / "table2.sh", "uit", "--epochs", "100"]
-    settings = {"OUT": str(tmp_path), "THREADS": "1", "PATH": os.pathsep.join([str(cli.SCRIPTS), os.environ["PATH"]])}
+    settings = {"OUT": str(tmp_path), "THREADS": "1", "PATH": cli.search_path()}
     environment = {**os.environ, **settings, "DATA_ROOT": ""}
     with subprocess.Popen(script, env=environment, start_new_session=True, stdout=subprocess.PIPE) as running:
         assert any(b"epoch 1 of 100" in line for line in running.stdout)

@@ -18,6 +18,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLUGIN = REPOSITORY / "fairseq_plugin"
 SCRIPTS = Path(sys.executable).parent
+PROGRAMS = ("eval-lm", "generate", "interactive", "preprocess", "train", "validate", "hydra-train")  # of fairseq
+STAND_INS = ("python", "torchrun", *(f"fairseq-{name}" for name in PROGRAMS))
 LAUNCHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK")
 TIMEOUT_SECONDS = 600
 
@@ -38,40 +40,49 @@ def is_official() -> bool:
         return False
 
 
-def _environment() -> dict[str, str]:
-    """Variables of this process, without pytest's own."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-
-
-STARTED_WITH = _environment()
-
-
 @functools.cache
-def _warm():
-    """An interpreter with fairseq, for all that this process of pytest runs."""
+def stand_ins() -> Path:
+    """A folder with `python`, `torchrun` and fairseq's commands, each a fork of an interpreter that has fairseq.
+
+    It is one for all that this process of pytest runs.
+    """
     from tests.support import warm
 
-    return warm.Warm(Path(tempfile.mkdtemp(prefix="warm-")), warm.UPSTREAM)
+    return warm.Warm(Path(tempfile.mkdtemp(prefix="warm-")), warm.UPSTREAM).stand_ins()
 
 
-def run(*command, stdin: str = "", fails: bool = False, env: dict[str, str] | None = None) -> str:
+def search_path() -> str:
+    """A PATH on which the stand-ins are found before the programs beside the running Python, and these before all."""
+    return os.pathsep.join([str(stand_ins()), str(SCRIPTS), os.environ["PATH"]])
+
+
+def _program(name: str, fresh: bool = False) -> str:
+    """The file of a program: a stand-in, or what is beside the running Python, or what the path has."""
+    name = "python" if name == sys.executable else name
+    if name in STAND_INS and not fresh:
+        return str(stand_ins() / name)
+    return str(SCRIPTS / name) if (SCRIPTS / name).exists() else name
+
+
+def _settings(program: str) -> dict[str, str]:
+    """One thread, and the Python with which torchrun starts its processes."""
+    return {"OMP_NUM_THREADS": "1"} | ({"PYTHON_EXEC": _program("python")} if program == "torchrun" else {})
+
+
+def run(*command, stdin: str = "", fails: bool = False, env: dict[str, str] | None = None, fresh: bool = False) -> str:
     """Run a command and return what it wrote to both of its streams.
 
-    Those of fairseq run in a fork of an interpreter that has imported it, unless the environment is not the usual one.
+    Python and fairseq's commands run in forks of an interpreter that has imported fairseq and timm.
 
     Args:
-        command: the program, looked for beside the running Python first, and its arguments.
+        command: the program and its arguments.
         stdin: text for its standard input.
         fails: whether it has to fail. Where that is not what happens, the test fails and shows the output.
         env: variables on top of the environment.
+        fresh: have an interpreter of its own instead of a fork.
     """
-    program = SCRIPTS / str(command[0])
-    if program.name.startswith("fairseq-") and not env and _environment() == STARTED_WITH:
-        job = {"argv": command, "input": stdin, "cwd": os.getcwd(), "kill_after": TIMEOUT_SECONDS}
-        (ended,) = _warm().run(job)
-        assert (ended.status != 0) == fails, f"exit {ended.status}: {' '.join(map(str, command))}\n{ended.log[-6000:]}"
-        return ended.log
-    command = [str(program) if program.exists() else str(command[0]), *map(str, command[1:])]
+    settings = _settings(command[0]) | (env or {})
+    command = [_program(str(command[0]), fresh), *map(str, command[1:])]
     inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
     done = subprocess.run(
         command,
@@ -79,7 +90,7 @@ def run(*command, stdin: str = "", fails: bool = False, env: dict[str, str] | No
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={**inherited, "OMP_NUM_THREADS": "1", **(env or {})},
+        env={**inherited, **settings},
         timeout=TIMEOUT_SECONDS,
     )
     assert (done.returncode != 0) == fails, f"exit {done.returncode}: {' '.join(command)}\n{done.stdout[-6000:]}"
@@ -128,8 +139,8 @@ def two_nodes(*program, until: str = "", env: dict[str, str] | None = None) -> l
         meeting = ("--master_addr", "127.0.0.1", "--master_port", str(probe.getsockname()[1]))
     inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
     settings = dict(text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    settings["env"] = {**inherited, "OMP_NUM_THREADS": "1", **(env or {})}
-    torchrun = [str(SCRIPTS / "torchrun"), "--nnodes", "2", "--nproc_per_node", "1", *meeting]
+    settings["env"] = {**inherited, **_settings("torchrun"), **(env or {})}
+    torchrun = [_program("torchrun"), "--nnodes", "2", "--nproc_per_node", "1", *meeting]
     commands = [[*torchrun, "--node_rank", str(node), *map(str, program)] for node in range(2)]
     nodes, said = [subprocess.Popen(command, **settings) for command in commands], [[], []]
 

@@ -1,6 +1,5 @@
 """The recipes as tests call them: what they print, and the commands that they would carry out."""
 
-import os
 import shlex
 from pathlib import Path
 
@@ -21,8 +20,7 @@ def name(value: object) -> str:
 
 def recipe(script: str | Path, *arguments: str, fails: bool = False, **settings: str) -> str:
     """Run a recipe with these settings of its environment and return what it printed."""
-    path = os.pathsep.join([str(cli.SCRIPTS), os.environ["PATH"]])
-    return cli.run("bash", RECIPES / script, *arguments, fails=fails, env={"PATH": path, **settings})
+    return cli.run("bash", RECIPES / script, *arguments, fails=fails, env={"PATH": cli.search_path(), **settings})
 
 
 def commands(script: str | Path, *arguments: str, **settings: str) -> list[list[str]]:

@@ -1,10 +1,12 @@
 """An interpreter that has imported what takes long and runs each command in a fork, so that none costs a start.
 
-As a program its arguments are the modules to import. It reads orders, a JSON list of jobs a line, runs the jobs of a
-line side by side, and answers with their exit statuses, of which a negative one is a signal's.
+As a program its arguments are a socket and the modules to import. Who connects sends three streams and, as a line of
+JSON, a job; gets the fork's number and, when it has ended, its exit status, of which a negative one is a signal's; and
+kills it by hanging up. :class:`Warm` does so for tests, tests/support/stand_in.py for programs on the path.
 """
 
 import atexit
+import contextlib
 import functools
 import importlib
 import io
@@ -12,10 +14,13 @@ import json
 import os
 import resource
 import runpy
+import selectors
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Sequence
@@ -46,17 +51,31 @@ class Warm:
     """The interpreter, from the side of the tests.
 
     Args:
-        folder: for the logs.
+        folder: for the socket, the stand-ins and the logs.
         modules: what it imports. What is ours is imported by each command anew unless it is among them.
     """
 
     def __init__(self, folder: Path, modules: Sequence[str] = ALL):
-        self.folder, self.orders = folder, 0
+        self.folder, self.jobs = folder, 0
+        self.socket = Path(tempfile.mkdtemp(prefix="warm-")) / "socket"  # whose name must be short
         environment = {name: value for name, value in os.environ.items() if name not in cli.LAUNCHER_VARIABLES}
         environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(cli.REPOSITORY), "PYTHONWARNINGS": "ignore"}
-        command = [sys.executable, "-m", "tests.support.warm", *modules]
-        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.process = subprocess.Popen(command, cwd=cli.REPOSITORY, env=environment, **pipes)
+        command = [sys.executable, "-m", "tests.support.warm", str(self.socket), *modules]
+        self.process = subprocess.Popen(
+            command, cwd=cli.REPOSITORY, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self.process.stdout.readline()  # it listens
+
+    def stand_ins(self) -> Path:
+        """A folder of programs that run in forks, for a path."""
+        folder = self.socket.parent
+        text = Path(__file__).with_name("stand_in.py").read_text(encoding="utf-8")
+        for name in cli.STAND_INS:
+            program = folder / name
+            if not program.exists():
+                program.write_text(f"#!{sys.executable} -IS\n{text}", encoding="utf-8")
+                program.chmod(0o755)
+        return folder
 
     def run(self, *jobs: dict[str, Any]) -> list[Ended]:
         """Run jobs side by side until all have ended.
@@ -65,62 +84,124 @@ class Warm:
         to its files at which it kills itself; `kill_at_update`, the number of the update; `kill_after`, seconds;
         `most_bytes`, the largest file that it may write.
         """
-        self.orders += 1
-        logs = [self.folder / f"{self.orders}-{index}.log" for index in range(len(jobs))]
-        order = [{**job, "argv": [str(word) for word in job["argv"]], "log": str(log)} for job, log in zip(jobs, logs)]
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        statuses = json.loads(self.process.stdout.readline())
-        return [Ended(status, log.read_text(errors="replace")) for status, log in zip(statuses, logs)]
+        running = [self._begin(job) for job in jobs]
+        return [self._end(connection, log, end) for connection, log, end in running]
+
+    def _begin(self, job: dict[str, Any]) -> tuple[socket.socket, Path, float]:
+        self.jobs += 1
+        log = self.folder / f"{self.jobs}.log"
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(str(self.socket))
+        with tempfile.TemporaryFile() as said, log.open("wb") as written:
+            said.write(job.get("input", "").encode())
+            said.seek(0)
+            socket.send_fds(connection, [b"\n"], [said.fileno(), written.fileno(), written.fileno()])
+        words = [str(word) for word in job["argv"]]
+        connection.sendall(json.dumps({**job, "argv": words, "cwd": str(job.get("cwd", "."))}).encode() + b"\n")
+        return connection, log, time.monotonic() + job.get("kill_after", TIMEOUT)
+
+    def _end(self, connection: socket.socket, log: Path, end: float) -> Ended:
+        status = -signal.SIGKILL
+        with connection, connection.makefile() as answers:
+            pid = int(answers.readline())
+            connection.settimeout(max(end - time.monotonic(), 0.001))
+            try:
+                status = int(answers.readline())
+            except TimeoutError:
+                os.kill(pid, signal.SIGKILL)
+                connection.settimeout(None)
+                status = int(answers.readline())
+        return Ended(status, log.read_text(errors="replace"))
 
     def close(self) -> None:
         self.process.stdin.close()
         self.process.wait()
+        shutil.rmtree(self.socket.parent)
+
+
+class Server:
+    """The interpreter's own side."""
+
+    def __init__(self, path: str):
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(path)
+        self.listener.listen(64)
+        self.children: dict[int, socket.socket] = {}  # by their numbers, who waits for them
+        self.waiting = selectors.DefaultSelector()
+        self.waiting.register(self.listener, selectors.EVENT_READ, self.accept)
+        self.waiting.register(0, selectors.EVENT_READ, self.stop)
+        self.stopped = False
+
+    def serve(self) -> None:
+        while not self.stopped:
+            for key, _ in self.waiting.select(0.01 if self.children else None):
+                key.data(key.fileobj)
+            self.reap()
+        for pid in self.children:
+            os.kill(pid, signal.SIGKILL)
+
+    def stop(self, _: int) -> None:
+        self.stopped = not os.read(0, 1)
+
+    def accept(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        _, streams, _, _ = socket.recv_fds(connection, 1, 3)
+        with connection.makefile() as orders:
+            job = json.loads(orders.readline())
+        pid = os.fork()
+        if not pid:
+            for open_here in (listener, connection, self.waiting):
+                open_here.close()
+            carry_out(job, streams)
+        for stream in streams:
+            os.close(stream)
+        self.children[pid] = connection
+        self.waiting.register(connection, selectors.EVENT_READ, self.hung_up)
+        connection.sendall(f"{pid}\n".encode())
+
+    def hung_up(self, connection: socket.socket) -> None:
+        for pid, waits in self.children.items():
+            if waits is connection:
+                os.kill(pid, signal.SIGKILL)
+        self.waiting.unregister(connection)
+
+    def reap(self) -> None:
+        for pid, connection in list(self.children.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                del self.children[pid]
+                if connection in self.waiting.get_map():
+                    self.waiting.unregister(connection)
+                with contextlib.suppress(OSError):  # who asked is gone
+                    connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+                connection.close()
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
+    server = Server(sys.argv[1])
+    print(flush=True)
     os.dup2(2, 1)
-    sys.path.insert(0, str(cli.REPOSITORY / "recipes"))
-    for name in sys.argv[1:]:
+    if "train_image" in sys.argv:
+        sys.path.insert(0, str(cli.REPOSITORY / "recipes"))
+    for name in sys.argv[2:]:
         importlib.import_module(name)
-    for line in sys.stdin:
-        jobs = json.loads(line)
-        children = {start(job): (index, job) for index, job in enumerate(jobs)}
-        answers.write(json.dumps(waited(children)) + "\n")
-        answers.flush()
+    server.serve()
 
 
-def waited(children: dict[int, tuple[int, dict]]) -> list[int]:
-    """The status of each child, killed when its time has come."""
-    statuses, begin = [0] * len(children), time.monotonic()
-    left = dict(children)
-    while left:
-        for pid, (index, job) in list(left.items()):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                statuses[index] = os.waitstatus_to_exitcode(status)
-                del left[pid]
-            elif time.monotonic() - begin > job.get("kill_after", TIMEOUT):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.01)
-    return statuses
-
-
-def start(job: dict) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
+def carry_out(job: dict, streams: list[int]) -> None:
+    """Run a job in this process and end it."""
     status = 1
     try:
-        log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        sys.stdin = io.TextIOWrapper(io.BytesIO(job.get("input", "").encode()))
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+        sys.stdin = io.TextIOWrapper(open(0, "rb", closefd=False))  # noqa: SIM115
         sys.stdout.reconfigure(line_buffering=True)
         sys.stderr.reconfigure(line_buffering=True)
-        os.environ.update(job.get("env", {}))
-        os.chdir(job.get("cwd", "."))
+        if "environment" in job:
+            os.environ.clear()
+        os.environ.update(job.get("environment", {}) | job.get("env", {}))
+        os.chdir(job["cwd"])
+        sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
         if "most_bytes" in job:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (job["most_bytes"], resource.RLIM_INFINITY))
@@ -133,8 +214,9 @@ def start(job: dict) -> int:
         traceback.print_exc()
     finally:
         atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(ValueError):  # closed by the command
+                stream.flush()
         os._exit(status)
 
 
@@ -148,11 +230,15 @@ def command(argv: list[str]) -> int:
     sys.argv = argv
     try:
         if argv[0] == "-c":
-            exec(argv[1], {"__name__": "__main__"})
+            code, sys.argv = argv[1], ["-c", *argv[2:]]
+            sys.path.insert(0, "")
+            exec(code, {"__name__": "__main__"})
         elif is_module:
+            sys.path.insert(0, os.getcwd())
             runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
         else:
             argv[0] = str(program if program.is_file() else argv[0])
+            sys.path.insert(0, str(Path(argv[0]).resolve().parent))
             runpy.run_path(argv[0], run_name="__main__")
     except SystemExit as error:
         if isinstance(error.code, str):

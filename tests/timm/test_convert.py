@@ -172,7 +172,7 @@ def test_there_and_back_by_command_line_and_without_the_plugin(tmp_path):
         ["unshare", str(weights), str(tmp_path / "own"), "--model", "recursive_deit_tiny", "--model-kwargs", *kwargs]
     )
     name, mean, logits = json.loads(
-        cli.run(sys.executable, "-W", "ignore", "-c", ALONE, tmp_path / "own").splitlines()[-1]
+        cli.run(sys.executable, "-W", "ignore", "-c", ALONE, tmp_path / "own", fresh=True).splitlines()[-1]
     )
     assert name == "VisionTransformer"
     assert mean == list(model.pretrained_cfg["mean"])

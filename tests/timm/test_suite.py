@@ -37,7 +37,7 @@ def test_timms_own_tests_of_the_small_models():
         suite.fetch()
     except suite.Unavailable as error:
         pytest.skip(str(error))
-    output = cli.python("-m", "tests.support.timm_suite", "--models", ",".join(SMALL), "-W", "ignore")
+    output = cli.python("-m", "tests.support.timm_suite", "--models", ",".join(SMALL), "-W", "ignore", fresh=True)
     passed, rest = re.search(r"^(\d+) passed(.*) in ", output, flags=re.MULTILINE).groups()
     assert int(passed) == sum(TESTS[is_pyramid(name)] for name in SMALL)
     assert re.fullmatch(r", \d+ deselected", rest)
