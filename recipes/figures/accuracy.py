@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from pictures import COLOURS, MARKERS, page, parser, picture, save
+from pictures import COLOURS, MARKERS, page, parser, save
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "records"))
 
@@ -67,7 +67,6 @@ def draw(found: list[Point], path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     command_line = parser(__doc__)
-    command_line.add_argument("--output", type=picture, required=True, help=".svg or .png")
     options = command_line.parse_args(arguments)
     draw(list(points(rows.read(rows.RECIPES / "sret").tables["table5"])), options.output)
 

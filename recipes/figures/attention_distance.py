@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from checkpoints import ImageRun
-from pictures import COLOURS, labelled, page, parser, picture, save
+from pictures import COLOURS, labelled, page, parser, save
 from torch import Tensor
 
 from recurrence.analysis.distance import mean_attention_distance, patch_distances
@@ -78,7 +78,6 @@ def draw(found: dict[str, tuple[list[Tensor], list[float]]], path: Path) -> None
 def main(arguments: list[str] | None = None) -> None:
     command_line = parser(__doc__)
     command_line.add_argument("models", type=labelled, nargs="+", metavar="LABEL=CHECKPOINT")
-    command_line.add_argument("--output", type=picture, required=True, help=".svg or .png")
     command_line.add_argument("--data", help="the images (default: where they were in training)")
     command_line.add_argument("--samples", type=int, default=200, help="images, spread over the test set (default 200)")
     command_line.add_argument("--batch", type=int, default=32, help="images at a time (default 32)")

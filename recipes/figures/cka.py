@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 from checkpoints import ImageRun, TextRun, is_image_model
-from pictures import BLACK, WHITE, labelled, page, parser, picture, save
+from pictures import BLACK, WHITE, labelled, page, parser, save
 from torch import Tensor, nn
 
 from recurrence.analysis.cka import MinibatchCKA
@@ -117,7 +117,6 @@ def main(arguments: list[str] | None = None) -> None:
     command_line = parser(__doc__)
     command_line.add_argument("first", type=labelled, metavar="LABEL=CHECKPOINT")
     command_line.add_argument("second", type=labelled, metavar="LABEL=CHECKPOINT")
-    command_line.add_argument("--output", type=picture, required=True, help=".svg or .png")
     command_line.add_argument("--data", help="images or preprocessed corpus (default: where they were in training)")
     command_line.add_argument("--samples", type=int, default=1000, help="images or sentences, spread over their set")
     command_line.add_argument("--batch", type=int, default=64, help="images or sentences of a minibatch (default 64)")

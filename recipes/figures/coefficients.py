@@ -18,7 +18,7 @@ import matplotlib
 from checkpoints import progress, weights
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from pictures import COLOURS, FEW, page, parser, picture, save
+from pictures import COLOURS, FEW, page, parser, save
 
 from recurrence.analysis.coefficients import Coefficient, coefficients
 from recurrence.analysis.logs import points
@@ -127,7 +127,6 @@ def save_numbers(figure: Figure, path: Path, unit: str, found: Evolution) -> Non
 def main(arguments: list[str] | None = None) -> None:
     command_line = parser(__doc__)
     command_line.add_argument("paths", type=Path, nargs="+", metavar="LOG|CHECKPOINT", help="one log, or checkpoints")
-    command_line.add_argument("--output", type=picture, required=True, help=".svg or .png")
     command_line.add_argument("--first-block", action="store_true", help="those of the first block alone, in one panel")
     options = command_line.parse_args(arguments)
     try:

@@ -14,7 +14,7 @@ import re
 import sys
 from pathlib import Path
 
-from pictures import COLOURS, FEW, MARKERS, labelled, page, parser, picture, save
+from pictures import COLOURS, FEW, MARKERS, labelled, page, parser, save
 
 from recurrence.analysis.logs import curve
 
@@ -96,7 +96,6 @@ def main(arguments: list[str] | None = None) -> None:
     command_line = parser(__doc__)
     add = command_line.add_argument
     add("runs", type=labelled, nargs="+", metavar="LABEL=LOG|FOLDER")
-    add("--output", type=picture, required=True, help=".svg or .png")
     add("--x", choices=AXES, default="updates")
     add("--y", help="what the log calls it (default valid_loss, or of training loss)")
     add(

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from checkpoints import ImageRun, device
-from pictures import COLOURS, MARKERS, labelled, page, parser, picture, save
+from pictures import COLOURS, MARKERS, labelled, page, parser, save
 from torch import Tensor
 
 from recurrence.analysis.landscape import filter_normalised, loss_surface
@@ -84,7 +84,6 @@ def draw_planes(found: dict[str, Tensor], steps: Tensor, path: Path) -> None:
 def main(arguments: list[str] | None = None) -> None:
     command_line = parser(__doc__)
     command_line.add_argument("models", type=labelled, nargs="+", metavar="LABEL=CHECKPOINT")
-    command_line.add_argument("--output", type=picture, required=True, help=".svg or .png")
     command_line.add_argument("--plane", action="store_true", help="two directions, a panel for each model")
     command_line.add_argument("--data", help="the images (default: where they were in training)")
     command_line.add_argument("--samples", type=int, default=256, help="training images (default 256)")

@@ -16,7 +16,7 @@ from functools import partial
 
 import timm
 import torch
-from pictures import COLOURS, page, parser, picture, save
+from pictures import COLOURS, page, parser, save
 from torch import nn
 
 import timm_plugin  # noqa: F401  (registers its models)
@@ -94,7 +94,6 @@ def draw(table: list[list], batch: int, path) -> None:
 def main(arguments: list[str] | None = None) -> None:
     command_line = parser(__doc__)
     command_line.add_argument("models", nargs="+", metavar="MODEL", help="any of timm or timm_plugin")
-    command_line.add_argument("--output", type=picture, required=True, help=".svg or .png")
     command_line.add_argument("--img-size", type=int, default=224, help="side of the images (default 224)")
     command_line.add_argument("--batch", type=int, default=8, help="images at a time when timed (default 8)")
     command_line.add_argument("--rounds", type=int, default=5, help="timed rounds (default 5)")

@@ -80,8 +80,10 @@ def save(figure: Figure, path: Path, columns: Sequence[str], rows: Iterable[Sequ
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """A command line whose help begins with the head of its file."""
-    return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """A command line that draws a picture; its help begins with the head of its file."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--output", type=picture, required=True, help=".svg or .png")
+    return made
 
 
 def labelled(text: str) -> tuple[str, Path]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from checkpoints import ImageRun
-from pictures import WIDTH, page, parser, picture, save
+from pictures import WIDTH, page, parser, save
 from torch import Tensor
 
 from recurrence.analysis.record import loops, recorded_states
@@ -72,7 +72,6 @@ def draw(images: Tensor, stages: Sequence[Sequence[Tensor]], path: Path) -> None
 def main(arguments: list[str] | None = None) -> None:
     command_line = parser(__doc__)
     command_line.add_argument("checkpoint", type=Path, help="of train_image.py")
-    command_line.add_argument("--output", type=picture, required=True, help=".svg or .png")
     command_line.add_argument("--data", help="the images (default: where they were in training)")
     command_line.add_argument("--samples", type=int, default=2, help="images, spread over the test set (default 2)")
     options = command_line.parse_args(arguments)

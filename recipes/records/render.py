@@ -9,6 +9,7 @@ works and are no results; smoke.csv lists them.
 
 import argparse
 import csv
+import re
 import sys
 from itertools import combinations
 from math import hypot, sqrt
@@ -190,7 +191,7 @@ def line(row: str, runs: dict[str, list[dict]]) -> dict[str, str]:
 
 
 def every_run(rows: list[dict]) -> list[str]:
-    """All rows of one table and scale, with the signatures of its metrics and the commands."""
+    """All rows of one table and scale, with the signatures of its metrics and the command."""
     metrics = [metric for (metric,) in groups(rows, "metric")]
     found = []
     for (name,), runs in groups(rows, "row").items():
@@ -199,7 +200,13 @@ def every_run(rows: list[dict]) -> list[str]:
     lines = layout.filled(list(found[0]), [list(one.values()) for one in found])
     signatures = groups([row for row in rows if row["signature"]], "metric", "signature")
     lines += ["", *(f"{metric}: `{signature}`  " for metric, signature in signatures), ""]
-    return [*lines, "```sh", *dict.fromkeys(row["cmd"] for row in rows), "```", ""]
+    return [*lines, "```sh", *dict.fromkeys(command(row) for row in rows), "```", ""]
+
+
+def command(run: dict) -> str:
+    """The command of a run, with $ROW and $SEED for what the runs of a table differ in."""
+    seed = re.sub(rf"\bSEED={run['seed']}\b", "SEED=$SEED", run["cmd"])
+    return re.sub(rf"(?<=\.sh ){re.escape(run['row'])}(?= |$)", "$ROW", seed)
 
 
 def rendered(paper: Paper, results: Results) -> str:
