@@ -1,5 +1,5 @@
 """What the papers' blocks are made of: a shape, the residual sum around a function, the parts of a stored block, and
-what every pass has of its own. How a block composes them is its paper's matter, see :mod:`recurrence.papers`.
+what every pass has of its own. :mod:`recurrence.papers` has a file for each paper, which puts them together.
 """
 
 from collections.abc import Callable

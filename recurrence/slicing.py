@@ -1,9 +1,9 @@
 """Sliced group attention: each token attends within its slice, and the slices of a later pass mix those of an earlier.
 
 Source: SReT (arXiv:2111.05297), section 3, "Sliced Group Self-Attention".
-Differs from the published code: which passes are permuted is said, not found from positions in a flat list, so that a
-block may run any number of times; and inference is deterministic, with a permutation that the checkpoint holds, where
-the published code draws a new one at every call.
+Differs from the published code, which derives the permuted passes from positions in a flat list and draws a new
+permutation at every call: here each pass says whether it is permuted, so that a block may run any number of times, and
+inference is deterministic, with a permutation that the checkpoint holds.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class SliceConfig:
         tokens: N, the number of tokens.
         groups: one per pass, how many slices its attention has; each divides N.
         permuted: one per pass, whether its slices are taken from a random permutation of the tokens.
-        inference: "fixed" keeps one permutation a pass for inference, "random" draws at every call as published.
+        inference: "fixed" keeps one permutation per pass for inference, "random" draws at every call as published.
         seed: of the fixed permutations.
 
     Raises:

@@ -146,7 +146,7 @@ class ImageModel(nn.Module):
         return self.forward_intermediates(x, n, norm=norm, output_fmt=output_fmt, intermediates_only=True, **kwargs)
 
     def adapt(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        """A checkpoint of another image size, or a released one, made to fit this model; every load goes through it."""
+        """Makes a checkpoint of another image size, or a published one, fit this model; every load goes through it."""
         return state_dict
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:

@@ -40,8 +40,8 @@ class ViTConfig(ImageConfig):
         loops: how often the stack runs.
         loop_order: "internal" repeats each block in succession (0 0 1 1), "external" the whole stack (0 1 0 1),
             "reverse" too, but the last time backwards (0 1 1 0).
-        residual_rank: each pass has LayerNorms, biases, and on every projection a term of this rank of its own, at most
-            of rank C; None for nothing.
+        residual_rank: gives each pass LayerNorms and biases of its own, and on every projection a term of this rank, at
+            most C; None for none of these.
         terms: the projections that have such a term, ("qkv", "out") for those of attention; None for all.
         level_signal: what tells a shared block its depth: "low-rank" (RingFormer), "static" or "learned" (a table added
             before every pass, as in the Universal Transformer), "none".

@@ -2,7 +2,7 @@
 
 Paper: Sliced Recursive Transformer (arXiv:2111.05297), section 5.7 and Figure 9.
 
-The paper gives no shapes, and the released code has none of these models. Assumed here: a layer is a pass, as in Table
+The paper gives no shapes, and the published code has none of these models. Assumed here: a layer is a pass, as in Table
 1 and in DeiT-108, which is DeiT-Tiny with 108 unshared blocks; SReT-108 has TL's ratios, slices and share of blocks in
 each stage, and the largest width with which it is within the "13~15M" parameters that the abstract gives models of
 "more than 100 or even 1000" layers. The shallow branch runs each stored block once, with the projection of its first

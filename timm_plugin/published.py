@@ -1,6 +1,6 @@
 """Weights of the published implementations in, timm models out, by tables of pieces (`recurrence.weights.names`).
 
-Source: the released code of RingFormer (arXiv:2502.13181) and of SReT (arXiv:2111.05297).
+Source: the published code of RingFormer (arXiv:2502.13181) and of SReT (arXiv:2111.05297).
 """
 
 import re
@@ -29,7 +29,7 @@ def from_published(
 
     Args:
         system: "ringformer_vit", "uit", "owf_vit", "vit" (all of RingFormer's experiments) or "sret".
-        state_dict: published key names, perhaps nested and with the prefix of a compiled model, as released.
+        state_dict: published key names, perhaps nested and with the prefix of a compiled model.
         config: the published configuration: for RingFormer's systems img, patch, hidden, mlp, heads, classes,
             num_levels or num_layers, rank_attn, level_encoding; for SReT image_size, base_dims, depth, recursive_num,
             heads, groups1 and groups2 (absent without slices), mlp_ratio, np_mlp_ratio, num_classes, drop_path_rate.
@@ -203,7 +203,7 @@ SRET_NLL = {
 
 
 def sret_names(loops: Sequence[Loop]) -> Iterator[Piece]:
-    """The names of the released code, in whose list of layers a block stands at each of its runs, each NLL behind one.
+    """The names of the published code, in whose list of layers a block stands at each of its runs, each NLL behind one.
 
     Args:
         loops: of the three stages.

@@ -2,8 +2,8 @@
 
 Paper: Sliced Recursive Transformer (arXiv:2111.05297), section 5.5, on MLP-Mixer (arXiv:2105.01601).
 
-The paper does not say which Mixer, and the released code has none. Assumed here: S/16 and B/16 of the Mixer paper, each
-block run twice in succession, four coefficients a block as in SReT, no projection between the passes.
+The paper does not say which Mixer, and the published code has none. Assumed here: S/16 and B/16 of the Mixer paper,
+each block run twice in succession, four coefficients per block as in SReT, no projection between the passes.
 """
 
 from functools import partial

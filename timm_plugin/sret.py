@@ -4,7 +4,7 @@ Paper: Sliced Recursive Transformer (arXiv:2111.05297), Table 5.
 
 Differs from the published code: inference is deterministic (a permutation that the checkpoint holds, see
 `recurrence.slicing`); blocks run any number of times; drop path has the rate of the depth where it sits
-(`drop_path_placement="published"` gives the released rates); other image sizes are taken, with positions resampled.
+(`drop_path_placement="published"` gives its rates); other image sizes are taken, with positions resampled.
 
 The class token and the patches of Table 3 are not released. Assumed here: PiT's patches, whose positions the class
 token has no part in, and a class token that widens with the map, as a map of one place by the same convolution; so the
@@ -204,7 +204,7 @@ class SReT(ImageModel):
         update_model_input_size(self, self.patch_embed.img_size)
 
     def adapt(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Takes the released code's names, positions of another image size, and weights trained with other slices.
+        """Takes the published code's names, positions of another image size, and weights trained with other slices.
 
         Permutations are the checkpoint's where they fit, else this model's.
         """

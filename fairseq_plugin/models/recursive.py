@@ -2,7 +2,7 @@
 
 Source: Sliced Recursive Transformer (arXiv:2111.05297), section 5.6 and Figure 7.
 
-The paper leaves the rest open, and the released code has no translation model. Chosen here: fairseq's
+The paper leaves the rest open, and the published code has no translation model. Chosen here: fairseq's
 `transformer_iwslt_de_en` and `transformer_wmt_en_de` (post-norm, ReLU, biases); the 6 blocks of each stack run twice
 in succession; as in SReT two learnable scalars for each residual sum of a block, which its passes share (LRC), and with
 `--nll` a pre-norm MLP behind each pass, as wide as the stream, which no other pass shares. No attention is sliced: a

@@ -87,9 +87,7 @@ class StatefulDecoder(FairseqIncrementalDecoder):
             ValueError: on `--retain-dropout`, which these models do not have.
         """
         if retain_dropout:
-            raise ValueError(
-                "--retain-dropout: not available for recurrent architectures, whose dropout ends with training"
-            )
+            raise ValueError("--retain-dropout: not available for these models, whose dropout ends with training")
         self.need_attn = bool(need_attn)
         pack(self)
 
@@ -170,7 +168,8 @@ class LoopedDecoder(StatefulDecoder):
         state = self._state(encoder_out, incremental_state)
         record: list[Tensor] | None = [] if self.need_attn else None
         told = self._arguments(prev_output_tokens, encoder_out, state, record)
-        x, start = self._embed(prev_output_tokens, 0 if state is None else state.steps.length)
+        start = 0 if state is None else state.steps.length
+        x = self._embed(prev_output_tokens, start)
         if state is None:
             x, states = self.loop(x, **told(x, start))
         elif isinstance(state.steps, LeavingSteps):
@@ -190,7 +189,7 @@ class LoopedDecoder(StatefulDecoder):
 
         def read(known: Tensor, passes: Sequence[int], x: Tensor | None) -> Tensor:
             start = state.steps.cache.lengths[passes[0]]
-            x = self._embed(known, start)[0] if x is None else x
+            x = self._embed(known, start) if x is None else x
             return state.steps.run(x, passes, **self._arguments(known, encoder_out, state, record)(x, start))
 
         def output(x: Tensor) -> tuple[Tensor, ...]:
@@ -199,10 +198,9 @@ class LoopedDecoder(StatefulDecoder):
 
         return state.draft(tokens, read, self.guess, output)
 
-    def _embed(self, tokens: Tensor, start: int) -> tuple[Tensor, int]:
-        """The input of the first pass for the tokens (B, L) from `start` on, and that."""
-        x, _ = self.inputs(tokens, self._padding(tokens), start)
-        return x, start
+    def _embed(self, tokens: Tensor, start: int) -> Tensor:
+        """The input of the first pass for the tokens (B, L) from `start` on."""
+        return self.inputs(tokens, self._padding(tokens), start)[0]
 
     def _padding(self, tokens: Tensor) -> Tensor | None:
         return visible_padding(tokens, self.dictionary.pad(), self.training)

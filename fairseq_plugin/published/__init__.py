@@ -1,6 +1,6 @@
 """Weights of the published implementations in, fairseq models out, by tables of pieces (`recurrence.weights.names`).
 
-Source: the released code of RingFormer (arXiv:2502.13181), of Takase & Kiyono (arXiv:2104.06022), of Intra-Layer
+Source: the published code of RingFormer (arXiv:2502.13181), of Takase & Kiyono (arXiv:2104.06022), of Intra-Layer
 Recurrence (arXiv:2505.01855) and of Kausik's recurrent transformer.
 """
 

@@ -1,7 +1,7 @@
-"""RingFormer: one block for all passes, which level signals tell at which depth it runs.
+"""RingFormer: one block runs in all passes, and level signals tell it at which depth it runs.
 
-`M_i x`, low-rank and of each pass's own, joins the queries, keys and values and the input of the FFN; each pass has its
-own LayerNorms; all else is shared.
+Each pass has LayerNorms and level signals `M_i x` of its own; M_i is of low rank, and the signals are added to the
+queries, keys and values and to the input of the FFN. All else is shared.
 
 Source: RingFormer (arXiv:2502.13181), sections 3.1 and 3.2, Equations 5 to 8; Table 4 for the variants.
 Differs from the published code: M is never multiplied out to apply it to a few tokens, see :mod:`recurrence.signal`.
@@ -84,7 +84,7 @@ class RingFormerBlock(Block):
     """The block that all passes run; post-norm in translation, pre-norm for images."""
 
     def run(self, x: Tensor, own: RingFormerPass, attend: Callable, cross_attend: Callable | None) -> Tensor:
-        """`x <- LN_i(x + attention(x; M_i x))`, `x <- LN_i(x + FFN(x + M_i x))`; the stream has none of the signal."""
+        """`x <- LN_i(x + attention(x; M_i x))`, `x <- LN_i(x + FFN(x + M_i x))`; no signal is added to the stream."""
         raw = x
         x = self.sublayer(x, lambda n: attend(n, raw, qkv=own.qkv_signal), own.norms[0], own.join(0))
         if cross_attend is not None:

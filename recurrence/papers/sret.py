@@ -79,7 +79,7 @@ class SReTBlock(Block):
         self.residuals = recursion.residuals(self.sublayers)
 
     def run(self, x: Tensor, own: SReTPass, attend: Callable, cross_attend: Callable | None) -> Tensor:
-        """One pass, and the projection behind it."""
+        """One pass: attention within slices, FFN, and the projection behind them."""
         sliced = attend if own.slices is None else lambda n: own.slices(n, attend)
         x = self.sublayer(x, sliced, self.norms[0], own.join(0, self.residuals))
         if cross_attend is not None:

@@ -24,8 +24,8 @@ def build(prog: str, description: str, upstream: str) -> tuple[argparse.Argument
         "--rank",
         type=int,
         metavar="R",
-        help="of the term that each pass adds to every projection, up to the width, which makes it exact; without it "
-        "passes keep nothing of their own",
+        help="rank of the term that each pass adds to every projection; at the model's width the result is exact; "
+        "without it passes keep nothing of their own",
     )
     return parser, commands
 
