@@ -77,5 +77,6 @@ $(DEMO): setup.py
 	@touch $@
 
 $(FULL): $(DEMO)
+	$(PIP) pdm-backend # editdistance is built where it has no wheel (Python 3.13)
 	$(PIP) --no-build-isolation --editable ".[fairseq,speech,timm,demo,dev]"
 	@touch $@
