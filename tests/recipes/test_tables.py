@@ -1,7 +1,9 @@
 """The papers' tables as commands: every row through the real parsers, what is refused, and what is made of results."""
 
+import functools
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -48,8 +50,14 @@ def parsed(words: list[str]) -> str:
         words = (
             ["fairseq-train", *words[start + 1 :]] if start else ["python", *words[words.index("--master_port") + 2 :]]
         )
+    return accepted(*(re.sub(r"/\S+/s1/", "/run/", word) for word in words))
+
+
+@functools.cache
+def accepted(*words: str) -> str:
+    """As :func:`parsed`; many rows have a command in common, but for the folder of the run."""
     if words[0] in PARSERS:
-        options.parse_args_and_arch(PARSERS[words[0]](), words[1:])
+        options.parse_args_and_arch(PARSERS[words[0]](), list(words[1:]))
     elif words[0] == "python" and words[1].endswith("train_image.py"):
         found = image_options.parser("").parse_args(words[2:])
         for option, (holds, rule) in image_options.RULES.items():

@@ -1,6 +1,5 @@
 """The registered image models, small instances of each and of their options, inputs, and measuring."""
 
-import copy
 from types import ModuleType
 from typing import Any
 
@@ -8,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from recurrence.loop import Loop
-from tests.support.models import randomise
+from tests.support.stacks import gradients_of, randomise
 
 timm = pytest.importorskip("timm")
 
@@ -134,17 +132,6 @@ REGISTERED_STRUCTURES = [structure for structure in STRUCTURES if structure in M
 every_registered_structure = pytest.mark.parametrize("structure", REGISTERED_STRUCTURES)
 
 
-def with_other_copies(model: nn.Module) -> nn.Module:
-    """A copy of the model in which every pass has a block to itself."""
-    model = copy.deepcopy(model)
-    for parent in list(model.modules()):
-        for name, loop in list(parent.named_children()):
-            if isinstance(loop, Loop):
-                blocks = [copy.deepcopy(loop.blocks[which]) for which in loop.order]
-                setattr(parent, name, Loop(blocks, tuple(range(loop.passes)), loop.own).train(loop.training))
-    return model
-
-
 # Measuring
 
 
@@ -155,5 +142,4 @@ def loss_and_gradients(model: nn.Module, x: Tensor, seed: int = 0) -> tuple[Tens
     y = model(x)
     y = torch.stack(y) if isinstance(y, tuple) else y
     loss = (y.flatten(1).log_softmax(-1) * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(len(y), -1)).mean()
-    loss.backward()
-    return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return loss.detach(), gradients_of(model, loss)

@@ -1,5 +1,6 @@
 """What is registered with timm: names, sizes, configurations, and that no test leaves a model out."""
 
+import functools
 import importlib
 import importlib.util
 import re
@@ -10,50 +11,19 @@ from torch import nn
 
 from recurrence.count import passes, stored, unshared
 from tests.support import cli, vision
+from tests.support.counts import COUNTS
 from tests.support.vision import MODELS, every_case, every_model, timm
 from timm_plugin import FAMILIES
 
-# Trainable parameters: of RingFormer's Tables 2 (100 classes) and 3, of SReT's Table 5; DeiT's and Mixer's are below.
-PARAMETERS = {
-    "ringformer_vit": 12_022_504,
-    "ringformer_vit_wide": 31_953_324,
-    "uit": 8_449_768,
-    "uit_wide": 31_988_800,
-    "owf_vit": 34_452_712,
-    "plain_vit": 86_416_360,
-    "ringformer_vit_small": 4_395_620,
-    "ringformer_vit_small_wide": 8_824_348,
-    "uit_small": 3_598_948,
-    "uit_small_wide": 8_836_788,
-    "owf_vit_small": 8_857_188,
-    "owf_vit_small_narrow": 4_506_732,
-    "plain_vit_small": 19_360_868,
-    "plain_vit_small_narrow": 8_940_756,
-    "sret_ext": 4_020_608,
-    "sret_t": 4_755_979,
-    "sret_tl": 4_988_024,
-    "sret_s": 20_899_692,
-    "sret_t_global": 4_755_979,
-    "sret_tl_global": 4_988_024,
-    "sret_s_global": 20_899_692,
-    "recursive_deit_tiny": 5_717_416,
-    "recursive_mixer_s16": 18_528_296,
-    "recursive_mixer_b16": 59_880_520,
-    "sret_108": 14_220_472,
-    "sret_108_mixed": 14_220_472,
-    "deit_108": 48_424_360,
-    "deit_108_mixed": 24_401_704,
-}
-HUNDRED_CLASSES = [name for name in MODELS if "small" in name]
 
-
+@functools.cache
 def on_meta(name: str, **kwargs) -> nn.Module:
-    """A model at full size, without memory for its parameters."""
+    """A model at full size, without memory for its parameters; what is asked for again is the same."""
     return timm.create_model(name, device="meta", **kwargs)
 
 
 def test_registered_models_are_those_of_the_families():
-    assert sorted(PARAMETERS) == sorted(name for family in FAMILIES for name in family.default_cfgs) == sorted(MODELS)
+    assert sorted(name for family in FAMILIES for name in family.default_cfgs) == sorted(MODELS)
     for family in FAMILIES:
         module = family.__name__.rpartition(".")[2]
         assert sorted(family.default_cfgs) == sorted(name for name in MODELS if name in timm.list_models(module=module))
@@ -66,12 +36,20 @@ def test_no_name_is_one_of_the_hosts():
     assert not [name for name in MODELS if hasattr(timm.models, name)]
 
 
-@every_model
-def test_parameters(name):
-    model = on_meta(name, num_classes=100 if name in HUNDRED_CLASSES else 1000)
-    assert stored(model) == PARAMETERS[name]
-    assert f"{PARAMETERS[name]:,} parameters" in timm.models.model_entrypoint(name).__doc__
+@pytest.mark.parametrize("row", [row for row in COUNTS if row.model in MODELS], ids=str)
+def test_parameters(row):
+    model = on_meta(row.model, **row.arguments)
+    assert row.agrees(stored(model), []), stored(model)
     assert all(parameter.is_meta for parameter in model.parameters())
+    if set(row.arguments) <= {"num_classes"}:  # as registered
+        assert f"{row.parameters:,} parameters" in timm.models.model_entrypoint(row.model).__doc__
+    if "loops" in row.arguments:
+        assert (unshared(model) == stored(model)) == (row.arguments["loops"] == 1)
+
+
+@every_model
+def test_every_model_is_counted_as_registered(name):
+    assert [row for row in COUNTS if row.model == name and set(row.arguments) <= {"num_classes"}]
 
 
 @pytest.mark.parametrize(
@@ -87,47 +65,11 @@ def test_parameters_of_timms_own_models(ours, theirs, difference):
     assert stored(on_meta(ours)) == stored(on_meta(theirs)) + difference
 
 
-@pytest.mark.parametrize("kwargs", [*({"loops": loops} for loops in (1, 2, 3, 4)), {"loop_order": "external"}], ids=str)
-def test_recursion_costs_no_parameters(kwargs):
-    model = on_meta("recursive_deit_tiny", **kwargs)
-    assert stored(model) == PARAMETERS["recursive_deit_tiny"]
-    assert (unshared(model) == stored(model)) == (kwargs.get("loops") == 1)
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "parameters"),
-    [({}, 3_048_232), (dict(nll=True), 3_942_184), (dict(nll=True, loop_order="external"), 3_197_224)],
-)
-def test_parameters_of_internal_and_external_loops(kwargs, parameters):
-    """Of section 5.2, which prints 3.0M, 3.9M and 3.2M."""
-    assert stored(on_meta("recursive_deit_tiny", depth=6, **kwargs)) == parameters
-
-
 def test_models_of_very_many_layers():
     """The abstract: "more than 100 or even 1000" at "13~15M"."""
     found = on_meta("sret_108"), on_meta("sret_108", embed_dim=16, depths=(100, 250, 150))
     assert [passes(model) for model in found] == [108, 1000]
-    assert [stored(model) for model in found] == [14_220_472, 14_825_624]
-
-
-CLASS_TOKEN = dict(class_token=True, global_pool="token")
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "parameters"),
-    [
-        (dict(**CLASS_TOKEN, stem="patch", nll_ratio=0, lrc=False), 3_817_896),
-        (dict(**CLASS_TOKEN, stem="patch", lrc=False), 4_977_064),
-        (dict(stem="patch", lrc=False), 4_977_000),
-        (dict(**CLASS_TOKEN, stem="patch"), 4_977_144),
-        (dict(**CLASS_TOKEN, lrc=False), 4_988_008),
-        ({}, 4_988_024),
-    ],
-    ids=["recursion", "+ NLL", "- class token", "+ LRC", "+ stem", "full"],
-)
-def test_parameters_of_the_ablation(kwargs, parameters):
-    """Of Table 3, which prints 3.8M and 5.0M."""
-    assert stored(on_meta("sret_tl_global", **kwargs)) == parameters
+    assert all(13e6 < stored(model) < 15e6 for model in found)
 
 
 @every_model

@@ -10,8 +10,8 @@ from timm.optim import create_optimizer_v2, param_groups_layer_decay
 
 from recurrence.loop import Loop
 from recurrence.residual import DropPath
-from tests.support import vision
-from tests.support.models import poisoned_memory
+from tests.support import stacks, vision
+from tests.support.stacks import poisoned_memory
 from tests.support.vision import every_case, every_model, is_pyramid, timm
 
 RATES = ("drop_rate", "pos_drop_rate", "proj_drop_rate", "mlp_drop_rate", "attn_drop_rate", "drop_path_rate")
@@ -67,17 +67,9 @@ def test_checkpointing_changes_neither_output_nor_gradients(case):
 @every_case
 def test_tied_gradient_is_the_sum_of_the_untied(case):
     tied = vision.small(case)
-    apart = vision.with_other_copies(tied)
-    x = vision.images(tied)
+    apart, x = stacks.untied(tied), vision.images(tied)
     torch.testing.assert_close(tied(x), apart(x), rtol=0, atol=1e-12)
-    orders = {name: loop.order for name, loop in tied.named_modules() if hasattr(loop, "order")}
-    expected: dict = {}
-    for key, gradient in vision.loss_and_gradients(apart, x)[1].items():
-        loop, blocks, rest = key.rpartition(".blocks.") if ".blocks." in key else (key, "", "")
-        if blocks:
-            index, _, rest = rest.partition(".")
-            key = f"{loop}.blocks.{orders[loop][int(index)]}.{rest}"
-        expected[key] = expected.get(key, 0) + gradient
+    expected = stacks.added_up(vision.loss_and_gradients(apart, x)[1], tied)
     torch.testing.assert_close(vision.loss_and_gradients(tied, x)[1], expected, rtol=1e-9, atol=1e-12)
 
 
