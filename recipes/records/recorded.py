@@ -7,11 +7,12 @@ from statistics import mean, stdev
 
 from collect import METRICS, read
 from rows import RECIPES, Run
+from verdict import SEEDS
 
 SCALES = ("paper", "gpu", "long", "small")  # the largest first; smoke is none
 DECIMALS = {"loss": 4, "top1": 2}
 LARGE = {"training_flops": "e", "loss_error": "e", "loss_error_published": "e", "accuracy_error": "e"}
-SEEDS_TO_DECIDE = 3  # at another scale than the paper's
+EXACT = ("gmac", "mmac", "gflops", "gflops_published", "training_flops")  # counts, the same in every run
 
 
 class Results:
@@ -47,8 +48,8 @@ class Cell:
 
     @property
     def decides(self) -> bool:
-        """Whether anything may follow for the paper: of its scale, or of enough seeds."""
-        return bool(self.values) and (self.scale.startswith("paper") or len(self.values) >= SEEDS_TO_DECIDE)
+        """Whether anything may follow for the paper: of enough seeds, or of an exact count."""
+        return len(self.values) >= (1 if self.metric in EXACT else SEEDS)
 
     @property
     def error(self) -> float:

@@ -16,6 +16,7 @@ from math import hypot, sqrt
 from pathlib import Path
 from statistics import mean, stdev
 
+import budget
 import claims
 import layout
 from collect import ERRORS, METRICS, read
@@ -183,8 +184,9 @@ def line(row: str, runs: dict[str, list[dict]]) -> dict[str, str]:
         "stored parameters": count(first[-1]["params"]),
         "core parameters": count(first[-1]["core_params"]),
         **{metric: score(rows) for metric, rows in runs.items()},
-        "runs": str(len(first)),
+        "seeds": str(len({run["seed"] for run in first})),
         "updates": count(first[-1]["updates"]),
+        "data": budget.data(first[-1]["cmd"], first[-1]["updates"]),
         "training": f"{mean(times) / 60:.0f} min" if times else "",
         "device": "; ".join(dict.fromkeys(run["device"] for run in first)),
     }

@@ -283,6 +283,8 @@ def test_an_order_shows_only_in_runs_that_decide(monkeypatch):
     near = [*three, *of("rank_8", "20", "20.1", "20.3")]
     assert "BLEU: shows in 2 of 3 pairs, reversed in 0, undecided in 1." in shown(monkeypatch, *near)
     paper = [*of("vanilla", "20", scale="paper"), *of("static", "30", scale="paper")]
+    assert "BLEU: undecided" in shown(monkeypatch, *paper)
+    paper = [*of("vanilla", "20", "20", "20", scale="paper"), *of("static", "30", "30", "30", scale="paper")]
     assert "BLEU: shows in 0 of 1 pairs, reversed in 1." in shown(monkeypatch, *paper)
 
 
