@@ -18,7 +18,7 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.models import FairseqEncoderDecoderModel
 from torch import Tensor, nn
 
-from fairseq_plugin.modules.options import SIDES, Options, option
+from fairseq_plugin.modules.options import Options, option
 from recurrence import admin
 
 logger = logging.getLogger("fairseq_plugin.admin")
@@ -88,17 +88,6 @@ class ProfiledModel(FairseqEncoderDecoderModel):
         """Sets the omegas: one number per sublayer, in the order of execution, the encoder's first."""
         admin.write(self.stacks, scalars)
         self.profiled.fill_(1)
-
-
-def check(args) -> None:
-    """Refuses what does not go together.
-
-    Raises:
-        ValueError: by the option's name.
-    """
-    for side in SIDES:
-        if args.init == "admin" and getattr(args, f"{side}_normalize_before"):
-            raise ValueError(f"--init=admin: needs post-norm, and does not go with --{side}-normalize-before")
 
 
 def given_profile(args, stacks: list[nn.Module]) -> Tensor | None:

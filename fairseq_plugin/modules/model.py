@@ -178,12 +178,13 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
         """Refuses what no single stack can see."""
         check_task(args, task)
         cls.options.check(args)
-        admin.check(args)
         elastic.check(args, cls.options, sides=2)
         for side in SIDES:
             width = getattr(args, f"{side}_embed_dim")
             if width < 1:
                 raise ValueError(f"--{side}-embed-dim={width}: must be >= 1")
+            if args.init == "admin" and getattr(args, f"{side}_normalize_before"):
+                raise ValueError(f"--init=admin: needs post-norm, and does not go with --{side}-normalize-before")
             if getattr(args, f"{side}_learned_pos") and (args.no_token_positional_embeddings or cls.has_levels(args)):
                 reason = "--no-token-positional-embeddings" if args.no_token_positional_embeddings else "level signals"
                 raise ValueError(f"--{side}-learned-pos: does not go with {reason}, which leave no position to learn")

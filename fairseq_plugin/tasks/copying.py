@@ -16,7 +16,7 @@ that is less than 32.
 
 import math
 from argparse import Namespace
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Optional
 
 import numpy as np
@@ -28,12 +28,8 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_plugin.modules.build import unpadded_dictionary
+from fairseq_plugin.modules.options import option
 from fairseq_plugin.tasks.answers import AnswerDataset
-
-
-def option(default, what: str):
-    """A field of a task's options with its help text."""
-    return field(default=default, metadata={"help": what})
 
 
 @dataclass

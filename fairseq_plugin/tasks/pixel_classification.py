@@ -6,7 +6,7 @@ What the paper calls validation is done on the test images.
 """
 
 from argparse import Namespace
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from omegaconf import MISSING
 from torch import Tensor
 
 from fairseq_plugin.modules.build import unpadded_dictionary
+from fairseq_plugin.modules.options import option
 from fairseq_plugin.tasks.answers import AnswerDataset
 
 LEVELS = 256  # of grey
@@ -28,9 +29,8 @@ CIFAR10 = "cifar-10-batches-py"
 class PixelClassificationConfig(FairseqDataclass):
     """Options of the task."""
 
-    data: str = field(
-        default=MISSING,
-        metadata={"help": f"folder of {CIFAR10} (CIFAR-10), or of images in train/CLASS and test/CLASS or val/CLASS"},
+    data: str = option(
+        MISSING, f"folder of {CIFAR10} (CIFAR-10), or of images in train/CLASS and test/CLASS or val/CLASS"
     )
 
 
