@@ -1,4 +1,4 @@
-"""`recurrent_lm`: recorded results, an independent reference, sizes, lengths, streaming, refusals."""
+"""`recurrent_lm`: an independent reference, sizes, streaming, refusals; test_published.py has its recorded results."""
 
 import re
 
@@ -7,16 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_plugin.published import from_published, to_published
+from fairseq_plugin.published import from_published
 from recurrence import count
 from tests.support import language, models
 from tests.support.scan_reference import plain_block, published
 
-RECORDED = ["kausik_rec_1layer", "kausik_rec_2layer", "kausik_regular_2layer"]
 VARIANTS = language.VARIANTS["KausikRecurrence"]
-RECURRENT = {name: flags for name, flags in VARIANTS.items() if name != "regular"}
-every_recorded_model = pytest.mark.parametrize("name", RECORDED)
-every_recurrence = pytest.mark.parametrize("flags", RECURRENT.values(), ids=RECURRENT)
 
 
 def load(name: str) -> tuple[torch.nn.Module, dict]:
@@ -25,37 +21,6 @@ def load(name: str) -> tuple[torch.nn.Module, dict]:
 
 
 # Published checkpoints
-
-
-@every_recorded_model
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
-def test_recorded_logits_and_loss(name, dtype, tolerance):
-    model, file = load(name)
-    logits = model.to(dtype)(file["inputs"]["idx"])[0].double()
-    torch.testing.assert_close(logits, file["outputs"]["logits"], rtol=0, atol=tolerance)
-    loss = F.cross_entropy(logits.flatten(0, 1), file["inputs"]["targets"].flatten())
-    assert loss.item() == pytest.approx(file["loss"], abs=tolerance)
-
-
-@every_recorded_model
-def test_recorded_gradients(name):
-    model, file = load(name)
-    logits = model(file["inputs"]["idx"])[0]
-    F.cross_entropy(logits.flatten(0, 1), file["inputs"]["targets"].flatten()).backward()
-    for parameter in model.parameters():
-        parameter.data = parameter.grad
-    gradients = to_published("kausik", model, file["meta"]["config"])
-    assert set(file["grads"]) == set(gradients) - {"lm_head.weight"}
-    for key, expected in file["grads"].items():
-        torch.testing.assert_close(gradients[key], expected, rtol=0, atol=1e-9, msg=key)
-
-
-@every_recorded_model
-def test_inverse_gives_the_published_weights_back(name):
-    model, file = load(name)
-    back = to_published("kausik", model, file["meta"]["config"])
-    assert back.keys() == file["state_dict"].keys()
-    assert all(torch.equal(back[key], tensor) for key, tensor in file["state_dict"].items())
 
 
 @pytest.mark.parametrize("name", ["kausik_rec_1layer", "kausik_rec_2layer"])
@@ -133,20 +98,6 @@ def test_what_joins_the_stream_starts_smaller():
 
 
 # Lengths and streaming
-
-
-@every_recurrence
-@torch.no_grad()
-def test_a_text_may_be_longer_than_those_in_training(flags):
-    model = models.tiny("recurrent_lm", *flags, on=language.task(tokens_per_sample=8))
-    longer = language.texts((9,))
-    if "learned" in flags:
-        assert model.max_positions() == 8
-        with pytest.raises(ValueError, match="9 tokens: must be <= the 8 learned positions"):
-            model(longer)
-    else:
-        assert model.max_positions() > 10**9
-        assert model(longer)[0].isfinite().all()
 
 
 @pytest.mark.parametrize("flags", [[], ["--window", "5"], ["--window", "2", "--accumulate"]], ids=" ".join)
