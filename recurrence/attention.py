@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from recurrence.cache import Slot
-from recurrence.linear import HALF_PRECISION, apply, is_transformed, product_dtype
+from recurrence.dropout import dropout
+from recurrence.linear import HALF_PRECISION, apply, is_transformed, product_dtype, runs_eagerly
 from recurrence.lowrank import project
 from recurrence.position import rotate
 from recurrence.signal import LevelSignal
@@ -33,9 +34,13 @@ class Attention(nn.Module):
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, out: LevelSignal | None = None
     ) -> Tensor:
         """q (B, H, T, C/H), k and v (B, H, S, C/H), bias broadcastable to (B, H, T, S) -> (B, T, C)."""
-        dropout = self.dropout if self.training else 0.0
-        with _kernels(q):
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, is_causal=causal)
+        rate = self.dropout if self.training else 0.0
+        if rate and q.dtype == torch.float32 and q.device.type == "cpu" and runs_eagerly(q, k, v):
+            weights = attention_weights(q, k, causal_bias(q.size(2), q) if causal else bias)
+            y = dropout(weights, rate, self.training) @ v  # torch, which fuses no dropout here, draws its mask slower
+        else:
+            with _kernels(q):
+                y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=rate, is_causal=causal)
         return project(self.out, y.transpose(1, 2).flatten(2), out)
 
 

@@ -7,8 +7,16 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
-from recurrence.attention import CrossAttention, SelfAttention, _kernels, causal_bias, padding_bias
+from recurrence.attention import (
+    CrossAttention,
+    SelfAttention,
+    _kernels,
+    attention_weights,
+    causal_bias,
+    padding_bias,
+)
 from recurrence.cache import Cache
+from recurrence.dropout import dropout
 from recurrence.signal import LevelSignal
 
 WIDTH, HEADS = 12, 3
@@ -116,6 +124,26 @@ def test_dropout_on_the_weights_in_training_alone():
     attention.dropout = 0.5
     assert torch.equal(attention(x, x), plain)
     assert not torch.allclose(attention.train()(x, x), plain)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_what_dropout_leaves_of_the_weights_is_what_the_heads_see(causal):
+    attention, x = self_attention().float(), tokens(2, 5).float().requires_grad_()
+    bias = None if causal else padding_bias(torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1]]).bool(), x)
+    plain = attention(x, bias=bias, causal=causal)
+    attention.train().dropout = 1e-6  # rounded to nothing: every weight stays
+    found = attention(x, bias=bias, causal=causal)
+    torch.testing.assert_close(found, plain)
+    (ours,), (wanted,) = (torch.autograd.grad(y.square().sum(), x) for y in (found, plain))
+    torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-4)
+    attention.dropout = 0.25
+    torch.manual_seed(1)
+    found = attention(x, bias=bias, causal=causal)
+    torch.manual_seed(1)
+    q, k, v = (attention.split(part) for part in attention.qkv(x).chunk(3, dim=-1))
+    left = dropout(attention_weights(q, k, causal_bias(5, x) if causal else bias), 0.25, training=True)
+    assert left.eq(0).sum() > (20 if causal else 0)
+    torch.testing.assert_close(found, attention.out((left @ v).transpose(1, 2).flatten(2)))
 
 
 # Cache
