@@ -24,6 +24,13 @@ SENTENCES = {"train": 203, "valid": 37, "test": 1001}  # none a multiple of 8
 LANGUAGES = ("en", "de")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What begins with a training is slow."""
+    for item in items:
+        if "trained" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 class Corpus(NamedTuple):
     """A corpus and its size.
 

@@ -81,6 +81,7 @@ def test_the_licence_goes_with_it(wheel, source, site, tmp_path):
     assert metadata(site)["Author"] == "the recurrent-transformers authors"
 
 
+@pytest.mark.slow
 def test_the_host_trains_with_the_installed_plugin(site, corpus, tmp_path):
     away = tmp_path / "away"
     away.mkdir()

@@ -212,7 +212,10 @@ def embedding_file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("arch", "name"), CASES)
+@pytest.mark.parametrize(
+    ("arch", "name"),
+    [pytest.param(*case, marks=[pytest.mark.slow] if case[1] == "compile" else []) for case in CASES],
+)
 def test_every_option_matters_or_is_refused(arch, name, embedding_file, tmp_path):
     knob, files = OF_FAMILY.get((arch, name), KNOBS[name]), {EMBEDDING: str(embedding_file)}
     files[PROFILE] = str(tmp_path / "profile")

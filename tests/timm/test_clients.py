@@ -89,6 +89,7 @@ def test_a_mixer_says_why_its_size_is_fixed():
         model.set_input_size(64)
 
 
+@pytest.mark.slow
 def test_scripts_of_timm_run_with_the_plugin(tmp_path):
     (tmp_path / "beside.py").write_text("names = ['sret_t']\n")
     script = tmp_path / "script.py"

@@ -107,6 +107,7 @@ def test_torch_export_for_any_batch(structure):
     torch.testing.assert_close(program.module()(x), model(x), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @every_registered_structure
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 def test_compiles_into_one_graph(structure, training):
