@@ -1,6 +1,8 @@
 """Models from Python: what `fairseq-train --arch` builds, without a command line or data."""
 
-from argparse import Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
+from collections.abc import Sequence
+from typing import Any
 
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, BaseFairseqModel
@@ -42,6 +44,14 @@ def build_language_model(
     args = Namespace(tokens_per_sample=max_positions, max_target_positions=None)
     task = LanguageModelingTask(args, dictionary, output)
     return task.build_model(Namespace(_name=arch, **options))
+
+
+def given_options(arch: str, flags: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """What flags of `fairseq-train` say of a model, by option, and those of the flags that say nothing of it."""
+    parser = ArgumentParser(argument_default=SUPPRESS, allow_abbrev=False)
+    ARCH_MODEL_REGISTRY[arch].add_args(parser)
+    values, others = parser.parse_known_args(list(flags))
+    return vars(values), others
 
 
 def numbered_dictionary(symbols: int) -> Dictionary:

@@ -4,8 +4,26 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from fairseq.data import FairseqDataset
+from fairseq.data import Dictionary, FairseqDataset
+from fairseq.tasks import FairseqTask
 from torch import Tensor
+
+
+class AnswerTask(FairseqTask):
+    """A task whose texts are of `symbols` and whose answers are of `answers`, dictionaries that it makes itself."""
+
+    symbols: Dictionary
+    answers: Dictionary
+
+    @property
+    def source_dictionary(self) -> Dictionary:
+        """The dictionary of the texts."""
+        return self.symbols
+
+    @property
+    def target_dictionary(self) -> Dictionary:
+        """The dictionary of the answers."""
+        return self.answers
 
 
 class AnswerDataset(FairseqDataset):

@@ -21,15 +21,14 @@ from typing import Optional
 
 import numpy as np
 import torch
-from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
-from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks import register_task
 from omegaconf import II
 from torch import Tensor
 
 from fairseq_plugin.modules.build import unpadded_dictionary
 from fairseq_plugin.modules.options import option
-from fairseq_plugin.tasks.answers import AnswerDataset
+from fairseq_plugin.tasks.answers import AnswerDataset, AnswerTask
 
 
 @dataclass
@@ -51,7 +50,7 @@ class CopyingConfig(FairseqDataclass):
 
 
 @register_task("copying", dataclass=CopyingConfig)
-class CopyingTask(FairseqTask):
+class CopyingTask(AnswerTask):
     """Draws the texts, and leads through the curriculum.
 
     Raises:
@@ -62,20 +61,10 @@ class CopyingTask(FairseqTask):
         super().__init__(cfg, **kwargs)
         check(cfg)
         self.args = Namespace(tokens_per_sample=cfg.noise + 2 * cfg.memorise)
-        self.dictionary = unpadded_dictionary(cfg.symbols)
+        self.symbols = self.answers = unpadded_dictionary(cfg.symbols)
         self.epoch: int | None = None
         # Epoch -> the noise from that epoch on, and the validation loss that led to it.
         self.state.add_factory("course", lambda: {1: (cfg.start_noise or cfg.noise, None)})
-
-    @property
-    def source_dictionary(self) -> Dictionary:
-        """The alphabet, and nothing else."""
-        return self.dictionary
-
-    @property
-    def target_dictionary(self) -> Dictionary:
-        """The same alphabet."""
-        return self.dictionary
 
     def load_dataset(self, split: str, **unused) -> None:
         """Makes the texts of a subset: training texts differ by epoch, those of other subsets do not."""
@@ -101,7 +90,7 @@ class CopyingTask(FairseqTask):
         source = np.zeros(noise + 2 * kept, dtype=np.int64)
         places = np.sort(random.choice(noise + kept, kept, replace=False)) if self.cfg.selective else np.arange(kept)
         source[places], source[-kept:] = tokens, ask
-        target = np.full_like(source, self.dictionary.pad())
+        target = np.full_like(source, self.answers.pad())
         target[-kept:] = tokens
         return torch.from_numpy(source), torch.from_numpy(target)
 
@@ -145,7 +134,7 @@ class CopyingDataset(AnswerDataset):
     can_reuse_epoch_itr_across_epochs = False
 
     def __init__(self, task: CopyingTask, split: str, texts: int):
-        super().__init__(texts, task.args.tokens_per_sample, task.dictionary.pad(), self.draw)
+        super().__init__(texts, task.args.tokens_per_sample, task.answers.pad(), self.draw)
         self.task, self.split, self.epoch = task, split, 1
 
     def set_epoch(self, epoch: int) -> None:

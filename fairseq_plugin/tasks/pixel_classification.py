@@ -11,15 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
-from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks import register_task
 from omegaconf import MISSING
 from torch import Tensor
 
 from fairseq_plugin.modules.build import unpadded_dictionary
 from fairseq_plugin.modules.options import option
-from fairseq_plugin.tasks.answers import AnswerDataset
+from fairseq_plugin.tasks.answers import AnswerDataset, AnswerTask
 
 LEVELS = 256  # of grey
 CIFAR10 = "cifar-10-batches-py"
@@ -35,7 +34,7 @@ class PixelClassificationConfig(FairseqDataclass):
 
 
 @register_task("pixel_classification", dataclass=PixelClassificationConfig)
-class PixelClassificationTask(FairseqTask):
+class PixelClassificationTask(AnswerTask):
     """Classifies images of one size by a language model's output at the last pixel.
 
     The subset `train` is the training images; every other subset is the test images.
@@ -51,17 +50,7 @@ class PixelClassificationTask(FairseqTask):
         # Where the language models look for the length of their texts, as in fairseq's own task.
         self.args = Namespace(tokens_per_sample=self.size[0] * self.size[1])
         self.class_names = images.classes
-        self.levels, self.classes = unpadded_dictionary(LEVELS), unpadded_dictionary(len(images.classes))
-
-    @property
-    def source_dictionary(self) -> Dictionary:
-        """256 levels of grey, and nothing else."""
-        return self.levels
-
-    @property
-    def target_dictionary(self) -> Dictionary:
-        """The classes, and nothing else."""
-        return self.classes
+        self.symbols, self.answers = unpadded_dictionary(LEVELS), unpadded_dictionary(len(images.classes))
 
     def build_model(self, cfg, from_checkpoint: bool = False):
         """The model.
@@ -81,7 +70,7 @@ class PixelClassificationTask(FairseqTask):
         self.datasets[split] = AnswerDataset(
             len(images),
             self.args.tokens_per_sample,
-            self.classes.pad(),
+            self.answers.pad(),
             lambda index: self.text(*images[index]),
             shuffle=split == "train",
         )
@@ -91,7 +80,7 @@ class PixelClassificationTask(FairseqTask):
         if image.size != self.size:
             raise ValueError(f"data={self.cfg.data}: an image of {image.size}, must be {self.size} as the first one is")
         pixels = torch.from_numpy(np.array(image.convert("L"), dtype=np.int64)).flatten()
-        target = torch.full_like(pixels, self.classes.pad())
+        target = torch.full_like(pixels, self.answers.pad())
         target[-1] = label
         return pixels, target
 

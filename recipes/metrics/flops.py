@@ -11,27 +11,21 @@ import json
 
 import torch
 import torch.nn.functional as F
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY
 
 import fairseq_plugin  # noqa: F401  (registers the models)
-from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
+from fairseq_plugin.modules.build import build_language_model, given_options, numbered_dictionary
 from recurrence.count import flops
-
-
-def model_options(flags: list[str]) -> dict:
-    """The architecture's name and what its options say; flags of the trainer are passed over."""
-    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, allow_abbrev=False)
-    parser.add_argument("--arch", choices=sorted(ARCH_CONFIG_REGISTRY), required=True)
-    arch = parser.parse_known_args(flags)[0].arch
-    ARCH_MODEL_REGISTRY[arch].add_args(parser)
-    return vars(parser.parse_known_args(flags)[0])
 
 
 def per_text(symbols: int, text: int, flags: list[str]) -> dict[str, int]:
     """Operations of the forward pass, and of both passes, on one text."""
-    values = model_options(flags)
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--arch", choices=sorted(ARCH_MODEL_REGISTRY), required=True)
+    given, others = parser.parse_known_args(flags)
+    options, _ = given_options(given.arch, others)  # flags of the trainer are passed over
     with torch.device("meta"):
-        model = build_language_model(values.pop("arch"), numbered_dictionary(symbols), text, **values)
+        model = build_language_model(given.arch, numbered_dictionary(symbols), text, **options)
         tokens = torch.zeros(1, text, dtype=torch.long)
 
     def loss():

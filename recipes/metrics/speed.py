@@ -22,7 +22,7 @@ from benchmarks.common import DEVICE, ratios
 from benchmarks.speech import FEATURES, FRAMES
 from benchmarks.translation import LENGTH, training_step
 from fairseq_plugin.catalogue import is_speech_model
-from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
+from fairseq_plugin.modules.build import build_architecture, given_options, numbered_dictionary
 
 JOINT, WRITTEN = 32_768, 10_000
 
@@ -86,9 +86,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=3584, help="of a step (default 3584, as in the release)")
     parser.add_argument("--rounds", type=int, default=7)
     given, flags = parser.parse_known_args()
-    of_the_model = argparse.ArgumentParser(prog=f"speed.py {given.arch}", argument_default=argparse.SUPPRESS)
-    ARCH_MODEL_REGISTRY[given.arch].add_args(of_the_model)
-    options = vars(of_the_model.parse_args(flags))
+    options, others = given_options(given.arch, flags)
+    if others:
+        parser.error(f"{others[0]}: not an option of {given.arch}")
     try:
         print(json.dumps(measure(given.arch, given.beside, given.tokens, given.rounds, options), indent=2))
     except ValueError as error:

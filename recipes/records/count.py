@@ -12,38 +12,29 @@ sys.path.insert(0, str(RECIPES))  # image_options
 METRICS = {"params": "all stored parameters, each tensor once", "params_core": "those of the stacks alone"}
 
 
-def model_options(arch: str, flags: list[str]) -> dict:
-    """What flags of fairseq-train say of the model, as values."""
-    from fairseq.models import ARCH_MODEL_REGISTRY
-
-    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, allow_abbrev=False)
-    ARCH_MODEL_REGISTRY[arch].add_args(parser)
-    return vars(parser.parse_known_args(flags)[0])
-
-
 def translation(run: Run, keys: dict, flags: list[str]) -> torch.nn.Module:
     """With as many symbols on both sides as the corpus of scale paper has."""
-    from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
+    from fairseq_plugin.modules.build import build_architecture, given_options, numbered_dictionary
 
-    symbols = numbered_dictionary(keys["symbols"])
-    return build_architecture(run.row.arch, symbols, symbols, **model_options(run.row.arch, flags))
+    symbols, (options, _) = numbered_dictionary(keys["symbols"]), given_options(run.row.arch, flags)
+    return build_architecture(run.row.arch, symbols, symbols, **options)
 
 
 def speech(run: Run, keys: dict, flags: list[str]) -> torch.nn.Module:
     """Of 80 filterbanks."""
     from fairseq_plugin.catalogue import FILTERBANK
-    from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
+    from fairseq_plugin.modules.build import build_architecture, given_options, numbered_dictionary
 
-    options = model_options(run.row.arch, flags) | FILTERBANK
-    return build_architecture(run.row.arch, None, numbered_dictionary(keys["symbols"]), **options)
+    options, _ = given_options(run.row.arch, flags)
+    return build_architecture(run.row.arch, None, numbered_dictionary(keys["symbols"]), **options, **FILTERBANK)
 
 
 def language(run: Run, keys: dict, flags: list[str]) -> torch.nn.Module:
     """For texts as long as in training, or of `positions`; with `classes`, its output is no symbols."""
-    from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
+    from fairseq_plugin.modules.build import build_language_model, given_options, numbered_dictionary
 
     symbols, positions = numbered_dictionary(keys["symbols"]), keys.get("positions") or keys["text"]
-    options = model_options(run.row.arch, flags)
+    options, _ = given_options(run.row.arch, flags)
     output = numbered_dictionary(keys["classes"]) if "classes" in keys else None
     return build_language_model(run.row.arch, symbols, positions, output=output, **options)
 

@@ -57,7 +57,7 @@ def test_what_is_copied_stands_in_the_text_and_is_asked_for_at_its_end(selective
     assert source.shape == target.shape == (8, 4128)
     assert source[:, -16:].eq(15).all()
     assert source[:, :-16].lt(15).all()
-    assert target[:, :-16].eq(task.dictionary.pad()).all()
+    assert target[:, :-16].eq(task.answers.pad()).all()
     assert batch["ntokens"] == 8 * 16
     for text, answer in zip(source[:, :-16], target[:, -16:]):
         assert torch.equal(text[text.gt(0)], answer)  # noise is 0, what is copied 1 to 14
@@ -199,7 +199,7 @@ def test_parameters_of_july_s_models():
     small = ["--decoder-embed-dim", "32", "--decoder-attention-heads", "4", "--activation-fn", "relu"]
     small += ["--position", "learned", "--no-share-decoder-input-output-embed"]
     cifar = PixelClassificationTask.__new__(PixelClassificationTask)
-    cifar.levels, cifar.classes = unpadded_dictionary(256), unpadded_dictionary(10)
+    cifar.symbols, cifar.answers = unpadded_dictionary(256), unpadded_dictionary(10)
     cifar.args = Namespace(tokens_per_sample=1024)
     assert sized(cifar, *small, "--window", "32", "--window-range", "16,48") == 53_664
     assert sized(cifar, *small, "--regular", "--decoder-layers", "4") == 90_720
