@@ -15,6 +15,7 @@ COMPUTED = REQUIRED | {"compare", "rows", "note"}
 BY_HAND = REQUIRED | {"state", "evidence", "ours", "rows", "note"}
 LARGE_SCALES = ("paper", "gpu")  # a verdict of a smaller scale is told with it
 
+GLANCE = "Of several comparisons `ours` has every lead, and the interval is that of the smallest."
 BEGIN, END = "<!-- overview: begin -->", "<!-- overview: end -->"
 INTRODUCTION = """\
 A claim about training is a comparison of rows, seed by seed: `lead` is the mean difference, positive where the first
@@ -144,7 +145,8 @@ def named(claim: Claim) -> str:
 
 
 def line(claim: Claim) -> list[str]:
-    """A claim in the overview. Ours, which leads to the table of its rows, is both means, or several leads."""
+    """A claim in the overview. Ours, which leads to the table of its rows, is both means, or the leads of several
+    comparisons; the interval is that of the smallest lead, on which the claim hangs."""
     ran = [one for one in claim.comparisons if one.differences]
     found = claim.entry.get("ours", "")
     if len(claim.comparisons) == 1:
@@ -152,12 +154,12 @@ def line(claim: Claim) -> list[str]:
     elif ran:
         found = f"{'; '.join(one.told(one.mean) for one in ran)} {ran[0].unit}"
         found += f" ({len(ran)} of {len(claim.comparisons)} compared)" if len(ran) < len(claim.comparisons) else ""
-    counts = sorted({len(one.differences) for one in ran})
-    seeds = f"{' to '.join(map(str, counts))} seed{'' if counts == [1] else 's'}" if ran else ""
-    seeds += f" ({', '.join(dict.fromkeys(one.scale for one in ran))})" if ran else ""
-    intervals = "; ".join(one.interval for one in ran if one.interval)
+    least = min(ran, key=lambda one: one.mean, default=None)
+    count = len(least.differences) if least else 0
+    interval = ", ".join(filter(None, [least.interval, f"{count} seed{'s' * (count > 1)}"])) if least else ""
     place = link(claim.tables[0]).split("](")[1]
-    return [named(claim), claim.figures, f"[{found}]({place}", ", ".join(filter(None, [intervals, seeds])), claim.told]
+    scales = f" ({', '.join(dict.fromkeys(one.scale for one in ran))})" if ran else ""
+    return [named(claim), claim.figures, f"[{found}]({place}", interval, f"{claim.verdict}{scales}"]
 
 
 def markdown(claims: list[Claim], papers: dict[str, Paper]) -> str:
@@ -165,7 +167,7 @@ def markdown(claims: list[Claim], papers: dict[str, Paper]) -> str:
     lines = ["<!-- made by recipes/records/render.py from claims.toml and results.csv: change those -->"]
     lines += ["# What the papers claim", ""]
     lines += [
-        f"{len(claims)} claims: {tally(claims)}.",
+        f"{len(claims)} claims: {tally(claims)}. {GLANCE}",
         "",
         BEGIN,
         *overview(claims, papers),
