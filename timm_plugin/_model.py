@@ -143,7 +143,9 @@ class ImageModel(nn.Module):
     ) -> list[Tensor]:
         """DINO's interface to :meth:`forward_intermediates`: the last n features, or those of the given indices."""
         output_fmt = "NCHW" if reshape else "NLC"
-        return self.forward_intermediates(x, n, norm=norm, output_fmt=output_fmt, intermediates_only=True, **kwargs)
+        return list(
+            self.forward_intermediates(x, n, norm=norm, output_fmt=output_fmt, intermediates_only=True, **kwargs)
+        )
 
     def adapt(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
         """Makes a checkpoint of another image size, or a published one, fit this model; every load goes through it."""

@@ -27,6 +27,8 @@ _cfg = partial(
     paper_ids="arXiv:2502.13181",
 )
 
+RINGFORMER = dict(shared=True, level_signal="low-rank", norm_eps=1e-5)
+
 default_cfgs = generate_default_cfgs(
     {
         "ringformer_vit": _cfg(),
@@ -50,24 +52,14 @@ default_cfgs = generate_default_cfgs(
 @register_model
 def ringformer_vit(pretrained: bool = False, **kwargs: Any) -> LoopedVisionTransformer:
     """RingFormer of Table 3: width 768, MLP 3072, 12 passes of one block, rank 48. 12,022,504 parameters."""
-    model_args = dict(
-        embed_dim=768, depth=12, num_heads=12, mlp_ratio=4.0, shared=True, level_signal="low-rank", norm_eps=1e-5
-    )
+    model_args = dict(RINGFORMER, embed_dim=768, depth=12, num_heads=12, mlp_ratio=4.0)
     return create(LoopedVisionTransformer, "ringformer_vit", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def ringformer_vit_wide(pretrained: bool = False, **kwargs: Any) -> LoopedVisionTransformer:
     """RingFormer (scaled) of Table 3: width 1284, MLP 5120, rank 80. 31,953,324 parameters."""
-    model_args = dict(
-        embed_dim=1284,
-        depth=12,
-        num_heads=12,
-        mlp_ratio=5120 / 1284,
-        shared=True,
-        level_signal="low-rank",
-        norm_eps=1e-5,
-    )
+    model_args = dict(RINGFORMER, embed_dim=1284, depth=12, num_heads=12, mlp_ratio=5120 / 1284)
     return create(LoopedVisionTransformer, "ringformer_vit_wide", pretrained, **dict(model_args, **kwargs))
 
 
@@ -102,18 +94,14 @@ def plain_vit(pretrained: bool = False, **kwargs: Any) -> LoopedVisionTransforme
 @register_model
 def ringformer_vit_small(pretrained: bool = False, **kwargs: Any) -> LoopedVisionTransformer:
     """RingFormer of Table 2: width 512, MLP 2048, 6 passes, rank 32. 4,395,620 parameters with 100 classes."""
-    model_args = dict(
-        embed_dim=512, depth=6, num_heads=8, mlp_ratio=4.0, shared=True, level_signal="low-rank", norm_eps=1e-5
-    )
+    model_args = dict(RINGFORMER, embed_dim=512, depth=6, num_heads=8, mlp_ratio=4.0)
     return create(LoopedVisionTransformer, "ringformer_vit_small", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
 def ringformer_vit_small_wide(pretrained: bool = False, **kwargs: Any) -> LoopedVisionTransformer:
     """RingFormer (scaled) of Table 2: width 728, MLP 3072, rank 45. 8,824,348 parameters with 100 classes."""
-    model_args = dict(
-        embed_dim=728, depth=6, num_heads=8, mlp_ratio=3072 / 728, shared=True, level_signal="low-rank", norm_eps=1e-5
-    )
+    model_args = dict(RINGFORMER, embed_dim=728, depth=6, num_heads=8, mlp_ratio=3072 / 728)
     return create(LoopedVisionTransformer, "ringformer_vit_small_wide", pretrained, **dict(model_args, **kwargs))
 
 

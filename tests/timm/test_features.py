@@ -148,3 +148,13 @@ def test_no_classifier_at_creation(case):
     headless.load_state_dict({key: t for key, t in model.state_dict().items() if not key.startswith("head.")})
     x = vision.images(model)
     torch.testing.assert_close(headless(x), model.forward_head(model.forward_features(x), pre_logits=True))
+
+
+def test_a_pyramid_gives_the_class_token_beside_each_map():
+    model = vision.fresh("sret_t_global", class_token=True).eval()
+    final, stages = model.forward_intermediates(
+        vision.images(model), norm=True, output_fmt="NLC", return_prefix_tokens=True
+    )
+    assert [token.shape[1:] for _, token in stages] == [(1, info["num_chs"]) for info in model.feature_info]
+    tokens, last = stages[-1]
+    torch.testing.assert_close(torch.cat([last, tokens], dim=1), model.norm(final))
