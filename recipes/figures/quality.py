@@ -10,7 +10,6 @@ nothing; bars are 95 % intervals over the seeds, where there are several. qualit
 import argparse
 import csv
 import math
-import shlex
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -24,8 +23,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "records"))
 
+import budget  # noqa: E402
 import count  # noqa: E402
-import run as program  # noqa: E402
 from experiments import EXPERIMENTS, UNSHARED, Experiment  # noqa: E402
 from rows import RECIPES, Run  # noqa: E402
 
@@ -38,24 +37,13 @@ COLUMNS = ["task", "row", "stored parameters", "multiply-accumulates, millions",
 COLUMNS += ["low", "high", "seeds", "shares"]
 
 
-def trained(run: Run, scale: str) -> list[str]:
-    """The flags of a row's training at a scale."""
-    stages = program.stages(program.call_of({"SCALE": scale}, []), run, seed=1)
-    return shlex.split(next(line for line in stages["training"] if line.startswith("fairseq-train")))
-
-
-def model(run: Run, scale: str, symbols: int) -> nn.Module:
+def model(experiment: Experiment, row: str) -> nn.Module:
     """A row's model as it was trained, with random weights."""
     import fairseq_plugin  # noqa: F401  (registers its models)
-    from fairseq_plugin.catalogue import FILTERBANK
-    from fairseq_plugin.modules.build import build_architecture, build_language_model, numbered_dictionary
 
-    dictionary, options = numbered_dictionary(symbols), count.model_options(run.row.arch, trained(run, scale))
-    if run.table.kind == "translation":
-        return build_architecture(run.row.arch, dictionary, dictionary, **options)
-    if run.table.kind == "speech":
-        return build_architecture(run.row.arch, None, dictionary, **options, **FILTERBANK)
-    return build_language_model(run.row.arch, dictionary, run.settings(scale).keys["text"], **options)
+    run, flags = experiment.run(row), budget.trainer(experiment.records(row)[0]["cmd"])
+    built = {"translation": count.translation, "speech": count.speech}.get(run.table.kind, count.language)
+    return built(run, run.settings(experiment.scale).keys | {"symbols": experiment.symbols}, flags)
 
 
 def forward(built: nn.Module, run: Run, scale: str) -> tuple[Callable[[], object], int]:
@@ -76,7 +64,7 @@ def operations(experiment: Experiment, row: str) -> float:
     run = experiment.run(row)
     if run.table.kind == "images":
         return float(experiment.records(row, "MMAC")[0]["value"])
-    built = model(run, experiment.scale, experiment.symbols).eval()
+    built = model(experiment, row).eval()
     call, parts = forward(built, run, experiment.scale)
     plain = torch.backends.mkldnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH)  # what can be counted
     with warnings.catch_warnings(), torch.no_grad(), plain[0], plain[1]:

@@ -39,8 +39,7 @@ def test_every_picture_is_there_for_light_and_dark_pages():
 
 @pytest.mark.parametrize(("experiment", "row"), TRAINED)
 def test_operations_are_counted_of_the_model_that_was_trained(experiment, row):
-    built = quality.model(experiment.run(row), experiment.scale, experiment.symbols)
-    assert stored(built) == experiment.parameters(row)
+    assert stored(quality.model(experiment, row)) == experiment.parameters(row)
 
 
 def test_operations_are_a_third_of_those_that_a_training_recorded():
