@@ -77,6 +77,8 @@ def test_the_host_takes_every_command(script, scale, arguments, tmp_path):
     ("script", "arguments", "settings", "message"),
     [
         ("numbers/run.sh", [], {"SCALE": "paper"}, "SCALE=paper: must be demo or smoke"),
+        ("digits/run.sh", [], {"SCALE": "paper"}, "SCALE=paper: must be demo or smoke"),
+        ("cifar10/prepare.sh", [], {"DATA_ROOT": "/nonexistent"}, "DATA_ROOT=/nonexistent: holds no cifar10.tar"),
         (
             "kausik/table2.sh",
             ["recurrent"],
@@ -135,10 +137,16 @@ def test_wrong_settings_are_named(script, arguments, settings, message, tmp_path
     assert message in recipe(script, *arguments, fails=True, OUT=str(tmp_path), **settings)
 
 
-def test_without_a_network_the_corpus_is_asked_for(tmp_path):
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("multi30k/prepare.sh", r"error: (https://\S+/train.de.gz: not reached; .*set DATA_ROOT|curl: not found)"),
+        ("cifar10/prepare.sh", r"error: CIFAR-10: not downloaded; .*, or set DATA_ROOT"),
+    ],
+)
+def test_without_a_network_the_data_is_asked_for(script, message, tmp_path):
     blocked = {"https_proxy": "http://127.0.0.1:9", "DATA_ROOT": ""}
-    output = recipe("multi30k/prepare.sh", fails=True, OUT=str(tmp_path), **blocked)
-    assert re.search(r"error: (https://\S+/train.de.gz: not reached; .*set DATA_ROOT|curl: not found)", output)
+    assert re.search(message, recipe(script, fails=True, OUT=str(tmp_path), **blocked))
 
 
 @pytest.fixture(scope="module")

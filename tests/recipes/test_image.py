@@ -91,23 +91,6 @@ def test_rows_have_one_size(tmp_path):
     assert depths["deit_x2"] == 2 * depths["deit"] == 4 * depths["plain_half"]
 
 
-@pytest.mark.parametrize(
-    ("script", "arguments", "settings", "message"),
-    [
-        ("digits/run.sh", [], {"SCALE": "paper"}, "SCALE=paper: must be demo or smoke"),
-        ("cifar10/prepare.sh", [], {"DATA_ROOT": "/nonexistent"}, "DATA_ROOT=/nonexistent: holds no cifar10.tar"),
-    ],
-)
-def test_wrong_settings_are_named(script, arguments, settings, message, tmp_path):
-    assert message in recipe(script, *arguments, fails=True, OUT=str(tmp_path), **settings)
-
-
-def test_without_a_network_the_images_are_asked_for(tmp_path):
-    blocked = {"https_proxy": "http://127.0.0.1:9", "DATA_ROOT": ""}
-    output = recipe("cifar10/prepare.sh", fails=True, OUT=str(tmp_path), **blocked)
-    assert re.search(r"error: CIFAR-10: not downloaded; .*, or set DATA_ROOT", output)
-
-
 @pytest.fixture(scope="module")
 def out(tmp_path_factory) -> Path:
     """Where the demo writes."""

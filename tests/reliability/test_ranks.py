@@ -39,21 +39,15 @@ def two(warm, text, tmp_path_factory):
     return folder
 
 
-def test_nodes_without_a_shared_folder_go_on_from_rank_0(warm, text, two, tmp_path):
-    first, second = tmp_path / "first", tmp_path / "second"
-    shutil.copytree(two, first)
-    ended = warm.run(*ranks(text, [first, second], "--max-update", "5"))
+@pytest.mark.parametrize(("holds", "ends"), [(0, 5), (1, 2)], ids=["rank 0 has the state", "rank 1 has it"])
+def test_nodes_without_a_shared_folder_go_on_from_rank_0(warm, text, two, tmp_path, holds, ends):
+    """And begin where it has none."""
+    folders = [tmp_path / "first", tmp_path / "second"]
+    shutil.copytree(two, folders[holds])
+    ended = warm.run(*ranks(text, folders, "--max-update", str(ends)))
     assert [one.status for one in ended] == [0, 0], [one.log[-1000:] for one in ended]
-    assert updates(first) == 5
-    assert "(epoch 1 @ 3 updates)" in ended[0].log
-
-
-def test_a_state_that_rank_0_has_not_is_not_taken(warm, text, two, tmp_path):
-    first, second = tmp_path / "first", tmp_path / "second"
-    shutil.copytree(two, second)
-    ended = warm.run(*ranks(text, [first, second], "--max-update", "2"))
-    assert [one.status for one in ended] == [0, 0], [one.log[-1000:] for one in ended]
-    assert updates(first) == 2
+    assert updates(folders[0]) == ends
+    assert ("(epoch 1 @ 3 updates)" in ended[0].log) == (holds == 0)
 
 
 def test_ranks_that_read_their_own_files_stop_where_one_has_none(warm, text, two, tmp_path):

@@ -14,6 +14,7 @@ import json
 import os
 import resource
 import runpy
+import select
 import selectors
 import shutil
 import signal
@@ -101,22 +102,29 @@ class Warm:
         return connection, log, time.monotonic() + job.get("kill_after", TIMEOUT)
 
     def _end(self, connection: socket.socket, log: Path, end: float) -> Ended:
-        status = -signal.SIGKILL
-        with connection, connection.makefile() as answers:
-            pid = int(answers.readline())
-            connection.settimeout(max(end - time.monotonic(), 0.001))
-            try:
-                status = int(answers.readline())
-            except TimeoutError:
-                os.kill(pid, signal.SIGKILL)
-                connection.settimeout(None)
-                status = int(answers.readline())
+        with connection:
+            pid = int(answer(connection))
+            if not select.select([connection], [], [], max(end - time.monotonic(), 0))[0]:
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.kill(pid, signal.SIGKILL)
+            status = int(answer(connection))
         return Ended(status, log.read_text(errors="replace"))
 
     def close(self) -> None:
         self.process.stdin.close()
         self.process.wait()
         shutil.rmtree(self.socket.parent)
+
+
+def answer(connection: socket.socket) -> str:
+    """A line, no byte more."""
+    found = b""
+    while not found.endswith(b"\n"):
+        byte = connection.recv(1)
+        if not byte:
+            raise ConnectionError("the interpreter has ended")
+        found += byte
+    return found.decode()
 
 
 class Server:
