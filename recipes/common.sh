@@ -80,7 +80,8 @@ need() {
         fail "$1: not found; install the package with its extras (pip install '.[fairseq,demo]') and put its environment on PATH"
 }
 
-# A figure is drawn from runs of tables' rows.
+# A figure is drawn from runs of tables' rows, which are trained first unless they have been, with the settings of the tables'
+# scripts (SCALE, SEED, DATA_ROOT and the others). Pictures and their numbers go to $OUT/PAPER.
 #   trained TABLE ROW...         carry these rows out, unless they are finished; TABLE as in ringformer/table1
 #   labelled TABLE FILE ROW...   sets RUNS to ROW=FILE for each, FILE in the folder of its run
 trained() {

@@ -1,11 +1,7 @@
 #!/usr/bin/env bash
 # Kausik, Figures 2(a) and 2(b) of June's text: validation and training loss of the rows of Table 2, over millions of input
 # tokens. Both are measured in evaluation mode, the training loss on a part of the training text.
-#
 #   recipes/kausik/figure2.sh [options of recipes/figures/curves.py]
-#
-# SCALE smoke (default), small, paper: of the rows, which are trained first unless they have been; SEED, OUT, DRY_RUN, THREADS
-# as in recipes/common.sh, DATA_ROOT as in prepare.sh. The pictures and their numbers go to $OUT/kausik.
 source "$(dirname "$0")/../common.sh"
 
 SCALE=${SCALE:-smoke}

@@ -1,11 +1,7 @@
 #!/usr/bin/env bash
 # RingFormer, Figure 3: mean attention distance of every head, layer by layer, over 500 validation images of ImageNet-small.
 # The upper row is of Table 2's ViT, UiT^s, OWF and RingFormer^s, the lower of Table 3's ViT, OWF, UiT^s and RingFormer^s.
-#
 #   recipes/ringformer/figure3.sh [options of recipes/figures/attention_distance.py]
-#
-# The rows are trained first unless they have been; SCALE and the others as for a table's script. The picture and its
-# numbers go to $OUT/ringformer.
 source "$(dirname "$0")/../common.sh"
 
 SMALL=(vit uit_wide owf ringformer_wide) LARGE=(vit owf uit_wide ringformer_wide)

@@ -1,11 +1,7 @@
 #!/usr/bin/env bash
 # RingFormer, Figures 2 (base) and 4 (large): linear CKA between the layers of the vanilla model and those of each recurrent
 # one, over 3,000 test sentences.
-#
 #   recipes/ringformer/figures2_4.sh base|large [options of recipes/figures/cka.py]
-#
-# Of rows of Table 1, which are trained first unless they have been; SCALE and the others as for a table's script. The
-# pictures and their numbers go to $OUT/ringformer.
 source "$(dirname "$0")/../common.sh"
 
 case ${1:-} in

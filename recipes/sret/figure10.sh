@@ -1,11 +1,7 @@
 #!/usr/bin/env bash
 # SReT, Figure 10: how strongly the places of an image respond, stage by stage and pass by pass, in DeiT-Tiny and in
 # SReT-T.
-#
 #   recipes/sret/figure10.sh [options of recipes/figures/responses.py]
-#
-# SCALE smoke (default), small, gpu, paper: of the rows, which are trained first unless they have been; SEED, OUT, DRY_RUN,
-# THREADS, DATA_ROOT as in the tables' scripts. The pictures and their numbers go to $OUT/sret.
 source "$(dirname "$0")/../common.sh"
 
 SCALE=${SCALE:-smoke}

@@ -1,11 +1,7 @@
 #!/usr/bin/env bash
 # SReT, Figure 5: accuracy over the epochs, (1) of DeiT-Tiny whose blocks run one to four times, (2, 3) of SReT-T with
 # projections of four widths.
-#
 #   recipes/sret/figure5.sh [options of recipes/figures/curves.py]
-#
-# SCALE smoke (default), small, gpu, paper: of the rows, which are trained first unless they have been; SEED, OUT, DRY_RUN,
-# THREADS, DATA_ROOT as in the tables' scripts. The pictures and their numbers go to $OUT/sret.
 source "$(dirname "$0")/../common.sh"
 
 SCALE=${SCALE:-smoke}

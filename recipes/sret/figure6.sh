@@ -1,10 +1,6 @@
 #!/usr/bin/env bash
 # SReT, Figure 6: (1) accuracy of the Mixers over the epochs, (2) the residual coefficients of the first block.
-#
 #   recipes/sret/figure6.sh [options of recipes/figures/coefficients.py]
-#
-# SCALE smoke (default), small, gpu, paper: of the rows, which are trained first unless they have been; SEED, OUT, DRY_RUN,
-# THREADS, DATA_ROOT as in the tables' scripts. The pictures and their numbers go to $OUT/sret.
 source "$(dirname "$0")/../common.sh"
 
 SCALE=${SCALE:-smoke}

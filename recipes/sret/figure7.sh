@@ -1,12 +1,8 @@
 #!/usr/bin/env bash
 # SReT, Figure 7: BLEU and losses over training of the vanilla transformer, of recursion, and of recursion without
 # coefficients, on WMT14 English to German.
-#
 #   recipes/sret/figure7.sh [options of recipes/figures/curves.py]
-#
-# SCALE smoke (default), small, gpu, paper: of the rows, which are trained first unless they have been; SEED, OUT, DRY_RUN,
-# THREADS, DATA_ROOT as in the tables' scripts. The pictures and their numbers go to $OUT/sret. Below scale paper the data
-# are Multi30k or number words.
+# Below scale paper the data are Multi30k or number words.
 source "$(dirname "$0")/../common.sh"
 
 SCALE=${SCALE:-smoke}

@@ -1,11 +1,7 @@
 #!/usr/bin/env bash
 # SReT, Figure 9: the loss around DeiT-108, SReT-108 and SReT-108 trained at two depths, along one direction and in a
 # plane.
-#
 #   recipes/sret/figure9.sh [options of recipes/figures/landscape.py]
-#
-# SCALE smoke (default), small, gpu, paper: of the rows, which are trained first unless they have been; SEED, OUT, DRY_RUN,
-# THREADS, DATA_ROOT as in the tables' scripts. The pictures and their numbers go to $OUT/sret.
 source "$(dirname "$0")/../common.sh"
 
 SCALE=${SCALE:-smoke}

@@ -1,10 +1,6 @@
 #!/usr/bin/env bash
 # Takase & Kiyono, Figure 3: negative log-likelihood on newstest2013, the validation set, over updates, of rows of Table 1.
-#
 #   recipes/takase/figure3.sh [options of recipes/figures/curves.py]
-#
-# SCALE smoke (default), small, paper: of the rows, which are trained first unless they have been; SEED, OUT, DRY_RUN, THREADS
-# as in recipes/common.sh, DATA_ROOT as in table1.sh. The picture and its numbers go to $OUT/takase.
 source "$(dirname "$0")/../common.sh"
 
 SCALE=${SCALE:-smoke}

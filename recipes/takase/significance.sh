@@ -1,10 +1,7 @@
 #!/usr/bin/env bash
 # Takase & Kiyono, the significance of Table 1: paired bootstrap of its rows against Universal, on every test set.
-#
 #   recipes/takase/significance.sh [options of recipes/metrics/significance.py]
-#
-# SCALE smoke (default), small, paper: of the rows, which are trained first unless they have been; SEED, OUT, DRY_RUN, THREADS
-# as in recipes/common.sh, DATA_ROOT as in table1.sh. Writes $OUT/takase/significance-SCALE-SET.json.
+# Writes $OUT/takase/significance-SCALE-SET.json.
 source "$(dirname "$0")/../common.sh"
 
 SCALE=${SCALE:-smoke}
