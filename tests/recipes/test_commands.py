@@ -211,6 +211,16 @@ def test_the_unshared_model_is_counted_without_the_flags_that_it_lacks(out, run)
 
 
 @pytest.mark.slow
+def test_what_eight_bits_cost_is_measured_on_a_finished_demo(out, run):
+    data = out / "numbers" / "smoke"
+    text = (data / "bin", data / "test.en", data / "test.de")
+    log = cli.python(RECIPES / "metrics" / "eight_bits.py", "text", run / "checkpoints" / "checkpoint_last.pt", *text)
+    found = json.loads(log[log.index("\n{\n") :])
+    assert found["float32"]["exact_match"] == json.loads((run / "scores.json").read_text())["exact_match"]
+    assert found["quantize_dynamic"]["megabytes"] < 0.6 * found["float32"]["megabytes"]
+
+
+@pytest.mark.slow
 def test_a_finished_demo_is_not_repeated(out, run):
     before = (run / "train.log").read_text()
     assert "training: done before" in recipe("numbers/run.sh", SCALE="smoke", OUT=str(out))
