@@ -14,6 +14,7 @@ from torch import nn
 import timm_plugin  # noqa: F401  registers our models
 from benchmarks.common import DEVICE, WEIGHTS, Rows, parser, peak_memory, ratios, set_up, shares, show
 from recurrence import count
+from recurrence.linear import pack
 
 BASE, BASE_BATCHES = "vit_base_patch16_224", (4, 1)
 LARGE = (BASE, "ringformer_vit", "uit", "owf_vit", "plain_vit")
@@ -37,6 +38,7 @@ def inference(model: nn.Module, number: int):
     """A function that classifies so many images."""
     x = images(number)
     model.eval()
+    pack(model)
 
     @torch.inference_mode()
     def run():
