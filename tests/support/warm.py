@@ -8,7 +8,7 @@ kills it by hanging up. :class:`Warm` does so for tests, tests/support/stand_in.
 import atexit
 import contextlib
 import functools
-import importlib
+import importlib.util
 import io
 import json
 import os
@@ -232,10 +232,10 @@ def command(argv: list[str]) -> int:
     """Run a command as its own program would, its last words included."""
     program = cli.SCRIPTS / argv[0]
     is_module = argv[0] != "-c" and not argv[0].endswith(".py") and not program.is_file()
+    # Python sets so while it imports a module's package, from which the plugin reads what the command is.
+    sys.argv = ["-m", *argv[1:]] if is_module else argv
     if "fairseq_plugin" in sys.modules:  # what it does depends on the command
-        sys.argv = ["-m" if is_module else argv[0], *argv[1:]]  # as Python sets it while it imports a module's package
         sys.modules["fairseq_plugin.hostfix"].apply()
-    sys.argv = argv
     try:
         if argv[0] == "-c":
             code, sys.argv = argv[1], ["-c", *argv[2:]]
@@ -253,6 +253,8 @@ def command(argv: list[str]) -> int:
             print(error.code, file=sys.stderr)
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException:
+        if is_module:
+            sys.argv[0] = importlib.util.find_spec(argv[0]).origin  # as it was while the module ran
         sys.excepthook(*sys.exc_info())
         return 1
     return 0
