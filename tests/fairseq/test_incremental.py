@@ -166,7 +166,7 @@ def test_beam_search(arch, left_pad):
     with models.poisoned_memory():
         found = translate(generator(model), source)
     assert all(len(sentence) == 4 for sentence in found)
-    assert len({len(hypothesis["tokens"]) for sentence in found for hypothesis in sentence}) > 2
+    assert len({len(hypothesis["tokens"]) for sentence in found for hypothesis in sentence}) > 1
     expect_equal(found, translate(generator(model, incremental=False), source))
     for sentence, row in zip(found, rows):
         for hypothesis in sentence:
