@@ -35,7 +35,7 @@ demo-vision: $(DEMO)
 	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/digits/run.sh
 
 test: $(FULL)
-	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest --numprocesses auto --dist loadfile $(ARGS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-timm: $(FULL)
 	PATH="$(CURDIR)/$(BIN):$$PATH" python -m tests.support.timm_suite $(ARGS)

@@ -318,7 +318,7 @@ def test_refused_shapes(changes, message):
         (lambda shape: ringformer(shape, 2, Signals(9)), "rank=9: must be >= 1 and <= width=8"),
         (
             lambda shape: ringformer(shape, 2, Signals(2, "before"), pre_norm=True),
-            "attention='before': .* needs a post-norm block",
+            "attention_signal='before': .* needs a post-norm block",
         ),
         (lambda shape: relaxed(shape, (0, 0), 9), "residual_rank=9: must be >= 1 and <= width=8"),
         (lambda shape: relaxed(shape, (0, 0), 2, ("qkv", "kv")), r"terms=\('qkv', 'kv'\): must name some of \('qkv'"),

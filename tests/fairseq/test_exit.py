@@ -59,7 +59,7 @@ def test_words_see_the_states_with_which_earlier_ones_left(arch):
     model = models.tiny(arch)
     source, lengths, target = models.inputs(arch, (5, 3, 6), target_lengths=(30, 30, 30))
     decoder, out = model.decoder, model.encoder(source, lengths)
-    first = decoder._embed(target, 0)[0]
+    first = decoder._embed(target, 0)
 
     def whole_texts(x: torch.Tensor) -> dict:
         return decoder._arguments(target[:, : x.size(1)], out, None, None)(x, 0)

@@ -74,6 +74,12 @@ IMAGES = {
     "recipes/metrics/score_image.py": {
         "score": ["-c", "import score_image; score_image.model_of(Path('{file}').parent)"],
     },
+    "recipes/metrics/eight_bits.py": {
+        "eight bits": [
+            "-c",
+            "import argparse, eight_bits as e; e.images(argparse.Namespace(checkpoint=Path('{file}')))",
+        ],
+    },
 }
 
 
