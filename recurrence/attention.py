@@ -168,8 +168,12 @@ def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 def padding_bias(padding: Tensor, like: Tensor) -> Tensor:
-    """-inf where a key is padding, else 0: (B, S) bool -> (B, 1, 1, S), for scores of tensors such as `like`."""
-    return _bias(padding[:, None, None, :], like)
+    """-inf where a key is padding, else 0: (B, S) bool -> (B, 1, 1, S), for scores of tensors such as `like`.
+
+    Of a row that is nothing but padding every key is seen: see :func:`causal_bias`.
+    """
+    hidden = padding & ~padding.all(dim=-1, keepdim=True)
+    return _bias(hidden[:, None, None, :], like)
 
 
 def causal_bias(length: int, like: Tensor, padding: Tensor | None = None, start: int = 0) -> Tensor:

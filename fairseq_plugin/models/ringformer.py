@@ -25,6 +25,7 @@ from recurrence.papers.takase import shared_layers
 
 LOW_RANK = dict(where={"level_signal": ("low-rank",)})
 LEARNED = dict(where={"level_signal": ("low-rank", "full")})
+AROUND = dict(choices=("after", "before", "none"), **LEARNED)
 PLACES = ("attention_signal", "cross_attention_signal", "ffn_signal")
 
 
@@ -41,15 +42,13 @@ class RingFormerOptions(DepthOptions, TranslationOptions):
     attention_signal: str | None = option(
         "after",
         "where the signals of Q, K and V join: after the projection (paper), before it, or nowhere",
-        choices=("after", "before", "none"),
-        **LEARNED,
+        **AROUND,
     )
     cross_attention_signal: str | None = option(
         "none",
         "the same for the decoder's cross-attention, whose keys and values are then projected once per pass (paper: "
         "none)",
-        choices=("after", "before", "none"),
-        **LEARNED,
+        **AROUND,
     )
     ffn_signal: str | None = option(
         "before",

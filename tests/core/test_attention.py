@@ -118,6 +118,18 @@ def test_a_row_that_sees_nothing_is_finite(dtype):
     assert all(parameter.grad.isfinite().all() for parameter in attention.parameters())
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_memory_that_is_all_padding_is_finite(dtype, rate):
+    attention, x = cross_attention(4).to(dtype).train(), tokens(2, 3).to(dtype)
+    attention.dropout, memory = rate, tokens(2, 5)[..., :4].to(dtype)
+    padding = torch.tensor([[0, 0, 0, 1, 1], [1, 1, 1, 1, 1]]).bool()
+    y = attention(x, attention.project(memory), bias=padding_bias(padding, x))
+    y.sum().backward()
+    assert y.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in attention.parameters())
+
+
 def test_dropout_on_the_weights_in_training_alone():
     attention, x = self_attention(), tokens(1, 5)
     plain = attention(x, x)
@@ -205,7 +217,7 @@ def test_every_query_sees_something_and_tokens_see_what_they_saw():
     x, padding = tokens(3, 5), torch.tensor([[1, 1, 0, 0, 0], [0, 0, 0, 1, 1], [1, 1, 1, 1, 1]]).bool()
     whole = causal_bias(5, x, padding)
     assert whole.isfinite().any(-1).all()
-    plain = (padding_bias(padding, x) + causal_bias(5, x)).expand_as(whole)
+    plain = causal_bias(5, x).expand_as(whole).masked_fill(padding[:, None, None], -torch.inf)
     sees = plain.isfinite().any(-1)
     assert torch.equal(whole[sees], plain[sees])
     itself = torch.eye(5, dtype=torch.bool).expand(3, 1, 5, 5)

@@ -12,7 +12,14 @@ from fairseq_plugin.modules.build import numbered_dictionary
 from fairseq_plugin.modules.language_model import LanguageModel
 from fairseq_plugin.modules.model import LoopedTransformer, register_family
 from recurrence import count
-from tests.fairseq import test_admin, test_incremental, test_invariants, test_options, test_published
+from tests.fairseq import (
+    test_admin,
+    test_configuration,
+    test_incremental,
+    test_invariants,
+    test_published,
+    test_refusals,
+)
 from tests.support import cli, language, models, speech
 from tests.support.counts import COUNTS, Count
 
@@ -42,7 +49,7 @@ def test_every_invariant_is_tested_on_every_architecture():
     of = dict.fromkeys(OF_TRANSLATION, models.ARCHS) | dict.fromkeys(OF_ENCODERS, models.WITH_ENCODER)
     of |= dict.fromkeys(OF_LANGUAGE, language.ARCHS)
     tested = {}
-    for module in (test_invariants, test_incremental, test_options):
+    for module in (test_invariants, test_incremental, test_configuration, test_refusals):
         tested |= models.architectures_tested(module)
     assert len(tested) > len(of) + 10
     for name, archs in tested.items():

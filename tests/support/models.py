@@ -108,6 +108,10 @@ def on_meta(arch: str, *flags: str, on: FairseqTask | None = None) -> nn.Module:
         return build(arch, *flags, on=on)
 
 
+def shapes(model: nn.Module) -> dict[str, torch.Size]:
+    return {key: tensor.shape for key, tensor in model.state_dict().items()}
+
+
 def has_static_levels(arch: str) -> bool:
     """Whether position and depth are one table, added before each pass."""
     return ARCH_MODEL_REGISTRY[arch].has_levels(options(arch))

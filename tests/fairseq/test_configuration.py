@@ -1,0 +1,137 @@
+"""Options through fairseq's own parser and through a configuration, and what fairseq then asks of the models."""
+
+import pytest
+import torch
+from fairseq import options as host_options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from omegaconf import OmegaConf
+from torch import nn
+
+from tests.support import language, models
+
+
+def parse(arch: str, *arguments: str):
+    """What fairseq-train makes of a command line."""
+    command = ["data", "--task", models.of(arch).TASK, "--arch", arch, *arguments]
+    return host_options.parse_args_and_arch(host_options.get_training_parser(), input_args=command)
+
+
+def from_config(arch: str, **values) -> nn.Module:
+    """What fairseq-hydra-train builds, with more symbols than the bands of the presets have in front."""
+    with torch.device("meta"):
+        return models.task_of(arch, 70_000).build_model(OmegaConf.create({"_name": arch, **values}))
+
+
+@models.every_model
+def test_the_hosts_parser_and_configuration_build_the_preset(arch):
+    on = models.task_of(arch, 70_000)
+    with torch.device("meta"):
+        model = on.build_model(convert_namespace_to_omegaconf(parse(arch)).model)
+    assert models.shapes(model) == models.shapes(models.on_meta(arch, on=on)) == models.shapes(from_config(arch))
+
+
+@models.every_model
+def test_configuration_without_a_command_line(arch):
+    values = dict(decoder_embed_dim=96, decoder_attention_heads=2)
+    flags = ["--decoder-embed-dim", "96", "--decoder-attention-heads", "2"]
+    if arch in models.ARCHS:
+        values, flags = {**values, "encoder_normalize_before": True}, [*flags, "--encoder-normalize-before"]
+    assert models.shapes(from_config(arch, **values)) == models.shapes(
+        models.on_meta(arch, *flags, on=models.task_of(arch, 70_000))
+    )
+    with pytest.raises(ValueError, match=f"^decoder_layer: not an option of {arch}"):
+        from_config(arch, decoder_layer=3)
+
+
+@pytest.mark.parametrize(
+    ("one", "option"),
+    [
+        ("vanilla_base", "--signal-rank-divisor 2"),
+        ("universal", "--level-signal 2"),
+        ("ringformer_base", "--encoder-unique-layers 2"),
+        ("one_wide_ffn_base", "--share-layer-num 2"),
+        ("cycle_rev", "--ffn-signal 2"),
+        ("sequence", "--encoder-layerdrop 2"),
+        ("s2t_cycle", "--share-all-embeddings"),
+        ("s2t_cycle", "--encoder-normalize-before"),
+        ("s2t_cycle", "--encoder-learned-pos"),
+    ],
+)
+def test_options_of_others_are_refused_by_the_hosts_parser(one, option, capsys):
+    with pytest.raises(SystemExit) as refused:
+        parse(one, *option.split())
+    assert refused.value.code == 2
+    assert f"unrecognized arguments: {option}" in capsys.readouterr().err
+
+
+CHOICES = [("ringformer_base", f"{place}_signal") for place in ("level", "attention", "cross_attention", "ffn")]
+CHOICES += [("ringformer_base", "signal_init"), ("ringformer_base", "activation_fn"), ("ilr_small", "position")]
+CHOICES += [("ringformer_base", "compile"), ("sequence_lm", "activation_fn"), ("sequence_lm", "depth_distribution")]
+
+
+@pytest.mark.parametrize(("one", "name"), CHOICES)
+def test_choices_are_refused_by_the_hosts_parser_and_in_a_configuration(one, name, capsys):
+    option = "--" + name.replace("_", "-")
+    with pytest.raises(SystemExit):
+        parse(one, option, "loud")
+    assert f"argument {option}: invalid choice: 'loud'" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=f"^{option}='?loud'?: must be one of"):
+        from_config(one, **{name: "loud"})
+
+
+@pytest.mark.parametrize(
+    ("one", "name", "value", "rule"),
+    [
+        ("ringformer_base", "encoder_layers", "six", "--encoder-layers=six: must be a whole number"),
+        ("ringformer_base", "encoder_layers", 6.0, "--encoder-layers=6.0: must be a whole number"),
+        ("ringformer_base", "dropout", "0.1", "--dropout=0.1: must be a number"),
+        ("ringformer_base", "share_all_embeddings", "yes", "--share-all-embeddings=yes: must be true or false"),
+        ("ringformer_base", "depth_range", 3, "--depth-range=3: must be a text"),
+        ("ringformer_base", "position_table", "sines", "position_table=sines: must be one of"),
+        ("s2t_cycle", "share_all_embeddings", True, "share_all_embeddings=True: not an option of s2t_cycle, for which"),
+        ("ilr_small", "adaptive_input_cutoff", "8,14", "adaptive_input_cutoff=8,14: not an option of ilr_small, for"),
+        ("recurrent_lm", "no_scale_embedding", False, "no_scale_embedding=False: not an option of recurrent_lm, for"),
+    ],
+)
+def test_values_of_a_configuration_that_no_command_line_takes_are_refused(one, name, value, rule):
+    with pytest.raises(ValueError, match=f"^{rule}"):
+        from_config(one, **{name: value})
+
+
+def test_learned_positions_are_remembered_with_the_options():
+    """For the commands that read the checkpoint have another --tokens-per-sample."""
+    args = models.options("ilr_small", *language.tiny_flags("ilr_small", "--position", "learned"))
+    config = OmegaConf.create(vars(args))
+    for given in (args, config):
+        language.task(tokens_per_sample=12).build_model(given)
+        model = language.task(tokens_per_sample=99).build_model(given)
+        assert given.max_target_positions == model.max_positions() == 12
+    limited = language.task(tokens_per_sample=12, max_target_positions=20)
+    assert models.tiny("ilr_small", "--position", "learned", on=limited).max_positions() == 20
+
+
+@pytest.fixture(scope="module")
+def retain_dropout():
+    """The configuration of `fairseq-generate --retain-dropout`."""
+    parser = host_options.get_generation_parser()
+    arguments = ["data", "--task", "translation", "--path", "model.pt", "--retain-dropout"]
+    return convert_namespace_to_omegaconf(host_options.parse_args_and_arch(parser, input_args=arguments))
+
+
+@models.every_model
+def test_dropout_at_generation_is_refused(arch, retain_dropout):
+    with pytest.raises(ValueError, match="^--retain-dropout: not available"):
+        models.tiny(arch).prepare_for_inference_(retain_dropout)
+
+
+@pytest.mark.parametrize("side", models.SIDES)
+def test_longest_sentences(side):
+    """The task's limits size the learned positions and show in `max_positions`."""
+    name = "max_source_positions" if side == "encoder" else "max_target_positions"
+    on = models.task(**{name: 8})
+    model = models.tiny("vanilla_base", f"--{side}-learned-pos", on=on)
+    assert model.max_positions() == ((8, 1024) if side == "encoder" else (1024, 8))
+    assert model(*models.batch((8, 3), (8, 2)))[0].isfinite().all()
+    too_long = models.batch((9, 3), (8, 2)) if side == "encoder" else models.batch((8, 3), (9, 2))
+    with pytest.raises(ValueError, match="9 tokens: must be <= the 8 learned positions"):
+        model(*too_long)

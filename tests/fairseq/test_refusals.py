@@ -1,0 +1,163 @@
+"""Bad values are rejected with the option, the value and the rule."""
+
+import pytest
+
+from tests.support import language, models
+
+ONE_MATRIX = "--adaptive-input-cutoff none --adaptive-softmax-cutoff none"
+DIVISOR = "must be >= 1 and <= --encoder-embed-dim=128"
+UNIQUE = "must be >= 1 and <= --encoder-layers=12"
+STATIC_SIGNAL = "--level-signal static"
+MAP = "must be whole numbers >= 1, with commas between them"
+ENTRIES = "needs at least one entry, and each must be >= 1"
+RISE = "must be 'none' or whole numbers that rise, each > 0 and < 23, the number of symbols"
+SPEECH_UNIQUE = "must be >= 1 and <= --encoder-layers=16"
+# architecture: flags: the error
+BAD = {
+    "ringformer_tiny": {
+        "--encoder-attention-heads 7": "--encoder-attention-heads=7: must divide --encoder-embed-dim=128",
+        "--encoder-layers 0": "--encoder-layers=0: must be >= 1",
+        "--signal-rank-divisor 0": f"--signal-rank-divisor=0: {DIVISOR}",
+        "--signal-rank-divisor 129": f"--signal-rank-divisor=129: {DIVISOR}",
+        "--level-signal full --signal-rank-divisor 8": "--signal-rank-divisor=8: does not go with --level-signal=full",
+        "--level-signal none --ffn-signal inside": "--ffn-signal=inside: does not go with --level-signal=none",
+        "--level-signal none --signal-init random": "--signal-init=random: does not go with --level-signal=none",
+        f"{STATIC_SIGNAL} --attention-signal after": "--attention-signal=after: does not go with --level-signal=stat",
+        "--attention-signal none --ffn-signal none": "--level-signal=low-rank: joins nowhere",
+        "--attention-signal before --encoder-normalize-before": "--attention-signal='before': .* needs a post-norm",
+        "--cross-attention-signal before --decoder-normalize-before": "--cross-attention-signal='before': .* needs a",
+        "--dropout 1.5": r"--dropout=1.5: must be a rate within \[0, 1\]",
+        "--share-all-embeddings": "--share-all-embeddings: needs a joined dictionary",
+        f"{STATIC_SIGNAL} --decoder-learned-pos": "--decoder-learned-pos: does not go with level signals",
+        f"{STATIC_SIGNAL} --no-token-positional-embeddings": "--no-token-positional-embeddings: the static level",
+    },
+    "universal": {
+        "--decoder-attention-heads 0": "--decoder-attention-heads=0: must be >= 1",
+        "--decoder-layers -1": "--decoder-layers=-1: must be >= 1",
+        "--dropout -0.1": r"--dropout=-0.1: must be a rate within \[0, 1\]",
+        "--encoder-learned-pos": "--encoder-learned-pos: does not go with level signals",
+        "--no-token-positional-embeddings": "--no-token-positional-embeddings: the static level",
+    },
+    "one_wide_ffn_tiny": {
+        "--encoder-ffn-embed-dim -4": "--encoder-ffn-embed-dim=-4: must be >= 1",
+        "--decoder-ffn-embed-dim 64": "--decoder-ffn-embed-dim=64: must equal --encoder-ffn-embed-dim=512",
+        "--decoder-layers 0": "--decoder-layers=0: must be >= 1",
+    },
+    "vanilla_tiny": {
+        "--encoder-embed-dim 0": "--encoder-embed-dim=0: must be >= 1",
+        "--encoder-layers 0": "--encoder-layers=0: must be >= 1",
+        "--attention-dropout 2": r"--attention-dropout=2.0: must be a rate within \[0, 1\]",
+        "--decoder-learned-pos --no-token-positional-embeddings": "--decoder-learned-pos: does not go with --no-token",
+    },
+    "sequence": {
+        "--encoder-unique-layers 5": "--encoder-unique-layers=5: must divide --encoder-layers=12",
+        "--share-layer-num 13": f"--share-layer-num=13: {UNIQUE}",
+        "--share-layer-num 0": f"--share-layer-num=0: {UNIQUE}",
+    },
+    "sandwich": {
+        "--decoder-unique-layers 4": "--decoder-unique-layers=4: must be 3 with sandwich",
+        "--share-layer-num 2": "--share-layer-num=2: the published code has no sandwich",
+    },
+    "cycle": {
+        "--decoder-attention-heads 3": "--decoder-attention-heads=3: must divide --decoder-embed-dim=512",
+        "--encoder-unique-layers 13": f"--encoder-unique-layers=13: {UNIQUE}",
+        "--share-layer-num 3 --encoder-unique-layers 4": "--encoder-unique-layers=4: does not go with --share-layer",
+        "--activation-dropout -1": r"--activation-dropout=-1.0: must be a rate within \[0, 1\]",
+    },
+    "cycle_rev": {
+        "--encoder-layers 0": "--encoder-layers=0: must be >= 1",
+        "--decoder-unique-layers 0": "--decoder-unique-layers=0: must be >= 1 and <= --decoder-layers=12",
+    },
+    "recursive_iwslt_de_en": {
+        "--block-loops 0": "--block-loops=0: must be >= 1 and divide --encoder-layers=12",
+        "--decoder-layers 7": "--block-loops=2: must be >= 1 and divide --decoder-layers=7",
+        "--encoder-layers 0": "--encoder-layers=0: must be >= 1",
+    },
+    "s2t_cycle": {
+        "--conv-kernel-sizes 4,5": "--conv-kernel-sizes=4,5: must be odd whole numbers, separated by commas",
+        "--conv-kernel-sizes 5,": "--conv-kernel-sizes=5,: must be odd whole numbers",
+        "--conv-kernel-sizes five": "--conv-kernel-sizes=five: must be odd whole numbers",
+        "--conv-channels 0": "--conv-channels=0: must be even and >= 2, because gates halve it",
+        "--conv-channels 33": "--conv-channels=33: must be even and >= 2",
+        "--encoder-attention-heads 7": "--encoder-attention-heads=7: must divide --encoder-embed-dim=512",
+        "--decoder-layers 0": "--decoder-layers=0: must be >= 1",
+        "--encoder-unique-layers 17": f"--encoder-unique-layers=17: {SPEECH_UNIQUE}",
+        "--share-layer-num 17": f"--share-layer-num=17: {SPEECH_UNIQUE}",
+        "--share-layer-num 2 --encoder-unique-layers 8": "--encoder-unique-layers=8: does not go with --share-layer",
+        "--dropout 1.5": r"--dropout=1.5: must be a rate within \[0, 1\]",
+    },
+    "ilr_small": {
+        "--reuse-map 4,2,1": r"--reuse-map=4,2,1: has 3 entries, needs one for each of --decoder-layers=4",
+        "--reuse-map 1,0,1,1": rf"--reuse-map=\(1, 0, 1, 1\): {ENTRIES}",
+        "--reuse-map 1,-2,1,1": rf"--reuse-map=\(1, -2, 1, 1\): {ENTRIES}",
+        "--reuse-map 1,1.5,1,1": f"--reuse-map=1,1.5,1,1: {MAP}",
+        "--reuse-map 1,,1,1": f"--reuse-map=1,,1,1: {MAP}",
+        "--reuse-map 2111": "--reuse-map=2111: has 1 entries",
+        "--block-loops 0": "--block-loops=0: must be >= 1",
+        "--block-loops -1": "--block-loops=-1: must be >= 1",
+        "--block-loops 2 --reuse-map 1,2,1,1": "--block-loops=2: goes in place of --reuse-map=1,2,1,1, not with it",
+        "--inject-embedding --reuse-map 1,1,1,1": "--inject-embedding: needs a pass that runs again",
+        "--position rope --decoder-embed-dim 36": "--position=rope: needs an even head width, but .* is 9",
+        "--decoder-attention-heads 3": "--decoder-attention-heads=3: must divide --decoder-embed-dim=128",
+        "--decoder-attention-heads 0": "--decoder-attention-heads=0: must be >= 1",
+        "--decoder-layers 0": "--decoder-layers=0: must be >= 1",
+        "--dropout 1.5": r"--dropout=1.5: must be a rate within \[0, 1\]",
+    },
+    "sequence_lm": {
+        "--decoder-unique-layers 5": "--decoder-unique-layers=5: must divide --decoder-layers=12",
+        "--decoder-unique-layers 13": "--decoder-unique-layers=13: must be >= 1 and <= --decoder-layers=12",
+        "--share-layer-num 0": "--share-layer-num=0: must be >= 1 and <= --decoder-layers=12",
+        "--adaptive-input-cutoff 8,23": f"--adaptive-input-cutoff=8,23: {RISE}",
+        "--adaptive-input-cutoff 14,8": f"--adaptive-input-cutoff=14,8: {RISE}",
+        "--adaptive-input-cutoff 0,8": f"--adaptive-input-cutoff=0,8: {RISE}",
+        "--adaptive-input-cutoff eight": f"--adaptive-input-cutoff=eight: {RISE}",
+        "--adaptive-input-cutoff 1": "--adaptive-input-cutoff=1: the first band must hold symbols 0 to 1",
+        f"{ONE_MATRIX} --adaptive-input-factor 2": "--adaptive-input-factor=2.0: needs bands",
+        "--adaptive-input-factor 40": "--adaptive-input-factor=40.0: must be >= 1 and leave the last of the 3 bands",
+        "--decoder-embed-dim 0": "--adaptive-input-factor=4.0: must be .* of --decoder-embed-dim=0 a width",
+        f"{ONE_MATRIX} --decoder-embed-dim 0": "--decoder-embed-dim=0: must be >= 1",
+        "--adaptive-softmax-dropout 2": r"--adaptive-softmax-dropout=2.0: must be a rate within \[0, 1\]",
+        "--adaptive-softmax-cutoff 9 --tie-adaptive-weights": "--tie-adaptive-weights: --adaptive-input-cutoff=8,14",
+        "--adaptive-softmax-factor 2": "--tie-adaptive-weights: --adaptive-input-factor=4.0 and",
+        f"{ONE_MATRIX} --tie-adaptive-proj": "--tie-adaptive-proj: needs --tie-adaptive-weights",
+        f"{ONE_MATRIX} --tie-adaptive-weights": "--tie-adaptive-weights: --adaptive-input-cutoff=none and",
+        "--share-decoder-input-output-embed": "--share-decoder-input-output-embed: shares a single matrix",
+        "--activation-dropout -1": r"--activation-dropout=-1.0: must be a rate within \[0, 1\]",
+    },
+}
+BAD_VALUES = [(arch, flags, message) for arch, cases in BAD.items() for flags, message in cases.items()]
+
+
+@pytest.mark.parametrize(("one", "flags", "message"), BAD_VALUES, ids=[" ".join(case[:2]) for case in BAD_VALUES])
+def test_bad_values_are_refused_by_name(one, flags, message):
+    small = ["--adaptive-input-cutoff", "8,14"] if one == "sequence_lm" else []
+    with pytest.raises(ValueError, match=f"^{message}"):
+        models.on_meta(one, *small, *flags.split())
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--decoder-embed-dim 24", "--encoder-embed-dim=16 must equal --decoder-embed-dim=24"),
+        ("--decoder-embed-path other.txt", "--decoder-embed-path must equal --encoder-embed-path"),
+    ],
+)
+@models.every_translation_model
+def test_one_matrix_for_all_needs_sides_that_agree(arch, flags, message):
+    joined = models.task(models.TARGET_SYMBOLS, models.TARGET_SYMBOLS)
+    with pytest.raises(ValueError, match=f"^--share-all-embeddings: {message}"):
+        models.tiny(arch, "--share-all-embeddings", *flags.split(), on=joined)
+
+
+@pytest.mark.parametrize("limit", [0, -3])
+def test_a_table_of_no_positions_is_refused(limit):
+    with pytest.raises(ValueError, match="must be >= 1"):
+        models.tiny("ilr_small", "--position", "learned", on=language.task(tokens_per_sample=limit))
+
+
+@models.every_language_model
+def test_a_smaller_output_dictionary_needs_a_matrix_of_its_own(arch):
+    task = language.task()
+    task.output_dictionary = models.dictionary(20)
+    with pytest.raises(ValueError, match="^--output-dictionary-size=20: must equal the 23 symbols of the input"):
+        models.tiny(arch, on=task)
