@@ -15,16 +15,16 @@ from tests.support import cli
 
 def test_times_are_taken_in_turn_and_compared_within_a_round(monkeypatch):
     now, calls = [0.0], []
-    lasts = {"host": iter([9, 1, 2, 10]), "ours": iter([9, 3, 1, 10])}  # the first round warms up
+    lasts = {"upstream": iter([9, 1, 2, 10]), "ours": iter([9, 3, 1, 10])}  # the first round warms up
     monkeypatch.setattr(common.time, "perf_counter", lambda: now[0])
 
     def run(name):
         calls.append(name)
         now[0] += next(lasts[name])
 
-    rows = common.ratios({name: lambda name=name: run(name) for name in lasts}, rounds=3, base="host")
-    assert calls == ["host", "ours"] * 4
-    assert rows == {"host": (2, 1), "ours": (3, 1)}  # 3 / 1, 1 / 2, 10 / 10
+    rows = common.ratios({name: lambda name=name: run(name) for name in lasts}, rounds=3, base="upstream")
+    assert calls == ["upstream", "ours"] * 4
+    assert rows == {"upstream": (2, 1), "ours": (3, 1)}  # 3 / 1, 1 / 2, 10 / 10
 
 
 def test_shares_are_of_all_products_in_the_time_that_was_measured(monkeypatch):
@@ -44,7 +44,7 @@ def test_a_machine_has_a_rate():
     assert common.machine_rate(repeats=1) > 1e8
 
 
-def test_speech_is_compared_with_the_hosts_model(monkeypatch, capsys):
+def test_speech_is_compared_with_fairseqs_model(monkeypatch, capsys):
     small = {"embed_dim": 8, "ffn_embed_dim": 8, "attention_heads": 2, "layers": 2}
     sizes = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in small.items()}
     unique = dict(encoder_unique_layers=1, decoder_unique_layers=1)

@@ -82,7 +82,7 @@ def test_the_licence_goes_with_it(wheel, source, site, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_host_trains_with_the_installed_plugin(site, corpus, tmp_path):
+def test_fairseq_trains_with_the_installed_plugin(site, corpus, tmp_path):
     away = tmp_path / "away"
     away.mkdir()
     environment = {"PYTHONPATH": str(site)}
@@ -124,12 +124,12 @@ def test_every_import_is_declared(site):
     assert imported("fairseq_plugin") <= declared | HOST | {"fairseq_cli"} | speech | images | texts
 
 
-def test_each_host_and_use_has_an_extra(site):
+def test_fairseq_and_each_use_have_an_extra(site):
     declared = metadata(site)
     assert set(declared.get_all("Provides-Extra")) == {"fairseq", "speech", "timm", "demo", "data", "dev"}
-    hosts = [line for line in declared.get_all("Requires-Dist") if re.match(r"fairseq\b", line)]
-    assert any("fairseq-fixed" in line and '>= "3.11"' in line for line in hosts)
-    assert any("fairseq==0.12.2" in line and '< "3.11"' in line for line in hosts)
+    releases = [line for line in declared.get_all("Requires-Dist") if re.match(r"fairseq\b", line)]
+    assert any("fairseq-fixed" in line and '>= "3.11"' in line for line in releases)
+    assert any("fairseq==0.12.2" in line and '< "3.11"' in line for line in releases)
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

@@ -17,11 +17,11 @@ def replace(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None
         make: builds the replacement from the original. Its name identifies the repair.
     """
     original = getattr(owner, name)
-    done = getattr(original, "host_repairs", ())
+    done = getattr(original, "fairseq_repairs", ())
     if make.__name__ in done:
         return
     replacement = functools.wraps(original, updated=())(make(original))
-    replacement.host_repairs = (*done, make.__name__)
+    replacement.fairseq_repairs = (*done, make.__name__)
     setattr(owner, name, replacement)
 
 

@@ -37,11 +37,11 @@ def test_formula(formula, width):
     torch.testing.assert_close(table, torch.tensor(expected, dtype=torch.float64).view(11, width), rtol=0, atol=1e-12)
 
 
-def test_halved_is_the_hosts_table():
+def test_halved_is_fairseqs_table():
     from fairseq.modules import SinusoidalPositionalEmbedding
 
-    host = SinusoidalPositionalEmbedding.get_embedding(50, 12, padding_idx=None)
-    torch.testing.assert_close(position.halved(50, 12), host.double(), rtol=0, atol=1e-5)
+    upstream = SinusoidalPositionalEmbedding.get_embedding(50, 12, padding_idx=None)
+    torch.testing.assert_close(position.halved(50, 12), upstream.double(), rtol=0, atol=1e-5)
 
 
 def test_positions_number_the_sentence_wherever_it_is_padded():

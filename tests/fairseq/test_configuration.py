@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fairseq import options as host_options
+from fairseq import options as fairseq_options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 from torch import nn
@@ -13,7 +13,7 @@ from tests.support import language, models
 def parse(arch: str, *arguments: str):
     """What fairseq-train makes of a command line."""
     command = ["data", "--task", models.of(arch).TASK, "--arch", arch, *arguments]
-    return host_options.parse_args_and_arch(host_options.get_training_parser(), input_args=command)
+    return fairseq_options.parse_args_and_arch(fairseq_options.get_training_parser(), input_args=command)
 
 
 def from_config(arch: str, **values) -> nn.Module:
@@ -23,7 +23,7 @@ def from_config(arch: str, **values) -> nn.Module:
 
 
 @models.every_model
-def test_the_hosts_parser_and_configuration_build_the_preset(arch):
+def test_fairseqs_parser_and_configuration_build_the_preset(arch):
     on = models.task_of(arch, 70_000)
     with torch.device("meta"):
         model = on.build_model(convert_namespace_to_omegaconf(parse(arch)).model)
@@ -57,7 +57,7 @@ def test_configuration_without_a_command_line(arch):
         ("s2t_cycle", "--encoder-learned-pos"),
     ],
 )
-def test_options_of_others_are_refused_by_the_hosts_parser(one, option, capsys):
+def test_options_of_others_are_refused_by_fairseqs_parser(one, option, capsys):
     with pytest.raises(SystemExit) as refused:
         parse(one, *option.split())
     assert refused.value.code == 2
@@ -70,7 +70,7 @@ CHOICES += [("ringformer_base", "compile"), ("sequence_lm", "activation_fn"), ("
 
 
 @pytest.mark.parametrize(("one", "name"), CHOICES)
-def test_choices_are_refused_by_the_hosts_parser_and_in_a_configuration(one, name, capsys):
+def test_choices_are_refused_by_fairseqs_parser_and_in_a_configuration(one, name, capsys):
     option = "--" + name.replace("_", "-")
     with pytest.raises(SystemExit):
         parse(one, option, "loud")
@@ -113,9 +113,9 @@ def test_learned_positions_are_remembered_with_the_options():
 @pytest.fixture(scope="module")
 def retain_dropout():
     """The configuration of `fairseq-generate --retain-dropout`."""
-    parser = host_options.get_generation_parser()
+    parser = fairseq_options.get_generation_parser()
     arguments = ["data", "--task", "translation", "--path", "model.pt", "--retain-dropout"]
-    return convert_namespace_to_omegaconf(host_options.parse_args_and_arch(parser, input_args=arguments))
+    return convert_namespace_to_omegaconf(fairseq_options.parse_args_and_arch(parser, input_args=arguments))
 
 
 @models.every_model

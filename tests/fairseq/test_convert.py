@@ -55,7 +55,7 @@ def logits(model: nn.Module, symbols: tuple[int, int], left_pad: bool = False) -
     return model(*batch)[0][batch[2].ne(models.dictionary(symbols[1]).pad())]
 
 
-def as_host(model: nn.Module, args: argparse.Namespace) -> nn.Module:
+def as_fairseq(model: nn.Module, args: argparse.Namespace) -> nn.Module:
     """fairseq's own model, in double precision."""
     values, weights = unshared(model, args)
     converted = upstream.build(values, weights)
@@ -69,7 +69,7 @@ def check(arch: str, *flags: str) -> None:
     symbols = (models.TARGET_SYMBOLS if joint else models.SOURCE_SYMBOLS, models.TARGET_SYMBOLS)
     model = models.tiny(arch, *flags, on=models.task(*symbols))
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    converted = as_host(model, options(arch, *flags))
+    converted = as_fairseq(model, options(arch, *flags))
     for left_pad in (False, True):
         torch.testing.assert_close(logits(converted, symbols, left_pad), logits(model, symbols, left_pad), **CLOSE)
     assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())
@@ -86,7 +86,7 @@ def test_every_architecture_converts_or_is_refused():
 
 @models.every_translation_model
 @pytest.mark.parametrize("flags", [[], [*JOINT, "--decoder-learned-pos"]], ids=["as published", "one matrix"])
-def test_the_hosts_own_model_gives_the_same_logits(arch, flags):
+def test_fairseqs_own_model_gives_the_same_logits(arch, flags):
     if arch not in REFUSED:
         return check(arch, *flags)
     with pytest.raises(ValueError, match=f"--arch {arch}: does not become fairseq's own: {REFUSED[arch]}"):
@@ -113,9 +113,9 @@ SPEECH_FLAGS = {
 @torch.no_grad()
 @pytest.mark.parametrize("arch", speech.ARCHS)
 @pytest.mark.parametrize("flags", SPEECH_FLAGS.values(), ids=SPEECH_FLAGS)
-def test_models_of_speech_give_the_hosts_logits(arch, flags):
+def test_models_of_speech_give_fairseqs_logits(arch, flags):
     model = models.tiny(arch, *flags)
-    converted = as_host(model, options(arch, *flags))
+    converted = as_fairseq(model, options(arch, *flags))
     for source, lengths, target in map(alone, range(3)):
         torch.testing.assert_close(converted(source, lengths, target)[0], model(source, lengths, target)[0], **CLOSE)
 
@@ -126,7 +126,7 @@ def alone(index: int) -> tuple[Tensor, Tensor, Tensor]:
     return source[index : index + 1, : lengths[index]], lengths[index : index + 1], target[index : index + 1]
 
 
-def test_another_epsilon_than_the_hosts_is_refused_for_speech():
+def test_another_epsilon_than_fairseqs_is_refused_for_speech():
     changed = options("s2t_cycle")
     changed.norm_eps = 1e-6
     model = models.task_of("s2t_cycle").build_model(changed)
@@ -147,7 +147,7 @@ def test_every_kind_of_level_signal_is_folded(flags):
     args.arch = "ringformer_tiny"
     model = models.randomise(models.build("ringformer_tiny", *size, *flags).double(), 0).eval()
     symbols = (models.SOURCE_SYMBOLS, models.TARGET_SYMBOLS)
-    torch.testing.assert_close(logits(as_host(model, args), symbols), logits(model, symbols), **CLOSE)
+    torch.testing.assert_close(logits(as_fairseq(model, args), symbols), logits(model, symbols), **CLOSE)
 
 
 @models.every_language_case
@@ -160,7 +160,7 @@ def test_language_models_convert_or_are_refused(arch, flags):
             unshared(model, args)
         return
     tokens = language.texts()
-    keep, converted = language.kept(tokens), as_host(model, args)
+    keep, converted = language.kept(tokens), as_fairseq(model, args)
     expected, got = (m.get_normalized_probs(m(tokens), True, {"target": tokens})[keep] for m in (model, converted))
     torch.testing.assert_close(got, expected, **CLOSE)
 
@@ -222,7 +222,7 @@ SEARCH = ("--beam", "2", "--max-len-b", "15", "--batch-size", "128")
 
 
 @pytest.mark.slow
-def test_without_the_plugin_the_host_gives_the_same(trained, corpus, tmp_path):
+def test_without_the_plugin_fairseq_gives_the_same(trained, corpus, tmp_path):
     source, target = trained.folder / "checkpoint_last.pt", tmp_path / "unshared.pt"
     before = source.read_bytes()
     log = cli.python("-m", "fairseq_plugin.convert", "unshare", source, target)

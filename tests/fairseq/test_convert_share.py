@@ -12,10 +12,10 @@ from fairseq_plugin.conversion import upstream
 from fairseq_plugin.conversion.share import shared
 from fairseq_plugin.conversion.unshare import unshared
 from fairseq_plugin.modules.build import build_architecture
-from tests.fairseq.test_convert import CLOSE, alone, as_host, logits
+from tests.fairseq.test_convert import CLOSE, alone, as_fairseq, logits
 from tests.support import language, models, speech
 
-HOSTS = {
+UPSTREAM = {
     "post-norm": {},
     "pre-norm": dict(encoder_normalize_before=True, decoder_normalize_before=True),
     "learned": dict(encoder_learned_pos=True, decoder_learned_pos=True, layernorm_embedding=True),
@@ -23,7 +23,7 @@ HOSTS = {
 }
 
 
-def host_model(**values) -> tuple[nn.Module, argparse.Namespace]:
+def fairseq_model(**values) -> tuple[nn.Module, argparse.Namespace]:
     """A random model of fairseq's, in double precision, and its options."""
     size = {f"{side}_{name}": n for side in models.SIDES for name, n in (("layers", 4), ("attention_heads", 2))}
     values = {**size, "encoder_embed_dim": 16, "encoder_ffn_embed_dim": 24, **values}
@@ -46,13 +46,13 @@ def looped(model: nn.Module, args: argparse.Namespace, *how) -> tuple[nn.Module,
 SYMBOLS = (models.SOURCE_SYMBOLS, models.TARGET_SYMBOLS)
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("name", UPSTREAM)
 @pytest.mark.parametrize(
     ("strategy", "unique_layers"),
     [*itertools.product(["sequence", "cycle", "cycle_rev"], [1, 2]), ("sandwich", 3)],
 )
 def test_full_rank_is_exact_and_folds_back(name, strategy, unique_layers):
-    model, args = host_model(**HOSTS[name])
+    model, args = fairseq_model(**UPSTREAM[name])
     if strategy == "sandwich" and args.decoder_layers < 3:
         with pytest.raises(ValueError, match="--unique-layers=3: must be >= 1 and <= --decoder-layers=2"):
             shared(model, args, strategy, unique_layers, 16)
@@ -70,7 +70,7 @@ def test_full_rank_is_exact_and_folds_back(name, strategy, unique_layers):
 
 
 BANDS = dict(adaptive_input=True, adaptive_input_cutoff="8,14", adaptive_softmax_cutoff="8,14")
-LANGUAGE_HOSTS = {
+FAIRSEQ_LANGUAGE = {
     "as published": dict(BANDS, tie_adaptive_weights=True, tie_adaptive_proj=True, no_decoder_final_norm=True),
     "untied bands": dict(BANDS, no_decoder_final_norm=True),
     "bands of the output": dict(adaptive_softmax_cutoff="8"),
@@ -79,7 +79,7 @@ LANGUAGE_HOSTS = {
 }
 
 
-def language_host(**values) -> tuple[nn.Module, argparse.Namespace]:
+def fairseq_language(**values) -> tuple[nn.Module, argparse.Namespace]:
     """A random `transformer_lm`, in double precision, and its options."""
     widths = {f"decoder_{name}": 16 for name in ("embed_dim", "input_dim", "output_dim")}
     size = dict(widths, decoder_ffn_embed_dim=24, decoder_layers=4, decoder_attention_heads=2)
@@ -97,13 +97,13 @@ def probabilities(model: nn.Module) -> Tensor:
     return model.get_normalized_probs(model(tokens), True, {"target": tokens})[language.kept(tokens)]
 
 
-SPEECH_HOSTS = {
+FAIRSEQ_SPEECH = {
     "as published": dict(share_decoder_input_output_embed=True),
     "unequal sides": dict(decoder_layers=2, decoder_embed_dim=24, layernorm_embedding=True, conv_kernel_sizes="3,5,1"),
 }
 
 
-def speech_host(**values) -> tuple[nn.Module, argparse.Namespace]:
+def fairseq_speech(**values) -> tuple[nn.Module, argparse.Namespace]:
     """A random `s2t_transformer`, in double precision, and its options."""
     size = dict(encoder_embed_dim=16, encoder_ffn_embed_dim=24, encoder_layers=4, decoder_layers=4, conv_channels=12)
     size |= dict(encoder_attention_heads=2, decoder_attention_heads=2, conv_kernel_sizes="3,5")
@@ -121,9 +121,9 @@ def utterances(model: nn.Module) -> Tensor:
     return torch.cat([model(*alone(index))[0].flatten() for index in range(3)])
 
 
-OTHERS = {f"language, {name}": (language_host, values, probabilities) for name, values in LANGUAGE_HOSTS.items()}
-OTHERS |= {f"speech, {name}": (speech_host, values, utterances) for name, values in SPEECH_HOSTS.items()}
-FAMILIES = {language_host: "fairseq_plugin.models.shared_lm", speech_host: "fairseq_plugin.models.speech"}
+OTHERS = {f"language, {name}": (fairseq_language, values, probabilities) for name, values in FAIRSEQ_LANGUAGE.items()}
+OTHERS |= {f"speech, {name}": (fairseq_speech, values, utterances) for name, values in FAIRSEQ_SPEECH.items()}
+FAMILIES = {fairseq_language: "fairseq_plugin.models.shared_lm", fairseq_speech: "fairseq_plugin.models.speech"}
 
 
 @torch.no_grad()
@@ -135,19 +135,19 @@ def test_language_models_and_speech_are_shared(make, values, output, strategy):
     assert type(loop).__module__ == FAMILIES[make]
     assert {len(found.blocks) for found in models.loops(loop)} == {2}
     torch.testing.assert_close(output(loop), output(model), **CLOSE)
-    torch.testing.assert_close(output(as_host(loop, options)), output(model), **CLOSE)
+    torch.testing.assert_close(output(as_fairseq(loop, options)), output(model), **CLOSE)
     lower, _ = looped(model, args, strategy, 2, 2)
     assert not torch.allclose(output(lower), output(model), **CLOSE)
 
 
 @pytest.mark.parametrize("strategy", ["sequence", "cycle", "cycle_rev"])
 def test_a_higher_rank_is_nearer_and_folds_into_the_same_model(strategy):
-    model, args = host_model()
+    model, args = fairseq_model()
     original = {key: tensor for key, tensor in model.state_dict().items() if not upstream.FIXED.fullmatch(key)}
     errors = []
     for rank in (None, 1, 4, 12):
         loop, values = looped(model, args, strategy, 2, rank)
-        torch.testing.assert_close(logits(as_host(loop, values), SYMBOLS), logits(loop, SYMBOLS), **CLOSE)
+        torch.testing.assert_close(logits(as_fairseq(loop, values), SYMBOLS), logits(loop, SYMBOLS), **CLOSE)
         _, weights = unshared(loop, values)
         matrices = [key for key, tensor in original.items() if ".layers." in key and tensor.dim() == 2]
         errors.append(sum((weights[key] - original[key]).square().sum().item() for key in matrices))
@@ -156,7 +156,7 @@ def test_a_higher_rank_is_nearer_and_folds_into_the_same_model(strategy):
 
 
 def test_passes_without_terms_run_the_mean_of_their_layers():
-    model, args = host_model()
+    model, args = fairseq_model()
     _, weights = shared(model, args, "cycle", 2, None)
     theirs = model.state_dict()
     assert not [key for key in weights if ".own." in key]
@@ -167,7 +167,7 @@ def test_passes_without_terms_run_the_mean_of_their_layers():
 
 def test_a_shared_model_decodes_step_by_step_and_trains():
     """Keys and values of cross-attention are of each pass, not of each block."""
-    loop, _ = looped(*host_model(), "cycle", 2, 3)
+    loop, _ = looped(*fairseq_model(), "cycle", 2, 3)
     source, lengths, target = models.batch(target_lengths=(7, 7, 7))
     expected, _ = loop(source, lengths, target)
     with torch.no_grad():
@@ -198,7 +198,7 @@ def test_a_shared_model_decodes_step_by_step_and_trains():
     ],
 )
 def test_what_cannot_be_shared_is_refused(how, values, message):
-    model, args = host_model()
+    model, args = fairseq_model()
     vars(args).update(values)
     with pytest.raises(ValueError, match=message):
         shared(model, args, *how)
@@ -207,16 +207,16 @@ def test_what_cannot_be_shared_is_refused(how, values, message):
 @pytest.mark.parametrize(
     ("make", "values", "message"),
     [
-        (language_host, dict(decoder_learned_pos=True), "--decoder-learned-pos=True: must be False"),
-        (language_host, dict(decoder_normalize_before=False), "--decoder-normalize-before=False: must be True"),
-        (language_host, dict(decoder_layers=3), "--unique-layers=2: must divide --decoder-layers=3 with sequence"),
-        (speech_host, dict(encoder_normalize_before=False), "--encoder-normalize-before=False: must be True"),
+        (fairseq_language, dict(decoder_learned_pos=True), "--decoder-learned-pos=True: must be False"),
+        (fairseq_language, dict(decoder_normalize_before=False), "--decoder-normalize-before=False: must be True"),
+        (fairseq_language, dict(decoder_layers=3), "--unique-layers=2: must divide --decoder-layers=3 with sequence"),
+        (fairseq_speech, dict(encoder_normalize_before=False), "--encoder-normalize-before=False: must be True"),
         (
-            speech_host,
+            fairseq_speech,
             dict(ctc_weight=0.3, tgt_dict_size=29),
             "--ctc-weight=0.3: must be 0, a looped",
         ),
-        (speech_host, dict(decoder_learned_pos=True), "--decoder-learned-pos=True: must be False"),
+        (fairseq_speech, dict(decoder_learned_pos=True), "--decoder-learned-pos=True: must be False"),
     ],
 )
 def test_language_models_and_speech_are_refused_by_name(make, values, message):

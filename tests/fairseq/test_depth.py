@@ -1,4 +1,4 @@
-"""Another depth than the trained one: what a pass takes, what the log says, what is refused; in both hosts."""
+"""Another depth than the trained one: what a pass takes, what the log says, what is rejected; in fairseq and timm."""
 
 import logging
 import re

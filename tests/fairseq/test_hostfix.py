@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils, options
-from fairseq import utils as host_utils
+from fairseq import utils as fairseq_utils
 from fairseq.data import Dictionary, data_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
@@ -172,14 +172,14 @@ class TestBatches:
         repaired = self.batches(data_utils.batch_by_size, 10, **shapes)
         assert repaired == self.batches(pristine(data_utils).batch_by_size, 10, **shapes)
 
-    def test_only_a_host_that_drops_it_is_mended(self, monkeypatch):
+    def test_only_fairseq_that_drops_it_is_mended(self, monkeypatch):
         copy = pristine(data_utils)
         monkeypatch.setattr(data_repairs, "data_utils", copy)
         limits = {"max_sentences": 8, "required_batch_size_multiple": 8}
         dropped = sum(map(len, self.batches(copy.batch_by_size, 9, **limits))) == 8
         assert dropped == (not cli.is_official())
         hostfix.keep_last_batch()
-        assert hasattr(copy.batch_by_size, "host_repairs") == dropped
+        assert hasattr(copy.batch_by_size, "fairseq_repairs") == dropped
         assert sum(map(len, self.batches(copy.batch_by_size, 9, **limits))) == 9
 
 
@@ -234,7 +234,7 @@ class TestNgrams:
             some_banned |= any(found)
         assert some_banned
 
-    def test_unmended_host_bans_nothing_and_is_mended(self, monkeypatch):
+    def test_unmended_fairseq_bans_nothing_and_is_mended(self, monkeypatch):
         copy = pristine(sys.modules["fairseq.ngram_repeat_block"])
         monkeypatch.setattr(decoding, "NGramRepeatBlock", copy.NGramRepeatBlock)
         block, tokens = copy.NGramRepeatBlock(2, use_extension=False), torch.tensor([[2, 5, 6, 5, 1, 1]])
@@ -242,7 +242,7 @@ class TestNgrams:
         hostfix.ngram_blocking()
         assert self.banned(block, tokens, step=3) == [{6}]
 
-    def test_a_host_that_blocks_is_left_alone(self):
+    def test_fairseq_that_blocks_is_left_alone(self):
         method = decoding.NGramRepeatBlock._no_repeat_ngram
         hostfix.ngram_blocking()
         assert decoding.NGramRepeatBlock._no_repeat_ngram is method
@@ -269,13 +269,13 @@ class TestDiverseBeams:
         expected, found = self.beams([0, 1, 2]), self.beams([815, 7, 42])
         assert all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))
 
-    def test_only_a_host_that_fails_is_mended(self):
-        assert hasattr(DiverseBeamSearch.step, "host_repairs") == (not cli.is_official())
+    def test_only_fairseq_that_fails_is_mended(self):
+        assert hasattr(DiverseBeamSearch.step, "fairseq_repairs") == (not cli.is_official())
 
 
 def test_encoder_fast_path_is_closed_where_it_exists():
     layer = transformer_layer.TransformerEncoderLayerBase
-    assert hasattr(layer.__init__, "host_repairs") == cli.is_official()
+    assert hasattr(layer.__init__, "fairseq_repairs") == cli.is_official()
 
 
 class TestLog:
@@ -390,7 +390,7 @@ class TestClipping:
     @pytest.mark.parametrize("max_norm", [0.0, 0.5, 100.0])
     def test_on_the_cpu_it_is_fairseq_s_to_the_last_bit(self, max_norm):
         found = []
-        for clip in (pristine(host_utils).clip_grad_norm_, host_utils.clip_grad_norm_):
+        for clip in (pristine(fairseq_utils).clip_grad_norm_, fairseq_utils.clip_grad_norm_):
             torch.manual_seed(0)
             params = [torch.nn.Parameter(torch.randn(size)) for size in (3, 70, 500)]
             for param in params[:2]:

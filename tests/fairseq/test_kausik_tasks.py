@@ -23,7 +23,7 @@ from fairseq_plugin.tasks.copying import CopyingConfig, CopyingTask
 from fairseq_plugin.tasks.pixel_classification import PixelClassificationConfig, PixelClassificationTask
 from fairseq_plugin.tasks.shifted_language_modeling import ShiftedTexts
 from recurrence import count
-from tests.fairseq.test_host_train import same_tensors
+from tests.fairseq.test_train import same_tensors
 from tests.support import cli, models
 
 HOST = ["--user-dir", cli.PLUGIN, "--cpu", "--log-format", "json", "--no-epoch-checkpoints"]

@@ -77,22 +77,22 @@ def test_reference_equality(arch, flags):
 
 @pytest.mark.parametrize(("arch", "flags"), SHARED_CASES)
 @pytest.mark.parametrize("left_pad", [False, True])
-def test_equality_with_the_hosts_model(arch, flags, left_pad):
+def test_equality_with_fairseqs_model(arch, flags, left_pad):
     """fairseq's language model with a layer for every depth, each a copy of the one that our order names."""
     task, model = language.task(), models.tiny(arch, *flags)
-    host = language_reference.host_model(models.options(arch, *language.tiny_flags(arch, *flags)), task)
-    language_reference.copy_into_host(model, host)
+    upstream = language_reference.fairseq_model(models.options(arch, *language.tiny_flags(arch, *flags)), task)
+    language_reference.copy_into_fairseq(model, upstream)
     tokens = language.texts(left_pad=left_pad)
     keep = language.kept(tokens)
-    found, expected = (one.get_normalized_probs(one(tokens), log_probs=True)[keep] for one in (model, host))
+    found, expected = (one.get_normalized_probs(one(tokens), log_probs=True)[keep] for one in (model, upstream))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)  # fairseq computes some of it in float32
     torch.testing.assert_close(found.double(), models.log_probabilities(model, tokens)[keep], rtol=0, atol=1e-5)
 
 
-def test_baevskis_model_is_the_hosts():
+def test_baevskis_model_is_fairseqs():
     """As many parameters as `transformer_lm_wiki103` of six layers."""
     on = language.task(267_744)
     model = models.on_meta("vanilla_lm", on=on)
     with torch.device("meta"):
-        host = language_reference.host_model(models.options("vanilla_lm"), on)
-    assert count.stored(model) == count.stored(host) == 120_971_264
+        upstream = language_reference.fairseq_model(models.options("vanilla_lm"), on)
+    assert count.stored(model) == count.stored(upstream) == 120_971_264

@@ -121,7 +121,7 @@ def test_a_name_that_is_taken_is_refused(name, arch):
 
 
 def test_the_core_needs_no_host():
-    """`recurrence` imports with both hosts blocked."""
+    """`recurrence` imports with fairseq and timm blocked."""
     core = cli.REPOSITORY / "recurrence"
     paths = (path.relative_to(core).with_suffix("") for path in core.rglob("*.py") if path.stem != "__init__")
     names = sorted(".".join(path.parts) for path in paths)

@@ -11,7 +11,7 @@ from tests.support import models, speech
 # fairseq's model
 
 
-def host_model(model_flags: list[str]) -> nn.Module:
+def fairseq_model(model_flags: list[str]) -> nn.Module:
     """fairseq's own s2t_transformer of these flags, in float64, no parameter at its initial value."""
     args = models.options("s2t_vanilla", *model_flags)
     for side in models.SIDES:
@@ -20,8 +20,8 @@ def host_model(model_flags: list[str]) -> nn.Module:
     args.input_feat_per_channel, args.input_channels = speech.FEATURES, 1
     args.max_source_positions, args.max_target_positions = 6000, 1024
     torch.manual_seed(0)
-    host = S2TTransformerModel.build_model(args, models.task_of("s2t_vanilla")).double()
-    return models.randomise(host, seed=0).eval()
+    upstream = S2TTransformerModel.build_model(args, models.task_of("s2t_vanilla")).double()
+    return models.randomise(upstream, seed=0).eval()
 
 
 def stacked(theirs: dict[str, Tensor], prefix: str, parts: str, kind: str) -> Tensor:
@@ -53,13 +53,13 @@ def converted(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def test_vanilla_is_the_hosts_model_where_nothing_is_padding():
+def test_vanilla_is_fairseqs_model_where_nothing_is_padding():
     flags = [*models.tiny_flags("s2t_vanilla"), "--encoder-unique-layers", "4", "--decoder-unique-layers", "4"]
-    host, model = host_model(flags), models.build("s2t_vanilla", *flags).double().eval()
-    model.load_state_dict(converted(host.state_dict()), strict=True)
+    upstream, model = fairseq_model(flags), models.build("s2t_vanilla", *flags).double().eval()
+    model.load_state_dict(converted(upstream.state_dict()), strict=True)
     source, lengths, target = models.inputs("s2t_vanilla", source_lengths=(7, 7, 7))
     source, lengths = source[:, : lengths.min()], lengths.clamp(max=int(lengths.min()))
-    expected, _ = host(source, lengths, target)
+    expected, _ = upstream(source, lengths, target)
     # fairseq's sinusoids have float32's digits.
     torch.testing.assert_close(model(source, lengths, target)[0], expected, rtol=0, atol=2e-6)
 

@@ -67,7 +67,7 @@ def parsed(program: str, flags: list[str]) -> str | None:
 
 
 @pytest.mark.parametrize(("script", "scale", "arguments"), RUNS, ids=lambda value: str(value))
-def test_the_host_takes_every_command(script, scale, arguments, tmp_path):
+def test_fairseq_takes_every_command(script, scale, arguments, tmp_path):
     seen = {parsed(program, flags) for program, *flags in commands(script, *arguments, SCALE=scale, OUT=str(tmp_path))}
     assert {"fairseq-train", "fairseq-generate"} <= seen
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"

@@ -73,7 +73,7 @@ def test_every_script_is_tried():
 
 
 @pytest.mark.parametrize(("name", "settings"), SETTINGS, ids=str)
-def test_a_dry_run_prints_what_the_host_takes_and_writes_nothing(name, settings, tmp_path):
+def test_a_dry_run_prints_what_fairseq_takes_and_writes_nothing(name, settings, tmp_path):
     output = recipe(f"data/{name}.sh", DRY_RUN="1", **{"OUT": str(tmp_path), "DATA_ROOT": "", **settings})
     found = [shlex.split(line) for line in output.splitlines() if line.startswith("fairseq-preprocess")]
     for _, *flags in found:

@@ -185,7 +185,7 @@ def test_accuracy_over_costs(tmp_path, monkeypatch):
     assert list(found["deit_distilled"].values()) == ["deit_distilled", "others, distilled", "5.7", "1.3", "74.5", ""]
 
 
-def test_coefficients_of_the_hosts_log(tmp_path):
+def test_coefficients_of_fairseqs_log(tmp_path):
     model = models.build("recursive_iwslt_de_en", *models.tiny_flags("recursive_iwslt_de_en"))
     log = tmp_path / "train.log"
     names = [f"{name}.{role}" for name, both in model.coefficients().items() for role, _ in both.named_parameters()]
@@ -197,7 +197,7 @@ def test_coefficients_of_the_hosts_log(tmp_path):
     assert {row["sublayer"] for row in found} == {"attention", "cross-attention", "FFN"}
 
 
-def test_curves_of_both_hosts(runs, trained, tmp_path):
+def test_curves_of_fairseq_and_timm(runs, trained, tmp_path):
     curves.main([str(runs), "--x", "epoch", "--y", "eval_top1", "--unit", "%", "--output", str(tmp_path / "top1.png")])
     found = table(tmp_path / "top1.png")
     assert [row["run"] for row in found] == [name for name in sorted(RUNS) for _ in range(2)]

@@ -45,7 +45,7 @@ def librispeech(tmp_path) -> Path:
     return tmp_path / "LibriSpeech"
 
 
-def test_librispeech_is_what_the_host_reads(librispeech, tmp_path):
+def test_librispeech_is_what_fairseq_reads(librispeech, tmp_path):
     folder, text, model = tmp_path / "data", tmp_path / "train.txt", tmp_path / "unigram.model"
     corpus.features(librispeech, folder, "train-clean-100")
     corpus.write_text(folder, text)

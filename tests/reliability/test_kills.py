@@ -7,7 +7,7 @@ import torch
 
 from fairseq_plugin.hostfix.checkpoints import load_safely
 from fairseq_plugin.hostfix.saving import damage
-from tests.fairseq.test_host_train import same_tensors, trained_tensors
+from tests.fairseq.test_train import same_tensors, trained_tensors
 from tests.reliability.conftest import trains
 
 pytestmark = pytest.mark.slow

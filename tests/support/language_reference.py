@@ -83,7 +83,7 @@ def ilr(w: Weights, tokens: Tensor, heads: int, position: str, counts=None, loop
 # Takase & Kiyono
 
 
-def host_model(args, task: LanguageModelingTask) -> FairseqLanguageModel:
+def fairseq_model(args, task: LanguageModelingTask) -> FairseqLanguageModel:
     """fairseq's own language model of the same shape, with a layer for every depth and no dropout."""
     adaptive = args.adaptive_softmax_cutoff != "none"
     config = TransformerLanguageModelConfig(
@@ -108,7 +108,7 @@ def host_model(args, task: LanguageModelingTask) -> FairseqLanguageModel:
     return TransformerLanguageModel.build_model(config, task).eval()
 
 
-def copy_into_host(model: nn.Module, host: FairseqLanguageModel) -> FairseqLanguageModel:
+def copy_into_fairseq(model: nn.Module, upstream: FairseqLanguageModel) -> FairseqLanguageModel:
     """Gives every depth of fairseq's model the weights of the layer that our order assigns to it."""
     own, theirs = model.state_dict(), {}
     for depth, which in enumerate(model.decoder.stack.loop.order):
@@ -122,12 +122,12 @@ def copy_into_host(model: nn.Module, host: FairseqLanguageModel) -> FairseqLangu
             theirs[f"{to}.fc2.{kind}"] = own[f"{ours}.ffn.down.{kind}"]
             theirs[f"{to}.final_layer_norm.{kind}"] = own[f"{ours}.norms.1.{kind}"]
     theirs |= {key: tensor for key, tensor in own.items() if not key.startswith("decoder.stack.")}
-    if host.decoder.share_input_output_embed:
+    if upstream.decoder.share_input_output_embed:
         theirs["decoder.output_projection.weight"] = own["decoder.embed_tokens.weight"]
-    untold = host.double().load_state_dict(theirs, strict=False)
+    untold = upstream.double().load_state_dict(theirs, strict=False)
     assert not untold.unexpected_keys
-    assert not {key for key in untold.missing_keys if "version" not in key and not is_alias(host, key, theirs)}
-    return host
+    assert not {key for key in untold.missing_keys if "version" not in key and not is_alias(upstream, key, theirs)}
+    return upstream
 
 
 def is_alias(model: nn.Module, key: str, told: Weights) -> bool:

@@ -91,7 +91,7 @@ def test_another_epsilon_is_refused():
 # Sharing
 
 
-def host(name: str = "vit_tiny_patch16_224", **changes) -> nn.Module:
+def upstream(name: str = "vit_tiny_patch16_224", **changes) -> nn.Module:
     """A small random model of timm's in double precision."""
     torch.manual_seed(0)
     shape = dict(img_size=32, patch_size=8, embed_dim=16, depth=4, num_heads=2, mlp_ratio=1.3, num_classes=7)
@@ -104,7 +104,7 @@ def host(name: str = "vit_tiny_patch16_224", **changes) -> nn.Module:
     "changes", [{}, dict(class_token=False, global_pool="avg", fc_norm=False)], ids=["token", "avg"]
 )
 def test_full_rank_is_exact_and_folds_back(strategy, unique_layers, changes):
-    model = host(**changes)
+    model = upstream(**changes)
     looped, x = shared(model, strategy, unique_layers, 16), vision.images(model_with_size(model))
     assert isinstance(looped, LoopedVisionTransformer)
     assert len(looped.loop.blocks) == unique_layers
@@ -121,7 +121,7 @@ def model_with_size(model: nn.Module) -> nn.Module:
 
 
 def test_a_higher_rank_is_nearer():
-    model, errors = host(), []
+    model, errors = upstream(), []
     for rank in (None, 1, 4, 12):
         back = unshared(shared(model, "cycle", 2, rank)).state_dict()
         matrices = [key for key, tensor in back.items() if "blocks." in key and tensor.dim() == 2]
@@ -147,7 +147,7 @@ def test_a_higher_rank_is_nearer():
 )
 def test_what_cannot_be_shared_is_refused(changes, how, message):
     with pytest.raises(ValueError, match=message):
-        shared(host(**changes), *how)
+        shared(upstream(**changes), *how)
 
 
 # Command lines

@@ -271,18 +271,18 @@ def test_references_equal_the_recorded_logits(recorded):
 # One run of each block is timm's own model
 
 
-HOSTS = {
+UPSTREAM = {
     "recursive_deit_tiny": (timm.models.VisionTransformer, dict(num_heads=3), dict(loops=1)),
     "plain_vit": (timm.models.VisionTransformer, dict(num_heads=3), {}),
     "recursive_mixer_s16": (timm.models.MlpMixer, {}, dict(loops=1, lrc=False)),
 }
 
 
-@pytest.mark.parametrize("ours", HOSTS)
+@pytest.mark.parametrize("ours", UPSTREAM)
 def test_one_loop_equals_timms_model(ours):
-    build, heads, options = HOSTS[ours]
+    build, heads, options = UPSTREAM[ours]
     shape = dict(img_size=32, patch_size=8, embed_dim=24, num_classes=7, **heads)
-    host = build(**shape, **({"depth": 2} if heads else {"num_blocks": 2})).double().eval()
+    upstream = build(**shape, **({"depth": 2} if heads else {"num_blocks": 2})).double().eval()
     model = timm.create_model(ours, **shape, depth=2, **options).double().eval()
     names = {
         **{r"^blocks\.": "loop.blocks.", r"\bnorm1\b": "norms.0", r"\bnorm2\b": "norms.1", r"^stem\.": "patch_embed."},
@@ -291,10 +291,10 @@ def test_one_loop_equals_timms_model(ours):
         **{r"mixing\.fc1": "mixing.up", r"mixing\.fc2": "mixing.down"},
     }
     weights = {}
-    for key, tensor in host.state_dict().items():
+    for key, tensor in upstream.state_dict().items():
         for pattern, name in names.items():
             key = re.sub(pattern, name, key)
         weights[key] = tensor
     model.load_state_dict(weights)
     x = vision.images(model)
-    torch.testing.assert_close(model(x), host(x), rtol=0, atol=1e-9)
+    torch.testing.assert_close(model(x), upstream(x), rtol=0, atol=1e-9)

@@ -19,7 +19,7 @@ SMALL = [
 TESTS = {True: 11, False: 10}
 
 
-def test_the_backend_lists_ours_beside_the_hosts_families():
+def test_the_backend_lists_ours_beside_timms_families():
     non_standard, with_intermediates = ["vit_*", "deit*"], ["vision_transformer", "deit"]
     tokens = sorted(name for name in MODELS if not is_pyramid(name))
     maps = sorted(name for name in MODELS if is_pyramid(name))

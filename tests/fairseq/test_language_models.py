@@ -10,7 +10,7 @@ from fairseq import checkpoint_utils
 
 from fairseq_plugin.hostfix.checkpoints import load_safely
 from fairseq_plugin.models.ilr import IntraLayerRecurrence
-from tests.fairseq.test_host_train import same_tensors
+from tests.fairseq.test_train import same_tensors
 from tests.support import cli
 
 pytestmark = pytest.mark.slow
@@ -114,7 +114,7 @@ def test_a_criterion_that_cannot_train_an_adaptive_softmax_is_refused(german, tm
     assert rule in log.splitlines()[-1]
 
 
-def test_the_hosts_model_is_shared_and_evaluates_the_same(german, tmp_path):
+def test_fairseqs_model_is_shared_and_evaluates_the_same(german, tmp_path):
     """Adaptive inputs and softmax, tied, and 4 layers that become 2 with terms of full rank."""
     sizes = ("--decoder-embed-dim", "32", "--decoder-ffn-embed-dim", "64", "--decoder-attention-heads", "2")
     sizes += ("--decoder-input-dim", "32", "--decoder-output-dim", "32", "--decoder-layers", "4")
@@ -128,8 +128,8 @@ def test_the_hosts_model_is_shared_and_evaluates_the_same(german, tmp_path):
         "--ddp-backend",
         "legacy_ddp",
     )
-    host = ("--arch", "transformer_lm_wiki103", *sizes, *bands, "--max-update", "4", "--disable-validation")
-    train(german.data, tmp_path, *host)
+    upstream = ("--arch", "transformer_lm_wiki103", *sizes, *bands, "--max-update", "4", "--disable-validation")
+    train(german.data, tmp_path, *upstream)
     trained, shared = tmp_path / "checkpoint_last.pt", tmp_path / "shared.pt"
     how = ("--unique-layers", "2", "--strategy", "cycle_rev", "--rank", "32")
     assert "(--arch cycle_rev_lm)" in cli.python("-m", "fairseq_plugin.convert", "share", trained, shared, *how)

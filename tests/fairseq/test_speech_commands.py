@@ -14,7 +14,7 @@ from fairseq.data.audio.audio_utils import get_fbank  # noqa: E402
 
 import fairseq_plugin  # noqa: E402,F401  (repairs fairseq)
 from fairseq_plugin.hostfix.checkpoints import load_safely  # noqa: E402
-from tests.fairseq.test_host_train import same_tensors  # noqa: E402
+from tests.fairseq.test_train import same_tensors  # noqa: E402
 from tests.support import cli  # noqa: E402
 from tests.support.speech import stored_zip, tone  # noqa: E402
 
@@ -121,13 +121,13 @@ def test_interactive_recognises_what_generate_does(tones, trained, recognised):
 
 def test_converted_models_recognise_the_same(tones, trained, tmp_path):
     """fairseq's s2t_transformer, and a loop over one layer with terms of full rank that is made of it."""
-    looped, host, shared = trained / "checkpoint_last.pt", tmp_path / "host.pt", tmp_path / "shared.pt"
+    looped, upstream, shared = trained / "checkpoint_last.pt", tmp_path / "upstream.pt", tmp_path / "shared.pt"
     convert = ("-m", "fairseq_plugin.convert")
-    assert "(--arch s2t_transformer)" in cli.python(*convert, "unshare", looped, host)
+    assert "(--arch s2t_transformer)" in cli.python(*convert, "unshare", looped, upstream)
     ranks = ("--unique-layers", "1", "--rank", "32")
-    assert "(--arch s2t_cycle)" in cli.python(*convert, "share", host, shared, *ranks)
+    assert "(--arch s2t_cycle)" in cli.python(*convert, "share", upstream, shared, *ranks)
     # One file at a time: fairseq's convolutions see padding.
-    found = [cli.hypotheses(generate(tones, path, "test", "--batch-size", "1")) for path in (looped, host, shared)]
+    found = [cli.hypotheses(generate(tones, path, "test", "--batch-size", "1")) for path in (looped, upstream, shared)]
     assert found == found[:1] * 3
 
 
