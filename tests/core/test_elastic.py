@@ -16,6 +16,7 @@ from recurrence.papers.relaxed import relaxed
 from recurrence.papers.ringformer import Signals, ringformer
 from recurrence.papers.sret import Recursion, sret
 from recurrence.papers.takase import shared_layers
+from tests.support import stacks
 
 SHAPE = Shape(8, 12, 2)
 STACKS = {
@@ -177,24 +178,9 @@ def test_memory_does_not_grow_with_depth(checkpointing):
         loop.checkpointing = checkpointing
         make_elastic(loop, backprop_passes=last)
         x = torch.randn(4, 20, 32, requires_grad=True)
-        kept[passes, last] = saved_bytes(loop, x)
+        kept[passes, last] = stacks.kept_for_backward(loop, loop, x)
     assert kept[12, 2] == kept[2, None]
     assert kept[12, None] > 3 * kept[2, None]
-
-
-def saved_bytes(loop: Loop, x: Tensor) -> int:
-    """Memory of the tensors that are kept for the backward pass, weights left out, each once."""
-    weights = {parameter.untyped_storage().data_ptr() for parameter in loop.parameters()}
-    found: dict[int, Tensor] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        found[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        y, _ = loop(x)
-    del y
-    return sum(t.untyped_storage().nbytes() for where, t in found.items() if where not in weights)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from recurrence.block import Shape
 from recurrence.papers.kausik import RecurrentBlock, RecurrentStack
 from recurrence.scan import Masks, Spec, Weights, _Scan
-from tests.support import models
+from tests.support import models, stacks
 from tests.support.scan_reference import published
 
 WIDTH, HEADS = 12, 3
@@ -173,17 +173,11 @@ def test_dropout_keeps_gradients_of_the_masks_that_were_drawn():
 
 def test_what_is_kept_for_the_backward_pass_does_not_grow_with_the_work_of_a_step():
     """The scan itself keeps inputs and states, no activation of the loop."""
-    layer, kept = block(), {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
+    layer = block()
     windows = inputs(200).unflatten(1, (-1, 1)).transpose(0, 1).requires_grad_()
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        layer.states(windows)
-    per_token = sum(kept.values()) / 8 / windows[..., 0].numel() / WIDTH
-    # States 1; input 1, its norm 2, its projections 3; the weights and the statistics of the norm are the rest.
+    kept = stacks.kept_for_backward(layer, layer.states, windows)
+    per_token = kept / 8 / windows[..., 0].numel() / WIDTH
+    # States 1; input 1, its norm 2, its projections 3; the statistics of the norm are the rest.
     assert per_token < 9
 
 

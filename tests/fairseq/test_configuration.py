@@ -22,7 +22,7 @@ def from_config(arch: str, **values) -> nn.Module:
         return models.task_of(arch, 70_000).build_model(OmegaConf.create({"_name": arch, **values}))
 
 
-@models.every_model
+@models.every_architecture
 def test_fairseqs_parser_and_configuration_build_the_preset(arch):
     on = models.task_of(arch, 70_000)
     with torch.device("meta"):
@@ -30,7 +30,7 @@ def test_fairseqs_parser_and_configuration_build_the_preset(arch):
     assert models.shapes(model) == models.shapes(models.on_meta(arch, on=on)) == models.shapes(from_config(arch))
 
 
-@models.every_model
+@models.every_architecture
 def test_configuration_without_a_command_line(arch):
     values = dict(decoder_embed_dim=96, decoder_attention_heads=2)
     flags = ["--decoder-embed-dim", "96", "--decoder-attention-heads", "2"]

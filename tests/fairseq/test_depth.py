@@ -92,7 +92,7 @@ def test_an_order_among_the_tensors_outlives_filters_and_truncation(caplog):
 
 # fairseq
 
-UNSHARED = ("vanilla", "one_wide_ffn")
+UNSHARED = ("vanilla", "one_wide_ffn", "takase_vanilla", "s2t_vanilla")
 DEEPER = ["--encoder-layers", "6", "--decoder-layers", "8"]
 
 

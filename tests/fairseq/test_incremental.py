@@ -23,8 +23,8 @@ LONG = 40  # more than the cache has room for at first
 SIDES = {False: "padding right", True: "padding left"}
 # Speech is padded behind.
 PADDED = {
-    (*case, left): (case[0], flags, left)
-    for case, flags in models.CASES.items()
+    (*case, left): (case[0], models.CASES[case], left)
+    for case in models.STRUCTURES
     for left in SIDES
     if not (left and case[0] in speech.ARCHS)
 }

@@ -9,7 +9,7 @@ import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import Tensor, nn
 
-from tests.support import language, models
+from tests.support import language, models, stacks
 
 # One architecture of each family; of the one that assigns layers, one with a single layer and one with several.
 FAMILIES = [
@@ -167,20 +167,6 @@ def joint_inputs(arch: str) -> tuple[Tensor, ...]:
     return models.inputs(arch, target_lengths=(6, 3, 8), symbols=(models.TARGET_SYMBOLS,) * 2)
 
 
-def kept_for_backward(model: nn.Module, inputs: tuple) -> int:
-    """Bytes of activations."""
-    parameters, kept = {parameter.data_ptr() for parameter in model.parameters()}, []
-
-    def keep(tensor):
-        if tensor.data_ptr() not in parameters:
-            kept.append(tensor.numel() * tensor.element_size())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model.train()(*inputs)
-    return sum(kept)
-
-
 def changed(plain: nn.Module, other: nn.Module, inputs: tuple[Tensor, ...]) -> set[str]:
     """In what two models of one seed differ, see :class:`Knob`."""
     if models.shapes(plain) != models.shapes(other):
@@ -193,7 +179,8 @@ def changed(plain: nn.Module, other: nn.Module, inputs: tuple[Tensor, ...]) -> s
         return values | {"output"}
     if not torch.equal(*(models.loss_and_gradients(model.train(), inputs)[0] for model in (plain, other))):
         return values | {"training"}
-    return values | ({"memory"} if kept_for_backward(other, inputs) < kept_for_backward(plain, inputs) / 2 else set())
+    kept = [stacks.kept_for_backward(model, model, *inputs) for model in (plain, other)]
+    return values | ({"memory"} if kept[1] < kept[0] / 2 else set())
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from recurrence import count
 from tests.fairseq import (
     test_admin,
     test_configuration,
+    test_forward,
     test_incremental,
-    test_invariants,
     test_published,
     test_refusals,
 )
@@ -49,9 +49,9 @@ def test_every_invariant_is_tested_on_every_architecture():
     of = dict.fromkeys(OF_TRANSLATION, models.ARCHS) | dict.fromkeys(OF_ENCODERS, models.WITH_ENCODER)
     of |= dict.fromkeys(OF_LANGUAGE, language.ARCHS)
     tested = {}
-    for module in (test_invariants, test_incremental, test_configuration, test_refusals):
+    for module in (test_forward, test_incremental, test_configuration, test_refusals):
         tested |= models.architectures_tested(module)
-    assert len(tested) > len(of) + 10
+    assert len(tested) > len(of) + 8
     for name, archs in tested.items():
         assert set(archs) == set(of.pop(name, models.EVERY)), name
     assert not of
@@ -98,7 +98,7 @@ def test_where_the_parameters_of_speech_are(arch):
     assert count.stored(model) == (sum(blocks) * layer + blocks[1] * cross + convolutions + 10_000 * width + 4 * width)
 
 
-@models.every_model
+@models.every_architecture
 def test_registered_object_is_ours(arch):
     base = LoopedTransformer if arch in models.WITH_ENCODER else LanguageModel
     assert issubclass(ARCH_MODEL_REGISTRY[arch], base)
@@ -106,7 +106,7 @@ def test_registered_object_is_ours(arch):
     assert ARCH_CONFIG_REGISTRY[arch].__module__.startswith("fairseq_plugin.")
 
 
-@models.every_model
+@models.every_architecture
 def test_unshared_model_stores_what_it_counts(arch):
     model = models.tiny(arch)
     assert count.unshared(model) == count.stored(models.untied(model))

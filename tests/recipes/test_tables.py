@@ -54,6 +54,12 @@ def parsed(words: list[str]) -> str:
 
 
 @functools.cache
+def built(model: str, *options: tuple) -> None:
+    """Lets timm build a model, which many commands have in common."""
+    timm.create_model(model, device="meta", num_classes=10, **dict(options))
+
+
+@functools.cache
 def accepted(*words: str) -> str:
     """As :func:`parsed`; many rows have a command in common, but for the folder of the run."""
     if words[0] in PARSERS:
@@ -65,7 +71,7 @@ def accepted(*words: str) -> str:
             assert value is None or holds(value) or option == "teacher_checkpoint", (option, value, rule)
         kwargs = dict(found.model_kwargs) | ({"img_size": found.img_size} if found.img_size else {})
         kwargs.pop("checkpoint_path", None)
-        timm.create_model(found.model, device="meta", num_classes=10, **kwargs)
+        built(found.model, *kwargs.items())
         return "train_image"
     elif words[0] == "python" and not words[1].startswith("-"):
         assert Path(words[1]).is_file()

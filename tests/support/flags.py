@@ -1,12 +1,14 @@
 """An architecture's flags, as fairseq's command line reads them."""
 
 import argparse
+import functools
 
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
 from fairseq_plugin.modules.elastic import OPTIONS as DEPTH_OPTIONS
 
 
+@functools.cache
 def parser(arch: str) -> argparse.ArgumentParser:
     """A command line of the model's options alone."""
     parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, add_help=False)

@@ -51,17 +51,39 @@ def of(arch: str) -> ModuleType:
 CASES = {(arch, name): flags for arch in EVERY for name, flags in of(arch).variants(arch).items()}
 
 
+def _structures() -> dict[tuple[str, str], list[str]]:
+    same: dict = {}
+    for case, flags in CASES.items():
+        arch = case[0]
+        given = vars(options(arch, *of(arch).tiny_flags(arch, *flags)))
+        values = {name: value for name, value in given.items() if name != "_name"}
+        same.setdefault((ARCH_MODEL_REGISTRY[arch], str(sorted(values.items()))), []).append(case)
+    return {cases[0]: [arch for arch, _ in cases] for cases in same.values()}
+
+
+# For what takes long: one case of each structure, with all architectures that are the same model once they are small.
+STRUCTURES = _structures()
+REPRESENTS: dict[str, set[str]] = {}
+for (arch, _), archs in STRUCTURES.items():
+    REPRESENTS.setdefault(arch, set()).update(archs)
+
+
 def cases(archs: Iterable[str], without: str = "") -> pytest.MarkDecorator:
-    """Runs a test with these architectures, each in all its variants but those with an option."""
-    chosen = {case: flags for case, flags in CASES.items() if case[0] in archs and without not in flags}
+    """Runs a test with these architectures, each structure in all its variants but those with an option."""
+    chosen = {case: CASES[case] for case in STRUCTURES if case[0] in archs and without not in CASES[case]}
     values = [(arch, flags) for (arch, _), flags in chosen.items()]
     return pytest.mark.parametrize(("arch", "flags"), values, ids=map("-".join, chosen))
 
 
-every_translation_model = pytest.mark.parametrize("arch", ARCHS)
-every_model_with_encoder = pytest.mark.parametrize("arch", WITH_ENCODER)
-every_language_model = pytest.mark.parametrize("arch", language.ARCHS)
-every_model = pytest.mark.parametrize("arch", EVERY)
+def _each(archs: Iterable[str]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("arch", [arch for arch in archs if arch in REPRESENTS])
+
+
+every_architecture = pytest.mark.parametrize("arch", EVERY)  # at the sizes of its preset
+every_translation_model = _each(ARCHS)
+every_model_with_encoder = _each(WITH_ENCODER)
+every_language_model = _each(language.ARCHS)
+every_model = _each(EVERY)
 every_case_with_encoder = cases(WITH_ENCODER)
 every_language_case = cases(language.ARCHS)
 every_case = cases(EVERY)
@@ -74,10 +96,10 @@ def architectures_tested(module: ModuleType) -> dict[str, list[str]]:
         for mark in getattr(function, "pytestmark", ()):
             if not name.startswith("test_") or mark.name != "parametrize":
                 continue
-            if mark.args[0] == "arch":
-                found[name] = list(mark.args[1])
-            elif mark.args[0][:2] == ("arch", "flags"):
-                found[name] = list(dict.fromkeys(arch for arch, *_ in mark.args[1]))
+            names, values = mark.args
+            if names == "arch" or names[:2] == ("arch", "flags"):
+                given = values if names == "arch" else [arch for arch, *_ in values]
+                found[name] = sorted(set().union(*(REPRESENTS.get(arch, {arch}) for arch in given)))
     return found
 
 

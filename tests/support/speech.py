@@ -65,7 +65,7 @@ def task_writing(symbols: int) -> SpeechToTextTask:
 
 def tiny_flags(arch: str, *flags: str) -> list[str]:
     """Flags that shrink an architecture and keep its structure."""
-    return [*translation.side_flags(arch), *TINY, *flags]
+    return [*translation.side_flags(arch, *flags), *TINY, *flags]
 
 
 def rows(

@@ -2,8 +2,9 @@
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +59,20 @@ def gradients_of(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
     """The gradient of every parameter that has one."""
     loss.backward()
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def kept_for_backward(model: nn.Module, run: Callable, *inputs: Any) -> int:
+    """Bytes of the tensors that a run on these inputs keeps for the backward pass, weights left out, each once."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    found: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        found[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        run(*inputs)
+    return sum(tensor.untyped_storage().nbytes() for where, tensor in found.items() if where not in weights)
 
 
 @contextmanager

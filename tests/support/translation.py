@@ -50,18 +50,24 @@ def task_writing(symbols: int) -> TranslationTask:
     return task(target=symbols)
 
 
-def side_flags(arch: str) -> list[str]:
-    """Flags that make encoder and decoder small and keep their structure."""
-    preset = vars(options(arch))
-    sizes = {"embed-dim": 16, "ffn-embed-dim": 24, "attention-heads": 2, "layers": 4}
-    if preset.get("encoder_unique_layers", 1) > 1:
-        sizes["unique-layers"] = next(number for number in (2, 3) if STRATEGIES[preset["strategy"]].fits(number, 4))
-    return [part for side in SIDES for name, value in sizes.items() for part in (f"--{side}-{name}", str(value))]
+def side_flags(arch: str, *flags: str) -> list[str]:
+    """Flags that make encoder and decoder small and keep their structure; flags: what is to follow them."""
+    preset, found = vars(options(arch)), []
+    unique = preset.get("encoder_unique_layers", 1)
+    for side in SIDES:
+        asked = flags[flags.index(f"--{side}-layers") + 1] if f"--{side}-layers" in flags else "4"
+        sizes = {"embed-dim": "16", "ffn-embed-dim": "24", "attention-heads": "2", "layers": asked}
+        if unique == preset["encoder_layers"]:
+            sizes["unique-layers"] = asked
+        elif unique > 1:
+            sizes["unique-layers"] = "2" if STRATEGIES[preset["strategy"]].fits(2, 4) else "3"
+        found += [part for name, value in sizes.items() for part in (f"--{side}-{name}", value)]
+    return found
 
 
 def tiny_flags(arch: str, *flags: str) -> list[str]:
     """Flags that shrink an architecture and keep its structure: several passes, several blocks where it has them."""
-    found = side_flags(arch)
+    found = side_flags(arch, *flags)
     if arch.startswith("one_wide_ffn"):  # which has no FFN in the decoder
         at = found.index("--decoder-ffn-embed-dim")
         del found[at : at + 2]

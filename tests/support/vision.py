@@ -17,6 +17,7 @@ import timm_plugin  # noqa: E402, F401  registers the models
 
 MODELS = [name for name in timm.list_models() if model_entrypoint(name).__module__.startswith("timm_plugin.")]
 CLASSES = 7
+RATES = ("drop_rate", "pos_drop_rate", "proj_drop_rate", "mlp_drop_rate", "attn_drop_rate", "drop_path_rate")
 
 # Shapes that keep the structure: three stages with a block of several passes, or several passes of several blocks.
 PYRAMID = dict(img_size=64, embed_dim=8, depths=(1, 2, 1), num_heads=(2, 2, 4), mlp_ratio=2.5, nll_ratio=1.5)
@@ -67,6 +68,12 @@ def models_tested(module: ModuleType) -> dict[str, set[str]]:
 def is_pyramid(name: str) -> bool:
     """Whether the features are a map, not tokens."""
     return get_pretrained_cfg(name).pool_size is not None
+
+
+def rates_of(name: str) -> list[str]:
+    """The rates that a model has."""
+    absent = {"mlp_drop_rate"} if is_pyramid(name) else {"attn_drop_rate"} if "mixer" in name else set()
+    return [rate for rate in RATES if rate not in absent]
 
 
 def is_permuted(model: nn.Module) -> bool:

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from recurrence.elastic import at_depths
-from tests.support import vision
+from tests.support import stacks, vision
 from timm_plugin.elastic import PassLoss
 
 SLICED = ("sret_ext", "sret_t", "sret_tl", "sret_s", "sret_108")
@@ -99,18 +99,8 @@ def test_gradients_of_the_last_passes_alone():
 
 
 def kept_for_backward(model: nn.Module, passes: int) -> int:
-    """Bytes of activations."""
     assert model.loop.passes == passes
-    parameters, kept = {parameter.data_ptr() for parameter in model.parameters()}, {}
-
-    def keep(tensor):
-        if tensor.data_ptr() not in parameters:
-            kept[tensor.data_ptr(), tensor.shape] = tensor
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model.train()(vision.images(model))
-    return sum(tensor.numel() * tensor.element_size() for tensor in kept.values())
+    return stacks.kept_for_backward(model, model.train(), vision.images(model))
 
 
 @pytest.mark.parametrize(

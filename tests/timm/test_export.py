@@ -5,45 +5,9 @@ import io
 
 import pytest
 import torch
-from torch import Tensor, nn
 
-from recurrence.count import stored
 from tests.support import vision
 from tests.support.vision import every_case, every_registered_structure, timm
-
-
-def checkpoint(model: nn.Module) -> dict[str, Tensor]:
-    """The model's weights through a file and the safe loader."""
-    file = io.BytesIO()
-    torch.save(model.state_dict(), file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
-@every_case
-def test_each_block_is_stored_once(case):
-    model = vision.small(case)
-    tensors = model.state_dict()
-    assert len({tensor.data_ptr() for tensor in tensors.values()}) == len(tensors)
-    assert sum(tensors[name].numel() for name, _ in model.named_parameters()) == stored(model)
-    for prefix, loop in ((key, module) for key, module in model.named_modules() if module in model.loops()):
-        kept = {
-            key.removeprefix(f"{prefix}.blocks.").split(".")[0] for key in tensors if key.startswith(f"{prefix}.blo")
-        }
-        assert kept == set(map(str, loop.order))
-
-
-@every_case
-def test_checkpoints_and_safetensors(case, tmp_path):
-    safetensors = pytest.importorskip("safetensors.torch")
-    model = vision.small(case)
-    x = vision.images(model)
-    safetensors.save_file(model.state_dict(), tmp_path / "model.safetensors")
-    for weights in (checkpoint(model), safetensors.load_file(tmp_path / "model.safetensors")):
-        other = vision.fresh(case, seed=1).double().eval()
-        assert not torch.equal(other(x), model(x))
-        other.load_state_dict(weights, strict=True)
-        assert torch.equal(other(x), model(x))
 
 
 @every_case

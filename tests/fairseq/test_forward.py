@@ -1,37 +1,14 @@
-"""What holds for every architecture that is registered with fairseq, whatever it computes."""
-
-import copy
+"""What holds for every architecture of fairseq beside the invariants of all models: padding, causality, precision."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from recurrence import count
-from tests.support import language, models, speech, stacks
+from tests.support import every, language, models
 
 EXACT = dict(rtol=0, atol=1e-10)
-# What may share a matrix, and how many are left; the input of speech has none.
-SHARING = {
-    "untied": ([], 3),
-    "output tied": (["--share-decoder-input-output-embed"], 2),
-    "all tied": (["--share-all-embeddings"], 1),
-}
-SHARED = {(arch, name): case for arch in models.ARCHS for name, case in SHARING.items()}
-SHARED |= {
-    (arch, name): (flags, matrices - 1)
-    for arch in speech.ARCHS
-    for name, (flags, matrices) in SHARING.items()
-    if matrices > 1
-}
-STORED = {case: flags for case, (flags, _) in SHARED.items()}
-STORED |= {case: flags for case, flags in models.CASES.items() if case[0] in language.ARCHS}
-every_stored_case = pytest.mark.parametrize(
-    ("arch", "flags"), [(arch, flags) for (arch, _), flags in STORED.items()], ids=map("-".join, STORED)
-)
-RATES = ("dropout", "attention_dropout", "activation_dropout")
 
 
 def joint(arch: str, *flags: str, **options) -> nn.Module:
@@ -49,22 +26,7 @@ def as_type(inputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...
     return tuple(part.to(dtype) if part.is_floating_point() else part for part in inputs)
 
 
-def same_probabilities(one: nn.Module, other: nn.Module, inputs: tuple[Tensor, ...]) -> bool:
-    return torch.equal(models.log_probabilities(one, *inputs), models.log_probabilities(other, *inputs))
-
-
 # Numerics
-
-
-@models.every_case
-def test_finite_when_fresh_memory_is_not(arch, flags):
-    with models.poisoned_memory():
-        assert torch.empty(3).isnan().all()
-        model = models.tiny(arch, *flags).train()
-        for left_pad in (False, True):
-            loss, gradients = models.loss_and_gradients(model, models.inputs(arch, left_pad=left_pad))
-            assert loss.isfinite()
-            assert all(gradient.isfinite().all() for gradient in gradients.values())
 
 
 @models.every_case
@@ -86,7 +48,7 @@ def test_float32_at_width_equals_float64(arch):
     flags = [flag for flag in flags if not (arch.startswith("one_wide_ffn") and "decoder-ffn" in flag)]
     if arch in models.WITH_ENCODER:
         depth = 4 if arch == "sandwich" else 2  # which has a first, a middle and a last
-        flags += [f"--{side}-layers={depth}" for side in sides]
+        flags += [part for side in sides for part in (f"--{side}-layers", str(depth))]
     model = models.tiny(arch, *flags, noise=0.02, on=models.task_of(arch, 300))
     inputs = models.inputs(arch, (9, 7, 8, 9), (9, 9, 9, 9), symbols=(models.SOURCE_SYMBOLS, 300))
     loss, gradients = models.loss_and_gradients(model, inputs)
@@ -100,15 +62,6 @@ def test_float32_at_width_equals_float64(arch):
         expected, memory, state = model(*inputs)[0], models.encoded(model, inputs), {}
         steps = [model.decoder(inputs[-1][:, : t + 1], memory, state)[0] for t in range(9)]
     torch.testing.assert_close(torch.cat(steps, dim=1), expected, rtol=0, atol=1e-4 * expected.std().item())
-
-
-@models.every_model
-def test_a_seed_repeats_a_training_step_and_eval_has_no_dropout(arch):
-    model, inputs = models.tiny(arch, "--dropout", "0.1"), models.inputs(arch)
-    assert torch.equal(model(*inputs)[0], model(*inputs)[0])
-    first, again, other = (models.loss_and_gradients(model.train(), inputs, seed)[0] for seed in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
 
 
 @models.every_case
@@ -157,25 +110,6 @@ def test_texts_may_be_longer_than_those_of_training(arch, flags):
 # Gradients
 
 
-@models.every_case
-def test_gradients_reach_every_parameter(arch, flags):
-    model = models.tiny(arch, *flags)
-    _, gradients = models.loss_and_gradients(model, models.inputs(arch, target_lengths=(9, 12, 30)))
-    assert gradients.keys() == dict(model.named_parameters()).keys()
-    assert not [name for name, gradient in gradients.items() if not gradient.abs().max() > 1e-9]
-
-
-@models.cases(models.EVERY, without="--inject-embedding")  # which depends on what passes are one block
-def test_tied_gradient_is_the_sum_of_the_untied(arch, flags):
-    tied, inputs = models.tiny(arch, *flags), models.inputs(arch)
-    untied = models.untied(tied)
-    loss, gradients = models.loss_and_gradients(tied, inputs)
-    loss_apart, apart = models.loss_and_gradients(untied, inputs)
-    torch.testing.assert_close(loss, loss_apart, **EXACT)
-    torch.testing.assert_close(gradients, stacks.added_up(apart, tied), **EXACT)
-    assert count.unshared(tied) == count.stored(untied)
-
-
 @models.every_translation_model
 def test_gradient_of_one_matrix_for_all_is_the_sum_of_three(arch):
     keys = ("encoder.embed_tokens", "decoder.embed_tokens", "decoder.output_projection")
@@ -188,80 +122,14 @@ def test_gradient_of_one_matrix_for_all_is_the_sum_of_three(arch):
     torch.testing.assert_close(gradients, three, **EXACT)
 
 
-@models.every_case
-def test_checkpointing_changes_nothing(arch, flags):
-    """With dropout, bit for bit."""
-    rates = [f"--{name.replace('_', '-')}=0.2" for name in RATES if name in models.option_names(arch)]
-    plain = models.tiny(arch, *flags, *rates).train()
-    checkpointed = models.tiny(arch, *flags, *rates, "--checkpoint-activations").train()
-    loss, gradients = models.loss_and_gradients(plain, models.inputs(arch))
-    loss_again, again = models.loss_and_gradients(checkpointed, models.inputs(arch))
-    assert torch.equal(loss, loss_again)
-    assert gradients.keys() == again.keys()
-    assert all(torch.equal(gradients[name], again[name]) for name in gradients)
-
-
-@models.every_model
-def test_a_model_that_has_been_used_can_be_trained(arch):
-    model, inputs = models.tiny(arch), models.inputs(arch)
-    expected = models.loss_and_gradients(models.tiny(arch), inputs)
-    with torch.inference_mode():
-        model(*inputs)
-    torch.testing.assert_close(models.loss_and_gradients(model, inputs), expected, **EXACT)
-
-
 # Storing
 
 
-@every_stored_case
-def test_each_stored_tensor_has_one_key(arch, flags):
-    model = joint(arch, *flags)
-    marks = ("_float_tensor", "adaptive_softmax.version")  # of fairseq's adaptive modules, which hold nothing
-    tensors = {key: tensor for key, tensor in model.state_dict().items() if not key.endswith(marks)}
-    assert len({tensor.untyped_storage().data_ptr() for tensor in tensors.values()}) == len(tensors)
-    assert tensors.keys() == dict(model.named_parameters()).keys()
-    for name, loop in stacks.loops(model).items():
-        blocks = {key.removeprefix(f"{name}.blocks.").split(".")[0] for key in tensors if key.startswith(name)}
-        assert {index for index in blocks if index.isdigit()} <= set(map(str, loop.order))
-
-
-@pytest.mark.parametrize(("arch", "name"), SHARED)
+@pytest.mark.parametrize(("arch", "name"), every.SHARED)
 def test_matrices_that_are_shared_are_one(arch, name):
-    flags, matrices = SHARED[arch, name]
+    flags, matrices = every.SHARED[arch, name]
     tensors = joint(arch, *flags).state_dict().values()
     assert len([tensor for tensor in tensors if tensor.dim() == 2 and len(tensor) == models.TARGET_SYMBOLS]) == matrices
-
-
-@every_stored_case
-def test_saved_and_loaded_strictly(arch, flags, tmp_path):
-    model, inputs = joint(arch, *flags), joint_inputs(arch)
-    stored = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    torch.save(model.state_dict(), tmp_path / "model.pt")
-    save_file(model.state_dict(), tmp_path / "model.safetensors")
-    overhead = 600 * len(model.state_dict()) + 2000  # name, shape and alignment of each tensor
-    for file, read in (("model.pt", torch.load), ("model.safetensors", load_file)):
-        assert stored <= (tmp_path / file).stat().st_size < stored + overhead
-        fresh = joint(arch, *flags, seed=1)
-        assert not same_probabilities(fresh, model, inputs)
-        fresh.load_state_dict(read(tmp_path / file), strict=True)
-        assert same_probabilities(fresh, model, inputs)
-
-
-@every_stored_case
-@pytest.mark.parametrize(
-    "make", [copy.deepcopy, lambda model: copy.deepcopy(model).bfloat16().double()], ids=["copied", "cast"]
-)
-def test_copies_and_casts_keep_what_is_tied(arch, flags, make):
-    """After loading other weights the copy computes what the other model does, so it uses no tensor but its own."""
-    model, inputs = joint(arch, *flags), joint_inputs(arch)
-    before, other = model(*inputs)[0], joint(arch, *flags, seed=1)
-    made = make(model)
-    made.load_state_dict(other.state_dict(), strict=True)
-    assert same_probabilities(made, other, inputs)
-    assert torch.equal(model(*inputs)[0], before)
-    torch.testing.assert_close(
-        models.loss_and_gradients(made, inputs), models.loss_and_gradients(other, inputs), **EXACT
-    )
 
 
 @models.every_translation_model

@@ -1,0 +1,119 @@
+"""Every model there is, of text, speech and images: how each is built, what it reads and what it is trained on."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.support import language, models, speech, vision
+
+TEXT_RATES = ("dropout", "attention_dropout", "activation_dropout")
+# What may share a matrix, and how many are left; the input of speech has none.
+SHARING = {
+    "untied": ([], 3),
+    "output tied": (["--share-decoder-input-output-embed"], 2),
+    "all tied": (["--share-all-embeddings"], 1),
+}
+SHARED = {(arch, name): case for arch in models.ARCHS if arch in models.REPRESENTS for name, case in SHARING.items()}
+SHARED |= {
+    (arch, name): (flags, matrices - 1)
+    for arch in speech.ARCHS
+    if arch in models.REPRESENTS
+    for name, (flags, matrices) in SHARING.items()
+    if matrices > 1
+}
+
+
+@dataclass(frozen=True)
+class Text:
+    """An architecture that is registered with fairseq, with one of the options it may be built with.
+
+    joined: whether it translates between words of one dictionary.
+    """
+
+    model: str
+    variant: str
+    flags: list[str] = field(compare=False)
+    joined: bool = False
+
+    def build(self, seed: int = 0, rate: float | None = None, checkpointing: bool = False) -> nn.Module:
+        """A tiny float64 model in eval mode; rate: of all its dropouts."""
+        flags = list(self.flags)
+        if rate is not None:
+            known = models.option_names(self.model)
+            flags += [f"--{name.replace('_', '-')}={rate}" for name in TEXT_RATES if name in known]
+        if checkpointing:
+            flags.append("--checkpoint-activations")
+        joined = models.task(models.TARGET_SYMBOLS, models.TARGET_SYMBOLS) if self.joined else None
+        return models.tiny(self.model, *flags, seed=seed, on=joined)
+
+    def inputs(self, model: nn.Module, left_pad: bool = False) -> tuple[Tensor, ...]:
+        """Texts of several lengths, the longest with a use for every parameter."""
+        symbols = (models.TARGET_SYMBOLS if self.joined else models.SOURCE_SYMBOLS, models.TARGET_SYMBOLS)
+        return models.inputs(self.model, target_lengths=(9, 12, 30), left_pad=left_pad, symbols=symbols)
+
+    def batches(self, model: nn.Module) -> list[tuple[Tensor, ...]]:
+        """With padding behind and in front."""
+        return [self.inputs(model, left_pad) for left_pad in (False, True)]
+
+    output = staticmethod(models.log_probabilities)
+
+    def loss_and_gradients(self, model: nn.Module, inputs: Any, seed: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
+        return models.loss_and_gradients(model, inputs, seed)
+
+
+@dataclass(frozen=True)
+class Image:
+    """A model that is registered with timm, or one of its variants."""
+
+    model: str
+    variant: str
+
+    def build(self, seed: int = 0, rate: float | None = None, checkpointing: bool = False) -> nn.Module:
+        """A small float64 model in eval mode; rate: of all its dropouts."""
+        rates = {} if rate is None else dict.fromkeys(vision.rates_of(self.model), rate)
+        model = vision.small(self.variant, seed, **rates)
+        model.set_grad_checkpointing(checkpointing)
+        return model
+
+    def inputs(self, model: nn.Module) -> tuple[Tensor, ...]:
+        return (vision.images(model, 3),)
+
+    def batches(self, model: nn.Module) -> list[tuple[Tensor, ...]]:
+        return [self.inputs(model)]
+
+    def output(self, model: nn.Module, images: Tensor) -> Tensor:
+        return model(images)
+
+    def loss_and_gradients(self, model: nn.Module, inputs: Any, seed: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
+        return vision.loss_and_gradients(model, *inputs, seed=seed)
+
+
+Case = Text | Image
+
+IMAGES = [Image(model, variant) for variant, (model, _) in vision.CASES.items()]
+CASES: list[Case] = [Text(*case, models.CASES[case]) for case in models.STRUCTURES]
+CASES += IMAGES
+STORED: list[Case] = [Text(*case, flags, case[0] in models.ARCHS) for case, (flags, _) in SHARED.items()]
+STORED += [Text(*case, models.CASES[case]) for case in models.STRUCTURES if case[0] in language.ARCHS]
+STORED += IMAGES
+
+
+def _name(case: Case) -> str:
+    return f"{case.model}-{case.variant}" if isinstance(case, Text) else case.variant
+
+
+every_case = pytest.mark.parametrize("case", CASES, ids=_name)
+# What is injected into a pass depends on which passes are one block, and not on the block alone.
+every_case_of_blocks_alone = pytest.mark.parametrize(
+    "case", [case for case in CASES if "--inject-embedding" not in getattr(case, "flags", ())], ids=_name
+)
+every_stored_case = pytest.mark.parametrize("case", STORED, ids=_name)
+
+
+def same(case: Case, one: nn.Module, other: nn.Module) -> bool:
+    """Whether two models of a case give the same, bit for bit."""
+    inputs = case.inputs(one)
+    return torch.equal(case.output(one, *inputs), case.output(other, *inputs))

@@ -1,0 +1,146 @@
+"""What holds for every model that is registered with fairseq or timm, whatever it computes."""
+
+import copy
+import re
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from recurrence import count
+from tests.support import every, models, stacks, vision
+from tests.support.every import Case, every_case, every_case_of_blocks_alone, every_stored_case
+
+EXACT = dict(rtol=1e-10, atol=1e-10)
+# A norm takes a mean away, and with it the bias of a convolution before it, or of a mixer's token in all its channels.
+WITHOUT_EFFECT = re.compile(r"\.(conv\d|mixing\.down)\.bias$")
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """What is stored of a model."""
+    marks = ("_float_tensor", "adaptive_softmax.version")  # of fairseq's adaptive modules, which hold nothing
+    return {key: tensor for key, tensor in model.state_dict().items() if not key.endswith(marks)}
+
+
+def test_every_registered_model_goes_through_every_invariant():
+    expected = {*models.EVERY, *vision.MODELS}
+    tests = {name: test for name, test in globals().items() if name.startswith("test_") and hasattr(test, "pytestmark")}
+    assert len(tests) > 8
+    for name, test in tests.items():
+        (cases,) = (mark.args[1] for mark in test.pytestmark if mark.args[0] == "case")
+        tested = (models.REPRESENTS.get(case.model, {case.model}) for case in cases)
+        assert set().union(*tested) == expected, name
+
+
+# Training
+
+
+@every_case
+def test_finite_when_fresh_memory_is_not(case: Case):
+    with stacks.poisoned_memory():
+        assert torch.empty(3).isnan().all()
+        model = case.build().train()
+        for inputs in case.batches(model):
+            loss, gradients = case.loss_and_gradients(model, inputs)
+            assert loss.isfinite()
+            assert all(gradient.isfinite().all() for gradient in gradients.values())
+
+
+@every_case
+def test_gradients_reach_every_parameter(case: Case):
+    model = case.build(rate=0.0).train()
+    _, gradients = case.loss_and_gradients(model, case.inputs(model))
+    assert gradients.keys() == dict(model.named_parameters()).keys()
+    without = {name for name, gradient in gradients.items() if not gradient.abs().max() > 1e-9}
+    assert all(map(WITHOUT_EFFECT.search, without))
+
+
+@every_case_of_blocks_alone
+def test_tied_gradient_is_the_sum_of_the_untied(case: Case):
+    tied = case.build()
+    untied, inputs = stacks.untied(tied), case.inputs(tied)
+    loss, gradients = case.loss_and_gradients(tied, inputs)
+    loss_apart, apart = case.loss_and_gradients(untied, inputs)
+    torch.testing.assert_close(loss, loss_apart, **EXACT)
+    torch.testing.assert_close(gradients, stacks.added_up(apart, tied), **EXACT)
+    assert count.unshared(tied) == count.stored(untied)
+
+
+@every_case
+def test_checkpointing_changes_nothing_but_memory(case: Case):
+    """With dropout, bit for bit."""
+    found, kept = {}, {}
+    for checkpointing in (False, True):
+        model = case.build(rate=0.2, checkpointing=checkpointing).train()
+        inputs = case.inputs(model)
+        kept[checkpointing] = stacks.kept_for_backward(model, case.output, model, *inputs)
+        model = case.build(rate=0.2, checkpointing=checkpointing).train()  # with the statistics of no batch yet
+        found[checkpointing] = case.loss_and_gradients(model, inputs)
+    torch.testing.assert_close(found[True], found[False], rtol=0, atol=0)
+    assert kept[True] < 0.7 * kept[False]
+
+
+@every_case
+def test_a_seed_repeats_a_training_step(case: Case):
+    model = case.build(rate=0.1).train()
+    first, again, other = (case.loss_and_gradients(model, case.inputs(model), seed)[0] for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@every_case
+def test_inference_draws_nothing_and_leaves_no_trace(case: Case):
+    """Neither in the output, nor in what is stored, nor in what a training afterwards would see."""
+    model, used = case.build(), case.build(rate=0.5)
+    inputs, before = case.inputs(model), {key: tensor.clone() for key, tensor in used.state_dict().items()}
+    with torch.inference_mode():
+        assert torch.equal(case.output(used, *inputs), case.output(used, *inputs))
+    assert all(torch.equal(tensor, before[key]) for key, tensor in used.state_dict().items())
+    found, expected = (case.loss_and_gradients(one, inputs) for one in (used, model))
+    torch.testing.assert_close(found, expected, **EXACT)
+
+
+# Storing
+
+
+@every_stored_case
+def test_each_stored_tensor_has_one_key(case: Case):
+    model = case.build()
+    tensors = tensors_of(model)
+    assert len({tensor.untyped_storage().data_ptr() for tensor in tensors.values()}) == len(tensors)
+    assert sum(tensors[name].numel() for name, _ in model.named_parameters()) == count.stored(model)
+    for name, loop in stacks.loops(model).items():
+        blocks = {key.removeprefix(f"{name}.blocks.").split(".")[0] for key in tensors if key.startswith(name)}
+        assert {index for index in blocks if index.isdigit()} <= set(map(str, loop.order))
+
+
+@every_stored_case
+def test_saved_and_loaded_strictly(case: Case, tmp_path):
+    model = case.build()
+    stored = sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(model).values())
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    overhead = 600 * len(model.state_dict()) + 2000  # name, shape and alignment of each tensor
+    for file, read in (("model.pt", torch.load), ("model.safetensors", load_file)):
+        assert stored <= (tmp_path / file).stat().st_size < stored + overhead
+        fresh = case.build(seed=1)
+        assert not every.same(case, fresh, model)
+        fresh.load_state_dict(read(tmp_path / file), strict=True)
+        assert every.same(case, fresh, model)
+
+
+@every_stored_case
+@pytest.mark.parametrize(
+    "make", [copy.deepcopy, lambda model: copy.deepcopy(model).bfloat16().double()], ids=["copied", "cast"]
+)
+def test_copies_and_casts_keep_what_is_tied(case: Case, make):
+    """After loading other weights the copy computes what the other model does, so it uses no tensor but its own."""
+    model, other = case.build(), case.build(seed=1)
+    inputs = case.inputs(model)
+    before, made = case.output(model, *inputs), make(model)
+    made.load_state_dict(other.state_dict(), strict=True)
+    assert every.same(case, made, other)
+    assert torch.equal(case.output(model, *inputs), before)
+    found, expected = (case.loss_and_gradients(one, inputs) for one in (made, other))
+    torch.testing.assert_close(found, expected, **EXACT)
