@@ -44,18 +44,6 @@ def test_twice_differentiable_with_the_plain_kernel(structure):
     assert x.grad.any()
 
 
-@every_registered_structure
-@pytest.mark.parametrize("width", [None, 128], ids=["small", "large enough for oneDNN"])
-def test_an_exported_graph_takes_any_batch(structure, width):
-    model = vision.fresh(structure, **({} if width is None else dict(embed_dim=width))).eval()
-    images = vision.images(model, 9)
-    batch = torch.export.Dim("batch", min=1, max=64)
-    exported = torch.export.export(model, (images[:2],), dynamic_shapes={"x": {0: batch}}).module()
-    with torch.no_grad():
-        for count in (1, 5, 9):
-            torch.testing.assert_close(exported(images[:count]), model(images[:count]), rtol=1e-4, atol=1e-5)
-
-
 @vision.every_model
 def test_made_on_the_meta_device(name):
     model = timm.create_model(name, **vision.arguments(name), device="meta")
