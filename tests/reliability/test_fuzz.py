@@ -7,7 +7,7 @@ from tests.reliability import fuzz
 
 pytestmark = pytest.mark.slow
 
-SEEDS = range(4)
+SEEDS = range(2)
 
 
 @pytest.fixture(scope="module")
