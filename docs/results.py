@@ -1,4 +1,4 @@
-"""The table and the picture of results in README.md, made from the recipes' results and from docs/speed.md.
+"""Generates the table and the picture of results in README.md from the recipes' results and docs/speed.md.
 
 python docs/results.py    # rewrites the table between its marks, and docs/results.svg
 """
@@ -19,7 +19,7 @@ README, SPEED, PICTURE = ROOT / "README.md", ROOT / "docs" / "speed.md", ROOT / 
 
 
 def training_step(arch: str) -> str:
-    """Time of a training step beside upstream's model, as docs/speed.md has it; empty where it was not measured."""
+    """Time of a training step relative to upstream, from docs/speed.md; empty if it was not measured."""
     tables = re.findall(r"^(\|.+\|)\n\|[-:|]+\|\n((?:\|.+\|\n)+)", SPEED.read_text(encoding="utf-8"), re.MULTILINE)
     for titles, body in tables:
         for line in body.splitlines():
@@ -36,7 +36,7 @@ def _cells(line: str) -> list[str]:
 
 
 def rows() -> Iterator[list[str]]:
-    """A line per model; the task is named on the first of its lines."""
+    """One row per model; the first row of a task names it."""
     for experiment in EXPERIMENTS:
         title = f"{experiment.title}: {experiment.metric}, {experiment.better} is better"
         for row in experiment.rows:
@@ -56,7 +56,7 @@ TABLE = Table(
         "stored parameters:",
         "quality:",
         "seeds:",
-        "time of a training step beside upstream's:",
+        "training step, relative to upstream:",
     ),
     rows,
 )
