@@ -151,7 +151,9 @@ def test_every_kind_of_level_signal_is_folded(flags):
 
 
 @models.every_language_case
-def test_language_models_convert_or_are_refused(arch, flags):
+@pytest.mark.parametrize("left_pad", [False, True], ids=["padding right", "padding left"])
+def test_language_models_give_fairseqs_probabilities_or_are_refused(arch, flags, left_pad):
+    """Takase & Kiyono's are Baevski's: pre-norm, without a norm at the end, a layer for every depth."""
     model = models.tiny(arch, *flags)
     args = models.options(arch, *language.tiny_flags(arch, *flags))
     args.arch, args.tokens_per_sample = arch, language.POSITIONS
@@ -159,10 +161,14 @@ def test_language_models_convert_or_are_refused(arch, flags):
         with pytest.raises(ValueError, match=rf"--arch {arch}: does not become fairseq's own: {REFUSED[arch]}"):
             unshared(model, args)
         return
-    tokens = language.texts()
+    tokens = language.texts(left_pad=left_pad)
     keep, converted = language.kept(tokens), as_fairseq(model, args)
-    expected, got = (m.get_normalized_probs(m(tokens), True, {"target": tokens})[keep] for m in (model, converted))
+    if language.FAMILY[arch] == "SharedLanguageModel":
+        assert converted.decoder.layer_norm is None
+        assert all(layer.normalize_before for layer in converted.decoder.layers)
+    expected, got = (one.get_normalized_probs(one(tokens), log_probs=True)[keep] for one in (converted, model))
     torch.testing.assert_close(got, expected, **CLOSE)
+    torch.testing.assert_close(got.double(), models.log_probabilities(model, tokens)[keep], **CLOSE)
 
 
 def test_a_language_model_is_built_from_options_that_need_no_plugin():

@@ -1,7 +1,10 @@
-"""Published language models: recorded results, and every architecture against an independent reference."""
+"""Published language models: recorded results, and Intra-Layer Recurrence against an independent reference."""
+
+from argparse import Namespace
 
 import pytest
 import torch
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
 from fairseq_plugin.published import from_published, to_published
 from fairseq_plugin.published.language import POSITION
@@ -49,12 +52,12 @@ def test_reference_equals_the_recorded_logits(name):
 # Every architecture
 
 ILR_CASES = [case for case in language.CASES if language.FAMILY[case[0]] == "IntraLayerRecurrence"]
-SHARED_CASES = [case for case in language.CASES if language.FAMILY[case[0]] == "SharedLanguageModel"]
 
 
 def test_every_architecture_has_a_reference():
-    """Those of `recurrent_lm` are in tests/fairseq/test_recurrent_lm.py."""
-    assert {arch for arch, _ in ILR_CASES + SHARED_CASES} == set(language.ARCHS) - {"recurrent_lm"}
+    """Those of `recurrent_lm` are in test_recurrent_lm.py; test_convert.py compares the others with fairseq's model."""
+    others = {arch for arch, family in language.FAMILY.items() if family == "SharedLanguageModel"}
+    assert {arch for arch, _ in ILR_CASES} | others == set(language.ARCHS) - {"recurrent_lm"}
 
 
 @pytest.mark.parametrize(("arch", "flags"), ILR_CASES)
@@ -75,24 +78,10 @@ def test_reference_equality(arch, flags):
         torch.testing.assert_close(model(row[None])[0][0], expected, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize(("arch", "flags"), SHARED_CASES)
-@pytest.mark.parametrize("left_pad", [False, True])
-def test_equality_with_fairseqs_model(arch, flags, left_pad):
-    """fairseq's language model with a layer for every depth, each a copy of the one that our order names."""
-    task, model = language.task(), models.tiny(arch, *flags)
-    upstream = language_reference.fairseq_model(models.options(arch, *language.tiny_flags(arch, *flags)), task)
-    language_reference.copy_into_fairseq(model, upstream)
-    tokens = language.texts(left_pad=left_pad)
-    keep = language.kept(tokens)
-    found, expected = (one.get_normalized_probs(one(tokens), log_probs=True)[keep] for one in (model, upstream))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)  # fairseq computes some of it in float32
-    torch.testing.assert_close(found.double(), models.log_probabilities(model, tokens)[keep], rtol=0, atol=1e-5)
-
-
 def test_baevskis_model_is_fairseqs():
     """As many parameters as `transformer_lm_wiki103` of six layers."""
-    on = language.task(267_744)
-    model = models.on_meta("vanilla_lm", on=on)
+    on, args = language.task(267_744), Namespace(decoder_layers=6, tokens_per_sample=512, max_target_positions=512)
+    ARCH_CONFIG_REGISTRY["transformer_lm_wiki103"](args)
     with torch.device("meta"):
-        upstream = language_reference.fairseq_model(models.options("vanilla_lm"), on)
-    assert count.stored(model) == count.stored(upstream) == 120_971_264
+        upstream = ARCH_MODEL_REGISTRY["transformer_lm_wiki103"].build_model(args, on)
+    assert count.stored(models.on_meta("vanilla_lm", on=on)) == count.stored(upstream) == 120_971_264

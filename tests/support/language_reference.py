@@ -1,19 +1,12 @@
-"""Language models again, as short as their equations allow: one text at a time, no cache, no fused kernels.
+"""Intra-Layer Recurrence again, as short as its equations allow: one text at a time, no cache, no fused kernels.
 
-`ilr` reads published key names. Takase & Kiyono's models are compared with fairseq's own language model instead, which
-has a layer for every depth.
+`ilr` reads published key names.
 """
 
 import torch
-from fairseq.models import FairseqLanguageModel
-from fairseq.models.transformer_lm import TransformerLanguageModel, TransformerLanguageModelConfig
-from fairseq.tasks.language_modeling import LanguageModelingTask
-from torch import Tensor, nn
+from torch import Tensor
 
 Weights = dict[str, Tensor]
-
-
-# Intra-Layer Recurrence
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
@@ -78,59 +71,3 @@ def ilr(w: Weights, tokens: Tensor, heads: int, position: str, counts=None, loop
         for number in range(count):
             x = llama_layer(w, index, x + first if inject and number > 0 else x, heads, position)
     return rms_norm(x, w["model.norm.weight"]) @ w["lm_head.weight"].T
-
-
-# Takase & Kiyono
-
-
-def fairseq_model(args, task: LanguageModelingTask) -> FairseqLanguageModel:
-    """fairseq's own language model of the same shape, with a layer for every depth and no dropout."""
-    adaptive = args.adaptive_softmax_cutoff != "none"
-    config = TransformerLanguageModelConfig(
-        decoder_embed_dim=args.decoder_embed_dim,
-        decoder_input_dim=args.decoder_embed_dim,
-        decoder_output_dim=args.decoder_embed_dim,
-        decoder_ffn_embed_dim=args.decoder_ffn_embed_dim,
-        decoder_layers=args.decoder_layers,
-        decoder_attention_heads=args.decoder_attention_heads,
-        decoder_normalize_before=True,
-        no_decoder_final_norm=True,
-        dropout=0.0,
-        adaptive_input=args.adaptive_input_cutoff != "none",
-        adaptive_input_cutoff=args.adaptive_input_cutoff,
-        adaptive_softmax_cutoff=args.adaptive_softmax_cutoff if adaptive else None,
-        tie_adaptive_weights=args.tie_adaptive_weights,
-        tie_adaptive_proj=args.tie_adaptive_proj,
-        share_decoder_input_output_embed=args.share_decoder_input_output_embed,
-        tokens_per_sample=task.args.tokens_per_sample,
-        max_target_positions=task.args.tokens_per_sample,
-    )
-    return TransformerLanguageModel.build_model(config, task).eval()
-
-
-def copy_into_fairseq(model: nn.Module, upstream: FairseqLanguageModel) -> FairseqLanguageModel:
-    """Gives every depth of fairseq's model the weights of the layer that our order assigns to it."""
-    own, theirs = model.state_dict(), {}
-    for depth, which in enumerate(model.decoder.stack.loop.order):
-        ours, to = f"decoder.stack.loop.blocks.{which}", f"decoder.layers.{depth}"
-        for kind in ("weight", "bias"):
-            for row, name in enumerate("qkv"):
-                theirs[f"{to}.self_attn.{name}_proj.{kind}"] = own[f"{ours}.self_attn.qkv.{kind}"].chunk(3)[row]
-            theirs[f"{to}.self_attn.out_proj.{kind}"] = own[f"{ours}.self_attn.out.{kind}"]
-            theirs[f"{to}.self_attn_layer_norm.{kind}"] = own[f"{ours}.norms.0.{kind}"]
-            theirs[f"{to}.fc1.{kind}"] = own[f"{ours}.ffn.up.{kind}"]
-            theirs[f"{to}.fc2.{kind}"] = own[f"{ours}.ffn.down.{kind}"]
-            theirs[f"{to}.final_layer_norm.{kind}"] = own[f"{ours}.norms.1.{kind}"]
-    theirs |= {key: tensor for key, tensor in own.items() if not key.startswith("decoder.stack.")}
-    if upstream.decoder.share_input_output_embed:
-        theirs["decoder.output_projection.weight"] = own["decoder.embed_tokens.weight"]
-    untold = upstream.double().load_state_dict(theirs, strict=False)
-    assert not untold.unexpected_keys
-    assert not {key for key in untold.missing_keys if "version" not in key and not is_alias(upstream, key, theirs)}
-    return upstream
-
-
-def is_alias(model: nn.Module, key: str, told: Weights) -> bool:
-    """Whether a tensor is stored under one of these keys as well."""
-    tensors = model.state_dict()
-    return tensors[key].data_ptr() in {tensors[other].data_ptr() for other in told} or key.endswith("_float_tensor")
