@@ -97,23 +97,6 @@ def test_what_joins_the_stream_starts_smaller():
             assert parameter.std().item() == pytest.approx(0.01 if joins else 0.02, rel=0.05), name
 
 
-# Lengths and streaming
-
-
-@pytest.mark.parametrize("flags", [[], ["--window", "5"], ["--window", "2", "--accumulate"]], ids=" ".join)
-@torch.no_grad()
-def test_a_stream_keeps_one_size_of_state_and_stays_exact(flags):
-    model, state = models.tiny("recurrent_lm", *flags), {}
-    tokens, sizes, logits = language.texts((400,)), set(), []
-    for end in range(1, 401):
-        logits.append(model.decoder(tokens[:, :end], incremental_state=state)[0])
-        slots = state["recurrence"].stack.slots
-        held = [value for slot in slots for value in vars(slot).values() if value is not None]
-        sizes.add(sum(value.untyped_storage().nbytes() for value in held))
-    assert len(sizes) == 1
-    torch.testing.assert_close(torch.cat(logits, dim=1), model(tokens)[0], rtol=0, atol=1e-9)
-
-
 # Windows drawn for each batch
 
 
