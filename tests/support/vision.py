@@ -125,6 +125,12 @@ def images(model: nn.Module, count: int = 2, seed: int = 1, **kwargs: Any) -> Te
     return torch.randn(count, model.in_chans, *size, generator=generator, dtype=dtype, **kwargs)
 
 
+def small_with_images(case: str, **changes: Any) -> tuple[nn.Module, Tensor]:
+    """A small model of a case, and two images for it."""
+    model = small(case, **changes)
+    return model, images(model)
+
+
 def _structures() -> dict[str, list[str]]:
     same: dict = {}
     for case in CASES:

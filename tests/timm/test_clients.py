@@ -14,8 +14,7 @@ from tests.support.vision import every_registered_structure, timm
 
 @every_registered_structure
 def test_torch_func_gives_what_autograd_gives(structure):
-    model = vision.small(structure)
-    x = vision.images(model)
+    model, x = vision.small_with_images(structure)
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
 
     def loss(parameters, x):

@@ -61,8 +61,7 @@ def test_timms_own_model_gives_the_same_logits(case):
 
 @pytest.mark.parametrize("order", ["internal", "external", "reverse"])
 def test_low_rank_terms_are_folded(order):
-    model = vision.small("plain_vit", **TERMS, loop_order=order)
-    x = vision.images(model)
+    model, x = vision.small_with_images("plain_vit", **TERMS, loop_order=order)
     torch.testing.assert_close(unshared(model)(x), model(x), **CLOSE)
 
 

@@ -49,8 +49,7 @@ def test_images_leave_one_by_one(case):
 
 @vision.every_model
 def test_the_threshold_0_changes_nothing(name):
-    model = vision.small(name)
-    x = vision.images(model)
+    model, x = vision.small_with_images(name)
     assert torch.equal(vision.small(name, exit_threshold=0.0)(x), model(x))
 
 

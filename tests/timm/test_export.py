@@ -25,8 +25,7 @@ def test_create_model_takes_a_checkpoint(case, suffix, tmp_path):
 
 @every_case
 def test_copies_and_averages(case):
-    model = vision.small(case)
-    x = vision.images(model)
+    model, x = vision.small_with_images(case)
     average = timm.utils.ModelEmaV3(copy.deepcopy(model), decay=0.5)
     assert torch.equal(average.module(x), model(x))
     start = {name: parameter.clone() for name, parameter in model.named_parameters()}
@@ -41,8 +40,7 @@ def test_copies_and_averages(case):
 @every_case
 def test_fx_extracts_features(case):
     feature_extraction = pytest.importorskip("torchvision.models.feature_extraction")
-    model = vision.small(case)
-    x = vision.images(model)
+    model, x = vision.small_with_images(case)
     pooled, logits = model.forward_head(model.forward_features(x), pre_logits=True), model(x)
     extractor = feature_extraction.create_feature_extractor(model, return_nodes=["head_drop", "head"])
     outputs = extractor(x)
@@ -102,10 +100,7 @@ def test_compiles_into_one_graph(structure, training):
 
 # The compiler's own kernels take it long: two passes of a block, in one stage where there are stages. It draws random
 # numbers of its own, so nothing is permuted.
-COMPILED = {
-    "ringformer_vit": dict(depth=2),
-    "sret_t": dict(depths=(1,), num_heads=(2,), groups=((8, 1),)),
-}
+COMPILED = {"ringformer_vit": dict(depth=2), "sret_t": dict(depths=(1,), num_heads=(2,), groups=((8, 1),))}
 
 
 @pytest.mark.slow

@@ -41,8 +41,7 @@ def test_features_only_gives_the_whole_models_features(case):
 
 @every_case
 def test_forward_intermediates(case):
-    model = vision.small(case)
-    x = vision.images(model)
+    model, x = vision.small_with_images(case)
     count = features(model)
     final, maps = model.forward_intermediates(x)
     torch.testing.assert_close(final, model.forward_features(x), rtol=0, atol=0)
@@ -65,8 +64,7 @@ def test_forward_intermediates(case):
 @every_case
 def test_the_normalised_last_depth_is_the_output(case):
     """And before the norm, it is what the norm reads."""
-    model = vision.small(case)
-    x = vision.images(model)
+    model, x = vision.small_with_images(case)
     final, (last,) = model.forward_intermediates(x, 1, norm=True, output_fmt="NLC")
     (raw,) = model.forward_intermediates(x, 1, output_fmt="NLC", intermediates_only=True)
     torch.testing.assert_close(model.norm(raw), last)
@@ -90,8 +88,7 @@ def test_prefix_tokens(case):
 
 @every_case
 def test_get_intermediate_layers(case):
-    model = vision.small(case)
-    x = vision.images(model)
+    model, x = vision.small_with_images(case)
     kwargs = dict(intermediates_only=True)
     rows = model.get_intermediate_layers(x, n=2)
     torch.testing.assert_close(rows, model.forward_intermediates(x, 2, output_fmt="NLC", **kwargs))
@@ -101,8 +98,7 @@ def test_get_intermediate_layers(case):
 
 @every_case
 def test_forward_is_features_pooling_and_classifier(case):
-    model = vision.small(case)
-    x = vision.images(model)
+    model, x = vision.small_with_images(case)
     tokens = model.forward_features(x)
     pooled = model.forward_head(tokens, pre_logits=True)
     assert pooled.shape == (2, model.num_features)
@@ -122,8 +118,7 @@ def test_forward_is_features_pooling_and_classifier(case):
 
 @every_case
 def test_reset_classifier(case):
-    model = vision.small(case)
-    x = vision.images(model)
+    model, x = vision.small_with_images(case)
     pooled = model.forward_head(model.forward_features(x), pre_logits=True)
     body = {key: tensor.clone() for key, tensor in model.state_dict().items() if not key.startswith("head.")}
     for classes in (0, 5, 0, vision.CLASSES):

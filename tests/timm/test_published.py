@@ -247,8 +247,7 @@ def by_reference(case: str, model: nn.Module, image: Tensor) -> Tensor:
 def test_references(case):
     if case in WITHOUT_REFERENCE:
         return
-    model = vision.small(case)
-    x = vision.images(model)
+    model, x = vision.small_with_images(case)
     expected = torch.stack([by_reference(case, model, image) for image in x])
     torch.testing.assert_close(model(x), expected, rtol=0, atol=TOLERANCE)
     assert (expected[0] - expected[1]).abs().max() > 1e-4

@@ -41,8 +41,7 @@ def test_training_draws_and_inference_does_not(sliced):
 
 @every_sliced_case
 def test_random_inference_as_published(sliced):
-    model = vision.small(sliced, inference_permutation="random")
-    x = vision.images(model)
+    model, x = vision.small_with_images(sliced, inference_permutation="random")
     outputs = []
     for seed in (1, 2, 1):
         torch.manual_seed(seed)
