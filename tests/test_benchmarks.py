@@ -32,10 +32,7 @@ def test_shares_are_of_all_products_in_the_time_that_was_measured(monkeypatch):
     monkeypatch.setattr(common, "machine_rate", lambda: 1e6)
     layer, x = nn.Linear(512, 1024), torch.randn(4, 512)
     q = torch.randn(1, 2, 8, 16)
-    work = {
-        "linear": lambda: linear.apply(layer, x),
-        "attention": lambda: F.scaled_dot_product_attention(q, q, q),
-    }
+    work = {"linear": lambda: linear.apply(layer, x), "attention": lambda: F.scaled_dot_product_attention(q, q, q)}
     shares = common.shares(work, dict.fromkeys(work, (2.0, 1.0)))
     assert shares == {"linear": 4 * 512 * 1024 / 1e6, "attention": 2 * 2 * 8 * 8 * 16 / 1e6}
 

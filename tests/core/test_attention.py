@@ -7,14 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
-from recurrence.attention import (
-    CrossAttention,
-    SelfAttention,
-    _kernels,
-    attention_weights,
-    causal_bias,
-    padding_bias,
-)
+from recurrence.attention import CrossAttention, SelfAttention, _kernels, attention_weights, causal_bias, padding_bias
 from recurrence.cache import Cache
 from recurrence.dropout import dropout
 from recurrence.signal import LevelSignal

@@ -51,13 +51,7 @@ def test_rotation_turns_halves_of_each_head():
 
 @pytest.mark.parametrize(
     ("heads", "exponents"),
-    [
-        (1, [8]),
-        (4, [2, 4, 6, 8]),
-        (8, [1, 2, 3, 4, 5, 6, 7, 8]),
-        (6, [2, 4, 6, 8, 1, 3]),
-        (3, [4, 8, 2]),
-    ],
+    [(1, [8]), (4, [2, 4, 6, 8]), (8, [1, 2, 3, 4, 5, 6, 7, 8]), (6, [2, 4, 6, 8, 1, 3]), (3, [4, 8, 2])],
 )
 def test_slopes(heads, exponents):
     assert position.alibi_slopes(heads).tolist() == [2.0**-exponent for exponent in exponents]

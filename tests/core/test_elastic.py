@@ -120,11 +120,7 @@ def test_depths_that_an_order_allows(which, ends, step, expected):
         ((0,) * 4, dict(backprop_passes=0), r"backprop_passes=0: must be >= 1 and < 4"),
         ((0,) * 4, dict(backprop_passes=4), r"backprop_passes=4: must be >= 1 and < 4"),
         ((0,) * 4, dict(backprop_passes=2), r"backprop_passes=2: no update would reach own.0\.\S+; must be larger"),
-        (
-            (0, 1) * 3,
-            dict(backprop_passes=1),
-            r"backprop_passes=1: no update would reach blocks.0",
-        ),
+        ((0, 1) * 3, dict(backprop_passes=1), r"backprop_passes=1: no update would reach blocks.0"),
     ],
 )
 def test_refusals(which, given, message):

@@ -17,11 +17,7 @@ def checkpoints(tmp_path):
         weight = torch.randn(40, 50, generator=chance)
         model = OrderedDict(embed=weight, output=weight, bias=torch.randn(3, generator=chance).bfloat16())
         model["version"] = torch.tensor([epoch])
-        state = {
-            "model": model,
-            "cfg": {"model": argparse.Namespace(epoch=epoch)},
-            "last_optimizer_state": {},
-        }
+        state = {"model": model, "cfg": {"model": argparse.Namespace(epoch=epoch)}, "last_optimizer_state": {}}
         torch.save(state, tmp_path / f"checkpoint{epoch}.pt")
         torch.save(state, tmp_path / f"checkpoint_{epoch}_{epoch * 100}.pt")
     for name in ("checkpoint_last.pt", "checkpoint_best.pt", "checkpoint1.pt.tmp", "notes.txt"):

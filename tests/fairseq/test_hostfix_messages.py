@@ -36,10 +36,7 @@ def test_a_long_error_is_cut():
     assert one_line(ValueError("x" * 10_000)) == "x" * 600 + " ..."
 
 
-COMMANDS = {
-    "average": ["--inputs", "{file}", "--output", "{file}.out"],
-    "convert": ["unshare", "{file}", "{file}.out"],
-}
+COMMANDS = {"average": ["--inputs", "{file}", "--output", "{file}.out"], "convert": ["unshare", "{file}", "{file}.out"]}
 
 
 @pytest.mark.slow

@@ -193,8 +193,7 @@ def embedding_file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("arch", "name"),
-    [pytest.param(*case, marks=[pytest.mark.slow] if case[1] == "compile" else []) for case in CASES],
+    ("arch", "name"), [pytest.param(*case, marks=[pytest.mark.slow] if case[1] == "compile" else []) for case in CASES]
 )
 def test_every_option_matters_or_is_refused(arch, name, embedding_file, tmp_path):
     knob, files = OF_FAMILY.get((arch, name), KNOBS[name]), {EMBEDDING: str(embedding_file)}

@@ -12,14 +12,7 @@ from fairseq_plugin.modules.build import numbered_dictionary
 from fairseq_plugin.modules.language_model import LanguageModel
 from fairseq_plugin.modules.model import LoopedTransformer, register_family
 from recurrence import count
-from tests.fairseq import (
-    test_admin,
-    test_configuration,
-    test_forward,
-    test_incremental,
-    test_published,
-    test_refusals,
-)
+from tests.fairseq import test_admin, test_configuration, test_forward, test_incremental, test_published, test_refusals
 from tests.support import cli, language, models, speech
 from tests.support.counts import COUNTS, Count
 
@@ -104,12 +97,6 @@ def test_registered_object_is_ours(arch):
     assert issubclass(ARCH_MODEL_REGISTRY[arch], base)
     assert MODEL_REGISTRY[ARCH_MODEL_NAME_REGISTRY[arch]] is ARCH_MODEL_REGISTRY[arch]
     assert ARCH_CONFIG_REGISTRY[arch].__module__.startswith("fairseq_plugin.")
-
-
-@models.every_architecture
-def test_unshared_model_stores_what_it_counts(arch):
-    model = models.tiny(arch)
-    assert count.unshared(model) == count.stored(models.untied(model))
 
 
 @pytest.mark.parametrize(("name", "arch"), [("transformer", "fresh_arch"), ("fresh_model", "vanilla_base")])

@@ -79,12 +79,7 @@ def test_fairseq_takes_every_command(script, scale, arguments, tmp_path):
         ("numbers/run.sh", [], {"SCALE": "paper"}, "SCALE=paper: must be demo or smoke"),
         ("digits/run.sh", [], {"SCALE": "paper"}, "SCALE=paper: must be demo or smoke"),
         ("cifar10/prepare.sh", [], {"DATA_ROOT": "/nonexistent"}, "DATA_ROOT=/nonexistent: holds no cifar10.tar"),
-        (
-            "kausik/table2.sh",
-            ["recurrent"],
-            {"SCALE": "gpu"},
-            "SCALE=gpu: must be one of smoke, small, paper for ",
-        ),
+        ("kausik/table2.sh", ["recurrent"], {"SCALE": "gpu"}, "SCALE=gpu: must be one of smoke, small, paper for "),
         ("kausik/table2.sh", ["regular"], {}, "ROW=regular: must be all, list or one of: regular_1 regular_6 "),
         (
             "kausik/table3.sh",
@@ -98,12 +93,7 @@ def test_fairseq_takes_every_command(script, scale, arguments, tmp_path):
             {"DATA_ROOT": "/nonexistent"},
             "DATA_ROOT=/nonexistent: holds no shakespeare/input.txt",
         ),
-        (
-            "ilr/table1.sh",
-            ["4,2,1,1-rope"],
-            {"SCALE": "gpu"},
-            "SCALE=gpu: must be one of smoke, small, long, ",
-        ),
+        ("ilr/table1.sh", ["4,2,1,1-rope"], {"SCALE": "gpu"}, "SCALE=gpu: must be one of smoke, small, long, "),
         ("ilr/table1.sh", ["4,2-rope"], {}, "ROW=4,2-rope: must be all, list or one of: 1,1,1,1-none "),
         (
             "ilr/prepare.sh",
@@ -117,12 +107,7 @@ def test_fairseq_takes_every_command(script, scale, arguments, tmp_path):
         ("data/prepared.sh", [], {"PREPARED": ""}, "PREPARED: must name a folder with bin/ and raw/"),
         ("data/prepared.sh", [], {"PREPARED": "/nonexistent"}, "PREPARED=/nonexistent: holds no bin/ and raw/"),
         ("takase/wikitext.sh", [], {"SET": "3"}, "SET=3: must be 2 or 103"),
-        (
-            "takase/table4.sh",
-            ["cycle"],
-            {"SCALE": "gpu"},
-            "SCALE=gpu: must be one of smoke, small, long, paper for",
-        ),
+        ("takase/table4.sh", ["cycle"], {"SCALE": "gpu"}, "SCALE=gpu: must be one of smoke, small, long, paper for"),
         ("librispeech/prepare.sh", [], {"CORPUS": "ted"}, "CORPUS=ted: must be digits or librispeech"),
         ("librispeech/prepare.sh", [], {"DATA_ROOT": "/nonexistent"}, "DATA_ROOT=/nonexistent: holds no fsdd.tar"),
         (

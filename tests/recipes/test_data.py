@@ -238,11 +238,7 @@ def test_an_unpacked_imagenet_is_taken_as_it_is(root, tmp_path):
     ("name", "settings", "message"),
     [
         ("wmt16_en_de", {}, "but the published file has 491cb885a355da5a23ea66e7b3024d5c; remove it"),
-        (
-            "imagenet_small",
-            {"IMAGENET": "/nonexistent"},
-            "IMAGENET=/nonexistent: must hold the folders train and val",
-        ),
+        ("imagenet_small", {"IMAGENET": "/nonexistent"}, "IMAGENET=/nonexistent: must hold the folders train and val"),
         ("wmt16_en_de", {"FROM": "paper"}, "FROM=paper: must be archive or corpora"),
         ("fineweb_edu", {"PIECES": "512"}, "PIECES=512: must be 1024 or 32000"),
         (

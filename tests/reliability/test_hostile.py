@@ -55,10 +55,7 @@ FAIRSEQ = {
         "updates": ["-c", "import checkpoints; checkpoints.weights(Path('{file}'))"],
     },
     "recipes/metrics/answers.py": {
-        "answers": [
-            "-c",
-            "import answers; sys.argv[1:] = '{data} --path {file} --batch 1'.split(); answers.main()",
-        ],
+        "answers": ["-c", "import answers; sys.argv[1:] = '{data} --path {file} --batch 1'.split(); answers.main()"]
     },
     "recipes/records/collect.py": {"row": ["-c", "import collect; collect.core_parameters(Path('{file}'))"]},
 }
@@ -72,13 +69,13 @@ IMAGES = {
         "teacher": ["train_image", "--teacher", "vit_tiny_patch16_224", "--teacher-checkpoint", "{file}"],
     },
     "recipes/metrics/score_image.py": {
-        "score": ["-c", "import score_image; score_image.model_of(Path('{file}').parent)"],
+        "score": ["-c", "import score_image; score_image.model_of(Path('{file}').parent)"]
     },
     "recipes/metrics/eight_bits.py": {
         "eight bits": [
             "-c",
             "import argparse, eight_bits as e; e.images(argparse.Namespace(checkpoint=Path('{file}')))",
-        ],
+        ]
     },
 }
 

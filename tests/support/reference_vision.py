@@ -104,12 +104,7 @@ def plain_encoder(w: Weights, x: Tensor, heads: int, depth: int) -> Tensor:
     return x
 
 
-ENCODERS = {
-    "ringformer_vit": ring_encoder,
-    "uit": universal_encoder,
-    "owf_vit": wide_encoder,
-    "vit": plain_encoder,
-}
+ENCODERS = {"ringformer_vit": ring_encoder, "uit": universal_encoder, "owf_vit": wide_encoder, "vit": plain_encoder}
 
 
 def ringformer_system(w: Weights, system: str, image: Tensor, heads: int, depth: int) -> Tensor:

@@ -13,8 +13,7 @@ from timm_plugin import depth
 
 
 @pytest.mark.parametrize(
-    ("model", "names"),
-    [("uit", ["1", "2", "3"]), ("recursive_deit_tiny", ["3", "6"]), ("sret_t", ["1", "2"])],
+    ("model", "names"), [("uit", ["1", "2", "3"]), ("recursive_deit_tiny", ["3", "6"]), ("sret_t", ["1", "2"])]
 )
 def test_the_depths_that_are_tried(model, names):
     loops = loops_of(vision.small(model))
