@@ -80,17 +80,13 @@ need() {
         fail "$1: not found; install the package with its extras (pip install '.[fairseq,demo]') and put its environment on PATH"
 }
 
-# A figure is drawn from runs of tables' rows, which are trained first unless they have been, with the settings of the tables'
-# scripts (SCALE, SEED, DATA_ROOT and the others). Pictures and their numbers go to $OUT/PAPER.
-#   trained TABLE ROW...         carry these rows out, unless they are finished; TABLE as in ringformer/table1
-#   labelled TABLE FILE ROW...   sets RUNS to ROW=FILE for each, FILE in the folder of its run
-trained() {
-    local row
-    for row in "${@:2}"; do "$ROOT/recipes/$1.sh" "$row"; done
-}
-
-labelled() {
+# runs TABLE FILE ROW...: trains these rows of a table, such as ringformer/table1, unless they are finished, with the settings of
+# the table's script (SCALE, SEED, DATA_ROOT, ...). Sets RUNS to ROW=FILE for each, FILE in the folder of its run.
+runs() {
     local row
     RUNS=()
-    for row in "${@:3}"; do RUNS+=("$row=$("$ROOT/recipes/$1.sh" folder "$row")/$2"); done
+    for row in "${@:3}"; do
+        "$ROOT/recipes/$1.sh" "$row"
+        RUNS+=("$row=$("$ROOT/recipes/$1.sh" folder "$row")/$2")
+    done
 }

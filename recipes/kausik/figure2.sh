@@ -6,8 +6,7 @@ source "$(dirname "$0")/../common.sh"
 
 SCALE=${SCALE:-smoke}
 ROWS="regular_1 regular_6 recurrent_positions recurrent"
-trained kausik/table2 $ROWS
-labelled kausik/table2 train.log $ROWS
+runs kausik/table2 train.log $ROWS
 for panel in a:valid b:valid1; do
     reference=()
     if [ "$panel" = a:valid ]; then reference=(--reference "the paper's six regular layers=1.4815"); fi

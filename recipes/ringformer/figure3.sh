@@ -5,11 +5,9 @@
 source "$(dirname "$0")/../common.sh"
 
 SMALL=(vit uit_wide owf ringformer_wide) LARGE=(vit owf uit_wide ringformer_wide)
-trained ringformer/table2 "${SMALL[@]}"
-trained ringformer/table3 "${LARGE[@]}"
-labelled ringformer/table2 last.pth.tar "${SMALL[@]}"
+runs ringformer/table2 last.pth.tar "${SMALL[@]}"
 upper=("${RUNS[@]/#/Table 2, }")
-labelled ringformer/table3 last.pth.tar "${LARGE[@]}"
+runs ringformer/table3 last.pth.tar "${LARGE[@]}"
 IMAGES=()
 if [ "${SCALE:-smoke}" = paper ]; then IMAGES=(--data "$OUT/data/imagenet_small"); fi
 run python "$ROOT/recipes/figures/attention_distance.py" "${upper[@]}" "${RUNS[@]/#/Table 3, }" --samples 500 \

@@ -7,10 +7,8 @@ source "$(dirname "$0")/../common.sh"
 SCALE=${SCALE:-smoke}
 draw() { run python "$ROOT/recipes/figures/responses.py" "${RUNS[0]#*=}" "$@"; }
 
-trained sret/table1 loops_1
-labelled sret/table1 last.pth.tar loops_1
+runs sret/table1 last.pth.tar loops_1
 draw --output "$OUT/sret/responses-deit-$SCALE.svg" "$@"
 
-trained sret/table5 t
-labelled sret/table5 last.pth.tar t
+runs sret/table5 last.pth.tar t
 draw --output "$OUT/sret/responses-sret-$SCALE.svg" "$@"

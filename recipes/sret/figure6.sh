@@ -5,18 +5,15 @@ source "$(dirname "$0")/../common.sh"
 
 SCALE=${SCALE:-smoke}
 ROWS="s16 s16_recursion s16_recursion_lrc"
-trained sret/mlp $ROWS
-labelled sret/mlp summary.csv $ROWS
+runs sret/mlp summary.csv $ROWS
 run python "$ROOT/recipes/figures/curves.py" "${RUNS[@]}" --x epoch --y eval_top1 --unit "top-1 %" \
     --output "$OUT/sret/mixer-$SCALE.svg"
 
 draw() { run python "$ROOT/recipes/figures/coefficients.py" "${RUNS[0]#*=}" "$@"; }
-trained sret/table5 t
-labelled sret/table5 summary.csv t
+runs sret/table5 summary.csv t
 draw --first-block --output "$OUT/sret/coefficients-first-block-$SCALE.svg" "$@"
 draw --output "$OUT/sret/coefficients-images-$SCALE.svg" "$@"
 
 # Not in the paper: those of the translation model.
-trained sret/translation iwslt
-labelled sret/translation train.log iwslt
+runs sret/translation train.log iwslt
 draw --output "$OUT/sret/coefficients-translation-$SCALE.svg" "$@"

@@ -6,8 +6,7 @@ source "$(dirname "$0")/../common.sh"
 
 SCALE=${SCALE:-smoke}
 ROWS="deit_108 sret_108 sret_108_mixed"
-trained sret/mixed_depth $ROWS
-labelled sret/mixed_depth last.pth.tar $ROWS
+runs sret/mixed_depth last.pth.tar $ROWS
 draw() { run python "$ROOT/recipes/figures/landscape.py" "${RUNS[@]}" "$@"; }
 draw --output "$OUT/sret/landscape-$SCALE.svg" "$@"
 draw --plane --output "$OUT/sret/landscape-plane-$SCALE.svg" "$@"

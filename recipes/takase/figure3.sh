@@ -5,7 +5,6 @@ source "$(dirname "$0")/../common.sh"
 
 SCALE=${SCALE:-smoke}
 ROWS="vanilla universal sequence cycle cycle_rev"
-trained takase/table1 $ROWS
-labelled takase/table1 train.log $ROWS
+runs takase/table1 train.log $ROWS
 run python "$ROOT/recipes/figures/curves.py" "${RUNS[@]}" --x updates --y valid_nll_loss --nats --unit "nats a piece" \
     --output "$OUT/takase/figure3-$SCALE.svg" "$@"

@@ -19,9 +19,8 @@ else
     REFERENCE[test]=$OUT/multi30k/raw/test_2016_flickr.en
 fi
 
-trained takase/table1 $ROWS
+runs takase/table1 generate $ROWS
 for set in "${!REFERENCE[@]}"; do
-    labelled takase/table1 "generate-$set.txt" $ROWS
-    run_into "$OUT/takase/significance-$SCALE-$set.json" python "$ROOT/recipes/metrics/significance.py" "${RUNS[@]}" \
-        --reference "${REFERENCE[$set]}" "$@"
+    run_into "$OUT/takase/significance-$SCALE-$set.json" python "$ROOT/recipes/metrics/significance.py" \
+        "${RUNS[@]/%/-$set.txt}" --reference "${REFERENCE[$set]}" "$@"
 done
