@@ -34,6 +34,12 @@ if LIBRARY not in LIBRARIES:
 # choose, for a run that goes on would then round otherwise than before.
 SHARE = 0.8
 
+# oneDNN, and torch above it, keep the programs and workspaces of the last 1,024 products each. Batches of text rarely
+# repeat a shape, so a training would grow by gigabytes; one batch needs fewer products than these.
+CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+for _cache in CACHES:
+    os.environ.setdefault(_cache, "128")
+
 HALF_PRECISION = (torch.float16, torch.bfloat16)
 
 _onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None

@@ -216,6 +216,39 @@ def test_an_unknown_library_is_refused():
     assert "ValueError: RECURRENCE_GEMM=blas: must be one of ('auto', 'onednn', 'mkl')" in done.stderr
 
 
+MANY_SHAPES = """
+import torch
+from recurrence.linear import linear, using
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096 / 2**20
+
+weight = torch.ones(128, 64)
+with torch.no_grad(), using("onednn"):
+    for rows in range(200, 1000):
+        linear(torch.ones(rows, 64), weight)
+        if rows == 399:
+            before = resident()
+print(resident() - before)
+"""
+
+
+@needs_onednn
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_memory_does_not_grow_with_every_shape():
+    """600 shapes took 350 MiB while what had been prepared for each was kept. A user's own limit stands."""
+    free = {name: value for name, value in os.environ.items() if name not in module.CACHES}
+
+    def growth(**limits: str) -> float:
+        command = [sys.executable, "-c", MANY_SHAPES]
+        done = subprocess.run(command, env={**free, **limits}, capture_output=True, text=True, check=True)
+        return float(done.stdout)
+
+    assert growth() < 60
+    assert growth(**dict.fromkeys(module.CACHES, "1024")) > 120
+
+
 @needs_onednn
 @pytest.mark.parametrize("rows", [4, 200])
 def test_a_packed_weight_gives_the_same_product_until_it_changes(rows, monkeypatch):
