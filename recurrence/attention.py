@@ -19,7 +19,7 @@ from recurrence.signal import LevelSignal
 
 
 class Attention(nn.Module):
-    """What self- and cross-attention share: heads, dropout on the weights, output projection."""
+    """The common part of self- and cross-attention: heads, dropout on the weights, output projection."""
 
     def __init__(self, width: int, heads: int, bias: bool, dropout: float):
         super().__init__()
@@ -37,20 +37,20 @@ class Attention(nn.Module):
         rate = self.dropout if self.training else 0.0
         if rate and q.dtype == torch.float32 and q.device.type == "cpu" and runs_eagerly(q, k, v):
             weights = attention_weights(q, k, causal_bias(q.size(2), q) if causal else bias)
-            y = dropout(weights, rate, self.training) @ v  # torch, which fuses no dropout here, draws its mask slower
+            y = dropout(weights, rate, self.training) @ v  # torch does not fuse dropout here, and draws masks slower
         else:
             with _kernels(q):
                 y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=rate, is_causal=causal)
         return project(self.out, y.transpose(1, 2).flatten(2), out)
 
 
-# cuDNN's kernel is left out: with a mask it has given gradients that are not numbers (pytorch/pytorch#196678), and it
-# prepares a plan for each new shape, while batches of text rarely repeat one.
+# Without cuDNN's kernel: with a mask it can return NaN gradients (pytorch/pytorch#196678), and it builds a plan for
+# each new shape, while batches of text rarely repeat one.
 _KERNELS_OF_HALF_PRECISION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def _kernels(q: Tensor) -> AbstractContextManager:
-    """Which kernels attention chooses from where these are the queries."""
+    """Restricts the kernels that attention may use for these queries."""
     if is_transformed():  # the fused kernels have neither forward derivatives nor batching rules
         return sdpa_kernel(SDPBackend.MATH)
     if isinstance(q, Tensor) and q.is_cuda and q.dtype in HALF_PRECISION:
@@ -83,17 +83,17 @@ class SelfAttention(Attention):
         qkv: LevelSignal | None = None,
         out: LevelSignal | None = None,
     ) -> Tensor:
-        """Attends within x, or from the tokens of x to all tokens in the slot and themselves.
+        """Attends within x or, with a slot, from the tokens of x to those in the slot and to themselves.
 
         Args:
             x: (B, T, C).
-            raw: (B, T, C), what a level signal reads, where it is not x.
+            raw: (B, T, C), the input of level signals if it is not x.
             bias: added to the scores, broadcastable to (B, H, T, S).
-            causal: each token sees itself and what stands before it. Where a slot holds tokens already, one further
-                token sees them all, and for more the bias has to say what each may see.
+            causal: each token only sees itself and earlier tokens. If the slot already holds tokens, this has no
+                effect: a single new token sees them all, and several need a bias.
             slot: incremental state of this pass.
-            rotary: cosines and sines that turn queries and keys, see :func:`recurrence.position.rotate`.
-            qkv, out: what the pass adds to these projections.
+            rotary: cosines and sines that rotate queries and keys, see :func:`recurrence.position.rotate`.
+            qkv, out: signals of the pass on these projections.
 
         Returns:
             (B, T, C).
@@ -112,7 +112,7 @@ class SelfAttention(Attention):
 
 
 class CrossAttention(Attention):
-    """Attention to a memory whose keys and values are projected once, however many passes read them.
+    """Attention to a memory; its keys and values are projected once, however many passes read them.
 
     Args:
         width: C.
@@ -128,7 +128,7 @@ class CrossAttention(Attention):
         self.kv = nn.Linear(memory_width, 2 * width, bias=bias)
 
     def project(self, memory: Tensor, kv: LevelSignal | None = None) -> Tensor:
-        """Keys and values of the memory: (B, S, memory width) -> (B, S, 2 C); kv is what a pass adds to them."""
+        """Keys and values of the memory: (B, S, memory width) -> (B, S, 2 C); kv is the signal of a pass."""
         return project(self.kv, memory, kv)
 
     def forward(
@@ -146,10 +146,10 @@ class CrossAttention(Attention):
         Args:
             x: (B, T, C).
             keys_values: (B, S, 2 C), see :meth:`project`.
-            raw: (B, T, C), what a level signal reads, where it is not x.
+            raw: (B, T, C), the input of level signals if it is not x.
             bias: added to the scores, broadcastable to (B, H, T, S).
-            record: a list to which the weights are appended, averaged over the heads, (B, T, S).
-            q, out: what the pass adds to these projections.
+            record: a list to which the weights, averaged over the heads, (B, T, S), are appended.
+            q, out: signals of the pass on these projections.
 
         Returns:
             (B, T, C).
@@ -168,28 +168,28 @@ def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 def padding_bias(padding: Tensor, like: Tensor) -> Tensor:
-    """-inf where a key is padding, else 0: (B, S) bool -> (B, 1, 1, S), for scores of tensors such as `like`.
+    """-inf for padded keys, else 0: (B, S) bool -> (B, 1, 1, S), in the device and type of scores of `like`.
 
-    Of a row that is nothing but padding every key is seen: see :func:`causal_bias`.
+    A row with nothing but padding sees every key, see :func:`causal_bias`.
     """
     hidden = padding & ~padding.all(dim=-1, keepdim=True)
     return _bias(hidden[:, None, None, :], like)
 
 
 def causal_bias(length: int, like: Tensor, padding: Tensor | None = None, start: int = 0) -> Tensor:
-    """-inf where a key stands behind its query or is padding, else 0.
+    """-inf for padded keys and keys after the query, else 0.
 
-    A query that would see nothing, which is padding before the first token, sees itself: what fused kernels make of a
-    row that is masked entirely is not defined.
+    A query that would see nothing (padding before the first token) sees itself, because the output of fused kernels is
+    undefined for fully masked rows.
 
     Args:
-        length: L, of the keys.
-        like: a tensor of the device and type of the scores.
-        padding: (B, L) bool; None where nothing is padding.
+        length: L, number of keys.
+        like: gives the device and type of the scores.
+        padding: (B, L) bool; None for no padding.
         start: position of the first query.
 
     Returns:
-        (L - start, L), or with padding (B, 1, L - start, L).
+        (L - start, L); with padding (B, 1, L - start, L).
     """
     hidden = torch.ones(length, length, dtype=torch.bool, device=like.device).triu_(1)[start:]
     if padding is not None:
@@ -200,6 +200,6 @@ def causal_bias(length: int, like: Tensor, padding: Tensor | None = None, start:
 
 
 def _bias(hidden: Tensor, like: Tensor) -> Tensor:
-    # In the type of the scores, so that autocast has nothing to cast in every pass.
+    # In the type of the scores, so that autocast does not cast it in every pass.
     bias = torch.zeros(hidden.shape, dtype=product_dtype(like), device=like.device)
     return bias.masked_fill_(hidden, float("-inf"))

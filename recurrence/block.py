@@ -1,5 +1,5 @@
-"""What the papers' blocks are made of: a shape, the residual sum around a function, the parts of a stored block, and
-what every pass has of its own. :mod:`recurrence.papers` has a file for each paper, which puts them together.
+"""The parts of the papers' blocks: sizes, the residual sum around a sublayer, a stored block, and what a pass owns.
+:mod:`recurrence.papers` has one file per paper, which puts them together.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from recurrence.signal import LevelSignal
 
 @dataclass(frozen=True)
 class Shape:
-    """What every stored block has, whatever its paper.
+    """Sizes and rates of a stored block.
 
     Args:
         width: C.
@@ -51,18 +51,18 @@ class Shape:
                 raise FieldError(name, getattr(self, name), "must be a rate within [0, 1]")
 
     def norms(self, count: int, bias: bool = True) -> nn.ModuleList:
-        """So many LayerNorms."""
+        """`count` LayerNorms."""
         return nn.ModuleList(nn.LayerNorm(self.width, self.norm_eps, bias=bias) for _ in range(count))
 
 
 class Sublayer(nn.Module):
-    """A residual sum around a function of the stream: `norm(x + f(x))`, or pre-norm `x + f(norm(x))`.
+    """A residual sum around a function: `norm(x + f(x))`, or pre-norm `x + f(norm(x))`.
 
-    It stores nothing: the norm and the rule of the sum belong to the block or to the pass, and are handed in.
+    It has no parameters: the norm and the sum (`join`) belong to the block or to the pass, and are passed in.
 
     Args:
-        dropout: rate on what the function gives.
-        pre_norm: where the norm stands.
+        dropout: rate on the output of the function.
+        pre_norm: apply the norm before the function instead of after the sum.
     """
 
     def __init__(self, dropout: float, pre_norm: bool):
@@ -77,10 +77,7 @@ class Sublayer(nn.Module):
         join: Callable[[Tensor, Tensor], Tensor],
         read: Tensor | None = None,
     ) -> Tensor:
-        """(B, T, C) -> (B, T, C).
-
-        join sums the stream and the branch; read is what the branch begins with, where that is not the stream.
-        """
+        """(B, T, C) -> (B, T, C). join adds the branch to the stream; read is the branch's input if it is not x."""
         read = x if read is None else read
         y = function(norm(read) if self.pre_norm else read)
         x = join(x, dropout(y, self.dropout, self.training))
@@ -88,14 +85,12 @@ class Sublayer(nn.Module):
 
 
 class Pass(nn.Module):
-    """What a pass has in any paper: the rules of its residual sums, and how often its branches are dropped.
-
-    A paper adds what else it shares with no other pass.
+    """What a pass owns in every paper: its residual sums and its drop path. Papers add more in a subclass.
 
     Args:
-        sublayers: residual sums of the pass; they are plain until :func:`recurrence.admin.attach` replaces them.
-        drop_path: rate at which training drops a branch for whole samples; None for never.
-        norms: LayerNorms of the pass, one per sublayer, where the paper has them; None where they are the block's.
+        sublayers: number of residual sums; they are plain until :func:`recurrence.admin.attach` replaces them.
+        drop_path: rate at which training drops a branch for entire samples; None for never.
+        norms: LayerNorms of the pass, one per sublayer; None if they belong to the block.
     """
 
     def __init__(self, sublayers: int, drop_path: float | None = None, norms: nn.ModuleList | None = None):
@@ -106,28 +101,28 @@ class Pass(nn.Module):
         self.drop_path = None if drop_path is None else DropPath(drop_path)
 
     def join(self, which: int, rules: nn.ModuleList | None = None) -> Callable[[Tensor, Tensor], Tensor]:
-        """The residual sum of a sublayer, by the rules of the block where it has some."""
+        """The residual sum of a sublayer, with drop path; rules replace the pass's own sums."""
         rule = (rules or self.residuals)[which]
         return rule if self.drop_path is None else lambda x, y: rule(x, self.drop_path(y))
 
     def term(self, name: str) -> LevelSignal | None:
-        """What the pass adds to a projection, one of :data:`recurrence.lowrank.PROJECTIONS`."""
+        """The signal that the pass adds to a projection, one of :data:`recurrence.lowrank.PROJECTIONS`."""
         return None
 
 
 class Block(nn.Module):
-    """The parts of a stored block: self-attention, cross-attention where there is a memory, FFN.
+    """The parts of a stored block: self-attention, cross-attention in a decoder, FFN.
 
-    A paper's block says in :meth:`run` how they follow each other, which norms they have, and what a pass adds.
+    A paper's block combines them in :meth:`run`.
 
     Args:
         shape: sizes and rates.
-        memory_width: width of what cross-attention reads; None for an encoder.
+        memory_width: width of the input of cross-attention; None for an encoder.
         pre_norm: norm before each sublayer instead of after its residual sum.
         activation: applied to the FFN's hidden units.
         bias: whether attention and FFN have biases.
         ffn: whether there is an FFN.
-        ffn_dropout: rate on the FFN's output where it is not that of the shape.
+        ffn_dropout: rate on the FFN's output; None for the shape's.
     """
 
     def __init__(
@@ -153,7 +148,7 @@ class Block(nn.Module):
 
     @property
     def pre_norm(self) -> bool:
-        """Whether norms stand before the sublayers."""
+        """Whether norms come before the sublayers."""
         return self.sublayer.pre_norm
 
     @property
@@ -176,13 +171,13 @@ class Block(nn.Module):
 
         Args:
             x: (B, T, C).
-            own: what belongs to this pass alone.
+            own: the parameters of this pass.
             context: (B, S, 2 C), projected memory, see :meth:`CrossAttention.project`.
             slot: incremental state of this pass.
             self_bias: added to the scores of self-attention, broadcastable to (B, H, T, T).
             cross_bias: added to the scores of cross-attention, broadcastable to (B, H, T, S).
-            causal: each token sees itself and what stands before it.
-            record: a list to which cross-attention's weights are appended, (B, T, S).
+            causal: each token only sees itself and earlier tokens.
+            record: a list to which the weights of cross-attention, (B, T, S), are appended.
 
         Returns:
             (B, T, C).
@@ -197,12 +192,12 @@ class Block(nn.Module):
         return self.run(x, own, attend, None if self.cross_attn is None else cross_attend)
 
     def run(self, x: Tensor, own: Pass, attend: Callable, cross_attend: Callable | None) -> Tensor:
-        """One pass as the paper has it.
+        """One pass, as the equations of the paper.
 
         Args:
             x: (B, T, C).
-            own: what belongs to this pass alone.
-            attend, cross_attend: (what is read, the stream that level signals read, what the pass adds by projection)
-                -> what attention makes of it; the second is None without a memory.
+            own: the parameters of this pass.
+            attend, cross_attend: attention, called with its input, the input of the level signals if that differs, and
+                the pass's signals by projection; cross_attend is None in an encoder.
         """
         raise NotImplementedError

@@ -1,22 +1,30 @@
-"""Another depth than the trained one: stored blocks run more or less often, on the parameters of one checkpoint.
+"""Running and loading a checkpoint at another depth than the trained one: stored blocks run more or less often.
 
-The rule for what belongs to a pass (LayerNorms, level signals, low-rank terms, projections): the k-th run of a block
-takes what the block's k-th run had in training, or what its last one had where it ran less often. With one shared block
-fewer passes are the first ones, and further passes repeat the last.
+The k-th run of a block uses the pass's own parameters (LayerNorms, level signals, low-rank terms, projections) of its
+k-th run in training, or of its last run if it ran less often. With one shared block, a shallower model runs the first
+passes, and a deeper one repeats the last.
 """
 
 import logging
+import re
 from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
 
 from recurrence.order import STRATEGIES, Order
+
+if TYPE_CHECKING:
+    from recurrence.loop import Loop
 
 logger = logging.getLogger(__name__)
 
 
 def source_passes(trained: Order, used: Order) -> tuple[int, ...]:
-    """For each pass, the trained pass whose parameters it takes: (0, 1, 0, 1), (0, 1, 0, 1, 0, 1) -> 0 1 2 3 2 3.
+    """For each pass, the trained pass whose parameters it uses: (0, 1, 0, 1), (0, 1, 0, 1, 0, 1) -> 0 1 2 3 2 3.
 
-    Both orders run the same blocks.
+    Both orders must run the same blocks.
     """
     runs: dict[int, list[int]] = {}
     for index, which in enumerate(trained):
@@ -30,14 +38,14 @@ def source_passes(trained: Order, used: Order) -> tuple[int, ...]:
 
 
 def same_kind(order: Order, passes: int) -> Order | None:
-    """The order of so many passes by the same strategy; None where none gives this order, or not at that depth."""
+    """The order with `passes` passes by the same strategy; None if no strategy gives `order`, or not at that depth."""
     return next(filter(None, (strategy.deeper(order, passes) for strategy in STRATEGIES.values())), None)
 
 
 def passes_at(order: Order, passes: int) -> tuple[int, ...] | None:
-    """Which passes of a trained order a model of so many passes runs, in its order; None where there is no such model.
+    """Which passes of `order` a model with `passes` passes runs; None if there is no such model.
 
-    (0, 0, 1, 1) at 2 passes: 0 2, the first run of either block.
+    (0, 0, 1, 1) at 2 passes: 0 2, the first run of each block.
     """
     if passes == len(order):
         return tuple(range(passes))
@@ -45,13 +53,58 @@ def passes_at(order: Order, passes: int) -> tuple[int, ...] | None:
     return None if used is None else source_passes(order, used)
 
 
-def warn_outside(name: str, passes: int, safe: tuple[int, int]) -> None:
-    """Says once, at loading, that a depth is not among those that the checkpoint notes as safe."""
-    logger.warning("%s: runs %d passes, outside of the %d to %d that the checkpoint notes as safe", name, passes, *safe)
+def adapt(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict, errors: list[str]) -> None:
+    """Makes a loop's part of a state dict fit the loop's depth, in place; adds to `errors` what cannot be loaded.
+
+    Logs a warning if the depth is outside the range that the checkpoint marks as safe or, without such a range, if it
+    is not the trained depth.
+    """
+    trained, name = _trained_order(loop, state_dict, prefix, local_metadata), prefix.rstrip(".")
+    safe = state_dict.get(f"{prefix}safe")
+    if safe is not None:
+        del loop.safe
+        loop.register_buffer("safe", torch.empty(2, device=None if loop.noted is None else loop.noted.device))
+        smallest, largest = map(int, safe.tolist())
+        if not smallest <= loop.passes <= largest:
+            logger.warning("%s: runs %d passes, outside the safe range %d to %d", name, loop.passes, smallest, largest)
+    if trained is not None and trained != loop.order:
+        if set(trained) != set(loop.order):
+            errors.append(
+                f"{name}: the checkpoint stores {1 + max(trained)} blocks, this depth runs "
+                f"{len(loop.blocks)}: at another depth, the stored blocks may only run more or less often"
+            )
+        else:
+            if safe is None:
+                warn(name, loop.order, trained)
+            _take_passes(state_dict, prefix, source_passes(trained, loop.order))
+    if loop.noted is not None:
+        state_dict[f"{prefix}noted"] = torch.tensor(loop.order)  # the buffer itself may still be uninitialised
+
+
+def _trained_order(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict) -> Order | None:
+    """The order in the state dict or its metadata (which safetensors drop), or else the one that its passes imply."""
+    noted = state_dict.pop(f"{prefix}noted", None)
+    if noted is not None:
+        return tuple(noted.tolist())
+    if "order" in local_metadata:
+        return tuple(local_metadata["order"])
+    found = (re.match(rf"{re.escape(prefix)}own\.(\d+)\.", key) for key in state_dict)
+    passes = 1 + max((int(match[1]) for match in found if match), default=-1)
+    return None if passes in (0, loop.passes) else same_kind(loop.order, passes)
+
+
+def _take_passes(state_dict: dict, prefix: str, sources: Sequence[int]) -> None:
+    """Gives pass i the tensors of pass sources[i], in place."""
+    start = f"{prefix}own."
+    theirs = {key: state_dict.pop(key) for key in list(state_dict) if key.startswith(start)}
+    for index, source in enumerate(sources):
+        taken = f"{start}{source}."
+        mine = (key for key in theirs if key.startswith(taken))
+        state_dict.update({f"{start}{index}.{key[len(taken) :]}": theirs[key] for key in mine})
 
 
 def warn(name: str, used: Order, trained: Order) -> None:
-    """Says once, at loading, that passes run which the model was not trained for."""
+    """Logs that the depth is not the trained one."""
     logger.warning(
         "%s: runs %d passes (%s), trained with %d (%s)",
         *(name, len(used), " ".join(map(str, used)), len(trained), " ".join(map(str, trained))),

@@ -1,8 +1,7 @@
 """Orders of execution: which stored block runs at which depth.
 
-An order is a tuple with one entry per pass; the entry is the index of the stored block. It has no torch in it.
-`STRATEGIES` is the one list of the ways to assign M stored blocks to N depths: options, conversion, and loading at
-another depth read it.
+An order is a tuple with one entry per pass: the index of the stored block. `STRATEGIES` lists the ways to assign M
+stored blocks to N depths; options, conversion, and loading at another depth use it.
 
 Source: Takase & Kiyono, "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), Figure 2;
 Intra-Layer Recurrence (arXiv:2505.01855), section 3.
@@ -20,7 +19,7 @@ Order = tuple[int, ...]
 
 
 def sequence(unique_layers: int, layers: int) -> Order:
-    """M = 3, N = 6: 0 0 1 1 2 2. Where M does not divide N, the paper's rule names more than M blocks.
+    """M = 3, N = 6: 0 0 1 1 2 2. If M does not divide N, the paper's rule needs more than M blocks.
 
     Raises:
         FieldError: if not 1 <= unique_layers <= layers.
@@ -41,7 +40,7 @@ def cycle(unique_layers: int, layers: int) -> Order:
 
 
 def cycle_rev(unique_layers: int, layers: int) -> Order:
-    """M = 3, N = 9: 0 1 2 0 1 2 2 1 0; the depths past the last full multiple of M below N run in reverse.
+    """M = 3, N = 9: 0 1 2 0 1 2 2 1 0; the depths after the last multiple of M below N run in reverse.
     M = N shares nothing and runs forward.
 
     Raises:
@@ -54,7 +53,7 @@ def cycle_rev(unique_layers: int, layers: int) -> Order:
 
 
 def sandwich(unique_layers: int, layers: int) -> Order:
-    """M = 3, N = 6: 0 1 1 1 1 2. First and last depth have a block of their own; all between them share one.
+    """M = 3, N = 6: 0 1 1 1 1 2. The first and the last depth have their own blocks; all others share one.
 
     Source: Subformer (arXiv:2101.00234), sandwich-style sharing.
     """
@@ -67,8 +66,8 @@ class Strategy:
 
     Args:
         rule: (M, N) -> the order.
-        fits: (M, N) -> whether the strategy is for these numbers.
-        needs: the same as a sentence about M, which may name {layers}.
+        fits: (M, N) -> whether the strategy supports these numbers.
+        needs: the same rule in words, for the error message; may name {layers}.
     """
 
     rule: Callable[[int, int], Order]
@@ -79,7 +78,7 @@ class Strategy:
         """The order of N passes.
 
         Raises:
-            FieldError: if not 1 <= M <= N, or the strategy is not for these numbers.
+            FieldError: if not 1 <= M <= N, or the strategy does not support these numbers.
         """
         _check(unique_layers, layers)
         if not self.fits(unique_layers, layers):
@@ -87,7 +86,7 @@ class Strategy:
         return self.rule(unique_layers, layers)
 
     def deeper(self, order: Order, passes: int) -> Order | None:
-        """The order of so many passes where this strategy gives `order` at its depth; else None."""
+        """The order with `passes` passes, if this strategy gives `order` at its own depth; else None."""
         blocks = 1 + max(order)
         fits = blocks <= passes and self.fits(blocks, len(order)) and self.fits(blocks, passes)
         return self.rule(blocks, passes) if fits and self.rule(blocks, len(order)) == order else None
@@ -102,14 +101,14 @@ STRATEGIES = {
 
 
 def published(strategy: str, share_layer_num: int, layers: int) -> Order:
-    """The assignment of the published code, whose option counts the depths per unique layer, N / M, instead of M.
+    """The order of the published code, whose option is the number of depths per unique layer, N / M, instead of M.
 
-    It equals the paper's wherever `share_layer_num` divides N. Elsewhere M is N / share_layer_num rounded up, SEQUENCE
-    leaves a short last group (3 per layer, N = 7: 0 0 0 1 1 1 2), and CYCLE (REV) ends with one full reversed set
-    (N = 7: 0 1 2 0 2 1 0) as soon as N >= 2 M.
+    It equals the paper's order if `share_layer_num` divides N. Otherwise M is N / share_layer_num rounded up, SEQUENCE
+    has a shorter last group (3 per layer, N = 7: 0 0 0 1 1 1 2), and CYCLE (REV) ends with a complete reversed cycle
+    (N = 7: 0 1 2 0 2 1 0) if N >= 2 M.
 
     Raises:
-        FieldError: if not 1 <= share_layer_num <= layers, or that code has no such strategy.
+        FieldError: if not 1 <= share_layer_num <= layers, or the published code has no such strategy.
     """
     if not 1 <= share_layer_num <= layers:
         raise FieldError("share_layer_num", share_layer_num, "must be >= 1 and <= {layers}", layers=layers)

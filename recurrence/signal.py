@@ -1,11 +1,11 @@
-"""Level signals: what tells a shared block at which depth it runs.
+"""Level signals: they tell a shared block at which depth it runs.
 
-Source: RingFormer (arXiv:2502.13181), section 3.2, equations for Q, K, V and the FFN input; its Table 4 for the
+Source: RingFormer (arXiv:2502.13181), section 3.2, equations for Q, K, V and the FFN input; Table 4 for the
 variants. `M = up^T down` is low-rank: `down` maps to the rank, `up` back.
 
-Differs from the paper: its text calls the factor that maps down the zero one; its formula and the published code
-start with a zero `up`, as here. It gives no distribution for a random start, which it found less stable: here both
-factors start as PyTorch's Linear does, because beside a `down` of 1e-6 a random `up` alone would leave M near zero.
+Differs from the paper: its text says that `down` starts at zero; its formula and the published code start `up` at zero,
+as here. It gives no distribution for the random start, which it found less stable; here both factors start like
+PyTorch's Linear, because M would stay near zero with a random `up` and a `down` of 1e-6.
 Differs from the published code: M is never multiplied out to apply it to a few tokens.
 """
 
@@ -19,11 +19,11 @@ from recurrence.linear import HALF_PRECISION, apply, is_plain, linear, product_d
 class LevelSignal(nn.Module):
     """The signals of one pass on `targets` stacked projections of the same input (3 for Q, K and V).
 
-    At initialisation every signal is exactly 0: `up` is 0 and `down` ~ N(0, 1e-6); a full-rank M is 0. A random start
-    draws all of them uniformly within 1 / sqrt(in), as PyTorch's Linear does.
+    With init "zero", every signal starts at exactly 0: `up` is 0 and `down` ~ N(0, 1e-6); a full-rank M is 0. "random"
+    draws all of them uniformly within 1 / sqrt(in), like PyTorch's Linear.
 
     Args:
-        targets: K, how many projections are stacked in the weight that :meth:`project` gets.
+        targets: K, number of projections stacked in the weight.
         width: C, width of the input.
         out_width: width of each projection.
         rank: rank of each M; None for full rank.
@@ -70,13 +70,13 @@ class LevelSignal(nn.Module):
         return weight + low.view_as(weight)
 
     def folds(self, tokens: int, out_width: int) -> bool:
-        """Whether folding takes fewer multiplications than the path through the rank for so many tokens.
+        """Whether folding takes fewer multiplications than the low-rank path.
 
-        Folding costs one pass over the weight for each rank, the path one pass over each token's input and output. A
-        step of beam search has a handful of tokens and takes the path, which also leaves the shared weight in cache.
+        Folding costs rank x the size of the weight, the low-rank path rank x the inputs and outputs of all tokens. A
+        step of beam search has few tokens and takes the path, which also leaves the shared weight in cache.
         """
         if torch.compiler.is_compiling():
-            return True  # whatever the number of tokens, which a graph leaves open
+            return True  # a graph serves any number of tokens
         if self.before:
             return tokens > out_width
         if not self.low_rank:
@@ -84,18 +84,18 @@ class LevelSignal(nn.Module):
         return tokens * (self.width + out_width) > self.width * out_width
 
     def bias_of(self, layer: nn.Linear) -> Tensor | None:
-        """What is added to the projection: the bias of the pass, where it has one, in the place of the layer's."""
+        """The bias of the projection: the pass's own if it has one, else the layer's."""
         return layer.bias if self.bias is None else self.bias
 
     def project(self, layer: nn.Linear, x: Tensor, raw: Tensor) -> Tensor:
-        """Projects x with the signal, by whichever exact form is cheaper.
+        """Projects x and adds the signal, by whichever exact form is cheaper.
 
         A layer that is not plain (wrapped, quantised, hooked) is called, never folded.
 
         Args:
             layer: C -> K * out.
-            x: (B, T, C), what the projection reads.
-            raw: (B, T, C), what the signal reads: x itself, or in a pre-norm block the stream before the norm.
+            x: (B, T, C), input of the projection.
+            raw: (B, T, C), input of the signal: x itself, or in a pre-norm block the stream before the norm.
 
         Returns:
             (K, B, T, out), perhaps a view.
@@ -111,19 +111,19 @@ class LevelSignal(nn.Module):
         return y.view(self.targets, batch, length, -1)
 
     def _beside(self, layer: nn.Linear, x: Tensor, raw: Tensor) -> Tensor:
-        """Projection and signal in one product over [x, down raw], (B, T, K * out).
+        """Projection and signal in one product over [x, down raw], (B, T, K * out), so that their sum is rounded once.
 
-        Their sum is rounded once. Signals begin at 0; added to weights or to a projection that half precision has
-        rounded already, those too small for its steps would be lost.
+        Signals start at 0, and half precision would round small ones away if they were added to weights or outputs.
         """
         up = self.up.transpose(1, 2)
         if self.before:
             up = layer.weight.unflatten(0, (self.targets, -1)) @ up
-        x, low, weight, up = _alike(x, F.linear(raw, self.down.flatten(0, 1)), layer.weight, torch.block_diag(*up))
+        tensors = x, F.linear(raw, self.down.flatten(0, 1)), layer.weight, torch.block_diag(*up)
+        x, low, weight, up = (tensor.to(product_dtype(x)) for tensor in tensors)
         return F.linear(torch.cat([x, low], dim=-1), torch.cat([weight, up], dim=1), self.bias_of(layer))
 
     def _before(self, layer: nn.Linear, x: Tensor, signal: Tensor) -> Tensor:
-        """Projects x + signal, (K, N, C), each target's by its rows of the layer: (K, N, out)."""
+        """Projects x + signal, (K, N, C), each target by its rows of the layer: (K, N, out)."""
         x = x.reshape(-1, self.width) + signal
         if self.targets == 1 or not is_plain(layer):
             return apply(layer, x).unflatten(-1, (self.targets, -1)).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
@@ -137,8 +137,3 @@ class LevelSignal(nn.Module):
         if self.bias is not None:
             y = y + self.bias
         return y.view(-1, self.targets, signal.size(-1)).transpose(0, 1) + signal
-
-
-def _alike(*tensors: Tensor) -> list[Tensor]:
-    """All in the type in which products of the first are computed."""
-    return [tensor.to(product_dtype(tensors[0])) for tensor in tensors]
