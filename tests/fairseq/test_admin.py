@@ -53,9 +53,8 @@ def test_each_omega_is_the_spread_of_the_sum_before_it(arch):
         assert len(omegas) == len(seen) > 1
         assert omegas[0] == 1
         for omega, following, (x, y) in zip(omegas, omegas[1:], seen):
-            x, y = omega * x, y
-            variances = [(value - value.mean()).pow(2).mean().item() for value in (x, y)]
-            assert following == pytest.approx(sum(variances) ** 0.5, rel=1e-6)
+            variance = (omega * x).var(correction=0) + y.var(correction=0)
+            assert following == pytest.approx(variance.item() ** 0.5, rel=1e-6)
 
 
 @models.every_translation_model
@@ -194,7 +193,6 @@ print([round(omega, 4) for omega in admin.read(model.stacks).tolist()], flush=Tr
 torch.distributed.destroy_process_group()
 """
 TRAINING = (*ADMIN, "--batch-size", "8", "--max-update", "6", "--save-interval-updates", "3", "--no-epoch-checkpoints")
-STILL = ("--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0")
 PROFILED = r"Admin: profiled 10 sublayers, omegas from 1.000 to (\d\.\d+)"
 
 
@@ -219,7 +217,7 @@ class Run:
 @pytest.fixture(scope="module")
 def straight(corpus, tmp_path_factory) -> Run:
     """Without dropout, in float32, two batches an update."""
-    return Run(corpus, tmp_path_factory.mktemp("straight"), *STILL, "--update-freq", "2")
+    return Run(corpus, tmp_path_factory.mktemp("straight"), *cli.WITHOUT_DROPOUT, "--update-freq", "2")
 
 
 @pytest.mark.slow
@@ -235,9 +233,8 @@ def test_one_command_profiles_and_trains(straight):
 
 @pytest.mark.slow
 def test_a_resumed_run_does_not_profile_again(straight, corpus, tmp_path):
-    restored = Run(
-        corpus, tmp_path, *STILL, "--update-freq", "2", "--restore-file", straight.folder / "checkpoint_1_3.pt"
-    )
+    flags = (*cli.WITHOUT_DROPOUT, "--update-freq", "2", "--restore-file", straight.folder / "checkpoint_1_3.pt")
+    restored = Run(corpus, tmp_path, *flags)
     assert "Admin: profiled" not in restored.log
     assert cli.logged(restored.log)[0]["num_updates"] == 4
     expected, got = straight.state()["model"], restored.state()["model"]
@@ -248,7 +245,7 @@ def test_a_resumed_run_does_not_profile_again(straight, corpus, tmp_path):
 def test_bf16_averages_and_recomputed_passes_keep_the_profile(straight, corpus, tmp_path):
     """Of the master copy, of the moving average and of the passes that run again, none undoes it."""
     flags = ("--bf16", "--store-ema", "--ema-fp32", "--checkpoint-activations", "--update-freq", "2")
-    run = Run(corpus, tmp_path, *STILL, *flags)
+    run = Run(corpus, tmp_path, *cli.WITHOUT_DROPOUT, *flags)
     assert len(re.findall(PROFILED, run.log)) == 1
     expected, got = offsets(straight.state()["model"]), offsets(run.state()["model"])
     average = offsets(run.state()["extra_state"]["ema"])
@@ -265,8 +262,7 @@ def test_all_workers_take_the_first_ones_profile(tmp_path):
     script, shown = tmp_path / "rank.py", {}
     script.write_text(RANK)
     for workers in (1, 2):
-        launcher = ("torchrun", "--nproc_per_node", workers, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
-        output = cli.run(*launcher, script, env={"PYTHONPATH": str(cli.REPOSITORY)})
+        output = cli.launch(workers, script, env={"PYTHONPATH": str(cli.REPOSITORY)})
         shown[workers] = re.findall(r"\[1\.0, .*?\]", output)
     assert len(json.loads(shown[1][0])) == 30
     assert shown[2] == shown[1] * 2
@@ -274,8 +270,8 @@ def test_all_workers_take_the_first_ones_profile(tmp_path):
 
 @pytest.mark.slow
 def test_two_workers_train_as_one_with_both_batches(straight, corpus, tmp_path):
-    backend = ("--ddp-backend", "legacy_ddp") if cli.is_official() else ()
-    log = cli.torchrun(2, *cli.train_command(corpus.data, tmp_path, *TRAINING, *STILL, *backend))
+    flags = (*TRAINING, *cli.WITHOUT_DROPOUT, *cli.BACKEND)
+    log = cli.torchrun(2, *cli.train_command(corpus.data, tmp_path, *flags))
     losses = [{line["num_updates"]: line["loss"] for line in cli.logged(text)} for text in (straight.log, log)]
     assert losses[1] == pytest.approx(losses[0], abs=0.0011)
     state = load_safely(tmp_path / "checkpoint_last.pt")["model"]

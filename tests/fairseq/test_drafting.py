@@ -208,10 +208,7 @@ def test_the_commands_and_the_hub(trained, corpus):
         corpus.data, path, *flags, "--model-overrides", "{'draft_passes': 2}", fails=True
     )
     lines = corpus.text.with_name(f"{corpus.text.name}.valid.en").read_text().splitlines()[:11]
-    typed = cli.run(
-        *("fairseq-interactive", corpus.data, "--path", path, "--user-dir", cli.PLUGIN, "--cpu", *flags, *drafts),
-        stdin="\n".join(lines) + "\n",
-    )
+    typed = cli.interactive(corpus.data, path, lines, *flags, *drafts)
     assert cli.hypotheses(typed) == {number: expected[number] for number in range(11)}
     hub = TransformerModel.from_pretrained(
         str(trained.folder), "checkpoint_last.pt", str(corpus.data), draft_passes=1, draft_tokens=3

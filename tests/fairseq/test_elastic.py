@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_plugin.hostfix.checkpoints import load_safely
 from fairseq_plugin.modules.elastic import OPTIONS, elastic_criterion, reported_depths
@@ -27,18 +27,10 @@ def is_elastic(arch: str) -> bool:
     return has_options(arch) and not arch.startswith((*UNSHARED, NO_FEWER))
 
 
-def tiny(arch: str, *flags: str, **values) -> nn.Module:
-    return models.tiny(arch, *flags, **values)
-
-
 def stored(arch: str) -> list[str]:
     """Flags with which a tiny model has a block for each of its 4 passes, where its preset has."""
     sides = ("decoder",) if arch in language.ARCHS else models.SIDES
     return [part for side in sides for part in (f"--{side}-unique-layers", "4") if arch.startswith(UNSHARED)]
-
-
-def inputs(arch: str) -> tuple[Tensor, ...]:
-    return (language.texts(),) if arch in language.ARCHS else models.inputs(arch)
 
 
 def at(arch: str, depth: int) -> list[str]:
@@ -51,7 +43,7 @@ def at(arch: str, depth: int) -> list[str]:
 
 def ends(arch: str) -> tuple[int, int]:
     """The smallest depth of its tiny model, and one behind its default."""
-    blocks = {len(loop.blocks) for loop in tiny(arch).loops().values()}
+    blocks = {len(loop.blocks) for loop in models.tiny(arch).loops().values()}
     return max(blocks), 4 if arch in models.ARCHS and models.has_static_levels(arch) else 6
 
 
@@ -73,13 +65,13 @@ def test_every_architecture_is_elastic_or_refused_by_name(arch):
     if not is_elastic(arch):
         way = "cannot run at 2 passes" if arch.startswith(NO_FEWER) else "needs a block that runs again"
         with pytest.raises(ValueError, match=rf"--depth-range=2-4: .*{way}.*\((encoder|decoder)\)"):
-            tiny(arch, *stored(arch), "--depth-range", "2-4").train_elastic(1)
+            models.tiny(arch, *stored(arch), "--depth-range", "2-4").train_elastic(1)
         return
-    model, batch = tiny(arch, "--depth-range", "-".join(map(str, ends(arch)))), inputs(arch)
+    model, batch = models.tiny(arch, "--depth-range", "-".join(map(str, ends(arch)))), models.inputs(arch)
     model.train_elastic(1)
     assert [loop.draw.depths for loop in model.loops().values()] == [tuple(depths(arch))] * len(model.loops())
     for depth in depths(arch):
-        built = tiny(arch, *at(arch, depth), seed=1)
+        built = models.tiny(arch, *at(arch, depth), seed=1)
         built.load_state_dict(model.state_dict())
         with torch.no_grad(), at_depths(dict.fromkeys(model.loops().values(), depth)):
             torch.testing.assert_close(model(*batch)[0], built(*batch)[0], rtol=0, atol=0)
@@ -129,17 +121,16 @@ def sample(arch: str) -> dict:
     return dict(net_input=net_input, target=wanted, ntokens=int(wanted.ne(1).sum()))
 
 
-def criterion(arch: str) -> LabelSmoothedCrossEntropyCriterion:
-    return LabelSmoothedCrossEntropyCriterion(models.task_of(arch), sentence_avg=False, label_smoothing=0.1)
+def criterion(arch: str, elastic: bool = False) -> LabelSmoothedCrossEntropyCriterion:
+    kind = LabelSmoothedCrossEntropyCriterion
+    return (elastic_criterion(kind) if elastic else kind)(models.task_of(arch), False, 0.1)
 
 
 @pytest.mark.parametrize("arch", ["ringformer_base", "cycle", "universal", "s2t_universal"])
 def test_pass_loss_is_the_mean_over_models_whose_decoder_ends_earlier(arch):
-    flags = ["--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0"]
-    model = tiny(arch, *flags, "--pass-loss", "0.5").train()
+    model = models.tiny(arch, *cli.WITHOUT_DROPOUT, "--pass-loss", "0.5").train()
     model.train_elastic(1)
-    elastic, plain, batch = criterion(arch), criterion(arch), sample(arch)
-    elastic.__class__ = elastic_criterion(type(elastic))
+    elastic, plain, batch = criterion(arch, elastic=True), criterion(arch), sample(arch)
     loss, size, log = elastic(model, batch)
     decoder = model.loops()["decoder"]
     expected = []
@@ -156,12 +147,12 @@ def test_pass_loss_is_the_mean_over_models_whose_decoder_ends_earlier(arch):
 def test_validation_reports_the_loss_at_three_depths():
     model = models.tiny("ringformer_base", "--depth-range", "1-6")
     model.train_elastic(1)
-    elastic, plain, batch = criterion("ringformer_base"), criterion("ringformer_base"), sample("ringformer_base")
-    elastic.__class__ = elastic_criterion(type(elastic))
+    arch = "ringformer_base"
+    elastic, plain, batch = criterion(arch, elastic=True), criterion(arch), sample(arch)
     with torch.no_grad():
         loss, _, log = elastic(model, batch)
         for name, depth in (("smallest_depth", 1), ("default_depth", 4), ("largest_depth", 6)):
-            built = models.tiny("ringformer_base", *at("ringformer_base", depth), seed=1)
+            built = models.tiny(arch, *at(arch, depth), seed=1)
             built.load_state_dict(model.state_dict())
             assert log[f"{name}/loss"] == plain(built, batch)[0]
     assert loss == log["loss"] == log["default_depth/loss"]
@@ -191,13 +182,12 @@ def test_validation_reports_the_loss_at_three_depths():
 )
 def test_refusals(arch, flags, message):
     with pytest.raises(ValueError, match=message):
-        tiny(arch, *flags.split()).train_elastic(1)
+        models.tiny(arch, *flags.split()).train_elastic(1)
 
 
 # fairseq's own commands
 
 DEPTH = ("--encoder-layers", "4", "--decoder-layers", "4", "--depth-range", "1-4")
-WITHOUT_CHANCE = ("--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0")
 LESS = ("--pass-loss", "0.5", "--backprop-passes", "2", "--weight-decay", "0.5")
 FLAGS = (*DEPTH, *LESS, "--batch-size", "8", "--max-update", "8", "--save-interval-updates", "4")
 
@@ -227,7 +217,7 @@ def test_validation_at_the_smallest_depth_is_that_of_a_model_of_that_depth(corpu
     folder, log = trained
     (valid,) = (line for line in cli.logged(log, "valid") if line["valid_num_updates"] == 8)
     assert valid["valid_largest_depth_loss"] == valid["valid_default_depth_loss"] == valid["valid_loss"]
-    command = ("fairseq-validate", corpus.data, "--user-dir", cli.PLUGIN, "--cpu", "--batch-size", "8")
+    command = ("fairseq-validate", corpus.data, *cli.HOST, "--batch-size", "8")
     overrides = "{'encoder_layers': 1, 'decoder_layers': 1}"
     found = cli.run(*command, "--path", folder / "checkpoint_last.pt", "--model-overrides", overrides)
     assert re.search(rf"\| loss {valid['valid_smallest_depth_loss']:g} ", found)
@@ -238,7 +228,7 @@ def test_validation_at_the_smallest_depth_is_that_of_a_model_of_that_depth(corpu
 @pytest.mark.parametrize("backend", ["pytorch_ddp", "legacy_ddp"])
 def test_two_ranks_equal_one_process(corpus, backend, tmp_path):
     """Losses and weights: also those of passes that did not run, which zeros for gradients would move and decay."""
-    flags = (*FLAGS, *WITHOUT_CHANCE, "--disable-validation")
+    flags = (*FLAGS, *cli.WITHOUT_DROPOUT, "--disable-validation")
     one, two = tmp_path / "one", tmp_path / "two"
     alone = cli.train(corpus.data, one, *flags, "--update-freq", "2")
     together = cli.torchrun(2, *cli.train_command(corpus.data, two, *flags, "--ddp-backend", backend))

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from tests.support import every, language, models
+from tests.support import cli, every, language, models
 
 EXACT = dict(rtol=0, atol=1e-10)
 
@@ -145,7 +145,7 @@ def test_pre_norm_is_another_model_with_a_final_norm(arch):
 @pytest.mark.parametrize("target_left", [False, True], ids=["target right", "target left"])
 def test_targets_padded_behind_are_trained_without_a_mask(target_left):
     """Where causality is enough; what a token gives is the same, whatever hides the padding."""
-    model = models.tiny("ringformer_base", "--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0")
+    model = models.tiny("ringformer_base", *cli.WITHOUT_DROPOUT)
     kind = models.of("ringformer_base")
     inputs = kind.collate(kind.rows((5, 3, 6), (5, 2, 7)), target_left=target_left)
     expected, masks = model(*inputs)[0], []

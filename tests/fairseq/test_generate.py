@@ -72,9 +72,8 @@ def test_the_hub_warns_of_unknown_words(trained, corpus, caplog):
 def test_interactive_equals_generate_and_the_hub(trained, corpus, beam_search):
     sources = corpus.text.with_name(f"{corpus.text.name}.test.en").read_text().splitlines()[:11]
     expected = [cli.hypotheses(beam_search)[number][0] for number in range(11)]
-    flags = ("--path", trained.folder / "checkpoint_last.pt", "--user-dir", cli.PLUGIN, "--cpu")
     search = ("--beam", "2", "--max-len-b", "15", "--buffer-size", "4", "--batch-size", "4")
-    log = cli.run("fairseq-interactive", corpus.data, *flags, *search, stdin="\n".join(sources) + "\n")
+    log = cli.interactive(corpus.data, trained.folder / "checkpoint_last.pt", sources, *search)
     assert [texts[0] for _, texts in sorted(cli.hypotheses(log).items())] == expected
     hub = TransformerModel.from_pretrained(str(trained.folder), "checkpoint_last.pt", str(corpus.data))
     assert hub.translate(sources, beam=2, max_len_b=15) == expected

@@ -30,8 +30,8 @@ def train(corpus, folder, option, **expected):
 
 def test_a_yaml_file_trains_a_model_that_generates(corpus, tmp_path):
     assert "num_updates 3 " in train(corpus, tmp_path, "level_signal: full")
-    model = ("--path", tmp_path / "checkpoints" / "checkpoint_last.pt", "--gen-subset", "valid", "--max-len-b", "5")
-    log = cli.run("fairseq-generate", corpus.data, "--user-dir", cli.PLUGIN, "--cpu", *model)
+    checkpoint = tmp_path / "checkpoints" / "checkpoint_last.pt"
+    log = cli.generate(corpus.data, checkpoint, "--gen-subset", "valid", "--max-len-b", "5")
     assert len(cli.hypotheses(log)) == corpus.sentences["valid"]
 
 

@@ -26,7 +26,7 @@ from recurrence import count
 from tests.fairseq.test_train import same_tensors
 from tests.support import cli, models
 
-HOST = ["--user-dir", cli.PLUGIN, "--cpu", "--log-format", "json", "--no-epoch-checkpoints"]
+HOST = [*cli.HOST, "--log-format", "json", "--no-epoch-checkpoints"]
 TINY = ["--arch", "recurrent_lm", "--decoder-embed-dim", "16", "--decoder-attention-heads", "2"]
 STEPS = ["--optimizer", "adam", "--lr", "0.005", "--batch-size", "16", "--seed", "7"]
 ANSWERS = ["--criterion", "answer_cross_entropy", "--report-accuracy", "--required-batch-size-multiple", "1"]
@@ -91,17 +91,9 @@ def test_the_curriculum_doubles_the_noise_when_the_loss_is_low_enough():
         task.post_validate(None, stats, None)
         assert stats["noise"] == lengths[-1] - 32
     assert lengths == [64, 64, 96, 96, 132, 132]
-    half = 0.5 / 132
-    assert factors == pytest.approx(
-        [
-            1 - 64 * half,
-            1 - 64 * half,
-            1 - 96 * half,
-            1 - 96 * half,
-            (1 - math.exp(-0.1)) / 2,
-            (1 - math.exp(-0.05)) / 2,
-        ]
-    )
+    warming_up = [1 - length * 0.5 / 132 for length in lengths[:4]]
+    falling = [(1 - math.exp(-loss)) / 2 for loss in (0.1, 0.05)]
+    assert factors == pytest.approx(warming_up + falling)
 
 
 def test_without_a_curriculum_noise_and_rate_stay():
@@ -300,15 +292,8 @@ def test_copying_resumes_within_its_curriculum(tmp_path):
 
 @pytest.mark.slow
 def test_pixels_are_learned_with_drawn_windows_and_resumed(images, tmp_path):
-    model = [
-        "--no-share-decoder-input-output-embed",
-        "--position",
-        "learned",
-        "--window",
-        "8",
-        "--window-range",
-        "4,12",
-    ]
+    model = ["--no-share-decoder-input-output-embed", "--position", "learned"]
+    model += ["--window", "8", "--window-range", "4,12"]
     command = [images, *HOST, "--task", "pixel_classification", *TINY, *model, *STEPS, *ANSWERS]
     once, twice, log = resumed(tmp_path, *command, "--update-epoch-batch-itr", "True")
     losses = [line["train_loss"] for line in cli.logged(log, "train")]
@@ -318,13 +303,10 @@ def test_pixels_are_learned_with_drawn_windows_and_resumed(images, tmp_path):
 
 
 @pytest.mark.slow
-def test_shifted_texts_are_resumed(corpus, tmp_path):
-    prefixes = ["--trainpref", f"{corpus.text}.train.de", "--validpref", f"{corpus.text}.valid.de"]
-    data = tmp_path / "data"
-    cli.preprocess("--only-source", "--srcdict", corpus.data / "dict.de.txt", "--destdir", data, *prefixes)
-    command = [data, *HOST, "--task", "shifted_language_modeling", "--tokens-per-sample", "32", *TINY, *STEPS]
+def test_shifted_texts_are_resumed(german, tmp_path):
+    command = [german.data, *HOST, "--task", "shifted_language_modeling", "--tokens-per-sample", "32", *TINY, *STEPS]
     once, twice, _ = resumed(tmp_path, *command, "--update-epoch-batch-itr", "True")
     assert same_tensors(once["model"], twice["model"])
-    plain = [data, *HOST, "--task", "language_modeling", "--tokens-per-sample", "32", *TINY, *STEPS]
+    plain = [german.data, *HOST, "--task", "language_modeling", "--tokens-per-sample", "32", *TINY, *STEPS]
     cli.run("fairseq-train", *plain, "--max-epoch", "3", "--save-dir", tmp_path / "plain")
     assert not same_tensors(once["model"], load_safely(tmp_path / "plain" / "checkpoint_last.pt")["model"])

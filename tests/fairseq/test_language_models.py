@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -18,9 +17,8 @@ pytestmark = pytest.mark.slow
 ILR = ["--arch", "ilr_small", "--decoder-embed-dim", "32", "--decoder-attention-heads", "2", "--position", "alibi"]
 SHARED = ["--decoder-embed-dim", "32", "--decoder-attention-heads", "2", "--decoder-layers", "4"]
 SHARED += ["--decoder-unique-layers", "2"]
-ADAPTIVE = ["--arch", "cycle_rev_lm", *SHARED, "--adaptive-input-cutoff", "6,8"]
-ADAPTIVE += ["--criterion", "adaptive_loss", "--ddp-backend", "legacy_ddp"]
-HOST = ["--user-dir", cli.PLUGIN, "--cpu"]
+BANDS = ["--adaptive-input-cutoff", "6,8", "--criterion", "adaptive_loss", "--ddp-backend", "legacy_ddp"]
+ADAPTIVE = ["--arch", "cycle_rev_lm", *SHARED, *BANDS]
 
 
 def train(data: Path, folder: Path, *flags, **options) -> str:
@@ -28,36 +26,20 @@ def train(data: Path, folder: Path, *flags, **options) -> str:
     text = ("--task", "language_modeling", "--tokens-per-sample", "32", "--batch-size", "8")
     steps = ("--optimizer", "adam", "--lr", "0.005", "--log-format", "json", "--log-interval", "1", "--seed", "7")
     where = ("--save-dir", folder)
-    return cli.run("fairseq-train", data, *HOST, *text, *steps, *where, *flags, **options)
+    return cli.run("fairseq-train", data, *cli.HOST, *text, *steps, *where, *flags, **options)
 
 
 def perplexity(data: Path, checkpoint: Path, *flags) -> tuple[int, float]:
     """How many tokens fairseq-eval-lm has evaluated, and the perplexity that it prints."""
-    log = cli.run("fairseq-eval-lm", data, *HOST, "--gen-subset", "test", "--path", checkpoint, *flags)
+    log = cli.run("fairseq-eval-lm", data, *cli.HOST, "--gen-subset", "test", "--path", checkpoint, *flags)
     tokens = int(re.search(r"Evaluated ([\d,]+) tokens", log)[1].replace(",", ""))
     return tokens, float(re.search(r"Perplexity: (\S+)", log)[1])
 
 
 def interactive(data: Path, checkpoint: Path, lines: list[str], *flags) -> dict[int, list[str]]:
     """What fairseq-interactive makes of beginnings of texts."""
-    command = ("fairseq-interactive", data, *HOST, "--task", "language_modeling", "--path", checkpoint)
-    return cli.hypotheses(cli.run(*command, "--max-len-b", "12", *flags, stdin="\n".join(lines) + "\n"))
-
-
-class Text(NamedTuple):
-    """A binarized text and the number of its test tokens, ends of lines included."""
-
-    data: Path
-    tokens: int
-
-
-@pytest.fixture(scope="module")
-def german(corpus, tmp_path_factory) -> Text:
-    folder = tmp_path_factory.mktemp("text") / "data"
-    prefixes = [argument for split in corpus.sentences for argument in (f"--{split}pref", f"{corpus.text}.{split}.de")]
-    cli.preprocess("--only-source", "--srcdict", corpus.data / "dict.de.txt", "--destdir", folder, *prefixes)
-    lines = corpus.text.with_name(f"{corpus.text.name}.test.de").read_text().splitlines()
-    return Text(folder, sum(len(line.split()) + 1 for line in lines))
+    flags = ("--task", "language_modeling", "--max-len-b", "12", *flags)
+    return cli.hypotheses(cli.interactive(data, checkpoint, lines, *flags))
 
 
 @pytest.fixture(scope="module")
@@ -118,18 +100,8 @@ def test_fairseqs_model_is_shared_and_evaluates_the_same(german, tmp_path):
     """Adaptive inputs and softmax, tied, and 4 layers that become 2 with terms of full rank."""
     sizes = ("--decoder-embed-dim", "32", "--decoder-ffn-embed-dim", "64", "--decoder-attention-heads", "2")
     sizes += ("--decoder-input-dim", "32", "--decoder-output-dim", "32", "--decoder-layers", "4")
-    bands = (
-        "--adaptive-input-cutoff",
-        "6,8",
-        "--adaptive-softmax-cutoff",
-        "6,8",
-        "--criterion",
-        "adaptive_loss",
-        "--ddp-backend",
-        "legacy_ddp",
-    )
-    upstream = ("--arch", "transformer_lm_wiki103", *sizes, *bands, "--max-update", "4", "--disable-validation")
-    train(german.data, tmp_path, *upstream)
+    upstream = ("--arch", "transformer_lm_wiki103", *sizes, *BANDS, "--adaptive-softmax-cutoff", "6,8")
+    train(german.data, tmp_path, *upstream, "--max-update", "4", "--disable-validation")
     trained, shared = tmp_path / "checkpoint_last.pt", tmp_path / "shared.pt"
     how = ("--unique-layers", "2", "--strategy", "cycle_rev", "--rank", "32")
     assert "(--arch cycle_rev_lm)" in cli.python("-m", "fairseq_plugin.convert", "share", trained, shared, *how)
@@ -185,7 +157,7 @@ def test_every_way_to_cut_a_text(mode, german, tmp_path):
     assert value > 1
     if mode == "none":
         longer = ("--path", checkpoint, "--gen-subset", "test", "--tokens-per-sample", "64")
-        log = cli.run("fairseq-eval-lm", german.data, *HOST, *longer, fails=True)
+        log = cli.run("fairseq-eval-lm", german.data, *cli.HOST, *longer, fails=True)
         blocks = -(-german.tokens // 64)
         assert (
             f"--tokens-per-sample 64: {blocks - 1} of {blocks} blocks of the text are longer than the model's 32" in log

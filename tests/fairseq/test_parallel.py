@@ -9,11 +9,8 @@ from tests.support import cli
 
 pytestmark = pytest.mark.slow
 
-# On fairseq 0.12.2 its own encoder layer registers parameters that never get a gradient, which the default backend
-# does not accept.
-BACKEND = ("--ddp-backend", "legacy_ddp") if cli.is_official() else ()
-WITHOUT_CHANCE = ("--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0")
-FLAGS = (*WITHOUT_CHANCE, "--batch-size", "8", "--max-update", "6", "--save-interval-updates", "3", *BACKEND)
+STEPS = ("--batch-size", "8", "--max-update", "6", "--save-interval-updates", "3")
+FLAGS = (*cli.WITHOUT_DROPOUT, *STEPS, *cli.BACKEND)
 
 
 def losses(log: str) -> dict[float, float]:

@@ -72,7 +72,7 @@ def write_manifest(path: Path, places: list, said: list[tuple]) -> None:
 
 def train(tones: Path, folder: Path, *flags, **options) -> str:
     return cli.run(
-        *("fairseq-train", tones, "--user-dir", cli.PLUGIN, "--cpu", "--task", "speech_to_text", "--arch", "s2t_cycle"),
+        *("fairseq-train", tones, *cli.HOST, "--task", "speech_to_text", "--arch", "s2t_cycle"),
         *(*MODEL, *cli.OPTIMISER, "--train-subset", "train", "--valid-subset", "dev", "--dropout", "0"),
         *("--lr", "0.002", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "20", "--clip-norm", "1.0"),
         *("--batch-size", "16", "--save-dir", folder, "--log-format", "json", "--log-interval", "10", "--seed", "7"),
@@ -112,9 +112,8 @@ def test_tones_are_recognised_from_any_kind_of_file(recognised):
 def test_interactive_recognises_what_generate_does(tones, trained, recognised):
     files = [tones / f"test-{number}.wav" for number in range(3)]
     places = [*files, *(file.with_suffix(".npy") for file in files), *stored_zip(tones / "some.zip", files)]
-    command = ("fairseq-interactive", tones, "--user-dir", cli.PLUGIN, "--cpu", "--task", "speech_to_text")
-    flags = ("--path", trained / "checkpoint_last.pt", "--beam", "2", "--max-len-b", "8", "--buffer-size", "4")
-    output = cli.run(*command, *flags, "--batch-size", "4", stdin="".join(f"{place}\n" for place in places))
+    flags = ("--task", "speech_to_text", *SEARCH[:4], "--buffer-size", "4", "--batch-size", "4")
+    output = cli.interactive(tones, trained / "checkpoint_last.pt", places, *flags)
     expected = cli.hypotheses(recognised)
     assert cli.hypotheses(output) == {number: expected[number % 3][:1] for number in range(9)}
 

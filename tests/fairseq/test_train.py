@@ -61,7 +61,7 @@ def test_resume_in_the_middle_of_an_epoch_is_bit_exact(trained, corpus, tmp_path
 
 def test_validate_needs_no_task_and_leaves_no_sentence_out(trained, corpus):
     checkpoint = trained.folder / "checkpoint_last.pt"
-    flags = ("--path", checkpoint, "--user-dir", cli.PLUGIN, "--cpu", "--batch-size", "16", "--log-format", "json")
+    flags = ("--path", checkpoint, *cli.HOST, "--batch-size", "16", "--log-format", "json")
     valid = cli.logged(cli.run("fairseq-validate", corpus.data, *flags), "valid")[-1]
     assert valid["valid_bsz"] == corpus.sentences["valid"]
     assert valid["valid_loss"] == cli.logged(trained.log, "valid")[-1]["valid_loss"]
@@ -78,40 +78,29 @@ def test_bf16_with_length_buckets(corpus, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def german(corpus, tmp_path_factory) -> Path:
-    """The corpus's German side, binary, for language models."""
-    folder = tmp_path_factory.mktemp("german") / "data"
-    prefixes = [argument for split in corpus.sentences for argument in (f"--{split}pref", f"{corpus.text}.{split}.de")]
-    cli.preprocess("--only-source", "--srcdict", corpus.data / "dict.de.txt", "--destdir", folder, *prefixes)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def language_model(german, tmp_path_factory) -> Path:
     """A checkpoint of fairseq's own language model, trained on whole sentences."""
     folder = tmp_path_factory.mktemp("language_model")
     model = ("--arch", "transformer_lm", "--decoder-layers", "1", "--decoder-attention-heads", "2")
     text = ("--task", "language_modeling", "--sample-break-mode", "eos", "--tokens-per-sample", "16")
     steps = ("--optimizer", "adam", "--lr", "0.005", "--batch-size", "8", "--max-update", "8")
-    flags = ("--user-dir", cli.PLUGIN, "--cpu", "--disable-validation", "--save-dir", folder)
-    cli.run("fairseq-train", german, *model, "--decoder-embed-dim", "32", *text, *steps, *flags)
+    flags = (*cli.HOST, "--disable-validation", "--save-dir", folder)
+    cli.run("fairseq-train", german.data, *model, "--decoder-embed-dim", "32", *text, *steps, *flags)
     return folder / "checkpoint_last.pt"
 
 
 def evaluate(data: Path, checkpoint: Path, *flags, **options) -> str:
-    command = ("fairseq-eval-lm", data, "--user-dir", cli.PLUGIN, "--cpu", "--gen-subset", "test")
-    return cli.run(*command, "--path", checkpoint, *flags, **options)
+    return cli.run("fairseq-eval-lm", data, *cli.HOST, "--gen-subset", "test", "--path", checkpoint, *flags, **options)
 
 
-def test_perplexity_is_printed_when_another_library_logs_first(german, language_model, early_log, corpus):
-    log = evaluate(german, language_model, "--tokens-per-sample", "16", env=early_log, fresh=True)
-    lines = corpus.text.with_name(f"{corpus.text.name}.test.de").read_text().splitlines()
-    assert f"Evaluated {sum(len(line.split()) + 1 for line in lines):,} tokens" in log
+def test_perplexity_is_printed_when_another_library_logs_first(german, language_model, early_log):
+    log = evaluate(german.data, language_model, "--tokens-per-sample", "16", env=early_log, fresh=True)
+    assert f"Evaluated {german.tokens:,} tokens" in log
     assert 1.1 < float(log.split("Perplexity: ")[1].split()[0]) < 10
 
 
 def test_no_perplexity_of_no_text(german, language_model):
-    log = evaluate(german, language_model, fails=True)
+    log = evaluate(german.data, language_model, fails=True)
     assert "--tokens-per-sample 1024" in log
     assert "16 positions" in log
     assert "Perplexity" not in log

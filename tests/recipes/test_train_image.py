@@ -26,6 +26,8 @@ import train_image  # noqa: E402
 COLOURS = {"blue": (40, 40, 200), "green": (40, 200, 40), "red": (200, 40, 40)}
 SIZES = {"train": 16, "val": 5}  # images a class
 PIXELS = 16
+TEACHER = ["--teacher", "vit_tiny_patch16_224"]
+IMPORTABLE = {"PYTHONPATH": str(cli.REPOSITORY)}
 SMALL = ["patch_size=4", "embed_dim=24", "depth=2", "num_heads=2"]
 MODEL = ["--model", "vit_tiny_patch16_224", "--model-kwargs", *SMALL, "--img-size", str(PIXELS)]
 TRAINING = ["--epochs", "3", "--warmup-epochs", "1", "--batch-size", "12", "--workers", "0", "--device", "cpu"]
@@ -80,11 +82,16 @@ def equal(ours: object, theirs: object) -> bool:
     return torch.equal(ours, theirs) if isinstance(ours, torch.Tensor) else ours == theirs
 
 
+def expect_weights(one: Path, other: Path, atol: float = 1e-4) -> None:
+    """Two runs have ended with the same weights."""
+    weights = (checkpoint(output)["state_dict"] for output in (one, other))
+    torch.testing.assert_close(*weights, rtol=0, atol=atol)
+
+
 def interrupted(images: Path, output: Path, *more) -> None:
     """Start the script and kill it as soon as it tells of the first epoch."""
     command = [sys.executable, str(SCRIPT), *flags(images, output, *more)]
-    environment = {**os.environ, "PYTHONPATH": str(cli.REPOSITORY)}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | IMPORTABLE) as process:
         assert any("epoch 1 of 3" in line for line in process.stderr)
         process.send_signal(signal.SIGKILL)
 
@@ -93,34 +100,14 @@ EVERYTHING = {
     "plain": ["--resize", "20", "--aa", "trivial", "--clip-grad", "1", "--min-lr", "1e-5"],
     "ema, mixup, bfloat16, workers": [
         *("--model-ema-decay", "0.9", "--mixup", "0.8", "--cutmix", "1", "--amp", "bfloat16", "--workers", "2"),
-        *(
-            "--aa",
-            "rand-m9-mstd0.5",
-            "--reprob",
-            "0.5",
-            "--model-kwargs",
-            *SMALL,
-            "drop_path_rate=0.2",
-            "drop_rate=0.1",
-        ),
+        *("--aa", "rand-m9-mstd0.5", "--reprob", "0.5"),
+        *("--model-kwargs", *SMALL, "drop_path_rate=0.2", "drop_rate=0.1"),
     ],
     "float16, two batches an update": [
-        *(
-            "--amp",
-            "float16",
-            "--clip-grad",
-            "1",
-            "--opt",
-            "lamb",
-            "--model-ema-decay",
-            "0.9",
-            "--grad-accum-steps",
-            "2",
-        ),
+        *("--amp", "float16", "--clip-grad", "1", "--opt", "lamb", "--model-ema-decay", "0.9"),
+        *("--grad-accum-steps", "2"),
     ],
 }
-
-
 ELASTIC = ["--model", "ringformer_vit", "--model-kwargs", *SMALL, "depth=4", "--depth-range", "1-4"]
 EVERYTHING["elastic depth"] = [*ELASTIC, "--pass-loss", "0.5", "--backprop-passes", "2", "--min-lr", "1e-5"]
 
@@ -144,11 +131,16 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(images, tmp_path, more):
     assert whole["saver"]["best_metric"] == resumed["saver"]["best_metric"]
 
 
+PLAIN = ["--no-aug", "--lr", "0.01"]
+ONE_BATCH = ["--batch-size", "48", *PLAIN]
+QUARTERS = ["--batch-size", "12", "--grad-accum-steps", "2", *PLAIN]  # in two processes
+
+
 @pytest.fixture(scope="module")
 def finished(images, tmp_path_factory) -> Path:
     """A run in one batch of all images, without chance: what two processes have to equal."""
     folder = tmp_path_factory.mktemp("finished")
-    train(images, folder, "--batch-size", "48", "--no-aug", "--lr", "0.01")
+    train(images, folder, *ONE_BATCH)
     return folder
 
 
@@ -179,13 +171,8 @@ def test_the_cosine_starts_after_the_warm_up_or_with_it(images, tmp_path, prefix
 
 
 def test_two_processes_equal_one_with_the_same_total_batch(images, finished, tmp_path):
-    launcher = ["torchrun", "--nproc_per_node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-    more = ["--batch-size", "12", "--grad-accum-steps", "2", "--no-aug", "--lr", "0.01"]
-    cli.run(*launcher, SCRIPT, *flags(images, tmp_path, *more), env={"PYTHONPATH": str(cli.REPOSITORY)})
-    one, two = checkpoint(finished)["state_dict"], checkpoint(tmp_path)["state_dict"]
-    assert one.keys() == two.keys()
-    for name in one:
-        torch.testing.assert_close(one[name], two[name], rtol=0, atol=1e-4, msg=name)
+    cli.launch(2, SCRIPT, *flags(images, tmp_path, *QUARTERS), env=IMPORTABLE)
+    expect_weights(finished, tmp_path)
     for ours, theirs in zip(table(finished), table(tmp_path), strict=True):
         assert float(ours["train_loss"]) == pytest.approx(float(theirs["train_loss"]), abs=1e-4)
         assert ours["eval_top1"] == theirs["eval_top1"]  # all images count once, the sampler's padding does not
@@ -193,28 +180,21 @@ def test_two_processes_equal_one_with_the_same_total_batch(images, finished, tmp
 
 @pytest.mark.slow
 def test_two_nodes_that_were_stopped_go_on_to_the_same_end(images, finished, tmp_path):
-    more = ["--batch-size", "12", "--grad-accum-steps", "2", "--no-aug", "--lr", "0.01"]
-    program, settings = (SCRIPT, *flags(images, tmp_path, *more)), dict(env={"PYTHONPATH": str(cli.REPOSITORY)})
+    program, settings = (SCRIPT, *flags(images, tmp_path, *QUARTERS)), dict(env=IMPORTABLE)
     cli.two_nodes(*program, until="epoch 1 of 3", **settings)
     assert 1 <= len(table(tmp_path)) < 3
     cli.two_nodes(*program, "--resume", **settings)
-    theirs = checkpoint(finished)["state_dict"]
-    for name, tensor in checkpoint(tmp_path)["state_dict"].items():
-        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=1e-4, msg=name)
+    expect_weights(finished, tmp_path)
     assert [row["eval_top1"] for row in table(tmp_path)] == [row["eval_top1"] for row in table(finished)]
 
 
 @pytest.mark.slow
 def test_two_processes_draw_the_same_depths(images, tmp_path):
     """And weights of passes that did not run stay: with one process a pass that did not run has no gradient at all."""
-    launcher = ["torchrun", "--nproc_per_node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     one, two = tmp_path / "one", tmp_path / "two"
     train(images, one, *ELASTIC, "--batch-size", "48", "--no-aug")
-    more = [*ELASTIC, "--batch-size", "24", "--no-aug"]
-    cli.run(*launcher, SCRIPT, *flags(images, two, *more), env={"PYTHONPATH": str(cli.REPOSITORY)})
-    theirs = checkpoint(one)["state_dict"]
-    for name, tensor in checkpoint(two)["state_dict"].items():
-        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=1e-4, msg=name)
+    cli.launch(2, SCRIPT, *flags(images, two, *ELASTIC, "--batch-size", "24", "--no-aug"), env=IMPORTABLE)
+    expect_weights(one, two)
     row = table(two)[-1]
     assert {key for key in row if "depth" in key} == {
         f"eval_{end}_depth_{measure}" for end in ("smallest", "largest") for measure in ("loss", "top1", "top5")
@@ -256,7 +236,7 @@ def test_splits_may_be_tar_files(images, finished, tmp_path):
     for split in SIZES:
         cli.run("tar", "-cf", tmp_path / f"{split}.tar", "-C", images / split, *COLOURS)
     splits = ["--train-split", "train.tar", "--val-split", "val.tar"]
-    train(tmp_path, tmp_path / "run", "--batch-size", "48", "--no-aug", "--lr", "0.01", *splits)
+    train(tmp_path, tmp_path / "run", *ONE_BATCH, *splits)
     assert equal(checkpoint(finished)["state_dict"], checkpoint(tmp_path / "run")["state_dict"])
 
 
@@ -268,26 +248,25 @@ def test_a_student_learns_from_a_teacher_alone(images, finished, tmp_path):
         (tmp_path / "data" / "train").mkdir(parents=True, exist_ok=True)
         (tmp_path / "data" / "train" / wrong).symlink_to(images / "train" / name)
     (tmp_path / "data" / "val").symlink_to(images / "val")
-    teacher = ["--teacher", "vit_tiny_patch16_224", "--teacher-kwargs", *SMALL, "--temperature", "2"]
+    teacher = [*TEACHER, "--teacher-kwargs", *SMALL, "--temperature", "2"]
     weights = ["--teacher-checkpoint", finished / "model_best.pth.tar"]
-    train(tmp_path / "data", tmp_path / "run", *teacher, *weights, "--no-aug", "--lr", "0.01", "--epochs", "6")
+    train(tmp_path / "data", tmp_path / "run", *teacher, *weights, *PLAIN, "--epochs", "6")
     assert float(table(tmp_path / "run")[-1]["eval_top1"]) > 60
     assert not any("teacher" in name for name in checkpoint(tmp_path / "run")["state_dict"])
 
 
 @pytest.mark.slow
 def test_a_student_learns_labels_and_a_teachers_class(images, finished, tmp_path):
-    teacher = ["--teacher", "vit_tiny_patch16_224", "--teacher-kwargs", *SMALL, "--distillation", "hard"]
+    teacher = [*TEACHER, "--teacher-kwargs", *SMALL, "--distillation", "hard"]
     weights = ["--teacher-checkpoint", finished / "model_best.pth.tar", "--mixup", "0.2"]
-    train(images, tmp_path / "run", *teacher, *weights, "--no-aug", "--lr", "0.01", "--epochs", "6")
+    train(images, tmp_path / "run", *teacher, *weights, *PLAIN, "--epochs", "6")
     assert float(table(tmp_path / "run")[-1]["eval_top1"]) > 60
 
 
 @pytest.mark.slow
 def test_compiled(images, finished, tmp_path):
-    train(images, tmp_path, "--batch-size", "48", "--no-aug", "--lr", "0.01", "--compile")
-    for name, tensor in checkpoint(tmp_path)["state_dict"].items():
-        torch.testing.assert_close(tensor, checkpoint(finished)["state_dict"][name], rtol=0, atol=1e-3, msg=name)
+    train(images, tmp_path, *ONE_BATCH, "--compile")
+    expect_weights(finished, tmp_path, atol=1e-3)
 
 
 REFUSED = {
@@ -327,16 +306,11 @@ REFUSED = {
     "--seed -1: must be in 0 .. 32767": ["--seed", "-1"],
     "--train-split practice: must be a folder or a .tar file in ": ["--train-split", "practice"],
     "--val-split test: must be a folder or a .tar file in ": ["--val-split", "test"],
-    "--teacher-checkpoint nothing.pth: must be a file": [
-        "--teacher",
-        "vit_tiny_patch16_224",
-        "--teacher-checkpoint",
-        "nothing.pth",
-    ],
+    "--teacher-checkpoint nothing.pth: must be a file": [*TEACHER, "--teacher-checkpoint", "nothing.pth"],
     "--temperature 2.0: needs --teacher": ["--temperature", "2"],
     "--distillation hard: needs --teacher": ["--distillation", "hard"],
     "--temperature 2.0: must be 1 with --distillation hard": [
-        *("--teacher", "vit_tiny_patch16_224", "--distillation", "hard", "--temperature", "2"),
+        *(*TEACHER, "--distillation", "hard", "--temperature", "2"),
     ],
     "--warmup-epochs 3: must be < --epochs 3": ["--warmup-epochs", "3"],
     "--batch-size 3: must be even with Mixup or CutMix": ["--batch-size", "3", "--cutmix", "1"],
@@ -353,18 +327,23 @@ REFUSED = {
         *("--model", "uit", "--model-kwargs", *SMALL, "depth=3", "--depth-range", "2-9"),
     ],
     "--pass-loss 1.0: must not be given with --teacher": [
-        *("--model", "uit", "--model-kwargs", *SMALL, "--pass-loss", "1", "--teacher", "vit_tiny_patch16_224"),
+        *("--model", "uit", "--model-kwargs", *SMALL, "--pass-loss", "1", *TEACHER),
     ],
     "--amp: invalid choice: 'fp8'": ["--amp", "fp8"],
 }
 
 
-@pytest.mark.parametrize(("message", "more"), REFUSED.items(), ids=[" ".join(more) for more in REFUSED.values()])
-def test_wrong_options_are_named_before_any_work(images, tmp_path, monkeypatch, capsys, message, more):
-    monkeypatch.setattr(sys, "argv", ["train_image.py", *flags(images, tmp_path / "run", *more)])
+def refusal(monkeypatch, capsys, *words: str) -> str:
+    """What the script says as it refuses its arguments, in this process."""
+    monkeypatch.setattr(sys, "argv", ["train_image.py", *words])
     with pytest.raises(SystemExit, match="2"):
         train_image.main()
-    assert message in capsys.readouterr().err
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("message", "more"), REFUSED.items(), ids=[" ".join(more) for more in REFUSED.values()])
+def test_wrong_options_are_named_before_any_work(images, tmp_path, monkeypatch, capsys, message, more):
+    assert message in refusal(monkeypatch, capsys, *flags(images, tmp_path / "run", *more))
     assert not (tmp_path / "run").exists()
 
 
@@ -387,22 +366,17 @@ def test_classes_must_agree(images, tmp_path, monkeypatch, capsys):
     (tmp_path / "train").symlink_to(images / "train")
     (tmp_path / "val" / "blue").mkdir(parents=True)
     (tmp_path / "val" / "blue" / "0.png").symlink_to(images / "val" / "blue" / "0.png")
-    monkeypatch.setattr(sys, "argv", ["train_image.py", *flags(tmp_path, tmp_path / "run")])
-    with pytest.raises(SystemExit):
-        train_image.main()
-    assert "--val-split val: must hold the classes of train, blue, green, red" in capsys.readouterr().err
+    told = refusal(monkeypatch, capsys, *flags(tmp_path, tmp_path / "run"))
+    assert "--val-split val: must hold the classes of train, blue, green, red" in told
 
 
 @pytest.mark.slow
 def test_a_run_is_neither_overwritten_nor_changed(images, finished, monkeypatch, capsys):
     for more, message in (
         ([], "holds a run; add --resume"),
-        (["--resume", "--no-aug", "--lr", "0.01"], "--batch-size 12: must be 48, as in the run"),
+        (["--resume", *PLAIN], "--batch-size 12: must be 48, as in the run"),
     ):
-        monkeypatch.setattr(sys, "argv", ["train_image.py", *flags(images, finished, *more)])
-        with pytest.raises(SystemExit):
-            train_image.main()
-        assert message in capsys.readouterr().err
+        assert message in refusal(monkeypatch, capsys, *flags(images, finished, *more))
 
 
 @pytest.mark.slow
@@ -411,13 +385,11 @@ def test_a_run_from_before_an_option_goes_on_with_its_default(images, finished, 
     state = torch.load(tmp_path / "run" / "last.pth.tar", weights_only=False)
     del state["args"].min_lr
     torch.save(state, tmp_path / "run" / "last.pth.tar")
-    again = flags(images, tmp_path / "run", "--batch-size", "48", "--no-aug", "--lr", "0.01", "--resume")
+    again = flags(images, tmp_path / "run", *ONE_BATCH, "--resume")
     monkeypatch.setattr(sys, "argv", ["train_image.py", *again])
     train_image.main()
-    monkeypatch.setattr(sys, "argv", ["train_image.py", *again, "--min-lr", "0.001"])
-    with pytest.raises(SystemExit):
-        train_image.main()
-    assert "--min-lr 0.001: must be 0.0, as in the run" in capsys.readouterr().err
+    told = refusal(monkeypatch, capsys, *again, "--min-lr", "0.001")
+    assert "--min-lr 0.001: must be 0.0, as in the run" in told
 
 
 def test_a_loss_that_is_no_number_stops_the_run(images, tmp_path, monkeypatch):

@@ -1,14 +1,12 @@
 """What the tests of reliability share: a warm interpreter, and the runs that nothing has disturbed."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.recipes.test_train_image import write_images
 from tests.support import cli
 from tests.support.warm import Warm
-
-sys.path.insert(0, str(cli.REPOSITORY / "recipes"))
 
 FLAGS = ("--batch-size", "64", "--dropout", "0.1", "--update-epoch-batch-itr", "True", "--log-interval", "100")
 
@@ -18,6 +16,14 @@ def warm(tmp_path_factory):
     started = Warm(tmp_path_factory.mktemp("warm"))
     yield started
     started.close()
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory) -> Path:
+    """The folder of a few images."""
+    folder = tmp_path_factory.mktemp("images")
+    write_images(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

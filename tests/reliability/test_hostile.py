@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fairseq_plugin.hostfix.checkpoints import load_safely
-from tests.recipes.test_train_image import SCRIPT, flags, write_images
+from tests.recipes.test_train_image import SCRIPT, flags
 from tests.support import cli
 
 pytestmark = pytest.mark.slow
@@ -24,7 +24,6 @@ READERS = {
     *("load_safely", "load_checkpoint_metadata", "load_checkpoint_to_cpu", "load_ema_from_checkpoint"),
     *("load_model_ensemble", "load_model_ensemble_and_task", "resume_task_checkpoint", "load_task_ema_checkpoint"),
 }
-PLUGIN = ("--user-dir", cli.PLUGIN, "--cpu")
 HUB = """
 from fairseq.models.transformer import TransformerModel
 path = Path('{file}')
@@ -35,10 +34,10 @@ IN_RECIPES = "import sys; sys.path[:0] = ['recipes', *map(str, Path('recipes').i
 # The commands of each module that reads a checkpoint: {data}, {images}, {file} and {folder}, which has no file yet.
 FAIRSEQ = {
     "fairseq_plugin/hostfix/checkpoints.py": {
-        "generate": ["fairseq-generate", "{data}", *PLUGIN, "--path", "{file}"],
-        "interactive": ["fairseq-interactive", "{data}", *PLUGIN, "--path", "{file}"],
-        "validate": ["fairseq-validate", "{data}", *PLUGIN, "--path", "{file}", "--batch-size", "8"],
-        "eval-lm": ["fairseq-eval-lm", "{data}", *PLUGIN, "--path", "{file}", "--task", "language_modeling"],
+        "generate": ["fairseq-generate", "{data}", *cli.HOST, "--path", "{file}"],
+        "interactive": ["fairseq-interactive", "{data}", *cli.HOST, "--path", "{file}"],
+        "validate": ["fairseq-validate", "{data}", *cli.HOST, "--path", "{file}", "--batch-size", "8"],
+        "eval-lm": ["fairseq-eval-lm", "{data}", *cli.HOST, "--path", "{file}", "--task", "language_modeling"],
         "restore-file": ["train", "--restore-file", "{file}", "--max-update", "1"],
         "finetune-from-model": ["train", "--finetune-from-model", "{file}", "--max-update", "1"],
         "hub": ["-c", HUB],
@@ -110,13 +109,6 @@ def test_no_module_reads_pickles_of_any_type():
     assert len(loads) > 1
     for module, call in loads:
         assert "weights_only=True" in map(ast.unparse, call.keywords), module
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("images")
-    write_images(folder)
-    return folder
 
 
 def tried(warm, tmp_path, file, data, images, words):

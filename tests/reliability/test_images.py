@@ -1,6 +1,5 @@
 """The trainer of images: kills, full disks, nodes, and images that cannot be read."""
 
-import csv
 import shutil
 
 import numpy as np
@@ -8,35 +7,18 @@ import pytest
 import torch
 from PIL import Image
 from timm.data import create_dataset
-from timm.utils.checkpoint_saver import load_checkpoint_metadata
 
 import timm_plugin  # noqa: F401  the repairs
 from fairseq_plugin.hostfix.parallel import _free_port
-from tests.recipes.test_train_image import SCRIPT, equal, flags, write_images
+from tests.recipes.test_train_image import SCRIPT, checkpoint, equal, flags, table
 
 pytestmark = pytest.mark.slow
 
 STEPS = 10  # changes to files in the first of two epochs, and some of the second
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("images")
-    write_images(folder)
-    return folder
-
-
 def trains(images, output, *more, **job) -> dict:
     return {"argv": [SCRIPT, *flags(images, output, "--epochs", "2", "--batch-size", "24", *more)], **job}
-
-
-def table(output) -> list[dict]:
-    with (output / "summary.csv").open() as file:
-        return [{key: value for key, value in row.items() if key != "train_seconds"} for row in csv.DictReader(file)]
-
-
-def state(output, name="last") -> dict:
-    return load_checkpoint_metadata(output / f"{name}.pth.tar")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +36,7 @@ def test_a_kill_at_every_step_of_a_save(warm, images, straight, tmp_path, step):
     (ended,) = warm.run(trains(images, tmp_path, "--resume"))
     assert ended.status == 0, ended.log
     for name in ("last", "model_best"):
-        ours, theirs = state(tmp_path, name), state(straight, name)
+        ours, theirs = checkpoint(tmp_path, name), checkpoint(straight, name)
         assert equal(ours["state_dict"], theirs["state_dict"]), name
         assert equal(ours["optimizer"], theirs["optimizer"]), name
         assert (ours["epoch"], ours["metric"]) == (theirs["epoch"], theirs["metric"])
@@ -65,7 +47,7 @@ def test_a_full_disk_is_told_in_a_line(warm, images, straight, tmp_path):
     shutil.copytree(straight, tmp_path / "run")
     last = tmp_path / "run" / "last.pth.tar"
     more = ("--epochs", "2", "--resume")
-    args = state(straight)
+    args = checkpoint(straight)
     args["epoch"] = 0
     torch.save(args, last)
     (ended,) = warm.run(trains(images, tmp_path / "run", *more, most_bytes=last.stat().st_size // 2))
@@ -74,7 +56,7 @@ def test_a_full_disk_is_told_in_a_line(warm, images, straight, tmp_path):
     assert f"{last} is whole" in ended.last_line
     assert "Traceback" not in ended.log
     assert not (tmp_path / "run" / "tmp.pth.tar").exists()
-    assert state(tmp_path / "run")["epoch"] == 0
+    assert checkpoint(tmp_path / "run")["epoch"] == 0
 
 
 @pytest.mark.parametrize("how", ["torn", "empty", "flipped", "missing"])
@@ -99,7 +81,7 @@ def test_nodes_without_a_shared_folder_stop_with_a_line(warm, images, straight, 
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": "2"}
     shutil.copytree(straight, first)
     if theirs == "an older one":
-        older = state(straight)
+        older = checkpoint(straight)
         older["epoch"] = 0
         second.mkdir()
         torch.save(older, second / "last.pth.tar")

@@ -14,8 +14,6 @@ from tests.support import cli
 
 pytestmark = pytest.mark.slow
 
-PLUGIN = ("--user-dir", cli.PLUGIN, "--cpu")
-
 
 def one_line(ended, status: int = 1) -> str:
     """The last words of a command that fails, without a traceback before them."""
@@ -63,7 +61,7 @@ def test_a_corpus_that_does_not_fit_is_named_before_training(warm, text, straigh
 def test_generation_refuses_a_dictionary_in_another_order(warm, text, straight, tmp_path):
     data = changed(text, tmp_path / "data", "dict.*", lambda old: b"".join(lines(old)[::-1]))
     path = straight / "checkpoint_last.pt"
-    (ended,) = warm.run({"argv": ["fairseq-generate", data, *PLUGIN, "--path", path]})
+    (ended,) = warm.run({"argv": ["fairseq-generate", data, *cli.HOST, "--path", path]})
     assert one_line(ended).startswith(f"fairseq-generate: error: {path}: was trained with another")
     assert set(load_safely(path)["dictionaries"]) == {"source", "target"}
 
@@ -87,7 +85,7 @@ def test_an_option_that_cannot_be_is_named(warm, text, tmp_path, flags, message)
 def test_a_checkpoint_of_another_model_is_named(warm, text, straight):
     path = straight / "checkpoint_last.pt"
     flags = ("--path", path, "--model-overrides", "{'encoder_embed_dim': 64}")
-    (ended,) = warm.run({"argv": ["fairseq-generate", text, *PLUGIN, *flags]})
+    (ended,) = warm.run({"argv": ["fairseq-generate", text, *cli.HOST, *flags]})
     told = f"fairseq-generate: error: {path}: does not fit the model that the dictionaries and --model-overrides make: "
     assert one_line(ended).startswith(f"{told}size mismatch for encoder.embed_tokens.weight: ")
 
@@ -113,7 +111,7 @@ def test_preprocessing_refuses_sides_that_are_no_pair(warm, tmp_path, source, ta
         if content is not None:
             (tmp_path / f"u.{side}").write_bytes(content)
     languages = ("--source-lang", "en", "--target-lang", "de", "--trainpref", tmp_path / "u")
-    (ended,) = warm.run({"argv": ["fairseq-preprocess", *PLUGIN[:2], *languages, "--destdir", tmp_path / "bin"]})
+    (ended,) = warm.run({"argv": ["fairseq-preprocess", *cli.HOST[:2], *languages, "--destdir", tmp_path / "bin"]})
     assert re.search(f"error: --trainpref: .*{message}", one_line(ended)), ended.last_line
     assert not list(tmp_path.glob("bin/*.bin"))
 
@@ -123,7 +121,7 @@ def test_no_line_is_lost_in_interactive_translation(warm, text, straight, tmp_pa
     file = tmp_path / "in.txt"
     file.write_bytes(b"one two\n\nthree \xff four\n" + b"one " * 2000 + b"\nfive\n")
     path = ("--path", straight / "checkpoint_last.pt", "--max-len-b", "5")
-    (ended,) = warm.run({"argv": ["fairseq-interactive", text, *PLUGIN, *path, "--input", file, *flags]})
+    (ended,) = warm.run({"argv": ["fairseq-interactive", text, *cli.HOST, *path, "--input", file, *flags]})
     assert ended.status == 0, ended.log[-2000:]
     found = [line.split("\t") for line in ended.log.splitlines() if line.startswith("H-")]
     assert [number for number, *_ in found] == [f"H-{index}" for index in range(5)]

@@ -1,6 +1,7 @@
 """A kill costs at most the interval in which it comes: what goes on afterwards ends as if nothing had been."""
 
 import random
+import shutil
 
 import pytest
 import torch
@@ -58,9 +59,7 @@ def test_at_a_random_time(warm, text, straight, tmp_path, seed):
 
 
 def test_a_finished_run_stays_as_it_is(warm, text, straight, tmp_path):
-    (folder := tmp_path / "run").mkdir()
-    for path in straight.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
+    folder = shutil.copytree(straight, tmp_path / "run")
     before = (folder / "checkpoint_last.pt").read_bytes()
     (ended,) = warm.run(trains(text, folder, "--max-update", "15"))
     assert "nothing is left to train: 15 updates are done and --max-update 15 is reached" in ended.log
@@ -106,9 +105,7 @@ def test_the_newest_whole_checkpoint_is_named_and_taken_where_allowed(warm, text
 
 
 def test_a_full_disk_is_told_in_a_line(warm, text, straight, tmp_path):
-    (folder := tmp_path / "run").mkdir()
-    for path in straight.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
+    folder = shutil.copytree(straight, tmp_path / "run")
     size = (folder / "checkpoint_last.pt").stat().st_size
     (ended,) = warm.run(trains(text, folder, "--max-epoch", "4", most_bytes=size // 2))
     assert ended.status == 1

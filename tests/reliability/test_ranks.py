@@ -11,7 +11,6 @@ from tests.support import cli
 
 pytestmark = pytest.mark.slow
 
-BACKEND = ("--ddp-backend", "legacy_ddp") if cli.is_official() else ()
 INTERVAL = ("--batch-size", "16", "--save-interval-updates", "3", "--disable-validation", "--no-epoch-checkpoints")
 
 
@@ -21,7 +20,7 @@ def ranks(text, folders, *flags) -> list[dict]:
         folder.mkdir(exist_ok=True)
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(len(folders))}
     return [
-        trains(text, ".", *INTERVAL, *BACKEND, *flags, env={**meeting, "RANK": str(rank)}, cwd=str(folder))
+        trains(text, ".", *INTERVAL, *cli.BACKEND, *flags, env={**meeting, "RANK": str(rank)}, cwd=str(folder))
         for rank, folder in enumerate(folders)
     ]
 

@@ -20,6 +20,7 @@ PLUGIN = REPOSITORY / "fairseq_plugin"
 SCRIPTS = Path(sys.executable).parent
 PROGRAMS = ("eval-lm", "generate", "interactive", "preprocess", "train", "validate", "hydra-train")  # of fairseq
 STAND_INS = ("python", "torchrun", *(f"fairseq-{name}" for name in PROGRAMS))
+HOST = ("--user-dir", PLUGIN, "--cpu")  # for each of fairseq's commands
 LAUNCHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK")
 TIMEOUT_SECONDS = 600
 
@@ -30,6 +31,7 @@ MODEL = [
     *("--encoder-attention-heads", "2", "--decoder-attention-heads", "2"),
 ]
 OPTIMISER = ["--optimizer", "adam", "--lr", "0.001", "--criterion", "label_smoothed_cross_entropy"]
+WITHOUT_DROPOUT = ("--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0")
 
 
 def is_official() -> bool:
@@ -38,6 +40,11 @@ def is_official() -> bool:
         return version("fairseq").startswith("0.12.2")
     except PackageNotFoundError:
         return False
+
+
+# On fairseq 0.12.2 its own encoder layer registers parameters that never get a gradient, which the default backend
+# does not accept.
+BACKEND = ("--ddp-backend", "legacy_ddp") if is_official() else ()
 
 
 @functools.cache
@@ -64,9 +71,11 @@ def _program(name: str, fresh: bool = False) -> str:
     return str(SCRIPTS / name) if (SCRIPTS / name).exists() else name
 
 
-def _settings(program: str) -> dict[str, str]:
-    """One thread, and the Python with which torchrun starts its processes."""
-    return {"OMP_NUM_THREADS": "1"} | ({"PYTHON_EXEC": _program("python")} if program == "torchrun" else {})
+def _environment(program: str, env: dict[str, str] | None) -> dict[str, str]:
+    """That of this process, but one thread, and the Python with which torchrun starts its processes."""
+    inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
+    started = {"PYTHON_EXEC": _program("python")} if program == "torchrun" else {}
+    return {**inherited, "OMP_NUM_THREADS": "1", **started, **(env or {})}
 
 
 def run(*command, stdin: str = "", fails: bool = False, env: dict[str, str] | None = None, fresh: bool = False) -> str:
@@ -81,16 +90,15 @@ def run(*command, stdin: str = "", fails: bool = False, env: dict[str, str] | No
         env: variables on top of the environment.
         fresh: have an interpreter of its own instead of a fork.
     """
-    settings = _settings(command[0]) | (env or {})
+    environment = _environment(command[0], env)
     command = [_program(str(command[0]), fresh), *map(str, command[1:])]
-    inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
     done = subprocess.run(
         command,
         input=stdin,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={**inherited, **settings},
+        env=environment,
         timeout=TIMEOUT_SECONDS,
     )
     assert (done.returncode != 0) == fails, f"exit {done.returncode}: {' '.join(command)}\n{done.stdout[-6000:]}"
@@ -110,7 +118,7 @@ def preprocess(*flags, **options) -> str:
 def train_command(data: Path, save_dir: Path, *flags) -> list:
     """Return the arguments of fairseq-train for the small model: a log line an update, no checkpoint by default."""
     return [
-        *(data, "--user-dir", PLUGIN, "--cpu", "--task", "translation", "--arch", ARCH, *MODEL, *OPTIMISER),
+        *(data, *HOST, "--task", "translation", "--arch", ARCH, *MODEL, *OPTIMISER),
         *("--save-dir", save_dir, "--log-format", "json", "--log-interval", "1", "--seed", "7", *flags),
     ]
 
@@ -120,10 +128,15 @@ def train(data: Path, save_dir: Path, *flags, **options) -> str:
     return run("fairseq-train", *train_command(data, save_dir, *flags), **options)
 
 
+def launch(processes: int, *program, **options) -> str:
+    """Run a program in several processes that torchrun starts."""
+    meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
+    return run("torchrun", "--nproc_per_node", processes, *meeting, *program, **options)
+
+
 def torchrun(processes: int, *arguments, **options) -> str:
-    """Run fairseq-train in several processes that torchrun starts."""
-    launcher = ("torchrun", "--nproc_per_node", processes, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
-    return run(*launcher, "-m", "fairseq_cli.train", *arguments, **options)
+    """Run fairseq-train in several processes."""
+    return launch(processes, "-m", "fairseq_cli.train", *arguments, **options)
 
 
 def two_nodes(*program, until: str = "", env: dict[str, str] | None = None) -> list[str]:
@@ -137,9 +150,7 @@ def two_nodes(*program, until: str = "", env: dict[str, str] | None = None) -> l
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         meeting = ("--master_addr", "127.0.0.1", "--master_port", str(probe.getsockname()[1]))
-    inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
-    settings = dict(text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    settings["env"] = {**inherited, **_settings("torchrun"), **(env or {})}
+    settings = dict(text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=_environment("torchrun", env))
     torchrun = [_program("torchrun"), "--nnodes", "2", "--nproc_per_node", "1", *meeting]
     commands = [[*torchrun, "--node_rank", str(node), *map(str, program)] for node in range(2)]
     nodes, said = [subprocess.Popen(command, **settings) for command in commands], [[], []]
@@ -167,7 +178,13 @@ def two_nodes(*program, until: str = "", env: dict[str, str] | None = None) -> l
 
 def generate(data: Path, checkpoint: Path, *flags, **options) -> str:
     """Run fairseq-generate on the test set."""
-    return run("fairseq-generate", data, "--user-dir", PLUGIN, "--cpu", "--path", checkpoint, *flags, **options)
+    return run("fairseq-generate", data, *HOST, "--path", checkpoint, *flags, **options)
+
+
+def interactive(data: Path, checkpoint: Path, lines: list, *flags) -> str:
+    """Run fairseq-interactive on these lines."""
+    typed = "".join(f"{line}\n" for line in lines)
+    return run("fairseq-interactive", data, *HOST, "--path", checkpoint, *flags, stdin=typed)
 
 
 def logged(output: str, stage: str = "train_inner") -> list[dict[str, float]]:
