@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from fairseq import options
 
 import fairseq_plugin
 import fairseq_plugin.catalogue
 import timm_plugin.catalogue
 from tests.support import cli
+from tests.support.recipes import PARSERS, parsed
 
 ROOT = cli.REPOSITORY
 DOCUMENTS = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")))
@@ -101,24 +101,12 @@ def test_python_examples_compile(example):
     compile(example, "example", "exec")
 
 
-@pytest.mark.parametrize(
-    ("program", "parser"),
-    [
-        ("fairseq-preprocess", options.get_preprocessing_parser),
-        ("fairseq-train", options.get_training_parser),
-        ("fairseq-generate", options.get_generation_parser),
-        ("fairseq-eval-lm", options.get_eval_lm_parser),
-        ("fairseq-interactive", lambda: options.get_generation_parser(interactive=True)),
-    ],
-)
-def test_commands_are_accepted(program, parser):
+@pytest.mark.parametrize("program", PARSERS)
+def test_commands_are_accepted(program):
     calls = commands(program)
     assert calls
     for arguments in calls:
-        if program == "fairseq-preprocess":  # has no architecture
-            parser().parse_args(arguments)
-        else:
-            options.parse_args_and_arch(parser(), arguments)
+        parsed([program, *arguments])
 
 
 def test_trainings_bound_their_disk():

@@ -1,9 +1,9 @@
 """Loss, accuracy and standard errors of a model's answers, as the recipes record them."""
 
-import importlib.util
 import json
 import math
 
+import answers
 import numpy as np
 import pytest
 import torch
@@ -11,11 +11,6 @@ import torch.nn.functional as F
 
 from fairseq_plugin.tasks.copying import CopyingConfig
 from tests.support import cli
-
-PROGRAM = cli.REPOSITORY / "recipes" / "metrics" / "answers.py"
-spec = importlib.util.spec_from_file_location("answers", PROGRAM)
-answers = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(answers)
 
 
 def test_standard_errors_of_texts():
@@ -39,10 +34,10 @@ def test_a_checkpoint_is_scored_on_every_text(tmp_path):
     model = ["--arch", "recurrent_lm", "--decoder-embed-dim", "16", "--decoder-attention-heads", "2"]
     task = ["--task", "copying", "--noise", "8", "--memorise", "4", "--train-texts", "16", "--valid-texts", "20"]
     train = ["--criterion", "answer_cross_entropy", "--optimizer", "adam", "--lr", "0.01", "--batch-size", "16"]
-    where = ["--user-dir", cli.PLUGIN, "--cpu", "--save-dir", tmp_path, "--max-epoch", "1"]
+    where = [*cli.HOST, "--save-dir", tmp_path, "--max-epoch", "1"]
     cli.run("fairseq-train", *where, *task, *model, *train, "--seed", "3")
     path = tmp_path / "checkpoint_last.pt"
-    log = cli.python(PROGRAM, "--path", path, "--subset", "test", "--batch", "8")
+    log = cli.python(answers.__file__, "--path", path, "--subset", "test", "--batch", "8")
     found = json.loads(log[log.rindex("{") :])
     (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(path)])
     assert cfg.task.noise == CopyingConfig(noise=8).noise

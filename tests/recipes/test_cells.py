@@ -36,10 +36,7 @@ def test_rows_are_of_registered_models():
         assert run.row.arch in ARCH_MODEL_REGISTRY or timm.is_model(run.row.arch), (run.table.name, run.name)
 
 
-@pytest.mark.skipif(
-    not PUBLISHED.is_dir(),
-    reason="needs the printed numbers as CSV beside the checkout, which the repository does not hold",
-)
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="needs the printed numbers as CSV beside the checkout")
 @pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.folder.name)
 def test_every_published_cell_is_there_or_left_out_with_a_reason(paper):
     path = PUBLISHED / f"{paper.folder.name}.csv"
@@ -109,22 +106,18 @@ paper = { A = "1" }
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('title = "T"\n', "", "p/tables.toml: t: missing key 'title'"),
-        ('title = "T"', 'titel = "T"', "p/tables.toml: t: unknown key 'titel'"),
-        ('arch = "sret_t"', 'archs = "sret_t"', "p/tables.toml: t.rows.r: unknown key 'archs'"),
-        ('label = "R"\n', "", "p/tables.toml: t.rows.r: missing key 'note'"),
-        ('paper = { A = "1" }', "", "p/tables.toml: t.rows.r: missing key 'paper'"),
-        ('{ A = "1" }', '{ B = "1" }', "p/tables.toml: t.rows.r.paper: unknown key 'B'; must be one of: A"),
-        ('count = "images"', "", "p/tables.toml: settings.s: missing key 'count'"),
-        ('count = "images"', 'count = "images"\nrate = 1', "p/tables.toml: settings.s: unknown key 'rate'"),
-        ('settings = "s"', 'settings = "z"', "p/tables.toml: t.rows.r: settings 'z'; must be one of: s"),
-        (
-            '{ A = "gmac" }',
-            '{ A = { metric = "gmac", table = "z" } }',
-            "p/tables.toml: t.columns.A: table 'z': no such",
-        ),
-        ('kind = "count"', 'kind = "sums"', "p/tables.toml: t: kind 'sums'; must be one of: "),
-        ('paper = "P"', "paper = ", "p/tables.toml: Invalid value"),
+        ('title = "T"\n', "", "t: missing key 'title'"),
+        ('title = "T"', 'titel = "T"', "t: unknown key 'titel'"),
+        ('arch = "sret_t"', 'archs = "sret_t"', "t.rows.r: unknown key 'archs'"),
+        ('label = "R"\n', "", "t.rows.r: missing key 'note'"),
+        ('paper = { A = "1" }', "", "t.rows.r: missing key 'paper'"),
+        ('{ A = "1" }', '{ B = "1" }', "t.rows.r.paper: unknown key 'B'; must be one of: A"),
+        ('count = "images"', "", "settings.s: missing key 'count'"),
+        ('count = "images"', 'count = "images"\nrate = 1', "settings.s: unknown key 'rate'"),
+        ('settings = "s"', 'settings = "z"', "t.rows.r: settings 'z'; must be one of: s"),
+        ('{ A = "gmac" }', '{ A = { metric = "gmac", table = "z" } }', "t.columns.A: table 'z': no such"),
+        ('kind = "count"', 'kind = "sums"', "t: kind 'sums'; must be one of: "),
+        ('paper = "P"', "paper = ", "Invalid value"),
     ],
 )
 def test_a_broken_table_file_is_refused_in_one_line(old, new, message, tmp_path, capsys):
@@ -135,6 +128,6 @@ def test_a_broken_table_file_is_refused_in_one_line(old, new, message, tmp_path,
     (tmp_path / "p" / "tables.toml").write_text(GOOD.replace(old, new, 1))
     assert program.main([str(tmp_path / "p" / "t.sh"), "r"]) == 1
     output = capsys.readouterr()
-    assert output.err.startswith(f"error: {message}")
+    assert output.err.startswith(f"error: p/tables.toml: {message}")
     assert output.err.count("\n") == 1
     assert output.out == ""

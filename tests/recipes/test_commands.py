@@ -10,10 +10,9 @@ from pathlib import Path
 
 import collect  # noqa: E402
 import pytest
-from fairseq import options
 
 from tests.support import cli
-from tests.support.recipes import RECIPES, commands, recipe
+from tests.support.recipes import DATA_ROOT, RECIPES, commands, needs, parsed, recipe
 
 # Of pictures; recipes/test_figures.py tries them.
 FIGURES = sorted(RECIPES.glob("*/figure*.sh"))
@@ -23,16 +22,6 @@ SOURCED = [RECIPES / name / "common.sh" for name in ("", "commands", "data")]
 RUNS = [("numbers/run.sh", scale, ()) for scale in ("demo", "smoke")]
 RUNS += [("multi30k/export.sh", "smoke", ())]
 PREPARE = ("numbers", "multi30k", "kausik", "ilr", "librispeech", "cifar10", "digits")
-PARSERS = {
-    "fairseq-preprocess": options.get_preprocessing_parser,
-    "fairseq-train": options.get_training_parser,
-    "fairseq-generate": options.get_generation_parser,
-    "fairseq-eval-lm": options.get_eval_lm_parser,
-}
-DATA_ROOT = Path(os.environ.get("DATA_ROOT") or "/nonexistent")
-needs_multi30k = pytest.mark.skipif(
-    not (DATA_ROOT / "multi30k").is_dir(), reason="DATA_ROOT names no folder that holds multi30k"
-)
 
 
 def test_every_script_is_read_and_may_be_called():
@@ -50,27 +39,14 @@ def test_every_script_is_tried():
     assert tried == set(RECIPES.rglob("*.sh"))
 
 
-def parsed(program: str, flags: list[str]) -> str | None:
-    """Hands a command to the parser that it is meant for; returns the program, None where there is none."""
-    if ">" in flags:
-        flags = flags[: flags.index(">")]
-    if program == "python" and not flags[0].startswith("-"):
-        assert Path(flags[0]).is_file()
-    if program not in PARSERS:
-        return None
-    parser = PARSERS[program]()
-    if program == "fairseq-preprocess":
-        parser.parse_args(flags)
-    else:
-        options.parse_args_and_arch(parser, flags)
-    return program
-
-
 @pytest.mark.parametrize(("script", "scale", "arguments"), RUNS, ids=lambda value: str(value))
 def test_fairseq_takes_every_command(script, scale, arguments, tmp_path):
-    seen = {parsed(program, flags) for program, *flags in commands(script, *arguments, SCALE=scale, OUT=str(tmp_path))}
+    seen = {parsed(words) for words in commands(script, *arguments, SCALE=scale, OUT=str(tmp_path))}
     assert {"fairseq-train", "fairseq-generate"} <= seen
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
+
+
+NOWHERE = {"DATA_ROOT": "/nonexistent"}
 
 
 @pytest.mark.parametrize(
@@ -78,29 +54,14 @@ def test_fairseq_takes_every_command(script, scale, arguments, tmp_path):
     [
         ("numbers/run.sh", [], {"SCALE": "paper"}, "SCALE=paper: must be demo or smoke"),
         ("digits/run.sh", [], {"SCALE": "paper"}, "SCALE=paper: must be demo or smoke"),
-        ("cifar10/prepare.sh", [], {"DATA_ROOT": "/nonexistent"}, "DATA_ROOT=/nonexistent: holds no cifar10.tar"),
+        ("cifar10/prepare.sh", [], NOWHERE, "DATA_ROOT=/nonexistent: holds no cifar10.tar"),
         ("kausik/table2.sh", ["recurrent"], {"SCALE": "gpu"}, "SCALE=gpu: must be one of smoke, small, paper for "),
         ("kausik/table2.sh", ["regular"], {}, "ROW=regular: must be all, list or one of: regular_1 regular_6 "),
-        (
-            "kausik/table3.sh",
-            ["recurrent"],
-            {"SCALE": "paper", "SETTINGS": "release"},
-            "SETTINGS=release: must be one of paper, code for Kausik 3, recurrent",
-        ),
-        (
-            "kausik/prepare.sh",
-            [],
-            {"DATA_ROOT": "/nonexistent"},
-            "DATA_ROOT=/nonexistent: holds no shakespeare/input.txt",
-        ),
+        ("kausik/table3.sh", ["recurrent"], {"SCALE": "paper", "SETTINGS": "release"}, "SETTINGS=release: must be one"),
+        ("kausik/prepare.sh", [], NOWHERE, "DATA_ROOT=/nonexistent: holds no shakespeare/input.txt"),
         ("ilr/table1.sh", ["4,2,1,1-rope"], {"SCALE": "gpu"}, "SCALE=gpu: must be one of smoke, small, long, "),
         ("ilr/table1.sh", ["4,2-rope"], {}, "ROW=4,2-rope: must be all, list or one of: 1,1,1,1-none "),
-        (
-            "ilr/prepare.sh",
-            [],
-            {"DATA_ROOT": "/nonexistent"},
-            "DATA_ROOT=/nonexistent: holds no war_and_peace/2600-0.txt",
-        ),
+        ("ilr/prepare.sh", [], NOWHERE, "DATA_ROOT=/nonexistent: holds no war_and_peace/2600-0.txt"),
         ("ilr/prepare.sh", [], {"CORPUS": "/nonexistent"}, "CORPUS=/nonexistent: no such file"),
         ("takase/table5.sh", ["vanila"], {}, "ROW=vanila: must be all, list or one of: vanilla universal "),
         ("takase/table3.sh", ["de_en-cycel"], {}, "ROW=de_en-cycel: must be all, list or one of: de_en-vanilla en_fr-"),
@@ -109,13 +70,8 @@ def test_fairseq_takes_every_command(script, scale, arguments, tmp_path):
         ("takase/wikitext.sh", [], {"SET": "3"}, "SET=3: must be 2 or 103"),
         ("takase/table4.sh", ["cycle"], {"SCALE": "gpu"}, "SCALE=gpu: must be one of smoke, small, long, paper for"),
         ("librispeech/prepare.sh", [], {"CORPUS": "ted"}, "CORPUS=ted: must be digits or librispeech"),
-        ("librispeech/prepare.sh", [], {"DATA_ROOT": "/nonexistent"}, "DATA_ROOT=/nonexistent: holds no fsdd.tar"),
-        (
-            "multi30k/prepare.sh",
-            [],
-            {"DATA_ROOT": "/nonexistent"},
-            "DATA_ROOT=/nonexistent: holds no multi30k/train.de.gz",
-        ),
+        ("librispeech/prepare.sh", [], NOWHERE, "DATA_ROOT=/nonexistent: holds no fsdd.tar"),
+        ("multi30k/prepare.sh", [], NOWHERE, "DATA_ROOT=/nonexistent: holds no multi30k/train.de.gz"),
     ],
 )
 def test_wrong_settings_are_named(script, arguments, settings, message, tmp_path):
@@ -220,7 +176,7 @@ def test_no_number_is_in_two_sets(out, run):
 
 
 @pytest.mark.slow
-@needs_multi30k
+@needs("multi30k")
 def test_multi30k_from_the_raw_corpus_to_a_score(tmp_path):
     output = recipe("multi30k/train.sh", "cycle_rev", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
     (bleu, _) = collect.read(tmp_path / "multi30k" / "results.csv")
@@ -283,7 +239,7 @@ def test_papers_pairs_are_their_own(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (DATA_ROOT / "shakespeare").is_dir(), reason="DATA_ROOT names no folder that holds shakespeare")
+@needs("shakespeare")
 def test_shakespeare_from_the_raw_text_to_a_loss(tmp_path):
     recipe("kausik/table2.sh", "recurrent", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
     out = tmp_path / "kausik"
@@ -299,7 +255,7 @@ def test_shakespeare_from_the_raw_text_to_a_loss(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (DATA_ROOT / "war_and_peace").is_dir(), reason="DATA_ROOT names no folder with war_and_peace")
+@needs("war_and_peace")
 def test_ilr_from_the_book_to_perplexities_at_four_contexts(tmp_path):
     recipe("ilr/table1.sh", "2,1,1,1-alibi", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
     found = collect.read(tmp_path / "ilr" / "results.csv")
@@ -310,7 +266,7 @@ def test_ilr_from_the_book_to_perplexities_at_four_contexts(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (DATA_ROOT / "wikitext2").is_dir(), reason="DATA_ROOT names no folder with wikitext2")
+@needs("wikitext2")
 def test_wikitext_from_the_files_to_a_perplexity(tmp_path):
     recipe("takase/table5.sh", "cycle_rev", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
     found = collect.read(tmp_path / "takase" / "results.csv")

@@ -1,14 +1,12 @@
 """The recipes of image models: their commands are what the trainer takes, and the small ones run from end to end."""
 
 import json
-import os
 import re
 import sys
 from pathlib import Path
 
 import collect
 import cost_image  # noqa: E402
-import image_options  # noqa: E402
 import pytest
 import timm
 import torch
@@ -16,49 +14,26 @@ import torch
 import timm_plugin  # noqa: E402
 from recurrence.count import stored  # noqa: E402
 from tests.support import cli
-from tests.support.recipes import RECIPES, commands, recipe
+from tests.support.recipes import DATA_ROOT, RECIPES, commands, image_training, needs, recipe
 
-ROWS = (
-    "plain",
-    "plain_half",
-    "deit",
-    "deit_x2",
-    "deit_half_x2",
-    "sret",
-    "sret_global",
-    "sret_no_lrc",
-    "ringformer",
-    "uit",
-    "owf",
-)
+ROWS = ("plain", "plain_half", "deit", "deit_x2", "deit_half_x2", "sret", "sret_global", "sret_no_lrc")
+ROWS += ("ringformer", "uit", "owf")
 RUNS = [("digits/run.sh", scale, ()) for scale in ("demo", "smoke")]
-DATA_ROOT = Path(os.environ.get("DATA_ROOT") or "/nonexistent")
 
 
-def trainings(script: str, *arguments: str, **settings: str) -> list:
-    """The options of every call of train_image.py that a recipe would carry out."""
+def trainings(script: str, *arguments: str, **settings: str) -> list[tuple[str, dict]]:
+    """The model and its arguments of every call of train_image.py that a recipe would carry out."""
     found = commands(script, *arguments, **settings)
     trainer = str(RECIPES / "train_image.py")
-    calls = [words[words.index(trainer) + 1 :] for words in found if trainer in words]
-    return [image_options.parser("").parse_args(call) for call in calls]
-
-
-def allowed(call, classes: int) -> torch.nn.Module:
-    """The model of a call whose options keep the rules, without memory for its weights."""
-    for name, (holds, rule) in image_options.RULES.items():
-        if name != "teacher_checkpoint":  # there is none in a dry run
-            assert getattr(call, name) is None or holds(getattr(call, name)), (name, rule)
-    kwargs = dict(call.model_kwargs)
-    kwargs.pop("checkpoint_path", None)
-    return timm.create_model(call.model, num_classes=classes, img_size=call.img_size, device="meta", **kwargs)
+    return [image_training(words[words.index(trainer) + 1 :]) for words in found if trainer in words]
 
 
 @pytest.mark.parametrize(("script", "scale", "arguments"), RUNS, ids=str)
 def test_the_trainer_takes_every_command(script, scale, arguments, tmp_path):
     calls = trainings(script, *arguments, SCALE=scale, OUT=str(tmp_path), DATA_ROOT="")
-    assert len(calls) == (2 if script == "digits/run.sh" else 1)
-    for call in calls:
-        assert stored(allowed(call, 10)) > 0
+    assert len(calls) == 2
+    for model, kwargs in calls:
+        assert stored(timm.create_model(model, num_classes=10, device="meta", **kwargs)) > 0
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
 
 
@@ -80,8 +55,8 @@ def test_rows_have_one_size(tmp_path):
     """Sharing stores less, the control stores what the row does that runs half the blocks twice, and depths agree."""
     stores, depths = {}, {}
     for row in ROWS:
-        (call,) = trainings("cifar10/train.sh", row, SCALE="small", OUT=str(tmp_path))
-        model = timm.create_model(call.model, num_classes=10, img_size=64, **dict(call.model_kwargs))
+        ((name, kwargs),) = trainings("cifar10/train.sh", row, SCALE="small", OUT=str(tmp_path))
+        model = timm.create_model(name, num_classes=10, **kwargs | {"img_size": 64})
         stores[row], depths[row] = stored(model), len(model.feature_info)
     assert stores["uit"] < stores["ringformer"] < stores["owf"] < stores["plain"]
     assert stores["deit"] == stores["deit_x2"]
@@ -132,9 +107,7 @@ def test_a_finished_demo_is_not_repeated(out, output):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not (DATA_ROOT / "cifar10.tar").is_file(), reason="DATA_ROOT names no folder that holds cifar10.tar"
-)
+@needs("cifar10.tar")
 def test_cifar10_from_the_tar_to_a_score(tmp_path):
     recipe("cifar10/train.sh", "sret", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT), THREADS="1")
     accuracy, cost = collect.read(tmp_path / "cifar10" / "results.csv")
@@ -144,25 +117,13 @@ def test_cifar10_from_the_tar_to_a_score(tmp_path):
 
 @pytest.mark.slow
 def test_a_row_that_is_distilled_first_trains_its_teacher(tmp_path):
-    recipe(
-        "sret/table5.sh",
-        "t_distilled",
-        "--temperature",
-        "2",
-        SCALE="smoke",
-        OUT=str(tmp_path),
-        THREADS="1",
-        DATA_ROOT="",
-    )
+    settings = dict(SCALE="smoke", OUT=str(tmp_path), THREADS="1", DATA_ROOT="")
+    recipe("sret/table5.sh", "t_distilled", "--temperature", "2", **settings)
     teacher, _, student, cost = collect.read(tmp_path / "sret" / "results.csv")
     assert [teacher["row"], student["row"]] == ["s_global", "t_distilled"]
     assert {run["scale"] for run in (teacher, student, cost)} == {"smoke"}
-    assert (student["table"], student["arch"], student["updates"], student["paper_value"]) == (
-        "SReT 5",
-        "sret_t",
-        "28",
-        "",
-    )
+    told = [student[name] for name in ("table", "arch", "updates", "paper_value")]
+    assert told == ["SReT 5", "sret_t", "28", ""]
     assert student["cmd"] == "SCALE=smoke SEED=1 recipes/sret/table5.sh t_distilled --temperature 2"
     folder = tmp_path / "sret" / "table5" / "smoke" / "t_distilled" / "s1"
     assert {"cmd.sh", "env.json", "train.log", "metrics.json"} <= {path.name for path in folder.iterdir()}

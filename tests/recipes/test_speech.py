@@ -1,7 +1,6 @@
 """The recipe for speech: its tools on a small corpus of our own, and from the recordings to a word error rate."""
 
 import json
-import os
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -18,17 +17,16 @@ from fairseq.data.audio.speech_to_text_dataset import SpeechToTextDatasetCreator
 from fairseq.data.dictionary import Dictionary  # noqa: E402
 
 from tests.support import cli  # noqa: E402
-from tests.support.recipes import RECIPES  # noqa: E402
+from tests.support.recipes import DATA_ROOT, RECIPES, needs, recipe  # noqa: E402
 from tests.support.speech import tone  # noqa: E402
 
-sys.path[:0] = [str(RECIPES / "data"), str(RECIPES / "librispeech")]
+sys.path.insert(0, str(RECIPES / "librispeech"))
 
 import corpus  # noqa: E402
 import digits  # noqa: E402
 import score_speech  # noqa: E402
 import speech  # noqa: E402
 
-DATA_ROOT = Path(os.environ.get("DATA_ROOT") or "/nonexistent")
 SAID = {"19-198-0000": "NORTHANGER ABBEY", "19-198-0001": "THIS LITTLE WORK", "26-495-0000": "HE'S AT WORK"}
 
 
@@ -117,10 +115,9 @@ def test_an_error_rate_is_over_all_utterances(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (DATA_ROOT / "fsdd.tar").is_file(), reason="DATA_ROOT names no folder that holds fsdd.tar")
+@needs("fsdd.tar")
 def test_digits_from_the_recordings_to_a_word_error_rate(tmp_path):
-    settings = {"PATH": cli.search_path(), "OUT": str(tmp_path), "DATA_ROOT": str(DATA_ROOT), "SCALE": "smoke"}
-    cli.run("bash", RECIPES / "takase" / "table4.sh", "cycle", env=settings)
+    recipe("takase/table4.sh", "cycle", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT), SCALE="smoke")
     run = tmp_path / "takase" / "table4" / "smoke" / "cycle" / "s1"
     metrics = json.loads((run / "metrics.json").read_text())
     assert 0 < metrics["wer_test"] < 200

@@ -10,7 +10,6 @@ import subprocess
 from pathlib import Path
 
 import collect
-import image_options
 import pytest
 import render
 import rows
@@ -21,16 +20,11 @@ from fairseq import options
 import fairseq_plugin  # noqa: F401  (registers its models)
 import timm_plugin  # noqa: F401  (registers its models)
 from tests.support import cli
-from tests.support.recipes import PAPERS, RECIPES, TABLES, name, recipe
+from tests.support.recipes import PAPERS, PARSERS, RECIPES, TABLES, image_training, name, parsed, recipe
 
 SCALES_OF_TABLES = [
     (table, scale) for table in TABLES for scale in dict.fromkeys(s for run in table.runs.values() for s in run.scales)
 ]
-PARSERS = {
-    "fairseq-train": options.get_training_parser,
-    "fairseq-generate": options.get_generation_parser,
-    "fairseq-eval-lm": options.get_eval_lm_parser,
-}
 
 
 def call(tmp_path: Path, *flags: str, **settings: str) -> program.Call:
@@ -41,18 +35,6 @@ def call(tmp_path: Path, *flags: str, **settings: str) -> program.Call:
 # Commands
 
 
-def parsed(words: list[str]) -> str:
-    """Hands a command to the parser of the program that it is meant for; returns the program."""
-    if ">" in words:
-        words = words[: words.index(">")]
-    if words[0] == "torchrun":
-        start = words.index("fairseq_cli.train") if "fairseq_cli.train" in words else None
-        words = (
-            ["fairseq-train", *words[start + 1 :]] if start else ["python", *words[words.index("--master_port") + 2 :]]
-        )
-    return accepted(*(re.sub(r"/\S+/s1/", "/run/", word) for word in words))
-
-
 @functools.cache
 def built(model: str, *options: tuple) -> None:
     """Lets timm build a model, which many commands have in common."""
@@ -61,21 +43,22 @@ def built(model: str, *options: tuple) -> None:
 
 @functools.cache
 def accepted(*words: str) -> str:
-    """As :func:`parsed`; many rows have a command in common, but for the folder of the run."""
-    if words[0] in PARSERS:
-        options.parse_args_and_arch(PARSERS[words[0]](), list(words[1:]))
-    elif words[0] == "python" and words[1].endswith("train_image.py"):
-        found = image_options.parser("").parse_args(words[2:])
-        for option, (holds, rule) in image_options.RULES.items():
-            value = getattr(found, option)
-            assert value is None or holds(value) or option == "teacher_checkpoint", (option, value, rule)
-        kwargs = dict(found.model_kwargs) | ({"img_size": found.img_size} if found.img_size else {})
-        kwargs.pop("checkpoint_path", None)
-        built(found.model, *kwargs.items())
+    """The program of a command that its parser takes; many rows have one in common, but for the folder of the run."""
+    if words[0] == "python" and words[1].endswith("train_image.py"):
+        model, kwargs = image_training(list(words[2:]))
+        built(model, *kwargs.items())
         return "train_image"
-    elif words[0] == "python" and not words[1].startswith("-"):
-        assert Path(words[1]).is_file()
-    return words[0]
+    return parsed(list(words))
+
+
+def program_of(command: str) -> str:
+    """The program that a command starts, whose parser takes it."""
+    words = shlex.split(command)
+    if words[0] == "torchrun" and "fairseq_cli.train" in words:
+        words = ["fairseq-train", *words[words.index("fairseq_cli.train") + 1 :]]
+    elif words[0] == "torchrun":
+        words = ["python", *words[words.index("--master_port") + 2 :]]
+    return accepted(*(re.sub(r"/\S+/s1/", "/run/", word) for word in words))
 
 
 @pytest.mark.parametrize(("table", "scale"), SCALES_OF_TABLES, ids=name)
@@ -89,7 +72,7 @@ def test_the_real_parsers_take_every_command_of_every_row(table, scale, tmp_path
             asked = call(tmp_path, SCALE=scale, GPUS=processes)
             program.check(asked, run)
             found = program.stages(asked, run, 1)
-            programs = [parsed(shlex.split(line)) for lines in found.values() for line in lines]
+            programs = [program_of(line) for lines in found.values() for line in lines]
             assert list(found)[-1] == "scoring"
             trained = "training" in found
             made_of_another = "sharing" in found or "decode" in run.settings(scale).keys
@@ -109,7 +92,7 @@ def test_the_real_parsers_take_the_settings_of_release_and_code(switch, tmp_path
             asked = call(tmp_path, SCALE="paper", SETTINGS=switch)
             program.check(asked, run)
             for lines in program.stages(asked, run, 1).values():
-                assert all(parsed(shlex.split(line)) for line in lines)
+                assert all(program_of(line) for line in lines)
 
 
 def words_of(found: dict[str, list[str]], stage: str = "training") -> list[str]:
@@ -160,13 +143,8 @@ def test_other_nodes_train_and_do_nothing_else(tmp_path):
     program.carry_out(found, tmp_path, first=False)
     done = {path.name for path in tmp_path.iterdir()}
     assert done == {"train.log", ".training.done"}
-    words = words_of(
-        program.stages(
-            call(tmp_path, SCALE="paper", NODES="2", NODE_RANK="1", MASTER_ADDR="first"),
-            ringformer("table1", "vanilla"),
-            1,
-        )
-    )
+    settings = dict(SCALE="paper", NODES="2", NODE_RANK="1", MASTER_ADDR="first")
+    words = words_of(program.stages(call(tmp_path, **settings), ringformer("table1", "vanilla"), 1))
     assert words[1:9] == ["--nnodes", "2", "--nproc_per_node", "1", "--node_rank", "1", "--master_addr", "first"]
 
 
@@ -192,6 +170,9 @@ def test_seeds_settings_and_flags_arrive(tmp_path, capsys, monkeypatch):
     assert all("/table1/paper-code/vanilla/s" in words[words.index("--save-dir") + 1] for words in trained)
 
 
+PAPER, CODE = {"SCALE": "paper"}, "PATH[$(touch {0})0]"
+
+
 @pytest.mark.parametrize(
     ("row", "settings", "message"),
     [
@@ -203,31 +184,13 @@ def test_seeds_settings_and_flags_arrive(tmp_path, capsys, monkeypatch):
         ("vanilla", {"PRECISION": "fp8"}, "PRECISION=fp8: must be "),
         ("vanilla", {"SETTINGS": "mine"}, "SETTINGS=mine: must be paper, release or code"),
         ("vanilla", {"SETTINGS": "code"}, "SETTINGS=code: differs at scale paper alone"),
-        ("vanilla", {"SCALE": "paper", "SETTINGS": "release"}, "SETTINGS=release: must be one of paper, code for "),
+        ("vanilla", PAPER | {"SETTINGS": "release"}, "SETTINGS=release: must be one of paper, code for "),
         ("vanilla", {"DRY_RUN": "yes"}, "DRY_RUN=yes: must be 0 or 1"),
         ("vanilla", {"GPUS": "2"}, "GPUS=2, NODES=1: must be 1 at scale smoke"),
-        (
-            "vanilla",
-            {"SCALE": "paper", "GPUS": "3"},
-            "GPUS=3, NODES=1, MICRO_BATCH=341: their product must divide the ",
-        ),
-        (
-            "vanilla",
-            {"SCALE": "paper", "GPUS": "PATH[$(touch {0})0]"},
-            "GPUS=PATH[$(touch {0})0]: must be a whole number",
-        ),
-        ("vanilla", {"SCALE": "paper", "NODES": "PATH[$(touch {0})0]"}, "NODES=PATH[$(touch {0})0]: must be a whole "),
-        (
-            "vanilla",
-            {"SCALE": "paper", "MICRO_BATCH": "PATH[$(touch {0})0]"},
-            "MICRO_BATCH=PATH[$(touch {0})0]: must be ",
-        ),
-        (
-            "vanilla",
-            {"SCALE": "paper", "NODES": "2", "NODE_RANK": "2"},
-            "NODE_RANK=2: must be a whole number from 0 to 1",
-        ),
-        ("vanilla", {"SCALE": "paper", "MASTER_PORT": "x"}, "MASTER_PORT=x: must be a whole number"),
+        ("vanilla", PAPER | {"GPUS": "3"}, "GPUS=3, NODES=1, MICRO_BATCH=341: their product must divide the "),
+        *(("vanilla", PAPER | {name: CODE}, f"{name}={CODE}: must be ") for name in ("GPUS", "NODES", "MICRO_BATCH")),
+        ("vanilla", PAPER | {"NODES": "2", "NODE_RANK": "2"}, "NODE_RANK=2: must be a whole number from 0 to 1"),
+        ("vanilla", PAPER | {"MASTER_PORT": "x"}, "MASTER_PORT=x: must be a whole number"),
     ],
 )
 def test_wrong_settings_are_named_before_anything_starts(row, settings, message, tmp_path):
@@ -252,13 +215,8 @@ def test_usage_and_list():
 
 def recorded(**values: str) -> dict:
     """A row of results."""
-    base = dict.fromkeys(collect.COLUMNS, "") | {
-        "table": "RingFormer 4",
-        "metric": "BLEU",
-        "scale": "small",
-        "arch": "a",
-    }
-    return base | values
+    base = dict(table="RingFormer 4", metric="BLEU", scale="small", arch="a")
+    return dict.fromkeys(collect.COLUMNS, "") | base | values
 
 
 def shown(monkeypatch, *recorded_rows: dict, table: str = "table4") -> str:

@@ -1,15 +1,27 @@
 """The recipes as tests call them: what they print, and the commands that they would carry out."""
 
+import os
 import shlex
 from pathlib import Path
 
+import image_options
+import pytest
 import rows
+from fairseq import options
 
 from tests.support import cli
 
 RECIPES = cli.REPOSITORY / "recipes"
 PAPERS = list(rows.papers())
 TABLES = [table for paper in PAPERS for table in paper.tables.values()]
+PARSERS = {
+    "fairseq-preprocess": options.get_preprocessing_parser,
+    "fairseq-train": options.get_training_parser,
+    "fairseq-generate": options.get_generation_parser,
+    "fairseq-eval-lm": options.get_eval_lm_parser,
+    "fairseq-interactive": lambda: options.get_generation_parser(interactive=True),
+}
+DATA_ROOT = Path(os.environ.get("DATA_ROOT") or "/nonexistent")
 RUNS = [run for table in TABLES for run in table.runs.values()]
 
 
@@ -27,3 +39,31 @@ def commands(script: str | Path, *arguments: str, **settings: str) -> list[list[
     """The commands that a recipe would carry out."""
     lines = recipe(script, *arguments, DRY_RUN="1", **settings).split("\n")
     return [shlex.split(line) for line in lines if " " in line and not line.startswith("# ")]
+
+
+def needs(name: str) -> pytest.MarkDecorator:
+    """Skips a test where DATA_ROOT does not hold a file or folder."""
+    return pytest.mark.skipif(not (DATA_ROOT / name).exists(), reason=f"DATA_ROOT names no folder that holds {name}")
+
+
+def parsed(words: list[str]) -> str:
+    """Hands a command to the parser that it is meant for, and returns the program."""
+    program, *flags = words[: words.index(">")] if ">" in words else words
+    if program == "fairseq-preprocess":  # which has no architecture
+        PARSERS[program]().parse_args(flags)
+    elif program in PARSERS:
+        options.parse_args_and_arch(PARSERS[program](), flags)
+    elif program == "python" and not flags[0].startswith("-"):
+        assert Path(flags[0]).is_file()
+    return program
+
+
+def image_training(words: list[str]) -> tuple[str, dict]:
+    """The model of a call of train_image.py, and its arguments, once the options have kept the rules."""
+    call = image_options.parser("").parse_args(words)
+    for name, (holds, rule) in image_options.RULES.items():
+        value = getattr(call, name)
+        assert value is None or holds(value) or name == "teacher_checkpoint", (name, value, rule)  # in a dry run
+    kwargs = dict(call.model_kwargs) | ({"img_size": call.img_size} if call.img_size else {})
+    kwargs.pop("checkpoint_path", None)
+    return call.model, kwargs
