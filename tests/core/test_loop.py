@@ -1,10 +1,7 @@
 """The loop, the blocks that it runs, and what tying and checkpointing must not change."""
 
-import copy
-
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recurrence import order
@@ -143,10 +140,14 @@ def stack(name: str, checkpointing: bool = False, **rates: float) -> Loop:
     return loop
 
 
-def run(loop: Loop, seed: int = 1) -> Tensor:
-    torch.manual_seed(seed)
-    x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
-    memory = torch.randn(2, 4, 6, dtype=torch.float64)
+def states() -> Tensor:
+    """What stacks read, always the same."""
+    torch.manual_seed(1)
+    return torch.randn(2, 5, WIDTH, dtype=torch.float64)
+
+
+def run(loop: Loop) -> Tensor:
+    x, memory = states(), torch.randn(2, 4, 6, dtype=torch.float64)
     if isinstance(loop.blocks[0], MixerBlock):
         return loop(x)[0]
     cross = [loop.blocks[which].cross_attn for which in loop.order]
@@ -158,8 +159,7 @@ def run(loop: Loop, seed: int = 1) -> Tensor:
 def gradients(loop: Loop) -> dict[str, Tensor]:
     loop.zero_grad()
     y = run(loop)
-    (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)).sum().backward()
-    return {name: parameter.grad.clone() for name, parameter in loop.named_parameters()}
+    return stacks.gradients_of(loop, (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)).sum())
 
 
 @every_stack
@@ -174,17 +174,12 @@ def test_each_stored_block_has_one_set_of_keys(name):
 
 @every_stack
 def test_tied_gradient_is_the_sum_of_the_untied(name):
-    tied = stack(name)
-    blocks = [copy.deepcopy(tied.blocks[which]) for which in tied.order]
-    untied = Loop(blocks, tuple(range(tied.passes)), copy.deepcopy(tied.own))
-    torch.testing.assert_close(run(tied), run(untied))
-    apart, expected = gradients(untied), {}
-    for key, gradient in apart.items():
-        part, index, rest = key.split(".", 2)
-        if part == "blocks":
-            key = f"blocks.{tied.order[int(index)]}.{rest}"
-        expected[key] = expected.get(key, 0) + gradient
-    torch.testing.assert_close(gradients(tied), expected)
+    tied = nn.ModuleDict({"loop": stack(name)})
+    untied = stacks.untied(tied)
+    torch.testing.assert_close(run(tied["loop"]), run(untied["loop"]))
+    apart = {f"loop.{key}": gradient for key, gradient in gradients(untied["loop"]).items()}
+    expected = {f"loop.{key}": gradient for key, gradient in gradients(tied["loop"]).items()}
+    torch.testing.assert_close(stacks.added_up(apart, tied), expected)
 
 
 @every_stack
@@ -213,30 +208,42 @@ def norm(x: Tensor, layer: nn.LayerNorm) -> Tensor:
     return centred / (centred.pow(2).mean(-1, keepdim=True) + layer.eps).sqrt() * layer.weight + layer.bias
 
 
-def matrices(loop: Loop):
-    """The sublayers of the only block as functions; attention itself is checked elsewhere."""
-    block = loop.blocks[0]
-    ffn = block.ffn
-
-    def attend(x, raw, signal=None):
-        return block.self_attn(x, raw, qkv=signal, causal=True)
-
-    def feed(x, extra=0.0):
-        hidden = (x @ ffn.up.weight.T + ffn.up.bias + extra).clamp(min=0)
-        return hidden @ ffn.down.weight.T + ffn.down.bias
-
-    return attend, feed
+def feed_forward(block: nn.Module, x: Tensor, extra: Tensor | float = 0.0) -> Tensor:
+    hidden = (x @ block.ffn.up.weight.T + block.ffn.up.bias + extra).clamp(min=0)
+    return hidden @ block.ffn.down.weight.T + block.ffn.down.bias
 
 
-def test_post_norm_with_level_signals():
+def post_norm(x: Tensor, block: nn.Module, own: nn.Module) -> Tensor:
     """RingFormer: a = LN1(x + att(x)), out = LN2(a + FFN(a + M a)); the residual has none of the signal."""
-    loop = stack("levels in an encoder")
-    attend, feed = matrices(loop)
-    torch.manual_seed(1)
-    x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
+    a = norm(x + block.self_attn(x, x, qkv=own.qkv_signal, causal=True), own.norms[0])
+    return norm(a + feed_forward(block, a + a @ own.ffn_signal.matrix()[0].T), own.norms[1])
+
+
+def pre_norm(x: Tensor, block: nn.Module, own: nn.Module) -> Tensor:
+    """RingFormer's vision block: signals read the raw stream, and the FFN's joins it before the norm."""
+    y = x + block.self_attn(norm(x, own.norms[0]), x, qkv=own.qkv_signal, causal=True)
+    return y + feed_forward(block, norm(y + y @ own.ffn_signal.matrix()[0].T, own.norms[1]))
+
+
+def inside_the_ffn(x: Tensor, block: nn.Module, own: nn.Module) -> Tensor:
+    n = norm(x, own.norms[0])
+    y = x + block.self_attn(n, x, causal=True)
+    return y + feed_forward(block, norm(y, own.norms[1]), y @ own.ffn_signal.matrix()[0].T)
+
+
+@pytest.mark.parametrize(
+    ("name", "run_pass"),
+    [
+        ("levels in an encoder", post_norm),
+        ("levels in a pre-norm stack", pre_norm),
+        ("hidden levels", inside_the_ffn),
+    ],
+)
+def test_level_signals_join_where_they_should(name, run_pass):
+    """Attention itself is checked elsewhere."""
+    loop, x = stack(name), states()
     for own in loop.own:
-        a = norm(x + attend(x, x, own.qkv_signal), own.norms[0])
-        x = norm(a + feed(a + a @ own.ffn_signal.matrix()[0].T), own.norms[1])
+        x = run_pass(x, loop.blocks[0], own)
     torch.testing.assert_close(run(loop), x)
 
 
@@ -244,8 +251,7 @@ def test_level_signals_in_cross_attention():
     """The second sublayer: queries W x + M x, keys and values W m + M m of the memory m."""
     loop = stack("levels everywhere")
     block, own = loop.blocks[0], loop.own[0]
-    torch.manual_seed(1)
-    x, memory = (torch.randn(2, length, width, dtype=torch.float64) for length, width in ((5, WIDTH), (4, 6)))
+    x, memory = states(), torch.randn(2, 4, 6, dtype=torch.float64)
     signals = own.cross_q_signal.matrix(), own.cross_kv_signal.matrix().flatten(0, 1)
     q, kv = (
         y @ (layer.weight + signal.view_as(layer.weight)).T + layer.bias
@@ -258,38 +264,12 @@ def test_level_signals_in_cross_attention():
     torch.testing.assert_close(got, block.cross_attn.out(y.transpose(1, 2).flatten(2)))
 
 
-def test_pre_norm_with_level_signals():
-    """RingFormer's vision block: signals read the raw stream, and the FFN's joins it before the norm."""
-    loop = stack("levels in a pre-norm stack")
-    attend, feed = matrices(loop)
-    torch.manual_seed(1)
-    x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
-    for own in loop.own:
-        y = x + attend(norm(x, own.norms[0]), x, own.qkv_signal)
-        x = y + feed(norm(y + y @ own.ffn_signal.matrix()[0].T, own.norms[1]))
-    torch.testing.assert_close(run(loop), x)
-
-
-def test_level_signal_inside_the_ffn():
-    loop = stack("hidden levels")
-    attend, feed = matrices(loop)
-    torch.manual_seed(1)
-    x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
-    for own in loop.own:
-        y = x + attend(norm(x, own.norms[0]), x)
-        x = y + feed(norm(y, own.norms[1]), y @ own.ffn_signal.matrix()[0].T)
-    torch.testing.assert_close(run(loop), x)
-
-
 def test_one_ffn_with_one_norm_after_every_attention():
-    loop = stack("one FFN")
+    loop, x = stack("one FFN"), states()
     ffn = loop.blocks[-1]
-    torch.manual_seed(1)
-    x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
     for block in loop.blocks[:-1]:
         a = norm(x + block.self_attn(x, x, causal=True), block.norms[0])
-        x = norm(a + F.linear(F.linear(a, ffn.ffn.up.weight, ffn.ffn.up.bias).relu(), ffn.ffn.down.weight,
-                              ffn.ffn.down.bias), ffn.norms[0])  # fmt: skip
+        x = norm(a + feed_forward(ffn, a), ffn.norms[0])
     assert loop.order == (0, 3, 1, 3, 2, 3)
     torch.testing.assert_close(run(loop), x)
 
