@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from recurrence import count
-from tests.support import language, models, vision
+from tests.support import every, language, models, vision
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -17,29 +17,15 @@ def on_gpu(arch, *flags, dtype=torch.float32):
     return model, tuple(tensor.cuda() for tensor in inputs)
 
 
-@models.every_model_with_encoder
-def test_logits_are_those_of_the_processor(arch):
-    model, inputs = on_gpu(arch, dtype=torch.float64)
-    expected, _ = models.tiny(arch)(*models.inputs(arch))
-    logits, _ = model(*inputs)
-    keep = models.inputs(arch)[2].ne(model.decoder.dictionary.pad())
-    torch.testing.assert_close(logits.cpu()[keep], expected[keep], rtol=0, atol=1e-9)
-
-
-@models.every_language_case
-def test_language_models_give_the_probabilities_of_the_processor(arch, flags):
-    model, tokens = models.tiny(arch, *flags), language.texts()
-    expected = models.log_probabilities(model, tokens)[language.kept(tokens)]
-    found = models.log_probabilities(model.cuda(), tokens.cuda()).cpu()[language.kept(tokens)]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
-
-
-@vision.every_registered_structure
-def test_image_models_give_the_logits_of_the_processor(structure):
-    model = vision.small(structure)
-    images = vision.images(model)
-    expected = model(images)
-    torch.testing.assert_close(model.cuda()(images.cuda()).cpu(), expected, rtol=0, atol=1e-9)
+@every.every_case
+def test_models_compute_what_they_do_on_the_processor(case):
+    """A loss to which every output counts differently, and its gradients."""
+    model = case.build()
+    inputs = case.inputs(model)
+    expected_loss, expected = case.loss_and_gradients(model, inputs)
+    loss, gradients = case.loss_and_gradients(model.cuda(), tuple(tensor.cuda() for tensor in inputs))
+    torch.testing.assert_close(loss.cpu(), expected_loss, rtol=0, atol=1e-9)
+    torch.testing.assert_close({name: grad.cpu() for name, grad in gradients.items()}, expected, rtol=1e-7, atol=1e-9)
 
 
 @vision.every_registered_structure
@@ -78,18 +64,6 @@ def test_a_checkpoint_saved_from_the_gpu_holds_each_tensor_once(arch):
     file = io.BytesIO()
     torch.save({name: tensor.cpu() for name, tensor in model.state_dict().items()}, file)
     assert file.tell() < 4 * count.stored(model) + 2000 * len(model.state_dict())
-
-
-@pytest.mark.parametrize("flags", language.VARIANTS["KausikRecurrence"].values(), ids=" ".join)
-def test_recurrence_along_the_sequence_is_that_of_the_processor(flags):
-    """Logits and gradients, by the hand-written backward pass."""
-    tokens = language.texts((9, 5, 12))
-    model = models.tiny("recurrent_lm", *flags)
-    expected = models.loss_and_gradients(model, (tokens,))
-    loss, gradients = models.loss_and_gradients(model.cuda(), (tokens.cuda(),))
-    torch.testing.assert_close(loss.cpu(), expected[0], rtol=0, atol=1e-9)
-    for name, gradient in gradients.items():
-        torch.testing.assert_close(gradient.cpu(), expected[1][name], rtol=1e-7, atol=1e-9, msg=name)
 
 
 @pytest.mark.parametrize("flags", language.VARIANTS["KausikRecurrence"].values(), ids=" ".join)

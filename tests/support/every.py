@@ -101,6 +101,14 @@ STORED += [Text(*case, models.CASES[case]) for case in models.STRUCTURES if case
 STORED += IMAGES
 
 
+def case(model: str, variant: str = "") -> Case:
+    """A model by its registered name, as it is or in one of its variants."""
+    if model in vision.MODELS:
+        return Image(model, variant or model)
+    variant = variant or next(iter(models.of(model).variants(model)))
+    return Text(model, variant, models.CASES[model, variant])
+
+
 def _name(case: Case) -> str:
     return f"{case.model}-{case.variant}" if isinstance(case, Text) else case.variant
 

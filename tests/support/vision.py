@@ -154,5 +154,6 @@ def loss_and_gradients(model: nn.Module, x: Tensor, seed: int = 0) -> tuple[Tens
     torch.manual_seed(seed)
     y = model(x)
     y = torch.stack(y) if isinstance(y, tuple) else y
-    loss = (y.flatten(1).log_softmax(-1) * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(len(y), -1)).mean()
+    weights = torch.linspace(-1, 1, y.numel(), dtype=y.dtype, device=y.device).view(len(y), -1)
+    loss = (y.flatten(1).log_softmax(-1) * weights).mean()
     return loss.detach(), gradients_of(model, loss)
