@@ -162,7 +162,7 @@ def test_language_models_give_fairseqs_probabilities_or_are_refused(arch, flags,
             unshared(model, args)
         return
     tokens = language.texts(left_pad=left_pad)
-    keep, converted = language.kept(tokens), as_fairseq(model, args)
+    keep, converted = models.kept(tokens), as_fairseq(model, args)
     if language.FAMILY[arch] == "SharedLanguageModel":
         assert converted.decoder.layer_norm is None
         assert all(layer.normalize_before for layer in converted.decoder.layers)
@@ -181,7 +181,7 @@ def test_a_language_model_is_built_from_options_that_need_no_plugin():
     built = fairseq_models.build_model(upstream.readable(values), language.task()).double().eval()
     built.load_state_dict(weights)
     tokens = language.texts()
-    keep = language.kept(tokens)
+    keep = models.kept(tokens)
     torch.testing.assert_close(built(tokens)[0][keep], model(tokens)[0][keep], **CLOSE)
 
 

@@ -93,7 +93,7 @@ def fairseq_language(**values) -> tuple[nn.Module, argparse.Namespace]:
 def probabilities(model: nn.Module) -> Tensor:
     """Of the tokens of three texts, as logarithms."""
     tokens = language.texts()
-    return model.get_normalized_probs(model(tokens), True, {"target": tokens})[language.kept(tokens)]
+    return model.get_normalized_probs(model(tokens), True, {"target": tokens})[models.kept(tokens)]
 
 
 FAIRSEQ_SPEECH = {

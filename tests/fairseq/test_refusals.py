@@ -124,6 +124,21 @@ BAD = {
         "--share-decoder-input-output-embed": "--share-decoder-input-output-embed: shares a single matrix",
         "--activation-dropout -1": r"--activation-dropout=-1.0: must be a rate within \[0, 1\]",
     },
+    "recurrent_lm": {
+        "--window 0": "--window=0: must be >= 1",
+        "--window -2": "--window=-2: must be >= 1",
+        "--window 65 --position learned": "--window=65: must be <= the 64 learned positions",
+        "--window-range 16": "--window-range=16: must be two whole numbers",
+        "--window-range 0,3": "--window-range=0,3: must be A,B with 1 <= A <= B",
+        "--window-range 48,16": "--window-range=48,16: must be A,B with 1 <= A <= B",
+        "--window-range 2,3 --regular": "--window-range=2,3: does not go with --regular",
+        "--window 2 --regular": "--window=2: does not go with --regular",
+        "--accumulate --regular": "--accumulate=True: does not go with --regular",
+        "--decoder-layers 0": "--decoder-layers=0: must be >= 1",
+        "--decoder-attention-heads 5": "--decoder-attention-heads=5: must divide --decoder-embed-dim=384",
+        "--dropout 1.5": "--dropout=1.5: must be a rate within",
+        "--attention-dropout -0.1": "--attention-dropout=-0.1: must be a rate within",
+    },
 }
 BAD_VALUES = [(arch, flags, message) for arch, cases in BAD.items() for flags, message in cases.items()]
 

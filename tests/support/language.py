@@ -97,8 +97,3 @@ def texts(
 ) -> Tensor:
     """Random texts of those lengths, padded on either side: (B, T)."""
     return words.collate(sentences(lengths, symbols, seed), left_pad)
-
-
-def kept(tokens: Tensor) -> Tensor:
-    """(B, T) bool: what is no padding."""
-    return tokens.ne(dictionary(SYMBOLS).pad())

@@ -18,21 +18,11 @@ from torch import Tensor, nn
 from recurrence.loop import Loop
 from tests.support import language, speech, stacks, translation
 from tests.support.flags import option_names, options
-from tests.support.stacks import gradients_of, poisoned_memory, randomise, untied
+from tests.support.stacks import gradients_of, poisoned_memory, randomise
 from tests.support.translation import SIDES, VARIANTS, task
 from tests.support.words import SOURCE_SYMBOLS, TARGET_SYMBOLS, collate, dictionary, sentences
 
-__all__ = [
-    "SIDES",
-    "VARIANTS",
-    "collate",
-    "dictionary",
-    "option_names",
-    "poisoned_memory",
-    "sentences",
-    "task",
-    "untied",
-]
+__all__ = ["SIDES", "VARIANTS", "collate", "dictionary", "option_names", "poisoned_memory", "sentences", "task"]
 
 GOLDEN_DIR = Path(os.environ.get("GOLDEN_DIR") or Path(__file__).resolve().parents[3] / "shared" / "golden")
 

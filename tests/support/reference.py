@@ -23,6 +23,10 @@ def layer_norm(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:
     return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * w[f"{name}.weight"] + w[f"{name}.bias"]
 
 
+def gelu(x: Tensor) -> Tensor:
+    return x * (1 + torch.erf(x / math.sqrt(2))) / 2
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool) -> Tensor:
     """softmax(q k^T / sqrt(d / heads)) v in each head."""
     q, k, v = (part.unflatten(-1, (heads, -1)) for part in (q, k, v))
@@ -48,8 +52,7 @@ def own_attention(w: Weights, name: str, x: Tensor, memory: Tensor, heads: int, 
 
 
 def feed_forward(w: Weights, name: str, x: Tensor) -> Tensor:
-    hidden = linear(w, f"{name}.positionWiseFeedForward.FFN1.0", x)
-    hidden = hidden * (1 + torch.erf(hidden / math.sqrt(2))) / 2
+    hidden = gelu(linear(w, f"{name}.positionWiseFeedForward.FFN1.0", x))
     return linear(w, f"{name}.positionWiseFeedForward.FFN2.0", hidden)
 
 
@@ -92,22 +95,21 @@ def universal_stack(w: Weights, side: str, x: Tensor, memory: Tensor | None, hea
     return x
 
 
-def wide_stack(w: Weights, side: str, x: Tensor, memory: Tensor | None, heads: int, depth: int) -> Tensor:
+def wide_stack(
+    w: Weights, side: str, x: Tensor, memory: Tensor | None, heads: int, depth: int, wide: bool = True
+) -> Tensor:
+    """One Wide FFN, which the encoder's layers share and the decoder's do not have; else each has its own."""
     for i in range(depth):
         block = f"{side}.{side}s.{i}"
-        norms = iter([functools.partial(layer_norm, w, f"{block}.layer_norm", eps=1e-6)] * 2)
-        x = layer(w, block, x, memory, heads, norms, ffn=False)
-        if memory is None:
+        norms = iter([functools.partial(layer_norm, w, f"{block}.layer_norm", eps=1e-6)] * 3)
+        x = layer(w, block, x, memory, heads, norms, ffn=not wide)
+        if wide and memory is None:
             x = layer_norm(w, "encoder.FFN.layer_norm", x + feed_forward(w, "encoder.FFN", x), eps=1e-6)
     return x
 
 
-def vanilla_stack(w: Weights, side: str, x: Tensor, memory: Tensor | None, heads: int, depth: int) -> Tensor:
-    for i in range(depth):
-        block = f"{side}.{side}s.{i}"
-        norms = iter([functools.partial(layer_norm, w, f"{block}.layer_norm", eps=1e-6)] * 3)
-        x = layer(w, block, x, memory, heads, norms, ffn=True)
-    return x
+def sinusoid(width: int) -> Callable[[int, int], float]:
+    return lambda p, i: (math.cos if i % 2 else math.sin)(p / 10000 ** ((i - i % 2) / width))
 
 
 def embed(w: Weights, side: str, tokens: Tensor, positions: bool, pad: int) -> Tensor:
@@ -115,11 +117,7 @@ def embed(w: Weights, side: str, tokens: Tensor, positions: bool, pad: int) -> T
     learned, width = w.get(f"{side}.pos_layer.emb_layer.weight"), x.size(1)
     if learned is not None:
         return x + learned[: len(x)]
-
-    def sinusoid(p: int, i: int) -> float:
-        return (math.cos if i % 2 else math.sin)(p / 10000 ** ((i - i % 2) / width))
-
-    return x + table(sinusoid, len(x), width) if positions else x
+    return x + table(sinusoid(width), len(x), width) if positions else x
 
 
 # Takase & Kiyono
@@ -164,8 +162,7 @@ def scaled_sum(w: Weights, name: str, x: Tensor, y: Tensor) -> Tensor:
 
 
 def projection(w: Weights, name: str, x: Tensor) -> Tensor:
-    hidden = linear(w, f"{name}.up", layer_norm(w, f"{name}.norm", x, eps=1e-5))
-    hidden = hidden * (1 + torch.erf(hidden / math.sqrt(2))) / 2
+    hidden = gelu(linear(w, f"{name}.up", layer_norm(w, f"{name}.norm", x, eps=1e-5)))
     return scaled_sum(w, f"{name}.residual", x, linear(w, f"{name}.down", hidden))
 
 
@@ -223,7 +220,7 @@ SYSTEMS = {
     "ringformer": _ringformer(ring_stack),
     "universal": _ringformer(universal_stack, positions=False),
     "one_wide_ffn": _ringformer(wide_stack),
-    "vanilla": _ringformer(vanilla_stack),
+    "vanilla": _ringformer(functools.partial(wide_stack, wide=False)),
     "takase": functools.partial(logits, embed=takase_embed, stack=takase_stack, output="decoder.embed_tokens"),
     "recursive": functools.partial(
         logits,

@@ -11,11 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tests.support.reference import Weights, attend, layer_norm, linear, table
-
-
-def gelu(x: Tensor) -> Tensor:
-    return x * (1 + torch.erf(x / math.sqrt(2))) / 2
+from tests.support.reference import Weights, attend, gelu, layer_norm, linear, sinusoid, table
 
 
 def convolve(w: Weights, name: str, image: Tensor, stride: int, padding: int = 0, depthwise: bool = False) -> Tensor:
@@ -48,10 +44,6 @@ def self_attention(w: Weights, name: str, x: Tensor, heads: int, signals: Iterab
 
 def mlp(w: Weights, name: str, x: Tensor) -> Tensor:
     return linear(w, f"{name}.fc2", gelu(linear(w, f"{name}.fc1", x)))
-
-
-def sinusoid(width: int) -> Callable[[int, int], float]:
-    return lambda p, i: (math.cos if i % 2 else math.sin)(p / 10000 ** ((i - i % 2) / width))
 
 
 def universal_signal(width: int) -> Callable[[int, int], float]:

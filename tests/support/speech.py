@@ -1,5 +1,6 @@
 """Models for speech: architectures, what they are built with, fairseq's task, frames of features, and audio."""
 
+import functools
 import tempfile
 import zipfile
 from argparse import Namespace
@@ -14,7 +15,7 @@ from torch import Tensor
 
 import fairseq_plugin  # noqa: F401  (registers the architectures)
 from fairseq_plugin.models.speech import SpeechToText
-from tests.support import translation, words
+from tests.support import translation
 from tests.support.words import SOURCE_SYMBOLS, TARGET_SYMBOLS, dictionary, sentences
 
 TASK = "speech_to_text"
@@ -82,13 +83,7 @@ def collate_source(source: list[Tensor], left_pad: bool = False, extra: int = 0)
     return collate_frames(source, extra), torch.tensor([len(row) for row in source])
 
 
-def collate(
-    pairs: list[tuple[Tensor, Tensor]], source_left: bool = False, target_left: bool = False, extra: int = 0
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Frames (B, frames, features), their numbers (B,), `prev_output_tokens` (B, T)."""
-    source, target = zip(*pairs)
-    previous = words.collate(list(target), target_left, target=True, length=max(map(len, target)) + extra)
-    return *collate_source(list(source), source_left, extra), previous
+collate = functools.partial(translation.collate, of_source=collate_source)
 
 
 # Audio

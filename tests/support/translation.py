@@ -1,6 +1,7 @@
 """Models for translation: architectures, what they are built with, fairseq's task, and what they read."""
 
 import itertools
+from collections.abc import Callable
 
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
@@ -96,10 +97,13 @@ def collate_source(source: list[Tensor], left_pad: bool = False, extra: int = 0)
 
 
 def collate(
-    pairs: list[tuple[Tensor, Tensor]], source_left: bool = False, target_left: bool = False, extra: int = 0
+    pairs: list[tuple[Tensor, Tensor]],
+    source_left: bool = False,
+    target_left: bool = False,
+    extra: int = 0,
+    of_source: Callable = collate_source,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`src_tokens` (B, S), `src_lengths` (B,), `prev_output_tokens` (B, T)."""
+    """`src_tokens` (B, S), or what stands for them, `src_lengths` (B,), `prev_output_tokens` (B, T)."""
     source, target = zip(*pairs)
-    longest = max(map(len, target))
-    previous = words.collate(list(target), target_left, target=True, length=longest + extra)
-    return *collate_source(list(source), source_left, extra), previous
+    previous = words.collate(list(target), target_left, target=True, length=max(map(len, target)) + extra)
+    return *of_source(list(source), source_left, extra), previous
