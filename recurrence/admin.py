@@ -1,4 +1,4 @@
-"""Admin: residual sums `f(x) + omega * x` whose omegas start at what one run of the stack measures.
+"""Admin: residual sums `f(x) + omega * x`, with omegas initialised from one run of the stack.
 
 Source: Liu et al. (arXiv:2004.08249), section 4; Takase & Kiyono (arXiv:2104.06022), whose code it follows.
 """
@@ -14,8 +14,8 @@ from recurrence.loop import Loop
 class Admin(nn.Module):
     """The residual sum of one sublayer in one pass: `f(x) + omega * x`, with omega (C,) all 1 until it is profiled.
 
-    omega is `weight + offset`. Profiling writes the offset, because an optimizer may have taken its copy of the weights
-    before the first batch was seen, and would write that back over them. The weight's gradient is omega's.
+    omega is `weight + offset`, and profiling writes the offset: an optimizer may have copied the weights before the
+    first batch and would overwrite them with its copy. The weight's gradient is that of omega.
     """
 
     def __init__(self, width: int):
@@ -34,10 +34,10 @@ class Admin(nn.Module):
 
 
 def attach(loop: Loop, width: int) -> None:
-    """Gives every residual sum of every pass a vector of its own, in the place of the plain sum.
+    """Replaces every residual sum of every pass by one with its own vector.
 
     Raises:
-        ValueError: if the loop is pre-norm, or its sums have coefficients already.
+        ValueError: if the loop is pre-norm, or its sums already have coefficients.
     """
     if any(block.pre_norm for block in loop.blocks):
         raise ValueError("admin: does not go with pre_norm")
@@ -48,19 +48,19 @@ def attach(loop: Loop, width: int) -> None:
 
 
 def admins(stack: nn.Module) -> list[Admin]:
-    """The sums of a stack in the order of their execution; those of a pass belong to it alone."""
+    """The sums of a stack in order of execution."""
     return [module for module in stack.modules() if isinstance(module, Admin)]
 
 
 def profile(stacks: Iterable[nn.Module], run: Callable[[], object]) -> None:
-    """Sets the omegas of fresh stacks from one run of theirs, in which each is used as soon as it is set.
+    """Sets the omegas of new stacks during one run; each omega is used as soon as it is set.
 
-    With s = 1 at the beginning of a stack, each sum gets omega = s, and s becomes the root of Var(omega x) + Var(f(x)):
-    population variances over all elements, those of padding included, in float32 at least.
+    A stack starts with s = 1. Each sum gets omega = s, then s becomes sqrt(Var(omega x) + Var(f(x))), with population
+    variances over all elements, including padding, in at least float32.
 
     Args:
-        stacks: each begins at s = 1.
-        run: runs every sum of every stack once; with dropout, if it is to be that of training.
+        stacks: loops with :class:`Admin` sums.
+        run: runs every sum of every stack once, with dropout as in training.
     """
     hooks = []
     for stack in stacks:
@@ -75,7 +75,7 @@ def profile(stacks: Iterable[nn.Module], run: Callable[[], object]) -> None:
 
 
 class _Measure:
-    """What a sum does before it adds, while it is profiled."""
+    """Forward pre-hook of a sum that sets its omega."""
 
     def __init__(self):
         self.scale = torch.ones(())
@@ -87,7 +87,7 @@ class _Measure:
 
 
 def read(stacks: Iterable[nn.Module]) -> Tensor:
-    """What was profiled, one number a sum: (sums,) in float32, 1 where nothing was."""
+    """The profiled omegas, one per sum: (sums,) in float32, 1 if not profiled."""
     return torch.stack([module.offset.float() + 1 for stack in stacks for module in admins(stack)])
 
 
@@ -99,7 +99,7 @@ def write(stacks: Iterable[nn.Module], scalars: Tensor) -> None:
 
 
 def folded(module: nn.Module) -> dict[str, Tensor]:
-    """Its state dict with the whole omegas as weights."""
+    """The state dict of a module, with omega instead of weight and offset."""
     whole = {
         f"{name}.weight".lstrip("."): child.omega.detach()
         for name, child in module.named_modules()

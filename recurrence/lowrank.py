@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from recurrence.linear import apply
 from recurrence.signal import LevelSignal
 
-# The projections of a block: what a term on one is called, where its matrix is, and how many targets that stacks.
+# The projections of a block: name of the term -> the layer, and how many targets its weight stacks.
 PROJECTIONS = {
     "qkv": ("self_attn.qkv", 3),
     "up": ("ffn.up", 1),
@@ -22,15 +22,15 @@ PROJECTIONS = {
 
 
 class LowRankTerm(LevelSignal):
-    """What one pass adds to stacked projections: a level signal that reads what they read, and a bias.
+    """A pass's term on stacked projections: a level signal with the same input as the projection, and a bias.
 
-    At initialisation it is 0: `up` and the bias are 0, `down` ~ N(0, 1 / in).
+    It starts at 0: `up` and the bias are 0, `down` ~ N(0, 1 / in).
 
     Args:
         targets: K, how many projections are stacked.
         width, out_width: of each projection.
-        rank: of each term.
-        bias: whether it has one.
+        rank: rank of each term.
+        bias: whether there is a bias.
     """
 
     def __init__(self, targets: int, width: int, out_width: int, rank: int, bias: bool):
@@ -39,15 +39,12 @@ class LowRankTerm(LevelSignal):
         self.bias = nn.Parameter(torch.zeros(targets * out_width)) if bias else None
 
     def project(self, layer: nn.Linear, x: Tensor, raw: Tensor) -> Tensor:
-        """See :meth:`LevelSignal.project`; it reads x, wherever the norm stands."""
+        """See :meth:`LevelSignal.project`; ignores raw."""
         return super().project(layer, x, x)
 
 
 def project(layer: nn.Linear, x: Tensor, term: LevelSignal | None, raw: Tensor | None = None) -> Tensor:
-    """The projection with what the pass adds, if it adds anything: (B, T, in) -> (B, T, out).
-
-    raw is what a level signal reads, where it is not x.
-    """
+    """The projection plus the pass's term, if any: (B, T, in) -> (B, T, out). raw: input of the term if it is not x."""
     if term is None:
         return apply(layer, x)
     return term.project(layer, x, x if raw is None else raw).permute(1, 2, 0, 3).flatten(2)

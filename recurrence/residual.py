@@ -1,4 +1,4 @@
-"""How a pass's branches join the residual stream, and what SReT puts between the passes of a shared block.
+"""Residual sums, drop path, and the projection that SReT puts between the passes of a shared block.
 
 Source: SReT (arXiv:2111.05297), section 3: learnable residual connections (LRC), the non-linear projection layer (NLL).
 """
@@ -39,7 +39,7 @@ class Coefficients(nn.Module):
 
 
 class _Weighted(torch.autograd.Function):
-    """`a x + b y`, the gradients of whose scalars are dot products, without a tensor of products first."""
+    """`a x + b y`; the gradients of a and b are dot products, which need no temporary tensor."""
 
     @staticmethod
     def forward(ctx, x, y, a, b):
@@ -56,7 +56,7 @@ class _Weighted(torch.autograd.Function):
 
 
 class DropPath(nn.Module):
-    """Drops a branch of whole samples in training and scales those that stay by 1 / (1 - rate).
+    """In training, drops a branch for entire samples and scales the others by 1 / (1 - rate).
 
     Source: Huang et al. (arXiv:1603.09382), section 3.
     """
@@ -66,7 +66,7 @@ class DropPath(nn.Module):
         if not 0 <= rate <= 1:
             raise FieldError("drop_path", rate, "must be a rate within [0, 1]")
         self.rate, self.never, self.always = rate, rate == 0, rate == 1
-        # A tensor, for a compiled block is compiled again for each number that it meets; no buffer, for none is stored.
+        # A tensor, because each new number would recompile a compiled block; no buffer, to keep it out of checkpoints.
         self._keeps = torch.tensor(1 - rate, dtype=torch.float64, device="cpu")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -75,12 +75,12 @@ class DropPath(nn.Module):
             return x
         if self.always:
             return x * 0
-        chance = x.new_ones(x.shape[0], 1, 1) * self._keeps  # one draw a sample
+        chance = x.new_ones(x.shape[0], 1, 1) * self._keeps  # one draw per sample
         return x * (chance.bernoulli() / chance)
 
 
 class NonlinearProjection(nn.Module):
-    """SReT's NLL: an MLP that no other pass shares, behind every run of a shared block.
+    """SReT's NLL: an MLP after a run of a shared block, owned by that pass.
 
     Args:
         width: C.

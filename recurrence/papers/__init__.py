@@ -1,1 +1,1 @@
-"""A paper is a file: its block, what a pass of it owns, and the loop that it builds of both."""
+"""One file per paper: its block, what a pass owns, and a function that builds the loop."""

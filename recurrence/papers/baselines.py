@@ -1,9 +1,9 @@
-"""What RingFormer's translation experiments compare it with, each as published.
+"""The baselines of RingFormer's translation experiments, each as published.
 
-Universal: one layer (:func:`recurrence.papers.takase.shared_layers`), before each pass of which a table of position and
-depth is added to the stream (:func:`recurrence.position.depth_time`).
-Vanilla: N layers, in each of which one LayerNorm serves all sublayers.
-One Wide FFN: N attentions, and one FFN that all of them share; a decoder has none.
+Universal: one layer (:func:`recurrence.papers.takase.shared_layers`); a table of position and depth is added to the
+stream before each pass (:func:`recurrence.position.depth_time`).
+Vanilla: N layers with one LayerNorm each, which all sublayers share.
+One Wide FFN: N attention layers and a single FFN that they share; a decoder has no FFN.
 
 Source: RingFormer (arXiv:2502.13181), section 4.1, and its published code; Universal Transformer (arXiv:1807.03819);
 One Wide Feedforward Is All You Need (arXiv:2309.01826), section 3.
@@ -21,7 +21,7 @@ from recurrence.loop import Loop
 
 
 class OneNormBlock(Block):
-    """A layer whose sublayers have one LayerNorm in common, or with `ffn=False` the attention of such a layer."""
+    """A layer whose sublayers share one LayerNorm; with `ffn=False` only its attention."""
 
     def __init__(self, shape: Shape, **parts: Any):
         super().__init__(shape, **parts)
@@ -36,7 +36,7 @@ class OneNormBlock(Block):
 
 
 class WideFFN(nn.Module):
-    """The FFN that all attentions share, and its LayerNorm. It runs as a block of its own behind each of them."""
+    """The FFN that all attention layers share, and its LayerNorm. It is a block that runs after each of them."""
 
     self_attn = cross_attn = None
     sublayers = 1
@@ -56,7 +56,7 @@ class WideFFN(nn.Module):
         self.pre_norm = pre_norm
 
     def forward(self, x: Tensor, own: Pass, **attention: Any) -> Tensor:
-        """(B, T, C) -> (B, T, C); what the attentions of the stack are told does not concern it."""
+        """(B, T, C) -> (B, T, C); ignores the arguments of attention."""
         return self.ffn_sublayer(x, self.ffn, self.norms[0], own.join(0))
 
 
@@ -75,13 +75,13 @@ def vanilla(shape: Shape, layers: int, **parts: Any) -> Loop:
 def one_wide_ffn(
     shape: Shape, layers: int, drop_path: Sequence[float] | None = None, memory_width: int | None = None, **parts: Any
 ) -> Loop:
-    """An attention in each layer, and behind each of an encoder's the one FFN.
+    """One attention block per layer, each followed by the shared FFN in an encoder.
 
     Args:
         shape: sizes and rates.
         layers: N.
         drop_path: one rate per layer; None for none.
-        memory_width: width of what cross-attention reads, in a decoder, which has no FFN; None for an encoder.
+        memory_width: width of the input of cross-attention in a decoder; None for an encoder.
         **parts: of :class:`WideFFN`.
     """
     rates = drop_path or (None,) * layers

@@ -1,12 +1,12 @@
 """Intra-Layer Recurrence: LLaMA's layers, each run as often as a reuse map says.
 
-A pass owns nothing; block recurrence, which repeats the whole stack instead, adds the stack's input again before each
+A pass owns nothing. Block recurrence repeats the whole stack instead, and adds the stack's input again before each
 repetition (`inject`). The layer:
 
 `x + attention(norm x)`, then `x + down(silu(gate n) * up n)` with n = norm x; RMSNorm, no biases.
 
 Source: LLaMA (arXiv:2302.13971), section 2.2; Intra-Layer Recurrence (arXiv:2505.01855), sections 3 and 4.
-Differs from LLaMA: the FFN is as wide as a configuration says, 4 C in Intra-Layer Recurrence, not 8/3 C.
+Differs from LLaMA: the width of the FFN is an option; Intra-Layer Recurrence has 4 C instead of 8/3 C.
 """
 
 from collections.abc import Collection
@@ -23,7 +23,7 @@ from recurrence.order import Order
 
 
 class LlamaBlock(nn.Module):
-    """Self-attention and SwiGLU, each behind an RMSNorm, which torch computes in float32 for any narrower type."""
+    """Self-attention and SwiGLU, each after an RMSNorm, which torch computes in float32 for half precision."""
 
     def __init__(self, shape: Shape):
         super().__init__()
@@ -64,7 +64,7 @@ def llama_layers(shape: Shape, order: Order, inject: Collection[int] = ()) -> Lo
     Args:
         shape: sizes and rates.
         order: of a reuse map or of block recurrence, see :mod:`recurrence.order`.
-        inject: blocks whose later passes get the input of their first pass added to theirs.
+        inject: see :class:`Loop`.
 
     Raises:
         ValueError: if the order skips a layer, see :class:`Loop`.

@@ -1,6 +1,6 @@
 """Kausik's recurrent transformer: layers that read a sequence with a state, one window of tokens after the other.
 
-With B the block, causal within what it is given, and x_0, x_1, ... the input of a layer cut into windows of w tokens:
+With B the block, causal within its input, and x_0, x_1, ... the input of a layer split into windows of w tokens:
 
     h_0 = B(x_0)        (., h_i) = B([h_{i-1}; x_i])        y_i = B(h_i)
 
@@ -8,16 +8,16 @@ The y are the layer's output. Accumulating, with p_0 = x_0:
 
     (p_i, h_i) = B([p_{i-1} / 2 + h_{i-1}; p_{i-1} / 2 + x_i])        y_i = B(p_i / 2 + h_i), which is p_{i+1}
 
-Source: Kausik, recurrent transformers: Equations 1-3 of the text of June 2025 and of its longer version of July, and
-the published code's language model (w = 1) and window variant.
+Source: Kausik, recurrent transformers: Equations 1-3 of the June 2025 text and of its longer July version, and the
+published code's language model (w = 1) and window variant.
 
-Differs from the paper: accumulating, Equations 5 and 6 of the July text carry the state before last, h_{i-1} / 2, and
-end with B(h); here as in the code it is the last output, p_{i-1} / 2, to the end.
+Differs from the paper: when accumulating, Equations 5 and 6 of the July text carry the state before last, h_{i-1} / 2,
+and end with B(h); here, as in the code, it is always the last output, p_{i-1} / 2.
 
-Differs from the published code: the formula holds for all lengths, where the code skips the recurrence for 1 and 2
-tokens. Accumulating, the last window's output is as that of all others; the code has B(h) there, with which the output
-of a token would depend on whether more follow. Each y is computed not beside the next state, which it does not depend
-on, but all of them in one call after the scan; queries, keys and values of the input are one call before it.
+Differs from the published code: the formula holds for all lengths, while the code skips the recurrence for 1 and 2
+tokens. When accumulating, the last window is no exception; the code has B(h) there, so that a token's output would
+depend on whether more tokens follow. The outputs y are one call after the scan, and queries, keys and values of the
+input are one call before it, because neither depends on the states in between.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class RecurrentBlock(nn.Module):
         shape: sizes and rates.
         activation: applied to the FFN's hidden units.
         window: w, tokens read at a time.
-        accumulate: half of the output before last joins what is read.
+        accumulate: add half of the output before last to the input.
 
     Raises:
         FieldError: if the window is below 1.
@@ -72,23 +72,23 @@ class RecurrentBlock(nn.Module):
         padding: Tensor | None = None,
         window: int | None = None,
     ) -> Tensor:
-        """Reads tokens: all of a text, or with a slot those that follow the ones it has seen.
+        """Reads all tokens of a text or, with a slot, the tokens that follow those it has seen.
 
         Args:
             x: (B, T, C).
             slot: state of this layer.
-            padding: with a slot, (B, T) bool of these tokens; without, a text begins at its first column.
+            padding: (B, T) bool, with a slot only; without one, texts must begin at the first column.
             window: tokens read at a time in this call; None for the block's own.
 
         Returns:
-            (B, T, C); at padding anything.
+            (B, T, C); undefined at padding.
         """
         if slot is not None:
             tokens = x.unbind(1)
             skipped = [None] * len(tokens) if padding is None else padding.unbind(1)
             return torch.stack([self._read(*each, slot) for each in zip(tokens, skipped)], dim=1)
         length, window = x.size(1), window or self.window
-        # What fills the last window up stands behind every token, so no token sees it.
+        # The padding of the last window comes after all tokens, so no token sees it.
         windows = F.pad(x, (0, 0, 0, -length % window)).unflatten(1, (-1, window)).transpose(0, 1)
         states = self.states(windows)
         if self.accumulate:
@@ -99,7 +99,7 @@ class RecurrentBlock(nn.Module):
         return y.transpose(0, 1).flatten(1, 2)[:, :length]
 
     def states(self, windows: Tensor) -> Tensor:
-        """h_i of every window, (N, B, w, C) -> the same; accumulating p_i above h_i, (N, B, 2 w, C)."""
+        """h_i of every window, (N, B, w, C) -> the same; when accumulating, [p_i, h_i], (N, B, 2 w, C)."""
         first, rest = windows[0], windows[1:].contiguous()
         first = torch.cat([first, self.alone(first)], dim=1) if self.accumulate else self.alone(first)
         if not len(rest):
@@ -115,13 +115,13 @@ class RecurrentBlock(nn.Module):
         return scan(spec, weights, first, rest, None if self.accumulate else apply(attention.qkv, norm(rest)))
 
     def _is_plain(self) -> bool:
-        """Whether the scan, which computes from the weights, is what calling the layers would give."""
+        """Whether the scan, which reads the weights directly, equals calling the layers."""
         attention, ffn = self.self_attn, self.ffn
         layers = attention.qkv, attention.out, ffn.up, ffn.down
         return all(map(is_plain, layers)) and all(is_plain(norm, nn.LayerNorm) for norm in self.norms)
 
     def _states_one_by_one(self, first: Tensor, rest: Tensor) -> Tensor:
-        """The recurrence as it is defined, each step a call of the block; see :mod:`recurrence.scan`."""
+        """The recurrence as defined, one call of the block per step; see :mod:`recurrence.scan`."""
         states = [first]
         for x in rest:
             if self.accumulate:
@@ -132,14 +132,14 @@ class RecurrentBlock(nn.Module):
         return torch.stack(states)
 
     def _causal(self, x: Tensor) -> Tensor:
-        """B, causal within what it is given: (B, T, C) -> (B, T, C)."""
+        """B, causal within its input: (B, T, C) -> (B, T, C)."""
         return self._feed_forward(x, self.self_attn(self.norms[0](x), causal=True))
 
     def alone(self, x: Tensor) -> Tensor:
-        """B, each sequence of the batch by itself: (B, T, C) -> (B, T, C)."""
+        """B on windows without a state: (B, T, C) -> (B, T, C)."""
         if x.size(1) > 1:
             return self._causal(x)
-        # One token attends to itself alone: attention is its value, dropped by heads.
+        # A single token attends to itself only: attention returns its value, with dropout per head.
         attention, normed = self.self_attn, self.norms[0](x)
         if is_plain(attention.qkv):
             value = linear(normed, attention.qkv.weight[2 * self.width :])
@@ -151,7 +151,7 @@ class RecurrentBlock(nn.Module):
         return self._feed_forward(x, apply(attention.out, value.transpose(1, 2).flatten(2)))
 
     def _feed_forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """The FFN behind the residual sum of x and what attention made of it."""
+        """The residual sum of x and the output of attention, then the FFN."""
         x = x + dropout(y, self.sublayer.dropout, self.training)
         return self.sublayer(x, self.ffn, self.norms[1], torch.add)
 
@@ -179,29 +179,29 @@ class RecurrentBlock(nn.Module):
         return y
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The query (B, C), and key beside value (B, 2 C), of one token."""
+        """Query (B, C), and key and value (B, 2 C), of one token."""
         return apply(self.self_attn.qkv, self.norms[0](x)).tensor_split([self.width], dim=-1)
 
     def _attend(self, x: Tensor, q: Tensor, keys_values: Tensor, seen: Tensor) -> Tensor:
-        """The block on one token, (B, C), that attends to those of (B, S, 2 C) which it has seen, (B, S) bool."""
+        """The block on one token (B, C), attending to the keys and values (B, S, 2 C) where seen, (B, S) bool."""
         q, k, v = (self.self_attn.split(part) for part in (q[:, None], *keys_values.chunk(2, dim=-1)))
         y = self.self_attn.attend(q, k, v, padding_bias(~seen, like=x), causal=False)
         return self._feed_forward(x[:, None], y)[:, 0]
 
 
 class Slot:
-    """What a layer keeps between tokens: keys and values of the last windows, whatever the length.
+    """Decoding state of a layer: keys and values of the last windows, so its size does not grow with the text.
 
-    `seen` (B,) counts tokens; `inputs` (B, w, 2 C) holds those of the window that is being read; `states`
-    (B, 2, w, 2 C) those of its states and of the window before, in turn; `p` (B, 2, w, C), accumulating, p_i and
-    p_{i-1}, in turn.
+    `seen` (B,) counts tokens. `inputs` (B, w, 2 C) are keys and values of the current window, and `states`
+    (B, 2, w, 2 C) those of its states and of the previous window's, alternating. When accumulating, `p` (B, 2, w, C)
+    holds p_i and p_{i-1}, alternating.
     """
 
     def __init__(self):
         self.seen = self.inputs = self.states = self.p = None
 
     def prepare(self, like: Tensor, window: int, accumulate: bool) -> None:
-        """Makes room at the first token, (B, C).
+        """Allocates the tensors at the first token, (B, C).
 
         Raises:
             RuntimeError: if gradients would have to flow through the state.
@@ -236,7 +236,7 @@ class State:
 
 
 class RecurrentStack(nn.Module):
-    """Recurrent layers, one after the other: the whole scan of a layer gives the input of the next.
+    """Recurrent layers: each scans the complete output of the one before.
 
     Args:
         shape: sizes and rates.
@@ -244,11 +244,11 @@ class RecurrentStack(nn.Module):
         activation: applied to the FFN's hidden units.
         window: w, tokens read at a time.
         accumulate: see :class:`RecurrentBlock`.
-        window_range: in training each batch is read with a window drawn uniformly between these two, both included
-            (July text, "Block recurrence with forget"); None for w always.
+        window_range: in training, draw the window of each batch uniformly from this range, both ends included (July
+            text, "Block recurrence with forget"); None for w always.
 
     Raises:
-        ValueError: see :class:`RecurrentBlock`; if the range does not begin at 1 or more, or ends before it begins.
+        FieldError: if a value breaks its rule.
     """
 
     def __init__(
@@ -297,7 +297,7 @@ class RecurrentStack(nn.Module):
         return self.norm(_columns(x, columns - leading))
 
     def _drawn_window(self) -> int | None:
-        """From torch's generator on the CPU, which fairseq seeds for each update: a resumed run draws the same."""
+        """Drawn with torch's CPU generator, which fairseq seeds for each update, so a resumed run draws the same."""
         if self.window_range is None or not self.training:
             return None
         low, high = self.window_range
@@ -305,6 +305,6 @@ class RecurrentStack(nn.Module):
 
 
 def _columns(x: Tensor, columns: Tensor) -> Tensor:
-    """x[b, columns[b, t]] for each b and t, columns cut to what there is: (B, T, C), (B, T) -> (B, T, C)."""
+    """x[b, columns[b, t]] for each b and t, with columns clamped to 0 .. T - 1: (B, T, C), (B, T) -> (B, T, C)."""
     rows = torch.arange(x.size(0), device=x.device)[:, None]
     return x[rows, columns.clamp(0, x.size(1) - 1)]

@@ -1,11 +1,11 @@
-"""Relaxed Recursive Transformers: shared layers, and in each pass a low-rank term on chosen projections.
+"""Relaxed Recursive Transformers: shared layers, with a low-rank term on chosen projections in each pass.
 
-A pass owns LayerNorms, the terms, and the biases of the projections that have one. With terms of full rank on every
-projection a pass is any layer there is; of a low rank, most of a layer for a fraction of its parameters.
+A pass owns its LayerNorms, the terms, and the biases of the projections with a term. With full-rank terms on every
+projection a pass can equal any layer; with low-rank terms it approximates one with a fraction of the parameters.
 
 Source: Relaxed Recursive Transformers (arXiv:2410.20672), sections 3.2 and 3.3.
-Differs from the paper: Q, K and V have a term each, so do keys and values of cross-attention; LayerNorms and biases are
-of the pass.
+Differs from the paper: Q, K and V have one term each, and so have keys and values of cross-attention; the pass owns
+LayerNorms and biases.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from recurrence.order import Order
 
 
 class RelaxedPass(Pass):
-    """What a pass shares with no other: LayerNorms, low-rank terms, and the biases beside them."""
+    """What a pass owns: LayerNorms, low-rank terms and their biases."""
 
     def __init__(
         self, block: "RelaxedBlock", shape: Shape, rank: int, terms: Sequence[str], bias: bool, drop_path: float | None
@@ -37,7 +37,7 @@ class RelaxedPass(Pass):
         return getattr(self.terms, name, None)
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
-        """Older files call the terms on Q, K and V and on W1 after RingFormer's signals."""
+        """Older checkpoints name the terms on Q, K and V and on W1 after RingFormer's signals."""
         for old, new in (("qkv_signal", "terms.qkv"), ("ffn_signal", "terms.up")):
             for key in [key for key in state_dict if key.startswith(f"{prefix}{old}.")]:
                 state_dict[prefix + new + key[len(prefix + old) :]] = state_dict.pop(key)
@@ -45,10 +45,10 @@ class RelaxedPass(Pass):
 
 
 class RelaxedBlock(Block):
-    """A transformer's layer without LayerNorms, to each projection of which a pass may add a term."""
+    """A transformer layer without LayerNorms; a pass may add a term to each projection."""
 
     def projections(self) -> dict[str, tuple[nn.Linear, int]]:
-        """Each projection that the block has, and how many targets it stacks."""
+        """The projections of the block by name, and how many targets each stacks."""
         found = ((name, place.split("."), targets) for name, (place, targets) in PROJECTIONS.items())
         return {
             name: (getattr(getattr(self, part), layer), targets)
@@ -57,7 +57,7 @@ class RelaxedBlock(Block):
         }
 
     def run(self, x: Tensor, own: RelaxedPass, attend: Callable, cross_attend: Callable | None) -> Tensor:
-        """A transformer's layer, each of whose projections is `(W + up^T down) x + bias` of the pass."""
+        """A transformer layer whose projections are `(W + up^T down) x + bias`, with term and bias of the pass."""
         term, join = own.term, own.join
         x = self.sublayer(x, lambda n: attend(n, qkv=term("qkv"), out=term("out")), own.norms[0], join(0))
         if cross_attend is not None:
@@ -76,13 +76,13 @@ def relaxed(
     bias: bool = True,
     **parts: Any,
 ) -> Loop:
-    """Stored layers in an order, and what each pass adds.
+    """Stored layers in an order, with the terms of each pass.
 
     Args:
         shape: sizes and rates.
         order: the layer that runs in each pass.
-        rank: of the terms.
-        terms: the projections that have one, of :data:`recurrence.lowrank.PROJECTIONS`; None for all.
+        rank: rank of the terms.
+        terms: the projections with a term, of :data:`recurrence.lowrank.PROJECTIONS`; None for all.
         drop_path: one rate per pass; None for none.
         bias: whether projections have biases.
         **parts: of :class:`recurrence.block.Block`.

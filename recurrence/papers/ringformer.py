@@ -1,7 +1,7 @@
 """RingFormer: one block runs in all passes, and level signals tell it at which depth it runs.
 
-Each pass has LayerNorms and level signals `M_i x` of its own; M_i is of low rank, and the signals are added to the
-queries, keys and values and to the input of the FFN. All else is shared.
+Pass i owns its LayerNorms and low-rank level signals `M_i x`, which are added to queries, keys and values and to the
+input of the FFN. Everything else is shared.
 
 Source: RingFormer (arXiv:2502.13181), sections 3.1 and 3.2, Equations 5 to 8; Table 4 for the variants.
 Differs from the published code: M is never multiplied out to apply it to a few tokens, see :mod:`recurrence.signal`.
@@ -25,10 +25,9 @@ class Signals:
 
     Args:
         rank: rank of M; None stores M itself (the full-rank row of Table 4).
-        attention_signal: "after" adds M x to the projection of x, "before" projects x + M x; None has no signal there.
-        ffn_signal: "before" adds M x to the FFN's input, "inside" adds M x to the FFN's hidden units; None has none.
-        cross_attention_signal: as `attention_signal`, for queries, keys and values of cross-attention (section 3.2.2
-            has none).
+        attention_signal: "after" adds M x to the projection of x, "before" projects x + M x; None for no signal.
+        ffn_signal: "before" adds M x to the FFN's input, "inside" adds M x to its hidden units; None for no signal.
+        cross_attention_signal: like `attention_signal`, for cross-attention (none in the paper, section 3.2.2).
         signal_init: "zero" starts every M at 0, "random" starts its factors at random.
     """
 
@@ -46,7 +45,7 @@ class Signals:
                 raise FieldError(name, repr(getattr(self, name)), f"must be one of {values}")
 
     def check(self, width: int, pre_norm: bool) -> None:
-        """Raises FieldError where the rank is not within 1 .. width, or a place is not there in a pre-norm block."""
+        """Raises FieldError if the rank is not in 1 .. width, or a pre-norm block has a signal before a projection."""
         if self.rank is not None and not 1 <= self.rank <= width:
             raise FieldError("rank", self.rank, "must be >= 1 and <= {width}", width=width)
         for name in ("attention_signal", "cross_attention_signal"):
@@ -54,14 +53,14 @@ class Signals:
                 raise FieldError(name, "'before'", "a signal before the projection needs a post-norm block")
 
     def on(self, place: str | None, targets: int, width: int, out_width: int) -> LevelSignal | None:
-        """The signals of a pass on stacked projections, which join at that place."""
+        """The signals of a pass on `targets` stacked projections; None if there is no place for them."""
         if place is None:
             return None
         return LevelSignal(targets, width, out_width, self.rank, place == "before", self.signal_init)
 
 
 class RingFormerPass(Pass):
-    """What a pass shares with no other: LayerNorms and level signals (section 3.2)."""
+    """What a pass owns: LayerNorms and level signals (section 3.2)."""
 
     def __init__(self, block: "RingFormerBlock", shape: Shape, signals: Signals | None, drop_path: float | None = None):
         super().__init__(block.sublayers, drop_path, shape.norms(block.sublayers))
@@ -92,7 +91,7 @@ class RingFormerBlock(Block):
             x = self.sublayer(x, lambda n: cross_attend(n, after, q=own.cross_q_signal), own.norms[1], own.join(1))
         stream, signal = x, own.ffn_signal
         if self.pre_norm and signal is not None and signal.before:
-            # As published for images: the signal joins what the norm reads.
+            # The published image models add the signal to the input of the norm.
             read = x + signal(x.flatten(0, 1)).view_as(x)
             return self.ffn_sublayer(x, self.ffn, own.norms[-1], own.join(-1), read)
         return self.ffn_sublayer(x, lambda n: self.ffn(n, stream, up=signal), own.norms[-1], own.join(-1))
@@ -101,12 +100,12 @@ class RingFormerBlock(Block):
 def ringformer(
     shape: Shape, passes: int, signals: Signals | None, drop_path: Sequence[float] | None = None, **parts: Any
 ) -> Loop:
-    """One stored block and what each of the passes owns.
+    """One stored block that runs in all passes.
 
     Args:
         shape: sizes and rates.
         passes: P, runs of the block.
-        signals: which level signals there are; None for none.
+        signals: the level signals of a pass; None for none.
         drop_path: one rate per pass; None for none.
         **parts: of :class:`recurrence.block.Block`.
 

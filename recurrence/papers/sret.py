@@ -1,7 +1,7 @@
-"""SReT: blocks that run several times in succession, on sliced attention, with a projection between the runs.
+"""SReT: blocks with sliced attention that run several times in succession, with a projection between the runs.
 
-A block stores two learnable scalars for each of its residual sums (LRC); a pass owns the slices of its attention, and
-the non-linear projection behind it (NLL), an MLP that no other pass shares.
+A block stores two learnable scalars for each residual sum (LRC). A pass owns the slices of its attention and the MLP
+after it, the non-linear projection (NLL).
 
 Source: Sliced Recursive Transformer (arXiv:2111.05297), section 3; section 5.5 for the Mixer.
 Differs from the published code: see :mod:`recurrence.slicing`.
@@ -25,13 +25,13 @@ from recurrence.slicing import SliceConfig, Slices
 
 @dataclass(frozen=True)
 class Recursion:
-    """What SReT puts around the passes of a block.
+    """What SReT adds to the passes of a block.
 
     Args:
         coefficients: learnable scalars in the residual sums (LRC).
-        projection_width: hidden width of the projection behind a pass (NLL); None for none.
-        projection_every: behind how many passes there is one; a divisor of their number.
-        slices: of each pass's self-attention; None for global attention.
+        projection_width: hidden width of the projection after a pass (NLL); None for none.
+        projection_every: one projection after this many passes; must divide their number.
+        slices: slices of self-attention; None for global attention.
     """
 
     coefficients: bool = True
@@ -40,7 +40,7 @@ class Recursion:
     slices: SliceConfig | None = None
 
     def check(self, passes: int) -> None:
-        """Raises FieldError where a value breaks its rule in a loop of so many passes."""
+        """Raises FieldError if a value does not fit a loop with this many passes."""
         if self.projection_width is not None and self.projection_width < 1:
             raise FieldError("projection_width", self.projection_width, "must be >= 1")
         if self.projection_every < 1 or passes % self.projection_every:
@@ -54,7 +54,7 @@ class Recursion:
 
 
 class SReTPass(Pass):
-    """What a pass shares with no other: the slices of its attention, and the projection behind it."""
+    """What a pass owns: the slices of its attention, and the projection after it."""
 
     def __init__(self, index: int, sublayers: int, shape: Shape, recursion: Recursion, drop_path: float | None):
         super().__init__(sublayers, drop_path)
@@ -66,12 +66,12 @@ class SReTPass(Pass):
             )
 
     def project(self, x: Tensor) -> Tensor:
-        """What stands behind the pass: (B, T, C) -> (B, T, C)."""
+        """The projection after the pass, if it has one: (B, T, C) -> (B, T, C)."""
         return x if self.projection is None else self.projection(x)
 
 
 class SReTBlock(Block):
-    """`x <- alpha x + beta attention(LN x)`, `x <- gamma x + delta FFN(LN x)`; in translation the norms follow."""
+    """`x <- alpha x + beta attention(LN x)`, `x <- gamma x + delta FFN(LN x)`; in translation post-norm."""
 
     def __init__(self, shape: Shape, recursion: Recursion, **parts: Any):
         super().__init__(shape, **parts)
@@ -79,7 +79,7 @@ class SReTBlock(Block):
         self.residuals = recursion.residuals(self.sublayers)
 
     def run(self, x: Tensor, own: SReTPass, attend: Callable, cross_attend: Callable | None) -> Tensor:
-        """One pass: attention within slices, FFN, and the projection behind them."""
+        """One pass: attention within slices, FFN, projection."""
         sliced = attend if own.slices is None else lambda n: own.slices(n, attend)
         x = self.sublayer(x, sliced, self.norms[0], own.join(0, self.residuals))
         if cross_attend is not None:
@@ -91,8 +91,8 @@ class MixerBlock(nn.Module):
     """MLP-Mixer's block with SReT's scalars: an MLP over the tokens, one over the features; pre-norm, GELU.
 
     Args:
-        shape: sizes and rates; there are no heads.
-        recursion: what SReT puts around the passes.
+        shape: sizes and rates; heads are not used.
+        recursion: what SReT adds to the passes.
         tokens: N, how many tokens an image has.
         mixing_width: hidden width of the MLP over the tokens.
     """
@@ -122,7 +122,7 @@ def sret(
     block: Callable[..., nn.Module] = SReTBlock,
     **parts: Any,
 ) -> Loop:
-    """Stored blocks in an order, with what SReT puts around their passes.
+    """Stored blocks in an order, with SReT's additions to their passes.
 
     Args:
         shape: sizes and rates.

@@ -1,8 +1,8 @@
 """Takase & Kiyono: the layers of a transformer, stored M times and run N times.
 
-What is shared is the whole layer, its LayerNorms included; a pass owns nothing, unless Admin gives each of its residual
-sums a vector (:func:`recurrence.admin.attach`). With one stored layer this is the paper's Universal row, with N of them
-its Vanilla row. The orders are in :mod:`recurrence.order`.
+The complete layer is shared, including its LayerNorms. A pass owns nothing, unless Admin gives each of its residual
+sums a vector (:func:`recurrence.admin.attach`). One stored layer is the paper's Universal row, N are its Vanilla row.
+The orders are in :mod:`recurrence.order`.
 
 Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), section 2 and Figure 2; the
 layer is that of Vaswani et al. (arXiv:1706.03762), section 3.1.
@@ -19,7 +19,7 @@ from recurrence.order import Order
 
 
 class TransformerBlock(Block):
-    """A transformer's layer, with a LayerNorm for each sublayer.
+    """A transformer layer with one LayerNorm per sublayer.
 
     Args:
         shape: sizes and rates.
@@ -32,7 +32,7 @@ class TransformerBlock(Block):
         self.norms = shape.norms(self.sublayers, norm_bias)
 
     def run(self, x: Tensor, own: Pass, attend: Callable, cross_attend: Callable | None) -> Tensor:
-        """`x <- LN(x + attention(x))`, `x <- LN(x + FFN(x))`, or with the norms in front."""
+        """`x <- LN(x + attention(x))`, `x <- LN(x + FFN(x))`, or pre-norm."""
         x = self.sublayer(x, attend, self.norms[0], own.join(0))
         if cross_attend is not None:
             x = self.sublayer(x, cross_attend, self.norms[1], own.join(1))
