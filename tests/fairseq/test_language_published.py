@@ -9,12 +9,8 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq_plugin.published import from_published, to_published
 from fairseq_plugin.published.language import POSITION
 from recurrence import count
-from tests.fairseq.test_published import ILR
 from tests.support import language, language_reference, models
-
-
-def load(name: str, file: dict, **changes: torch.Tensor):
-    return from_published("ilr", {**file["state_dict"], **changes}, file["meta"]["config"])
+from tests.support.recorded import ILR, load
 
 
 def test_tied_matrices_that_differ_are_refused():

@@ -1,81 +1,14 @@
-"""Published checkpoints: recorded results, and every architecture against a reference written from the equations."""
+"""Published translation models: profiles, tables, refusals, and every architecture against a reference."""
 
 import pytest
 import torch
-import torch.nn.functional as F
 from fairseq.models import ARCH_MODEL_REGISTRY
-from torch import Tensor
 
-from fairseq_plugin.published import FIXED, from_published, to_published
-from fairseq_plugin.published.language import SYSTEMS as LANGUAGE_SYSTEMS
+from fairseq_plugin.published import from_published, to_published
 from fairseq_plugin.published.translation import SYSTEMS as TRANSLATION_SYSTEMS
 from recurrence import admin
 from tests.support import models, reference
-
-RECORDED = {
-    "ringformer_translation_ring": "ringformer",
-    "ringformer_translation_ring_learnedpos": "ringformer",
-    "ringformer_translation_ring_bias": "ringformer",
-    "ringformer_translation_universal": "universal",
-    "ringformer_translation_owf": "one_wide_ffn",
-    "ringformer_translation_vanilla": "vanilla",
-    "takase_vanilla": "takase",
-    "takase_sequence": "takase",
-    "takase_cycle": "takase",
-    "takase_cycle_rev": "takase",
-    "takase_admin_profile": "takase",
-    "takase_admin_forward": "takase",
-}
-# Of these, the references below translate.
-TRANSLATION = list(RECORDED)
-ILR = [f"{position}_map{reuse}" for position in ("rope", "alibi", "learned", "nope") for reuse in ("111", "211", "123")]
-ILR += [f"{position}_block2" for position in ("rope", "alibi", "learned", "nope")]
-ILR += ["nope_map211_inject", "rope_block3_noinject", "alibi_heads6_map211"]
-RECORDED |= {f"ilr_{name}": "ilr" for name in ILR}
-RECORDED |= dict.fromkeys(["kausik_rec_1layer", "kausik_rec_2layer", "kausik_regular_2layer"], "kausik")
-every_recorded_model = pytest.mark.parametrize("name", RECORDED)
-# By what the outputs were recorded in: of the outputs and of the gradients.
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
-GRADIENTS = {torch.float64: 1e-9, torch.float32: 1e-5}
-
-
-def recorded(name: str) -> tuple[dict, tuple[Tensor, ...], Tensor]:
-    """The file, the inputs of `model`, and which positions count."""
-    file = models.golden(name)
-    inputs = file["inputs"]
-    if name not in TRANSLATION:
-        tokens = inputs.get("input_ids", inputs.get("idx"))
-        return file, (tokens,), torch.ones_like(tokens, dtype=torch.bool)
-    pad = file["meta"]["config"]["pad"]
-    source = inputs.get("src", inputs.get("src_tokens"))
-    target = inputs.get("trg", inputs.get("prev_output_tokens"))
-    return file, (source, source.ne(pad).sum(1), target), target.ne(pad)
-
-
-def recorded_loss(name: str, file: dict, logits: Tensor) -> Tensor:
-    """The loss of which a file has the gradients."""
-    if RECORDED[name] == "ilr":
-        return F.cross_entropy(logits[:, :-1].flatten(0, 1), file["inputs"]["input_ids"][:, 1:].flatten())
-    if RECORDED[name] == "kausik":
-        return F.cross_entropy(logits.flatten(0, 1), file["inputs"]["targets"].flatten())
-    return logits.pow(2).mean()
-
-
-def load(name: str, file: dict, **changes: Tensor):
-    return from_published(RECORDED[name], {**file["state_dict"], **changes}, file["meta"]["config"])
-
-
-@every_recorded_model
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_recorded_logits(name, dtype):
-    file, inputs, keep = recorded(name)
-    expected = file["outputs"]["logits"]
-    model = load(name, file)
-    assert not model.training
-    assert next(model.parameters()).dtype == expected.dtype
-    logits, _ = model.to(dtype)(*inputs)
-    tolerance = max(TOLERANCE[dtype], TOLERANCE[expected.dtype] if dtype == torch.float64 else 0)
-    torch.testing.assert_close(logits[keep].to(expected), expected[keep], rtol=0, atol=tolerance)
+from tests.support.recorded import TOLERANCE, TRANSLATION, load, recorded
 
 
 @pytest.mark.parametrize("system", ["universal", "owf", "vanilla"])
@@ -88,42 +21,6 @@ def test_a_learned_table_of_positions(system):
         file["state_dict"][f"{side}.pos_layer.emb_layer.weight"] = file["state_dict"].pop(f"{side}.pos_layer.pe")[0]
     logits, _ = load(name, file)(*inputs)
     torch.testing.assert_close(logits[keep], file["outputs"]["logits"][keep], rtol=0, atol=1e-9)
-
-
-@every_recorded_model
-def test_recorded_gradients(name):
-    file, inputs, _ = recorded(name)
-    model = load(name, file)
-    loss = recorded_loss(name, file, model(*inputs)[0])
-    loss.backward()
-    tolerance = GRADIENTS[loss.dtype]
-    assert loss.item() == pytest.approx(file["loss"], abs=min(tolerance, 1e-5))
-    for parameter in model.parameters():
-        parameter.data = parameter.grad
-    gradients = to_published(RECORDED[name], model, file["meta"]["config"])
-    assert set(file["grads"]) <= set(gradients)
-    for key, expected in file["grads"].items():
-        torch.testing.assert_close(gradients[key], expected, rtol=0, atol=tolerance, msg=key)
-
-
-@every_recorded_model
-def test_inverse_gives_the_published_weights_back(name):
-    file, _, _ = recorded(name)
-    back = to_published(RECORDED[name], load(name, file), file["meta"]["config"])
-    expected = {key: tensor for key, tensor in file["state_dict"].items() if not FIXED.fullmatch(key)}
-    assert back.keys() == expected.keys()
-    assert all(torch.equal(back[key], expected[key]) for key in expected)
-
-
-@every_recorded_model
-def test_no_key_is_dropped_or_made_up(name):
-    file, _, _ = recorded(name)
-    with pytest.raises(ValueError, match="surplus.weight: published key that nothing is mapped to"):
-        load(name, file, **{"surplus.weight": torch.zeros(1)})
-    key = next(key for key in file["state_dict"] if not FIXED.fullmatch(key))
-    del file["state_dict"][key]
-    with pytest.raises(ValueError, match=f"{key}: published key is missing"):
-        load(name, file)
 
 
 @pytest.mark.parametrize("name", ["takase_sequence", "takase_cycle", "takase_cycle_rev"])
@@ -187,7 +84,6 @@ UNPUBLISHED = {"recursive"}  # described in a paper, but in no published code
 def test_every_architecture_has_a_system():
     assert set(SYSTEM_OF) == {ARCH_MODEL_REGISTRY[arch].__name__ for arch in models.ARCHS}
     assert set(SYSTEM_OF.values()) == {*TRANSLATION_SYSTEMS, *UNPUBLISHED} == set(reference.SYSTEMS)
-    assert {*TRANSLATION_SYSTEMS, *LANGUAGE_SYSTEMS} == set(RECORDED.values())
 
 
 @pytest.mark.parametrize("name", TRANSLATION)
@@ -198,7 +94,7 @@ def test_reference_equals_the_recorded_logits(name):
     heads = config.get("num_head") or config["encoder_attention_heads"]
     depths = [config.get(f"{side[:3]}_num_layers") or config[f"{side}_layers"] for side in models.SIDES]
     tensors = {key: tensor.double() for key, tensor in file["state_dict"].items()}
-    logits = reference.SYSTEMS[RECORDED[name]](tensors, source, target, heads, config["pad"], depths)
+    logits = reference.SYSTEMS[TRANSLATION[name]](tensors, source, target, heads, config["pad"], depths)
     expected = file["outputs"]["logits"]
     torch.testing.assert_close(logits[keep].to(expected), expected[keep], rtol=0, atol=TOLERANCE[expected.dtype])
 

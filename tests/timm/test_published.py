@@ -1,4 +1,4 @@
-"""Published image models: recorded results, released files, and every model against references from the equations."""
+"""Published image models: recorded states, released files, and every model against references from the equations."""
 
 import re
 
@@ -8,45 +8,16 @@ from torch import Tensor, nn
 
 from tests.support import reference_vision, vision
 from tests.support.models import golden
+from tests.support.recorded import IMAGES, load
 from tests.support.vision import every_case, is_pyramid, timm
-from timm_plugin.published import SYSTEMS, from_published, to_published
+from timm_plugin.published import from_published, to_published
 
-RECORDED = {
-    "ringformer_vision_ring": "ringformer_vit",
-    "ringformer_vision_uit_static": "uit",
-    "ringformer_vision_uit_learnable": "uit",
-    "ringformer_vision_owf": "owf_vit",
-    "ringformer_vision_vit": "vit",
-    "sret_sliced": "sret",
-    "sret_unsliced": "sret",
-}
-every_recorded_model = pytest.mark.parametrize("recorded", RECORDED)
+every_recorded_model = pytest.mark.parametrize("recorded", IMAGES)
 every_recorded_sret = pytest.mark.parametrize("recorded", ["sret_sliced", "sret_unsliced"])
 TOLERANCE = 1e-9
 
 
-def load(recorded: str, file: dict, **changes: Tensor) -> nn.Module:
-    permutations = file["inputs"].get("perms", ())
-    weights = {**file["state_dict"], **changes}
-    return from_published(RECORDED[recorded], weights, file["meta"]["config"], permutations)
-
-
-def test_every_system_is_recorded():
-    assert set(RECORDED.values()) == set(SYSTEMS)
-
-
-@every_recorded_model
-def test_recorded_logits(recorded):
-    file = golden(recorded)
-    model = load(recorded, file)
-    assert not model.training
-    x, expected = file["inputs"]["image"], file["outputs"]["logits"]
-    assert next(model.parameters()).dtype == expected.dtype == torch.float64
-    torch.testing.assert_close(model(x), expected, rtol=0, atol=TOLERANCE)
-    torch.testing.assert_close(model.float()(x.float()), expected.float(), rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("recorded", [name for name in RECORDED if not name.startswith("sret")])
+@pytest.mark.parametrize("recorded", [name for name in IMAGES if not name.startswith("sret")])
 def test_recorded_states_of_ringformer(recorded):
     file = golden(recorded)
     model, outputs = load(recorded, file), file["outputs"]
@@ -75,43 +46,6 @@ def test_recorded_states_of_sret(recorded):
     hook.remove()
     for y, expected in zip(inputs, outputs["block0_calls"], strict=True):
         torch.testing.assert_close(block.residuals[1](y, block.ffn(block.norms[1](y), y)), expected, **close)
-
-
-@every_recorded_model
-def test_recorded_gradients(recorded):
-    file = golden(recorded)
-    model = load(recorded, file)
-    loss = model(file["inputs"]["image"]).pow(2).mean()
-    loss.backward()
-    assert loss.item() == pytest.approx(file["loss"], abs=TOLERANCE)
-    for parameter in model.parameters():
-        parameter.data = parameter.grad
-    gradients = to_published(RECORDED[recorded], model)
-    assert set(file["grads"]) <= set(gradients)
-    assert len(file["grads"]) >= len(list(model.parameters()))
-    for key, expected in file["grads"].items():
-        torch.testing.assert_close(gradients[key].view_as(expected), expected, rtol=0, atol=TOLERANCE, msg=key)
-
-
-@every_recorded_model
-def test_inverse_gives_the_published_weights_back(recorded):
-    file = golden(recorded)
-    back = to_published(RECORDED[recorded], load(recorded, file))
-    fixed = "transformer.encoder.level_embed.level_embed"  # a table of the Universal Transformer, not a parameter
-    expected = {key: tensor for key, tensor in file["state_dict"].items() if key != fixed}
-    assert back.keys() == expected.keys()
-    assert all(torch.equal(back[key].view_as(expected[key]), expected[key]) for key in expected)
-
-
-@every_recorded_model
-def test_no_key_is_dropped_or_made_up(recorded):
-    file = golden(recorded)
-    with pytest.raises(ValueError, match="surplus.weight: published key that nothing is mapped to"):
-        load(recorded, file, **{"surplus.weight": torch.zeros(1)})
-    for key in [key for key in file["state_dict"] if key in file["grads"]][::30]:
-        less = {**file, "state_dict": {name: tensor for name, tensor in file["state_dict"].items() if name != key}}
-        with pytest.raises(ValueError, match=f"{re.escape(key)}: published key is missing"):
-            load(recorded, less)
 
 
 @every_recorded_model
@@ -259,11 +193,11 @@ def test_references_equal_the_recorded_logits(recorded):
     file = golden(recorded)
     config, weights, model = file["meta"]["config"], file["state_dict"], load(recorded, file)
     for image, expected in zip(file["inputs"]["image"], file["outputs"]["logits"]):
-        if RECORDED[recorded] == "sret":
+        if IMAGES[recorded] == "sret":
             logits = reference_vision.sret(weights, image, config["heads"], slices_of(model))
         else:
             depth = config["num_levels"] or config["num_layers"]
-            logits = reference_vision.ringformer_system(weights, RECORDED[recorded], image, config["heads"], depth)
+            logits = reference_vision.ringformer_system(weights, IMAGES[recorded], image, config["heads"], depth)
         torch.testing.assert_close(logits, expected, rtol=0, atol=TOLERANCE)
 
 

@@ -1,0 +1,91 @@
+"""Published checkpoints of texts and of images, with the results that their own code gave."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fairseq_plugin.published as texts
+import timm_plugin.published as images
+from tests.support.models import golden
+
+# Each file, and the system that it is of.
+TRANSLATION = {
+    "ringformer_translation_ring": "ringformer",
+    "ringformer_translation_ring_learnedpos": "ringformer",
+    "ringformer_translation_ring_bias": "ringformer",
+    "ringformer_translation_universal": "universal",
+    "ringformer_translation_owf": "one_wide_ffn",
+    "ringformer_translation_vanilla": "vanilla",
+    "takase_vanilla": "takase",
+    "takase_sequence": "takase",
+    "takase_cycle": "takase",
+    "takase_cycle_rev": "takase",
+    "takase_admin_profile": "takase",
+    "takase_admin_forward": "takase",
+}
+ILR = [f"{position}_map{reuse}" for position in ("rope", "alibi", "learned", "nope") for reuse in ("111", "211", "123")]
+ILR += [f"{position}_block2" for position in ("rope", "alibi", "learned", "nope")]
+ILR += ["nope_map211_inject", "rope_block3_noinject", "alibi_heads6_map211"]
+LANGUAGE = {f"ilr_{name}": "ilr" for name in ILR}
+LANGUAGE |= dict.fromkeys(["kausik_rec_1layer", "kausik_rec_2layer", "kausik_regular_2layer"], "kausik")
+IMAGES = {
+    "ringformer_vision_ring": "ringformer_vit",
+    "ringformer_vision_uit_static": "uit",
+    "ringformer_vision_uit_learnable": "uit",
+    "ringformer_vision_owf": "owf_vit",
+    "ringformer_vision_vit": "vit",
+    "sret_sliced": "sret",
+    "sret_unsliced": "sret",
+}
+SYSTEM_OF = TRANSLATION | LANGUAGE | IMAGES
+# By the type in which outputs were recorded.
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+
+
+def recorded(name: str) -> tuple[dict, tuple[Tensor, ...], Tensor]:
+    """The file, the inputs of `model`, and which outputs count."""
+    file = golden(name)
+    inputs = file["inputs"]
+    if name in IMAGES:
+        return file, (inputs["image"],), torch.ones(len(inputs["image"]), dtype=torch.bool)
+    if name in LANGUAGE:
+        tokens = inputs.get("input_ids", inputs.get("idx"))
+        return file, (tokens,), torch.ones_like(tokens, dtype=torch.bool)
+    pad = file["meta"]["config"]["pad"]
+    source = inputs.get("src", inputs.get("src_tokens"))
+    target = inputs.get("trg", inputs.get("prev_output_tokens"))
+    return file, (source, source.ne(pad).sum(1), target), target.ne(pad)
+
+
+def load(name: str, file: dict, **changes: Tensor) -> nn.Module:
+    """Our model of a file, some of whose weights may be changed."""
+    system, weights, config = SYSTEM_OF[name], {**file["state_dict"], **changes}, file["meta"]["config"]
+    if name in IMAGES:
+        return images.from_published(system, weights, config, file["inputs"].get("perms", ()))
+    return texts.from_published(system, weights, config)
+
+
+def published(name: str, model: nn.Module, file: dict) -> dict[str, Tensor]:
+    """Our model's weights under the published names."""
+    if name in IMAGES:
+        return images.to_published(SYSTEM_OF[name], model)
+    return texts.to_published(SYSTEM_OF[name], model, file["meta"]["config"])
+
+
+def is_fixed(name: str) -> bool:
+    """Whether a published name is of a table or a mark, not of a parameter."""
+    return bool(texts.FIXED.fullmatch(name)) or name == "transformer.encoder.level_embed.level_embed"
+
+
+def logits(model: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
+    found = model(*inputs)
+    return found[0] if isinstance(found, tuple) else found
+
+
+def loss(name: str, file: dict, logits: Tensor) -> Tensor:
+    """The loss of which a file has the gradients."""
+    if SYSTEM_OF[name] == "ilr":
+        return F.cross_entropy(logits[:, :-1].flatten(0, 1), file["inputs"]["input_ids"][:, 1:].flatten())
+    if SYSTEM_OF[name] == "kausik":
+        return F.cross_entropy(logits.flatten(0, 1), file["inputs"]["targets"].flatten())
+    return logits.pow(2).mean()
