@@ -42,13 +42,6 @@ SIGNALS = {
 }
 
 
-def options(arch: str, *flags: str) -> argparse.Namespace:
-    """As a checkpoint of a tiny model has them."""
-    args = models.options(arch, *models.tiny_flags(arch), *flags)
-    args.arch = arch
-    return args
-
-
 def logits(model: nn.Module, symbols: tuple[int, int], left_pad: bool = False) -> Tensor:
     """Of the target's tokens alone."""
     batch = models.batch(left_pad=left_pad, symbols=symbols)
@@ -69,7 +62,7 @@ def check(arch: str, *flags: str) -> None:
     symbols = (models.TARGET_SYMBOLS if joint else models.SOURCE_SYMBOLS, models.TARGET_SYMBOLS)
     model = models.tiny(arch, *flags, on=models.task(*symbols))
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    converted = as_fairseq(model, options(arch, *flags))
+    converted = as_fairseq(model, models.saved_options(arch, *flags))
     for left_pad in (False, True):
         torch.testing.assert_close(logits(converted, symbols, left_pad), logits(model, symbols, left_pad), **CLOSE)
     assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())
@@ -90,7 +83,7 @@ def test_fairseqs_own_model_gives_the_same_logits(arch, flags):
     if arch not in REFUSED:
         return check(arch, *flags)
     with pytest.raises(ValueError, match=f"--arch {arch}: does not become fairseq's own: {REFUSED[arch]}"):
-        unshared(models.tiny(arch), options(arch))
+        unshared(models.tiny(arch), models.saved_options(arch))
 
 
 @models.every_translation_model
@@ -100,7 +93,7 @@ def test_pre_norm_models_convert_or_are_refused(arch):
     if reason is None:
         return check(arch, *flags)
     with pytest.raises(ValueError, match=rf"--arch {arch}: .*({reason}|residual coefficients)"):
-        unshared(models.tiny(arch, *flags), options(arch, *flags))
+        unshared(models.tiny(arch, *flags), models.saved_options(arch, *flags))
 
 
 SPEECH_FLAGS = {
@@ -115,7 +108,7 @@ SPEECH_FLAGS = {
 @pytest.mark.parametrize("flags", SPEECH_FLAGS.values(), ids=SPEECH_FLAGS)
 def test_models_of_speech_give_fairseqs_logits(arch, flags):
     model = models.tiny(arch, *flags)
-    converted = as_fairseq(model, options(arch, *flags))
+    converted = as_fairseq(model, models.saved_options(arch, *flags))
     for source, lengths, target in map(alone, range(3)):
         torch.testing.assert_close(converted(source, lengths, target)[0], model(source, lengths, target)[0], **CLOSE)
 
@@ -127,7 +120,7 @@ def alone(index: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def test_another_epsilon_than_fairseqs_is_refused_for_speech():
-    changed = options("s2t_cycle")
+    changed = models.saved_options("s2t_cycle")
     changed.norm_eps = 1e-6
     model = models.task_of("s2t_cycle").build_model(changed)
     with pytest.raises(ValueError, match="--arch s2t_cycle: does not become fairseq's own: norm_eps=1e-06: must be"):
@@ -155,8 +148,7 @@ def test_every_kind_of_level_signal_is_folded(flags):
 def test_language_models_give_fairseqs_probabilities_or_are_refused(arch, flags, left_pad):
     """Takase & Kiyono's are Baevski's: pre-norm, without a norm at the end, a layer for every depth."""
     model = models.tiny(arch, *flags)
-    args = models.options(arch, *language.tiny_flags(arch, *flags))
-    args.arch, args.tokens_per_sample = arch, language.POSITIONS
+    args = models.saved_options(arch, *flags)
     if arch in REFUSED and "--regular" not in flags:
         with pytest.raises(ValueError, match=rf"--arch {arch}: does not become fairseq's own: {REFUSED[arch]}"):
             unshared(model, args)
@@ -175,9 +167,7 @@ def test_a_language_model_is_built_from_options_that_need_no_plugin():
     """As CTranslate2's converter does it, which hands fairseq what the file holds."""
     flags = ["--adaptive-input-cutoff", "none"]
     model = models.tiny("cycle_lm", *flags)
-    args = models.options("cycle_lm", *language.tiny_flags("cycle_lm", *flags))
-    args.arch, args.tokens_per_sample = "cycle_lm", language.POSITIONS
-    values, weights = unshared(model, args)
+    values, weights = unshared(model, models.saved_options("cycle_lm", *flags))
     built = fairseq_models.build_model(upstream.readable(values), language.task()).double().eval()
     built.load_state_dict(weights)
     tokens = language.texts()
@@ -187,7 +177,7 @@ def test_a_language_model_is_built_from_options_that_need_no_plugin():
 
 def test_tensors_that_passes_share_are_written_once(tmp_path):
     model = models.tiny("cycle", *JOINT, on=models.task(23, 23))
-    _, weights = unshared(model, options("cycle", *JOINT))
+    _, weights = unshared(model, models.saved_options("cycle", *JOINT))
     assert sum("layers." in key for key in weights) == 4 * (16 + 26)
     torch.save(weights, tmp_path / "unshared.pt")
     torch.save(model.state_dict(), tmp_path / "looped.pt")

@@ -43,14 +43,7 @@ def corpus(request, tmp_path_factory):
 
 
 def checkpoint(path, model, arch, *flags):
-    args = models.options(arch, *language.tiny_flags(arch, *flags))
-    args.tokens_per_sample = language.POSITIONS
-    torch.save({"args": args, "model": model.state_dict(), "cfg": None}, path)
-
-
-def build(words, *flags):
-    model = models.tiny("ilr_small", *flags, on=task(words)).float()
-    return model
+    torch.save({"args": models.saved_options(arch, *flags), "model": model.state_dict(), "cfg": None}, path)
 
 
 def task(words):
@@ -62,7 +55,7 @@ def task(words):
 @pytest.mark.parametrize("flags", [[], ["--block-loops", "2"]], ids=["reuse map", "block loops"])
 def test_llama_gives_the_same_logits(corpus, flags, tmp_path):
     words, dictionary, pieces, lines = corpus
-    model = build(words, "--position", "rope", *flags)
+    model = models.tiny("ilr_small", "--position", "rope", *flags, on=task(words)).float()
     checkpoint(tmp_path / "ilr.pt", model, "ilr_small", "--position", "rope", *flags)
     command = ["hf", tmp_path / "ilr.pt", tmp_path / "llama", "--dictionary", dictionary]
     convert.main([*map(str, command), *(["--sentencepiece-model", str(pieces)] if pieces else [])])
@@ -115,9 +108,7 @@ CLOSE = dict(rtol=1e-5, atol=1e-5)
 
 def translation(arch, *flags, on=None):
     """A tiny model, and its options as a checkpoint has them."""
-    args = models.options(arch, *models.tiny_flags(arch), *flags)
-    args.arch = arch
-    return models.tiny(arch, *flags, on=on).float(), args
+    return models.tiny(arch, *flags, on=on).float(), models.saved_options(arch, *flags)
 
 
 def logits_of(fsmt, source, target, pad):
@@ -138,9 +129,8 @@ def test_every_translation_model_is_an_fsmt_or_refused(arch, flags):
     fsmt = transformers.FSMTForConditionalGeneration(transformers.FSMTConfig(**config)).eval()
     missing, unexpected = fsmt.load_state_dict(weights, strict=False)
     assert not unexpected
-    assert set(missing) == (
-        {"model.encoder.embed_tokens.weight", "model.decoder.output_projection.weight"} - set(weights)
-    )
+    tied = {"model.encoder.embed_tokens.weight", "model.decoder.output_projection.weight"}
+    assert set(missing) == tied - set(weights)
     for left_pad in (False, True):
         source, lengths, target = models.batch(left_pad=left_pad, symbols=symbols)
         pad = model.decoder.dictionary.pad()
@@ -153,10 +143,7 @@ def test_every_translation_model_is_an_fsmt_or_refused(arch, flags):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (
-            ["--encoder-normalize-before", "--decoder-normalize-before"],
-            "--encoder-normalize-before: has no place in FSMT",
-        ),
+        (models.VARIANTS["pre-norm"], "--encoder-normalize-before: has no place in FSMT"),
         (["--layernorm-embedding"], "--layernorm-embedding: has no place in FSMTForConditionalGeneration"),
         (["--activation-fn", "tanh"], "--activation-fn=tanh: must be relu or gelu"),
     ],

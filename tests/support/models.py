@@ -5,6 +5,7 @@ speech or language, is found by its name; a module beside this one has what is p
 """
 
 import os
+from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
@@ -132,6 +133,15 @@ def has_static_levels(arch: str) -> bool:
 def tiny_flags(arch: str, *flags: str) -> list[str]:
     """Flags that shrink an architecture and keep its structure: several passes, several blocks where it has them."""
     return of(arch).tiny_flags(arch, *flags)
+
+
+def saved_options(arch: str, *flags: str) -> Namespace:
+    """The options of a tiny model, as a checkpoint has them."""
+    args = options(arch, *tiny_flags(arch, *flags))
+    args.arch = arch
+    if arch in language.ARCHS:
+        args.tokens_per_sample = language.POSITIONS
+    return args
 
 
 def tiny(arch: str, *flags: str, seed: int = 0, noise: float = 0.3, on: FairseqTask | None = None) -> nn.Module:
