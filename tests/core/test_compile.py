@@ -65,8 +65,7 @@ def test_it_gives_the_same_outputs_and_gradients(make):
         torch.manual_seed(1)
         y, _ = each(x)
         found.append([y, *torch.autograd.grad(y.square().sum(), list(each.parameters()))])
-    for expected, ours in zip(*found):
-        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
 
 
 def test_nothing_is_compiled_outside_training_nor_in_a_copy():

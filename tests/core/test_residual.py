@@ -187,8 +187,6 @@ def test_coefficients_and_their_gradients_are_those_of_the_plain_form():
     assert torch.equal(ours, plain)
     upstream = torch.linspace(-1, 1, ours.numel()).view_as(ours)
     firsts = [torch.autograd.grad(z, leaves, upstream * z, create_graph=True) for z in (ours, plain)]
-    for found, expected in zip(*firsts):
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(*firsts, rtol=1e-5, atol=1e-5)
     seconds = [torch.autograd.grad(sum(grad.square().sum() for grad in first), leaves) for first in firsts]
-    for found, expected in zip(*seconds):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(*seconds, rtol=1e-4, atol=1e-4)

@@ -1,5 +1,6 @@
 """Another depth than the trained one: what a pass takes, what the log says, what is rejected; in fairseq and timm."""
 
+import functools
 import logging
 import re
 
@@ -14,6 +15,7 @@ from recurrence.block import Shape
 from recurrence.depth import same_kind, source_passes
 from recurrence.loop import Loop
 from recurrence.papers.relaxed import relaxed
+from recurrence.position import depth_time
 from tests.support import language, models, vision
 from tests.support.vision import timm
 
@@ -49,6 +51,11 @@ def test_orders_of_the_same_kind(which, passes, expected):
     assert same_kind(which, passes) == expected
 
 
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What loading at another depth has said."""
+    return [record.getMessage() for record in caplog.records if record.name == "recurrence.depth"]
+
+
 def stack(which: order.Order, seed: int = 0) -> Loop:
     torch.manual_seed(seed)
     loop = relaxed(Shape(8, 11, 2), which, 2)
@@ -63,9 +70,7 @@ def test_own_parameters_follow_their_blocks(noted, caplog):
     for own, source in zip(used.own, (0, 1, 2, 3, 2, 3)):
         expected = trained.own[source].state_dict()
         assert all(torch.equal(tensor, expected[key]) for key, tensor in own.state_dict().items())
-    assert [record.getMessage() for record in caplog.records] == [
-        ": runs 6 passes (0 1 0 1 0 1), trained with 4 (0 1 0 1)"
-    ]
+    assert told(caplog) == [": runs 6 passes (0 1 0 1 0 1), trained with 4 (0 1 0 1)"]
 
 
 def test_a_saved_state_dict_notes_its_order(tmp_path):
@@ -109,8 +114,7 @@ def test_models_of_translation_and_speech_run_deeper(arch, caplog):
             used.load_state_dict(weights)
         return
     used.load_state_dict(weights)
-    logged = [record.getMessage() for record in caplog.records if record.name == "recurrence.depth"]
-    assert [re.sub(r" \(.*?\)", "", line) for line in logged] == [
+    assert [re.sub(r" \(.*?\)", "", line) for line in told(caplog)] == [
         f"{side}.loop: runs {loop.passes} passes, trained with 4"
         for side, loop in zip(models.SIDES, models.loops(used))
     ]
@@ -123,12 +127,14 @@ def test_models_of_translation_and_speech_run_deeper(arch, caplog):
 
 def by_hand(trained: nn.Module, used: nn.Module) -> nn.Module:
     """The trained model, its blocks run in another order, each run with what the rule gives it."""
-    for side in (trained.encoder, trained.decoder):
-        wanted = getattr(used, "encoder" if side is trained.encoder else "decoder").loop.order
-        loop = side.loop
-        own = [loop.own[source] for source in source_passes(loop.order, wanted)]
-        side.loop = Loop(loop.blocks, wanted, own).eval()
+    for name in models.SIDES:
+        side, wanted = getattr(trained, name), getattr(used, name).loop.order
+        own = [side.loop.own[source] for source in source_passes(side.loop.order, wanted)]
+        side.loop = Loop(side.loop.blocks, wanted, own).eval()
     return trained
+
+
+DEEPER_LANGUAGE = [arch for arch in language.ARCHS if arch.startswith(("cycle", "sequence", "uni"))]
 
 
 @pytest.mark.parametrize(
@@ -136,17 +142,13 @@ def by_hand(trained: nn.Module, used: nn.Module) -> nn.Module:
     [
         ("ilr_small", ["--reuse-map", "3,1,2"], 6),
         ("ilr_large", ["--reuse-map", "1,1,1"], 3),
-        *(
-            (arch, ["--decoder-layers", "6"], 6)
-            for arch in language.ARCHS
-            if arch.startswith(("cycle", "sequence", "uni"))
-        ),
+        *((arch, ["--decoder-layers", "6"], 6) for arch in DEEPER_LANGUAGE),
     ],
 )
 def test_language_models_run_deeper(arch, flags, passes, caplog):
     trained, used = models.tiny(arch), models.tiny(arch, *flags, seed=1)
     used.load_state_dict(trained.state_dict())
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "recurrence.depth"]
+    (line,) = told(caplog)
     assert re.match(rf"decoder.stack.loop: runs {passes} passes \(.*\), trained with \d \(", line)
     stored, loop = trained.decoder.stack, used.decoder.stack.loop
     tokens = language.texts()
@@ -164,7 +166,7 @@ def test_model_overrides_change_the_depth_of_a_checkpoint(trained, corpus, caplo
         with caplog.at_level(logging.WARNING, "recurrence.depth"):
             (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(path)], overrides)
         assert [loop.passes for loop in models.loops(model)] == [3, 1]
-        assert [record.getMessage() for record in caplog.records if record.name == "recurrence.depth"] == [
+        assert told(caplog) == [
             "encoder.loop: runs 3 passes (0 0 0), trained with 2 (0 0)",
             "decoder.loop: runs 1 passes (0), trained with 2 (0 0)",
         ]
@@ -184,17 +186,14 @@ def test_image_models_run_deeper_from_a_checkpoint_path(structure, tmp_path, cap
     trained, path = vision.small(structure), tmp_path / "weights.pth"
     torch.save(trained.state_dict(), path)
     changed = vision.arguments(structure, **LOOPS.get(structure, dict(depth=4)))
-    torch.set_default_dtype(torch.float64)
-    try:
-        create = lambda: timm.create_model(structure, checkpoint_path=str(path), **changed).eval()  # noqa: E731
+    with vision.in_float64():
+        create = functools.partial(timm.create_model, structure, checkpoint_path=str(path), **changed)
         if structure not in LOOPS:
             with pytest.raises(RuntimeError, match=r"Missing key\(s\) in state_dict"):
                 create()
             return
-        used = create()
-    finally:
-        torch.set_default_dtype(torch.float32)
-    logged = [record.getMessage() for record in caplog.records if record.name == "recurrence.depth"]
+        used = create().eval()
+    logged = told(caplog)
     assert logged
     assert all(re.search(r"runs \d+ passes \(.*\), trained with \d+ \(", line) for line in logged)
     for loop, before in zip(used.loops(), trained.loops()):
@@ -210,11 +209,8 @@ def test_image_models_run_deeper_from_a_checkpoint_path(structure, tmp_path, cap
 
 def uit(model: nn.Module, passes: int, x: torch.Tensor) -> torch.Tensor:
     """The Universal Transformer, pass by pass."""
-    from recurrence.position import depth_time
-
-    depths = depth_time(passes, model.num_features)
     y = model.embed(x)
-    for depth in depths:
+    for depth in depth_time(passes, model.num_features):
         y = model.loop.blocks[0](y + model.pos_embed + depth, model.loop.own[0])
     return model.forward_head(model.norm(y))
 

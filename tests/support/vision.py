@@ -1,5 +1,7 @@
 """The registered image models, small instances of each and of their options, inputs, and measuring."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -103,13 +105,20 @@ def fresh(case: str, seed: int = 0, **changes: Any) -> nn.Module:
     return timm.create_model(CASES[case][0], **arguments(case, **changes))
 
 
-def small(case: str, seed: int = 0, **changes: Any) -> nn.Module:
-    """A small float64 model in eval mode of which no parameter and no statistic is left at its initial value."""
-    torch.set_default_dtype(torch.float64)  # fixed tables too
+@contextmanager
+def in_float64() -> Iterator[None]:
+    """Builds models in float64, fixed tables too."""
+    torch.set_default_dtype(torch.float64)
     try:
-        model = randomise(fresh(case, seed, **changes), seed, noise=0.1)
+        yield
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def small(case: str, seed: int = 0, **changes: Any) -> nn.Module:
+    """A small float64 model in eval mode of which no parameter and no statistic is left at its initial value."""
+    with in_float64():
+        model = randomise(fresh(case, seed, **changes), seed, noise=0.1)
     generator = torch.Generator().manual_seed(seed)
     for name, buffer in model.named_buffers():
         if name.endswith(("running_mean", "running_var")):

@@ -104,19 +104,11 @@ def upstream(name: str = "vit_tiny_patch16_224", **changes) -> nn.Module:
 )
 def test_full_rank_is_exact_and_folds_back(strategy, unique_layers, changes):
     model = upstream(**changes)
-    looped, x = shared(model, strategy, unique_layers, 16), vision.images(model_with_size(model))
+    looped, x = shared(model, strategy, unique_layers, 16), torch.randn(2, 3, 32, 32, dtype=torch.float64)
     assert isinstance(looped, LoopedVisionTransformer)
     assert len(looped.loop.blocks) == unique_layers
     torch.testing.assert_close(looped(x), model(x), **CLOSE)
-    back = unshared(looped).state_dict()
-    assert back.keys() == model.state_dict().keys()
-    for key, tensor in model.state_dict().items():
-        torch.testing.assert_close(back[key], tensor, rtol=0, atol=1e-9, msg=key)
-
-
-def model_with_size(model: nn.Module) -> nn.Module:
-    model.in_chans = 3
-    return model
+    torch.testing.assert_close(unshared(looped).state_dict(), model.state_dict(), rtol=0, atol=1e-9)
 
 
 def test_a_higher_rank_is_nearer():
@@ -186,11 +178,10 @@ def test_there_and_back_by_command_line_and_without_the_plugin(tmp_path):
 
 
 def test_a_training_checkpoint_names_its_model(tmp_path):
-    from argparse import Namespace
-
     model = vision.fresh("plain_vit")
     kwargs = vision.arguments("plain_vit")
-    args = Namespace(model="plain_vit", num_classes=kwargs.pop("num_classes"), img_size=None, model_kwargs=kwargs)
+    classes = kwargs.pop("num_classes")
+    args = argparse.Namespace(model="plain_vit", num_classes=classes, img_size=None, model_kwargs=kwargs)
     torch.save(dict(arch="plain_vit", args=args, state_dict=model.state_dict()), tmp_path / "last.pth.tar")
     loaded = convert.load(tmp_path / "last.pth.tar")
     assert loaded.config == model.config
