@@ -5,9 +5,9 @@ Source: RingFormer (arXiv:2502.13181), sections 3 and 4.1, Tables 1 and 4.
 As published: post-norm, exact GELU, no biases in attention and FFN, three untied matrices (source, target, output with
 bias), embeddings not scaled.
 
-Differs from the published code: the sentence may be padded on either side; dropout on the attention weights is an
-option (0); with `--share-all-embeddings` or `--share-decoder-input-output-embed` embeddings start at N(0, 1 / width)
-and are scaled, for N(0, 1) would be no start for an output matrix.
+Differs from the published code: sentences may be padded on either side; attention dropout is an option (default 0);
+with `--share-all-embeddings` or `--share-decoder-input-output-embed`, embeddings start at N(0, 1 / width) and are
+scaled, because N(0, 1) is too large for an output matrix.
 """
 
 from dataclasses import dataclass
@@ -35,30 +35,29 @@ class RingFormerOptions(DepthOptions, TranslationOptions):
 
     level_signal: str = option(
         "low-rank",
-        "what tells a pass its depth; static is the Universal Transformer's position + depth table",
+        "how a pass knows its depth; static is the Universal Transformer's position + depth table",
         choices=("low-rank", "full", "static", "none"),
     )
-    signal_rank_divisor: int | None = option(16, "the low-rank signals' rank is the width // this", **LOW_RANK)
+    signal_rank_divisor: int | None = option(16, "rank of the low-rank signals: width // this", **LOW_RANK)
     attention_signal: str | None = option(
         "after",
-        "where the signals of Q, K and V join: after the projection (paper), before it, or nowhere",
+        "add the signals of Q, K and V after the projection (paper), before it, or not at all",
         **AROUND,
     )
     cross_attention_signal: str | None = option(
         "none",
-        "the same for the decoder's cross-attention, whose keys and values are then projected once per pass (paper: "
-        "none)",
+        "the same for cross-attention, which then projects keys and values in every pass (paper: none)",
         **AROUND,
     )
     ffn_signal: str | None = option(
         "before",
-        "where the signal of the FFN joins: at its input (paper), at its hidden units, or nowhere",
+        "add the signal of the FFN to its input (paper), to its hidden units, or not at all",
         choices=("before", "inside", "none"),
         **LEARNED,
     )
     signal_init: str | None = option(
         "zero",
-        "how the signals start: at zero, so that they come in gradually (paper), or at random",
+        "start the signals at zero (paper) or at random",
         choices=("zero", "random"),
         **LEARNED,
     )
@@ -67,17 +66,14 @@ class RingFormerOptions(DepthOptions, TranslationOptions):
 class RingFormer(LoopedTransformer):
     """One block for all passes; low-rank level signals on Q, K, V and the FFN's input, and LayerNorms for each pass.
 
-    Table 4 by options, with the core parameters that they give at 128/512 and 6 + 6 passes:
+    The rows of Table 4 as options, with their core parameters at 128/512 and 6 + 6 passes:
     `--level-signal static` 460,032; `--attention-signal none` 491,008; `--signal-rank-divisor 32` 515,584, 16 564,736,
     8 663,040; `--level-signal full` 1,252,864; `--attention-signal before` 564,736.
 
-    Differs from the paper: two rows of Table 4 do not follow from their description. Without FFN signals
-    (`--ffn-signal none`) gives 540,160, the paper 0.57M; a signal inside the FFN (`--ffn-signal inside`) 601,600, the
-    paper 0.54M.
-
-    Two things that the paper tried and left out are options: signals in cross-attention (section 3.2.2;
-    `--cross-attention-signal after`) and signals that do not start at zero (section 3.2; `--signal-init random`, see
-    :mod:`recurrence.signal`).
+    Differs from the paper: two counts in Table 4 do not match their description. Without FFN signals (`--ffn-signal
+    none`) there are 540,160 parameters (paper: 0.57M); with a signal inside the FFN (`--ffn-signal inside`) 601,600
+    (paper: 0.54M). The paper tried signals in cross-attention (section 3.2.2, `--cross-attention-signal after`) and a
+    random start (section 3.2, `--signal-init random`), but left them out.
     """
 
     options = RingFormerOptions
@@ -85,12 +81,12 @@ class RingFormer(LoopedTransformer):
 
     @classmethod
     def has_levels(cls, args) -> bool:
-        """Only static signals are added to the stream."""
+        """Only for static signals."""
         return args.level_signal == "static"
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
-        """RingFormer's; with static signals it is the Universal Transformer's."""
+        """RingFormer's stack; with static signals, the Universal Transformer's."""
         if args.level_signal == "static":
             return shared_layers(shape, (0,) * passes(args, side), **parts)
         return ringformer(shape, passes(args, side), _signals(args, shape.width), **parts)
@@ -99,7 +95,7 @@ class RingFormer(LoopedTransformer):
     def _check(cls, args, task) -> None:
         super()._check(args, task)
         if {getattr(args, place) for place in PLACES} == {"none"}:
-            rule = "joins nowhere, with --attention-signal=none and --ffn-signal=none"
+            rule = "has no effect with --attention-signal=none and --ffn-signal=none"
             raise FieldError("level_signal", args.level_signal, rule)
 
 
@@ -129,7 +125,7 @@ def _signals(args, width: int) -> Signals | None:
     return Signals(rank, **places, signal_init=args.signal_init)
 
 
-# What the published experiments have in common.
+# Options that all published experiments share.
 PUBLISHED = dict(
     activation_dropout=0.1,
     activation_fn="gelu",

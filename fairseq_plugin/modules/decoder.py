@@ -20,21 +20,22 @@ from recurrence.steps import Steps
 
 
 class DecodingState:
-    """Incremental state of one decoder: its passes' keys and values, what was drafted, and the memory as projected.
+    """Incremental state of a decoder.
 
     Args:
-        steps, draft: of the passes.
-        contexts: each (B, S, 2 C), projections of the memory.
+        steps: keys and values of the passes.
+        draft: drafted tokens; None without drafting.
+        contexts: projections of the memory, each (B, S, 2 C).
         memory: (B, S, memory width).
     """
 
     def __init__(self, steps: Steps, draft: Draft | None, contexts: list[Tensor], memory: Tensor):
         self.steps, self.draft, self.contexts = steps, draft, contexts
-        # Which source each entry reads. The beams of a sentence, side by side, read the same one.
+        # The source sentence of each entry; adjacent beams of a sentence have the same one.
         self.sources = F.pad((memory[1:] != memory[:-1]).flatten(1).any(1), (1, 0)).cumsum(0)
 
     def reorder(self, new_order: Tensor) -> None:
-        """Entry i of the batch becomes what entry new_order[i] was."""
+        """Reorders the batch: entry i becomes entry new_order[i]."""
         self.steps.reorder(new_order)
         if self.draft is not None:
             self.draft.reorder(new_order)
@@ -45,7 +46,7 @@ class DecodingState:
 
 
 class StatefulDecoder(FairseqIncrementalDecoder):
-    """What decoders share that keep everything between steps in one object, found under KEY."""
+    """Base of the decoders: the incremental state is one object under KEY."""
 
     KEY = "recurrence"
 
@@ -57,34 +58,33 @@ class StatefulDecoder(FairseqIncrementalDecoder):
         self.way_out: Exit | None = None
 
     def new_draft(self, steps: Steps) -> Draft | None:
-        """What drafting keeps of texts that begin; None where nothing is drafted."""
+        """Drafting state for new texts; None without drafting."""
         if self.drafting is None:
             return None
         return Draft(steps, self.drafting, self.dictionary.eos(), self.max_positions())
 
     def guess(self, state: Tensor) -> Tensor:
-        """The likeliest next token after some pass: its state (B, 1, C) -> (B, 1); never the padding."""
+        """The most likely next token, never padding, from the state after some pass: (B, 1, C) -> (B, 1)."""
         scores = self.get_normalized_probs((self.output_layer(self.finish(state)), None), log_probs=True)
         if self.dictionary.pad() < scores.size(-1):
             scores[..., self.dictionary.pad()] = float("-inf")
         return scores.argmax(-1)
 
     def reorder_incremental_state(self, incremental_state, new_order: Tensor) -> None:
-        """Called by beam search after it has chosen which hypotheses go on."""
+        """Beam search calls this after selecting hypotheses."""
         if self.KEY in incremental_state:
             incremental_state[self.KEY].reorder(new_order)
 
     def reorder_incremental_state_scripting(self, incremental_state, new_order: Tensor) -> None:
-        """What beam search calls at each step; fairseq's looks through all modules for a state, which is in one."""
+        """Beam search calls this at each step; fairseq's own version searches all modules for states."""
         self.reorder_incremental_state(incremental_state, new_order)
 
     def make_generation_fast_(self, need_attn=False, retain_dropout: bool = False, **unused) -> None:
-        """fairseq's hook before generation, behind which the weights stay as they are: prepares them for its products.
-
-        `--print-alignment` asks for attention weights.
+        """fairseq calls this before generation; weights no longer change afterwards. `--print-alignment` sets
+        need_attn.
 
         Raises:
-            ValueError: on `--retain-dropout`, which these models do not have.
+            ValueError: for `--retain-dropout`, which is not supported.
         """
         if retain_dropout:
             raise ValueError("--retain-dropout: not available for these models, whose dropout ends with training")
@@ -97,17 +97,17 @@ class StatefulDecoder(FairseqIncrementalDecoder):
 
 
 class LoopedDecoder(StatefulDecoder):
-    """Token input, loop, final LayerNorm in a pre-norm stack, output layer.
+    """Input layer, loop, final LayerNorm if pre-norm, output layer.
 
     Args:
         dictionary: the target dictionary.
         embed_tokens: the embedding.
-        owns_embedding: whether it is registered here; an embedding shared with the encoder is registered there.
-        inputs: token input on that embedding.
+        owns_embedding: whether it is registered here; a shared embedding is registered by the encoder.
+        inputs: the input layer with that embedding.
         loop: the stack.
         output: the output layer.
-        level_table: depth-time table added before each pass, None for none.
-        layer_norm: final LayerNorm of a pre-norm stack, None in a post-norm one.
+        level_table: position and depth table added before each pass; None for none.
+        layer_norm: final LayerNorm of a pre-norm stack; None for post-norm.
         max_positions: longest target, in tokens.
     """
 
@@ -140,51 +140,49 @@ class LoopedDecoder(StatefulDecoder):
         src_lengths: Tensor | None = None,
         return_all_hiddens: bool = False,
     ):
-        """Decodes all positions, or with an incremental state those that it has not seen.
+        """Decodes all positions or, with an incremental state, the new ones.
 
         Args:
             prev_output_tokens: (B, T).
-            encoder_out: what the encoder returned.
-            incremental_state: dictionary that keeps the state between steps; a step reads the tokens that it has not
-                seen.
-            features_only: leave the output layer out.
-            src_lengths: unused.
-            return_all_hiddens: unused; the states are always returned.
+            encoder_out: output of the encoder.
+            incremental_state: fairseq's dictionary that keeps the state between steps.
+            features_only: skip the output layer.
+            src_lengths, return_all_hiddens: unused; the states are always returned.
 
         Returns:
-            Logits (B, T, vocabulary) (with an incremental state of the new tokens) or features (B, T, C), and fairseq's
-            dictionary: `attn` [(B, T, S)], the weights of the last cross-attention averaged over its heads, or [None]
-            unless alignments were asked for; `inner_states` P times (T, B, C), or [] with an incremental state.
+            Logits (B, T, vocabulary) or features (B, T, C), of the new tokens if there is an incremental state, and
+            fairseq's dictionary: `attn` is [(B, T, S)], the head average of the last cross-attention, or [None] without
+            need_attn; `inner_states` is P times (T, B, C), or [] with an incremental state.
         """
         state = self._state(encoder_out, incremental_state)
         if state is not None and state.draft is not None:
-            features, logits, *weights = self._ahead(prev_output_tokens, encoder_out, state)
+            features, logits, *weights = self._draft(prev_output_tokens, encoder_out, state)
             return (features if features_only else logits), {"attn": weights or [None], "inner_states": []}
         x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return (x if features_only else self.output_layer(x)), extra
 
     def extract_features(self, prev_output_tokens: Tensor, encoder_out=None, incremental_state=None):
-        """As :meth:`forward`, without the output layer; drafts nothing."""
+        """As :meth:`forward`, without output layer and drafting."""
         state = self._state(encoder_out, incremental_state)
         record: list[Tensor] | None = [] if self.need_attn else None
-        told = self._arguments(prev_output_tokens, encoder_out, state, record)
+        arguments = self._arguments(prev_output_tokens, encoder_out, state, record)
         start = 0 if state is None else state.steps.length
         x = self._embed(prev_output_tokens, start)
         if state is None:
-            x, states = self.loop(x, **told(x, start))
+            x, states = self.loop(x, **arguments(x, start))
         elif isinstance(state.steps, LeavingSteps):
-            x, states = state.steps.read(x, told), []
+            x, states = state.steps.read(x, arguments), []
         else:
-            x, states = state.steps.run(x, self.loop.running, **told(x, start)), []
+            x, states = state.steps.run(x, self.loop.running, **arguments(x, start)), []
         attn = [record[-1][:, -x.size(1) :] if record else None]
         return self.finish(x), {"attn": attn, "inner_states": [s.transpose(0, 1) for s in states]}
 
     def finish(self, x: Tensor) -> Tensor:
-        """The state after a pass -> what the output layer reads."""
+        """From the state after a pass to the input of the output layer."""
         return x if self.layer_norm is None else self.layer_norm(x)
 
-    def _ahead(self, tokens: Tensor, encoder_out, state: DecodingState) -> tuple[Tensor, ...]:
-        """Features, logits and, where they are asked for, attention weights of the tokens that have come."""
+    def _draft(self, tokens: Tensor, encoder_out, state: DecodingState) -> tuple[Tensor, ...]:
+        """Features, logits and, with need_attn, attention weights of the new tokens, with drafting."""
         record: list[Tensor] | None = [] if self.need_attn else None
 
         def read(known: Tensor, passes: Sequence[int], x: Tensor | None) -> Tensor:
@@ -208,15 +206,17 @@ class LoopedDecoder(StatefulDecoder):
     def _arguments(
         self, tokens: Tensor, encoder_out, state: DecodingState | None, record: list | None
     ) -> Callable[[Tensor, int], dict[str, Any]]:
-        """What the passes are told of x (B, T, C), states of the tokens (B, L) from `start` on."""
+        """A function of x (B, T, C), the states of the tokens from `start` on, that gives the loop's arguments."""
         padding, mask = self._padding(tokens), encoder_out["encoder_padding_mask"]
-        contexts = self._of_passes(self._contexts(encoder_out) if state is None else state.contexts)
+        contexts = self._contexts(encoder_out) if state is None else state.contexts
+        if not self._projects_per_pass():
+            contexts = [contexts[which] for which in self.loop.order]
 
-        def told(x: Tensor, start: int) -> dict[str, Any]:
+        def arguments(x: Tensor, start: int) -> dict[str, Any]:
             length = start + x.size(1)
             part = None if padding is None else padding[:, :length]
-            masked = part is not None or start and x.size(1) > 1
-            bias = causal_bias(length, x, part, start) if masked else None
+            needs_mask = part is not None or start and x.size(1) > 1
+            bias = causal_bias(length, x, part, start) if needs_mask else None
             return dict(
                 levels=depth_levels(self.level_table, self.loop.passes, length, part, start, x),
                 contexts=contexts,
@@ -226,28 +226,21 @@ class LoopedDecoder(StatefulDecoder):
                 record=record,
             )
 
-        return told
+        return arguments
 
     def output_layer(self, features: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, vocabulary)."""
         return self.output_projection(features)
 
     def _contexts(self, encoder_out) -> list[Tensor]:
-        """Keys and values of the memory, once for each stored block, however often it runs.
-
-        Once for each pass where the passes add terms of their own.
-        """
+        """Keys and values of the memory: one per stored block, or per pass if passes have their own terms."""
         memory, loop = encoder_out["encoder_out"][0].transpose(0, 1), self.loop
-        if not self._project_apart():
+        if not self._projects_per_pass():
             return [block.cross_attn.project(memory) for block in loop.blocks]
         passes = zip(loop.order, loop.own)
         return [loop.blocks[which].cross_attn.project(memory, own.term("cross_kv")) for which, own in passes]
 
-    def _of_passes(self, contexts: list[Tensor]) -> list[Tensor]:
-        """What each pass reads of :meth:`_contexts`."""
-        return contexts if self._project_apart() else [contexts[which] for which in self.loop.order]
-
-    def _project_apart(self) -> bool:
+    def _projects_per_pass(self) -> bool:
         return self.loop.own[0].term("cross_kv") is not None
 
     def _state(self, encoder_out, incremental_state) -> DecodingState | None:

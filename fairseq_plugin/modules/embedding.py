@@ -1,4 +1,4 @@
-"""From tokens to the first input of a stack, and from its output to the vocabulary."""
+"""The input layer, from tokens to vectors, and the output layer, from vectors to logits."""
 
 import torch
 from torch import Tensor, nn
@@ -9,20 +9,20 @@ from recurrence.position import Table, positions
 
 
 def borrow(module: nn.Module, name: str, owned_elsewhere: nn.Module) -> None:
-    """Makes a module reachable under a name without registering it, so that its tensors keep a single key."""
+    """Sets an attribute without registering the module, so that its tensors keep a single key."""
     module.__dict__[name] = owned_elsewhere
 
 
 def padding_mask(tokens: Tensor, pad: int) -> Tensor | None:
-    """(B, T) bool, or None where nothing is padding, so that no pass has to mask."""
+    """(B, T) bool; None if there is no padding, so that no pass needs a mask."""
     padding = tokens.eq(pad)
     return padding if padding.any() else None
 
 
 def visible_padding(tokens: Tensor, pad: int, training: bool) -> Tensor | None:
-    """As :func:`padding_mask`, for a causal stack; in training also None where all padding stands behind the tokens.
+    """As :func:`padding_mask`, for a causal stack; in training also None if all padding comes after the tokens.
 
-    No token sees what stands behind it, and no loss counts what padding gives, so that causality is mask enough.
+    The causal mask already hides such padding from the tokens, and the loss ignores its outputs.
     """
     padding = tokens.eq(pad)
     matters = padding[:, :-1] & ~padding[:, 1:] if training else padding
@@ -30,16 +30,16 @@ def visible_padding(tokens: Tensor, pad: int, training: bool) -> Tensor | None:
 
 
 class TokenInput(nn.Module):
-    """Embedding, position, LayerNorm where asked for, and dropout.
+    """Embedding, positions, optional LayerNorm, and dropout.
 
     Args:
-        embed_tokens: the embedding; it is not registered here, its owner is the encoder or decoder.
+        embed_tokens: the embedding, registered by the encoder or decoder and not here.
         scale: factor on the embedding.
         table: sinusoidal positions; None for none.
-        learned: number of learned positions that take the table's place; 0 for none.
-        std: standard deviation of the learned positions at initialisation.
+        learned: number of learned positions, which replace the table; 0 for none.
+        std: initial standard deviation of the learned positions.
         layernorm: whether a LayerNorm follows.
-        dropout: rate on the result.
+        dropout: rate on the output.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class TokenInput(nn.Module):
 
         Args:
             tokens: (B, T).
-            padding: (B, T) bool, or None where nothing is padding.
-            start: how many leading tokens to leave out.
+            padding: (B, T) bool, or None for no padding.
+            start: number of leading tokens to skip.
 
         Returns:
             The input of the stack (B, T - start, C), and the embedding alone, scaled.
@@ -86,14 +86,14 @@ class TokenInput(nn.Module):
         return dropout(x, self.dropout, self.training), embedded
 
     def read(self, tokens: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None, Tensor]:
-        """What an encoder makes of its source.
+        """Embeds an encoder's source.
 
         Args:
             tokens: (B, S), padded on either side.
-            lengths: (B,), unused: the padding shows in the tokens.
+            lengths: unused.
 
         Returns:
-            The input of the stack (B, S, C), its padding (B, S) or None where there is none, and the embedding alone.
+            The input of the stack (B, S, C), its padding (B, S) or None for no padding, and the embedding alone.
         """
         padding = padding_mask(tokens, self.embed_tokens.padding_idx)
         x, embedded = self(tokens, padding)
@@ -108,14 +108,14 @@ class TokenInput(nn.Module):
 
 
 class Output(nn.Module):
-    """Features to logits, by a matrix of its own or by the embedding's.
+    """Features to logits, with its own matrix or that of the embedding.
 
     Args:
         width: C.
         vocabulary: number of symbols.
         bias: whether a bias is added.
-        tied: the embedding that provides the matrix, None for a matrix of its own; it is not registered here.
-        std: standard deviation of an own matrix at initialisation; None for PyTorch's Linear.
+        tied: the embedding whose matrix is used (not registered here); None for a separate matrix.
+        std: initial standard deviation of a separate matrix; None for the default of PyTorch's Linear.
     """
 
     def __init__(
@@ -139,5 +139,5 @@ class Output(nn.Module):
         return self.weight if self.tied is None else self.tied.weight
 
     def make_generation_fast_(self, **unused) -> None:
-        """fairseq's hook before generation, behind which the weights stay as they are."""
+        """fairseq calls this before generation; weights no longer change afterwards."""
         pack_weight(self.matrix)

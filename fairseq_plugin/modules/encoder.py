@@ -11,15 +11,15 @@ from recurrence.position import Table
 
 
 class LoopedEncoder(FairseqEncoder):
-    """Input, loop, final LayerNorm in a pre-norm stack.
+    """Input layer, loop and, if pre-norm, a final LayerNorm.
 
     Args:
-        dictionary: the source dictionary; None where the source is no text.
-        embed_tokens: the embedding, registered here; None where the source is no text.
-        inputs: its method `read` makes the input of the stack and its padding of a source, tokens or speech.
+        dictionary: the source dictionary; None for speech.
+        embed_tokens: the embedding, registered here; None for speech.
+        inputs: the input layer; its method `read` returns the input of the stack and its padding.
         loop: the stack.
-        level_table: depth-time table added before each pass, None for none.
-        layer_norm: final LayerNorm of a pre-norm stack, None in a post-norm one.
+        level_table: position and depth table added before each pass; None for none.
+        layer_norm: final LayerNorm of a pre-norm stack; None for post-norm.
         max_positions: longest source, in tokens or frames.
     """
 
@@ -43,12 +43,12 @@ class LoopedEncoder(FairseqEncoder):
         """Encodes a batch.
 
         Args:
-            src_tokens: (B, S) tokens, padded on either side, or (B, frames, features), padded behind.
-            src_lengths: (B,) numbers of frames; of no use to tokens, whose padding shows.
+            src_tokens: (B, S) tokens, padded on either side, or (B, frames, features), padded at the end.
+            src_lengths: (B,) numbers of frames; unused for tokens.
             return_all_hiddens: also return the state after each pass.
 
         Returns:
-            fairseq's dictionary: `encoder_out` [(S, B, C)], `encoder_padding_mask` [(B, S)] or [] where nothing is
+            fairseq's dictionary: `encoder_out` [(S, B, C)], `encoder_padding_mask` [(B, S)] or [] without
             padding, `encoder_embedding` [(B, S, C)], `encoder_states` P times (S, B, C) or [].
         """
         x, padding, embedded = self.inputs.read(src_tokens, src_lengths)
@@ -70,7 +70,7 @@ class LoopedEncoder(FairseqEncoder):
         }
 
     def reorder_encoder_out(self, encoder_out, new_order: Tensor):
-        """Entry i becomes what entry new_order[i] was, in every tensor of the dictionary."""
+        """Reorders the batch: entry i becomes entry new_order[i]."""
         batch_dim = {"encoder_out": 1, "encoder_states": 1}
         return {
             name: [tensor.index_select(batch_dim.get(name, 0), new_order) for tensor in tensors]
@@ -78,7 +78,7 @@ class LoopedEncoder(FairseqEncoder):
         }
 
     def make_generation_fast_(self, **unused) -> None:
-        """fairseq's hook before generation, behind which the weights stay as they are."""
+        """fairseq calls this before generation; weights no longer change afterwards."""
         pack(self)
 
     def max_positions(self) -> int:
@@ -89,7 +89,7 @@ class LoopedEncoder(FairseqEncoder):
 def depth_levels(
     table: Table | None, passes: int, length: int, padding: Tensor | None, start: int, x: Tensor
 ) -> list[Tensor] | None:
-    """The Universal Transformer's signal of each pass, position + depth: P times (T, C) or (B, T, C); None for none."""
+    """The Universal Transformer's position + depth signal of each pass: P times (T, C) or (B, T, C)."""
     if table is None:
         return None
     position, depths = table(length, padding, start, like=x), table.rows(passes, like=x)

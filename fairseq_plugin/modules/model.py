@@ -1,4 +1,4 @@
-"""The encoder-decoder of translation and speech recognition; families fill in what is theirs."""
+"""The encoder-decoder model of translation and speech recognition, the base of every family."""
 
 import math
 from collections.abc import Callable
@@ -7,12 +7,7 @@ from typing import Any
 
 import torch.nn.functional as F
 from fairseq import utils
-from fairseq.models import (
-    ARCH_MODEL_REGISTRY,
-    MODEL_REGISTRY,
-    register_model,
-    register_model_architecture,
-)
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY, register_model, register_model_architecture
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation_lev import TranslationLevenshteinTask
 from torch import Tensor, nn
@@ -31,7 +26,7 @@ from recurrence.loop import Loop
 
 @dataclass
 class TranslationOptions(admin.AdminOptions, BudgetOptions):
-    """What every model of an encoder and a decoder has; the defaults are fairseq's."""
+    """Options of every encoder-decoder; the defaults are fairseq's."""
 
     encoder_embed_dim: int = option(512, "encoder: width")
     encoder_ffn_embed_dim: int = option(2048, "encoder: hidden width of the FFN")
@@ -41,36 +36,36 @@ class TranslationOptions(admin.AdminOptions, BudgetOptions):
     decoder_normalize_before: bool = option(False, "decoder: pre-norm instead of post-norm")
     encoder_learned_pos: bool = option(False, "encoder: learned positions instead of sinusoids")
     decoder_learned_pos: bool = option(False, "decoder: learned positions instead of sinusoids")
-    encoder_embed_path: str = option("", "encoder: file of a pretrained embedding, one 'symbol numbers' a line")
-    decoder_embed_path: str = option("", "decoder: file of a pretrained embedding, one 'symbol numbers' a line")
+    encoder_embed_path: str = option("", "encoder: file with a pretrained embedding, one 'symbol numbers' per line")
+    decoder_embed_path: str = option("", "decoder: file with a pretrained embedding, one 'symbol numbers' per line")
     activation_fn: str = option("relu", "activation of the FFN", choices=ACTIVATIONS)
-    share_decoder_input_output_embed: bool = option(False, "the decoder's embedding is the output matrix too")
+    share_decoder_input_output_embed: bool = option(False, "use the decoder's embedding as the output matrix")
     share_all_embeddings: bool = option(False, "one matrix for source, target and output; needs a joined dictionary")
-    no_token_positional_embeddings: bool = option(False, "no positions at all")
+    no_token_positional_embeddings: bool = option(False, "no positional embeddings")
     layernorm_embedding: bool = option(False, "LayerNorm on the embeddings")
-    no_scale_embedding: bool = option(False, "embeddings are not multiplied by sqrt(width)")
+    no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
     position_table: str = option("halved", choices=("halved", "interleaved"))
     projection_bias: bool = option(True)
     output_bias: bool = option(False)
 
 
 class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel):
-    """A model of two loops. A family derives from it and gives its `options`, :meth:`loop` and `init`."""
+    """An encoder and a decoder, each a loop. A family defines `options`, `init` and :meth:`loop`."""
 
     options: type[TranslationOptions] = TranslationOptions
     init: Callable[..., None]
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
-        """The stack of one side, as a paper builds it.
+        """The stack of one side, built by the paper's file in :mod:`recurrence.papers`.
 
         Args:
             args: the model's options.
             side: "encoder" or "decoder".
             shape: sizes and rates of its blocks.
-            **parts: of :class:`recurrence.block.Block`.
+            **parts: arguments of :class:`recurrence.block.Block`.
         """
-        raise TypeError(f"{cls.__name__} gives no loop")
+        raise NotImplementedError
 
     @classmethod
     def has_levels(cls, args) -> bool:
@@ -79,7 +74,7 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
 
     @classmethod
     def inputs(cls, args, side: str, embedding: nn.Embedding | None, most: int) -> nn.Module:
-        """What reads the tokens of one side, of which there are `most` at most."""
+        """The input layer of one side, for up to `most` tokens."""
         width = getattr(args, f"{side}_embed_dim")
         sinusoids = not cls.has_levels(args) and not args.no_token_positional_embeddings
         return TokenInput(
@@ -94,30 +89,22 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
 
     @classmethod
     def build_model(cls, args, task):
-        """Builds the model, or refuses a value by the name of its option before anything is built.
+        """Builds the model; fairseq calls this. Options are checked before anything is built.
 
         Raises:
             ValueError: naming the option, the value and the rule.
         """
         with cls.options.named():
             cls._check(args, task)
-        source, target = task.source_dictionary, task.target_dictionary
-        joint = args.share_all_embeddings
+        source, target, joint = task.source_dictionary, task.target_dictionary, args.share_all_embeddings
         encoder_embedding = cls._embedding(args, "encoder", source)
         decoder_embedding = encoder_embedding if joint else cls._embedding(args, "decoder", target)
-        tied = joint or args.share_decoder_input_output_embed
-        output_std = None if args.output_bias else args.decoder_embed_dim**-0.5
-        output = Output(
-            args.decoder_embed_dim, len(target), args.output_bias, decoder_embedding if tied else None, output_std
-        )
+        tied = decoder_embedding if joint or args.share_decoder_input_output_embed else None
+        std = None if args.output_bias else args.decoder_embed_dim**-0.5
+        output = Output(args.decoder_embed_dim, len(target), args.output_bias, tied, std)
         encoder = LoopedEncoder(source, encoder_embedding, **cls._parts(args, "encoder", encoder_embedding, task))
-        decoder = LoopedDecoder(
-            target,
-            decoder_embedding,
-            owns_embedding=not joint,
-            output=output,
-            **cls._parts(args, "decoder", decoder_embedding, task),
-        )
+        parts = cls._parts(args, "decoder", decoder_embedding, task)
+        decoder = LoopedDecoder(target, decoder_embedding, owns_embedding=not joint, output=output, **parts)
         model = cls(encoder, decoder)
         profile = admin.given_profile(args, model.stacks)
         if profile is not None:
@@ -149,7 +136,7 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
 
     @classmethod
     def _embedding(cls, args, side: str, dictionary) -> nn.Embedding | None:
-        if dictionary is None:  # a source that is no text
+        if dictionary is None:  # speech
             return None
         width = getattr(args, f"{side}_embed_dim")
         embedding = nn.Embedding(len(dictionary), width, padding_idx=dictionary.pad())
@@ -162,7 +149,7 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
 
     @classmethod
     def _parts(cls, args, side: str, embedding: nn.Embedding | None, task) -> dict:
-        """What encoder and decoder are built from alike."""
+        """The arguments that encoder and decoder have in common."""
         most = dict(zip(SIDES, task.max_positions()))[side]
         width, pre_norm = getattr(args, f"{side}_embed_dim"), getattr(args, f"{side}_normalize_before")
         return dict(
@@ -175,7 +162,7 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
 
     @classmethod
     def _check(cls, args, task) -> None:
-        """Refuses what no single stack can see."""
+        """Raises ValueError for options that do not go together."""
         check_task(args, task)
         cls.options.check(args)
         elastic.check(args, cls.options, sides=2)
@@ -209,7 +196,7 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
 
 
 def check_task(args, task) -> None:
-    """Refuses tasks and criterions that need another kind of model.
+    """Rejects tasks and criterions that need another kind of model.
 
     Raises:
         ValueError: naming the option.
@@ -231,7 +218,7 @@ def check_task(args, task) -> None:
 
 
 def _position_table(args, embedding: nn.Embedding) -> position.Table:
-    """The published RingFormer code numbers tokens from 0; fairseq from pad + 1, and leaves padding blank."""
+    """fairseq numbers tokens from pad + 1, with zeros for padding; RingFormer's code numbers them from 0."""
     if args.position_table == "halved":
         return position.Table(position.halved, embedding.embedding_dim, embedding.padding_idx + 1, blank_padding=True)
     return position.Table(position.interleaved, embedding.embedding_dim)
@@ -243,38 +230,32 @@ def _embedding_std(args, width: int) -> float:
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:
-    """fairseq's activation of that name. Its gelu computes in float32 whatever the type, torch's keeps the type."""
+    """fairseq's activation of that name, except that gelu is torch's, which does not cast to float32."""
     return F.gelu if name == "gelu" else utils.get_activation_fn(name)
 
 
 def register_family(name: str, model: type[ConfiguredModel], presets: dict[str, dict], **common: Any) -> None:
-    """Registers a model and one architecture a preset.
+    """Registers a model, and one architecture per preset.
 
     Args:
-        name: of the family.
-        model: its class, which has its `options`.
-        presets: values of an architecture, by its name, where they are not the options' defaults.
-        **common: values that all its presets share.
+        name: name of the family.
+        model: its class.
+        presets: for each architecture, the options that differ from their defaults.
+        **common: options that all presets share.
 
     Raises:
-        ValueError: if a name is taken; fairseq would keep the other model without a word.
+        ValueError: if a name is taken; fairseq would silently keep the other model.
     """
     taken = {name, *presets} & {*MODEL_REGISTRY, *ARCH_MODEL_REGISTRY}
     if taken:
         raise ValueError(f"{sorted(taken)[0]}: another model is registered under that name")
     register_model(name)(model)
     for arch, preset in presets.items():
-        register_model_architecture(name, arch)(_filler(model, {**common, **preset}))
-
-
-def _filler(model: type[ConfiguredModel], preset: dict[str, Any]) -> Callable[[Any], None]:
-    def fill(args: Any) -> None:
-        model.options.fill(args, preset)
-
-    return fill
+        values = {**common, **preset}
+        register_model_architecture(name, arch)(lambda args, values=values: model.options.fill(args, values))
 
 
 def size(width: int, ffn_width: int, heads: int, layers: int, **more: Any) -> dict:
-    """Values for an encoder and a decoder of the same size."""
+    """Options for an encoder and a decoder of the same size."""
     values = dict(embed_dim=width, ffn_embed_dim=ffn_width, attention_heads=heads, layers=layers, **more)
     return {f"{side}_{name}": value for side in SIDES for name, value in values.items()}

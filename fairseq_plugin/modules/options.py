@@ -1,4 +1,4 @@
-"""A model's options: fields of a dataclass, from which fairseq's command line is made and a yaml file is checked."""
+"""Model options as dataclass fields: they define the command line, the presets, and what a yaml file may contain."""
 
 import argparse
 from collections.abc import Callable, Iterator
@@ -16,19 +16,19 @@ from recurrence.errors import FieldError
 
 SIDES = ("encoder", "decoder")
 ACTIVATIONS = utils.get_available_activation_fns()
-# Sizes of a stack: their names in the core, and in fairseq behind the side's.
+# Sizes of a stack: name in the core -> fairseq's name after encoder_ or decoder_.
 SIZES = {"width": "embed_dim", "ffn_width": "ffn_embed_dim", "heads": "attention_heads"}
 RATES = ("dropout", "attention_dropout", "activation_dropout")
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 
 def option(default: Any, help: str | None = None, **about: Any) -> Any:
-    """A field of :class:`Options`, or of another dataclass of fairseq's.
+    """A field of :class:`Options`, or of another fairseq dataclass.
 
     Args:
-        default: the value where neither the user nor a preset gives one; it may be a function of all options.
-        help: the text of `--help`; a field without it is set by presets and yaml files alone.
-        **about: `choices`; `where`, values of other fields without which this one does not apply and is None; fairseq's
+        default: used if neither the user nor a preset gives a value; may be a function of all options.
+        help: text for `--help`; a field without it can only be set by presets and yaml files.
+        **about: `choices`; `where`, the values of other fields that this field needs (otherwise it is None); fairseq's
             `argparse_alias` and `argparse_const`.
     """
     return field(default=default, metadata={"help": help, **about})
@@ -41,13 +41,13 @@ def like(name: str) -> Callable[[Any], Any]:
 
 @dataclass
 class Options(FairseqDataclass):
-    """Base of the options of a family.
+    """Base of a family's options.
 
-    Not registered as fairseq's dataclass of the model: fairseq lets the defaults of that one win over what `_name`
-    says in a yaml file, and a preset would be lost.
+    It is not registered as fairseq's dataclass of the model, because fairseq lets the defaults of that class override
+    the preset that a yaml file selects by `_name`.
 
     Attributes:
-        fixed: the values of inherited fields for which a family has no option.
+        fixed: values of inherited fields that the family does not offer as options.
     """
 
     fixed: ClassVar[dict[str, Any]] = {}
@@ -58,17 +58,17 @@ class Options(FairseqDataclass):
         return {one.name: one for one in fields(cls) if one.name != "_name"}
 
     def _get_all_attributes(self) -> list[str]:
-        """What fairseq makes options of."""
+        """The fields that fairseq adds to the command line."""
         return [name for name, one in self.known().items() if one.metadata.get("help") and name not in self.fixed]
 
     def _get_type(self, name: str) -> Any:
-        """What fairseq makes of the text behind an option."""
+        """The type to which fairseq converts an option's text."""
         choices = self._get_choices(name)
         return ChoiceEnum(choices) if choices else _kind(self.known()[name])
 
     @classmethod
     def fill(cls, args: Any, preset: dict[str, Any]) -> None:
-        """Sets every option that was not given, functions of other options last."""
+        """Sets every option that was not given; defaults that depend on other options come last."""
         known = cls.known()
         values = {**{name: one.default for name, one in known.items()}, **cls.fixed, **preset}
         late = {name for name in values if callable(values[name]) or known[name].metadata.get("where")}
@@ -79,11 +79,11 @@ class Options(FairseqDataclass):
 
     @classmethod
     def check(cls, args: Any) -> None:
-        """Refuses what a single option can be wrong with.
+        """Checks every option by itself.
 
         Raises:
-            ValueError: for a key of a yaml file that no field has; a command line's parser knows its own.
-            FieldError: for a value of another kind, that is no choice, or that does not go with another option.
+            ValueError: for an unknown key in a yaml file.
+            FieldError: for a value of the wrong type, not among the choices, or without the options that it needs.
         """
         known, arch = cls.known(), getattr(args, "_name", None)
         unknown = () if isinstance(args, argparse.Namespace) else set(args) - {*known, "_name"}
@@ -109,7 +109,7 @@ class Options(FairseqDataclass):
         """Turns `heads=3: must divide width=16` into `--encoder-attention-heads=3: must divide --encoder-embed-dim=16`.
 
         Args:
-            side: the stack that the core's values belong to.
+            side: "encoder" or "decoder" for errors about one stack.
         """
         known, options = cls.known(), cls()._get_all_attributes()
 
@@ -125,23 +125,23 @@ class Options(FairseqDataclass):
 
 
 def _kind(one: Field) -> Any:
-    """The type of a field's values, None apart."""
+    """The type of a field's values, ignoring None."""
     return next(iter(get_args(one.type)), one.type)
 
 
 def _conflict(one: Field, args: Any) -> str | None:
-    """The other option whose value leaves a field without a meaning."""
+    """The option whose value makes this field inapplicable; None if there is none."""
     where = one.metadata.get("where", {})
     return next((other for other, values in where.items() if getattr(args, other) not in values), None)
 
 
 @dataclass
 class StackOptions(Options):
-    """What every model has, under fairseq's names; its one stack, or the second of two, is the decoder."""
+    """Options of every model, under fairseq's names. A language model only has a decoder."""
 
     decoder_embed_dim: int = option(512, "decoder: width")
     decoder_ffn_embed_dim: int = option(2048, "decoder: hidden width of the FFN")
-    decoder_layers: int = option(6, "decoder: depth, counted in passes")
+    decoder_layers: int = option(6, "decoder: depth in passes")
     decoder_attention_heads: int = option(8, "decoder: attention heads; must divide the width")
     norm_eps: float = option(1e-5)
     dropout: float = option(0.1, "rate on embeddings and on every sublayer's output")
@@ -152,7 +152,7 @@ class StackOptions(Options):
     )
     compile: str | None = option(
         None,
-        "torch.compile each stored block for training, once for all its passes, by this backend (inductor)",
+        "compile each stored block for training, once for all its passes, with this backend (inductor)",
         choices=("inductor", "aot_eager", "eager"),
         argparse_const="inductor",
     )
@@ -165,15 +165,11 @@ class StackOptions(Options):
 
 
 class ConfiguredModel(nn.Module):
-    """A model of a family.
-
-    Attributes:
-        options: those of the family.
-    """
+    """A model that has a family's `options`."""
 
     options: type[StackOptions] = StackOptions
 
     @classmethod
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
-        """Adds what the command line may set, without defaults, which would win over presets."""
+        """Adds the command-line options, without defaults, which would override presets."""
         gen_parser_from_dataclass(parser, cls.options(), delete_default=True)

@@ -23,7 +23,7 @@ BAD = {
         "--level-signal none --ffn-signal inside": "--ffn-signal=inside: does not go with --level-signal=none",
         "--level-signal none --signal-init random": "--signal-init=random: does not go with --level-signal=none",
         f"{STATIC_SIGNAL} --attention-signal after": "--attention-signal=after: does not go with --level-signal=stat",
-        "--attention-signal none --ffn-signal none": "--level-signal=low-rank: joins nowhere",
+        "--attention-signal none --ffn-signal none": "--level-signal=low-rank: has no effect",
         "--attention-signal before --encoder-normalize-before": "--attention-signal='before': .* needs a post-norm",
         "--cross-attention-signal before --decoder-normalize-before": "--cross-attention-signal='before': .* needs a",
         "--dropout 1.5": r"--dropout=1.5: must be a rate within \[0, 1\]",
