@@ -81,7 +81,7 @@ def gpu_stages(tmp_path, **settings: str) -> dict[str, str]:
     return {line[:34].strip(): line[34:].strip() for line in lines}
 
 
-def test_the_gpu_script_tells_how_each_stage_ended(tmp_path):
+def test_the_gpu_script_reports_how_each_stage_ended(tmp_path):
     stages = gpu_stages(tmp_path, BUDGET="0")
     assert set(stages.values()) == {"not reached"}
     assert {"tests", "train-fp16", "decode-fp16", "image-compile", "bench-translation"} <= set(stages)

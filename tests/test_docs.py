@@ -1,4 +1,4 @@
-"""The documents say what is so: tables are the registries', commands are accepted by the programs that they name."""
+"""The documents are true: tables agree with the registries, and programs accept the commands."""
 
 import re
 import shlex
@@ -52,7 +52,7 @@ def commands(program: str) -> list[list[str]]:
     return found
 
 
-def test_tables_of_architectures_are_up_to_date():
+def test_the_tables_of_architectures_are_up_to_date():
     for table in fairseq_plugin.catalogue.TABLES:
         assert table.within(MODELS) == MODELS, "run: python -m fairseq_plugin.catalogue docs/models.md"
     assert all(f"| `{arch}` |" in MODELS for arch in fairseq_plugin.catalogue.architectures())
@@ -109,12 +109,12 @@ def test_commands_are_accepted(program):
         parsed([program, *arguments])
 
 
-def test_trainings_bound_their_disk():
+def test_examples_limit_the_checkpoints_they_keep():
     keeps = ("--keep-last-epochs", "--no-epoch-checkpoints")
     assert [call for call in commands("fairseq-train") if not set(keeps) & set(call)] == []
 
 
-def test_raw_text_is_segmented():
+def test_examples_segment_raw_text():
     for call in commands("fairseq-interactive"):
         speech = "speech_to_text" in call
         assert speech or call[call.index("--bpe") + 1] == "sentencepiece"

@@ -1,4 +1,4 @@
-"""The distribution: the wheel works away from the checkout, its dependencies are declared, make tells its targets."""
+"""The distribution: the wheel works outside the checkout, its dependencies are declared, make lists its targets."""
 
 import ast
 import re
@@ -133,7 +133,7 @@ def test_fairseq_and_each_use_have_an_extra(site):
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-def test_help_tells_every_target():
+def test_help_lists_every_target():
     makefile = (cli.REPOSITORY / "Makefile").read_text(encoding="utf-8")
     targets = set(re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split())
     told = set(re.findall(r"^make ([\w-]+)", cli.run("make", "-C", cli.REPOSITORY, "help"), re.MULTILINE))

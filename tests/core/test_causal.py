@@ -171,7 +171,7 @@ def test_one_slot_a_pass_and_no_growth_where_the_length_is_known():
     assert cache.length == cache._filled.size(0) == 100
 
 
-def test_the_cache_grows_seldom():
+def test_the_cache_grows_by_doubling():
     cache, seen = Cache(1), set()
     for _ in range(1000):
         cache.write(0, torch.ones(1, 1, 4), torch.ones(1, 1, 4))
@@ -179,7 +179,7 @@ def test_the_cache_grows_seldom():
     assert seen == {32, 64, 128, 256, 512, 1024}
 
 
-def test_an_order_that_stands_already_moves_nothing():
+def test_reordering_to_the_same_order_moves_nothing():
     cache = Cache(1)
     cache.write(0, torch.ones(3, 5, 4), torch.ones(3, 5, 4))
     memory = cache._filled.data_ptr()

@@ -47,7 +47,7 @@ def test_a_seed_repeats_the_mask_and_the_generator_goes_on():
     assert not torch.equal(found[0][0], found[0][1])
 
 
-def test_ends():
+def test_extreme_rates():
     x = torch.randn(3, 4)
     assert dropout(x, 0.5, training=False) is x
     assert dropout(x, 0.0, training=True) is x

@@ -128,7 +128,7 @@ def test_refusals(which, given, message):
         make_elastic(relaxed(SHAPE, which, 2), **given)
 
 
-def test_training_must_tell_the_update():
+def test_training_must_report_the_update():
     loop = made("universal", (0,) * 4)
     make_elastic(loop, (1, 4))
     with pytest.raises(RuntimeError, match="call model.set_num_updates"):
@@ -137,7 +137,7 @@ def test_training_must_tell_the_update():
 
 
 @pytest.mark.parametrize("name", ["ringformer", "cycle", "sequence", "sret", "block recurrence"])
-def test_gradients_of_the_last_passes_alone(name):
+def test_only_the_last_passes_get_gradients(name):
     """Those of the blocks are as if the passes before had been run apart; what stands before still gets one."""
     which, depths = STACKS[name][1:]
     loop, twin = made(name, which), made(name, which)

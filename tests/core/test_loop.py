@@ -69,7 +69,7 @@ def test_refusals(which, own, message):
         Loop(blocks, which, own and [nn.Identity() for _ in range(own)])
 
 
-def test_chosen_passes_alone():
+def test_only_the_chosen_passes_run():
     calls: list = []
     loop = Loop([Recorder(which, calls) for which in range(2)], (0, 1, 1, 0), [nn.Linear(1, 1) for _ in range(4)])
     x, states = loop(torch.tensor(1.0), levels=[torch.tensor(float(n)) for n in range(4)], slots="abcd", run=(0, 2, 3))

@@ -72,7 +72,7 @@ def test_last_checkpoints_by_epoch_and_by_update(checkpoints):
 
 
 @pytest.mark.parametrize("count", [0, 4])
-def test_count_that_the_folder_does_not_have_is_refused(checkpoints, count):
+def test_a_number_of_checkpoints_out_of_range_is_refused(checkpoints, count):
     with pytest.raises(ValueError, match=f"{count} checkpoints wanted of .*: must be from 1 to the 3 there"):
         average.last_checkpoints(checkpoints, average.EPOCH_FILE, count)
 

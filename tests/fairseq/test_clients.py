@@ -1,4 +1,4 @@
-"""What fairseq's users plug in or type next: refused by name, warned of, or quiet."""
+"""Other tasks, losses and raw text: refused by name or warned about; and what the log leaves out."""
 
 import logging
 

@@ -70,7 +70,7 @@ def test_recurrence_along_the_text_is_refused(arch, flags):
 
 
 @torch.no_grad()
-def test_guesses_come_true():
+def test_correct_guesses_are_all_accepted():
     """Where the last passes change nothing, every full run gives as many tokens as it can."""
     model = models.tiny("takase_vanilla", "--decoder-normalize-before")
     for block in model.decoder.loop.blocks[1:]:  # of passes 0 0 1 1
@@ -139,7 +139,7 @@ def test_alignments():
 
 
 @models.every_language_model
-def test_a_prompt_at_once(arch):
+def test_several_tokens_may_be_read_in_one_step(arch):
     if language.FAMILY[arch] == "KausikRecurrence":
         return
     model, tokens, state = drafting(looped(arch)), language.texts((40, 40, 40)), {}
@@ -217,7 +217,7 @@ def test_the_commands_and_the_hub(trained, corpus):
     assert hub.translate(lines, beam=1, max_len_b=15) == [expected[number][0] for number in range(11)]
 
 
-def test_the_log_tells_how_much_came_of_it(caplog):
+def test_the_log_reports_the_average_number_of_drafted_tokens(caplog):
     model, (_, source) = drafting(talkative("cycle")), sources("cycle")
     translate(generator(model, beam=1), source)
     tally = model.decoder.drafting.tally

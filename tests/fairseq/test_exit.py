@@ -55,7 +55,7 @@ def test_continuation_with_no_exit_and_after_the_first_pass(arch, flags):
 
 @models.every_model_with_encoder
 @torch.no_grad()
-def test_words_see_the_states_with_which_earlier_ones_left(arch):
+def test_later_words_see_the_states_with_which_earlier_ones_left(arch):
     model = models.tiny(arch)
     source, lengths, target = models.inputs(arch, (5, 3, 6), target_lengths=(30, 30, 30))
     decoder, out = model.decoder, model.encoder(source, lengths)
@@ -92,7 +92,7 @@ def test_training_runs_all_passes():
 
 
 @pytest.mark.slow
-def test_the_command_tells_how_many_passes_ran(trained, corpus):
+def test_the_command_reports_how_many_passes_ran(trained, corpus):
     def generated(threshold: float) -> str:
         overrides = "--model-overrides", f"{{'exit_threshold': {threshold}}}"
         path, flags = trained.folder / "checkpoint_last.pt", ("--beam", "2", "--max-len-b", "15")

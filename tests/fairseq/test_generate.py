@@ -1,4 +1,4 @@
-"""fairseq's decoding, whole again: generate, interactive, the hub, averaged and hostile checkpoints."""
+"""fairseq's decoding, repaired: generate, interactive, the hub, averaged and hostile checkpoints."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Each repair of fairseq by itself: it mends a defect where there is one and leaves a healthy fairseq alone."""
+"""Each repair of fairseq: it fixes a defect where there is one and leaves a fairseq without it alone."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Files from strangers: what they say is read, never run."""
+"""Untrusted files are read, and nothing in them is run."""
 
 import argparse
 import ast

@@ -70,7 +70,7 @@ def test_one_failed_write_is_made_good(good, monkeypatch, after):
 
 @pytest.mark.parametrize("write", ["torch.save", "copy"])
 @pytest.mark.parametrize("after", [0, 3])
-def test_a_full_disk_is_told_with_the_last_whole_checkpoint(good, monkeypatch, write, after):
+def test_a_full_disk_is_reported_with_the_last_whole_checkpoint(good, monkeypatch, write, after):
     (good / "checkpoint_last.pt").write_bytes((good / "checkpoint1.pt").read_bytes())
     os.utime(good / "checkpoint_last.pt", (1, 1))
     Disk(monkeypatch, after if write == "torch.save" else 0, errno.ENOSPC)

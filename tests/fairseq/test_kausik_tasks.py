@@ -173,7 +173,7 @@ def test_folders_that_hold_no_such_images_are_refused(images, tmp_path):
         task.dataset("train")[1]
 
 
-def test_classes_are_no_pixels(images):
+def test_classes_cannot_share_the_matrix_of_pixels(images):
     with pytest.raises(ValueError, match="--no-share-decoder-input-output-embed: needed here"):
         models.build("recurrent_lm", *TINY[2:], on=pixels(images))
 

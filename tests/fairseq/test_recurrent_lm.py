@@ -24,7 +24,7 @@ def load(name: str) -> tuple[torch.nn.Module, dict]:
 
 
 @pytest.mark.parametrize("name", ["kausik_rec_1layer", "kausik_rec_2layer"])
-def test_short_texts_follow_the_formula_which_the_code_leaves_at_1_and_2(name):
+def test_short_texts_follow_the_formula_where_the_published_code_does_not(name):
     model, file = load(name)
     tokens, recorded = file["inputs"]["idx"], file["outputs"]
     for length in range(1, 5):
@@ -86,7 +86,7 @@ def test_parameters_of_table_2(flags, symbols, parameters):
     assert count.stored(model) == parameters + (symbols - 65) * 384
 
 
-def test_what_joins_the_stream_starts_smaller():
+def test_projections_into_the_residual_stream_start_smaller():
     torch.manual_seed(0)
     model = models.build("recurrent_lm", "--decoder-layers", "2", on=language.task(65))
     for name, parameter in model.named_parameters():
@@ -127,6 +127,6 @@ def test_an_encoding_that_acts_within_attention_is_refused():
         language.task().build_model(args)
 
 
-def test_a_window_as_long_as_the_learned_positions_is_taken():
+def test_a_window_may_be_as_long_as_the_learned_positions():
     model = models.build("recurrent_lm", *language.TINY["KausikRecurrence"], "--window", "64", "--position", "learned")
     assert model(language.texts((64,)))[0].isfinite().all()

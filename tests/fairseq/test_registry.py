@@ -107,7 +107,7 @@ def test_a_name_that_is_taken_is_refused(name, arch):
     assert (set(MODEL_REGISTRY), set(ARCH_MODEL_REGISTRY)) == before
 
 
-def test_the_core_needs_no_host():
+def test_the_core_needs_neither_fairseq_nor_timm():
     """`recurrence` imports with fairseq and timm blocked."""
     core = cli.REPOSITORY / "recurrence"
     paths = (path.relative_to(core).with_suffix("") for path in core.rglob("*.py") if path.stem != "__init__")

@@ -1,4 +1,4 @@
-"""fairseq's training commands, whole again: preprocess, train, resume, validate; through the real command line."""
+"""fairseq's training commands, repaired: preprocess, train, resume, validate; through the real command line."""
 
 import re
 from pathlib import Path

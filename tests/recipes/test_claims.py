@@ -133,7 +133,7 @@ def test_seeds_are_compared_in_pairs_at_the_scale_with_most_of_them(read):
     assert read(compared(), values=larger)[0].told == "contradicted"
 
 
-def test_runs_of_scale_smoke_and_failed_ones_tell_nothing(read):
+def test_smoke_runs_and_failed_runs_do_not_count(read):
     smoke = {("r", "smoke"): [50, 60, 70], ("q", "smoke"): [1, 2, 3]}
     assert read(compared(), values=smoke)[0].told == "not run"
     failed = {("r", "small"): [50, "", "nan"], ("q", "small"): [1, 2, 3]}

@@ -76,5 +76,5 @@ def test_the_tools_take_every_command(script, words, scale, tmp_path, monkeypatc
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
 
 
-def test_what_figures_2_and_4_are_of_must_be_said():
+def test_figures_2_and_4_need_the_name_of_a_model():
     assert "usage: " in recipe("ringformer/figures2_4.sh", "speech", fails=True)

@@ -37,7 +37,7 @@ def test_the_trainer_takes_every_command(script, scale, arguments, tmp_path):
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
 
 
-def test_widths_are_divided():
+def test_scaled_widths_are_divisible():
     """The recipe knows the width and heads of every model; what it divides, heads share out evenly."""
     script = f"source <(sed -n '/^image_size()/,/^}}/p' {RECIPES}/commands/images.sh); "
     script += 'for arch in "$@"; do image_size $arch 8; echo ${SIZE[@]}; done'
@@ -51,7 +51,7 @@ def test_widths_are_divided():
     assert not cli.run("bash", "-c", script, "bash", "resnet50").strip(), "the row says its own"
 
 
-def test_rows_have_one_size(tmp_path):
+def test_rows_are_of_comparable_size(tmp_path):
     """Sharing stores less, the control stores what the row does that runs half the blocks twice, and depths agree."""
     stores, depths = {}, {}
     for row in ROWS:
@@ -81,7 +81,7 @@ def output(out) -> str:
 
 
 @pytest.mark.slow
-def test_the_demo_tells_what_it_measured(out, output):
+def test_the_demo_reports_what_it_measured(out, output):
     for arch in ("ringformer_vit", "sret_ext"):
         run = out / "digits" / "run" / "smoke" / arch / "s1"
         scores, trained = json.loads((run / "scores.json").read_text()), collect.training(run)

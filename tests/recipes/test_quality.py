@@ -56,7 +56,7 @@ def test_a_row_without_results_is_named():
         EXPERIMENTS[0].records("sequence")
 
 
-def test_names_that_would_cover_each_other_move_up():
+def test_labels_that_would_overlap_move_up():
     assert quality.apart([0.5, 0.1, 0.52, 0.9], 0.1) == [0.5, 0.1, 0.6, 0.9]
     assert quality.apart([], 0.1) == []
 

@@ -69,7 +69,7 @@ def test_links_of_the_markdown_lead_somewhere(text, folder):
     assert not [link for link in links if not (folder / link).exists()]
 
 
-def test_the_page_is_whole_in_itself(html):
+def test_the_page_is_self_contained(html):
     assert not re.findall(r'(?:src|href)="(?!data:|https?:|#)(?!\.\.)[^"]*"', html)
     assert "<script" not in html
     assert not re.findall(r'<(?:link|img)[^>]+(?:src|href)="(?!data:)', html)
@@ -78,7 +78,7 @@ def test_the_page_is_whole_in_itself(html):
     assert all(len(base64.b64decode(data)) > 500 for _, data in pictures)
 
 
-def test_nothing_of_a_text_runs_in_the_page(tmp_path):
+def test_no_script_in_a_text_runs_in_the_page(tmp_path):
     text = """# Title
 
 <script>alert(1)</script> and <img src=x onerror=alert(1)> in a line

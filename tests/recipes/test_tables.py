@@ -158,7 +158,7 @@ def test_settings_of_the_release_add_their_flags_to_the_papers(tmp_path):
     assert trained == {"paper": ([1e-3], 4000, "admin", 18, 50000), "release": ([2e-3], 8000, "admin", 18, 50000)}
 
 
-def test_seeds_settings_and_flags_arrive(tmp_path, capsys, monkeypatch):
+def test_seeds_settings_and_flags_are_passed_on(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("PATH", os.pathsep.join([str(cli.SCRIPTS), os.environ["PATH"]]))
     for key, value in dict(SCALE="paper", SEEDS="1 2 3", SETTINGS="code", OUT=str(tmp_path), DRY_RUN="1").items():
         monkeypatch.setenv(key, value)
@@ -252,7 +252,7 @@ def test_an_order_shows_only_in_runs_that_decide(monkeypatch):
     assert "BLEU: shows in 0 of 1 pairs, reversed in 1." in shown(monkeypatch, *paper)
 
 
-def test_what_is_made_from_data_is_up_to_date():
+def test_generated_files_are_up_to_date():
     cli.python(RECIPES / "records" / "render.py", "--check")
 
 

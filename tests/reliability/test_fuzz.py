@@ -15,7 +15,7 @@ def found() -> list[fuzz.Found]:
     return [attempt for seed in SEEDS for attempt in fuzz.attempts(seed)]
 
 
-def test_nothing_ends_otherwise(found):
+def test_every_attempt_works_or_is_refused(found):
     assert [attempt for attempt in found if attempt.outcome not in ("works", "refused")] == []
 
 

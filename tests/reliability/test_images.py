@@ -43,7 +43,7 @@ def test_a_kill_at_every_step_of_a_save(warm, images, straight, tmp_path, step):
     assert table(tmp_path) == table(straight)
 
 
-def test_a_full_disk_is_told_in_a_line(warm, images, straight, tmp_path):
+def test_a_full_disk_is_reported_in_one_line(warm, images, straight, tmp_path):
     shutil.copytree(straight, tmp_path / "run")
     last = tmp_path / "run" / "last.pth.tar"
     more = ("--epochs", "2", "--resume")

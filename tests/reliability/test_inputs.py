@@ -77,7 +77,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize(("flags", "message"), OPTIONS.values(), ids=OPTIONS)
-def test_an_option_that_cannot_be_is_named(warm, text, tmp_path, flags, message):
+def test_an_impossible_option_is_named(warm, text, tmp_path, flags, message):
     (ended,) = warm.run(trains(text, tmp_path, "--max-epoch", "2", "--no-save", *flags))
     assert f"fairseq-train: error: {message}" in one_line(ended)
 

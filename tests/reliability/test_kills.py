@@ -104,7 +104,7 @@ def test_the_newest_whole_checkpoint_is_named_and_taken_where_allowed(warm, text
     assert "(epoch 4 @ 15 updates)" in taken.log
 
 
-def test_a_full_disk_is_told_in_a_line(warm, text, straight, tmp_path):
+def test_a_full_disk_is_reported_in_one_line(warm, text, straight, tmp_path):
     folder = shutil.copytree(straight, tmp_path / "run")
     size = (folder / "checkpoint_last.pt").stat().st_size
     (ended,) = warm.run(trains(text, folder, "--max-epoch", "4", most_bytes=size // 2))

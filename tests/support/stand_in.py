@@ -1,4 +1,4 @@
-"""Stands for a program on the path: the warm interpreter of tests/support/warm.py runs it in a fork.
+"""Stands in for a program on the path: the warm interpreter of tests/support/warm.py runs it in a fork.
 
 The fork has this process's arguments, folder, environment and streams; a signal that comes here goes to it, and it is
 killed when this process is. Lies as `python`, `fairseq-train` and so on beside the interpreter's socket. What the fork

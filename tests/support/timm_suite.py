@@ -20,7 +20,7 @@ FOLDER = Path(sys.prefix) / "share" / f"timm-{timm.__version__}"
 
 
 class Unavailable(Exception):
-    """timm's source distribution can be neither found nor fetched."""
+    """timm's source distribution can neither be found nor fetched."""
 
 
 class OurModels:

@@ -89,7 +89,7 @@ def test_pass_loss_is_the_mean_over_models_of_fewer_passes(structure):
     assert loss(expected[0], target) == last
 
 
-def test_gradients_of_the_last_passes_alone():
+def test_only_the_last_passes_get_gradients():
     model = vision.small("uit", depth=6, backprop_passes=2)
     kept = {passes: kept_for_backward(vision.small("uit", depth=passes), passes) for passes in (2, 6)}
     assert kept_for_backward(model, 6) <= 1.3 * kept[2] < kept[6]
@@ -125,7 +125,7 @@ def test_refusals(model, options, message):
         vision.fresh(model, **options)
 
 
-def test_a_trainer_that_tells_no_update_is_refused():
+def test_a_trainer_that_does_not_report_its_updates_is_refused():
     model = vision.fresh("uit", depth_range=(1, 3))
     with pytest.raises(RuntimeError, match="call model.set_num_updates"):
         model(vision.images(model))

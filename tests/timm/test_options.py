@@ -175,7 +175,7 @@ def test_wrong_values_are_refused(model, options, message):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_wrong_image_sizes_are_told(case):
+def test_images_of_another_size_are_refused(case):
     model = vision.fresh(case).eval()
     height, width = model.patch_embed.img_size
     for size in ((height + 16, width), (height, width + 16)):

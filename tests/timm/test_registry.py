@@ -29,7 +29,7 @@ def test_registered_models_are_those_of_the_families():
         assert sorted(family.default_cfgs) == sorted(name for name in MODELS if name in timm.list_models(module=module))
 
 
-def test_no_name_is_one_of_the_hosts():
+def test_no_name_is_one_of_timms():
     """timm keys its registry by a model's name and by the last part of its module's."""
     for family in FAMILIES:
         assert importlib.util.find_spec(f"timm.models.{family.__name__.rpartition('.')[2]}") is None

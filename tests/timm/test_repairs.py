@@ -75,7 +75,7 @@ def test_a_torn_image_is_named(torn):
         create_dataset("", torn.parents[1])[0]
 
 
-def test_whoever_asks_timm_to_skip_images_still_does(torn, monkeypatch):
+def test_timm_still_skips_images_on_request(torn, monkeypatch):
     monkeypatch.setenv("TIMM_DATASET_MAX_RETRIES", "2")
     data = create_dataset("", torn.parents[1])
     assert list(data[0][0].getdata()) == list(data[1][0].getdata())
@@ -149,7 +149,7 @@ def test_the_cases_meet_both_kinds_of_options():
     assert len(CASES) > 100
 
 
-def test_what_an_older_timm_does_not_have_is_left_alone(monkeypatch):
+def test_repairs_of_functions_that_an_older_timm_lacks_are_skipped(monkeypatch):
     monkeypatch.delattr(CheckpointSaver, "load_state_dict_from_checkpoint")
     monkeypatch.delattr(_helpers, "_torch_load")
     repairs.apply()

@@ -93,7 +93,7 @@ def test_an_mlp_over_the_tokens_takes_one_size():
 
 
 @every_case
-def test_the_size_stays_where_nothing_is_given(case):
+def test_without_a_size_nothing_changes(case):
     if mixes_tokens(case):
         return
     model = vision.small(case)
