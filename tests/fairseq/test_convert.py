@@ -226,9 +226,8 @@ def test_without_the_plugin_fairseq_gives_the_same(trained, corpus, tmp_path):
     assert source.read_bytes() == before
     with_plugin = LOGITS.replace(ALONE, "import json, sys, torch, fairseq_plugin\n")
     ours = json.loads(cli.python("-W", "ignore", "-c", with_plugin, source, corpus.data).splitlines()[-1])
-    theirs = json.loads(
-        cli.run(cli.sys.executable, "-W", "ignore", "-c", LOGITS, target, corpus.data, fresh=True).splitlines()[-1]
-    )
+    alone = cli.run(cli.sys.executable, "-W", "ignore", "-c", LOGITS, target, corpus.data, fresh=True)
+    theirs = json.loads(alone.splitlines()[-1])
     assert ours[0] == "fairseq_plugin.models.ringformer"
     assert theirs[0] == "fairseq.models.transformer.transformer_legacy"
     torch.testing.assert_close(torch.tensor(theirs[1]), torch.tensor(ours[1]), **CLOSE)

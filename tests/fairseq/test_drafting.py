@@ -87,17 +87,9 @@ def test_correct_guesses_are_all_accepted():
 
 def sampled(model: nn.Module, source: tuple) -> list:
     """Translations drawn from the model's own distribution, always by the same chance."""
-    entries = models.dictionary(models.TARGET_SYMBOLS)
-    drawn = SequenceGenerator(
-        [model],
-        entries,
-        beam_size=1,
-        max_len_b=20,
-        temperature=0.7,
-        search_strategy=Sampling(entries, sampling_topp=0.9),
-    )
+    strategy = Sampling(models.dictionary(models.TARGET_SYMBOLS), sampling_topp=0.9)
     torch.manual_seed(3)
-    return translate(drawn, source)
+    return translate(search(model, beam_size=1, max_len_b=20, temperature=0.7, search_strategy=strategy), source)
 
 
 @models.every_model_with_encoder
@@ -112,14 +104,10 @@ def test_forced_words_penalties_ngrams_and_ensembles(arch):
     pair, (_, source) = [talkative(arch), talkative(arch, seed=2)], sources(arch)
     prefix = models.collate([row[:-1] for row in models.sentences((4, 2, 3, 4), models.TARGET_SYMBOLS, seed=5)])
     rules = dict(beam_size=1, max_len_b=12, min_len=5, unk_penalty=2.0, no_repeat_ngram_size=2)
-
-    def searched() -> list:
-        return translate(SequenceGenerator(pair, models.dictionary(models.TARGET_SYMBOLS), **rules), source, prefix)
-
-    expected = searched()
+    expected = translate(search(*pair, **rules), source, prefix)
     drafting(pair[0], 1, 5)
     drafting(pair[1], 3, 2)
-    expect_equal(searched(), expected)
+    expect_equal(translate(search(*pair, **rules), source, prefix), expected)
 
 
 def test_alignments():

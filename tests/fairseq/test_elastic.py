@@ -168,8 +168,6 @@ def test_validation_reports_the_loss_at_three_depths():
         ("ringformer_base", "--depth-range 0-4", r"--depth-range=0-4: must be .* 1 <= MIN < MAX \(encoder\)"),
         ("ringformer_base", "--depth-range 1-4,3-2", r"--depth-range=3-2: must be .* 1 <= MIN < MAX \(decoder\)"),
         ("universal", "--depth-range 1-6", r"--depth-range=1-6: the order 0 0 0 0 cannot run at 6 passes \(encoder\)"),
-        ("sequence", "--depth-range 2-3", r"--depth-range=2-3: the order 0 0 1 1 cannot run at 3 passes \(encoder\)"),
-        ("cycle", "--depth-range 1-4", r"--depth-range=1-4: the order 0 1 0 1 cannot run at 1 passes \(encoder\)"),
         ("ringformer_base", "--depth-distribution poisson", "--depth-distribution=poisson: needs --depth-range=None"),
         ("ringformer_base", "--pass-loss -1", "--pass-loss=-1.0: must be > 0"),
         ("ringformer_base", "--pass-loss nan", "--pass-loss=nan: must be > 0"),

@@ -32,10 +32,9 @@ needs_datasets = pytest.mark.skipif(importlib.util.find_spec("datasets") is None
 def root(tmp_path_factory) -> Path:
     """Every source, as DATA_ROOT has to hold them."""
     folder = tmp_path_factory.mktemp("root")
-    for make in (sources.corpora, sources.newstest, sources.wmt16, sources.iwslt, sources.bert, sources.imagenet):
-        make(folder)
-    for make in (sources.multi30k, sources.fineweb):
-        make(folder)
+    names = ("corpora", "newstest", "wmt16", "iwslt", "multi30k", "bert", "fineweb", "imagenet")
+    for name in names:
+        getattr(sources, name)(folder)
     return folder
 
 

@@ -34,9 +34,8 @@ def test_a_clear_difference_is_significant_and_a_shuffle_of_errors_is_not(tmp_pa
 def test_a_system_with_other_sentences_is_refused_by_name(tmp_path):
     (tmp_path / "two").write_text("a\nb\n")
     (tmp_path / "one").write_text("a\n")
-    output = cli.python(
-        PROGRAM, f"base={tmp_path / 'two'}", f"ours={tmp_path / 'one'}", "--reference", tmp_path / "two", fails=True
-    )
+    systems = (f"base={tmp_path / 'two'}", f"ours={tmp_path / 'one'}")
+    output = cli.python(PROGRAM, *systems, "--reference", tmp_path / "two", fails=True)
     assert "ours: 1 sentences, but the reference has 2" in output
     assert "must be NAME=FILE" in cli.python(PROGRAM, "base", "--reference", tmp_path / "two", fails=True)
 

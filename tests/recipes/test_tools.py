@@ -69,9 +69,8 @@ def test_a_loss_is_over_all_symbols_in_nats():
 
 def test_hypotheses_come_back_in_order_and_all(tmp_path):
     log = tmp_path / "generate.log"
-    log.write_text(
-        "S-1\tx\nH-1\t-0.5\tzwei @-@ drei\nD-1\t-0.5\tzwei-drei\nD-1\t-0.9\tvier\nD-0\t-0.1\teins\nINFO: D-2\n"
-    )
+    lines = ["S-1\tx", "H-1\t-0.5\tzwei @-@ drei", "D-1\t-0.5\tzwei-drei", "D-1\t-0.9\tvier", "D-0\t-0.1\teins"]
+    log.write_text("\n".join([*lines, "INFO: D-2"]) + "\n")
     found = score.best_hypotheses(log)
     assert score.in_order(found, 2) == ["eins", "zwei-drei"]
     for count in (1, 3):
@@ -90,14 +89,9 @@ def test_scores_are_those_of_sacrebleu(tmp_path):
 
 
 def test_training_time_is_that_of_all_epochs():
-    lines = [
-        "train_inner | epoch 001: 50 / 99 loss=1, train_wall=7, wall=9",
-        "train | epoch 001 | loss 1 | train_wall 20 | wall 30",
-    ]
-    lines += [
-        "train | epoch 002 | loss 1 | train_wall 5 | wall 40",
-        "train | epoch 002 | loss 1 | train_wall 21 | wall 60",
-    ]
+    lines = ["train_inner | epoch 001: 50 / 99 loss=1, train_wall=7, wall=9"]
+    for epoch, train_wall, wall in ((1, 20, 30), (2, 5, 40), (2, 21, 60)):
+        lines.append(f"train | epoch 00{epoch} | loss 1 | train_wall {train_wall} | wall {wall}")
     assert collect.seconds("\n".join(f"2026-01-01 00:00:00 | INFO | {line}" for line in lines)) == 41
     lines = [f'train | {{"epoch": {epoch}, "train_train_wall": "{wall}"}}' for epoch, wall in ((1, 7), (2, 5), (2, 9))]
     assert collect.seconds("\n".join(f"2026-01-01 00:00:00 | INFO | {line}" for line in lines)) == 16

@@ -159,19 +159,15 @@ def test_there_and_back_by_command_line_and_without_the_plugin(tmp_path):
     weights, x = tmp_path / "looped.safetensors", torch.linspace(-1, 1, 3 * 32 * 32).view(1, 3, 32, 32)
     save_file(model.state_dict(), weights)
     kwargs = [f"{name}={value}" for name, value in vision.arguments("recursive_deit_tiny").items()]
-    convert.main(
-        ["unshare", str(weights), str(tmp_path / "own"), "--model", "recursive_deit_tiny", "--model-kwargs", *kwargs]
-    )
-    name, mean, logits = json.loads(
-        cli.run(sys.executable, "-W", "ignore", "-c", ALONE, tmp_path / "own", fresh=True).splitlines()[-1]
-    )
+    own, again = tmp_path / "own", tmp_path / "again"
+    convert.main(["unshare", f"{weights}", f"{own}", "--model", "recursive_deit_tiny", "--model-kwargs", *kwargs])
+    alone = cli.run(sys.executable, "-W", "ignore", "-c", ALONE, own, fresh=True)
+    name, mean, logits = json.loads(alone.splitlines()[-1])
     assert name == "VisionTransformer"
     assert mean == list(model.pretrained_cfg["mean"])
     torch.testing.assert_close(torch.tensor(logits), model(x), **CLOSE)
-    convert.main(
-        ["share", str(tmp_path / "own"), str(tmp_path / "again"), "--unique-layers", "3", "--strategy", "sequence"]
-    )
-    again = timm.create_model(f"local-dir:{tmp_path / 'again'}", pretrained=True).eval()
+    convert.main(["share", f"{own}", f"{again}", "--unique-layers", "3", "--strategy", "sequence"])
+    again = timm.create_model(f"local-dir:{again}", pretrained=True).eval()
     assert again.loop.order == model.loop.order
     torch.testing.assert_close(again(x), model(x), **CLOSE)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "looped.safetensors", "own"]
