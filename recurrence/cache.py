@@ -1,7 +1,7 @@
 """Incremental state: the keys and values of every pass, in one tensor.
 
-A cache keyed by module is silently wrong as soon as a block runs twice. Here each pass has its slot; and because all
-slots are one tensor, reordering the beams is one call, whatever the number of passes.
+A cache keyed by module is silently wrong if a block runs twice. Here each pass has a slot, and all slots are one
+tensor, so that beam search reorders them in one call.
 """
 
 import torch
@@ -11,11 +11,11 @@ from torch import Tensor
 class Cache:
     """Keys and values of P passes, time first, (L, P, 2, B, C), with room to grow.
 
-    A pass may be behind the passes before it: it writes where its own tokens end, see `lengths`.
+    A pass may have fewer tokens than the passes before it, see `lengths`.
 
     Args:
         passes: P.
-        room: tokens to make room for at the first write, where their number is known; beyond it the room doubles.
+        room: initial capacity in tokens; doubles when full.
     """
 
     def __init__(self, passes: int, room: int = 32):
@@ -26,21 +26,21 @@ class Cache:
 
     @property
     def length(self) -> int:
-        """Tokens that the first pass has written, which no pass is ahead of."""
+        """Number of tokens of the first pass, the maximum of all passes."""
         return self.lengths[0]
 
     def slots(self) -> list["Slot"]:
         return [Slot(self, index) for index in range(self.passes)]
 
     def write(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Stores the T tokens of a step of a pass, one or a whole prompt.
+        """Stores T more tokens of a pass.
 
         Args:
             index: the pass.
             keys, values: (B, T, C).
 
         Returns:
-            Keys and values of all tokens of the pass so far, these included: two views (B, L, C).
+            Keys and values of all tokens of the pass so far: two views (B, L, C).
 
         Raises:
             RuntimeError: if gradients would have to flow through the cache.
@@ -56,13 +56,13 @@ class Cache:
         return self._filled[:end, index, 0].transpose(0, 1), self._filled[:end, index, 1].transpose(0, 1)
 
     def rewind(self, length: int) -> None:
-        """Forgets what stands behind the first `length` tokens."""
+        """Drops all tokens after the first `length`."""
         self.lengths = [min(length, written) for written in self.lengths]
 
     def reorder(self, order: Tensor) -> None:
-        """Entry i becomes what entry order[i] was; the batch may shrink or grow. order: (new B,)."""
+        """Reorders the batch: entry i becomes entry order[i], (new B,)."""
         if self._filled is None or stays(order, torch.arange(self._filled.size(3), device=order.device)):
-            return  # greedy search and sampling reorder to the order that there is, after every token
+            return  # greedy search and sampling ask for this order after every token
         steps, passes, two, _, width = self._filled.shape
         shape = (steps, passes, two, order.numel(), width)
         if self._spare is None or self._spare.shape != shape:
@@ -80,7 +80,7 @@ class Cache:
 
 
 def stays(new: Tensor, old: Tensor) -> bool:
-    """Whether two orders are known to be equal. On a GPU they never are: the answer would have to be waited for."""
+    """Whether two orders are known to be equal; never on a GPU, where comparing would wait for the device."""
     return new.device.type == "cpu" and torch.equal(new, old)
 
 

@@ -1,7 +1,6 @@
-"""A loop over depth as the stack of a language model: every token sees itself and what stands before it.
+"""A loop over depth as the causal stack of a language model.
 
-Tokens come all at once, or in steps: a prompt of any length, then token after token. The state between steps is the
-cache of the loop's passes, one slot each, so that a step costs one token, whatever came before it.
+Tokens are read all at once or in steps, such as a prompt and then token after token, with a cache slot for each pass.
 """
 
 from typing import Any
@@ -17,14 +16,14 @@ from recurrence.steps import Steps
 
 
 class CausalStack(nn.Module):
-    """Passes of a loop under a causal mask, with positions that act within attention, at every pass.
+    """A loop under a causal mask, optionally with positions inside attention at every pass.
 
     Args:
         loop: the passes; its blocks take `self_bias`, `causal` and, with rotary positions, `rotary`.
         heads: H.
         rotary_width: width of a head, for rotary positions; None for none.
-        alibi: whether attention with linear biases gives the positions.
-        norm: what follows the last pass; None for nothing.
+        alibi: whether positions are ALiBi's linear biases.
+        norm: applied after the last pass; None for none.
     """
 
     def __init__(
@@ -41,16 +40,16 @@ class CausalStack(nn.Module):
         self.way_out: Exit | None = None
 
     def new_state(self, room: int = 32) -> Steps:
-        """The state of a text that begins. room: tokens to make room for at once; beyond it the room doubles."""
+        """The decoding state of a new text. room: initial capacity in tokens; doubles when full."""
         return Steps(self.loop, room) if self.way_out is None else LeavingSteps(self.loop, self.way_out, room)
 
     def forward(self, x: Tensor, padding: Tensor | None = None, state: Steps | None = None) -> Tensor:
         """Runs all passes on the tokens of x.
 
         Args:
-            x: (B, T, C), embedded tokens; with a state those that follow the ones it has seen.
-            padding: (B, L) bool over all tokens, those in the state included; None where nothing is padding.
-            state: of :meth:`new_state`; takes the tokens in.
+            x: (B, T, C), embedded tokens; with a state, the new ones.
+            padding: (B, L) bool over all tokens, including those in the state; None for no padding.
+            state: from :meth:`new_state`, updated in place.
 
         Returns:
             (B, T, C).
@@ -64,20 +63,20 @@ class CausalStack(nn.Module):
         return self.finish(x)
 
     def finish(self, x: Tensor) -> Tensor:
-        """The state after a pass -> what the stack gives."""
+        """From the state after a pass to the output of the stack."""
         return x if self.norm is None else self.norm(x)
 
     def arguments(self, x: Tensor, padding: Tensor | None, start: int) -> dict[str, Any]:
-        """What the passes are told of the tokens x (B, T, C), before which stand `start` others; padding: (B, L)."""
+        """Arguments of the loop for tokens x (B, T, C) that follow `start` others; padding: (B, L)."""
         length = start + x.size(1)
         bias = self._bias(x, padding, start, length)
-        told = dict(self_bias=bias, causal=bias is None)
+        arguments = dict(self_bias=bias, causal=bias is None)
         if self.table is not None:
-            told["rotary"] = self.table.rows(length, like=x)[start:].chunk(2, dim=-1)
-        return told
+            arguments["rotary"] = self.table.rows(length, like=x)[start:].chunk(2, dim=-1)
+        return arguments
 
     def _bias(self, x: Tensor, padding: Tensor | None, start: int, length: int) -> Tensor | None:
-        """What is added to the scores, broadcastable to (B, H, T, L); None where a causal mask says it all."""
+        """The bias of the scores, broadcastable to (B, H, T, L); None if a causal mask is enough."""
         several = x.size(1) > 1
         masked = padding is not None or several and (self.alibi or start)
         mask = causal_bias(length, x, padding, start) if masked else None

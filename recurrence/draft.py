@@ -1,15 +1,13 @@
 """Drafting with the first passes and checking with the rest: the tokens of a plain search, in fewer full runs.
 
-The first d passes of a looped model are the beginning of its own full computation. So a search that writes one token at
-a time may look ahead: the first d passes and the output layer guess the next tokens one by one, and then a single run
-of the remaining passes reads all of them at once, on the keys and values that the first d have left. Its outputs are
-those of the full depth. The search chooses from them as ever; as long as it chooses what was guessed, its next output
-is there already, and at the first token that it chooses otherwise the rest is forgotten. Whatever the search does with
-the outputs (greedy, sampling, forced prefixes, penalties), it sees what it would have seen without guesses.
+The first d passes of a looped model and the output layer guess the next tokens one by one. A single run of the
+remaining passes, on the keys and values of the first d, then computes the outputs of the full depth for all guesses at
+once. As long as the search chooses the guessed tokens, its next output is already there; at the first other token, the
+remaining guesses are dropped. The search (greedy, sampling, forced prefixes, penalties) only sees outputs of the full
+depth.
 
 Source: LayerSkip (arXiv:2404.16710), section 4.3; speculative decoding, arXiv:2211.17192.
-Differs from both: guesses are never accepted by a rule of their own. Sampling with the seed of a plain search gives its
-tokens, too.
+Differs from both: there is no acceptance rule, so sampling gives the same tokens as a plain search with the same seed.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,11 +21,11 @@ from recurrence.tally import Tally
 
 
 class Drafting:
-    """How far to look ahead, and a tally of how many tokens came of it.
+    """How far to look ahead, and a tally of the tokens that each check gave.
 
     Args:
-        passes: d, how many of the first passes guess.
-        tokens: k, guesses in a row at most.
+        passes: d, number of passes that guess.
+        tokens: k, maximum number of guesses in a row.
         total: passes of the loop.
 
     Raises:
@@ -44,13 +42,13 @@ class Drafting:
 
 
 class Draft:
-    """What was computed ahead of a search on a batch of texts.
+    """The outputs computed ahead of the search for a batch of texts.
 
     Args:
-        steps: what the loop keeps of the texts.
+        steps: decoding state of the loop.
         drafting: how far to look ahead.
-        end: the token that ends a text, behind which nothing is guessed.
-        most: length of the longest text.
+        end: the end-of-text token; nothing is guessed after it.
+        most: maximum length of a text.
     """
 
     def __init__(self, steps: Steps, drafting: Drafting, end: int, most: int):
@@ -66,17 +64,17 @@ class Draft:
         guess: Callable[[Tensor], Tensor],
         output: Callable[[Tensor], tuple[Tensor, ...]],
     ) -> tuple[Tensor, ...]:
-        """What the full depth gives for the tokens that have come since the last call.
+        """The outputs of the full depth for the tokens added since the last call.
 
         Args:
-            tokens: (B, L), all that stands.
-            read: runs passes on those of the tokens (B, L) that they have not read, from a state (B, T, C), or from the
-                embedding where that is None; returns the state after them.
-            guess: of the state (B, 1, C) after the first passes, the next token (B, 1).
-            output: of the state (B, T, C) after the last pass, tensors (B, T, ...) that the search is to see.
+            tokens: (B, L), the complete text so far.
+            read: runs passes on the tokens (B, L) that they have not read, from a state (B, T, C), or from the
+                embedding if that is None; returns the state after them.
+            guess: the state (B, 1, C) after the first passes -> the next token (B, 1).
+            output: the state (B, T, C) after the last pass -> tensors (B, T, ...) for the search.
 
         Returns:
-            Of each tensor of `output` the part that belongs to the new tokens.
+            The tensors of `output`, for the new tokens.
         """
         start, length = self._seen, tokens.size(1)
         foreseen = self._foreseen(tokens)
@@ -90,7 +88,7 @@ class Draft:
         return tuple(tensor[:, start - self._start : length - self._start] for tensor in self._outputs)
 
     def _ahead(self, tokens: Tensor, read: Callable, guess: Callable) -> tuple[Tensor, Tensor]:
-        """The tokens with guesses behind them, and the state of all new ones after the first passes."""
+        """The tokens followed by guesses, and the state of the new tokens and guesses after the first passes."""
         first, states = self.steps.loop.running[: self.drafting.passes], []
         longest = min(tokens.size(1) + self.drafting.tokens, self.most)
         while True:
@@ -110,7 +108,7 @@ class Draft:
         return torch.equal(self._tokens[:, start:length], tokens[:, start:])
 
     def reorder(self, order: Tensor) -> None:
-        """Entry i becomes what entry order[i] was; the batch may shrink or grow. order: (new B,)."""
+        """Reorders the batch: entry i becomes entry order[i], (new B,)."""
         if self._tokens is not None and not torch.equal(order, torch.arange(len(self._tokens), device=order.device)):
             self._tokens = self._tokens.index_select(0, order)
             self._outputs = tuple(tensor.index_select(0, order) for tensor in self._outputs)

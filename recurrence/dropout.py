@@ -1,10 +1,10 @@
-"""Dropout whose decisions cost a CPU little: four of them from each 64-bit random number.
+"""Fast dropout on CPUs: four decisions from each 64-bit random number.
 
-PyTorch draws one number, and writes one float, for each element there, which takes as long as an eighth of a training
-step. Here a mask of bytes is compared from 16-bit parts of whole random numbers of the same generator, so that a seed
-repeats a step and a resumed run goes on as before. A GPU, the compiler and torch.func get PyTorch's own dropout.
+PyTorch draws one random number and writes one float per element, an eighth of the time of a training step. Here each
+16-bit part of a random number decides about one element. The numbers come from PyTorch's generator, so seeds and
+resumed runs work as usual. GPUs, the compiler and torch.func use PyTorch's own dropout.
 
-Differs from PyTorch's: the rate is taken in steps of 1 / 65,536, and what stays is scaled by the rate that results.
+Differs from PyTorch's: the rate is rounded to steps of 1 / 65,536, and kept elements are scaled by the rounded rate.
 """
 
 import math
@@ -32,7 +32,7 @@ def dropout(x: Tensor, rate: float, training: bool) -> Tensor:
 
 
 def kept(shape: Sequence[int], dropped: int) -> Tensor:
-    """A mask of that shape, on the CPU, each element of which is False with a chance of dropped / STEPS, below 1."""
+    """A mask on the CPU, each element of which is False with probability dropped / STEPS < 1."""
     size = math.prod(shape)
     numbers = torch.empty(-(-size // 4), dtype=torch.int64, device="cpu").random_(-(1 << 63), None)
     return (numbers.view(torch.int16)[:size] >= dropped - STEPS // 2).view(shape)

@@ -3,9 +3,8 @@
 Source: Huginn (arXiv:2502.05171), section 3.3: depths from a log-normal Poisson distribution, gradients through the
 last passes alone. Scalable depth by uniform draws: LayerDrop (arXiv:1909.11556), section 3, for unshared layers.
 
-Differs from Huginn: depths are clipped to a range; what a pass computes begins with the stream of the pass before, not
-with noise; and where no input is injected into every pass, what stands before the loop gets its gradient along the
-residual stream, see :class:`recurrence.loop.Loop`.
+Differs from Huginn: depths are clipped to a range; the state does not start from noise; without an input injected into
+every pass, the loop's input gets its gradient along the residual stream, see :class:`recurrence.loop.Loop`.
 """
 
 from collections.abc import Iterator
@@ -29,11 +28,11 @@ class Draw:
     """How many passes an update runs: a function of seed and update number, so that all ranks and resumed runs agree.
 
     Args:
-        depths: the numbers to draw from, rising.
-        distribution: "uniform", or "poisson": Huginn's log-normal Poisson, whose draws go to the nearest of the depths.
-        mean: of the log-normal Poisson before that; in Huginn's words its mean recurrence r + 1.
-        seed: of the training.
-        unit: how many passes the log-normal Poisson counts as one.
+        depths: the numbers of passes to draw from, ascending.
+        distribution: "uniform", or "poisson": Huginn's log-normal Poisson, rounded to the nearest of the depths.
+        mean: mean of the log-normal Poisson before rounding; Huginn's mean recurrence r + 1.
+        seed: seed of the training.
+        unit: number of passes that the log-normal Poisson counts as one.
     """
 
     depths: tuple[int, ...]
@@ -54,16 +53,16 @@ class Draw:
 
 
 def depths_of(order: Order, smallest: int, largest: int, step: int = 1, beyond: bool = True) -> tuple[int, ...]:
-    """The numbers of passes within a range at which a checkpoint of this order loads, see :mod:`recurrence.depth`.
+    """The numbers of passes in a range at which a checkpoint of this order can run, see :mod:`recurrence.depth`.
 
     Args:
-        order: of the trained depth.
+        order: order at the trained depth.
         smallest, largest: the range, both included.
-        step: what every number of passes must be a multiple of.
-        beyond: whether a pass may run where the trained order has another or none; not with a signal of the depth.
+        step: every number of passes must be a multiple of this.
+        beyond: allow depths that do not just run the first passes; not possible with signals of the depth.
 
     Raises:
-        FieldError: if the range is none, or the order allows one of its ends not.
+        FieldError: if the range is invalid, or the order cannot run at one of its ends.
     """
     told, passes = f"{smallest}-{largest}", len(order)
     if not 1 <= smallest < largest:
@@ -87,14 +86,14 @@ def make_elastic(
     step: int = 1,
     beyond: bool = True,
 ) -> None:
-    """Lets training draw the depth of a loop from a range, and cuts its gradients to the last passes.
+    """Makes training draw the depth of a loop, and backpropagate through its last passes only.
 
     Args:
-        loop: at the depth that it runs outside of training, which is the mean of the log-normal Poisson.
-        depth_range: smallest and largest number of passes; None runs all of them always.
+        loop: at its inference depth, which is the mean of the log-normal Poisson.
+        depth_range: smallest and largest number of passes; None always runs all.
         depth_distribution: one of DISTRIBUTIONS; None is uniform.
-        backprop_passes: how many of the last passes have gradients; None for all.
-        seed: of the training.
+        backprop_passes: number of last passes with gradients; None for all.
+        seed: seed of the training.
         step, beyond: see :func:`depths_of`.
 
     Raises:
@@ -121,7 +120,7 @@ def make_elastic(
 
 
 def idle(loop: Loop, depth: int) -> list[nn.Parameter]:
-    """Parameters without a gradient in an update of so many passes: of passes that do not run, or run without one."""
+    """Parameters without a gradient in an update with `depth` passes."""
     learning = passes_at(loop.order, depth)[-(loop.backprop_passes or depth) :]
     blocks = [loop.blocks[which] for which in set(loop.order) - {loop.order[index] for index in learning}]
     own = [] if loop.own is None else [loop.own[index] for index in set(range(loop.passes)) - set(learning)]
@@ -129,15 +128,15 @@ def idle(loop: Loop, depth: int) -> list[nn.Parameter]:
 
 
 def may_idle(loop: Loop) -> bool:
-    """Whether there is a parameter that some update gives no gradient; torch's DistributedDataParallel must know."""
+    """Whether some update leaves a parameter without a gradient; torch's DistributedDataParallel must know."""
     depths = (loop.passes,) if loop.draw is None else loop.draw.depths
     return any(idle(loop, depth) for depth in depths)
 
 
 def stops(loop: Loop, running: int) -> list[int]:
-    """After how many of so many passes, but the last, a model of fewer passes ends; only of passes with gradients.
+    """The depths below `running` at which a shorter model would end, after a pass with gradients.
 
-    With a range of depths, those within it.
+    If depths are drawn from a range, only depths in that range.
     """
     first = max(1, running + 1 - (loop.backprop_passes or running))
     candidates = range(first, running) if loop.draw is None else loop.draw.depths
@@ -147,9 +146,9 @@ def stops(loop: Loop, running: int) -> list[int]:
 
 @contextmanager
 def at_depths(depths: dict[Loop, int]) -> Iterator[None]:
-    """Runs each loop at another depth, within: as a model of that depth which has loaded the same checkpoint.
+    """Within the context, runs each loop at another depth, like a model of that depth with the same checkpoint.
 
-    Not for incremental decoding of more passes than the loop has, whose slots are those of its passes.
+    Incremental decoding cannot run more passes than the loop has, because the cache has one slot per pass.
 
     Raises:
         ValueError: if the order of a loop does not run at its depth.

@@ -1,4 +1,4 @@
-"""Refusals that know the field they are about, so that each plugin tells them by the name of its own option."""
+"""Errors that know their field, so that each plugin can name its own option in the message."""
 
 import json
 import os
@@ -14,8 +14,8 @@ class FieldError(ValueError):
     Args:
         field: name of the value.
         value: the value.
-        rule: what it breaks; `{width}` in it stands for another field and its value.
-        **others: values of the fields that the rule names.
+        rule: the broken rule; `{width}` in it stands for another field and its value.
+        **others: values of the fields in the rule.
     """
 
     def __init__(self, field: str, value: Any, rule: str, **others: Any):
@@ -23,7 +23,7 @@ class FieldError(ValueError):
         self.field, self.value, self.rule, self.others = field, value, rule, others
 
     def told(self, name: Callable[[str], str]) -> str:
-        """The message, with every field under the name that a function gives it."""
+        """The message, with fields renamed by a function."""
         others = {other: f"{name(other)}={value}" for other, value in self.others.items()}
         return f"{name(self.field)}={self.value}: {self.rule.format(**others)}"
 
@@ -32,7 +32,7 @@ class FieldError(ValueError):
 
 
 def tell_torchrun(line: str) -> None:
-    """Leave the last words of this process to torchrun, whose report gives no cause of a failure otherwise."""
+    """Writes the error message to torchrun's error file; otherwise its report gives no cause of the failure."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         message = {"message": line, "extraInfo": {"timestamp": str(int(time.time()))}}

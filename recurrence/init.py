@@ -1,4 +1,4 @@
-"""Initialisations, each as its paper's code has it. They change a stack in place; embeddings are not theirs."""
+"""The initialisations of the papers' code. They change a stack in place, without embeddings."""
 
 import math
 

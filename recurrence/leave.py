@@ -1,16 +1,15 @@
 """Early exit without a trained gate: the loop ends at the first pass that hardly moves the state.
 
-How far a pass moves a text or an image is the length of its step, as a share of the length of the state:
-`|x_after - x_before| / |x_before|`, over all tokens and features. Below the threshold the state is what the passes
-that follow would make of it, more or less.
+A pass moves a text or an image by `|x_after - x_before| / |x_before|`, over all tokens and features. Below the
+threshold, further passes would hardly change the state.
 
-In a text that is read step by step, later tokens attend at every pass to what came before, also at passes that an
-earlier token has not run: the state with which that token left takes its place there. Such tokens run the pass when
-one behind them gets there, together with it, so that they cost no step of their own.
+In decoding, later tokens attend at every pass to all earlier ones. For passes that an earlier token has skipped, the
+state with which it left is used; its keys and values are computed together with the first later token that runs the
+pass.
 
 Source: CALM (arXiv:2207.07061), sections 3.3 (saturation of the state) and 3.4 (propagation of the last state).
 Differs from the paper: the measure is the length of the step instead of the cosine; all texts of a batch leave
-together; keys and values of a pass that a token has not run are made only if a later token runs it.
+together; keys and values of a skipped pass are only computed if a later token runs it.
 """
 
 from collections.abc import Callable
@@ -26,11 +25,11 @@ from recurrence.tally import Tally
 
 
 def moved(before: Tensor, after: Tensor, padding: Tensor | None = None) -> Tensor:
-    """How far a pass moves each entry of a batch, relative to where it was: (B,).
+    """How far a pass moves each entry of a batch, relative to the length of its state: (B,).
 
     Args:
-        before, after: the state on both sides of the pass, (B, T, C).
-        padding: (B, T) bool, tokens that do not count; None for none.
+        before, after: the states before and after the pass, (B, T, C).
+        padding: (B, T) bool, tokens to ignore; None for none.
     """
     step = after - before
     if padding is not None:
@@ -40,11 +39,11 @@ def moved(before: Tensor, after: Tensor, padding: Tensor | None = None) -> Tenso
 
 
 class Exit:
-    """When a stack may leave out the rest of its passes, and a tally of how many it has run.
+    """When a stack skips the rest of its passes, and a tally of the passes that ran.
 
     Args:
-        name: of the stack, for the log.
-        threshold: the loop ends after a pass that moves the state by less than this share of its length.
+        name: name of the stack in the log.
+        threshold: the loop ends after a pass that moves the state by less than this fraction of its length.
         passes: P.
     """
 
@@ -53,12 +52,12 @@ class Exit:
         self.tally = Tally(f"early exit, {name}: {{average}} of {passes} passes ran on average")
 
     def ends(self, before: Tensor, after: Tensor, padding: Tensor | None = None) -> bool:
-        """Whether a pass has moved no entry of the batch by as much as the threshold; see :func:`moved`."""
+        """Whether the pass moved every entry of the batch by less than the threshold; see :func:`moved`."""
         return bool((moved(before, after, padding) < self.threshold).all())
 
 
 def way_out(name: str, threshold: float, passes: int) -> Exit | None:
-    """An :class:`Exit`; None for the threshold 0, with which all passes run.
+    """An :class:`Exit`; None if the threshold is 0, so that all passes run.
 
     Raises:
         FieldError: if the threshold is below 0.
@@ -71,17 +70,17 @@ def way_out(name: str, threshold: float, passes: int) -> Exit | None:
 def until_still(
     loop: Loop, x: Tensor, leave: Exit, padding: Tensor | None = None, **arguments: Any
 ) -> tuple[Tensor, list[Tensor]]:
-    """A loop up to the pass that moves no entry of the batch any more.
+    """Runs a loop until a pass moves no entry of the batch any more.
 
     Args:
         loop: the passes.
         x: (B, T, C).
         leave: when to leave.
-        padding: (B, T) bool, tokens that do not count; None for none.
-        **arguments: of :meth:`Loop.forward`.
+        padding: (B, T) bool, tokens to ignore; None for none.
+        **arguments: arguments of :meth:`Loop.forward`.
 
     Returns:
-        As :meth:`Loop.forward`; of states only those of passes that ran.
+        As :meth:`Loop.forward`, with the states of the passes that ran.
     """
     states: list[Tensor] = []
     first_inputs: dict[int, Tensor] = {}
@@ -97,16 +96,16 @@ def until_still(
 
 
 def until_each_is_still(loop: Loop, x: Tensor, leave: Exit, **arguments: Any) -> Tensor:
-    """A loop that each entry of the batch leaves behind the pass that hardly moves it; the rest goes on without it.
+    """Runs a loop that each entry of the batch leaves separately.
 
     Args:
-        loop: the passes, none of which adds an earlier input again (`inject`).
+        loop: the passes; `inject` is not supported.
         x: (B, T, C).
         leave: when to leave.
-        **arguments: of :meth:`Loop.forward`, alike for all entries.
+        **arguments: arguments of :meth:`Loop.forward`, without a batch dimension.
 
     Returns:
-        The states with which they left, (B, T, C).
+        The states with which the entries left, (B, T, C).
     """
     out, rows, passes = torch.empty_like(x), torch.arange(len(x), device=x.device), loop.running
     for ran, index in enumerate(passes, start=1):
@@ -126,25 +125,26 @@ def until_each_is_still(loop: Loop, x: Tensor, leave: Exit, **arguments: Any) ->
 
 
 class LeavingSteps(Steps):
-    """What a loop keeps of a text between two steps where each may end before the last pass.
+    """Decoding state of a loop with early exit.
 
     Args:
         loop: the passes.
         leave: when to leave.
-        room: tokens to make room for at once; beyond it the room doubles.
+        room: initial capacity in tokens; doubles when full.
     """
 
     def __init__(self, loop: Loop, leave: Exit, room: int = 32):
         super().__init__(loop, room)
         self.leave = leave
-        self._left: Tensor | None = None  # states of the last tokens, those that have not run all passes among them
+        self._left: Tensor | None = None  # states of the last tokens, from the first that skipped a pass
 
     def read(self, x: Tensor, arguments: Callable[[Tensor, int], dict[str, Any]]) -> Tensor:
         """Runs the next tokens through as many passes as they need.
 
         Args:
             x: (B, T, C), the input of the first pass.
-            arguments: of tokens (B, L, C) that follow on so many others: what :meth:`Loop.forward` is to get.
+            arguments: called with states (B, L, C) and the number of tokens before them; gives the arguments of
+                :meth:`Loop.forward`.
 
         Returns:
             The state with which they leave, (B, T, C).

@@ -1,14 +1,12 @@
 """Linear layers on the faster of the two libraries that PyTorch ships for matrix products on a CPU.
 
-PyTorch hands float32 products to its BLAS and bfloat16 ones to oneDNN. On processors for which that BLAS has no kernels
-of its own, oneDNN computes the same float32 products up to twice as fast, from beam search's four rows to the thousands
-of a training batch; on others the two are equal, or the BLAS is ahead. So the first product times both, or
-RECURRENCE_GEMM says which: "onednn", "mkl" for PyTorch's BLAS, or "auto". Only the kernel differs: the results are
-those of `torch.nn.functional.linear` up to the rounding of another order of summation.
+PyTorch uses its BLAS for float32 and oneDNN for bfloat16. On some CPUs oneDNN computes float32 products up to twice as
+fast, on others the two are equal or the BLAS is ahead. So the first product times both, unless RECURRENCE_GEMM selects
+"onednn" or "mkl" (PyTorch's BLAS). Results are those of `torch.nn.functional.linear` up to rounding;
 `torch.backends.mkldnn.flags(enabled=False)` gives the plain form.
 
-The layers themselves are `torch.nn.Linear`, so that whatever looks for that class finds them. A layer that something
-else has wrapped, quantised or hooked runs as it is, see :func:`is_plain`.
+The layers are `torch.nn.Linear`, so that other tools recognise them. A layer that is wrapped, quantised or hooked is
+called as it is, see :func:`is_plain`.
 """
 
 import os
@@ -23,15 +21,15 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakTensorKeyDictionary
 
-# Below this many multiplications the call itself costs more than the product.
+# Below this number of multiplications, the overhead of the call exceeds the gain.
 SMALLEST = 1 << 20
 
 LIBRARIES = ("auto", "onednn", "mkl")
 LIBRARY = os.environ.get("RECURRENCE_GEMM", "auto")
 if LIBRARY not in LIBRARIES:
     raise ValueError(f"RECURRENCE_GEMM={LIBRARY}: must be one of {LIBRARIES}")
-# The BLAS is taken where it needs less than this share of oneDNN's time: where the two are equal, chance must not
-# choose, for a run that goes on would then round otherwise than before.
+# The BLAS must take less than this fraction of oneDNN's time: if the two are equal, the choice must not vary between
+# runs, because a resumed run would round differently.
 SHARE = 0.8
 
 # oneDNN, and torch above it, keep the programs and workspaces of the last 1,024 products each. Batches of text rarely
@@ -44,22 +42,21 @@ HALF_PRECISION = (torch.float16, torch.bfloat16)
 
 _onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 _reorder = None if _onednn is None else getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
-_packed = WeakTensorKeyDictionary()  # weight -> its state when it was packed, and what came of it
+_packed = WeakTensorKeyDictionary()  # weight -> its state when it was packed, and the packed form
 _plain = (Tensor, nn.Parameter)
 
 
 def apply(layer: nn.Module, x: Tensor) -> Tensor:
-    """The layer's output, by :func:`linear` where that is the same: (..., in) -> (..., out)."""
+    """The layer's output, computed by :func:`linear` if that is equivalent: (..., in) -> (..., out)."""
     if is_plain(layer) and _suits(x, layer.weight):
         return linear(x, layer.weight, layer.bias)
     return layer(x)
 
 
 def is_plain(layer: nn.Module, kind: type[nn.Module] = nn.Linear) -> bool:
-    """Whether calling the layer is nothing but its class's computation on its weight.
+    """Whether the layer may be computed from its weight, without calling the module.
 
-    Only then may one compute from the weight, past the module. A layer of another class (LoRA, a quantised one), with a
-    weight of another class, with hooks, or with a forward method of its own is not plain.
+    Not if it or its weight has another class (LoRA, quantisation), or if it has hooks or its own forward method.
     """
     return (
         type(layer) is kind
@@ -81,17 +78,17 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def pack(module: nn.Module) -> None:
-    """Prepares the linear layers of a module for many products, see :func:`pack_weight`."""
+    """Packs the weights of a module's linear layers, see :func:`pack_weight`."""
     for layer in module.modules():
         if is_plain(layer):
             pack_weight(layer.weight)
 
 
 def pack_weight(weight: Tensor) -> None:
-    """Arranges a weight once as oneDNN multiplies it, which each product without gradients would otherwise do again.
+    """Packs a weight into oneDNN's layout, which otherwise happens in every product without gradients.
 
-    That takes as long as the product itself where there are few tokens, and the memory of the weight a second time. A
-    weight that has changed since then is multiplied as it is; changes through `.data` are not noticed.
+    Packing takes as long as a product of few tokens, and the packed copy as much memory as the weight. A weight that
+    has changed since is used unpacked; changes through `.data` are not noticed.
     """
     suits = type(weight) in _plain and weight.dtype == torch.float32 and weight.device.type == "cpu"
     if _reorder is not None and suits and not weight.is_inference() and library() == "onednn":
@@ -109,7 +106,7 @@ def _state(weight: Tensor) -> tuple[int, int]:
 
 
 def _suits(x: Tensor, weight: Tensor) -> bool:
-    # Whoever records (fx, jit, export) or transforms (torch.func) the computation gets the plain operator.
+    # Tracing (fx, jit, export) and torch.func get the plain operator.
     return (
         _onednn is not None
         and type(x) in _plain
@@ -128,7 +125,7 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
 
 @contextmanager
 def using(name: str) -> Iterator[None]:
-    """Within it float32 products on the CPU are this library's: "onednn", "mkl" or "auto"."""
+    """Within the context, float32 products on the CPU use this library: "onednn", "mkl" or "auto"."""
     global LIBRARY
     before, LIBRARY = LIBRARY, name
     try:
@@ -138,7 +135,7 @@ def using(name: str) -> Iterator[None]:
 
 
 def library() -> str:
-    """ "onednn" or "mkl": which computes float32 products on the CPU; measured once where LIBRARY leaves it open."""
+    """ "onednn" or "mkl", the library for float32 products on the CPU; measured once if LIBRARY is "auto"."""
     global _measured
     if LIBRARY != "auto":
         return LIBRARY
@@ -151,8 +148,8 @@ _measured: str | None = None
 
 
 def _faster(repeats: int = 7) -> str:
-    """The library that multiplies sooner, of the shortest of several times taken in turn."""
-    with _disable_current_modes(), torch.no_grad():  # what counts or records operators is not to see these
+    """The faster library, by the shortest of several alternating measurements."""
+    with _disable_current_modes(), torch.no_grad():  # hide these from operator counters and recorders
         x, weight = (torch.ones(rows, 512, device="cpu", dtype=torch.float32) for rows in (128, 512))
         runs = {"onednn": lambda: _onednn(x, weight, None, "none", [], ""), "mkl": lambda: F.linear(x, weight)}
         times = [{name: _seconds(run) for name, run in runs.items()} for _ in range(repeats)]
@@ -167,14 +164,14 @@ def _seconds(run: Callable[[], object]) -> float:
 
 
 def product_dtype(like: Tensor) -> torch.dtype:
-    """The type in which products of such a tensor are computed: its own, or the one that autocast gives them."""
+    """The dtype of products of this tensor: its own, or autocast's."""
     device = like.device.type
     casts = like.dtype != torch.float64 and device != "meta" and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if casts else like.dtype
 
 
 def runs_eagerly(*tensors: Tensor) -> bool:
-    """Whether these are plain tensors that nothing records, compiles or transforms."""
+    """Whether these are plain tensors, outside tracing, compilation and torch.func."""
     return (
         all(type(tensor) in _plain for tensor in tensors)
         and not torch.compiler.is_compiling()
@@ -184,7 +181,7 @@ def runs_eagerly(*tensors: Tensor) -> bool:
 
 
 def is_transformed() -> bool:
-    """Whether torch.func or forward-mode differentiation is at work, which know torch's own operators."""
+    """Whether torch.func or forward-mode differentiation is active; they need torch's own operators."""
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
@@ -192,7 +189,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return _onednn(x, weight, bias, "none", [], "")
 
 
-# What the compiler sees at inference: its own lowering of the operator wants weights that are constants.
+# Used by the compiler at inference, because its own lowering of the operator requires constant weights.
 @torch.library.custom_op("recurrence::linear", mutates_args=())
 def _opaque_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return _product(x, weight, bias)

@@ -1,6 +1,6 @@
-"""Position tables: the published ones and fairseq's, evaluated in float64 and rounded once to the model's type.
+"""Position tables: the published ones and fairseq's, computed in float64 and rounded once to the model's type.
 
-The tables are functions of their sizes, so they are never parameters or buffers, and no checkpoint holds them.
+They are neither parameters nor buffers, so checkpoints do not contain them.
 """
 
 import math
@@ -57,7 +57,7 @@ def rotary(length: int, width: int) -> Tensor:
 
 
 def rotate(x: Tensor, heads: int, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turns each head [a, b], cut in halves, to [a cos - b sin, b cos + a sin].
+    """Rotates each head [a, b], split in halves, to [a cos - b sin, b cos + a sin].
 
     Args:
         x: (..., T, C).
@@ -67,16 +67,16 @@ def rotate(x: Tensor, heads: int, cos: Tensor, sin: Tensor) -> Tensor:
     Returns:
         (..., T, C).
 
-    Differs from the paper: it turns pairs of neighbours; halves are what LLaMA's published code turns.
+    Differs from the paper, which rotates pairs of neighbours; LLaMA's published code rotates halves, as here.
     """
     a, b = x.unflatten(-1, (heads, 2, -1)).unbind(-2)
     cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
     turned = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
-    return turned.to(x.dtype)  # under autocast the angles are of a higher type than what is turned
+    return turned.to(x.dtype)  # under autocast the angles have a higher dtype
 
 
 def alibi_slopes(heads: int, device: torch.device | None = None) -> Tensor:
-    """2^(-8h/H) for h = 1 .. H: (H,), float64. For H no power of two, those of the next one, every second first.
+    """2^(-8h/H) for h = 1 .. H: (H,), float64. Else those of the next power of two, every second one first.
 
     Source: ALiBi (arXiv:2108.12409), section 3, and its code for other numbers of heads.
     Differs from the paper's code: it takes the slopes of the power of two below first; this is the order of the code of
@@ -96,22 +96,22 @@ def alibi(heads: int, length: int, start: int, like: Tensor) -> Tensor:
 
 
 def positions(padding: Tensor) -> Tensor:
-    """Index of each token in its sentence, from 0, whatever stands before it is padding: (B, T) bool -> (B, T).
+    """Index of each token in its sentence, from 0, not counting padding before it: (B, T) bool -> (B, T).
 
-    Padding behind a sentence is numbered on, as in the published code; padding before it gets 0.
+    Padding before the sentence gets 0; padding after it continues the count, as in the published code.
     """
     before = padding.cumprod(dim=1).sum(dim=1, keepdim=True)
     return (torch.arange(padding.size(1), device=padding.device) - before).clamp_(min=0)
 
 
 class Table(nn.Module):
-    """Looks rows of a table function up, in the type and on the device of the model; grows on demand.
+    """Looks up rows of a table function, in the dtype and on the device of the model; grows on demand.
 
     Args:
         function: (length, width) -> float64 table.
         width: C.
         offset: row of the first token.
-        blank_padding: padding gets zeros, as in fairseq, instead of a row.
+        blank_padding: give padding zeros, as in fairseq, instead of a row.
     """
 
     def __init__(
@@ -129,9 +129,9 @@ class Table(nn.Module):
         return rows[self.offset : self.offset + length]
 
     def _make(self, size: int, like: Tensor) -> Tensor:
-        """Makes so many rows and keeps them, unless they are part of a graph, which may keep them in memory of its own.
+        """Computes rows and caches them, except in a compiled graph, whose tensors may live in memory of its own.
 
-        Rows made for inference, which no gradient may pass through, would break the training behind it.
+        They are computed outside inference mode, because later training cannot use inference tensors.
         """
         if torch.compiler.is_compiling():
             return self.function(size, self.width).to(like)
@@ -144,8 +144,8 @@ class Table(nn.Module):
 
         Args:
             length: T.
-            padding: (B, T) bool, or None where nothing is padding.
-            start: how many leading tokens to leave out.
+            padding: (B, T) bool, or None for no padding.
+            start: number of leading tokens to skip.
             like: gives dtype and device.
 
         Returns:

@@ -1,9 +1,9 @@
-"""Sliced group attention: each token attends within its slice, and the slices of a later pass mix those of an earlier.
+"""Sliced group attention: each token attends within its slice, and permutations mix the slices between passes.
 
 Source: SReT (arXiv:2111.05297), section 3, "Sliced Group Self-Attention".
 Differs from the published code, which derives the permuted passes from positions in a flat list and draws a new
 permutation at every call: here each pass says whether it is permuted, so that a block may run any number of times, and
-inference is deterministic, with a permutation that the checkpoint holds.
+the permutations for inference are fixed and stored in the checkpoint.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,13 @@ class SliceConfig:
 
     Args:
         tokens: N, the number of tokens.
-        groups: one per pass, how many slices its attention has; each divides N.
-        permuted: one per pass, whether its slices are taken from a random permutation of the tokens.
-        inference: "fixed" keeps one permutation per pass for inference, "random" draws at every call as published.
-        seed: of the fixed permutations.
+        groups: number of slices in each pass; each must divide N.
+        permuted: for each pass, whether its slices come from a permutation of the tokens.
+        inference: "fixed" keeps one permutation per pass for inference, "random" draws one per call, as published.
+        seed: seed of the fixed permutations.
 
     Raises:
-        ValueError: where a value breaks its rule, by name.
+        ValueError: if a value breaks its rule.
     """
 
     tokens: int
@@ -42,7 +42,7 @@ class SliceConfig:
             raise ValueError(f"inference={self.inference!r}: must be 'fixed' or 'random'")
 
     def of_pass(self, index: int) -> "Slices | None":
-        """The slices of one pass; None where it attends globally."""
+        """The slices of one pass; None if it attends globally."""
         if self.groups[index] == 1:
             return None
         permutation = fixed_permutation(self.tokens, self.seed + index) if self.permuted[index] else None
@@ -53,9 +53,9 @@ class Slices(nn.Module):
     """Runs an attention within the slices of one pass.
 
     Args:
-        groups: how many slices.
-        permutation: (N,), whose consecutive tokens form the slices at inference; None for slices of neighbours.
-        always_random: draw a permutation at inference too.
+        groups: number of slices.
+        permutation: (N,), order of the tokens at inference before slicing; None for slices of neighbours.
+        always_random: draw a new permutation at inference, too.
     """
 
     def __init__(self, groups: int, permutation: Tensor | None = None, always_random: bool = False):
@@ -77,11 +77,11 @@ class Slices(nn.Module):
 
 @torch.fx.wrap
 def random_permutation(x: Tensor) -> Tensor:
-    """A fresh permutation of the tokens, one for the batch: (B, N, C) -> (N,). A recorded graph draws at each call."""
+    """A random permutation of the tokens of a batch: (B, N, C) -> (N,). Traced graphs draw one at each call."""
     return torch.randperm(x.size(1), device=x.device)
 
 
 def fixed_permutation(tokens: int, seed: int) -> Tensor:
-    """The permutation that a seed stands for: (N,)."""
+    """The permutation drawn with this seed: (N,)."""
     permutation = torch.randperm(tokens, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
     return permutation.to(torch.get_default_device())

@@ -1,4 +1,4 @@
-"""A text that a causal loop reads a few tokens at a time, and not necessarily through all passes at once."""
+"""Decoding state of a loop, whose passes may have read different numbers of tokens."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +11,11 @@ from recurrence.loop import Loop
 
 
 class Steps:
-    """What a loop keeps of a text between two steps.
+    """Decoding state of a loop.
 
     Args:
         loop: the passes.
-        room: tokens to make room for at once; beyond it the room doubles.
+        room: initial capacity in tokens; doubles when full.
     """
 
     def __init__(self, loop: Loop, room: int = 32):
@@ -24,19 +24,19 @@ class Steps:
 
     @property
     def length(self) -> int:
-        """Tokens that the first pass has read."""
+        """Number of tokens that the first pass has read."""
         return self.cache.length
 
     def run(self, x: Tensor, passes: Sequence[int], **arguments: Any) -> Tensor:
-        """Runs consecutive passes on the tokens that come next for them.
+        """Runs consecutive passes on their next tokens.
 
         Args:
             x: (B, T, C), the input of the first of these passes.
-            passes: their indices; all of them have read as many tokens.
-            **arguments: of :meth:`Loop.forward`.
+            passes: their indices; they must have read the same number of tokens.
+            **arguments: arguments of :meth:`Loop.forward`.
 
         Returns:
-            The state after the last of them, (B, T, C).
+            The state after the last of these passes, (B, T, C).
         """
         start, order = self.cache.lengths[passes[0]], self.loop.order
         end = start + x.size(1)
@@ -51,11 +51,11 @@ class Steps:
         return x
 
     def rewind(self, length: int) -> None:
-        """Forgets what stands behind the first `length` tokens."""
+        """Drops all tokens after the first `length`."""
         self.cache.rewind(length)
         self._first_inputs = {which: kept[:, :length] for which, kept in self._first_inputs.items()}
 
     def reorder(self, order: Tensor) -> None:
-        """Entry i becomes what entry order[i] was; the batch may shrink or grow. order: (new B,)."""
+        """Reorders the batch: entry i becomes entry order[i], (new B,)."""
         self.cache.reorder(order)
         self._first_inputs = {which: kept.index_select(0, order) for which, kept in self._first_inputs.items()}

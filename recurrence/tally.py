@@ -1,4 +1,4 @@
-"""Averages of what a run has spent, which the log tells when the interpreter ends."""
+"""Averages that are logged when the interpreter exits."""
 
 import atexit
 import logging
@@ -7,10 +7,10 @@ logger = logging.getLogger(__name__)
 
 
 class Tally:
-    """A sum and how many entries it has.
+    """A sum and its number of entries.
 
     Args:
-        report: what the log is to say in the end; {average} stands for the average.
+        report: the log message at exit; {average} stands for the average.
     """
 
     def __init__(self, report: str):
@@ -18,7 +18,7 @@ class Tally:
         self.total = self.entries = 0
 
     def add(self, total: int, entries: int) -> None:
-        """Takes down that so many entries sum up to that much."""
+        """Adds `entries` entries whose sum is `total`."""
         if not self.entries:
             atexit.register(self.log)
         self.total, self.entries = self.total + total, self.entries + entries
