@@ -22,23 +22,23 @@ PADDING = 1  # the number of fairseq's padding symbol, which its adaptive input 
 
 @dataclass
 class AdaptiveOptions(Options):
-    """Bands of symbols, the most frequent first, under fairseq's names; none unless a family says otherwise."""
+    """Bands of symbols, the most frequent first, under fairseq's names; none by default."""
 
     adaptive_input_cutoff: Any = option(NONE, f"embedding: where its bands end, N,N,...; {ONE}")
     adaptive_input_factor: float = option(4.0, "embedding: how many times narrower each band is")
     adaptive_softmax_cutoff: Any = option(NONE, f"output layer: where its bands end, N,N,...; {ONE}")
     adaptive_softmax_factor: float = option(4.0, "output layer: how many times narrower each band is")
     adaptive_softmax_dropout: float = option(0.0, "rate on what the adaptive softmax reads")
-    tie_adaptive_weights: bool = option(False, "bands of the input are those of the output")
-    tie_adaptive_proj: bool = option(False, "so are the projections to and from the bands")
+    tie_adaptive_weights: bool = option(False, "share the bands of input and output")
+    tie_adaptive_proj: bool = option(False, "also share their projections")
 
 
-# What a model has that does not adapt.
+# Options of a model without bands.
 PLAIN = {name: one.default for name, one in AdaptiveOptions.known().items()}
 
 
 def cutoffs(args, which: str, symbols: int) -> list[int] | None:
-    """Ends of the bands but the last; None where there is a single matrix.
+    """Ends of all bands but the last; None for a single matrix.
 
     Args:
         args: the model's options.
@@ -46,7 +46,7 @@ def cutoffs(args, which: str, symbols: int) -> list[int] | None:
         symbols: size of the dictionary.
 
     Raises:
-        ValueError: unless they are whole numbers that rise from 1 on and stay below the number of symbols.
+        ValueError: unless they are ascending whole numbers > 0 and below the number of symbols.
     """
     text = getattr(args, f"adaptive_{which}_cutoff")
     if text == NONE:
@@ -62,7 +62,7 @@ def cutoffs(args, which: str, symbols: int) -> list[int] | None:
 
 
 def check(args, symbols: int) -> None:
-    """Refuses what does not go together, before anything is built.
+    """Checks the options before anything is built.
 
     Raises:
         ValueError: by the option's name.
@@ -108,7 +108,7 @@ def adaptive_input(args, dictionary) -> AdaptiveInput:
 
 
 def adaptive_softmax(args, dictionary, embedding) -> AdaptiveSoftmax:
-    """The output layer in bands, on the embedding's matrices where they are tied."""
+    """The output layer in bands, with the embedding's matrices if they are tied."""
     module = AdaptiveSoftmax(
         len(dictionary),
         args.decoder_embed_dim,
@@ -126,7 +126,7 @@ def adaptive_softmax(args, dictionary, embedding) -> AdaptiveSoftmax:
 
 
 def _with_written_buffers(module):
-    """fairseq leaves a tensor in its checkpoints that nothing has written."""
+    """Zeroes a buffer that fairseq saves without initialising it."""
     for name, buffer in module.named_buffers():
         if name.endswith("_float_tensor"):
             buffer.zero_()

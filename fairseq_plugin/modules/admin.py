@@ -1,9 +1,9 @@
-"""Admin in fairseq: profiled on the first batch of a training, or read from a file of the published code.
+"""Admin in fairseq: profiled on the first training batch, or read from a file of the published code.
 
 Source: Liu et al. (arXiv:2004.08249); Takase & Kiyono (arXiv:2104.06022), section 3.
 
-Differs from the published code: one command profiles and trains, where that needs two; the file that its first one
-writes is taken as it is.
+Differs from the published code: a single command profiles and trains; the published code needs two, and the file that
+its first one writes can be used here.
 """
 
 import logging
@@ -30,14 +30,14 @@ class AdminOptions(Options):
 
     init: str = option(
         "default",
-        "admin: residual sums f(x) + omega x, with a vector omega for each sublayer of each pass, which starts at what "
-        "the first batch of the training shows (post-norm only)",
+        "admin: residual sums f(x) + omega x, with one vector omega per sublayer and pass, initialised from the first "
+        "training batch (post-norm only)",
         choices=("default", "admin"),
     )
     admin_profile: Any = option(
         None,
-        "with --init admin: file of the starts, in place of the first batch, one sublayer a line in the order of "
-        "execution (the published code's profile.ratio.init)",
+        "with --init admin: read initial omegas from this file, one sublayer per line in order of execution (the "
+        "published code's profile.ratio.init)",
         where={"init": ("admin",)},
     )
 
@@ -45,15 +45,15 @@ class AdminOptions(Options):
 class ProfiledModel(FairseqEncoderDecoderModel):
     """An encoder-decoder that profiles Admin's vectors, if it has any, in the first forward pass of training.
 
-    It first runs the batch without gradients, with the dropout that it will draw itself. The profile of the first
-    worker is that of all, and the checkpoint keeps it.
+    It runs the batch once more without gradients, with the same dropout. All workers use the profile of the first one,
+    and the checkpoint stores it.
     """
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module):
         super().__init__(encoder, decoder)
-        # No bool: fairseq's moving average multiplies every entry of a state dict.
+        # Not a bool, because fairseq's moving average multiplies every entry of a state dict.
         self.register_buffer("profiled", torch.zeros(()) if admin.admins(self) else None)
-        # Looked up once: on an accelerator fairseq would wait for the answer at every step.
+        # Read the buffer once: reading it at every step would wait for the GPU.
         self.may_be_fresh = self.profiled is not None
 
     @property
@@ -71,12 +71,12 @@ class ProfiledModel(FairseqEncoderDecoderModel):
         return super().forward(*inputs, **options)
 
     def profile(self, *inputs: Tensor, **options) -> None:
-        """Sets the omegas of a fresh model from one batch. Called on every worker at once, where there are several."""
+        """Sets the omegas of a new model from one batch; called on all workers together."""
         forward: Callable = super().forward
         devices = [torch.cuda.current_device()] if inputs[0].is_cuda else []
         with torch.random.fork_rng(devices):
             admin.profile(self.stacks, lambda: forward(*inputs, **options))
-        torch.clear_autocast_cache()  # older torch would train on the casts that were made here, without gradients
+        torch.clear_autocast_cache()  # older torch would reuse the casts made here without gradients
         scalars = admin.read(self.stacks)
         group = distributed_utils.get_data_parallel_group()
         if group is not None:
@@ -85,23 +85,23 @@ class ProfiledModel(FairseqEncoderDecoderModel):
         logger.info(f"Admin: profiled {len(scalars)} sublayers, omegas from {scalars.min():.3f} to {scalars.max():.3f}")
 
     def set_profile(self, scalars: Tensor) -> None:
-        """Sets the omegas: one number per sublayer, in the order of execution, the encoder's first."""
+        """Sets the omegas: one number per sublayer in order of execution, encoder first."""
         admin.write(self.stacks, scalars)
         self.profiled.fill_(1)
 
 
 def given_profile(args, stacks: list[nn.Module]) -> Tensor | None:
-    """The numbers of `--admin-profile`, which they replace in the options, for a checkpoint is loaded without the file.
+    """The numbers of `--admin-profile`. They replace the path in the options, so that loading needs no file.
 
     Args:
         args: the model's options.
         stacks: the encoder's loop and the decoder's.
 
     Returns:
-        (sublayers,), the encoder's first; None where the first batch decides.
+        (sublayers,), the encoder's first; None without the option.
 
     Raises:
-        ValueError: if the file cannot be read, is none, or belongs to another depth.
+        ValueError: if the file is invalid or belongs to another depth.
     """
     given = args.admin_profile
     if given is None:
@@ -118,10 +118,10 @@ def given_profile(args, stacks: list[nn.Module]) -> Tensor | None:
 
 
 def read_profile(path: str) -> list[float]:
-    """The numbers of a file: the last of each line; the published code writes the sublayer's own number before it.
+    """The last number of each line of a file; the published code writes the sublayer's index before it.
 
     Raises:
-        ValueError: if it cannot be read or holds anything else.
+        ValueError: if the file cannot be read or contains anything else.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()

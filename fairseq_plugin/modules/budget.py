@@ -1,7 +1,7 @@
-"""How much of the depth decoding spends: drafting with the first passes, and early exit.
+"""Options that make decoding use fewer passes: drafting with the first passes, and early exit.
 
-Neither is a matter of training, so fairseq-train has no option for them. `--model-overrides "{'draft_passes': 2}"` sets
-them in the commands that decode, `from_pretrained(..., draft_passes=2)` in Python.
+They do not affect training, so fairseq-train does not have them. Set them with `--model-overrides "{'draft_passes':
+2}"` in commands that decode, or with `from_pretrained(..., draft_passes=2)` in Python.
 """
 
 from argparse import Namespace
@@ -16,12 +16,12 @@ from recurrence.draft import Drafting
 from recurrence.errors import FieldError
 from recurrence.leave import way_out
 
-DRAFT_TOKENS = 4  # where draft_passes is given alone
+DRAFT_TOKENS = 4  # the default with draft_passes
 
 
 @dataclass
 class BudgetOptions(StackOptions):
-    """Full depth, unless a command that decodes says otherwise; :func:`set_budget` checks the values."""
+    """Drafting and early exit, off by default; :func:`set_budget` checks the values."""
 
     draft_passes: Any = option(None)
     draft_tokens: Any = option(None)
@@ -29,10 +29,10 @@ class BudgetOptions(StackOptions):
 
 
 class BudgetedModel(nn.Module):
-    """A model whose decoding may draft and leave early."""
+    """A model whose decoder may draft."""
 
     def set_beam_size(self, beam: int) -> None:
-        """fairseq's hook for searches of more than one hypothesis.
+        """fairseq calls this with the beam size.
 
         Raises:
             ValueError: if the decoder drafts.
@@ -46,7 +46,7 @@ class BudgetedModel(nn.Module):
 
 
 def set_budget(model: nn.Module, args: Namespace) -> None:
-    """Makes a model spend what its options say.
+    """Applies the options to a model.
 
     Raises:
         ValueError: naming the option, the value and the rule.
@@ -73,7 +73,7 @@ def set_budget(model: nn.Module, args: Namespace) -> None:
 
 
 def _threshold(args: Namespace) -> float:
-    """That of early exit; 0 for none."""
+    """The threshold of early exit; 0 for none."""
     threshold = getattr(args, "exit_threshold", None) or 0.0
     if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not threshold >= 0:
         raise FieldError("exit_threshold", threshold, "must be a number >= 0")
@@ -81,7 +81,7 @@ def _threshold(args: Namespace) -> float:
 
 
 def _drafting(args: Namespace) -> tuple[int, int] | None:
-    """Passes that draft, and tokens; None where nothing is drafted."""
+    """Number of drafting passes and of drafted tokens; None without drafting."""
     given = {name: getattr(args, name, None) for name in ("draft_passes", "draft_tokens")}
     for name, value in given.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):

@@ -1,10 +1,10 @@
-"""Elastic depth in fairseq-train: options, the losses of other depths, and what other numbers of passes ask of a run.
+"""Elastic depth in fairseq-train: options, losses at other depths, and support in the trainer.
 
-What belongs to training alone is settled when fairseq's trainer takes the model, not when the model is built: a
-checkpoint is also built at other depths, to which the range it was trained with says nothing.
+Training options take effect when fairseq's trainer gets the model, not when the model is built, because a checkpoint is
+also built at depths for which the range of its training means nothing.
 
 Source: see :mod:`recurrence.elastic`; a loss for every pass through one output layer: Deeply-Supervised Nets
-(arXiv:1409.5185), for looped models as in Ouro (arXiv:2510.25741), here without its gate and its weights of passes.
+(arXiv:1409.5185), for looped models as in Ouro (arXiv:2510.25741), here without its gate and pass weights.
 """
 
 import re
@@ -29,11 +29,11 @@ from recurrence.loop import Loop
 
 @dataclass
 class DepthOptions(Options):
-    """How many passes an update runs, and which of them learn."""
+    """How many passes an update runs, and which of them have gradients."""
 
     depth_range: str | None = option(
         None,
-        "each update draws how many passes run, MIN-MAX; MIN-MAX,MIN-MAX where encoder and decoder differ. Validation "
+        "each update draws how many passes run, MIN-MAX; MIN-MAX,MIN-MAX if encoder and decoder differ. Validation "
         "reports the loss at the smallest, the default and the largest depth",
     )
     depth_distribution: str | None = option(
@@ -44,12 +44,12 @@ class DepthOptions(Options):
     )
     pass_loss: float | None = option(
         None,
-        "weight with which training adds the mean loss of the earlier passes at which a model of fewer passes would "
-        "end; the log has the loss of the last pass alone",
+        "weight of the mean loss of the earlier passes at which a shorter model would end; the logged loss is that of "
+        "the last pass only",
     )
     backprop_passes: int | None = option(
         None,
-        "gradients go through so many last passes of each stack alone: memory for so many, whatever the depth",
+        "backpropagate through this many last passes of each stack only, so that memory does not grow with depth",
     )
 
 
@@ -57,12 +57,12 @@ OPTIONS = tuple(DepthOptions.known())
 
 
 def check(args: Any, options: type[Options], sides: int) -> None:
-    """Refuses what can be told without the stacks, before anything is built.
+    """Checks the options before the model is built.
 
     Args:
         args: the model's options.
-        options: those of its family.
-        sides: how many stacks it has.
+        options: the family's options.
+        sides: number of stacks.
 
     Raises:
         ValueError: naming the option, the value and the rule.
@@ -99,9 +99,8 @@ class ElasticModel(ConfiguredModel):
     """A model whose loops may run at other depths in training.
 
     Attributes:
-        elastic: its options of depth, by name; empty where none was given.
-        step: what every number of passes must be a multiple of.
-        beyond: whether its passes may repeat beyond the default depth.
+        elastic: the depth options that were given, by name.
+        step, beyond: see :func:`recurrence.elastic.depths_of`.
         pass_loss: weight of the losses of earlier passes; 0 for none.
     """
 
@@ -109,14 +108,14 @@ class ElasticModel(ConfiguredModel):
     step, beyond, pass_loss = 1, True, 0.0
 
     def loops(self) -> dict[str, Loop]:
-        """The loops over depth by side, the one that the output layer reads last."""
+        """The loops by side; the decoder's comes last."""
         decoder = self.decoder
         if hasattr(decoder, "stack"):
             return {"decoder": decoder.stack.loop}
         return {"encoder": self.encoder.loop, "decoder": decoder.loop}
 
     def set_elastic(self, args: Any, step: int = 1, beyond: bool = True) -> None:
-        """Keeps the options of depth for the training, if there will be one."""
+        """Stores the depth options until training starts."""
         self.elastic, self.step, self.beyond = _given(args), step, beyond
 
     def train_elastic(self, seed: int) -> None:
@@ -143,7 +142,7 @@ class ElasticModel(ConfiguredModel):
 
 @contextmanager
 def _of(side: str) -> Iterator[None]:
-    """Says in a refusal which of the stacks it is about."""
+    """Adds the side to an error message."""
     try:
         yield
     except FieldError as error:
@@ -151,7 +150,7 @@ def _of(side: str) -> Iterator[None]:
 
 
 def prepare(cfg: Any, model: nn.Module, criterion: FairseqCriterion) -> None:
-    """Makes a training elastic where its model's options ask for it.
+    """Makes training elastic if the model's options say so.
 
     Raises:
         ValueError: naming the option, the value and the rule.
@@ -170,10 +169,10 @@ def prepare(cfg: Any, model: nn.Module, criterion: FairseqCriterion) -> None:
 
 
 def elastic_criterion(kind: type[FairseqCriterion]) -> type[FairseqCriterion]:
-    """A criterion that also sees the earlier passes in training, and other depths in validation.
+    """A criterion that adds the losses of earlier passes in training, and of other depths in validation.
 
     Args:
-        kind: computes the loss of each from the output of a model of fewer passes, or another depth.
+        kind: the criterion that computes each loss.
     """
 
     class Elastic(kind):
@@ -231,7 +230,7 @@ def reported_depths(model: nn.Module) -> dict[str, dict[Loop, int]]:
 
 
 class _Answered:
-    """A model that has its output already; all else is the model's."""
+    """A model whose output is given; everything else is delegated."""
 
     def __init__(self, model: nn.Module, output: Tensor):
         self.model, self.output = model, output
@@ -244,7 +243,7 @@ class _Answered:
 
 
 def install() -> None:
-    """Lets fairseq's trainer and data parallelism know elastic models."""
+    """Adds elastic models to fairseq's trainer and data parallelism."""
 
     def prepare_elastic(initialise: Callable) -> Callable:
         def __init__(self, cfg, task, model, criterion, *args, **kwargs):
@@ -267,7 +266,7 @@ def install() -> None:
             if isinstance(self.module, ElasticModel) and self.module.elastic and not self.accumulate_grads:
                 for loop in self.module.loops().values():
                     for parameter in idle(loop, len(loop.running)):
-                        parameter.grad = None  # zeros, which an optimizer would let momentum and decay follow
+                        parameter.grad = None  # instead of zeros, to which an optimizer applies momentum and decay
 
         return all_reduce_grads
 

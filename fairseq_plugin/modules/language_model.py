@@ -1,4 +1,4 @@
-"""The decoder-only model that every language-model architecture builds; families fill in what is theirs."""
+"""The decoder-only model, the base of every language-model family."""
 
 import argparse
 import math
@@ -23,43 +23,41 @@ from recurrence.draft import Draft
 
 @dataclass
 class LanguageOptions(adaptive.AdaptiveOptions, BudgetOptions):
-    """What every language model has."""
+    """Options of every language model."""
 
-    no_scale_embedding: bool = option(False, "embeddings are not multiplied by sqrt(width)")
+    no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
     share_decoder_input_output_embed: bool = option(
-        False, "the embedding is the output matrix too, where both are single matrices"
+        False, "use the embedding as the output matrix (without adaptive bands)"
     )
     embedding_std: float = option(0.02)
     max_target_positions: int | None = option(None)
 
 
-# Of a family whose input and output are one matrix, which is not scaled.
+# For families with one unscaled matrix for input and output.
 ONE_MATRIX = dict(adaptive.PLAIN, no_scale_embedding=True, share_decoder_input_output_embed=True)
 
 
 class TextState:
-    """What is kept between steps: the stack's own state, what was drafted, how many tokens it has seen, and whether any
-    was padding."""
+    """Incremental state: that of the stack, the draft, the number of tokens seen, and whether any was padding."""
 
     def __init__(self, stack, draft: Draft | None):
         self.stack, self.draft, self.length, self.padded = stack, draft, 0, False
 
     def reorder(self, new_order: Tensor) -> None:
-        """Entry i of the batch becomes what entry new_order[i] was."""
+        """Reorders the batch: entry i becomes entry new_order[i]."""
         self.stack.reorder(new_order)
         if self.draft is not None:
             self.draft.reorder(new_order)
 
 
 class LanguageDecoder(StatefulDecoder):
-    """Token input, stack, output layer.
+    """Input layer, stack, output layer.
 
     Args:
         dictionary: the dictionary of the output.
         embed_tokens: the embedding.
-        inputs: token input on that embedding.
-        stack: called as `stack(x, padding, state) -> x`, see :class:`recurrence.causal.CausalStack`; `new_state()`
-            gives its state for a text that begins, which has `reorder(new_order)`.
+        inputs: the input layer with that embedding.
+        stack: has `forward(x, padding, state)` and `new_state()`, see :class:`recurrence.causal.CausalStack`.
         output: the output layer, or fairseq's adaptive softmax.
         max_positions: longest text, in tokens.
     """
@@ -88,33 +86,32 @@ class LanguageDecoder(StatefulDecoder):
         src_lengths: Tensor | None = None,
         return_all_hiddens: bool = False,
     ):
-        """Reads all tokens, or with an incremental state those that it has not seen: a whole prompt, then one per step.
+        """Reads all tokens or, with an incremental state, the new ones: a prompt, then one per step.
 
         Args:
             prev_output_tokens: (B, L), the text from its beginning, padded on either side.
-            encoder_out: fairseq's name for what a language model does not have.
-            incremental_state: dictionary that keeps the state between steps.
-            features_only: leave the output layer out.
-            src_lengths, return_all_hiddens: unused.
+            incremental_state: fairseq's dictionary that keeps the state between steps.
+            features_only: skip the output layer.
+            encoder_out, src_lengths, return_all_hiddens: unused.
 
         Returns:
-            Logits (B, T, vocabulary) of the T tokens read, or features (B, T, C), which are also what an adaptive
-            softmax reads; and fairseq's dictionary, whose `attn` is [None].
+            Logits (B, T, vocabulary) of the T tokens read, or features (B, T, C) (always with an adaptive softmax), and
+            fairseq's dictionary, whose `attn` is [None].
 
         Raises:
-            ValueError: if the state has seen all tokens, or there are more than the learned positions.
+            ValueError: if there are no new tokens, or more than the learned positions.
         """
         state = self._state(incremental_state)
         if state is not None and state.draft is not None:
             self._check_length(prev_output_tokens, state)
-            features, logits = self._ahead(prev_output_tokens, state)
+            features, logits = self._draft(prev_output_tokens, state)
             state.length = prev_output_tokens.size(1)
             return (features if features_only else logits), {"attn": [None]}
         x, extra = self.extract_features(prev_output_tokens, incremental_state=incremental_state)
         return (x if features_only else self.output_layer(x)), extra
 
     def extract_features(self, prev_output_tokens: Tensor, encoder_out: None = None, incremental_state=None, **unused):
-        """As :meth:`forward`, without the output layer; drafts nothing."""
+        """As :meth:`forward`, without output layer and drafting."""
         state = self._state(incremental_state)
         start = self._check_length(prev_output_tokens, state)
         padding = self._padding(prev_output_tokens, start, state)
@@ -125,11 +122,11 @@ class LanguageDecoder(StatefulDecoder):
         return x, {"attn": [None]}
 
     def finish(self, x: Tensor) -> Tensor:
-        """The state after a pass -> what the output layer reads."""
+        """From the state after a pass to the input of the output layer."""
         return self.stack.finish(x)
 
-    def _ahead(self, tokens: Tensor, state: TextState) -> tuple[Tensor, Tensor]:
-        """Features and logits of the tokens that have come."""
+    def _draft(self, tokens: Tensor, state: TextState) -> tuple[Tensor, Tensor]:
+        """Features and logits of the new tokens, with drafting."""
 
         def read(known: Tensor, passes: Sequence[int], x: Tensor | None) -> Tensor:
             start = state.stack.cache.lengths[passes[0]]
@@ -151,11 +148,11 @@ class LanguageDecoder(StatefulDecoder):
         return start
 
     def output_layer(self, features: Tensor) -> Tensor:
-        """(B, T, C) -> (B, T, vocabulary); the features themselves for an adaptive softmax, which needs the targets."""
+        """(B, T, C) -> (B, T, vocabulary); unchanged features with an adaptive softmax, which needs the targets."""
         return features if self.adaptive_softmax is not None else self.output_projection(features)
 
     def _padding(self, tokens: Tensor, start: int, state: TextState | None) -> Tensor | None:
-        """(B, L) bool; None where no token can see padding. A step looks at its own tokens alone for it."""
+        """(B, L) bool; None if no token can see padding. A step only searches its own tokens."""
         pad = self.dictionary.pad()
         if state is None:
             return visible_padding(tokens, pad, self.training)
@@ -172,18 +169,14 @@ class LanguageDecoder(StatefulDecoder):
 
 
 class LanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
-    """A language model of one stack. A family derives from it and gives its `options` and :meth:`build_stack`."""
+    """A language model. A family defines `options` and :meth:`build_stack`."""
 
     options: type[LanguageOptions] = LanguageOptions
 
     @classmethod
     def build_stack(cls, args, shape: Shape) -> nn.Module:
-        """The stack, initialised, the last norm included; see :class:`LanguageDecoder`.
-
-        Raises:
-            ValueError: in the core's words; the caller gives values the names of their options.
-        """
-        raise TypeError(f"{cls.__name__} builds no stack")
+        """The initialised stack, including its final norm; see :class:`LanguageDecoder`."""
+        raise NotImplementedError
 
     @classmethod
     def input_positions(cls, args) -> str:
@@ -192,12 +185,12 @@ class LanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
 
     @classmethod
     def depth_step(cls, args) -> int:
-        """What the number of passes must be a multiple of."""
+        """The number of passes must be a multiple of this."""
         return 1
 
     @classmethod
     def build_model(cls, args, task):
-        """Builds the model, or refuses a value by the name of its option before anything is built.
+        """Builds the model; fairseq calls this. Options are checked before anything is built.
 
         Raises:
             ValueError: naming the option, the value and the rule.
@@ -222,7 +215,7 @@ class LanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
     def _embedding(cls, args, dictionary) -> nn.Module:
         if args.adaptive_input_cutoff != adaptive.NONE:
             return adaptive.adaptive_input(args, dictionary)
-        # Published vocabularies have no padding; their dictionary says so by an index behind the last symbol.
+        # Published vocabularies have no padding: the index in their dictionary is after the last symbol.
         padding = dictionary.pad() if dictionary.pad() < len(dictionary) else None
         embedding = nn.Embedding(len(dictionary), args.decoder_embed_dim, padding_idx=padding)
         nn.init.normal_(embedding.weight, std=args.embedding_std)
@@ -252,7 +245,7 @@ class LanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
 
     @classmethod
     def _check(cls, args, task) -> None:
-        """Refuses what no stack can see."""
+        """Raises ValueError for options that do not go together."""
         cls.options.check(args)
         elastic.check(args, cls.options, sides=1)
         symbols, target = len(task.source_dictionary), len(task.target_dictionary)
@@ -266,7 +259,7 @@ class LanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
 
 
 def remember_positions(args, task) -> int:
-    """How many learned positions there are; kept among the model's options, for other commands say other lengths."""
+    """Number of learned positions; stored in the model's options, because other commands use other lengths."""
     given = getattr(args, "max_target_positions", None) or getattr(task.args, "max_target_positions", None)
     most = given or task.args.tokens_per_sample
     if most < 1:

@@ -1,4 +1,4 @@
-"""From speech features to the first input of a stack."""
+"""The input layer for speech."""
 
 import math
 
@@ -12,23 +12,23 @@ from recurrence.position import Table, halved
 
 
 class Subsampler(Conv1dSubsampler):
-    """fairseq's convolutions of stride 2 with gated linear units, blind to padding.
+    """fairseq's convolutions of stride 2 with gated linear units.
 
-    Differs from fairseq: what stands behind the end of an utterance is set to zero before every convolution. fairseq
-    leaves the bias of the first there, so that its last frames depend on how long the others of a batch are.
+    Differs from fairseq: padding is set to zero before every convolution. In fairseq it contains the bias of the first
+    convolution, so that the last frames of an utterance depend on the length of the others in the batch.
     """
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Makes one frame of two, once a convolution.
+        """Each convolution halves the number of frames.
 
         Args:
             features: (B, frames, features).
             lengths: (B,).
 
         Returns:
-            (B, S, C), and its padding (B, S), None where there is none.
+            (B, S, C), and its padding (B, S) or None.
         """
-        x, shortest = features.transpose(1, 2), int(lengths.min())  # read once: on a GPU every reading waits
+        x, shortest = features.transpose(1, 2), int(lengths.min())  # read once, because reading waits for the GPU
         for conv in self.conv_layers:
             if shortest < x.size(2):
                 x = x.masked_fill(padding_behind(lengths, x.size(2))[:, None], 0)
@@ -38,7 +38,7 @@ class Subsampler(Conv1dSubsampler):
 
 
 class SpeechInput(nn.Module):
-    """Subsampled frames, scaled, with fairseq's sinusoids, and dropout.
+    """Subsampled and scaled frames, fairseq's sinusoids, dropout.
 
     Source: fairseq S2T (arXiv:2010.05171), section 2.
 
@@ -46,9 +46,9 @@ class SpeechInput(nn.Module):
         features: numbers per frame.
         channels: hidden width of the convolutions.
         width: C.
-        kernel_sizes: one odd size a convolution.
+        kernel_sizes: one odd size per convolution.
         scale: factor on the subsampled frames.
-        dropout: rate on the result.
+        dropout: rate on the output.
     """
 
     def __init__(self, features: int, channels: int, width: int, kernel_sizes: list[int], scale: float, dropout: float):
@@ -58,17 +58,17 @@ class SpeechInput(nn.Module):
         self.table = Table(halved, width, offset=2, blank_padding=True)
 
     def read(self, frames: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """What the encoder makes of its source.
+        """Embeds speech.
 
         Args:
-            frames: (B, frames, features), or (B, samples) of raw waveforms, which are frames of one number.
-            lengths: (B,) numbers of frames; what stands behind them is padding.
+            frames: (B, frames, features), or raw waveforms (B, samples).
+            lengths: (B,) numbers of frames.
 
         Returns:
-            The input of the stack (B, S, C), its padding (B, S) or None where there is none, and it without positions.
+            The input of the stack (B, S, C), its padding (B, S) or None, and the input without positions.
 
         Raises:
-            ValueError: if a frame has other than the configured number of features.
+            ValueError: if the number of features is not the configured one.
         """
         frames = frames.unsqueeze(2) if frames.dim() == 2 else frames
         if frames.size(2) != self.features:
@@ -83,7 +83,7 @@ class SpeechInput(nn.Module):
 
 
 def padding_behind(lengths: Tensor, length: int) -> Tensor:
-    """True behind the end of each sequence: (B,) -> (B, length)."""
+    """True after the end of each sequence: (B,) -> (B, length)."""
     return torch.arange(length, device=lengths.device) >= lengths[:, None]
 
 
@@ -91,7 +91,7 @@ def kernel_sizes(text: str) -> list[int]:
     """Reads `--conv-kernel-sizes`.
 
     Raises:
-        ValueError: unless it is odd whole numbers, with which one frame is left of every two.
+        ValueError: unless it is a list of odd whole numbers.
     """
     sizes = [int(size) for size in text.split(",") if size.strip().isdecimal()]
     if len(sizes) != len(text.split(",")) or not all(size % 2 for size in sizes):
@@ -100,7 +100,7 @@ def kernel_sizes(text: str) -> list[int]:
 
 
 def speech_input(args) -> SpeechInput:
-    """The input that the options and the data's configuration describe."""
+    """The input layer for these options."""
     width = args.encoder_embed_dim
     return SpeechInput(
         args.input_feat_per_channel * args.input_channels,
