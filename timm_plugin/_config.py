@@ -1,4 +1,4 @@
-"""The options that every family of image models has, and their rules."""
+"""The options that all image models share, and their rules."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -19,8 +19,8 @@ class ImageConfig(ElasticConfig):
         pos_drop_rate: on the embedded image.
         attn_drop_rate: on the attention weights.
         drop_path_rate: of the last pass; it rises linearly from 0.
-        exit_threshold: outside of training, an image leaves a loop behind a pass that moves it by less than this share
-            of its length; 0 for never.
+        exit_threshold: at inference, an image leaves a loop after a pass that moves it by less than this fraction of
+            its length; 0 for never.
     """
 
     img_size: int | Sequence[int] = 224
@@ -34,11 +34,11 @@ class ImageConfig(ElasticConfig):
     exit_threshold: float = 0.0
 
     def check(self, at_least_one: Sequence[str], **choices: Sequence[str]) -> None:
-        """Checks what can be said of one option by itself.
+        """Checks each option by itself.
 
         Args:
-            at_least_one: options that are whole numbers from 1 on.
-            **choices: the values that an option may have.
+            at_least_one: options that must be >= 1.
+            **choices: allowed values of other options.
 
         Raises:
             ValueError: naming the option, its value and the rule.

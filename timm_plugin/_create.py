@@ -1,4 +1,4 @@
-"""Builds the registered models through timm's own builder."""
+"""Builds the registered models with timm's own builder."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -21,17 +21,17 @@ def create(
     dtype: torch.dtype | None = None,
     **kwargs: Any,
 ) -> nn.Module:
-    """What every entry function returns.
+    """Builds a registered model; every entry function calls this.
 
     Args:
         build: the model's class, called with the arguments that are not timm's own.
         variant: the registered name.
-        pretrained: load the weights that the name's tag points at.
-        device, dtype: where and of what type the parameters are created.
-        **kwargs: of the model, and those that timm's builder takes.
+        pretrained: load the weights of the name's tag.
+        device, dtype: of the parameters.
+        **kwargs: arguments of the model and of timm's builder.
 
     Raises:
-        ValueError: if images of any size are asked for, or a value breaks its rule.
+        ValueError: for dynamic image sizes, or if a value breaks its rule.
     """
     for name in ("dynamic_img_size", "dynamic_img_pad"):
         if kwargs.pop(name, False):
@@ -49,7 +49,7 @@ def create(
 
 
 def image_cfg(**kwargs: Any) -> dict[str, Any]:
-    """A pretrained configuration in timm's form: ImageNet's mean and std, 224 pixels unless said otherwise."""
+    """A pretrained configuration in timm's form, by default with ImageNet's mean and std and 224 pixels."""
     return {
         "url": "",
         "num_classes": 1000,
@@ -64,6 +64,6 @@ def image_cfg(**kwargs: Any) -> dict[str, Any]:
     }
 
 
-# Of the models of the paper SReT.
+# For the models of the SReT paper.
 sret_cfg = partial(image_cfg, crop_pct=0.9, paper_name="Sliced Recursive Transformer", paper_ids="arXiv:2111.05297")
 SRET_URL = "https://github.com/szq0214/SReT"

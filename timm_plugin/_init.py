@@ -1,4 +1,4 @@
-"""Initialisations of vision transformers, each as its paper's code has it; timm draws the truncated normals."""
+"""The initialisations of the papers' vision transformers."""
 
 from timm.layers import trunc_normal_
 from torch import nn

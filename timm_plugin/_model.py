@@ -1,4 +1,4 @@
-"""What timm expects of every model, whatever its family."""
+"""The methods that timm expects of every model."""
 
 import re
 from collections.abc import Sequence
@@ -11,18 +11,17 @@ from recurrence.loop import Loop
 
 
 class ImageModel(nn.Module):
-    """Base of the image models: the head, and timm's questions that all families answer in the same way.
+    """Base of the image models: the head, and the parts of timm's interface that all families share.
 
-    A family sets `pools` (the kinds of pooling it has), `out_indices` (the features of `features_only=True`),
-    `num_features`, `feature_info`, `norm`, calls :meth:`make_head`, and implements `forward_features`, `pool` and
-    `features`.
+    A family sets `pools` (its kinds of pooling), `out_indices` (the features of `features_only=True`), `num_features`,
+    `feature_info` and `norm`, calls :meth:`make_head`, and implements `forward_features`, `pool` and `features`.
     """
 
     pools: tuple[str, ...] = ()
     out_indices: tuple[int, ...] = ()
 
     def make_head(self, num_classes: int, global_pool: str, drop_rate: float) -> None:
-        """The classifier on `num_features` pooled features; `num_classes=0` leaves it out."""
+        """Adds the classifier on `num_features` pooled features; none for `num_classes=0`."""
         self.check_pool(global_pool)
         self.num_classes, self.global_pool = num_classes, global_pool
         self.head_hidden_size = self.embed_dim = self.num_features
@@ -30,7 +29,7 @@ class ImageModel(nn.Module):
         self.head = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
 
     def check_pool(self, global_pool: str) -> None:
-        """Raises ValueError where the family has no such pooling."""
+        """Raises ValueError if the family does not have this pooling."""
         if global_pool not in self.pools:
             raise ValueError(f"global_pool={global_pool!r}: must be one of {self.pools}")
 
@@ -39,14 +38,14 @@ class ImageModel(nn.Module):
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """A new classifier; 0 classes for none, in which case the model returns the pooled features.
+        """Replaces the classifier; with 0 classes the model returns the pooled features.
 
         Args:
-            num_classes: how many classes.
-            global_pool: another pooling; None keeps the present one.
+            num_classes: number of classes.
+            global_pool: another pooling; None keeps the current one.
 
         Raises:
-            ValueError: if the family has no such pooling.
+            ValueError: if the family does not have this pooling.
         """
         if global_pool is not None:
             self.check_pool(global_pool)
@@ -58,10 +57,10 @@ class ImageModel(nn.Module):
         self.head.train(self.training)
 
     def init_weights(self, needs_reset: bool = True) -> None:
-        """Makes all parameters and buffers those of a new model, as after `to_empty` of one on the meta device.
+        """Resets all parameters and buffers to those of a new model, for example after `to_empty`.
 
         Args:
-            needs_reset: timm's argument; here nothing keeps its value, whatever it is.
+            needs_reset: timm's argument, unused.
         """
         shape = dict(img_size=self.patch_embed.img_size, num_classes=self.num_classes, global_pool=self.global_pool)
         with torch.device("cpu"):
@@ -69,16 +68,16 @@ class ImageModel(nn.Module):
         self.load_state_dict(new.state_dict())
 
     def loops(self) -> list[Loop]:
-        """The loops over depth, in their order."""
+        """The loops over depth, in order."""
         return [module for module in self.modules() if isinstance(module, Loop)]
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Tells a model with `depth_range` the number of updates so far, before each update of its training."""
+        """Call this before each update, with the number of updates so far, if the model has a `depth_range`."""
         for loop in self.loops():
             loop.set_num_updates(num_updates)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute each pass in the backward pass of training. Non-reentrant, so that shared blocks work under DDP."""
+        """Recomputes each pass in the backward pass; non-reentrant, so that shared blocks work under DDP."""
         for loop in self.loops():
             loop.checkpointing = enable
 
@@ -88,7 +87,7 @@ class ImageModel(nn.Module):
             loop.compile_blocks(**options)
 
     def no_weight_decay(self) -> set[str]:
-        """Names of parameters that are tables of positions or levels, or scalars, as timm's models name theirs."""
+        """Names of parameters without weight decay: tables of positions or levels, signals, and scalars."""
         tables = (
             r"(^|\.)(cls_token|pos_embed|level_embed|((qkv|ffn)_signal|terms\.\w+)\.(up|down)"
             r"|residual(s\.\d+)?\.(identity|branch))$"
@@ -96,7 +95,7 @@ class ImageModel(nn.Module):
         return {name for name, _ in self.named_parameters() if re.search(tables, name)}
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Logits, or what the classifier would read, of the output of `forward_features`."""
+        """From the output of `forward_features` to logits, or to the input of the classifier."""
         x = self.head_drop(self.pool(x))
         return x if pre_logits else self.head(x)
 
@@ -118,12 +117,12 @@ class ImageModel(nn.Module):
 
         Args:
             x: (B, in_chans, height, width).
-            indices: depths or stages, or how many of the last; None for all.
-            return_prefix_tokens: give (map, class token) for each.
-            norm: apply the final norm to them too; of a pyramid to the last stage's, whose width alone it has.
-            stop_early: run nothing behind the last chosen one.
+            indices: depths or stages, or the number of last ones; None for all.
+            return_prefix_tokens: return (map, class token) for each.
+            norm: also apply the final norm to the maps; in a pyramid only to the last stage, which has its width.
+            stop_early: stop after the last chosen one.
             output_fmt: "NCHW" or "NLC".
-            intermediates_only: return the list alone.
+            intermediates_only: return only the list.
 
         Raises:
             ValueError: if output_fmt is neither.
@@ -148,7 +147,7 @@ class ImageModel(nn.Module):
         )
 
     def adapt(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Makes a checkpoint of another image size, or a published one, fit this model; every load goes through it."""
+        """Makes a state dict of another image size, or a published one, fit this model; called by every load."""
         return state_dict
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
@@ -157,7 +156,7 @@ class ImageModel(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def __prepare_scriptable__(self) -> fx.GraphModule:
-        """What `torch.jit.script` compiles: the recorded forward pass, in the mode (training or not) of the model."""
+        """`torch.jit.script` compiles this: the traced forward pass in the model's mode (training or not)."""
         return fx.symbolic_trace(self)
 
 
@@ -165,7 +164,7 @@ def loop_groups(name: str, loop: Loop, start: int = 0) -> list[tuple[str, tuple[
     """timm's patterns for layer-wise decay: a pass's own parameters at its depth, a block at its first pass.
 
     Args:
-        name: of the loop in the model, as a regular expression.
+        name: name of the loop in the model, as a regular expression.
         loop: the loop over depth.
         start: depth of its first pass.
     """
@@ -174,10 +173,10 @@ def loop_groups(name: str, loop: Loop, start: int = 0) -> list[tuple[str, tuple[
 
 
 def first_runs(loop: Loop) -> list[int]:
-    """The pass at which each stored block runs first."""
+    """The first pass of each stored block, ascending."""
     return sorted(loop.order.index(which) for which in range(len(loop.blocks)))
 
 
 def checkpoint_filter_fn(state_dict: dict[str, Any], model: ImageModel) -> dict[str, Tensor]:
-    """timm's hook for pretrained weights; the rest happens when they are loaded."""
+    """timm's hook for pretrained weights; :meth:`ImageModel.adapt` does the rest."""
     return state_dict.get("model", state_dict)

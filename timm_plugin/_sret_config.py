@@ -1,4 +1,4 @@
-"""The options of SReT: what a user can set, what is refused, and the core's configuration of each stage."""
+"""The options of SReT, their rules, and the stack of each stage."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,31 +17,30 @@ from timm_plugin._stem import STEMS
 
 @dataclass(frozen=True)
 class SReTConfig(ImageConfig):
-    """What a user can set by `timm.create_model(name, ...)`; each entry function gives other defaults.
-
-    The options of all families are those of :class:`ImageConfig`.
+    """The options of `timm.create_model(name, ...)`, besides those of :class:`ImageConfig`; entry functions set
+    defaults.
 
     Args:
         global_pool: "avg", "max", "avgmax", with a class token "token", or "" for the output of the last stage.
         stem: "conv" for three convolutions, "patch" for PiT's overlapping patches.
-        class_token: a class token stands before the tokens of the map; it attends with all of them, in one slice.
+        class_token: add a class token before the tokens of the map; needs global attention.
         embed_dim: C of the first stage; each stage doubles it.
         num_heads: heads of each stage.
         depths: stored blocks of each stage.
         loops: how often each block runs in succession.
-        groups: of each stage, the number of slices of a block's first, second, ... run; 1 attends globally.
+        groups: for each stage, the number of slices in a block's first, second, ... run; 1 is global attention.
         inference_permutation: "fixed", or "random" as published.
-        permutation_seed: of the fixed permutations.
+        permutation_seed: seed of the fixed permutations.
         mlp_ratio: hidden width of the MLP as a multiple of C, rounded down.
-        nll_ratio: hidden width of the projection behind each pass as a multiple of C; 0 leaves it out.
+        nll_ratio: hidden width of the projection after each pass as a multiple of C; 0 for none.
         lrc: learnable residual coefficients.
         proj_drop_rate: dropout on the outputs of attention and MLP.
-        drop_path_rate: where it would be after the last pass; it rises linearly from 0.
+        drop_path_rate: rises linearly from 0 and would reach this value after the last pass.
         drop_path_placement: "depth" gives each pass the rate of its own depth; "published" gives block r of a stage
             that starts at depth s the rate of depth s + r, for all its passes.
 
     Raises:
-        ValueError: where a value breaks its rule, by name.
+        ValueError: if a value breaks its rule.
     """
 
     global_pool: str = "avg"
@@ -89,16 +88,16 @@ class SReTConfig(ImageConfig):
         self.check_groups(self.grids())
 
     def grids(self, img_size: int | Sequence[int] | None = None) -> list[tuple[int, int]]:
-        """Height and width of each stage's map, in tokens: the stem's, then halved from stage to stage, rounded up.
+        """Height and width of each stage's map in tokens; each stage halves them, rounding up.
 
         Args:
-            img_size: of other images than the configuration's.
+            img_size: image size; None for the configured one.
         """
         first = [STEMS[self.stem].grid(side) for side in to_2tuple(self.img_size if img_size is None else img_size)]
         return [tuple(-(-side // 2**stage) for side in first) for stage in range(len(self.depths))]
 
     def check_groups(self, sizes: Sequence[tuple[int, int]]) -> None:
-        """Raises ValueError, with the image sizes that would work, where slices do not divide the tokens of a stage."""
+        """Raises ValueError, listing image sizes that work, if slices do not divide the tokens of a stage."""
         for stage, (groups, (height, width)) in enumerate(zip(self.groups, sizes)):
             for count in groups:
                 if count < 1 or (height * width) % count:
@@ -108,7 +107,7 @@ class SReTConfig(ImageConfig):
                     )
 
     def sizes_that_work(self) -> list[int]:
-        """Some sides of square images, multiples of 32, whose tokens all groups divide, the nearest first."""
+        """Up to six sides of square images, multiples of 32, whose tokens all groups divide; nearest first."""
         side = max(to_2tuple(self.img_size))
 
         def works(candidate: int) -> bool:
@@ -127,7 +126,7 @@ class SReTConfig(ImageConfig):
         return tuple(self.drop_path_rate * (start + index // every) / total for index in passes)
 
     def loop(self, stage: int, tokens: int) -> Loop:
-        """The stack of a stage with so many tokens."""
+        """The stack of a stage with this number of tokens."""
         width, blocks = self.embed_dim * 2**stage, self.depths[stage]
         shape = Shape(
             width=width,
@@ -143,7 +142,7 @@ class SReTConfig(ImageConfig):
         return sret(shape, order, recursion, self.drop_path(stage), pre_norm=True, activation=F.gelu)
 
     def slices(self, stage: int, tokens: int) -> SliceConfig:
-        """The slices of a stage with so many tokens."""
+        """The slices of a stage with this number of tokens."""
         passes, seed = self.depths[stage] * self.loops, self.permutation_seed + 1000 * stage
         permuted = tuple(bool(index % self.loops) for index in range(passes))
         groups = tuple(self.groups[stage]) * self.depths[stage]

@@ -1,4 +1,4 @@
-"""Values of the types that a configuration declares, and no others."""
+"""Type checks for configurations."""
 
 import math
 import types
@@ -11,7 +11,7 @@ NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: "
 
 
 def check_types(config: Any) -> None:
-    """Refuses a value of another type than its field's, an infinite one, and a size of other than two sides.
+    """Rejects values that do not have the type of their field, infinite values, and invalid image sizes.
 
     Raises:
         ValueError: naming the field and the value.
@@ -26,7 +26,7 @@ def check_types(config: Any) -> None:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of a declared type; a whole number is a number too, True and False are none."""
+    """Whether a value has a declared type; an int is also a float, but a bool is neither."""
     if get_origin(hint) in (Union, types.UnionType):
         return any(fits(value, option) for option in get_args(hint))
     if get_origin(hint) is Sequence:
@@ -38,7 +38,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def described(hint: Any) -> str:
-    """What a declared type takes, in words."""
+    """A declared type in words."""
     if get_origin(hint) in (Union, types.UnionType):
         return " or ".join(map(described, get_args(hint)))
     if get_origin(hint) is Sequence:

@@ -24,7 +24,7 @@ from timm_plugin._vit_config import ViTConfig
 class LoopedVisionTransformer(ImageModel):
     """Patches, positions, a loop over depth, a final norm, and a classifier on the class token or the pooled patches.
 
-    The features of `features_only` are the patch tokens after each depth.
+    `features_only` returns the patch tokens after each depth.
     """
 
     pools = ("", "token", "avg", "max", "avgmax")
@@ -54,7 +54,7 @@ class LoopedVisionTransformer(ImageModel):
         self._make_tables(tokens)
         unique = (*self.loop.own.parameters(), self.depth_embed, self.level_embed)
         if all(table is None for table in unique):
-            self.loop.note_order()  # nothing else in a file that timm reads tells how deep the model was trained
+            self.loop.note_order()  # nothing else in the checkpoint shows the trained depth
         self.norm = nn.LayerNorm(config.embed_dim, 1e-6)
         self.feature_info = [
             dict(module="loop", num_chs=config.embed_dim, reduction=config.patch_size) for _ in config.order()
@@ -63,9 +63,9 @@ class LoopedVisionTransformer(ImageModel):
         INITS[config.init](self)
 
     def _make_tables(self, tokens: int) -> None:
-        """Positions that are added once, and levels that are added before every pass.
+        """Creates positions, which are added once, and levels, which are added before every pass.
 
-        Fixed tables are buffers that the checkpoint holds, so that one made at another image size can be resampled.
+        Fixed tables are buffers in the checkpoint, so that they can be resampled for another image size.
         """
         config, dtype = self.config, torch.get_default_dtype()
         shape, passes = (tokens, config.embed_dim), len(config.order())
@@ -84,12 +84,11 @@ class LoopedVisionTransformer(ImageModel):
             self.pos_embed = trunc_normal_(nn.Parameter(torch.empty(1, *shape)), std=0.02)
 
     def levels(self) -> list[Tensor] | None:
-        """What is added before each pass, (1, N, C) each; None where nothing is."""
+        """The tensors added before each pass, (1, N, C) each; None for none."""
         if self.depth_embed is not None:
             return [self.pos_embed + self.depth_embed[index] for index in range(self.loop.passes)]
-        return (
-            None if self.level_embed is None else [self.level_embed[index][None] for index in range(self.loop.passes)]
-        )
+        levels = self.level_embed
+        return None if levels is None else [levels[index][None] for index in range(self.loop.passes)]
 
     def embed(self, x: Tensor) -> Tensor:
         """Images (B, in_chans, height, width) -> tokens (B, N, C) before the first pass."""
@@ -113,9 +112,9 @@ class LoopedVisionTransformer(ImageModel):
         return self.encode(self.embed(x))
 
     def forward(self, x: Tensor) -> Tensor | list[Tensor]:
-        """Images -> logits (B, num_classes); training with `pass_loss`, those of the last pass, then of earlier ones.
+        """Images -> logits (B, num_classes); in training with `pass_loss`, a list: last pass first, then earlier ones.
 
-        :class:`timm_plugin.elastic.PassLoss` trains on such a list.
+        :class:`timm_plugin.elastic.PassLoss` takes this list.
         """
         if not (self.training and self.config.pass_loss):
             return super().forward(x)
@@ -124,13 +123,13 @@ class LoopedVisionTransformer(ImageModel):
         return [self.forward_head(self.norm(state)) for state in (x, *earlier)]
 
     def pool(self, x: Tensor) -> Tensor:
-        """(B, N, C) -> (B, C), or (B, N, C) where global_pool is ""."""
+        """(B, N, C) -> (B, C), or (B, N, C) if global_pool is ""."""
         return global_pool_nlc(x, self.global_pool, self.num_prefix_tokens)
 
     def features(
         self, x: Tensor, indices: int | Sequence[int] | None, norm: bool, stop_early: bool
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """What :meth:`forward_intermediates` gives: the output, maps (B, C, rows, columns), prefixes (B, 0 or 1, C)."""
+        """For :meth:`forward_intermediates`: the output, maps (B, C, rows, columns), prefixes (B, 0 or 1, C)."""
         depths = self.loop.passes // self.runs
         taken, last = feature_take_indices(depths, indices)
         run = range((last + 1 if stop_early else depths) * self.runs)
@@ -159,10 +158,10 @@ class LoopedVisionTransformer(ImageModel):
         return dict(stem=stem, blocks=[*loop_groups("loop", self.loop), (r"^norm", (99999,))])
 
     def set_input_size(self, img_size: int | tuple[int, int] | None = None, patch_size: int | None = None) -> None:
-        """Takes images of another size from now on; tables are resampled by timm's function.
+        """Changes the image size; tables are resampled by timm's function.
 
         Raises:
-            ValueError: if the model mixes tokens by an MLP, whose weights fit one number of tokens.
+            ValueError: if the model mixes tokens with an MLP, whose weights fit one number of tokens only.
         """
         if self.config.token_mixing:
             raise ValueError(f"img_size={img_size}: an MLP over the tokens takes {self.patch_embed.img_size} alone")
@@ -180,7 +179,7 @@ class LoopedVisionTransformer(ImageModel):
         update_model_input_size(self, self.patch_embed.img_size, patch_size=patch_size)
 
     def adapt(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Resamples tables of another image size, and takes tables of another depth, see :mod:`recurrence.depth`."""
+        """Resamples tables of another image size and adapts those of another depth, see :mod:`recurrence.depth`."""
         self._take_levels(state_dict)
         for name in ("pos_embed", "level_embed"):
             theirs, own = state_dict.get(name), getattr(self, name)
@@ -190,14 +189,14 @@ class LoopedVisionTransformer(ImageModel):
         return state_dict
 
     def _take_levels(self, state_dict: dict[str, Tensor]) -> None:
-        """Rows of the learned levels by the rule for what belongs to a pass; those of fixed ones are this model's."""
+        """Adapts level tables to this depth: learned ones by the rule for passes, fixed ones are recomputed."""
         for name in ("level_embed", "depth_embed"):
             theirs, own, used = state_dict.get(name), getattr(self, name), self.loop.order
             if theirs is None or own is None or len(theirs) == len(own):
                 continue
             trained = same_kind(used, len(theirs))
             if trained is None:
-                continue  # torch names the two shapes
+                continue  # torch reports the shape mismatch
             warn(name, used, trained)
             state_dict[name] = own if name == "depth_embed" else theirs[list(source_passes(trained, used))]
 

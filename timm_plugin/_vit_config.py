@@ -25,33 +25,32 @@ LOOP_ORDERS = {NAMES.get(name, name): strategy for name, strategy in STRATEGIES.
 
 @dataclass(frozen=True)
 class ViTConfig(ImageConfig):
-    """What a user can set by `timm.create_model(name, ...)`; each entry function gives other defaults.
-
-    The options of all families are those of :class:`ImageConfig`.
+    """The options of `timm.create_model(name, ...)`, besides those of :class:`ImageConfig`; entry functions set
+    defaults.
 
     Args:
         patch_size: side of a patch.
         global_pool: "token", "avg", "max", "avgmax", or "" for all tokens.
         embed_dim: C.
-        depth: how many layers run, before they are repeated by `loops`.
+        depth: number of layers in the stack, before `loops` repeats it.
         num_heads: H, a divisor of C.
         mlp_ratio: hidden width of the MLP as a multiple of C.
         shared: all layers are one stored block.
-        loops: how often the stack runs.
+        loops: how often each layer runs.
         loop_order: "internal" repeats each block in succession (0 0 1 1), "external" the whole stack (0 1 0 1),
-            "reverse" too, but the last time backwards (0 1 1 0).
-        residual_rank: gives each pass LayerNorms and biases of its own, and on every projection a term of this rank, at
-            most C; None for none of these.
-        terms: the projections that have such a term, ("qkv", "out") for those of attention; None for all.
-        level_signal: what tells a shared block its depth: "low-rank" (RingFormer), "static" or "learned" (a table added
+            "reverse" like external, but the last time backwards (0 1 1 0).
+        residual_rank: give each pass its own LayerNorms, biases and a term of this rank <= C on every projection; None
+            for none of these.
+        terms: the projections with such a term, ("qkv", "out") for those of attention; None for all.
+        level_signal: how a shared block knows its depth: "low-rank" (RingFormer), "static" or "learned" (a table added
             before every pass, as in the Universal Transformer), "none".
         signal_rank_divisor: rank of the low-rank signals is C // signal_rank_divisor.
         shared_mlp: one MLP serves all attention layers (One Wide FFN).
-        token_mixing: an MLP over the tokens in the place of attention, with half of C as hidden width (Mixer).
+        token_mixing: an MLP over the tokens instead of attention, of hidden width C / 2 (Mixer).
         pos_embed: "sincos" (fixed), "learn", "none".
-        class_token: whether a class token stands before the patches.
+        class_token: whether there is a class token before the patches.
         stem: "patch" for one convolution, "conv" for SReT's stem.
-        nll: a non-linear projection (SReT's NLL) behind each pass, or with external loops behind each run of the stack.
+        nll: a non-linear projection (SReT's NLL) after each pass, or with external loops after each run of the stack.
         lrc: learnable residual coefficients (SReT's LRC).
         norm_eps: epsilon of the blocks' LayerNorms; the final one has 1e-6.
         init: "ringformer" or "deit".
@@ -59,7 +58,7 @@ class ViTConfig(ImageConfig):
         mlp_drop_rate: on the MLP's hidden units and its output.
 
     Raises:
-        ValueError: where a value breaks its rule, by name.
+        ValueError: if a value breaks its rule.
     """
 
     patch_size: int = 16
@@ -135,7 +134,7 @@ class ViTConfig(ImageConfig):
             raise ValueError(error.told({"unique_layers": "depth", "layers": "depth * loops"}.get)) from None
 
     def loop(self, tokens: int) -> Loop:
-        """The stack for so many tokens, as its paper builds it."""
+        """The stack for this number of tokens, built by the paper's file."""
         order = self.order()
         shape = Shape(
             width=self.embed_dim,
@@ -165,6 +164,6 @@ class ViTConfig(ImageConfig):
         return sret(shape, order, recursion, rates, **parts)
 
     def depth_step(self) -> int:
-        """What the number of passes must be a multiple of: where `loops` would give another, the stack runs whole."""
+        """The number of passes must be a multiple of this: the depth, unless all layers are one block and run once."""
         behind_the_stack = self.nll and self.loop_order == "external"
         return self.depth if not self.shared or self.loops > 1 or behind_the_stack else 1

@@ -2,13 +2,13 @@
 
 Paper: Sliced Recursive Transformer (arXiv:2111.05297), Table 5.
 
-Differs from the published code: inference is deterministic (a permutation that the checkpoint holds, see
-`recurrence.slicing`); blocks run any number of times; drop path has the rate of the depth where it sits
-(`drop_path_placement="published"` gives its rates); other image sizes are taken, with positions resampled.
+Differs from the published code: inference is deterministic (permutations are stored in the checkpoint, see
+`recurrence.slicing`); blocks may run any number of times; drop path rates follow the depth
+(`drop_path_placement="published"` uses the published rates); other image sizes are supported by resampling positions.
 
-The class token and the patches of Table 3 are not released. Assumed here: PiT's patches, whose positions the class
-token has no part in, and a class token that widens with the map, as a map of one place by the same convolution; so the
-parameters of all rows print as the paper's.
+The class token and the patches of Table 3 were not released. Assumed here: PiT's patches, a class token without a
+position, and between stages the same convolution for the class token, as a map of one place. This gives the paper's
+parameter counts in all rows.
 """
 
 import itertools
@@ -35,7 +35,7 @@ GLOBAL = ((1, 1),) * 3
 
 
 class Stage(nn.Module):
-    """A loop over depth on the tokens of a map, behind a convolution that halves the map of the stage before."""
+    """A convolution that halves the map of the previous stage, then a loop over depth on its tokens."""
 
     def __init__(self, loop: Loop, grid: tuple[int, int], width: int, downsample: bool, leave: Exit | None = None):
         super().__init__()
@@ -46,11 +46,11 @@ class Stage(nn.Module):
     def forward(
         self, x: Tensor, token: Tensor | None = None, run: Sequence[int] | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """The map and the class token of the stage before -> those of this stage.
+        """The map and the class token of the previous stage -> those of this stage.
 
         Args:
-            x: (B, C, height, width); where there is a convolution, of half the width and twice the size.
-            token: (B, C, 1, 1), or of half the width; None for none.
+            x: (B, C, height, width); before a convolution, (B, C / 2, 2 height, 2 width).
+            token: (B, C, 1, 1), or (B, C / 2, 1, 1) before a convolution; None for none.
             run: passes to run; None for all.
         """
         tokens = self.pool(x).flatten(2)
@@ -68,9 +68,9 @@ class Stage(nn.Module):
 
 
 class SReT(ImageModel):
-    """Three stages of shared blocks on the map of a stem; mean over the map or class token, norm, classifier.
+    """Stem, three stages of shared blocks, mean over the map or class token, norm, classifier.
 
-    The features of `features_only` are the maps of the stages.
+    `features_only` returns the maps of the stages.
     """
 
     pools: tuple[str, ...] = ("", "avg", "max", "avgmax")
@@ -114,14 +114,14 @@ class SReT(ImageModel):
         return self.pos_drop(self.patch_embed(x) + self.pos_embed)
 
     def encode(self, x: Tensor, shallow: bool = False) -> Tensor:
-        """The embedded map -> what `forward_features` returns; shallow runs each stored block once."""
+        """The embedded map -> the output of `forward_features`; shallow runs each stored block once."""
         token = self.class_tokens(x)
         for stage in self.stages:
             x, token = stage(x, token, first_runs(stage.loop) if shallow else None)
         return joined(x, token)
 
     def class_tokens(self, x: Tensor) -> Tensor | None:
-        """The class token of each embedded map of a batch, (B, C, 1, 1); None where there is none."""
+        """The class token for each map of a batch, (B, C, 1, 1); None without class token."""
         return None if self.cls_token is None else self.cls_token.expand(x.shape[0], -1, -1, -1)
 
     def forward_features(self, x: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ class SReT(ImageModel):
         return self.encode(self.embed(x))
 
     def pool(self, x: Tensor) -> Tensor:
-        """The output of `forward_features` -> normalised (B, C); as it is where global_pool is ""."""
+        """The output of `forward_features` -> normalised (B, C); unchanged if global_pool is ""."""
         if not self.global_pool:
             return x
         tokens = x if self.num_prefix_tokens else x.flatten(2).transpose(1, 2)
@@ -138,7 +138,7 @@ class SReT(ImageModel):
     def features(
         self, x: Tensor, indices: int | Sequence[int] | None, norm: bool, stop_early: bool
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """What :meth:`forward_intermediates` gives: the output, maps (B, C, height, width), class tokens (B, 1, C)."""
+        """For :meth:`forward_intermediates`: the output, maps (B, C, height, width), class tokens (B, 1, C)."""
         taken, last = feature_take_indices(len(self.stages), indices)
         maps, prefix, x = [], [], self.embed(x)
         token = self.class_tokens(x)
@@ -169,7 +169,7 @@ class SReT(ImageModel):
         return taken
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """timm's groups of parameters for layer-wise learning rates: passes, or stages where coarse."""
+        """timm's groups of parameters for layer-wise learning rates: passes, or stages if coarse."""
         stem = r"^cls_token|pos_embed|patch_embed"
         if coarse:
             return dict(stem=stem, blocks=[(r"^stages\.(\d+)", None), (r"^norm", (99999,))])
@@ -181,10 +181,10 @@ class SReT(ImageModel):
         return dict(stem=stem, blocks=[*blocks, (r"^norm", (99999,))])
 
     def set_input_size(self, img_size: int | tuple[int, int] | None = None, patch_size: int | None = None) -> None:
-        """Takes images of another size from now on; positions are resampled, and permutations drawn from their seeds.
+        """Changes the image size; positions are resampled, and permutations drawn again from their seeds.
 
         Raises:
-            ValueError: if slices would not divide the tokens, or a patch size is given.
+            ValueError: if slices do not divide the tokens, or a patch size is given.
         """
         if patch_size is not None:
             raise ValueError(f"patch_size={patch_size}: a stem's convolutions have one size")
@@ -200,13 +200,13 @@ class SReT(ImageModel):
             stage.grid = (height, width)
             for index, own in enumerate(stage.loop.own):
                 own.slices = slices.of_pass(index)
-            stage.to(where).train(stage.training)  # new slices are as training or not as the rest
+            stage.to(where).train(stage.training)  # new slices have the training mode of the rest
         update_model_input_size(self, self.patch_embed.img_size)
 
     def adapt(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Takes the published code's names, positions of another image size, and weights trained with other slices.
+        """Accepts the published code's names, positions of another image size, and weights trained with other slices.
 
-        Permutations are the checkpoint's where they fit, else this model's.
+        Permutations are taken from the checkpoint if they fit, else from this model.
         """
         if any(name.startswith("transformers.") for name in state_dict):
             state_dict = rename(state_dict, sret_names(self.loops()))
@@ -219,7 +219,7 @@ class SReT(ImageModel):
 
 
 def joined(x: Tensor, token: Tensor | None) -> Tensor:
-    """A map (B, C, height, width) and its class token (B, C, 1, 1) as (B, 1 + N, C); without one, the map as it is."""
+    """A map (B, C, height, width) and its class token (B, C, 1, 1) as (B, 1 + N, C); without token, the map."""
     return x if token is None else torch.cat([token.flatten(2), x.flatten(2)], 2).transpose(1, 2)
 
 
