@@ -21,7 +21,7 @@ from recurrence.papers.takase import shared_layers
 
 @dataclass
 class UniversalOptions(DepthOptions, TranslationOptions):
-    """The common options, and the depth of training."""
+    """The common options, and those of elastic depth."""
 
 
 class Universal(LoopedTransformer):
@@ -36,7 +36,7 @@ class Universal(LoopedTransformer):
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
-        """0 0 0 ..."""
+        """Order 0 0 0 ..."""
         return shared_layers(shape, (0,) * passes(args, side), **parts)
 
     @classmethod
@@ -46,16 +46,16 @@ class Universal(LoopedTransformer):
 
 
 class OneWideFFN(LoopedTransformer):
-    """An attention block per pass; one FFN after each of the encoder's, none in the decoder.
+    """N attention blocks; in the encoder, the shared FFN runs after each of them. The decoder has no FFN.
 
-    As published, a decoder layer has one LayerNorm, which serves self- and cross-attention.
+    As published, self- and cross-attention of a decoder layer share one LayerNorm.
     """
 
     init = init.ringformer_
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
-        """0 1 2 ..., in the encoder with the FFN behind each."""
+        """Order 0 1 2 ..., in the encoder with the FFN after each."""
         return one_wide_ffn(shape, passes(args, side), **parts)
 
     @classmethod
@@ -68,13 +68,13 @@ class OneWideFFN(LoopedTransformer):
 
 
 class Vanilla(LoopedTransformer):
-    """The unshared baseline: N blocks. As published, one LayerNorm a layer serves all its sublayers."""
+    """The unshared baseline: N blocks. As published, the sublayers of a layer share one LayerNorm."""
 
     init = init.ringformer_
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
-        """0 1 2 ..."""
+        """Order 0 1 2 ..."""
         return vanilla(shape, passes(args, side), **parts)
 
 

@@ -30,23 +30,22 @@ from recurrence.papers.ilr import llama_layers
 
 @dataclass
 class IntraLayerRecurrenceOptions(DepthOptions, LanguageOptions):
-    """The reuse map, and where positions come from."""
+    """The reuse map and the kind of positions."""
 
     fixed = ONE_MATRIX
 
     decoder_ffn_embed_dim: int = option(
         lambda args: 4 * args.decoder_embed_dim, "hidden width of the FFN (4 times the model's)"
     )
-    block_loops: int = option(1, "how often the whole stack runs; in place of a reuse map")
+    block_loops: int = option(1, "how often the stack runs, instead of a reuse map")
     reuse_map: str | None = option(
         None,
-        "how often each layer runs in succession, one number >= 1 a layer with commas between: 4,2,1,1 runs the first "
-        "four times",
+        "how often each layer runs in succession: 4,2,1,1 runs the first of four layers four times",
     )
     inject_embedding: bool = option(
         False,
-        "before every further run of the stack, add the stack's input again; with a reuse map, before each further "
-        "pass of a layer, add what it read on its first",
+        "add the stack's input again before each further run of the stack; with a reuse map, add the input of a "
+        "layer's first pass before each of its further passes",
     )
     position: str = option(
         "rope",
@@ -65,7 +64,7 @@ class IntraLayerRecurrence(LanguageModel):
         """Order of the passes.
 
         Raises:
-            ValueError: if the map is no list of numbers >= 1, one a layer, or there are loops as well.
+            FieldError: if the map is not one number >= 1 per layer, or there are loops as well.
         """
         layers, loops = args.decoder_layers, args.block_loops
         if args.reuse_map is None:
@@ -101,7 +100,7 @@ class IntraLayerRecurrence(LanguageModel):
 
     @classmethod
     def input_positions(cls, args) -> str:
-        """Only learned positions join at the embedding."""
+        """Only learned positions are added to the embedding."""
         return "learned" if args.position == "learned" else "none"
 
     @classmethod
@@ -125,14 +124,14 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _injected(args) -> tuple[int, ...]:
-    """Blocks whose further passes get their first input again: all with a map, the first with block recurrence."""
+    """Blocks that get their first input again: all with a reuse map, the first one with block recurrence."""
     if not args.inject_embedding:
         return ()
     return (0,) if args.reuse_map is None else tuple(range(args.decoder_layers))
 
 
 def _map(reuse: str) -> Callable[[Any], str | None]:
-    """The preset's reuse map, which is for so many layers and one run of the stack."""
+    """The preset's reuse map, if the options have its number of layers and one run of the stack."""
     return lambda args: reuse if args.decoder_layers == len(_counts(reuse)) and args.block_loops == 1 else None
 
 

@@ -2,16 +2,15 @@
 
 Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), Figure 2, Tables 1 and 2.
 
-The stack is fairseq's transformer: post-norm, ReLU, biases, scaled embeddings, its sinusoids. LayerNorms are shared
-with the layer that they belong to, unless `--residual-rank` gives each pass what is its own
-(:mod:`recurrence.papers.relaxed`), which is what `python -m fairseq_plugin.convert share` makes of fairseq's model.
+The stack is fairseq's transformer: post-norm, ReLU, biases, scaled embeddings, sinusoids. LayerNorms are shared with
+their layer, unless `--residual-rank` gives each pass its own (:mod:`recurrence.papers.relaxed`), as in models made by
+`python -m fairseq_plugin.convert share`.
 
-Differs from the published code: M is given, unless `--share-layer-num` gives N / M, which also selects the code's
-assignment where N / M is not whole; a layer of the decoder that runs again keeps its own cross-attention bias (the
-code hands it its self-attention's).
-The Universal rows have no adaptive computation time and no position encoding for each layer: the paper's own choice
-(footnote 3). The heads of `universal_wide` and `universal_big`, whose other dimensions follow from the paper's counts,
-are assumed.
+Differs from the published code: the option is M; `--share-layer-num` gives N / M instead, and then layers are assigned
+as in the code; repeated decoder layers use their cross-attention bias (the code uses the bias of self-attention).
+As in the paper (footnote 3), the Universal rows have no adaptive computation time and no per-layer position encoding.
+The number of heads in `universal_wide` and `universal_big` is assumed; their other sizes follow from the paper's
+counts.
 """
 
 from dataclasses import dataclass
@@ -27,29 +26,28 @@ from recurrence.order import STRATEGIES, Order, published
 from recurrence.papers.relaxed import relaxed
 from recurrence.papers.takase import shared_layers
 
-STORED = dict(where={"share_layer_num": (None,)})  # which sets it otherwise
+STORED = dict(where={"share_layer_num": (None,)})  # which replaces it
 
 
 @dataclass
 class SharingOptions(Options):
-    """Which layers are stored, and in which order they run; each runs once unless a preset says otherwise."""
+    """Which layers are stored, and in which order they run; by default, each runs once."""
 
     strategy: str = option("cycle", choices=tuple(STRATEGIES))
     decoder_unique_layers: int | None = option(like("decoder_layers"), "decoder: number of stored layers", **STORED)
     share_layer_num: int | None = option(
         None,
-        "the published code's option in place of unique layers: depths of each stored layer. Layers are assigned "
-        "as that code does, which differs from the paper's Figure 2 where this does not divide the depth: SEQUENCE "
-        "leaves a short last group",
+        "the published code's option instead of unique layers: depths per stored layer. Layers are assigned as in that "
+        "code, which differs from the paper's Figure 2 if this does not divide the depth",
     )
     residual_rank: int | None = option(
-        None, "each pass has LayerNorms, biases, and on every projection a term of this rank of its own"
+        None, "give each pass its own LayerNorms, biases, and a term of this rank on every projection"
     )
 
 
 @dataclass
 class ParameterSharingOptions(SharingOptions, DepthOptions, TranslationOptions):
-    """The assignment of layers to depths on both sides."""
+    """The assignment of layers to depths, for encoder and decoder."""
 
     encoder_unique_layers: int | None = option(like("encoder_layers"), "encoder: number of stored layers", **STORED)
 
@@ -67,7 +65,7 @@ class ParameterSharing(LoopedTransformer):
 
 
 def shared_loop(args, side: str, shape: Shape, **parts: Any) -> Loop:
-    """The stack of one side; with `--residual-rank` each pass has terms, biases and LayerNorms of its own."""
+    """The stack of one side; with `--residual-rank`, passes own terms, biases and LayerNorms."""
     order = shared_order(args, side)
     if args.residual_rank is None:
         return shared_layers(shape, order, **parts)
@@ -78,7 +76,7 @@ def shared_order(args, side: str) -> Order:
     """The strategy's order of M layers over N depths.
 
     Raises:
-        ValueError: if M is not within 1 .. N, or the strategy is not for these numbers.
+        FieldError: if M is not in 1 .. N, or the strategy does not support these numbers.
     """
     unique_layers, layers = getattr(args, f"{side}_unique_layers"), getattr(args, f"{side}_layers")
     if args.share_layer_num is not None:

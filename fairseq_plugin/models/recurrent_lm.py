@@ -1,4 +1,4 @@
-"""Kausik's recurrent transformer as a language model, and the regular one that it is compared with.
+"""Kausik's recurrent transformer as a language model, and the regular transformer that the paper compares it with.
 
 Source: Kausik, recurrent transformers, Table 2 of the text of June 2025 (Table 3 of July's); the published code's
 `gpt/model.py`, which is nanoGPT's: pre-norm, exact GELU, no biases (nor in the LayerNorms), a norm after the last
@@ -6,15 +6,15 @@ layer, the output matrix tied to the embedding.
 
 `recurrent_lm` is the row of one recurrent layer without positions. The other rows: `--position learned`; `--regular`
 with `--decoder-layers 1` or 6. With the 65 symbols of the paper's corpus they store 1,795,584, 1,893,888, 1,893,888 and
-10,745,088 parameters (256 positions). fairseq's dictionary has 72 symbols for that corpus: the end of a line stands for
-one of the 65, to the other 64 come three special ones more and what fills up a multiple of 8; each of those 7 adds 384.
+10,745,088 parameters (256 positions). fairseq's dictionary has 72 symbols for that corpus, because it adds special
+symbols and pads to a multiple of 8; each of the 7 adds 384 parameters.
 
-July's text has two more experiments: images as pixels, in windows that are drawn for each batch (`--task
-pixel_classification`, `--window-range`), and copying, which accumulates (`--task copying`, `--accumulate`). With the
+July's text has two more experiments: images as pixels, with windows drawn for each batch (`--task
+pixel_classification`, `--window-range`), and copying with accumulation (`--task copying`, `--accumulate`). With the
 options of `recipes/kausik` they store 53,664 parameters (90,720 with four regular layers) and 508,704.
 
-Differs from the published code: see :mod:`recurrence.papers.kausik`; windows and accumulating are options of the
-language model too.
+Differs from the published code: see :mod:`recurrence.papers.kausik`; the language model also has windows and
+accumulation.
 """
 
 import re
@@ -39,7 +39,7 @@ RECURRENT = dict(where={"regular": (False,)})
 
 @dataclass
 class KausikRecurrenceOptions(LanguageOptions):
-    """The window, and where positions come from."""
+    """The window and the kind of positions."""
 
     fixed = dict(PLAIN, no_scale_embedding=True)
 
@@ -48,18 +48,18 @@ class KausikRecurrenceOptions(LanguageOptions):
     )
     attention_dropout: float = option(like("dropout"), "rate on attention weights (that of --dropout)")
     activation_fn: str = option("gelu", "activation of the FFN", choices=ACTIVATIONS)
-    regular: bool = option(False, "no recurrence: each token attends to all before it")
+    regular: bool = option(False, "no recurrence: each token attends to all earlier ones")
     window: int | None = option(1, "tokens that the recurrence reads at a time (paper: 1 for text)", **RECURRENT)
     window_range: str | None = option(
         None,
-        "in training, read each batch with a window drawn uniformly from A to B, A,B (paper: 16,48 for images); "
-        "validation reads --window tokens at a time",
+        "A,B: in training, draw the window of each batch uniformly from A to B (paper: 16,48 for images); validation "
+        "uses --window",
         **RECURRENT,
     )
-    accumulate: bool = option(False, "half of an earlier output joins what the recurrence reads", **RECURRENT)
+    accumulate: bool = option(False, "add half of an earlier output to the input of the recurrence", **RECURRENT)
     position: str = option(
         lambda args: "learned" if args.regular else "none",
-        "learned positions are added to the embedding (none; learned with --regular)",
+        "add learned positions to the embedding (default: none, or learned with --regular)",
         choices=("none", "learned"),
     )
     share_decoder_input_output_embed: bool = option(True)
@@ -72,13 +72,13 @@ class KausikRecurrence(LanguageModel):
 
     @classmethod
     def add_args(cls, parser):
-        """Also the option that takes the matrix apart, which is one where fairseq's has two."""
+        """Also adds the option to untie the output matrix, which is tied by default."""
         super().add_args(parser)
         parser.add_argument(
             "--no-share-decoder-input-output-embed",
             dest="share_decoder_input_output_embed",
             action="store_false",
-            help="an output matrix of its own in place of the embedding, for outputs that are no tokens",
+            help="use a separate output matrix, for outputs that are not tokens",
         )
 
     @classmethod

@@ -2,12 +2,11 @@
 
 Source: Sliced Recursive Transformer (arXiv:2111.05297), section 5.6 and Figure 7.
 
-The paper leaves the rest open, and the published code has no translation model. Chosen here: fairseq's
-`transformer_iwslt_de_en` and `transformer_wmt_en_de` (post-norm, ReLU, biases); the 6 blocks of each stack run twice
-in succession; as in SReT two learnable scalars for each residual sum of a block, which its passes share (LRC), and with
-`--nll` a pre-norm MLP behind each pass, as wide as the stream, which no other pass shares. No attention is sliced: a
-sentence is shorter than the slices of an image. The training log has every coefficient, as
-`encoder.block0.self_attn.identity` and so on.
+The paper gives no further details, and the published code has no translation model. Chosen here: fairseq's
+`transformer_iwslt_de_en` and `transformer_wmt_en_de` (post-norm, ReLU, biases); the 6 blocks of each stack run twice in
+succession; as in SReT, two learnable scalars per residual sum of a block (LRC) and, with `--nll`, a pre-norm MLP after
+each pass, as wide as the stream. Attention is not sliced, because a sentence is shorter than a slice of an image. The
+training log has every coefficient, as `encoder.block0.self_attn.identity` and so on.
 """
 
 from dataclasses import dataclass
@@ -31,15 +30,15 @@ SUBLAYERS = {"encoder": ("self_attn", "ffn"), "decoder": ("self_attn", "cross_at
 
 @dataclass
 class RecursiveOptions(DepthOptions, TranslationOptions):
-    """SReT's."""
+    """SReT's options."""
 
     block_loops: int = option(2, "runs of each block in succession (paper: 2); divides the layers")
     no_lrc: bool = option(False, "plain residual sums, without learnable coefficients (SReT's LRC)")
-    nll: bool = option(False, "a non-linear projection layer behind each pass, unshared (SReT's NLL)")
+    nll: bool = option(False, "an unshared non-linear projection after each pass (SReT's NLL)")
 
 
 class RecursiveTransformer(LoopedTransformer):
-    """Blocks that run several times in succession, with what SReT puts around them."""
+    """Blocks that run several times in succession, with SReT's coefficients and projections."""
 
     options = RecursiveOptions
     init = init.fairseq_
@@ -60,11 +59,11 @@ class RecursiveTransformer(LoopedTransformer):
             raise ValueError("--init=admin: needs --no-lrc, for its vectors stand where SReT's coefficients do")
 
     def forward(self, *args: Any, **kwargs: Any):
-        """As of any translation model; in training it logs the coefficients."""
+        """As in any translation model; in training, also logs the coefficients."""
         if self.training:
             for name, coefficients in self.coefficients().items():
                 for kind, value in coefficients.named_parameters():
-                    # Without weight the log has the value of the last update instead of an average.
+                    # With weight 0, the log has the value of the last update instead of an average.
                     metrics.log_scalar(f"{name}.{kind}", value.detach().clone(), weight=0, priority=2000, round=4)
         return super().forward(*args, **kwargs)
 

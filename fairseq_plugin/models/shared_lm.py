@@ -3,15 +3,15 @@
 Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), Appendix A and Table 5, on the
 setting of Baevski & Auli (arXiv:1809.10853) for WikiText-103.
 
-The layer is that of fairseq's `transformer_lm_wiki103`: pre-norm without a norm after the last pass, ReLU, sinusoids,
-1024/4096 with 8 heads, bands of 20,000, 60,000 and the rest, whose matrices and projections inputs and outputs share.
+The layer is that of fairseq's `transformer_lm_wiki103`: pre-norm without a final norm, ReLU, sinusoids, 1024/4096 with
+8 heads, and bands of 20,000, 60,000 and the rest, with matrices and projections shared by input and output.
 
 With WikiText-103's 267,744 symbols `vanilla_lm`, `sequence_lm`, `cycle_lm` and `cycle_rev_lm` store 120,971,264
 parameters (paper: 121M), and the baseline of 16 layers, `vanilla_lm --decoder-layers 16`, 246,933,504 (247M).
 
-Differs from the paper: the shapes of two rows are inferred from its counts. `sequence_lm_large` has 15 layers, the one
-number of these layers that gives 234M (234,337,280), at two passes each as in the small row; `universal_lm` has one
-layer of 1792/7424 (120,721,920 for the paper's 121M).
+Differs from the paper: the shapes of two rows are inferred from its counts. `sequence_lm_large` has 15 layers, the only
+number that gives 234M (234,337,280), with two passes each as in the small row; `universal_lm` has one layer of
+1792/7424 (120,721,920; paper: 121M).
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class SharedLanguageOptions(SharingOptions, DepthOptions, LanguageOptions):
     """The assignment of layers to depths, and the layer."""
 
     activation_fn: str = option("relu", "activation of the FFN (paper: relu)", choices=ACTIVATIONS)
-    decoder_final_norm: bool = option(False, "a LayerNorm behind the last pass (paper: none)")
+    decoder_final_norm: bool = option(False, "a LayerNorm after the last pass (paper: none)")
 
 
 class SharedLanguageModel(LanguageModel):
@@ -60,7 +60,7 @@ WIKITEXT_103 = dict(
     dropout=0.3,
     attention_dropout=0.1,
     activation_dropout=0.1,
-    embedding_std=lambda args: max(args.decoder_embed_dim, 1) ** -0.5,  # a width of 0 is refused by its own name
+    embedding_std=lambda args: max(args.decoder_embed_dim, 1) ** -0.5,  # a width of 0 is rejected later, by name
     adaptive_input_cutoff="20000,60000",
     adaptive_softmax_cutoff=like("adaptive_input_cutoff"),
     adaptive_softmax_dropout=0.2,

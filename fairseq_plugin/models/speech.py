@@ -1,15 +1,15 @@
 """Speech recognition with shared layers: SEQUENCE, CYCLE, CYCLE (REV), Universal and Vanilla of Takase & Kiyono.
 
 Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), Table 4, on the model of
-fairseq S2T (arXiv:2010.05171): two convolutions that leave one frame of four, pre-norm stacks, ReLU, sinusoids.
+fairseq S2T (arXiv:2010.05171): two convolutions that keep one of four frames, pre-norm stacks, ReLU, sinusoids.
 
-Sizes count 10,000 symbols, as fairseq's recipe for LibriSpeech has them, in one matrix for input and output
+Sizes are for the 10,000 symbols of fairseq's LibriSpeech recipe, with one matrix for input and output
 (`--share-decoder-input-output-embed`): 52,293,632 parameters for 6 + 6 layers of 512/2048 that run once (`s2t_vanilla`,
 52M in the paper), 50,190,336 for 8 + 4 stored layers that run twice (50M), 53,685,248 for one layer each of 1024/6144
 that runs 6 times (`s2t_universal`, 54M).
 
-Differs from the paper: the convolutions, the vocabulary and the shape of the universal row are inferred from its
-counts; it does not print them.
+Differs from the paper, which does not give the convolutions, the vocabulary and the shape of the universal row: they
+are inferred from its counts.
 Differs from fairseq: see :class:`fairseq_plugin.modules.speech.Subsampler`.
 """
 
@@ -23,7 +23,7 @@ from fairseq_plugin.modules.model import register_family, size
 from fairseq_plugin.modules.options import like, option
 from fairseq_plugin.modules.speech import kernel_sizes, speech_input
 
-# What fairseq's task adds to the options.
+# Options that fairseq's task adds.
 OF_THE_DATA = ("input_feat_per_channel", "input_channels", "speaker_to_id")
 
 
@@ -31,7 +31,7 @@ OF_THE_DATA = ("input_feat_per_channel", "input_channels", "speaker_to_id")
 class SpeechOptions(ParameterSharingOptions):
     """The convolutions."""
 
-    # fairseq's design, which no option changes.
+    # Fixed by fairseq's design.
     fixed = dict(
         encoder_normalize_before=True,
         decoder_normalize_before=True,
@@ -45,8 +45,8 @@ class SpeechOptions(ParameterSharingOptions):
         admin_profile=None,
     )
 
-    conv_channels: int = option(1024, "hidden width of the convolutions, halved by their gates")
-    conv_kernel_sizes: str = option("5,5", "one odd size a convolution, K,K; each leaves one frame of two")
+    conv_channels: int = option(1024, "hidden width of the convolutions (their gates halve it)")
+    conv_kernel_sizes: str = option("5,5", "one odd size per convolution, K,K; each halves the number of frames")
     input_feat_per_channel: Any = option(None)
     input_channels: Any = option(None)
     speaker_to_id: Any = option(None)
