@@ -18,10 +18,10 @@ from recurrence.catalogue import Table, rewrite
 from recurrence.causal import CausalStack
 from recurrence.loop import Loop
 
-# Symbols of the corpus on which the paper trains a language model; those of WikiText-103 for the others.
+# Number of symbols in the paper's corpus; WikiText-103's for the other language models.
 SYMBOLS = {"ilr_small": 1024, "ilr_large": 32_000, "recurrent_lm": 65}
 WIKITEXT_103 = 267_744
-# Symbols and features per frame of fairseq's recipe for LibriSpeech.
+# Symbols and features per frame of fairseq's LibriSpeech recipe.
 LIBRISPEECH, FILTERBANK = 10_000, dict(input_feat_per_channel=80, input_channels=1)
 
 
@@ -31,7 +31,7 @@ def architectures() -> list[str]:
 
 
 def is_language_model(arch: str) -> bool:
-    """Whether it reads one text instead of two."""
+    """Whether this is a decoder-only model."""
     return issubclass(ARCH_MODEL_REGISTRY[arch], LanguageModel)
 
 
@@ -48,7 +48,7 @@ def options(arch: str) -> argparse.Namespace:
 
 
 def translation_rows() -> Iterator[list[str]]:
-    """One line a translation model; each is built at full size, without memory for its weights."""
+    """One row per translation model, built at full size on the meta device."""
     for arch in (arch for arch in architectures() if not is_language_model(arch) and not is_speech_model(arch)):
         joint = numbered_dictionary(32768)
         with torch.device("meta"):
@@ -57,7 +57,7 @@ def translation_rows() -> Iterator[list[str]]:
 
 
 def speech_rows() -> Iterator[list[str]]:
-    """One line a model for speech."""
+    """One row per speech model."""
     for arch in filter(is_speech_model, architectures()):
         with torch.device("meta"):
             symbols = numbered_dictionary(LIBRISPEECH)
@@ -74,7 +74,7 @@ def encoder_decoder_row(arch: str, model: nn.Module) -> list[str]:
 
 
 def language_rows() -> Iterator[list[str]]:
-    """One line a language model, with as many symbols as in the paper."""
+    """One row per language model, with the paper's number of symbols."""
     for arch in filter(is_language_model, architectures()):
         args, symbols = options(arch), SYMBOLS.get(arch, WIKITEXT_103)
         with torch.device("meta"):
@@ -95,31 +95,13 @@ def stored(model: nn.Module) -> list[str]:
     return [f"{count.stored(model):,}", f"{count.unshared(model):,}"]
 
 
+ARCH, UNSHARED = ("`--arch`", "width / FFN / heads"), "the same unshared:"
+STACKS = (*ARCH, "passes", "order of the encoder", "stored in the stacks:")
+STACK = (*ARCH, "order", "stored in the stack:", "symbols in the paper:")
 TABLES = (
-    Table(
-        "architectures",
-        (
-            *("`--arch`", "width / FFN / heads", "passes", "order of the encoder"),
-            *("stored in the stacks:", "in all, 32,768 joint symbols:", "the same unshared:"),
-        ),
-        translation_rows,
-    ),
-    Table(
-        "speech models",
-        (
-            *("`--arch`", "width / FFN / heads", "passes", "order of the encoder"),
-            *("stored in the stacks:", "in all, 10,000 symbols:", "the same unshared:"),
-        ),
-        speech_rows,
-    ),
-    Table(
-        "language models",
-        (
-            *("`--arch`", "width / FFN / heads", "order", "stored in the stack:", "symbols in the paper:"),
-            *("in all:", "the same unshared:"),
-        ),
-        language_rows,
-    ),
+    Table("architectures", (*STACKS, "in all, 32,768 joint symbols:", UNSHARED), translation_rows),
+    Table("speech models", (*STACKS, "in all, 10,000 symbols:", UNSHARED), speech_rows),
+    Table("language models", (*STACK, "in all:", UNSHARED), language_rows),
 )
 
 if __name__ == "__main__":

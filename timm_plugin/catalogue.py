@@ -67,14 +67,8 @@ def rows() -> Iterator[list[str]]:
     return map(row, MODELS)
 
 
-TABLE = Table(
-    "image models",
-    (
-        *("name", "width / MLP / heads", "passes", "order"),
-        *("stored parameters:", "the same unshared:", "GMAC:", "reproduces"),
-    ),
-    rows,
-)
+SIZES = ("name", "width / MLP / heads", "passes", "order", "stored parameters:", "the same unshared:", "GMAC:")
+TABLE = Table("image models", (*SIZES, "reproduces"), rows)
 
 if __name__ == "__main__":
     rewrite(TABLE)
