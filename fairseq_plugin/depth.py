@@ -5,10 +5,10 @@ Usage::
     python -m fairseq_plugin.depth data-bin --path average.pt --beam 5 --remove-bpe sentencepiece --output depth.svg
     python -m fairseq_plugin.depth data-bin --path average.pt --apart --write
 
-The options are those of fairseq-generate, whatever the checkpoint's task; of a language model the score is the
-perplexity, and the outputs that may agree are its likeliest next tokens. Encoder and decoder run as many passes each;
-`--apart` varies one at a time. `--write` notes in the file between which depths the score is not worse than at the full
-depth by more than `--tolerance`.
+The options are those of fairseq-generate for every task. For a language model, the score is the perplexity, and
+agreement is that of its most likely next tokens. Encoder and decoder run the same number of passes; `--apart` varies
+one at a time. `--write` stores in the checkpoint the range of depths whose score is at most `--tolerance` worse than at
+full depth.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def assignments(loops: dict[str, Loop], apart: bool) -> Iterator[curve.Tried]:
 
 
 def translations(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequence[dict]) -> curve.Found:
-    """By fairseq's own search and scorer."""
+    """Score of translations, by fairseq's own search and scorer."""
     generator, target = task.build_generator([model], cfg.generation), task.target_dictionary
     scorer = scoring.build_scorer(cfg.scoring, target)
     tokenizer, bpe = task.build_tokenizer(cfg.tokenizer), task.build_bpe(cfg.bpe)
@@ -82,7 +82,7 @@ def translations(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequenc
 
 @torch.no_grad()
 def perplexity(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequence[dict]) -> curve.Found:
-    """Of texts as the task cuts them."""
+    """Perplexity of texts, split as by the task."""
     pad, seconds, loss, tokens, texts = task.target_dictionary.pad(), 0.0, 0.0, 0, 0
     found: list[list[int]] = []
     for sample in batches:
@@ -98,7 +98,7 @@ def perplexity(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequence[
 
 
 def note(path: str, ranges: dict[str, tuple[int, int]]) -> None:
-    """Writes into a checkpoint between which depths its loops are safe."""
+    """Writes the safe range of depths of each loop into a checkpoint."""
     state = load_safely(path)
     for name, ends in ranges.items():
         state["model"][f"{name}.safe"] = torch.tensor(ends, dtype=torch.float)

@@ -1,4 +1,4 @@
-"""SReT's stems: three 3x3 convolutions of stride 2, or for its ablation PiT's overlapping patches.
+"""SReT's stems: three 3x3 convolutions of stride 2 or, for its ablation, PiT's overlapping patches.
 
 Source: SReT (arXiv:2111.05297) and its published code, which takes a patch size and a stride and ignores both; PiT
 (arXiv:2103.16302), section 3.
@@ -27,16 +27,16 @@ class Stem(nn.Module):
 
     @staticmethod
     def grid(side: int) -> int:
-        """Places of the map along a side of so many pixels."""
+        """Side of the map for images with this side in pixels."""
         raise NotImplementedError
 
     def set_input_size(self, img_size: int | Sequence[int]) -> None:
-        """Takes images of this height and width from now on."""
+        """Changes the image size."""
         self.img_size = to_2tuple(img_size)
         self.grid_size = tuple(map(self.grid, self.img_size))
 
     def check(self, x: Tensor) -> None:
-        """Raises AssertionError where images have another height or width."""
+        """Raises AssertionError if images have another height or width."""
         height, width = self.img_size
         torch._assert(x.shape[2] == height, f"images must be {height} pixels high, as the model's img_size says")
         torch._assert(x.shape[3] == width, f"images must be {width} pixels wide, as the model's img_size says")
@@ -93,7 +93,7 @@ class ConvStem(Stem):
         return F.relu(self.normalised(x, self.conv3, self.bn3))
 
     def normalised(self, x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d) -> Tensor:
-        """Convolution and batch norm; at inference one convolution, whose few weights take up the norm's scale."""
+        """Convolution and batch norm; at inference, the norm is folded into the convolution."""
         plain = is_plain(conv, nn.Conv2d) and is_plain(bn, nn.BatchNorm2d)
         if self.training or not plain or not isinstance(x, Tensor):  # fx records modules, which TorchScript can compile
             return bn(conv(x))
@@ -106,7 +106,7 @@ STEMS: dict[str, type[ConvStem | PatchStem]] = {"conv": ConvStem, "patch": Patch
 
 
 class StemEmbed(nn.Module):
-    """Patches of 16 pixels by SReT's stem and a 2x2 convolution, in the place of timm's `PatchEmbed`.
+    """Patches of 16 pixels by SReT's stem and a 2x2 convolution, instead of timm's `PatchEmbed`.
 
     Args:
         img_size: height and width of the images.
@@ -135,10 +135,10 @@ class StemEmbed(nn.Module):
         return self.grid_size[0] * self.grid_size[1]
 
     def set_input_size(self, img_size: int | Sequence[int] | None = None, patch_size: int | None = None) -> None:
-        """Takes images of another size.
+        """Changes the image size.
 
         Raises:
-            ValueError: if the patch size is another than 16.
+            ValueError: if the patch size is not 16.
         """
         if patch_size is not None and to_2tuple(patch_size) != self.patch_size:
             raise ValueError(f"patch_size={patch_size}: a convolutional stem has patches of {self.patch_size[0]}")

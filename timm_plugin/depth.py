@@ -5,9 +5,9 @@ Usage::
     python -m timm_plugin.depth IMAGES --checkpoint model_best.pth.tar --output depth.svg
     python -m timm_plugin.depth IMAGES --checkpoint uit.pth --model uit --write
 
-IMAGES is a folder as timm reads it, one of classes or of splits. The depth of a pyramid is how often the blocks of all
-its stages run. `--write` notes in the file between which depths the accuracy is not worse than at the full depth by
-more than `--tolerance`.
+IMAGES is a folder of classes or of splits, as for timm. The depth of a pyramid is how often the blocks of all stages
+run. `--write` stores in the checkpoint the range of depths whose accuracy is at most `--tolerance` worse than at full
+depth.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def assignments(loops: dict[str, Loop]) -> list[curve.Tried]:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]) -> curve.Found:
-    """Percentage of images whose likeliest class is theirs."""
+    """Top-1 accuracy in percent."""
     seconds, found = 0.0, []
     for images, _ in batches:
         start = time.perf_counter()
@@ -53,7 +53,7 @@ def accuracy(model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]) -> curv
 
 
 def note(path: Path, ranges: dict[str, tuple[int, int]]) -> None:
-    """Writes into a checkpoint between which depths its loops are safe."""
+    """Writes the safe range of depths of each loop into a checkpoint."""
     with torch.serialization.safe_globals([argparse.Namespace]):
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     weights = state.get("state_dict", state)

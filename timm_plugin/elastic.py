@@ -1,6 +1,6 @@
-"""Elastic depth for image models: the options of a constructor, and the loss of a model that answers at several passes.
+"""Elastic depth for image models: constructor options, and the loss for logits of several passes.
 
-`recipes/train_image.py` tells the model each update (`model.set_num_updates(number)`), as any other trainer has to.
+Trainers must call `model.set_num_updates(number)` before each update, as `recipes/train_image.py` does.
 
 Source: see :mod:`recurrence.elastic`.
 """
@@ -17,14 +17,14 @@ from recurrence.loop import Loop
 
 @dataclass(frozen=True)
 class ElasticConfig:
-    """How many passes training runs, and which of them learn; nothing of it changes what the model is.
+    """How many passes training runs, and which of them have gradients. The model at inference does not change.
 
     Args:
-        depth_range: smallest and largest number of passes (of SReT: of `loops`), between which every update draws.
-        depth_distribution: "uniform", the default of a range, or "poisson", Huginn's log-normal Poisson.
-        depth_seed: of the draws.
-        pass_loss: weight of the mean loss of the earlier passes at which a model of fewer passes would end; 0 for none.
-        backprop_passes: how many of the last passes have gradients; None for all.
+        depth_range: smallest and largest number of passes (for SReT, of `loops`) that an update may draw.
+        depth_distribution: "uniform" (default) or "poisson", Huginn's log-normal Poisson.
+        depth_seed: seed of the draws.
+        pass_loss: weight of the mean loss of the earlier passes at which a shorter model would end; 0 for none.
+        backprop_passes: number of last passes with gradients; None for all.
     """
 
     depth_range: Sequence[int] | None = None
@@ -34,18 +34,18 @@ class ElasticConfig:
     backprop_passes: int | None = None
 
     def check_depth(self) -> None:
-        """Raises ValueError where a value breaks its rule whatever the stack."""
+        """Checks the options that do not depend on the stack; raises ValueError."""
         if self.depth_range is not None and (len(self.depth_range) != 2 or not self.depth_range[0] >= 1):
             raise ValueError(f"depth_range={self.depth_range}: must be two numbers of passes, each >= 1")
         if self.pass_loss < 0:
             raise ValueError(f"pass_loss={self.pass_loss}: must be >= 0")
 
     def train(self, loop: Loop, unit: int = 1, step: int = 1, beyond: bool = True) -> None:
-        """Makes the training of a loop elastic where the options ask for it.
+        """Applies the options to a loop.
 
         Args:
             loop: the stack.
-            unit: passes that the numbers of the range count as one.
+            unit: number of passes that the range counts as one.
             step, beyond: see :func:`recurrence.elastic.depths_of`.
 
         Raises:
@@ -64,11 +64,11 @@ class ElasticConfig:
 
 
 class PassLoss(nn.Module):
-    """The loss of a model with `pass_loss`, whose training gives the logits of its last pass, then of earlier ones.
+    """The loss of the last pass plus the weighted mean loss of earlier passes, for models with `pass_loss`.
 
     Args:
         criterion: `(logits, target) -> loss`.
-        weight: of the mean over the earlier passes.
+        weight: weight of the mean over the earlier passes.
     """
 
     def __init__(self, criterion: Callable[[Tensor, Tensor], Tensor], weight: float):
@@ -76,7 +76,7 @@ class PassLoss(nn.Module):
         self.criterion, self.weight = criterion, weight
 
     def forward(self, output: Tensor | list[Tensor], target: Tensor) -> Tensor:
-        """output: logits (B, num_classes), or a list of them, the last pass's first -> the loss, a scalar."""
+        """output: logits (B, num_classes), or a list with those of the last pass first -> the loss, a scalar."""
         last, *earlier = output if isinstance(output, list) else (output,)
         loss = self.criterion(last, target)
         if not earlier:

@@ -3,11 +3,11 @@
 Paper: Sliced Recursive Transformer (arXiv:2111.05297), section 5.7 and Figure 9.
 
 The paper gives no shapes, and the published code has none of these models. Assumed here: a layer is a pass, as in Table
-1 and in DeiT-108, which is DeiT-Tiny with 108 unshared blocks; SReT-108 has TL's ratios, slices and share of blocks in
-each stage, and the largest width with which it is within the "13~15M" parameters that the abstract gives models of
-"more than 100 or even 1000" layers. The shallow branch runs each stored block once, with the projection of its first
-pass; stem, pooling, norm and classifier are those of the deep branch; both are trained on the labels with equal weight;
-inference takes the deep branch.
+1 and in DeiT-108, which is DeiT-Tiny with 108 unshared blocks. SReT-108 has TL's ratios, slices and distribution of
+blocks over the stages, and the largest width within the abstract's "13~15M" parameters for "more than 100 or even 1000"
+layers. The shallow branch runs each stored block once, with the projection of its first pass, and shares stem, pooling,
+norm and classifier with the deep branch. Both are trained on the labels with equal weight; inference uses the deep
+branch.
 
 Not in the paper: a mixed-depth DeiT, with 54 stored blocks that run twice.
 """
@@ -24,9 +24,9 @@ from timm_plugin.sret import SReT
 
 
 class MixedDepth:
-    """In training, logits of both depths: (deep, shallow); at inference the deep ones, as of any other model.
+    """In training, returns the logits of both depths, (deep, shallow); at inference only the deep ones.
 
-    :class:`MixedDepthLoss` trains on the pair; `set_mixed_depth_training(False)` trains the deep branch alone.
+    :class:`MixedDepthLoss` takes the pair; `set_mixed_depth_training(False)` trains only the deep branch.
     """
 
     mixed_depth_training = True
@@ -42,7 +42,7 @@ class MixedDepth:
         self.mixed_depth_training = enable
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Images (B, in_chans, height, width) -> logits (B, num_classes), in training a pair of them."""
+        """Images (B, in_chans, height, width) -> logits (B, num_classes), or in training a pair of them."""
         if not (self.training and self.mixed_depth_training):
             return super().forward(x)  # type: ignore[misc]
         x = self.embed(x)

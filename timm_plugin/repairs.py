@@ -1,7 +1,7 @@
-"""Repairs of timm: what it loses or changes without a word. Each is a function, and may be called again without effect.
+"""Fixes for silent data loss in timm. Each is an idempotent function.
 
-They replace names inside timm's own modules alone, and act on whoever trains with them after `import timm_plugin`.
-What another version of timm does not have is left alone.
+They replace names inside timm's modules only, and affect all training after `import timm_plugin`. Names that a version
+of timm does not have are skipped.
 """
 
 import contextlib
@@ -30,9 +30,9 @@ def apply() -> None:
 
 
 def whole_checkpoints() -> None:
-    """Put a checkpoint in the place of another by rename alone, and say so where it cannot be written.
+    """Replace checkpoints by a single rename, and report write errors.
 
-    timm removes the old one first: a kill in between leaves `last.pth.tar` or `model_best.pth.tar` missing.
+    timm removes the old file first: a kill in between leaves `last.pth.tar` or `model_best.pth.tar` missing.
     """
     if CheckpointSaver._save is not _save:
         _save.__wrapped__, CheckpointSaver._save = CheckpointSaver._save, _save
@@ -59,7 +59,7 @@ def _replace(self: CheckpointSaver, source: str, target: str) -> None:
 
 
 def _duplicate(self: CheckpointSaver, source: str, target: str) -> None:
-    """A second name for a file, or a copy of it where there are no links."""
+    """A hard link to a file, or a copy if links are not supported."""
     if os.path.exists(target) and os.path.samefile(source, target):
         return  # renaming one of a file's names to another of them would leave both
     part = f"{target}.tmp"
@@ -115,16 +115,16 @@ def _load_or_name(path: str | Path, *args, **kwargs) -> Any:
 
 
 def whole_images() -> None:
-    """Name an image that cannot be read, and keep the shades of one with 16 bits a pixel.
+    """Reject unreadable images by name, and convert 16-bit grey images correctly.
 
-    timm puts the next image, with its label, in the place of one that is torn, in validation too, and makes 16-bit
-    greys white. Where TIMM_DATASET_MAX_RETRIES is set, it skips images as before.
+    timm replaces an unreadable image, also in validation, by the next one and its label, and turns 16-bit greys white.
+    If TIMM_DATASET_MAX_RETRIES is set, images are skipped as before.
     """
     dataset.Image = _Images()
 
 
 class _Images:
-    """PIL's module, which reads an image at once when it is opened."""
+    """PIL's module, except that opening an image also reads it."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(Image, name)
