@@ -268,7 +268,8 @@ def show(found: dict[str, list[str]]) -> str:
 def execute(command: str, log: Path | None) -> int:
     """Runs a command, of a training with its log appended to a file; returns its status."""
     settings = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") if log else {}
-    process = subprocess.Popen(["bash", "-c", command], **settings)
+    # A session of its own: whoever ends this program ends all processes of a training, torchrun's too.
+    process = subprocess.Popen(["bash", "-c", command], start_new_session=True, **settings)
     try:
         if log:
             with log.open("a", encoding="utf-8") as file:
@@ -280,7 +281,7 @@ def execute(command: str, log: Path | None) -> int:
         return process.wait()
     finally:
         if process.poll() is None:
-            process.terminate()
+            os.killpg(process.pid, signal.SIGTERM)
             process.wait()
 
 
@@ -376,9 +377,15 @@ def listed(table: Table) -> Iterator[str]:
         yield "\t".join([name, run.row.arch, run.row.label or "not in the paper", cells, run.row.flags])
 
 
+def terminated(*_: object) -> None:
+    """Ends the program; a second signal does not keep it from ending its training first."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(143)
+
+
 def main(arguments: list[str]) -> int:
     script, *wanted = arguments
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, terminated)
     try:
         path = Path(script).absolute()
         paper = read(path.parent)

@@ -317,3 +317,5 @@ def test_a_run_that_is_terminated_is_no_result(tmp_path):
         os.killpg(running.pid, signal.SIGTERM)
     assert running.returncode == 143
     assert not (tmp_path / "ringformer" / "results.csv").exists()
+    left = subprocess.run(["pgrep", "-f", f"train_image.py.*{tmp_path}"], capture_output=True, text=True).stdout
+    assert not left, "the training goes on"
