@@ -2,6 +2,7 @@
 :mod:`recurrence.papers` has one file per paper, which puts them together.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -110,7 +111,7 @@ class Pass(nn.Module):
         return None
 
 
-class Block(nn.Module):
+class Block(nn.Module, ABC):
     """The parts of a stored block: self-attention, cross-attention in a decoder, FFN.
 
     A paper's block combines them in :meth:`run`.
@@ -191,6 +192,7 @@ class Block(nn.Module):
 
         return self.run(x, own, attend, None if self.cross_attn is None else cross_attend)
 
+    @abstractmethod
     def run(self, x: Tensor, own: Pass, attend: Callable, cross_attend: Callable | None) -> Tensor:
         """One pass, as the equations of the paper.
 
@@ -200,4 +202,3 @@ class Block(nn.Module):
             attend, cross_attend: attention, called with its input, the input of the level signals if that differs, and
                 the pass's signals by projection; cross_attend is None in an encoder.
         """
-        raise NotImplementedError

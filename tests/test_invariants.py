@@ -78,7 +78,7 @@ def test_checkpointing_changes_nothing_but_memory(case: Case):
         model = case.build(rate=0.2, checkpointing=checkpointing).train()  # with the statistics of no batch yet
         found[checkpointing] = case.loss_and_gradients(model, inputs)
     torch.testing.assert_close(found[True], found[False], rtol=0, atol=0)
-    assert kept[True] < 0.7 * kept[False]
+    assert kept[True] < 0.6 * kept[False]
 
 
 @every_case
@@ -112,7 +112,7 @@ def test_each_stored_tensor_has_one_key(case: Case):
     assert sum(tensors[name].numel() for name, _ in model.named_parameters()) == count.stored(model)
     for name, loop in stacks.loops(model).items():
         blocks = {key.removeprefix(f"{name}.blocks.").split(".")[0] for key in tensors if key.startswith(name)}
-        assert {index for index in blocks if index.isdigit()} <= set(map(str, loop.order))
+        assert {index for index in blocks if index.isdigit()} == set(map(str, loop.order))
 
 
 @every_stored_case

@@ -4,6 +4,7 @@ Source: SReT (arXiv:2111.05297) and its published code, which takes a patch size
 (arXiv:2103.16302), section 3.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from recurrence.linear import is_plain
 
 
-class Stem(nn.Module):
+class Stem(nn.Module, ABC):
     """Base of the stems, which turn images into a map of about an eighth of their height and width.
 
     Args:
@@ -26,9 +27,9 @@ class Stem(nn.Module):
         self.set_input_size(img_size)
 
     @staticmethod
+    @abstractmethod
     def grid(side: int) -> int:
         """Side of the map for images with this side in pixels."""
-        raise NotImplementedError
 
     def set_input_size(self, img_size: int | Sequence[int]) -> None:
         """Changes the image size."""

@@ -67,7 +67,7 @@ def _duplicate(self: CheckpointSaver, source: str, target: str) -> None:
         os.remove(part)
     try:
         os.link(source, part)
-    except (OSError, NotImplementedError):
+    except OSError:
         shutil.copy2(source, part)
     os.replace(part, target)
 

@@ -214,7 +214,7 @@ def digests(task: FairseqTask) -> dict[str, list]:
     for side in SIDES:
         try:
             dictionary = getattr(task, f"{side}_dictionary")
-        except NotImplementedError:
+        except NotImplementedError:  # how fairseq's tasks say that they have none
             continue
         if isinstance(dictionary, Dictionary):
             symbols = "\n".join(dictionary[index] for index in range(len(dictionary)))

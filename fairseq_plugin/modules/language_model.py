@@ -176,7 +176,7 @@ class LanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
     @classmethod
     def build_stack(cls, args, shape: Shape) -> nn.Module:
         """The initialised stack, including its final norm; see :class:`LanguageDecoder`."""
-        raise NotImplementedError
+        raise TypeError(f"{cls.__name__}: a family must define build_stack")
 
     @classmethod
     def input_positions(cls, args) -> str:

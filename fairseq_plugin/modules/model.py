@@ -65,7 +65,7 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
             shape: sizes and rates of its blocks.
             **parts: arguments of :class:`recurrence.block.Block`.
         """
-        raise NotImplementedError
+        raise TypeError(f"{cls.__name__}: a family must define loop")
 
     @classmethod
     def has_levels(cls, args) -> bool:

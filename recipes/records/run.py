@@ -377,15 +377,21 @@ def listed(table: Table) -> Iterator[str]:
         yield "\t".join([name, run.row.arch, run.row.label or "not in the paper", cells, run.row.flags])
 
 
-def terminated(*_: object) -> None:
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+
+
+def terminated(number: int, _: object) -> None:
     """Ends the program; a second signal does not keep it from ending its training first."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit(143)
+    for each in ENDINGS:
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def main(arguments: list[str]) -> int:
     script, *wanted = arguments
-    signal.signal(signal.SIGTERM, terminated)
+    for number in ENDINGS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup sets it
+            signal.signal(number, terminated)
     try:
         path = Path(script).absolute()
         paper = read(path.parent)

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 from pathlib import Path
 
@@ -308,14 +307,15 @@ def test_a_count_is_recorded(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_terminated_is_no_result(tmp_path):
+@pytest.mark.parametrize("ending", program.ENDINGS)
+def test_a_run_that_is_terminated_is_no_result(ending, tmp_path):
     script = ["bash", RECIPES / "ringformer" / "table2.sh", "uit", "--epochs", "100"]
     settings = {"OUT": str(tmp_path), "THREADS": "1", "PATH": cli.search_path()}
     environment = {**os.environ, **settings, "DATA_ROOT": ""}
     with subprocess.Popen(script, env=environment, start_new_session=True, stdout=subprocess.PIPE) as running:
         assert any(b"epoch 1 of 100" in line for line in running.stdout)
-        os.killpg(running.pid, signal.SIGTERM)
-    assert running.returncode == 143
+        os.killpg(running.pid, ending)
+    assert running.returncode == 128 + ending
     assert not (tmp_path / "ringformer" / "results.csv").exists()
     left = subprocess.run(["pgrep", "-f", f"train_image.py.*{tmp_path}"], capture_output=True, text=True).stdout
     assert not left, "the training goes on"
