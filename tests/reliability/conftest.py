@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.recipes.test_train_image import write_images
 from tests.support import cli
+from tests.support.image_training import write_images
 from tests.support.warm import Warm
 
 FLAGS = ("--batch-size", "64", "--dropout", "0.1", "--update-epoch-batch-itr", "True", "--log-interval", "100")

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from fairseq_plugin.hostfix.checkpoints import load_safely
-from tests.recipes.test_train_image import SCRIPT, flags
 from tests.support import cli
+from tests.support.image_training import SCRIPT, flags
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from timm.data import create_dataset
 
 import timm_plugin  # noqa: F401  the repairs
 from fairseq_plugin.hostfix.parallel import _free_port
-from tests.recipes.test_train_image import SCRIPT, checkpoint, equal, flags, table
+from tests.support.image_training import SCRIPT, checkpoint, equal, flags, table
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,7 @@ import pytest
 
 from recurrence.analysis import depths
 from recurrence.order import cycle, sequence
-from tests.fairseq.test_depth import stack
+from tests.support.depth import relaxed_loop
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from tests.fairseq.test_depth import stack
     ],
 )
 def test_depths_at_which_a_checkpoint_runs(order, unit, expected):
-    assert depths.depths(stack(order), unit) == expected
+    assert depths.depths(relaxed_loop(order), unit) == expected
 
 
 def test_safe_depths_reach_down_to_the_first_that_is_worse():
@@ -39,16 +39,16 @@ def test_a_curve_is_written_and_drawn(tmp_path):
 
 
 def test_loading_outside_of_the_safe_depths_warns(caplog):
-    trained = stack(cycle(2, 6))
+    trained = relaxed_loop(cycle(2, 6))
     weights = trained.state_dict()
     weights["safe"] = trained.own[0].norms[0].weight.new_tensor([4.0, 6.0])
     for passes, warns in ((2, True), (4, False), (6, False), (8, True)):
         caplog.clear()
-        loop = stack(cycle(2, passes), seed=1)
+        loop = relaxed_loop(cycle(2, passes), seed=1)
         loop.load_state_dict(weights.copy())
         said = [record.getMessage() for record in caplog.records if "safe" in record.getMessage()]
         assert said == [f": runs {passes} passes, outside the safe range 4 to 6"] * warns
         assert loop.state_dict()["safe"].tolist() == [4, 6]
-    again = stack(cycle(2, 6), seed=2)
+    again = relaxed_loop(cycle(2, 6), seed=2)
     again.load_state_dict(loop.state_dict())
     assert again.safe.tolist() == [4, 6]

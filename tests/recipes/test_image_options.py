@@ -1,0 +1,112 @@
+"""recipes/train_image.py rejects wrong options by name; the README's commands are accepted."""
+
+import shlex
+from pathlib import Path
+
+import image_options
+import pytest
+import timm
+
+from tests.support import cli
+from tests.support.image_training import SMALL, TEACHER, flags, rejection, write_images
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    """The folder of the generated images."""
+    folder = tmp_path_factory.mktemp("images")
+    write_images(folder)
+    return folder
+
+
+REJECTED = {
+    "--hflip 2.0: must be in 0 .. 1": ["--hflip", "2"],
+    "--reprob 2.0: must be in 0 .. 1": ["--reprob", "2"],
+    "--smoothing -0.5: must be in 0 .. 1": ["--smoothing", "-0.5"],
+    "--img-size 0: must be > 0": ["--img-size", "0"],
+    "--clip-grad 0.0: must be > 0": ["--clip-grad", "0"],
+    "--workers -1: must be >= 0": ["--workers", "-1"],
+    "--weight-decay -1.0: must be >= 0": ["--weight-decay", "-1"],
+    "--color-jitter -1.0: must be >= 0": ["--color-jitter", "-1"],
+    "--temperature 0.0: must be > 0": ["--temperature", "0"],
+    "--batch-size -8: must be > 0": ["--batch-size", "-8"],
+    "--cutmix -1.0: must be >= 0": ["--cutmix", "-1"],
+    "--warmup-epochs -1: must be >= 0": ["--warmup-epochs", "-1"],
+    "--grad-accum-steps 0: must be > 0": ["--grad-accum-steps", "0"],
+    "--batch-size 25: must be <= 24, the images a process": ["--batch-size", "25", "--grad-accum-steps", "2"],
+    "--min-lr -1.0: must be >= 0": ["--min-lr", "-1"],
+    "--aug-repeats -1: must be >= 0": ["--aug-repeats", "-1"],
+    "--aug-repeats 3: timm has it for several processes alone": ["--aug-repeats", "3"],
+    "--resize 0: must be > 0": ["--resize", "0"],
+    "--resize 15: must be >= 16, the side of the images": ["--resize", "15"],
+    "--aa trivial: must not be given with --no-aug": ["--aa", "trivial", "--no-aug"],
+    "--dataset cifar10: must be torch/NAME": ["--dataset", "cifar10"],
+    "--dataset torch/cifar10: not in ": ["--dataset", "torch/cifar10"],
+    "--dataset torch/cifar11: not in ": ["--dataset", "torch/cifar11"],
+    "--device abacus: must be a device of this machine": ["--device", "abacus"],
+    "--lr 0.0: must be > 0": ["--lr", "0"],
+    "--epochs 0: must be > 0": ["--epochs", "0"],
+    "--mixup -1.0: must be >= 0": ["--mixup", "-1"],
+    "--model vit_enormous: must be a registered model": ["--model", "vit_enormous"],
+    "--teacher vit_enormous: must be a registered model": ["--teacher", "vit_enormous"],
+    "--scale [0.5, 0.1]: must be two shares": ["--scale", "0.5", "0.1"],
+    "--crop-pct 1.5: must be > 0 and <= 1": ["--crop-pct", "1.5"],
+    "--model-ema-decay 1.0: must be > 0 and < 1": ["--model-ema-decay", "1"],
+    "--opt hope: must be an optimiser of timm": ["--opt", "hope"],
+    "--seed -1: must be in 0 .. 32767": ["--seed", "-1"],
+    "--train-split practice: must be a folder or a .tar file in ": ["--train-split", "practice"],
+    "--val-split test: must be a folder or a .tar file in ": ["--val-split", "test"],
+    "--teacher-checkpoint nothing.pth: must be a file": [*TEACHER, "--teacher-checkpoint", "nothing.pth"],
+    "--temperature 2.0: needs --teacher": ["--temperature", "2"],
+    "--distillation hard: needs --teacher": ["--distillation", "hard"],
+    "--temperature 2.0: must be 1 with --distillation hard": [
+        *(*TEACHER, "--distillation", "hard", "--temperature", "2"),
+    ],
+    "--warmup-epochs 3: must be < --epochs 3": ["--warmup-epochs", "3"],
+    "--batch-size 3: must be even with Mixup or CutMix": ["--batch-size", "3", "--cutmix", "1"],
+    "--batch-size 49: must be <= 48, the images a process": ["--batch-size", "49"],
+    "--model-kwargs: 'depth': must be key=value": ["--model-kwargs", "depth"],
+    "unexpected keyword argument 'dept'": ["--model-kwargs", "dept=3"],
+    "--depth-range: 4-4: must be MIN-MAX with 1 <= MIN < MAX": ["--depth-range", "4-4"],
+    "--depth-range: 4: must be MIN-MAX": ["--depth-range", "4"],
+    "--depth-range (1, 4): must not be given with vit_tiny_patch16_224, which has no loop": ["--depth-range", "1-4"],
+    "--depth-distribution poisson: needs --depth-range": ["--depth-distribution", "poisson"],
+    "--pass-loss 0.0: must be > 0": ["--pass-loss", "0"],
+    "--backprop-passes 0: must be > 0": ["--backprop-passes", "0"],
+    "depth_range=2-9: the order 0 0 0 cannot run at 9 passes": [
+        *("--model", "uit", "--model-kwargs", *SMALL, "depth=3", "--depth-range", "2-9"),
+    ],
+    "--pass-loss 1.0: must not be given with --teacher": [
+        *("--model", "uit", "--model-kwargs", *SMALL, "--pass-loss", "1", *TEACHER),
+    ],
+    "--amp: invalid choice: 'fp8'": ["--amp", "fp8"],
+}
+
+
+@pytest.mark.parametrize(("message", "more"), REJECTED.items(), ids=[" ".join(more) for more in REJECTED.values()])
+def test_a_wrong_option_is_named_before_any_work(images, tmp_path, monkeypatch, capsys, message, more):
+    assert message in rejection(monkeypatch, capsys, *flags(images, tmp_path / "run", *more))
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_rule_has_a_case():
+    given = {word for more in REJECTED.values() for word in more}
+    assert {f"--{name.replace('_', '-')}" for name in image_options.RULES} <= given
+
+
+def test_the_readmes_commands_parse():
+    text = (cli.REPOSITORY / "recipes" / "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    calls = [line.split("recipes/train_image.py")[1] for line in text.splitlines() if "recipes/train_image.py " in line]
+    assert len(calls) == 4
+    for call in calls:
+        args = image_options.parser("").parse_args(shlex.split(call))
+        assert timm.is_model(args.model)
+        assert args.teacher is None or timm.is_model(args.teacher)
+
+
+def test_the_validation_set_must_have_the_training_classes(images, tmp_path, monkeypatch, capsys):
+    (tmp_path / "train").symlink_to(images / "train")
+    (tmp_path / "val" / "blue").mkdir(parents=True)
+    (tmp_path / "val" / "blue" / "0.png").symlink_to(images / "val" / "blue" / "0.png")
+    error = rejection(monkeypatch, capsys, *flags(tmp_path, tmp_path / "run"))
+    assert "--val-split val: must hold the classes of train, blue, green, red" in error

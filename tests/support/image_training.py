@@ -1,0 +1,73 @@
+"""Run recipes/train_image.py on generated images, and read the checkpoints and the table that it writes."""
+
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import train_image
+from PIL import Image
+from timm.utils.checkpoint_saver import load_checkpoint_metadata
+
+from tests.support import cli
+
+SCRIPT = cli.REPOSITORY / "recipes" / "train_image.py"
+COLOURS = {"blue": (40, 40, 200), "green": (40, 200, 40), "red": (200, 40, 40)}
+IMAGES_PER_CLASS = {"train": 16, "val": 5}
+SIDE = 16  # of an image, in pixels
+TEACHER = ["--teacher", "vit_tiny_patch16_224"]
+IMPORTABLE = {"PYTHONPATH": str(cli.REPOSITORY)}
+SMALL = ["patch_size=4", "embed_dim=24", "depth=2", "num_heads=2"]
+MODEL = ["--model", "vit_tiny_patch16_224", "--model-kwargs", *SMALL, "--img-size", str(SIDE)]
+TRAINING = ["--epochs", "3", "--warmup-epochs", "1", "--batch-size", "12", "--workers", "0", "--device", "cpu"]
+
+
+def write_images(folder: Path) -> None:
+    """Write noisy squares of three colours, SPLIT/COLOUR/NUMBER.png."""
+    chance = np.random.default_rng(0)
+    for split, count in IMAGES_PER_CLASS.items():
+        for name, colour in COLOURS.items():
+            (folder / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = np.add(colour, chance.normal(0, 90, (SIDE, SIDE, 3))).clip(0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / split / name / f"{number}.png")
+
+
+def flags(images: Path, output: Path, *more) -> list[str]:
+    """The script's arguments; `more` overrides the defaults."""
+    return [str(word) for word in (images, *MODEL, *TRAINING, "--output", output, *more)]
+
+
+def train(images: Path, output: Path, *more, **options) -> str:
+    """Run the script and return what it printed."""
+    return cli.python(SCRIPT, *flags(images, output, *more), **options)
+
+
+def checkpoint(output: Path, name: str = "last") -> dict:
+    """A checkpoint of a run, read without executing pickled code."""
+    return load_checkpoint_metadata(output / f"{name}.pth.tar")
+
+
+def table(output: Path) -> list[dict]:
+    """The rows of a run's summary.csv, without times."""
+    with (output / "summary.csv").open() as file:
+        return [{key: value for key, value in row.items() if key != "train_seconds"} for row in csv.DictReader(file)]
+
+
+def equal(ours: object, theirs: object) -> bool:
+    """Whether two checkpoints, or parts of them, are equal bit for bit."""
+    if isinstance(ours, dict):
+        return ours.keys() == theirs.keys() and all(equal(ours[key], theirs[key]) for key in ours)
+    if isinstance(ours, list | tuple):
+        return len(ours) == len(theirs) and all(map(equal, ours, theirs))
+    return torch.equal(ours, theirs) if isinstance(ours, torch.Tensor) else ours == theirs
+
+
+def rejection(monkeypatch, capsys, *words: str) -> str:
+    """Run the script in this process and return the error with which it rejects its arguments."""
+    monkeypatch.setattr(sys, "argv", ["train_image.py", *words])
+    with pytest.raises(SystemExit, match="2"):
+        train_image.main()
+    return capsys.readouterr().err

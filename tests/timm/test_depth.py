@@ -1,0 +1,67 @@
+"""Image models at another depth than the trained one: the output, the log, and what is rejected."""
+
+import functools
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from recurrence.depth import source_passes
+from recurrence.position import depth_time
+from tests.support import vision
+from tests.support.depth import depth_log
+from tests.support.vision import timm
+
+LOOPS = {
+    **{name: dict(depth=5) for name in vision.MODELS if name.startswith(("ringformer", "uit"))},
+    **{name: dict(loops=3) for name in vision.MODELS if name.startswith("recursive") or name == "deit_108_mixed"},
+    **{name: dict(loops=3, groups=((1, 1, 1),) * 3) for name in vision.MODELS if name.startswith("sret")},
+}
+
+
+@vision.every_registered_structure
+def test_image_models_run_deeper_from_a_checkpoint_path(structure, tmp_path, caplog):
+    trained, path = vision.small(structure), tmp_path / "weights.pth"
+    torch.save(trained.state_dict(), path)
+    changed = vision.arguments(structure, **LOOPS.get(structure, dict(depth=4)))
+    with vision.in_float64():
+        create = functools.partial(timm.create_model, structure, checkpoint_path=str(path), **changed)
+        if structure not in LOOPS:
+            with pytest.raises(RuntimeError, match=r"Missing key\(s\) in state_dict"):
+                create()
+            return
+        used = create().eval()
+    logged = depth_log(caplog)
+    assert logged
+    assert all(re.search(r"runs \d+ passes \(.*\), trained with \d+ \(", line) for line in logged)
+    for loop, before in zip(used.loops(), trained.loops()):
+        assert loop.passes > before.passes
+        for own, source in zip(loop.own or (), source_passes(before.order, loop.order)):
+            expected = dict(before.own[source].named_parameters())
+            assert all(torch.equal(tensor, expected[name]) for name, tensor in own.named_parameters())
+    x = vision.images(used)
+    if structure.startswith("uit"):
+        torch.testing.assert_close(used(x), uit(trained, 5, x), rtol=0, atol=1e-12)
+    assert used(x).isfinite().all()
+
+
+def uit(model: nn.Module, passes: int, x: torch.Tensor) -> torch.Tensor:
+    """The Universal Transformer, pass by pass."""
+    y = model.embed(x)
+    for depth in depth_time(passes, model.num_features):
+        y = model.loop.blocks[0](y + model.pos_embed + depth, model.loop.own[0])
+    return model.forward_head(model.norm(y))
+
+
+def test_every_image_model_has_its_rule():
+    unshared = {name for name in vision.MODELS if name not in LOOPS}
+    assert unshared == {name for name in vision.MODELS if name.startswith(("plain", "owf"))} | {"deit_108"}
+
+
+def test_learned_levels_follow_the_rule(caplog):
+    trained = vision.small("uit, learned levels")
+    used = vision.small("uit, learned levels", depth=5, seed=1)
+    used.load_state_dict(dict(trained.state_dict()))
+    assert torch.equal(used.level_embed, trained.level_embed[[0, 1, 2, 2, 2]])
+    assert "level_embed: runs 5 passes (0 0 0 0 0), trained with 3 (0 0 0)" in caplog.text
