@@ -4,7 +4,7 @@ With B the block, causal within its input, and x_0, x_1, ... the input of a laye
 
     h_0 = B(x_0)        (., h_i) = B([h_{i-1}; x_i])        y_i = B(h_i)
 
-The y are the layer's output. Accumulating, with p_0 = x_0:
+The y are the layer's output. When accumulating, with p_0 = x_0:
 
     (p_i, h_i) = B([p_{i-1} / 2 + h_{i-1}; p_{i-1} / 2 + x_i])        y_i = B(p_i / 2 + h_i), which is p_{i+1}
 
@@ -21,19 +21,22 @@ input are one call before it, because neither depends on the states in between.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recurrence.attention import SelfAttention, padding_bias
+from recurrence.attention import SelfAttention
 from recurrence.block import Shape, Sublayer
 from recurrence.dropout import dropout
 from recurrence.errors import FieldError
 from recurrence.ffn import FeedForward
 from recurrence.linear import apply, is_plain, is_transformed, linear
 from recurrence.loop import Loop
-from recurrence.scan import Spec, Weights, scan
+from recurrence.scan import scan
+from recurrence.scan_step import Spec, Weights
+from recurrence.streaming import Slot, State
 
 
 class RecurrentBlock(nn.Module):
@@ -68,11 +71,11 @@ class RecurrentBlock(nn.Module):
     def forward(
         self,
         x: Tensor,
-        slot: "Slot | None" = None,
+        slot: Slot | None = None,
         padding: Tensor | None = None,
         window: int | None = None,
     ) -> Tensor:
-        """Reads all tokens of a text or, with a slot, the tokens that follow those it has seen.
+        """Reads all tokens of a text or, with a slot, its next tokens.
 
         Args:
             x: (B, T, C).
@@ -84,35 +87,38 @@ class RecurrentBlock(nn.Module):
             (B, T, C); undefined at padding.
         """
         if slot is not None:
-            tokens = x.unbind(1)
-            skipped = [None] * len(tokens) if padding is None else padding.unbind(1)
-            return torch.stack([self._read(*each, slot) for each in zip(tokens, skipped)], dim=1)
+            return slot.read(self, x, padding)
         length, window = x.size(1), window or self.window
         # The padding of the last window comes after all tokens, so no token sees it.
         windows = F.pad(x, (0, 0, 0, -length % window)).unflatten(1, (-1, window)).transpose(0, 1)
         states = self.states(windows)
         if self.accumulate:
             p, h = states[-1].chunk(2, dim=1)
-            y = torch.cat([states[1:, :, :window], self.alone(p / 2 + h)[None]])
+            y = torch.cat([states[1:, :, :window], self.causal_block(p / 2 + h)[None]])
         else:
-            y = self.alone(states.flatten(0, 1)).view_as(states)
+            y = self.causal_block(states.flatten(0, 1)).view_as(states)
         return y.transpose(0, 1).flatten(1, 2)[:, :length]
 
     def states(self, windows: Tensor) -> Tensor:
         """h_i of every window, (N, B, w, C) -> the same; when accumulating, [p_i, h_i], (N, B, 2 w, C)."""
-        first, rest = windows[0], windows[1:].contiguous()
-        first = torch.cat([first, self.alone(first)], dim=1) if self.accumulate else self.alone(first)
+        h = self.causal_block(windows[0])
+        first = torch.cat([windows[0], h], dim=1) if self.accumulate else h
+        rest = windows[1:].contiguous()
         if not len(rest):
             return first[None]
-        if not self._is_plain() or is_transformed():
-            return self._states_one_by_one(first, rest)
-        attention, norm = self.self_attn, self.norms[0]
-        rates = (self.sublayer.dropout, attention.dropout, self.ffn.dropout) if self.training else ()
-        spec = Spec(windows.size(2), attention.heads, self.accumulate, norm.eps, self.ffn.activation, *rates)
-        inner = attention.qkv.weight if self.accumulate else attention.qkv.weight[self.width :]
-        ffn = self.ffn.up.weight, self.ffn.down.weight
-        weights = Weights(norm.weight, inner, attention.out.weight, self.norms[1].weight, *ffn)
-        return scan(spec, weights, first, rest, None if self.accumulate else apply(attention.qkv, norm(rest)))
+        scans = self._is_plain() and not is_transformed()
+        return self._scan(first, rest) if scans else self._states_one_by_one(first, rest)
+
+    def _states_one_by_one(self, first: Tensor, rest: Tensor) -> Tensor:
+        """The recurrence as defined, one call of the block per window."""
+        states = [first]
+        for x in rest:
+            if self.accumulate:
+                p, h = states[-1].chunk(2, dim=1)
+                states.append(self.causal_block(torch.cat([p / 2 + h, p / 2 + x], dim=1)))
+            else:
+                states.append(self.causal_block(torch.cat([states[-1], x], dim=1))[:, x.size(1) :])
+        return torch.stack(states)
 
     def _is_plain(self) -> bool:
         """Whether the scan, which reads the weights directly, equals calling the layers."""
@@ -120,27 +126,27 @@ class RecurrentBlock(nn.Module):
         layers = attention.qkv, attention.out, ffn.up, ffn.down
         return all(map(is_plain, layers)) and all(is_plain(norm, nn.LayerNorm) for norm in self.norms)
 
-    def _states_one_by_one(self, first: Tensor, rest: Tensor) -> Tensor:
-        """The recurrence as defined, one call of the block per step; see :mod:`recurrence.scan`."""
-        states = [first]
-        for x in rest:
-            if self.accumulate:
-                p, h = states[-1].chunk(2, dim=1)
-                states.append(self._causal(torch.cat([p / 2 + h, p / 2 + x], dim=1)))
-            else:
-                states.append(self._causal(torch.cat([states[-1], x], dim=1))[:, x.size(1) :])
-        return torch.stack(states)
+    def _scan(self, first: Tensor, rest: Tensor) -> Tensor:
+        """The same states by :func:`recurrence.scan.scan`."""
+        attention, ffn, (norm1, norm2) = self.self_attn, self.ffn, self.norms
+        rates = (self.sublayer.dropout, attention.dropout, ffn.dropout) if self.training else ()
+        spec = Spec(rest.size(2), attention.heads, self.accumulate, norm1.eps, ffn.activation, *rates)
+        if self.accumulate:
+            projection, qkv = attention.qkv.weight, None
+        else:
+            projection, qkv = attention.qkv.weight[self.width :], apply(attention.qkv, norm1(rest))
+        weights = Weights(norm1.weight, projection, attention.out.weight, norm2.weight, ffn.up.weight, ffn.down.weight)
+        return scan(spec, weights, first, rest, qkv)
 
-    def _causal(self, x: Tensor) -> Tensor:
+    def causal_block(self, x: Tensor) -> Tensor:
         """B, causal within its input: (B, T, C) -> (B, T, C)."""
-        return self._feed_forward(x, self.self_attn(self.norms[0](x), causal=True))
+        normed = self.norms[0](x)
+        attend = self._attend_to_itself if x.size(1) == 1 else partial(self.self_attn, causal=True)
+        return self.feed_forward(x, attend(normed))
 
-    def alone(self, x: Tensor) -> Tensor:
-        """B on windows without a state: (B, T, C) -> (B, T, C)."""
-        if x.size(1) > 1:
-            return self._causal(x)
-        # A single token attends to itself only: attention returns its value, with dropout per head.
-        attention, normed = self.self_attn, self.norms[0](x)
+    def _attend_to_itself(self, normed: Tensor) -> Tensor:
+        """Attention of a single token, (B, 1, C), which is its value, with dropout per head."""
+        attention = self.self_attn
         if is_plain(attention.qkv):
             value = linear(normed, attention.qkv.weight[2 * self.width :])
         else:
@@ -148,91 +154,12 @@ class RecurrentBlock(nn.Module):
         value = attention.split(value)
         if self.training and attention.dropout:
             value = value * dropout(value.new_ones(*value.shape[:3], 1), attention.dropout, True)
-        return self._feed_forward(x, apply(attention.out, value.transpose(1, 2).flatten(2)))
+        return apply(attention.out, value.transpose(1, 2).flatten(2))
 
-    def _feed_forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """The residual sum of x and the output of attention, then the FFN."""
+    def feed_forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """The rest of the block, from its input x and the output y of attention: (B, T, C) -> (B, T, C)."""
         x = x + dropout(y, self.sublayer.dropout, self.training)
         return self.sublayer(x, self.ffn, self.norms[1], torch.add)
-
-    def _read(self, x: Tensor, skipped: Tensor | None, slot: "Slot") -> Tensor:
-        """The output for one token, (B, C) -> (B, C)."""
-        slot.prepare(x, self.window, self.accumulate)
-        window, place = slot.seen // self.window, slot.seen % self.window
-        rows, now = torch.arange(x.size(0), device=x.device), window % 2
-        begun = torch.arange(self.window, device=x.device) <= place[:, None]
-        after_first = window > 0
-        if self.accumulate:
-            slot.p[rows, now, place] = torch.where(after_first[:, None], slot.p[rows, now, place], x)
-            x = x + slot.p[rows, 1 - now, place] / 2 * after_first[:, None]
-        q, slot.inputs[rows, place] = self._project(x)
-        earlier = torch.cat([slot.states[rows, 1 - now], slot.inputs], dim=1)
-        h = self._attend(x, q, earlier, torch.cat([after_first[:, None].expand_as(begun), begun], dim=1))
-        if self.accumulate:
-            h = h + slot.p[rows, now, place] / 2
-        q, slot.states[rows, now, place] = self._project(h)
-        y = self._attend(h, q, slot.states[rows, now], begun)
-        if self.accumulate:
-            kept = slot.p[rows, 1 - now, place]
-            slot.p[rows, 1 - now, place] = y if skipped is None else torch.where(skipped[:, None], kept, y)
-        slot.seen += 1 if skipped is None else ~skipped
-        return y
-
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Query (B, C), and key and value (B, 2 C), of one token."""
-        return apply(self.self_attn.qkv, self.norms[0](x)).tensor_split([self.width], dim=-1)
-
-    def _attend(self, x: Tensor, q: Tensor, keys_values: Tensor, seen: Tensor) -> Tensor:
-        """The block on one token (B, C), attending to the keys and values (B, S, 2 C) where seen, (B, S) bool."""
-        q, k, v = (self.self_attn.split(part) for part in (q[:, None], *keys_values.chunk(2, dim=-1)))
-        y = self.self_attn.attend(q, k, v, padding_bias(~seen, like=x), causal=False)
-        return self._feed_forward(x[:, None], y)[:, 0]
-
-
-class Slot:
-    """Decoding state of a layer: keys and values of the last windows, so its size does not grow with the text.
-
-    `seen` (B,) counts tokens. `inputs` (B, w, 2 C) are keys and values of the current window, and `states`
-    (B, 2, w, 2 C) those of its states and of the previous window's, alternating. When accumulating, `p` (B, 2, w, C)
-    holds p_i and p_{i-1}, alternating.
-    """
-
-    def __init__(self):
-        self.seen = self.inputs = self.states = self.p = None
-
-    def prepare(self, like: Tensor, window: int, accumulate: bool) -> None:
-        """Allocates the tensors at the first token, (B, C).
-
-        Raises:
-            RuntimeError: if gradients would have to flow through the state.
-        """
-        if torch.is_grad_enabled() and like.requires_grad:
-            raise RuntimeError("incremental decoding keeps no gradients: call it under torch.no_grad()")
-        if self.seen is not None:
-            return
-        batch, width = like.shape
-        self.seen = torch.zeros(batch, dtype=torch.long, device=like.device)
-        self.inputs = like.new_zeros(batch, window, 2 * width)
-        self.states = like.new_zeros(batch, 2, window, 2 * width)
-        self.p = like.new_zeros(batch, 2, window, width) if accumulate else None
-
-    def reorder(self, order: Tensor) -> None:
-        """Entry i becomes what entry order[i] was; the batch may shrink or grow. order: (new B,)."""
-        for name, tensor in vars(self).items():
-            if tensor is not None:
-                setattr(self, name, tensor.index_select(0, order))
-
-
-class State:
-    """The slots of a stack's layers."""
-
-    def __init__(self, layers: int):
-        self.slots = [Slot() for _ in range(layers)]
-
-    def reorder(self, order: Tensor) -> None:
-        """See :meth:`Slot.reorder`."""
-        for slot in self.slots:
-            slot.reorder(order)
 
 
 class RecurrentStack(nn.Module):
@@ -271,23 +198,23 @@ class RecurrentStack(nn.Module):
         self.norm = nn.LayerNorm(shape.width, shape.norm_eps, bias=False)
 
     def new_state(self) -> State:
-        """The state of a text that begins."""
+        """The decoding state of a new text."""
         return State(self.loop.passes)
 
     def forward(self, x: Tensor, padding: Tensor | None = None, state: State | None = None) -> Tensor:
         """Runs all layers on the tokens of x.
 
         Args:
-            x: (B, T, C), embedded tokens; with a state those that follow the ones it has seen.
-            padding: (B, L) bool over all tokens, those that the state has seen included; None where nothing is padding.
-            state: of :meth:`new_state`; takes the tokens in.
+            x: (B, T, C), embedded tokens; with a state, the new ones.
+            padding: (B, L) bool over all tokens, including those in the state; None for no padding.
+            state: from :meth:`new_state`, updated in place.
 
         Returns:
             (B, T, C).
         """
         if state is not None:
-            own = None if padding is None else padding[:, -x.size(1) :]
-            return self.norm(self.loop(x, slots=state.slots, padding=own)[0])
+            padding = None if padding is None else padding[:, -x.size(1) :]
+            return self.norm(self.loop(x, slots=state.slots, padding=padding)[0])
         window = self._drawn_window()
         if padding is None or not padding[:, 0].any():
             return self.norm(self.loop(x, window=window)[0])

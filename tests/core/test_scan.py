@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from recurrence.block import Shape
 from recurrence.papers.kausik import RecurrentBlock, RecurrentStack
-from recurrence.scan import Masks, Spec, Weights, _Scan
+from recurrence.scan import _Scan
+from recurrence.scan_step import Masks, Spec, Weights
 from tests.support import models, stacks
 from tests.support.scan_reference import published
 
@@ -318,7 +319,7 @@ def with_published_end(layer: RecurrentBlock, x: Tensor) -> Tensor:
     y, size = layer(x), layer.window
     if layer.accumulate:
         windows = F.pad(x, (0, 0, 0, -x.size(1) % size)).unflatten(1, (-1, size)).transpose(0, 1)
-        end, last = (len(windows) - 1) * size, layer.alone(layer.states(windows)[-1][:, size:])
+        end, last = (len(windows) - 1) * size, layer.causal_block(layer.states(windows)[-1][:, size:])
         y[:, end:] = last[:, : x.size(1) - end]
     return y
 
