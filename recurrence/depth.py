@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from recurrence.order import STRATEGIES, Order
+from recurrence.order import STRATEGIES, Order, block_count
 
 if TYPE_CHECKING:
     from recurrence.loop import Loop
@@ -38,8 +38,16 @@ def source_passes(trained: Order, used: Order) -> tuple[int, ...]:
 
 
 def same_kind(order: Order, passes: int) -> Order | None:
-    """The order with `passes` passes by the same strategy; None if no strategy gives `order`, or not at that depth."""
-    return next(filter(None, (strategy.deeper(order, passes) for strategy in STRATEGIES.values())), None)
+    """The order with `passes` passes by the same strategy; None if no strategy gives `order`, or not at that depth.
+
+    If several strategies give `order`, the first of `STRATEGIES` counts. All do if each block runs once; such an order
+    grows as SEQUENCE does: (0, 1) at 4 passes is (0, 0, 1, 1), not (0, 1, 0, 1).
+    """
+    for strategy in STRATEGIES.values():
+        other = strategy.at_depth(order, passes)
+        if other is not None:
+            return other
+    return None
 
 
 def passes_at(order: Order, passes: int) -> tuple[int, ...] | None:
@@ -70,7 +78,7 @@ def adapt(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict, err
     if trained is not None and trained != loop.order:
         if set(trained) != set(loop.order):
             errors.append(
-                f"{name}: the checkpoint stores {1 + max(trained)} blocks, this depth runs "
+                f"{name}: the checkpoint stores {block_count(trained)} blocks, this depth runs "
                 f"{len(loop.blocks)}: at another depth, the stored blocks may only run more or less often"
             )
         else:
@@ -79,6 +87,11 @@ def adapt(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict, err
             _take_passes(state_dict, prefix, source_passes(trained, loop.order))
     if loop.noted is not None:
         state_dict[f"{prefix}noted"] = torch.tensor(loop.order)  # the buffer itself may still be uninitialised
+
+
+def store_order(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict) -> None:
+    """State dict hook: stores the order in the metadata."""
+    local_metadata["order"] = loop.order
 
 
 def _trained_order(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict) -> Order | None:

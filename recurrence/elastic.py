@@ -1,7 +1,7 @@
 """Elastic depth: training in which every update draws how many passes run, so that one checkpoint serves every depth.
 
 Source: Huginn (arXiv:2502.05171), section 3.3: depths from a log-normal Poisson distribution, gradients through the
-last passes alone. Scalable depth by uniform draws: LayerDrop (arXiv:1909.11556), section 3, for unshared layers.
+last passes only. Scalable depth by uniform draws: LayerDrop (arXiv:1909.11556), section 3, for unshared layers.
 
 Differs from Huginn: depths are clipped to a range; the state does not start from noise; without an input injected into
 every pass, the loop's input gets its gradient along the residual stream, see :class:`recurrence.loop.Loop`.
@@ -17,7 +17,7 @@ from torch import nn
 from recurrence.depth import passes_at
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
-from recurrence.order import Order
+from recurrence.order import Order, block_count
 
 DISTRIBUTIONS = ("uniform", "poisson")
 SIGMA = 0.5  # of Huginn's log-normal
@@ -67,7 +67,7 @@ def depths_of(order: Order, smallest: int, largest: int, step: int = 1, beyond: 
     told, passes = f"{smallest}-{largest}", len(order)
     if not 1 <= smallest < largest:
         raise FieldError("depth_range", told, "must be MIN-MAX with 1 <= MIN < MAX")
-    if 1 + max(order) == passes > 1:
+    if passes > 1 and block_count(order) == passes:
         raise FieldError("depth_range", told, f"needs a block that runs again, but each of the {passes} runs once")
     runs = {depth: passes_at(order, depth) for depth in range(smallest, largest + 1) if not depth % step}
     found = [depth for depth, run in runs.items() if run and (beyond or run == tuple(range(depth)))]

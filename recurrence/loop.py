@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from recurrence.depth import adapt, passes_at
-from recurrence.order import Order
+from recurrence.depth import adapt, passes_at, store_order
+from recurrence.order import Order, check_order
 
 if TYPE_CHECKING:
     from recurrence.elastic import Draw
@@ -50,14 +50,7 @@ class Loop(nn.Module):
         inject: Collection[int] = (),
     ):
         super().__init__()
-        missing = sorted(set(order) - set(range(len(blocks))))
-        unused = sorted(set(range(len(blocks))) - set(order))
-        if not order:
-            raise ValueError(f"order={order}: needs at least one pass")
-        if missing:
-            raise ValueError(f"order={order}: names block {missing[0]}, but there are {len(blocks)} blocks")
-        if unused:
-            raise ValueError(f"order={order}: block {unused[0]} of {len(blocks)} never runs")
+        check_order(order, len(blocks))
         if own is not None and len(own) != len(order):
             raise ValueError(f"own has {len(own)} entries: needs one for each of the {len(order)} passes")
         self.blocks = nn.ModuleList(blocks)
@@ -65,76 +58,17 @@ class Loop(nn.Module):
         self.own = None if own is None else nn.ModuleList(own)
         self.checkpointing = checkpointing
         self.inject = frozenset(inject)
-        self.noted: Tensor | None = None
+        self.noted: Tensor | None = None  # the order, see `note_order`
         self.safe: Tensor | None = None  # smallest and largest safe depth, if the checkpoint has them
+        self.run: tuple[int, ...] | None = None  # the passes to run instead of all
         self.draw: Draw | None = None  # update number -> how many passes it runs
+        self._drawn: tuple[int, ...] | None = None  # the passes of this update
         self.backprop_passes: int | None = None
-        self.run: tuple[int, ...] | None = None  # runs these passes instead of all
-        self._drawn: tuple[int, ...] | None = None
-        self.register_state_dict_post_hook(_note_order)
-
-    def compile_blocks(self, **options: Any) -> None:
-        """Compiles each stored block for training, once for all its passes and for all shapes.
-
-        All passes own tensors of the same shapes, so a block runs the same graph in each of them. Outside training,
-        blocks are not compiled: decoding would recompile as the cache grows.
-
-        Args:
-            **options: of :func:`torch.compile`.
-        """
-        from torch._dynamo import config  # imported here because it loads the compiler
-
-        config.recompile_limit = max(config.recompile_limit, GRAPHS)  # counts the graphs of all blocks together
-        for block in self.blocks:
-            block.compile(**{"dynamic": True, **options})
+        self.register_state_dict_post_hook(store_order)
 
     @property
     def passes(self) -> int:
         return len(self.order)
-
-    @property
-    def running(self) -> tuple[int, ...]:
-        """Indices of the passes that a call runs, in order: all, unless `run` is set or the update drew others.
-
-        Raises:
-            RuntimeError: in training, if depths are drawn and :meth:`set_num_updates` was not called.
-        """
-        if self.run is not None:
-            return self.run
-        if self.draw is None or not self.training:
-            return tuple(range(self.passes))
-        if self._drawn is None:
-            raise RuntimeError("a depth is drawn for each update: call model.set_num_updates(update) before it")
-        return self._drawn
-
-    def set_num_updates(self, num_updates: int) -> None:
-        """Draws the depth of the next update, after `num_updates` updates. fairseq's trainer calls this."""
-        if self.draw is not None:
-            self._drawn = passes_at(self.order, self.draw(num_updates))
-
-    def passes_without_gradients(self, running: int) -> int:
-        """How many of the `running` passes come before those that training backpropagates through."""
-        cuts = self.training and torch.is_grad_enabled() and self.backprop_passes is not None
-        return max(0, running - self.backprop_passes) if cuts else 0
-
-    def note_order(self) -> None:
-        """Stores the order as a buffer, for checkpoints whose other tensors do not show it."""
-        where = None if self.noted is None else self.noted.device
-        del self.noted
-        self.register_buffer("noted", torch.tensor(self.order, device=where))
-
-    def truncate(self, passes: int) -> None:
-        """Keeps the first passes, and the blocks that they run."""
-        self.order = self.order[:passes]
-        kept = sorted(set(self.order))
-        self.blocks = nn.ModuleList(self.blocks[which] for which in kept)
-        self.order = tuple(kept.index(which) for which in self.order)
-        self.inject = frozenset(kept.index(which) for which in self.inject.intersection(kept))
-        self.draw = self.backprop_passes = self.run = None
-        if self.own is not None:
-            self.own = self.own[:passes]
-        if self.noted is not None:
-            self.note_order()
 
     def forward(
         self,
@@ -163,38 +97,101 @@ class Loop(nn.Module):
         """
         run = self.running if run is None else run
         first_inputs = {} if first_inputs is None else first_inputs
-        of_pass = dict(own=self.own, context=contexts, slot=slots, level=levels)
-        of_pass = {name: values for name, values in of_pass.items() if values is not None}
+        per_pass = dict(own=self.own, context=contexts, slot=slots, level=levels)
+        per_pass = {name: values for name, values in per_pass.items() if values is not None}
         states: list[Tensor] = []
-        past = self.passes_without_gradients(len(run))
-        if past:
+        frozen = self.passes_without_gradients(len(run))
+        if frozen:
             with torch.no_grad():
-                made = self._walk(x, run[:past], states, first_inputs, of_pass, shared)
+                y = self._run_passes(run[:frozen], x, states, first_inputs, per_pass, shared)
             torch.clear_autocast_cache()  # it may hold casts of the weights made without gradients
-            x = _PlusConstant.apply(x, made)
-        return self._walk(x, run[past:], states, first_inputs, of_pass, shared), states
+            x = _StraightThrough.apply(x, y)
+        return self._run_passes(run[frozen:], x, states, first_inputs, per_pass, shared), states
 
-    def _walk(
-        self, x: Tensor, run: Sequence[int], states: list, first_inputs: dict[int, Tensor], of_pass: dict, shared: dict
+    def _run_passes(
+        self, run: Sequence[int], x: Tensor, states: list, first_inputs: dict[int, Tensor], per_pass: dict, shared: dict
     ) -> Tensor:
-        """Runs these passes; appends their states and records the first inputs."""
+        """Runs these passes; appends their states and stores first inputs."""
         for index in run:
-            which = self.order[index]
-            kwargs = {name: values[index] for name, values in of_pass.items()}
-            if "level" in kwargs:
-                x = x + kwargs.pop("level")
-            if which in self.inject:
-                x = x + first_inputs[which] if which in first_inputs else first_inputs.setdefault(which, x)
-            kwargs.update(shared)
-            block: Any = self.blocks[which]
-            if block._compiled_call_impl is not None and not self.training:
-                block = block._call_impl  # the uncompiled block
-            if self.checkpointing and self.training and torch.is_grad_enabled():
-                x = checkpoint(block, x, use_reentrant=False, **kwargs)
-            else:
-                x = block(x, **kwargs)
+            block_index = self.order[index]
+            arguments = {name: values[index] for name, values in per_pass.items()}
+            if "level" in arguments:
+                x = x + arguments.pop("level")
+            if block_index in self.inject:
+                if block_index in first_inputs:
+                    x = x + first_inputs[block_index]
+                else:
+                    first_inputs[block_index] = x
+            x = self._run_block(self.blocks[block_index], x, {**arguments, **shared})
             states.append(x)
         return x
+
+    def _run_block(self, block: Any, x: Tensor, arguments: dict) -> Tensor:
+        if block._compiled_call_impl is not None and not self.training:
+            block = block._call_impl  # the uncompiled block
+        if self.checkpointing and self.training and torch.is_grad_enabled():
+            return checkpoint(block, x, use_reentrant=False, **arguments)
+        return block(x, **arguments)
+
+    @property
+    def running(self) -> tuple[int, ...]:
+        """Indices of the passes that a call runs, in order: all, unless `run` is set or the update drew others.
+
+        Raises:
+            RuntimeError: in training, if depths are drawn and :meth:`set_num_updates` was not called.
+        """
+        if self.run is not None:
+            return self.run
+        if self.draw is None or not self.training:
+            return tuple(range(self.passes))
+        if self._drawn is None:
+            raise RuntimeError("a depth is drawn for each update: call model.set_num_updates(update) before it")
+        return self._drawn
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Draws the depth of the next update, after `num_updates` updates. fairseq's trainer calls this."""
+        if self.draw is not None:
+            self._drawn = passes_at(self.order, self.draw(num_updates))
+
+    def passes_without_gradients(self, running: int) -> int:
+        """How many of the `running` passes come before those that training backpropagates through."""
+        if self.backprop_passes is None or not self.training or not torch.is_grad_enabled():
+            return 0
+        return max(0, running - self.backprop_passes)
+
+    def compile_blocks(self, **options: Any) -> None:
+        """Compiles each stored block for training, once for all its passes and for all shapes.
+
+        All passes own tensors of the same shapes, so a block runs the same graph in each of them. Outside training,
+        blocks are not compiled: decoding would recompile as the cache grows.
+
+        Args:
+            **options: of :func:`torch.compile`.
+        """
+        from torch._dynamo import config  # imported here because it loads the compiler
+
+        config.recompile_limit = max(config.recompile_limit, GRAPHS)  # counts the graphs of all blocks together
+        for block in self.blocks:
+            block.compile(**{"dynamic": True, **options})
+
+    def note_order(self) -> None:
+        """Stores the order as a buffer, for checkpoints whose other tensors do not show it."""
+        device = None if self.noted is None else self.noted.device
+        del self.noted
+        self.register_buffer("noted", torch.tensor(self.order, device=device))
+
+    def truncate(self, passes: int) -> None:
+        """Keeps the first passes, and the blocks that they run."""
+        order = self.order[:passes]
+        kept = sorted(set(order))
+        self.blocks = nn.ModuleList(self.blocks[which] for which in kept)
+        self.order = tuple(kept.index(which) for which in order)
+        self.inject = frozenset(kept.index(which) for which in self.inject.intersection(kept))
+        self.draw = self.backprop_passes = self.run = None
+        if self.own is not None:
+            self.own = self.own[:passes]
+        if self.noted is not None:
+            self.note_order()
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, local_metadata: dict, *rest: Any) -> None:
         """Also loads weights trained at another depth, see :mod:`recurrence.depth`."""
@@ -203,12 +200,12 @@ class Loop(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
 
 
-class _PlusConstant(torch.autograd.Function):
-    """The output of passes without gradients; the gradient goes to x, as if they had added a constant to it."""
+class _StraightThrough(torch.autograd.Function):
+    """y, with the gradient given to x: as if y were x plus a constant."""
 
     @staticmethod
-    def forward(x: Tensor, made: Tensor) -> Tensor:
-        return made.view_as(made)
+    def forward(x: Tensor, y: Tensor) -> Tensor:
+        return y.view_as(y)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -217,8 +214,3 @@ class _PlusConstant(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return grad, None
-
-
-def _note_order(loop: Loop, state_dict: dict, prefix: str, local_metadata: dict) -> None:
-    """Stores the trained order in the metadata of a state dict."""
-    local_metadata["order"] = loop.order

@@ -18,6 +18,23 @@ from recurrence.errors import FieldError
 Order = tuple[int, ...]
 
 
+def block_count(order: Order) -> int:
+    """Number of stored blocks that an order runs: (0, 1, 2, 0, 1, 2) -> 3, () -> 0."""
+    return 1 + max(order, default=-1)
+
+
+def check_order(order: Order, blocks: int) -> None:
+    """Raises ValueError if an order is empty, names a missing block or leaves one out."""
+    missing = sorted(set(order) - set(range(blocks)))
+    unused = sorted(set(range(blocks)) - set(order))
+    if not order:
+        raise ValueError(f"order={order}: needs at least one pass")
+    if missing:
+        raise ValueError(f"order={order}: names block {missing[0]}, but there are {blocks} blocks")
+    if unused:
+        raise ValueError(f"order={order}: block {unused[0]} of {blocks} never runs")
+
+
 def sequence(unique_layers: int, layers: int) -> Order:
     """M = 3, N = 6: 0 0 1 1 2 2. If M does not divide N, the paper's rule needs more than M blocks.
 
@@ -57,7 +74,7 @@ def sandwich(unique_layers: int, layers: int) -> Order:
 
     Source: Subformer (arXiv:2101.00234), sandwich-style sharing.
     """
-    return (0, *(1 for _ in range(layers - 2)), unique_layers - 1)
+    return (0, *[1] * (layers - 2), unique_layers - 1)
 
 
 @dataclass(frozen=True)
@@ -85,11 +102,12 @@ class Strategy:
             raise FieldError("unique_layers", unique_layers, self.needs, layers=layers)
         return self.rule(unique_layers, layers)
 
-    def deeper(self, order: Order, passes: int) -> Order | None:
+    def at_depth(self, order: Order, passes: int) -> Order | None:
         """The order with `passes` passes, if this strategy gives `order` at its own depth; else None."""
-        blocks = 1 + max(order)
-        fits = blocks <= passes and self.fits(blocks, len(order)) and self.fits(blocks, passes)
-        return self.rule(blocks, passes) if fits and self.rule(blocks, len(order)) == order else None
+        blocks = block_count(order)
+        if not blocks <= passes or not self.fits(blocks, passes) or not self.fits(blocks, len(order)):
+            return None
+        return self.rule(blocks, passes) if self.rule(blocks, len(order)) == order else None
 
 
 STRATEGIES = {

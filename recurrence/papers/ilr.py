@@ -19,7 +19,7 @@ from recurrence.attention import SelfAttention
 from recurrence.block import Shape, Sublayer
 from recurrence.ffn import SwiGLU
 from recurrence.loop import Loop
-from recurrence.order import Order
+from recurrence.order import Order, block_count
 
 
 class LlamaBlock(nn.Module):
@@ -69,4 +69,4 @@ def llama_layers(shape: Shape, order: Order, inject: Collection[int] = ()) -> Lo
     Raises:
         ValueError: if the order skips a layer, see :class:`Loop`.
     """
-    return Loop([LlamaBlock(shape) for _ in range(1 + max(order, default=-1))], order, inject=inject)
+    return Loop([LlamaBlock(shape) for _ in range(block_count(order))], order, inject=inject)

@@ -21,7 +21,6 @@ input are one call before it, because neither depends on the states in between.
 """
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -141,8 +140,8 @@ class RecurrentBlock(nn.Module):
     def causal_block(self, x: Tensor) -> Tensor:
         """B, causal within its input: (B, T, C) -> (B, T, C)."""
         normed = self.norms[0](x)
-        attend = self._attend_to_itself if x.size(1) == 1 else partial(self.self_attn, causal=True)
-        return self.feed_forward(x, attend(normed))
+        y = self._attend_to_itself(normed) if x.size(1) == 1 else self.self_attn(normed, causal=True)
+        return self.feed_forward(x, y)
 
     def _attend_to_itself(self, normed: Tensor) -> Tensor:
         """Attention of a single token, (B, 1, C), which is its value, with dropout per head."""

@@ -17,7 +17,7 @@ from recurrence.block import Block, Pass, Shape
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.lowrank import PROJECTIONS, LowRankTerm
-from recurrence.order import Order
+from recurrence.order import Order, block_count
 
 
 class RelaxedPass(Pass):
@@ -96,7 +96,7 @@ def relaxed(
     if unknown or terms is not None and not terms:
         raise FieldError("terms", terms, f"must name some of {tuple(PROJECTIONS)}")
     terms = tuple(PROJECTIONS) if terms is None else terms
-    blocks = [RelaxedBlock(shape, bias=bias, **parts) for _ in range(1 + max(order, default=-1))]
+    blocks = [RelaxedBlock(shape, bias=bias, **parts) for _ in range(block_count(order))]
     rates = drop_path or (None,) * len(order)
     own = [RelaxedPass(blocks[which], shape, rank, terms, bias, rate) for which, rate in zip(order, rates)]
     for name, (layer, _) in (found for block in blocks for found in block.projections().items()):

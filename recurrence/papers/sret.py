@@ -18,7 +18,7 @@ from recurrence.block import Block, Pass, Shape, Sublayer
 from recurrence.errors import FieldError
 from recurrence.ffn import FeedForward, TokenMixing
 from recurrence.loop import Loop
-from recurrence.order import Order
+from recurrence.order import Order, block_count
 from recurrence.residual import Coefficients, NonlinearProjection
 from recurrence.slicing import SliceConfig, Slices
 
@@ -136,7 +136,7 @@ def sret(
         FieldError: where a value breaks its rule.
     """
     recursion.check(len(order))
-    blocks = [block(shape, recursion, **parts) for _ in range(1 + max(order, default=-1))]
+    blocks = [block(shape, recursion, **parts) for _ in range(block_count(order))]
     rates = drop_path or (None,) * len(order)
     own = [
         SReTPass(index, blocks[which].sublayers, shape, recursion, rate)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from recurrence.block import Block, Pass, Shape
 from recurrence.loop import Loop
-from recurrence.order import Order
+from recurrence.order import Order, block_count
 
 
 class TransformerBlock(Block):
@@ -52,6 +52,6 @@ def shared_layers(shape: Shape, order: Order, drop_path: Sequence[float] | None 
         FieldError: where a value breaks its rule.
         ValueError: if the order leaves a layer out, see :class:`Loop`.
     """
-    blocks = [TransformerBlock(shape, **parts) for _ in range(1 + max(order, default=-1))]
+    blocks = [TransformerBlock(shape, **parts) for _ in range(block_count(order))]
     rates = drop_path or (None,) * len(order)
     return Loop(blocks, order, [Pass(blocks[which].sublayers, rate) for which, rate in zip(order, rates)])

@@ -61,7 +61,7 @@ def test_every_strategy_runs_what_it_stores_or_says_why_not(name):
             if strategy.fits(m, n):
                 which = strategy.order(m, n)
                 assert (len(which), set(which)) == (n, set(range(m)))
-                assert strategy.deeper(which, n) == which
+                assert strategy.at_depth(which, n) == which
                 orders += 1
             else:
                 with pytest.raises(ValueError, match=f"^unique_layers={m}: must "):
