@@ -27,39 +27,43 @@ from torch import nn
 
 from fairseq_plugin.hostfix.checkpoints import load_safely
 from fairseq_plugin.hostfix.foreign import literal
-from recurrence.analysis import depths as curve
-from recurrence.loop import Loop
+from recurrence.analysis import depth_curve as curve
+from recurrence.loop import Loop, named_loops
 
 LOWER_IS_BETTER = ("wer", "ter", "perplexity")
 
 
-def assignments(loops: dict[str, Loop], apart: bool) -> Iterator[curve.Tried]:
-    """The depths to try, by name; the last one is the full depth.
+def assignments(loops: dict[str, Loop], apart: bool) -> Iterator[curve.Setting]:
+    """The depths to try; the last one is the full depth.
+
+    Args:
+        loops: of the model, by name.
+        apart: vary one loop at a time.
 
     Raises:
-        ValueError: if no block runs again, so that there is no other depth.
+        ValueError: if the checkpoint runs at no other depth.
     """
     possible = {name: curve.depths(loop) for name, loop in loops.items()}
     full = {name: loop.passes for name, loop in loops.items()}
-    if all(len(found) == 1 for found in possible.values()):
-        orders = ", ".join(" ".join(map(str, loop.order)) for loop in loops.values())
-        raise ValueError(f"the order {orders}: a checkpoint runs at other depths where its blocks run again in turn")
+    if all(len(depths) == 1 for depths in possible.values()):
+        raise curve.only_full_depth(loops)
     if apart:
-        for name, found in possible.items():
-            yield from ((f"{name.split('.')[0]} {n}", {**full, name: n}) for n in found if n < full[name])
+        for name, depths in possible.items():
+            side = name.split(".")[0]
+            yield from (curve.Setting(f"{side} {n}", {**full, name: n}) for n in depths if n < full[name])
     else:
         for n in sorted(set.intersection(*map(set, possible.values()))):
             if dict.fromkeys(loops, n) != full:
-                yield str(n), dict.fromkeys(loops, n)
-    yield "+".join(map(str, dict.fromkeys(full.values()))), full
+                yield curve.Setting(str(n), dict.fromkeys(loops, n))
+    yield curve.Setting("+".join(map(str, dict.fromkeys(full.values()))), full)
 
 
-def translations(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequence[dict]) -> curve.Found:
-    """Score of translations, by fairseq's own search and scorer."""
+def translations(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequence[dict]) -> curve.Evaluation:
+    """The score of translations, by fairseq's search and scorer."""
     generator, target = task.build_generator([model], cfg.generation), task.target_dictionary
     scorer = scoring.build_scorer(cfg.scoring, target)
     tokenizer, bpe = task.build_tokenizer(cfg.tokenizer), task.build_bpe(cfg.bpe)
-    seconds, found = 0.0, []
+    seconds, outputs = 0.0, []
     for sample in batches:
         start = time.perf_counter()
         hypotheses = task.inference_step(generator, [model], sample)
@@ -76,15 +80,15 @@ def translations(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequenc
                 scorer.add_string(*texts)
             else:
                 scorer.add(reference.int().cpu(), best["tokens"].int().cpu())
-            found.append(best["tokens"].tolist())
-    return scorer.score(), seconds / len(found), found
+            outputs.append(best["tokens"].tolist())
+    return curve.Evaluation(scorer.score(), seconds / len(outputs), outputs)
 
 
 @torch.no_grad()
-def perplexity(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequence[dict]) -> curve.Found:
-    """Perplexity of texts, split as by the task."""
+def perplexity(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequence[dict]) -> curve.Evaluation:
+    """The perplexity of texts, split into blocks by the task."""
     pad, seconds, loss, tokens, texts = task.target_dictionary.pad(), 0.0, 0.0, 0, 0
-    found: list[list[int]] = []
+    outputs: list[list[int]] = []
     for sample in batches:
         start = time.perf_counter()
         output = model(**sample["net_input"])
@@ -92,17 +96,9 @@ def perplexity(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequence[
         scores, target = model.get_normalized_probs(output, log_probs=True), sample["target"]
         keep = target.ne(pad)
         loss -= scores.gather(2, target[:, :, None])[:, :, 0][keep].double().sum().item()
-        found += [[token] for token in scores.argmax(-1)[keep].tolist()]
+        outputs += [[token] for token in scores.argmax(-1)[keep].tolist()]
         tokens, texts = tokens + int(keep.sum()), texts + len(target)
-    return math.exp(loss / tokens), seconds / texts, found
-
-
-def note(path: str, ranges: dict[str, tuple[int, int]]) -> None:
-    """Writes the safe range of depths of each loop into a checkpoint."""
-    state = load_safely(path)
-    for name, ends in ranges.items():
-        state["model"][f"{name}.safe"] = torch.tensor(ends, dtype=torch.float)
-    checkpoint_utils.torch_persistent_save(state, path)
+    return curve.Evaluation(math.exp(loss / tokens), seconds / texts, outputs)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -120,10 +116,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """What the command line asks for.
+    """Runs the command line.
 
     Raises:
-        ValueError: naming what cannot be.
+        ValueError: naming the option and the rule.
     """
     if not args.path or ":" in args.path:
         raise ValueError(f"--path={args.path}: must be one checkpoint")
@@ -131,15 +127,30 @@ def run(args: argparse.Namespace) -> None:
     overrides = {**literal(args.model_overrides), "data": args.data}
     (model,), saved, task = checkpoint_utils.load_model_ensemble_and_task([args.path], overrides)
     model.eval()
-    loops = curve.loops_of(model)
-    tried = list(assignments(loops, args.apart))
+    loops = named_loops(model)
+    settings = list(assignments(loops, args.apart))
     if args.write and len(loops) > 1 and not args.apart and len({loop.passes for loop in loops.values()}) > 1:
         raise ValueError("--write: encoder and decoder differ in depth: needs --apart")
-    use_cuda = torch.cuda.is_available() and not cfg.common.cpu
-    if use_cuda:
+    if uses_cuda(cfg):
         model.cuda()
     model.prepare_for_inference_(cfg)
     task.load_dataset(cfg.dataset.gen_subset, task_cfg=saved.task)
+    batches = read_batches(cfg, model, task)
+    is_text = isinstance(task, LanguageModelingTask)
+    score, evaluate = ("perplexity", perplexity) if is_text else (cfg.scoring._name, translations)
+    higher_is_better = score not in LOWER_IS_BETTER
+    ranges = curve.report(args, loops, settings, lambda: evaluate(model, task, cfg, batches), score, higher_is_better)
+    if args.write:
+        write(args.path, ranges)
+
+
+def uses_cuda(cfg: Any) -> bool:
+    """Whether fairseq would decode on a GPU."""
+    return torch.cuda.is_available() and not cfg.common.cpu
+
+
+def read_batches(cfg: Any, model: nn.Module, task: FairseqTask) -> list[dict]:
+    """fairseq's batches of the chosen split."""
     batches = task.get_batch_iterator(
         task.dataset(cfg.dataset.gen_subset),
         max_tokens=cfg.dataset.max_tokens,
@@ -148,19 +159,14 @@ def run(args: argparse.Namespace) -> None:
         num_shards=cfg.distributed_training.distributed_world_size,
         shard_id=cfg.distributed_training.distributed_rank,
     ).next_epoch_itr(shuffle=False)
-    read = [utils.move_to_cuda(batch) if use_cuda else batch for batch in batches]
-    is_text = isinstance(task, LanguageModelingTask)
-    score = "perplexity" if is_text else cfg.scoring._name
-    found = perplexity if is_text else translations
-    points = curve.measure(loops, tried, lambda: found(model, task, cfg, read))
-    print(curve.table(points, score))
-    ranges = curve.safe(tried, points, args.tolerance, score not in LOWER_IS_BETTER)
-    for name, (smallest, largest) in ranges.items():
-        print(f"{name}: safe from {smallest} to {largest} passes")
-    if args.output is not None:
-        curve.save(points, score, args.output)
-    if args.write:
-        note(args.path, ranges)
+    return [utils.move_to_cuda(batch) if uses_cuda(cfg) else batch for batch in batches]
+
+
+def write(path: str, ranges: dict[str, tuple[int, int]]) -> None:
+    """Writes the safe depths of each loop into a checkpoint."""
+    state = load_safely(path)
+    curve.mark_safe(state["model"], ranges)
+    checkpoint_utils.torch_persistent_save(state, path)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from recurrence.loop import Loop
+from recurrence.loop import named_loops
 from recurrence.signal import LevelSignal
 
 
@@ -26,7 +26,7 @@ def stored(module: nn.Module) -> int:
 def unshared(module: nn.Module) -> int:
     """Trainable parameters that the same model would store if every pass had a block to itself."""
     copies = 0
-    for loop in (child for child in module.modules() if isinstance(child, Loop)):
+    for loop in named_loops(module).values():
         run = sum(stored(loop.blocks[which]) for which in loop.order)
         copies += run - sum(stored(block) for block in loop.blocks)
     return stored(module) + copies
@@ -44,7 +44,7 @@ def flops(run: Callable[[], object]) -> int:
 
 def passes(module: nn.Module) -> int:
     """Effective depth: passes of all loops of the module together."""
-    return sum(loop.passes for loop in module.modules() if isinstance(loop, Loop))
+    return sum(loop.passes for loop in named_loops(module).values())
 
 
 def macs(module: nn.Module, *inputs: Tensor) -> int:

@@ -200,6 +200,11 @@ class Loop(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
 
 
+def named_loops(model: nn.Module) -> dict[str, Loop]:
+    """The loops of a model by their names in it, in the order of registration."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, Loop)}
+
+
 class _StraightThrough(torch.autograd.Function):
     """y, with the gradient given to x: as if y were x plus a constant."""
 

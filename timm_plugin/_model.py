@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from recurrence.loop import Loop
+from recurrence.loop import Loop, named_loops
 
 
 class ImageModel(nn.Module):
@@ -69,7 +69,7 @@ class ImageModel(nn.Module):
 
     def loops(self) -> list[Loop]:
         """The loops over depth, in order."""
-        return [module for module in self.modules() if isinstance(module, Loop)]
+        return list(named_loops(self).values())
 
     def set_num_updates(self, num_updates: int) -> None:
         """Call this before each update, with the number of updates so far, if the model has a `depth_range`."""

@@ -5,9 +5,9 @@ Usage::
     python -m timm_plugin.depth IMAGES --checkpoint model_best.pth.tar --output depth.svg
     python -m timm_plugin.depth IMAGES --checkpoint uit.pth --model uit --write
 
-IMAGES is a folder of classes or of splits, as for timm. The depth of a pyramid is how often the blocks of all stages
-run. `--write` stores in the checkpoint the range of depths whose accuracy is at most `--tolerance` worse than at full
-depth.
+IMAGES is a folder of classes or of splits, as for timm. In a pyramid, a depth is the number of times that every block
+of every stage runs. `--write` stores in the checkpoint the range of depths whose accuracy is at most `--tolerance`
+worse than at full depth.
 """
 
 import argparse
@@ -21,54 +21,49 @@ from timm.data import create_dataset, create_loader, resolve_data_config
 from timm.utils import ParseKwargs
 from torch import Tensor, nn
 
-from recurrence.analysis import depths as curve
-from recurrence.loop import Loop
+from recurrence.analysis import depth_curve as curve
+from recurrence.loop import Loop, named_loops
 from timm_plugin.convert import load
 
 
-def assignments(loops: dict[str, Loop]) -> list[curve.Tried]:
-    """The depths to try, by name; the last one is the full depth.
+def assignments(loops: dict[str, Loop]) -> list[curve.Setting]:
+    """The depths to try; the last one is the full depth.
 
     Raises:
-        ValueError: if no block runs again, so that there is no other depth.
+        ValueError: if the checkpoint runs at no other depth.
     """
     units = {name: 1 if len(loops) == 1 else len(loop.blocks) for name, loop in loops.items()}
     possible = set.intersection(*(set(curve.depths(loop, units[name])) for name, loop in loops.items()))
     if len(possible) < 2:
-        orders = ", ".join(" ".join(map(str, loop.order)) for loop in loops.values())
-        raise ValueError(f"the order {orders}: a checkpoint runs at other depths where its blocks run again in turn")
-    return [(str(n), {name: n * unit for name, unit in units.items()}) for n in sorted(possible)]
+        raise curve.only_full_depth(loops)
+    return [curve.Setting(str(n), {name: n * unit for name, unit in units.items()}) for n in sorted(possible)]
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]) -> curve.Found:
+def accuracy(model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]) -> curve.Evaluation:
     """Top-1 accuracy in percent."""
-    seconds, found = 0.0, []
+    seconds, predicted = 0.0, []
     for images, _ in batches:
         start = time.perf_counter()
-        found += model(images).argmax(-1).tolist()
+        predicted += model(images).argmax(-1).tolist()
         seconds += time.perf_counter() - start
-    right = sum(a == b for a, b in zip(found, torch.cat([labels for _, labels in batches]).tolist()))
-    return 100 * right / len(found), seconds / len(found), found
-
-
-def note(path: Path, ranges: dict[str, tuple[int, int]]) -> None:
-    """Writes the safe range of depths of each loop into a checkpoint."""
-    with torch.serialization.safe_globals([argparse.Namespace]):
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    weights = state.get("state_dict", state)
-    for name, ends in ranges.items():
-        weights[f"{name}.safe"] = torch.tensor(ends, dtype=torch.float)
-    torch.save(state, path)
+    labels = torch.cat([labels for _, labels in batches]).tolist()
+    correct = sum(a == b for a, b in zip(predicted, labels))
+    return curve.Evaluation(100 * correct / len(labels), seconds / len(labels), predicted)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; ``--help`` describes it."""
     parser = argparse.ArgumentParser(prog="python -m timm_plugin.depth", description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("images", type=Path, metavar="IMAGES", help="a folder of one folder of images a class, or of splits of them")
-    add("--checkpoint", type=Path, required=True, metavar="FILE", help="of timm's trainer, or the weights alone")
-    add("--model", metavar="NAME", help="the model, where the checkpoint does not name it")
+    add(
+        "images",
+        type=Path,
+        metavar="IMAGES",
+        help="a folder per class, or a folder per split that holds them",
+    )
+    add("--checkpoint", type=Path, required=True, metavar="FILE", help="from timm's trainer, or a state dict")
+    add("--model", metavar="NAME", help="the model, if the checkpoint does not name it")
     add("--model-kwargs", nargs="*", default={}, action=ParseKwargs, metavar="K=V", help="its options")
     add("--split", default="validation", help="which split (default: validation)")
     add("--batch-size", type=int, default=64, metavar="N", help="images at a time (default: 64)")
@@ -81,36 +76,44 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """What the command line asks for.
+    """Runs the command line.
 
     Raises:
-        ValueError: naming what cannot be.
+        ValueError: naming the option and the rule.
     """
     if args.write and (args.checkpoint.is_dir() or args.checkpoint.suffix == ".safetensors"):
         raise ValueError(f"--write: {args.checkpoint} must be a file that torch.save has written")
     model = load(args.checkpoint, args.model, **args.model_kwargs).to(args.device)
-    loops = curve.loops_of(model)
-    tried = assignments(loops)
+    loops = named_loops(model)
+    settings = assignments(loops)
+    batches = read_images(args, model)
+    ranges = curve.report(args, loops, settings, lambda: accuracy(model, batches), "top-1", higher_is_better=True)
+    if args.write:
+        write(args.checkpoint, ranges)
+
+
+def read_images(args: argparse.Namespace, model: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    """The images (B, in_chans, height, width) of a split, preprocessed for the model, and their labels (B,)."""
     size = (model.in_chans, *model.patch_embed.img_size)
     config = resolve_data_config({"input_size": size}, model=model)
-    dataset = create_dataset("", str(args.images), split=args.split)
     loader = create_loader(
-        *(dataset, size, args.batch_size),
+        create_dataset("", str(args.images), split=args.split),
+        size,
+        args.batch_size,
         use_prefetcher=False,
         num_workers=0,
         device=torch.device(args.device),
         **{name: config[name] for name in ("interpolation", "mean", "std", "crop_pct")},
     )
-    batches = [(images.to(args.device), labels) for images, labels in loader]
-    points = curve.measure(loops, tried, lambda: accuracy(model, batches))
-    print(curve.table(points, "top-1"))
-    ranges = curve.safe(tried, points, args.tolerance, higher=True)
-    for name, (smallest, largest) in ranges.items():
-        print(f"{name}: safe from {smallest} to {largest} passes")
-    if args.output is not None:
-        curve.save(points, "top-1", args.output)
-    if args.write:
-        note(args.checkpoint, ranges)
+    return [(images.to(args.device), labels) for images, labels in loader]
+
+
+def write(path: Path, ranges: dict[str, tuple[int, int]]) -> None:
+    """Writes the safe depths of each loop into a checkpoint."""
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    curve.mark_safe(state.get("state_dict", state), ranges)
+    torch.save(state, path)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from recurrence.attention import SelfAttention, attention_weights, causal_bias
-from recurrence.loop import Loop
+from recurrence.loop import Loop, named_loops
 
 
 def loops(model: nn.Module) -> dict[str, Loop]:
@@ -19,7 +19,7 @@ def loops(model: nn.Module) -> dict[str, Loop]:
     Raises:
         ValueError: if there are none.
     """
-    found = {name: module for name, module in model.named_modules() if isinstance(module, Loop)}
+    found = named_loops(model)
     if not found:
         raise ValueError(f"{type(model).__name__}: has no loop over depth to look into")
     return found

@@ -2,7 +2,7 @@
 
 import pytest
 
-from recurrence.analysis import depths
+from recurrence.analysis import depth_curve
 from recurrence.order import cycle, sequence
 from tests.support.depth import relaxed_loop
 
@@ -17,24 +17,27 @@ from tests.support.depth import relaxed_loop
     ],
 )
 def test_depths_at_which_a_checkpoint_runs(order, unit, expected):
-    assert depths.depths(relaxed_loop(order), unit) == expected
+    assert depth_curve.depths(relaxed_loop(order), unit) == expected
 
 
 def test_safe_depths_reach_down_to_the_first_that_is_worse():
     scores = {1: 30.0, 2: 39.9, 3: 39.5, 4: 39.8, 5: 40.4, 6: 40.0}
-    assert depths.safe_range(scores, 0.3) == (4, 6)
-    assert depths.safe_range(scores, 0.5) == (2, 6)
-    assert depths.safe_range(scores, 0) == (5, 6)
-    assert depths.safe_range({depth: -score for depth, score in scores.items()}, 0.3, higher_is_better=False) == (4, 6)
+    assert depth_curve.safe_range(scores, 0.3) == (4, 6)
+    assert depth_curve.safe_range(scores, 0.5) == (2, 6)
+    assert depth_curve.safe_range(scores, 0) == (5, 6)
+    assert depth_curve.safe_range({depth: -score for depth, score in scores.items()}, 0.3, higher_is_better=False) == (
+        4,
+        6,
+    )
 
 
 def test_a_curve_is_written_and_drawn(tmp_path):
-    points = [depths.Point("1", 12.5, 0.01, 0.25), depths.Point("2", 30.0, 0.02, 1.0)]
-    depths.save(points, "bleu", tmp_path / "curve.csv")
+    points = [depth_curve.Point("1", 12.5, 0.01, 0.25), depth_curve.Point("2", 30.0, 0.02, 1.0)]
+    depth_curve.save(points, "bleu", tmp_path / "curve.csv")
     assert (tmp_path / "curve.csv").read_text() == "depth,score,seconds,agreement\n1,12.5,0.01,0.25\n2,30.0,0.02,1.0\n"
-    assert depths.table(points, "bleu").splitlines()[1].split() == ["1", "12.50", "10.0", "25.0%"]
+    assert depth_curve.table(points, "bleu").splitlines()[1].split() == ["1", "12.50", "10.0", "25.0%"]
     pytest.importorskip("matplotlib")
-    depths.save(points, "bleu", tmp_path / "curve.svg")
+    depth_curve.save(points, "bleu", tmp_path / "curve.svg")
     assert "<svg" in (tmp_path / "curve.svg").read_text()
 
 

@@ -7,7 +7,7 @@ import pytest
 from fairseq import checkpoint_utils
 
 from fairseq_plugin import depth
-from recurrence.analysis.depths import loops_of
+from recurrence.loop import named_loops
 from tests.support import cli, models
 
 SEARCH = ("--gen-subset", "valid", "--beam", "1", "--max-len-b", "15", "--cpu")
@@ -21,7 +21,7 @@ SEARCH = ("--gen-subset", "valid", "--beam", "1", "--max-len-b", "15", "--cpu")
     ],
 )
 def test_the_depths_that_are_tried(apart, names):
-    loops = loops_of(models.tiny("universal_tiny"))
+    loops = named_loops(models.tiny("universal_tiny"))
     tried = list(depth.assignments(loops, apart))
     assert [name for name, _ in tried] == names
     assert tried[-1][1] == {"encoder.loop": 4, "decoder.loop": 4}
@@ -32,7 +32,7 @@ def test_the_depths_that_are_tried(apart, names):
 def test_a_checkpoint_of_one_depth_is_refused(arch):
     model = models.tiny(arch)
     with pytest.raises(ValueError, match="a checkpoint runs at other depths where its blocks run again in turn"):
-        list(depth.assignments(loops_of(model), False))
+        list(depth.assignments(named_loops(model), False))
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from recurrence.analysis.depths import loops_of
+from recurrence.loop import named_loops
 from tests.support import vision
 from tests.support.vision import timm
 from timm_plugin import depth
@@ -16,7 +16,7 @@ from timm_plugin import depth
     ("model", "names"), [("uit", ["1", "2", "3"]), ("recursive_deit_tiny", ["3", "6"]), ("sret_t", ["1", "2"])]
 )
 def test_the_depths_that_are_tried(model, names):
-    loops = loops_of(vision.small(model))
+    loops = named_loops(vision.small(model))
     tried = depth.assignments(loops)
     assert [name for name, _ in tried] == names
     assert tried[-1][1] == {name: loop.passes for name, loop in loops.items()}
@@ -26,7 +26,7 @@ def test_a_model_of_one_depth_is_refused():
     with pytest.raises(
         ValueError, match="the order 0 1 2: a checkpoint runs at other depths where its blocks run again"
     ):
-        depth.assignments(loops_of(vision.small("plain_vit")))
+        depth.assignments(named_loops(vision.small("plain_vit")))
 
 
 @pytest.fixture

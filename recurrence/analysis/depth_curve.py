@@ -1,0 +1,213 @@
+"""The depth curve of a checkpoint: score, time and agreement with the full depth at each number of passes.
+
+`python -m fairseq_plugin.depth` and `python -m timm_plugin.depth` choose the depths and run the model.
+"""
+
+import argparse
+import csv
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from recurrence.depth import passes_at
+from recurrence.elastic import at_depths
+from recurrence.loop import Loop
+
+COLUMNS = ("depth", "score", "seconds", "agreement")
+PICTURES = (".svg", ".png")
+
+
+class Setting(NamedTuple):
+    """A depth to try: its name, and the number of passes of each loop by the name of the loop."""
+
+    name: str
+    passes: dict[str, int]
+
+
+class Evaluation(NamedTuple):
+    """What a model gives at one depth: the score on the test set, seconds per example, and an output per example."""
+
+    score: float
+    seconds: float
+    outputs: Sequence
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of the curve.
+
+    Args:
+        depth: name of the setting: "4", or "encoder 4" if the decoder runs all its passes.
+        score: on the test set.
+        seconds: per sentence, text or image.
+        agreement: fraction of outputs that equal those of the full depth.
+    """
+
+    depth: str
+    score: float
+    seconds: float
+    agreement: float
+
+
+def depths(loop: Loop, unit: int = 1) -> list[int]:
+    """The depths, up to the full one, at which the checkpoint of a loop runs, in units of that many passes."""
+    full = loop.passes // unit
+    return [depth for depth in range(1, full + 1) if passes_at(loop.order, depth * unit) is not None]
+
+
+def only_full_depth(loops: dict[str, Loop]) -> ValueError:
+    """The error for models that run at no other depth."""
+    orders = ", ".join(" ".join(map(str, loop.order)) for loop in loops.values())
+    return ValueError(f"the order {orders}: a checkpoint runs at other depths where its blocks run again in turn")
+
+
+def safe_range(scores: dict[int, float], tolerance: float, higher_is_better: bool = True) -> tuple[int, int]:
+    """The longest range of depths that ends with the full one and has no score worse by more than the tolerance.
+
+    Args:
+        scores: score at each depth; the largest depth is the full one.
+        tolerance: in points of the score.
+        higher_is_better: whether larger scores are better.
+    """
+    full = smallest = max(scores)
+    for depth in sorted(scores, reverse=True):
+        loss = scores[full] - scores[depth]
+        if (loss if higher_is_better else -loss) > tolerance:
+            break
+        smallest = depth
+    return smallest, full
+
+
+def measure(loops: dict[str, Loop], settings: Sequence[Setting], evaluate: Callable[[], Evaluation]) -> list[Point]:
+    """Evaluates a model at each setting; the last one must be the full depth."""
+    evaluate()  # the first call also allocates and compiles, which should count at no depth
+    evaluations = []
+    for setting in settings:
+        with at_depths({loops[name]: depth for name, depth in setting.passes.items()}):
+            evaluations.append(evaluate())
+    full = evaluations[-1].outputs
+    points = []
+    for setting, (score, seconds, outputs) in zip(settings, evaluations):
+        agreement = sum(a == b for a, b in zip(outputs, full)) / len(full)
+        points.append(Point(setting.name, score, seconds, agreement))
+    return points
+
+
+def safe_ranges(
+    settings: Sequence[Setting], points: Sequence[Point], tolerance: float, higher_is_better: bool
+) -> dict[str, tuple[int, int]]:
+    """The safe depths of each loop that was varied, see :func:`safe_range`."""
+    full, ranges = settings[-1].passes, {}
+    for name in full:
+        scores = {
+            passes[name]: point.score
+            for (_, passes), point in zip(settings, points)
+            if passes == full or passes[name] != full[name]
+        }
+        if len(scores) > 1:
+            ranges[name] = safe_range(scores, tolerance, higher_is_better)
+    return ranges
+
+
+def mark_safe(state_dict: dict[str, Tensor], ranges: dict[str, tuple[int, int]]) -> None:
+    """Writes the safe depths of each loop into a state dict, where loading finds them (:mod:`recurrence.depth`)."""
+    for name, ends in ranges.items():
+        state_dict[f"{name}.safe"] = torch.tensor(ends, dtype=torch.float)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of :func:`report`."""
+    add = parser.add_argument_group("depth curve").add_argument
+    add("--output", type=_output, metavar="FILE", help="CSV, or a picture (.svg, .png) with the CSV beside it")
+    add("--write", action="store_true", help="store the safe depths in the checkpoint; loading it at others warns")
+    add(
+        "--tolerance",
+        type=float,
+        default=0.3,
+        metavar="T",
+        help="a depth is safe if its score is worse than the full depth's by at most T points (default: 0.3)",
+    )
+
+
+def _output(text: str) -> Path:
+    path = Path(text)
+    if path.suffix not in (".csv", *PICTURES):
+        raise argparse.ArgumentTypeError(f"{text!r}: must end in .csv, .svg or .png")
+    return path
+
+
+def report(
+    args: argparse.Namespace,
+    loops: dict[str, Loop],
+    settings: Sequence[Setting],
+    evaluate: Callable[[], Evaluation],
+    score: str,
+    higher_is_better: bool,
+) -> dict[str, tuple[int, int]]:
+    """Measures a curve, prints it, and saves it to `--output`.
+
+    Args:
+        args: the options of :func:`add_options`.
+        loops: of the model, by name.
+        settings: the depths to try; the last one is the full depth.
+        evaluate: runs the model on the test set.
+        score: name of the score.
+        higher_is_better: whether larger scores are better.
+
+    Returns:
+        The safe depths of each loop, smallest and largest.
+    """
+    points = measure(loops, settings, evaluate)
+    print(table(points, score))
+    ranges = safe_ranges(settings, points, args.tolerance, higher_is_better)
+    for name, (smallest, largest) in ranges.items():
+        print(f"{name}: safe from {smallest} to {largest} passes")
+    if args.output is not None:
+        save(points, score, args.output)
+    return ranges
+
+
+def table(points: Iterable[Point], score: str) -> str:
+    """The curve as text."""
+    lines = [f"{'depth':<12}{score:>12}{'ms each':>12}{'agreement':>12}"]
+    for point in points:
+        lines.append(f"{point.depth:<12}{point.score:>12.2f}{1000 * point.seconds:>12.1f}{point.agreement:>12.1%}")
+    return "\n".join(lines)
+
+
+def save(points: Sequence[Point], score: str, path: Path) -> None:
+    """Writes the curve as CSV, and also as a picture if the path has the suffix of one.
+
+    Raises:
+        ValueError: if a picture needs matplotlib and there is none.
+    """
+    with path.with_suffix(".csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows(astuple(point) for point in points)
+    if path.suffix in PICTURES:
+        _draw(points, score, path)
+
+
+def _draw(points: Sequence[Point], score: str, path: Path) -> None:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ValueError(f"--output {path}: a picture needs matplotlib, as the extra [demo] has it") from None
+    figure = Figure(figsize=(6.5, 2.4), layout="constrained")
+    names = [point.depth for point in points]
+    shown = {
+        score: [point.score for point in points],
+        "milliseconds each": [1000 * point.seconds for point in points],
+        "agreement with full depth": [point.agreement for point in points],
+    }
+    for axes, (title, values) in zip(figure.subplots(1, len(shown)), shown.items()):
+        axes.plot(names, values, marker="o", color="#0072B2")
+        axes.set(title=title, xlabel="passes")
+        axes.tick_params(axis="x", labelrotation=90 if max(map(len, names)) > 2 else 0)
+        axes.grid(alpha=0.3)
+    figure.savefig(path)
