@@ -1,110 +1,120 @@
-"""Repairs: what fairseq no longer does, or does wrong silently, with the libraries of today.
+"""Repairs of fairseq: what fails with today's libraries, and what was silently wrong.
 
-Each repair is a function of its own, acts only where the defect is present, may be called again without effect, and
-replaces names inside fairseq's own modules alone; torch and numpy stay as they are, ``torch.load`` stays with
-``weights_only=True``, and nothing is written to disk. ``--user-dir`` imports this package before fairseq looks any of
-these names up. The one command that imports it later is fairseq-hydra-train; see ``parallel.refuse_lonely_ranks``.
+Each repair is one function. It acts only if the defect is present, has no effect when called again, and replaces names
+only inside fairseq's own modules: torch and numpy stay as they are, ``torch.load`` keeps ``weights_only=True``, and
+nothing is written to disk. With ``--user-dir``, fairseq imports this package before it looks up any of these names;
+the exception is fairseq-hydra-train, see ``parallel.reject_ranks_that_train_alone``.
 """
 
-from fairseq_plugin.hostfix.audio import audio_files, refuse_bad_audio
+from fairseq_plugin.hostfix.audio import read_audio_without_torchaudio, reject_bad_audio
 from fairseq_plugin.hostfix.checkpoints import (
     allow_broadcast_types,
     allow_checkpoint_types,
     build_from_plain_options,
-    explain_refused_checkpoint,
-    explain_unfit_checkpoint,
+    explain_mismatched_checkpoint,
+    explain_rejected_checkpoint,
     restore_task_state,
 )
-from fairseq_plugin.hostfix.clipping import clip_where_gradients_are
-from fairseq_plugin.hostfix.commands import bf16_without_xla, cli_logging, no_xla, quiet_start, validation_task
+from fairseq_plugin.hostfix.clipping import clip_gradients_on_cpu
+from fairseq_plugin.hostfix.commands import (
+    allow_bf16_without_xla,
+    default_validation_task,
+    no_xla,
+    restore_cli_logging,
+    shorten_training_log,
+)
 from fairseq_plugin.hostfix.corpus import (
-    both_sides_before_training,
-    equal_sides,
-    known_symbols,
-    named_dictionaries,
-    same_dictionaries,
+    name_dictionary_files,
+    reject_damaged_corpora,
+    reject_unequal_sides,
+    require_same_dictionaries,
+    require_targets,
 )
-from fairseq_plugin.hostfix.data import keep_last_batch, removed_numpy_names, whole_evaluation
-from fairseq_plugin.hostfix.decoding import diverse_beams, encoder_fast_path, ngram_blocking
-from fairseq_plugin.hostfix.foreign import archives_stay_inside, fasta_without_shell, literal_options
-from fairseq_plugin.hostfix.interactive import every_line_counts, nothing_from_nothing, unknown_words_are_named
+from fairseq_plugin.hostfix.data import evaluate_all_blocks, keep_last_batch, restore_numpy_names
+from fairseq_plugin.hostfix.decoding import block_repeated_ngrams, disable_encoder_fast_path, repair_diverse_beams
+from fairseq_plugin.hostfix.foreign import confine_archives, index_fasta_without_shell, read_options_as_literals
+from fairseq_plugin.hostfix.interactive import answer_every_line, keep_empty_sources_empty, warn_in_hub_interface
 from fairseq_plugin.hostfix.messages import (
-    adaptive_criterion,
-    explosions_are_named,
-    literal_overrides,
-    named_embeddings,
-    one_line_errors,
+    name_embedding_files,
+    name_nonfinite_updates,
+    print_errors_in_one_line,
+    require_adaptive_loss,
+    require_literal_overrides,
 )
-from fairseq_plugin.hostfix.parallel import cpu_data_parallel, leave_process_groups, refuse_lonely_ranks
-from fairseq_plugin.hostfix.ranges import numbers_in_range
+from fairseq_plugin.hostfix.parallel import destroy_process_groups, reject_ranks_that_train_alone, run_ranks_on_cpu
+from fairseq_plugin.hostfix.ranges import require_numbers_in_range
 from fairseq_plugin.hostfix.resuming import (
-    changed_options,
-    finished_runs_stay,
-    one_state_for_all_ranks,
-    patience_goes_on,
-    place_among_ranks,
-    whole_restores,
+    agree_on_checkpoint,
+    end_finished_runs,
+    keep_patience,
+    keep_place_in_epoch,
+    log_changed_options,
+    restore_intact_checkpoints,
 )
-from fairseq_plugin.hostfix.saving import refuse_asynchronous_saving, whole_checkpoints, whole_copies
-from fairseq_plugin.hostfix.workers import readers_end_before_interpreter, workers_end_with_epoch
+from fairseq_plugin.hostfix.saving import (
+    copy_checkpoints_atomically,
+    reject_asynchronous_saving,
+    write_checkpoints_atomically,
+)
+from fairseq_plugin.hostfix.workers import end_readers_before_exit, end_workers_with_epoch
 
 REPAIRS = (
     allow_checkpoint_types,
     allow_broadcast_types,
-    explain_refused_checkpoint,
-    explain_unfit_checkpoint,
+    explain_rejected_checkpoint,
+    explain_mismatched_checkpoint,
     build_from_plain_options,
     restore_task_state,
-    cpu_data_parallel,
-    clip_where_gradients_are,
-    leave_process_groups,
-    refuse_lonely_ranks,
-    removed_numpy_names,
+    run_ranks_on_cpu,
+    clip_gradients_on_cpu,
+    destroy_process_groups,
+    reject_ranks_that_train_alone,
+    restore_numpy_names,
     keep_last_batch,
-    whole_evaluation,
-    ngram_blocking,
-    diverse_beams,
-    encoder_fast_path,
-    cli_logging,
-    bf16_without_xla,
-    quiet_start,
-    validation_task,
-    audio_files,
-    refuse_bad_audio,
-    literal_options,
-    archives_stay_inside,
-    fasta_without_shell,
-    whole_checkpoints,
-    whole_copies,
-    refuse_asynchronous_saving,
-    changed_options,
-    place_among_ranks,
-    whole_restores,
-    one_state_for_all_ranks,
-    finished_runs_stay,
-    patience_goes_on,
-    workers_end_with_epoch,
-    readers_end_before_interpreter,
-    equal_sides,
-    known_symbols,
-    both_sides_before_training,
-    named_dictionaries,
-    same_dictionaries,
-    every_line_counts,
-    nothing_from_nothing,
-    unknown_words_are_named,
-    one_line_errors,
-    literal_overrides,
-    numbers_in_range,
-    named_embeddings,
-    explosions_are_named,
-    adaptive_criterion,
+    evaluate_all_blocks,
+    block_repeated_ngrams,
+    repair_diverse_beams,
+    disable_encoder_fast_path,
+    restore_cli_logging,
+    allow_bf16_without_xla,
+    shorten_training_log,
+    default_validation_task,
+    read_audio_without_torchaudio,
+    reject_bad_audio,
+    read_options_as_literals,
+    confine_archives,
+    index_fasta_without_shell,
+    write_checkpoints_atomically,
+    copy_checkpoints_atomically,
+    reject_asynchronous_saving,
+    log_changed_options,
+    keep_place_in_epoch,
+    restore_intact_checkpoints,
+    agree_on_checkpoint,
+    end_finished_runs,
+    keep_patience,
+    end_workers_with_epoch,
+    end_readers_before_exit,
+    reject_unequal_sides,
+    reject_damaged_corpora,
+    require_targets,
+    name_dictionary_files,
+    require_same_dictionaries,
+    answer_every_line,
+    keep_empty_sources_empty,
+    warn_in_hub_interface,
+    print_errors_in_one_line,
+    require_literal_overrides,
+    require_numbers_in_range,
+    name_embedding_files,
+    name_nonfinite_updates,
+    require_adaptive_loss,
 )
 
 __all__ = ["REPAIRS", "apply", "no_xla", *(repair.__name__ for repair in REPAIRS)]
 
 
 def apply() -> None:
-    """Make every repair; calling it again changes nothing."""
+    """Applies every repair; calling it again has no effect."""
     for repair in REPAIRS:
         repair()

@@ -1,4 +1,4 @@
-"""Speech: audio files without torchaudio, and none that would be misread in silence."""
+"""Speech: reads audio files without torchaudio, and rejects files that would be misread silently."""
 
 import functools
 import io
@@ -14,15 +14,15 @@ from torch import Tensor
 
 from fairseq_plugin.hostfix.replace import replace
 
-STREAMED = 0xFFFFFF00  # sizes from here on are those of files whose length was not known when they were begun
+STREAMED = 0xFFFFFF00  # a WAV header with at least this size was written before the length was known
 UNREADABLE = (AssertionError, EOFError, IndexError, OSError, RuntimeError, ValueError)
 
 
-def audio_files() -> None:
-    """Read audio files where torchaudio cannot be used: fairseq imports a part of it that later versions lack.
+def read_audio_without_torchaudio() -> None:
+    """Reads audio files without torchaudio, of which fairseq imports a part that later versions lack.
 
-    scipy changes volume, rate and channels, kaldi-native-fbank makes the filterbank, as Kaldi does: 25 ms of every
-    10 ms in a povey window, pre-emphasis 0.97, mel bands from 20 Hz to half the rate, natural logarithm.
+    scipy changes the rate; kaldi-native-fbank computes Kaldi's filterbank: Povey windows of 25 ms every 10 ms,
+    pre-emphasis 0.97, mel bands from 20 Hz to half the rate, natural logarithm.
     """
 
     def convert_without_torchaudio(convert: Callable) -> Callable:
@@ -45,7 +45,7 @@ def audio_files() -> None:
 
 @functools.lru_cache
 def torchaudio_works() -> bool:
-    """Whether what fairseq calls of torchaudio is there."""
+    """Whether the part of torchaudio that fairseq calls can be imported."""
     try:
         from torchaudio.sox_effects import apply_effects_tensor  # noqa: F401
     except (ImportError, OSError, RuntimeError):  # RuntimeError: built for another CUDA than torch
@@ -53,12 +53,12 @@ def torchaudio_works() -> bool:
     return True
 
 
-def _convert(waveform: np.ndarray | Tensor, rate: int, loudest: bool, mono: bool, to_rate: int):
-    """fairseq's `convert_waveform`: (channels, samples), an array or a tensor, and the new rate."""
+def _convert(waveform: np.ndarray | Tensor, rate: int, normalize: bool, mono: bool, to_rate: int):
+    """fairseq's `convert_waveform`: (channels, samples) -> (channels, samples) of the same type, and the new rate."""
     from scipy.signal import resample_poly
 
     x = np.asarray(waveform, dtype=np.float32)
-    if loudest and x.size:
+    if normalize and x.size:
         x = x / max(np.abs(x).max(), np.finfo(np.float32).tiny)
     if rate != to_rate:
         divisor = math.gcd(rate, to_rate)
@@ -77,7 +77,7 @@ def filterbank(waveform: np.ndarray, sample_rate: int, n_bins: int = 80) -> np.n
         n_bins: mel bands.
 
     Returns:
-        (frames, n_bins) float32; no frame of less than a window.
+        (frames, n_bins) float32; the last, incomplete window is dropped.
     """
     from kaldi_native_fbank import FbankOptions, OnlineFbank
 
@@ -91,27 +91,24 @@ def filterbank(waveform: np.ndarray, sample_rate: int, n_bins: int = 80) -> np.n
     return np.stack(frames) if frames else np.zeros((0, n_bins), dtype=np.float32)
 
 
-def refuse_bad_audio() -> None:
-    """Name the file that cannot be read, is torn, holds nothing, or has another rate than the data's configuration.
+def reject_bad_audio() -> None:
+    """Rejects by name a file that is unreadable, truncated or empty, or whose rate is not the configured one.
 
-    fairseq makes filterbanks at whatever rate a file has, which are other features under the same name, and reads a
-    file that is torn as a shorter one.
+    fairseq computes filterbanks at any rate, so the features would differ, and reads a truncated file as a shorter one.
     """
 
     def name_the_file(read: Callable) -> Callable:
         def get_features_or_waveform(path, need_waveform=False, use_sample_rate=None, **transforms):
             try:
                 rate = None if need_waveform or use_sample_rate is None else _rate(path)
-                found = None
-                _refuse_torn(path)
-                if rate in (None, use_sample_rate):
-                    found = read(path, need_waveform, use_sample_rate, **transforms)
+                _reject_truncated(path)
+                found = read(path, need_waveform, use_sample_rate, **transforms)
             except UNREADABLE as error:
                 raise ValueError(f"{path}: cannot be read as speech: {error or type(error).__name__}") from error
-            if found is None:
+            if rate not in (None, use_sample_rate):
                 raise ValueError(
-                    f"{path}: {rate} samples a second: must be use_sample_rate={use_sample_rate}, as the data's "
-                    "configuration says (or has by default)"
+                    f"{path}: {rate} samples per second: must be use_sample_rate={use_sample_rate}, as in the data's "
+                    "configuration (or by default)"
                 )
             dimensions = 1 if need_waveform else 2
             if found.ndim != dimensions or not found.size:
@@ -127,11 +124,11 @@ def refuse_bad_audio() -> None:
         replace(module, "get_features_or_waveform", name_the_file)
 
 
-def _refuse_torn(path: str) -> None:
-    """Raises ValueError for a WAV file whose header tells of more samples than there are."""
+def _reject_truncated(path: str) -> None:
+    """Raises ValueError for a WAV file with fewer samples than its header says."""
     name, place = audio_utils.parse_path(path)
     if place or not os.path.isfile(name):
-        return  # the length of a part of a zip is checked with it
+        return  # the zip reader checks the length of its parts
     with open(name, "rb") as file:
         if file.read(4) != b"RIFF":
             return
@@ -141,13 +138,13 @@ def _refuse_torn(path: str) -> None:
             left = os.path.getsize(name) - file.tell()
             if header[:4] == b"data":
                 if left < size < STREAMED:
-                    raise ValueError(f"torn: {left:,} of {size:,} bytes of samples are there")
+                    raise ValueError(f"truncated: has {left:,} of {size:,} bytes of samples")
                 return
             file.seek(size + size % 2, os.SEEK_CUR)
 
 
 def _rate(path: str) -> int | None:
-    """Samples a second of an audio file, which may be part of a stored zip; None of features."""
+    """Samples per second of an audio file or a part of a stored zip; None for features."""
     import soundfile
 
     name, place = audio_utils.parse_path(path)

@@ -1,4 +1,4 @@
-"""Loading checkpoints under torch's safe loader: the types that fairseq's own files hold, and no others."""
+"""Loading checkpoints under torch's safe loader, which allows the types in fairseq's own files and no others."""
 
 import argparse
 import collections
@@ -24,8 +24,8 @@ from fairseq_plugin.hostfix.saving import damage
 
 _rebuild_array = np.empty(0).__reduce__()[0]
 
-# The options of an architecture are a Namespace; --eval-bleu leaves its counts as arrays, int64 on one rank and
-# float64 on several. numpy 1 and numpy 2 pickle the rebuild function under different names.
+# The options of an architecture are a Namespace; --eval-bleu stores its counts as arrays (int64 on one rank, float64 on
+# several). numpy 1 and numpy 2 pickle the rebuild function under different names.
 CHECKPOINT_TYPES = (
     argparse.Namespace,
     np.ndarray,
@@ -36,8 +36,8 @@ CHECKPOINT_TYPES = (
     (_rebuild_array, "numpy._core.multiarray._reconstruct"),
 )
 
-# What rank 0 sends to the others when it has read a checkpoint for them: the configuration is an omegaconf object by
-# then, and each tensor is replaced by a placeholder.
+# The types in the message with which rank 0 sends a checkpoint to the others: by then, the configuration is an
+# omegaconf object, and each tensor is replaced by a placeholder.
 BROADCAST_TYPES = (
     dict,
     list,
@@ -54,18 +54,18 @@ BROADCAST_TYPES = (
 
 
 class CheckpointError(ValueError, pickle.UnpicklingError):
-    """A file that is no whole checkpoint of fairseq, or that refers to what those never hold."""
+    """A file that is not an intact fairseq checkpoint, or refers to a type that those never hold."""
 
 
 def allow_checkpoint_types() -> None:
-    """Let the safe loader read the types that fairseq's own checkpoints hold (``CHECKPOINT_TYPES``)."""
+    """Lets the safe loader read the types in fairseq's own checkpoints (``CHECKPOINT_TYPES``)."""
     torch.serialization.add_safe_globals(list(CHECKPOINT_TYPES))
 
 
 def allow_broadcast_types() -> None:
-    """Let a resume on several ranks receive the checkpoint from rank 0.
+    """Lets ranks receive a checkpoint from rank 0 when training resumes.
 
-    ``BROADCAST_TYPES`` are allowed while such a message is read, not for files.
+    ``BROADCAST_TYPES`` are allowed while such a message is read, but not in files.
     """
 
     def receive_broadcast_types(broadcast: Callable) -> Callable:
@@ -78,10 +78,10 @@ def allow_broadcast_types() -> None:
     replace(distributed_utils, "_broadcast_object_slow", receive_broadcast_types)
 
 
-def explain_refused_checkpoint() -> None:
-    """Name the file and the type when the safe loader refuses a checkpoint, in place of torch's advice to trust it."""
+def explain_rejected_checkpoint() -> None:
+    """Names the file and the type when the safe loader rejects a checkpoint, instead of advising to trust it."""
 
-    def explain_refusal(load: Callable) -> Callable:
+    def explain_rejection(load: Callable) -> Callable:
         def load_or_explain(path, *args, **kwargs):
             with _explained(path):
                 return load(path, *args, **kwargs)
@@ -89,13 +89,13 @@ def explain_refused_checkpoint() -> None:
         return load_or_explain
 
     for name in ("load_checkpoint_to_cpu", "load_ema_from_checkpoint"):
-        replace(checkpoint_utils, name, explain_refusal)
+        replace(checkpoint_utils, name, explain_rejection)
 
 
-def explain_unfit_checkpoint() -> None:
-    """Name the file whose parameters are not those of the model that the data and the options make.
+def explain_mismatched_checkpoint() -> None:
+    """Names the checkpoint whose parameters do not fit the model.
 
-    fairseq quotes every parameter that has another shape, and no file.
+    fairseq lists every parameter whose shape differs, but no file.
     """
 
     explain_errors(checkpoint_utils, "load_model_ensemble_and_task", RuntimeError, _named_file)
@@ -110,9 +110,9 @@ def _named_file(error: RuntimeError, filenames: list[str], *args, **kwargs) -> V
 
 
 def build_from_plain_options() -> None:
-    """Build a language model from the options that :func:`conversion.upstream.readable` writes into a checkpoint.
+    """Builds a model from the options that :func:`conversion.upstream.readable` writes into a checkpoint.
 
-    CTranslate2's converter hands them over as they stand in the file; fairseq knows a Namespace and its own type.
+    CTranslate2's converter passes on the `OrderedDict` from the file, which fairseq does not accept.
     """
 
     def build_from_attributes(build: Callable) -> Callable:
@@ -126,7 +126,7 @@ def build_from_plain_options() -> None:
 
 
 def restore_task_state() -> None:
-    """Give a task its state back when training resumes; fairseq saves it, and reads it for inference alone."""
+    """Restores a task's state when training resumes; fairseq saves it, but only reads it for inference."""
 
     def save_for_training(state_dict: Callable) -> Callable:
         def trainer_state(self):
@@ -150,21 +150,23 @@ def restore_task_state() -> None:
 
 
 def load_safely(path: str | Path) -> dict[str, Any]:
-    """Return the state that a checkpoint holds as it was written, its tensors on the CPU.
+    """Reads a checkpoint as it was written, with its tensors on the CPU.
 
     Raises:
-        CheckpointError: naming the file, and the type if it refers to one that is not allowed.
+        CheckpointError: naming the file, and the type if that is not allowed.
     """
     with _explained(path):
         state = torch.load(path, map_location="cpu", weights_only=True)
-        state["model"]  # noqa: B018  which no other file has
+        if "model" not in state:
+            raise KeyError("model")
         return state
 
 
 @contextlib.contextmanager
 def _explained(path: str | Path) -> Iterator[None]:
-    # Again, as whoever closes torch's safe_globals takes its types away, even from those who had allowed them before;
-    # timm does so with argparse.Namespace whenever it reads a checkpoint.
+    """Turns the safe loader's errors into a CheckpointError that names the file."""
+    # Allow the types again: leaving torch's safe_globals disallows its types even if they were allowed before, and timm
+    # uses it for argparse.Namespace whenever it reads a checkpoint.
     allow_checkpoint_types()
     try:
         yield
@@ -174,7 +176,7 @@ def _explained(path: str | Path) -> Iterator[None]:
         wrong = damage(path)
         if wrong is None:
             raise
-        raise CheckpointError(f"{path}: not a whole checkpoint: {wrong}") from None
+        raise CheckpointError(f"{path}: not an intact checkpoint: {wrong}") from None
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: not a checkpoint of fairseq ({type(error).__name__}: {error})") from error
 
@@ -185,6 +187,6 @@ def _explanation(path: str | Path, error: str) -> str:
         return f"{path}: not a checkpoint that can be read safely; nothing in it was run"
     return (
         f"{path}: refused, because it refers to {refused[1]}, which fairseq's own checkpoints never hold; nothing in "
-        "it was run. A file from elsewhere can run any code when it is read, so do not load it unless you can tell "
-        "why that name is there."
+        "it was run. Reading an untrusted file can run any code, so do not load this one unless you know why that name "
+        "is there."
     )

@@ -1,4 +1,4 @@
-"""Gradients that are clipped where they lie."""
+"""Gradient clipping on the CPU of a machine with a GPU."""
 
 from collections.abc import Callable, Iterable
 
@@ -9,10 +9,10 @@ from torch import Tensor
 from fairseq_plugin.hostfix.replace import replace
 
 
-def clip_where_gradients_are() -> None:
-    """Let ``--cpu`` clip gradients on a machine that has a GPU.
+def clip_gradients_on_cpu() -> None:
+    """Lets ``--cpu`` clip gradients on a machine with a GPU.
 
-    fairseq sums their norms on the GPU wherever there is one, and then cannot scale gradients of the CPU by the sum.
+    If there is a GPU, fairseq sums the norms on it and then cannot scale gradients on the CPU by the sum.
     """
 
     def on_the_cpu(clip: Callable) -> Callable:

@@ -1,4 +1,4 @@
-"""The command lines themselves: their log, and options that fairseq sets wrongly by default."""
+"""fairseq's commands: their log, and options with wrong defaults."""
 
 import functools
 import importlib.util
@@ -16,12 +16,12 @@ from torch import nn
 from fairseq_plugin.hostfix.replace import look_before, replace
 
 
-def cli_logging() -> None:
-    """Give a fairseq command its log back where something else has configured logging before it.
+def restore_cli_logging() -> None:
+    """Configures a fairseq command's log again if another library configured logging first.
 
     iopath does so while fairseq is imported: ``fairseq-eval-lm`` then prints no perplexity, and ``preprocess.log``
-    stays empty. A model file of fairseq itself does so at level DEBUG: every command then prints what was never meant
-    to be read. Ranks above 0 of a distributed run are quiet on purpose and stay so.
+    stays empty. One of fairseq's own model files sets level DEBUG, and every command prints debugging output. Ranks
+    above 0 of a distributed run are quiet on purpose and stay so.
     """
     root = logging.getLogger()
     command = Path(sys.argv[0])
@@ -32,13 +32,13 @@ def cli_logging() -> None:
 
 
 def no_xla(args: Namespace) -> None:
-    """Take back the ``tpu`` that fairseq sets with ``--bf16``, where torch_xla is not installed."""
+    """Unsets the ``tpu`` that fairseq sets with ``--bf16``, if torch_xla is not installed."""
     if getattr(args, "bf16", False) and getattr(args, "tpu", False) and importlib.util.find_spec("torch_xla") is None:
         args.tpu = False
 
 
-def bf16_without_xla() -> None:
-    """Let ``--bf16`` train on the CPU and on CUDA; a ``--tpu`` that was asked for stays."""
+def allow_bf16_without_xla() -> None:
+    """Lets ``--bf16`` train on the CPU and on CUDA; an explicit ``--tpu`` is kept."""
 
     def reset_tpu(parse: Callable) -> Callable:
         def parse_args_and_arch(parser, input_args=None, *args, **kwargs):
@@ -52,17 +52,17 @@ def bf16_without_xla() -> None:
     replace(options, "parse_args_and_arch", reset_tpu)
 
 
-def quiet_start() -> None:
-    """Leave out of the log the tree of all modules, and "shared" parameters that are absent, such as absent biases."""
+def shorten_training_log() -> None:
+    """Keeps the module tree and nonexistent "shared parameters", such as absent biases, out of the log."""
 
-    def of_tensors_alone(catalog: Callable) -> Callable:
+    def skip_absent(catalog: Callable) -> Callable:
         def _catalog_shared_params(module, memo=None, prefix=""):
             found = catalog(module, memo, prefix)
             return found if memo is not None else [paths for paths in found if _attribute(module, paths[0]) is not None]
 
         return _catalog_shared_params
 
-    replace(trainer, "_catalog_shared_params", of_tensors_alone)
+    replace(trainer, "_catalog_shared_params", skip_absent)
     log = logging.getLogger("fairseq_cli.train")
     if _is_no_module not in log.filters:
         log.addFilter(_is_no_module)
@@ -76,10 +76,10 @@ def _is_no_module(record: logging.LogRecord) -> bool:
     return not isinstance(record.msg, nn.Module)
 
 
-def validation_task() -> None:
-    """Let ``fairseq-validate`` run without ``--task``, of which its parser has no default (KeyError: None).
+def default_validation_task() -> None:
+    """Lets ``fairseq-validate`` run without ``--task``, for which its parser has no default (KeyError: None).
 
-    The options of ``translation`` are accepted then; the task that validates is the checkpoint's, as ever.
+    Without it, the options of ``translation`` are accepted. The task that validates is always the checkpoint's.
     """
 
     look_before(options, "parse_args_and_arch", _default_task)

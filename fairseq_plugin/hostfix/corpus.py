@@ -1,4 +1,4 @@
-"""Corpora: whole, of two equal sides, and numbered by the dictionary that the model knows."""
+"""Corpora: intact, with two sides of equal length, and numbered by the model's dictionary."""
 
 import hashlib
 import os
@@ -19,14 +19,15 @@ from fairseq_plugin.hostfix.ranges import check_ranges
 from fairseq_plugin.hostfix.replace import replace
 
 SIDES = ("source", "target")
-DIGESTS = "dictionaries"  # where a checkpoint keeps them
-LOADED: list[tuple[str, dict[str, list]]] = []  # checkpoints, and the digests that they keep, while models are loaded
+DIGESTS = "dictionaries"  # their key in a checkpoint
+LOADED: list[tuple[str, dict[str, list]]] = []  # path and digests of each checkpoint that is being loaded
 
 
-def equal_sides() -> None:
-    """Let fairseq-preprocess refuse sides of unequal length, a side that is missing, and a training set without lines.
+def reject_unequal_sides() -> None:
+    """Lets fairseq-preprocess reject sides of unequal length, missing sides, empty training sets and text in another
+    encoding than UTF-8.
 
-    fairseq writes them, and the pairs are wrong from the first line too many on. Lines that are not UTF-8 are named.
+    fairseq writes sides of unequal length, whose lines no longer form pairs after the first extra line.
     """
 
     def check_first(main: Callable) -> Callable:
@@ -51,15 +52,15 @@ def _check_sides(option: str, paths: list[str]) -> None:
         if not os.path.isfile(path):
             raise FileNotFoundError(f"--{option}: {path}: no such file")
         counts[path] = _count_lines(option, path)
-    told = ", ".join(f"{path} has {count} line{'s' * (count != 1)}" for path, count in counts.items())
+    told = ", ".join(f"{path} has {count} {'line' if count == 1 else 'lines'}" for path, count in counts.items())
     if len(set(counts.values())) > 1:
-        raise ValueError(f"--{option}: {told}: both sides must have as many")
+        raise ValueError(f"--{option}: {told}: both sides must have the same number")
     if option == "trainpref" and not all(counts.values()):
         raise ValueError(f"--{option}: {told}: must have at least one")
 
 
 def _count_lines(option: str, path: str) -> int:
-    """The lines of a text. Raises ValueError for one that is not UTF-8."""
+    """Number of lines. Raises ValueError for a line that is not UTF-8."""
     number = 0
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
@@ -71,10 +72,10 @@ def _count_lines(option: str, path: str) -> int:
     return number
 
 
-def known_symbols() -> None:
-    """Refuse binary data that are empty, torn, or numbered beyond their dictionary.
+def reject_damaged_corpora() -> None:
+    """Rejects binary data that are empty, truncated, or contain numbers beyond the dictionary.
 
-    fairseq ends in ``_bin_buffer_mmap``, or at the first sentence that shows it in ``index out of range in self``.
+    fairseq fails with ``_bin_buffer_mmap``, or with ``index out of range in self`` at the first affected sentence.
     """
 
     def check_corpus(load: Callable) -> Callable:
@@ -108,46 +109,46 @@ def _check_tokens(path: str, dataset: MMapIndexedDataset, dictionary: Dictionary
     index, size = dataset._index, len(dataset._bin_buffer)
     width = np.dtype(index.dtype).itemsize
     if len(index) and index._pointers[-1] + index._sizes[-1] * width > size:
-        raise ValueError(f"{path}.bin: has {size:,} bytes, fewer than {path}.idx tells of: it is torn")
+        raise ValueError(f"{path}.bin: has {size:,} bytes, fewer than {path}.idx says: it is truncated")
     highest = np.frombuffer(dataset._bin_buffer, dtype=index.dtype).max()
     if dictionary is not None and np.issubdtype(index.dtype, np.integer) and highest >= len(dictionary):
         raise ValueError(
             f"{path}.bin: has a symbol {highest}, but its dictionary has {len(dictionary)} symbols, from 0 on: "
-            "it is not the one that the data were made with"
+            "the data were made with another dictionary"
         )
 
 
-def both_sides_before_training() -> None:
-    """Refuse a training or validation set without targets before the first update; fairseq fails after it."""
+def require_targets() -> None:
+    """Rejects a training or validation set without targets before the first update; fairseq fails later."""
 
-    def ask_before_training(iterator: Callable) -> Callable:
+    def check_before_training(iterator: Callable) -> Callable:
         def get_train_iterator(self, *args, **kwargs):
             found = iterator(self, *args, **kwargs)
-            _ask_for_targets(self, "train", self.cfg.dataset.train_subset)
+            _check_targets(self, "train", self.cfg.dataset.train_subset)
             return found
 
         return get_train_iterator
 
-    def ask_before_validation(iterator: Callable) -> Callable:
+    def check_before_validation(iterator: Callable) -> Callable:
         def get_valid_iterator(self, subset, *args, **kwargs):
-            _ask_for_targets(self, "valid", subset)
+            _check_targets(self, "valid", subset)
             return iterator(self, subset, *args, **kwargs)
 
         return get_valid_iterator
 
-    replace(Trainer, "get_train_iterator", ask_before_training)
-    replace(Trainer, "get_valid_iterator", ask_before_validation)
+    replace(Trainer, "get_train_iterator", check_before_training)
+    replace(Trainer, "get_valid_iterator", check_before_validation)
 
 
-def _ask_for_targets(trainer: Trainer, kind: str, subset: str) -> None:
+def _check_targets(trainer: Trainer, kind: str, subset: str) -> None:
     dataset = trainer.task.dataset(subset)
     if getattr(dataset, "tgt", dataset) is None:
         names = ", ".join(filter(None, (getattr(trainer.task.cfg, f"{side}_lang", "") for side in SIDES)))
         raise ValueError(f"--{kind}-subset {subset}: has no target side; must have both of {names}")
 
 
-def named_dictionaries() -> None:
-    """Name the file of a dictionary that cannot be read; fairseq quotes the line alone."""
+def name_dictionary_files() -> None:
+    """Names the file of an unreadable dictionary; fairseq only quotes the line."""
 
     def name_the_file(add: Callable) -> Callable:
         def add_from_file(self, f):
@@ -163,10 +164,10 @@ def named_dictionaries() -> None:
     replace(Dictionary, "add_from_file", name_the_file)
 
 
-def same_dictionaries() -> None:
-    """Keep digests of the dictionaries in every checkpoint, and refuse to read it beside others.
+def require_same_dictionaries() -> None:
+    """Stores digests of the dictionaries in every checkpoint, and rejects data with other dictionaries.
 
-    fairseq takes any dictionary of the right length: one in another order makes a model translate into other words.
+    fairseq accepts any dictionary of the right length; in another order, it makes the model produce wrong words.
     """
 
     def keep_digests(state_dict: Callable) -> Callable:
@@ -209,12 +210,12 @@ def same_dictionaries() -> None:
 
 
 def digests(task: FairseqTask) -> dict[str, list]:
-    """Length and SHA-256 of the symbols, in their order, of each dictionary that a task has."""
+    """Length, and SHA-256 of the symbols in order, of each of a task's dictionaries."""
     found = {}
     for side in SIDES:
         try:
             dictionary = getattr(task, f"{side}_dictionary")
-        except NotImplementedError:  # how fairseq's tasks say that they have none
+        except NotImplementedError:  # raised by fairseq's tasks without such a dictionary
             continue
         if isinstance(dictionary, Dictionary):
             symbols = "\n".join(dictionary[index] for index in range(len(dictionary)))
@@ -223,12 +224,12 @@ def digests(task: FairseqTask) -> dict[str, list]:
 
 
 def _compare(task: FairseqTask) -> None:
-    """Raises ValueError for a dictionary as long as the checkpoint's with other symbols, or with another order."""
+    """Raises ValueError for a dictionary of the checkpoint's length with other symbols or in another order."""
     ours = digests(task)
     for path, theirs in LOADED:
         for side in ours.keys() & theirs.keys():
             if ours[side][0] == theirs[side][0] and ours[side] != theirs[side]:
                 raise ValueError(
-                    f"{path}: was trained with another {side} dictionary than that of the data: as many symbols, but "
-                    "others or in another order"
+                    f"{path}: was trained with another {side} dictionary than that of the data: of equal length, but "
+                    "with other symbols or in another order"
                 )

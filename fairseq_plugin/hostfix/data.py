@@ -1,4 +1,4 @@
-"""Batches and blocks: nothing may be left out of an epoch or of a score without a word."""
+"""Batches and blocks: no sentence is silently left out of an epoch or a score."""
 
 import importlib
 import types
@@ -12,7 +12,7 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 
 from fairseq_plugin.hostfix.replace import replace
 
-# The modules of fairseq that call names which numpy has removed, and the name that tells.
+# fairseq's modules that use names removed from numpy, and the name that shows whether they are missing.
 USERS_OF_REMOVED_NAMES = {
     "fairseq.data.data_utils": "int",  # and percentile(interpolation=)
     "fairseq.data.language_pair_dataset": "compat.long",
@@ -22,7 +22,7 @@ USERS_OF_REMOVED_NAMES = {
 
 
 class _NumpyWithRemovedNames(types.ModuleType):
-    """numpy, and the few names of its past that fairseq calls."""
+    """numpy with the removed names that fairseq uses."""
 
     compat = types.SimpleNamespace(long=int)
     int = int
@@ -36,8 +36,8 @@ class _NumpyWithRemovedNames(types.ModuleType):
         return np.percentile(a, q, *args, **{"method": interpolation, **kwargs})
 
 
-def removed_numpy_names() -> None:
-    """Give fairseq's modules the names that numpy removed (``--num-batch-buckets``, ``--sample-break-mode eos``)."""
+def restore_numpy_names() -> None:
+    """Gives fairseq's modules the names that numpy removed (``--num-batch-buckets``, ``--sample-break-mode eos``)."""
     for module_name, removed in USERS_OF_REMOVED_NAMES.items():
         module = importlib.import_module(module_name)
         try:
@@ -47,17 +47,17 @@ def removed_numpy_names() -> None:
 
 
 def keep_last_batch() -> None:
-    """Keep the last batch, which fairseq's main branch drops when it is no multiple of 8.
+    """Keeps the last batch, which fairseq's main branch drops if its size is not a multiple of 8.
 
-    Sentences are sorted by length, so the longest would be missing from every score and from every epoch. Training
-    keeps its short batch as well, as fairseq 0.12.2 does.
+    Sentences are sorted by length, so the longest would be missing from every score and every epoch. Training keeps its
+    short batch too, as in fairseq 0.12.2.
     """
 
     def append_the_rest(batch_by_size: Callable) -> Callable:
         def batch_all_by_size(indices, *args, fixed_shapes=None, **kwargs):
             if not isinstance(indices, np.ndarray):
                 indices = np.fromiter(indices, dtype=np.int64, count=-1)
-            if fixed_shapes is not None:  # only whole shapes are asked for
+            if fixed_shapes is not None:  # batches of exactly these shapes
                 return batch_by_size(indices, *args, fixed_shapes=fixed_shapes, **kwargs)
             if len(indices) == 0:
                 return []
@@ -78,14 +78,14 @@ def _nine_in_batches() -> list[np.ndarray]:
     )
 
 
-def whole_evaluation() -> None:
-    """Let ``fairseq-eval-lm`` report the perplexity of the text or fail, never that of a part of it.
+def evaluate_all_blocks() -> None:
+    """Lets ``fairseq-eval-lm`` report the perplexity of the full text or fail.
 
-    fairseq leaves out every block that is longer than the model's positions, prints "Perplexity: 1.00" where that is
-    all of them, and does not add up its ranks.
+    fairseq skips every block that is longer than the model's positions, prints "Perplexity: 1.00" if it skips all of
+    them, and does not add up its ranks.
     """
 
-    def refuse_a_part(dataloader: Callable) -> Callable:
+    def reject_partial_evaluation(dataloader: Callable) -> Callable:
         def eval_lm_dataloader(self, dataset, *args, max_positions=None, **kwargs):
             if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
                 raise ValueError(
@@ -102,4 +102,4 @@ def whole_evaluation() -> None:
 
         return eval_lm_dataloader
 
-    replace(LanguageModelingTask, "eval_lm_dataloader", refuse_a_part)
+    replace(LanguageModelingTask, "eval_lm_dataloader", reject_partial_evaluation)

@@ -1,4 +1,4 @@
-"""Search: n-gram blocking and diverse beams that work, and an encoder that does not take a vanished shortcut."""
+"""Search: n-gram blocking, diverse beams, and an encoder without a removed fast path."""
 
 from collections.abc import Callable
 
@@ -12,10 +12,10 @@ from torch import Tensor
 from fairseq_plugin.hostfix.replace import replace
 
 
-def ngram_blocking() -> None:
-    """Make ``--no-repeat-ngram-size`` block: without its CUDA extension fairseq compares the padding after the text.
+def block_repeated_ngrams() -> None:
+    """Makes ``--no-repeat-ngram-size`` work: without its CUDA extension, fairseq compares the padding after the text.
 
-    Sizes from 1 on work; the end-of-sentence symbol that opens a hypothesis is not a word that could be repeated.
+    Works for sizes >= 1. The end-of-sentence symbol at the start of a hypothesis does not count as a repeated word.
     """
     lprobs = torch.zeros(1, 8)
     hypothesis = torch.tensor([[2, 5, 6, 5, 1, 1]])  # "5 6 5" and then padding: 6 must be banned
@@ -26,14 +26,14 @@ def ngram_blocking() -> None:
 
 
 def _no_repeat_ngram(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
-    """Set to -inf, in place, every next token that would complete an n-gram which the hypothesis already holds.
+    """Sets to -inf, in place, every next token that would complete an n-gram that the hypothesis already contains.
 
     Args:
-        tokens: (B x beam, at least ``step + 1``) symbols so far, the opening one included, then padding.
+        tokens: (B x beam, at least ``step + 1``) symbols so far, including the first end-of-sentence, then padding.
         lprobs: (B x beam, symbols) log-probabilities of the next token.
         bsz: B.
         beam_size: hypotheses per sentence.
-        step: number of symbols so far, the opening one not counted.
+        step: number of symbols so far, not counting the first end-of-sentence.
     """
     n = self.no_repeat_ngram_size
     prefix = tokens[:, 1 if n == 1 else 0 : step + 1]
@@ -46,8 +46,8 @@ def _no_repeat_ngram(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: 
     return lprobs
 
 
-def diverse_beams() -> None:
-    """Make ``--diverse-beam-groups`` work: fairseq indexes a batch by the numbers of its sentences in the corpus."""
+def repair_diverse_beams() -> None:
+    """Makes ``--diverse-beam-groups`` work: fairseq indexes the batch by the sentences' numbers in the corpus."""
 
     def number_within_batch(step: Callable) -> Callable:
         def step_within_batch(self, step_number, lprobs, scores, prev_output_tokens=None, original_batch_idxs=None):
@@ -76,11 +76,11 @@ def _diverse_beams_work() -> bool:
     return True
 
 
-def encoder_fast_path() -> None:
-    """Keep fairseq 0.12.2's encoder off a private operator of torch 1.12 that takes other arguments since.
+def disable_encoder_fast_path() -> None:
+    """Keeps fairseq 0.12.2's encoder from calling a private operator of torch 1.12 whose arguments have changed.
 
-    Every torch that this package runs with has the later operator ("Mask Type should be defined"); fairseq's main
-    branch no longer calls it.
+    Every torch that this package supports has the later operator ("Mask Type should be defined"); fairseq's main branch
+    no longer calls it.
     """
 
     def report_as_unusable(initialise: Callable) -> Callable:

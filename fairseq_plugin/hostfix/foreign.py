@@ -1,4 +1,4 @@
-"""Files from strangers: nothing that a checkpoint, an archive or a data folder says is run."""
+"""Untrusted files: nothing in a checkpoint, an archive or a data folder is executed."""
 
 import ast
 import importlib
@@ -17,7 +17,7 @@ from fairseq.data import fasta_dataset
 
 from fairseq_plugin.hostfix.replace import replace
 
-# The modules of fairseq that call `eval` on an option, on one that a checkpoint holds, or on a line of data.
+# fairseq's modules that call `eval` on an option, which may come from a checkpoint, or on a line of data.
 USERS_OF_EVAL = (
     "fairseq.criterions.ctc",
     "fairseq.data.audio.raw_audio_dataset",
@@ -49,30 +49,31 @@ OPERATORS = {
     ast.FloorDiv: operator.floordiv,
     ast.Pow: operator.pow,
 }
-LARGEST = 10**6  # length of a repeated list, base of a power
+LARGEST = 10**6  # allowed length of a repeated list, and base of a power
+LARGEST_EXPONENT = 64
 
 
-def literal_options() -> None:
-    """Read options as literals where fairseq evaluates them as Python (see :func:`literal`).
+def read_options_as_literals() -> None:
+    """Reads options as literals (see :func:`literal`) where fairseq evaluates them as Python.
 
-    They come from checkpoints too, so that ``--arch fconv`` with ``encoder_layers="__import__('os')..."`` runs a
-    command in whoever loads the file; ``--model-overrides`` does so in fairseq-validate and fairseq-eval-lm.
+    Options also come from checkpoints: ``--arch fconv`` with ``encoder_layers="__import__('os')..."`` would run a
+    command when the file is loaded, and so would ``--model-overrides`` in fairseq-validate and fairseq-eval-lm.
     """
     for name in USERS_OF_EVAL:
         for module in modules(name):
-            module.eval = literal  # found before the built-in one, in this module alone
+            module.eval = literal  # hides the built-in function in this module only
 
 
 def modules(name: str) -> Iterator[types.ModuleType]:
-    """A module of fairseq, and its other copy where ``python -m`` has started it as the main one.
+    """A module of fairseq and, if ``python -m`` runs it, its second copy, the main module.
 
-    A module of a command configures logging when it is imported; that is undone, as nobody has asked for it.
+    fairseq's command modules configure logging when they are imported; that is undone.
     """
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     try:
         module = importlib.import_module(name)
-    except ImportError:  # of another version of fairseq
+    except ImportError:  # this version of fairseq does not have it
         return
     finally:
         root.handlers[:] = handlers
@@ -87,11 +88,11 @@ def modules(name: str) -> Iterator[types.ModuleType]:
 def literal(text: str) -> Any:
     """The value of an expression of numbers, strings, lists, tuples and dictionaries, and sums or products of them.
 
-    Stands in for ``eval``: ``[(512, 3)] * 20`` has a value, a call or a name has none.
+    Replaces ``eval``: ``[(512, 3)] * 20`` is allowed, calls and names are not.
 
     Raises:
-        ValueError: quoting the text.
-        TypeError: if it is no text, as ``eval`` does.
+        ValueError: if the text is anything else, quoting it.
+        TypeError: if it is not a string, as ``eval`` does.
     """
     if not isinstance(text, str):
         raise TypeError(f"{text!r}: must be text")
@@ -106,26 +107,34 @@ def literal(text: str) -> Any:
 
 
 def _value(node: ast.expr) -> Any:
-    if isinstance(node, ast.Tuple | ast.List):
-        return (tuple if isinstance(node, ast.Tuple) else list)(map(_value, node.elts))
+    if isinstance(node, ast.Tuple):
+        return tuple(map(_value, node.elts))
+    if isinstance(node, ast.List):
+        return list(map(_value, node.elts))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_value(node.operand)
-    if not isinstance(node, ast.BinOp):
-        return ast.literal_eval(node)
-    left, right = _value(node.left), _value(node.right)
-    power, product = isinstance(node.op, ast.Pow), isinstance(node.op, ast.Mult)
-    repeated = product and any(hasattr(side, "__len__") for side in (left, right))
-    if (power and (_size(left) > LARGEST or abs(right) > 64)) or (repeated and _size(left) * _size(right) > LARGEST):
+    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+        left, right = _value(node.left), _value(node.right)
+        _check_size(node.op, left, right)
+        return OPERATORS[type(node.op)](left, right)
+    return ast.literal_eval(node)
+
+
+def _check_size(operation: ast.operator, left: Any, right: Any) -> None:
+    """Raises ValueError for a power or a repetition that would take too long or too much memory."""
+    if isinstance(operation, ast.Pow) and (_size(left) > LARGEST or abs(right) > LARGEST_EXPONENT):
         raise ValueError("too large")
-    return OPERATORS[type(node.op)](left, right) if type(node.op) in OPERATORS else ast.literal_eval(node)
+    repeats = isinstance(operation, ast.Mult) and (hasattr(left, "__len__") or hasattr(right, "__len__"))
+    if repeats and _size(left) * _size(right) > LARGEST:
+        raise ValueError("too large")
 
 
 def _size(value: Any) -> float:
     return len(value) if hasattr(value, "__len__") else abs(value)
 
 
-def archives_stay_inside() -> None:
-    """Unpack a model's archive into its own folder alone: fairseq writes wherever the names in it point."""
+def confine_archives() -> None:
+    """Unpacks a model's archive into its own folder only; fairseq writes to any path that a name in it points to."""
 
     class _Tarfile(types.ModuleType):
         def __getattr__(self, name: str):
@@ -141,8 +150,8 @@ def archives_stay_inside() -> None:
         file_utils.tarfile = _Tarfile("tarfile")
 
 
-def fasta_without_shell() -> None:
-    """Index a FASTA file in Python: fairseq hands its name, of which a checkpoint holds a part, to a shell."""
+def index_fasta_without_shell() -> None:
+    """Indexes a FASTA file in Python; fairseq passes its name, which may come from a checkpoint, to a shell."""
 
     def index_in_python(build: Callable) -> Callable:
         def _build_index(self, path: str) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""One line in, one translation out, whatever the line is."""
+"""fairseq-interactive and the hub interface: one translation per line, and warnings about unreadable text."""
 
 import logging
 import sys
@@ -17,13 +17,14 @@ from fairseq_plugin.hostfix.foreign import modules
 from fairseq_plugin.hostfix.replace import replace
 
 logger = logging.getLogger("fairseq_plugin.hostfix")
-BEGIN = "\u2581"  # of sentencepiece's pieces that begin a word
+WORD_START = "\u2581"  # the first character of a sentencepiece piece that starts a word
 
 
-def every_line_counts() -> None:
-    """Let fairseq-interactive answer a line that cannot be read with a warning and an empty translation, and go on.
+def answer_every_line() -> None:
+    """Lets fairseq-interactive answer an unreadable line with a warning and an empty translation.
 
-    One that is too long, is not UTF-8, or names no readable audio file ends it, and the lines behind are lost.
+    fairseq exits at a line that is too long, is not UTF-8 or names an unreadable audio file, and the remaining lines
+    are lost.
     """
 
     def read_any_bytes(read: Callable) -> Callable:
@@ -46,10 +47,10 @@ def every_line_counts() -> None:
 
     def leave_out(batch: Callable) -> Callable:
         def make_batches(lines, cfg, task, max_positions, encode_fn):
-            if isinstance(task, LanguageModelingTask):  # a text may well begin with nothing
+            if isinstance(task, LanguageModelingTask):  # an empty prompt is valid
                 yield from batch(lines, cfg, task, max_positions, encode_fn)
                 return
-            good = [i for i, line in enumerate(lines) if _can_be_read(line, task, max_positions, encode_fn)]
+            good = [i for i, line in enumerate(lines) if _is_readable(line, task, max_positions, encode_fn)]
             for made in batch([lines[i] for i in good], cfg, task, max_positions, encode_fn) if good else ():
                 yield made._replace(ids=torch.tensor([good[i] for i in made.ids.tolist()]))
             empty = sorted(set(range(len(lines))) - set(good))
@@ -65,8 +66,8 @@ def every_line_counts() -> None:
         replace(module, "make_batches", leave_out)
 
 
-def nothing_from_nothing() -> None:
-    """Let a source of no words have a translation of none; fairseq's search makes one up."""
+def keep_empty_sources_empty() -> None:
+    """Translates an empty source into an empty target; fairseq's search makes up a translation."""
 
     def answer_nothing(step: Callable) -> Callable:
         def inference_step(self, generator, models, sample, *args, **kwargs):
@@ -76,22 +77,23 @@ def nothing_from_nothing() -> None:
             eos, pad = self.target_dictionary.eos(), self.target_dictionary.pad()
             blank = ((tokens == eos) | (tokens == pad)).all(1).tolist()
             if all(blank):
-                return [[_nothing(eos)] for _ in blank]
+                return [[_empty_hypothesis(eos)] for _ in blank]
             found = step(self, generator, models, sample, *args, **kwargs)
-            return [[_nothing(eos)] if empty else hypotheses for empty, hypotheses in zip(blank, found)]
+            return [[_empty_hypothesis(eos)] if empty else hypotheses for empty, hypotheses in zip(blank, found)]
 
         return inference_step
 
     replace(FairseqTask, "inference_step", answer_nothing)
 
 
-def _nothing(eos: int) -> dict[str, Any]:
-    """A hypothesis of no words, in the form of fairseq's search."""
+def _empty_hypothesis(eos: int) -> dict[str, Any]:
+    """An empty hypothesis as fairseq's search returns it."""
     scores = dict(score=torch.tensor(0.0), positional_scores=torch.zeros(1))
     return dict(tokens=torch.tensor([eos]), attention=None, alignment=[], **scores)
 
 
-def _can_be_read(line: str, task: FairseqTask, max_positions: Any, encode: Callable) -> bool:
+def _is_readable(line: str, task: FairseqTask, max_positions: Any, encode: Callable) -> bool:
+    """Whether a line can be translated; logs a warning if not, or if most of it is unknown."""
     text = line.split("\t")[0]
     if not text:
         return False
@@ -107,8 +109,8 @@ def _can_be_read(line: str, task: FairseqTask, max_positions: Any, encode: Calla
     return most is None or length <= most
 
 
-def unknown_words_are_named() -> None:
-    """Let the hub interface, as fairseq-interactive does, warn of a sentence of which it knows less than half."""
+def warn_in_hub_interface() -> None:
+    """Lets the hub interface warn about unsegmented sentences, as fairseq-interactive does."""
 
     def warn(encode: Callable) -> Callable:
         def binarize(self, sentence: str) -> Tensor:
@@ -122,22 +124,22 @@ def unknown_words_are_named() -> None:
 
 
 def warn_of_unknown_words(text: str, tokens: Tensor, dictionary: Dictionary | None) -> None:
-    """Warns where more than half of a typed sentence is unknown, or none of it is a piece that begins a word.
+    """Warns if more than half of a sentence is unknown, or if no piece in it starts a word.
 
-    So raw text looks to a model of pieces, which would translate it wrongly without a word.
+    Both are signs of unsegmented text, which would silently be translated wrongly.
 
     Args:
-        text: as it was typed, perhaps segmented.
-        tokens: (T,), its symbols and the end of the sentence; or frames of speech.
-        dictionary: of the source; None for speech.
+        text: the sentence as it was typed.
+        tokens: (T,) its symbols and the end of the sentence, or frames of speech (frames, features).
+        dictionary: the source dictionary; None for speech.
     """
     if dictionary is None or tokens.dim() != 1 or tokens.is_floating_point():
         return
     unknown, words = int(tokens.eq(dictionary.unk()).sum()), int(tokens.ne(dictionary.eos()).sum())
     wrong = f"{unknown} of {words} symbols are unknown" if 2 * unknown > words else ""
-    begins = any(dictionary[token].startswith(BEGIN) for token in tokens.tolist())
-    if words and not wrong and not begins and any(symbol.startswith(BEGIN) for symbol in dictionary.symbols):
-        wrong = f"none of {words} symbols begins a word"
+    begins = any(dictionary[token].startswith(WORD_START) for token in tokens.tolist())
+    if words and not wrong and not begins and any(symbol.startswith(WORD_START) for symbol in dictionary.symbols):
+        wrong = f"none of {words} symbols starts a word"
     if wrong:
         logger.warning(
             f"{text[:80]}: {wrong}: segment the text as for training "

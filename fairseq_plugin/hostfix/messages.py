@@ -1,4 +1,4 @@
-"""What a command says when it fails: one line, which names what was wrong."""
+"""Error messages of commands: one line that names the cause."""
 
 import os
 import re
@@ -21,18 +21,18 @@ TRACEBACK = "RECURRENCE_TRACEBACK"  # "1" prints the traceback too
 LONGEST = 600  # characters
 
 
-def one_line_errors() -> None:
-    """End a command that fails in one line, fairseq's and ours; ``RECURRENCE_TRACEBACK=1`` prints the traceback too."""
+def print_errors_in_one_line() -> None:
+    """Ends a failing command, fairseq's or ours, with one line; ``RECURRENCE_TRACEBACK=1`` prints the traceback too."""
     command = Path(sys.argv[0])
     is_fairseq = command.name.startswith("fairseq-") or command.parent.name == "fairseq_cli"
-    is_ours = sys.argv[0] == "-m"  # while Python imports the package of a module that it is to run
+    is_ours = sys.argv[0] == "-m"  # while `python -m` imports the package of the module that it will run
     if (is_fairseq or is_ours) and sys.excepthook is sys.__excepthook__:
         sys.excepthook = print_one_line
-        os.environ["HYDRA_FULL_ERROR"] = "1"  # hands errors of fairseq-hydra-train on, which hydra prints itself
+        os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise hydra prints fairseq-hydra-train's errors itself
 
 
 def print_one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """The hook of an interpreter that runs a command."""
+    """The exception hook of a command: one line on stderr, and for torchrun's report."""
     if os.environ.get(TRACEBACK) == "1" or issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
     if not issubclass(kind, KeyboardInterrupt):
@@ -43,9 +43,9 @@ def print_one_line(kind: type[BaseException], error: BaseException, trace: Trace
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, in a line; with its type where it says nothing that could be read without."""
+    """An error's message in one line, with the error's type if the message is unclear without it."""
     text = str(error)
-    if isinstance(error, torch.multiprocessing.ProcessRaisedException):  # ends in the traceback of a rank
+    if isinstance(error, torch.multiprocessing.ProcessRaisedException):  # its message ends with the rank's traceback
         text = re.sub(r"^[\w.]*?(\w+(?:Error|Exception|Interrupt)): ", "", text.strip().splitlines()[-1])
     elif not isinstance(error, ArithmeticError | OSError | ValueError) or not text:
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -53,9 +53,8 @@ def one_line(error: BaseException) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
 
 
-def literal_overrides() -> None:
-    """Refuse ``--model-overrides`` that are no dictionary by the option's name, before anything is loaded."""
-
+def require_literal_overrides() -> None:
+    """Rejects ``--model-overrides`` that is not a dictionary by the option's name, before anything is loaded."""
     look_at_options(_check_overrides)
 
 
@@ -71,19 +70,19 @@ def _check_overrides(args: Namespace) -> None:
             raise ValueError(f"--{name} {text}: must be a dictionary of literals, such as {{'dropout': 0.1}}")
 
 
-def named_embeddings() -> None:
-    """Name the file where pretrained embeddings are missing, are none, or have another width than the model's."""
+def name_embedding_files() -> None:
+    """Names the file if pretrained embeddings are missing, malformed, or of another width than the model's."""
 
     def read_or_name(parse: Callable) -> Callable:
         def parse_embedding(path: str) -> dict:
             try:
                 found = parse(path)
             except OSError as error:
-                raise ValueError(f"{path}: no embedding can be read: {error.strerror}") from error
+                raise ValueError(f"{path}: embedding cannot be read: {error.strerror}") from error
             except (StopIteration, UnicodeDecodeError, ValueError):
                 found = {}
             if not found or len({len(vector) for vector in found.values()}) > 1:
-                raise ValueError(f"{path}: must be an embedding: a header line, then one 'symbol numbers' a line")
+                raise ValueError(f"{path}: must be an embedding: a header line, then one 'symbol numbers' per line")
             table = _Embedding(found)
             table.path = path
             return table
@@ -95,7 +94,7 @@ def named_embeddings() -> None:
             width, ours = len(next(iter(embed_dict.values()), ())), embedding.embedding_dim
             if isinstance(embed_dict, _Embedding) and width != ours:
                 raise ValueError(
-                    f"{embed_dict.path}: has {width} numbers a symbol: must be {ours}, as wide as the model"
+                    f"{embed_dict.path}: has {width} numbers per symbol: must be {ours}, the width of the model"
                 )
             return load(embed_dict, vocab, embedding)
 
@@ -106,14 +105,13 @@ def named_embeddings() -> None:
 
 
 class _Embedding(dict):
-    """Symbols and their vectors, and the file that they are from."""
+    """Vectors by symbol, and the file that they come from."""
 
     path: str
 
 
-def explosions_are_named() -> None:
-    """Say that the loss or the gradient is no longer a number; fairseq searches for the module and ends elsewhere."""
-
+def name_nonfinite_updates() -> None:
+    """Reports a loss or gradient that is not finite; fairseq searches for the module, and the search fails."""
     explain_errors(Trainer, "train_step", (FloatingPointError, StopIteration), _named_update)
 
 
@@ -124,13 +122,12 @@ def _named_update(error: Exception, trainer: Trainer, *args, **kwargs) -> Arithm
     )
 
 
-def adaptive_criterion() -> None:
-    """Refuse a criterion that cannot train an adaptive softmax; fairseq fails in the first backward pass."""
+def require_adaptive_loss() -> None:
+    """Rejects criterions that cannot train an adaptive softmax; fairseq fails in the first backward pass."""
+    look_before(Trainer, "__init__", _reject_other_criterions)
 
-    look_before(Trainer, "__init__", _refuse_other_criterions)
 
-
-def _refuse_other_criterions(self, cfg, task, model, criterion, *args, **kwargs) -> None:
+def _reject_other_criterions(self, cfg, task, model, criterion, *args, **kwargs) -> None:
     softmax = getattr(getattr(model, "decoder", None), "adaptive_softmax", None)
     if softmax is not None and not isinstance(criterion, AdaptiveLoss):
         name = cfg.criterion._name

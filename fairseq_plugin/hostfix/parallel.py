@@ -1,4 +1,4 @@
-"""Data parallel runs on machines without a GPU, and no run that trains nothing or trains twice."""
+"""Data parallel training on CPUs; rejects launches whose ranks would not train, or would each train alone."""
 
 import gc
 import inspect
@@ -19,47 +19,47 @@ LAUNCHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
 
 
 def launched_processes() -> int:
-    """Number of processes that torchrun, or a launcher that sets the same variables, has started; 1 without one."""
+    """Number of processes started by torchrun or a launcher that sets the same variables; 1 without one."""
     launched = all(name in os.environ for name in LAUNCHER_VARIABLES)
     return int(os.environ["WORLD_SIZE"]) if launched else 1
 
 
-def refuse_sharding(cfg: DictConfig) -> None:
-    """Refuses ``--ddp-backend fully_sharded`` for the models of this plugin.
+def reject_sharding(cfg: DictConfig) -> None:
+    """Rejects ``--ddp-backend fully_sharded`` for this plugin's models.
 
     Raises:
-        ValueError: naming the option and what to use.
+        ValueError: naming the option and the alternatives.
     """
     name = getattr(cfg.model, "arch", None) or getattr(cfg.model, "_name", None)
     family = ARCH_MODEL_REGISTRY.get(name)
     ours = family is not None and family.__module__.startswith("fairseq_plugin.")
     if ours and cfg.distributed_training.ddp_backend == "fully_sharded":
         raise ValueError(
-            "--ddp-backend=fully_sharded: would gather a stored block at each of its runs, and needs "
+            "--ddp-backend=fully_sharded: would gather a stored block for every run, and needs "
             "fairscale, which is no longer maintained; must be pytorch_ddp or legacy_ddp"
         )
 
 
-def cpu_data_parallel() -> None:
-    """Run several ranks on the CPU over gloo, under torchrun or started by ``--distributed-world-size``.
+def run_ranks_on_cpu() -> None:
+    """Trains with several ranks on CPUs over gloo, started by torchrun or by ``--distributed-world-size``.
 
-    fairseq counts CUDA devices where it should count ranks: without any, it divides by zero, starts no process at
-    all and ends with success, or hands a device number to DistributedDataParallel; and it gathers statistics in a CUDA
-    buffer wherever there is a GPU, also with ``--cpu``. The other commands stay in one process: fairseq's own
-    validation fails on ranks that get unequal numbers of batches.
+    fairseq counts CUDA devices where it should count ranks: without any, it divides by zero, exits successfully without
+    starting a process, or passes a device number to DistributedDataParallel. If there is a GPU, it gathers statistics
+    in a CUDA buffer even with ``--cpu``. Other commands stay in one process, because fairseq's validation fails if
+    ranks get different numbers of batches.
 
-    Differs from fairseq's own rule: torchrun's world size is taken without ``--distributed-world-size`` too. fairseq
-    ignores it then and trains once per process, each overwriting the other's files.
+    Differs from fairseq: torchrun's world size is used even without ``--distributed-world-size``. fairseq ignores it
+    then, and each process trains alone and overwrites the other's files.
     """
 
     def count_ranks(call_main: Callable) -> Callable:
         def call_main_on_any_device(cfg, main, **kwargs):
             distributed = cfg.distributed_training
-            refuse_sharding(cfg)
+            reject_sharding(cfg)
             if cfg.common.fp16 and _trains(main) and not torch.cuda.is_available():
                 raise ValueError("--fp16: needs a GPU, on which fairseq scales its losses; --bf16 trains without one")
             if _on_cpu(cfg) and not _trains(main):
-                _refuse_ranks(distributed)
+                _reject_ranks(distributed)
                 return main(cfg, **kwargs)
             if launched_processes() > 1 and distributed.distributed_init_method is None and _trains(main):
                 distributed.distributed_world_size = launched_processes()
@@ -94,36 +94,35 @@ def cpu_data_parallel() -> None:
     replace(distributed_fairseq_model, "DistributedDataParallel", drop_device_ids)
 
 
-def leave_process_groups() -> None:
-    """Let a rank that has trained over gloo leave its process groups before its interpreter ends.
+def destroy_process_groups() -> None:
+    """Destroys the process groups of a rank that trained over gloo before its interpreter exits.
 
-    fairseq leaves them open. Their threads may then still be letting go of a tensor while the interpreter shuts down,
-    and the process aborts after a training that has succeeded, now and then and on a busy machine.
+    fairseq leaves them open. Their threads may then release a tensor while the interpreter shuts down, and on a busy
+    machine the process sometimes aborts after a successful training.
     """
 
     def leave(distributed_main: Callable) -> Callable:
-        def distributed_main_to_the_end(i, main, cfg, kwargs):
+        def distributed_main_then_leave(i, main, cfg, kwargs):
             distributed_main(i, main, cfg, kwargs)
             if torch.distributed.is_initialized() and torch.distributed.get_backend() == "gloo":
                 vars(distributed_utils.get_global_group).pop("_global_group", None)
-                gc.collect()  # a group ends with the last that holds it, and a trainer holds its own in a cycle
+                gc.collect()  # the trainer, which is in a reference cycle, holds a reference to its group
                 torch.distributed.destroy_process_group()
 
-        return distributed_main_to_the_end
+        return distributed_main_then_leave
 
     replace(distributed_utils, "distributed_main", leave)
 
 
-def refuse_lonely_ranks() -> None:
-    """Stop a training that torchrun has started several times over while each process takes itself for the only one.
+def reject_ranks_that_train_alone() -> None:
+    """Rejects a launch in which each of several processes would train as if it were the only one.
 
-    The last resort for ways of starting that this package sees too late to mend (fairseq-hydra-train).
+    fairseq-hydra-train imports this package too late for :func:`run_ranks_on_cpu`.
     """
+    look_before(Trainer, "__init__", _reject_if_alone)
 
-    look_before(Trainer, "__init__", _refuse_alone)
 
-
-def _refuse_alone(self, cfg, *args, **kwargs) -> None:
+def _reject_if_alone(self, cfg, *args, **kwargs) -> None:
     world_size = cfg.distributed_training.distributed_world_size
     if launched_processes() > 1 and world_size == 1:
         raise ValueError(
@@ -134,14 +133,16 @@ def _refuse_alone(self, cfg, *args, **kwargs) -> None:
 
 
 def _trains(main: Callable) -> bool:
-    return Path(inspect.getfile(main)).name in ("train.py", "hydra_train.py")  # also where that is the main module
+    return Path(inspect.getfile(main)).name in ("train.py", "hydra_train.py")  # the module's name may be __main__
 
 
-def _refuse_ranks(distributed: DictConfig) -> None:
-    """Raises ValueError where fairseq would start no process for a command and end with success."""
+def _reject_ranks(distributed: DictConfig) -> None:
+    """Raises ValueError if fairseq would exit successfully without starting a process."""
     world_size = distributed.distributed_world_size
     if world_size != 1:
-        raise ValueError(f"--distributed-world-size {world_size}: must be 1; on a CPU only training has ranks")
+        raise ValueError(
+            f"--distributed-world-size {world_size}: must be 1; on a CPU, only training can use several ranks"
+        )
 
 
 def _on_cpu(cfg: DictConfig) -> bool:
@@ -149,7 +150,7 @@ def _on_cpu(cfg: DictConfig) -> bool:
 
 
 def _prepare_cpu(distributed: DictConfig) -> None:
-    """Fill in where the ranks meet. Raises ValueError for a world size below 1."""
+    """Sets the address at which the ranks meet. Raises ValueError for a world size below 1."""
     if distributed.distributed_world_size < 1:
         raise ValueError(f"--distributed-world-size {distributed.distributed_world_size}: must be >= 1")
     if distributed.distributed_backend == "nccl":
@@ -166,16 +167,16 @@ def _prepare_cpu(distributed: DictConfig) -> None:
 
 
 def _spawn(cfg: DictConfig, main: Callable, kwargs: dict) -> None:
-    """Start every rank on this machine and wait for them.
+    """Starts every rank on this machine and waits for them.
 
     Raises:
-        ValueError: if the rank is not 0, so that ranks on other machines seem to be meant.
+        ValueError: if the given rank is not 0, which would mean ranks on several machines.
     """
     distributed = cfg.distributed_training
     if distributed.distributed_rank:
         raise ValueError(
-            f"--distributed-rank {distributed.distributed_rank}: on a CPU all ranks are started from rank 0, on this "
-            "machine; to start each of them yourself, use torchrun or pass --distributed-no-spawn to every one"
+            f"--distributed-rank {distributed.distributed_rank}: must be 0, because on a CPU rank 0 starts all ranks "
+            "on this machine; to start them yourself, use torchrun or pass --distributed-no-spawn to each"
         )
     distributed.distributed_rank = None  # each process gets its own
     torch.multiprocessing.spawn(
@@ -186,7 +187,7 @@ def _spawn(cfg: DictConfig, main: Callable, kwargs: dict) -> None:
 
 
 def _run_rank(i: int, main: Callable, cfg: DictConfig, kwargs: dict) -> None:
-    """What a started process runs: fairseq's function as the repairs, which come with this module, have left it."""
+    """Runs in a new process: importing this module applies the repairs before fairseq's function is called."""
     distributed_utils.distributed_main(i, main, cfg, kwargs)
 
 

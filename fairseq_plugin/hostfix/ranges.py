@@ -1,4 +1,4 @@
-"""Numbers of the command line: one outside its range is refused by its option's name, before any work."""
+"""Rejects numbers outside their range by the option's name, before any work."""
 
 import json
 from argparse import Namespace
@@ -8,7 +8,10 @@ from typing import Any
 from fairseq_plugin.hostfix.foreign import literal
 from fairseq_plugin.hostfix.replace import look_at_options
 
-POSITIVE = (lambda value: float(value) >= 1, "must be >= 1")  # fairseq reads those of validation as text
+POSITIVE = (
+    lambda value: float(value) >= 1,
+    "must be >= 1",
+)  # fairseq reads those of validation as strings
 NOT_NEGATIVE = (lambda value: value >= 0, "must be >= 0")
 
 
@@ -32,17 +35,16 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def numbers_in_range() -> None:
-    """Refuse numbers outside their range by the option's name (``RULES``).
+def require_numbers_in_range() -> None:
+    """Rejects numbers outside their range (``RULES``) by the option's name.
 
-    fairseq divides by zero, takes a batch size of 0 for none at all, or fails on them after the first epoch.
+    fairseq divides by zero, ignores a batch size of 0, or fails after the first epoch.
     """
-
     look_at_options(check_ranges)
 
 
 def check_ranges(args: Namespace) -> None:
-    """Raises ValueError for an option that breaks its rule; those that are not there, or None, break none."""
+    """Raises ValueError for an option that breaks its rule; missing options and None break none."""
     for name, (holds, rule) in RULES.items():
         value = getattr(args, name, None)
         if value is not None and not _holds(holds, value):

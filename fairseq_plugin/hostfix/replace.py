@@ -1,4 +1,4 @@
-"""The one way in which the repairs put something of their own in the place of one of fairseq's names."""
+"""How repairs replace fairseq's functions, or run before them."""
 
 import functools
 from argparse import Namespace
@@ -9,7 +9,7 @@ from fairseq import options
 
 
 def replace(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
-    """Put ``make(original)`` in the place of ``owner.name``, once however often it is called.
+    """Replaces ``owner.name`` by ``make(original)``; a second call with the same repair has no effect.
 
     Args:
         owner: a module or class of fairseq.
@@ -26,7 +26,7 @@ def replace(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None
 
 
 def look_before(owner: Any, name: str, look: Callable[..., None]) -> None:
-    """Let a function see the arguments of ``owner.name`` before that runs, and refuse them by raising."""
+    """Calls ``look`` with the arguments of ``owner.name`` before that runs; ``look`` rejects them by raising."""
 
     def make(original: Callable) -> Callable:
         def looked_at(*args, **kwargs):
@@ -40,7 +40,7 @@ def look_before(owner: Any, name: str, look: Callable[..., None]) -> None:
 
 
 def look_at_options(look: Callable[[Namespace], None]) -> None:
-    """Let a function see the options of a command as fairseq has parsed them, and refuse them by raising."""
+    """Calls ``look`` with a command's parsed options; ``look`` rejects them by raising."""
 
     def make(parse: Callable) -> Callable:
         def parse_args_and_arch(*args, **kwargs):
@@ -55,12 +55,12 @@ def look_at_options(look: Callable[[Namespace], None]) -> None:
 
 
 def explain_errors(owner: Any, name: str, kinds: Any, explained: Callable[..., Exception | None]) -> None:
-    """Raise what a function makes of an error of ``owner.name``, in the place of the error.
+    """Replaces errors of ``owner.name`` by clearer ones.
 
     Args:
-        owner, name: as of :func:`replace`.
-        kinds: of errors.
-        explained: gets the error, then the arguments; None leaves the error as it is.
+        owner, name: see :func:`replace`.
+        kinds: the types of errors to replace.
+        explained: gets the error and the arguments and returns the new error, or None to keep the original.
     """
 
     def make(original: Callable) -> Callable:
@@ -68,10 +68,10 @@ def explain_errors(owner: Any, name: str, kinds: Any, explained: Callable[..., E
             try:
                 return original(*args, **kwargs)
             except kinds as error:
-                told = explained(error, *args, **kwargs)
-                if told is None:
+                clearer = explained(error, *args, **kwargs)
+                if clearer is None:
                     raise
-                raise told from error
+                raise clearer from error
 
         return run
 

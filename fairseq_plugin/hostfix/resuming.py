@@ -1,4 +1,4 @@
-"""Going on with a training: from a whole checkpoint, the same one on every rank, and not a step too far."""
+"""Resuming: from an intact checkpoint, the same on every rank, at the right place of the epoch."""
 
 import argparse
 import contextlib
@@ -18,14 +18,14 @@ from omegaconf import OmegaConf
 
 from fairseq_plugin.hostfix.foreign import modules
 from fairseq_plugin.hostfix.replace import replace
-from fairseq_plugin.hostfix.saving import damage, newest_whole
+from fairseq_plugin.hostfix.saving import damage, newest_intact
 
 logger = logging.getLogger("fairseq_plugin.hostfix")
 
-PERMISSION = "RECURRENCE_RESTORE"  # "newest" takes the newest whole checkpoint where the wanted one is torn or missing
-EARLY_STOP = "early_stop"  # where a checkpoint keeps the count of --patience
-SEEN_BY_RANK_0: dict[str, bool] = {}  # files, and whether rank 0 has them, while ranks resume
-# Options that say how and where a run runs, not what it computes.
+PERMISSION = "RECURRENCE_RESTORE"  # with "newest", the newest intact checkpoint replaces a damaged or missing one
+EARLY_STOP = "early_stop"  # key of the count of --patience in a checkpoint
+SEEN_BY_RANK_0: dict[str, bool] = {}  # path -> whether rank 0 has the file, while ranks resume
+# Options that do not affect what a run computes.
 PLACE = {
     *("all_gather_list_size", "cpu", "data_buffer_size", "device_id", "empty_cache_freq", "local_rank"),
     *("load_checkpoint_on_all_dp_ranks", "log_file", "log_format", "log_interval", "max_epoch", "max_update"),
@@ -34,25 +34,24 @@ PLACE = {
 }
 
 
-def whole_restores() -> None:
-    """Name a checkpoint that is torn, and the newest whole one beside it; ``RECURRENCE_RESTORE=newest`` takes that.
+def restore_intact_checkpoints() -> None:
+    """Names a damaged checkpoint and the newest intact one beside it; ``RECURRENCE_RESTORE=newest`` resumes from that.
 
-    fairseq ends in a traceback about a zip archive, or goes on with damaged numbers, for torch looks at no checksum.
-    Where ``checkpoint_last.pt`` is missing beside others it starts anew without a word, and so it does where
-    ``--restore-file`` names no file.
+    fairseq fails with a traceback about a zip archive, or resumes with damaged numbers, because torch checks no
+    checksums. If ``checkpoint_last.pt`` or the file of ``--restore-file`` is missing, it silently starts a new run.
     """
 
-    def restore_whole(load: Callable) -> Callable:
+    def restore_intact(load: Callable) -> Callable:
         def load_checkpoint(self, filename: str, *args, **kwargs):
             return load(self, _from_rank_0(self, lambda: _choose(filename, self.cfg.checkpoint)), *args, **kwargs)
 
         return load_checkpoint
 
-    replace(Trainer, "load_checkpoint", restore_whole)
+    replace(Trainer, "load_checkpoint", restore_intact)
 
 
 def _choose(wanted: str, options: Any) -> str:
-    """The file to go on from. Raises ValueError where there is none and starting anew was not meant."""
+    """The file to resume from. Raises ValueError if it is damaged or missing and a new run was not intended."""
     path = Path(wanted)
     if PathManager.path_requires_pathmanager(wanted):
         return wanted
@@ -61,27 +60,27 @@ def _choose(wanted: str, options: Any) -> str:
         return wanted
     if wrong is None and options.restore_file != "checkpoint_last.pt":
         raise ValueError(f"--restore-file {wanted}: no such file")
-    best = newest_whole(path.parent) if path.parent.is_dir() else None
+    best = newest_intact(path.parent) if path.parent.is_dir() else None
     if best is None and wrong is None:
-        return wanted  # nothing to go on from: a new run
-    told = f"{wanted} is {wrong or 'missing'}"
+        return wanted  # a new run
+    problem = f"{wanted} is {wrong or 'missing'}"
     if best is None:
-        raise ValueError(f"{told}, and no other checkpoint beside it is whole")
+        raise ValueError(f"{problem}, and no other checkpoint beside it is intact")
     if os.environ.get(PERMISSION) == "newest":
-        logger.warning(f"{told}: going on from the newest whole checkpoint, {best}")
+        logger.warning(f"{problem}: resuming from the newest intact checkpoint, {best}")
         return str(best)
-    way = f"--restore-file {best} or {PERMISSION}=newest goes on from the newest whole checkpoint"
+    remedy = f"--restore-file {best} or {PERMISSION}=newest resumes from the newest intact checkpoint"
     if wrong is None:
-        logger.warning(f"{told}: a new run begins in a folder of checkpoints; {way}")
+        logger.warning(f"{problem}: starting a new run in a folder of checkpoints; {remedy}")
         return wanted
-    raise ValueError(f"{told}; {way}")
+    raise ValueError(f"{problem}; {remedy}")
 
 
-def one_state_for_all_ranks() -> None:
-    """Let every rank go on from what rank 0 finds, or stop all.
+def agree_on_checkpoint() -> None:
+    """Lets every rank resume from the files that rank 0 sees, or stops all.
 
-    In fairseq each looks on its own disk: on nodes that share no folder some wait for ever for a state that the others,
-    who start anew, never ask for.
+    In fairseq, each rank looks at its own disk: on nodes without a shared folder, some wait forever for a state that
+    the others, which start a new run, never request.
     """
 
     def as_rank_0_sees(load: Callable) -> Callable:
@@ -107,12 +106,12 @@ def one_state_for_all_ranks() -> None:
 
 @contextlib.contextmanager
 def _agreed(trainer: Trainer, paths: list[str]) -> Iterator[None]:
-    """Meanwhile every rank sees the files that rank 0 sees.
+    """Within this context, every rank sees the files that rank 0 sees.
 
     Raises:
-        ValueError: on all ranks, where each was to read its own file and one of them has another or none.
+        ValueError: on all ranks, if each should read its own file and the files are not the same.
     """
-    if trainer.data_parallel_world_size > 1 and not trainer.checkpoint_suffix:  # else each rank has files of its own
+    if trainer.data_parallel_world_size > 1 and not trainer.checkpoint_suffix:  # with a suffix, ranks have own files
         own = trainer.cfg.checkpoint.load_checkpoint_on_all_dp_ranks
         seen = {path: (os.path.getsize(path) if own else 0) for path in paths if os.path.isfile(path)}
         found = distributed_utils.all_gather_list(seen, trainer.data_parallel_process_group)
@@ -121,7 +120,7 @@ def _agreed(trainer: Trainer, paths: list[str]) -> Iterator[None]:
                 path = sorted(theirs.items() ^ found[0].items())[0][0]
                 raise ValueError(
                     f"--load-checkpoint-on-all-dp-ranks: {path} is not the same on ranks 0 and {rank}; copy it there, "
-                    "or leave the option out, so that rank 0 sends its own"
+                    "or leave out the option, so that rank 0 sends its own"
                 )
         SEEN_BY_RANK_0.update({path: path in found[0] for path in {*paths, *found[0]}})
     try:
@@ -131,7 +130,7 @@ def _agreed(trainer: Trainer, paths: list[str]) -> Iterator[None]:
 
 
 def _from_rank_0(trainer: Trainer, ask: Callable[[], str]) -> str:
-    """The answer of rank 0 on every rank, or its ValueError."""
+    """Returns rank 0's answer on every rank, or raises its ValueError on every rank."""
     if trainer.data_parallel_world_size == 1:
         return ask()
     answer, refusal = None, None
@@ -147,8 +146,8 @@ def _from_rank_0(trainer: Trainer, ask: Callable[[], str]) -> str:
     return answer
 
 
-def finished_runs_stay() -> None:
-    """Let the command of a run that is finished end without an update more, which fairseq trains and saves."""
+def end_finished_runs() -> None:
+    """Ends the command of a finished run at once; fairseq trains and saves one more update."""
 
     def end_at_once(load: Callable) -> Callable:
         def load_checkpoint(cfg, trainer, **passthrough):
@@ -166,7 +165,7 @@ def finished_runs_stay() -> None:
 
 
 def _limit_reached(trainer: Trainer) -> str | None:
-    """The option for which a training would stop behind its next validation, with its value."""
+    """The option, with its value, whose limit training has reached; None if it has reached none."""
     limits, patience = trainer.cfg.optimization, trainer.cfg.checkpoint.patience
     if trainer.get_num_updates() >= (limits.max_update or math.inf):
         return f"--max-update {limits.max_update}"
@@ -177,10 +176,10 @@ def _limit_reached(trainer: Trainer) -> str | None:
     return None
 
 
-def patience_goes_on() -> None:
-    """Keep the count of validations without progress in checkpoints, so that ``--patience`` outlives a resume.
+def keep_patience() -> None:
+    """Stores the count of ``--patience`` in checkpoints, so that a resumed run continues it.
 
-    fairseq begins to count anew, and takes the first validation after a resume for the best of all.
+    fairseq restarts the count, and treats the first validation after resuming as the best so far.
     """
 
     def keep_count(state_dict: Callable) -> Callable:
@@ -205,13 +204,13 @@ def patience_goes_on() -> None:
 
 
 def _early_stop() -> dict[str, Any]:
-    """The best validation and the number of those since, which fairseq keeps as attributes of a function."""
+    """The best validation score and the number of validations since, which fairseq stores as function attributes."""
     *_, train = modules("fairseq_cli.train")
     return vars(train.should_stop_early)
 
 
-def changed_options() -> None:
-    """Print the options that differ from those of the checkpoint that a training goes on from."""
+def log_changed_options() -> None:
+    """Logs the options that differ from those of the checkpoint from which training resumes."""
 
     def keep_options(load: Callable) -> Callable:
         def load_checkpoint_to_cpu(*args, **kwargs):
@@ -230,7 +229,7 @@ def changed_options() -> None:
                 names = sorted(name for name in _computing(before) & _computing(now) if before[name] != now[name])
                 changes = [f"--{name.replace('_', '-')} {now[name]} (was {before[name]})" for name in names]
                 if changes:
-                    logger.info(f"options that are not those of {filename}: {', '.join(changes)}")
+                    logger.info(f"options changed since {filename}: {', '.join(changes)}")
             return extra
 
         return load_checkpoint
@@ -240,30 +239,32 @@ def changed_options() -> None:
 
 
 def _options(cfg: Any) -> dict[str, Any]:
-    """All options of a run by name; those of a model that has no configuration of its own are a Namespace."""
+    """All options of a run by name. Each group is a dictionary, or a Namespace for models without a dataclass."""
     groups: Any = OmegaConf.to_container(cfg, enum_to_str=True) if OmegaConf.is_config(cfg) else cfg
     found: dict[str, Any] = {}
     for group in groups.values():
         values = vars(group) if isinstance(group, argparse.Namespace) else group
         if isinstance(values, dict):
-            found |= {name: value for name, value in values.items() if name not in found and not _refers(value)}
+            found |= {name: value for name, value in values.items() if name not in found and not _is_reference(value)}
     return found
 
 
-def _refers(value: Any) -> bool:
+def _is_reference(value: Any) -> bool:
+    """Whether an option refers to another one, as `${common.seed}` does."""
     return isinstance(value, str) and value.startswith("${")
 
 
 def _computing(options: dict[str, Any]) -> set[str]:
+    """The names of options that affect what a run computes."""
     return {name for name in options if name not in PLACE and not name.startswith("distributed_")}
 
 
-def place_among_ranks() -> None:
-    """Go on at the same place of an epoch with another number of ranks.
+def keep_place_in_epoch() -> None:
+    """Resumes at the same place of an epoch with another number of ranks.
 
-    fairseq counts batches of one rank: with twice the ranks it goes too far, and ends in "please report this", with
-    half of them it trains a half of what was done once more. The place is rounded down, so that no batch is left out
-    and fewer than the number of ranks are repeated.
+    fairseq counts batches per rank: with twice the ranks, it resumes too late and fails with "please report this"; with
+    half the ranks, it repeats half of the batches. The place is rounded down, so no batch is skipped, and fewer batches
+    than there are ranks are repeated.
     """
 
     def convert_place(load: Callable) -> Callable:
@@ -275,9 +276,9 @@ def place_among_ranks() -> None:
             if before and before != now:
                 place["iterations_in_epoch"] = batches * before // now
                 logger.info(
-                    f"{filename} is of {before} ranks, now there are {now}: epoch {place['epoch']} goes on behind its "
-                    f"first {place['iterations_in_epoch'] * now} batches, and an update is made of {now / before:g} "
-                    "times as many; --update-freq changes that"
+                    f"{filename} was saved by {before} ranks, now there are {now}: epoch {place['epoch']} resumes "
+                    f"after {place['iterations_in_epoch'] * now} batches, and an update has {now / before:g} times as "
+                    "many batches as before; --update-freq changes that"
                 )
             return extra
 
@@ -285,11 +286,11 @@ def place_among_ranks() -> None:
 
     def name_the_reason(load: Callable) -> Callable:
         def load_state_dict(self, state_dict: dict) -> None:
-            behind, batches = state_dict.get("iterations_in_epoch", 0), len(self)
-            if state_dict.get("version", 1) > 1 and behind >= batches > 0:
+            done, batches = state_dict.get("iterations_in_epoch", 0), len(self)
+            if state_dict.get("version", 1) > 1 and done >= batches > 0:
                 raise ValueError(
-                    f"the checkpoint was written behind batch {behind} of epoch {state_dict['epoch']}, which has "
-                    f"{batches} now: other data or another batch size; --reset-dataloader starts at epoch 1"
+                    f"the checkpoint was saved after batch {done} of epoch {state_dict['epoch']}, which now has only "
+                    f"{batches}: other data or another batch size; --reset-dataloader starts at epoch 1"
                 )
             load(self, state_dict)
 

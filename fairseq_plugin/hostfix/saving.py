@@ -1,4 +1,4 @@
-"""Writing checkpoints: each appears whole or not at all."""
+"""Writing checkpoints atomically, and finding damaged ones."""
 
 import contextlib
 import errno
@@ -20,83 +20,82 @@ from fairseq_plugin.hostfix.replace import look_at_options, look_before, replace
 
 logger = logging.getLogger("fairseq_plugin.hostfix")
 
-TRIES, PAUSE = 3, 2.5  # seconds; a network's disk may be back by then
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # for these there is no use in waiting
+TRIES, PAUSE = 3, 2.5  # seconds between tries, because a network disk may recover
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors for which waiting does not help
 
 
-def whole_checkpoints() -> None:
-    """Let a checkpoint appear by rename alone, and tell of a disk that is full in one line.
+def write_checkpoints_atomically() -> None:
+    """Writes a checkpoint under a temporary name and renames it; reports a full disk in one line.
 
-    fairseq's second and third try write behind the torn part of the first: a file that nothing can read, reported as a
+    fairseq's second and third try append to the partial file of the first, and report the unreadable result as a
     success.
     """
 
-    def save_whole(save: Callable) -> Callable:
+    def save_atomically(save: Callable) -> Callable:
         def torch_persistent_save(obj: Any, filename: str, async_write: bool = False) -> None:
             if not PathManager.supports_rename(filename):
                 return save(obj, filename, async_write)
             for left in reversed(range(TRIES)):
                 try:
-                    with whole(filename) as file:
+                    with atomic_write(filename) as file:
                         torch.save(obj, file)
                     return None
                 except OSError as error:
                     if error.errno in FULL or not left:
-                        raise _unwritten(error, filename) from error
-                    logger.warning(f"cannot write {filename}: {error.strerror}; once more in {PAUSE} s")
+                        raise _write_error(error, filename) from error
+                    logger.warning(f"cannot write {filename}: {error.strerror}; trying again in {PAUSE} s")
                     time.sleep(PAUSE)
 
         return torch_persistent_save
 
-    replace(checkpoint_utils, "torch_persistent_save", save_whole)
+    replace(checkpoint_utils, "torch_persistent_save", save_atomically)
 
 
-def whole_copies() -> None:
-    """Copy to ``checkpoint_last.pt`` and ``checkpoint_best.pt`` as whole files.
+def copy_checkpoints_atomically() -> None:
+    """Copies to ``checkpoint_last.pt`` and ``checkpoint_best.pt`` atomically.
 
-    fairseq copies onto the file that is there, so that a kill or a full disk leaves nothing to resume from.
+    fairseq overwrites the existing file, so a kill or a full disk leaves nothing to resume from.
     """
 
-    def copy_whole(copy: Callable) -> Callable:
-        def copy_to_whole_file(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
+    def copy_atomically(copy: Callable) -> Callable:
+        def copy_then_rename(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
             if PathManager.path_requires_pathmanager(src_path) or PathManager.path_requires_pathmanager(dst_path):
                 return copy(src_path, dst_path, overwrite)
             try:
-                with open(src_path, "rb") as source, whole(dst_path) as file:
+                with open(src_path, "rb") as source, atomic_write(dst_path) as file:
                     shutil.copyfileobj(source, file, 1 << 24)
             except OSError as error:
-                raise _unwritten(error, dst_path) from error
+                raise _write_error(error, dst_path) from error
             return True
 
-        return copy_to_whole_file
+        return copy_then_rename
 
-    replace(PathManager, "copy", copy_whole)
+    replace(PathManager, "copy", copy_atomically)
 
 
-def refuse_asynchronous_saving() -> None:
-    """Refuse ``--write-checkpoints-asynchronously``, with which a full disk is reported as a success.
+def reject_asynchronous_saving() -> None:
+    """Rejects ``--write-checkpoints-asynchronously``, with which fairseq reports a full disk as a success.
 
-    Nor does fairseq write ``checkpoint_last.pt`` then, without which the same command starts anew.
+    fairseq then also writes no ``checkpoint_last.pt`` to resume from.
     """
-
-    look_at_options(_refuse_asynchronous)
-    look_before(Trainer, "__init__", _refuse_configured)
-
-
-def _refuse_configured(self, cfg, *args, **kwargs) -> None:
-    _refuse_asynchronous(cfg.checkpoint)
+    look_at_options(_reject_asynchronous)
+    look_before(Trainer, "__init__", _reject_configured)
 
 
-def _refuse_asynchronous(checkpoint: Any) -> None:
+def _reject_configured(self, cfg, *args, **kwargs) -> None:
+    _reject_asynchronous(cfg.checkpoint)
+
+
+def _reject_asynchronous(checkpoint: Any) -> None:
     if getattr(checkpoint, "write_checkpoints_asynchronously", False):
         raise ValueError(
-            "--write-checkpoints-asynchronously: fairseq writes no checkpoint_last.pt then and tells of no write that "
-            "fails; leave it out"
+            "--write-checkpoints-asynchronously: fairseq then writes no checkpoint_last.pt and does not report failed "
+            "writes; leave it out"
         )
 
 
 class _Part:
-    """A file being written. torch forgets why a write failed; this tells."""
+    """A file being written that keeps the error of a failed write, which torch discards."""
 
     def __init__(self, file: BinaryIO):
         self.file = file
@@ -114,8 +113,8 @@ class _Part:
 
 
 @contextlib.contextmanager
-def whole(path: str | Path) -> Iterator[_Part]:
-    """A file to write that takes its name when all of it is on the disk, and leaves nothing behind if writing fails."""
+def atomic_write(path: str | Path) -> Iterator[_Part]:
+    """A file to write that is renamed to `path` once it is complete on disk, and removed if writing fails."""
     temporary, part = f"{path}.tmp", None
     try:
         with open(temporary, "wb") as file:
@@ -132,16 +131,17 @@ def whole(path: str | Path) -> Iterator[_Part]:
         raise
 
 
-def _unwritten(error: OSError, path: str) -> OSError:
-    found = newest_whole(Path(path).parent)
-    kept = f"the newest whole checkpoint is {found}" if found else "there is no whole checkpoint yet"
+def _write_error(error: OSError, path: str) -> OSError:
+    """An error that names the file and the newest intact checkpoint beside it."""
+    found = newest_intact(Path(path).parent)
+    kept = f"the newest intact checkpoint is {found}" if found else "there is no intact checkpoint yet"
     return OSError(f"{path}: cannot be written: {error.strerror or error}; {kept}")
 
 
 def damage(path: str | Path) -> str | None:
-    """What is wrong with a checkpoint's file as a whole, checksums included; None where nothing is, or none can tell.
+    """What is wrong with a checkpoint's file; None if it is intact, or too old to have checksums.
 
-    torch itself does not look at the checksums that it writes.
+    torch writes checksums but does not check them.
     """
     size = os.path.getsize(path)
     if not size:
@@ -153,11 +153,11 @@ def damage(path: str | Path) -> str | None:
         with zipfile.ZipFile(path) as archive:
             record = archive.testzip()
     except (zipfile.BadZipFile, OSError, EOFError, ValueError) as error:
-        return f"torn after {size:,} bytes ({error})"
-    return record and f"damaged in {record}"
+        return f"truncated after {size:,} bytes ({error})"
+    return f"damaged in {record}" if record else None
 
 
-def newest_whole(folder: Path) -> Path | None:
-    """The youngest checkpoint of a folder that is whole."""
+def newest_intact(folder: Path) -> Path | None:
+    """The newest intact checkpoint of a folder; None if there is none."""
     found = sorted(folder.glob("checkpoint*.pt"), key=os.path.getmtime, reverse=True)
     return next((path for path in found if damage(path) is None), None)

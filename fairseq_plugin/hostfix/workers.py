@@ -1,4 +1,4 @@
-"""Loading processes and threads that end with their epoch."""
+"""Data loader workers and threads end with their epoch."""
 
 import queue
 import threading
@@ -11,10 +11,10 @@ from fairseq.data.iterators import BackgroundConsumer, BufferedIterator, EpochBa
 from fairseq_plugin.hostfix.replace import replace
 
 
-def workers_end_with_epoch() -> None:
-    """Let the loading processes of an epoch end with it; fairseq makes new ones for the next, and keeps the old.
+def end_workers_with_epoch() -> None:
+    """Ends the workers of an epoch with it; fairseq starts new ones for the next epoch and keeps the old.
 
-    They stayed until a garbage collection, a process more for every epoch and every validation.
+    They stay until a garbage collection, one process more for every epoch and every validation.
     """
 
     def forget_workers(initialise: Callable) -> Callable:
@@ -28,11 +28,11 @@ def workers_end_with_epoch() -> None:
         replace(EpochBatchIterator, "__init__", forget_workers)
 
 
-def readers_end_before_interpreter() -> None:
-    """Let the thread that reads ahead end before the interpreter does.
+def end_readers_before_exit() -> None:
+    """Ends the thread that reads batches ahead before the interpreter exits.
 
-    fairseq leaves it at work where an epoch is not read to its end (``--max-update``), and an interpreter that ends
-    while the thread is inside torch now and then aborts.
+    fairseq leaves it running if an epoch is not finished (``--max-update``), and an interpreter that exits while the
+    thread is inside torch sometimes aborts.
     """
 
     def end_before_interpreter(create: Callable) -> Callable:
@@ -49,7 +49,7 @@ def readers_end_before_interpreter() -> None:
 
 
 class _Until:
-    """Items until an event is set. Each thread iterates by itself, so that what it reads from ends with it."""
+    """Items until an event is set. Each thread has its own iterator, which ends with the thread."""
 
     def __init__(self, closed: threading.Event, items: Iterable[Any]):
         self.closed, self.items = closed, items
@@ -62,7 +62,7 @@ class _Until:
 
 
 def _close(reader: BackgroundConsumer, waiting: queue.Queue, closed: threading.Event) -> None:
-    """Ends a thread that may wait for a place in its queue."""
+    """Ends a thread that may be waiting because its queue is full."""
     closed.set()
     while reader.is_alive() and reader is not threading.current_thread():
         while not waiting.empty():

@@ -38,9 +38,9 @@ def test_multilingual_tasks_are_refused():
 def test_sharded_parameters_are_refused(arch):
     cfg = OmegaConf.create({"model": {"_name": arch}, "distributed_training": {"ddp_backend": "fully_sharded"}})
     with pytest.raises(ValueError, match="--ddp-backend=fully_sharded: would gather a stored block"):
-        parallel.refuse_sharding(cfg)
+        parallel.reject_sharding(cfg)
     for other in ({"distributed_training": {"ddp_backend": "pytorch_ddp"}}, {"model": {"_name": "transformer"}}):
-        parallel.refuse_sharding(OmegaConf.merge(cfg, other))
+        parallel.reject_sharding(OmegaConf.merge(cfg, other))
 
 
 def test_alignments_are_not_trained(corpus, tmp_path):
@@ -63,7 +63,7 @@ def test_shared_parameters_are_still_found():
     assert sorted(paths) == ["again.weight", "encoder.embed_tokens.weight"]
 
 
-UNKNOWN, NO_BEGINNINGS = "of 3 symbols are unknown: segment", "none of 4 symbols begins a word: segment"
+UNKNOWN, NO_BEGINNINGS = "of 3 symbols are unknown: segment", "none of 4 symbols starts a word: segment"
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ class TestNumpyNames:
     def test_a_module_that_has_them_keeps_its_own(self, monkeypatch):
         healthy = Namespace(int=int)
         monkeypatch.setattr(data_utils, "np", healthy)
-        hostfix.removed_numpy_names()
+        hostfix.restore_numpy_names()
         assert data_utils.np is healthy
 
 
@@ -239,12 +239,12 @@ class TestNgrams:
         monkeypatch.setattr(decoding, "NGramRepeatBlock", copy.NGramRepeatBlock)
         block, tokens = copy.NGramRepeatBlock(2, use_extension=False), torch.tensor([[2, 5, 6, 5, 1, 1]])
         assert self.banned(block, tokens, step=3) == [set()]
-        hostfix.ngram_blocking()
+        hostfix.block_repeated_ngrams()
         assert self.banned(block, tokens, step=3) == [{6}]
 
     def test_fairseq_that_blocks_is_left_alone(self):
         method = decoding.NGramRepeatBlock._no_repeat_ngram
-        hostfix.ngram_blocking()
+        hostfix.block_repeated_ngrams()
         assert decoding.NGramRepeatBlock._no_repeat_ngram is method
 
 
@@ -300,7 +300,7 @@ class TestLog:
         monkeypatch.setattr(sys, "argv", [command])
         root.handlers[:] = handlers
         root.setLevel(level)
-        hostfix.cli_logging()
+        hostfix.restore_cli_logging()
         assert root.level == (logging.INFO if mended else level)
         assert (root.handlers != handlers) == mended
 
@@ -354,7 +354,7 @@ class TestParallel:
 
     def test_other_commands_do_not_end_without_having_started(self):
         flags = ("--distributed-world-size", "2", "--distributed-init-method", "tcp://localhost:29511")
-        with pytest.raises(ValueError, match="--distributed-world-size 2: must be 1; on a CPU only training"):
+        with pytest.raises(ValueError, match="--distributed-world-size 2: must be 1; on a CPU, only training"):
             distributed_utils.call_main(self.config(*flags), validate.main)
 
     def test_objects_are_gathered_without_cuda(self):

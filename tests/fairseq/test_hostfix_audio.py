@@ -133,7 +133,7 @@ BAD = {
     "missing.wav": (lambda path: None, "cannot be read as speech"),
     "empty.wav": (empty_wav, r"shape \(0, 80\): must have 2 dimensions and not be empty"),
     "short.wav": (short_wav, "audio of less than 25 ms has no features"),
-    "slow.wav": (slow_wav, "8000 samples a second: must be use_sample_rate=16000"),
+    "slow.wav": (slow_wav, "8000 samples per second: must be use_sample_rate=16000"),
     "cut.npy": (lambda path: path.write_bytes(b"\x93NUMPY\x01"), "cannot be read as speech"),
     "pickle.npy": (lambda path: np.save(path, np.array([{}]), allow_pickle=True), "cannot be read as speech"),
     "flat.npy": (lambda path: np.save(path, np.zeros(80)), r"shape \(80,\): must have 2 dimensions"),

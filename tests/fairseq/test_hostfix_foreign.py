@@ -127,7 +127,7 @@ def test_a_module_that_is_run_as_the_main_one_is_found_too(monkeypatch):
     spec = importlib.util.find_spec("fairseq_cli.validate")
     main = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "__main__", main)
-    foreign.literal_options()
+    foreign.read_options_as_literals()
     assert main.eval is literal
 
 

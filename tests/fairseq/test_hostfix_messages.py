@@ -1,4 +1,4 @@
-"""What a command says when it fails."""
+"""The error messages of failing commands."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ Traceback (most recent call last):
 fairseq.SomeError: no
 ValueError: --lr 0: must be > 0
 """
-SAID = {
+LINES = {
     "loops=0: must be >= 1": ValueError("loops=0: must be >= 1"),
     "[Errno 2] No such file or directory: 'x'": FileNotFoundError(2, "No such file or directory", "x"),
     "KeyError: 'x'": KeyError("x"),
@@ -27,7 +27,7 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize(("text", "error"), SAID.items())
+@pytest.mark.parametrize(("text", "error"), LINES.items())
 def test_an_error_is_one_line(text, error):
     assert one_line(error) == text
 
@@ -41,10 +41,10 @@ COMMANDS = {"average": ["--inputs", "{file}", "--output", "{file}.out"], "conver
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
-def test_our_own_commands_end_in_a_line_too(name, tmp_path):
-    file = tmp_path / "torn.pt"
+def test_our_own_commands_fail_with_one_line_too(name, tmp_path):
+    file = tmp_path / "truncated.pt"
     file.write_bytes(b"PK\x03\x04")
     words = [word.format(file=file) for word in COMMANDS[name]]
     log = cli.python("-W", "ignore", "-m", f"fairseq_plugin.{name}", *words, fails=True)
-    assert f"error: {file}: not a whole checkpoint: torn after 4 bytes" in log.splitlines()[-1]
+    assert f"error: {file}: not an intact checkpoint: truncated after 4 bytes" in log.splitlines()[-1]
     assert "Traceback" not in log

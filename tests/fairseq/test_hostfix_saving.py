@@ -1,4 +1,4 @@
-"""A checkpoint appears whole or not at all, whatever happens while it is written."""
+"""Checkpoints are written atomically, and damaged ones are found."""
 
 import errno
 import io
@@ -20,7 +20,7 @@ save = checkpoint_utils.torch_persistent_save
 
 
 class Disk:
-    """Lets a number of writes through and then fails, once or for ever."""
+    """Lets `after` writes succeed, then fails `times` times with an error code."""
 
     def __init__(self, monkeypatch, after: int, code: int, times: int = 10**6):
         self.left, self.code, self.times = after, code, times
@@ -55,22 +55,22 @@ def good(tmp_path):
     return tmp_path
 
 
-def is_whole(path) -> bool:
+def is_intact(path) -> bool:
     return saving.damage(path) is None and torch.equal(load_safely(path)["model"]["weight"], STATE["model"]["weight"])
 
 
 @pytest.mark.parametrize("after", range(8))
-def test_one_failed_write_is_made_good(good, monkeypatch, after):
-    """fairseq writes the second try behind the torn part of the first and reports a success."""
+def test_one_failed_write_is_retried_from_the_start(good, monkeypatch, after):
+    """fairseq appends the second try to the partial file of the first and reports a success."""
     Disk(monkeypatch, after, errno.EIO, times=1)
     save(STATE, str(good / "checkpoint2.pt"))
-    assert is_whole(good / "checkpoint2.pt")
+    assert is_intact(good / "checkpoint2.pt")
     assert sorted(os.listdir(good)) == ["checkpoint1.pt", "checkpoint2.pt"]
 
 
 @pytest.mark.parametrize("write", ["torch.save", "copy"])
 @pytest.mark.parametrize("after", [0, 3])
-def test_a_full_disk_is_reported_with_the_last_whole_checkpoint(good, monkeypatch, write, after):
+def test_a_full_disk_is_reported_with_the_newest_intact_checkpoint(good, monkeypatch, write, after):
     (good / "checkpoint_last.pt").write_bytes((good / "checkpoint1.pt").read_bytes())
     os.utime(good / "checkpoint_last.pt", (1, 1))
     Disk(monkeypatch, after if write == "torch.save" else 0, errno.ENOSPC)
@@ -78,28 +78,30 @@ def test_a_full_disk_is_reported_with_the_last_whole_checkpoint(good, monkeypatc
     rule = f"^{good}/checkpoint_last.pt: cannot be written: No space left on device; the newest .*/checkpoint1.pt$"
     with pytest.raises(OSError, match=rule):
         (copy if write == "copy" else partial(save, STATE))(str(good / "checkpoint_last.pt"))
-    assert sorted(os.listdir(good)) == ["checkpoint1.pt", "checkpoint_last.pt"]  # no part of a file takes up the disk
-    assert is_whole(good / "checkpoint_last.pt")
+    assert sorted(os.listdir(good)) == ["checkpoint1.pt", "checkpoint_last.pt"]  # the partial file is removed
+    assert is_intact(good / "checkpoint_last.pt")
 
 
-def test_a_copy_that_is_killed_leaves_what_was_there(good, monkeypatch):
+def test_an_interrupted_save_leaves_the_old_file(good, monkeypatch):
     PathManager.copy(str(good / "checkpoint1.pt"), str(good / "checkpoint_last.pt"))
-    assert is_whole(good / "checkpoint_last.pt")
+    assert is_intact(good / "checkpoint_last.pt")
     monkeypatch.setattr(os, "fsync", lambda number: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         save(STATE, str(good / "checkpoint_last.pt"))
-    assert is_whole(good / "checkpoint_last.pt")
+    assert is_intact(good / "checkpoint_last.pt")
 
 
-@pytest.mark.parametrize("how", ["empty", "torn", "flipped"])
+@pytest.mark.parametrize("how", ["empty", "truncated", "flipped"])
 def test_damage_is_found_and_named(good, how):
     path = good / "checkpoint2.pt"
     data = bytearray((good / "checkpoint1.pt").read_bytes())
     data[len(data) // 2] ^= 255
-    path.write_bytes({"empty": b"", "torn": data[: len(data) // 2], "flipped": data}[how])
-    assert saving.damage(path).startswith({"empty": "empty", "torn": "torn after", "flipped": "damaged in"}[how])
-    assert saving.newest_whole(good) == good / "checkpoint1.pt"
-    if how != "flipped":  # torch reads on
+    path.write_bytes({"empty": b"", "truncated": data[: len(data) // 2], "flipped": data}[how])
+    assert saving.damage(path).startswith(
+        {"empty": "empty", "truncated": "truncated after", "flipped": "damaged in"}[how]
+    )
+    assert saving.newest_intact(good) == good / "checkpoint1.pt"
+    if how != "flipped":  # torch reads a file with wrong checksums
         for load in (checkpoint_utils.load_checkpoint_to_cpu, load_safely):
-            with pytest.raises(pickle.UnpicklingError, match=rf"^{path}: not a whole checkpoint: {how}"):
+            with pytest.raises(pickle.UnpicklingError, match=rf"^{path}: not an intact checkpoint: {how}"):
                 load(str(path))

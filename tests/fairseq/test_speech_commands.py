@@ -160,5 +160,5 @@ def test_bad_audio_is_named_and_nothing_is_lost(tones, trained, tmp_path):
     kept = shutil.copy(trained / "checkpoint19.pt", tmp_path / "checkpoint_last.pt")
     before = kept.read_bytes()
     output = train(tmp_path, tmp_path, "--max-epoch", "20", "--no-epoch-checkpoints", fails=True)
-    assert f"{bad}: 8000 samples a second: must be use_sample_rate=16000" in output
+    assert f"{bad}: 8000 samples per second: must be use_sample_rate=16000" in output
     assert kept.read_bytes() == before

@@ -1,4 +1,4 @@
-"""Bad input ends a command in one line that names the file or the option; a good line beside it is not lost."""
+"""Bad input ends a command with one line that names the file or option; good lines beside it are still answered."""
 
 import re
 import shutil
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def one_line(ended, status: int = 1) -> str:
-    """The last words of a command that fails, without a traceback before them."""
+    """The one line with which a command failed; asserts that there is no traceback."""
     assert ended.status == status, ended.log[-2000:]
     assert "Traceback" not in ended.log
     assert "Exception ignored" not in ended.log
@@ -41,8 +41,8 @@ CORPORA = {
     "another order": ("dict.*", lambda old: b"".join(lines(old)[::-1]), "was trained with another"),
     "a short dictionary": ("dict.*", lambda old: b"".join(lines(old)[:2]), "has a symbol 15, but its dictionary has 6"),
     "an empty corpus": ("train.*.bin", lambda old: b"", r"/train.en-de.en.bin: holds no token"),
-    "a torn corpus": ("train.*.de.bin", lambda old: old[:99], r"train.en-de.de.bin: has 99 bytes, .*: it is torn"),
-    "a torn index": ("train.*.de.idx", lambda old: old[:99], r"train.en-de.de: cannot be read as a corpus"),
+    "a truncated corpus": ("train.*.de.bin", lambda old: old[:99], r"de.bin: has 99 bytes, .*: it is truncated"),
+    "a truncated index": ("train.*.de.idx", lambda old: old[:99], r"train.en-de.de: cannot be read as a corpus"),
     "no counts": ("dict.en.*", lambda old: old.replace(b" ", b"_"), r"/dict.en.txt: Incorrect dictionary format"),
     "no training side": ("train.*.de.*", lambda old: None, "--train-subset train: has no target side"),
     "no validation side": ("valid.*.de.*", lambda old: None, "--valid-subset valid: has no target side"),
@@ -58,7 +58,7 @@ def test_a_corpus_that_does_not_fit_is_named_before_training(warm, text, straigh
     assert "begin training epoch" not in ended.log
 
 
-def test_generation_refuses_a_dictionary_in_another_order(warm, text, straight, tmp_path):
+def test_generation_rejects_a_dictionary_in_another_order(warm, text, straight, tmp_path):
     data = changed(text, tmp_path / "data", "dict.*", lambda old: b"".join(lines(old)[::-1]))
     path = straight / "checkpoint_last.pt"
     (ended,) = warm.run({"argv": ["fairseq-generate", data, *cli.HOST, "--path", path]})
@@ -69,7 +69,7 @@ def test_generation_refuses_a_dictionary_in_another_order(warm, text, straight, 
 OPTIONS = {
     "an explosion": (["--lr", "1e30"], "update 2: the loss or a gradient is no longer a finite number: lower --lr"),
     "no embedding": (["--decoder-embed-path", "/dev/null"], "/dev/null: must be an embedding"),
-    "no file": (["--encoder-embed-path", "/nonexistent"], "/nonexistent: no embedding can be read"),
+    "no file": (["--encoder-embed-path", "/nonexistent"], "/nonexistent: embedding cannot be read"),
     "asynchronous saving": (["--write-checkpoints-asynchronously"], "--write-checkpoints-asynchronously: fairseq"),
     "no checkpoint": (["--restore-file", "nothing.pt"], "--restore-file nothing.pt: no such file"),
     "no dictionary": (["--optimizer-overrides", "lr"], "--optimizer-overrides lr: must be a dictionary of literals"),
@@ -86,11 +86,13 @@ def test_a_checkpoint_of_another_model_is_named(warm, text, straight):
     path = straight / "checkpoint_last.pt"
     flags = ("--path", path, "--model-overrides", "{'encoder_embed_dim': 64}")
     (ended,) = warm.run({"argv": ["fairseq-generate", text, *cli.HOST, *flags]})
-    told = f"fairseq-generate: error: {path}: does not fit the model that the dictionaries and --model-overrides make: "
-    assert one_line(ended).startswith(f"{told}size mismatch for encoder.embed_tokens.weight: ")
+    message = (
+        f"fairseq-generate: error: {path}: does not fit the model that the dictionaries and --model-overrides make: "
+    )
+    assert one_line(ended).startswith(f"{message}size mismatch for encoder.embed_tokens.weight: ")
 
 
-def test_the_traceback_is_kept_for_those_who_ask(warm, text, tmp_path):
+def test_an_environment_variable_prints_the_traceback(warm, text, tmp_path):
     env = {"RECURRENCE_TRACEBACK": "1"}
     (ended,) = warm.run(trains(text, tmp_path, "--decoder-embed-path", "/dev/null", env=env))
     assert "Traceback (most recent call last)" in ended.log
@@ -98,7 +100,7 @@ def test_the_traceback_is_kept_for_those_who_ask(warm, text, tmp_path):
 
 
 SIDES = {
-    "unequal": (b"one\ntwo\n", b"eins\n", "has 2 lines, .*u.de has 1 line: both sides must have as many"),
+    "unequal": (b"one\ntwo\n", b"eins\n", "has 2 lines, .*u.de has 1 line: both sides must have the same number"),
     "empty": (b"", b"", "has 0 lines: must have at least one"),
     "missing": (b"one\n", None, "u.de: no such file"),
     "no text": (b"one\n\xff\n", b"eins\nzwei\n", "u.en: line 2: must be UTF-8: invalid start byte at byte 0"),
@@ -106,7 +108,7 @@ SIDES = {
 
 
 @pytest.mark.parametrize(("source", "target", "message"), SIDES.values(), ids=SIDES)
-def test_preprocessing_refuses_sides_that_are_no_pair(warm, tmp_path, source, target, message):
+def test_preprocessing_rejects_sides_that_do_not_match(warm, tmp_path, source, target, message):
     for side, content in (("en", source), ("de", target)):
         if content is not None:
             (tmp_path / f"u.{side}").write_bytes(content)
@@ -130,17 +132,17 @@ def test_no_line_is_lost_in_interactive_translation(warm, text, straight, tmp_pa
     assert "is 2001 tokens long: must be <= 1024: left empty" in ended.log
 
 
-def test_a_torn_wave_file_is_named(tmp_path):
+def test_a_truncated_wave_file_is_named(tmp_path):
     soundfile = pytest.importorskip("soundfile")
     from fairseq.data.audio.audio_utils import get_features_or_waveform
 
     path = tmp_path / "speech.wav"
     soundfile.write(path, np.random.default_rng(0).normal(0, 0.1, 8000), 8000)
-    whole = path.read_bytes()
+    complete = path.read_bytes()
     assert len(get_features_or_waveform(str(path), need_waveform=True)) == 8000
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=rf"^{path}: cannot be read as speech: torn: 7,978 of 16,000 bytes"):
+    path.write_bytes(complete[: len(complete) // 2])
+    with pytest.raises(ValueError, match=rf"^{path}: cannot be read as speech: truncated: has 7,978 of 16,000 bytes"):
         get_features_or_waveform(str(path), need_waveform=True)
-    streamed = whole[:4] + struct.pack("<I", 0xFFFFFFFF) + whole[8:40] + struct.pack("<I", 0xFFFFFFFF) + whole[44:]
-    path.write_bytes(streamed)
+    unknown = struct.pack("<I", 0xFFFFFFFF)  # the length in the header of a streamed file
+    path.write_bytes(complete[:4] + unknown + complete[8:40] + unknown + complete[44:])
     assert len(get_features_or_waveform(str(path), need_waveform=True)) == 8000

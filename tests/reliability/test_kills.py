@@ -1,4 +1,4 @@
-"""A kill costs at most the interval in which it comes: what goes on afterwards ends as if nothing had been."""
+"""A killed run loses at most one interval: resumed, it ends with the state of an undisturbed run."""
 
 import random
 import shutil
@@ -14,7 +14,7 @@ from tests.reliability.conftest import trains
 pytestmark = pytest.mark.slow
 
 EPOCHS = ("--max-epoch", "3", "--keep-last-epochs", "1")
-# Changes to files: three saves, their copies to _best.pt and _last.pt, and two removals of the save before.
+# Changes to files: three saves, their copies to _best.pt and _last.pt, and two removals of the previous save.
 STEPS = 21
 
 
@@ -24,8 +24,8 @@ def same_runs(one, other) -> bool:
     return all(same_tensors(ours, theirs) for ours, theirs in zip(*parts))
 
 
-def goes_on(warm, text, folder, straight) -> str:
-    """The log of the same command after a kill, which ends as the run that nothing has disturbed."""
+def resume(warm, text, folder, straight) -> str:
+    """Runs the command again after a kill, asserts that it ends as an undisturbed run, and returns its log."""
     assert [path.name for path in folder.glob("*.pt") if damage(path)] == []
     (ended,) = warm.run(trains(text, folder, *EPOCHS))
     assert ended.status == 0, ended.log[-2000:]
@@ -34,28 +34,28 @@ def goes_on(warm, text, folder, straight) -> str:
 
 
 @pytest.mark.parametrize("step", range(STEPS))
-def test_at_every_step_of_a_save(warm, text, straight, tmp_path, step):
+def test_a_kill_at_every_step_of_a_save_loses_at_most_one_epoch(warm, text, straight, tmp_path, step):
     (ended,) = warm.run(trains(text, tmp_path, *EPOCHS, kill_at=step))
     assert ended.status == -9, ended.log[-2000:]
-    log = goes_on(warm, text, tmp_path, straight)
+    log = resume(warm, text, tmp_path, straight)
     saved = [line for line in ended.log.splitlines() if "Saved checkpoint" in line]
-    if saved:  # whole, so that at most the epoch behind it is lost
+    if saved:  # the resumed run starts from the last save
         updates = saved[-1].split("@ ")[1].split()[0]
         found = [int(line.split("@ ")[1].split()[0]) for line in log.splitlines() if "Loaded checkpoint" in line]
         assert found[0] >= int(updates)
 
 
-def test_all_steps_are_tried(warm, text, tmp_path):
+def test_a_run_has_no_more_steps_than_are_tried(warm, text, tmp_path):
     (ended,) = warm.run(trains(text, tmp_path, *EPOCHS, kill_at=STEPS))
     assert ended.status == 0, ended.log[-2000:]
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_at_a_random_time(warm, text, straight, tmp_path, seed):
+def test_a_kill_at_a_random_time(warm, text, straight, tmp_path, seed):
     seconds = random.Random(seed).uniform(0.2, 4)
     (ended,) = warm.run(trains(text, tmp_path, *EPOCHS, kill_after=seconds))
     assert ended.status in (-9, 0)
-    goes_on(warm, text, tmp_path, straight)
+    resume(warm, text, tmp_path, straight)
 
 
 def test_a_finished_run_stays_as_it_is(warm, text, straight, tmp_path):
@@ -69,8 +69,8 @@ def test_a_finished_run_stays_as_it_is(warm, text, straight, tmp_path):
     assert load_safely(folder / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == 16
 
 
-def test_patience_outlives_a_resume(warm, text, tmp_path):
-    """At a learning rate of 0 no validation is better than the first."""
+def test_a_resumed_run_continues_the_count_of_patience(warm, text, tmp_path):
+    """With a learning rate of 0, no validation is better than the first."""
     flags = ("--lr", "0", "--patience", "2", "--no-epoch-checkpoints")
     (first,) = warm.run(trains(text, tmp_path, *flags, "--max-epoch", "2"))
     assert first.status == 0, first.log[-2000:]
@@ -83,8 +83,8 @@ def test_patience_outlives_a_resume(warm, text, tmp_path):
     assert anew.log.count("end of epoch") == 1, anew.log[-2000:]
 
 
-@pytest.mark.parametrize("how", ["torn", "flipped", "missing"])
-def test_the_newest_whole_checkpoint_is_named_and_taken_where_allowed(warm, text, straight, tmp_path, how):
+@pytest.mark.parametrize("how", ["truncated", "flipped", "missing"])
+def test_the_newest_intact_checkpoint_is_named_and_used_if_allowed(warm, text, straight, tmp_path, how):
     (folder := tmp_path / "run").mkdir()
     data = bytearray((straight / "checkpoint3.pt").read_bytes())
     (folder / "checkpoint3.pt").write_bytes(data)
@@ -92,13 +92,14 @@ def test_the_newest_whole_checkpoint_is_named_and_taken_where_allowed(warm, text
     if how != "missing":
         (folder / "checkpoint_last.pt").write_bytes(data if how == "flipped" else data[: len(data) // 2])
     allowed = {"RECURRENCE_RESTORE": "newest"}
-    refused, taken = (warm.run(trains(text, folder, *EPOCHS, "--no-save", env=env))[0] for env in ({}, allowed))
-    told = f"{folder}/checkpoint_last.pt is "
-    assert told in refused.log
+    (refused,) = warm.run(trains(text, folder, *EPOCHS, "--no-save"))
+    (taken,) = warm.run(trains(text, folder, *EPOCHS, "--no-save", env=allowed))
+    problem = f"{folder}/checkpoint_last.pt is "
+    assert problem in refused.log
     assert f"--restore-file {folder}/checkpoint3.pt or RECURRENCE_RESTORE=newest" in refused.log
     assert refused.status == (how != "missing")
     if refused.status:
-        assert refused.last_line.startswith(f"fairseq-train: error: {told}")
+        assert refused.last_line.startswith(f"fairseq-train: error: {problem}")
         assert "Traceback" not in refused.log
     assert taken.status == 0
     assert "(epoch 4 @ 15 updates)" in taken.log
@@ -117,7 +118,7 @@ def test_a_full_disk_is_reported_in_one_line(warm, text, straight, tmp_path):
     assert all(damage(path) is None for path in folder.iterdir())
 
 
-def test_the_states_that_are_compared_differ_between_epochs(straight):
+def test_the_compared_checkpoints_differ_between_epochs(straight):
     state, shorter = load_safely(straight / "checkpoint_last.pt"), load_safely(straight / "checkpoint_best.pt")
     assert state["optimizer_history"][-1]["num_updates"] == 15
     assert shorter["optimizer_history"][-1]["num_updates"] <= 15

@@ -1,4 +1,4 @@
-"""Several ranks: one that dies ends the others, and all go on from rank 0's state or none does."""
+"""Several ranks: a dying rank ends the others, and all resume from rank 0's checkpoint or none does."""
 
 import shutil
 
@@ -15,7 +15,7 @@ INTERVAL = ("--batch-size", "16", "--save-interval-updates", "3", "--disable-val
 
 
 def ranks(text, folders, *flags) -> list[dict]:
-    """A job a rank, as torchrun starts them; each saves in a folder of its own, which the others do not see."""
+    """One job per rank, as torchrun starts them; each saves to its own folder, which the others do not see."""
     for folder in folders:
         folder.mkdir(exist_ok=True)
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(len(folders))}
@@ -31,7 +31,7 @@ def updates(folder) -> int:
 
 @pytest.fixture(scope="module")
 def two(warm, text, tmp_path_factory):
-    """The folder that two ranks have written, stopped after three of their seven batches of an epoch."""
+    """The folder of a run on two ranks, stopped after three of their seven batches of an epoch."""
     folder = tmp_path_factory.mktemp("two")
     for ended in warm.run(*ranks(text, [folder] * 2, "--max-update", "3")):
         assert ended.status == 0, ended.log[-2000:]
@@ -39,8 +39,8 @@ def two(warm, text, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("holds", "ends"), [(0, 5), (1, 2)], ids=["rank 0 has the state", "rank 1 has it"])
-def test_nodes_without_a_shared_folder_go_on_from_rank_0(warm, text, two, tmp_path, holds, ends):
-    """And begin where it has none."""
+def test_nodes_without_a_shared_folder_resume_from_rank_0(warm, text, two, tmp_path, holds, ends):
+    """If rank 0 has no checkpoint, all start a new run."""
     folders = [tmp_path / "first", tmp_path / "second"]
     shutil.copytree(two, folders[holds])
     ended = warm.run(*ranks(text, folders, "--max-update", str(ends)))
@@ -49,18 +49,18 @@ def test_nodes_without_a_shared_folder_go_on_from_rank_0(warm, text, two, tmp_pa
     assert ("(epoch 1 @ 3 updates)" in ended[0].log) == (holds == 0)
 
 
-def test_ranks_that_read_their_own_files_stop_where_one_has_none(warm, text, two, tmp_path):
+def test_ranks_that_read_their_own_files_stop_if_one_has_none(warm, text, two, tmp_path):
     ended = warm.run(*ranks(text, [two, tmp_path], "--max-update", "5", "--load-checkpoint-on-all-dp-ranks"))
     assert [one.status for one in ended] == [1, 1]
     assert all("--load-checkpoint-on-all-dp-ranks: " in one.last_line for one in ended)
 
 
-def test_a_torn_state_stops_all_ranks_with_a_line(warm, text, two, tmp_path):
+def test_a_truncated_checkpoint_stops_all_ranks_with_one_line(warm, text, two, tmp_path):
     data = (two / "checkpoint_last.pt").read_bytes()
     (tmp_path / "checkpoint_last.pt").write_bytes(data[: len(data) // 2])
     ended = warm.run(*ranks(text, [tmp_path] * 2, "--max-update", "5"))
     assert [one.status for one in ended] == [1, 1]
-    assert all("checkpoint_last.pt is torn after" in one.last_line for one in ended)
+    assert all("checkpoint_last.pt is truncated after" in one.last_line for one in ended)
 
 
 def test_a_killed_rank_ends_its_peers(warm, text, tmp_path):
@@ -68,13 +68,13 @@ def test_a_killed_rank_ends_its_peers(warm, text, tmp_path):
     jobs[1]["kill_at_update"] = 3
     first, second = warm.run(*jobs)
     assert second.status == -9
-    assert first.status == 1, first.log[-1000:]  # by itself: who hangs is killed
+    assert first.status == 1, first.log[-1000:]  # it ended by itself; a hanging process would have been killed
     assert "Traceback" not in first.log
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
-def test_another_number_of_ranks_goes_on_at_the_same_place(warm, text, two, tmp_path, before, after):
-    """The corpus has 13 or 14 batches of 16 an epoch; none is left out, and fewer than the ranks are repeated."""
+def test_another_number_of_ranks_resumes_at_the_same_place(warm, text, two, tmp_path, before, after):
+    """No batch of an epoch is skipped, and fewer batches than there are ranks are repeated."""
     folder = two
     if before == 1:
         folder = tmp_path / "one"
@@ -86,7 +86,7 @@ def test_another_number_of_ranks_goes_on_at_the_same_place(warm, text, two, tmp_
     ended = warm.run(*jobs)
     assert [one.status for one in ended] == [0] * after, [one.log[-1500:] for one in ended]
     done = {1: 11, 2: 6}[before]
-    assert f"is of {before} ranks, now there are {after}: epoch 1 goes on behind its first {done // after * after}" in (
+    assert f"saved by {before} ranks, now there are {after}: epoch 1 resumes after {done // after * after} batches" in (
         ended[0].log
     )
     total = 14
@@ -94,7 +94,7 @@ def test_another_number_of_ranks_goes_on_at_the_same_place(warm, text, two, tmp_
     assert updates(tmp_path / "new") - updates(folder) == left
 
 
-def test_a_place_behind_the_end_of_the_epoch_is_explained(warm, text, two, tmp_path):
+def test_a_place_after_the_end_of_the_epoch_is_explained(warm, text, two, tmp_path):
     flags = ("--restore-file", two / "checkpoint_last.pt", "--batch-size", "128", "--max-update", "5")
     (ended,) = warm.run(trains(text, tmp_path, *flags))
     assert ended.status == 1
