@@ -1,32 +1,35 @@
-"""How much data a recorded training has read, from the command that is recorded of it."""
+"""How much data a recorded training has read, worked out from its recorded command."""
 
 import re
 import shlex
 from functools import cache
 
-import run as program
-from rows import RECIPES, TableError, read
+from commands import stages
+from request import read_request
+from rows import RECIPES, read
+from schema import TableError
 
 TRAINER = re.compile(r"\b(fairseq-train|train_image\.py)\b")
 
 
 def trainer(cmd: str) -> list[str]:
-    """The words of the last trainer's command that a recorded one carries out.
+    """The trainer's command, as words, behind the command of a recipe; the last one if there are several.
 
     Raises:
-        TableError: its row or its scale is none (any more).
+        TableError: the row or its scale no longer exists.
     """
     words = shlex.split(cmd)
     start = next(index for index, word in enumerate(words) if "=" not in word)
-    folder, script = words[start].removeprefix(f"{RECIPES.name}/").split("/")
-    call = program.call_of(dict(word.split("=", 1) for word in words[:start]), words[start + 2 :])
-    run = read(RECIPES / folder).tables[script.removesuffix(".sh")].run(words[start + 1])
-    stages = program.stages(call, run, call.seeds[0])
-    return shlex.split([line for lines in stages.values() for line in lines if TRAINER.search(line)][-1])
+    folder, recipe = words[start].removeprefix(f"{RECIPES.name}/").split("/")
+    request = read_request(dict(word.split("=", 1) for word in words[:start]), words[start + 2 :])
+    run = read(RECIPES / folder).tables[recipe.removesuffix(".sh")].run(words[start + 1])
+    commands = [line for lines in stages(request, run, request.seeds[0]).values() for line in lines]
+    return shlex.split([command for command in commands if TRAINER.search(command)][-1])
 
 
 def update(words: list[str]) -> tuple[int, str]:
-    """How much an update of a trainer's command reads, and of what. Of a flag that stands twice the last holds."""
+    """How much one update of a trainer's command reads, and the unit."""
+    # If a flag is given twice, the last one counts.
     flags = {flag: int(value) for flag, value in zip(words, words[1:]) if flag.startswith("--") and value.isdecimal()}
     if not any("fairseq-train" in word for word in words):
         return flags["--batch-size"] * flags.get("--grad-accum-steps", 1), "images"
@@ -40,11 +43,15 @@ def update(words: list[str]) -> tuple[int, str]:
 
 @cache
 def data(cmd: str, updates: str) -> str:
-    """What a training of so many updates has read, "4.92M tokens"; nothing where nothing was trained."""
-    try:
-        count, unit = update(trainer(cmd)) if updates else (0, "")
-    except TableError:  # an old row: what it read can no longer be told
+    """The data of a training, such as "4.92M tokens"; empty if nothing was trained or the row no longer exists."""
+    if not updates:
         return ""
-    total = count * int(updates or 0)
-    size, letter = next((one for one in ((1e9, "B"), (1e6, "M"), (1e3, "K")) if total >= one[0]), (1, ""))
-    return f"{total / size:.3g}{letter} {unit}" if total else ""
+    try:
+        count, unit = update(trainer(cmd))
+    except TableError:
+        return ""
+    total = count * int(updates)
+    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "K"), (1, "")):
+        if total >= size:
+            return f"{total / size:.3g}{letter} {unit}"
+    return ""

@@ -1,4 +1,4 @@
-"""Stored parameters of a row's model, counted from the registered architecture; nothing is allocated or trained."""
+"""Counts the stored parameters of a row's model, built without memory for its weights."""
 
 import argparse
 import sys
@@ -9,11 +9,9 @@ from rows import RECIPES, Run
 
 sys.path.insert(0, str(RECIPES))  # image_options
 
-METRICS = {"params": "all stored parameters, each tensor once", "params_core": "those of the stacks alone"}
-
 
 def translation(run: Run, keys: dict, flags: list[str]) -> torch.nn.Module:
-    """With as many symbols on both sides as the corpus of scale paper has."""
+    """A translation model with the vocabulary of scale paper on both sides."""
     from fairseq_plugin.modules.build import build_architecture, given_options, numbered_dictionary
 
     symbols, (options, _) = numbered_dictionary(keys["symbols"]), given_options(run.row.arch, flags)
@@ -21,7 +19,7 @@ def translation(run: Run, keys: dict, flags: list[str]) -> torch.nn.Module:
 
 
 def speech(run: Run, keys: dict, flags: list[str]) -> torch.nn.Module:
-    """Of 80 filterbanks."""
+    """A speech model that reads 80 filterbanks."""
     from fairseq_plugin.catalogue import FILTERBANK
     from fairseq_plugin.modules.build import build_architecture, given_options, numbered_dictionary
 
@@ -30,7 +28,7 @@ def speech(run: Run, keys: dict, flags: list[str]) -> torch.nn.Module:
 
 
 def language(run: Run, keys: dict, flags: list[str]) -> torch.nn.Module:
-    """For texts as long as in training, or of `positions`; with `classes`, its output is no symbols."""
+    """A language model for texts as long as in training, or as `positions` says; with `classes`, it predicts those."""
     from fairseq_plugin.modules.build import build_language_model, given_options, numbered_dictionary
 
     symbols, positions = numbered_dictionary(keys["symbols"]), keys.get("positions") or keys["text"]
@@ -40,7 +38,7 @@ def language(run: Run, keys: dict, flags: list[str]) -> torch.nn.Module:
 
 
 def images(run: Run, keys: dict, kwargs: list[str], flags: list[str]) -> torch.nn.Module:
-    """At the size of its images, with as many classes as they have."""
+    """An image model for the table's image size and number of classes."""
     import timm
     from image_options import key_value
 
@@ -55,7 +53,7 @@ def images(run: Run, keys: dict, kwargs: list[str], flags: list[str]) -> torch.n
 
 
 def model(run: Run) -> torch.nn.Module:
-    """The model of scale paper without memory for its weights."""
+    """The model of scale paper on the meta device."""
     from fairseq.models import ARCH_MODEL_REGISTRY
 
     import fairseq_plugin  # noqa: F401  (registers its models)
@@ -75,7 +73,10 @@ def model(run: Run) -> torch.nn.Module:
 
 @cache
 def counted(run: Run) -> dict[str, int]:
-    """The counts by metric; a model without two stacks has no params_core of its own."""
+    """The counts by metric, each stored tensor once.
+
+    params: all parameters. params_core: those of encoder and decoder stack, for models that have both.
+    """
     from recurrence.count import stored
 
     built = model(run)

@@ -1,4 +1,4 @@
-"""Print what a run depends on besides its command, as JSON: versions, device, threads, commit."""
+"""Prints the environment of a run as JSON: versions, device, threads and commit."""
 
 import json
 import os
@@ -13,7 +13,7 @@ PACKAGES = ("torch", "fairseq-fixed", "fairseq", "timm", "torchvision", "numpy",
 
 
 def version(package: str) -> str | None:
-    """Installed version, or None."""
+    """The installed version, or None."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -21,7 +21,7 @@ def version(package: str) -> str | None:
 
 
 def processor() -> str:
-    """The processor's name where the system tells, else its architecture."""
+    """The processor's name from /proc/cpuinfo, or its architecture."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
@@ -29,7 +29,7 @@ def processor() -> str:
 
 
 def commit() -> str:
-    """Short name of the checkout's commit, with + for uncommitted changes; "none" outside a checkout."""
+    """The short hash of the checkout's commit, with + for uncommitted changes; "none" outside a checkout."""
     here = Path(__file__).parent
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     try:
@@ -39,7 +39,7 @@ def commit() -> str:
 
 
 def environment() -> dict:
-    """Everything, ready for JSON."""
+    """The environment as JSON values."""
     threads = torch.get_num_threads()
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {

@@ -1,9 +1,9 @@
-"""Rows that were trained alike and are shown beside each other: in README.md and in the report's first pictures."""
+"""Rows that are compared in README.md and in the report's first pictures, because they were trained alike."""
 
-import csv
 from dataclasses import dataclass
 from statistics import mean
 
+import results_csv
 import verdict
 from rows import RECIPES, Run, read
 
@@ -13,14 +13,14 @@ class Experiment:
     """Rows of one table that were trained alike.
 
     Args:
-        title: the task and the test set.
-        recipe: a folder of recipes.
-        table: its name in results.csv.
-        scale: at which the rows ran.
-        metric: the column of quality in results.csv.
+        title: task and test set.
+        recipe: a folder of recipes/.
+        table: the table's name in results.csv.
+        scale: the scale of the runs.
+        metric: the metric of quality, by its name in results.csv.
         better: "higher" or "lower".
-        symbols: of the vocabulary, which is part of the work; 0 for images.
-        rows: their names; the first is the control.
+        symbols: size of the vocabulary, for the operations of the output layer; 0 for images.
+        rows: names of the rows; the first is the control.
     """
 
     title: str
@@ -34,41 +34,36 @@ class Experiment:
 
     @property
     def task(self) -> str:
-        """The first word of the title, in small letters."""
+        """The first words of the title, in lower case."""
         return self.title.split(",")[0].lower()
 
     def run(self, row: str) -> Run:
-        """The row as tables.toml has it."""
+        """The run of a row."""
         return next(table for table in read(RECIPES / self.recipe).tables.values() if table.name == self.table).run(row)
 
     def records(self, row: str, metric: str = "") -> list[dict[str, str]]:
-        """What was recorded of a row, one entry per seed, by the metric of quality or another.
+        """The recorded lines of a row, one per seed, for the metric of quality or another one.
 
         Raises:
-            ValueError: there is nothing.
+            ValueError: nothing has been recorded.
         """
         path = RECIPES / self.recipe / "results.csv"
-        wanted = (self.table, row, self.scale, metric or self.metric)
-        with path.open(encoding="utf-8", newline="") as file:
-            found = [
-                record
-                for record in csv.DictReader(file)
-                if (record["table"], record["row"], record["scale"], record["metric"]) == wanted and record["value"]
-            ]
+        wanted = {"table": self.table, "row": row, "scale": self.scale, "metric": metric or self.metric}
+        found = [line for line in results_csv.read(path) if wanted.items() <= line.items() and line["value"]]
         if not found:
-            raise ValueError(f"{path}: no {wanted[-1]} of row {row} at scale {self.scale}")
+            raise ValueError(f"{path}: no {wanted['metric']} of row {row} at scale {self.scale}")
         return found
 
     def values(self, row: str) -> list[float]:
-        """The quality of each seed."""
+        """The quality for each seed."""
         return [float(record["value"]) for record in self.records(row)]
 
     def quality(self, row: str) -> float:
-        """Mean over the seeds."""
+        """The mean quality over the seeds."""
         return mean(self.values(row))
 
     def interval(self, row: str) -> tuple[float, float]:
-        """That of the mean; the value itself of a single seed."""
+        """The 95 % interval of the mean quality; for a single seed, the value itself."""
         values = self.values(row)
         return verdict.interval(values) if len(values) > 1 else (values[0], values[0])
 
@@ -77,7 +72,7 @@ class Experiment:
         return int(self.records(row)[0]["params"])
 
 
-# Rows that share nothing.
+# Rows without shared blocks.
 UNSHARED = ("vanilla", "vanilla_half", "regular_1", "plain", "plain_half", "1,1,1,1-rope", "unshared8-rope")
 EXPERIMENTS = (
     Experiment(

@@ -1,41 +1,45 @@
-"""What has been recorded of a row: its runs by scale and seed, and its value where a table shows it."""
+"""Results as the tables show them: the runs of a row at its largest scale, and our value for a cell."""
 
 import csv
 from math import sqrt
 from pathlib import Path
 from statistics import mean, stdev
 
-from collect import METRICS, read
+from results_csv import METRICS, read
 from rows import RECIPES, Run
 from verdict import SEEDS
 
-SCALES = ("paper", "gpu", "long", "small")  # the largest first; smoke is none
-DECIMALS = {"loss": 4, "top1": 2}
-LARGE = {"training_flops": "e", "loss_error": "e", "loss_error_published": "e", "accuracy_error": "e"}
+SCALES = ("paper", "gpu", "long", "small")  # largest first; smoke runs are not results
+DECIMALS = {"loss": 4}  # 2 for all others
+EXPONENTIAL = ("training_flops", "loss_error", "loss_error_published", "accuracy_error")
 EXACT = ("gmac", "mmac", "gflops", "gflops_published", "training_flops")  # counts, the same in every run
 
 
 class Results:
-    """What has been recorded, by table, row and metric."""
+    """All recorded runs.
+
+    Attributes:
+        runs: the lines of every results.csv.
+        smoked: (table, row) of each row that has run at scale smoke.
+    """
 
     def __init__(self, recipes: Path = RECIPES):
         self.runs = [run for path in sorted(recipes.glob("*/results.csv")) for run in read(path)]
-        path = recipes / "smoke.csv"
-        with path.open(encoding="utf-8", newline="") as file:
+        with (recipes / "smoke.csv").open(encoding="utf-8", newline="") as file:
             self.smoked = {(line["table"], line["row"]) for line in csv.DictReader(file)}
 
     def of(self, run: Run) -> list[dict]:
-        """All rows of the largest scale of a run."""
+        """The recorded runs of a row at its largest scale."""
         found = [one for one in self.runs if one["table"] == run.table.name and one["row"] == run.name]
         labels = {one["scale"] for one in found if one["scale"].split("-")[0] in SCALES}
         if not labels:
             return []
-        best = min(labels, key=lambda label: (SCALES.index(label.split("-")[0]), label))
-        return [one for one in found if one["scale"] == best]
+        largest = min(labels, key=lambda label: (SCALES.index(label.split("-")[0]), label))
+        return [one for one in found if one["scale"] == largest]
 
 
 class Cell:
-    """Ours of one column: the values of the largest scale."""
+    """Our values for a cell of a table, one per seed, at the largest scale of the row."""
 
     def __init__(self, run: Run, metric: str, results: Results):
         found = results.of(run)
@@ -48,12 +52,12 @@ class Cell:
 
     @property
     def decides(self) -> bool:
-        """Whether anything may follow for the paper: of enough seeds, or of an exact count."""
+        """Whether it can be ranked: it has enough seeds, or is an exact count."""
         return len(self.values) >= (1 if self.metric in EXACT else SEEDS)
 
     @property
     def error(self) -> float:
-        """Standard error of the mean; 0 of one value."""
+        """Standard error of the mean; 0 for one value."""
         return stdev(self.values) / sqrt(len(self.values)) if len(self.values) > 1 else 0.0
 
     def __str__(self) -> str:
@@ -66,7 +70,7 @@ class Cell:
 
 
 def at_training_length(run: Run, metric: str, scale: str) -> str:
-    """`perplexity` is that of texts as long as the model was trained on."""
+    """Plain `perplexity` means that of texts as long as in training, which depends on the scale."""
     base = scale.split("-")[0]
     if metric != "perplexity" or base not in run.scales:
         return metric
@@ -74,5 +78,5 @@ def at_training_length(run: Run, metric: str, scale: str) -> str:
 
 
 def number(value: float, metric: str) -> str:
-    """As many decimals as its metric is told with."""
-    return f"{value:.{DECIMALS.get(metric, 2)}{LARGE.get(metric, 'f')}}"
+    """A value with the decimals of its metric."""
+    return f"{value:.{DECIMALS.get(metric, 2)}{'e' if metric in EXPONENTIAL else 'f'}}"

@@ -1,8 +1,8 @@
-"""The papers' tables as data: reads PAPER/tables.toml and checks it.
+"""The papers' tables as data: reads PAPER/tables.toml.
 
-A file has the paper's name, the settings that its runs share, and its tables: columns, rows and every published cell,
-as printed. A row with an architecture is run (or counted); one without it is only printed; one without a label is ours
-alone. recipes/README.md describes the keys.
+A file has the paper's name, settings that its rows share, and its tables: columns, rows and every published cell, as
+printed. A row with an architecture can be run (or counted), a row without one is only shown; a row without a label is
+not in the paper. recipes/README.md describes the keys, schema.py lists them.
 """
 
 import re
@@ -12,97 +12,22 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib
+import schema
+from schema import KINDS, OVERRIDES, SWITCHES, TableError, check_keys, check_settings, load_toml
 
 RECIPES = Path(__file__).resolve().parents[1]
-BELOW_PAPER = ("smoke", "small", "long", "gpu")
-SWITCHES = ("release", "code")  # SETTINGS: whose settings of scale paper, where they differ from the paper's
-COUNTED = ("params", "params_core")  # of the registered model; nothing has to be run
-SOME_BATCH = "batch or tokens"
-
-
-@dataclass(frozen=True)
-class Kind:
-    """Which keys the settings of commands/KIND.sh have, and at which scales."""
-
-    required: tuple[str, ...]
-    optional: tuple[str, ...]
-    scales: tuple[str, ...] = ("smoke", "small", "gpu", "paper")
-    budget: bool = True  # whether commands/KIND.sh has the trainer's flags of the smaller scales
-
-    @property
-    def keys(self) -> set[str]:
-        """All of them."""
-        both = {*self.required, *self.optional, "scales", "precision", "micro_batch"} - {SOME_BATCH}
-        return both | {"batch", "tokens"} if SOME_BATCH in self.required else both
-
-
-KINDS = {
-    "translation": Kind(
-        required=("data", "languages", "tests", SOME_BATCH, "micro_batch", "train", "search", "symbols"),
-        optional=("average", "search_of", "tokenize", "scored", "width", "wide", "share", "decode"),
-    ),
-    "images": Kind(required=("data", "batch", "train"), optional=("classes", "divisor", "repeats")),
-    "language": Kind(
-        required=("data", "bin", "text", SOME_BATCH, "micro_batch", "updates", "train", "symbols"),
-        optional=("data_settings", "lengths", "evaluate", "checkpoint", "tested", "pieces", "evaluated", "measure")
-        + ("save", "log", "positions", "flops", "task"),
-        scales=("smoke", "small", "paper"),
-        budget=False,
-    ),
-    "sequence": Kind(
-        required=("task", SOME_BATCH, "micro_batch", "updates", "log", "train", "symbols"),
-        optional=("data", "bin", "text", "positions", "classes", "save", "subset", "checkpoint"),
-        scales=("smoke", "small", "paper"),
-        budget=False,
-    ),
-    "speech": Kind(
-        required=("data", "bin", "tokens", "micro_batch", "updates", "train", "trained", "valid", "tests", "search")
-        + ("symbols",),
-        optional=("data_settings", "save", "log", "keep", "short"),
-        scales=("smoke", "small", "paper"),
-        budget=False,
-    ),
-    "count": Kind(
-        required=("count",),
-        optional=("throughput", "classes", "symbols", "text", "batch", "updates", "positions")
-        + ("beside", "tokens", "rounds"),
-        scales=("smoke", "paper"),  # which are the same
-        budget=False,
-    ),
-}
-TABLE_REQUIRED = {"title", "name", "columns", "rows"}
-TABLE_KEYS = TABLE_REQUIRED | {"source", "kind", "settings", "variants", "run", "order", "note"}
-ROW_KEYS = {"label", "arch", "flags", "paper", "note", "settings", "released", "count_differs", "smaller", *BELOW_PAPER}
-VARIANT_KEYS = {"flags", "smaller", *BELOW_PAPER}
-
-
-class TableError(ValueError):
-    """A table file, or what is asked of it, cannot be."""
-
-
-def known(where: str, found: dict, keys: set[str], required: set[str] = frozenset()) -> None:
-    """Refuses keys that there are not, and those that are missing.
-
-    Raises:
-        TableError: names the place and the key.
-    """
-    for key in found:
-        if key not in keys:
-            raise TableError(f"{where}: unknown key {key!r}; must be one of: {', '.join(sorted(keys))}")
-    for key in sorted(required):
-        if key not in found:
-            raise TableError(f"{where}: missing key {key!r}")
+COUNTED = ("params", "params_core")  # metrics that need no run: they are counted from the registered model
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the paper: its title, and the metric of ours that stands beside it ("": none).
+    """A column of the paper's table.
 
-    It is of the run of that name in another table of the paper where that is named, such as one that counts operations.
+    Args:
+        title: as printed.
+        metric: ours to show beside it; empty: none.
+        variant: which of a row's runs it shows.
+        table: the key of another table, whose row of the same name it shows, for example one that counts operations.
     """
 
     title: str
@@ -113,45 +38,47 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A row of a table, with the keys of its entry in the file."""
+    """A row of a table. The keys of its entry in the file are attributes."""
 
     name: str
     table: "Table" = field(repr=False)
     entry: dict = field(repr=False)
 
     def __getattr__(self, name: str):
-        if name not in ROW_KEYS:
+        if name not in schema.ROW_KEYS:
             raise AttributeError(name)
         return self.entry.get(name, {} if name in ("paper", "released") else "")
-
-    def has(self, variant: str) -> bool:
-        """Whether there is a run of a variant: where a row gives each its own flags, of those alone."""
-        return not isinstance(self.flags, dict) or variant in self.flags
 
     @property
     def printed(self) -> bool:
         """Whether the paper has the row."""
         return "label" in self.entry
 
+    def has(self, variant: str) -> bool:
+        """Whether the row has a run of this variant. If its flags are given by variant, it only has those."""
+        return not isinstance(self.flags, dict) or variant in self.flags
+
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run's commands are made of."""
+    """A run's settings at one scale.
+
+    Args:
+        keys: by their names in tables.toml.
+        kwargs: key=value arguments of a timm constructor.
+        flags: of the trainer.
+    """
 
     keys: dict
-    kwargs: list[str]  # key=value of the model's constructor
-    flags: list[str]  # of the trainer
+    kwargs: list[str]
+    flags: list[str]
 
 
-def split_flags(*texts: str) -> tuple[list[str], list[str]]:
-    """The leading key=value of each text, and all that follows them."""
-    kwargs, flags = [], []
-    for text in texts:
-        words = shlex.split(text)
-        head = next((n for n, word in enumerate(words) if not re.match(r"\w+=", word)), len(words))
-        kwargs += words[:head]
-        flags += words[head:]
-    return kwargs, flags
+def split_flags(text: str) -> tuple[list[str], list[str]]:
+    """The leading key=value words of a text, and the words after them."""
+    words = shlex.split(text)
+    split = next((index for index, word in enumerate(words) if not re.match(r"\w+=", word)), len(words))
+    return words[:split], words[split:]
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,46 +95,51 @@ class Run:
 
     @cached_property
     def section(self) -> dict:
-        """The settings that the row names, or its table."""
-        return self.table.section(self.row)
+        """The section of settings that the row names, or else its table."""
+        return self.table.paper.settings[self.row.settings or self.table.entry["settings"]]
 
     @property
     def flags(self) -> str:
-        """Those of the row; of one that gives each variant its own, those of this one."""
+        """The row's flags, or those it has for this variant."""
         return self.row.flags[self.variant] if isinstance(self.row.flags, dict) else self.row.flags
 
     @property
     def scales(self) -> tuple[str, ...]:
-        """Scales at which it can be run."""
+        """Scales at which it can run."""
         return tuple(self.section.get("scales", KINDS[self.table.kind].scales))
 
     @property
     def switches(self) -> tuple[str, ...]:
-        """What SETTINGS may be."""
+        """Possible values of SETTINGS."""
         return ("paper", *(name for name in SWITCHES if name in self.section))
 
     def settings(self, scale: str = "paper", switch: str = "paper") -> Settings:
-        """Everything at a scale; of the flags, {ROW} still stands for the folder of another row's run."""
-        kind, entry = KINDS[self.table.kind], self.row.entry
+        """The settings at a scale. {ROW} in a flag still stands for the folder of another row's run.
+
+        Later sources override earlier ones: the section, its parts for the scale, the row, its variant, and their parts
+        for the scale.
+        """
+        kind, row = KINDS[self.table.kind], self.row.entry
         variant = self.table.variants.get(self.variant, {})
-        other = self.section.get(switch, {})
-        section = self.section | other
-        names = ("smaller", scale) if scale != "paper" else ()
-        ours, theirs = [section.get(name, {}) for name in names], [entry.get(name, {}) for name in names]
-        theirs += [variant.get(name, {}) for name in names]
+        switched = self.section.get(switch, {})
+        parts = ("smaller", scale) if scale != "paper" else ()
+        section_parts = [(self.section | switched).get(part, {}) for part in parts]
+        row_parts = [entry.get(part, {}) for entry in (row, variant) for part in parts]
+
         keys: dict = {}
-        for found in (section, *ours, entry, variant, *theirs):
-            keys |= {key: value for key, value in found.items() if key in kind.keys}
-        train = [] if kind.budget and scale != "paper" else [str(keys.pop("train", ""))]
-        keys.pop("train", None)
-        row = {"flags": self.flags}
-        texts = [found.get("flags", "") for found in (other, *ours, row, variant, *theirs)]
-        return Settings(keys, *split_flags(*train, *texts))
+        for source in (self.section, switched, *section_parts, row, variant, *row_parts):
+            keys |= {key: value for key, value in source.items() if key in kind.keys}
+        train = str(keys.pop("train", ""))
+        texts = [] if kind.budget and scale != "paper" else [train]
+        for source in (switched, *section_parts, {"flags": self.flags}, variant, *row_parts):
+            texts.append(source.get("flags", ""))
+        kwargs, flags = zip(*map(split_flags, texts))
+        return Settings(keys, sum(kwargs, []), sum(flags, []))
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table of a paper, or of ours alone."""
+    """A table of a paper, or one of ours."""
 
     paper: "Paper" = field(repr=False)
     key: str
@@ -237,7 +169,7 @@ class Table:
 
     @property
     def ordered(self) -> bool:
-        """Whether the paper's ordering of the rows is a statement."""
+        """Whether the paper ranks the rows, so that our ranking can be compared."""
         return self.entry.get("order", True)
 
     @cached_property
@@ -251,64 +183,67 @@ class Table:
 
     @cached_property
     def runs(self) -> dict[str, Run]:
-        """Every run by its name, in the order of the rows."""
-        pattern, variants = self.entry.get("run", "{row}"), self.variants or [""]
-        both = ((row, variant) for row in self.rows.values() if row.arch for variant in variants if row.has(variant))
-        return {name: Run(name, *one) for one in both if (name := pattern.format(row=one[0].name, variant=one[1]))}
+        """Every run by name, in the order of the rows."""
+        pattern = self.entry.get("run", "{row}")
+        found = {}
+        for row in self.rows.values():
+            for variant in self.variants or [""]:
+                name = pattern.format(row=row.name, variant=variant)
+                if row.arch and row.has(variant):
+                    found[name] = Run(name, row, variant)
+        return found
 
     def run(self, name: str) -> Run:
-        """One of them.
+        """The run of this name.
 
         Raises:
-            TableError: there is none of that name.
+            TableError: there is none.
         """
         if name not in self.runs:
             raise TableError(f"ROW={name}: must be all, list or one of: {' '.join(self.runs)}")
         return self.runs[name]
 
-    def section(self, row: Row) -> dict:
-        """The settings of a row."""
-        return self.paper.settings[row.settings or self.entry["settings"]]
-
     def check(self) -> None:
-        """Refuses what the file must not say.
+        """Checks the table's entry.
 
         Raises:
             TableError: names the place and the key.
         """
         where = f"{self.paper.file}: {self.key}"
-        known(where, self.entry, TABLE_KEYS, TABLE_REQUIRED)
+        check_keys(where, self.entry, schema.TABLE_KEYS, schema.TABLE_REQUIRED)
         for title, column in self.entry["columns"].items():
             if isinstance(column, dict):
-                known(f"{where}.columns.{title}", column, {"metric", "variant", "table"}, {"metric"})
-                if column.get("table", self.key) not in self.paper.tables:
-                    raise TableError(f"{where}.columns.{title}: table {column['table']!r}: no such table")
-                if self.variants and column.get("variant", "") not in ("", *self.variants):
-                    raise TableError(f"{where}.columns.{title}: variant {column['variant']!r}: not among the variants")
+                self.check_column(f"{where}.columns.{title}", column)
         if any(row.arch for row in self.rows.values()):
-            known(where, self.entry, TABLE_KEYS, {"kind", "settings"})
+            check_keys(where, self.entry, schema.TABLE_KEYS, {"kind", "settings"})
             if self.kind not in KINDS:
                 raise TableError(f"{where}: kind {self.kind!r}; must be one of: {', '.join(KINDS)}")
         for name, variant in self.variants.items():
-            known(f"{where}.variants.{name}", variant, VARIANT_KEYS | KINDS[self.kind].keys)
+            check_keys(f"{where}.variants.{name}", variant, {"flags", *OVERRIDES} | KINDS[self.kind].keys)
         for row in self.rows.values():
             self.check_row(f"{where}.rows.{row.name}", row)
 
+    def check_column(self, where: str, column: dict) -> None:
+        check_keys(where, column, schema.COLUMN_KEYS, {"metric"})
+        if column.get("table", self.key) not in self.paper.tables:
+            raise TableError(f"{where}: table {column['table']!r}: no such table")
+        if self.variants and column.get("variant", "") not in ("", *self.variants):
+            raise TableError(f"{where}: variant {column['variant']!r}: not among the variants")
+
     def check_row(self, where: str, row: Row) -> None:
-        """The same of one row."""
         keys = KINDS[self.kind].keys if self.kind else set()
-        known(where, row.entry, ROW_KEYS | keys, {"paper"} if row.printed else {"note", "arch"})
-        known(f"{where}.paper", row.paper, set(self.entry["columns"]))
-        known(f"{where}.released", row.released, {*self.entry["columns"], "source"})
-        for scale in ("smaller", *BELOW_PAPER):
-            known(f"{where}.{scale}", row.entry.get(scale, {}), {"flags", *keys})
+        check_keys(where, row.entry, schema.ROW_KEYS | keys, {"paper"} if row.printed else {"note", "arch"})
+        check_keys(f"{where}.paper", row.paper, set(self.entry["columns"]))
+        check_keys(f"{where}.released", row.released, {*self.entry["columns"], "source"})
+        for part in OVERRIDES:
+            check_keys(f"{where}.{part}", row.entry.get(part, {}), {"flags", *keys})
         if isinstance(row.flags, dict):
-            known(f"{where}.flags", row.flags, set(self.variants))
+            check_keys(f"{where}.flags", row.flags, set(self.variants))
         if row.arch:
-            name = row.settings or self.entry["settings"]
-            if name not in self.paper.settings:
-                raise TableError(f"{where}: settings {name!r}; must be one of: {', '.join(self.paper.settings)}")
-            self.paper.check_settings(name, KINDS[self.kind])
+            name, sections = row.settings or self.entry["settings"], self.paper.settings
+            if name not in sections:
+                raise TableError(f"{where}: settings {name!r}; must be one of: {', '.join(sections)}")
+            check_settings(f"{self.paper.file}: settings.{name}", sections[name], KINDS[self.kind])
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,18 +263,22 @@ class Paper:
 
     @cached_property
     def settings(self) -> dict[str, dict]:
-        """The sections by name, each with the keys of the one above that it is `like`."""
-        whole: dict[str, dict] = {}
+        """The sections of settings by name. A section has all keys of the earlier one that its `like` names.
+
+        Raises:
+            TableError: `like` names no earlier section.
+        """
+        found: dict[str, dict] = {}
         for name, section in self.entry.get("settings", {}).items():
             like = section.get("like")
-            if like is not None and like not in whole:
+            if like is not None and like not in found:
                 raise TableError(f"{self.file}: settings.{name}: like {like!r}: no such section above it")
-            whole[name] = whole.get(like, {}) | {key: value for key, value in section.items() if key != "like"}
-        return whole
+            found[name] = found.get(like, {}) | {key: value for key, value in section.items() if key != "like"}
+        return found
 
     @property
     def left_out(self) -> list[dict]:
-        """Printed cells that no row carries, each with the reason."""
+        """Printed cells that no row shows, each with the reason."""
         return self.entry.get("left_out", [])
 
     @cached_property
@@ -347,40 +286,17 @@ class Paper:
         others = ("paper", "settings", "left_out")
         return {key: Table(self, key, entry) for key, entry in self.entry.items() if key not in others}
 
-    def check_settings(self, name: str, kind: Kind) -> None:
-        """Refuses settings that commands/KIND.sh cannot use."""
-        where, section = f"{self.file}: settings.{name}", self.settings[name]
-        paper = "paper" in section.get("scales", kind.scales)
-        required = set(kind.required) if paper or not kind.budget else set()
-        known(where, section, kind.keys | {"smaller", *BELOW_PAPER, *SWITCHES}, required - {SOME_BATCH})
-        if SOME_BATCH in required and ("batch" in section) == ("tokens" in section):
-            raise TableError(f"{where}: must have either 'batch' or 'tokens'")
-        for part in ("smaller", *BELOW_PAPER, *SWITCHES):
-            known(f"{where}.{part}", section.get(part, {}), kind.keys | {"flags"})
-
-
-def load(path: Path) -> dict:
-    """A TOML file.
-
-    Raises:
-        TableError: it is none.
-    """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise TableError(f"{path.parent.name}/{path.name}: {error}") from error
-
 
 def read(folder: Path) -> Paper:
     """The tables of a folder, checked.
 
     Raises:
-        TableError: the file is no TOML, or has a missing or unknown key; names the place.
+        TableError: tables.toml cannot be parsed, or a key is missing or unknown; names the place.
     """
-    paper = Paper(folder, load(folder / "tables.toml"))
-    known(paper.file, paper.entry, {"paper", *paper.entry}, {"paper"})
+    paper = Paper(folder, load_toml(folder / "tables.toml"))
+    check_keys(paper.file, paper.entry, set(paper.entry), {"paper"})
     for entry in paper.left_out:
-        known(f"{paper.file}: left_out", entry, left := {"table", "row", "column", "reason"}, left)
+        check_keys(f"{paper.file}: left_out", entry, schema.LEFT_OUT_KEYS, schema.LEFT_OUT_KEYS)
     for key, table in paper.tables.items():
         if not isinstance(table.entry, dict):
             raise TableError(f"{paper.file}: unknown key {key!r}")

@@ -1,12 +1,12 @@
-"""When runs of several seeds bear out what is claimed of the difference between two rows: the one rule, written here.
+"""When runs with several seeds confirm a claim about two rows. This is the only place that decides it.
 
-A claim allows the difference a range, such as above 0. The rows are compared seed by seed, and the mean difference has
-a 95 % interval over the seeds (Student's t). The claim is
+A claim allows the difference between the rows a range, for example above 0. The rows are compared seed by seed, and the
+mean difference gets a 95 % interval over the seeds (Student's t). The claim is
 
-  confirmed      by at least three seeds, if the interval lies within the range
-  contradicted   by at least three seeds, if the interval lies outside it
-  undecided      in all other cases
+  confirmed      if at least three seeds have run and the interval is within the range
+  contradicted   if at least three seeds have run and the interval is outside the range
   not run        if no seed has run in both rows
+  undecided      otherwise
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ LEVEL = 0.95
 
 
 def allowed(says: str, margin: float) -> tuple[float, float]:
-    """The range of the first row's lead over the second that a claim allows, both ends left out.
+    """The open range that a claim allows for the first row's lead over the second.
 
     Raises:
-        ValueError: if `says` is none of the three.
+        ValueError: `says` is not one of the three words.
     """
     ranges = {"better": (margin, inf), "no worse": (-margin, inf), "equal": (-margin, margin)}
     if says not in ranges:
@@ -31,7 +31,7 @@ def allowed(says: str, margin: float) -> tuple[float, float]:
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float]:
-    """Where the mean difference lies in 95 of 100 cases; unbounded with fewer than two seeds."""
+    """The 95 % interval of the mean difference; unbounded with fewer than two seeds."""
     count = len(differences)
     if count < 2:
         return -inf, inf
@@ -42,7 +42,11 @@ def interval(differences: Sequence[float]) -> tuple[float, float]:
 
 
 def verdict(differences: Sequence[float], says: str = "better", margin: float = 0.0) -> str:
-    """What the seeds' differences, positive where the first row is better, say of one comparison."""
+    """The verdict on one comparison.
+
+    Args:
+        differences: the first row's lead in each seed, positive where it is better.
+    """
     if not differences:
         return "not run"
     (low, high), (bottom, top) = interval(differences), allowed(says, margin)
@@ -54,7 +58,7 @@ def verdict(differences: Sequence[float], says: str = "better", margin: float = 
 
 
 def together(verdicts: Sequence[str]) -> str:
-    """The verdict on a claim of several comparisons: each has to be confirmed, one that is contradicted is enough."""
+    """The verdict on a claim with several comparisons: all must be confirmed; one contradicted is enough."""
     if "contradicted" in verdicts:
         return "contradicted"
     return verdicts[0] if len(set(verdicts)) == 1 else "undecided"

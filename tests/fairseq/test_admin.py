@@ -5,8 +5,8 @@ import math
 import re
 from pathlib import Path
 
-import collect
 import pytest
+import results_csv
 import torch
 from omegaconf import OmegaConf
 
@@ -299,7 +299,7 @@ def test_the_recipe_records_a_loss_and_its_curve_is_drawn(tmp_path):
     shallow = ("--encoder-layers", "6", "--decoder-layers", "6", "--max-update", "20")
     for row in ("plain", "admin"):
         recipe("takase/admin.sh", row, *shallow, SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="")
-    found = collect.read(tmp_path / "takase" / "results.csv")
+    found = results_csv.read(tmp_path / "takase" / "results.csv")
     assert [(one["row"], one["metric"], one["updates"]) for one in found] == [
         ("plain", "loss, nats", "20"),
         ("admin", "loss, nats", "20"),

@@ -6,8 +6,8 @@ import re
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 
 import count
+import paper_table
 import pytest
-import render
 import rows
 import run as program
 import timm
@@ -76,7 +76,7 @@ def test_parameters_are_the_papers(table):
         for column in table.columns:
             if column.metric not in rows.COUNTED or not row.arch:
                 continue
-            number = count.counted(render.run_of(row, column))[column.metric]
+            number = count.counted(paper_table.run_shown(row, column))[column.metric]
             assert number > 0
             paper = row.paper.get(column.title)
             if row.count_differs:

@@ -6,11 +6,13 @@ import re
 import statistics
 
 import claims
-import collect
+import claims_page
 import layout
 import pytest
 import recorded
+import results_csv
 import rows
+import schema
 import scipy.stats
 import verdict
 
@@ -53,7 +55,7 @@ def read(tmp_path):
         ]
         path = tmp_path / "p" / "results.csv"
         path.unlink(missing_ok=True)
-        collect.append(path, lines)
+        results_csv.append(path, lines)
         text = "".join("[[claims]]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in entry.items()) for entry in entries)
         (tmp_path / "claims.toml").write_text(text)
         found = {"p": rows.read(tmp_path / "p")}
@@ -122,20 +124,20 @@ def test_seeds_are_compared_in_pairs_at_the_scale_with_most_of_them(read):
     [claim] = read(compared(), values=small)
     assert claim.comparisons[0].differences == pytest.approx([1.0, 0.9, 1.1])  # the fourth seed has no partner
     assert claim.verdict == "confirmed"
-    assert claim.told == "confirmed at scale small"
+    assert claim.verdict_with_scale == "confirmed at scale small"
     assert "| `r` ahead of `q` | top-1 % | 60.00 / 59.00 | +1.00 points | +0.75 to +1.25 | 3 | small |" in "\n".join(
-        claims.details(claim)
+        claims_page.details(claim)
     )
     larger = small | {("r", "gpu"): [80], ("q", "gpu"): [90]}
-    assert read(compared(), values=larger)[0].told == "confirmed at scale small"
-    assert read(compared(scale="gpu"), values=larger)[0].told == "undecided"
+    assert read(compared(), values=larger)[0].verdict_with_scale == "confirmed at scale small"
+    assert read(compared(scale="gpu"), values=larger)[0].verdict_with_scale == "undecided"
     larger = small | {("r", "gpu"): [80, 80, 80], ("q", "gpu"): [90, 91, 92]}
-    assert read(compared(), values=larger)[0].told == "contradicted"
+    assert read(compared(), values=larger)[0].verdict_with_scale == "contradicted"
 
 
 def test_smoke_runs_and_failed_runs_do_not_count(read):
     smoke = {("r", "smoke"): [50, 60, 70], ("q", "smoke"): [1, 2, 3]}
-    assert read(compared(), values=smoke)[0].told == "not run"
+    assert read(compared(), values=smoke)[0].verdict_with_scale == "not run"
     failed = {("r", "small"): [50, "", "nan"], ("q", "small"): [1, 2, 3]}
     assert len(read(compared(), values=failed)[0].comparisons[0].differences) == 1
 
@@ -163,14 +165,14 @@ def test_rows_may_be_compared_by_a_metric_of_each(read):
         (BY_HAND | {"state": "true"}, "state 'true'; must be one of: confirmed, "),
         (BY_HAND | {"state": "confirmed"}, "confirmed without evidence"),
         (BY_HAND | {"state": "undecided", "evidence": "e"}, "undecided without ours"),
-        (BY_HAND | {"rows": ["t/z"]}, "row 't/z': there is none"),
-        (BY_HAND | {"rows": ["q/t/r"]}, "row 'q/t/r': there is none"),
+        (BY_HAND | {"rows": ["t/z"]}, "row 't/z': no such row"),
+        (BY_HAND | {"rows": ["q/t/r"]}, "row 'q/t/r': no such row"),
         (BY_HAND | {"proof": "p"}, "unknown key 'proof'"),
         (COMPUTED, "missing key 'rows'"),
         (compared() | {"state": "confirmed"}, "unknown key 'state'"),
         (compared(rows=["t/r"]), "compare: 1 rows; must be 2"),
-        (compared(rows=["t/r", "t/z"]), "row 't/z': there is none"),
-        (compared(metric="quality"), "compare: metric 'quality': there is none"),
+        (compared(rows=["t/r", "t/z"]), "row 't/z': no such row"),
+        (compared(metric="quality"), "compare: metric 'quality': no such metric"),
         (compared(says="greater"), "compare: says 'greater'; must be one of: better, no worse, equal"),
         (compared(says="equal"), "compare: margin=0.0: must be > 0"),
         (compared(margin=-1.0), "compare: margin=-1.0: must be >= 0"),
@@ -179,8 +181,8 @@ def test_rows_may_be_compared_by_a_metric_of_each(read):
     ],
 )
 def test_a_claim_that_cannot_be_decided_is_refused(entry, message, read):
-    assert "**Not run.** c" in "\n".join(claims.details(read(BY_HAND)[0]))
-    with pytest.raises(rows.TableError, match=re.escape(f"claims.toml: claim 1: {message}")):
+    assert "**Not run.** c" in "\n".join(claims_page.details(read(BY_HAND)[0]))
+    with pytest.raises(schema.TableError, match=re.escape(f"claims.toml: claim 1: {message}")):
         read(entry)
 
 

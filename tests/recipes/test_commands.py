@@ -10,6 +10,7 @@ from pathlib import Path
 
 import collect  # noqa: E402
 import pytest
+import results_csv  # noqa: E402
 
 from tests.support import cli
 from tests.support.recipes import DATA_ROOT, RECIPES, commands, needs, parsed, recipe
@@ -179,7 +180,7 @@ def test_no_number_is_in_two_sets(out, run):
 @needs("multi30k")
 def test_multi30k_from_the_raw_corpus_to_a_score(tmp_path):
     output = recipe("multi30k/train.sh", "cycle_rev", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
-    (bleu, _) = collect.read(tmp_path / "multi30k" / "results.csv")
+    (bleu, _) = results_csv.read(tmp_path / "multi30k" / "results.csv")
     assert bleu["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
     assert (bleu["arch"], bleu["updates"]) == ("cycle_rev", "10")
     assert '"sentences": 1000' in output
@@ -205,7 +206,7 @@ def test_other_languages_and_test_sets_of_multi30k(tmp_path):
     settings = dict(SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(multi30k(tmp_path / "data")), PAIR="fr en")
     output = recipe("multi30k/train.sh", "cycle", **settings, TESTS="test_2016_flickr test_2017_mscoco")
     assert output.count("== training\n") == output.count("== training: done before") == 1
-    found = [one for one in collect.read(tmp_path / "multi30k" / "results.csv") if one["metric"] == "BLEU"]
+    found = [one for one in results_csv.read(tmp_path / "multi30k" / "results.csv") if one["metric"] == "BLEU"]
     assert [one["scale"] for one in found] == ["smoke-fr-en", "smoke-fr-en-test_2017_mscoco"]
     assert "PAIR='fr en' TESTS=test_2017_mscoco" in found[1]["cmd"]
     run = tmp_path / "multi30k" / "train" / "smoke-fr-en" / "cycle" / "s1"
@@ -246,7 +247,7 @@ def test_shakespeare_from_the_raw_text_to_a_loss(tmp_path):
     log = (out / "characters" / "preprocess.log").read_text()
     assert "1003855 tokens, 0.0% replaced" in log
     assert "111540 tokens, 0.0% replaced" in log
-    found = {row["metric"]: row for row in collect.read(out / "results.csv")}
+    found = {row["metric"]: row for row in results_csv.read(out / "results.csv")}
     assert set(found) >= {"loss, nats", "standard error of the loss", "standard error of the loss as published"}
     assert found["loss, nats"]["updates"] == "20"
     assert 2.5 < float(found["loss, nats"]["value"]) < math.log(72)
@@ -258,7 +259,7 @@ def test_shakespeare_from_the_raw_text_to_a_loss(tmp_path):
 @needs("war_and_peace")
 def test_ilr_from_the_book_to_perplexities_at_four_contexts(tmp_path):
     recipe("ilr/table1.sh", "2,1,1,1-alibi", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
-    found = collect.read(tmp_path / "ilr" / "results.csv")
+    found = results_csv.read(tmp_path / "ilr" / "results.csv")
     assert [one["metric"] for one in found] == [f"perplexity at {n}" for n in (64, 32, 128, 256)] + ["training FLOPs"]
     assert all(50 < float(one["value"]) < 1024 for one in found[:4])
     assert len((tmp_path / "ilr" / "bin" / "dict.txt").read_text().splitlines()) + 4 == 1024
@@ -269,7 +270,7 @@ def test_ilr_from_the_book_to_perplexities_at_four_contexts(tmp_path):
 @needs("wikitext2")
 def test_wikitext_from_the_files_to_a_perplexity(tmp_path):
     recipe("takase/table5.sh", "cycle_rev", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
-    found = collect.read(tmp_path / "takase" / "results.csv")
+    found = results_csv.read(tmp_path / "takase" / "results.csv")
     assert [one["metric"] for one in found] == ["perplexity, validation", "perplexity at 64"]
     assert {(one["arch"], one["updates"]) for one in found} == {("cycle_rev_lm", "8")}
     assert all(100 < float(one["value"]) < 20_000 for one in found)

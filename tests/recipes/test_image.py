@@ -8,6 +8,7 @@ from pathlib import Path
 import collect
 import cost_image  # noqa: E402
 import pytest
+import results_csv
 import timm
 import torch
 
@@ -110,7 +111,7 @@ def test_a_finished_demo_is_not_repeated(out, output):
 @needs("cifar10.tar")
 def test_cifar10_from_the_tar_to_a_score(tmp_path):
     recipe("cifar10/train.sh", "sret", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT), THREADS="1")
-    accuracy, cost = collect.read(tmp_path / "cifar10" / "results.csv")
+    accuracy, cost = results_csv.read(tmp_path / "cifar10" / "results.csv")
     assert (accuracy["row"], accuracy["scale"], accuracy["updates"]) == ("sret", "smoke", "20")
     assert float(cost["value"]) > 1
 
@@ -119,7 +120,7 @@ def test_cifar10_from_the_tar_to_a_score(tmp_path):
 def test_a_row_that_is_distilled_first_trains_its_teacher(tmp_path):
     settings = dict(SCALE="smoke", OUT=str(tmp_path), THREADS="1", DATA_ROOT="")
     recipe("sret/table5.sh", "t_distilled", "--temperature", "2", **settings)
-    teacher, _, student, cost = collect.read(tmp_path / "sret" / "results.csv")
+    teacher, _, student, cost = results_csv.read(tmp_path / "sret" / "results.csv")
     assert [teacher["row"], student["row"]] == ["s_global", "t_distilled"]
     assert {run["scale"] for run in (teacher, student, cost)} == {"smoke"}
     told = [student[name] for name in ("table", "arch", "updates", "paper_value")]

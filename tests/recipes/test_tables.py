@@ -8,11 +8,17 @@ import shlex
 import subprocess
 from pathlib import Path
 
-import collect
+import commands
+import execute
+import paper_table
 import pytest
+import recorded
 import render
+import request
+import results_csv
 import rows
 import run as program
+import schema
 import timm
 from fairseq import options
 
@@ -26,9 +32,9 @@ SCALES_OF_TABLES = [
 ]
 
 
-def call(tmp_path: Path, *flags: str, **settings: str) -> program.Call:
-    """What run.py makes of these settings."""
-    return program.call_of({"OUT": str(tmp_path), **settings}, list(flags))
+def requested(tmp_path: Path, *flags: str, **settings: str) -> request.Request:
+    """The request that these settings make."""
+    return request.read_request({"OUT": str(tmp_path), **settings}, list(flags))
 
 
 # Commands
@@ -68,9 +74,9 @@ def test_the_real_parsers_take_every_command_of_every_row(table, scale, tmp_path
         if scale not in run.scales:
             continue
         for processes in ("1", "8") if scale == "paper" else ("1",):
-            asked = call(tmp_path, SCALE=scale, GPUS=processes)
-            program.check(asked, run)
-            found = program.stages(asked, run, 1)
+            asked = requested(tmp_path, SCALE=scale, GPUS=processes)
+            request.check(asked, run)
+            found = commands.stages(asked, run, 1)
             programs = [program_of(line) for lines in found.values() for line in lines]
             assert list(found)[-1] == "scoring"
             trained = "training" in found
@@ -78,19 +84,19 @@ def test_the_real_parsers_take_every_command_of_every_row(table, scale, tmp_path
             trains = table.kind != "count" and not made_of_another
             assert trained == bool({"fairseq-train", "train_image"} & set(programs)) == trains
             *_, target = shlex.split(found["scoring"][-1])
-            assert target == f"{program.folder_of(asked, table, run.name, 1)}/scores.json"
-        folders.add(program.folder_of(asked, table, run.name, 1))
+            assert target == f"{commands.run_folder(asked, table, run.name, 1)}/scores.json"
+        folders.add(commands.run_folder(asked, table, run.name, 1))
     assert len(folders) == len([run for run in table.runs.values() if scale in run.scales])
     assert not list(tmp_path.iterdir()), "nothing is written"
 
 
-@pytest.mark.parametrize("switch", rows.SWITCHES)
+@pytest.mark.parametrize("switch", schema.SWITCHES)
 def test_the_real_parsers_take_the_settings_of_release_and_code(switch, tmp_path):
     for table in TABLES:
         for run in [run for run in table.runs.values() if switch in run.switches]:
-            asked = call(tmp_path, SCALE="paper", SETTINGS=switch)
-            program.check(asked, run)
-            for lines in program.stages(asked, run, 1).values():
+            asked = requested(tmp_path, SCALE="paper", SETTINGS=switch)
+            request.check(asked, run)
+            for lines in commands.stages(asked, run, 1).values():
                 assert all(program_of(line) for line in lines)
 
 
@@ -111,7 +117,7 @@ def test_the_batch_of_the_table_is_gathered_from_any_processes(tmp_path):
         ({"GPUS": "8"}, ("128", "1")),
         ({"GPUS": "4", "NODES": "2", "MICRO_BATCH": "16"}, ("16", "8")),
     ):
-        words = words_of(program.stages(call(tmp_path, SCALE="paper", **settings), run, 1))
+        words = words_of(commands.stages(requested(tmp_path, SCALE="paper", **settings), run, 1))
         assert (words[words.index("--batch-size") + 1], words[words.index("--update-freq") + 1]) == expected
 
 
@@ -119,7 +125,7 @@ def test_images_are_repeated_where_timm_can(tmp_path):
     (paper,) = [paper for paper in PAPERS if paper.name == "SReT"]
     run = paper.tables["table1"].run("loops_3")
     alone, distributed = (
-        words_of(program.stages(call(tmp_path, SCALE="paper", GPUS=processes), run, 1)) for processes in "18"
+        words_of(commands.stages(requested(tmp_path, SCALE="paper", GPUS=processes), run, 1)) for processes in "18"
     )
     assert "--aug-repeats" not in alone
     assert distributed[distributed.index("--aug-repeats") + 1] == "3"
@@ -127,23 +133,23 @@ def test_images_are_repeated_where_timm_can(tmp_path):
 
 def test_a_row_that_is_distilled_has_its_teacher_trained_first(tmp_path):
     (paper,) = [paper for paper in PAPERS if paper.name == "SReT"]
-    run, asked = paper.tables["table5"].run("t_384"), call(tmp_path, SCALE="small")
-    needed = program.needed(run, run.settings("small"))
+    run, asked = paper.tables["table5"].run("t_384"), requested(tmp_path, SCALE="small")
+    needed = commands.required_rows(run, run.settings("small"))
     assert needed == ["t_distilled", "s_global"]
-    words = words_of(program.stages(asked, run, 1))
-    folders = [program.folder_of(asked, run.table, name, 1) for name in needed]
+    words = words_of(commands.stages(asked, run, 1))
+    folders = [commands.run_folder(asked, run.table, name, 1) for name in needed]
     assert f"checkpoint_path={folders[0]}/last.pth.tar" in words
     assert words[words.index("--teacher-checkpoint") + 1] == f"{folders[1]}/last.pth.tar"
-    assert program.needed(run, run.settings()) == ["t_distilled"]
+    assert commands.required_rows(run, run.settings()) == ["t_distilled"]
 
 
 def test_other_nodes_train_and_do_nothing_else(tmp_path):
     found = {"preparation": ["true"], "training": ["echo trained"], "scoring": [f"touch {tmp_path}/scored"]}
-    program.carry_out(found, tmp_path, first=False)
+    execute.run_stages(found, tmp_path, first_node=False)
     done = {path.name for path in tmp_path.iterdir()}
     assert done == {"train.log", ".training.done"}
     settings = dict(SCALE="paper", NODES="2", NODE_RANK="1", MASTER_ADDR="first")
-    words = words_of(program.stages(call(tmp_path, **settings), ringformer("table1", "vanilla"), 1))
+    words = words_of(commands.stages(requested(tmp_path, **settings), ringformer("table1", "vanilla"), 1))
     assert words[1:9] == ["--nnodes", "2", "--nproc_per_node", "1", "--node_rank", "1", "--master_addr", "first"]
 
 
@@ -151,8 +157,8 @@ def test_settings_of_the_release_add_their_flags_to_the_papers(tmp_path):
     (paper,) = [paper for paper in PAPERS if paper.folder.name == "takase"]
     run, trained = paper.tables["table3"].run("en_fr-cycle"), {}
     for switch in ("paper", "release"):
-        asked = call(tmp_path, SCALE="paper", SETTINGS=switch)
-        args = options.parse_args_and_arch(PARSERS["fairseq-train"](), words_of(program.stages(asked, run, 1))[1:])
+        asked = requested(tmp_path, SCALE="paper", SETTINGS=switch)
+        args = options.parse_args_and_arch(PARSERS["fairseq-train"](), words_of(commands.stages(asked, run, 1))[1:])
         trained[switch] = args.lr, args.warmup_updates, args.init, args.encoder_layers, args.max_update
     assert trained == {"paper": ([1e-3], 4000, "admin", 18, 50000), "release": ([2e-3], 8000, "admin", 18, 50000)}
 
@@ -182,7 +188,7 @@ PAPER, CODE = {"SCALE": "paper"}, "PATH[$(touch {0})0]"
         ("vanilla", {"SEEDS": "1 -2"}, "SEED=-2: must be a whole number from 0 to 32767"),
         ("vanilla", {"PRECISION": "fp8"}, "PRECISION=fp8: must be "),
         ("vanilla", {"SETTINGS": "mine"}, "SETTINGS=mine: must be paper, release or code"),
-        ("vanilla", {"SETTINGS": "code"}, "SETTINGS=code: differs at scale paper alone"),
+        ("vanilla", {"SETTINGS": "code"}, "SETTINGS=code: differs from the paper's only at scale paper"),
         ("vanilla", PAPER | {"SETTINGS": "release"}, "SETTINGS=release: must be one of paper, code for "),
         ("vanilla", {"DRY_RUN": "yes"}, "DRY_RUN=yes: must be 0 or 1"),
         ("vanilla", {"GPUS": "2"}, "GPUS=2, NODES=1: must be 1 at scale smoke"),
@@ -212,43 +218,43 @@ def test_usage_and_list():
 # What is made of them
 
 
-def recorded(**values: str) -> dict:
-    """A row of results."""
+def line(**values: str) -> dict:
+    """A line of results.csv."""
     base = dict(table="RingFormer 4", metric="BLEU", scale="small", arch="a")
-    return dict.fromkeys(collect.COLUMNS, "") | base | values
+    return dict.fromkeys(results_csv.COLUMNS, "") | base | values
 
 
-def shown(monkeypatch, *recorded_rows: dict, table: str = "table4") -> str:
+def shown(monkeypatch, *lines: dict, table: str = "table4") -> str:
     """A table beside these results."""
-    found = render.Results()
-    monkeypatch.setattr(found, "runs", list(recorded_rows))
-    return "\n".join(render.comparison(ringformer(table, "vanilla").table, found))
+    found = recorded.Results()
+    monkeypatch.setattr(found, "runs", list(lines))
+    return "\n".join(paper_table.comparison(ringformer(table, "vanilla").table, found))
 
 
 def test_the_largest_scale_is_shown_with_its_seeds_and_smoke_never(monkeypatch):
-    smoke = recorded(row="vanilla", value="1.11", scale="smoke")
+    smoke = line(row="vanilla", value="1.11", scale="smoke")
     assert "1.11" not in shown(monkeypatch, smoke)
-    one = recorded(row="vanilla", value="20.5")
+    one = line(row="vanilla", value="20.5")
     assert "| 25.48 | 20.50 (small) | small |" in shown(monkeypatch, one, smoke)
-    three = [one, recorded(row="vanilla", value="21.5"), recorded(row="vanilla", value="22.5")]
+    three = [one, line(row="vanilla", value="21.5"), line(row="vanilla", value="22.5")]
     assert "| 21.50 ± 0.58 (small, 3 seeds) |" in shown(monkeypatch, *three)
-    assert "| 25.00 (paper) |" in shown(monkeypatch, *three, recorded(row="vanilla", value="25", scale="paper"))
-    assert "| failed (small) |" in shown(monkeypatch, recorded(row="vanilla", value=""))
+    assert "| 25.00 (paper) |" in shown(monkeypatch, *three, line(row="vanilla", value="25", scale="paper"))
+    assert "| failed (small) |" in shown(monkeypatch, line(row="vanilla", value=""))
 
 
 def test_an_order_shows_only_in_runs_that_decide(monkeypatch):
     def of(row: str, *values: str, scale: str = "small") -> list[dict]:
-        return [recorded(row=row, value=value, scale=scale) for value in values]
+        return [line(row=row, value=value, scale=scale) for value in values]
 
     assert "BLEU: undecided" in shown(monkeypatch, *of("vanilla", "20"), *of("static", "10"))
     three = [*of("vanilla", "20", "20.1", "20.2"), *of("static", "10", "10.1", "10.2")]
-    assert "BLEU: shows in 1 of 1 pairs, reversed in 0." in shown(monkeypatch, *three)
+    assert "BLEU: the same in 1 of 1 pairs, reversed in 0." in shown(monkeypatch, *three)
     near = [*three, *of("rank_8", "20", "20.1", "20.3")]
-    assert "BLEU: shows in 2 of 3 pairs, reversed in 0, undecided in 1." in shown(monkeypatch, *near)
+    assert "BLEU: the same in 2 of 3 pairs, reversed in 0, undecided in 1." in shown(monkeypatch, *near)
     paper = [*of("vanilla", "20", scale="paper"), *of("static", "30", scale="paper")]
     assert "BLEU: undecided" in shown(monkeypatch, *paper)
     paper = [*of("vanilla", "20", "20", "20", scale="paper"), *of("static", "30", "30", "30", scale="paper")]
-    assert "BLEU: shows in 0 of 1 pairs, reversed in 1." in shown(monkeypatch, *paper)
+    assert "BLEU: the same in 0 of 1 pairs, reversed in 1." in shown(monkeypatch, *paper)
 
 
 def test_generated_files_are_up_to_date():
@@ -257,12 +263,12 @@ def test_generated_files_are_up_to_date():
 
 def test_runs_of_scale_smoke_are_noted_once(tmp_path, monkeypatch):
     monkeypatch.setattr(render, "RECIPES", tmp_path / "recipes")
-    monkeypatch.setattr(render.Results.__init__, "__defaults__", (tmp_path / "recipes",))
+    monkeypatch.setattr(recorded.Results.__init__, "__defaults__", (tmp_path / "recipes",))
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "smoke.csv").write_text("table,row\n")
-    smoke = recorded(row="r", value="1", scale="smoke")
-    failed, other = smoke | {"row": "failed", "value": ""}, recorded(row="big", value="1")
-    collect.append(tmp_path / "out" / "ilr" / "results.csv", [smoke, smoke | {"metric": "chrF"}, failed, other])
+    smoke = line(row="r", value="1", scale="smoke")
+    failed, other = smoke | {"row": "failed", "value": ""}, line(row="big", value="1")
+    results_csv.append(tmp_path / "out" / "ilr" / "results.csv", [smoke, smoke | {"metric": "chrF"}, failed, other])
     for _ in range(2):
         render.add_smoke(tmp_path / "out")
     assert (tmp_path / "recipes" / "smoke.csv").read_text() == "table,row\nRingFormer 4,r\n"
@@ -275,11 +281,11 @@ def test_runs_of_scale_smoke_are_noted_once(tmp_path, monkeypatch):
 def test_a_failed_run_is_recorded_and_the_next_call_goes_on(tmp_path):
     settings = dict(SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="", THREADS="1")
     recipe("ringformer/table4.sh", "cross_attention_signal", "--max-tokens", "1", fails=True, **settings)
-    (failed,) = collect.read(tmp_path / "ringformer" / "results.csv")
+    (failed,) = results_csv.read(tmp_path / "ringformer" / "results.csv")
     assert (failed["metric"], failed["value"], failed["row"]) == ("BLEU", "", "cross_attention_signal")
     output = recipe("ringformer/table4.sh", "cross_attention_signal", **settings)
     assert '"sentences": 100' in output
-    _, bleu, chrf = collect.read(tmp_path / "ringformer" / "results.csv")[:3]
+    _, bleu, chrf = results_csv.read(tmp_path / "ringformer" / "results.csv")[:3]
     assert (bleu["metric"], bleu["updates"], chrf["metric"]) == ("BLEU", "10", "chrF")
     assert bleu["cmd"] == "SCALE=smoke SEED=1 recipes/ringformer/table4.sh cross_attention_signal"
     folder = tmp_path / "ringformer" / "table4" / "smoke" / "cross_attention_signal" / "s1"
@@ -294,7 +300,7 @@ def test_a_failed_run_is_recorded_and_the_next_call_goes_on(tmp_path):
 @pytest.mark.slow
 def test_an_image_row_from_the_digits_to_a_score(tmp_path):
     recipe("ringformer/table2.sh", "ringformer", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="", THREADS="1")
-    top1, cost = collect.read(tmp_path / "ringformer" / "results.csv")
+    top1, cost = results_csv.read(tmp_path / "ringformer" / "results.csv")
     assert (top1["metric"], top1["row"], cost["metric"]) == ("top-1 %", "ringformer", "MMAC")
     assert 0 < float(top1["value"]) <= 100
 
@@ -302,12 +308,12 @@ def test_an_image_row_from_the_digits_to_a_score(tmp_path):
 @pytest.mark.slow
 def test_a_count_is_recorded(tmp_path):
     recipe("ringformer/flops.sh", "ringformer", SCALE="smoke", OUT=str(tmp_path), THREADS="1")
-    found = {row["metric"]: row["value"] for row in collect.read(tmp_path / "ringformer" / "results.csv")}
+    found = {row["metric"]: row["value"] for row in results_csv.read(tmp_path / "ringformer" / "results.csv")}
     assert found["GFLOPs as published"] == "19.0302"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", program.ENDINGS)
+@pytest.mark.parametrize("ending", execute.ENDINGS)
 def test_a_run_that_is_terminated_is_no_result(ending, tmp_path):
     script = ["bash", RECIPES / "ringformer" / "table2.sh", "uit", "--epochs", "100"]
     settings = {"OUT": str(tmp_path), "THREADS": "1", "PATH": cli.search_path()}

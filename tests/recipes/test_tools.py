@@ -16,10 +16,11 @@ sys.path[:0] = [str(RECIPES / "kausik"), str(RECIPES / "ilr")]
 import book  # noqa: E402
 import characters  # noqa: E402
 import collect  # noqa: E402
+import every_run  # noqa: E402
 import flops  # noqa: E402
 import loss  # noqa: E402
 import perplexity  # noqa: E402
-import render  # noqa: E402
+import results_csv  # noqa: E402
 import rows  # noqa: E402
 import score  # noqa: E402
 
@@ -99,29 +100,30 @@ def test_training_time_is_that_of_all_epochs():
 
 def row(**values: str) -> dict:
     """A row of results."""
-    return dict.fromkeys(collect.COLUMNS, "") | {"row": "r", "arch": "a", "scale": "small", "metric": "BLEU"} | values
+    base = {"row": "r", "arch": "a", "scale": "small", "metric": "BLEU"}
+    return dict.fromkeys(results_csv.COLUMNS, "") | base | values
 
 
 def test_results_are_only_added_to(tmp_path):
     path = tmp_path / "results.csv"
-    collect.append(path, [row(value="31.5")])
+    results_csv.append(path, [row(value="31.5")])
     before = path.read_text()
-    collect.append(path, [row(value="32.5")])
+    results_csv.append(path, [row(value="32.5")])
     assert path.read_text().startswith(before)
-    assert [found["value"] for found in collect.read(path)] == ["31.5", "32.5"]
+    assert [found["value"] for found in results_csv.read(path)] == ["31.5", "32.5"]
     path.write_text("row,value\nr,1\n")
     with pytest.raises(ValueError, match="columns"):
-        collect.read(path)
+        results_csv.read(path)
 
 
 def test_every_run_is_shown_with_means_and_failures():
-    text = "\n".join(render.every_run([row(value="31.5"), row(value="32.5"), row(value="")]))
+    text = "\n".join(every_run.table_of_runs([row(value="31.5"), row(value="32.5"), row(value="")]))
     assert "32.00 ± 0.50 (1 failed)" in text
-    assert render.score([row(metric="loss, nats", value="1.46")]) == "1.4600"
+    assert every_run.score([row(metric="loss, nats", value="1.46")]) == "1.4600"
 
 
 def test_the_recorded_runs_can_be_called_again():
-    recorded = [found for path in RECIPES.glob("*/results.csv") for found in collect.read(path)]
+    recorded = [found for path in RECIPES.glob("*/results.csv") for found in results_csv.read(path)]
     for found in recorded:
         *settings, script = found["cmd"].split()[:3]
         assert set(dict(setting.split("=") for setting in settings)) >= {"SCALE", "SEED"}

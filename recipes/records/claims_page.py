@@ -1,0 +1,114 @@
+"""CLAIMS.md: the papers' claims at a glance, then each with its comparisons."""
+
+from collections import Counter
+
+from claims import Claim
+from layout import anchor, table, without_empty_columns
+from rows import Paper, Table
+from verdict import VERDICTS
+
+BEGIN, END = "<!-- overview: begin -->", "<!-- overview: end -->"
+HEADER = """\
+<!-- made by recipes/records/render.py from claims.toml and results.csv: change those -->
+# What the papers claim
+
+{tally}. If a claim has several comparisons, `ours` lists all leads, and the interval is that of the smallest lead.
+"""
+INTRODUCTION = """\
+
+A claim about training compares rows seed by seed: `lead` is the mean difference, positive where the first row is
+better, with its 95 % interval over the seeds (Student's t). It is confirmed or contradicted if at least three seeds
+have run and the interval is beyond 0, or beyond the margin. If there are several comparisons, all must be confirmed,
+and one contradicted is enough. Claims about counts or algebra are decided by an exact count or a test. All others are
+undecided or have not run.
+"""
+
+
+def page(claims: list[Claim], papers: dict[str, Paper]) -> str:
+    """The text of CLAIMS.md.
+
+    Args:
+        papers: by folder.
+    """
+    lines = [HEADER.format(tally=f"{len(claims)} claims: {tally(claims)}")]
+    lines += [BEGIN, *overview(claims, papers), END, INTRODUCTION]
+    for folder, found in by_folder(claims).items():
+        lines += [f"## {papers[folder].name}", "", f"{tally(found)}.", ""]
+        for claim in found:
+            lines += details(claim)
+    return "\n".join(lines)
+
+
+def by_folder(claims: list[Claim]) -> dict[str, list[Claim]]:
+    """The claims of each paper's folder, in order of first appearance."""
+    found: dict[str, list[Claim]] = {}
+    for claim in claims:
+        found.setdefault(claim.paper, []).append(claim)
+    return found
+
+
+def tally(claims: list[Claim]) -> str:
+    """How many claims have each verdict."""
+    counts = Counter(claim.verdict for claim in claims)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
+
+
+def overview(claims: list[Claim], papers: dict[str, Paper]) -> list[str]:
+    """A table with a line for each claim that has run, and a list of the others."""
+    lines = []
+    for folder, found in by_folder([claim for claim in claims if claim.verdict != "not run"]).items():
+        lines += [[f"**{papers[folder].name}**", "", "", "", ""], *map(overview_line, found)]
+    not_run = "; ".join(heading_link(claim) for claim in claims if claim.verdict == "not run")
+    return [*table(["claim", "paper", "ours", "95 % interval", "verdict"], lines), "", f"Not run: {not_run}."]
+
+
+def overview_line(claim: Claim) -> list[str]:
+    """A claim's line: its name, the paper's figures, ours with a link to the table, the interval and the verdict."""
+    ran = [one for one in claim.comparisons if one.differences]
+    interval = scales = ""
+    if ran:
+        smallest = min(ran, key=lambda one: one.mean)
+        seeds = len(smallest.differences)
+        interval = ", ".join(filter(None, [smallest.interval, f"{seeds} seed{'s' if seeds > 1 else ''}"]))
+        scales = f" ({', '.join(dict.fromkeys(one.scale for one in ran))})"
+    address = table_link(claim.tables[0]).split("](")[1]
+    return [heading_link(claim), claim.figures, f"[{ours(claim)}]({address}", interval, claim.verdict + scales]
+
+
+def ours(claim: Claim) -> str:
+    """Our figures: both means of one comparison, the leads of several, or those written by hand."""
+    ran = [one for one in claim.comparisons if one.differences]
+    if not ran:
+        return claim.ours
+    if len(claim.comparisons) == 1:
+        return f"{ran[0].means.replace('/', 'against')} {ran[0].label}"
+    leads = "; ".join(one.signed(one.mean) for one in ran)
+    missing = f" ({len(ran)} of {len(claim.comparisons)} compared)" if len(ran) < len(claim.comparisons) else ""
+    return f"{leads} {ran[0].unit}{missing}"
+
+
+def details(claim: Claim) -> list[str]:
+    """A claim's section: the verdict, the comparisons, the paper's figures, the evidence, and what would decide it."""
+    lines = [f"### {claim.name}", "", f"**{claim.verdict_with_scale.capitalize()}.** {claim.claim}", ""]
+    if claim.comparisons:
+        titles = ["comparison", "metric", "ours", "lead", "95 % interval", "seeds", "scale", "verdict"]
+        lines += [*without_empty_columns(titles, [one.cells for one in claim.comparisons]), ""]
+    lines.append(f"- {claim.table}: {claim.figures}")
+    if claim.evidence:
+        lines.append(f"- seen: {claim.evidence}")
+    if claim.note:
+        lines.append(f"- {claim.note}")
+    lines.append(f"- would decide it: {claim.test}")
+    rows = f": {', '.join(f'`{row}`' for row in claim.rows)}" if claim.rows else ""
+    return [*lines, f"- rows in {', '.join(map(table_link, claim.tables))}{rows}", ""]
+
+
+def table_link(of: Table) -> str:
+    """A link from recipes/ to a table in its folder's RESULTS.md."""
+    folder = of.paper.folder.name
+    return f"[{folder}/{of.key}]({folder}/RESULTS.md#{anchor(of.title)})"
+
+
+def heading_link(claim: Claim) -> str:
+    """A link to the claim's section."""
+    return f"[{claim.name}](#{anchor(claim.name)})"

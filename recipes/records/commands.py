@@ -1,0 +1,104 @@
+"""The shell commands of a run, stage by stage, as commands/KIND.sh prints them."""
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+from request import PAIR, TESTS, Request, accumulation
+from rows import RECIPES, Run, Settings, Table
+from schema import TableError
+
+# Settings that the shell reads as an array, one word a line.
+ARRAYS = ("search", "average", "evaluate", "share", "decode")
+
+
+def run_folder(request: Request, table: Table, row: str, seed: int) -> Path:
+    """The folder of a run."""
+    return request.out / table.paper.folder.name / table.key / request.label(table.kind) / row / f"s{seed}"
+
+
+def shell_value(key: str, value: object) -> str:
+    """A setting of tables.toml as the text of a shell variable."""
+    if key in ARRAYS:
+        return "\n".join(shlex.split(value))
+    if isinstance(value, dict):
+        return "\n".join(f"{name} {entry}" for name, entry in value.items())
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def required_rows(run: Run, settings: Settings) -> list[str]:
+    """The other rows of the table that must run first, because a flag or a setting names their folder as {ROW}."""
+    words = " ".join([*settings.kwargs, *settings.flags, *map(str, settings.keys.values())])
+    return [name for name in run.table.runs if "{" + name + "}" in words]
+
+
+def shell_variables(request: Request, run: Run, settings: Settings, seed: int) -> dict[str, str]:
+    """The variables of commands/KIND.sh: the row's settings with names in capitals, and what the request adds."""
+    keys = {key: shell_value(key, value) for key, value in settings.keys.items()}
+    if settings.keys.get("lengths"):
+        keys["lengths"] = " ".join(str(int(length * settings.keys["text"])) for length in settings.keys["lengths"])
+    if run.table.kind == "translation" and request.scale != "paper":
+        keys |= {"languages": " ".join(request.pair), "tests": request.tests[0]}
+    found = {key.upper(): value for key, value in keys.items()}
+    found |= accumulation(request, run, settings.keys)
+    found |= {"ROOT": RECIPES.parent, "OUT": request.out, "RUN": run_folder(request, run.table, run.name, seed)}
+    found |= {"SCALE": request.scale, "SEED": seed, "ARCH": run.row.arch, "DATA_ROOT": request.data_root}
+    found |= {"GPUS": request.gpus, "NODES": request.nodes, "NODE_RANK": request.node_rank}
+    found |= {"MASTER_ADDR": request.master[0], "MASTER_PORT": request.master[1]}
+    found["PRECISION"] = request.precision or settings.keys.get("precision", "bf16")
+    found["KWARGS"] = "\n".join(settings.kwargs)
+    found["PATH"] = os.environ["PATH"]
+    return {name: str(value) for name, value in found.items()}
+
+
+def stages(request: Request, run: Run, seed: int) -> dict[str, list[str]]:
+    """The commands of a run by stage.
+
+    Raises:
+        TableError: commands/KIND.sh rejects a setting.
+    """
+    settings = run.settings(request.scale, request.switch)
+    folders = {"{" + row + "}": str(run_folder(request, run.table, row, seed)) for row in required_rows(run, settings)}
+
+    def with_folders(text: str) -> str:
+        for name, folder in folders.items():
+            text = text.replace(name, folder)
+        return text
+
+    command = ["bash", str(RECIPES / "commands" / f"{run.table.kind}.sh")]
+    command += [*map(with_folders, settings.flags), *request.flags]
+    variables = shell_variables(request, run, settings, seed)
+    environment = {name: with_folders(value) for name, value in variables.items()}
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if printed.returncode:
+        raise TableError(printed.stderr.strip().removeprefix("error: "))
+    found: dict[str, list[str]] = {}
+    for line in printed.stdout.splitlines():
+        if line.startswith("# "):
+            commands = found[line[2:]] = []
+        else:
+            commands.append(line)
+    return found
+
+
+def script(found: dict[str, list[str]]) -> str:
+    """The stages as one shell script."""
+    return "".join(f"# {stage}\n" + "".join(f"{line}\n" for line in lines) for stage, lines in found.items())
+
+
+def recorded_command(request: Request, run: Run, seed: int) -> str:
+    """The recipe's command as results.csv records it."""
+    words = [f"SCALE={request.scale}", f"SEED={seed}"]
+    if request.switch != "paper":
+        words.append(f"SETTINGS={request.switch}")
+    if request.precision:
+        words.append(f"PRECISION={request.precision}")
+    if request.pair != PAIR:
+        words.append(f"PAIR={shlex.quote(' '.join(request.pair))}")
+    if request.tests != TESTS[:1]:
+        words.append(f"TESTS={request.tests[0]}")
+    recipe = f"recipes/{run.table.paper.folder.name}/{run.table.key}.sh"
+    return " ".join([*words, recipe, shlex.join([run.name, *request.flags])])

@@ -1,0 +1,91 @@
+"""Runs the stages of a run, each once, and ends all of its processes when the recipe is ended."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+# fairseq's full log goes to a file. Of fairseq's own lines, the terminal only shows those that match SHOWN_LINE.
+FAIRSEQ_LINE = re.compile(r"^[-0-9: ,]+\| (INFO|WARNING) \| ")
+SHOWN_LINE = re.compile(r" \| (train_inner|train|valid) \||num\. shared|done training")
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+
+
+class StageFailed(Exception):
+    """A command of a stage failed.
+
+    Args:
+        status: as the shell reports it: 128 plus the number of the signal that ended the command, if one did.
+    """
+
+    def __init__(self, stage: str, status: int):
+        super().__init__(f"{stage}: failed with status {status}")
+        self.stage, self.status = stage, status
+
+
+def run_logged(process: subprocess.Popen, log: Path) -> None:
+    """Appends a training's output to its log, and shows its progress."""
+    with log.open("a", encoding="utf-8") as file:
+        for line in process.stdout:
+            file.write(line)
+            file.flush()
+            if not FAIRSEQ_LINE.match(line) or SHOWN_LINE.search(line):
+                print(FAIRSEQ_LINE.sub("", line), end="", flush=True)
+
+
+def run_command(command: str, log: Path | None = None) -> int:
+    """Runs a shell command and returns its status. With a log, the output goes there."""
+    output = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") if log else {}
+    # In a process group of its own, so that all of its processes can be ended, those of torchrun too.
+    process = subprocess.Popen(["bash", "-c", command], start_new_session=True, **output)
+    try:
+        if log:
+            run_logged(process, log)
+        status = process.wait()
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+    return 128 - status if status < 0 else status
+
+
+def run_stages(stages: dict[str, list[str]], folder: Path, first_node: bool = True) -> None:
+    """Runs the stages that have not finished before, in order.
+
+    A marker file in the run's folder says that a stage has finished. Nodes other than the first only prepare data and
+    train.
+
+    Raises:
+        StageFailed: a command failed.
+    """
+    for stage, commands in stages.items():
+        trains = stage.startswith("training")
+        marker = folder / f".{stage}.done"
+        if marker.exists():
+            print(f"== {stage}: done before", file=sys.stderr)
+            continue
+        if not (first_node or trains or stage == "preparation"):
+            continue
+        print(f"== {stage}", file=sys.stderr)
+        for command in commands:
+            status = run_command(command, folder / "train.log" if trains else None)
+            if status:
+                raise StageFailed(stage, status)
+        if stage != "preparation":  # the scripts of recipes/data skip what they have done
+            marker.touch()
+
+
+def end(number: int, _: object) -> None:
+    """Ends the program, and with it the command that runs. Further signals do not interrupt this."""
+    for ending in ENDINGS:
+        signal.signal(ending, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
+def handle_endings() -> None:
+    """Ends the command that runs when this program is ended. Signals that nohup ignores stay ignored."""
+    for ending in ENDINGS:
+        if signal.getsignal(ending) != signal.SIG_IGN:
+            signal.signal(ending, end)
