@@ -84,7 +84,10 @@ class LoopedVisionTransformer(ImageModel):
             self.pos_embed = trunc_normal_(nn.Parameter(torch.empty(1, *shape)), std=0.02)
 
     def levels(self) -> list[Tensor] | None:
-        """The tensors added before each pass, (1, N, C) each; None for none."""
+        """The tensors added before each pass, (1, N, C) each; None for none.
+
+        Tables are indexed, not iterated, because torch.fx cannot iterate over them.
+        """
         if self.depth_embed is not None:
             return [self.pos_embed + self.depth_embed[index] for index in range(self.loop.passes)]
         levels = self.level_embed

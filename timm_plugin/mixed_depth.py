@@ -19,8 +19,8 @@ from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
 from timm_plugin._create import create, sret_cfg
+from timm_plugin._sret import SReT
 from timm_plugin._vit import LoopedVisionTransformer
-from timm_plugin.sret import SReT
 
 
 class MixedDepth:

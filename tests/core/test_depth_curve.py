@@ -25,10 +25,8 @@ def test_safe_depths_reach_down_to_the_first_that_is_worse():
     assert depth_curve.safe_range(scores, 0.3) == (4, 6)
     assert depth_curve.safe_range(scores, 0.5) == (2, 6)
     assert depth_curve.safe_range(scores, 0) == (5, 6)
-    assert depth_curve.safe_range({depth: -score for depth, score in scores.items()}, 0.3, higher_is_better=False) == (
-        4,
-        6,
-    )
+    losses = {depth: -score for depth, score in scores.items()}
+    assert depth_curve.safe_range(losses, 0.3, higher_is_better=False) == (4, 6)
 
 
 def test_a_curve_is_written_and_drawn(tmp_path):

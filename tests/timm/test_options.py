@@ -8,9 +8,9 @@ import torch
 
 from tests.support import vision
 from tests.support.vision import CASES, timm
+from timm_plugin._sret_config import SReTConfig
 from timm_plugin._vit_config import ViTConfig
 from timm_plugin.elastic import ElasticConfig  # of which test_elastic.py has the options
-from timm_plugin.sret import SReTConfig
 
 # Of every option, a model, another value than the model's, and what has to go with it.
 KNOBS: dict[type, dict[str, tuple[str, Any, dict[str, Any]]]] = {

@@ -1,0 +1,226 @@
+"""SReT's model: a stem, a pyramid of stages with a loop over depth each, and a classifier.
+
+Source: Sliced Recursive Transformer (arXiv:2111.05297), section 3; :mod:`timm_plugin.sret` says where it differs.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from timm.layers import global_pool_nlc, resample_abs_pos_embed, trunc_normal_
+from torch import Tensor, nn
+
+from recurrence.leave import Exit, until_each_is_still, way_out
+from recurrence.loop import Loop
+from recurrence.weights.names import rename
+from timm_plugin._compat import feature_take_indices, update_model_input_size
+from timm_plugin._model import ImageModel, first_runs, loop_groups
+from timm_plugin._sret_config import SReTConfig
+from timm_plugin._stem import STEMS
+from timm_plugin.published import sret_names
+
+
+class Stage(nn.Module):
+    """A convolution that halves the map of the previous stage, then a loop over depth on its tokens."""
+
+    def __init__(self, loop: Loop, grid: tuple[int, int], width: int, downsample: bool, leave: Exit | None = None):
+        super().__init__()
+        self.grid, half = grid, width // 2
+        self.pool = nn.Conv2d(half, width, 3, stride=2, padding=1, groups=half) if downsample else nn.Identity()
+        self.loop, self.way_out = loop, leave
+
+    def forward(
+        self, x: Tensor, token: Tensor | None = None, run: Sequence[int] | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The map and the class token of the previous stage -> those of this stage.
+
+        Args:
+            x: (B, C, height, width); before a convolution, (B, C / 2, 2 height, 2 width).
+            token: (B, C, 1, 1), or (B, C / 2, 1, 1) before a convolution; None for none.
+            run: passes to run; None for all.
+        """
+        tokens = self.pool(x).flatten(2)
+        if token is not None:
+            tokens = torch.cat([self.pool(token).flatten(2), tokens], 2)
+        tokens = tokens.transpose(1, 2)
+        if self.way_out is None or self.training or run is not None:
+            tokens, _ = self.loop(tokens, run=run)
+        else:
+            tokens = until_each_is_still(self.loop, tokens, self.way_out)
+        tokens = tokens.transpose(1, 2)
+        if token is None:
+            return tokens.unflatten(2, self.grid), None
+        return tokens[..., 1:].unflatten(2, self.grid), tokens[..., :1, None]
+
+
+class SReT(ImageModel):
+    """Stem, three stages of shared blocks, mean over the map or class token, norm, classifier.
+
+    `features_only` returns the maps of the stages.
+    """
+
+    pools: tuple[str, ...] = ("", "avg", "max", "avgmax")
+    out_indices = (0, 1, 2)
+
+    def __init__(self, **kwargs: Any):
+        super().__init__()
+        self.config = config = SReTConfig(**kwargs)
+        self.in_chans = config.in_chans
+        self.patch_embed = STEMS[config.stem](config.in_chans, config.embed_dim, config.img_size)
+        if config.stem == "patch":
+            self._traits = dict(first_conv="patch_embed.proj")  # timm adapts this one to other in_chans
+        sizes = config.grids()
+        self.pos_embed = nn.Parameter(torch.empty(1, config.embed_dim, *sizes[0]))
+        trunc_normal_(self.pos_embed, std=0.02)
+        self.pos_drop = nn.Dropout(config.pos_drop_rate)
+        self.num_prefix_tokens = int(config.class_token)
+        self.cls_token = None
+        if config.class_token:
+            self.cls_token = nn.Parameter(torch.empty(1, config.embed_dim, 1, 1))
+            trunc_normal_(self.cls_token, std=0.02)
+            self.pools = (*self.pools, "token")
+        self.stages = nn.ModuleList(self._stage(number, height, width) for number, (height, width) in enumerate(sizes))
+        for stage, blocks in zip(self.stages, config.depths):
+            config.train(stage.loop, unit=blocks)
+        self.feature_info = [
+            dict(module=f"stages.{stage}", num_chs=config.embed_dim * 2**stage, reduction=8 * 2**stage)
+            for stage in range(len(sizes))
+        ]
+        self.num_features = config.embed_dim * 2 ** (len(sizes) - 1)
+        self.norm = nn.LayerNorm(self.num_features, 1e-6)
+        self.make_head(config.num_classes, config.global_pool, config.drop_rate)
+
+    def _stage(self, number: int, height: int, width: int) -> Stage:
+        loop = self.config.loop(number, height * width)
+        leave = way_out(f"images in stage {number}", self.config.exit_threshold, loop.passes)
+        return Stage(loop, (height, width), self.config.embed_dim << number, downsample=number > 0, leave=leave)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Images (B, in_chans, height, width) -> the map before the first stage, (B, C, height / 8, width / 8)."""
+        return self.pos_drop(self.patch_embed(x) + self.pos_embed)
+
+    def encode(self, x: Tensor, shallow: bool = False) -> Tensor:
+        """The embedded map -> the output of `forward_features`; shallow runs each stored block once."""
+        token = self.class_tokens(x)
+        for stage in self.stages:
+            x, token = stage(x, token, first_runs(stage.loop) if shallow else None)
+        return join_token(x, token)
+
+    def class_tokens(self, x: Tensor) -> Tensor | None:
+        """The class token for each map of a batch, (B, C, 1, 1); None without class token."""
+        return None if self.cls_token is None else self.cls_token.expand(x.shape[0], -1, -1, -1)
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Images -> the map of the last stage, (B, C, height / 32, width / 32), with a class token (B, 1 + N, C)."""
+        return self.encode(self.embed(x))
+
+    def pool(self, x: Tensor) -> Tensor:
+        """The output of `forward_features` -> normalised (B, C); unchanged if global_pool is ""."""
+        if not self.global_pool:
+            return x
+        tokens = x if self.num_prefix_tokens else x.flatten(2).transpose(1, 2)
+        return self.norm(global_pool_nlc(tokens, self.global_pool, self.num_prefix_tokens))
+
+    def features(
+        self, x: Tensor, indices: int | Sequence[int] | None, norm: bool, stop_early: bool
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """For :meth:`forward_intermediates`: the output, maps (B, C, height, width), class tokens (B, 1, C)."""
+        taken, last = feature_take_indices(len(self.stages), indices)
+        stages = self.stages[: last + 1] if stop_early else self.stages
+        maps, prefix, x = [], [], self.embed(x)
+        token = self.class_tokens(x)
+        for index, stage in enumerate(stages):
+            x, token = stage(x, token)
+            if index not in taken:
+                continue
+            normed = norm and index == len(self.feature_info) - 1
+            maps.append(self._norm_map(x) if normed else x)
+            if token is not None:
+                token_feature = self._norm_map(token) if normed else token
+                prefix.append(token_feature.flatten(2).transpose(1, 2))
+        return join_token(x, token), maps, prefix
+
+    def _norm_map(self, x: Tensor) -> Tensor:
+        """The final norm on a map: (B, C, height, width) -> the same."""
+        return self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+    def prune_intermediate_layers(
+        self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Drops what the chosen stages do not need; returns their indices."""
+        taken, last = feature_take_indices(len(self.stages), indices)
+        shorter = last < len(self.stages) - 1
+        self.stages = self.stages[: last + 1]
+        if prune_norm or shorter:
+            self.norm = nn.Identity()
+        if shorter:
+            self.num_features = self.head_hidden_size = self.embed_dim = self.feature_info[last]["num_chs"]
+        if prune_head or shorter:
+            self.norm = nn.Identity()
+            self.reset_classifier(0, "")
+        return taken
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """timm's groups of parameters for layer-wise learning rates: passes, or stages if coarse."""
+        stem = r"^cls_token|pos_embed|patch_embed"
+        if coarse:
+            return dict(stem=stem, blocks=[(r"^stages\.(\d+)", None), (r"^norm", (99999,))])
+        starts = itertools.accumulate((stage.loop.passes for stage in self.stages), initial=0)
+        blocks = []
+        for index, (stage, start) in enumerate(zip(self.stages, starts)):
+            blocks.append((rf"^stages\.{index}\.pool", (start,)))
+            blocks += loop_groups(rf"stages\.{index}\.loop", stage.loop, start)
+        return dict(stem=stem, blocks=[*blocks, (r"^norm", (99999,))])
+
+    def set_input_size(self, img_size: int | tuple[int, int] | None = None, patch_size: int | None = None) -> None:
+        """Changes the image size; positions are resampled, and permutations drawn again from their seeds.
+
+        Raises:
+            ValueError: if slices do not divide the tokens, or a patch size is given.
+        """
+        if patch_size is not None:
+            raise ValueError(f"patch_size={patch_size}: a stem's convolutions have one size")
+        if img_size is None:
+            return
+        sizes = self.config.grids(img_size)[: len(self.stages)]
+        self.config.check_groups(sizes)
+        device = self.pos_embed.device
+        self.patch_embed.set_input_size(img_size)
+        self.pos_embed = nn.Parameter(resample_map(self.pos_embed, sizes[0]), self.pos_embed.requires_grad)
+        for number, (stage, (height, width)) in enumerate(zip(self.stages, sizes)):
+            slices = self.config.slices(number, height * width)
+            stage.grid = (height, width)
+            for index, own in enumerate(stage.loop.own):
+                own.slices = slices.of_pass(index)
+            stage.to(device).train(stage.training)  # new slices have the training mode of the rest
+        update_model_input_size(self, self.patch_embed.img_size)
+
+    def adapt(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Accepts the published code's names, positions of another image size, and weights trained with other slices.
+
+        Permutations are taken from the checkpoint if they fit, else from this model.
+        """
+        if any(name.startswith("transformers.") for name in state_dict):
+            state_dict = rename(state_dict, sret_names(self.loops()))
+        if "pos_embed" in state_dict and state_dict["pos_embed"].shape[2:] != self.pos_embed.shape[2:]:
+            state_dict["pos_embed"] = resample_map(state_dict["pos_embed"], self.pos_embed.shape[2:])
+        own = {name: table for name, table in self.named_buffers() if name.endswith("slices.permutation")}
+        for name in [name for name in state_dict if name.endswith("slices.permutation") and name not in own]:
+            del state_dict[name]
+        for name, table in own.items():
+            if name not in state_dict or state_dict[name].shape != table.shape:
+                state_dict[name] = table
+        return state_dict
+
+
+def join_token(x: Tensor, token: Tensor | None) -> Tensor:
+    """A map (B, C, height, width) and its class token (B, C, 1, 1) as (B, 1 + N, C); without token, the map."""
+    return x if token is None else torch.cat([token.flatten(2), x.flatten(2)], 2).transpose(1, 2)
+
+
+def resample_map(table: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Positions (1, C, height, width) for another grid, by timm's function."""
+    old = table.shape[2:]
+    tokens = resample_abs_pos_embed(table.detach().flatten(2).transpose(1, 2), grid, old, num_prefix_tokens=0)
+    return tokens.transpose(1, 2).unflatten(2, grid)
