@@ -1,12 +1,14 @@
-"""Loss and accuracy of a language model on a subset of its task, with their standard errors, as JSON.
+"""Print the loss and the accuracy of a language model on one subset of its task, with standard errors, as JSON.
 
     python answers.py DATA --path checkpoint_best.pt --subset valid --batch 128 > scores.json
     python answers.py --path checkpoint_last.pt --subset test --batch 64 > scores.json      (copying, which has no data)
 
-Every text is read once, whole; the loss is the mean over all tokens that have a target, in nats. Standard errors are
-of texts: the standard deviation of the texts' means divided by the root of their number. Kausik's published code
-divides the standard deviation of 80 batch means by the root of 80 times the batch; that figure, too small by the root
-of the batch, is given as `loss_error_published`, for batches drawn from the texts.
+Each text is read once, in full. The loss is in nats, averaged over all tokens that have a target. Standard errors are
+over texts: the standard deviation of the per-text means divided by the square root of the number of texts.
+
+`loss_error_published` follows Kausik's published code instead: it draws 80 batches of texts and divides the standard
+deviation of their means by the square root of 80 times the batch size, which is too small by the square root of the
+batch size.
 """
 
 import argparse
@@ -21,61 +23,60 @@ from fairseq import checkpoint_utils, utils
 
 import fairseq_plugin  # noqa: F401  (registers models and tasks)
 
-BATCHES = 80  # which the published code draws
+PUBLISHED_BATCHES = 80  # that the published code draws
 
 
-def texts(model, task, subset: str, batch: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Of each batch the sum of the losses of each text, its right answers, and how many it asks for."""
+def text_sums(model, task, subset: str, batch: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """For each batch, three sums per text: the losses, the correct predictions and the targets."""
     task.load_dataset(subset)
-    dataset = task.dataset(subset)
-    batches = task.get_batch_iterator(dataset, max_sentences=batch, required_batch_size_multiple=1)
+    batches = task.get_batch_iterator(task.dataset(subset), max_sentences=batch, required_batch_size_multiple=1)
     device = next(model.parameters()).device
+    pad = task.target_dictionary.pad()
     for sample in batches.next_epoch_itr(shuffle=False):
         sample = utils.move_to_cuda(sample, device) if device.type == "cuda" else sample
         logits, target = model(**sample["net_input"])[0].float(), sample["target"]
-        pad = task.target_dictionary.pad()
         losses = F.cross_entropy(logits.transpose(1, 2), target, ignore_index=pad, reduction="none")
-        right = logits.argmax(-1).eq(target)
-        yield tuple(each.sum(1).cpu().double().numpy() for each in (losses, right, target.ne(pad)))
+        correct = logits.argmax(-1).eq(target)
+        yield tuple(values.sum(1).cpu().double().numpy() for values in (losses, correct, target.ne(pad)))
 
 
-def error(means: np.ndarray) -> float:
+def standard_error(means: np.ndarray) -> float:
     """Standard error of the mean of independent values."""
     return float(means.std(ddof=1) / math.sqrt(len(means)))
 
 
 def published_error(means: np.ndarray, batch: int) -> float:
-    """What Kausik's code makes of the texts of batches: too small, see above."""
-    drawn = np.random.default_rng(0).choice(means, (BATCHES, batch))
-    return float(drawn.mean(1).std() / math.sqrt(BATCHES * batch))
+    """The standard error by the formula of Kausik's code, which is too small (see the top of this file)."""
+    drawn = np.random.default_rng(0).choice(means, (PUBLISHED_BATCHES, batch))
+    return float(drawn.mean(1).std() / math.sqrt(PUBLISHED_BATCHES * batch))
 
 
-def scores(losses: np.ndarray, right: np.ndarray, asked: np.ndarray, batch: int) -> dict[str, float]:
-    """All figures, of the texts' sums."""
+def scores(losses: np.ndarray, correct: np.ndarray, targets: np.ndarray, batch: int) -> dict[str, float]:
+    """All scores, from the sums of each text: losses, correct predictions and targets, (texts,) each."""
     return {
-        "loss": round(losses.sum() / asked.sum(), 4),
-        "loss_error": round(error(losses / asked), 6),
-        "loss_error_published": round(published_error(losses / asked, batch), 6),
-        "accuracy": round(100 * right.sum() / asked.sum(), 3),
-        "accuracy_error": round(100 * error(right / asked), 4),
-        "texts": len(asked),
-        "symbols": int(asked.sum()),
+        "loss": round(losses.sum() / targets.sum(), 4),
+        "loss_error": round(standard_error(losses / targets), 6),
+        "loss_error_published": round(published_error(losses / targets, batch), 6),
+        "accuracy": round(100 * correct.sum() / targets.sum(), 3),
+        "accuracy_error": round(100 * standard_error(correct / targets), 4),
+        "texts": len(targets),
+        "symbols": int(targets.sum()),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", nargs="?", help="folder of the task's data")
+    parser.add_argument("data", nargs="?", help="the task's data folder")
     parser.add_argument("--path", required=True, help="checkpoint")
     parser.add_argument("--subset", default="valid", help="default: valid")
-    parser.add_argument("--batch", type=int, required=True, help="texts at a time, and in the published error")
-    arguments = parser.parse_args()
-    data = {"data": arguments.data} if arguments.data else {}
-    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([arguments.path], arg_overrides=data)
+    parser.add_argument("--batch", type=int, required=True, help="texts per batch, also for the published error")
+    args = parser.parse_args()
+    overrides = {"data": args.data} if args.data else {}
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([args.path], arg_overrides=overrides)
     model = model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
     with torch.no_grad():
-        found = [np.concatenate(each) for each in zip(*texts(model, task, arguments.subset, arguments.batch))]
-    print(json.dumps(scores(*found, arguments.batch), indent=2))
+        sums = [np.concatenate(parts) for parts in zip(*text_sums(model, task, args.subset, args.batch))]
+    print(json.dumps(scores(*sums, args.batch), indent=2))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Print what eight bits cost a trained model: its score and its megabytes, in float32 and quantised, as JSON.
+"""Print the score and the size in megabytes of a trained model in float32 and quantised to 8 bits, as JSON.
 
-    python eight_bits.py text CHECKPOINT DATA SOURCE REFERENCE     translations, by beam 5
-    python eight_bits.py images CHECKPOINT IMAGES                  the classes of pictures
+    python eight_bits.py text CHECKPOINT DATA SOURCE REFERENCE     translation with beam 5
+    python eight_bits.py images CHECKPOINT IMAGES                  image classification
 
-CHECKPOINT is a file of fairseq's trainer, with the sentencepiece model beside it as `sentencepiece.bpe.model`, or of
-train_image.py; DATA what fairseq-preprocess wrote; SOURCE and REFERENCE are plain text; IMAGES a folder as timm reads
-it, of which the validation split counts. torchao is left out where it is not installed.
+CHECKPOINT is written by fairseq-train, with the sentencepiece model beside it as `sentencepiece.bpe.model`, or by
+train_image.py. DATA is the output folder of fairseq-preprocess; SOURCE and REFERENCE are plain text. IMAGES is a folder
+that timm can read; its validation split is scored. torchao is skipped if it is not installed.
 """
 
 import argparse
@@ -25,7 +25,7 @@ Score = Callable[[nn.Module], dict[str, float]]
 
 
 def torchao(config: str, model: nn.Module) -> nn.Module:
-    """A copy whose linear layers torchao has quantised."""
+    """A copy of the model with its linear layers quantised by torchao."""
     from torchao import quantization
 
     quantised = copy.deepcopy(model)
@@ -33,45 +33,47 @@ def torchao(config: str, model: nn.Module) -> nn.Module:
     return quantised
 
 
-KINDS: dict[str, Callable[[nn.Module], nn.Module]] = {
+QUANTISERS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "float32": lambda model: model,
     "quantize_dynamic": lambda model: quantize_dynamic(model, {nn.Linear}),
 }
 if find_spec("torchao"):
-    KINDS |= {
+    QUANTISERS |= {
         "torchao, weights": lambda model: torchao("Int8WeightOnlyConfig", model),
         "torchao, weights and activations": lambda model: torchao("Int8DynamicActivationInt8WeightConfig", model),
     }
 
 
 def megabytes(model: nn.Module) -> float:
-    """Of the stored weights."""
+    """Size of the saved state dict, in MB."""
     file = io.BytesIO()
     torch.save(model.state_dict(), file)
     return round(len(file.getvalue()) / 1e6, 2)
 
 
-def text(args: argparse.Namespace) -> tuple[nn.Module, Score]:
-    """A translation model, and what scores it: exact matches and BLEU over characters."""
+def load_text(args: argparse.Namespace) -> tuple[nn.Module, Score]:
+    """A translation model, and a function that returns its exact matches (%) and its BLEU."""
     from fairseq.models.transformer import TransformerModel
 
     import fairseq_plugin  # noqa: F401  (registers the models)
 
-    pieces = str(args.checkpoint.with_name("sentencepiece.bpe.model"))
-    given = dict(bpe="sentencepiece", sentencepiece_model=pieces)
-    hub = TransformerModel.from_pretrained(str(args.checkpoint.parent), args.checkpoint.name, str(args.data), **given)
+    checkpoint, data = args.checkpoint, str(args.data)
+    pieces = str(checkpoint.with_name("sentencepiece.bpe.model"))
+    hub = TransformerModel.from_pretrained(
+        str(checkpoint.parent), checkpoint.name, data, bpe="sentencepiece", sentencepiece_model=pieces
+    )
     source, reference = (path.read_text("utf-8").rstrip("\n").split("\n") for path in (args.source, args.reference))
 
     def score(model: nn.Module) -> dict[str, float]:
         hub.models = nn.ModuleList([model])
-        found = scores(hub.translate(source, beam=5), reference, args.tokenize)
-        return {name: found[name] for name in ("exact_match", "bleu")}
+        translation_scores = scores(hub.translate(source, beam=5), reference, args.tokenize)
+        return {name: translation_scores[name] for name in ("exact_match", "bleu")}
 
     return hub.models[0], score
 
 
-def images(args: argparse.Namespace) -> tuple[nn.Module, Score]:
-    """A classifier, and what scores it: how often the likeliest class is the right one."""
+def load_images(args: argparse.Namespace) -> tuple[nn.Module, Score]:
+    """An image classifier, and a function that returns its top-1 accuracy (%)."""
     from timm.data import create_dataset, create_loader, resolve_data_config
     from timm.utils.checkpoint_saver import load_checkpoint_metadata
 
@@ -91,24 +93,29 @@ def images(args: argparse.Namespace) -> tuple[nn.Module, Score]:
     return model, lambda model: {"top1": round(accuracy(model, batches)[0], 2)}
 
 
-def main() -> None:
+def make_parser() -> argparse.ArgumentParser:
+    """The command line, with one subcommand per modality."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
-    of_text, of_images = commands.add_parser("text"), commands.add_parser("images")
+    text, images = commands.add_parser("text"), commands.add_parser("images")
     for name in ("checkpoint", "data", "source", "reference"):
-        of_text.add_argument(name, type=Path, metavar=name.upper())
+        text.add_argument(name, type=Path, metavar=name.upper())
     for name in ("checkpoint", "images"):
-        of_images.add_argument(name, type=Path, metavar=name.upper())
-    of_text.add_argument("--tokenize", default="char", help="how BLEU cuts the text (default: char)")
-    of_text.set_defaults(read=text)
-    of_images.set_defaults(read=images)
-    args = parser.parse_args()
-    model, score = args.read(args)
-    found = {}
-    for kind, quantise in KINDS.items():
+        images.add_argument(name, type=Path, metavar=name.upper())
+    text.add_argument("--tokenize", default="char", help="sacreBLEU's tokenizer (default: char)")
+    text.set_defaults(load=load_text)
+    images.set_defaults(load=load_images)
+    return parser
+
+
+def main() -> None:
+    args = make_parser().parse_args()
+    model, score = args.load(args)
+    results = {}
+    for name, quantise in QUANTISERS.items():
         quantised = quantise(model)
-        found[kind] = score(quantised) | {"megabytes": megabytes(quantised)}
-    print(json.dumps(found, indent=2))
+        results[name] = {**score(quantised), "megabytes": megabytes(quantised)}
+    print(json.dumps(results, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Floating-point operations of training a language model, counted, as JSON.
+"""Count the floating-point operations of training a language model, and print them as JSON.
 
     python flops.py --symbols 1024 --text 1024 --texts 64 --updates 7629 -- --arch ilr_small [flags of fairseq-train]
 
-Two for each multiplication with its addition, in all matrix products of a forward and a backward pass on one text, full
-attention matrices included; elementwise work is left out. The model is built without memory for its weights.
+Counts the matrix products of a forward and a backward pass, two operations per multiply-accumulate, and takes attention
+matrices as full although they are causal. Elementwise operations are not counted. The model's weights are never
+allocated.
 """
 
 import argparse
@@ -19,13 +20,13 @@ from recurrence.count import flops
 
 
 def per_text(symbols: int, text: int, flags: list[str]) -> dict[str, int]:
-    """Operations of the forward pass, and of both passes, on one text."""
+    """Operations on one text: of the forward pass, and of forward and backward pass together ("both")."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--arch", choices=sorted(ARCH_MODEL_REGISTRY), required=True)
-    given, others = parser.parse_known_args(flags)
-    options, _ = given_options(given.arch, others)  # flags of the trainer are passed over
+    args, other_flags = parser.parse_known_args(flags)
+    options, _ = given_options(args.arch, other_flags)  # the trainer's own flags are ignored
     with torch.device("meta"):
-        model = build_language_model(given.arch, numbered_dictionary(symbols), text, **options)
+        model = build_language_model(args.arch, numbered_dictionary(symbols), text, **options)
         tokens = torch.zeros(1, text, dtype=torch.long)
 
     def loss():
@@ -37,18 +38,15 @@ def per_text(symbols: int, text: int, flags: list[str]) -> dict[str, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, what in (
-        ("symbols", "size of the dictionary"),
-        ("text", "length of a text"),
-        ("texts", "texts an update"),
-    ):
-        parser.add_argument(f"--{name}", type=int, required=True, help=what)
+    parser.add_argument("--symbols", type=int, required=True, help="dictionary size")
+    parser.add_argument("--text", type=int, required=True, help="tokens per text")
+    parser.add_argument("--texts", type=int, required=True, help="texts per update")
     parser.add_argument("--updates", type=int, required=True)
     parser.add_argument("flags", nargs=argparse.REMAINDER, help="-- and the model's flags")
-    arguments = parser.parse_args()
-    counted = per_text(arguments.symbols, arguments.text, [flag for flag in arguments.flags if flag != "--"])
-    total = counted["both"] * arguments.texts * arguments.updates
-    print(json.dumps({"forward_flops_per_symbol": counted["forward"] // arguments.text, "training_flops": total}))
+    args = parser.parse_args()
+    operations = per_text(args.symbols, args.text, [flag for flag in args.flags if flag != "--"])
+    total = operations["both"] * args.texts * args.updates
+    print(json.dumps({"forward_flops_per_symbol": operations["forward"] // args.text, "training_flops": total}))
 
 
 if __name__ == "__main__":

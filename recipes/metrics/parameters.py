@@ -1,9 +1,9 @@
-"""Print how many parameters models store, as JSON, without training them.
+"""Print the number of stored parameters of untrained fairseq models, as JSON.
 
     python parameters.py ARCH... -- DATA --user-dir fairseq_plugin [flags of fairseq-train]
 
-The first architecture is built as fairseq-train would build it from these flags, those that stand beside it for
-comparison without the flags that they do not have, such as --depth-range.
+The first architecture is built exactly as fairseq-train would build it from these flags. The others, listed for
+comparison, ignore flags that they do not have, such as --depth-range.
 """
 
 import json
@@ -15,7 +15,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 
 def stored_parameters(flags: list[str], ignore_unknown: bool) -> int:
-    """Trainable parameters of the model that these flags describe, a shared one counted once."""
+    """Trainable parameters of the model that the flags describe; a shared parameter counts once."""
     parser = options.get_training_parser()
     if ignore_unknown:
         args, _ = options.parse_args_and_arch(parser, flags, parse_known=True)

@@ -1,10 +1,10 @@
-"""Score the output of fairseq-generate against plain references, detokenised.
+"""Print BLEU, chrF and exact matches of translations by fairseq-generate against detokenised references, as JSON.
 
     python score.py generate-NAME.log=REFERENCE... > scores.json
 
-Takes the best hypothesis of every sentence, restores the corpus order, and demands one hypothesis for each reference: a
-score over fewer sentences is not a score. fairseq itself joins pieces (--remove-bpe) and words (--tokenizer). The plain
-translations go beside each log, as .txt. Of several test sets, bleu is the mean and bleu_NAME that of each.
+Takes the best hypothesis of each sentence and restores the order of the corpus; every reference must have a hypothesis.
+fairseq-generate has already joined subwords (--remove-bpe) and detokenised (--tokenizer). The plain translations are
+written beside each log, as .txt. With several test sets, bleu is the mean and bleu_NAME the score of one set.
 """
 
 import argparse
@@ -19,20 +19,20 @@ BEST = re.compile(r"^D-(\d+)\t[^\t]*\t(.*)$")
 
 
 def best_hypotheses(log: Path) -> dict[int, str]:
-    """Sentence number -> text of the first (best) hypothesis."""
-    found: dict[int, str] = {}
+    """Maps the number of each sentence to the text of its first, best hypothesis."""
+    best: dict[int, str] = {}
     for line in log.read_text(encoding="utf-8").split("\n"):
         match = BEST.match(line)
         if match:
-            found.setdefault(int(match[1]), match[2])
-    return found
+            best.setdefault(int(match[1]), match[2])
+    return best
 
 
 def in_order(hypotheses: dict[int, str], count: int) -> list[str]:
-    """The hypotheses as a list.
+    """The hypotheses in the order of the sentences.
 
     Raises:
-        ValueError: a sentence has no hypothesis, or there are more than the references.
+        ValueError: if a sentence has no hypothesis, or there are more hypotheses than references.
     """
     missing = sorted(set(range(count)) - set(hypotheses))
     if missing or len(hypotheses) != count:
@@ -55,33 +55,39 @@ def scores(hypotheses: list[str], references: list[str], tokenize: str) -> dict:
 
 
 def merged(sets: dict[str, dict]) -> dict:
-    """Scores as those of one set: means over the sets, and the BLEU of each; those of a single set stay as they are.
+    """The mean scores of several test sets, with the BLEU of each; a single set keeps its scores.
 
     Args:
-        sets: what `scores` returned, by the name of the set.
+        sets: the result of `scores` for each set, by name.
     """
-    found = dict(next(iter(sets.values())))
+    combined = dict(next(iter(sets.values())))
     if len(sets) == 1:
-        return found
-    found["sentences"] = sum(one["sentences"] for one in sets.values())
+        return combined
+    combined["sentences"] = sum(result["sentences"] for result in sets.values())
     for metric in ("bleu", "chrf", "exact_match"):
-        found[metric] = round(mean(one[metric] for one in sets.values()), 2)
-    return found | {f"bleu_{name}": one["bleu"] for name, one in sets.items()}
+        combined[metric] = round(mean(result[metric] for result in sets.values()), 2)
+    return combined | {f"bleu_{name}": result["bleu"] for name, result in sets.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", nargs="+", metavar="LOG=REFERENCE", help="of fairseq-generate; one sentence a line")
+    parser.add_argument(
+        "sets",
+        nargs="+",
+        metavar="LOG=REFERENCE",
+        help="log of fairseq-generate, and a file with one reference per line",
+    )
     parser.add_argument(
         "--tokenize", choices=BLEU.TOKENIZERS, default=BLEU.TOKENIZER_DEFAULT, help="sacreBLEU's tokenizer"
     )
-    arguments, sets = parser.parse_args(), {}
-    for one in arguments.sets:
-        log, _, reference = map(Path, one.partition("="))
+    args = parser.parse_args()
+    sets = {}
+    for pair in args.sets:
+        log, _, reference = map(Path, pair.partition("="))
         references = reference.read_text(encoding="utf-8").rstrip("\n").split("\n")
         hypotheses = in_order(best_hypotheses(log), len(references))
         log.with_suffix(".txt").write_text("\n".join(hypotheses) + "\n", encoding="utf-8")
-        sets[log.stem.removeprefix("generate-")] = scores(hypotheses, references, arguments.tokenize)
+        sets[log.stem.removeprefix("generate-")] = scores(hypotheses, references, args.tokenize)
     print(json.dumps(merged(sets), indent=2))
 
 

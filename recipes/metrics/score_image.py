@@ -1,9 +1,9 @@
-"""Print the test accuracy of a finished run of train_image.py and the cost of its model, as JSON.
+"""Print the test accuracy and the computational cost of a model trained by train_image.py, as JSON.
 
     python score_image.py RUN > scores.json
 
-The accuracy is that of the last epoch, not the best over epochs: choosing an epoch by the test set would flatter. MMAC
-is millions of multiply-accumulates that one image takes (`recurrence.count.macs`).
+The accuracy is measured after the last epoch; picking the best epoch on the test set would overstate it. MMAC is
+millions of multiply-accumulates per image (`recurrence.count.macs`).
 """
 
 import argparse
@@ -20,7 +20,7 @@ from timm_plugin.convert import untrained
 
 
 def model_of(run: Path) -> tuple[nn.Module, int]:
-    """The trained architecture, without its weights, and the side of its images."""
+    """The architecture of a run with untrained weights, and the side of its images in pixels."""
     checkpoint = run / "last.pth.tar"
     args = load_checkpoint_metadata(checkpoint)["args"]
     return untrained(checkpoint, args), args.img_size
@@ -28,16 +28,16 @@ def model_of(run: Path) -> tuple[nn.Module, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="the trainer's --output, trained with --img-size")
+    parser.add_argument("run", type=Path, help="--output of train_image.py, trained with --img-size")
     run = parser.parse_args().run
     with (run / "summary.csv").open(encoding="utf-8", newline="") as file:
         *_, last = csv.DictReader(file)
     model, side = model_of(run)
     cost = macs(model.eval(), torch.zeros(1, 3, side, side))
-    found = {"top1": round(float(last["eval_top1"]), 2), "mmac": round(cost / 1e6, 1)}
+    scores = {"top1": round(float(last["eval_top1"]), 2), "mmac": round(cost / 1e6, 1)}
     if "eval_smallest_depth_top1" in last:  # trained with --depth-range
-        found["top1_smallest_depth"] = round(float(last["eval_smallest_depth_top1"]), 2)
-    print(json.dumps({**found, "epochs": int(last["epoch"]) + 1}, indent=2))
+        scores["top1_smallest_depth"] = round(float(last["eval_smallest_depth_top1"]), 2)
+    print(json.dumps({**scores, "epochs": int(last["epoch"]) + 1}, indent=2))
 
 
 if __name__ == "__main__":

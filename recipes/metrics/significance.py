@@ -1,10 +1,11 @@
-"""Whether translations differ from a baseline's by more than the choice of the test sentences: paired bootstrap.
+"""Test whether the BLEU of translations differs significantly from a baseline's, by paired bootstrap; prints JSON.
 
     python significance.py --reference test.de BASE=generate-test.txt NAME=generate-test.txt... > significance.json
 
-Each file has one plain translation a line, in the order of the reference. The resampling is sacreBLEU's (Koehn, 2004):
-`p` is how often resampled test sets show a difference in BLEU as large as the one found although there is none; below
-0.05 is what Takase & Kiyono call significant. One training run each: differences between seeds are not in it.
+Each file has one plain translation per line, in the order of the reference. The resampling is sacreBLEU's (Koehn,
+2004): `p` estimates how often a difference in BLEU as large as the observed one would arise from the choice of test
+sentences if the two systems were equally good. Takase & Kiyono call p < 0.05 significant. The test compares single
+training runs; it says nothing about differences between seeds.
 """
 
 import argparse
@@ -16,31 +17,31 @@ from sacrebleu.significance import PairedTest
 
 
 def lines(path: Path) -> list[str]:
-    """Sentences of a file."""
+    """The sentences of a file."""
     return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 
 def compare(systems: dict[str, list[str]], reference: list[str], samples: int, tokenize: str) -> dict:
-    """BLEU of every system with the half-width of its 95 % interval, and p of all but the first, the baseline.
+    """BLEU of each system with the half-width of its 95 % interval, and p for all but the first, the baseline.
 
     Raises:
-        ValueError: a system has fewer or more sentences than the reference.
+        ValueError: if a system has fewer or more sentences than the reference.
     """
     for name, sentences in systems.items():
         if len(sentences) != len(reference):
             raise ValueError(f"{name}: {len(sentences)} sentences, but the reference has {len(reference)}")
     test = PairedTest(list(systems.items()), {"BLEU": BLEU(tokenize=tokenize)}, [reference], "bs", samples)
     signatures, scores = test()
-    found = {}
-    for name, one in zip(scores["System"], scores["BLEU"]):
-        found[name] = {"bleu": round(one.score, 2), "bleu_half_width": round(one.ci, 2)}
-        if one.p_value is not None:
-            found[name]["p"] = round(one.p_value, 4)
-    return {"signature": str(signatures["BLEU"]), "systems": found}
+    results = {}
+    for name, bleu in zip(scores["System"], scores["BLEU"]):
+        results[name] = {"bleu": round(bleu.score, 2), "bleu_half_width": round(bleu.ci, 2)}
+        if bleu.p_value is not None:
+            results[name]["p"] = round(bleu.p_value, 4)
+    return {"signature": str(signatures["BLEU"]), "systems": results}
 
 
-def named(text: str) -> tuple[str, Path]:
-    """NAME=FILE."""
+def named_file(text: str) -> tuple[str, Path]:
+    """Parses an argument of the form NAME=FILE."""
     name, _, path = text.partition("=")
     if not path:
         raise argparse.ArgumentTypeError(f"{text}: must be NAME=FILE")
@@ -49,19 +50,21 @@ def named(text: str) -> tuple[str, Path]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("systems", type=named, nargs="+", metavar="NAME=FILE", help="the baseline first")
+    parser.add_argument(
+        "systems", type=named_file, nargs="+", metavar="NAME=FILE", help="translations; the baseline comes first"
+    )
     parser.add_argument("--reference", type=Path, required=True)
-    parser.add_argument("--samples", type=int, default=1000, help="resampled test sets (default 1000)")
+    parser.add_argument("--samples", type=int, default=1000, help="number of resampled test sets (default 1000)")
     parser.add_argument("--tokenize", choices=BLEU.TOKENIZERS, default=BLEU.TOKENIZER_DEFAULT)
-    given = parser.parse_args()
-    if len(given.systems) < 2:
+    args = parser.parse_args()
+    if len(args.systems) < 2:
         parser.error("needs a baseline and at least one other system")
-    systems = {name: lines(path) for name, path in given.systems}
+    systems = {name: lines(path) for name, path in args.systems}
     try:
-        found = compare(systems, lines(given.reference), given.samples, given.tokenize)
+        results = compare(systems, lines(args.reference), args.samples, args.tokenize)
     except ValueError as error:
         parser.error(str(error))
-    print(json.dumps(found, indent=2))
+    print(json.dumps(results, indent=2))
 
 
 if __name__ == "__main__":

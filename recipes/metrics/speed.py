@@ -1,11 +1,12 @@
-"""Tokens a second in training, beside another model's (Takase & Kiyono, Tables 1 and 4).
+"""Print the training speed of a fairseq model and its ratio to another model's (Takase & Kiyono, Tables 1 and 4).
 
     python speed.py cycle --beside universal_wide [--tokens 3584] [--rounds 7] [flags of the first model] > scores.json
 
-A step is forward pass, backward pass and fairseq's Adam: the paper counts the update too, which takes less time for
-fewer parameters (footnote 5). The models take their steps in turn, so that a machine whose speed drifts slows both;
-`speed` is the median over rounds of the ratios of neighbouring steps. In float32, without padding: sentences of 28
-tokens and 32,768 joint symbols, or utterances of 5 seconds, 28 tokens each, and 10,000. The paper measured on a V100.
+A training step is a forward pass, a backward pass and an update by fairseq's Adam, which the paper also includes: it is
+cheaper with fewer parameters (footnote 5). The two models alternate, so that drift in the machine's speed affects both;
+`speed` is the median over rounds of the ratio of two consecutive steps. In float32 and without padding: sentences of 28
+tokens with 32,768 joint symbols, or utterances of 5 seconds and 28 tokens with 10,000 symbols. The paper measured on a
+V100.
 """
 
 import argparse
@@ -24,11 +25,11 @@ from benchmarks.translation import LENGTH, training_step
 from fairseq_plugin.catalogue import is_speech_model
 from fairseq_plugin.modules.build import build_architecture, given_options, numbered_dictionary
 
-JOINT, WRITTEN = 32_768, 10_000
+JOINT, WRITTEN = 32_768, 10_000  # symbols of the joint vocabulary of text, and of the transcripts of speech
 
 
 def build(arch: str, **options) -> nn.Module:
-    """The model at its size, with the symbols of the paper's corpora."""
+    """The model at full size, with the vocabularies of the paper's corpora."""
     torch.manual_seed(0)
     if is_speech_model(arch):
         features = dict(input_feat_per_channel=FEATURES, input_channels=1, share_decoder_input_output_embed=True)
@@ -38,7 +39,7 @@ def build(arch: str, **options) -> nn.Module:
 
 
 def batch(speech: bool, tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Source, its lengths, and about so many tokens of target."""
+    """Random source, source lengths and target, the target with about the given number of tokens."""
     generator = torch.Generator().manual_seed(0)
     rows = max(1, tokens // LENGTH)
     target = torch.randint(4, WRITTEN, (rows, LENGTH), generator=generator)
@@ -51,7 +52,7 @@ def batch(speech: bool, tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.
 
 
 def update(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[[], None]:
-    """A function that trains one step."""
+    """A function that performs one training step."""
     optimizer = Adam([parameter for parameter in model.parameters() if parameter.requires_grad], lr=1e-4)
     step = training_step(model, inputs)
 
@@ -63,17 +64,17 @@ def update(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[[], N
 
 
 def measure(arch: str, beside: str, tokens: int, rounds: int, options: dict) -> dict[str, float]:
-    """Both models in turn; the second at its preset.
+    """Times both models in alternation, `beside` with its preset options.
 
     Raises:
-        ValueError: one reads speech and the other text.
+        ValueError: if one model reads speech and the other text.
     """
     if is_speech_model(arch) != is_speech_model(beside):
         raise ValueError(f"--beside {beside}: must read what {arch} reads")
     inputs = batch(is_speech_model(arch), tokens)
-    models = {"this": build(arch, **options), "that": build(beside)}
-    times = ratios({name: update(model, inputs) for name, model in models.items()}, rounds, "that")
-    seconds, ratio = times["this"]
+    models = {"model": build(arch, **options), "beside": build(beside)}
+    times = ratios({name: update(model, inputs) for name, model in models.items()}, rounds, "beside")
+    seconds, ratio = times["model"]
     return {"speed": round(1 / ratio, 3), "tokens_per_s": round(inputs[2].numel() / seconds, 1)}
 
 
@@ -83,14 +84,16 @@ def main() -> None:
     )
     parser.add_argument("arch", choices=sorted(ARCH_MODEL_REGISTRY), metavar="ARCH")
     parser.add_argument("--beside", choices=sorted(ARCH_MODEL_REGISTRY), metavar="ARCH", required=True)
-    parser.add_argument("--tokens", type=int, default=3584, help="of a step (default 3584, as in the release)")
+    parser.add_argument(
+        "--tokens", type=int, default=3584, help="target tokens per step (default 3584, as in the release)"
+    )
     parser.add_argument("--rounds", type=int, default=7)
-    given, flags = parser.parse_known_args()
-    options, others = given_options(given.arch, flags)
+    args, flags = parser.parse_known_args()
+    options, others = given_options(args.arch, flags)
     if others:
-        parser.error(f"{others[0]}: not an option of {given.arch}")
+        parser.error(f"{others[0]}: not an option of {args.arch}")
     try:
-        print(json.dumps(measure(given.arch, given.beside, given.tokens, given.rounds, options), indent=2))
+        print(json.dumps(measure(args.arch, args.beside, args.tokens, args.rounds, options), indent=2))
     except ValueError as error:
         parser.error(str(error))
 

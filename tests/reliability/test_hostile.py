@@ -73,7 +73,7 @@ IMAGES = {
     "recipes/metrics/eight_bits.py": {
         "eight bits": [
             "-c",
-            "import argparse, eight_bits as e; e.images(argparse.Namespace(checkpoint=Path('{file}')))",
+            "import argparse, eight_bits as e; e.load_images(argparse.Namespace(checkpoint=Path('{file}')))",
         ]
     },
 }
