@@ -1,8 +1,9 @@
-"""Draw accuracy over parameters and over operations (SReT, Figure 1), of the models of the paper's Table 5.
+"""Plot accuracy over parameters and over operations for the models of SReT's Table 5 (SReT, Figure 1).
 
     python recipes/figures/accuracy.py --output accuracy.svg
 
-What the paper prints, at 224 pixels; a cross is our run of a row at scale paper. Beside OUTPUT lie the numbers, as CSV.
+Shows the printed results at 224 pixels; a cross marks our run of a row at scale paper. The numbers are saved next to
+the picture, as CSV.
 """
 
 import sys
@@ -23,7 +24,7 @@ TOP1 = "Top-1 (%)"
 
 
 class Point(NamedTuple):
-    """A row: its kind, what it costs by column, its accuracy as printed, and ours (None without a run)."""
+    """A row of the table: its costs in the order of `AXES`, the printed accuracy, and ours (None without a run)."""
 
     row: str
     kind: str
@@ -33,7 +34,7 @@ class Point(NamedTuple):
 
 
 def points(table: rows.Table) -> Iterator[Point]:
-    """Every printed row of 224 pixels."""
+    """The rows at 224 pixels."""
     results = render.Results()
     accuracy = next(column for column in table.columns if column.title == TOP1)
     for row in table.rows.values():
@@ -45,22 +46,23 @@ def points(table: rows.Table) -> Iterator[Point]:
         yield Point(row.name, kind, tuple(float(row.paper[axis]) for axis in AXES), float(row.paper[TOP1]), ours)
 
 
-def draw(found: list[Point], path: Path) -> None:
-    """A panel for each cost."""
+def draw(rows_at_224: list[Point], path: Path) -> None:
+    """Draws one panel per cost."""
     figure = page(3.2)
     panels = figure.subplots(1, len(AXES), sharey=True)
     for number, (axes, name) in enumerate(zip(panels, AXES.values())):
         for kind, colour, marker in zip(KINDS, COLOURS, MARKERS):
-            same = [point for point in found if point.kind == kind]
-            costs = [point.costs[number] for point in same]
-            axes.scatter(costs, [point.paper for point in same], s=14, color=colour, marker=marker, label=kind)
-            run = [(point.costs[number], point.ours) for point in same if point.ours is not None]
-            axes.scatter(*(zip(*run) if run else ((), ())), s=24, color=colour, marker="x")
+            of_kind = [point for point in rows_at_224 if point.kind == kind]
+            costs = [point.costs[number] for point in of_kind]
+            axes.scatter(costs, [point.paper for point in of_kind], s=14, color=colour, marker=marker, label=kind)
+            ours = [(point.costs[number], point.ours) for point in of_kind if point.ours is not None]
+            axes.scatter(*(zip(*ours) if ours else ((), ())), s=24, color=colour, marker="x")
         axes.set(xscale="log", xlabel=name)
     panels[0].set_ylabel("top-1 %, as printed")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(KINDS))
     lines = [
-        (point.row, point.kind, *point.costs, point.paper, "" if point.ours is None else point.ours) for point in found
+        (point.row, point.kind, *point.costs, point.paper, "" if point.ours is None else point.ours)
+        for point in rows_at_224
     ]
     save(figure, path, ["row", "kind", *AXES, "top-1 %, as printed", "top-1 %, ours"], lines)
 

@@ -1,9 +1,9 @@
-"""Mean attention distance of each head, pass by pass, in pixels (RingFormer, Figure 3).
+"""Plot the mean attention distance of each head in each pass of image models, in pixels (RingFormer, Figure 3).
 
     python recipes/figures/attention_distance.py A=RUN/last.pth.tar B=OTHER/last.pth.tar --output distance.svg
 
-For image models trained by train_image.py whose attention is global (of SReT those without slices). The class token is
-left out (`recurrence.analysis.distance`). Beside OUTPUT lie the numbers, as CSV.
+For models trained by train_image.py whose attention is global, which excludes SReT with sliced attention. The class
+token is left out (`recurrence.analysis.distance`). The numbers are saved next to the picture, as CSV.
 """
 
 from pathlib import Path
@@ -18,44 +18,47 @@ from recurrence.analysis.record import recorded_attention
 
 
 def pixel_distances(run: ImageRun, tokens: int) -> Tensor:
-    """Distances of the patches of a model's pass with so many tokens: the finest grid that they fill."""
+    """Pairwise distances of the patches in a pass with this many tokens, (T, T): the finest grid that they can fill."""
     height, width = run.model.patch_embed.img_size
     rows, columns = run.model.patch_embed.grid_size
     while rows * columns > tokens:
-        rows, columns = -(-rows // 2), -(-columns // 2)  # a pyramid's next stage
+        rows, columns = -(-rows // 2), -(-columns // 2)  # the next stage of a pyramid
     return patch_distances((rows, columns), (height / rows, width / columns))
 
 
 def distances(checkpoint: Path, samples: int, batch: int, data: str | None) -> tuple[list[Tensor], list[float]]:
-    """Of each pass that attends, the mean distance in pixels of each head, (H,), and that of uniform attention.
+    """Mean attention distances in pixels, for each pass with attention.
+
+    Returns:
+        The distance of each head, (H,), for each pass; and the distance of uniform attention for each pass.
 
     Raises:
         ValueError: if the model has no loop, no attention, or attends within slices.
     """
-    run, seen, sums = ImageRun(checkpoint, data), 0, None
+    run, images_seen, sums = ImageRun(checkpoint, data), 0, None
 
     def keep(weights: Tensor) -> Tensor:
-        """The sums over the batch of the heads' distances, and last of the uniform one."""
+        """Sums over the batch: the distance of each head, then the distance of uniform attention."""
         pixels = pixel_distances(run, weights.size(-1))
         return len(weights) * torch.cat([mean_attention_distance(weights, pixels), pixels.mean()[None]])
 
-    with recorded_attention(run.model, keep) as found, torch.no_grad():
+    with recorded_attention(run.model, keep) as recorded, torch.no_grad():
         for images, _ in run.images(samples, batch):
             run.model(images)
-            passes = [kept for loop in found.values() for kept in loop]
+            passes = [kept for loop in recorded.values() for kept in loop]
             sums = passes if sums is None else [total + part for total, part in zip(sums, passes, strict=True)]
-            seen += len(images)
-    return [total[:-1] / seen for total in sums], [float(total[-1]) / seen for total in sums]
+            images_seen += len(images)
+    return [total[:-1] / images_seen for total in sums], [float(total[-1]) / images_seen for total in sums]
 
 
-def draw(found: dict[str, tuple[list[Tensor], list[float]]], path: Path) -> None:
-    """A panel for each model, four in a row: a point for each head, a line through the means of the passes."""
-    rows = -(-len(found) // 4)
+def draw(models: dict[str, tuple[list[Tensor], list[float]]], path: Path) -> None:
+    """Draws one panel per model, four in a row: a point for each head, a line through the means of the passes."""
+    rows = -(-len(models) // 4)
     figure = page(0.3 + 2.3 * rows)
-    panels = figure.subplots(rows, min(4, len(found)), sharey=True, squeeze=False).flatten()
-    for axes in panels[len(found) :]:
+    panels = figure.subplots(rows, min(4, len(models)), sharey=True, squeeze=False).flatten()
+    for axes in panels[len(models) :]:
         axes.set_visible(False)
-    for axes, (label, (passes, uniform)) in zip(panels, found.items()):
+    for axes, (label, (passes, uniform)) in zip(panels, models.items()):
         numbers = range(1, len(passes) + 1)
         points = [(number, float(value)) for number, heads in zip(numbers, passes) for value in heads]
         axes.plot(*zip(*points), "o", markersize=3.5, color=COLOURS[0], label="a head")
@@ -68,7 +71,7 @@ def draw(found: dict[str, tuple[list[Tensor], list[float]]], path: Path) -> None
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     lines = [
         (label, index + 1, head + 1, float(value))
-        for label, (passes, _) in found.items()
+        for label, (passes, _) in models.items()
         for index, heads in enumerate(passes)
         for head, value in enumerate(heads)
     ]
@@ -78,18 +81,18 @@ def draw(found: dict[str, tuple[list[Tensor], list[float]]], path: Path) -> None
 def main(arguments: list[str] | None = None) -> None:
     command_line = parser(__doc__)
     command_line.add_argument("models", type=labelled, nargs="+", metavar="LABEL=CHECKPOINT")
-    command_line.add_argument("--data", help="the images (default: where they were in training)")
+    command_line.add_argument("--data", help="folder of the images (default: as in training)")
     command_line.add_argument("--samples", type=int, default=200, help="images, spread over the test set (default 200)")
-    command_line.add_argument("--batch", type=int, default=32, help="images at a time (default 32)")
+    command_line.add_argument("--batch", type=int, default=32, help="images per batch (default 32)")
     options = command_line.parse_args(arguments)
     try:
-        found = {
+        models = {
             label: distances(checkpoint, options.samples, options.batch, options.data)
             for label, checkpoint in options.models
         }
     except ValueError as error:
         command_line.error(str(error))
-    draw(found, options.output)
+    draw(models, options.output)
 
 
 if __name__ == "__main__":

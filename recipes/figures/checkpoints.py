@@ -1,6 +1,6 @@
-"""Trained models and the data they were tested on, by fairseq's and timm's own loaders: what the analyses look into.
+"""Load trained models and their data for the figures, with fairseq's and timm's own loaders.
 
-A checkpoint of fairseq-train ends in .pt, one of train_image.py in .pth.tar.
+Checkpoints of fairseq-train end in .pt, those of train_image.py in .pth.tar.
 """
 
 from argparse import Namespace
@@ -21,10 +21,10 @@ from timm_plugin.convert import untrained
 
 
 def is_image_model(checkpoint: Path) -> bool:
-    """Whether train_image.py has saved it.
+    """Whether the checkpoint was written by train_image.py rather than fairseq-train.
 
     Raises:
-        ValueError: if it is no file, or neither fairseq's nor timm's.
+        ValueError: if the file does not exist, or neither trainer writes files of that name.
     """
     if not checkpoint.is_file():
         raise ValueError(f"{checkpoint}: no such checkpoint")
@@ -34,19 +34,19 @@ def is_image_model(checkpoint: Path) -> bool:
 
 
 def spread(dataset: Dataset, count: int) -> np.ndarray:
-    """Indices spread evenly over a set, as classes and lengths are; not more than it has."""
+    """Up to `count` indices spread evenly over a data set, which may be sorted by class or by length."""
     return np.linspace(0, len(dataset) - 1, min(count, len(dataset))).astype(int)
 
 
 class ImageRun:
-    """What train_image.py has trained: the model in eval mode, its options, its images.
+    """A run of train_image.py: the model in eval mode, its options and its images.
 
     Args:
-        checkpoint: last.pth.tar or any other of the run.
-        data: folder of the images; None for where they were in training.
+        checkpoint: last.pth.tar or any other checkpoint of the run.
+        data: folder of the images; by default the folder used in training.
 
     Raises:
-        ValueError: if the file is no such checkpoint.
+        ValueError: if the file is not a checkpoint of train_image.py.
     """
 
     def __init__(self, checkpoint: Path, data: str | None = None):
@@ -58,12 +58,12 @@ class ImageRun:
         self.model: nn.Module = untrained(checkpoint, self.args, checkpoint_path=str(checkpoint)).eval()
 
     def images(self, count: int, batch: int, training: bool = False) -> DataLoader:
-        """Batches of (images (B, 3, height, width) as the model is tested on, classes (B,)), spread over the set.
+        """Batches of images (B, 3, height, width), preprocessed as for evaluation, and their classes (B,).
 
         Args:
-            count: how many images, of all classes.
+            count: number of images, spread evenly over the set.
             batch: B.
-            training: of the training set, without augmentation, instead of the test set.
+            training: take them from the training set, without augmentation, instead of the test set.
         """
         args = self.args
         dataset = data.create_dataset(args.dataset, args.data, args.train_split if training else args.val_split)
@@ -74,14 +74,14 @@ class ImageRun:
 
 
 class TextRun:
-    """What fairseq-train has trained: the model in eval mode, its layers by side, and its task with the sentences.
+    """A run of fairseq-train: the model in eval mode, its layers per side, and the task that holds the sentences.
 
     Args:
-        checkpoint: any of the run.
-        data: the folder that fairseq-preprocess has written; None for where it was in training.
+        checkpoint: any checkpoint of the run.
+        data: folder written by fairseq-preprocess; by default the folder used in training.
 
     Raises:
-        ValueError: if the file is no such checkpoint.
+        ValueError: if the file is not a checkpoint of fairseq-train.
     """
 
     def __init__(self, checkpoint: Path, data: str | None = None):
@@ -94,7 +94,7 @@ class TextRun:
         self.model: nn.Module = models[0].float().eval()
 
     def batches(self, count: int, batch: int, split: str = "valid") -> Iterator[dict]:
-        """The inputs of the model, for sentences spread over a set; fairseq's `net_input`."""
+        """Inputs of the model (fairseq's `net_input`) for `count` sentences spread evenly over the set."""
         self.task.load_dataset(split)
         dataset = self.task.dataset(split)
         for indices in np.array_split(chosen := spread(dataset, count), -(-len(chosen) // batch)):
@@ -102,7 +102,7 @@ class TextRun:
 
 
 def progress(checkpoint: Path) -> tuple[str, int]:
-    """How far a training was: ("updates", number) of fairseq, ("epochs", number) of train_image.py."""
+    """How long a checkpoint was trained: ("updates", number) in fairseq, ("epochs", number) in train_image.py."""
     if is_image_model(checkpoint):
         return "epochs", load_checkpoint_metadata(checkpoint)["epoch"] + 1
     state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
@@ -110,12 +110,12 @@ def progress(checkpoint: Path) -> tuple[str, int]:
 
 
 def weights(checkpoint: Path) -> dict[str, Tensor]:
-    """The state dict of a checkpoint of fairseq or timm, the averaged weights where train_image.py keeps them."""
+    """The state dict of a checkpoint; the averaged weights if train_image.py has saved them."""
     if is_image_model(checkpoint):
         return timm.models.load_state_dict(str(checkpoint))
     return checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["model"]
 
 
 def device() -> torch.device:
-    """The accelerator of this machine, or its processor."""
+    """The accelerator of this machine, or else the CPU."""
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")

@@ -1,12 +1,13 @@
-"""Compare the layers of two trained models by linear CKA, pass by pass (RingFormer, Figures 2 and 4).
+"""Plot the linear CKA between the layers of two trained models (RingFormer, Figures 2 and 4).
 
     python recipes/figures/cka.py A=RUN/checkpoint_best.pt B=OTHER/checkpoint_best.pt --output cka.svg
     python recipes/figures/cka.py A=RUN/last.pth.tar B=OTHER/last.pth.tar --samples 1000 --output cka.svg
 
-Two translation or language models are compared over the tokens of the same sentences, padding left out, the encoder's
-and the decoder's apart, after each layer (where a layer is several passes, as in One Wide FFN, after its last); two
-image models over the same images, each pass flattened. The estimate is that of minibatches
-with the unbiased estimator of HSIC (`recurrence.analysis.cka`). Beside OUTPUT lie the numbers, as CSV.
+Two translation or language models are compared over the tokens of the same sentences, without padding, separately for
+encoder and decoder, after each layer; if a layer consists of several passes, as in One Wide FFN, after its last pass.
+Two image models are compared over the same images, with the states of each pass flattened. CKA is estimated from
+minibatches with the unbiased estimator of HSIC (`recurrence.analysis.cka`). The numbers are saved next to the picture,
+as CSV.
 """
 
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import torch
 from checkpoints import ImageRun, TextRun, is_image_model
+from matplotlib.axes import Axes
 from pictures import BLACK, WHITE, labelled, page, parser, save
 from torch import Tensor, nn
 
@@ -26,12 +28,12 @@ Layers = dict[str, list[Tensor]]
 
 @torch.no_grad()
 def evaluate(model: nn.Module, *inputs: Tensor, **named: Tensor) -> None:
-    """Runs the model for its recorder's sake; not in a generator, which would hold its no_grad open for its caller."""
+    """Runs the model only for its recorder. A function of its own, as a generator would leak no_grad to its caller."""
     model(*inputs, **named)
 
 
 def image_layers(run: ImageRun, samples: int, batch: int) -> Iterator[Layers]:
-    """For each batch of images the states after each pass, (B, tokens and channels)."""
+    """For each batch of images, the flattened states after each pass, (B, T * C)."""
     with recorded_states(run.model) as states:
         for images, _ in run.images(samples, batch):
             evaluate(run.model, images)
@@ -39,55 +41,67 @@ def image_layers(run: ImageRun, samples: int, batch: int) -> Iterator[Layers]:
 
 
 def after_layers(states: list[Tensor], layers: int | None) -> list[Tensor]:
-    """The states after each layer, which may be several passes."""
+    """Of the states after each pass, those after each layer, which may consist of several passes."""
     passes = len(states) // layers if layers and len(states) % layers == 0 else 1
     return states[passes - 1 :: passes]
 
 
 def text_layers(run: TextRun, samples: int, batch: int, split: str) -> Iterator[Layers]:
-    """For each batch of sentences the states after each layer of each side, (tokens, channels)."""
+    """For each batch of sentences, the states after each layer of each side, (tokens without padding, C)."""
     pad, layers = run.task.target_dictionary.pad(), run.layers
     with recorded_states(run.model) as states:
         for inputs in run.batches(samples, batch, split):
             evaluate(run.model, **inputs)
-            read = {"encoder": inputs["src_tokens"], "decoder": inputs.get("prev_output_tokens", inputs["src_tokens"])}
-            kept = {side: tokens.ne(pad) for side, tokens in read.items()}
-            sides = {loop: loop.partition(".")[0] for loop in states}
-            found = {side: after_layers(states[loop], layers.get(side)) for loop, side in sides.items()}
-            yield {side: [state[kept[side]] for state in after] for side, after in found.items()}
+            source = inputs["src_tokens"]
+            tokens = {"encoder": source, "decoder": inputs.get("prev_output_tokens", source)}
+            sides = {}
+            for loop, passes in states.items():
+                side = loop.partition(".")[0]
+                kept = tokens[side].ne(pad)
+                sides[side] = [state[kept] for state in after_layers(passes, layers.get(side))]
+            yield sides
 
 
 def compare(
     first: Path, second: Path, samples: int, batch: int, data: str | None, split: str = "valid"
 ) -> dict[str, Tensor]:
-    """CKA (layers of the first, layers of the second) of each side that both have.
+    """CKA of each side that both models have, (layers of the first, layers of the second).
 
     Raises:
-        ValueError: if one is an image model and the other is not, or a minibatch has fewer than 4 samples.
+        ValueError: if only one is an image model, or a minibatch has fewer than 4 samples.
     """
     kinds = [is_image_model(path) for path in (first, second)]
     if kinds[0] != kinds[1]:
         raise ValueError(f"{second}: must come from the same trainer as {first}")
     sides: dict[str, MinibatchCKA] = {}
     if kinds[0]:
-        both = [image_layers(ImageRun(path, data), samples, batch) for path in (first, second)]
+        batches = [image_layers(ImageRun(path, data), samples, batch) for path in (first, second)]
     else:
-        both = [text_layers(TextRun(path, data), samples, batch, split) for path in (first, second)]
-    for one, other in zip(*both, strict=True):
-        for side in one.keys() & other.keys():
-            sides.setdefault(side, MinibatchCKA()).update(one[side], other[side])
+        batches = [text_layers(TextRun(path, data), samples, batch, split) for path in (first, second)]
+    for layers, other_layers in zip(*batches, strict=True):
+        for side in layers.keys() & other_layers.keys():
+            sides.setdefault(side, MinibatchCKA()).update(layers[side], other_layers[side])
     return {side: sides[side].compute() for side in sorted(sides, reverse=True)}
 
 
-def draw(found: dict[str, Tensor], labels: tuple[str, str], path: Path, upper: bool = False) -> None:
-    """A panel for each side, the second model's layers to the right; `upper` leaves out what is below the diagonal."""
+def write_values(axes: Axes, values: Tensor) -> None:
+    """Writes each value into its cell."""
+    for row, column in torch.cartesian_prod(*map(torch.arange, values.shape)).tolist():
+        value = float(values[row, column])
+        if not isnan(value):
+            colour = BLACK if value > 0.5 else WHITE
+            axes.text(column + 0.5, row + 0.5, f"{value:.2f}", ha="center", va="center", color=colour)
+
+
+def draw(sides: dict[str, Tensor], labels: tuple[str, str], path: Path, upper: bool = False) -> None:
+    """Draws one panel per side, the second model's layers to the right; `upper` omits the cells below the diagonal."""
     if upper:
-        found = {
-            side: values.masked_fill(torch.ones_like(values).tril(-1).bool(), nan) for side, values in found.items()
+        sides = {
+            side: values.masked_fill(torch.ones_like(values).tril(-1).bool(), nan) for side, values in sides.items()
         }
-    figure = page(3.1) if len(found) > 1 else page(3.2, 4.0)
-    panels = figure.subplots(1, len(found), squeeze=False)[0]
-    for axes, (side, values) in zip(panels, found.items()):
+    figure = page(3.1) if len(sides) > 1 else page(3.2, 4.0)
+    panels = figure.subplots(1, len(sides), squeeze=False)[0]
+    for axes, (side, values) in zip(panels, sides.items()):
         mesh = axes.pcolormesh(values, vmin=0, vmax=1)
         axes.grid(False)
         axes.set(xlabel=f"layer of {labels[1]}", ylabel=f"layer of {labels[0]}", aspect="equal")
@@ -96,16 +110,11 @@ def draw(found: dict[str, Tensor], labels: tuple[str, str], path: Path, upper: b
             shown = range(0, count, 1 + (count - 1) // 12)
             axis.set_ticks([index + 0.5 for index in shown], [str(index + 1) for index in shown])
         if max(values.shape) <= 8:
-            for row, column in torch.cartesian_prod(*map(torch.arange, values.shape)).tolist():
-                value = float(values[row, column])
-                if isnan(value):
-                    continue
-                colour = BLACK if value > 0.5 else WHITE
-                axes.text(column + 0.5, row + 0.5, f"{value:.2f}", ha="center", va="center", color=colour)
+            write_values(axes, values)
     figure.colorbar(mesh, ax=list(panels), label="linear CKA", shrink=0.8)
     rows = [
         (side, row + 1, column + 1, float(values[row, column]))
-        for side, values in found.items()
+        for side, values in sides.items()
         for row in range(values.shape[0])
         for column in range(values.shape[1])
         if not isnan(values[row, column])
@@ -117,18 +126,20 @@ def main(arguments: list[str] | None = None) -> None:
     command_line = parser(__doc__)
     command_line.add_argument("first", type=labelled, metavar="LABEL=CHECKPOINT")
     command_line.add_argument("second", type=labelled, metavar="LABEL=CHECKPOINT")
-    command_line.add_argument("--data", help="images or preprocessed corpus (default: where they were in training)")
-    command_line.add_argument("--samples", type=int, default=1000, help="images or sentences, spread over their set")
-    command_line.add_argument("--batch", type=int, default=64, help="images or sentences of a minibatch (default 64)")
-    command_line.add_argument("--split", default="valid", help="which sentences, valid (default) or test")
-    command_line.add_argument("--upper", action="store_true", help="leave out what is below the diagonal")
+    command_line.add_argument(
+        "--data", help="folder of the images or the preprocessed corpus (default: as in training)"
+    )
+    command_line.add_argument("--samples", type=int, default=1000, help="images or sentences (default 1000)")
+    command_line.add_argument("--batch", type=int, default=64, help="images or sentences per minibatch (default 64)")
+    command_line.add_argument("--split", default="valid", help="set of the sentences, valid (default) or test")
+    command_line.add_argument("--upper", action="store_true", help="omit the cells below the diagonal")
     options = command_line.parse_args(arguments)
     try:
         paths = options.first[1], options.second[1]
-        found = compare(*paths, options.samples, options.batch, options.data, options.split)
+        sides = compare(*paths, options.samples, options.batch, options.data, options.split)
     except ValueError as error:
         command_line.error(str(error))
-    draw(found, (options.first[0], options.second[0]), options.output, options.upper)
+    draw(sides, (options.first[0], options.second[0]), options.output, options.upper)
 
 
 if __name__ == "__main__":

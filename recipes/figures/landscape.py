@@ -1,11 +1,11 @@
-"""The loss around trained image models, along filter-normalised random directions (SReT, Figure 9).
+"""Plot the loss of trained image models along filter-normalised random directions (SReT, Figure 9).
 
     python recipes/figures/landscape.py A=RUN/last.pth.tar B=OTHER/last.pth.tar --output landscape.svg
     python recipes/figures/landscape.py A=RUN/last.pth.tar --plane --output plane.svg
 
-Draws the cross entropy on training images, without augmentation, at steps of a random direction each filter of which
-has the length of the model's own, or with --plane of two such directions (`recurrence.analysis.landscape`). All models
-have the same seed and the same images. Beside OUTPUT lie the numbers, as CSV.
+Evaluates the cross entropy on training images, without augmentation, at steps along one random direction, or with
+--plane along two. Each filter of a direction has the norm of the model's filter (`recurrence.analysis.landscape`). All
+models share the seed and the images. The numbers are saved next to the picture, as CSV.
 """
 
 from collections.abc import Callable
@@ -22,48 +22,48 @@ from recurrence.analysis.landscape import filter_normalised, loss_surface
 
 
 def mean_loss(run: ImageRun, samples: int, batch: int) -> Callable[[], float]:
-    """The model's cross entropy on the same training images at every call, in nats."""
-    where = device()
-    batches = [(images.to(where), classes.to(where)) for images, classes in run.images(samples, batch, training=True)]
-    run.model.to(where)
+    """A function that evaluates the model's mean cross entropy, in nats, always on the same training images."""
+    place = device()
+    batches = [(images.to(place), classes.to(place)) for images, classes in run.images(samples, batch, training=True)]
+    run.model.to(place)
     count = sum(len(classes) for _, classes in batches)
 
     @torch.no_grad()
     def loss() -> float:
-        parts = [F.cross_entropy(run.model(images), classes, reduction="sum") for images, classes in batches]
-        return float(sum(parts)) / count
+        sums = [F.cross_entropy(run.model(images), classes, reduction="sum") for images, classes in batches]
+        return float(sum(sums)) / count
 
     return loss
 
 
 def surface(checkpoint: Path, steps: Tensor, options) -> Tensor:
-    """The losses at the steps: (steps,), or (steps, steps) of a plane."""
+    """The losses at the steps: (steps,), or (steps, steps) in a plane."""
     run = ImageRun(checkpoint, options.data)
     loss = mean_loss(run, options.samples, options.batch)
     seeds = range(options.seed, options.seed + (2 if options.plane else 1))
     return loss_surface(run.model, loss, [filter_normalised(run.model, seed) for seed in seeds], steps)
 
 
-def draw_lines(found: dict[str, Tensor], steps: Tensor, path: Path) -> None:
-    """A line for each model."""
+def draw_lines(models: dict[str, Tensor], steps: Tensor, path: Path) -> None:
+    """Draws one line per model."""
     figure = page(3.2)
     axes = figure.subplots()
-    for (label, losses), colour, marker in zip(found.items(), COLOURS, MARKERS):
+    for (label, losses), colour, marker in zip(models.items(), COLOURS, MARKERS):
         axes.plot(steps, losses, color=colour, marker=marker, markersize=3, label=label)
     axes.set(xlabel="step along the direction, in filter norms", ylabel="training loss, nats")
     axes.legend()
-    rows = [(label, float(step), float(loss)) for label, losses in found.items() for step, loss in zip(steps, losses)]
+    rows = [(label, float(step), float(loss)) for label, losses in models.items() for step, loss in zip(steps, losses)]
     save(figure, path, ["model", "step", "loss, nats"], rows)
 
 
-def draw_planes(found: dict[str, Tensor], steps: Tensor, path: Path) -> None:
-    """A panel for each model, one scale of colours for all; contours where the loss grows by equal factors."""
-    low = min(float(losses.min()) for losses in found.values())
-    high = max(float(losses.max()) for losses in found.values())
+def draw_planes(models: dict[str, Tensor], steps: Tensor, path: Path) -> None:
+    """Draws one panel per model on a common colour scale, with contours at equal factors of the loss."""
+    low = min(float(losses.min()) for losses in models.values())
+    high = max(float(losses.max()) for losses in models.values())
     levels = np.geomspace(max(low, 1e-3), max(high, 2e-3), 13)
     figure = page(2.4)
-    panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
-    for axes, (label, losses) in zip(panels, found.items()):
+    panels = figure.subplots(1, len(models), sharey=True, squeeze=False)[0]
+    for axes, (label, losses) in zip(panels, models.items()):
         filled = axes.contourf(steps, steps, losses.T.clamp(min=levels[0]), levels, norm="log")
         axes.contour(filled, colors="white", linewidths=0.4)
         axes.plot(0, 0, marker="+", color="white")
@@ -74,7 +74,7 @@ def draw_planes(found: dict[str, Tensor], steps: Tensor, path: Path) -> None:
     bar.minorticks_off()
     rows = [
         (label, float(steps[row]), float(steps[column]), float(losses[row, column]))
-        for label, losses in found.items()
+        for label, losses in models.items()
         for row in range(len(steps))
         for column in range(len(steps))
     ]
@@ -84,25 +84,24 @@ def draw_planes(found: dict[str, Tensor], steps: Tensor, path: Path) -> None:
 def main(arguments: list[str] | None = None) -> None:
     command_line = parser(__doc__)
     command_line.add_argument("models", type=labelled, nargs="+", metavar="LABEL=CHECKPOINT")
-    command_line.add_argument("--plane", action="store_true", help="two directions, a panel for each model")
-    command_line.add_argument("--data", help="the images (default: where they were in training)")
+    command_line.add_argument("--plane", action="store_true", help="two directions, one panel per model")
+    command_line.add_argument("--data", help="folder of the images (default: as in training)")
     command_line.add_argument("--samples", type=int, default=256, help="training images (default 256)")
-    command_line.add_argument("--batch", type=int, default=64, help="images at a time (default 64)")
+    command_line.add_argument("--batch", type=int, default=64, help="images per batch (default 64)")
     command_line.add_argument("--reach", type=float, default=1.0, help="largest step, in filter norms (default 1)")
-    command_line.add_argument("--steps", type=int, default=21, help="along each direction, an odd number (default 21)")
-    command_line.add_argument("--seed", type=int, default=0, help="of the directions")
+    command_line.add_argument("--steps", type=int, default=21, help="steps along each direction, odd (default 21)")
+    command_line.add_argument("--seed", type=int, default=0, help="seed of the directions")
     options = command_line.parse_args(arguments)
     if options.steps < 3 or options.steps % 2 == 0:
         command_line.error(f"--steps={options.steps}: must be odd, so that 0 is a step, and >= 3")
     half = options.steps // 2
-    steps = (
-        torch.arange(-half, half + 1, dtype=torch.float64) * options.reach / half
-    )  # the trained weights at exactly 0
+    # In integers first, so that the middle step is exactly 0: the trained weights.
+    steps = torch.arange(-half, half + 1, dtype=torch.float64) * options.reach / half
     try:
-        found = {label: surface(checkpoint, steps, options) for label, checkpoint in options.models}
+        models = {label: surface(checkpoint, steps, options) for label, checkpoint in options.models}
     except ValueError as error:
         command_line.error(str(error))
-    (draw_planes if options.plane else draw_lines)(found, steps, options.output)
+    (draw_planes if options.plane else draw_lines)(models, steps, options.output)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Count what image models compute for one image, and time them (RingFormer, Table 3; SReT, Table 4).
+"""Plot the operations per image and the throughput of image models (RingFormer, Table 3; SReT, Table 4).
 
     PYTHONPATH=. python recipes/figures/operations.py plain_vit owf_vit uit ringformer_vit --output operations.svg
 
-What is counted, in G for one image:
-  MAC               multiply-accumulates, as fvcore counts them, and those of fused attention, which it leaves out
-  RingFormer rule   these, and by RingFormer's rule sums, differences, quotients and GELUs
-  published form    the same rule on the published code's level signals, which are multiplied out (19.03 of Table 3)
-  training          two for each multiply-accumulate of the matrix products, forward and backward
-and images a second in evaluation, on the accelerator or the threads of this machine: the models run in turn, the figure
-is the median of the rounds. Beside OUTPUT lie the numbers, as CSV.
+Operations are counted in billions (G) for one image:
+  MAC               multiply-accumulates as fvcore counts them, plus those of fused attention, which it omits
+  RingFormer rule   also additions, subtractions, divisions and GELUs, by RingFormer's counting rule
+  published form    the same rule on the published code's level signals, which are multiplied out (19.03 in Table 3)
+  training          two per multiply-accumulate of the matrix products, forward and backward
+Throughput is images per second at inference on this machine's GPU or CPU threads: the models alternate, and the median
+over the rounds is reported. The numbers are saved next to the picture, as CSV.
 """
 
 import copy
@@ -28,10 +28,10 @@ COLUMNS = ["model", "image side, pixels", "stored parameters", *(f"{name}, G" fo
 
 
 def build(name: str, side: int) -> nn.Module:
-    """A model of timm for square images.
+    """A registered model for square images.
 
     Raises:
-        ValueError: if timm has none of that name, or it takes no such images.
+        ValueError: if the name is not registered, or the model rejects the image size.
     """
     if not timm.is_model(name):
         raise ValueError(f"{name}: must be a registered model")
@@ -39,17 +39,20 @@ def build(name: str, side: int) -> nn.Module:
 
 
 def counts(model: nn.Module, side: int) -> list[float]:
-    """Those of the head of this file, in their order, in G."""
+    """The operations for one image in the order of `COUNTS`, in billions."""
     image = torch.zeros(1, 3, side, side)
-    rules = [macs(model, image)]
-    rules += [rule(model, image).total() for rule in (ringformer_flops, published_ringformer_flops)]
-    nothing = copy.deepcopy(model).to("meta")
-    training = flops(lambda: nothing(image.to("meta")).sum().backward())
-    return [number / 1e9 for number in (*rules, training)]
+    without_weights = copy.deepcopy(model).to("meta")
+    operations = (
+        macs(model, image),
+        ringformer_flops(model, image).total(),
+        published_ringformer_flops(model, image).total(),
+        flops(lambda: without_weights(image.to("meta")).sum().backward()),
+    )
+    return [number / 1e9 for number in operations]
 
 
 def throughput(models: dict[str, nn.Module], side: int, batch: int, rounds: int) -> dict[str, tuple[float, float]]:
-    """Images a second of each, and their ratio to the first."""
+    """Images per second of each model, and its ratio to the first model."""
     images = torch.randn(batch, 3, side, side, device=DEVICE)
 
     def run(model: nn.Module):
@@ -62,19 +65,19 @@ def throughput(models: dict[str, nn.Module], side: int, batch: int, rounds: int)
 
 
 def threads() -> str:
-    """How many threads the processor runs."""
+    """The number of CPU threads in use, in words."""
     count = torch.get_num_threads()
     return f"{count} thread{'s' if count > 1 else ''}"
 
 
 def draw(table: list[list], batch: int, path) -> None:
-    """Operations beside throughput, a group of bars for each model, the first on top."""
+    """Draws operations on the left and throughput on the right, with a group of bars per model, the first on top."""
     names = [row[0] for row in table]
     figure = page(0.9 + 0.55 * len(names))
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     for number, name in enumerate(COUNTS[:3]):
-        places = [index + 0.27 * (number - 1) for index in range(len(names))]
-        bars = left.barh(places, [row[3 + number] for row in table], 0.25, color=COLOURS[number], label=name)
+        heights = [index + 0.27 * (number - 1) for index in range(len(names))]
+        bars = left.barh(heights, [row[3 + number] for row in table], 0.25, color=COLOURS[number], label=name)
         left.bar_label(bars, fmt="%.2f", padding=2)
     left.margins(x=0.15)
     for axes in (left, right):
@@ -85,17 +88,17 @@ def draw(table: list[list], batch: int, path) -> None:
     bars = right.barh(range(len(names)), [row[7] for row in table], 0.5, color="grey")
     right.bar_label(bars, fmt="%.3g", padding=2)
     right.margins(x=0.2)
-    where = f"{torch.cuda.get_device_name() if DEVICE == 'cuda' else f'CPU, {threads()}'}, batch {batch}"
-    right.set(xlabel=f"images a second\n({where})")
+    machine = f"{torch.cuda.get_device_name() if DEVICE == 'cuda' else f'CPU, {threads()}'}, batch {batch}"
+    right.set(xlabel=f"images a second\n({machine})")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    save(figure, path, [*COLUMNS, f"images a second ({where})", "ratio to the first"], table)
+    save(figure, path, [*COLUMNS, f"images a second ({machine})", "ratio to the first"], table)
 
 
 def main(arguments: list[str] | None = None) -> None:
     command_line = parser(__doc__)
-    command_line.add_argument("models", nargs="+", metavar="MODEL", help="any of timm or timm_plugin")
+    command_line.add_argument("models", nargs="+", metavar="MODEL", help="any model of timm or timm_plugin")
     command_line.add_argument("--img-size", type=int, default=224, help="side of the images (default 224)")
-    command_line.add_argument("--batch", type=int, default=8, help="images at a time when timed (default 8)")
+    command_line.add_argument("--batch", type=int, default=8, help="images per batch when timed (default 8)")
     command_line.add_argument("--rounds", type=int, default=5, help="timed rounds (default 5)")
     options = command_line.parse_args(arguments)
     try:

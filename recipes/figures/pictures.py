@@ -1,7 +1,7 @@
-"""How the pictures of the analyses are drawn: one width, one style, the numbers beside each as CSV of the same name.
+"""Common style of all figures, saving them with their numbers as CSV, and the options that the figure scripts share.
 
-Colours are told apart by colour-blind readers too (Okabe and Ito's for lines, cividis for surfaces), text has 8 points
-or more at the width of a page, and the same numbers give the same file.
+Colours suit colour-blind readers (Okabe and Ito's palette for lines, cividis for surfaces), text has at least 8 points
+at the width of a page, and the same numbers always give the same file.
 """
 
 import argparse
@@ -22,29 +22,29 @@ matplotlib.rcParams.update(
         "legend.frameon": False,
         "image.cmap": "cividis",
         "savefig.dpi": 200,
-        "svg.hashsalt": "recurrence",  # names within the file, which are random otherwise
+        "svg.hashsalt": "recurrence",  # otherwise the ids in the file are random
     }
 )
 
-WIDTH = 6.5  # inches, the text of a page
+WIDTH = 6.5  # inches, the text width of a page
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-FEW = 30  # points of a line up to which each is marked
+FEW = 30  # a line of at most this many points gets a marker at each
 DARK = """@media (prefers-color-scheme: dark) {
  svg { fill: #e4e6ea }
  [style*="fill: #ffffff"] { fill: #15171a !important }
  [style*="fill: #000000"] { fill: #e4e6ea !important }
  [style*="stroke: #000000"] { stroke: #e4e6ea !important }
 }"""
-BLACK, WHITE = "#010101", "#fefefe"  # stay so on dark pages: for what lies on a coloured surface
+BLACK, WHITE = "#010101", "#fefefe"  # not swapped on dark pages: for text on coloured surfaces
 NO_DATE = {".svg": {"Date": None}, ".png": {"Software": None}}
 
 
 def picture(text: str) -> Path:
-    """An argument that names the file of a picture.
+    """Parses the path of a picture.
 
     Raises:
-        argparse.ArgumentTypeError: if it is neither SVG nor PNG.
+        argparse.ArgumentTypeError: if the file is neither SVG nor PNG.
     """
     path = Path(text)
     if path.suffix not in NO_DATE:
@@ -53,17 +53,17 @@ def picture(text: str) -> Path:
 
 
 def page(height: float, width: float = WIDTH) -> Figure:
-    """A figure, its sides in inches, as wide as a page where nothing else is said."""
+    """A figure of the given size in inches, as wide as a page by default."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def for_both(svg: str) -> str:
-    """An SVG that is light on light pages and dark on dark ones: what is white or black changes places."""
+    """An SVG that follows the page's colour scheme: black and white are swapped on dark pages."""
     return svg.replace("<defs>", f"<style>{DARK}</style>\n <defs>", 1)
 
 
 def save_picture(figure: Figure, path: Path) -> None:
-    """Writes the picture."""
+    """Writes the picture, without the numbers."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata=NO_DATE[path.suffix])
     if path.suffix == ".svg":
@@ -71,7 +71,7 @@ def save_picture(figure: Figure, path: Path) -> None:
 
 
 def save(figure: Figure, path: Path, columns: Sequence[str], rows: Iterable[Sequence]) -> None:
-    """Writes the picture, and what it shows as CSV, six digits of each number."""
+    """Writes the picture, and its numbers as CSV of the same name, with six significant digits."""
     save_picture(figure, path)
     with path.with_suffix(".csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -80,13 +80,15 @@ def save(figure: Figure, path: Path, columns: Sequence[str], rows: Iterable[Sequ
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """A command line that draws a picture; its help begins with the head of its file."""
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--output", type=picture, required=True, help=".svg or .png")
-    return made
+    """The command line of a figure script, with --output."""
+    command_line = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command_line.add_argument("--output", type=picture, required=True, help=".svg or .png")
+    return command_line
 
 
 def labelled(text: str) -> tuple[str, Path]:
-    """LABEL=PATH, or a path whose run's folder is the label."""
+    """Parses LABEL=PATH, or a PATH whose folder's name is the label."""
     label, equals, path = text.partition("=")
     return (label, Path(path)) if equals else (Path(text).resolve().parent.name, Path(text))
