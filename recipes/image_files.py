@@ -1,4 +1,4 @@
-"""What a run of train_image.py keeps on disk: its last checkpoint, and a line an epoch."""
+"""Files of a run of train_image.py: its last checkpoint and summary.csv, which has one line per epoch."""
 
 import argparse
 import csv
@@ -7,39 +7,40 @@ import zipfile
 from pathlib import Path
 
 import torch
-from image_options import refuse
+from image_options import reject
 
 
 def last_checkpoint(args: argparse.Namespace) -> Path | None:
-    """What to go on from, which every process must have alike; None for a new run.
+    """The checkpoint to resume from, which must be the same on every rank; None for a new run.
 
-    A first checkpoint that a kill has left under its temporary name is given its own, or removed where it is torn.
+    If the run was killed while saving its first checkpoint, the file still has a temporary name. It is renamed if it is
+    complete, and removed otherwise.
 
     Raises:
-        OptionError: processes have different files, or checkpoints are there but not the last one.
+        OptionError: the ranks have different files, or there are checkpoints but no last.pth.tar.
     """
     if not args.resume:
         return None
     last = Path(args.output) / "last.pth.tar"
-    unnamed = last.with_name("tmp.pth.tar")  # as the first save has it until it is written
+    unnamed = last.with_name("tmp.pth.tar")  # where timm writes the first checkpoint
     if args.rank == 0 and not last.exists() and unnamed.exists():
         unnamed.unlink() if damage(unnamed) else unnamed.replace(last)
     if args.distributed:
         torch.distributed.barrier()
-        found = [None] * args.world_size
+        digests = [None] * args.world_size
         digest = hashlib.sha256(last.read_bytes()).hexdigest() if last.exists() else None
-        torch.distributed.all_gather_object(found, digest)
-        for rank, theirs in enumerate(found):
-            if theirs != found[0]:
-                refuse("resume", last, f"is not the same on ranks 0 and {rank}: every node must have that of rank 0")
+        torch.distributed.all_gather_object(digests, digest)
+        for rank, other in enumerate(digests):
+            if other != digests[0]:
+                reject("resume", last, f"is not the same on ranks 0 and {rank}: every node must have rank 0's file")
     others = sorted(Path(args.output).glob("*.pth.tar"), key=lambda path: path.stat().st_mtime)
     if others and not last.exists():
-        refuse("resume", args.output, f"has no last.pth.tar, but {others[-1].name}, which could take its name")
+        reject("resume", args.output, f"has no last.pth.tar, but {others[-1].name}, which could be renamed to it")
     return last if last.exists() else None
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint as a file; None where nothing is."""
+    """A description of the damage if a checkpoint file is truncated or corrupt; None if it is intact."""
     try:
         with zipfile.ZipFile(path) as archive:
             part = archive.testzip()
@@ -49,7 +50,7 @@ def damage(path: Path) -> str | None:
 
 
 def record(table: Path, epoch: int, line: dict | None = None) -> None:
-    """Keep the lines of earlier epochs and add that of this one; the file is replaced as a whole."""
+    """Replaces the table atomically: keeps the lines of earlier epochs and appends this epoch's line, if given."""
     lines = []
     if table.exists():
         with table.open(newline="") as file:
@@ -68,6 +69,6 @@ def record(table: Path, epoch: int, line: dict | None = None) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """What an error says, or what it said in the loading process that it is from."""
+    """The message of an error in one line; for an error in a loader process, the original message."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[-1] if "Original Traceback" in str(error) else lines[0]

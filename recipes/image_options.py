@@ -1,4 +1,4 @@
-"""The options of train_image.py, under timm's names where timm's train.py has them, and the rules that they keep."""
+"""Options of train_image.py and the rules that they must satisfy; names follow timm's train.py where it has them."""
 
 import argparse
 import ast
@@ -16,7 +16,7 @@ from recurrence.elastic import DISTRIBUTIONS
 
 
 def devices() -> set[str]:
-    """The kinds of device that this machine has."""
+    """The types of device on this machine."""
     accelerator = torch.accelerator.current_accelerator()
     return {"cpu"} | ({accelerator.type} if accelerator else set())
 
@@ -25,17 +25,16 @@ RATE = (lambda value: 0 <= value <= 1, "must be in 0 .. 1")
 POSITIVE = (lambda value: value > 0, "must be > 0")
 NOT_NEGATIVE = (lambda value: value >= 0, "must be >= 0")
 MODEL = (timm.is_model, "must be a registered model")
-DEPTH = ("depth_range", "depth_distribution", "pass_loss", "backprop_passes")  # also of the models' constructors
-TRIVIAL = "trivial"  # --aa: TrivialAugmentWide, which timm does not have
-# Rules for one option by itself, wherever it is given.
+DEPTH = ("depth_range", "depth_distribution", "pass_loss", "backprop_passes")  # passed to the model's constructor
+TRIVIAL = "trivial"  # value of --aa for TrivialAugmentWide, which timm does not have
+# Rules for the value of a single option: a test and the message if it fails.
 RULES: dict[str, tuple[Callable[..., bool], str]] = {
     **dict.fromkeys(["hflip", "reprob", "smoothing"], RATE),
     **dict.fromkeys(["epochs", "batch_size", "grad_accum_steps", "lr", "clip_grad"], POSITIVE),
-    **dict.fromkeys(["temperature", "img_size", "resize"], POSITIVE),
-    **dict.fromkeys(["workers", "mixup", "cutmix", "weight_decay", "color_jitter", "warmup_epochs"], NOT_NEGATIVE),
-    **dict.fromkeys(["min_lr", "aug_repeats"], NOT_NEGATIVE),
+    **dict.fromkeys(["temperature", "img_size", "resize", "pass_loss", "backprop_passes"], POSITIVE),
+    **dict.fromkeys(["warmup_epochs", "min_lr", "weight_decay", "workers"], NOT_NEGATIVE),
+    **dict.fromkeys(["mixup", "cutmix", "color_jitter", "aug_repeats"], NOT_NEGATIVE),
     **dict.fromkeys(["model", "teacher"], MODEL),
-    **dict.fromkeys(["pass_loss", "backprop_passes"], POSITIVE),
     "scale": (lambda value: 0 < value[0] <= value[1] <= 1, "must be two shares, 0 < low <= high <= 1"),
     "crop_pct": (lambda value: 0 < value <= 1, "must be > 0 and <= 1"),
     "model_ema_decay": (lambda value: 0 < value < 1, "must be > 0 and < 1"),
@@ -48,7 +47,7 @@ RULES: dict[str, tuple[Callable[..., bool], str]] = {
 
 
 def key_value(text: str) -> tuple[str, object]:
-    """A pair of `key=value`, the value read as a Python literal where it is one."""
+    """Parses `key=value`; the value is a Python literal if it parses as one, else a string."""
     key, equals, value = text.partition("=")
     if not (key.isidentifier() and equals):
         raise argparse.ArgumentTypeError(f"{text!r}: must be key=value")
@@ -59,7 +58,7 @@ def key_value(text: str) -> tuple[str, object]:
 
 
 def depths(text: str) -> tuple[int, int]:
-    """Two numbers of passes, written MIN-MAX."""
+    """Parses MIN-MAX, the smallest and the largest number of passes."""
     ends = tuple(map(int, text.split("-"))) if re.fullmatch(r"\d+-\d+", text) else (0, 0)
     if not 1 <= ends[0] < ends[1]:
         raise argparse.ArgumentTypeError(f"{text}: must be MIN-MAX with 1 <= MIN < MAX, such as 1-6")
@@ -67,76 +66,107 @@ def depths(text: str) -> tuple[int, int]:
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """All options."""
-    usage = "%(prog)s DATA --model MODEL --output DIR [options]"
-    shape = argparse.RawDescriptionHelpFormatter
-    found = argparse.ArgumentParser(usage=usage, description=description, formatter_class=shape)
-    add = found.add_argument_group("data").add_argument
+    """The command line of train_image.py."""
+    command_line = argparse.ArgumentParser(
+        usage="%(prog)s DATA --model MODEL --output DIR [options]",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for add_group in (_data, _model, _depth, _augmentation, _optimisation, _run):
+        add_group(command_line)
+    return command_line
+
+
+def _data(command_line: argparse.ArgumentParser) -> None:
+    add = command_line.add_argument_group("data").add_argument
     add("data", metavar="DATA", help="folder that holds the splits, or the root of --dataset")
-    add("--dataset", default="", help="torchvision set, such as torch/cifar10 (default: folders or tar files)")
-    add("--train-split", default="train", help="what to train on: a folder, or a file such as train.tar")
-    add("--val-split", default="val", help="what to evaluate on after every epoch")
-    add("--workers", type=int, default=2, help="loading processes; 0 loads in the trainer's own")
-    add = found.add_argument_group("model").add_argument
+    add("--dataset", default="", help="torchvision data set, such as torch/cifar10 (default: folders or tar files)")
+    add("--train-split", default="train", help="training set: a folder, or a file such as train.tar")
+    add("--val-split", default="val", help="set to evaluate on after every epoch")
+    add("--workers", type=int, default=2, help="loader processes; 0 loads in the training process")
+
+
+def _model(command_line: argparse.ArgumentParser) -> None:
+    add = command_line.add_argument_group("model").add_argument
     add("--model", required=True, help="a registered name")
     add("--model-kwargs", type=key_value, nargs="*", default=[], help="key=value ... for the model's constructor")
     add("--img-size", type=int, help="side of the images in pixels (default: the model's)")
-    add("--teacher", help="a registered name: learn its soft labels alone, no label of the data (see --distillation)")
+    add("--teacher", help="a registered name: learn only its soft labels, not those of the data (see --distillation)")
     add("--teacher-kwargs", type=key_value, nargs="*", default=[], help="key=value ... for the teacher's constructor")
     add("--teacher-checkpoint", help="its weights (default: the pretrained ones that timm downloads)")
-    add("--distillation", choices=["soft", "hard"], default="soft", help="hard: its class and the label, half and half")
+    add(
+        "--distillation",
+        choices=["soft", "hard"],
+        default="soft",
+        help="hard: learn the teacher's class and the label of the data, with equal weights",
+    )
     add("--temperature", type=float, default=1.0, help="divides the logits of student and teacher")
-    add = found.add_argument_group("depth, of the looped models of timm_plugin").add_argument
-    add("--depth-range", type=depths, metavar="MIN-MAX", help="passes (of SReT: loops) that updates draw from")
+
+
+def _depth(command_line: argparse.ArgumentParser) -> None:
+    add = command_line.add_argument_group("depth, for the looped models of timm_plugin").add_argument
+    add("--depth-range", type=depths, metavar="MIN-MAX", help="draw the number of passes (SReT: loops) of each update")
     add("--depth-distribution", choices=DISTRIBUTIONS, help="poisson: Huginn's log-normal (default: uniform)")
     add("--pass-loss", type=float, metavar="W", help="weight of the mean loss of passes at which fewer would end")
-    add("--backprop-passes", type=int, metavar="K", help="gradients through the last K passes alone")
-    add = found.add_argument_group("augmentation").add_argument
-    add("--no-aug", action="store_true", help="only resize and crop the centre; Mixup and CutMix stay")
-    add("--scale", type=float, nargs=2, default=[0.08, 1.0], help="share of the area that a random crop keeps")
+    add("--backprop-passes", type=int, metavar="K", help="backpropagate through the last K passes only")
+
+
+def _augmentation(command_line: argparse.ArgumentParser) -> None:
+    add = command_line.add_argument_group("augmentation").add_argument
+    add("--no-aug", action="store_true", help="only resize and crop the centre; does not disable Mixup and CutMix")
+    add("--scale", type=float, nargs=2, default=[0.08, 1.0], help="range of the share of the area of a random crop")
     add("--resize", type=int, help="pixels of the shorter side before a random crop of --img-size; replaces --scale")
     add("--hflip", type=float, default=0.5, help="rate of horizontal flips")
     add("--color-jitter", type=float, default=0.4, help="strength; --aa replaces it")
     add("--aa", help=f"policy of timm, such as rand-m9-mstd0.5-inc1, or {TRIVIAL} for torchvision's TrivialAugmentWide")
-    add("--aug-repeats", type=int, default=0, help="of an image in a batch, shared out to the processes; 0 is off")
+    add("--aug-repeats", type=int, default=0, help="copies of an image per batch, spread over the processes; 0 is off")
     add("--reprob", type=float, default=0.0, help="rate of random erasing")
     add("--mixup", type=float, default=0.0, help="alpha of Mixup; 0 is off")
     add("--cutmix", type=float, default=0.0, help="alpha of CutMix; 0 is off")
     add("--smoothing", type=float, default=0.1, help="label smoothing")
     add("--crop-pct", type=float, help="share of the side that evaluation keeps (default: the model's)")
-    add = found.add_argument_group("optimisation").add_argument
+
+
+def _optimisation(command_line: argparse.ArgumentParser) -> None:
+    add = command_line.add_argument_group("optimisation").add_argument
     add("--epochs", type=int, default=300)
-    add("--warmup-epochs", type=int, default=5, help="how many of the epochs warm up")
-    add("--warmup-prefix", action="store_true", help="the cosine starts after them, from the peak (default: with them)")
-    add("--batch-size", type=int, default=128, help="images that a process takes at once")
-    add("--grad-accum-steps", type=int, default=1, help="batches an update")
+    add("--warmup-epochs", type=int, default=5, help="number of --epochs that warm up")
+    add(
+        "--warmup-prefix",
+        action="store_true",
+        help="start the cosine from the peak after the warm-up (default: at the start of training)",
+    )
+    add("--batch-size", type=int, default=128, help="images per batch and process")
+    add("--grad-accum-steps", type=int, default=1, help="batches per update")
     add("--opt", default="adamw", help="an optimiser of timm")
     add("--lr", type=float, default=1e-3, help="peak learning rate")
     add("--min-lr", type=float, default=0.0, help="learning rate at the end")
     add("--weight-decay", type=float, default=0.05)
-    add("--clip-grad", type=float, help="largest norm of the gradient (default: no clipping)")
+    add("--clip-grad", type=float, help="maximum norm of the gradient (default: no clipping)")
     add("--model-ema-decay", type=float, help="keep an average of the weights with this decay (default: none)")
     add("--amp", choices=["bfloat16", "float16"], help="mixed precision (default: float32)")
-    add = found.add_argument_group("run").add_argument
-    add("--output", required=True, metavar="DIR", help="folder to write")
-    add("--resume", action="store_true", help="go on where the run in --output stopped, if there is one")
+
+
+def _run(command_line: argparse.ArgumentParser) -> None:
+    add = command_line.add_argument_group("run").add_argument
+    add("--output", required=True, metavar="DIR", help="output folder")
+    add("--resume", action="store_true", help="resume the run in --output, if there is one")
     add("--seed", type=int, default=1)
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    add("--compile", action="store_true", help="torch.compile the model; of those with shared blocks, each block")
-    return found
+    add("--compile", action="store_true", help="torch.compile the model, or each block if blocks are shared")
 
 
 class OptionError(ValueError):
-    """An option that cannot be."""
+    """An option has an invalid value, or does not fit another option, the model or the data."""
 
 
-def refuse(option: str, value: object, rule: str) -> NoReturn:
-    """Raise an OptionError that names the option, its value and the rule."""
+def reject(option: str, value: object, rule: str) -> NoReturn:
+    """Raises an OptionError that names the option, its value and the rule."""
     raise OptionError(f"--{option.replace('_', '-')} {value}: {rule}")
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse options that cannot be.
+    """Checks everything that can be checked without loading data or building the model.
 
     Raises:
         OptionError: names the option, its value and the rule.
@@ -144,27 +174,35 @@ def check(args: argparse.Namespace) -> None:
     for name, (holds, rule) in RULES.items():
         value = getattr(args, name)
         if value is not None and not holds(value):
-            refuse(name, value, rule)
-    if args.depth_distribution and not args.depth_range:
-        refuse("depth_distribution", args.depth_distribution, "needs --depth-range")
-    for name in DEPTH:
-        if getattr(args, name) and args.model not in timm_plugin.MODELS:
-            refuse(name, getattr(args, name), f"must not be given with {args.model}, which has no loop over depth")
+            reject(name, value, rule)
+    _check_depth(args)
     for name in ("train_split", "val_split"):
         if not args.dataset and not (Path(args.data) / getattr(args, name)).exists():
-            refuse(name, getattr(args, name), f"must be a folder or a .tar file in {args.data}")
-    needing_a_teacher = {"teacher_kwargs": [], "teacher_checkpoint": None, "distillation": "soft", "temperature": 1}
-    for name, default in needing_a_teacher.items():
-        if getattr(args, name) != default and not args.teacher:
-            refuse(name, getattr(args, name), "needs --teacher")
-    if args.distillation == "hard" and args.temperature != 1:
-        refuse("temperature", args.temperature, "must be 1 with --distillation hard, which has no softmax")
+            reject(name, getattr(args, name), f"must be a folder or a .tar file in {args.data}")
+    _check_distillation(args)
     for name in ("resize", "aa"):
         if getattr(args, name) and args.no_aug:
-            refuse(name, getattr(args, name), "must not be given with --no-aug")
+            reject(name, getattr(args, name), "must not be given with --no-aug")
     if args.warmup_epochs >= args.epochs:
-        refuse("warmup_epochs", args.warmup_epochs, f"must be < --epochs {args.epochs}")
+        reject("warmup_epochs", args.warmup_epochs, f"must be < --epochs {args.epochs}")
     if args.batch_size % 2 and (args.mixup or args.cutmix):
-        refuse("batch_size", args.batch_size, "must be even with Mixup or CutMix")
+        reject("batch_size", args.batch_size, "must be even with Mixup or CutMix")
     if not args.resume and (Path(args.output) / "last.pth.tar").exists():
-        refuse("output", args.output, "holds a run; add --resume to go on with it")
+        reject("output", args.output, "holds a run; add --resume to continue it")
+
+
+def _check_depth(args: argparse.Namespace) -> None:
+    if args.depth_distribution and not args.depth_range:
+        reject("depth_distribution", args.depth_distribution, "needs --depth-range")
+    for name in DEPTH:
+        if getattr(args, name) and args.model not in timm_plugin.MODELS:
+            reject(name, getattr(args, name), f"must not be given with {args.model}, which has no loop over depth")
+
+
+def _check_distillation(args: argparse.Namespace) -> None:
+    defaults = {"teacher_kwargs": [], "teacher_checkpoint": None, "distillation": "soft", "temperature": 1}
+    for name, default in defaults.items():
+        if getattr(args, name) != default and not args.teacher:
+            reject(name, getattr(args, name), "needs --teacher")
+    if args.distillation == "hard" and args.temperature != 1:
+        reject("temperature", args.temperature, "must be 1 with --distillation hard, which has no softmax")

@@ -1,16 +1,17 @@
-"""Train an image classifier, any model of timm or timm_plugin, with timm's own loaders, tasks and optimisers.
+"""Train any image classifier of timm or timm_plugin with timm's own loaders, tasks and optimisers.
 
     python recipes/train_image.py DATA --model sret_t --output runs/sret_t [options]
     torchrun --nproc_per_node 2 recipes/train_image.py DATA --model sret_t --output runs/sret_t [options]
 
-DATA holds one folder (or one .tar file) of class folders for each split; with --dataset it is the root of a torchvision
-set. --output gets last.pth.tar, model_best.pth.tar and summary.csv, a line an epoch, which has the learnable residual
-coefficients of a model too. The same command with --resume goes on after the last whole epoch and ends with the same
-weights as without the interruption, on a CPU bit for bit.
+DATA has one folder (or one .tar file) of class folders per split; with --dataset it is the root of a torchvision data
+set. --output receives last.pth.tar, model_best.pth.tar and summary.csv, which has one line per epoch and includes a
+model's learnable residual coefficients. The same command with --resume continues after the last complete epoch and ends
+with the same weights as an uninterrupted run, on a CPU bit for bit.
 
 Differs from timm's train.py: the learning rate (linear warm-up, then half a cosine to --min-lr) changes at every
-update, the average of the weights warms up, what is evaluated is the average where there is one, and distillation is
-SReT's (arXiv 2111.05297): the teacher's soft labels alone, or to compare DeiT's hard ones.
+update; the average of the weights has a warm-up; if there is an average, only the average is evaluated; and
+distillation is SReT's (arXiv 2111.05297), from the teacher's soft labels only, or for comparison DeiT's, from hard
+labels.
 """
 
 import argparse
@@ -28,11 +29,12 @@ import timm
 import torch
 import torch.nn.functional as F
 from image_files import damage, last_checkpoint, one_line, record
-from image_options import DEPTH, TRIVIAL, OptionError, check, parser, refuse
+from image_options import DEPTH, TRIVIAL, OptionError, check, parser, reject
 from timm import data, task, utils
 from timm.data.transforms import str_to_interp_mode
 from timm.optim import create_optimizer_v2
 from timm.scheduler import create_scheduler_v2
+from timm.scheduler.scheduler import Scheduler
 from timm.utils.checkpoint_saver import load_checkpoint_metadata
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -48,19 +50,23 @@ from timm_plugin.elastic import PassLoss
 from timm_plugin.mixed_depth import MixedDepth, MixedDepthLoss
 
 logger = logging.getLogger("train_image")
-# What may change when a run goes on; the world size may not, as the batch grows with it.
+# Options that may change when a run is resumed. The world size may not, because the total batch scales with it.
 PER_CALL = {"data", "output", "resume", "workers", "device", "compile", "distributed", "rank", "local_rank"}
 
 
 def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Module:
-    """The model or teacher, at --img-size where its constructor takes a size.
+    """Builds the model or the teacher, at --img-size if its constructor takes a size.
+
+    Args:
+        option: "model" or "teacher".
+        settings: further arguments of `timm.create_model`.
 
     Raises:
-        OptionError: the constructor refuses an argument, or the weights are of another model.
+        OptionError: the constructor rejects an argument, or the weights do not fit the model.
     """
     name, kwargs = getattr(args, option), dict(getattr(args, f"{option}_kwargs"))
     if option == "model":
-        kwargs |= {key: getattr(args, key) for key in DEPTH if getattr(args, key)}
+        kwargs.update({key: getattr(args, key) for key in DEPTH if getattr(args, key)})
         if args.depth_range:
             kwargs["depth_seed"] = args.seed
     if args.img_size and timm.get_pretrained_cfg(name).fixed_input_size:
@@ -68,41 +74,42 @@ def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Modul
     try:
         return timm.create_model(name, **settings, **kwargs)
     except (RuntimeError, TypeError, ValueError) as error:
-        refuse(f"{option}_kwargs", kwargs, str(error))
+        reject(f"{option}_kwargs", kwargs, str(error))
 
 
 def datasets(args: argparse.Namespace) -> tuple[Dataset, Dataset, int]:
-    """What to train on, what to evaluate on, and the number of their classes.
+    """The training set, the evaluation set and their number of classes.
 
     Raises:
-        OptionError: there are no images, or the two differ in classes.
+        OptionError: there are no images, or the two sets differ in classes.
     """
     try:
-        both = [data.create_dataset(args.dataset, args.data, split) for split in (args.train_split, args.val_split)]
-    except (AssertionError, RuntimeError) as error:  # timm asserts the name, torchvision the files
-        refuse("dataset", args.dataset, f"not in {args.data}: {error}")
-    readers = [getattr(dataset, "reader", dataset) for dataset in both]  # that of a tar has a name of its own for it:
+        sets = [data.create_dataset(args.dataset, args.data, split) for split in (args.train_split, args.val_split)]
+    except (AssertionError, RuntimeError) as error:  # timm asserts that the name is known, torchvision that files exist
+        reject("dataset", args.dataset, f"not in {args.data}: {error}")
+    readers = [getattr(dataset, "reader", dataset) for dataset in sets]
+    # timm's tar reader calls the map class_name_to_idx.
     classes = [getattr(reader, "class_name_to_idx", None) or reader.class_to_idx for reader in readers]
     if classes[0] != classes[1]:
-        refuse("val_split", args.val_split, f"must hold the classes of {args.train_split}, {', '.join(classes[0])}")
-    return *both, len(classes[0])
+        reject("val_split", args.val_split, f"must hold the classes of {args.train_split}, {', '.join(classes[0])}")
+    return *sets, len(classes[0])
 
 
 def soft_distillation(student: nn.Module, teacher: nn.Module, temperature: float, **settings) -> task.TrainingTask:
-    """SReT's distillation: the mean of -sum softmax(teacher / T) log_softmax(student / T), no hard label.
+    """SReT's distillation: the mean of -sum softmax(teacher / T) log_softmax(student / T), without hard labels.
 
-    timm's loss is the Kullback-Leibler divergence times T^2, so the weight takes T^2 back. What is left is the loss
-    above less the teacher's entropy, which has no gradient. Source: arXiv 2111.05297 and its published code.
+    timm's loss is the Kullback-Leibler divergence times T^2; the weight cancels T^2. The result differs from the loss
+    above by the teacher's entropy, which has no gradient. Source: arXiv 2111.05297 and its published code.
     """
     weights = dict(task_loss_weight=0.0, distill_loss_weight=temperature**-2)
     return task.LogitDistillationTask(student, teacher, temperature=temperature, **weights, **settings)
 
 
 class HardLabels(nn.Module):
-    """A teacher that is sure of the class that it finds most probable: its softmax is one-hot, to the last bit.
+    """Wraps a teacher so that its softmax is exactly one-hot at its most probable class.
 
     Args:
-        teacher: the model whose logits (B, classes) say which class.
+        teacher: a model that returns logits (B, classes).
     """
 
     def __init__(self, teacher: nn.Module):
@@ -110,62 +117,75 @@ class HardLabels(nn.Module):
         self.teacher, self.pretrained_cfg = teacher, teacher.pretrained_cfg
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, in_chans, height, width) -> (B, classes): 0, and 1e4 for one class."""
+        """(B, in_chans, height, width) -> (B, classes): 1e4 for the most probable class, 0 for the others."""
         logits = self.teacher(images)
         return 1e4 * F.one_hot(logits.argmax(1), logits.shape[1]).to(logits.dtype)
 
 
 def hard_distillation(student: nn.Module, teacher: nn.Module, **settings) -> task.TrainingTask:
-    """DeiT's distillation: half the loss of the labels, half that of the teacher's class.
+    """DeiT's distillation: the mean of the loss on the labels and the loss on the teacher's classes.
 
-    The second is of the output of its own that a student with a distillation token has, else of the one output that
-    there is: the divergence from a one-hot distribution, which timm's task computes, is the cross-entropy with its
-    class. Source: DeiT (arXiv 2012.12877), section 4, and its published code; SReT's Table 3, "GT+Hard Distill".
+    A student with a distillation token learns the teacher's classes with that token's output, any other student with
+    its only output. timm's task computes a Kullback-Leibler divergence, which for a one-hot distribution is the
+    cross-entropy. Source: DeiT (arXiv 2012.12877), section 4, and its published code; SReT's Table 3, "GT+Hard
+    Distill".
     """
     if hasattr(student, "set_distilled_training"):
         return task.TokenDistillationTask(student, teacher, distill_type="hard", task_loss_weight=0.5, **settings)
     return task.LogitDistillationTask(student, HardLabels(teacher), task_loss_weight=0.5, **settings)
 
 
-def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) -> task.TrainingTask:
-    """Learning from the labels of the data, with --teacher from soft labels alone, or from both kinds of hard ones.
+def load_teacher(args: argparse.Namespace) -> nn.Module:
+    """The teacher with the weights of --teacher-checkpoint, by default timm's pretrained ones.
 
     Raises:
-        OptionError: a teacher for a model that is trained at several depths at once.
+        OptionError: as :func:`build` does, or the checkpoint does not fit the teacher.
+    """
+    teacher = build("teacher", args, num_classes=args.num_classes, pretrained=not args.teacher_checkpoint)
+    if args.teacher_checkpoint:
+        try:
+            timm.models.load_checkpoint(teacher, args.teacher_checkpoint)
+        except (RuntimeError, ValueError) as error:
+            reject("teacher_checkpoint", args.teacher_checkpoint, str(error))
+    return teacher
+
+
+def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) -> task.TrainingTask:
+    """The training task: classification of the labels, or with --teacher one of the two kinds of distillation.
+
+    Raises:
+        OptionError: --teacher with a model that is trained at several depths at once, or as :func:`load_teacher` does.
     """
     criterion = dict(soft_targets=True) if args.mixup or args.cutmix else dict(smoothing=args.smoothing)
     settings = dict(criterion_kwargs=criterion, device=device)
     mixed = isinstance(model, MixedDepth)
     if not args.teacher:
-        learning = task.ClassificationTask(model, **settings)
-        learning.criterion = MixedDepthLoss(learning.criterion) if mixed else learning.criterion
-        learning.criterion = PassLoss(learning.criterion, args.pass_loss) if args.pass_loss else learning.criterion
-        return learning
+        classification = task.ClassificationTask(model, **settings)
+        if mixed:
+            classification.criterion = MixedDepthLoss(classification.criterion)
+        if args.pass_loss:
+            classification.criterion = PassLoss(classification.criterion, args.pass_loss)
+        return classification
     if args.pass_loss:
-        refuse("pass_loss", args.pass_loss, "must not be given with --teacher, whose labels are for one pass")
+        reject("pass_loss", args.pass_loss, "must not be given with --teacher, whose labels are for one pass")
     if mixed:
-        refuse("teacher", args.teacher, f"must not be given with {args.model}, whose two depths learn from labels")
-    teacher = build("teacher", args, num_classes=args.num_classes, pretrained=not args.teacher_checkpoint).to(device)
-    if args.teacher_checkpoint:
-        try:
-            timm.models.load_checkpoint(teacher, args.teacher_checkpoint)
-        except (RuntimeError, ValueError) as error:
-            refuse("teacher_checkpoint", args.teacher_checkpoint, str(error))
+        reject("teacher", args.teacher, f"must not be given with {args.model}, whose two depths learn from labels")
+    teacher = load_teacher(args).to(device)
     if args.distillation == "hard":
         return hard_distillation(model, teacher, **settings)
     return soft_distillation(model, teacher, args.temperature, **settings)
 
 
-def with_torchvision(args: argparse.Namespace, timms: transforms.Compose, config: dict) -> transforms.Compose:
-    """timm's transforms for training, with torchvision's in their place where --resize or --aa trivial asks for them.
+def with_torchvision(args: argparse.Namespace, from_timm: transforms.Compose, config: dict) -> transforms.Compose:
+    """timm's training transforms with torchvision's cropping (--resize) and augmentation (--aa trivial).
 
     Raises:
-        OptionError: the side to crop from is shorter than the images'.
+        OptionError: --resize is smaller than the images.
     """
-    steps, sides = list(timms.transforms), config["input_size"][1:]
+    steps, sides = list(from_timm.transforms), config["input_size"][1:]
     if args.resize:
         if args.resize < max(sides):
-            refuse("resize", args.resize, f"must be >= {max(sides)}, the side of the images")
+            reject("resize", args.resize, f"must be >= {max(sides)}, the side of the images")
         resize = transforms.Resize(args.resize, str_to_interp_mode(config["interpolation"]))
         steps[0] = transforms.Compose([resize, transforms.RandomCrop(sides)])
     if args.aa == TRIVIAL:
@@ -173,63 +193,97 @@ def with_torchvision(args: argparse.Namespace, timms: transforms.Compose, config
     return transforms.Compose(steps)
 
 
+def augmentation(args: argparse.Namespace) -> dict[str, object]:
+    """timm's augmentation of training images, as arguments of its `create_loader`."""
+    trivial = args.aa == TRIVIAL
+    collate = None
+    if args.mixup or args.cutmix:
+        collate = data.FastCollateMixup(
+            args.mixup, args.cutmix, label_smoothing=args.smoothing, num_classes=args.num_classes
+        )
+    return dict(
+        no_aug=args.no_aug,
+        scale=args.scale,
+        hflip=args.hflip,
+        color_jitter=None if trivial else args.color_jitter,
+        auto_augment=None if trivial else args.aa,
+        num_aug_repeats=args.aug_repeats,
+        re_prob=args.reprob,
+        re_mode="pixel",
+        collate_fn=collate,
+    )
+
+
 def make_loaders(args: argparse.Namespace, model: nn.Module, sets: list[Dataset], device: torch.device) -> list:
     """timm's loaders for training and evaluation.
 
     Raises:
-        OptionError: repeated augmentation in a single process, or what with_torchvision raises.
+        OptionError: --aug-repeats in a single process, or as :func:`with_torchvision` does.
     """
     if args.aug_repeats and not args.distributed:
-        refuse("aug_repeats", args.aug_repeats, "timm has it for several processes alone; must be 0 without torchrun")
+        reject("aug_repeats", args.aug_repeats, "must be 0 without torchrun; timm repeats across processes only")
     config = data.resolve_data_config(dict(img_size=args.img_size, crop_pct=args.crop_pct), model=model)
-    common = {name: config[name] for name in ("input_size", "interpolation", "mean", "std")}
-    common |= dict(batch_size=args.batch_size, num_workers=args.workers, distributed=args.distributed, device=device)
-    # With persistent workers, the chance that an epoch draws would depend on whether it follows another.
-    common |= dict(pin_memory=device.type == "cuda", persistent_workers=False)
-    trivial = args.aa == TRIVIAL
-    augmentation = dict(no_aug=args.no_aug, scale=args.scale, hflip=args.hflip, num_aug_repeats=args.aug_repeats)
-    augmentation |= dict(color_jitter=None if trivial else args.color_jitter, auto_augment=None if trivial else args.aa)
-    augmentation |= dict(re_prob=args.reprob, re_mode="pixel")
-    if args.mixup or args.cutmix:
-        mixing = dict(label_smoothing=args.smoothing, num_classes=args.num_classes)
-        augmentation |= dict(collate_fn=data.FastCollateMixup(args.mixup, args.cutmix, **mixing))
-    training = data.create_loader(sets[0], is_training=True, **augmentation, **common)
+    common = dict(
+        **{name: config[name] for name in ("input_size", "interpolation", "mean", "std")},
+        batch_size=args.batch_size,
+        num_workers=args.workers,
+        distributed=args.distributed,
+        device=device,
+        pin_memory=device.type == "cuda",
+        persistent_workers=False,  # their random state would carry over to the next epoch, but not into a resumed run
+    )
+    training = data.create_loader(sets[0], is_training=True, **augmentation(args), **common)
     sets[0].transform = with_torchvision(args, sets[0].transform, config)
     return [training, data.create_loader(sets[1], crop_pct=config["crop_pct"], crop_mode=config["crop_mode"], **common)]
 
 
-class Trainer:
-    """A task, what updates it, and the two loaders, all of the checked options.
+def make_scheduler(args: argparse.Namespace, optimizer: torch.optim.Optimizer, updates_per_epoch: int) -> Scheduler:
+    """Linear warm-up from a thousandth of --lr, then half a cosine down to --min-lr, stepped at every update."""
+    scheduler, _ = create_scheduler_v2(
+        optimizer,
+        num_epochs=args.epochs - args.warmup_epochs if args.warmup_prefix else args.epochs,
+        warmup_epochs=args.warmup_epochs,
+        warmup_prefix=args.warmup_prefix,
+        warmup_lr=args.lr / 1000,
+        min_lr=args.min_lr,
+        step_on_epochs=False,
+        updates_per_epoch=updates_per_epoch,
+    )
+    return scheduler
 
-    `args` holds also what timm's init_distributed_device adds; `num_classes` is added here.
+
+class Trainer:
+    """Trains a task: builds the data, the model, the optimiser and the schedule from the options.
+
+    Args:
+        args: checked options, with the fields that timm's `init_distributed_device` adds; `num_classes` is added here.
+        device: to train on.
 
     Raises:
-        OptionError: options that do not go with the data or the model, or not one update in an epoch.
+        OptionError: an option does not fit the data or the model, or an epoch has no complete update.
     """
 
     def __init__(self, args: argparse.Namespace, device: torch.device):
         self.args, self.device = args, device
         if device.type == "cuda":
-            torch.set_float32_matmul_precision("high")  # TF32, as timm's trainer has it
+            torch.set_float32_matmul_precision("high")  # TF32, as in timm's trainer
         utils.random_seed(args.seed << 16)
         *sets, args.num_classes = datasets(args)
         self.model = model = build("model", args, num_classes=args.num_classes).to(device)
         self.task = make_task(args, model, device)
         self.train_loader, self.val_loader = make_loaders(args, model, sets, device)
-        # Of an epoch; batches that do not fill an update are left out.
+        # Per epoch; leftover batches that do not fill an update are skipped.
         self.updates = len(self.train_loader) // args.grad_accum_steps
         if not self.updates:
-            most = len(self.train_loader.sampler) // args.grad_accum_steps
-            refuse("batch_size", args.batch_size, f"must be <= {most}, the images a process")
+            largest = len(self.train_loader.sampler) // args.grad_accum_steps
+            rule = f"must be <= {largest}, the images per process divided by --grad-accum-steps"
+            reject("batch_size", args.batch_size, rule)
         self.optimizer = create_optimizer_v2(model, args.opt, lr=args.lr, weight_decay=args.weight_decay)
-        falling = args.epochs - args.warmup_epochs if args.warmup_prefix else args.epochs
-        schedule = dict(num_epochs=falling, warmup_epochs=args.warmup_epochs, warmup_prefix=args.warmup_prefix)
-        schedule |= dict(warmup_lr=args.lr / 1000)
-        schedule |= dict(min_lr=args.min_lr, step_on_epochs=False, updates_per_epoch=self.updates)
-        self.scheduler, _ = create_scheduler_v2(self.optimizer, **schedule)
+        self.scheduler = make_scheduler(args, self.optimizer, self.updates)
         self.scaler = utils.NativeScaler(device.type) if args.amp == "float16" else None
         self.autocast = partial(torch.autocast, device.type, getattr(torch, args.amp or "float32"), bool(args.amp))
-        self.bar = partial(tqdm, leave=False, disable=None if args.rank == 0 else True)  # None: only on a terminal
+        # None shows the progress bar only on a terminal.
+        self.bar = partial(tqdm, leave=False, disable=None if args.rank == 0 else True)
         if args.model_ema_decay:
             self.task.setup_ema(decay=args.model_ema_decay, use_warmup=True)
         if args.compile and hasattr(model, "compile_blocks"):
@@ -239,20 +293,20 @@ class Trainer:
         logger.info(f"{args.model}: {stored(model):,} stored parameters, {len(sets[0]):,} training images")
 
     def learn(self, images: Tensor, targets: Tensor, last: bool) -> Tensor:
-        """Add a batch's gradients; after the last batch of an update, one step of the optimiser with clipped gradients.
+        """Accumulates the gradients of a batch and, if it is the last of an update, clips them and updates the weights.
 
         Returns:
-            The batch's mean loss.
+            The mean loss of the batch.
         """
         clip, parameters = self.args.clip_grad, list(self.task.get_clip_parameters())
         with nullcontext() if last else self.task.no_sync():
             with self.autocast():
                 loss = self.task(images, targets)["loss"]
-            share = loss / self.args.grad_accum_steps
+            scaled = loss / self.args.grad_accum_steps
             if self.scaler:
-                self.scaler(share, self.optimizer, clip_grad=clip, parameters=parameters, need_update=last)
+                self.scaler(scaled, self.optimizer, clip_grad=clip, parameters=parameters, need_update=last)
             else:
-                share.backward()
+                scaled.backward()
         if not last:
             return loss.detach()
         if not self.scaler:
@@ -263,13 +317,16 @@ class Trainer:
         return loss.detach()
 
     def train(self, epoch: int) -> dict[str, float]:
-        """One epoch: mean loss, updates so far, seconds.
+        """Trains for one epoch (from 0).
+
+        Returns:
+            The mean loss, the number of updates since the start of training, and the seconds that the epoch took.
 
         Raises:
-            ArithmeticError: the loss is no longer a number.
+            ArithmeticError: the mean loss is not finite.
         """
         args, losses, start = self.args, utils.AverageMeter(), time.monotonic()
-        utils.random_seed((args.seed << 16) + (epoch + 1) * args.world_size, args.rank)  # the same in a resumed run
+        utils.random_seed((args.seed << 16) + (epoch + 1) * args.world_size, args.rank)  # the same if resumed
         if args.distributed:
             self.train_loader.sampler.set_epoch(epoch)
         self.task.train()
@@ -278,9 +335,9 @@ class Trainer:
         for number, (images, targets) in enumerate(batches, start=1):
             if args.depth_range:
                 self.model.set_num_updates((epoch * total + number - 1) // args.grad_accum_steps)
-            updates, left = divmod(epoch * total + number, args.grad_accum_steps)
-            loss = self.learn(images, targets, last=not left)
-            if not left:
+            updates, pending = divmod(epoch * total + number, args.grad_accum_steps)
+            loss = self.learn(images, targets, last=not pending)
+            if not pending:
                 self.task.update_ema(step=updates)
                 self.scheduler.step_update(updates)
             losses.update(utils.reduce_tensor(loss, args.world_size) if args.distributed else loss)
@@ -293,22 +350,23 @@ class Trainer:
 
     @torch.inference_mode()
     def evaluate(self) -> dict[str, float]:
-        """Loss, top-1 and top-5 in per cent, of the averaged weights where they are kept.
+        """Loss, top-1 and top-5 accuracy (%), with the averaged weights if there are any.
 
-        With --depth-range also at its ends: smallest_depth_loss, largest_depth_top1 and so on.
+        With --depth-range, also at its smallest and largest depth: smallest_depth_loss, largest_depth_top1 and so on.
         """
         self.task.eval()
         model = self.task.get_eval_model(ema=self.task.has_ema())
-        found = self.evaluate_at(model)
+        measured = self.evaluate_at(model)
         if self.args.depth_range:
             loops = [module for module in model.modules() if isinstance(module, Loop)]
             for name, end in (("smallest", 0), ("largest", -1)):
                 with at_depths({loop: loop.draw.depths[end] for loop in loops}):
-                    found |= {f"{name}_depth_{key}": value for key, value in self.evaluate_at(model).items()}
-        return found
+                    for key, value in self.evaluate_at(model).items():
+                        measured[f"{name}_depth_{key}"] = value
+        return measured
 
     def evaluate_at(self, model: nn.Module) -> dict[str, float]:
-        """Loss, top-1 and top-5 of a model at the depth that it is at."""
+        """Loss, top-1 and top-5 accuracy (%) of a model at its current depth."""
         evaluator = self.task.create_evaluator(max_samples=task.evaluation_sample_limit(self.val_loader))
         for images, targets in self.bar(self.val_loader, "evaluation"):
             with self.autocast():
@@ -317,24 +375,23 @@ class Trainer:
         return dict(evaluator.compute(distributed=self.args.distributed))
 
     def resume(self, path: Path) -> int:
-        """Take over all state of a checkpoint.
+        """Loads the complete training state of a checkpoint.
 
         Returns:
-            The epoch to go on with.
+            The next epoch to train, from 0.
 
         Raises:
-            OptionError: an option is not that of the run, or the file is torn.
+            OptionError: an option differs from the checkpoint's run, or the file is damaged.
         """
-        wrong = damage(path)
-        if wrong:
-            whole = sorted(other.name for other in path.parent.glob("*.pth.tar") if damage(other) is None)
-            way = f"; {' and '.join(whole)} beside it could take its name" if whole else ""
-            refuse("resume", path, f"is {wrong}{way}")
-        before, defaults = vars(load_checkpoint_metadata(path)["args"]), parser("")
-        for name, ours in vars(self.args).items():
-            theirs = before.get(name, defaults.get_default(name))  # a run from before there was such an option
-            if name not in PER_CALL and theirs != ours:
-                refuse(name, ours, f"must be {theirs}, as in the run that {path} is of")
+        if problem := damage(path):
+            intact = sorted(other.name for other in path.parent.glob("*.pth.tar") if damage(other) is None)
+            remedy = f"; {' and '.join(intact)} in the same folder could be renamed to it" if intact else ""
+            reject("resume", path, f"is {problem}{remedy}")
+        saved, defaults = vars(load_checkpoint_metadata(path)["args"]), parser("")
+        for name, value in vars(self.args).items():
+            before = saved.get(name, defaults.get_default(name))  # the run may be older than the option
+            if name not in PER_CALL and before != value:
+                reject(name, value, f"must be {before}, as in the run of {path}")
         epoch = task.resume_task_checkpoint(self.task, path, self.optimizer, self.scaler)
         if self.task.has_ema():
             task.load_task_ema_checkpoint(self.task, path)
@@ -342,10 +399,10 @@ class Trainer:
         return epoch
 
     def run(self) -> None:
-        """Train, evaluate, record and save, an epoch after the other.
+        """Trains the remaining epochs; evaluates, records and saves after each.
 
-        The line of an epoch is written before its checkpoint: after a kill in between the epoch is trained again, and
-        the line with it.
+        An epoch's line is written before its checkpoint. If the run is killed in between, the resumed run repeats the
+        epoch and replaces the line.
         """
         args, output = self.args, Path(self.args.output)
         table, last = output / "summary.csv", last_checkpoint(args)
@@ -363,14 +420,21 @@ class Trainer:
             self.task.prepare_distributed(device_ids=devices, find_unused_parameters=idle)
         for epoch in range(start, args.epochs):
             trained, tested = self.train(epoch), self.evaluate()
-            trained |= named_coefficients(self.task.get_eval_model())
             if args.rank == 0:
-                line = {f"train_{name}": value for name, value in trained.items()}
-                line |= {f"eval_{name}": value for name, value in tested.items()}
-                record(table, epoch, {"epoch": epoch, **line, "lr": self.optimizer.param_groups[0]["lr"]})
+                record(table, epoch, self.summary(epoch, trained, tested))
                 saver.save_checkpoint(epoch, metric=tested["top1"])
-                told = f"loss {trained['loss']:.4f}, top-1 {tested['top1']:.2f} %, {trained['seconds']:.1f} s"
-                logger.info(f"epoch {epoch + 1} of {args.epochs}: {told}")
+                results = f"loss {trained['loss']:.4f}, top-1 {tested['top1']:.2f} %, {trained['seconds']:.1f} s"
+                logger.info(f"epoch {epoch + 1} of {args.epochs}: {results}")
+
+    def summary(self, epoch: int, trained: dict[str, float], tested: dict[str, float]) -> dict[str, float]:
+        """The line of summary.csv for an epoch."""
+        trained = {**trained, **named_coefficients(self.task.get_eval_model())}
+        return {
+            "epoch": epoch,
+            **{f"train_{name}": value for name, value in trained.items()},
+            **{f"eval_{name}": value for name, value in tested.items()},
+            "lr": self.optimizer.param_groups[0]["lr"],
+        }
 
 
 def main() -> None:
