@@ -1,6 +1,8 @@
-"""The tables of architectures in docs/models.md, generated from the registry.
+"""Generates the tables of architectures in docs/models.md from the registry.
 
-python -m fairseq_plugin.catalogue docs/models.md    # rewrites the tables between their marks
+Usage::
+
+    python -m fairseq_plugin.catalogue docs/models.md    # rewrites the tables between their marks
 """
 
 import argparse
@@ -31,17 +33,17 @@ def architectures() -> list[str]:
 
 
 def is_language_model(arch: str) -> bool:
-    """Whether this is a decoder-only model."""
+    """Whether the model is decoder-only."""
     return issubclass(ARCH_MODEL_REGISTRY[arch], LanguageModel)
 
 
 def is_speech_model(arch: str) -> bool:
-    """Whether its encoder reads speech."""
+    """Whether the encoder reads speech."""
     return issubclass(ARCH_MODEL_REGISTRY[arch], SpeechToText)
 
 
 def options(arch: str) -> argparse.Namespace:
-    """Values of its preset."""
+    """The values of its preset."""
     args = argparse.Namespace()
     ARCH_CONFIG_REGISTRY[arch](args)
     return args
@@ -49,7 +51,9 @@ def options(arch: str) -> argparse.Namespace:
 
 def translation_rows() -> Iterator[list[str]]:
     """One row per translation model, built at full size on the meta device."""
-    for arch in (arch for arch in architectures() if not is_language_model(arch) and not is_speech_model(arch)):
+    for arch in architectures():
+        if is_language_model(arch) or is_speech_model(arch):
+            continue
         joint = numbered_dictionary(32768)
         with torch.device("meta"):
             model = build_architecture(arch, joint, joint, share_all_embeddings=True)
@@ -66,7 +70,7 @@ def speech_rows() -> Iterator[list[str]]:
 
 
 def encoder_decoder_row(arch: str, model: nn.Module) -> list[str]:
-    """Sizes of an encoder-decoder."""
+    """The row of an encoder-decoder."""
     args, stacks = options(arch), (model.encoder.loop, model.decoder.loop)
     size = f"{args.encoder_embed_dim} / {args.encoder_ffn_embed_dim} / {args.encoder_attention_heads}"
     depth = f"{args.encoder_layers} + {args.decoder_layers}"
@@ -81,17 +85,17 @@ def language_rows() -> Iterator[list[str]]:
             model = build_language_model(arch, numbered_dictionary(symbols))
         size = f"{args.decoder_embed_dim} / {args.decoder_ffn_embed_dim} / {args.decoder_attention_heads}"
         stack = model.decoder.stack
-        way = order(stack.loop) if isinstance(stack, CausalStack) else "along the sequence"
-        yield [f"`{arch}`", size, way, f"{count.stored(stack):,}", f"{symbols:,}", *stored(model)]
+        blocks = order(stack.loop) if isinstance(stack, CausalStack) else "along the sequence"
+        yield [f"`{arch}`", size, blocks, f"{count.stored(stack):,}", f"{symbols:,}", *stored(model)]
 
 
 def order(loop: Loop) -> str:
-    """The blocks in the order of their passes."""
+    """The order of blocks, such as `0 1 0 1`."""
     return " ".join(map(str, loop.order))
 
 
 def stored(model: nn.Module) -> list[str]:
-    """Stored parameters, and those of the same model unshared."""
+    """Numbers of stored parameters: of the model, and of the same model unshared."""
     return [f"{count.stored(model):,}", f"{count.unshared(model):,}"]
 
 

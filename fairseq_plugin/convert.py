@@ -1,4 +1,4 @@
-"""Convert checkpoints: a looped model to fairseq's own unshared transformer, and fairseq's to a looped one.
+"""Converts checkpoints: a looped model to fairseq's own or a Hugging Face transformer, and fairseq's to a looped one.
 
 Usage::
 
@@ -6,12 +6,12 @@ Usage::
     python -m fairseq_plugin.convert share fairseq.pt looped.pt --unique-layers 3 --strategy cycle --rank 64
     python -m fairseq_plugin.convert hf looped.pt FOLDER --sentencepiece-model pieces.model
 
-``unshare`` gives each pass a layer of its own, with its level signals and low-rank terms multiplied out. What it
-writes is a ``transformer``, ``transformer_lm`` or ``s2t_transformer`` checkpoint that fairseq, and what reads fairseq's
-files, loads without this package, and that gives the same output. ``share`` is the way back: tied layers become their
-mean, and what is lost a term of low rank in each pass, from which training goes on. ``hf`` writes a folder of Hugging
-Face's transformers, tokenizer included: a language model of Intra-Layer Recurrence with rotary positions as
-``LlamaForCausalLM``, a translation model as ``FSMTForConditionalGeneration``.
+``unshare`` writes one layer per pass, with level signals and low-rank terms folded into its weights. The result is a
+``transformer``, ``transformer_lm`` or ``s2t_transformer`` checkpoint that gives the same output and that fairseq loads
+without this package. ``share`` does the reverse: tied layers become their mean, and each pass gets low-rank terms that
+approximate the difference, as a start for further training. ``hf`` writes a folder for Hugging Face's transformers,
+including the tokenizer: a language model of Intra-Layer Recurrence with rotary positions becomes a
+``LlamaForCausalLM``, a translation model an ``FSMTForConditionalGeneration``.
 """
 
 import argparse
@@ -37,60 +37,60 @@ logger = logging.getLogger("fairseq_plugin.convert")
 
 
 def unshare_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
-    """fairseq's checkpoint made from a looped one.
+    """The checkpoint of fairseq's own architecture with the same output as a looped one.
 
     Args:
-        state: as it was saved; it is left as it is.
+        state: a checkpoint of a looped model; not changed.
 
     Raises:
-        ValueError: naming the architecture, if it is none of this plugin, or what fairseq has no place for.
+        ValueError: naming the architecture if it is not one of this plugin's, or what fairseq cannot represent.
     """
-    args = _options(state)
+    args = _model_options(state)
     family = ARCH_MODEL_REGISTRY.get(args.arch)
     if family is None or not family.__module__.startswith("fairseq_plugin."):
         raise ValueError(f"--arch {args.arch}: not an architecture of this plugin; there is nothing to unshare")
     args, weights = unshared(upstream.build(args, state["model"]), args)
-    return {**_with_model(state, args, weights), "args": upstream.readable(_of_the_run(state, args)), "cfg": None}
+    return {**_with_model(state, args, weights), "args": upstream.readable(_run_options(state, args)), "cfg": None}
 
 
 def share_checkpoint(state: dict[str, Any], strategy: str, unique_layers: int, rank: int | None) -> dict[str, Any]:
-    """The looped checkpoint made from one of fairseq's.
+    """The looped checkpoint that approximates one of fairseq's own architectures.
 
     Args:
-        state: as it was saved; it is left as it is.
+        state: a checkpoint of fairseq's; not changed.
         strategy, unique_layers, rank: see :func:`fairseq_plugin.conversion.share.shared`.
 
     Raises:
-        ValueError: naming the option and the rule, or what fairseq's model has and a loop has not.
+        ValueError: naming the option and the rule, or what a looped model cannot represent.
     """
-    args = _options(state)
+    args = _model_options(state)
     check_shareable(args)
     return _with_model(state, *shared(upstream.build(args, state["model"]), args, strategy, unique_layers, rank))
 
 
-def _options(state: dict[str, Any]) -> argparse.Namespace:
-    """The options of the model, and of its training run, wherever a version of fairseq has put them."""
+def _model_options(state: dict[str, Any]) -> argparse.Namespace:
+    """The options of the model and its training run, from either of the places where fairseq's versions store them."""
     args = state.get("args") or state["cfg"]["model"]
     args = argparse.Namespace(**(vars(args) if isinstance(args, argparse.Namespace) else args))
     args.arch = getattr(args, "arch", None) or args._name
     return args
 
 
-def _of_the_run(state: dict[str, Any], args: argparse.Namespace) -> argparse.Namespace:
-    """The options of the model with those of its run, as fairseq's commands know them."""
+def _run_options(state: dict[str, Any], args: argparse.Namespace) -> argparse.Namespace:
+    """The options of the model and of its training run under the names of fairseq's commands."""
     values: dict[str, Any] = {}
     for part in ("task", "criterion", "optimizer", "lr_scheduler") if state.get("cfg") else ():
         options = state["cfg"].get(part) or {}
         values |= vars(options) if isinstance(options, argparse.Namespace) else options
         values[part] = values.pop("_name", None) or values.get(part)
     values |= vars(args)
-    if values.get("task") == "shifted_language_modeling":  # which differs in training alone
+    if values.get("task") == "shifted_language_modeling":  # differs only in training
         values["task"] = "language_modeling"
     return argparse.Namespace(**values)
 
 
 def _with_model(state: dict[str, Any], args: argparse.Namespace, weights: dict) -> dict[str, Any]:
-    """The state with other weights, the options that they belong to, and nothing else of the training run."""
+    """The state with new weights and options, without the optimizer and the rest of the training run."""
     vars(args).pop("_name", None)
     changed = {**state, "model": weights, "last_optimizer_state": None, "extra_state": {}}
     if state.get("args"):
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     try:
         if args.input.resolve() == args.output.resolve():
-            raise ValueError(f"OUT={args.output}: is IN, which is never written over")
+            raise ValueError(f"OUT={args.output}: must not be IN, which is never overwritten")
         state = load_safely(args.input)
         if args.command == "hf":
             write_hugging_face(state, args.output, args.dictionary, args.sentencepiece_model)
@@ -122,43 +122,44 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         parser.error(str(error))
     checkpoint_utils.torch_persistent_save(state, str(args.output))
-    logger.info("wrote %s (--arch %s)", args.output, _options(state).arch)
+    logger.info("wrote %s (--arch %s)", args.output, _model_options(state).arch)
 
 
 def write_hugging_face(state: dict[str, Any], folder: Path, dictionary: Path | None, pieces: Path | None) -> None:
-    """Writes a checkpoint as a folder of transformers; all of it or nothing.
+    """Writes a checkpoint as a folder for transformers, atomically.
 
     Args:
-        state: as it was saved.
-        folder: it must not exist.
-        dictionary: of the training data, or the folder of that; None for the folder that the checkpoint names.
-        pieces: the sentencepiece model that segmented it; None where words stand between blanks.
+        state: a checkpoint of a looped model.
+        folder: the folder to write; must not exist.
+        dictionary: the dictionary, or the folder of the binarized data; None for the folder named in the checkpoint.
+        pieces: the sentencepiece model of the training text; None if it was split at spaces.
 
     Raises:
         ValueError: naming the option, the file or the architecture.
     """
     if folder.exists():
-        raise ValueError(f"OUT={folder}: exists already")
-    args = _options(state)
+        raise ValueError(f"OUT={folder}: must not exist yet")
+    args = _model_options(state)
     config, weights = hugging_face.converted(upstream.build(args, state["model"]), args)
-    words = [Dictionary.load(str(path)) for path in _dictionaries(state, dictionary, config["model_type"] == "fsmt")]
+    files = _dictionaries(state, dictionary, config["model_type"] == "fsmt")
+    dictionaries = [Dictionary.load(str(path)) for path in files]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.resolve().parent, prefix=f".{folder.name}.") as parent:
-        hugging_face.write(Path(parent) / "model", config, weights, words, pieces)
+        hugging_face.write(Path(parent) / "model", config, weights, dictionaries, pieces)
         (Path(parent) / "model").rename(folder)
     logger.info("wrote %s (%s)", folder, config["architectures"][0])
 
 
-def _dictionaries(state: dict[str, Any], data: Path | None, translates: bool) -> list[Path]:
-    """The dictionaries of a model, the source's first.
+def _dictionaries(state: dict[str, Any], data: Path | None, is_translation: bool) -> list[Path]:
+    """The files of a model's dictionaries, the source's first.
 
     Raises:
-        ValueError: naming the file that there is not.
+        ValueError: naming a missing file.
     """
-    options = vars(_of_the_run(state, _options(state)))
+    options = vars(_run_options(state, _model_options(state)))
     data = data or Path(str(options.get("data", "")).split(os.pathsep)[0])
     names = ["dict.txt"]
-    if translates:
+    if is_translation:
         pair = options.get("source_lang"), options.get("target_lang")
         names = [f"dict.{language}.txt" for language in (pair if all(pair) else infer_language_pair(data))]
     found = [data / name for name in names] if data.is_dir() else [data] * len(names)
@@ -169,11 +170,18 @@ def _dictionaries(state: dict[str, Any], data: Path | None, translates: bool) ->
 
 
 def _add_tokenizer_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--dictionary", type=Path, metavar="PATH", help="the training data, or a dictionary (default: the checkpoint's)"
+    parser.add_argument(
+        "--dictionary",
+        type=Path,
+        metavar="PATH",
+        help="a dictionary, or the folder of binarized data (default: the folder named in the checkpoint)",
     )
-    add("--sentencepiece-model", type=Path, metavar="FILE", help="what segmented it (default: words between blanks)")
+    parser.add_argument(
+        "--sentencepiece-model",
+        type=Path,
+        metavar="FILE",
+        help="the sentencepiece model of the training text (default: split at spaces)",
+    )
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from recurrence import count
-from tests.support import every, language, models, vision
+from tests.support import cases, language, models, vision
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -17,7 +17,7 @@ def on_gpu(arch, *flags, dtype=torch.float32):
     return model, tuple(tensor.cuda() for tensor in inputs)
 
 
-@every.every_case
+@cases.every_case
 def test_models_compute_what_they_do_on_the_processor(case):
     """A loss to which every output counts differently, and its gradients."""
     model = case.build()

@@ -1,4 +1,4 @@
-"""What holds for every model that is registered with fairseq or timm, whatever it computes."""
+"""Invariants of every model registered with fairseq or timm."""
 
 import copy
 import re
@@ -9,17 +9,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from recurrence import count
-from tests.support import every, models, stacks, vision
-from tests.support.every import Case, every_case, every_case_of_blocks_alone, every_stored_case
+from tests.support import cases, models, stacks, vision
+from tests.support.cases import Case, every_case, every_case_without_injection, every_stored_case
 
 EXACT = dict(rtol=1e-10, atol=1e-10)
-# A norm takes a mean away, and with it the bias of a convolution before it, or of a mixer's token in all its channels.
+# Biases without a gradient, because the norm that follows subtracts the mean.
 WITHOUT_EFFECT = re.compile(r"\.(conv\d|mixing\.down)\.bias$")
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """What is stored of a model."""
-    marks = ("_float_tensor", "adaptive_softmax.version")  # of fairseq's adaptive modules, which hold nothing
+    """The stored tensors of a model, without the empty version marks of fairseq's adaptive modules."""
+    marks = ("_float_tensor", "adaptive_softmax.version")
     return {key: tensor for key, tensor in model.state_dict().items() if not key.endswith(marks)}
 
 
@@ -37,7 +37,7 @@ def test_every_registered_model_goes_through_every_invariant():
 
 
 @every_case
-def test_finite_when_fresh_memory_is_not(case: Case):
+def test_loss_and_gradients_are_finite_with_nan_in_uninitialised_memory(case: Case):
     with stacks.poisoned_memory():
         assert torch.empty(3).isnan().all()
         model = case.build().train()
@@ -56,33 +56,33 @@ def test_gradients_reach_every_parameter(case: Case):
     assert all(map(WITHOUT_EFFECT.search, without))
 
 
-@every_case_of_blocks_alone
+@every_case_without_injection
 def test_tied_gradient_is_the_sum_of_the_untied(case: Case):
     tied = case.build()
     untied, inputs = stacks.untied(tied), case.inputs(tied)
     loss, gradients = case.loss_and_gradients(tied, inputs)
     loss_apart, apart = case.loss_and_gradients(untied, inputs)
     torch.testing.assert_close(loss, loss_apart, **EXACT)
-    torch.testing.assert_close(gradients, stacks.added_up(apart, tied), **EXACT)
+    torch.testing.assert_close(gradients, stacks.summed_by_block(apart, tied), **EXACT)
     assert count.unshared(tied) == count.stored(untied)
 
 
 @every_case
-def test_checkpointing_changes_nothing_but_memory(case: Case):
-    """With dropout, bit for bit."""
+def test_activation_checkpointing_saves_memory_and_changes_nothing_else(case: Case):
+    """Loss and gradients are equal bit for bit, with dropout."""
     found, kept = {}, {}
     for checkpointing in (False, True):
         model = case.build(rate=0.2, checkpointing=checkpointing).train()
         inputs = case.inputs(model)
         kept[checkpointing] = stacks.kept_for_backward(model, case.output, model, *inputs)
-        model = case.build(rate=0.2, checkpointing=checkpointing).train()  # with the statistics of no batch yet
+        model = case.build(rate=0.2, checkpointing=checkpointing).train()  # with fresh batch statistics
         found[checkpointing] = case.loss_and_gradients(model, inputs)
     torch.testing.assert_close(found[True], found[False], rtol=0, atol=0)
     assert kept[True] < 0.6 * kept[False]
 
 
 @every_case
-def test_a_seed_repeats_a_training_step(case: Case):
+def test_the_same_seed_repeats_a_training_step(case: Case):
     model = case.build(rate=0.1).train()
     first, again, other = (case.loss_and_gradients(model, case.inputs(model), seed)[0] for seed in (1, 1, 2))
     assert torch.equal(first, again)
@@ -90,8 +90,8 @@ def test_a_seed_repeats_a_training_step(case: Case):
 
 
 @every_case
-def test_inference_draws_nothing_and_leaves_no_trace(case: Case):
-    """Neither in the output, nor in what is stored, nor in what a training afterwards would see."""
+def test_inference_is_deterministic_and_changes_no_state(case: Case):
+    """Neither the state dict nor a later training step depends on it."""
     model, used = case.build(), case.build(rate=0.5)
     inputs, before = case.inputs(model), {key: tensor.clone() for key, tensor in used.state_dict().items()}
     with torch.inference_mode():
@@ -116,7 +116,7 @@ def test_each_stored_tensor_has_one_key(case: Case):
 
 
 @every_stored_case
-def test_saved_and_loaded_strictly(case: Case, tmp_path):
+def test_a_saved_model_loads_strictly_and_stores_each_tensor_once(case: Case, tmp_path):
     model = case.build()
     stored = sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(model).values())
     torch.save(model.state_dict(), tmp_path / "model.pt")
@@ -125,22 +125,22 @@ def test_saved_and_loaded_strictly(case: Case, tmp_path):
     for file, read in (("model.pt", torch.load), ("model.safetensors", load_file)):
         assert stored <= (tmp_path / file).stat().st_size < stored + overhead
         fresh = case.build(seed=1)
-        assert not every.same(case, fresh, model)
+        assert not cases.same_output(case, fresh, model)
         fresh.load_state_dict(read(tmp_path / file), strict=True)
-        assert every.same(case, fresh, model)
+        assert cases.same_output(case, fresh, model)
 
 
 @every_stored_case
 @pytest.mark.parametrize(
     "make", [copy.deepcopy, lambda model: copy.deepcopy(model).bfloat16().double()], ids=["copied", "cast"]
 )
-def test_copies_and_casts_keep_what_is_tied(case: Case, make):
-    """After loading other weights the copy computes what the other model does, so it uses no tensor but its own."""
+def test_copies_and_casts_keep_tied_tensors(case: Case, make):
+    """With the weights of another model, the copy computes that model's output, and the original keeps its own."""
     model, other = case.build(), case.build(seed=1)
     inputs = case.inputs(model)
     before, made = case.output(model, *inputs), make(model)
     made.load_state_dict(other.state_dict(), strict=True)
-    assert every.same(case, made, other)
+    assert cases.same_output(case, made, other)
     assert torch.equal(case.output(model, *inputs), before)
     found, expected = (case.loss_and_gradients(one, inputs) for one in (made, other))
     torch.testing.assert_close(found, expected, **EXACT)

@@ -1,1 +1,1 @@
-"""Models of this plugin as fairseq's own and back; `python -m fairseq_plugin.convert` is the command line."""
+"""Conversion of models to and from fairseq's own; `python -m fairseq_plugin.convert` is the command."""

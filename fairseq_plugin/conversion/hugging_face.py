@@ -1,10 +1,10 @@
-"""Models as folders of Hugging Face's transformers, which need no plugin; every pass becomes a layer.
+"""Conversion to folders that Hugging Face's transformers reads without this plugin; every pass becomes a layer.
 
-A language model of Intra-Layer Recurrence is a `LlamaForCausalLM`. A translation model is first unshared, then an
-`FSMTForConditionalGeneration`: fairseq's own transformer of that library, with fairseq's names.
+A language model of Intra-Layer Recurrence becomes a `LlamaForCausalLM`. A translation model is unshared and becomes an
+`FSMTForConditionalGeneration`, that library's version of fairseq's transformer, with fairseq's parameter names.
 
-Both run each of their layers once, and safetensors has no tensor of two names, so a layer that runs four times is
-stored four times.
+Both run each layer once, and a tensor in safetensors cannot have two names, so a block that runs four times is stored
+four times.
 """
 
 import argparse
@@ -32,27 +32,28 @@ def converted(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
     """The configuration and the weights of a model.
 
     Args:
-        model: as trained; it is left as it is.
+        model: a trained model; not changed.
         args: its options.
 
     Raises:
-        ValueError: naming the architecture or the option that neither of the two has a place for.
+        ValueError: naming the architecture or option that neither library class can represent.
     """
-    translates = isinstance(model, LoopedTransformer) and isinstance(model.encoder.inputs, TokenInput)
-    return (as_fsmt if translates else as_llama)(model, args)
+    if isinstance(model, LoopedTransformer) and isinstance(model.encoder.inputs, TokenInput):
+        return as_fsmt(model, args)
+    return as_llama(model, args)
 
 
 def as_llama(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
-    """As :func:`converted`, of a language model."""
+    """As :func:`converted`, for a language model."""
     if not isinstance(model, IntraLayerRecurrence):
         raise ValueError(
-            f"--arch {args.arch}: must be ilr_small, ilr_large or one of translation; transformers has no other blocks"
+            f"--arch {args.arch}: must be ilr_small, ilr_large or a translation model; transformers has no other blocks"
         )
     if args.position != "rope":
         raise ValueError(f"--position={args.position}: must be rope, the only positions of LlamaForCausalLM")
     loop = model.decoder.stack.loop
     if loop.inject:
-        raise ValueError("--inject-embedding: a layer of LlamaForCausalLM reads the layer before it alone")
+        raise ValueError("--inject-embedding: a layer of LlamaForCausalLM only reads the layer before it")
     if not args.no_scale_embedding:
         raise ValueError("--no-scale-embedding: must be given; LlamaForCausalLM does not scale its embedding")
     embedding, output = model.decoder.embed_tokens, model.decoder.output_projection
@@ -81,22 +82,25 @@ def as_llama(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
 
 
 def _layer(block) -> dict[str, Tensor]:
+    """The weights of one LLaMA block under transformers' names."""
     attention, ffn = block.self_attn, block.ffn
     q, k, v = attention.qkv.weight.chunk(3)
     gate, up = ffn.gate_up.weight.chunk(2)
     return {
-        **{f"self_attn.{name}_proj.weight": weight for name, weight in zip("qkvo", (q, k, v, attention.out.weight))},
-        **{
-            f"mlp.{name}_proj.weight": weight
-            for name, weight in zip(("gate", "up", "down"), (gate, up, ffn.down.weight))
-        },
+        "self_attn.q_proj.weight": q,
+        "self_attn.k_proj.weight": k,
+        "self_attn.v_proj.weight": v,
+        "self_attn.o_proj.weight": attention.out.weight,
+        "mlp.gate_proj.weight": gate,
+        "mlp.up_proj.weight": up,
+        "mlp.down_proj.weight": ffn.down.weight,
         "input_layernorm.weight": block.norms[0].weight,
         "post_attention_layernorm.weight": block.norms[1].weight,
     }
 
 
 def as_fsmt(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
-    """As :func:`converted`, of a translation model."""
+    """As :func:`converted`, for a translation model."""
     options, weights = unshared(model, args)
     _check_fsmt(options)
     matrix, pad = weights["decoder.embed_tokens.weight"], model.encoder.embed_tokens.padding_idx
@@ -104,8 +108,6 @@ def as_fsmt(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
     rows = positions(options, "source")
     table = SinusoidalPositionalEmbedding.get_embedding(rows + pad + 1, options.encoder_embed_dim, pad).to(dtype)
     weights = {**{f"{side}.embed_positions.weight": table for side in SIDES}, **weights}
-    names = ["layers", "attention_heads"]
-    sizes = {f"{side}_{name}": getattr(options, f"{side}_{name}") for side in SIDES for name in names}
     config = dict(
         architectures=["FSMTForConditionalGeneration"],
         model_type="fsmt",
@@ -113,7 +115,8 @@ def as_fsmt(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
         src_vocab_size=len(weights["encoder.embed_tokens.weight"]),
         tgt_vocab_size=len(matrix),
         d_model=options.encoder_embed_dim,
-        **sizes,
+        **{f"{side}_layers": getattr(options, f"{side}_layers") for side in SIDES},
+        **{f"{side}_attention_heads": getattr(options, f"{side}_attention_heads") for side in SIDES},
         **{f"{side}_ffn_dim": getattr(options, f"{side}_ffn_embed_dim") for side in SIDES},
         activation_function=options.activation_fn,
         max_position_embeddings=rows,
@@ -122,14 +125,15 @@ def as_fsmt(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
         **{name: getattr(options, name) for name in ("dropout", "attention_dropout", "activation_dropout")},
         torch_dtype=str(dtype).removeprefix("torch."),
     )
-    left = {"encoder.version", "decoder.version"}
-    left |= {"encoder.embed_tokens.weight", "decoder.output_projection.weight"} if tied else set()
-    kept = {f"model.{key}": tensor for key, tensor in weights.items() if key not in left}
+    dropped = {"encoder.version", "decoder.version"}
+    if tied:
+        dropped |= {"encoder.embed_tokens.weight", "decoder.output_projection.weight"}
+    kept = {f"model.{key}": tensor for key, tensor in weights.items() if key not in dropped}
     return config, {name: tensor.detach().clone().contiguous() for name, tensor in kept.items()}
 
 
 def _check_fsmt(options: argparse.Namespace) -> None:
-    """Refuses what fairseq's transformer may have and FSMT has no place for."""
+    """Raises ValueError, naming the option, for what fairseq's transformer has and FSMT cannot represent."""
     absent = {
         "encoder_normalize_before": "its layers are post-norm",
         "decoder_normalize_before": "its layers are post-norm",
@@ -138,7 +142,7 @@ def _check_fsmt(options: argparse.Namespace) -> None:
     }
     for name, reason in absent.items():
         if getattr(options, name, False):
-            raise ValueError(f"--{name.replace('_', '-')}: has no place in FSMTForConditionalGeneration: {reason}")
+            raise ValueError(f"--{name.replace('_', '-')}: not supported by FSMTForConditionalGeneration: {reason}")
     if options.activation_fn not in ("relu", "gelu"):
         raise ValueError(f"--activation-fn={options.activation_fn}: must be relu or gelu")
     widths = options.encoder_embed_dim, options.decoder_embed_dim
@@ -150,49 +154,62 @@ def _check_fsmt(options: argparse.Namespace) -> None:
 
 
 def write(
-    folder: Path, config: dict[str, Any], weights: dict[str, Tensor], words: list[Dictionary], pieces: Path | None
+    folder: Path,
+    config: dict[str, Any],
+    weights: dict[str, Tensor],
+    dictionaries: list[Dictionary],
+    pieces: Path | None,
 ) -> None:
-    """Writes the folder, with a tokenizer that numbers its tokens as the dictionary does.
+    """Writes the folder, with a tokenizer whose token ids are those of the dictionary.
 
-    Where the target has a dictionary of its own, its tokenizer is the folder's `target`.
+    If the target has its own dictionary, its tokenizer is in the subfolder `target`.
 
     Args:
-        folder: it must not exist.
-        config, weights: of :func:`converted`.
-        words: the dictionaries of the training data, of the source and of the target; one of a language model.
-        pieces: the sentencepiece model that segmented it; None where words stand between blanks.
+        folder: the folder to write; must not exist.
+        config, weights: from :func:`converted`.
+        dictionaries: of the source and the target, or of a language model.
+        pieces: the sentencepiece model of the training text; None if it was split at spaces.
 
     Raises:
-        ValueError: a dictionary has not as many symbols as the model; the pieces are of an unknown kind.
+        ValueError: if a dictionary and the model have different numbers of symbols, or the sentencepiece model is
+            neither BPE nor unigram.
     """
     from safetensors.torch import save_file
 
-    translates = config["model_type"] == "fsmt"
-    sizes = [config["src_vocab_size"], config["tgt_vocab_size"]] if translates else [config["vocab_size"]]
-    for one, size in zip(words, sizes, strict=True):
-        if len(one) != size:
-            raise ValueError(f"--dictionary: has {len(one)} symbols, the model {size}")
+    is_translation = config["model_type"] == "fsmt"
+    sizes = [config["src_vocab_size"], config["tgt_vocab_size"]] if is_translation else [config["vocab_size"]]
+    for dictionary, size in zip(dictionaries, sizes, strict=True):
+        if len(dictionary) != size:
+            raise ValueError(f"--dictionary: has {len(dictionary)} symbols, the model {size}")
     folder.mkdir(parents=True)
-    first = words[0]
-    ids = dict(bos_token_id=first.eos(), eos_token_id=first.eos(), pad_token_id=first.pad())
-    if translates:
-        ids |= dict(bos_token_id=first.bos(), decoder_start_token_id=first.eos(), forced_eos_token_id=first.eos())
+    source, target = dictionaries[0], dictionaries[-1]
+    eos = source.eos()
+    if is_translation:
+        ids = dict(bos_token_id=source.bos(), decoder_start_token_id=eos, forced_eos_token_id=eos)
+    else:
+        ids = dict(bos_token_id=eos)
+    ids |= dict(eos_token_id=eos, pad_token_id=source.pad())
     _write_json(folder / "config.json", {**config, **ids})
-    _write_json(folder / "generation_config.json", {**ids, **(SEARCH if translates else {})})
-    # A sentence ends; a text of fairseq's language models begins with the end of the one before.
-    template = f"$A {first[first.eos()]}" if translates else f"{first[first.eos()]} $A"
-    for where, one in ((folder, first), (folder / "target", words[-1])):
-        if where == folder or one != first:
-            where.mkdir(exist_ok=True)
-            special = dict(bos=one.eos(), eos=one.eos(), pad=one.pad(), unk=one.unk())
-            names = {f"{name}_token": one[which] for name, which in special.items()}
-            names |= dict(tokenizer_class="PreTrainedTokenizerFast", add_bos_token=not translates)
-            _write_json(where / "tokenizer_config.json", names)
-            tokenizer(one, pieces, template).save(str(where / "tokenizer.json"))
-    numbered = renumbered(first, pieces) if pieces and not translates else None
+    _write_json(folder / "generation_config.json", {**ids, **(SEARCH if is_translation else {})})
+    _write_tokenizer(folder, source, pieces, is_translation)
+    if target != source:
+        _write_tokenizer(folder / "target", target, pieces, is_translation)
+    numbered = renumbered(source, pieces) if pieces and not is_translation else None
     if numbered:
         (folder / "tokenizer.model").write_bytes(numbered)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _write_tokenizer(folder: Path, dictionary: Dictionary, pieces: Path | None, is_translation: bool) -> None:
+    folder.mkdir(exist_ok=True)
+    # The end-of-sentence symbol ends a sentence, but in fairseq's language models it precedes a text.
+    end = dictionary[dictionary.eos()]
+    template = f"$A {end}" if is_translation else f"{end} $A"
+    tokenizer(dictionary, pieces, template).save(str(folder / "tokenizer.json"))
+    tokens = dict(bos=dictionary.eos(), eos=dictionary.eos(), pad=dictionary.pad(), unk=dictionary.unk())
+    names = {f"{name}_token": dictionary[index] for name, index in tokens.items()}
+    settings = dict(tokenizer_class="PreTrainedTokenizerFast", add_bos_token=not is_translation)
+    _write_json(folder / "tokenizer_config.json", {**names, **settings})
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:

@@ -1,47 +1,48 @@
-"""fairseq's dictionary, and the sentencepiece model before it, as a tokenizer of Hugging Face's library."""
+"""Hugging Face tokenizers from fairseq's dictionary and the sentencepiece model that segmented the text."""
 
 from pathlib import Path
 
 from fairseq.data import Dictionary
 
 
-def tokenizer(words: Dictionary, pieces: Path | None, template: str):
-    """A tokenizer of Hugging Face's library.
+def tokenizer(dictionary: Dictionary, pieces: Path | None, template: str):
+    """A `tokenizers.Tokenizer` whose token ids are the dictionary's indices.
 
     Args:
-        words: its numbers.
-        pieces: the sentencepiece model that segmented the text; None where words stand between blanks.
-        template: what stands around a text `$A`, such as `$A </s>`.
+        dictionary: fairseq's dictionary.
+        pieces: the sentencepiece model that segmented the text; None if it was split at spaces.
+        template: the special tokens around a text `$A`, such as `$A </s>`.
 
     Raises:
-        ValueError: the pieces are of another kind than BPE and unigram.
+        ValueError: if the sentencepiece model is neither BPE nor unigram.
     """
     import tokenizers
     from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-    numbers = {words[index]: index for index in range(len(words))}
-    unknown, end = words[words.unk()], words[words.eos()]
+    ids = {dictionary[index]: index for index in range(len(dictionary))}
+    unknown, end = dictionary[dictionary.unk()], dictionary[dictionary.eos()]
     if pieces is None:
-        tokenizer = tokenizers.Tokenizer(models.WordLevel(numbers, unk_token=unknown))
+        tokenizer = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=unknown))
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     else:
-        tokenizer = tokenizers.Tokenizer(_model_of_pieces(numbers, unknown, pieces))
+        tokenizer = tokenizers.Tokenizer(_model_of_pieces(ids, unknown, pieces))
         steps = [normalizers.NFKC(), normalizers.Strip(), normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
         tokenizer.normalizer = normalizers.Sequence(steps)
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
         tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=template, pair=f"{template} {template.replace('$A', '$B')}", special_tokens=[(end, words.eos())]
+        single=template, pair=f"{template} {template.replace('$A', '$B')}", special_tokens=[(end, dictionary.eos())]
     )
-    tokenizer.add_special_tokens([words[index] for index in (words.bos(), words.pad(), words.eos(), words.unk())])
+    special = (dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.unk())
+    tokenizer.add_special_tokens([dictionary[index] for index in special])
     return tokenizer
 
 
-def renumbered(words: Dictionary, pieces: Path) -> bytes | None:
-    """A sentencepiece model of type BPE, numbered as the dictionary is, for llama.cpp's converter; of other types None.
+def renumbered(dictionary: Dictionary, pieces: Path) -> bytes | None:
+    """A BPE sentencepiece model with the dictionary's numbering, for llama.cpp's converter; None for other types.
 
-    Pieces that the training text never gave, and to which a longer one may lead, are numbered behind the dictionary.
-    llama.cpp puts pieces together by their scores, as a BPE model does, and a unigram model does not.
+    Pieces that never occurred in the training text are numbered after the dictionary, because longer pieces may be
+    merged from them. llama.cpp merges pieces by their scores, as in BPE but not in a unigram model.
     """
     from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
@@ -51,25 +52,29 @@ def renumbered(words: Dictionary, pieces: Path) -> bytes | None:
     if spec.model_type != spec.BPE:
         return None
     scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == kind.NORMAL}
-    kinds = {words.unk(): kind.UNKNOWN, **dict.fromkeys((words.bos(), words.pad(), words.eos()), kind.CONTROL)}
-    symbols = [words[index] for index in range(len(words))]
+    control = (dictionary.bos(), dictionary.pad(), dictionary.eos())
+    kinds = {dictionary.unk(): kind.UNKNOWN, **dict.fromkeys(control, kind.CONTROL)}
+    symbols = [dictionary[index] for index in range(len(dictionary))]
     del proto.pieces[:]
     for index, symbol in enumerate([*symbols, *sorted(set(scores) - set(symbols))]):
         usual = kind.NORMAL if symbol in scores else kind.UNUSED
         proto.pieces.add(piece=symbol, score=scores.get(symbol, 0.0), type=kinds.get(index, usual))
     for name in ("unk", "bos", "eos", "pad"):
-        which = getattr(words, name)()
-        setattr(spec, f"{name}_id", which)
-        setattr(spec, f"{name}_piece", words[which])
+        index = getattr(dictionary, name)()
+        setattr(spec, f"{name}_id", index)
+        setattr(spec, f"{name}_piece", dictionary[index])
     spec.vocab_size = len(proto.pieces)
     return proto.SerializeToString()
 
 
-def _model_of_pieces(numbers: dict[str, int], unknown: str, pieces: Path):
-    """A sentencepiece model's segmentation, its pieces numbered as the dictionary numbers them.
+def _model_of_pieces(ids: dict[str, int], unknown: str, pieces: Path):
+    """A sentencepiece model's segmentation with the dictionary's numbering.
 
-    A piece that the training text never gave is unknown to fairseq. Here it has a number behind the model's symbols,
-    which the model refuses (a BPE model), or its parts are read (a unigram model).
+    A piece that never occurred in the training text is an unknown symbol in fairseq. Here, a BPE model gives it an id
+    beyond the embedding, which the model rejects; a unigram model segments it into known pieces.
+
+    Raises:
+        ValueError: if the sentencepiece model is neither BPE nor unigram.
     """
     import sentencepiece
     from sentencepiece import sentencepiece_model_pb2
@@ -81,16 +86,17 @@ def _model_of_pieces(numbers: dict[str, int], unknown: str, pieces: Path):
     scores = {processor.id_to_piece(i): processor.get_score(i) for i in range(processor.get_piece_size())}
     if proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
         worst = min(scores.values()) - 10
-        ordered = sorted(numbers, key=numbers.get)
-        return models.Unigram([(piece, scores.get(piece, worst)) for piece in ordered], unk_id=numbers[unknown])
+        ordered = sorted(ids, key=ids.get)
+        return models.Unigram([(piece, scores.get(piece, worst)) for piece in ordered], unk_id=ids[unknown])
     if proto.trainer_spec.model_type != proto.trainer_spec.BPE:
         raise ValueError(f"--sentencepiece-model={pieces}: must be of type bpe or unigram")
-    # The steps to a piece may be no symbols of the dictionary; they are numbered behind them.
-    every = {**numbers, **{piece: len(numbers) + i for i, piece in enumerate(sorted(set(scores) - set(numbers)))}}
-    merges = [
-        (-scores[piece], every[piece[:cut]], every[piece[cut:]], piece[:cut], piece[cut:])
-        for piece in scores
-        for cut in range(1, len(piece))
-        if piece[:cut] in scores and piece[cut:] in scores
-    ]
-    return models.BPE(every, [(left, right) for *_, left, right in sorted(merges)], unk_token=unknown)
+    # Intermediate pieces of a merge may not be in the dictionary; they are numbered after its symbols.
+    absent = sorted(set(scores) - set(ids))
+    all_ids = {**ids, **{piece: len(ids) + offset for offset, piece in enumerate(absent)}}
+    merges = []
+    for piece in scores:
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in scores and right in scores:
+                merges.append((-scores[piece], all_ids[left], all_ids[right], left, right))
+    return models.BPE(all_ids, [(left, right) for *_, left, right in sorted(merges)], unk_token=unknown)

@@ -1,8 +1,7 @@
-"""fairseq's own models as looped ones with low-rank terms of each pass, ready to be trained on.
+"""Conversion of fairseq's own models to looped ones with low-rank terms for each pass, for further training.
 
-Their layers are tied in an order of :data:`recurrence.order.STRATEGIES`, see :mod:`recurrence.weights.share`.
-`transformer` becomes one of their models for translation, `transformer_lm` one for language, `s2t_transformer` one for
-speech.
+Layers are tied in an order of :data:`recurrence.order.STRATEGIES`, see :mod:`recurrence.weights.share`. With the
+strategy `cycle`, a `transformer` becomes `cycle`, a `transformer_lm` `cycle_lm`, and an `s2t_transformer` `s2t_cycle`.
 """
 
 import argparse
@@ -24,13 +23,13 @@ from recurrence.weights.share import share
 
 @dataclass(frozen=True)
 class Kind:
-    """What one of fairseq's models becomes.
+    """The looped model that one of fairseq's models becomes.
 
     Args:
-        name: of the architecture, with a place for the strategy.
+        name: architecture, with a placeholder for the strategy.
         sides: the stacks.
-        loop, norm: where the model has a stack's loop and the norm behind it, with a place for the side.
-        fixed: options that fairseq's model may set and a looped one has not, each with the value that it takes.
+        loop, norm: names of a stack's loop and its final norm in the model, with a placeholder for the side.
+        fixed: options of fairseq's model that a looped one does not have, with the only value that can be converted.
     """
 
     name: str
@@ -67,17 +66,17 @@ KINDS = {
 def shared(
     model: BaseFairseqModel, args: argparse.Namespace, strategy: str, unique_layers: int, rank: int | None
 ) -> tuple[argparse.Namespace, StateDict]:
-    """Options and weights of the looped model that stands for one of fairseq's.
+    """Options and weights of the looped model that one of fairseq's models becomes.
 
     Args:
-        model: fairseq's, as trained; it is left as it is.
-        args: its options, all of them; those of a training run may stand among them.
+        model: a trained model of fairseq's own; not changed.
+        args: its options, possibly with those of the training run.
         strategy: how its layers are tied, one of :data:`recurrence.order.STRATEGIES`.
         unique_layers: M, stored layers of each side.
-        rank: of each pass's terms; None for none, which averages what is tied and drops the rest.
+        rank: rank of each pass's terms; None for no terms, which averages tied layers and drops their differences.
 
     Raises:
-        ValueError: naming the option and the rule, or what fairseq's model has and a loop has not.
+        ValueError: naming the option and the rule, or what a looped model cannot represent.
     """
     kind = check_shareable(args)
     width = min(getattr(args, f"{side}_embed_dim") for side in kind.sides)
@@ -85,7 +84,7 @@ def shared(
         raise ValueError(f"--rank={rank}: must be >= 1 and <= the model's width, {width}")
     orders = {side: _order(strategy, unique_layers, args, side) for side in kind.sides}
     theirs = {key.replace(".transformer_layers.", ".layers."): tensor for key, tensor in model.state_dict().items()}
-    weights = _around(theirs, kind, args)
+    weights = _outside_layers(theirs, kind, args)
     for side, order in orders.items():
         loop = _loop(side, theirs, order, rank)
         weights |= {f"{kind.loop.format(side)}.{key}": tensor for key, tensor in loop.items()}
@@ -100,6 +99,7 @@ def shared(
 
 
 def _order(strategy: str, unique_layers: int, args: argparse.Namespace, side: str) -> Order:
+    """The order of one side. Raises ValueError, with the names of the command's options."""
     options = {"unique_layers": "--unique-layers", "layers": f"--{side}-layers"}
     try:
         return STRATEGIES[strategy].order(unique_layers, getattr(args, f"{side}_layers"))
@@ -108,39 +108,43 @@ def _order(strategy: str, unique_layers: int, args: argparse.Namespace, side: st
 
 
 def check_shareable(args: argparse.Namespace) -> Kind:
-    """What the options' model becomes; fills options in that older versions of fairseq did not have.
+    """What the model with these options becomes; adds options that older versions of fairseq did not have.
 
     Raises:
-        ValueError: naming what fairseq's model has and a loop has not, before it is built.
+        ValueError: naming what a looped model cannot represent, before the model is built.
     """
     kind = KINDS.get(ARCH_MODEL_NAME_REGISTRY.get(args.arch, args.arch))
     if kind is None:
-        names = "', '".join(KINDS)
-        raise ValueError(f"--arch {args.arch}: only fairseq's own '{names}' and their sizes can be shared")
+        names = ", ".join(KINDS)
+        raise ValueError(f"--arch {args.arch}: must be one of fairseq's own {names}, of any size")
     ARCH_CONFIG_REGISTRY[args.arch](args)
     for option, value in {**EVERYWHERE, **kind.fixed}.items():
         given = getattr(args, option, value)
         if given != value and (given or value):  # older versions of fairseq write None where newer ones write 0
-            raise ValueError(f"--{option.replace('_', '-')}={given}: must be {value}, a looped model has nothing else")
+            raise ValueError(f"--{option.replace('_', '-')}={given}: must be {value}, as in every looped model")
     for option in ("input_dim", "output_dim"):
         given = getattr(args, f"decoder_{option}", args.decoder_embed_dim)
         if given != args.decoder_embed_dim:
             raise ValueError(
                 f"--decoder-{option.replace('_', '-')}={given}: must equal --decoder-embed-dim="
-                f"{args.decoder_embed_dim}, a looped model has no projection between the two"
+                f"{args.decoder_embed_dim}, because a looped model has no projection between the two"
             )
     return kind
 
 
 def _language_values(args: argparse.Namespace) -> dict:
-    """The options of a language model that fairseq tells in another way."""
+    """The options of a language model that have another form in fairseq."""
     cutoffs = {"input": args.adaptive_input and args.adaptive_input_cutoff, "softmax": args.adaptive_softmax_cutoff}
     values = {f"adaptive_{which}_cutoff": ends or NONE for which, ends in cutoffs.items()}
     return dict(values, decoder_final_norm=not args.no_decoder_final_norm)
 
 
-def _around(theirs: StateDict, kind: Kind, args: argparse.Namespace) -> StateDict:
-    """All weights but those of the layers under our names, the tied ones under one."""
+def _outside_layers(theirs: StateDict, kind: Kind, args: argparse.Namespace) -> StateDict:
+    """All weights outside the layers under our names; tied weights under one name.
+
+    Raises:
+        ValueError: naming a weight that a looped model does not have.
+    """
     names = {
         r"(encoder|decoder)\.layernorm_embedding\.(\w+)": r"\1.inputs.layernorm.\2",
         r"(encoder|decoder)\.layer_norm\.(\w+)": kind.norm.format(r"\1") + r".\2",
@@ -161,7 +165,7 @@ def _around(theirs: StateDict, kind: Kind, args: argparse.Namespace) -> StateDic
 
 
 def _from_first_token(key: str, tensor: Tensor, args: argparse.Namespace) -> Tensor:
-    """Learned positions without fairseq's rows up to that of padding, in whose place no token stands."""
+    """Learned positions without fairseq's first rows, up to that of the padding, which no token uses."""
     if not key.endswith("embed_positions.weight"):
         return tensor
     return tensor[len(tensor) - positions(args, "source" if key.startswith("encoder") else "target") :]
@@ -182,5 +186,5 @@ def _loop(side: str, theirs: StateDict, order: Order, rank: int | None) -> State
 
 
 def _shapes(stack: StateDict, pieces: list) -> StateDict:
-    """Tensors of our shapes: what they store in parts, we stack along the first dimension."""
+    """Tensors of our shapes: parts that fairseq stores separately are stacked along the first dimension."""
     return {piece.ours: stack[piece.theirs].repeat_interleave(piece.our_rows[2], dim=0) for piece in pieces}

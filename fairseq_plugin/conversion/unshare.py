@@ -1,12 +1,13 @@
-"""A looped model as fairseq's own `transformer`, `transformer_lm` or `s2t_transformer`, which needs no plugin.
+"""Conversion of a looped model to fairseq's own `transformer`, `transformer_lm` or `s2t_transformer`.
 
-Every pass becomes a layer, see :mod:`recurrence.weights.unshare`. Besides the stack:
+Every pass becomes a layer, see :mod:`recurrence.weights.unshare`. Outside the stack:
 
-* Positions of another convention than fairseq's sinusoids become learned ones.
-* A LayerNorm's output without its weight and bias sums to 0 over the features, so with a weight and a bias of 1 its
-  mean is 1, and an output bias is one more column of the output matrix, spread over all of them.
-* Convolutions that read speech stay as they are. fairseq's see the padding of a batch, ours do not, so the last frames
-  of an utterance that is padded differ by what fairseq makes of padding.
+* Positions that are not fairseq's sinusoids become learned positions.
+* fairseq has no output bias. Normalised features sum to 0, so with a weight and a bias of 1, a LayerNorm's output has
+  mean 1. The last LayerNorm gets these values, its own weight and bias are folded into the output matrix, and the
+  output bias is distributed over the matrix's columns.
+* The convolutions for speech are copied. fairseq's see the padding of a batch and ours do not, so the last frames of a
+  padded utterance differ.
 """
 
 import argparse
@@ -25,10 +26,10 @@ from recurrence import position
 from recurrence.causal import CausalStack
 from recurrence.loop import Loop
 from recurrence.weights import unshare
-from recurrence.weights.names import StateDict, to_theirs
+from recurrence.weights.names import Piece, StateDict, to_theirs
 
 EPSILON = 1e-5  # of fairseq's LayerNorms
-# Options that mean the same there.
+# Options with the same meaning in fairseq.
 KEPT = {"dropout", "attention_dropout", "activation_dropout", "activation_fn", "no_token_positional_embeddings"}
 KEPT |= {"no_scale_embedding", "layernorm_embedding", "share_decoder_input_output_embed", "share_all_embeddings"}
 KEPT |= {"checkpoint_activations", "adaptive_softmax_dropout", "tie_adaptive_weights", "tie_adaptive_proj"}
@@ -40,21 +41,25 @@ KEPT |= {f"{side}_learned_pos" for side in ("encoder", "decoder")}
 
 
 def unshared(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argparse.Namespace, StateDict]:
-    """fairseq's options and weights of a model of this plugin.
+    """Options and weights of fairseq's own model with the same output.
 
     Args:
-        model: as trained; it is left as it is.
-        args: its options; all of a training run may stand among them.
+        model: a trained model of this plugin; not changed.
+        args: its options, possibly with those of the training run.
 
     Raises:
-        ValueError: naming the architecture and what fairseq has no place for.
+        ValueError: naming the architecture and what fairseq cannot represent.
     """
+    if isinstance(model, LanguageModel):
+        convert = _language
+    elif isinstance(model.encoder.inputs, SpeechInput):
+        convert = _speech
+    else:
+        convert = _translation
     try:
-        if isinstance(model, LanguageModel):
-            return _language(model, args)
-        return (_speech if isinstance(model.encoder.inputs, SpeechInput) else _translation)(model, args)
+        return convert(model, args)
     except ValueError as error:
-        raise ValueError(f"--arch {args.arch}: does not become fairseq's own: {error}") from None
+        raise ValueError(f"--arch {args.arch}: cannot become fairseq's own: {error}") from None
 
 
 def _translation(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argparse.Namespace, StateDict]:
@@ -88,7 +93,7 @@ def _speech(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argparse
     inputs, _ = _inputs("decoder", decoder.inputs, positions(args, "target"), factor)
     renamed = {key.replace(".layers.", ".transformer_layers."): tensor for key, tensor in layers.items()}
     weights = {**frames, **renamed, **stack, **inputs}
-    weights["encoder.embed_positions._float_tensor"] = torch.zeros(1)  # a mark, without which fairseq 0.12.2 stops
+    weights["encoder.embed_positions._float_tensor"] = torch.zeros(1)  # a placeholder that fairseq 0.12.2 requires
     _output(decoder.output_projection, weights, decoder, unscaled=True)
     kept = ("conv_channels", "conv_kernel_sizes", *OF_THE_DATA)
     values = {name: getattr(args, name) for name in kept if hasattr(args, name)}
@@ -97,7 +102,7 @@ def _speech(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argparse
 
 
 def _sizes(side: str, stack: StateDict) -> dict:
-    """Of a stack's layers."""
+    """The options for the number of layers and their FFN width."""
     layers = 1 + max(int(key.split(".")[2]) for key in stack if ".layers." in key)
     return {f"{side}_layers": layers, f"{side}_ffn_embed_dim": len(stack[f"{side}.layers.0.fc1.bias"])}
 
@@ -137,15 +142,15 @@ def _language(model: LanguageModel, args: argparse.Namespace) -> tuple[argparse.
 
 
 def _stack(side: str, loop: Loop, norm: nn.Module | None) -> tuple[StateDict, unshare.Factor]:
-    """Weights of the layers and of the norm behind them, and the factor on their input."""
+    """The weights of the layers and the final norm, and the factor by which the stack's input must be scaled."""
     layers, factor = unshare.unshare(loop, EPSILON)
     own = {f"{index}.{key}": tensor for index, layer in enumerate(layers) for key, tensor in layer.items()}
     memory = loop.blocks[0].cross_attn is not None
-    pieces = [
-        piece for index in range(len(layers)) for piece in layer_pieces(f"{side}.layers.{index}", f"{index}", memory)
-    ]
+    pieces: list[Piece] = []
+    for index in range(len(layers)):
+        pieces += layer_pieces(f"{side}.layers.{index}", f"{index}", memory)
     weights = to_theirs(own, pieces)
-    weights[f"{side}.version"] = torch.tensor([3.0])  # without it fairseq takes the checkpoint for one of old
+    weights[f"{side}.version"] = torch.tensor([3.0])  # otherwise fairseq treats this as an old checkpoint
     if norm is not None:
         weights[f"{side}.layer_norm.weight"] = norm.weight.detach()
         bias = norm.bias
@@ -154,7 +159,14 @@ def _stack(side: str, loop: Loop, norm: nn.Module | None) -> tuple[StateDict, un
 
 
 def _inputs(side: str, inputs: TokenInput, most: int, factor: unshare.Factor) -> tuple[StateDict, bool]:
-    """Embedding, positions and the LayerNorm on them, scaled; and whether the positions are learned ones there."""
+    """The weights of embedding, positions and LayerNorm, scaled, and whether fairseq must use learned positions.
+
+    Args:
+        side: "encoder" or "decoder".
+        inputs: the input layer.
+        most: length of the table of positions.
+        factor: what the stack's input is multiplied by.
+    """
     tensors = {f"{side}.embed_tokens.{key}": tensor for key, tensor in inputs.embed_tokens.state_dict().items()}
     table, learned, rows = inputs.table, inputs.embed_positions, None
     scaled = inputs.layernorm is None and not unshare.is_one(factor)
@@ -174,7 +186,7 @@ def _inputs(side: str, inputs: TokenInput, most: int, factor: unshare.Factor) ->
 
 
 def _output(output: Output, weights: StateDict, decoder: nn.Module, unscaled: bool) -> bool:
-    """Adds the output matrix to the weights, and the output bias to that matrix; returns whether it may stay tied."""
+    """Adds the output matrix, which includes the output bias, to the weights; returns whether it can stay tied."""
     matrix = (output.weight if output.tied is None else output.tied.weight).detach()
     if output.bias is not None:
         last = sum(key.endswith(".fc1.bias") and key.startswith("decoder.") for key in weights) - 1
@@ -189,7 +201,7 @@ def _output(output: Output, weights: StateDict, decoder: nn.Module, unscaled: bo
 
 
 def _adaptive_softmax(decoder: nn.Module) -> StateDict:
-    """The bands of the output, those too that the embedding stores."""
+    """The bands of the output, including those stored in the embedding."""
     softmax = decoder.adaptive_softmax
     weights: dict[str, Tensor] = {
         f"decoder.adaptive_softmax.{key}": tensor for key, tensor in softmax.state_dict().items()
@@ -202,7 +214,7 @@ def _adaptive_softmax(decoder: nn.Module) -> StateDict:
 
 
 def _options(args: argparse.Namespace, values: dict) -> argparse.Namespace:
-    """The run's options without those that only this plugin knows."""
+    """The options without those of this plugin, updated with `values`."""
     ours = {*ARCH_MODEL_REGISTRY[args.arch].options.known(), "_name", "user_dir"}
     kept = {name: value for name, value in vars(args).items() if name in KEPT or name not in ours}
     return argparse.Namespace(**{**kept, **values})

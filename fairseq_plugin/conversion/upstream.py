@@ -1,4 +1,4 @@
-"""fairseq's own transformers: how one is built from the options of a checkpoint, and the names of their layers."""
+"""fairseq's own transformers: building one from a checkpoint's options, and the names of its parameters."""
 
 import argparse
 import re
@@ -16,21 +16,24 @@ from recurrence.weights.names import Piece, StateDict
 
 TRANSLATION, LANGUAGE, SPEECH = "transformer", "transformer_lm", "s2t_transformer"
 MOST_POSITIONS = 1024
-# What a checkpoint has besides its weights: marks, and copies of an encoder layer's weights, which fairseq 0.12.2 keeps
-# for torch's fast path and training leaves as they are.
+# Tensors that are not trained: version marks, placeholders, and copies of an encoder layer's weights, which fairseq
+# 0.12.2 keeps for torch's fast path.
 FIXED = re.compile(r".+\.(version|_float_tensor)|encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")
 
 
 def build(args: argparse.Namespace, weights: StateDict) -> BaseFairseqModel:
-    """The registered model of a checkpoint's options, fairseq's or this plugin's, without any data, with its weights.
+    """Builds the model of a checkpoint, fairseq's or this plugin's, without its data.
 
     Args:
-        args: the model's options, as a checkpoint holds them; they are left as they are.
-        weights: its state dict, of which the numbers of symbols are read.
+        args: the model's options from the checkpoint; not changed.
+        weights: its state dict, which also gives the sizes of the dictionaries.
+
+    Returns:
+        The model with these weights, in eval mode.
     """
     args = argparse.Namespace(**vars(args))
     for name in ("encoder_embed_path", "decoder_embed_path", "load_pretrained_encoder_from"):
-        setattr(args, name, None)  # weights come from the checkpoint, not from those files
+        setattr(args, name, None)  # the weights come from the checkpoint instead
     if args.arch in ARCH_CONFIG_REGISTRY:
         ARCH_CONFIG_REGISTRY[args.arch](args)
     model = ARCH_MODEL_REGISTRY.get(args.arch) or MODEL_REGISTRY[args.arch]
@@ -52,11 +55,11 @@ def build(args: argparse.Namespace, weights: StateDict) -> BaseFairseqModel:
 
 
 def readable(args: argparse.Namespace) -> OrderedDict:
-    """Options of a checkpoint that fairseq reads without this package, under torch's safe loader.
+    """Options in a form that fairseq can load without this package, under torch's safe loader.
 
-    That loader, torch's default since 2.6, refuses `argparse.Namespace`, but restores the attributes of an
-    `OrderedDict`. With the options as its items and as its attributes, it serves fairseq and CTranslate2's converter as
-    a Namespace does.
+    That loader, torch's default since 2.6, rejects `argparse.Namespace` but restores the attributes of an
+    `OrderedDict`. With the options as its items and as its attributes, fairseq and CTranslate2's converter can use it
+    like a Namespace.
     """
     options = OrderedDict(vars(args))
     vars(options).update(vars(args))
@@ -69,18 +72,18 @@ def positions(args: argparse.Namespace, side: str) -> int:
 
 
 def language_defaults() -> dict:
-    """Values of `transformer_lm` where nothing else is said."""
+    """The default options of `transformer_lm`."""
     config = TransformerLanguageModelConfig()
     values = {field.name: getattr(config, field.name) for field in fields(config) if not field.name.startswith("_")}
     return {name: value for name, value in values.items() if not str(value).startswith("${")}
 
 
 def layer_pieces(theirs: str, ours: str, memory: bool) -> Iterator[Piece]:
-    """The names of one layer.
+    """The names of one layer's parameters in fairseq and here.
 
     Args:
-        theirs, ours: prefixes of its keys.
-        memory: whether it has cross-attention.
+        theirs, ours: prefixes of the layer's keys.
+        memory: whether the layer has cross-attention.
     """
     attentions = [("self_attn", "self_attn", "qkv", "qkv")]
     if memory:
@@ -100,13 +103,13 @@ def layer_pieces(theirs: str, ours: str, memory: bool) -> Iterator[Piece]:
 
 
 def _features(weights: StateDict) -> int:
-    """Numbers per frame of speech; 0 for text."""
+    """Number of features per frame of speech; 0 for text."""
     first = (tensor for key, tensor in weights.items() if key.endswith("subsample.conv_layers.0.weight"))
     return next((tensor.size(1) for tensor in first), 0)
 
 
 def _symbols(weights: StateDict, side: str) -> int:
-    """Number of symbols of one side; 0 where its embedding is stored elsewhere."""
+    """Number of symbols of one side; 0 if its embedding is stored under the other side."""
     for key in (f"{side}.embed_tokens.weight", f"{side}.output_projection.weight"):
         if key in weights:
             return len(weights[key])

@@ -1,1 +1,1 @@
-"""Criterions that the papers' experiments need and fairseq does not have."""
+"""Criterions that fairseq does not have."""

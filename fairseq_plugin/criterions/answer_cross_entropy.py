@@ -1,4 +1,4 @@
-"""Cross-entropy at the positions that have a target, for tasks that ask for few answers in a long text."""
+"""Cross-entropy at the positions that have a target, for tasks with few targets in a long text."""
 
 from fairseq.criterions import register_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import (
@@ -10,15 +10,15 @@ from torch import Tensor
 
 @register_criterion("answer_cross_entropy", dataclass=LabelSmoothedCrossEntropyCriterionConfig)
 class AnswerCrossEntropy(LabelSmoothedCrossEntropyCriterion):
-    """fairseq's label_smoothed_cross_entropy, with its options, of the answers alone.
+    """fairseq's label_smoothed_cross_entropy, with its options, at the positions that have a target.
 
-    fairseq's own reads a probability of the padding too before it masks it, which fails where every symbol of the
-    dictionary is an answer and the padding's index lies behind the last of them.
+    fairseq's own criterion looks up the probability of the padding before it masks it. That fails if the padding's
+    index is after the last symbol, as in :func:`fairseq_plugin.modules.build.unpadded_dictionary`.
     """
 
     def get_lprobs_and_target(self, model, net_output, sample) -> tuple[Tensor, Tensor]:
-        """Log-probabilities (answers, vocabulary) and the answers themselves."""
+        """Log-probabilities (targets, vocabulary) and the targets (targets,)."""
         target = model.get_targets(sample, net_output)
-        asked = target.ne(self.padding_idx)
+        has_target = target.ne(self.padding_idx)
         logits, *extra = net_output
-        return model.get_normalized_probs((logits[asked], *extra), log_probs=True), target[asked]
+        return model.get_normalized_probs((logits[has_target], *extra), log_probs=True), target[has_target]

@@ -63,7 +63,7 @@ class OneWideFFN(LoopedTransformer):
         super()._check(args, task)
         ours, theirs = args.decoder_ffn_embed_dim, args.encoder_ffn_embed_dim
         if ours != theirs:
-            rule = "must equal {encoder_ffn_embed_dim}, for the one FFN is the encoder's"
+            rule = "must equal {encoder_ffn_embed_dim}, because the only FFN is the encoder's"
             raise FieldError("decoder_ffn_embed_dim", ours, rule, encoder_ffn_embed_dim=theirs)
 
 

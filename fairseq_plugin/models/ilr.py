@@ -1,12 +1,12 @@
-"""Language models of Intra-Layer Recurrence: LLaMA blocks, each run as often as a reuse map says.
+"""Language models of Intra-Layer Recurrence: LLaMA blocks, each run as often as a reuse map gives.
 
 Source: Intra-Layer Recurrence in Transformers (arXiv:2505.01855), sections 3 and 4, Tables 1 and 2.
 
 The output matrix is the embedding, the FFN is 4 times as wide as the model, and nothing is unique to a pass. Block
-recurrence (`--block-loops`) repeats the whole stack instead, and adds the stack's input again before each repetition
-where `--inject-embedding` asks for it.
+recurrence (`--block-loops`) repeats the entire stack instead; with `--inject-embedding`, the stack's input is added
+again before each repetition.
 
-Differs from the published code: block recurrence stores no adapter, which that code makes and never uses (2 C^2
+Differs from the published code: block recurrence stores no adapter, which that code creates but never uses (2 C^2
 parameters without a gradient); there is a cache; dropout is an option (0).
 """
 
@@ -71,7 +71,7 @@ class IntraLayerRecurrence(LanguageModel):
             return block_loop(layers, loops)
         counts = _counts(args.reuse_map)
         if loops != 1:
-            rule = "goes in place of {reuse_map}, not with it"
+            rule = "replaces {reuse_map}: give only one of them"
             raise FieldError("block_loops", loops, rule, reuse_map=args.reuse_map)
         order = reuse_map(counts)
         if len(counts) != layers:

@@ -56,7 +56,7 @@ class RecursiveTransformer(LoopedTransformer):
     def _check(cls, args, task) -> None:
         super()._check(args, task)
         if args.init == "admin" and not args.no_lrc:
-            raise ValueError("--init=admin: needs --no-lrc, for its vectors stand where SReT's coefficients do")
+            raise ValueError("--init=admin: needs --no-lrc, because its vectors replace SReT's coefficients")
 
     def forward(self, *args: Any, **kwargs: Any):
         """As in any translation model; in training, also logs the coefficients."""

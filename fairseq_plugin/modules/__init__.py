@@ -1,1 +1,1 @@
-"""What only fairseq needs: token inputs, the encoder and decoder interfaces around a loop, options."""
+"""fairseq's interfaces around a loop: options, input and output layers, encoder, decoder, models."""

@@ -2,7 +2,7 @@
 
 Source: Baevski & Auli (arXiv:1809.10853), section 3; Grave et al. (arXiv:1609.04309).
 
-Differs from fairseq: a matrix that inputs and softmax share is stored under the input's key alone.
+Differs from fairseq: a matrix shared by input and softmax is stored under the input's key only.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from fairseq_plugin.modules.options import Options, option
 
 NONE = "none"
 ONE = f"'{NONE}' for a single matrix"
-PADDING = 1  # the number of fairseq's padding symbol, which its adaptive input looks for in the first band
+PADDING = 1  # index of fairseq's padding symbol, which its adaptive input expects in the first band
 
 
 @dataclass
@@ -28,7 +28,7 @@ class AdaptiveOptions(Options):
     adaptive_input_factor: float = option(4.0, "embedding: how many times narrower each band is")
     adaptive_softmax_cutoff: Any = option(NONE, f"output layer: where its bands end, N,N,...; {ONE}")
     adaptive_softmax_factor: float = option(4.0, "output layer: how many times narrower each band is")
-    adaptive_softmax_dropout: float = option(0.0, "rate on what the adaptive softmax reads")
+    adaptive_softmax_dropout: float = option(0.0, "rate on the input of the adaptive softmax")
     tie_adaptive_weights: bool = option(False, "share the bands of input and output")
     tie_adaptive_proj: bool = option(False, "also share their projections")
 
@@ -51,7 +51,7 @@ def cutoffs(args, which: str, symbols: int) -> list[int] | None:
     text = getattr(args, f"adaptive_{which}_cutoff")
     if text == NONE:
         return None
-    rule = f"--adaptive-{which}-cutoff={text}: must be '{NONE}' or whole numbers that rise, each > 0 and < {symbols}"
+    rule = f"--adaptive-{which}-cutoff={text}: must be '{NONE}' or ascending whole numbers, each > 0 and < {symbols}"
     try:
         ends = [int(end) for end in utils.eval_str_list(text, type=str)]
     except (SyntaxError, NameError, TypeError, ValueError):
@@ -64,23 +64,27 @@ def cutoffs(args, which: str, symbols: int) -> list[int] | None:
 def check(args, symbols: int) -> None:
     """Checks the options before anything is built.
 
+    Args:
+        args: the model's options.
+        symbols: size of the smaller dictionary, of input and output.
+
     Raises:
-        ValueError: by the option's name.
+        ValueError: naming the option, the value and the rule.
     """
     bands = {which: cutoffs(args, which, symbols) for which in ("input", "softmax")}
     for which in ("input", "softmax"):
         factor = getattr(args, f"adaptive_{which}_factor")
         if not bands[which] and factor != PLAIN[f"adaptive_{which}_factor"]:
-            raise ValueError(f"--adaptive-{which}-factor={factor}: needs bands, which --adaptive-{which}-cutoff names")
+            raise ValueError(f"--adaptive-{which}-factor={factor}: needs bands (--adaptive-{which}-cutoff)")
         if bands[which] and not 1 <= factor ** len(bands[which]) <= args.decoder_embed_dim:
             raise ValueError(
                 f"--adaptive-{which}-factor={factor}: must be >= 1 and leave the last of the {len(bands[which]) + 1} "
-                f"bands of --decoder-embed-dim={args.decoder_embed_dim} a width"
+                f"bands of --decoder-embed-dim={args.decoder_embed_dim} a width of at least 1"
             )
     if bands["input"] and bands["input"][0] <= PADDING:
         raise ValueError(
             f"--adaptive-input-cutoff={args.adaptive_input_cutoff}: the first band must hold symbols 0 to {PADDING}, "
-            f"the last of which is the padding; must begin with more than {PADDING}"
+            f"which include the padding; must start with a number > {PADDING}"
         )
     if not 0 <= args.adaptive_softmax_dropout <= 1:
         raise ValueError(f"--adaptive-softmax-dropout={args.adaptive_softmax_dropout}: must be a rate within [0, 1]")
@@ -92,11 +96,11 @@ def check(args, symbols: int) -> None:
             if ours != theirs or bands["input"] is None:
                 raise ValueError(
                     f"--tie-adaptive-weights: --adaptive-input-{name}={ours} and --adaptive-softmax-{name}={theirs} "
-                    "must be equal and name bands"
+                    "must be equal and not 'none'"
                 )
     if (bands["input"] or bands["softmax"]) and args.share_decoder_input_output_embed:
         raise ValueError(
-            "--share-decoder-input-output-embed: shares a single matrix; --tie-adaptive-weights is for bands"
+            "--share-decoder-input-output-embed: shares a single matrix; use --tie-adaptive-weights for bands"
         )
 
 

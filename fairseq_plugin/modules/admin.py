@@ -131,10 +131,13 @@ def read_profile(path: str) -> list[float]:
 
 
 def _number(path: str, at: int, line: str) -> float:
+    """The omega in a line. Raises ValueError if the line is anything else than `OMEGA` or `INDEX OMEGA`."""
     try:
         *index, omega = map(float, line.split())
     except ValueError:
         index, omega = [], math.nan
     if len(index) > 1 or not 0 < omega < math.inf:
-        raise ValueError(f"--admin-profile={path}: line {at} must be a positive number, or a sublayer's number and one")
+        raise ValueError(
+            f"--admin-profile={path}: line {at} must be a positive number, optionally after the sublayer's index"
+        )
     return omega

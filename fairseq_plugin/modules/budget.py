@@ -40,8 +40,8 @@ class BudgetedModel(nn.Module):
         drafting = self.decoder.drafting
         if drafting is not None and beam > 1:
             raise ValueError(
-                f"draft_passes={drafting.passes}: guesses the one way on that greedy search or sampling takes: needs "
-                f"--beam 1, not {beam}"
+                f"draft_passes={drafting.passes}: drafts one continuation, as in greedy search or sampling; "
+                f"needs --beam 1, not {beam}"
             )
 
 
@@ -58,12 +58,14 @@ def set_budget(model: nn.Module, args: Namespace) -> None:
         return
     if stack is not decoder and not isinstance(stack, CausalStack):
         name, value = ("exit_threshold", threshold) if threshold else ("draft_passes", drafting[0])
-        raise FieldError(
-            name, value, f"{type(model).__name__} carries a state along the text, from the last layer to the first: "
-            "no text can be read by some of its layers alone"
-        )  # fmt: skip
+        rule = (
+            f"not available for {type(model).__name__}, whose recurrence along the text runs all layers for every token"
+        )
+        raise FieldError(name, value, rule)
     if threshold and drafting is not None:
-        raise FieldError("exit_threshold", threshold, "does not go with draft_passes, which keeps to the full depth")
+        raise FieldError(
+            "exit_threshold", threshold, "does not go with draft_passes, which gives the outputs of the full depth"
+        )
     if drafting is not None:
         decoder.drafting = Drafting(*drafting, stack.loop.passes)
     if threshold:

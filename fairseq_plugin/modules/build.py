@@ -17,10 +17,10 @@ def build_architecture(
 
     Args:
         arch: its name.
-        source, target: dictionaries; speech has no source dictionary, and the options say how many numbers make a frame
-            (`input_feat_per_channel`, `input_channels`).
+        source, target: dictionaries. Speech has no source dictionary, and needs the options `input_feat_per_channel`
+            and `input_channels`.
         max_positions: longest source and target, in tokens or frames.
-        **options: options of the command line, by name, where the preset is not wanted.
+        **options: command-line options by name, which override the preset.
     """
     limits = dict(max_source_positions=max_positions, max_target_positions=max_positions)
     args = Namespace(**limits, **options)
@@ -36,10 +36,10 @@ def build_language_model(
 
     Args:
         arch: its name.
-        dictionary: of the input.
-        output: dictionary of the output; None for the same.
+        dictionary: the dictionary of the input.
+        output: the dictionary of the output; None if it is the same.
         max_positions: number of learned positions, where there are any.
-        **options: options of the command line, by name, where the preset is not wanted.
+        **options: command-line options by name, which override the preset.
     """
     args = Namespace(tokens_per_sample=max_positions, max_target_positions=None)
     task = LanguageModelingTask(args, dictionary, output)
@@ -47,7 +47,7 @@ def build_language_model(
 
 
 def given_options(arch: str, flags: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """What flags of `fairseq-train` say of a model, by option, and those of the flags that say nothing of it."""
+    """Splits flags of `fairseq-train` into the model's options, by name, and all other flags."""
     parser = ArgumentParser(argument_default=SUPPRESS, allow_abbrev=False)
     ARCH_MODEL_REGISTRY[arch].add_args(parser)
     values, others = parser.parse_known_args(list(flags))
@@ -55,7 +55,7 @@ def given_options(arch: str, flags: Sequence[str]) -> tuple[dict[str, Any], list
 
 
 def numbered_dictionary(symbols: int) -> Dictionary:
-    """A dictionary of that size, fairseq's special symbols included, whose other symbols are numbers."""
+    """A dictionary of that size, including fairseq's special symbols; the other symbols are numbers."""
     dictionary = Dictionary()
     for number in range(symbols - len(dictionary)):
         dictionary.add_symbol(str(number))
@@ -63,7 +63,7 @@ def numbered_dictionary(symbols: int) -> Dictionary:
 
 
 def unpadded_dictionary(size: int) -> Dictionary:
-    """A dictionary in which every id is a symbol: its padding has the index behind the last one."""
+    """A dictionary in which every index is a symbol: the padding's index is after the last one."""
     dictionary = numbered_dictionary(size)
     dictionary.pad_index = size
     return dictionary

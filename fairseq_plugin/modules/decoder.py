@@ -80,14 +80,17 @@ class StatefulDecoder(FairseqIncrementalDecoder):
         self.reorder_incremental_state(incremental_state, new_order)
 
     def make_generation_fast_(self, need_attn=False, retain_dropout: bool = False, **unused) -> None:
-        """fairseq calls this before generation; weights no longer change afterwards. `--print-alignment` sets
-        need_attn.
+        """fairseq calls this before generation; weights no longer change afterwards.
+
+        Args:
+            need_attn: whether to return attention weights (`--print-alignment`).
+            retain_dropout: `--retain-dropout`.
 
         Raises:
             ValueError: for `--retain-dropout`, which is not supported.
         """
         if retain_dropout:
-            raise ValueError("--retain-dropout: not available for these models, whose dropout ends with training")
+            raise ValueError("--retain-dropout: not available for these models, which use dropout only in training")
         self.need_attn = bool(need_attn)
         pack(self)
 

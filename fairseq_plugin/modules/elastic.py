@@ -1,10 +1,9 @@
-"""Elastic depth in fairseq-train: options, losses at other depths, and support in the trainer.
+"""Elastic depth in fairseq-train: the options, the model, and support in the trainer.
 
-Training options take effect when fairseq's trainer gets the model, not when the model is built, because a checkpoint is
-also built at depths for which the range of its training means nothing.
+The options take effect when fairseq's trainer gets the model, not when the model is built, because a checkpoint is also
+built at depths to which its training range does not apply.
 
-Source: see :mod:`recurrence.elastic`; a loss for every pass through one output layer: Deeply-Supervised Nets
-(arXiv:1409.5185), for looped models as in Ouro (arXiv:2510.25741), here without its gate and pass weights.
+Source: see :mod:`recurrence.elastic` and :mod:`fairseq_plugin.criterions.elastic`.
 """
 
 import re
@@ -15,14 +14,14 @@ from typing import Any
 
 from fairseq.criterions import FairseqCriterion
 from fairseq.distributed.legacy_distributed_data_parallel import LegacyDistributedDataParallel
-from fairseq.logging import metrics
 from fairseq.models import distributed_fairseq_model
 from fairseq.trainer import Trainer
-from torch import Tensor, nn
+from torch import nn
 
+from fairseq_plugin.criterions.elastic import elastic_criterion
 from fairseq_plugin.hostfix.replace import replace
 from fairseq_plugin.modules.options import ConfiguredModel, Options, option
-from recurrence.elastic import DISTRIBUTIONS, at_depths, idle, make_elastic, may_idle, stops
+from recurrence.elastic import DISTRIBUTIONS, idle, make_elastic, may_idle, stops
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
 
@@ -70,7 +69,7 @@ def check(args: Any, options: type[Options], sides: int) -> None:
     given = _given(args)
     if given and not issubclass(options, DepthOptions):
         name, arch = next(iter(given)), getattr(args, "arch", None) or getattr(args, "_name", None)
-        rule = f"{arch} has no loop of which fewer passes would be a model"
+        rule = f"{arch} has no loop that could run fewer passes"
         raise ValueError(f"--{name.replace('_', '-')}={given[name]}: {rule}")
     if "depth_range" in given:
         _ranges(given["depth_range"], sides)
@@ -119,7 +118,7 @@ class ElasticModel(ConfiguredModel):
         self.elastic, self.step, self.beyond = _given(args), step, beyond
 
     def train_elastic(self, seed: int) -> None:
-        """Makes training draw depths and cut gradients as the options say.
+        """Makes training draw depths and truncate gradients according to the options.
 
         Raises:
             ValueError: naming the option, the value and the rule.
@@ -150,7 +149,7 @@ def _of(side: str) -> Iterator[None]:
 
 
 def prepare(cfg: Any, model: nn.Module, criterion: FairseqCriterion) -> None:
-    """Makes training elastic if the model's options say so.
+    """Applies the model's depth options, if it has any, to the model and the criterion.
 
     Raises:
         ValueError: naming the option, the value and the rule.
@@ -158,92 +157,23 @@ def prepare(cfg: Any, model: nn.Module, criterion: FairseqCriterion) -> None:
     if not getattr(model, "elastic", None):
         return
     model.train_elastic(cfg.common.seed)
-    whole = cfg.common.memory_efficient_fp16 or cfg.common.memory_efficient_bf16
+    memory_efficient = cfg.common.memory_efficient_fp16 or cfg.common.memory_efficient_bf16
     for name in ("fp16", "bf16"):
-        if getattr(cfg.common, name) and not whole and any(map(may_idle, model.loops().values())):
+        if getattr(cfg.common, name) and not memory_efficient and _may_skip_parameters(model):
             raise ValueError(
-                f"--{name}: its optimizer moves and decays all parameters at every update, those of passes that did "
-                f"not run too; must be --amp or --memory-efficient-{name}"
+                f"--{name}: its optimizer moves and decays all parameters at every update, even those of passes that "
+                f"did not run; must be --amp or --memory-efficient-{name}"
             )
     criterion.__class__ = elastic_criterion(type(criterion))
 
 
-def elastic_criterion(kind: type[FairseqCriterion]) -> type[FairseqCriterion]:
-    """A criterion that adds the losses of earlier passes in training, and of other depths in validation.
-
-    Args:
-        kind: the criterion that computes each loss.
-    """
-
-    class Elastic(kind):
-        def forward(self, model, sample, reduce: bool = True):
-            if not model.training:
-                return self._at_all_depths(model, sample, reduce)
-            if not model.pass_loss:
-                return super().forward(model, sample, reduce)
-            loop, found = list(model.loops().values())[-1], []
-            with loop.register_forward_hook(lambda module, inputs, output: found.append(output[1])):
-                loss, sample_size, log = super().forward(model, sample, reduce)
-            states = [found[-1][depth - 1] for depth in stops(loop, len(loop.running))]
-            answers = (_Answered(model, model.decoder.output_layer(model.decoder.finish(state))) for state in states)
-            earlier = [super(Elastic, self).forward(answer, sample, reduce)[0] for answer in answers]
-            mean = sum(earlier) / len(earlier) if earlier else 0
-            return loss + model.pass_loss * mean, sample_size, log
-
-        def _at_all_depths(self, model, sample, reduce: bool):
-            loss, sample_size, log = super().forward(model, sample, reduce)
-            found = dict(log)
-            for name, depths in reported_depths(model).items():
-                other = log
-                if any(depth != loop.passes for loop, depth in depths.items()):
-                    with at_depths(depths):
-                        other = super().forward(model, sample, reduce)[2]
-                found.update({f"{name}/{key}": value for key, value in other.items()})
-            return loss, sample_size, found
-
-        @classmethod
-        def reduce_metrics(cls, logging_outputs) -> None:
-            super().reduce_metrics(logging_outputs)
-            names = {key.split("/")[0] for log in logging_outputs for key in log if "/" in key}
-            for name in sorted(names):
-                start = f"{name}/"
-                logs = [{k[len(start) :]: v for k, v in log.items() if k.startswith(start)} for log in logging_outputs]
-                with metrics.aggregate(new_root=True) as found:
-                    super().reduce_metrics(logs)
-                weight = sum(log.get("sample_size", 0) for log in logs)
-                metrics.log_scalar(f"{name}_loss", found["loss"].avg, weight, round=3)
-
-    Elastic.__name__ = Elastic.__qualname__ = kind.__name__
-    return Elastic
-
-
-def reported_depths(model: nn.Module) -> dict[str, dict[Loop, int]]:
-    """The depths at which validation reports the loss, by name."""
-    loops = list(model.loops().values())
-    if any(loop.draw is None for loop in loops):
-        return {}
-    return {
-        "smallest_depth": {loop: loop.draw.depths[0] for loop in loops},
-        "default_depth": {loop: loop.passes for loop in loops},
-        "largest_depth": {loop: loop.draw.depths[-1] for loop in loops},
-    }
-
-
-class _Answered:
-    """A model whose output is given; everything else is delegated."""
-
-    def __init__(self, model: nn.Module, output: Tensor):
-        self.model, self.output = model, output
-
-    def __call__(self, **inputs: Any) -> tuple[Tensor, dict]:
-        return self.output, {"attn": [None]}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
+def _may_skip_parameters(model: ElasticModel) -> bool:
+    """Whether some parameters get no gradient in updates with few passes."""
+    return any(may_idle(loop) for loop in model.loops().values())
 
 
 def install() -> None:
-    """Adds elastic models to fairseq's trainer and data parallelism."""
+    """Makes fairseq's trainer and data parallelism support elastic models."""
 
     def prepare_elastic(initialise: Callable) -> Callable:
         def __init__(self, cfg, task, model, criterion, *args, **kwargs):
@@ -252,15 +182,15 @@ def install() -> None:
 
         return __init__
 
-    def find_idle(data_parallel: Callable) -> Callable:
+    def find_unused(data_parallel: Callable) -> Callable:
         def DistributedDataParallel(module, *args, **kwargs):
-            if isinstance(module, ElasticModel) and any(map(may_idle, module.loops().values())):
+            if isinstance(module, ElasticModel) and _may_skip_parameters(module):
                 kwargs["find_unused_parameters"] = True
             return data_parallel(module, *args, **kwargs)
 
         return DistributedDataParallel
 
-    def leave_idle(reduce_all: Callable) -> Callable:
+    def skip_idle(reduce_all: Callable) -> Callable:
         def all_reduce_grads(self) -> None:
             reduce_all(self)
             if isinstance(self.module, ElasticModel) and self.module.elastic and not self.accumulate_grads:
@@ -271,5 +201,5 @@ def install() -> None:
         return all_reduce_grads
 
     replace(Trainer, "__init__", prepare_elastic)
-    replace(distributed_fairseq_model, "DistributedDataParallel", find_idle)
-    replace(LegacyDistributedDataParallel, "all_reduce_grads", leave_idle)
+    replace(distributed_fairseq_model, "DistributedDataParallel", find_unused)
+    replace(LegacyDistributedDataParallel, "all_reduce_grads", skip_idle)

@@ -141,7 +141,7 @@ class LanguageDecoder(StatefulDecoder):
         return state.draft(tokens, read, self.guess, output)
 
     def _check_length(self, tokens: Tensor, state: TextState | None) -> int:
-        """How many of the tokens (B, L) were read before."""
+        """How many of the tokens (B, L) were read before. Raises ValueError if there are no new ones."""
         start, length = 0 if state is None else state.length, tokens.size(1)
         if length <= start:
             raise ValueError(f"{length} tokens: must be > the {start} that the incremental state has seen")
@@ -152,7 +152,7 @@ class LanguageDecoder(StatefulDecoder):
         return features if self.adaptive_softmax is not None else self.output_projection(features)
 
     def _padding(self, tokens: Tensor, start: int, state: TextState | None) -> Tensor | None:
-        """(B, L) bool; None if no token can see padding. A step only searches its own tokens."""
+        """(B, L) bool; None if no token can see padding. A step only searches its new tokens."""
         pad = self.dictionary.pad()
         if state is None:
             return visible_padding(tokens, pad, self.training)
@@ -253,8 +253,8 @@ class LanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
         tied = args.share_decoder_input_output_embed or args.tie_adaptive_weights
         if tied and symbols != target:
             raise ValueError(
-                f"--output-dictionary-size={target}: must equal the {symbols} symbols of the input, whose matrix is "
-                "the output's too"
+                f"--output-dictionary-size={target}: must equal the {symbols} symbols of the input, because input and "
+                "output share a matrix"
             )
 
 

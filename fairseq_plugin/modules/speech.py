@@ -31,10 +31,10 @@ class Subsampler(Conv1dSubsampler):
         x, shortest = features.transpose(1, 2), int(lengths.min())  # read once, because reading waits for the GPU
         for conv in self.conv_layers:
             if shortest < x.size(2):
-                x = x.masked_fill(padding_behind(lengths, x.size(2))[:, None], 0)
+                x = x.masked_fill(padding_after(lengths, x.size(2))[:, None], 0)
             x = F.glu(conv(x), dim=1)
             lengths, shortest = (lengths + 1) // 2, (shortest + 1) // 2
-        return x.transpose(1, 2), padding_behind(lengths, x.size(2)) if shortest < x.size(2) else None
+        return x.transpose(1, 2), padding_after(lengths, x.size(2)) if shortest < x.size(2) else None
 
 
 class SpeechInput(nn.Module):
@@ -73,7 +73,7 @@ class SpeechInput(nn.Module):
         frames = frames.unsqueeze(2) if frames.dim() == 2 else frames
         if frames.size(2) != self.features:
             raise ValueError(
-                f"{frames.size(2)} features a frame: must be {self.features}, which is input_feat_per_channel x "
+                f"{frames.size(2)} features per frame: must be {self.features}, which is input_feat_per_channel x "
                 "input_channels of the data's configuration"
             )
         x, padding = self.subsample(frames, lengths)
@@ -82,8 +82,8 @@ class SpeechInput(nn.Module):
         return dropout(x, self.dropout, self.training), padding, embedded
 
 
-def padding_behind(lengths: Tensor, length: int) -> Tensor:
-    """True after the end of each sequence: (B,) -> (B, length)."""
+def padding_after(lengths: Tensor, length: int) -> Tensor:
+    """True after the end of each sequence: lengths (B,) -> (B, length) bool."""
     return torch.arange(length, device=lengths.device) >= lengths[:, None]
 
 

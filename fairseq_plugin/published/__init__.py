@@ -1,4 +1,4 @@
-"""Weights of the published implementations in, fairseq models out, by tables of pieces (`recurrence.weights.names`).
+"""fairseq models from the weights of the published implementations, by tables of names (`recurrence.weights.names`).
 
 Source: the published code of RingFormer (arXiv:2502.13181), of Takase & Kiyono (arXiv:2104.06022), of Intra-Layer
 Recurrence (arXiv:2505.01855) and of Kausik's recurrent transformer.
@@ -13,14 +13,14 @@ from fairseq_plugin.published import language, translation
 from recurrence.admin import folded
 from recurrence.weights.names import StateDict, to_ours, to_theirs
 
-# Tables that are functions of their sizes, version marks, a matrix that the code of Intra-Layer Recurrence makes for
-# block recurrence and never uses; and of ours, what a profile adds to Admin's vectors, which come whole.
+# Keys that are not converted. Published: fixed tables, version marks, and a matrix that Intra-Layer Recurrence's code
+# creates for block recurrence but never uses. Ours: Admin's profile, which the published vectors already include.
 FIXED = re.compile(
     r"(encoder|decoder)\.(pos_layer\.pe|lev_layer\.enc_le|version|embed_positions\._float_tensor)|model\.adapter\.weight"
     r"|profiled|(encoder|decoder)\.loop\.own\.\d+\.residuals\.\d+\.offset"
 )
 
-# System -> how its model is built from the published configuration, and its table of pieces.
+# System -> a function that builds the model from the published configuration, and one that gives its table of names.
 SYSTEMS: dict[str, tuple[Callable, Callable]] = {**translation.SYSTEMS, **language.SYSTEMS}
 
 __all__ = ["FIXED", "SYSTEMS", "from_published", "to_published"]
@@ -36,25 +36,25 @@ def from_published(system: str, state_dict: StateDict, config: dict) -> BaseFair
         config: the published configuration: for RingFormer's systems hidden_dim, ffn_dim, num_head, enc_num_layers,
             dec_num_layers, max_len, bias, dropout, layernorm_eps, pos_encoding, src_vocab, trg_vocab, pad; for Takase
             encoder_embed_dim, encoder_ffn_embed_dim, {encoder,decoder}_{layers,attention_heads},
-            share_params_cross_layer, share_layer_num, share_type, activation_fn, vocab, pad, and init_type where it is
-            not "default"; for Intra-Layer Recurrence
-            hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, vocab_size, max_position_embeddings,
-            rms_norm_eps, positional_encoding, loop_map, num_loops, use_recurrent_embeds; for Kausik's recurrent
-            transformer n_embd, n_head, n_layer, block_size, vocab_size, bias, dropout, rec_flag.
+            share_params_cross_layer, share_layer_num, share_type, activation_fn, vocab, pad, and init_type (optional);
+            for Intra-Layer Recurrence hidden_size, intermediate_size, num_hidden_layers, num_attention_heads,
+            vocab_size, max_position_embeddings, rms_norm_eps, positional_encoding, loop_map, num_loops,
+            use_recurrent_embeds; for Kausik's recurrent transformer n_embd, n_head, n_layer, block_size, vocab_size,
+            bias, dropout, rec_flag.
 
     Returns:
-        The model in eval mode and in the type of the weights. A translation model is called as
+        The model in eval mode, with the dtype of the weights. A translation model is called as
         `model(src_tokens, src_lengths, prev_output_tokens)`, a language model as `model(tokens)` on published ids
-        (B, T), none of which is padding. Both return logits (B, T, vocabulary) and extras.
+        (B, T) without padding. Both return logits (B, T, vocabulary) and fairseq's extra dictionary.
 
     Raises:
-        ValueError: if the system is unknown, a key is unmapped or missing, or tensors that are shared differ.
+        ValueError: if the system is unknown, a key is unknown or missing, or tensors that should be shared differ.
     """
     if system not in SYSTEMS:
         raise ValueError(f"system={system!r}: must be one of {sorted(SYSTEMS)}")
     build, pieces = SYSTEMS[system]
     model = build(system, config)
-    if system == "universal":  # which makes the learned table of pos_encoding=0 too, and adds its own of levels instead
+    if system == "universal":  # stores the learned positions of pos_encoding=0, but adds its table of levels instead
         state_dict = {
             key: tensor for key, tensor in state_dict.items() if not key.endswith(".pos_layer.emb_layer.weight")
         }

@@ -7,8 +7,8 @@ from fairseq_plugin.modules.language_model import LanguageModel
 from recurrence.weights.names import Piece
 
 
-def _around(model: LanguageModel, embedding: str, positions: str, norm: str) -> Iterator[Piece]:
-    """What is not of a layer: the embedding, which is the output matrix too, learned positions, the last norm."""
+def _outside_layers(model: LanguageModel, embedding: str, positions: str, norm: str) -> Iterator[Piece]:
+    """Everything outside the layers: the embedding, which is also the output matrix, learned positions, final norm."""
     for name in (embedding, "lm_head"):
         yield Piece(f"{name}.weight", "decoder.embed_tokens.weight")
     if model.decoder.inputs.embed_positions is not None:
@@ -19,9 +19,12 @@ def _around(model: LanguageModel, embedding: str, positions: str, norm: str) -> 
 # Intra-Layer Recurrence
 
 ILR_SIZES = {
-    **{"max_positions": "max_position_embeddings", "decoder_layers": "num_hidden_layers", "norm_eps": "rms_norm_eps"},
-    **{"decoder_embed_dim": "hidden_size", "decoder_ffn_embed_dim": "intermediate_size"},
+    "max_positions": "max_position_embeddings",
+    "decoder_layers": "num_hidden_layers",
+    "decoder_embed_dim": "hidden_size",
+    "decoder_ffn_embed_dim": "intermediate_size",
     "decoder_attention_heads": "num_attention_heads",
+    "norm_eps": "rms_norm_eps",
 }
 POSITION = {"nope": "none", "rope": "rope", "ape": "learned", "alibi": "alibi"}
 
@@ -43,7 +46,7 @@ def _ilr_model(system: str, config: dict) -> LanguageModel:
 
 
 def _ilr_pieces(model: LanguageModel, config: dict) -> Iterator[Piece]:
-    yield from _around(model, "model.embed_tokens", "model.embed_positions", "model.norm")
+    yield from _outside_layers(model, "model.embed_tokens", "model.embed_positions", "model.norm")
     for index in range(len(model.decoder.stack.loop.blocks)):
         yield from _ilr_layer(f"model.layers.{index}", f"decoder.stack.loop.blocks.{index}")
 
@@ -76,8 +79,8 @@ KAUSIK_BLOCK = {
 def _kausik_model(system: str, config: dict) -> LanguageModel:
     if config["bias"]:
         raise ValueError(
-            f"bias={config['bias']}: must be False, as in the paper and in the published training scripts (the code's "
-            "GPTConfig alone defaults to True)"
+            f"bias={config['bias']}: must be False, as in the paper and the published training scripts (only the "
+            "default of the code's GPTConfig is True)"
         )
     return build_language_model(
         "recurrent_lm",
@@ -92,7 +95,7 @@ def _kausik_model(system: str, config: dict) -> LanguageModel:
 
 
 def _kausik_pieces(model: LanguageModel, config: dict) -> Iterator[Piece]:
-    yield from _around(model, "transformer.wte", "transformer.wpe", "transformer.ln_f")
+    yield from _outside_layers(model, "transformer.wte", "transformer.wpe", "transformer.ln_f")
     for index in range(len(model.decoder.stack.loop.blocks)):
         for theirs, ours in KAUSIK_BLOCK.items():
             yield Piece(f"transformer.h.{index}.{theirs}.weight", f"decoder.stack.loop.blocks.{index}.{ours}.weight")

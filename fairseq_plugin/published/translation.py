@@ -61,8 +61,8 @@ def _ringformer_pieces(model: LoopedTransformer, config: dict) -> Iterator[Piece
             yield Piece(f"{side}.pos_layer.emb_layer.weight", f"{side}.inputs.embed_positions.weight")
         loop = getattr(model, side).loop
         for index, block in enumerate(loop.blocks):
-            alone = block.self_attn is None  # the FFN of One Wide FFN
-            theirs = f"{side}.FFN" if alone else f"{side}.{side}s.{index}"
+            is_ffn = block.self_attn is None  # the shared FFN of One Wide FFN
+            theirs = f"{side}.FFN" if is_ffn else f"{side}.{side}s.{index}"
             yield from _ringformer_block(theirs, f"{side}.loop.blocks.{index}", block, attention, bool(config["bias"]))
         for index, own in enumerate(loop.own):
             if isinstance(own, RingFormerPass):
@@ -116,7 +116,7 @@ ADMIN = {
 
 def _takase_model(system: str, config: dict) -> LoopedTransformer:
     shared, per_layer = config["share_params_cross_layer"], config["share_layer_num"]
-    if shared and per_layer == -1:  # "all", which the published code can only do for SEQUENCE
+    if shared and per_layer == -1:  # "all"; the published code supports it for SEQUENCE only
         per_layer = max(config["encoder_layers"], config["decoder_layers"])
     options = {
         f"{side}_{name}": config.get(f"{side}_{name}", config[f"encoder_{name}"])

@@ -1,1 +1,1 @@
-"""Tasks that the papers' experiments need and fairseq does not have."""
+"""Tasks in the papers' experiments that fairseq does not have."""

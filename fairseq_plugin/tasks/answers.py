@@ -1,4 +1,4 @@
-"""Texts of which only some positions have a target."""
+"""Base of tasks in which only some positions of a text have a target."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class AnswerTask(FairseqTask):
-    """A task whose texts are of `symbols` and whose answers are of `answers`, dictionaries that it makes itself."""
+    """A task with its own dictionaries: `symbols` for the texts, `answers` for the targets."""
 
     symbols: Dictionary
     answers: Dictionary
@@ -22,19 +22,19 @@ class AnswerTask(FairseqTask):
 
     @property
     def target_dictionary(self) -> Dictionary:
-        """The dictionary of the answers."""
+        """The dictionary of the targets."""
         return self.answers
 
 
 class AnswerDataset(FairseqDataset):
-    """Texts and what is to be answered within them.
+    """Texts with targets at some positions.
 
     Args:
-        texts: how many there are.
-        length: tokens of the longest one, which is what batches are measured by.
-        pad: the index that stands in a target wherever nothing is asked.
-        item: `item(index) -> (source, target)`, two (T,) tensors of one length, equal for all texts of a batch.
-        shuffle: whether each epoch takes the texts in another order.
+        texts: number of texts.
+        length: length of the longest text in tokens, which determines the size of batches.
+        pad: the index in a target at positions without one.
+        item: `item(index) -> (source, target)`, two (T,) tensors; T is the same for all texts of a batch.
+        shuffle: whether each epoch has another order.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class AnswerDataset(FairseqDataset):
         self.pad, self.item, self.shuffle = pad, item, shuffle
 
     def __getitem__(self, index: int) -> tuple[int, Tensor, Tensor]:
-        """The text's number, the text and its target."""
+        """The index, the text (T,) and its target (T,)."""
         return index, *self.item(index)
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def size(self, index: int) -> int:
-        """Tokens of the longest text."""
+        """Length of the longest text in tokens."""
         return int(self.sizes[index])
 
     num_tokens = size
@@ -62,11 +62,11 @@ class AnswerDataset(FairseqDataset):
         return self.sizes[indices]
 
     def ordered_indices(self) -> np.ndarray:
-        """The order of the texts, from numpy's generator, which fairseq seeds for each epoch."""
+        """The order of the texts; fairseq seeds numpy's generator for each epoch."""
         return np.random.permutation(len(self)) if self.shuffle else np.arange(len(self))
 
     def collater(self, samples: list) -> dict:
-        """A batch as fairseq's language models take it; `ntokens` counts the answers, by which the loss is divided."""
+        """A batch for fairseq's language models; `ntokens` is the number of targets, which divides the loss."""
         if not samples:
             return {}
         index, source, target = zip(*samples)

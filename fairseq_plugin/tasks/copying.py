@@ -1,16 +1,17 @@
-"""Copying and selective copying: recall some tokens behind much noise.
+"""Copying and selective copying: recalling tokens after a long stretch of noise.
 
 Source: Kausik, recurrent transformers, text of July 2025, "Block recurrence with accumulate" and Tables 5 and 6, after
-Gu & Dao (arXiv:2312.00752). A text is 16 tokens to keep, 4,096 of noise and 16 that ask for the kept ones in their
-order: 4,128 tokens (the paper's text says 4,028). Selective copying strews the tokens to keep among the noise. The
-alphabet has 16 symbols: noise (0), 14 to keep, and the one that asks (15). Only the last 16 positions have targets.
+Gu & Dao (arXiv:2312.00752). A text has 16 tokens to memorise, 4,096 tokens of noise and 16 query tokens, at which the
+memorised ones must be repeated in order: 4,128 tokens (the paper's text says 4,028). In selective copying, the tokens
+to memorise are scattered among the noise. The alphabet has 16 symbols: noise (0), 14 to memorise, and the query (15).
+Only the last 16 positions have targets.
 
-`--start-noise 32` is the paper's curriculum. Training begins with so much noise, doubles it up to `--noise` whenever
-the validation loss is below `--next-below`, and multiplies the scheduler's learning rate by 1 - L / 2M, where L is the
-length now and M the full length, and at full length by 1 - exp(-validation loss) too. Noise changes between epochs;
-validation has as much noise as training, and the subset `test` always has all of it.
+`--start-noise 32` is the paper's curriculum. Training starts with this much noise and doubles it up to `--noise`
+whenever the validation loss is below `--next-below`. The scheduler's learning rate is multiplied by 1 - L / 2M, where L
+is the current length and M the full length, and at full length also by 1 - exp(-validation loss). Noise changes between
+epochs; validation has as much noise as training, and the subset `test` always has all of it.
 
-Differs from the published code: its rate is multiplied anew at each doubling, and its window is half the noise where
+Differs from the published code, which multiplies the rate again at each doubling, and whose window is half the noise if
 that is less than 32.
 """
 
@@ -36,22 +37,22 @@ class CopyingConfig(FairseqDataclass):
     """Options of the task; the defaults are the paper's, without its curriculum."""
 
     noise: int = option(4096, "tokens of noise in a text")
-    # fairseq's parser takes no other form of the type.
+    # fairseq's parser does not support `int | None`.
     start_noise: Optional[int] = option(  # noqa: UP045
         None, "curriculum: begin with this much noise and double it (paper: 32)"
     )
     next_below: float = option(0.3, "curriculum: double the noise when the validation loss, in nats, is below this")
     memorise: int = option(16, "tokens to copy in a text")
-    symbols: int = option(16, "symbols of the alphabet: noise, the one that asks, and those that are copied")
-    selective: bool = option(False, "strew the tokens to copy among the noise, in place of putting them first")
-    train_texts: int = option(1600, "training texts an epoch, drawn anew for each")
+    symbols: int = option(16, "symbols of the alphabet: noise, the query, and those to copy")
+    selective: bool = option(False, "scatter the tokens to copy among the noise instead of putting them first")
+    train_texts: int = option(1600, "training texts per epoch, drawn again for each epoch")
     valid_texts: int = option(640, "texts of every other subset, drawn once")
     seed: int = II("common.seed")
 
 
 @register_task("copying", dataclass=CopyingConfig)
 class CopyingTask(AnswerTask):
-    """Draws the texts, and leads through the curriculum.
+    """Draws the texts and runs the curriculum.
 
     Raises:
         ValueError: naming the option, the value and the rule.
@@ -63,63 +64,66 @@ class CopyingTask(AnswerTask):
         self.args = Namespace(tokens_per_sample=cfg.noise + 2 * cfg.memorise)
         self.symbols = self.answers = unpadded_dictionary(cfg.symbols)
         self.epoch: int | None = None
-        # Epoch -> the noise from that epoch on, and the validation loss that led to it.
+        # Epoch -> the noise from that epoch on, and the validation loss before it.
         self.state.add_factory("course", lambda: {1: (cfg.start_noise or cfg.noise, None)})
 
     def load_dataset(self, split: str, **unused) -> None:
-        """Makes the texts of a subset: training texts differ by epoch, those of other subsets do not."""
+        """Creates the texts of a subset; only training texts change with the epoch."""
         train = split == "train"
         count = self.cfg.train_texts if train else self.cfg.valid_texts
         self.datasets[split] = CopyingDataset(self, split, count)
 
     def noise(self, split: str, epoch: int) -> int:
-        """How much noise the texts of a subset have now; `epoch` is that of the training texts."""
+        """Tokens of noise in the texts of a subset; `epoch` is the epoch of the training texts."""
         if split == "test":
             return self.cfg.noise
         return self.stage(epoch if split == "train" else self.epoch)[0]
 
     def stage(self, epoch: int | None) -> tuple[int, float | None]:
-        """Noise in an epoch, and the validation loss before it; of the last epoch known where epoch is None."""
+        """The noise in an epoch and the validation loss before it; those of the last known epoch if `epoch` is None."""
         course = self.state.course
         return course[max(begun for begun in course if epoch is None or begun <= epoch)]
 
     def text(self, random: np.random.Generator, noise: int) -> tuple[Tensor, Tensor]:
-        """A text and its target: two (noise + 2 memorise,)."""
-        kept, ask = self.cfg.memorise, self.cfg.symbols - 1
-        tokens = random.integers(1, ask, kept)
-        source = np.zeros(noise + 2 * kept, dtype=np.int64)
-        places = np.sort(random.choice(noise + kept, kept, replace=False)) if self.cfg.selective else np.arange(kept)
-        source[places], source[-kept:] = tokens, ask
+        """A text and its target, each of shape (noise + 2 memorise,)."""
+        count, query = self.cfg.memorise, self.cfg.symbols - 1
+        tokens = random.integers(1, query, count)
+        places = np.arange(count)
+        if self.cfg.selective:
+            places = np.sort(random.choice(noise + count, count, replace=False))
+        source = np.zeros(noise + 2 * count, dtype=np.int64)
+        source[places] = tokens
+        source[-count:] = query
         target = np.full_like(source, self.answers.pad())
-        target[-kept:] = tokens
+        target[-count:] = tokens
         return torch.from_numpy(source), torch.from_numpy(target)
 
     # The curriculum. fairseq calls these; `state.course` is saved with every checkpoint.
 
     def begin_epoch(self, epoch: int, model) -> None:
-        """Notes which epoch is trained."""
+        """Records the epoch of training."""
         self.epoch = epoch
 
     def begin_valid_epoch(self, epoch: int, model) -> None:
-        """Notes which epoch is validated."""
+        """Records the epoch of validation."""
         self.epoch = epoch
 
     def post_validate(self, model, stats: dict, agg) -> None:
-        """Decides on the noise of the next epoch, and adds that of this one to the log."""
+        """Sets the noise of the next epoch, and logs that of this one."""
         loss, noise = stats["loss"] * math.log(2), self.stage(self.epoch)[0]
         stats["noise"] = noise
         following = min(2 * noise, self.cfg.noise) if loss < self.cfg.next_below else noise
         self.state.course[self.epoch + 1] = following, loss
 
     def optimizer_step(self, optimizer, model, update_num: int) -> None:
-        """A step at the scheduler's rate, times what the curriculum makes of it."""
+        """An optimizer step at the scheduler's learning rate times the curriculum's factor."""
         rate = optimizer.get_lr()
         optimizer.set_lr(rate * self.rate_factor())
         optimizer.step()
         optimizer.set_lr(rate)
 
     def rate_factor(self) -> float:
-        """1 without a curriculum."""
+        """The curriculum's factor on the learning rate; 1 without a curriculum."""
         if self.cfg.start_noise is None:
             return 1.0
         noise, loss = self.stage(self.epoch)
@@ -129,7 +133,7 @@ class CopyingTask(AnswerTask):
 
 
 class CopyingDataset(AnswerDataset):
-    """Texts drawn from (seed, subset, number of the text), and in training from the epoch too."""
+    """Texts drawn with a seed from `common.seed`, the subset, the index and, in training, the epoch."""
 
     can_reuse_epoch_itr_across_epochs = False
 
@@ -138,18 +142,18 @@ class CopyingDataset(AnswerDataset):
         self.task, self.split, self.epoch = task, split, 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Called by fairseq before each epoch of training; validation is always given 1."""
+        """fairseq calls this before each epoch of training, and with 1 before validation."""
         self.epoch = epoch
 
     def draw(self, index: int) -> tuple[Tensor, Tensor]:
-        """The text of that number, and its target."""
+        """The text of an index and its target, two (T,)."""
         epoch = self.epoch if self.split == "train" else 0
         random = np.random.default_rng([self.task.cfg.seed, epoch, index, *self.split.encode()])
         return self.task.text(random, self.task.noise(self.split, self.epoch))
 
 
 def check(cfg: CopyingConfig) -> None:
-    """Raises ValueError where a value breaks its rule."""
+    """Raises ValueError, naming the option, if a value breaks its rule."""
     for name, least in (("noise", 1), ("memorise", 1), ("symbols", 4), ("train_texts", 1), ("valid_texts", 1)):
         if cfg[name] < least:
             raise ValueError(f"--{name.replace('_', '-')}={cfg[name]}: must be >= {least}")

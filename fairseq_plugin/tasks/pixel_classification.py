@@ -1,8 +1,8 @@
-"""Images as sequences of grey pixels, one token each; the class is asked for at the last pixel.
+"""Images as sequences of grey pixels, one token each; the target at the last pixel is the class.
 
 Source: Kausik, recurrent transformers, text of July 2025, "Block recurrence with forget" and Table 4, after the image
-task of Long Range Arena (arXiv:2011.04006): CIFAR-10 in grey, 1,024 tokens out of 256, ten classes, no augmentation.
-What the paper calls validation is done on the test images.
+task of Long Range Arena (arXiv:2011.04006): CIFAR-10 in grey, 1,024 tokens of 256 levels, ten classes, no augmentation.
+The paper validates on the test images.
 """
 
 from argparse import Namespace
@@ -56,10 +56,10 @@ class PixelClassificationTask(AnswerTask):
         """The model.
 
         Raises:
-            ValueError: if its output matrix were the embedding, whose symbols are levels of grey.
+            ValueError: if the output matrix is the embedding of the grey levels.
         """
         if getattr(cfg, "share_decoder_input_output_embed", False):
-            raise ValueError("--no-share-decoder-input-output-embed: needed here, because the outputs are no pixels")
+            raise ValueError("--no-share-decoder-input-output-embed: required, because the outputs are not pixels")
         return super().build_model(cfg, from_checkpoint)
 
     def load_dataset(self, split: str, **unused) -> None:
@@ -76,9 +76,9 @@ class PixelClassificationTask(AnswerTask):
         )
 
     def text(self, image, label: int) -> tuple[Tensor, Tensor]:
-        """The pixels of an image row by row, and its class at the last of them: two (T,)."""
+        """The pixels of an image row by row (T,), and the target (T,): its class at the last pixel."""
         if image.size != self.size:
-            raise ValueError(f"data={self.cfg.data}: an image of {image.size}, must be {self.size} as the first one is")
+            raise ValueError(f"data={self.cfg.data}: an image of {image.size}: must be {self.size}, as the first one")
         pixels = torch.from_numpy(np.array(image.convert("L"), dtype=np.int64)).flatten()
         target = torch.full_like(pixels, self.answers.pad())
         target[-1] = label
@@ -95,8 +95,8 @@ def load_images(folder: str, split: str):
 
     if (Path(folder) / CIFAR10).is_dir():
         return datasets.CIFAR10(folder, train=split == "train")
-    names = ("train",) if split == "train" else ("test", "val")
-    found = next((path for name in names if (path := Path(folder) / name).is_dir()), None)
-    if found is None:
-        raise ValueError(f"data={folder}: must hold {CIFAR10}, or images in train/CLASS and test/CLASS or val/CLASS")
-    return datasets.ImageFolder(str(found))
+    for name in ("train",) if split == "train" else ("test", "val"):
+        path = Path(folder) / name
+        if path.is_dir():
+            return datasets.ImageFolder(str(path))
+    raise ValueError(f"data={folder}: must hold {CIFAR10}, or images in train/CLASS and test/CLASS or val/CLASS")

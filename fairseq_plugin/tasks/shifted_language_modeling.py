@@ -1,9 +1,9 @@
-"""Language modeling whose training texts begin at another token in every epoch.
+"""Language modeling whose training texts start at another token in every epoch.
 
-fairseq cuts a corpus into the same blocks in every epoch. Kausik's published code, which is nanoGPT's there, draws
-crops at random places, so that a small corpus repeats itself less. Here all blocks of an epoch move by one number below
-their length, drawn from the seed and the epoch: each token is still read once an epoch, but for less than two blocks at
-the ends, and a resumed run reads what it would have read.
+fairseq cuts a corpus into the same blocks in every epoch. Kausik's published code, like nanoGPT, draws crops at random
+offsets, so that a small corpus repeats itself less. Here all blocks of an epoch are shifted by one offset, smaller than
+a block and drawn from the seed and the epoch. Each token is still read once per epoch, except for less than two blocks
+at the ends, and a resumed run reads the same texts.
 """
 
 import numpy as np
@@ -19,31 +19,36 @@ class ShiftedLanguageModelingTask(LanguageModelingTask):
     """fairseq's language modeling, with its options, except that only texts of equal length can be shifted.
 
     Raises:
-        ValueError: on another `--sample-break-mode` than none, or a training corpus shorter than two texts.
+        ValueError: if `--sample-break-mode` is not none, or the training corpus is shorter than two texts.
     """
 
     @classmethod
     def setup_task(cls, args, **kwargs):
-        """As fairseq's, with the one rule checked before."""
+        """As in fairseq, after checking `--sample-break-mode`."""
         mode = str(args.sample_break_mode or "none")
         if mode != "none":
-            raise ValueError(f"--sample-break-mode={mode}: must be none, texts of equal length, to be shifted")
+            raise ValueError(
+                f"--sample-break-mode={mode}: must be none, because only texts of equal length can be shifted"
+            )
         return super().setup_task(args, **kwargs)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs) -> None:
-        """Loads a subset; the one called train is shifted."""
+        """Loads a subset; texts of the subset `train` are shifted."""
         super().load_dataset(split, epoch, combine, **kwargs)
         if split == "train":
             self.datasets[split] = ShiftedTexts(self.datasets[split], self.args.tokens_per_sample, self.args.seed)
 
 
 class ShiftedTexts(BaseWrapperDataset):
-    """Texts of `length` tokens, which begin at another token in every epoch.
+    """Texts of `length` tokens, which start at another token in every epoch.
 
     Args:
-        texts: fairseq's, in blocks of equal length.
-        length: tokens of a text.
-        seed: of the draws, together with the epoch.
+        texts: fairseq's data set, in blocks of equal length.
+        length: tokens per text.
+        seed: with the epoch, the seed of the offset.
+
+    Raises:
+        ValueError: if the corpus is shorter than two texts.
     """
 
     can_reuse_epoch_itr_across_epochs = False
@@ -51,7 +56,7 @@ class ShiftedTexts(BaseWrapperDataset):
     def __init__(self, texts: MonolingualDataset, length: int, seed: int):
         super().__init__(texts)
         tokens = int(texts.dataset.sizes.sum())
-        count = (tokens - length + 1) // length  # as many wherever the first one begins
+        count = (tokens - length + 1) // length  # the same at every offset
         if count < 1:
             raise ValueError(f"--tokens-per-sample={length}: must be <= half of the {tokens} tokens for training")
         self.length, self.seed = length, seed
@@ -59,7 +64,7 @@ class ShiftedTexts(BaseWrapperDataset):
         self.set_epoch(1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Moves the texts."""
+        """Shifts the texts by the offset of an epoch."""
         from fairseq.data.token_block_utils_fast import _get_block_to_dataset_index_fast  # compiled with fairseq
 
         start = np.random.default_rng([self.seed, epoch]).integers(self.length)

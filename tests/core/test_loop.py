@@ -179,7 +179,7 @@ def test_tied_gradient_is_the_sum_of_the_untied(name):
     torch.testing.assert_close(run(tied["loop"]), run(untied["loop"]))
     apart = {f"loop.{key}": gradient for key, gradient in gradients(untied["loop"]).items()}
     expected = {f"loop.{key}": gradient for key, gradient in gradients(tied["loop"]).items()}
-    torch.testing.assert_close(stacks.added_up(apart, tied), expected)
+    torch.testing.assert_close(stacks.summed_by_block(apart, tied), expected)
 
 
 @every_stack

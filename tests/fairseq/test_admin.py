@@ -134,7 +134,7 @@ def test_a_profile_from_a_file(numbered, tmp_path):
         (b"1\n" * 9, "has 9 sublayers, but the encoder has 4 and the decoder 6"),
         (b"1\n" * 20, "has 20 sublayers, but the encoder has 4 and the decoder 6"),
         (b"", "has 0 sublayers, but"),
-        (b"1\none\n", "line 2 must be a positive number, or a sublayer's number and one"),
+        (b"1\none\n", "line 2 must be a positive number, optionally after the sublayer's index"),
         (b"1\n\n1\n", "line 2 must be"),
         (b"1 1 1\n", "line 1 must be"),
         (b"1 -1\n", "line 1 must be"),

@@ -73,7 +73,7 @@ def test_last_checkpoints_by_epoch_and_by_update(checkpoints):
 
 @pytest.mark.parametrize("count", [0, 4])
 def test_a_number_of_checkpoints_out_of_range_is_refused(checkpoints, count):
-    with pytest.raises(ValueError, match=f"{count} checkpoints wanted of .*: must be from 1 to the 3 there"):
+    with pytest.raises(ValueError, match=f": {count} checkpoints: must be >= 1 and <= 3, the number there"):
         average.last_checkpoints(checkpoints, average.EPOCH_FILE, count)
 
 
@@ -98,7 +98,7 @@ def test_checkpoints_of_different_models_are_refused(checkpoints, change):
     other = load(checkpoints / "checkpoint2.pt")
     other["model"]["other" if change == "key" else "embed"] = torch.zeros(1, 50)
     torch.save(other, checkpoints / "other.pt")
-    with pytest.raises(ValueError, match=r"other\.pt: (other|embed) is not as in .*checkpoint1\.pt"):
+    with pytest.raises(ValueError, match=r"other\.pt: (other|embed) differs from that in .*checkpoint1\.pt"):
         average.average_checkpoints([checkpoints / "checkpoint1.pt", checkpoints / "other.pt"])
 
 

@@ -12,7 +12,7 @@ from tests.support import language, models
 
 def parse(arch: str, *arguments: str):
     """What fairseq-train makes of a command line."""
-    command = ["data", "--task", models.of(arch).TASK, "--arch", arch, *arguments]
+    command = ["data", "--task", models.modality_of(arch).TASK, "--arch", arch, *arguments]
     return fairseq_options.parse_args_and_arch(fairseq_options.get_training_parser(), input_args=command)
 
 

@@ -82,7 +82,7 @@ def test_every_architecture_converts_or_is_refused():
 def test_fairseqs_own_model_gives_the_same_logits(arch, flags):
     if arch not in REFUSED:
         return check(arch, *flags)
-    with pytest.raises(ValueError, match=f"--arch {arch}: does not become fairseq's own: {REFUSED[arch]}"):
+    with pytest.raises(ValueError, match=f"--arch {arch}: cannot become fairseq's own: {REFUSED[arch]}"):
         unshared(models.tiny(arch), models.saved_options(arch))
 
 
@@ -123,7 +123,7 @@ def test_another_epsilon_than_fairseqs_is_refused_for_speech():
     changed = models.saved_options("s2t_cycle")
     changed.norm_eps = 1e-6
     model = models.task_of("s2t_cycle").build_model(changed)
-    with pytest.raises(ValueError, match="--arch s2t_cycle: does not become fairseq's own: norm_eps=1e-06: must be"):
+    with pytest.raises(ValueError, match="--arch s2t_cycle: cannot become fairseq's own: norm_eps=1e-06: must be"):
         unshared(model, changed)
 
 
@@ -150,11 +150,11 @@ def test_language_models_give_fairseqs_probabilities_or_are_refused(arch, flags,
     model = models.tiny(arch, *flags)
     args = models.saved_options(arch, *flags)
     if arch in REFUSED and "--regular" not in flags:
-        with pytest.raises(ValueError, match=rf"--arch {arch}: does not become fairseq's own: {REFUSED[arch]}"):
+        with pytest.raises(ValueError, match=rf"--arch {arch}: cannot become fairseq's own: {REFUSED[arch]}"):
             unshared(model, args)
         return
     tokens = language.texts(left_pad=left_pad)
-    keep, converted = models.kept(tokens), as_fairseq(model, args)
+    keep, converted = models.is_token(tokens), as_fairseq(model, args)
     if language.FAMILY[arch] == "SharedLanguageModel":
         assert converted.decoder.layer_norm is None
         assert all(layer.normalize_before for layer in converted.decoder.layers)
@@ -171,7 +171,7 @@ def test_a_language_model_is_built_from_options_that_need_no_plugin():
     built = fairseq_models.build_model(upstream.readable(values), language.task()).double().eval()
     built.load_state_dict(weights)
     tokens = language.texts()
-    keep = models.kept(tokens)
+    keep = models.is_token(tokens)
     torch.testing.assert_close(built(tokens)[0][keep], model(tokens)[0][keep], **CLOSE)
 
 
@@ -263,9 +263,9 @@ def test_share_trains_on_and_folds_back_by_command_line(trained, corpus, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["unshare", "{last}", "{last}"], "is IN, which is never written over"),
+        (["unshare", "{last}", "{last}"], "must not be IN, which is never overwritten"),
         (["unshare", "{folder}/missing.pt", "{out}"], "No such file"),
-        (["share", "{last}", "{out}", "--unique-layers", "1"], "--arch ringformer_tiny: only fairseq's own"),
+        (["share", "{last}", "{out}", "--unique-layers", "1"], "--arch ringformer_tiny: must be one of fairseq's own"),
         (["share", "{last}", "{out}"], "required: --unique-layers"),
         (["share", "{last}", "{out}", "--unique-layers", "1", "--strategy", "loop"], "invalid choice: 'loop'"),
     ],

@@ -93,7 +93,7 @@ def fairseq_language(**values) -> tuple[nn.Module, argparse.Namespace]:
 def probabilities(model: nn.Module) -> Tensor:
     """Of the tokens of three texts, as logarithms."""
     tokens = language.texts()
-    return model.get_normalized_probs(model(tokens), True, {"target": tokens})[models.kept(tokens)]
+    return model.get_normalized_probs(model(tokens), True, {"target": tokens})[models.is_token(tokens)]
 
 
 FAIRSEQ_SPEECH = {
@@ -186,10 +186,10 @@ def test_a_shared_model_decodes_step_by_step_and_trains():
         (("cycle", 2, 0), {}, "--rank=0: must be >= 1"),
         (("cycle", 5, 4), {}, "--unique-layers=5: must be >= 1 and <= --encoder-layers=4"),
         (("sequence", 3, 4), {}, "--unique-layers=3: must divide --encoder-layers=4 with sequence"),
-        (("cycle", 2, 4), dict(no_cross_attention=True), "--no-cross-attention=True: must be False, a looped"),
+        (("cycle", 2, 4), dict(no_cross_attention=True), "--no-cross-attention=True: must be False, as in every"),
         (("cycle", 2, 4), dict(decoder_output_dim=8), "--decoder-output-dim=8: must equal --decoder-embed-dim=16"),
-        (("cycle", 2, 4), dict(arch="lstm"), "--arch lstm: only fairseq's own 'transformer', 'transformer_lm'"),
-        (("cycle", 2, 4), dict(arch="cycle"), "--arch cycle: only fairseq's own 'transformer'"),
+        (("cycle", 2, 4), dict(arch="lstm"), "--arch lstm: must be one of fairseq's own transformer, transformer_lm"),
+        (("cycle", 2, 4), dict(arch="cycle"), "--arch cycle: must be one of fairseq's own transformer"),
     ],
 )
 def test_what_cannot_be_shared_is_refused(how, values, message):
@@ -206,7 +206,7 @@ def test_what_cannot_be_shared_is_refused(how, values, message):
         (fairseq_language, dict(decoder_normalize_before=False), "--decoder-normalize-before=False: must be True"),
         (fairseq_language, dict(decoder_layers=3), "--unique-layers=2: must divide --decoder-layers=3 with sequence"),
         (fairseq_speech, dict(encoder_normalize_before=False), "--encoder-normalize-before=False: must be True"),
-        (fairseq_speech, dict(ctc_weight=0.3, tgt_dict_size=29), "--ctc-weight=0.3: must be 0, a looped"),
+        (fairseq_speech, dict(ctc_weight=0.3, tgt_dict_size=29), "--ctc-weight=0.3: must be 0, as in every looped"),
         (fairseq_speech, dict(decoder_learned_pos=True), "--decoder-learned-pos=True: must be False"),
     ],
 )

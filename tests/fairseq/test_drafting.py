@@ -15,7 +15,16 @@ from torch import nn
 from fairseq_plugin.modules.budget import set_budget
 from recurrence.causal import CausalStack
 from tests.support import cli, language, models
-from tests.support.searching import expect_equal, generator, go_on, prompts, search, sources, talkative, translate
+from tests.support.searching import (
+    continue_prompts,
+    expect_equal,
+    generator,
+    prompts,
+    search,
+    sources,
+    translate,
+    varied_model,
+)
 
 BUDGETS = {"as few as possible": (1, 1), "several": (2, 4), "all passes but one": (3, 7)}
 every_budget = pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
@@ -47,7 +56,7 @@ def test_every_language_model_drafts_or_is_refused():
 @models.every_model_with_encoder
 @every_budget
 def test_greedy_translation(arch, budget):
-    model, (_, source) = talkative(arch), sources(arch)
+    model, (_, source) = varied_model(arch), sources(arch)
     expected = translate(generator(model, beam=1), source)
     expect_equal(translate(generator(drafting(model, *budget), beam=1), source), expected)
     tally = model.decoder.drafting.tally
@@ -58,14 +67,14 @@ def test_greedy_translation(arch, budget):
 @every_budget
 def test_greedy_continuation(arch, flags, budget):
     model = looped(arch, *flags)
-    expected = go_on(search(model, beam_size=1, max_len_b=14), prompts())
-    expect_equal(go_on(search(drafting(model, *budget), beam_size=1, max_len_b=14), prompts()), expected)
+    expected = continue_prompts(search(model, beam_size=1, max_len_b=14), prompts())
+    expect_equal(continue_prompts(search(drafting(model, *budget), beam_size=1, max_len_b=14), prompts()), expected)
 
 
 @pytest.mark.parametrize(("arch", "flags"), ALONG_THE_TEXT)
 def test_recurrence_along_the_text_is_refused(arch, flags):
     for option, value in (("draft_passes", 1), ("exit_threshold", 0.1)):
-        with pytest.raises(ValueError, match=f"{option}={value}: KausikRecurrence carries a state along the text"):
+        with pytest.raises(ValueError, match=f"{option}={value}: not available for KausikRecurrence"):
             set_budget(models.tiny(arch, *flags), Namespace(**{option: value}))
 
 
@@ -94,14 +103,14 @@ def sampled(model: nn.Module, source: tuple) -> list:
 
 @models.every_model_with_encoder
 def test_sampling_draws_the_same_tokens(arch):
-    model, (_, source) = talkative(arch), sources(arch)
+    model, (_, source) = varied_model(arch), sources(arch)
     expected = sampled(model, source)
     expect_equal(sampled(drafting(model), source), expected)
 
 
 @pytest.mark.parametrize("arch", ["cycle", "s2t_universal"])
 def test_forced_words_penalties_ngrams_and_ensembles(arch):
-    pair, (_, source) = [talkative(arch), talkative(arch, seed=2)], sources(arch)
+    pair, (_, source) = [varied_model(arch), varied_model(arch, seed=2)], sources(arch)
     prefix = models.collate([row[:-1] for row in models.sentences((4, 2, 3, 4), models.TARGET_SYMBOLS, seed=5)])
     rules = dict(beam_size=1, max_len_b=12, min_len=5, unk_penalty=2.0, no_repeat_ngram_size=2)
     expected = translate(search(*pair, **rules), source, prefix)
@@ -111,7 +120,7 @@ def test_forced_words_penalties_ngrams_and_ensembles(arch):
 
 
 def test_alignments():
-    model, (_, source) = talkative("cycle"), sources("cycle")
+    model, (_, source) = varied_model("cycle"), sources("cycle")
     model.make_generation_fast_(need_attn=True)
     sample = {"net_input": dict(zip(("src_tokens", "src_lengths"), source))}
 
@@ -179,7 +188,7 @@ def test_what_is_refused(options, message):
 def test_more_than_one_hypothesis_is_refused():
     for model in (models.tiny("universal_tiny"), looped("universal_lm")):
         drafting(model)
-        with pytest.raises(ValueError, match="draft_passes=2: guesses the one way on .* needs --beam 1, not 3"):
+        with pytest.raises(ValueError, match="draft_passes=2: drafts one continuation, .* needs --beam 1, not 3"):
             SequenceGenerator([model], Dictionary(), beam_size=3)
 
 
@@ -206,7 +215,7 @@ def test_the_commands_and_the_hub(trained, corpus):
 
 
 def test_the_log_reports_the_average_number_of_drafted_tokens(caplog):
-    model, (_, source) = drafting(talkative("cycle")), sources("cycle")
+    model, (_, source) = drafting(varied_model("cycle")), sources("cycle")
     translate(generator(model, beam=1), source)
     tally = model.decoder.drafting.tally
     with caplog.at_level(logging.INFO, "recurrence.tally"):

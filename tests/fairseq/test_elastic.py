@@ -1,4 +1,4 @@
-"""Elastic depth in fairseq: which architectures have it, what the losses are, and that runs of any shape agree."""
+"""Elastic depth in fairseq: which architectures support it, its losses, resuming and several ranks."""
 
 import re
 from pathlib import Path
@@ -8,8 +8,9 @@ import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from torch import Tensor
 
+from fairseq_plugin.criterions.elastic import elastic_criterion, reported_depths
 from fairseq_plugin.hostfix.checkpoints import load_safely
-from fairseq_plugin.modules.elastic import OPTIONS, elastic_criterion, reported_depths
+from fairseq_plugin.modules.elastic import OPTIONS
 from recurrence.elastic import at_depths
 from tests.support import cli, language, models
 from tests.support.flags import parser
@@ -28,7 +29,7 @@ def is_elastic(arch: str) -> bool:
 
 
 def stored(arch: str) -> list[str]:
-    """Flags with which a tiny model has a block for each of its 4 passes, where its preset has."""
+    """Flags that give a tiny model one block for each of its 4 passes, if its preset is unshared."""
     sides = ("decoder",) if arch in language.ARCHS else models.SIDES
     return [part for side in sides for part in (f"--{side}-unique-layers", "4") if arch.startswith(UNSHARED)]
 
@@ -42,7 +43,7 @@ def at(arch: str, depth: int) -> list[str]:
 
 
 def ends(arch: str) -> tuple[int, int]:
-    """The smallest depth of its tiny model, and one behind its default."""
+    """The smallest depth of its tiny model, and one beyond the default if it allows that."""
     blocks = {len(loop.blocks) for loop in models.tiny(arch).loops().values()}
     return max(blocks), 4 if arch in models.ARCHS and models.has_static_levels(arch) else 6
 
@@ -54,12 +55,12 @@ def depths(arch: str) -> list[int]:
 
 
 @models.every_model
-def test_every_architecture_is_elastic_or_refused_by_name(arch):
+def test_every_architecture_is_elastic_or_rejected_by_name(arch):
     assert (set(OPTIONS) <= {action.dest for action in parser(arch)._actions}) == has_options(arch)
     if not has_options(arch):
         args = models.options(arch)
         args.depth_range = "1-4"
-        with pytest.raises(ValueError, match=f"--depth-range=1-4: {arch} has no loop of which fewer passes would be"):
+        with pytest.raises(ValueError, match=f"--depth-range=1-4: {arch} has no loop that could run fewer passes"):
             models.task_of(arch).build_model(args)
         return
     if not is_elastic(arch):
@@ -95,7 +96,7 @@ def test_stacks_of_two_depths_are_drawn_together():
     assert drawn == {(4, 2), (5, 2), (5, 3), (6, 3), (7, 3), (7, 4), (8, 4)}
 
 
-def test_block_recurrence_runs_the_stack_whole():
+def test_block_recurrence_runs_complete_stacks():
     flags, injected = ["--position", "rope", "--block-loops"], "--inject-embedding"
     model = models.tiny("ilr_small", *flags, "3", injected, "--depth-range", "3-9")
     tokens = language.texts()
@@ -103,7 +104,7 @@ def test_block_recurrence_runs_the_stack_whole():
     (loop,) = model.loops().values()
     assert loop.draw.depths == (3, 6, 9)
     for depth in loop.draw.depths:
-        more = [injected] if depth > 3 else []  # refused where nothing runs again
+        more = [injected] if depth > 3 else []  # rejected if no block runs twice
         built = models.tiny("ilr_small", *flags, str(depth // 3), *more, seed=1)
         built.load_state_dict(model.state_dict())
         with torch.no_grad(), at_depths({loop: depth}):
@@ -178,7 +179,7 @@ def test_validation_reports_the_loss_at_three_depths():
         ("cycle", "--backprop-passes 1", r"--backprop-passes=1: no update would reach blocks.0"),
     ],
 )
-def test_refusals(arch, flags, message):
+def test_wrong_depth_options_are_rejected(arch, flags, message):
     with pytest.raises(ValueError, match=message):
         models.tiny(arch, *flags.split()).train_elastic(1)
 
@@ -225,7 +226,7 @@ def test_validation_at_the_smallest_depth_is_that_of_a_model_of_that_depth(corpu
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["pytorch_ddp", "legacy_ddp"])
 def test_two_ranks_equal_one_process(corpus, backend, tmp_path):
-    """Losses and weights: also those of passes that did not run, which zeros for gradients would move and decay."""
+    """Losses and weights agree; gradients of zero would move and decay the weights of skipped passes."""
     flags = (*FLAGS, *cli.WITHOUT_DROPOUT, "--disable-validation")
     one, two = tmp_path / "one", tmp_path / "two"
     alone = cli.train(corpus.data, one, *flags, "--update-freq", "2")
@@ -245,7 +246,7 @@ def test_two_ranks_equal_one_process(corpus, backend, tmp_path):
         (("--arch", "vanilla_tiny", *DEPTH), "unrecognized arguments: --depth-range 1-4"),
     ],
 )
-def test_a_command_refuses_before_training(corpus, flags, message, tmp_path):
+def test_a_command_rejects_wrong_depth_options_before_training(corpus, flags, message, tmp_path):
     log = cli.train(corpus.data, tmp_path, *flags, "--batch-size", "8", "--max-update", "1", fails=True)
     assert message in log
     assert not cli.logged(log)

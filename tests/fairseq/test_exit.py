@@ -11,7 +11,16 @@ from fairseq_plugin.modules.budget import set_budget
 from tests.core.test_leave import Simulation, middling
 from tests.fairseq.test_drafting import OVER_DEPTH, looped
 from tests.support import cli, models
-from tests.support.searching import expect_equal, generator, go_on, prompts, search, sources, talkative, translate
+from tests.support.searching import (
+    continue_prompts,
+    expect_equal,
+    generator,
+    prompts,
+    search,
+    sources,
+    translate,
+    varied_model,
+)
 
 
 def leaving(model: nn.Module, threshold: float) -> nn.Module:
@@ -35,19 +44,19 @@ def averages(model: nn.Module) -> list[float]:
 @models.every_model_with_encoder
 def test_translation_with_no_exit_and_after_the_first_pass(arch):
     _, source = sources(arch)
-    expected = translate(generator(talkative(arch)), source)
-    model = leaving(talkative(arch), 1e-12)
+    expected = translate(generator(varied_model(arch)), source)
+    model = leaving(varied_model(arch), 1e-12)
     expect_equal(translate(generator(model), source), expected)
     assert averages(model) == [loop.passes for loop in models.loops(model)]
-    model = leaving(talkative(arch), 1e12)
-    expect_equal(translate(generator(model), source), translate(generator(shallow(talkative(arch))), source))
+    model = leaving(varied_model(arch), 1e12)
+    expect_equal(translate(generator(model), source), translate(generator(shallow(varied_model(arch))), source))
     assert averages(model) == [1, 1]
 
 
 @pytest.mark.parametrize(("arch", "flags"), OVER_DEPTH)
 def test_continuation_with_no_exit_and_after_the_first_pass(arch, flags):
     def found(model: nn.Module) -> list:
-        return go_on(search(model, beam_size=3, max_len_b=14), prompts())
+        return continue_prompts(search(model, beam_size=3, max_len_b=14), prompts())
 
     expect_equal(found(leaving(looped(arch, *flags), 1e-12)), found(looped(arch, *flags)))
     expect_equal(found(leaving(looped(arch, *flags), 1e12)), found(shallow(looped(arch, *flags))))

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from tests.support import cli, every, language, models
+from tests.support import cases, cli, language, models
 
 EXACT = dict(rtol=0, atol=1e-10)
 
@@ -32,7 +32,7 @@ def as_type(inputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...
 @models.every_case
 def test_lower_precision_is_close(arch, flags):
     model, inputs = models.tiny(arch, *flags), models.inputs(arch)
-    keep = models.kept(inputs[-1])
+    keep = models.is_token(inputs[-1])
     expected = model(*inputs)[0][keep]
     for dtype, tolerance in ((torch.float32, 1e-3), (torch.bfloat16, 1.0)):
         found = model.to(dtype)(*as_type(inputs, dtype))[0][keep]
@@ -67,7 +67,7 @@ def test_float32_at_width_equals_float64(arch):
 @models.every_case
 def test_a_row_ignores_its_batch_and_all_padding(arch, flags):
     """Padded on either side, and by more than the longest needs."""
-    model, kind = models.tiny(arch, *flags), models.of(arch)
+    model, kind = models.tiny(arch, *flags), models.modality_of(arch)
     rows = kind.rows((5, 2, 7, 7), (5, 2, 1, 7))
     alone = [model(*kind.collate([row]))[0][0] for row in rows]
     for left in kind.PADDINGS:
@@ -75,7 +75,7 @@ def test_a_row_ignores_its_batch_and_all_padding(arch, flags):
             inputs = kind.collate(rows, *left, extra)
             found = model(*inputs)[0]
             assert found.isfinite().all()
-            for row, keep, expected in zip(found, models.kept(inputs[-1]), alone):
+            for row, keep, expected in zip(found, models.is_token(inputs[-1]), alone):
                 torch.testing.assert_close(row[keep], expected, **EXACT)
 
 
@@ -125,9 +125,9 @@ def test_gradient_of_one_matrix_for_all_is_the_sum_of_three(arch):
 # Storing
 
 
-@pytest.mark.parametrize(("arch", "name"), every.SHARED)
+@pytest.mark.parametrize(("arch", "name"), cases.SHARED)
 def test_matrices_that_are_shared_are_one(arch, name):
-    flags, matrices = every.SHARED[arch, name]
+    flags, matrices = cases.SHARED[arch, name]
     tensors = joint(arch, *flags).state_dict().values()
     assert len([tensor for tensor in tensors if tensor.dim() == 2 and len(tensor) == models.TARGET_SYMBOLS]) == matrices
 
@@ -146,7 +146,7 @@ def test_pre_norm_is_another_model_with_a_final_norm(arch):
 def test_targets_padded_behind_are_trained_without_a_mask(target_left):
     """Where causality is enough; what a token gives is the same, whatever hides the padding."""
     model = models.tiny("ringformer_base", *cli.WITHOUT_DROPOUT)
-    kind = models.of("ringformer_base")
+    kind = models.modality_of("ringformer_base")
     inputs = kind.collate(kind.rows((5, 3, 6), (5, 2, 7)), target_left=target_left)
     expected, masks = model(*inputs)[0], []
 
@@ -158,7 +158,7 @@ def test_targets_padded_behind_are_trained_without_a_mask(target_left):
 
     with Masks():
         found = model.train()(*inputs)[0]
-    keep = models.kept(inputs[-1])
+    keep = models.is_token(inputs[-1])
     torch.testing.assert_close(found[keep], expected[keep], rtol=0, atol=1e-12)
     passes = model.decoder.loop.passes
     assert masks.count((False, True)) == (0 if target_left else passes)

@@ -83,7 +83,7 @@ def test_llama_gives_the_same_logits(corpus, flags, tmp_path):
     [
         ("ilr_small", ["--position", "alibi"], "--position=alibi: must be rope"),
         ("ilr_small", ["--position", "rope", "--inject-embedding"], "--inject-embedding: a layer of LlamaForCausalLM"),
-        ("recurrent_lm", [], "--arch recurrent_lm: must be ilr_small, ilr_large or one of translation"),
+        ("recurrent_lm", [], "--arch recurrent_lm: must be ilr_small, ilr_large or a translation model"),
     ],
 )
 def test_what_llama_has_no_place_for_is_refused(arch, flags, message, tmp_path, capsys):
@@ -143,8 +143,8 @@ def test_every_translation_model_is_an_fsmt_or_refused(arch, flags):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (models.VARIANTS["pre-norm"], "--encoder-normalize-before: has no place in FSMT"),
-        (["--layernorm-embedding"], "--layernorm-embedding: has no place in FSMTForConditionalGeneration"),
+        (models.VARIANTS["pre-norm"], "--encoder-normalize-before: not supported by FSMT"),
+        (["--layernorm-embedding"], "--layernorm-embedding: not supported by FSMTForConditionalGeneration"),
         (["--activation-fn", "tanh"], "--activation-fn=tanh: must be relu or gelu"),
     ],
 )

@@ -7,15 +7,15 @@ from torch import Tensor, nn
 from recurrence import linear
 from tests.support import language, models, speech
 from tests.support.searching import (
+    continue_prompts,
     expect_equal,
     expect_scores_of_the_full_forward,
     generator,
-    go_on,
     prompts,
     search,
     sources,
-    talkative,
     translate,
+    varied_model,
 )
 
 EXACT = dict(rtol=0, atol=1e-9)
@@ -48,7 +48,7 @@ def test_every_step_equals_the_full_forward(arch, flags, left_pad):
     model = models.tiny(arch, *flags)
     lengths = (LONG, 33, 36) if left_pad and arch in language.ARCHS else (LONG,) * 3
     inputs = models.inputs(arch, target_lengths=lengths, left_pad=left_pad)
-    keep = models.kept(inputs[-1])
+    keep = models.is_token(inputs[-1])
     found = read_in_steps(model, inputs, list(range(1, LONG + 1)))
     torch.testing.assert_close(found[keep], model(*inputs)[0][keep], **EXACT)
 
@@ -62,7 +62,7 @@ PROMPTS = {"one of 7": [7], "one of 35": [35], "several": [9, 20, 21, 38]}
 def test_prompts_are_read_at_once(arch, flags, prompt, left_pad):
     model = models.tiny(arch, *flags)
     tokens = language.texts((LONG, 33, 36) if left_pad else (LONG,) * 3, left_pad)
-    keep = models.kept(tokens)
+    keep = models.is_token(tokens)
     found = read_in_steps(model, (tokens,), [*prompt, *range(prompt[-1] + 1, LONG + 1)])
     torch.testing.assert_close(found[keep], model(tokens)[0][keep], **EXACT)
 
@@ -104,7 +104,7 @@ def test_reordering_within_rows_while_the_batch_shrinks(arch, flags, left_pad):
     for t in range(36):
         seen = torch.cat([seen, model.decoder(tokens, memory, state)[0]], dim=1)
         if t in ENDS:
-            keep = models.kept(tokens)
+            keep = models.is_token(tokens)
             torch.testing.assert_close(seen[keep], model.decoder(tokens, memory)[0][keep], **EXACT)
         going = [first for first in range(0, len(of_row), beam) if of_row[first] != ENDS.get(t)]
         new_order = torch.tensor(
@@ -161,7 +161,7 @@ def test_weights_are_prepared_for_generation_once_and_give_the_same(arch, monkey
 @models.every_model_with_encoder
 @pytest.mark.parametrize("left_pad", SIDES, ids=SIDES.values())
 def test_beam_search(arch, left_pad):
-    model, kind = talkative(arch), models.of(arch)
+    model, kind = varied_model(arch), models.modality_of(arch)
     rows, source = sources(arch, left_pad)
     with models.poisoned_memory():
         found = translate(generator(model), source)
@@ -178,10 +178,10 @@ def test_beam_search(arch, left_pad):
 def test_beam_search_goes_on_from_prompts(arch, flags):
     model = models.tiny(arch, *flags)
     with models.poisoned_memory():
-        found = go_on(search(model, beam_size=3, max_len_b=14), prompts())
-    expect_equal(found, go_on(search(model, incremental=False, beam_size=3, max_len_b=14), prompts()))
+        found = continue_prompts(search(model, beam_size=3, max_len_b=14), prompts())
+    expect_equal(found, continue_prompts(search(model, incremental=False, beam_size=3, max_len_b=14), prompts()))
     for continuations, prompt in zip(found, prompts()):
-        given = prompt[models.kept(prompt)].tolist()
+        given = prompt[models.is_token(prompt)].tolist()
         assert len({tuple(one["tokens"].tolist()) for one in continuations}) == 3
         assert all(one["tokens"][: len(given)].tolist() == given for one in continuations)
         for one in continuations:
@@ -190,12 +190,12 @@ def test_beam_search_goes_on_from_prompts(arch, flags):
 
 @models.every_model_with_encoder
 def test_prefix_tokens(arch):
-    model, (_, source) = talkative(arch), sources(arch)
+    model, (_, source) = varied_model(arch), sources(arch)
     prefix = models.collate([row[:-1] for row in models.sentences((4, 2, 3, 4), models.TARGET_SYMBOLS, seed=5)])
     found = translate(generator(model), source, prefix)
     expect_equal(found, translate(generator(model, incremental=False), source, prefix))
     for sentence, forced in zip(found, prefix):
-        forced = forced[models.kept(forced)].tolist()
+        forced = forced[models.is_token(forced)].tolist()
         assert all(hypothesis["tokens"][: len(forced)].tolist() == forced for hypothesis in sentence)
 
 
@@ -204,7 +204,7 @@ def test_ensemble_with_another_architecture(arch):
     peers, step = (speech.ARCHS, 1) if arch in speech.ARCHS else (models.ARCHS, 5)
     other = peers[peers.index(arch) - step]
     assert other != arch
-    pair, (_, source) = [talkative(arch), talkative(other, seed=2)], sources(arch)
+    pair, (_, source) = [varied_model(arch), varied_model(other, seed=2)], sources(arch)
     found = translate(generator(*pair), source)
     expect_equal(found, translate(generator(*pair, incremental=False), source))
     assert best(found) != best(translate(generator(pair[0]), source))

@@ -169,12 +169,12 @@ def test_folders_that_hold_no_such_images_are_refused(images, tmp_path):
         task.load_dataset("valid")
     Image.new("L", (4, 5)).save(tmp_path / "train" / "b" / "0.png")
     task.load_dataset("train")
-    with pytest.raises(ValueError, match=re.escape("an image of (4, 5), must be (4, 4) as the first one is")):
+    with pytest.raises(ValueError, match=re.escape("an image of (4, 5): must be (4, 4), as the first one")):
         task.dataset("train")[1]
 
 
 def test_classes_cannot_share_the_matrix_of_pixels(images):
-    with pytest.raises(ValueError, match="--no-share-decoder-input-output-embed: needed here"):
+    with pytest.raises(ValueError, match="--no-share-decoder-input-output-embed: required"):
         models.build("recurrent_lm", *TINY[2:], on=pixels(images))
 
 

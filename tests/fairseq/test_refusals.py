@@ -10,7 +10,7 @@ UNIQUE = "must be >= 1 and <= --encoder-layers=12"
 STATIC_SIGNAL = "--level-signal static"
 MAP = "must be whole numbers >= 1, with commas between them"
 ENTRIES = "needs at least one entry, and each must be >= 1"
-RISE = "must be 'none' or whole numbers that rise, each > 0 and < 23, the number of symbols"
+ASCENDING = "must be 'none' or ascending whole numbers, each > 0 and < 23, the number of symbols"
 SPEECH_UNIQUE = "must be >= 1 and <= --encoder-layers=16"
 # architecture: flags: the error
 BAD = {
@@ -95,7 +95,7 @@ BAD = {
         "--reuse-map 2111": "--reuse-map=2111: has 1 entries",
         "--block-loops 0": "--block-loops=0: must be >= 1",
         "--block-loops -1": "--block-loops=-1: must be >= 1",
-        "--block-loops 2 --reuse-map 1,2,1,1": "--block-loops=2: goes in place of --reuse-map=1,2,1,1, not with it",
+        "--block-loops 2 --reuse-map 1,2,1,1": "--block-loops=2: replaces --reuse-map=1,2,1,1: give only one of them",
         "--inject-embedding --reuse-map 1,1,1,1": "--inject-embedding: needs a pass that runs again",
         "--position rope --decoder-embed-dim 36": "--position=rope: needs an even head width, but .* is 9",
         "--decoder-attention-heads 3": "--decoder-attention-heads=3: must divide --decoder-embed-dim=128",
@@ -107,10 +107,10 @@ BAD = {
         "--decoder-unique-layers 5": "--decoder-unique-layers=5: must divide --decoder-layers=12",
         "--decoder-unique-layers 13": "--decoder-unique-layers=13: must be >= 1 and <= --decoder-layers=12",
         "--share-layer-num 0": "--share-layer-num=0: must be >= 1 and <= --decoder-layers=12",
-        "--adaptive-input-cutoff 8,23": f"--adaptive-input-cutoff=8,23: {RISE}",
-        "--adaptive-input-cutoff 14,8": f"--adaptive-input-cutoff=14,8: {RISE}",
-        "--adaptive-input-cutoff 0,8": f"--adaptive-input-cutoff=0,8: {RISE}",
-        "--adaptive-input-cutoff eight": f"--adaptive-input-cutoff=eight: {RISE}",
+        "--adaptive-input-cutoff 8,23": f"--adaptive-input-cutoff=8,23: {ASCENDING}",
+        "--adaptive-input-cutoff 14,8": f"--adaptive-input-cutoff=14,8: {ASCENDING}",
+        "--adaptive-input-cutoff 0,8": f"--adaptive-input-cutoff=0,8: {ASCENDING}",
+        "--adaptive-input-cutoff eight": f"--adaptive-input-cutoff=eight: {ASCENDING}",
         "--adaptive-input-cutoff 1": "--adaptive-input-cutoff=1: the first band must hold symbols 0 to 1",
         f"{ONE_MATRIX} --adaptive-input-factor 2": "--adaptive-input-factor=2.0: needs bands",
         "--adaptive-input-factor 40": "--adaptive-input-factor=40.0: must be >= 1 and leave the last of the 3 bands",

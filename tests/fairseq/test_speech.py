@@ -15,7 +15,9 @@ def test_longest_utterances_are_the_tasks():
 def test_features_of_another_width_are_refused_by_name():
     source, lengths, target = models.inputs("s2t_cycle")
     wide = torch.cat([source, source], dim=2)
-    with pytest.raises(ValueError, match="^12 features a frame: must be 6, which is input_feat_per_channel x input_ch"):
+    with pytest.raises(
+        ValueError, match="^12 features per frame: must be 6, which is input_feat_per_channel x input_ch"
+    ):
         models.tiny("s2t_cycle")(wide, lengths, target)
 
 

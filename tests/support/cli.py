@@ -1,6 +1,6 @@
-"""Run fairseq's real command lines in processes of their own and read their logs.
+"""Runs fairseq's real commands in their own processes and reads their logs.
 
-The helpers know one small translation model (``ARCH``, ``MODEL``); each takes further flags, which come last.
+The helpers use one small translation model (``ARCH``, ``MODEL``); further flags come last and override it.
 """
 
 import functools
@@ -42,16 +42,15 @@ def is_official() -> bool:
         return False
 
 
-# On fairseq 0.12.2 its own encoder layer registers parameters that never get a gradient, which the default backend
-# does not accept.
+# fairseq 0.12.2's encoder layer has parameters that never get a gradient, which the default backend rejects.
 BACKEND = ("--ddp-backend", "legacy_ddp") if is_official() else ()
 
 
 @functools.cache
 def stand_ins() -> Path:
-    """A folder with `python`, `torchrun` and fairseq's commands, each a fork of an interpreter that has fairseq.
+    """A folder with `python`, `torchrun` and fairseq's commands, which run in forks of one warm interpreter.
 
-    It is one for all that this process of pytest runs.
+    All tests of this pytest process share it.
     """
     from tests.support import warm
 
@@ -59,12 +58,12 @@ def stand_ins() -> Path:
 
 
 def search_path() -> str:
-    """A PATH on which the stand-ins are found before the programs beside the running Python, and these before all."""
+    """A PATH with the stand-ins first, then the programs of the running Python, then all others."""
     return os.pathsep.join([str(stand_ins()), str(SCRIPTS), os.environ["PATH"]])
 
 
 def _program(name: str, fresh: bool = False) -> str:
-    """The file of a program: a stand-in, or what is beside the running Python, or what the path has."""
+    """The file of a program: a stand-in, or a program of the running Python, or one on the PATH."""
     name = "python" if name == sys.executable else name
     if name in STAND_INS and not fresh:
         return str(stand_ins() / name)
@@ -72,23 +71,23 @@ def _program(name: str, fresh: bool = False) -> str:
 
 
 def _environment(program: str, env: dict[str, str] | None) -> dict[str, str]:
-    """That of this process, but one thread, and the Python with which torchrun starts its processes."""
+    """This process's environment with one thread, and the Python with which torchrun starts its processes."""
     inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
     started = {"PYTHON_EXEC": _program("python")} if program == "torchrun" else {}
     return {**inherited, "OMP_NUM_THREADS": "1", **started, **(env or {})}
 
 
 def run(*command, stdin: str = "", fails: bool = False, env: dict[str, str] | None = None, fresh: bool = False) -> str:
-    """Run a command and return what it wrote to both of its streams.
+    """Runs a command and returns what it wrote to stdout and stderr.
 
     Python and fairseq's commands run in forks of an interpreter that has imported fairseq and timm.
 
     Args:
         command: the program and its arguments.
         stdin: text for its standard input.
-        fails: whether it has to fail. Where that is not what happens, the test fails and shows the output.
-        env: variables on top of the environment.
-        fresh: have an interpreter of its own instead of a fork.
+        fails: whether the command must fail; otherwise it must succeed.
+        env: additional environment variables.
+        fresh: start a new interpreter instead of a fork.
     """
     environment = _environment(command[0], env)
     command = [_program(str(command[0]), fresh), *map(str, command[1:])]
@@ -106,17 +105,17 @@ def run(*command, stdin: str = "", fails: bool = False, env: dict[str, str] | No
 
 
 def python(*arguments, **options) -> str:
-    """Run the interpreter of the tests with the checkout importable."""
+    """Runs Python with the repository on its path."""
     return run(sys.executable, *arguments, **{**options, "env": {"PYTHONPATH": str(REPOSITORY)}})
 
 
 def preprocess(*flags, **options) -> str:
-    """Run fairseq-preprocess."""
+    """Runs fairseq-preprocess with the plugin."""
     return run("fairseq-preprocess", "--user-dir", PLUGIN, *flags, **options)
 
 
 def train_command(data: Path, save_dir: Path, *flags) -> list:
-    """Return the arguments of fairseq-train for the small model: a log line an update, no checkpoint by default."""
+    """The arguments of fairseq-train for the small model, with one log line per update."""
     return [
         *(data, *HOST, "--task", "translation", "--arch", ARCH, *MODEL, *OPTIMISER),
         *("--save-dir", save_dir, "--log-format", "json", "--log-interval", "1", "--seed", "7", *flags),
@@ -124,28 +123,28 @@ def train_command(data: Path, save_dir: Path, *flags) -> list:
 
 
 def train(data: Path, save_dir: Path, *flags, **options) -> str:
-    """Run fairseq-train."""
+    """Runs fairseq-train."""
     return run("fairseq-train", *train_command(data, save_dir, *flags), **options)
 
 
 def launch(processes: int, *program, **options) -> str:
-    """Run a program in several processes that torchrun starts."""
+    """Runs a program in several processes started by torchrun."""
     meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
     return run("torchrun", "--nproc_per_node", processes, *meeting, *program, **options)
 
 
 def torchrun(processes: int, *arguments, **options) -> str:
-    """Run fairseq-train in several processes."""
+    """Runs fairseq-train in several processes."""
     return launch(processes, "-m", "fairseq_cli.train", *arguments, **options)
 
 
 def two_nodes(*program, until: str = "", env: dict[str, str] | None = None) -> list[str]:
-    """Run a program under torchrun on two nodes, both this machine, with a process each; return what each node wrote.
+    """Runs a program under torchrun on two nodes, both on this machine, and returns the output of each.
 
     Args:
-        program: what torchrun starts.
-        until: a text of the output, at which both nodes are stopped; else both have to end with success.
-        env: variables on top of the environment.
+        program: the program that torchrun starts, in one process per node.
+        until: stop both nodes when this text is printed; without it, both must end successfully.
+        env: additional environment variables.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -153,11 +152,12 @@ def two_nodes(*program, until: str = "", env: dict[str, str] | None = None) -> l
     settings = dict(text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=_environment("torchrun", env))
     torchrun = [_program("torchrun"), "--nnodes", "2", "--nproc_per_node", "1", *meeting]
     commands = [[*torchrun, "--node_rank", str(node), *map(str, program)] for node in range(2)]
-    nodes, said = [subprocess.Popen(command, **settings) for command in commands], [[], []]
+    nodes = [subprocess.Popen(command, **settings) for command in commands]
+    output: list[list[str]] = [[], []]
 
     def read(node: int) -> None:
         for line in nodes[node].stdout:
-            said[node].append(line)
+            output[node].append(line)
             if until and until in line:
                 for one in nodes:
                     one.terminate()
@@ -169,32 +169,32 @@ def two_nodes(*program, until: str = "", env: dict[str, str] | None = None) -> l
         for node, one in enumerate(nodes):
             status = one.wait(TIMEOUT_SECONDS)
             readers[node].join()
-            assert bool(until) == bool(status), f"node {node}, exit {status}:\n{''.join(said[node])[-6000:]}"
+            assert bool(until) == bool(status), f"node {node}, exit {status}:\n{''.join(output[node])[-6000:]}"
     finally:
         for one in nodes:
             one.kill()
-    return ["".join(lines) for lines in said]
+    return ["".join(lines) for lines in output]
 
 
 def generate(data: Path, checkpoint: Path, *flags, **options) -> str:
-    """Run fairseq-generate on the test set."""
+    """Runs fairseq-generate on the test set."""
     return run("fairseq-generate", data, *HOST, "--path", checkpoint, *flags, **options)
 
 
 def interactive(data: Path, checkpoint: Path, lines: list, *flags) -> str:
-    """Run fairseq-interactive on these lines."""
+    """Runs fairseq-interactive on these lines."""
     typed = "".join(f"{line}\n" for line in lines)
     return run("fairseq-interactive", data, *HOST, "--path", checkpoint, *flags, stdin=typed)
 
 
 def logged(output: str, stage: str = "train_inner") -> list[dict[str, float]]:
-    """Return the numbers of every log line of a stage ("train_inner", "train", "valid"), in order."""
+    """The numbers in each log line of a stage ("train_inner", "train", "valid"), in order."""
     lines = re.findall(rf"\| {stage} \| (\{{.*\}})", output)
     return [{name: float(value) for name, value in json.loads(line).items()} for line in lines]
 
 
 def hypotheses(output: str) -> dict[int, list[str]]:
-    """Return the translations of each sentence, best first, by its number in the corpus."""
+    """The translations of each sentence, best first, by the sentence's number in the corpus."""
     found: dict[int, list[str]] = {}
     for number, text in re.findall(r"^H-(\d+)\t\S+\t?(.*)$", output, flags=re.MULTILINE):
         found.setdefault(int(number), []).append(text)

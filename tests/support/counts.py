@@ -1,8 +1,9 @@
-"""How many parameters each registered model has, and in which order its blocks run: tests/counts.csv.
+"""Expected parameter counts and orders of blocks of every registered model, from tests/counts.csv.
 
-A line is a model as registered, or with some options: flags of fairseq, arguments of timm. `symbols` of fairseq's
-dictionary: of one joined, or of two; `counted`: all parameters, or those of the loops alone. `order`: which block each
-pass runs, of the encoder and, behind a bar, of the decoder where it has another. `printed`: the paper's millions.
+Each line is a registered model, possibly with options (fairseq's flags or timm's arguments). `symbols`: sizes of
+fairseq's dictionaries, one number for a joined dictionary. `counted`: all parameters, or only those of the loops.
+`order`: the block of each pass; if the decoder's order differs from the encoder's, it follows after a bar. `printed`:
+millions of parameters in the paper.
 """
 
 import ast
@@ -28,10 +29,11 @@ class Count(NamedTuple):
     @property
     def arguments(self) -> dict[str, Any]:
         """The options as timm's arguments."""
-        return {name: ast.literal_eval(value) for name, _, value in (o.partition("=") for o in self.options.split())}
+        pairs = (option.split("=", 1) for option in self.options.split())
+        return {name: ast.literal_eval(value) for name, value in pairs}
 
     def agrees(self, parameters: int, loops: list[Loop]) -> bool:
-        """Whether a model has these parameters, as many as are printed, and this order."""
+        """Whether a model has this count, which rounds to the paper's, and this order."""
         digits = len(self.printed.partition(".")[2])
         orders = list(dict.fromkeys(" ".join(map(str, loop.order)) for loop in loops))
         return (

@@ -10,14 +10,14 @@ from fairseq_plugin.modules.elastic import OPTIONS as DEPTH_OPTIONS
 
 @functools.cache
 def parser(arch: str) -> argparse.ArgumentParser:
-    """A command line of the model's options alone."""
+    """A parser with only the model's options."""
     parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, add_help=False)
     ARCH_MODEL_REGISTRY[arch].add_args(parser)
     return parser
 
 
 def options(arch: str, *flags: str) -> argparse.Namespace:
-    """What fairseq's command line hands to `build_model`: the flags, and the preset where no flag was given."""
+    """What fairseq's command line passes to `build_model`: the preset, overridden by the flags."""
     args = parser(arch).parse_args(list(flags))
     args._name = arch
     ARCH_CONFIG_REGISTRY[arch](args)
@@ -25,5 +25,5 @@ def options(arch: str, *flags: str) -> argparse.Namespace:
 
 
 def option_names(arch: str) -> set[str]:
-    """Its options but those of its depth in training, which test_elastic.py has."""
+    """The options, without those of elastic depth, which test_elastic.py tests."""
     return {action.dest for action in parser(arch)._actions} - set(DEPTH_OPTIONS)

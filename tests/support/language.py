@@ -1,4 +1,4 @@
-"""Language models: architectures, what they are built with, fairseq's task, and what they read."""
+"""Language models: architectures, variants, fairseq's task, and random texts."""
 
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
@@ -22,7 +22,7 @@ TINY = {
     "SharedLanguageModel": [*SIZE, "--decoder-layers", "4", "--adaptive-input-cutoff", "8,14"],
     "KausikRecurrence": [*SIZE, "--decoder-layers", "2"],
 }
-# What a family may be built with and still has to keep every promise.
+# Variants of each family; every invariant holds for each of them.
 VARIANTS = {
     "IntraLayerRecurrence": {
         "rope": ["--position", "rope"],
@@ -65,7 +65,7 @@ def task_writing(symbols: int) -> LanguageModelingTask:
 
 
 def tiny_flags(arch: str, *flags: str) -> list[str]:
-    """Flags that shrink an architecture and keep its structure: several passes, several blocks where it has them."""
+    """Flags that make an architecture small but keep several passes and, if it has them, several blocks."""
     found = list(TINY[FAMILY[arch]])
     if FAMILY[arch] == "IntraLayerRecurrence" and "--block-loops" not in flags:
         found += ["--reuse-map", "2,1,2"]
@@ -74,13 +74,13 @@ def tiny_flags(arch: str, *flags: str) -> list[str]:
     return [*found, *flags]
 
 
-# What they read
+# Texts
 
 
 def rows(
     source_lengths: tuple[int, ...], target_lengths: tuple[int, ...], symbols: tuple[int, int] = (0, SYMBOLS)
 ) -> list[tuple[Tensor]]:
-    """Random texts."""
+    """Random texts; there is no source."""
     return [(text,) for text in sentences(target_lengths, symbols[1], seed=1)]
 
 

@@ -1,6 +1,6 @@
-"""Intra-Layer Recurrence again, as short as its equations allow: one text at a time, no cache, no fused kernels.
+"""Reference implementation of Intra-Layer Recurrence from its equations: one text at a time, without a cache.
 
-`ilr` reads published key names.
+`ilr` reads the published key names.
 """
 
 import torch
@@ -13,8 +13,8 @@ def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     return weight * x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt()
 
 
-def turned(x: Tensor) -> Tensor:
-    """(T, D) as complex numbers of half the width, each turned by its place times its rate."""
+def rotated(x: Tensor) -> Tensor:
+    """Rotary positions of (T, D): pairs of features as complex numbers, rotated by position times rate."""
     half = x.size(1) // 2
     rates = 10000.0 ** (-torch.arange(half, dtype=x.dtype) / half)
     angles = torch.arange(len(x), dtype=x.dtype)[:, None] * rates
@@ -23,7 +23,7 @@ def turned(x: Tensor) -> Tensor:
 
 
 def slope(head: int, heads: int) -> float:
-    """Head from 0."""
+    """The ALiBi slope of a head, counted from 0."""
     power = 1
     while power < heads:
         power *= 2
@@ -36,7 +36,7 @@ def llama_attention(w: Weights, name: str, x: Tensor, heads: int, position: str)
     outputs = []
     for head, (q, k, v) in enumerate(zip(*qkv)):
         if position == "rope":
-            q, k = turned(q), turned(k)
+            q, k = rotated(q), rotated(k)
         scores = q @ k.T / q.size(1) ** 0.5
         if position == "alibi":
             place = torch.arange(len(x), dtype=x.dtype)
@@ -57,7 +57,7 @@ def llama_layer(w: Weights, index: int, x: Tensor, heads: int, position: str) ->
 
 
 def ilr(w: Weights, tokens: Tensor, heads: int, position: str, counts=None, loops=1, layers=0, inject=False) -> Tensor:
-    """Logits of one text: (T,) -> (T, vocabulary). Either counts, one a layer, or loops over so many layers."""
+    """Logits of one text: (T,) -> (T, vocabulary), with a reuse map `counts` or with `loops` over all `layers`."""
     embedding = x = w["model.embed_tokens.weight"][tokens]
     if position == "learned":
         embedding = x = x + w["model.embed_positions.weight"][: len(tokens)]

@@ -1,7 +1,7 @@
-"""Models of any architecture that is registered with fairseq, tiny or at full size, what they read, and golden files.
+"""Any architecture registered with fairseq: tiny and full-size models, inputs, losses, and golden files.
 
-Everything is built by fairseq's own tasks; only the command line is left out. What an architecture is for, translation,
-speech or language, is found by its name; a module beside this one has what is peculiar to each.
+fairseq's own tasks build everything. The modules `translation`, `speech` and `language` beside this one have what
+differs between the three modalities.
 """
 
 import os
@@ -33,26 +33,26 @@ WITH_ENCODER = sorted(translation.ARCHS + speech.ARCHS)
 EVERY = [*WITH_ENCODER, *language.ARCHS]
 
 
-def of(arch: str) -> ModuleType:
-    """What the tests know of the kind of model that an architecture is."""
+def modality_of(arch: str) -> ModuleType:
+    """The module of the architecture's modality: translation, speech or language."""
     (found,) = (modality for modality in MODALITIES if arch in modality.ARCHS)
     return found
 
 
-CASES = {(arch, name): flags for arch in EVERY for name, flags in of(arch).variants(arch).items()}
+CASES = {(arch, name): flags for arch in EVERY for name, flags in modality_of(arch).variants(arch).items()}
 
 
 def _structures() -> dict[tuple[str, str], list[str]]:
     same: dict = {}
     for case, flags in CASES.items():
         arch = case[0]
-        given = vars(options(arch, *of(arch).tiny_flags(arch, *flags)))
+        given = vars(options(arch, *modality_of(arch).tiny_flags(arch, *flags)))
         values = {name: value for name, value in given.items() if name != "_name"}
         same.setdefault((ARCH_MODEL_REGISTRY[arch], str(sorted(values.items()))), []).append(case)
     return {cases[0]: [arch for arch, _ in cases] for cases in same.values()}
 
 
-# For what takes long: one case of each structure, with all architectures that are the same model once they are small.
+# For slow tests: one case per structure, with all architectures that are the same model once they are small.
 STRUCTURES = _structures()
 REPRESENTS: dict[str, set[str]] = {}
 for (arch, _), archs in STRUCTURES.items():
@@ -60,7 +60,7 @@ for (arch, _), archs in STRUCTURES.items():
 
 
 def cases(archs: Iterable[str], without: str = "") -> pytest.MarkDecorator:
-    """Runs a test with these architectures, each structure in all its variants but those with an option."""
+    """Runs a test with every variant of these architectures, except variants with the flag `without`."""
     chosen = {case: CASES[case] for case in STRUCTURES if case[0] in archs and without not in CASES[case]}
     values = [(arch, flags) for (arch, _), flags in chosen.items()]
     return pytest.mark.parametrize(("arch", "flags"), values, ids=map("-".join, chosen))
@@ -81,7 +81,7 @@ every_case = cases(EVERY)
 
 
 def architectures_tested(module: ModuleType) -> dict[str, list[str]]:
-    """The architectures with which each test function of a module runs, for those that are given one."""
+    """The architectures with which each parametrized test function of a module runs."""
     found = {}
     for name, function in vars(module).items():
         for mark in getattr(function, "pytestmark", ()):
@@ -95,7 +95,7 @@ def architectures_tested(module: ModuleType) -> dict[str, list[str]]:
 
 
 def golden(name: str) -> dict:
-    """One file of recorded reference data; skips the test where there is none."""
+    """A file of recorded reference data; skips the test if it is missing."""
     path = GOLDEN_DIR / f"{name}.pt"
     if not path.exists():
         pytest.skip(f"no reference data: {path} (GOLDEN_DIR names its folder)")
@@ -106,17 +106,17 @@ def golden(name: str) -> dict:
 
 
 def task_of(arch: str, symbols: int = TARGET_SYMBOLS) -> FairseqTask:
-    """fairseq's task that an architecture is for, with so many symbols to write."""
-    return of(arch).task_writing(symbols)
+    """fairseq's task for an architecture, with this many target symbols."""
+    return modality_of(arch).task_writing(symbols)
 
 
 def build(arch: str, *flags: str, on: FairseqTask | None = None) -> nn.Module:
-    """The model of an architecture with some flags."""
+    """Builds an architecture with these flags, on its own task by default."""
     return (on or task_of(arch)).build_model(options(arch, *flags))
 
 
 def on_meta(arch: str, *flags: str, on: FairseqTask | None = None) -> nn.Module:
-    """The model at full size, without memory for its parameters."""
+    """Builds an architecture at full size on the meta device."""
     with torch.device("meta"):
         return build(arch, *flags, on=on)
 
@@ -126,17 +126,17 @@ def shapes(model: nn.Module) -> dict[str, torch.Size]:
 
 
 def has_static_levels(arch: str) -> bool:
-    """Whether position and depth are one table, added before each pass."""
+    """Whether position and depth are one table that is added before each pass."""
     return ARCH_MODEL_REGISTRY[arch].has_levels(options(arch))
 
 
 def tiny_flags(arch: str, *flags: str) -> list[str]:
-    """Flags that shrink an architecture and keep its structure: several passes, several blocks where it has them."""
-    return of(arch).tiny_flags(arch, *flags)
+    """Flags that make an architecture small but keep several passes and, if it has them, several blocks."""
+    return modality_of(arch).tiny_flags(arch, *flags)
 
 
 def saved_options(arch: str, *flags: str) -> Namespace:
-    """The options of a tiny model, as a checkpoint has them."""
+    """The options of a tiny model as a checkpoint stores them."""
     args = options(arch, *tiny_flags(arch, *flags))
     args.arch = arch
     if arch in language.ARCHS:
@@ -145,7 +145,7 @@ def saved_options(arch: str, *flags: str) -> Namespace:
 
 
 def tiny(arch: str, *flags: str, seed: int = 0, noise: float = 0.3, on: FairseqTask | None = None) -> nn.Module:
-    """A tiny float64 model in eval mode of which no parameter is left at its initial value."""
+    """A tiny float64 model in eval mode with random values for all parameters."""
     torch.manual_seed(seed)
     model = build(arch, *tiny_flags(arch, *flags), on=on).double()
     return randomise(model, seed, noise).eval()
@@ -162,7 +162,7 @@ def batch(
     left_pad: bool = False,
     symbols: tuple[int, int] = (SOURCE_SYMBOLS, TARGET_SYMBOLS),
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What a model for translation reads, the source padded on either side."""
+    """Inputs of a translation model, with the source padded on either side."""
     return translation.collate(translation.rows(source_lengths, target_lengths, symbols), left_pad)
 
 
@@ -173,25 +173,25 @@ def inputs(
     left_pad: bool = False,
     symbols: tuple[int, int] = (SOURCE_SYMBOLS, TARGET_SYMBOLS),
 ) -> tuple[Tensor, ...]:
-    """What an architecture reads, last what its decoder does: (B, T). A language model reads nothing else."""
-    return of(arch).collate(of(arch).rows(source_lengths, target_lengths, symbols), left_pad)
+    """Inputs of an architecture; the last are the decoder's tokens (B, T), the only input of a language model."""
+    return modality_of(arch).collate(modality_of(arch).rows(source_lengths, target_lengths, symbols), left_pad)
 
 
 def encoded(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict | None:
-    """What the decoder gets from the encoder, where there is one."""
+    """The encoder's output; None for a language model."""
     return model.encoder(*inputs[:-1]) if len(inputs) > 1 else None
 
 
 # Measuring
 
 
-def kept(tokens: Tensor) -> Tensor:
-    """(B, T) bool: what is no padding."""
+def is_token(tokens: Tensor) -> Tensor:
+    """(B, T) bool: True except at padding."""
     return tokens.ne(dictionary(TARGET_SYMBOLS).pad())
 
 
 def log_probabilities(model: nn.Module, *inputs: Tensor) -> Tensor:
-    """(B, T, vocabulary), by a form of the adaptive softmax through which gradients flow."""
+    """(B, T, vocabulary), with gradients also through an adaptive softmax."""
     x, softmax = model(*inputs)[0], getattr(model.decoder, "adaptive_softmax", None)
     if softmax is None:
         return x.log_softmax(-1)
@@ -202,9 +202,9 @@ def log_probabilities(model: nn.Module, *inputs: Tensor) -> Tensor:
 
 
 def loss_and_gradients(model: nn.Module, inputs: tuple[Tensor, ...], seed: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
-    """A loss to which every probability of a token counts differently, and the gradient of every parameter."""
+    """A loss that weights every log-probability differently, and the gradient of every parameter."""
     model.zero_grad(set_to_none=True)
     torch.manual_seed(seed)
-    found = log_probabilities(model, *inputs)[kept(inputs[-1])]
+    found = log_probabilities(model, *inputs)[is_token(inputs[-1])]
     loss = (found * torch.linspace(-1, 1, found.numel(), dtype=found.dtype, device=found.device).view_as(found)).mean()
     return loss.detach(), gradients_of(model, loss)

@@ -1,4 +1,4 @@
-"""The recipes as tests call them: what they print, and the commands that they would carry out."""
+"""Runs the recipes' scripts and parses the commands that they would run."""
 
 import os
 import shlex
@@ -26,28 +26,28 @@ RUNS = [run for table in TABLES for run in table.runs.values()]
 
 
 def name(value: object) -> str:
-    """How pytest calls a table, or another value."""
+    """A test id for a table or another value."""
     return f"{value.paper.folder.name}/{value.key}" if isinstance(value, rows.Table) else str(value)
 
 
 def recipe(script: str | Path, *arguments: str, fails: bool = False, **settings: str) -> str:
-    """Run a recipe with these settings of its environment and return what it printed."""
+    """Runs a recipe with these environment variables and returns what it printed."""
     return cli.run("bash", RECIPES / script, *arguments, fails=fails, env={"PATH": cli.search_path(), **settings})
 
 
 def commands(script: str | Path, *arguments: str, **settings: str) -> list[list[str]]:
-    """The commands that a recipe would carry out."""
+    """The commands that a recipe would run."""
     lines = recipe(script, *arguments, DRY_RUN="1", **settings).split("\n")
     return [shlex.split(line) for line in lines if " " in line and not line.startswith("# ")]
 
 
 def needs(name: str) -> pytest.MarkDecorator:
-    """Skips a test where DATA_ROOT does not hold a file or folder."""
+    """Skips a test if DATA_ROOT does not have this file or folder."""
     return pytest.mark.skipif(not (DATA_ROOT / name).exists(), reason=f"DATA_ROOT names no folder that holds {name}")
 
 
 def parsed(words: list[str]) -> str:
-    """Hands a command to the parser that it is meant for, and returns the program."""
+    """Parses a command with its program's own parser, and returns the program."""
     program, *flags = words[: words.index(">")] if ">" in words else words
     if program == "fairseq-preprocess":  # which has no architecture
         PARSERS[program]().parse_args(flags)
@@ -59,7 +59,7 @@ def parsed(words: list[str]) -> str:
 
 
 def image_training(words: list[str]) -> tuple[str, dict]:
-    """The model of a call of train_image.py, and its arguments, once the options have kept the rules."""
+    """The model and its arguments in a call of train_image.py; asserts that the options keep the rules."""
     call = image_options.parser("").parse_args(words)
     for name, (holds, rule) in image_options.RULES.items():
         value = getattr(call, name)

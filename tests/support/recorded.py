@@ -1,4 +1,4 @@
-"""Published checkpoints of texts and of images, with the results that their own code gave."""
+"""Checkpoints of the published implementations with their recorded outputs, and our models of them."""
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,7 @@ import fairseq_plugin.published as texts
 import timm_plugin.published as images
 from tests.support.models import golden
 
-# Each file, and the system that it is of.
+# File -> the published system.
 TRANSLATION = {
     "ringformer_translation_ring": "ringformer",
     "ringformer_translation_ring_learnedpos": "ringformer",
@@ -38,12 +38,12 @@ IMAGES = {
     "sret_unsliced": "sret",
 }
 SYSTEM_OF = TRANSLATION | LANGUAGE | IMAGES
-# By the type in which outputs were recorded.
+# Tolerance by the dtype of the recorded outputs.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
 def recorded(name: str) -> tuple[dict, tuple[Tensor, ...], Tensor]:
-    """The file, the inputs of `model`, and which outputs count."""
+    """The file, the model's inputs, and a mask of the outputs to compare (B,) or (B, T)."""
     file = golden(name)
     inputs = file["inputs"]
     if name in IMAGES:
@@ -58,7 +58,7 @@ def recorded(name: str) -> tuple[dict, tuple[Tensor, ...], Tensor]:
 
 
 def load(name: str, file: dict, **changes: Tensor) -> nn.Module:
-    """Our model of a file, some of whose weights may be changed."""
+    """Our model with a file's weights; `changes` replaces some of them."""
     system, weights, config = SYSTEM_OF[name], {**file["state_dict"], **changes}, file["meta"]["config"]
     if name in IMAGES:
         return images.from_published(system, weights, config, file["inputs"].get("perms", ()))
@@ -73,7 +73,7 @@ def published(name: str, model: nn.Module, file: dict) -> dict[str, Tensor]:
 
 
 def is_fixed(name: str) -> bool:
-    """Whether a published name is of a table or a mark, not of a parameter."""
+    """Whether a published key is a fixed table or a version mark, not a parameter."""
     return bool(texts.FIXED.fullmatch(name)) or name == "transformer.encoder.level_embed.level_embed"
 
 
@@ -83,7 +83,7 @@ def logits(model: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
 
 
 def loss(name: str, file: dict, logits: Tensor) -> Tensor:
-    """The loss of which a file has the gradients."""
+    """The loss whose gradients the file records."""
     if SYSTEM_OF[name] == "ilr":
         return F.cross_entropy(logits[:, :-1].flatten(0, 1), file["inputs"]["input_ids"][:, 1:].flatten())
     if SYSTEM_OF[name] == "kausik":

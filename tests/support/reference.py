@@ -1,6 +1,6 @@
-"""The published translation models once more, straight from their equations: slow, and without a line in common.
+"""Reference implementations of the published translation models from their equations, independent of our code.
 
-Each takes weights under the published names and translates sentence by sentence, without padding or masks for it.
+Each uses the published key names and runs sentence by sentence, so that no padding or padding mask is needed.
 Letters: d width, i level or layer. x: (T, d); memory: (S, d).
 """
 
@@ -57,7 +57,7 @@ def feed_forward(w: Weights, name: str, x: Tensor) -> Tensor:
 
 
 def layer(w: Weights, block: str, x: Tensor, memory: Tensor | None, heads: int, norms: Iterator, ffn: bool) -> Tensor:
-    """A post-norm layer without signals; `norms` gives one function a sublayer."""
+    """A post-norm layer without signals; `norms` yields one function per sublayer."""
     decoder = memory is not None
     own = f"{block}.{'masked_' if decoder else ''}self_attention"
     x = next(norms)(x + own_attention(w, own, x, x, heads, causal=decoder))
@@ -98,7 +98,7 @@ def universal_stack(w: Weights, side: str, x: Tensor, memory: Tensor | None, hea
 def wide_stack(
     w: Weights, side: str, x: Tensor, memory: Tensor | None, heads: int, depth: int, wide: bool = True
 ) -> Tensor:
-    """One Wide FFN, which the encoder's layers share and the decoder's do not have; else each has its own."""
+    """One Wide FFN: the encoder's layers share one FFN, the decoder's have none. Otherwise each layer has its own."""
     for i in range(depth):
         block = f"{side}.{side}s.{i}"
         norms = iter([functools.partial(layer_norm, w, f"{block}.layer_norm", eps=1e-6)] * 3)
@@ -154,7 +154,7 @@ def takase_embed(w: Weights, side: str, tokens: Tensor, pad: int) -> Tensor:
     return x * math.sqrt(x.size(1)) + table(sinusoid, len(x), x.size(1))
 
 
-# SReT's recursion in translation, which has no published code: under the names of the checkpoint
+# SReT's recursion in translation, which has no published code: with our key names
 
 
 def scaled_sum(w: Weights, name: str, x: Tensor, y: Tensor) -> Tensor:
@@ -187,7 +187,7 @@ def recursive_stack(w: Weights, side: str, x: Tensor, memory: Tensor | None, hea
     return x
 
 
-# Whole models
+# Complete models
 
 
 def logits(

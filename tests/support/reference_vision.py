@@ -1,7 +1,7 @@
-"""The image models once more, straight from their equations: image by image, and without a line in common.
+"""Reference implementations of the image models from their equations, independent of our code, one image at a time.
 
-Those that have been published take weights under the published names, the others under ours. Letters: c channels,
-d width, n tokens. image: (c, height, width); x: (n, d).
+Published models use the published key names, the others ours. Letters: c channels, d width, n tokens.
+image: (c, height, width); x: (n, d).
 """
 
 import math
@@ -15,7 +15,7 @@ from tests.support.reference import Weights, attend, gelu, layer_norm, linear, s
 
 
 def convolve(w: Weights, name: str, image: Tensor, stride: int, padding: int = 0, depthwise: bool = False) -> Tensor:
-    """Place by place: (c, height, width) -> (d, height / stride, width / stride)."""
+    """A convolution, one output position at a time: (c, height, width) -> (d, height / stride, width / stride)."""
     weight, bias = w[f"{name}.weight"], w[f"{name}.bias"]
     side, (c, height, width) = weight.size(-1), image.shape
     padded = image.new_zeros(c, height + 2 * padding, width + 2 * padding)
@@ -24,7 +24,7 @@ def convolve(w: Weights, name: str, image: Tensor, stride: int, padding: int = 0
     for top in range(0, padded.size(1) - side + 1, stride):
         for left in range(0, padded.size(2) - side + 1, stride):
             window = padded[:, top : top + side, left : left + side]
-            if depthwise:  # each input channel makes so many output channels
+            if depthwise:  # each input channel has len(weight) / c output channels
                 window = window.repeat_interleave(len(weight) // c, dim=0)[:, None]
             rows.append((weight * window).sum((1, 2, 3)) + bias)
     return torch.stack(rows, dim=1).unflatten(1, (-1, (padded.size(2) - side) // stride + 1))
@@ -122,7 +122,7 @@ def stem(w: Weights, name: str, image: Tensor) -> Tensor:
 
 
 def sliced_attention(w: Weights, name: str, x: Tensor, heads: int, slices: Sequence[Tensor]) -> Tensor:
-    """slices: of each, which tokens attend to each other."""
+    """Attention within slices, given as the indices of their tokens."""
     out = torch.empty_like(x)
     for tokens in slices:
         q, k, v = linear(w, f"{name}.qkv", x[tokens]).chunk(3, dim=-1)
@@ -147,9 +147,9 @@ def sret_pass(w: Weights, block: str, nll: str, x: Tensor, heads: int, slices: S
 
 
 def sret(w: Weights, image: Tensor, heads: Sequence[int], slices: Sequence[Sequence[Sequence[Tensor]]]) -> Tensor:
-    """Logits of one image, of the class token where there is one; slices: of each pass of each stage."""
+    """Logits of one image, from the class token if there is one; `slices` are given by stage and pass."""
     x = stem(w, "patch_embed", image) if "patch_embed.conv1.weight" in w else convolve(w, "patch_embed.proj", image, 8)
-    x, token = x + w["pos_embed"][0], w.get("cls_token", [None])[0]  # a map of one place
+    x, token = x + w["pos_embed"][0], w.get("cls_token", [None])[0]  # a 1 x 1 map
     for stage, passes in enumerate(slices):
         if stage:
             pool = partial(convolve, w, f"pools.{stage - 1}.conv", stride=2, padding=1, depthwise=True)
@@ -179,7 +179,7 @@ def feed_forward(w: Weights, name: str, x: Tensor) -> Tensor:
 
 
 def recursive_stack(w: Weights, x: Tensor, order: Sequence[int], mix: Callable[[str, Tensor], Tensor]) -> Tensor:
-    """Pre-norm blocks in an order; `mix` is attention or an MLP over the tokens."""
+    """Pre-norm blocks in the given order; `mix` is attention, or an MLP over the tokens."""
     for i, which in enumerate(order):
         block, nll = f"loop.blocks.{which}", f"loop.own.{i}.projection"
         x = residual(w, f"{block}.residuals.0", x, mix(block, layer_norm(w, f"{block}.norms.0", x, 1e-6)))
@@ -191,7 +191,7 @@ def recursive_stack(w: Weights, x: Tensor, order: Sequence[int], mix: Callable[[
 
 
 def recursive_deit(w: Weights, image: Tensor, heads: int, order: Sequence[int]) -> Tensor:
-    """Logits of one image, from the class token, or from the mean of the patches where there is none."""
+    """Logits of one image, from the class token or, without one, the mean of the patches."""
 
     def mix(block: str, x: Tensor) -> Tensor:
         q, k, v = linear(w, f"{block}.self_attn.qkv", x).chunk(3, dim=-1)

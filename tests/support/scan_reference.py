@@ -1,6 +1,6 @@
-"""Kausik's recurrence as its published code writes it: two chunks at a time, every step a call of the whole block.
+"""Kausik's recurrence as in the published code: two chunks per step, each step a call of the complete block.
 
-The tests compare values with it, the benchmark time.
+Tests compare outputs with it, and the benchmark compares times.
 """
 
 import functools
@@ -13,7 +13,7 @@ from recurrence.papers.kausik import RecurrentBlock
 
 
 def plain_block(block: RecurrentBlock, x: Tensor) -> Tensor:
-    """B, causal, with dropout in training: (B, T, C) -> (B, T, C)."""
+    """The block, causal and with dropout in training: (B, T, C) -> (B, T, C)."""
     drop = functools.partial(F.dropout, training=block.training)
     rate = block.self_attn.dropout if block.training else 0.0
     norm = functools.partial(F.layer_norm, normalized_shape=(x.size(-1),), eps=1e-5)
@@ -26,9 +26,10 @@ def plain_block(block: RecurrentBlock, x: Tensor) -> Tensor:
 
 
 def published(block: RecurrentBlock, x: Tensor, as_published_end: bool = False) -> Tensor:
-    """The formula as the published code writes it, window after window: (B, T, C) -> (B, T, C).
+    """The published code's recurrence, window after window: (B, T, C) -> (B, T, C).
 
-    as_published_end: accumulating, the last output is B(h) as in that code, not B(p / 2 + h) as everywhere else.
+    as_published_end: with accumulation, the last output is B(h) as in that code, instead of B(p / 2 + h) as at all
+        other positions.
     """
     chunks = x.split(block.window, dim=1)
     p, h, outputs = chunks[0], plain_block(block, chunks[0]), []

@@ -1,4 +1,4 @@
-"""fairseq's own beam search on tiny models, and how its results are compared."""
+"""fairseq's own beam search on tiny models, and comparisons of its results."""
 
 import torch
 from fairseq.sequence_generator import SequenceGenerator
@@ -8,10 +8,11 @@ from tests.support import language, models
 
 
 @torch.no_grad()
-def talkative(arch: str, seed: int = 0) -> nn.Module:
-    """A tiny model whose output layer reads what differs between contexts, and above all whether to end.
+def varied_model(arch: str, seed: int = 0) -> nn.Module:
+    """A tiny model whose predictions depend on the context, the end of the sentence most of all.
 
-    Any random output layer would say one symbol for ever, and beams would neither split and cross nor end.
+    With a random output layer, a tiny model repeats one symbol forever: beams never split, cross or end. This one
+    projects onto the directions in which features of different contexts differ.
     """
     model = models.tiny(arch, seed=seed)
     source, lengths, target = models.inputs(arch, (5, 3, 6) * 4, (12,) * 12)
@@ -29,43 +30,45 @@ def talkative(arch: str, seed: int = 0) -> nn.Module:
 
 
 def search(*ensemble: nn.Module, incremental: bool = True, **options) -> SequenceGenerator:
-    """A beam search; without `incremental` each step runs the whole prefix through the model."""
-    made = SequenceGenerator(list(ensemble), models.dictionary(models.TARGET_SYMBOLS), **options)
-    made.model.has_incremental = incremental
-    return made
+    """A beam search; without `incremental`, each step runs the complete prefix through the model."""
+    found = SequenceGenerator(list(ensemble), models.dictionary(models.TARGET_SYMBOLS), **options)
+    found.model.has_incremental = incremental
+    return found
 
 
 def generator(*ensemble: nn.Module, incremental: bool = True, beam: int = 4) -> SequenceGenerator:
-    """A beam search for what :func:`translate` translates."""
+    """A beam search for :func:`translate`."""
     return search(*ensemble, incremental=incremental, beam_size=beam, max_len_b=12)
 
 
-def translate(made: SequenceGenerator, source: tuple[Tensor, Tensor], prefix: Tensor | None = None) -> list[list[dict]]:
+def translate(
+    search: SequenceGenerator, source: tuple[Tensor, Tensor], prefix: Tensor | None = None
+) -> list[list[dict]]:
     """All hypotheses of each sentence, best first."""
     batch = dict(zip(("src_tokens", "src_lengths"), source))
-    return made.generate([], {"net_input": batch}, prefix_tokens=prefix)
+    return search.generate([], {"net_input": batch}, prefix_tokens=prefix)
 
 
 def sources(arch: str, left_pad: bool = True) -> tuple[list[Tensor], tuple[Tensor, Tensor]]:
-    """Four sources, and their batch."""
-    kind = models.of(arch)
+    """Four sources, and the batch of them."""
+    kind = models.modality_of(arch)
     rows = [row for row, _ in kind.rows((5, 2, 7, 4), (1, 1, 1, 1))]
     return rows, kind.collate_source(rows, left_pad)
 
 
-def go_on(made: SequenceGenerator, prompts: Tensor) -> list[list[dict]]:
-    """All continuations of each prompt, best first, as the task of language modeling asks the search for them."""
-    net_input = {"src_tokens": prompts, "src_lengths": models.kept(prompts).sum(1)}
-    return language.task().inference_step(made, [], {"net_input": net_input}, prefix_tokens=prompts)
+def continue_prompts(search: SequenceGenerator, prompts: Tensor) -> list[list[dict]]:
+    """All continuations of each prompt, best first, through the inference step of fairseq's language modeling task."""
+    net_input = {"src_tokens": prompts, "src_lengths": models.is_token(prompts).sum(1)}
+    return language.task().inference_step(search, [], {"net_input": net_input}, prefix_tokens=prompts)
 
 
 def prompts() -> Tensor:
-    """Beginnings of texts, without the end-of-sentence symbol."""
+    """Prompts of different lengths, without the end-of-sentence symbol: (B, T)."""
     return models.collate([row[:-1] for row in models.sentences((4, 2, 6, 3), language.SYMBOLS, seed=5)])
 
 
 def expect_equal(found: list[list[dict]], expected: list[list[dict]]) -> None:
-    """Tokens are equal, scores nearly so: the search adds them up in float32."""
+    """Asserts equal tokens and, because the search adds up scores in float32, nearly equal scores."""
     for one, other in zip(found, expected, strict=True):
         assert [h["tokens"].tolist() for h in one] == [h["tokens"].tolist() for h in other]
         scores = [[h["positional_scores"] for h in hypotheses] for hypotheses in (one, other)]
@@ -74,6 +77,7 @@ def expect_equal(found: list[list[dict]], expected: list[list[dict]]) -> None:
 
 @torch.no_grad()
 def expect_scores_of_the_full_forward(model: nn.Module, hypothesis: dict, *source: Tensor) -> None:
+    """Asserts that a hypothesis has the scores that one forward pass gives it."""
     tokens = hypothesis["tokens"]
     found = models.log_probabilities(model, *source, models.collate([tokens], target=True))[0]
     scores = found.gather(1, tokens[:, None])[:, 0]

@@ -1,4 +1,4 @@
-"""Small files laid out as the archives of the public data sets, for the tests of their preparation."""
+"""Small files in the format of the public data sets' archives, for the tests of data preparation."""
 
 import gzip
 import io
@@ -25,7 +25,7 @@ def text(lines) -> str:
 
 
 def archive(path: Path, files: dict[str, str | bytes]) -> None:
-    """Write a tar file, compressed unless it is called .tar."""
+    """Writes a tar file, compressed unless its name ends in .tar."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w" if path.suffix == ".tar" else "w:gz") as tar:
         for name, content in files.items():
@@ -36,12 +36,12 @@ def archive(path: Path, files: dict[str, str | bytes]) -> None:
 
 
 def two_files(stem: str, rows: list[tuple[str, str]], other: str = "de") -> dict[str, str]:
-    """A parallel corpus, STEM.de (or of another language, which counts in German here too) and STEM.en."""
+    """A parallel corpus: STEM.de (or another language, with German text) and STEM.en."""
     return {f"{stem}.{language}": text(row[side] for row in rows) for side, language in enumerate((other, "en"))}
 
 
 def corpora(root: Path) -> None:
-    """WMT's parallel corpora; one pair lacks a side, one has a carriage return within a line, one is too long."""
+    """WMT's parallel corpora; one pair lacks a side, one contains a carriage return, one is too long."""
     odd = [("Nur hier.", ""), ("Zwei\rTeile.", "Two\rparts."), ("Ja. " * 100, "Yes.")]
     for name, stem, first in (
         ("training-parallel-europarl-v7.tgz", "training/europarl-v7.de-en", 0),

@@ -1,4 +1,4 @@
-"""Models for speech: architectures, what they are built with, fairseq's task, frames of features, and audio."""
+"""Speech models: architectures, variants, fairseq's task, random frames, and audio files."""
 
 import functools
 import tempfile
@@ -20,7 +20,7 @@ from tests.support.words import SOURCE_SYMBOLS, TARGET_SYMBOLS, dictionary, sent
 
 TASK = "speech_to_text"
 ARCHS = sorted(arch for arch, model in ARCH_MODEL_REGISTRY.items() if issubclass(model, SpeechToText))
-PADDINGS = [(False, False), (False, True)]  # speech is padded behind, what is written on either side
+PADDINGS = [(False, False), (False, True)]  # speech is padded on the right, text on either side
 FEATURES = 6
 TINY = ["--conv-channels", "12", "--conv-kernel-sizes", "3,5"]
 VARIANTS = {
@@ -35,7 +35,7 @@ def variants(arch: str) -> dict[str, list[str]]:
 
 
 def task(target: Dictionary, features: int = FEATURES, **limits: int) -> SpeechToTextTask:
-    """fairseq's own task, on a folder that holds a configuration alone."""
+    """fairseq's own task, on a folder with nothing but a configuration."""
     limits = {"max_source_positions": 6000, "max_target_positions": 1024, **limits}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.yaml").write_text(f"input_feat_per_channel: {features}\n")
@@ -43,7 +43,7 @@ def task(target: Dictionary, features: int = FEATURES, **limits: int) -> SpeechT
 
 
 def frames(lengths: tuple[int, ...], seed: int = 0) -> list[Tensor]:
-    """Random utterances of which two convolutions leave so many frames: odd numbers of frames and even ones."""
+    """Random utterances (frames, features) that have these lengths after two convolutions."""
     generator = torch.Generator().manual_seed(seed)
     return [
         torch.randn(4 * length - number % 4, FEATURES, generator=generator, dtype=torch.float64)
@@ -52,7 +52,7 @@ def frames(lengths: tuple[int, ...], seed: int = 0) -> list[Tensor]:
 
 
 def collate_frames(rows: list[Tensor], extra: int = 0) -> Tensor:
-    """A batch (B, frames, features); what stands behind the end of an utterance is not zero."""
+    """A batch (B, frames, features); values after the end of an utterance are not zero."""
     longest = max(map(len, rows)) + extra
     batch = torch.full((len(rows), longest, FEATURES), 7.0, dtype=torch.float64)
     for row, speech in zip(batch, rows):
@@ -65,7 +65,7 @@ def task_writing(symbols: int) -> SpeechToTextTask:
 
 
 def tiny_flags(arch: str, *flags: str) -> list[str]:
-    """Flags that shrink an architecture and keep its structure."""
+    """Flags that make an architecture small but keep its structure."""
     return [*translation.side_flags(arch, *flags), *TINY, *flags]
 
 
@@ -74,7 +74,7 @@ def rows(
     target_lengths: tuple[int, ...],
     symbols: tuple[int, int] = (SOURCE_SYMBOLS, TARGET_SYMBOLS),
 ) -> list[tuple[Tensor, Tensor]]:
-    """Random utterances, of those lengths after subsampling, and sentences."""
+    """Random pairs of utterances, with these lengths after subsampling, and sentences."""
     return list(zip(frames(source_lengths, seed=1), sentences(target_lengths, symbols[1], seed=2)))
 
 
@@ -90,12 +90,12 @@ collate = functools.partial(translation.collate, of_source=collate_source)
 
 
 def tone(frequency: float, seconds: float, rate: int) -> np.ndarray:
-    """A sine of half the loudness that there can be."""
+    """A sine wave of amplitude 0.5: (samples,)."""
     return 0.5 * np.sin(2 * np.pi * frequency * np.arange(int(seconds * rate)) / rate).astype(np.float32)
 
 
 def stored_zip(path: Path, files: list[Path]) -> list[str]:
-    """Stores files in an uncompressed zip and tells where, as fairseq wants to be told."""
+    """Stores files in an uncompressed zip and returns their places, ZIP:OFFSET:LENGTH, as fairseq reads them."""
     places = []
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for file in files:

@@ -1,4 +1,4 @@
-"""What the tests do with any model that has loops, of fairseq or timm: move its parameters, untie it, measure it."""
+"""Helpers for any model with loops, of fairseq or timm: random parameters, untied copies, gradients, memory."""
 
 import copy
 import re
@@ -13,10 +13,10 @@ from recurrence.loop import Loop
 
 
 def randomise(model: nn.Module, seed: int, noise: float = 0.3) -> nn.Module:
-    """Moves every parameter, the level signals that start at zero and the LayerNorms included.
+    """Adds noise to every parameter, including level signals that start at zero and LayerNorms.
 
-    Sublayers then add little to the stream, which would otherwise forget its tokens: after so many post-norm passes a
-    random stack gives nearly the same for every input, and a test on it could hardly fail.
+    Output projections are scaled down, so that sublayers add little to the residual stream. Otherwise, after many
+    post-norm passes, a random stack gives nearly the same output for every input, and a test could hardly fail.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -28,12 +28,12 @@ def randomise(model: nn.Module, seed: int, noise: float = 0.3) -> nn.Module:
 
 
 def loops(model: nn.Module) -> dict[str, Loop]:
-    """The loops over depth by their names, the encoder's first."""
+    """The loops over depth by name, the encoder's first."""
     return {name: module for name, module in model.named_modules() if isinstance(module, Loop)}
 
 
 def untied(model: nn.Module) -> nn.Module:
-    """A copy in which every pass has a block to itself."""
+    """A copy in which every pass has its own block."""
     model = copy.deepcopy(model)
     for name, loop in loops(model).items():
         blocks = [copy.deepcopy(loop.blocks[which]) for which in loop.order]
@@ -43,8 +43,8 @@ def untied(model: nn.Module) -> nn.Module:
     return model
 
 
-def added_up(gradients: dict[str, Tensor], tied: nn.Module) -> dict[str, Tensor]:
-    """Gradients of an untied copy under the tied model's names: those of a block's copies added."""
+def summed_by_block(gradients: dict[str, Tensor], tied: nn.Module) -> dict[str, Tensor]:
+    """Gradients of an untied copy under the tied model's names: summed over the copies of each block."""
     orders, found = {name: loop.order for name, loop in loops(tied).items()}, {}
     for key, gradient in gradients.items():
         loop, blocks, rest = key.partition(".blocks.")
@@ -62,7 +62,7 @@ def gradients_of(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
 
 
 def kept_for_backward(model: nn.Module, run: Callable, *inputs: Any) -> int:
-    """Bytes of the tensors that a run on these inputs keeps for the backward pass, weights left out, each once."""
+    """Bytes that a run keeps for the backward pass, counting each tensor once and no weights."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     found: dict[int, Tensor] = {}
 
@@ -77,7 +77,7 @@ def kept_for_backward(model: nn.Module, run: Callable, *inputs: Any) -> int:
 
 @contextmanager
 def poisoned_memory() -> Iterator[None]:
-    """Deterministic algorithms, and NaN in all memory that nothing has written yet."""
+    """Uses deterministic algorithms and fills uninitialised memory with NaN."""
     settings = torch.utils.deterministic
     fill, deterministic = settings.fill_uninitialized_memory, torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)

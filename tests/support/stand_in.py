@@ -1,8 +1,8 @@
-"""Stands in for a program on the path: the warm interpreter of tests/support/warm.py runs it in a fork.
+"""A stand-in for a program on the PATH: runs it in a fork of the warm interpreter in tests/support/warm.py.
 
-The fork has this process's arguments, folder, environment and streams; a signal that comes here goes to it, and it is
-killed when this process is. Lies as `python`, `fairseq-train` and so on beside the interpreter's socket. What the fork
-could not do as Python does it, an interpreter of its own does.
+Copies of this file are named `python`, `fairseq-train` and so on, in the folder of the interpreter's socket. The fork
+gets this process's arguments, folder, environment, streams and signals, and is killed with it. Python options that a
+fork cannot support start a new interpreter instead.
 """
 
 import json

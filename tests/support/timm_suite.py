@@ -1,7 +1,7 @@
 """Runs timm's own tests of models on ours: `python -m tests.support.timm_suite [--models PATTERNS] [pytest arguments]`.
 
-timm's wheel has no tests; its source distribution has them. That of the installed version is fetched once, to below the
-environment, and its `tests/test_models.py` run as it is, see :mod:`tests.support.timm_backend`.
+timm's tests are in its source distribution, not in its wheel. The installed version's is downloaded once, into the
+environment, and its `tests/test_models.py` runs unchanged, see :mod:`tests.support.timm_backend`.
 """
 
 import argparse
@@ -20,14 +20,14 @@ FOLDER = Path(sys.prefix) / "share" / f"timm-{timm.__version__}"
 
 
 class Unavailable(Exception):
-    """timm's source distribution can neither be found nor fetched."""
+    """timm's source distribution cannot be downloaded."""
 
 
 class OurModels:
-    """pytest plugin: runs what is parametrised with one of our models, and says which markers timm has."""
+    """pytest plugin that runs only tests parametrized with one of our models, and registers timm's markers."""
 
     def pytest_configure(self, config: pytest.Config) -> None:
-        config.addinivalue_line("markers", "timeout(seconds): of pytest-timeout, where it is installed")
+        config.addinivalue_line("markers", "timeout(seconds): of pytest-timeout")
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         from tests.support.timm_backend import SELECTED
@@ -41,10 +41,10 @@ class OurModels:
 
 
 def fetch(folder: Path = FOLDER) -> Path:
-    """timm's `tests/test_models.py` of the installed version, with timm's settings of pytest two folders above it.
+    """The installed version's `tests/test_models.py`, with timm's pyproject.toml two folders above.
 
     Raises:
-        Unavailable: if it is not below the environment already and pip cannot fetch it.
+        Unavailable: if it is not in the environment and pip cannot download it.
     """
     test_file = folder / "tests" / "test_models.py"
     if test_file.exists():
@@ -56,7 +56,7 @@ def fetch(folder: Path = FOLDER) -> Path:
             [*pip, "--dest", download, f"timm=={timm.__version__}"], text=True, capture_output=True, timeout=300
         )
         if done.returncode:
-            raise Unavailable(f"timm's source distribution, which holds its tests: {done.stderr.strip()[-500:]}")
+            raise Unavailable(f"timm's source distribution with its tests: {done.stderr.strip()[-500:]}")
         with tarfile.open(Path(download) / f"{name}.tar.gz") as archive:
             texts = {
                 path: archive.extractfile(f"{name}/{path}").read()
@@ -69,11 +69,11 @@ def fetch(folder: Path = FOLDER) -> Path:
 
 
 def main() -> int:
-    """Fetches, runs, and returns pytest's exit status."""
+    """Runs timm's tests on our models and returns pytest's exit status."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], allow_abbrev=False)
     parser.add_argument("--models", default="*", help="patterns of names, separated by commas (default: all of ours)")
     options, arguments = parser.parse_known_args()
-    os.environ.pop("GITHUB_ACTIONS", None)  # where timm's file would leave tests out
+    os.environ.pop("GITHUB_ACTIONS", None)  # with which timm's file skips tests
     os.environ.update(TORCH_BACKEND="tests.support.timm_backend", TIMM_PLUGIN_MODELS=options.models)
     try:
         test_file = fetch()

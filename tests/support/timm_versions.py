@@ -1,7 +1,9 @@
-"""Runs every image model on other versions of timm, each installed into a folder of its own.
+"""Runs every image model on other versions of timm, each installed into its own folder.
 
-python -m tests.support.timm_versions                    # the oldest supported version, one between, the newest release
-python -m tests.support.timm_versions 1.0.22 ../timm     # named ones; the path of a checkout of timm
+Usage::
+
+    python -m tests.support.timm_versions                   # the oldest supported version, one in between, the newest
+    python -m tests.support.timm_versions 1.0.22 ../timm    # a version, and a checkout of timm
 """
 
 import os
@@ -11,12 +13,11 @@ import tempfile
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-VERSIONS = ("1.0.20", "1.0.26", "")
-"""The last, without a number, is the newest release."""
+VERSIONS = ("1.0.20", "1.0.26", "")  # the empty one is the newest release
 
 
 def check() -> None:
-    """Every model on the timm that is imported: forward, features, another classifier and size, the meta device."""
+    """Tests every model on the imported timm: forward, features, another classifier and size, the meta device."""
     import timm
     import torch
 
@@ -39,7 +40,7 @@ def check() -> None:
 
 
 def run_on(version: str) -> None:
-    """Installs a version, or takes a checkout, and runs :func:`check` on it.
+    """Installs a version, or uses a checkout, and runs :func:`check` on it.
 
     Raises:
         subprocess.CalledProcessError: if it cannot be installed, or a model fails.

@@ -1,4 +1,4 @@
-"""Models for translation: architectures, what they are built with, fairseq's task, and what they read."""
+"""Translation models: architectures, variants, fairseq's task, and random sentences."""
 
 import itertools
 from collections.abc import Callable
@@ -22,10 +22,10 @@ ARCHS = sorted(
     if issubclass(model, LoopedTransformer) and not issubclass(model, SpeechToText)
 )
 SIDES = ("encoder", "decoder")
-# Whether the source and the target are padded left: what batches there are.
+# Whether source and target are padded on the left.
 PADDINGS = list(itertools.product((False, True), repeat=2))
 
-# What an architecture may be built with and still has to keep every promise.
+# Variants of every architecture; every invariant holds for each of them.
 VARIANTS = {
     "as published": [],
     "pre-norm": ["--encoder-normalize-before", "--decoder-normalize-before"],
@@ -43,7 +43,7 @@ def variants(arch: str) -> dict[str, list[str]]:
 
 
 def task(source: int = SOURCE_SYMBOLS, target: int = TARGET_SYMBOLS, **limits: int) -> TranslationTask:
-    """fairseq's translation task on dictionaries of those sizes; equal sizes give one joined dictionary."""
+    """fairseq's translation task on dictionaries of these sizes; equal sizes give one joined dictionary."""
     return TranslationTask(TranslationConfig(**limits), dictionary(source), dictionary(target))
 
 
@@ -52,14 +52,14 @@ def task_writing(symbols: int) -> TranslationTask:
 
 
 def side_flags(arch: str, *flags: str) -> list[str]:
-    """Flags that make encoder and decoder small and keep their structure; flags: what is to follow them."""
+    """Flags that make encoder and decoder small but keep their structure; `flags` are the flags that will follow."""
     preset, found = vars(options(arch)), []
     unique = preset.get("encoder_unique_layers", 1)
     for side in SIDES:
-        asked = flags[flags.index(f"--{side}-layers") + 1] if f"--{side}-layers" in flags else "4"
-        sizes = {"embed-dim": "16", "ffn-embed-dim": "24", "attention-heads": "2", "layers": asked}
+        layers = flags[flags.index(f"--{side}-layers") + 1] if f"--{side}-layers" in flags else "4"
+        sizes = {"embed-dim": "16", "ffn-embed-dim": "24", "attention-heads": "2", "layers": layers}
         if unique == preset["encoder_layers"]:
-            sizes["unique-layers"] = asked
+            sizes["unique-layers"] = layers
         elif unique > 1:
             sizes["unique-layers"] = "2" if STRATEGIES[preset["strategy"]].fits(2, 4) else "3"
         found += [part for name, value in sizes.items() for part in (f"--{side}-{name}", value)]
@@ -67,16 +67,16 @@ def side_flags(arch: str, *flags: str) -> list[str]:
 
 
 def tiny_flags(arch: str, *flags: str) -> list[str]:
-    """Flags that shrink an architecture and keep its structure: several passes, several blocks where it has them."""
+    """Flags that make an architecture small but keep several passes and, if it has them, several blocks."""
     found = side_flags(arch, *flags)
-    if arch.startswith("one_wide_ffn"):  # which has no FFN in the decoder
+    if arch.startswith("one_wide_ffn"):  # has no FFN in the decoder
         at = found.index("--decoder-ffn-embed-dim")
         del found[at : at + 2]
     if "signal_rank_divisor" in vars(options(arch)):
         found += ["--signal-rank-divisor", "4"]
-    if arch == "recursive_wmt_en_de":  # with its projections; recursive_iwslt_de_en without
+    if arch == "recursive_wmt_en_de":  # tests projections; recursive_iwslt_de_en has none
         found += ["--nll"]
-    if arch.startswith("recursive") and "admin" in flags:  # a residual sum has one kind of coefficients
+    if arch.startswith("recursive") and "admin" in flags:  # Admin replaces SReT's coefficients
         found += ["--no-lrc"]
     return [*found, *flags]
 
@@ -91,7 +91,7 @@ def rows(
 
 
 def collate_source(source: list[Tensor], left_pad: bool = False, extra: int = 0) -> tuple[Tensor, Tensor]:
-    """`src_tokens` and `src_lengths`, with some columns of padding more than the longest needs."""
+    """`src_tokens` (B, S) and `src_lengths` (B,), with `extra` columns of padding."""
     lengths = torch.tensor([len(row) for row in source])
     return words.collate(source, left_pad, length=int(lengths.max()) + extra), lengths
 
@@ -103,7 +103,7 @@ def collate(
     extra: int = 0,
     of_source: Callable = collate_source,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`src_tokens` (B, S), or what stands for them, `src_lengths` (B,), `prev_output_tokens` (B, T)."""
+    """`src_tokens` (B, S) or frames (B, frames, features), `src_lengths` (B,), `prev_output_tokens` (B, T)."""
     source, target = zip(*pairs)
     previous = words.collate(list(target), target_left, target=True, length=max(map(len, target)) + extra)
     return *of_source(list(source), source_left, extra), previous

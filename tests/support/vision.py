@@ -1,4 +1,4 @@
-"""The registered image models, small instances of each and of their options, inputs, and measuring."""
+"""The registered image models: small instances and variants, random images, losses."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ RATES = ("drop_rate", "pos_drop_rate", "proj_drop_rate", "mlp_drop_rate", "attn_
 PYRAMID = dict(img_size=64, embed_dim=8, depths=(1, 2, 1), num_heads=(2, 2, 4), mlp_ratio=2.5, nll_ratio=1.5)
 STACK = dict(img_size=32, patch_size=8, embed_dim=32, depth=3, num_heads=2, mlp_ratio=2.5)
 
-# What a model may be built with, beside what it is registered with, and still has to keep every promise.
+# Variants beside the registered models; every invariant holds for each of them.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "uit, learned levels": ("uit", dict(level_signal="learned")),
     "uit, no class token": ("uit", dict(class_token=False, global_pool="avg")),
@@ -53,7 +53,7 @@ every_case = pytest.mark.parametrize("case", CASES)
 
 
 def models_tested(module: ModuleType) -> dict[str, set[str]]:
-    """The models with which each test function of a module runs, where it is given a model, a case or a structure."""
+    """The models with which each test function of a module runs, if it is parametrized by model, case or structure."""
     found = {}
     for name, function in vars(module).items():
         for mark in getattr(function, "pytestmark", ()):
@@ -68,18 +68,22 @@ def models_tested(module: ModuleType) -> dict[str, set[str]]:
 
 
 def is_pyramid(name: str) -> bool:
-    """Whether the features are a map, not tokens."""
+    """Whether the model's features are a map instead of tokens."""
     return get_pretrained_cfg(name).pool_size is not None
 
 
 def rates_of(name: str) -> list[str]:
-    """The rates that a model has."""
-    absent = {"mlp_drop_rate"} if is_pyramid(name) else {"attn_drop_rate"} if "mixer" in name else set()
+    """The drop rates that a model has."""
+    absent: set[str] = set()
+    if is_pyramid(name):
+        absent = {"mlp_drop_rate"}
+    elif "mixer" in name:
+        absent = {"attn_drop_rate"}
     return [rate for rate in RATES if rate not in absent]
 
 
 def is_permuted(model: nn.Module) -> bool:
-    """Whether training draws permutations."""
+    """Whether the model permutes tokens."""
     return any(name.endswith("slices.permutation") for name, _ in model.named_buffers())
 
 
@@ -87,7 +91,7 @@ def is_permuted(model: nn.Module) -> bool:
 
 
 def small_shape(name: str) -> dict[str, Any]:
-    """Arguments that make a registered model small."""
+    """Arguments that make a registered model small but keep its structure."""
     if is_pyramid(name):
         return PYRAMID
     return {**STACK, "num_heads": 1} if "mixer" in name else STACK
@@ -100,14 +104,14 @@ def arguments(case: str, **changes: Any) -> dict[str, Any]:
 
 
 def fresh(case: str, seed: int = 0, **changes: Any) -> nn.Module:
-    """A small model as a user gets it: float32, in training mode."""
+    """A small model as `create_model` returns it: float32, in training mode."""
     torch.manual_seed(seed)
     return timm.create_model(CASES[case][0], **arguments(case, **changes))
 
 
 @contextmanager
 def in_float64() -> Iterator[None]:
-    """Builds models in float64, fixed tables too."""
+    """Builds models in float64, including their fixed tables."""
     torch.set_default_dtype(torch.float64)
     try:
         yield
@@ -116,7 +120,7 @@ def in_float64() -> Iterator[None]:
 
 
 def small(case: str, seed: int = 0, **changes: Any) -> nn.Module:
-    """A small float64 model in eval mode of which no parameter and no statistic is left at its initial value."""
+    """A small float64 model in eval mode with random parameters and batch statistics."""
     with in_float64():
         model = randomise(fresh(case, seed, **changes), seed, noise=0.1)
     generator = torch.Generator().manual_seed(seed)
@@ -127,7 +131,7 @@ def small(case: str, seed: int = 0, **changes: Any) -> nn.Module:
 
 
 def images(model: nn.Module, count: int = 2, seed: int = 1, **kwargs: Any) -> Tensor:
-    """Random images of the model's size and channels, in the type of its parameters."""
+    """Random images (B, channels, height, width) with the dtype of the model's parameters."""
     generator = torch.Generator().manual_seed(seed)
     size = model.patch_embed.img_size
     dtype = next(model.parameters()).dtype
@@ -135,7 +139,7 @@ def images(model: nn.Module, count: int = 2, seed: int = 1, **kwargs: Any) -> Te
 
 
 def small_with_images(case: str, **changes: Any) -> tuple[nn.Module, Tensor]:
-    """A small model of a case, and two images for it."""
+    """A small model of a case and two images for it."""
     model = small(case, **changes)
     return model, images(model)
 
@@ -148,7 +152,7 @@ def _structures() -> dict[str, list[str]]:
     return {cases[0]: cases for cases in same.values()}
 
 
-# For what takes long: one case of each structure, with all cases that are the same model once they are small.
+# For slow tests: one case per structure, with all cases that are the same model once they are small.
 STRUCTURES = _structures()
 REGISTERED_STRUCTURES = [structure for structure in STRUCTURES if structure in MODELS]
 every_registered_structure = pytest.mark.parametrize("structure", REGISTERED_STRUCTURES)
@@ -158,7 +162,7 @@ every_registered_structure = pytest.mark.parametrize("structure", REGISTERED_STR
 
 
 def loss_and_gradients(model: nn.Module, x: Tensor, seed: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
-    """A loss to which every output counts differently, and the gradient of every parameter that has one."""
+    """A loss that weights every output differently, and the gradient of every parameter that has one."""
     model.zero_grad(set_to_none=True)
     torch.manual_seed(seed)
     y = model(x)

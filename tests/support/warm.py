@@ -1,8 +1,9 @@
-"""An interpreter that has imported what takes long and runs each command in a fork, so that none costs a start.
+"""A warm interpreter: it imports slow modules once and runs each command in a fork.
 
-As a program its arguments are a socket and the modules to import. Who connects sends three streams and, as a line of
-JSON, a job; gets the fork's number and, when it has ended, its exit status, of which a negative one is a signal's; and
-kills it by hanging up. :class:`Warm` does so for tests, tests/support/stand_in.py for programs on the path.
+As a program, its arguments are a socket and the modules to import. A client connects, sends three file descriptors for
+the standard streams and a job as one line of JSON, and receives the fork's process id and, when it has ended, its exit
+status (negative for a signal). Closing the connection kills the fork. :class:`Warm` is the client for tests,
+tests/support/stand_in.py that for programs on the PATH.
 """
 
 import atexit
@@ -38,7 +39,11 @@ TIMEOUT = 120  # seconds
 
 
 class Ended(NamedTuple):
-    """status: 0, or minus the signal that ended it; log: what it printed."""
+    """A finished job.
+
+    status: its exit status, or minus the signal that ended it.
+    log: what it printed.
+    """
 
     status: int
     log: str
@@ -49,26 +54,26 @@ class Ended(NamedTuple):
 
 
 class Warm:
-    """The interpreter, from the side of the tests.
+    """The tests' client, which starts the interpreter.
 
     Args:
-        folder: for the socket, the stand-ins and the logs.
-        modules: what it imports. What is ours is imported by each command anew unless it is among them.
+        folder: the folder for logs.
+        modules: the modules that the interpreter imports; each command imports all others itself.
     """
 
     def __init__(self, folder: Path, modules: Sequence[str] = ALL):
         self.folder, self.jobs = folder, 0
-        self.socket = Path(tempfile.mkdtemp(prefix="warm-")) / "socket"  # whose name must be short
+        self.socket = Path(tempfile.mkdtemp(prefix="warm-")) / "socket"  # a socket's path must be short
         environment = {name: value for name, value in os.environ.items() if name not in cli.LAUNCHER_VARIABLES}
         environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(cli.REPOSITORY), "PYTHONWARNINGS": "ignore"}
         command = [sys.executable, "-m", "tests.support.warm", str(self.socket), *modules]
         self.process = subprocess.Popen(
             command, cwd=cli.REPOSITORY, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        self.process.stdout.readline()  # it listens
+        self.process.stdout.readline()  # printed when it listens
 
     def stand_ins(self) -> Path:
-        """A folder of programs that run in forks, for a path."""
+        """A folder of programs that run in forks, for the PATH."""
         folder = self.socket.parent
         text = Path(__file__).with_name("stand_in.py").read_text(encoding="utf-8")
         for name in cli.STAND_INS:
@@ -79,11 +84,11 @@ class Warm:
         return folder
 
     def run(self, *jobs: dict[str, Any]) -> list[Ended]:
-        """Run jobs side by side until all have ended.
+        """Runs jobs in parallel and returns when all have ended.
 
-        A job has `argv`, the program first, and may have `env`, `cwd` and `input`; `kill_at`, the number of the change
-        to its files at which it kills itself; `kill_at_update`, the number of the update; `kill_after`, seconds;
-        `most_bytes`, the largest file that it may write.
+        A job has `argv` and may have `env`, `cwd` and `input`; `kill_at`, the number of the change to files before
+        which it kills itself; `kill_at_update`, the same for updates; `kill_after`, seconds after which it is killed;
+        `most_bytes`, the size limit of files that it writes.
         """
         running = [self._begin(job) for job in jobs]
         return [self._end(connection, log, end) for connection, log, end in running]
@@ -93,10 +98,10 @@ class Warm:
         log = self.folder / f"{self.jobs}.log"
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(str(self.socket))
-        with tempfile.TemporaryFile() as said, log.open("wb") as written:
-            said.write(job.get("input", "").encode())
-            said.seek(0)
-            socket.send_fds(connection, [b"\n"], [said.fileno(), written.fileno(), written.fileno()])
+        with tempfile.TemporaryFile() as stdin, log.open("wb") as output:
+            stdin.write(job.get("input", "").encode())
+            stdin.seek(0)
+            socket.send_fds(connection, [b"\n"], [stdin.fileno(), output.fileno(), output.fileno()])
         words = [str(word) for word in job["argv"]]
         connection.sendall(json.dumps({**job, "argv": words, "cwd": str(job.get("cwd", "."))}).encode() + b"\n")
         return connection, log, time.monotonic() + job.get("kill_after", TIMEOUT)
@@ -117,7 +122,7 @@ class Warm:
 
 
 def answer(connection: socket.socket) -> str:
-    """A line, no byte more."""
+    """Reads one line, and no byte after it."""
     found = b""
     while not found.endswith(b"\n"):
         byte = connection.recv(1)
@@ -128,13 +133,13 @@ def answer(connection: socket.socket) -> str:
 
 
 class Server:
-    """The interpreter's own side."""
+    """The server in the interpreter."""
 
     def __init__(self, path: str):
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(path)
         self.listener.listen(64)
-        self.children: dict[int, socket.socket] = {}  # by their numbers, who waits for them
+        self.children: dict[int, socket.socket] = {}  # process id -> the client's connection
         self.waiting = selectors.DefaultSelector()
         self.waiting.register(self.listener, selectors.EVENT_READ, self.accept)
         self.waiting.register(0, selectors.EVENT_READ, self.stop)
@@ -180,7 +185,7 @@ class Server:
                 del self.children[pid]
                 if connection in self.waiting.get_map():
                     self.waiting.unregister(connection)
-                with contextlib.suppress(OSError):  # who asked is gone
+                with contextlib.suppress(OSError):  # the client is gone
                     connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
                 connection.close()
 
@@ -197,7 +202,7 @@ def main() -> None:
 
 
 def carry_out(job: dict, streams: list[int]) -> None:
-    """Run a job in this process and end it."""
+    """Runs a job in this process and exits."""
     status = 1
     try:
         for number, stream in enumerate(streams):
@@ -229,12 +234,12 @@ def carry_out(job: dict, streams: list[int]) -> None:
 
 
 def command(argv: list[str]) -> int:
-    """Run a command as its own program would, its last words included."""
+    """Runs a command as its own process would, including its error message, and returns the exit status."""
     program = cli.SCRIPTS / argv[0]
     is_module = argv[0] != "-c" and not argv[0].endswith(".py") and not program.is_file()
-    # Python sets so while it imports a module's package, from which the plugin reads what the command is.
+    # As Python sets it while it imports a module's package, when the plugin reads which command is running.
     sys.argv = ["-m", *argv[1:]] if is_module else argv
-    if "fairseq_plugin" in sys.modules:  # what it does depends on the command
+    if "fairseq_plugin" in sys.modules:  # its repairs depend on the command
         sys.modules["fairseq_plugin.hostfix"].apply()
     try:
         if argv[0] == "-c":
@@ -261,7 +266,7 @@ def command(argv: list[str]) -> int:
 
 
 def kill_at(number: int) -> None:
-    """Kill this process at its n-th change to files: a rename, a removal, a link, or half of a write."""
+    """Kills this process at its n-th change to files: before a rename, removal or link, or halfway through a write."""
     import torch
 
     left = number
@@ -282,9 +287,9 @@ def kill_at(number: int) -> None:
         @functools.wraps(write)
         def written(state, file, *args, **kwargs):
             if count():
-                whole = io.BytesIO()
-                write(state, whole)
-                data = whole.getvalue()
+                buffer = io.BytesIO()
+                write(state, buffer)
+                data = buffer.getvalue()
                 if isinstance(file, str | Path):
                     Path(file).write_bytes(data[: len(data) // 2])
                 else:
@@ -312,7 +317,7 @@ def kill_at(number: int) -> None:
 
 
 def kill_at_update(number: int) -> None:
-    """Kill this process before its n-th update."""
+    """Kills this process before its n-th update."""
     from fairseq.trainer import Trainer
 
     step = Trainer.train_step

@@ -1,4 +1,4 @@
-"""Every model there is, of text, speech and images: how each is built, what it reads and what it is trained on."""
+"""A test case for every registered model and variant: how to build it, its inputs, its output and a loss."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tests.support import language, models, speech, vision
 
 TEXT_RATES = ("dropout", "attention_dropout", "activation_dropout")
-# What may share a matrix, and how many are left; the input of speech has none.
+# Flags that share embedding and output matrices, and the number of matrices that remain (one less for speech).
 SHARING = {
     "untied": ([], 3),
     "output tied": (["--share-decoder-input-output-embed"], 2),
@@ -28,9 +28,9 @@ SHARED |= {
 
 @dataclass(frozen=True)
 class Text:
-    """An architecture that is registered with fairseq, with one of the options it may be built with.
+    """An architecture registered with fairseq, in one of its variants.
 
-    joined: whether it translates between words of one dictionary.
+    joined: whether source and target have the same dictionary.
     """
 
     model: str
@@ -39,7 +39,7 @@ class Text:
     joined: bool = False
 
     def build(self, seed: int = 0, rate: float | None = None, checkpointing: bool = False) -> nn.Module:
-        """A tiny float64 model in eval mode; rate: of all its dropouts."""
+        """A tiny float64 model in eval mode; `rate` is the rate of every dropout."""
         flags = list(self.flags)
         if rate is not None:
             known = models.option_names(self.model)
@@ -50,12 +50,12 @@ class Text:
         return models.tiny(self.model, *flags, seed=seed, on=joined)
 
     def inputs(self, model: nn.Module, left_pad: bool = False) -> tuple[Tensor, ...]:
-        """Texts of several lengths, the longest with a use for every parameter."""
+        """Texts of several lengths, long enough that every parameter gets a gradient."""
         symbols = (models.TARGET_SYMBOLS if self.joined else models.SOURCE_SYMBOLS, models.TARGET_SYMBOLS)
         return models.inputs(self.model, target_lengths=(9, 12, 30), left_pad=left_pad, symbols=symbols)
 
     def batches(self, model: nn.Module) -> list[tuple[Tensor, ...]]:
-        """With padding behind and in front."""
+        """With padding on the right and on the left."""
         return [self.inputs(model, left_pad) for left_pad in (False, True)]
 
     output = staticmethod(models.log_probabilities)
@@ -66,13 +66,13 @@ class Text:
 
 @dataclass(frozen=True)
 class Image:
-    """A model that is registered with timm, or one of its variants."""
+    """A model registered with timm, in one of its variants."""
 
     model: str
     variant: str
 
     def build(self, seed: int = 0, rate: float | None = None, checkpointing: bool = False) -> nn.Module:
-        """A small float64 model in eval mode; rate: of all its dropouts."""
+        """A small float64 model in eval mode; `rate` is the rate of every dropout."""
         rates = {} if rate is None else dict.fromkeys(vision.rates_of(self.model), rate)
         model = vision.small(self.variant, seed, **rates)
         model.set_grad_checkpointing(checkpointing)
@@ -102,10 +102,10 @@ STORED += IMAGES
 
 
 def case(model: str, variant: str = "") -> Case:
-    """A model by its registered name, as it is or in one of its variants."""
+    """The case of a registered name, in its default or another variant."""
     if model in vision.MODELS:
         return Image(model, variant or model)
-    variant = variant or next(iter(models.of(model).variants(model)))
+    variant = variant or next(iter(models.modality_of(model).variants(model)))
     return Text(model, variant, models.CASES[model, variant])
 
 
@@ -114,14 +114,14 @@ def _name(case: Case) -> str:
 
 
 every_case = pytest.mark.parametrize("case", CASES, ids=_name)
-# What is injected into a pass depends on which passes are one block, and not on the block alone.
-every_case_of_blocks_alone = pytest.mark.parametrize(
+# Without embedding injection, which depends on which passes share a block and so differs in an untied copy.
+every_case_without_injection = pytest.mark.parametrize(
     "case", [case for case in CASES if "--inject-embedding" not in getattr(case, "flags", ())], ids=_name
 )
 every_stored_case = pytest.mark.parametrize("case", STORED, ids=_name)
 
 
-def same(case: Case, one: nn.Module, other: nn.Module) -> bool:
-    """Whether two models of a case give the same, bit for bit."""
+def same_output(case: Case, one: nn.Module, other: nn.Module) -> bool:
+    """Whether two models of a case give the same output, bit for bit."""
     inputs = case.inputs(one)
     return torch.equal(case.output(one, *inputs), case.output(other, *inputs))
