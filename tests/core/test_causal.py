@@ -8,35 +8,20 @@ import torch.nn.functional as F
 from torch import nn
 
 from recurrence import position
-from recurrence.block import Shape
 from recurrence.cache import Cache
-from recurrence.causal import CausalStack
 from recurrence.ffn import SwiGLU
 from recurrence.loop import Loop
-from recurrence.papers.ilr import LlamaBlock, llama_layers
+from recurrence.papers.ilr import LlamaBlock
+from tests.support.llama import SHAPE, llama_stack, random_states
 
 EXACT = dict(rtol=0, atol=1e-12)
-
-
-SHAPE = Shape(12, 20, 2, norm_eps=1e-6)
-
-
-def tokens(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def stack(encoding: str = "none", order=(0, 0, 1, 2, 2), **values) -> CausalStack:
-    torch.manual_seed(0)
-    loop = llama_layers(SHAPE, order, **values)
-    rotary_width = 6 if encoding == "rope" else None
-    return CausalStack(loop, 2, rotary_width, alibi=encoding == "alibi", norm=nn.RMSNorm(12)).double().eval()
 
 
 # Positions
 
 
 def test_rotation_turns_halves_of_each_head():
-    x, heads, width = tokens(2, 5, 12), 2, 6
+    x, heads, width = random_states(2, 5, 12), 2, 6
     cos, sin = position.rotary(5, width).chunk(2, dim=-1)
     found = position.rotate(x, heads, cos, sin)
     for p in range(5):
@@ -58,10 +43,10 @@ def test_slopes(heads, exponents):
 
 
 def test_linear_biases_of_all_queries_and_of_the_last():
-    whole = position.alibi(4, 5, 0, like=tokens(1))
+    whole = position.alibi(4, 5, 0, like=random_states(1))
     assert whole.shape == (1, 4, 5, 5)
     assert whole[0, 1, 3].tolist() == [2**-4 * (key - 3) for key in range(5)]
-    assert torch.equal(position.alibi(4, 5, 4, like=tokens(1)), whole[:, :, 4:])
+    assert torch.equal(position.alibi(4, 5, 4, like=random_states(1)), whole[:, :, 4:])
 
 
 # Block
@@ -69,7 +54,7 @@ def test_linear_biases_of_all_queries_and_of_the_last():
 
 def test_swiglu():
     torch.manual_seed(0)
-    ffn, x = SwiGLU(12, 20).double(), tokens(2, 3, 12)
+    ffn, x = SwiGLU(12, 20).double(), random_states(2, 3, 12)
     gate, up = ffn.gate_up.weight.chunk(2)
     expected = F.linear(F.silu(x @ gate.T) * (x @ up.T), ffn.down.weight)
     torch.testing.assert_close(ffn(x), expected, **EXACT)
@@ -77,7 +62,7 @@ def test_swiglu():
 
 def test_norms_are_computed_in_float32():
     norm = LlamaBlock(SHAPE).norms[0].bfloat16()
-    x = (1000 * tokens(4, 12)).bfloat16()
+    x = (1000 * random_states(4, 12)).bfloat16()
     wide = x.float()
     expected = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).bfloat16()
     assert torch.equal(norm(x), expected)
@@ -135,7 +120,7 @@ ENCODINGS = ["none", "rope", "alibi"]
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("steps", [[1] * 50, [50], [40] + [1] * 10, [7, 1, 1, 20, 1, 20]], ids=str)
 def test_steps_of_any_length_equal_one_go(encoding, steps):
-    model, x = stack(encoding, inject=(0, 2)), tokens(2, 50, 12)
+    model, x = llama_stack(encoding, inject=(0, 2)), random_states(2, 50, 12)
     state, parts, start = model.new_state(), [], 0
     for step in steps:
         parts.append(model(x[:, start : start + step], None, state))
@@ -147,8 +132,8 @@ def test_steps_of_any_length_equal_one_go(encoding, steps):
 @torch.no_grad()
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_padding_on_the_left_shifts_nothing(encoding):
-    model, x = stack(encoding), tokens(1, 9, 12)
-    padded = torch.cat([tokens(1, 4, 12, seed=1), x], dim=1)
+    model, x = llama_stack(encoding), random_states(1, 9, 12)
+    padded = torch.cat([random_states(1, 4, 12, seed=1), x], dim=1)
     padding = torch.tensor([[True] * 4 + [False] * 9])
     torch.testing.assert_close(model(padded, padding)[:, 4:], model(x), **EXACT)
     state = model.new_state()
@@ -158,7 +143,7 @@ def test_padding_on_the_left_shifts_nothing(encoding):
 
 
 def test_one_slot_a_pass_and_no_growth_where_the_length_is_known():
-    model = stack()
+    model = llama_stack()
     assert len(model.new_state().cache.slots()) == 5
     cache = Cache(2, room=100)
     cache.write(0, torch.ones(1, 60, 4), torch.ones(1, 60, 4))

@@ -11,7 +11,8 @@ from recurrence.causal import CausalStack
 from recurrence.errors import FieldError
 from recurrence.leave import LeavingSteps, moved, until_each_is_still, until_still, way_out
 from recurrence.loop import Loop
-from tests.core.test_causal import stack, tokens
+from tests.support.exit_reference import ExitReference, some_exits
+from tests.support.llama import llama_stack, random_states
 
 EXACT = dict(rtol=0, atol=1e-9)
 
@@ -33,7 +34,7 @@ def test_the_step_is_measured_relative_to_where_it_starts():
 
 
 def test_padding_does_not_count():
-    before, after = tokens(2, 5, 3), tokens(2, 5, 3, seed=1)
+    before, after = random_states(2, 5, 3), random_states(2, 5, 3, seed=1)
     padding = torch.tensor([[False] * 5, [False, False, True, True, True]])
     alone = moved(before[1:, :2], after[1:, :2])
     torch.testing.assert_close(moved(before, after, padding)[1:], alone)
@@ -66,48 +67,7 @@ def test_without_a_threshold_there_is_no_way_out():
             way_out("nowhere", value, 4)
 
 
-class Simulation:
-    """A text read token by token as the rule says it, with nothing kept but the input of every pass for every token.
-
-    Args:
-        loop: the passes.
-        arguments: of whole texts (B, L, C): what `Loop.forward` is to get.
-        threshold: of the exit.
-    """
-
-    def __init__(self, loop: Loop, arguments: Callable[[Tensor], dict[str, Any]], threshold: float):
-        self.loop, self.arguments, self.threshold = loop, arguments, threshold
-        self.inputs: list[Tensor | None] = [None] * loop.passes
-        self.steps: list[float] = []
-        self.ran = 0
-
-    def read(self, x: Tensor) -> Tensor:
-        """The state with which the next tokens (B, 1, C) leave."""
-        left = False
-        for index, earlier in enumerate(self.inputs):
-            read = self.inputs[index] = x if earlier is None else torch.cat([earlier, x], dim=1)
-            if left:
-                continue
-            which, first = self.loop.order[index], self.loop.order.index(self.loop.order[index])
-            known = {which: self.inputs[first]} if which in self.loop.inject and first < index else {}
-            y = self.loop(read, run=(index,), first_inputs=known, **self.arguments(read))[0][:, -1:]
-            self.steps += moved(x, y).tolist()
-            left = bool((moved(x, y) < self.threshold).all())
-            x, self.ran = y, self.ran + 1
-        return x
-
-    def reorder(self, order: Tensor) -> None:
-        self.inputs = [inputs.index_select(0, order) for inputs in self.inputs]
-
-
-def middling(simulation: Simulation, x: Tensor) -> float:
-    """A threshold below which about a third of the steps stay."""
-    for t in range(x.size(1)):
-        simulation.read(x[:, t : t + 1])
-    return 1.0001 * sorted(simulation.steps)[len(simulation.steps) // 3]
-
-
-def whole_texts(model: CausalStack) -> Callable[[Tensor], dict[str, Any]]:
+def arguments_for(model: CausalStack) -> Callable[[Tensor], dict[str, Any]]:
     return lambda x: model.arguments(x, None, 0)
 
 
@@ -115,30 +75,30 @@ def whole_texts(model: CausalStack) -> Callable[[Tensor], dict[str, Any]]:
 @pytest.mark.parametrize("encoding", ["none", "rope", "alibi"])
 @pytest.mark.parametrize("inject", [(), (0, 2)], ids=["", "injected"])
 def test_later_tokens_see_the_states_that_left(encoding, inject):
-    model, x = stack(encoding, inject=inject), tokens(1, 50, 12)
-    threshold = middling(Simulation(model.loop, whole_texts(model), 0), x)
-    simulation = Simulation(model.loop, whole_texts(model), threshold)
+    model, x = llama_stack(encoding, inject=inject), random_states(1, 50, 12)
+    threshold = some_exits(ExitReference(model.loop, arguments_for(model), 0), x)
+    reference = ExitReference(model.loop, arguments_for(model), threshold)
     leave = way_out("text", threshold, 5)
     steps = LeavingSteps(model.loop, leave)
     for t in range(50):
         found = steps.read(x[:, t : t + 1], lambda read, start: model.arguments(read, None, start))
-        torch.testing.assert_close(found, simulation.read(x[:, t : t + 1]), **EXACT)
-    assert (leave.tally.total, leave.tally.entries) == (simulation.ran, 50)
-    assert 60 < simulation.ran < 240
+        torch.testing.assert_close(found, reference.read(x[:, t : t + 1]), **EXACT)
+    assert (leave.tally.total, leave.tally.entries) == (reference.ran, 50)
+    assert 60 < reference.ran < 240
 
 
 @torch.no_grad()
 def test_states_that_left_follow_reordering():
-    model, chance = stack("rope", inject=(0,)), torch.Generator().manual_seed(0)
-    threshold = middling(Simulation(model.loop, whole_texts(model), 0), tokens(1, 30, 12))
-    simulation, rows = Simulation(model.loop, whole_texts(model), 1.5 * threshold), 4
+    model, chance = llama_stack("rope", inject=(0,)), torch.Generator().manual_seed(0)
+    threshold = some_exits(ExitReference(model.loop, arguments_for(model), 0), random_states(1, 30, 12))
+    reference, rows = ExitReference(model.loop, arguments_for(model), 1.5 * threshold), 4
     steps = LeavingSteps(model.loop, way_out("text", 1.5 * threshold, 5))
     for t in range(40):
-        x = tokens(1, 1, 12, seed=t).repeat(rows, 1, 1) + 0.1 * tokens(rows, 1, 12, seed=100 + t)
+        x = random_states(1, 1, 12, seed=t).repeat(rows, 1, 1) + 0.1 * random_states(rows, 1, 12, seed=100 + t)
         found = steps.read(x, lambda read, start: model.arguments(read, None, start))
-        torch.testing.assert_close(found, simulation.read(x), **EXACT)
+        torch.testing.assert_close(found, reference.read(x), **EXACT)
         order = torch.randint(rows, (rows - (t in (10, 25)),), generator=chance)
         rows = len(order)
         steps.reorder(order)
-        simulation.reorder(order)
-    assert 60 < simulation.ran < 190
+        reference.reorder(order)
+    assert 60 < reference.ran < 190

@@ -1,12 +1,10 @@
 """Looped models as fairseq's own and back: equal outputs, without the plugin, or refused for a stated reason."""
 
-import argparse
 import json
 
 import pytest
 import torch
 from fairseq import models as fairseq_models
-from torch import Tensor, nn
 
 from fairseq_plugin import convert
 from fairseq_plugin.catalogue import architectures
@@ -14,6 +12,7 @@ from fairseq_plugin.conversion import upstream
 from fairseq_plugin.conversion.unshare import unshared
 from fairseq_plugin.hostfix.checkpoints import load_safely
 from tests.support import cli, language, models, speech
+from tests.support.conversion import CLOSE, as_fairseq, logits, single_utterance
 
 # What fairseq has no place for, by architecture; every other one converts.
 TABLE = "positions and depths added before every pass"
@@ -29,7 +28,6 @@ PRE_NORM = {
     **dict.fromkeys(["ringformer_tiny", "ringformer_base", "ringformer_large"], "level signals of a pre-norm stack"),
     "recursive_iwslt_de_en": "residual coefficients",
 }
-CLOSE = dict(rtol=0, atol=1e-5)
 JOINT = ["--share-all-embeddings"]
 SIGNALS = {
     "before": ["--attention-signal", "before"],
@@ -40,21 +38,6 @@ SIGNALS = {
     "cross-attention": ["--cross-attention-signal", "after"],
     "before cross-attention": ["--cross-attention-signal", "before"],
 }
-
-
-def logits(model: nn.Module, symbols: tuple[int, int], left_pad: bool = False) -> Tensor:
-    """Of the target's tokens alone."""
-    batch = models.batch(left_pad=left_pad, symbols=symbols)
-    return model(*batch)[0][batch[2].ne(models.dictionary(symbols[1]).pad())]
-
-
-def as_fairseq(model: nn.Module, args: argparse.Namespace) -> nn.Module:
-    """fairseq's own model, in double precision."""
-    values, weights = unshared(model, args)
-    converted = upstream.build(values, weights)
-    assert type(converted).__module__.startswith(("fairseq.models.transformer", "fairseq.models.speech_to_text"))
-    converted.double().load_state_dict(weights)
-    return converted
 
 
 def check(arch: str, *flags: str) -> None:
@@ -109,14 +92,8 @@ SPEECH_FLAGS = {
 def test_models_of_speech_give_fairseqs_logits(arch, flags):
     model = models.tiny(arch, *flags)
     converted = as_fairseq(model, models.saved_options(arch, *flags))
-    for source, lengths, target in map(alone, range(3)):
+    for source, lengths, target in map(single_utterance, range(3)):
         torch.testing.assert_close(converted(source, lengths, target)[0], model(source, lengths, target)[0], **CLOSE)
-
-
-def alone(index: int) -> tuple[Tensor, Tensor, Tensor]:
-    """One utterance and its text without padding, which fairseq's convolutions see."""
-    source, lengths, target = models.inputs("s2t_cycle", source_lengths=(5, 3, 6), target_lengths=(4, 4, 4))
-    return source[index : index + 1, : lengths[index]], lengths[index : index + 1], target[index : index + 1]
 
 
 def test_another_epsilon_than_fairseqs_is_refused_for_speech():

@@ -12,8 +12,8 @@ from fairseq_plugin.conversion import upstream
 from fairseq_plugin.conversion.share import shared
 from fairseq_plugin.conversion.unshare import unshared
 from fairseq_plugin.modules.build import build_architecture
-from tests.fairseq.test_convert import CLOSE, alone, as_fairseq, logits
 from tests.support import language, models, speech
+from tests.support.conversion import CLOSE, as_fairseq, logits, single_utterance
 
 UPSTREAM = {
     "post-norm": {},
@@ -117,7 +117,7 @@ def fairseq_speech(**values) -> tuple[nn.Module, argparse.Namespace]:
 
 def utterances(model: nn.Module) -> Tensor:
     """The logits of three utterances, each alone."""
-    return torch.cat([model(*alone(index))[0].flatten() for index in range(3)])
+    return torch.cat([model(*single_utterance(index))[0].flatten() for index in range(3)])
 
 
 OTHERS = {f"language, {name}": (fairseq_language, values, probabilities) for name, values in FAIRSEQ_LANGUAGE.items()}

@@ -13,12 +13,14 @@ from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithA
 from torch import nn
 
 from fairseq_plugin.modules.budget import set_budget
-from recurrence.causal import CausalStack
 from tests.support import cli, language, models
 from tests.support.searching import (
+    ALONG_THE_TEXT,
+    OVER_DEPTH,
     continue_prompts,
     expect_equal,
     generator,
+    looped,
     prompts,
     search,
     sources,
@@ -28,18 +30,6 @@ from tests.support.searching import (
 
 BUDGETS = {"as few as possible": (1, 1), "several": (2, 4), "all passes but one": (3, 7)}
 every_budget = pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
-DEEP = {"KausikRecurrence": ["--decoder-layers", "4"]}  # the others have four passes or more already
-
-
-def looped(arch: str, *flags: str) -> nn.Module:
-    """A tiny language model of at least four passes."""
-    return models.tiny(arch, *flags, *DEEP.get(language.FAMILY[arch], ()))
-
-
-OVER_DEPTH = [
-    (arch, flags) for arch, flags in language.CASES if isinstance(looped(arch, *flags).decoder.stack, CausalStack)
-]
-ALONG_THE_TEXT = [case for case in language.CASES if case not in OVER_DEPTH]
 
 
 def drafting(model: nn.Module, passes: int = 2, tokens: int = 4) -> nn.Module:

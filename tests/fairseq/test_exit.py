@@ -8,13 +8,14 @@ import torch
 from torch import nn
 
 from fairseq_plugin.modules.budget import set_budget
-from tests.core.test_leave import Simulation, middling
-from tests.fairseq.test_drafting import OVER_DEPTH, looped
 from tests.support import cli, models
+from tests.support.exit_reference import ExitReference, some_exits
 from tests.support.searching import (
+    OVER_DEPTH,
     continue_prompts,
     expect_equal,
     generator,
+    looped,
     prompts,
     search,
     sources,
@@ -73,14 +74,14 @@ def test_later_words_see_the_states_with_which_earlier_ones_left(arch):
     def whole_texts(x: torch.Tensor) -> dict:
         return decoder._arguments(target[:, : x.size(1)], out, None, None)(x, 0)
 
-    threshold = 1.3 * middling(Simulation(decoder.loop, whole_texts, 0), first)
-    simulation, state = Simulation(decoder.loop, whole_texts, threshold), {}
+    threshold = 1.3 * some_exits(ExitReference(decoder.loop, whole_texts, 0), first)
+    reference, state = ExitReference(decoder.loop, whole_texts, threshold), {}
     leaving(model, threshold)
     for t in range(30):
         found, _ = decoder(target[:, : t + 1], out, state)
-        expected = decoder.output_layer(decoder.finish(simulation.read(first[:, t : t + 1])))
+        expected = decoder.output_layer(decoder.finish(reference.read(first[:, t : t + 1])))
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
-    assert decoder.way_out.tally.total == simulation.ran
+    assert decoder.way_out.tally.total == reference.ran
 
 
 @models.every_model_with_encoder

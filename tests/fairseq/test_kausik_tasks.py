@@ -23,8 +23,8 @@ from fairseq_plugin.tasks.copying import CopyingConfig, CopyingTask
 from fairseq_plugin.tasks.pixel_classification import PixelClassificationConfig, PixelClassificationTask
 from fairseq_plugin.tasks.shifted_language_modeling import ShiftedTexts
 from recurrence import count
-from tests.fairseq.test_train import same_tensors
 from tests.support import cli, models
+from tests.support.states import same_state
 
 HOST = [*cli.HOST, "--log-format", "json", "--no-epoch-checkpoints"]
 TINY = ["--arch", "recurrent_lm", "--decoder-embed-dim", "16", "--decoder-attention-heads", "2"]
@@ -283,7 +283,7 @@ def test_copying_resumes_within_its_curriculum(tmp_path):
     assert [line["valid_noise"] for line in cli.logged(log, "valid")] == [4, 8, 16]
     assert {epoch: noise for epoch, (noise, _) in once["task_state"]["course"].items()} == {1: 4, 2: 8, 3: 16, 4: 32}
     assert once["task_state"] == twice["task_state"]
-    assert same_tensors(once["model"], twice["model"])
+    assert same_state(once["model"], twice["model"])
     checkpoint = tmp_path / "once" / "checkpoint_last.pt"
     test = cli.run("fairseq-validate", *HOST[:3], "--task", "copying", "--path", checkpoint, "--valid-subset", "test",
                    "--batch-size", "16")  # fmt: skip
@@ -299,14 +299,14 @@ def test_pixels_are_learned_with_drawn_windows_and_resumed(images, tmp_path):
     losses = [line["train_loss"] for line in cli.logged(log, "train")]
     assert losses[-1] < losses[0]
     assert "valid_accuracy" in cli.logged(log, "valid")[0]
-    assert same_tensors(once["model"], twice["model"])
+    assert same_state(once["model"], twice["model"])
 
 
 @pytest.mark.slow
 def test_shifted_texts_are_resumed(german, tmp_path):
     command = [german.data, *HOST, "--task", "shifted_language_modeling", "--tokens-per-sample", "32", *TINY, *STEPS]
     once, twice, _ = resumed(tmp_path, *command, "--update-epoch-batch-itr", "True")
-    assert same_tensors(once["model"], twice["model"])
+    assert same_state(once["model"], twice["model"])
     plain = [german.data, *HOST, "--task", "language_modeling", "--tokens-per-sample", "32", *TINY, *STEPS]
     cli.run("fairseq-train", *plain, "--max-epoch", "3", "--save-dir", tmp_path / "plain")
-    assert not same_tensors(once["model"], load_safely(tmp_path / "plain" / "checkpoint_last.pt")["model"])
+    assert not same_state(once["model"], load_safely(tmp_path / "plain" / "checkpoint_last.pt")["model"])

@@ -1,33 +1,14 @@
 """fairseq's training commands, repaired: preprocess, train, resume, validate; through the real command line."""
 
-import re
 from pathlib import Path
 
 import pytest
-import torch
 
 from fairseq_plugin.hostfix.checkpoints import load_safely
 from tests.support import cli
+from tests.support.states import same_state, trained_tensors
 
 pytestmark = pytest.mark.slow
-
-
-# Stored by fairseq 0.12.2's own transformer but not trained: copies for a shortcut that is made when a checkpoint is
-# loaded, and a placeholder that nothing initialises.
-UNTRAINED = re.compile(r"layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)$|\._float_tensor$")
-
-
-def trained_tensors(model: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {key: tensor for key, tensor in model.items() if not (cli.is_official() and UNTRAINED.search(key))}
-
-
-def same_tensors(one, other) -> bool:
-    """Whether two nested states hold exactly the same tensors."""
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same_tensors(one[key], other[key]) for key in one)
-    return one == other
 
 
 def test_preprocess_keeps_its_log_when_another_library_logs_first(corpus):
@@ -54,8 +35,8 @@ def test_resume_in_the_middle_of_an_epoch_is_bit_exact(trained, corpus, tmp_path
     assert cli.logged(log)[0]["num_updates"] == 21
     resumed, straight = (load_safely(folder / "checkpoint_last.pt") for folder in (tmp_path, trained.folder))
     assert len(trained_tensors(resumed["model"])) > 10
-    assert same_tensors(trained_tensors(resumed["model"]), trained_tensors(straight["model"]))
-    assert same_tensors(resumed["last_optimizer_state"], straight["last_optimizer_state"])
+    assert same_state(trained_tensors(resumed["model"]), trained_tensors(straight["model"]))
+    assert same_state(resumed["last_optimizer_state"], straight["last_optimizer_state"])
     assert cli.logged(log, "valid")[-1]["valid_bleu"] == cli.logged(trained.log, "valid")[-1]["valid_bleu"]
 
 

@@ -13,10 +13,8 @@ import pytest
 import results_csv  # noqa: E402
 
 from tests.support import cli
-from tests.support.recipes import DATA_ROOT, RECIPES, commands, needs, parsed, recipe
+from tests.support.recipes import DATA_ROOT, FIGURES, RECIPES, commands, needs, parsed, recipe
 
-# Of pictures; recipes/test_figures.py tries them.
-FIGURES = sorted(RECIPES.glob("*/figure*.sh"))
 # Of tables; recipes/test_tables.py tries them.
 TABLES = [path for path in RECIPES.glob("*/*.sh") if '/../table"' in path.read_text(encoding="utf-8")]
 SOURCED = [RECIPES / name / "common.sh" for name in ("", "commands", "data")]

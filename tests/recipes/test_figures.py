@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.recipes.test_commands import FIGURES
-from tests.support.recipes import RECIPES, commands, recipe
+from tests.support.recipes import FIGURES, RECIPES, commands, recipe
 
 SCALES = ("smoke", "small", "paper")
 # Arguments, and how many pictures a script draws.

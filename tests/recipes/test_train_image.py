@@ -23,13 +23,13 @@ from tests.support.image_training import (
     SMALL,
     TEACHER,
     checkpoint,
-    equal,
     flags,
     rejection,
     table,
     train,
     write_images,
 )
+from tests.support.states import same_state
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_a_killed_run_resumes_bit_for_bit(images, tmp_path, more):
     assert float(table(tmp_path / "whole")[-1]["lr"]) == pytest.approx(1e-5 if "--min-lr" in more else 0)
     assert table(tmp_path / "whole")[-1]["train_updates"] == ("6" if "--grad-accum-steps" in more else "12")
     for part in whole.keys() - {"args", "saver"}:
-        assert equal(whole[part], resumed[part]), part
+        assert same_state(whole[part], resumed[part]), part
     assert table(tmp_path / "whole") == table(tmp_path / "resumed")
     assert whole["saver"]["best_metric"] == resumed["saver"]["best_metric"]
 
@@ -195,7 +195,7 @@ def test_splits_may_be_tar_files(images, finished, tmp_path):
         cli.run("tar", "-cf", tmp_path / f"{split}.tar", "-C", images / split, *COLOURS)
     splits = ["--train-split", "train.tar", "--val-split", "val.tar"]
     train(tmp_path, tmp_path / "run", *ONE_BATCH, *splits)
-    assert equal(checkpoint(finished)["state_dict"], checkpoint(tmp_path / "run")["state_dict"])
+    assert same_state(checkpoint(finished)["state_dict"], checkpoint(tmp_path / "run")["state_dict"])
 
 
 @pytest.mark.slow

@@ -1,14 +1,12 @@
-"""What the tests of reliability share: a warm interpreter, and the runs that nothing has disturbed."""
+"""Fixtures of the reliability tests: a warm interpreter, data, and an undisturbed run."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.support import cli
+from tests.reliability.jobs import training_job
 from tests.support.image_training import write_images
 from tests.support.warm import Warm
-
-FLAGS = ("--batch-size", "64", "--dropout", "0.1", "--update-epoch-batch-itr", "True", "--log-interval", "100")
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +18,7 @@ def warm(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory) -> Path:
-    """The folder of a few images."""
+    """The folder of the generated images."""
     folder = tmp_path_factory.mktemp("images")
     write_images(folder)
     return folder
@@ -28,19 +26,14 @@ def images(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def text(corpus) -> Path:
-    """The folder of a small binary corpus."""
+    """The folder of a small binarized corpus."""
     return corpus.data
-
-
-def trains(data: Path, folder: Path, *flags, **job) -> dict:
-    """A job that trains the small model of translation."""
-    return {"argv": ["fairseq-train", *cli.train_command(data, folder, *FLAGS, *flags)], **job}
 
 
 @pytest.fixture(scope="session")
 def straight(warm, text, tmp_path_factory) -> Path:
-    """The folder of three epochs of four updates that nothing has disturbed."""
+    """The folder of an undisturbed run of three epochs with five updates each."""
     folder = tmp_path_factory.mktemp("straight")
-    (ended,) = warm.run(trains(text, folder, "--max-epoch", "3", "--keep-last-epochs", "1"))
+    (ended,) = warm.run(training_job(text, folder, "--max-epoch", "3", "--keep-last-epochs", "1"))
     assert ended.status == 0, ended.log[-2000:]
     return folder

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fairseq_plugin.hostfix.checkpoints import load_safely
-from tests.reliability.conftest import trains
+from tests.reliability.jobs import training_job
 from tests.support import cli
 
 pytestmark = pytest.mark.slow
@@ -53,7 +53,7 @@ CORPORA = {
 def test_a_corpus_that_does_not_fit_is_named_before_training(warm, text, straight, tmp_path, pattern, edit, message):
     data = changed(text, tmp_path / "data", pattern, edit)
     flags = ("--restore-file", straight / "checkpoint_last.pt", "--max-epoch", "4")
-    (ended,) = warm.run(trains(data, tmp_path / "run", *flags))
+    (ended,) = warm.run(training_job(data, tmp_path / "run", *flags))
     assert re.search(message, one_line(ended)), ended.last_line
     assert "begin training epoch" not in ended.log
 
@@ -78,7 +78,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize(("flags", "message"), OPTIONS.values(), ids=OPTIONS)
 def test_an_impossible_option_is_named(warm, text, tmp_path, flags, message):
-    (ended,) = warm.run(trains(text, tmp_path, "--max-epoch", "2", "--no-save", *flags))
+    (ended,) = warm.run(training_job(text, tmp_path, "--max-epoch", "2", "--no-save", *flags))
     assert f"fairseq-train: error: {message}" in one_line(ended)
 
 
@@ -94,7 +94,7 @@ def test_a_checkpoint_of_another_model_is_named(warm, text, straight):
 
 def test_an_environment_variable_prints_the_traceback(warm, text, tmp_path):
     env = {"RECURRENCE_TRACEBACK": "1"}
-    (ended,) = warm.run(trains(text, tmp_path, "--decoder-embed-path", "/dev/null", env=env))
+    (ended,) = warm.run(training_job(text, tmp_path, "--decoder-embed-path", "/dev/null", env=env))
     assert "Traceback (most recent call last)" in ended.log
     assert "/dev/null: must be an embedding" in ended.last_line
 

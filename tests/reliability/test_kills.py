@@ -8,8 +8,8 @@ import torch
 
 from fairseq_plugin.hostfix.checkpoints import load_safely
 from fairseq_plugin.hostfix.saving import damage
-from tests.fairseq.test_train import same_tensors, trained_tensors
-from tests.reliability.conftest import trains
+from tests.reliability.jobs import training_job
+from tests.support.states import same_state, trained_tensors
 
 pytestmark = pytest.mark.slow
 
@@ -21,13 +21,13 @@ STEPS = 21
 def same_runs(one, other) -> bool:
     states = [load_safely(folder / "checkpoint_last.pt") for folder in (one, other)]
     parts = [(trained_tensors(state["model"]), state["last_optimizer_state"]) for state in states]
-    return all(same_tensors(ours, theirs) for ours, theirs in zip(*parts))
+    return all(same_state(ours, theirs) for ours, theirs in zip(*parts))
 
 
 def resume(warm, text, folder, straight) -> str:
     """Runs the command again after a kill, asserts that it ends as an undisturbed run, and returns its log."""
     assert [path.name for path in folder.glob("*.pt") if damage(path)] == []
-    (ended,) = warm.run(trains(text, folder, *EPOCHS))
+    (ended,) = warm.run(training_job(text, folder, *EPOCHS))
     assert ended.status == 0, ended.log[-2000:]
     assert same_runs(folder, straight)
     return ended.log
@@ -35,7 +35,7 @@ def resume(warm, text, folder, straight) -> str:
 
 @pytest.mark.parametrize("step", range(STEPS))
 def test_a_kill_at_every_step_of_a_save_loses_at_most_one_epoch(warm, text, straight, tmp_path, step):
-    (ended,) = warm.run(trains(text, tmp_path, *EPOCHS, kill_at=step))
+    (ended,) = warm.run(training_job(text, tmp_path, *EPOCHS, kill_at=step))
     assert ended.status == -9, ended.log[-2000:]
     log = resume(warm, text, tmp_path, straight)
     saved = [line for line in ended.log.splitlines() if "Saved checkpoint" in line]
@@ -46,14 +46,14 @@ def test_a_kill_at_every_step_of_a_save_loses_at_most_one_epoch(warm, text, stra
 
 
 def test_a_run_has_no_more_steps_than_are_tried(warm, text, tmp_path):
-    (ended,) = warm.run(trains(text, tmp_path, *EPOCHS, kill_at=STEPS))
+    (ended,) = warm.run(training_job(text, tmp_path, *EPOCHS, kill_at=STEPS))
     assert ended.status == 0, ended.log[-2000:]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_kill_at_a_random_time(warm, text, straight, tmp_path, seed):
     seconds = random.Random(seed).uniform(0.2, 4)
-    (ended,) = warm.run(trains(text, tmp_path, *EPOCHS, kill_after=seconds))
+    (ended,) = warm.run(training_job(text, tmp_path, *EPOCHS, kill_after=seconds))
     assert ended.status in (-9, 0)
     resume(warm, text, tmp_path, straight)
 
@@ -61,10 +61,12 @@ def test_a_kill_at_a_random_time(warm, text, straight, tmp_path, seed):
 def test_a_finished_run_stays_as_it_is(warm, text, straight, tmp_path):
     folder = shutil.copytree(straight, tmp_path / "run")
     before = (folder / "checkpoint_last.pt").read_bytes()
-    (ended,) = warm.run(trains(text, folder, "--max-update", "15"))
+    (ended,) = warm.run(training_job(text, folder, "--max-update", "15"))
     assert "nothing is left to train: 15 updates are done and --max-update 15 is reached" in ended.log
     assert (folder / "checkpoint_last.pt").read_bytes() == before
-    (ended,) = warm.run(trains(text, folder, *EPOCHS[2:], "--max-update", "16", "--lr", "0.002", "--clip-norm", "1"))
+    (ended,) = warm.run(
+        training_job(text, folder, *EPOCHS[2:], "--max-update", "16", "--lr", "0.002", "--clip-norm", "1")
+    )
     assert "checkpoint_last.pt: --clip-norm 1.0 (was 0.0), --lr [0.002] (was [0.001])\n" in ended.log
     assert load_safely(folder / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == 16
 
@@ -72,14 +74,14 @@ def test_a_finished_run_stays_as_it_is(warm, text, straight, tmp_path):
 def test_a_resumed_run_continues_the_count_of_patience(warm, text, tmp_path):
     """With a learning rate of 0, no validation is better than the first."""
     flags = ("--lr", "0", "--patience", "2", "--no-epoch-checkpoints")
-    (first,) = warm.run(trains(text, tmp_path, *flags, "--max-epoch", "2"))
+    (first,) = warm.run(training_job(text, tmp_path, *flags, "--max-epoch", "2"))
     assert first.status == 0, first.log[-2000:]
-    (second,) = warm.run(trains(text, tmp_path, *flags, "--max-epoch", "9"))
+    (second,) = warm.run(training_job(text, tmp_path, *flags, "--max-epoch", "9"))
     assert "early stop since valid performance hasn't improved for last 2 runs" in second.log
     assert second.log.count("end of epoch") == 1
-    (third,) = warm.run(trains(text, tmp_path, *flags, "--max-epoch", "9"))
+    (third,) = warm.run(training_job(text, tmp_path, *flags, "--max-epoch", "9"))
     assert "nothing is left to train: 15 updates are done and --patience 2 is reached" in third.log
-    (anew,) = warm.run(trains(text, tmp_path, *flags, "--max-epoch", "4", "--reset-meters"))
+    (anew,) = warm.run(training_job(text, tmp_path, *flags, "--max-epoch", "4", "--reset-meters"))
     assert anew.log.count("end of epoch") == 1, anew.log[-2000:]
 
 
@@ -92,8 +94,8 @@ def test_the_newest_intact_checkpoint_is_named_and_used_if_allowed(warm, text, s
     if how != "missing":
         (folder / "checkpoint_last.pt").write_bytes(data if how == "flipped" else data[: len(data) // 2])
     allowed = {"RECURRENCE_RESTORE": "newest"}
-    (refused,) = warm.run(trains(text, folder, *EPOCHS, "--no-save"))
-    (taken,) = warm.run(trains(text, folder, *EPOCHS, "--no-save", env=allowed))
+    (refused,) = warm.run(training_job(text, folder, *EPOCHS, "--no-save"))
+    (taken,) = warm.run(training_job(text, folder, *EPOCHS, "--no-save", env=allowed))
     problem = f"{folder}/checkpoint_last.pt is "
     assert problem in refused.log
     assert f"--restore-file {folder}/checkpoint3.pt or RECURRENCE_RESTORE=newest" in refused.log
@@ -108,7 +110,7 @@ def test_the_newest_intact_checkpoint_is_named_and_used_if_allowed(warm, text, s
 def test_a_full_disk_is_reported_in_one_line(warm, text, straight, tmp_path):
     folder = shutil.copytree(straight, tmp_path / "run")
     size = (folder / "checkpoint_last.pt").stat().st_size
-    (ended,) = warm.run(trains(text, folder, "--max-epoch", "4", most_bytes=size // 2))
+    (ended,) = warm.run(training_job(text, folder, "--max-epoch", "4", most_bytes=size // 2))
     assert ended.status == 1
     assert ended.last_line.startswith(
         f"fairseq-train: error: {folder}/checkpoint4.pt: cannot be written: File too large"

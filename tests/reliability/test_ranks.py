@@ -6,7 +6,7 @@ import pytest
 
 from fairseq_plugin.hostfix.checkpoints import load_safely
 from fairseq_plugin.hostfix.parallel import _free_port
-from tests.reliability.conftest import trains
+from tests.reliability.jobs import training_job
 from tests.support import cli
 
 pytestmark = pytest.mark.slow
@@ -20,7 +20,7 @@ def ranks(text, folders, *flags) -> list[dict]:
         folder.mkdir(exist_ok=True)
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(len(folders))}
     return [
-        trains(text, ".", *INTERVAL, *cli.BACKEND, *flags, env={**meeting, "RANK": str(rank)}, cwd=str(folder))
+        training_job(text, ".", *INTERVAL, *cli.BACKEND, *flags, env={**meeting, "RANK": str(rank)}, cwd=str(folder))
         for rank, folder in enumerate(folders)
     ]
 
@@ -78,11 +78,11 @@ def test_another_number_of_ranks_resumes_at_the_same_place(warm, text, two, tmp_
     folder = two
     if before == 1:
         folder = tmp_path / "one"
-        (ended,) = warm.run(trains(text, folder, *INTERVAL, "--max-update", "11"))
+        (ended,) = warm.run(training_job(text, folder, *INTERVAL, "--max-update", "11"))
         assert ended.status == 0, ended.log[-2000:]
     jobs = ranks(text, [tmp_path / "new"] * after, "--restore-file", folder / "checkpoint_last.pt", "--max-epoch", "1")
     if after == 1:
-        jobs = [trains(text, tmp_path / "new", *INTERVAL, *jobs[0]["argv"][-4:])]
+        jobs = [training_job(text, tmp_path / "new", *INTERVAL, *jobs[0]["argv"][-4:])]
     ended = warm.run(*jobs)
     assert [one.status for one in ended] == [0] * after, [one.log[-1500:] for one in ended]
     done = {1: 11, 2: 6}[before]
@@ -96,7 +96,7 @@ def test_another_number_of_ranks_resumes_at_the_same_place(warm, text, two, tmp_
 
 def test_a_place_after_the_end_of_the_epoch_is_explained(warm, text, two, tmp_path):
     flags = ("--restore-file", two / "checkpoint_last.pt", "--batch-size", "128", "--max-update", "5")
-    (ended,) = warm.run(trains(text, tmp_path, *flags))
+    (ended,) = warm.run(training_job(text, tmp_path, *flags))
     assert ended.status == 1
     assert "--reset-dataloader starts at epoch 1" in ended.last_line
     assert "fairseq developers" not in ended.log

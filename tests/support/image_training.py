@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import train_image
 from PIL import Image
 from timm.utils.checkpoint_saver import load_checkpoint_metadata
@@ -54,15 +53,6 @@ def table(output: Path) -> list[dict]:
     """The rows of a run's summary.csv, without times."""
     with (output / "summary.csv").open() as file:
         return [{key: value for key, value in row.items() if key != "train_seconds"} for row in csv.DictReader(file)]
-
-
-def equal(ours: object, theirs: object) -> bool:
-    """Whether two checkpoints, or parts of them, are equal bit for bit."""
-    if isinstance(ours, dict):
-        return ours.keys() == theirs.keys() and all(equal(ours[key], theirs[key]) for key in ours)
-    if isinstance(ours, list | tuple):
-        return len(ours) == len(theirs) and all(map(equal, ours, theirs))
-    return torch.equal(ours, theirs) if isinstance(ours, torch.Tensor) else ours == theirs
 
 
 def rejection(monkeypatch, capsys, *words: str) -> str:

@@ -12,6 +12,7 @@ from fairseq import options
 from tests.support import cli
 
 RECIPES = cli.REPOSITORY / "recipes"
+FIGURES = sorted(RECIPES.glob("*/figure*.sh"))
 PAPERS = list(rows.papers())
 TABLES = [table for paper in PAPERS for table in paper.tables.values()]
 PARSERS = {
