@@ -100,9 +100,9 @@ def write(stacks: Iterable[nn.Module], scalars: Tensor) -> None:
 
 def folded(module: nn.Module) -> dict[str, Tensor]:
     """The state dict of a module, with omega instead of weight and offset."""
-    whole = {
+    omegas = {
         f"{name}.weight".lstrip("."): child.omega.detach()
         for name, child in module.named_modules()
         if isinstance(child, Admin)
     }
-    return {**module.state_dict(), **whole}
+    return {**module.state_dict(), **omegas}

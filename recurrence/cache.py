@@ -73,10 +73,10 @@ class Cache:
     def _grow(self, needed: int, like: Tensor) -> None:
         batch, _, width = like.shape
         kept = 0 if self._filled is None else self._filled.size(0)
-        room = like.new_empty(max(self.room, 2 * kept, needed), self.passes, 2, batch, width)
+        grown = like.new_empty(max(self.room, 2 * kept, needed), self.passes, 2, batch, width)
         if kept:
-            room[:kept] = self._filled
-        self._filled, self._spare = room, None
+            grown[:kept] = self._filled
+        self._filled, self._spare = grown, None
 
 
 def stays(new: Tensor, old: Tensor) -> bool:

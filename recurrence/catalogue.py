@@ -1,4 +1,4 @@
-"""A generated table in a document: what stands between its two marks is made anew from the code."""
+"""Generated tables in documents: the lines between two marks are rewritten from the code."""
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
@@ -11,9 +11,9 @@ class Table:
     """A table in Markdown.
 
     Args:
-        name: what its marks say: `<!-- name: begin -->` and `<!-- name: end -->`.
-        columns: titles; those of numbers, which stand to the right, end with a colon.
-        rows: makes the cells of every line.
+        name: in its marks, `<!-- name: begin -->` and `<!-- name: end -->`.
+        columns: titles; a colon at the end aligns the column to the right.
+        rows: returns the cells of each row.
     """
 
     name: str
@@ -25,14 +25,14 @@ class Table:
         return f"<!-- {self.name}: begin -->", f"<!-- {self.name}: end -->"
 
     def render(self) -> str:
-        """The whole table, between its marks."""
+        """The table and its marks."""
         begin, end = self.marks
         titles = _line([title.removesuffix(":") for title in self.columns])
         rule = "|".join("---:" if title.endswith(":") else "---" for title in self.columns)
         return "\n".join([begin, titles, f"|{rule}|", *map(_line, self.rows()), end])
 
     def within(self, document: str) -> str:
-        """The document with its table made anew.
+        """The document with its table replaced.
 
         Raises:
             ValueError: if the marks are missing.
@@ -45,7 +45,7 @@ class Table:
 
 
 def rewrite(*tables: Table) -> None:
-    """A command line that makes these tables of a document anew."""
+    """A command line that rewrites these tables in a document."""
     names = ", ".join(table.name for table in tables)
     parser = argparse.ArgumentParser(description=f"Rewrites the generated tables of a document: {names}.")
     parser.add_argument("document", type=Path, help="a Markdown file that has the marks")

@@ -78,8 +78,8 @@ class CausalStack(nn.Module):
     def _bias(self, x: Tensor, padding: Tensor | None, start: int, length: int) -> Tensor | None:
         """The bias of the scores, broadcastable to (B, H, T, L); None if a causal mask is enough."""
         several = x.size(1) > 1
-        masked = padding is not None or several and (self.alibi or start)
-        mask = causal_bias(length, x, padding, start) if masked else None
+        needs_mask = padding is not None or (several and (self.alibi or start > 0))
+        mask = causal_bias(length, x, padding, start) if needs_mask else None
         if not self.alibi:
             return mask
         slopes = position.alibi(self.heads, length, start, like=x).to(product_dtype(x))

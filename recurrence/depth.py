@@ -70,11 +70,7 @@ def adapt(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict, err
     trained, name = _trained_order(loop, state_dict, prefix, local_metadata), prefix.rstrip(".")
     safe = state_dict.get(f"{prefix}safe")
     if safe is not None:
-        del loop.safe
-        loop.register_buffer("safe", torch.empty(2, device=None if loop.noted is None else loop.noted.device))
-        smallest, largest = map(int, safe.tolist())
-        if not smallest <= loop.passes <= largest:
-            logger.warning("%s: runs %d passes, outside the safe range %d to %d", name, loop.passes, smallest, largest)
+        _adopt_safe_range(loop, safe, name)
     if trained is not None and trained != loop.order:
         if set(trained) != set(loop.order):
             errors.append(
@@ -106,14 +102,24 @@ def _trained_order(loop: "Loop", state_dict: dict, prefix: str, local_metadata: 
     return None if passes in (0, loop.passes) else same_kind(loop.order, passes)
 
 
+def _adopt_safe_range(loop: "Loop", safe: torch.Tensor, name: str) -> None:
+    """Gives the loop a buffer for the checkpoint's safe range; warns if its depth is outside of it."""
+    del loop.safe
+    loop.register_buffer("safe", torch.empty(2, device=None if loop.noted is None else loop.noted.device))
+    smallest, largest = map(int, safe.tolist())
+    if not smallest <= loop.passes <= largest:
+        logger.warning("%s: runs %d passes, outside the safe range %d to %d", name, loop.passes, smallest, largest)
+
+
 def _take_passes(state_dict: dict, prefix: str, sources: Sequence[int]) -> None:
     """Gives pass i the tensors of pass sources[i], in place."""
     start = f"{prefix}own."
-    theirs = {key: state_dict.pop(key) for key in list(state_dict) if key.startswith(start)}
+    trained = {key: state_dict.pop(key) for key in list(state_dict) if key.startswith(start)}
     for index, source in enumerate(sources):
-        taken = f"{start}{source}."
-        mine = (key for key in theirs if key.startswith(taken))
-        state_dict.update({f"{start}{index}.{key[len(taken) :]}": theirs[key] for key in mine})
+        source_prefix = f"{start}{source}."
+        for key, tensor in trained.items():
+            if key.startswith(source_prefix):
+                state_dict[f"{start}{index}.{key[len(source_prefix) :]}"] = tensor
 
 
 def warn(name: str, used: Order, trained: Order) -> None:

@@ -64,16 +64,16 @@ def depths_of(order: Order, smallest: int, largest: int, step: int = 1, beyond: 
     Raises:
         FieldError: if the range is invalid, or the order cannot run at one of its ends.
     """
-    told, passes = f"{smallest}-{largest}", len(order)
+    given, passes = f"{smallest}-{largest}", len(order)
     if not 1 <= smallest < largest:
-        raise FieldError("depth_range", told, "must be MIN-MAX with 1 <= MIN < MAX")
+        raise FieldError("depth_range", given, "must be MIN-MAX with 1 <= MIN < MAX")
     if passes > 1 and block_count(order) == passes:
-        raise FieldError("depth_range", told, f"needs a block that runs again, but each of the {passes} runs once")
+        raise FieldError("depth_range", given, f"needs a block that runs again, but each of the {passes} runs once")
     runs = {depth: passes_at(order, depth) for depth in range(smallest, largest + 1) if not depth % step}
     found = [depth for depth, run in runs.items() if run and (beyond or run == tuple(range(depth)))]
     for end in (smallest, largest):
         if end not in found:
-            raise FieldError("depth_range", told, f"the order {' '.join(map(str, order))} cannot run at {end} passes")
+            raise FieldError("depth_range", given, f"the order {' '.join(map(str, order))} cannot run at {end} passes")
     return tuple(found)
 
 
@@ -122,9 +122,11 @@ def make_elastic(
 def idle(loop: Loop, depth: int) -> list[nn.Parameter]:
     """Parameters without a gradient in an update with `depth` passes."""
     learning = passes_at(loop.order, depth)[-(loop.backprop_passes or depth) :]
-    blocks = [loop.blocks[which] for which in set(loop.order) - {loop.order[index] for index in learning}]
-    own = [] if loop.own is None else [loop.own[index] for index in set(range(loop.passes)) - set(learning)]
-    return [parameter for module in blocks + own for parameter in module.parameters()]
+    learning_blocks = {loop.order[index] for index in learning}
+    modules = [loop.blocks[which] for which in set(loop.order) - learning_blocks]
+    if loop.own is not None:
+        modules += [loop.own[index] for index in set(range(loop.passes)) - set(learning)]
+    return [parameter for module in modules for parameter in module.parameters()]
 
 
 def may_idle(loop: Loop) -> bool:

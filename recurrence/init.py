@@ -1,4 +1,4 @@
-"""The initialisations of the papers' code. They change a stack in place, without embeddings."""
+"""The initialisations of the papers' code. They change a stack, which has no embeddings, in place."""
 
 import math
 
@@ -13,9 +13,10 @@ def ringformer_(stack: nn.Module) -> None:
 
     Source: RingFormer's published code.
     """
-    for ffn in (module for module in stack.modules() if isinstance(module, FeedForward)):
-        nn.init.normal_(ffn.up.weight, std=0.02)
-        nn.init.normal_(ffn.down.weight, std=0.02)
+    for module in stack.modules():
+        if isinstance(module, FeedForward):
+            nn.init.normal_(module.up.weight, std=0.02)
+            nn.init.normal_(module.down.weight, std=0.02)
 
 
 def fairseq_(stack: nn.Module) -> None:
@@ -28,11 +29,12 @@ def fairseq_(stack: nn.Module) -> None:
             nn.init.xavier_uniform_(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-    for attention in (module for module in stack.modules() if isinstance(module, Attention)):
-        for name, projection in attention.named_children():
-            if name != "out":
-                bound = math.sqrt(6 / (projection.in_features + 3 * attention.out.out_features))
-                nn.init.uniform_(projection.weight, -bound, bound)
+    for module in stack.modules():
+        if isinstance(module, Attention):
+            for name, projection in module.named_children():
+                if name != "out":
+                    bound = math.sqrt(6 / (projection.in_features + 3 * module.out.out_features))
+                    nn.init.uniform_(projection.weight, -bound, bound)
 
 
 def normal_(stack: nn.Module, std: float) -> None:
@@ -48,12 +50,12 @@ def normal_(stack: nn.Module, std: float) -> None:
 
 
 def nanogpt_(stack: nn.Module, std: float, layers: int) -> None:
-    """As :func:`normal_`, but what joins the residual stream starts at N(0, std / sqrt(2 layers)).
+    """As :func:`normal_`, but layers that write to the residual stream start at N(0, std / sqrt(2 layers)).
 
     Source: nanoGPT's code, which Kausik's recurrent transformer trains.
     """
     normal_(stack, std)
     for module in stack.modules():
         if isinstance(module, Attention | FeedForward):
-            joins = module.out if isinstance(module, Attention) else module.down
-            nn.init.normal_(joins.weight, std=std / math.sqrt(2 * layers))
+            last = module.out if isinstance(module, Attention) else module.down
+            nn.init.normal_(last.weight, std=std / math.sqrt(2 * layers))

@@ -149,13 +149,17 @@ class LeavingSteps(Steps):
         Returns:
             The state with which they leave, (B, T, C).
         """
-        start, told, told_of, passes = self.length, {}, None, self.loop.running
+        start, passes = self.length, self.loop.running
+        kwargs: dict[str, Any] = {}
+        kwargs_late = None
         for index in passes:
-            before, late = x, start - self.cache.lengths[index]
-            x = torch.cat([self._left[:, -late:], x], dim=1) if late else x
-            if late != told_of:
-                told, told_of = arguments(x, start - late), late
-            x = self.run(x, (index,), **told)[:, late:]
+            before = x
+            late = start - self.cache.lengths[index]  # earlier tokens that skipped this pass and now run it, too
+            if late:
+                x = torch.cat([self._left[:, -late:], x], dim=1)
+            if late != kwargs_late:
+                kwargs, kwargs_late = arguments(x, start - late), late
+            x = self.run(x, (index,), **kwargs)[:, late:]
             if index != passes[-1] and self.leave.ends(before, x):
                 break
         self.leave.tally.add(passes.index(index) + 1, 1)

@@ -30,7 +30,7 @@ if LIBRARY not in LIBRARIES:
     raise ValueError(f"RECURRENCE_GEMM={LIBRARY}: must be one of {LIBRARIES}")
 # The BLAS must take less than this fraction of oneDNN's time: if the two are equal, the choice must not vary between
 # runs, because a resumed run would round differently.
-SHARE = 0.8
+MARGIN = 0.8
 
 # oneDNN, and torch above it, keep the programs and workspaces of the last 1,024 products each. Batches of text rarely
 # repeat a shape, so a training would grow by gigabytes; one batch needs fewer products than these.
@@ -154,7 +154,7 @@ def _faster(repeats: int = 7) -> str:
         runs = {"onednn": lambda: _onednn(x, weight, None, "none", [], ""), "mkl": lambda: F.linear(x, weight)}
         times = [{name: _seconds(run) for name, run in runs.items()} for _ in range(repeats)]
     best = {name: min(each[name] for each in times) for name in runs}
-    return "mkl" if best["mkl"] < SHARE * best["onednn"] else "onednn"
+    return "mkl" if best["mkl"] < MARGIN * best["onednn"] else "onednn"
 
 
 def _seconds(run: Callable[[], object]) -> float:
@@ -209,8 +209,9 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         x, weight = ctx.saved_tensors
-        wanted = ctx.needs_input_grad
+        needs = ctx.needs_input_grad
         flat = grad.reshape(-1, grad.size(-1))
-        grad_x = linear(flat, weight.t()).view_as(x) if wanted[0] else None
-        grad_weight = linear(flat.t(), x.reshape(-1, x.size(-1)).t()) if wanted[1] else None
-        return grad_x, grad_weight, flat.sum(0) if wanted[2] else None
+        grad_x = linear(flat, weight.t()).view_as(x) if needs[0] else None
+        grad_weight = linear(flat.t(), x.reshape(-1, x.size(-1)).t()) if needs[1] else None
+        grad_bias = flat.sum(0) if needs[2] else None
+        return grad_x, grad_weight, grad_bias

@@ -49,10 +49,12 @@ class _Weighted(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         x, y, a, b = ctx.saved_tensors
-        flat, wanted = grad.reshape(-1), ctx.needs_input_grad
-        of_a = flat.dot(x.reshape(-1)).view_as(a) if wanted[2] else None
-        of_b = flat.dot(y.reshape(-1)).view_as(b) if wanted[3] else None
-        return grad * a if wanted[0] else None, grad * b if wanted[1] else None, of_a, of_b
+        flat, needs = grad.reshape(-1), ctx.needs_input_grad
+        grad_x = grad * a if needs[0] else None
+        grad_y = grad * b if needs[1] else None
+        grad_a = flat.dot(x.reshape(-1)).view_as(a) if needs[2] else None
+        grad_b = flat.dot(y.reshape(-1)).view_as(b) if needs[3] else None
+        return grad_x, grad_y, grad_a, grad_b
 
 
 class DropPath(nn.Module):

@@ -1,4 +1,4 @@
-"""Level signals: they tell a shared block at which depth it runs.
+"""Level signals, from which a shared block knows at which depth it runs.
 
 Source: RingFormer (arXiv:2502.13181), section 3.2, equations for Q, K, V and the FFN input; Table 4 for the
 variants. `M = up^T down` is low-rank: `down` maps to the rank, `up` back.
@@ -34,7 +34,7 @@ class LevelSignal(nn.Module):
     def __init__(self, targets: int, width: int, out_width: int, rank: int | None, before: bool, init: str = "zero"):
         super().__init__()
         self.before, self.targets, self.width, self.rank = before, targets, width, rank
-        self.bias = None
+        self.bias = None  # only :class:`recurrence.lowrank.LowRankTerm` has one
         target_width = width if before else out_width
         if rank is None:
             self.full = nn.Parameter(torch.zeros(targets, target_width, width))
@@ -126,6 +126,7 @@ class LevelSignal(nn.Module):
         """Projects x + signal, (K, N, C), each target by its rows of the layer: (K, N, out)."""
         x = x.reshape(-1, self.width) + signal
         if self.targets == 1 or not is_plain(layer):
+            # The layer projects each input for all targets; the diagonal has each target's own.
             return apply(layer, x).unflatten(-1, (self.targets, -1)).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
         weight = layer.weight.unflatten(0, (self.targets, -1))
         bias = 0 if layer.bias is None else layer.bias.view(self.targets, 1, -1)

@@ -1,4 +1,4 @@
-"""Decoding state of a loop, whose passes may have read different numbers of tokens."""
+"""Decoding state of a loop. Its passes may have read different numbers of tokens."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from recurrence.loop import Loop
 
 
 class Steps:
-    """Decoding state of a loop.
+    """Decoding state of a loop: its cache, and the inputs that `inject` needs again.
 
     Args:
         loop: the passes.
@@ -43,11 +43,11 @@ class Steps:
         known = {
             which: kept[:, start:end] for which, kept in self._first_inputs.items() if order.index(which) < passes[0]
         }
-        found = dict(known)
-        x, _ = self.loop(x, slots=self.cache.slots(), run=passes, first_inputs=found, **arguments)
-        for which in found.keys() - known.keys():
-            kept = self._first_inputs.get(which, found[which][:, :0])
-            self._first_inputs[which] = torch.cat([kept, found[which]], dim=1)
+        first_inputs = dict(known)
+        x, _ = self.loop(x, slots=self.cache.slots(), run=passes, first_inputs=first_inputs, **arguments)
+        for which in first_inputs.keys() - known.keys():
+            new = first_inputs[which]
+            self._first_inputs[which] = torch.cat([self._first_inputs.get(which, new[:, :0]), new], dim=1)
         return x
 
     def rewind(self, length: int) -> None:

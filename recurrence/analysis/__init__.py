@@ -1,1 +1,1 @@
-"""What trained models do inside, as numbers; the programs in `recipes/figures` draw the pictures."""
+"""Measurements inside trained models; the programs in `recipes/figures` plot them."""

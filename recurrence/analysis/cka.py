@@ -1,4 +1,4 @@
-"""Centred kernel alignment of the layers of two models: 1 where they say the same of every sample up to rotation.
+"""Centred kernel alignment of the layers of two models: 1 if their representations are equal up to rotation and scale.
 
 Source: Kornblith et al. (arXiv:1905.00414) for linear CKA; Nguyen et al. (arXiv:2010.15327), section 3, for its form in
 minibatches with the unbiased estimator of HSIC of Song et al. (JMLR 13, 2012), equation 5. RingFormer
@@ -10,17 +10,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-SMALLEST = 4  # samples: the unbiased estimator divides by n - 3
+MIN_SAMPLES = 4  # the unbiased estimator divides by n - 3
 
 
 def linear_cka(x: Tensor, y: Tensor) -> float:
     """Linear CKA of all samples at once, with the biased estimator: |Y'X|^2 / (|X'X| |Y'Y|), X and Y centred.
 
     Args:
-        x, y: (n, features), the features may differ in number.
+        x, y: (n, features), with any two numbers of features.
 
     Raises:
-        ValueError: if the samples differ in number.
+        ValueError: if the numbers of samples differ.
     """
     _check(x, y)
     x, y = (features.double() - features.double().mean(dim=0) for features in (x, y))
@@ -28,10 +28,10 @@ def linear_cka(x: Tensor, y: Tensor) -> float:
 
 
 class MinibatchCKA:
-    """Linear CKA of each layer of one model with each of another, minibatch after minibatch.
+    """Linear CKA of each layer of one model with each layer of another, accumulated over minibatches.
 
-    The estimate does not depend on the size of the minibatches, however many samples there are, in expectation; with
-    all samples in one minibatch it is the unbiased form of :func:`linear_cka`.
+    The expected estimate does not depend on the size of the minibatches. With all samples in one minibatch, it is the
+    unbiased form of :func:`linear_cka`.
     """
 
     def __init__(self):
@@ -42,17 +42,17 @@ class MinibatchCKA:
 
         Args:
             first: the layers of one model, (n, features) each.
-            second: those of the other, of the same n samples.
+            second: the layers of the other model, for the same n samples.
 
         Raises:
-            ValueError: if there are fewer than 4 samples, they differ in number, or the layers do from before.
+            ValueError: if there are fewer than 4 samples, or numbers of samples or layers differ.
         """
         for layer in (*first, *second):
             _check(first[0], layer)
-        if len(first[0]) < SMALLEST:
-            raise ValueError(f"minibatch of {len(first[0])}: must be >= {SMALLEST} samples")
+        if len(first[0]) < MIN_SAMPLES:
+            raise ValueError(f"minibatch of {len(first[0])}: must be >= {MIN_SAMPLES} samples")
         one, other = (torch.stack([_gram(layer) for layer in layers]) for layers in (first, second))
-        sums = [hsic(one, other), _own(one), _own(other)]
+        sums = [hsic(one, other), _self_hsic(one), _self_hsic(other)]
         if self._sums is None:
             self._sums = [torch.zeros_like(part) for part in sums]
         elif self._sums[0].shape != sums[0].shape:
@@ -61,10 +61,10 @@ class MinibatchCKA:
             total += part
 
     def compute(self) -> Tensor:
-        """(layers of the first, layers of the second), float64; not a number where a layer is the same for all samples.
+        """(layers of the first, layers of the second), float64; NaN where a layer is the same for all samples.
 
         Raises:
-            ValueError: if there was no minibatch.
+            ValueError: before the first minibatch.
         """
         if self._sums is None:
             raise ValueError("no minibatch: CKA needs at least one")
@@ -92,13 +92,13 @@ def hsic(one: Tensor, other: Tensor) -> Tensor:
     return (products + totals - 2 / (n - 2) * rows @ columns.T) / (n * (n - 3))
 
 
-def _own(grams: Tensor) -> Tensor:
+def _self_hsic(grams: Tensor) -> Tensor:
     """HSIC of each layer with itself: (P,)."""
     return torch.cat([hsic(gram[None], gram[None])[0] for gram in grams])
 
 
 def _gram(features: Tensor) -> Tensor:
-    """(n, features) -> (n, n), float64. Centred first, which HSIC does not see, so that no digits are lost."""
+    """(n, features) -> (n, n), float64. Centring does not change HSIC, but keeps precision."""
     features = features.double() - features.double().mean(dim=0)
     return features @ features.T
 

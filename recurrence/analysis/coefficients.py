@@ -1,7 +1,7 @@
-"""The learnable coefficients of residual sums, as parameters of a checkpoint and as lines of a log name them.
+"""Reads the learnable coefficients of residual sums from checkpoints and logs.
 
 Source: SReT (arXiv:2111.05297), section 3 and Figure 6: alpha to theta of attention, FFN and projection. Its equations
-and its text give these names in different ways; here the role is the name, see `recurrence.residual`.
+and its text disagree about the names; here each is named after its role, see `recurrence.residual`.
 """
 
 import re
@@ -23,12 +23,12 @@ LOGGED_SUBLAYERS = {"self_attn": "attention", "cross_attn": "cross-attention", "
 
 
 class Coefficient(NamedTuple):
-    """What a coefficient weighs.
+    """A coefficient by its place.
 
-    stack: name of what holds the loop over depth; "" where the model itself does.
+    stack: name of the module that has the loop over depth; "" for the model itself.
     sublayer: "attention", "cross-attention", "FFN" or "projection".
-    index: of the stored block, or of the pass for a projection, from 0.
-    role: "identity" weighs the stream, "branch" what the sublayer made of it.
+    index: of the stored block or, for a projection, of the pass, from 0.
+    role: "identity" scales the stream, "branch" the output of the sublayer.
     """
 
     stack: str
@@ -38,17 +38,17 @@ class Coefficient(NamedTuple):
 
 
 def coefficients(table: Mapping[str, Any]) -> dict[Coefficient, float]:
-    """The residual coefficients in a table of named numbers; {} where there are none.
+    """The residual coefficients among named numbers; {} if there are none.
 
     Args:
-        table: a state dict, or a line of a log that names its numbers as a state dict does or as fairseq's log.
+        table: a state dict, or a line of a log with the names of a state dict or of fairseq's log.
     """
     stored = {name: found for name in table if (found := STORED.match(name))}
     logged = {name: found for name in table if (found := LOGGED.match(name))}
-    most: dict[str, int] = {}
+    last: dict[str, int] = {}  # index of the last sublayer, by stack
     for found in stored.values():
-        most[found["stack"]] = max(most.get(found["stack"], 0), int(found["sublayer"] or 0))
-    named = {name: _stored(found, SUBLAYERS[1 + most[found["stack"]]]) for name, found in stored.items()}
+        last[found["stack"]] = max(last.get(found["stack"], 0), int(found["sublayer"] or 0))
+    named = {name: _stored(found, SUBLAYERS[1 + last[found["stack"]]]) for name, found in stored.items()}
     for name, found in logged.items():
         sublayer = LOGGED_SUBLAYERS[found["sublayer"]]
         named[name] = Coefficient(found["stack"], sublayer, int(found["index"]), found["role"])
@@ -56,7 +56,7 @@ def coefficients(table: Mapping[str, Any]) -> dict[Coefficient, float]:
 
 
 def named_coefficients(model: nn.Module) -> dict[str, float]:
-    """The residual coefficients of a model by the names of its parameters, as :func:`coefficients` reads them."""
+    """The residual coefficients of a model by parameter name; :func:`coefficients` reads them."""
     return {name: value.item() for name, value in model.named_parameters() if STORED.match(name)}
 
 

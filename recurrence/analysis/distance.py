@@ -1,8 +1,8 @@
 """How far attention reaches across an image.
 
 Source: Dosovitskiy et al. (arXiv:2010.11929), Figure 7, and RingFormer (arXiv:2502.13181), Figure 3.
-Differs from RingFormer's published code: what a patch gives to the class token is left out of its weights before they
-are averaged, where that code lets it count as distance 0; so attention that is uniform has the grid's mean distance.
+Differs from RingFormer's published code: attention to the class token is left out and the other weights are normalised
+again, so that uniform attention has the grid's mean distance; in that code it counts as distance 0.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def patch_distances(grid: Sequence[int], patch: Sequence[int]) -> Tensor:
-    """Distance in pixels between the centres of every two patches, row by row: (N, N), float64.
+    """Distances in pixels between the centres of all pairs of patches, which are numbered row by row: (N, N), float64.
 
     Args:
         grid: rows and columns of patches.
@@ -24,10 +24,10 @@ def patch_distances(grid: Sequence[int], patch: Sequence[int]) -> Tensor:
 
 
 def mean_attention_distance(weights: Tensor, distances: Tensor) -> Tensor:
-    """The mean, over images and patches, of the distance at which a patch looks, in the unit of the distances.
+    """Mean distance between a patch and those that it attends to, over images and patches, in the unit of `distances`.
 
     Args:
-        weights: (B, H, T, T); what stands before the last N tokens, such as a class token, is left out.
+        weights: (B, H, T, T); tokens before the last N, such as a class token, are left out.
         distances: (N, N), see :func:`patch_distances`.
 
     Returns:
@@ -39,6 +39,6 @@ def mean_attention_distance(weights: Tensor, distances: Tensor) -> Tensor:
     prefix = weights.size(-1) - len(distances)
     if prefix < 0:
         raise ValueError(f"{weights.size(-1)} tokens: must be >= the {len(distances)} patches of the grid")
-    among = weights[..., prefix:, prefix:].double()
-    reached = (among * distances.to(among)).sum(dim=-1) / among.sum(dim=-1)
-    return reached.mean(dim=(0, 2))
+    weights = weights[..., prefix:, prefix:].double()
+    mean_distance = (weights * distances.to(weights)).sum(dim=-1) / weights.sum(dim=-1)
+    return mean_distance.mean(dim=(0, 2))

@@ -1,4 +1,4 @@
-"""The loss around trained weights, along random directions in which each filter has the length of the model's own.
+"""The loss around trained weights, along filter-normalised random directions.
 
 Source: Li et al. (arXiv:1712.09913), section 4; SReT (arXiv:2111.05297), Figure 9.
 """
@@ -13,15 +13,14 @@ Direction = dict[str, Tensor]
 
 
 def filter_normalised(model: nn.Module, seed: int) -> Direction:
-    """A Gaussian direction of which each filter is scaled to the norm of the model's own.
+    """A Gaussian direction whose filters are scaled to the norms of the model's filters.
 
-    A filter is a row of a parameter's first dimension. Parameters of one dimension, which are biases, the weights of
-    norms and residual coefficients, stay where they are. A stored block has one direction,
-    however often it runs.
+    A filter is a row of a parameter's first dimension. Parameters of one dimension (biases, weights of norms, residual
+    coefficients) do not move. A stored block has one direction, however often it runs.
 
     Args:
         model: at its trained weights.
-        seed: of the draw, which is made on the CPU, a parameter after the other.
+        seed: of the random numbers, which are drawn on the CPU for one parameter after the other.
 
     Returns:
         A tensor for each parameter that moves, by name.
@@ -43,7 +42,7 @@ def filter_normalised(model: nn.Module, seed: int) -> Direction:
 
 @contextmanager
 def moved(model: nn.Module, directions: Sequence[Direction], amounts: Sequence[float]) -> Iterator[None]:
-    """The model at `weights + sum amount * direction` while the context is open; afterwards its own, to the bit."""
+    """Within the context, the model has the weights `weights + sum amount * direction`."""
     parameters = dict(model.named_parameters())
     before = {name: parameters[name].detach().clone() for name in directions[0]}
     try:
@@ -64,8 +63,8 @@ def loss_surface(
     """The loss at every combination of steps along the directions.
 
     Args:
-        model: at its trained weights, which it has again afterwards.
-        loss: computes the loss of the model as it is.
+        model: at its trained weights, which are restored afterwards.
+        loss: computes the loss of the model.
         directions: one for a line, two for a plane.
         steps: amounts along each direction; 0 is the trained model, 1 moves each filter by its own length.
 

@@ -1,4 +1,4 @@
-"""Curves from the logs that trainers leave: JSON lines of fairseq, the summary.csv of `recipes/train_image.py`."""
+"""Curves from the logs of trainers: fairseq's JSON lines, and the summary.csv of `recipes/train_image.py`."""
 
 import csv
 import json
@@ -11,15 +11,15 @@ UPDATES = re.compile(r"((valid\d*|train)_)?num_updates|train_updates")
 
 
 def points(log: Path, stage: str = "valid") -> list[Point]:
-    """The lines of one stage of training in their order, each number by the name that it has there.
+    """The lines of a stage of training, in order, with their numbers by name.
 
-    Added are `updates`, for which each log has other names, and `hours`: what the training had taken until then, in
-    fairseq with its validations; of fairseq also `tokens`, millions read in training until then. Epochs count from 1.
+    Three names are added: `updates`, which each log calls something else; `hours` of training so far, for fairseq
+    including validation; and for fairseq `tokens`, the millions of tokens trained on so far. Epochs count from 1.
 
     Args:
-        log: what fairseq-train printed with `--log-format json` (its losses are to base 2), or a summary.csv.
-        stage: of fairseq "train_inner", "train", "valid" or another subset of validation, such as "valid1"; summary.csv
-            has one line an epoch for all.
+        log: the output of fairseq-train with `--log-format json` (losses are to base 2), or a summary.csv.
+        stage: for fairseq "train_inner", "train", "valid" or another validation subset, such as "valid1"; ignored for
+            summary.csv, which has one line per epoch.
 
     Raises:
         ValueError: if the log has no line of that stage.
@@ -32,10 +32,10 @@ def points(log: Path, stage: str = "valid") -> list[Point]:
 
 
 def curve(log: Path, x: str, y: str, stage: str = "valid") -> list[tuple[float, float]]:
-    """Line after line of a stage, sorted by x; one that a resumed run repeats counts once.
+    """The points (x, y) of a stage, sorted by x; of points with the same x, which a resumed run repeats, the last one.
 
     Raises:
-        ValueError: if the log has no such line, or no such names.
+        ValueError: if the log has no line of the stage, or no number of these names.
     """
     found = points(log, stage)
     for name in (x, y):
@@ -47,18 +47,18 @@ def curve(log: Path, x: str, y: str, stage: str = "valid") -> list[tuple[float, 
 
 def _json_lines(text: str, wanted: str) -> list[Point]:
     found: list[Point] = []
-    until: Point = {}  # hours, and tokens by the words of a batch, that the lines of training have told so far
+    so_far: Point = {}  # hours and tokens
     trained = 0.0
     for stage, line in re.findall(r"\| (train_inner|train|valid\d*) \| (\{.*\})", text):
         point = _numbers(json.loads(line).items())
         wall = point.get("wall", point.get("train_wall") if stage == "train" else None)
         if wall is not None:
-            until["hours"] = wall / 3600
+            so_far["hours"] = wall / 3600
         if stage == "train_inner" and {"wpb", "updates"} <= point.keys() and point["updates"] > trained:
-            until["tokens"] = until.get("tokens", 0) + point["wpb"] * (point["updates"] - trained) / 1e6
+            so_far["tokens"] = so_far.get("tokens", 0) + point["wpb"] * (point["updates"] - trained) / 1e6
             trained = point["updates"]
         if stage == wanted:
-            found.append({**point, **until})
+            found.append({**point, **so_far})
     return found
 
 

@@ -1,7 +1,4 @@
-"""What a model computes on its way: the states after each pass, and the attention weights of each pass.
-
-A recorder listens to a model from outside while it runs; the model computes what it always does.
-"""
+"""Records the states after each pass and the attention weights of each pass, without changing what a model computes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,7 +11,7 @@ from recurrence.loop import Loop, named_loops
 
 
 def loops(model: nn.Module) -> dict[str, Loop]:
-    """The loops over depth by their names.
+    """The loops of a model by name.
 
     Raises:
         ValueError: if there are none.
@@ -27,10 +24,10 @@ def loops(model: nn.Module) -> dict[str, Loop]:
 
 @contextmanager
 def recorded_states(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
-    """Records, while the context is open, the states after each pass.
+    """Within the context, records the states after each pass.
 
     Yields:
-        For each loop by name P states (B, T, C), those of the model's latest call.
+        For each loop, by name, the P states (B, T, C) of the latest call.
 
     Raises:
         ValueError: if the model has no loop.
@@ -50,16 +47,16 @@ def recorded_states(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
 def recorded_attention(
     model: nn.Module, keep: Callable[[Tensor], Tensor] = lambda weights: weights
 ) -> Iterator[dict[str, list[Tensor]]]:
-    """Records, while the context is open, something of the self-attention weights of each pass that attends.
+    """Within the context, records the self-attention weights of each pass that has self-attention.
 
-    The weights are computed a second time, from the queries and keys that the model attends with.
+    The weights are computed again from the queries and keys; fused attention does not return them.
 
     Args:
-        model: any whose loops attend globally.
-        keep: what to keep of the weights (B, H, T, S) of a pass; all of them by default, which takes memory.
+        model: its attention must be global.
+        keep: maps the weights (B, H, T, S) of a pass to its record; by default, all weights are kept.
 
     Yields:
-        For each loop by name one record per pass, those of the model's latest call.
+        For each loop, by name, one record per pass of the latest call.
 
     Raises:
         ValueError: if the model has no loop, or a loop has no attention or attends within slices.

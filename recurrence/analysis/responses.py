@@ -1,4 +1,4 @@
-"""How strongly each place of an image responds, pass after pass: the picture of SReT (arXiv:2111.05297), Figure 10."""
+"""How strongly each place of an image responds, as in SReT (arXiv:2111.05297), Figure 10."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ def response_map(state: Tensor, grid: Sequence[int]) -> Tensor:
     """The root mean square over the channels of each token.
 
     Args:
-        state: (B, T, C); what stands before the tokens of the grid, such as a class token, is left out.
+        state: (B, T, C); tokens before those of the grid, such as a class token, are left out.
         grid: rows and columns of tokens.
 
     Returns:

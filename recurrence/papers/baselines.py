@@ -89,6 +89,8 @@ def one_wide_ffn(
     own = [Pass(block.sublayers, rate) for block, rate in zip(blocks, rates)]
     if memory_width is not None:
         return Loop(blocks, tuple(range(layers)), own)
-    order = tuple(which for layer in range(layers) for which in (layer, layers))
-    own = [each for attention, rate in zip(own, rates) for each in (attention, Pass(1, rate))]
-    return Loop([*blocks, WideFFN(shape, **parts)], order, own)
+    order, own_of_both = [], []
+    for layer in range(layers):
+        order += [layer, layers]
+        own_of_both += [own[layer], Pass(1, rates[layer])]
+    return Loop([*blocks, WideFFN(shape, **parts)], tuple(order), own_of_both)

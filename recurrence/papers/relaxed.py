@@ -49,12 +49,12 @@ class RelaxedBlock(Block):
 
     def projections(self) -> dict[str, tuple[nn.Linear, int]]:
         """The projections of the block by name, and how many targets each stacks."""
-        found = ((name, place.split("."), targets) for name, (place, targets) in PROJECTIONS.items())
-        return {
-            name: (getattr(getattr(self, part), layer), targets)
-            for name, (part, layer), targets in found
-            if getattr(self, part) is not None
-        }
+        found = {}
+        for name, (place, targets) in PROJECTIONS.items():
+            part, layer = place.split(".")
+            if getattr(self, part) is not None:
+                found[name] = self.get_submodule(place), targets
+        return found
 
     def run(self, x: Tensor, own: RelaxedPass, attend: Callable, cross_attend: Callable | None) -> Tensor:
         """A transformer layer whose projections are `(W + up^T down) x + bias`, with term and bias of the pass."""
@@ -92,14 +92,14 @@ def relaxed(
     """
     if not 1 <= rank <= shape.width:
         raise FieldError("residual_rank", rank, "must be >= 1 and <= {width}", width=shape.width)
-    unknown = sorted(set(terms or ()) - set(PROJECTIONS))
-    if unknown or terms is not None and not terms:
-        raise FieldError("terms", terms, f"must name some of {tuple(PROJECTIONS)}")
     terms = tuple(PROJECTIONS) if terms is None else terms
+    if not terms or not set(terms) <= set(PROJECTIONS):
+        raise FieldError("terms", terms, f"must name some of {tuple(PROJECTIONS)}")
     blocks = [RelaxedBlock(shape, bias=bias, **parts) for _ in range(block_count(order))]
     rates = drop_path or (None,) * len(order)
     own = [RelaxedPass(blocks[which], shape, rank, terms, bias, rate) for which, rate in zip(order, rates)]
-    for name, (layer, _) in (found for block in blocks for found in block.projections().items()):
-        if name in terms:
-            layer.register_parameter("bias", None)
+    for block in blocks:
+        for name, (layer, _) in block.projections().items():
+            if name in terms:
+                layer.register_parameter("bias", None)  # the passes have one each
     return Loop(blocks, order, own)

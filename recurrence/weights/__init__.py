@@ -1,1 +1,1 @@
-"""Weights in another form: looped as unshared layers and back, and under the key names of other implementations."""
+"""Converts weights: loops to unshared layers and back, and between the key names of implementations."""

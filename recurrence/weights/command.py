@@ -1,4 +1,4 @@
-"""What `python -m fairseq_plugin.convert` and `python -m timm_plugin.convert` have in common: unshare and share."""
+"""The commands unshare and share of `python -m fairseq_plugin.convert` and `python -m timm_plugin.convert`."""
 
 import argparse
 from pathlib import Path
@@ -7,11 +7,11 @@ from recurrence.order import STRATEGIES
 
 
 def build(prog: str, description: str, upstream: str) -> tuple[argparse.ArgumentParser, argparse._SubParsersAction]:
-    """The parser of `unshare IN OUT` and `share IN OUT --unique-layers M`, and what a plugin adds its commands to.
+    """The parser of `unshare IN OUT` and `share IN OUT --unique-layers M`, and its subparsers, to add more commands.
 
     Args:
         prog, description: as the help shows them.
-        upstream: whose unshared models these are.
+        upstream: "fairseq" or "timm", whose models have no loop.
     """
     parser = argparse.ArgumentParser(prog=prog, description=description)
     commands = parser.add_subparsers(dest="command", required=True)

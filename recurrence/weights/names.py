@@ -1,7 +1,6 @@
-"""Weights in other key names, by tables of pieces and their computed inverse.
+"""Converts state dicts between key names ("theirs" and "ours") by tables of pieces; one table serves both directions.
 
-A piece says which rows of which of their tensors are which rows of ours; reading the table backwards gives the inverse.
-Nothing is dropped: a key on either side that no piece names raises.
+A piece maps rows of one of their tensors to rows of one of ours. A key on either side that no piece names is an error.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,18 +10,18 @@ import torch
 from torch import Tensor
 
 StateDict = dict[str, Tensor]
-Rows = tuple[int, int, int]  # from, to, of how many equal parts along the first dimension
+Rows = tuple[int, int, int]  # first and end of the parts, and number of equal parts of the first dimension
 WHOLE = (0, 1, 1)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows of one of their tensors and the rows of ours that they are.
+    """Rows of one of their tensors, and the rows of ours that they become.
 
     Args:
         theirs, ours: keys.
         their_rows, our_rows: which part of the first dimension.
-        level: index into a tensor of theirs that stacks all levels; None for one that does not.
+        level: index into a tensor of theirs that stacks all levels; None for other tensors.
     """
 
     theirs: str
@@ -47,11 +46,11 @@ def to_ours(
     Args:
         theirs: their state dict.
         pieces: the table.
-        shapes: our tensors, of which shapes and whether they are floating-point numbers are read.
-        fixed: whether a key, of either side, is a table that is a function of its sizes and needs no piece.
+        shapes: our tensors; only their shapes and kinds of dtype are used.
+        fixed: whether a key of either side is a table computed from its sizes, which needs no piece.
 
     Returns:
-        Our state dict, in the type of their weights, without our fixed tables.
+        Our state dict in the dtype of their weights, without our fixed tables.
 
     Raises:
         ValueError: if a key on either side is not covered, or two sources of one shared piece differ.
@@ -86,7 +85,7 @@ def to_theirs(own: StateDict, pieces: Iterable[Piece]) -> StateDict:
 
 
 def rename(theirs: StateDict, pieces: Iterable[Piece]) -> StateDict:
-    """Their whole tensors under our keys, whatever their shapes; what no piece names keeps its name.
+    """Their tensors under our keys, whatever their shapes; keys that no piece names stay.
 
     Raises:
         ValueError: if two sources of one shared tensor differ.
@@ -120,7 +119,9 @@ def _part(tensor: Tensor, rows: Rows) -> Tensor:
 
 
 def _join(parts: dict) -> Tensor:
-    in_order = [part for _, part in sorted(parts.items(), key=lambda item: (item[0][0] or 0, item[0][1]))]
-    if len(in_order) == 1 and next(iter(parts))[0] is None:
-        return in_order[0]
-    return torch.stack(in_order) if next(iter(parts))[0] is not None else torch.cat(in_order)
+    """One of their tensors from its parts, by level and rows; all levels are None if they are not stacked."""
+    in_order = [parts[key] for key in sorted(parts)]
+    stacked = any(level is not None for level, _ in parts)
+    if stacked:
+        return torch.stack(in_order)
+    return in_order[0] if len(in_order) == 1 else torch.cat(in_order)

@@ -1,9 +1,12 @@
-"""Unshared layers as a loop over depth: tied layers become their mean, and what is lost a low-rank term of each pass.
+"""Turns unshared layers into a loop over depth: each block is the mean of the layers that share it.
+
+With a rank, each pass also gets a low-rank term per projection that approximates the difference to its layer.
 
 Source: Relaxed Recursive Transformers (arXiv:2410.20672), section 3.2: blocks by averaging, residuals by truncated
-singular value decomposition. At full rank the loop computes what the layers compute.
+singular value decomposition. At full rank the loop computes exactly what the layers compute.
 
-Differs from the paper: without a rank, biases and LayerNorms are averaged too; with one they stay those of the pass.
+Differs from the paper: without a rank, biases and LayerNorms are averaged, too; with one, each pass keeps those of its
+layer.
 """
 
 from collections.abc import Sequence
@@ -17,16 +20,16 @@ from recurrence.weights.names import StateDict
 
 
 def share(layers: Sequence[StateDict], order: Order, rank: int | None = None) -> StateDict:
-    """The weights of the loop that stands for the layers.
+    """The weights of the loop.
 
     Args:
         layers: in the key names of :class:`recurrence.block.Block`, with biases and a LayerNorm for each sublayer, as
             :func:`recurrence.weights.unshare.unshare` gives them; all alike.
         order: the block that runs as each layer.
-        rank: of the terms; None for a loop whose passes have nothing of their own.
+        rank: of the terms; None for a loop whose passes own nothing.
 
     Returns:
-        A state dict of :class:`recurrence.loop.Loop`, in the type of the layers.
+        A state dict of :class:`recurrence.loop.Loop`, in the dtype of the layers.
 
     Raises:
         ValueError: unless there is one layer per pass.
@@ -48,12 +51,12 @@ def share(layers: Sequence[StateDict], order: Order, rank: int | None = None) ->
 
 
 def _mean(tensors: Sequence[Tensor]) -> Tensor:
-    """In double precision."""
+    """The mean, computed in double precision."""
     return torch.stack([tensor.double() for tensor in tensors]).mean(0).to(tensors[0].dtype)
 
 
 def _own(layer: StateDict, shared: StateDict, rank: int) -> StateDict:
-    """What one pass keeps of its layer."""
+    """The parameters of one pass: LayerNorms, biases and low-rank terms."""
     own = {key: tensor for key, tensor in layer.items() if key.startswith("norms.")}
     for name, (place, targets) in PROJECTIONS.items():
         key = f"{place}.weight"
@@ -68,9 +71,9 @@ def _own(layer: StateDict, shared: StateDict, rank: int) -> StateDict:
 
 
 def truncated(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """The nearest matrix of a rank (Eckart and Young), as factors: (out, in) -> up (rank, out), down (rank, in).
+    """The nearest matrix of this rank, by truncated SVD, as factors: (out, in) -> up (rank, out), down (rank, in).
 
-    Both get the roots of the singular values. Where the matrix has fewer, the rest is 0.
+    Both factors get the square roots of the singular values. If the matrix has fewer of them, the rest is 0.
     """
     u, values, v = torch.linalg.svd(matrix, full_matrices=False)
     kept = min(rank, len(values))

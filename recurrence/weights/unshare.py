@@ -1,13 +1,13 @@
-"""A loop over depth as unshared layers: what every pass has of its own is multiplied out into a copy of its block.
+"""Turns a loop over depth into unshared layers: the parameters of each pass are folded into a copy of its block.
 
-The layers are plain ones, which every toolkit has: self-attention, cross-attention where there is a memory, and FFN,
-with biases and a LayerNorm each. They are state dicts in the key names of :class:`recurrence.block.Block`. Tensors that
+The layers are plain transformer layers, as in every toolkit: self-attention, in decoders cross-attention, and FFN, each
+with biases and a LayerNorm. They are state dicts in the key names of :class:`recurrence.block.Block`. Tensors that
 passes share stay shared, so that torch writes them to a file once.
 
-Exact, in real numbers, for level signals and low-rank terms (`W x + M x = (W + M) x`), post-norm residual coefficients
-and Admin's vectors, one LayerNorm for all sublayers, one FFN for all blocks or none, and any epsilon: a LayerNorm of
-`s x` with the epsilon `s^2 e` is one of `x` with `e`, so a stream that is scaled, which the matrices on its ends take
-back, has any epsilon.
+Exact, up to rounding, for level signals and low-rank terms (`W x + M x = (W + M) x`), post-norm residual coefficients
+and Admin's vectors, one LayerNorm for all sublayers, one FFN for all blocks or none, and any epsilon. A LayerNorm of
+`s x` with epsilon `s^2 e` equals one of `x` with epsilon `e`. So scaling the stream by s, and the matrices that read
+and write it to match, changes the epsilon and nothing else.
 """
 
 import math
@@ -22,15 +22,22 @@ from recurrence.admin import Admin
 from recurrence.block import Block, Pass
 from recurrence.loop import Loop
 from recurrence.lowrank import PROJECTIONS
-from recurrence.papers.baselines import WideFFN
-from recurrence.papers.sret import MixerBlock
+from recurrence.papers.baselines import OneNormBlock, WideFFN
+from recurrence.papers.relaxed import RelaxedBlock
+from recurrence.papers.ringformer import RingFormerBlock
+from recurrence.papers.sret import MixerBlock, SReTBlock
+from recurrence.papers.takase import TransformerBlock
 from recurrence.residual import Coefficients, Sum
 from recurrence.signal import LevelSignal
 from recurrence.weights.names import StateDict
 
-# The projections that read the stream, and those that write to it.
+# The projections that read the residual stream, and those that write to it.
 READS = {"self_attn": "self_attn.qkv", "cross_attn": "cross_attn.q", "ffn": "ffn.up"}
 WRITES = {"self_attn": "self_attn.out", "cross_attn": "cross_attn.out", "ffn": "ffn.down"}
+
+# Blocks that are plain layers after the parameters of a pass are folded in. Others are rejected: their equations may
+# have parts that the layers would silently lack.
+FOLDABLE = (TransformerBlock, OneNormBlock, WideFFN, RingFormerBlock, RelaxedBlock, SReTBlock)
 
 Factor: TypeAlias = Tensor | float
 
@@ -46,7 +53,7 @@ class Part:
         epsilon: of the norm.
         identity: coefficient of the stream, a number or (C,).
         branch: coefficient of f.
-        filler: whether f is 0 and stands where the loop has nothing.
+        filler: whether the loop has no such sublayer, and f is 0.
     """
 
     kind: str
@@ -62,16 +69,16 @@ def unshare(loop: Loop, epsilon: float = 1e-5) -> tuple[list[StateDict], Factor]
     """The layers that compute what a loop computes at inference.
 
     Args:
-        loop: of any paper's blocks; it is left as it is.
+        loop: is not changed.
         epsilon: of the layers' LayerNorms.
 
     Returns:
-        The layers, and the factor on the stream, a number or (C,): the caller scales the first layer's input by it. A
-        post-norm stack's output is the loop's; a pre-norm stack's is scaled too, which a final norm with the layers'
-        epsilon takes back.
+        The layers, and the factor on the stream, a number or (C,), by which the caller scales the first layer's input.
+        The output of a post-norm stack is the loop's. That of a pre-norm stack is scaled by the factor, which a final
+        norm with the layers' epsilon undoes.
 
     Raises:
-        ValueError: naming what no plain layer has.
+        ValueError: naming the part of the loop that plain layers cannot have.
     """
     check(loop)
     with torch.no_grad():
@@ -83,9 +90,9 @@ def unshare(loop: Loop, epsilon: float = 1e-5) -> tuple[list[StateDict], Factor]
 
 
 def check(loop: Loop) -> None:
-    """Raises ValueError where a loop has what no plain layer has, and names it."""
+    """Raises ValueError if a loop has a part that plain layers cannot have, and names it."""
     for block in loop.blocks:
-        if not isinstance(block, Block | WideFFN):
+        if not isinstance(block, FOLDABLE):
             mixing = "token mixing: " if isinstance(block, MixerBlock) else ""
             raise ValueError(f"{mixing}{type(block).__name__} is not a block of attention and FFN with LayerNorms")
         if block.pre_norm and getattr(block, "residuals", None):
@@ -104,7 +111,7 @@ def check(loop: Loop) -> None:
 
 
 def _sublayers(loop: Loop, index: int) -> Iterator[Part]:
-    """Those of one pass, with everything that the pass has of its own folded in."""
+    """The sublayers of one pass, with the parameters of the pass folded in."""
     block, own = loop.blocks[loop.order[index]], loop.own[index]
     norms, residuals = (getattr(block, name, None) or getattr(own, name) for name in ("norms", "residuals"))
     tensors, kinds = _folded(block, own), [kind for kind in READS if getattr(block, kind) is not None]
@@ -120,14 +127,14 @@ def _sublayers(loop: Loop, index: int) -> Iterator[Part]:
 
 
 def _coefficients(residual: Sum | Coefficients | Admin) -> tuple[Factor, float]:
-    """Of the stream and of the sublayer's output."""
+    """The coefficients of the stream and of the sublayer's output."""
     if isinstance(residual, Admin):
         return residual.omega.detach(), 1.0
     return (1.0, 1.0) if isinstance(residual, Sum) else (residual.identity.item(), residual.branch.item())
 
 
 def _folded(block: Block | WideFFN, own: Pass) -> StateDict:
-    """Weights and biases of all projections of one pass."""
+    """Weights and biases of all projections in one pass."""
     tensors = {}
     for term_name, (name, _) in PROJECTIONS.items():
         part, _, projection = name.partition(".")
@@ -144,44 +151,48 @@ def _folded(block: Block | WideFFN, own: Pass) -> StateDict:
 
 
 def _with_ffn(sublayers: list[Part]) -> list[Part]:
-    """Puts an FFN of width 1 that gives 0 where a layer ends without one."""
+    """Adds an FFN of width 1 with the output 0 to every layer that has none."""
     filled = []
     for part, following in zip(sublayers, [*sublayers[1:], None]):
         filled.append(part)
         if part.kind != "ffn" and (following is None or following.kind == "self_attn"):
-            width = part.norm[0]
-            zeros = dict(zip(("ffn.up.weight", "ffn.up.bias"), (width.new_zeros(1, len(width)), width.new_zeros(1))))
-            zeros |= {"ffn.down.weight": width.new_zeros(len(width), 1), "ffn.down.bias": torch.zeros_like(width)}
+            like = part.norm[0]
+            zeros = {
+                "ffn.up.weight": like.new_zeros(1, len(like)),
+                "ffn.up.bias": like.new_zeros(1),
+                "ffn.down.weight": like.new_zeros(len(like), 1),
+                "ffn.down.bias": torch.zeros_like(like),
+            }
             filled.append(replace(part, kind="ffn", tensors=zeros, identity=1.0, branch=1.0, filler=True))
     return filled
 
 
 def _scale_pre_norm(sublayers: list[Part], epsilon: float) -> tuple[list[Part], float]:
-    """One factor for the whole stream, which its norms take back."""
+    """Scales the stream by one factor everywhere; its norms undo it."""
     factor = math.sqrt(epsilon / sublayers[0].epsilon)
     return [replace(part, tensors=_scaled(part, 1.0, factor)) for part in sublayers], factor
 
 
 def _scale_post_norm(sublayers: list[Part], epsilon: float) -> tuple[list[Part], Factor]:
-    """A factor for the stream before each sublayer, which is part of the norm before it.
+    """Scales the stream before each sublayer by a factor of its own, which the norm before that sublayer applies.
 
-    Two norms in succession, of the epsilons e and f, are one of the epsilon `e f / (1 + f)`, divided by `sqrt(1 + f)`.
-    So where an FFN gives 0, the norms before and behind it share the work: f = 1/9, and e ten times the epsilon wanted.
+    Two norms in succession, with epsilons e and f, equal one with epsilon `e f / (1 + f)`, divided by `sqrt(1 + f)`.
+    So around a filler FFN, f = 1/9 in the norm after it, and e is ten times the wanted epsilon in the norm before it.
     """
-    ends = [*sublayers[1:], None]
-    sums = [
-        math.sqrt(epsilon / part.epsilon / (10 if end is not None and end.filler else 1))
-        for part, end in zip(sublayers, ends)
-    ]
-    streams = [
-        3 * math.sqrt(epsilon) if part.filler else factor * part.identity for part, factor in zip(sublayers, sums)
-    ]
+    before_filler = [following.filler for following in sublayers[1:]] + [False]
+    sums: list[float] = []  # factor of each residual sum
+    streams: list[Factor] = []  # factor of the stream before each sublayer
+    for part, is_before_filler in zip(sublayers, before_filler):
+        sums.append(math.sqrt(epsilon / part.epsilon / (10 if is_before_filler else 1)))
+        streams.append(3 * math.sqrt(epsilon) if part.filler else sums[-1] * part.identity)
     if any(0 in torch.as_tensor(stream) for stream in streams):
         raise ValueError("residual coefficients: one of the stream itself is 0, an upstream layer always keeps it")
     scaled = []
-    for part, end, factor, stream, following in zip(sublayers, ends, sums, streams, [*streams[1:], 1.0]):
+    for part, is_before_filler, factor, stream, following in zip(
+        sublayers, before_filler, sums, streams, [*streams[1:], 1.0]
+    ):
         weight, bias = part.norm
-        if end is not None and end.filler:
+        if is_before_filler:
             weight, bias = torch.ones_like(weight), torch.zeros_like(bias)
         if part.filler:
             weight = weight * math.sqrt(10 / 9)
@@ -192,24 +203,24 @@ def _scale_post_norm(sublayers: list[Part], epsilon: float) -> tuple[list[Part],
 
 
 def _scaled(part: Part, reads: Factor, writes: float) -> StateDict:
-    """Its tensors, of another scale where it reads the stream and where it writes to it."""
+    """The tensors of a sublayer, scaled where it reads the stream and where it writes to it."""
     tensors, out = dict(part.tensors), WRITES[part.kind]
     factors = {f"{READS[part.kind]}.weight": reads, f"{out}.weight": writes, f"{out}.bias": writes}
     return {**tensors, **{key: times(tensors[key], factor) for key, factor in factors.items()}}
 
 
 def is_one(factor: Factor) -> bool:
-    """Whether nothing is scaled."""
+    """Whether a factor is the number 1."""
     return not isinstance(factor, Tensor) and factor == 1
 
 
 def times(tensor: Tensor, factor: Factor) -> Tensor:
-    """The product along the last dimension; 1 gives the tensor itself, which others may share."""
+    """The product along the last dimension; with 1 the tensor itself, so that it stays shared."""
     return tensor if is_one(factor) else tensor * factor
 
 
 def _layers(sublayers: list[Part]) -> list[StateDict]:
-    """One state dict per layer, which begins with its self-attention."""
+    """One state dict per layer. A layer begins with its self-attention."""
     layers: list[StateDict] = []
     for part in sublayers:
         if part.kind == "self_attn":
