@@ -132,9 +132,7 @@ def _chosen(args: argparse.Namespace) -> list[Path]:
             raise ValueError("--checkpoint-upper-bound: needs --num-epoch-checkpoints or --num-update-checkpoints")
         return [Path(path) for path in args.inputs]
     if len(args.inputs) != 1 or not Path(args.inputs[0]).is_dir():
-        raise ValueError(
-            f"--inputs {' '.join(args.inputs)}: must be one folder, of which to average the last checkpoints"
-        )
+        raise ValueError(f"--inputs {' '.join(args.inputs)}: must be one folder of checkpoints")
     pattern = EPOCH_FILE if args.num_epoch_checkpoints is not None else UPDATE_FILE
     return last_checkpoints(args.inputs[0], pattern, count, args.checkpoint_upper_bound)
 

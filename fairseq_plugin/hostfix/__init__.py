@@ -29,11 +29,17 @@ from fairseq_plugin.hostfix.corpus import (
     reject_unequal_sides,
     require_same_dictionaries,
     require_targets,
+    store_dictionary_digests,
 )
 from fairseq_plugin.hostfix.data import evaluate_all_blocks, keep_last_batch, restore_numpy_names
 from fairseq_plugin.hostfix.decoding import block_repeated_ngrams, disable_encoder_fast_path, repair_diverse_beams
 from fairseq_plugin.hostfix.foreign import confine_archives, index_fasta_without_shell, read_options_as_literals
-from fairseq_plugin.hostfix.interactive import answer_every_line, keep_empty_sources_empty, warn_in_hub_interface
+from fairseq_plugin.hostfix.interactive import (
+    answer_every_line,
+    keep_empty_sources_empty,
+    read_any_encoding,
+    warn_in_hub_interface,
+)
 from fairseq_plugin.hostfix.messages import (
     name_embedding_files,
     name_nonfinite_updates,
@@ -41,7 +47,13 @@ from fairseq_plugin.hostfix.messages import (
     require_adaptive_loss,
     require_literal_overrides,
 )
-from fairseq_plugin.hostfix.parallel import destroy_process_groups, reject_ranks_that_train_alone, run_ranks_on_cpu
+from fairseq_plugin.hostfix.parallel import (
+    allow_data_parallel_on_cpu,
+    destroy_process_groups,
+    gather_statistics_on_cpu,
+    reject_ranks_that_train_alone,
+    run_ranks_on_cpu,
+)
 from fairseq_plugin.hostfix.ranges import require_numbers_in_range
 from fairseq_plugin.hostfix.resuming import (
     agree_on_checkpoint,
@@ -66,6 +78,8 @@ REPAIRS = (
     build_from_plain_options,
     restore_task_state,
     run_ranks_on_cpu,
+    allow_data_parallel_on_cpu,
+    gather_statistics_on_cpu,
     clip_gradients_on_cpu,
     destroy_process_groups,
     reject_ranks_that_train_alone,
@@ -99,7 +113,9 @@ REPAIRS = (
     reject_damaged_corpora,
     require_targets,
     name_dictionary_files,
+    store_dictionary_digests,
     require_same_dictionaries,
+    read_any_encoding,
     answer_every_line,
     keep_empty_sources_empty,
     warn_in_hub_interface,

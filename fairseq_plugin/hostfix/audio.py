@@ -19,7 +19,7 @@ UNREADABLE = (AssertionError, EOFError, IndexError, OSError, RuntimeError, Value
 
 
 def read_audio_without_torchaudio() -> None:
-    """Reads audio files without torchaudio, of which fairseq imports a part that later versions lack.
+    """Reads audio files without torchaudio; fairseq imports a part of it that later versions lack.
 
     scipy changes the rate; kaldi-native-fbank computes Kaldi's filterbank: Povey windows of 25 ms every 10 ms,
     pre-emphasis 0.97, mel bands from 20 Hz to half the rate, natural logarithm.

@@ -52,11 +52,11 @@ def _check_sides(option: str, paths: list[str]) -> None:
         if not os.path.isfile(path):
             raise FileNotFoundError(f"--{option}: {path}: no such file")
         counts[path] = _count_lines(option, path)
-    told = ", ".join(f"{path} has {count} {'line' if count == 1 else 'lines'}" for path, count in counts.items())
+    found = ", ".join(f"{path} has {count} {'line' if count == 1 else 'lines'}" for path, count in counts.items())
     if len(set(counts.values())) > 1:
-        raise ValueError(f"--{option}: {told}: both sides must have the same number")
+        raise ValueError(f"--{option}: {found}: both sides must have the same number")
     if option == "trainpref" and not all(counts.values()):
-        raise ValueError(f"--{option}: {told}: must have at least one")
+        raise ValueError(f"--{option}: {found}: must have at least one")
 
 
 def _count_lines(option: str, path: str) -> int:
@@ -164,17 +164,23 @@ def name_dictionary_files() -> None:
     replace(Dictionary, "add_from_file", name_the_file)
 
 
-def require_same_dictionaries() -> None:
-    """Stores digests of the dictionaries in every checkpoint, and rejects data with other dictionaries.
-
-    fairseq accepts any dictionary of the right length; in another order, it makes the model produce wrong words.
-    """
+def store_dictionary_digests() -> None:
+    """Stores digests of the dictionaries in every checkpoint, for :func:`require_same_dictionaries`."""
 
     def keep_digests(state_dict: Callable) -> Callable:
         def state_dict_with_digests(self) -> dict[str, Any]:
             return {**state_dict(self), DIGESTS: digests(self.task)}
 
         return state_dict_with_digests
+
+    replace(Trainer, "state_dict", keep_digests)
+
+
+def require_same_dictionaries() -> None:
+    """Rejects a checkpoint whose digests are not those of the data's dictionaries.
+
+    fairseq accepts any dictionary of the right length; in another order, it makes the model produce wrong words.
+    """
 
     def note_digests(load: Callable) -> Callable:
         def load_checkpoint_to_cpu(path, *args, **kwargs):
@@ -203,7 +209,6 @@ def require_same_dictionaries() -> None:
 
         return load_checkpoint
 
-    replace(Trainer, "state_dict", keep_digests)
     replace(checkpoint_utils, "load_checkpoint_to_cpu", note_digests)
     replace(checkpoint_utils, "load_model_ensemble_and_task", compare_with_task)
     replace(Trainer, "load_checkpoint", compare_with_run)

@@ -20,12 +20,8 @@ logger = logging.getLogger("fairseq_plugin.hostfix")
 WORD_START = "\u2581"  # the first character of a sentencepiece piece that starts a word
 
 
-def answer_every_line() -> None:
-    """Lets fairseq-interactive answer an unreadable line with a warning and an empty translation.
-
-    fairseq exits at a line that is too long, is not UTF-8 or names an unreadable audio file, and the remaining lines
-    are lost.
-    """
+def read_any_encoding() -> None:
+    """Lets fairseq-interactive read a line that is not UTF-8 as an empty line, with a warning; fairseq exits."""
 
     def read_any_bytes(read: Callable) -> Callable:
         def buffered_read(path: str, buffer_size: int) -> Iterator[list[str]]:
@@ -45,15 +41,26 @@ def answer_every_line() -> None:
 
         return buffered_read
 
+    for module in modules("fairseq_cli.interactive"):
+        replace(module, "buffered_read", read_any_bytes)
+
+
+def answer_every_line() -> None:
+    """Lets fairseq-interactive answer an unreadable line with a warning and an empty translation.
+
+    fairseq exits at a line that is too long or names an unreadable audio file, and the remaining lines are lost.
+    """
+
     def leave_out(batch: Callable) -> Callable:
         def make_batches(lines, cfg, task, max_positions, encode_fn):
             if isinstance(task, LanguageModelingTask):  # an empty prompt is valid
                 yield from batch(lines, cfg, task, max_positions, encode_fn)
                 return
-            good = [i for i, line in enumerate(lines) if _is_readable(line, task, max_positions, encode_fn)]
-            for made in batch([lines[i] for i in good], cfg, task, max_positions, encode_fn) if good else ():
-                yield made._replace(ids=torch.tensor([good[i] for i in made.ids.tolist()]))
-            empty = sorted(set(range(len(lines))) - set(good))
+            readable = [i for i, line in enumerate(lines) if _is_readable(line, task, max_positions, encode_fn)]
+            if readable:
+                for part in batch([lines[i] for i in readable], cfg, task, max_positions, encode_fn):
+                    yield part._replace(ids=torch.tensor([readable[i] for i in part.ids.tolist()]))
+            empty = sorted(set(range(len(lines))) - set(readable))
             if empty:
                 tokens = torch.full((len(empty), 1), task.target_dictionary.eos())
                 constraints = pack_constraints([[] for _ in empty]) if cfg.generation.constraints else None
@@ -62,7 +69,6 @@ def answer_every_line() -> None:
         return make_batches
 
     for module in modules("fairseq_cli.interactive"):
-        replace(module, "buffered_read", read_any_bytes)
         replace(module, "make_batches", leave_out)
 
 

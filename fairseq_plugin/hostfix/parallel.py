@@ -43,10 +43,9 @@ def reject_sharding(cfg: DictConfig) -> None:
 def run_ranks_on_cpu() -> None:
     """Trains with several ranks on CPUs over gloo, started by torchrun or by ``--distributed-world-size``.
 
-    fairseq counts CUDA devices where it should count ranks: without any, it divides by zero, exits successfully without
-    starting a process, or passes a device number to DistributedDataParallel. If there is a GPU, it gathers statistics
-    in a CUDA buffer even with ``--cpu``. Other commands stay in one process, because fairseq's validation fails if
-    ranks get different numbers of batches.
+    fairseq counts CUDA devices where it should count ranks: without any, it divides by zero or exits successfully
+    without starting a process. Other commands stay in one process, because fairseq's validation fails if ranks get
+    different numbers of batches.
 
     Differs from fairseq: torchrun's world size is used even without ``--distributed-world-size``. fairseq ignores it
     then, and each process trains alone and overwrites the other's files.
@@ -71,6 +70,12 @@ def run_ranks_on_cpu() -> None:
 
         return call_main_on_any_device
 
+    replace(distributed_utils, "call_main", count_ranks)
+
+
+def allow_data_parallel_on_cpu() -> None:
+    """Lets DistributedDataParallel wrap a model on the CPU, to which fairseq passes a CUDA device number."""
+
     def drop_device_ids(data_parallel: Callable) -> Callable:
         def DistributedDataParallel(module, device_ids=None, output_device=None, **kwargs):
             if next(module.parameters()).device.type == "cpu":
@@ -78,6 +83,12 @@ def run_ranks_on_cpu() -> None:
             return data_parallel(module, device_ids=device_ids, output_device=output_device, **kwargs)
 
         return DistributedDataParallel
+
+    replace(distributed_fairseq_model, "DistributedDataParallel", drop_device_ids)
+
+
+def gather_statistics_on_cpu() -> None:
+    """Gathers statistics of ranks over gloo without CUDA; fairseq uses a CUDA buffer if there is a GPU."""
 
     def gather_on_cpu(all_gather_list: Callable) -> Callable:
         def all_gather_list_on_any_device(data, group=None, max_size=16384):
@@ -89,9 +100,7 @@ def run_ranks_on_cpu() -> None:
 
         return all_gather_list_on_any_device
 
-    replace(distributed_utils, "call_main", count_ranks)
     replace(distributed_utils, "all_gather_list", gather_on_cpu)
-    replace(distributed_fairseq_model, "DistributedDataParallel", drop_device_ids)
 
 
 def destroy_process_groups() -> None:

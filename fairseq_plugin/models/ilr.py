@@ -81,7 +81,7 @@ class IntraLayerRecurrence(LanguageModel):
 
     @classmethod
     def depth_step(cls, args) -> int:
-        """Block recurrence repeats the whole stack."""
+        """The number of layers for block recurrence, which repeats the entire stack; otherwise 1."""
         return args.decoder_layers if args.reuse_map is None else 1
 
     @classmethod

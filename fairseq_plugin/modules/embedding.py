@@ -71,7 +71,7 @@ class TokenInput(nn.Module):
             start: number of leading tokens to skip.
 
         Returns:
-            The input of the stack (B, T - start, C), and the embedding alone, scaled.
+            The input of the stack (B, T - start, C), and the scaled embedding without positions.
 
         Raises:
             ValueError: if T is more than the learned positions.
@@ -93,7 +93,7 @@ class TokenInput(nn.Module):
             lengths: unused.
 
         Returns:
-            The input of the stack (B, S, C), its padding (B, S) or None for no padding, and the embedding alone.
+            The input of the stack (B, S, C), its padding (B, S) or None for no padding, and the scaled embedding.
         """
         padding = padding_mask(tokens, self.embed_tokens.padding_idx)
         x, embedded = self(tokens, padding)

@@ -113,7 +113,7 @@ class Options(FairseqDataclass):
         """
         known, options = cls.known(), cls()._get_all_attributes()
 
-        def told(name: str) -> str:
+        def flag(name: str) -> str:
             of_side = f"{side}_{SIZES.get(name, name)}"
             name = of_side if of_side in known else name
             return "--" + name.replace("_", "-") if name in options else name
@@ -121,7 +121,7 @@ class Options(FairseqDataclass):
         try:
             yield
         except FieldError as error:
-            raise ValueError(error.told(told)) from None
+            raise ValueError(error.told(flag)) from None
 
 
 def _kind(one: Field) -> Any:

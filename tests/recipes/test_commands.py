@@ -234,7 +234,7 @@ def test_unknown_pairs_and_test_sets_are_refused(settings, error, tmp_path):
 
 def test_papers_pairs_are_their_own(tmp_path):
     output = recipe("ringformer/table1.sh", "ringformer", fails=True, SCALE="paper", PAIR="en fr", OUT=str(tmp_path))
-    assert "error: PAIR=en fr, TESTS=test_2016_flickr: are for translation below scale paper, on Multi30k" in output
+    assert "error: PAIR=en fr, TESTS=test_2016_flickr: only for translation on Multi30k, below scale paper" in output
 
 
 @pytest.mark.slow
