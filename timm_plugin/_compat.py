@@ -1,4 +1,4 @@
-"""The timm versions that the plugin works with, and what has no public name in them or not in all of them."""
+"""The supported timm versions, and imports that are private in timm or missing in some version."""
 
 import argparse
 import re
@@ -24,7 +24,7 @@ try:
 except ImportError:  # timm < 1.0.31 keeps no record of a model's input size
 
     def update_model_input_size(model, img_size, **model_args) -> None:
-        """Nothing to be kept."""
+        """Nothing to do."""
 
 
 try:
@@ -32,7 +32,7 @@ try:
 except ImportError:  # timm < 1.0.31, whose checkpoints hold the trainer's Namespace
 
     def load_checkpoint_metadata(checkpoint_path: str | Path) -> dict[str, Any]:
-        """What a checkpoint of timm's trainer says, without reading its tensors."""
+        """The metadata of a checkpoint of timm's trainer, without reading its tensors."""
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(checkpoint_path, map_location="cpu", weights_only=True, mmap=True)
 

@@ -16,8 +16,8 @@ class ImageConfig(ElasticConfig):
         in_chans: channels of the images.
         num_classes: classes; 0 returns pooled features.
         drop_rate: dropout before the classifier.
-        pos_drop_rate: on the embedded image.
-        attn_drop_rate: on the attention weights.
+        pos_drop_rate: dropout on the embedded image.
+        attn_drop_rate: dropout on the attention weights.
         drop_path_rate: of the last pass; it rises linearly from 0.
         exit_threshold: at inference, an image leaves a loop after a pass that moves it by less than this fraction of
             its length; 0 for never.
@@ -51,8 +51,9 @@ class ImageConfig(ElasticConfig):
         for name in ("in_chans", *at_least_one):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be >= 1")
-        for name in (field.name for field in fields(self) if field.name.endswith("_rate")):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be a rate within [0, 1]")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name.endswith("_rate") and not 0 <= value <= 1:
+                raise ValueError(f"{field.name}={value}: must be a rate within [0, 1]")
         if self.num_classes < 0:
             raise ValueError(f"num_classes={self.num_classes}: must be >= 0")

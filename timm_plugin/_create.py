@@ -24,7 +24,7 @@ def create(
     """Builds a registered model; every entry function calls this.
 
     Args:
-        build: the model's class, called with the arguments that are not timm's own.
+        build: the model's class; gets the arguments that timm's builder does not take.
         variant: the registered name.
         pretrained: load the weights of the name's tag.
         device, dtype: of the parameters.

@@ -11,11 +11,12 @@ def ringformer_(model: nn.Module) -> None:
 
     Source: RingFormer's published code for images.
     """
-    for mlp in (module for module in model.modules() if isinstance(module, FeedForward)):
-        for layer in (mlp.up, mlp.down):
-            nn.init.xavier_uniform_(layer.weight)
-            if layer.bias is not None:
-                nn.init.normal_(layer.bias, std=1e-6)
+    for mlp in model.modules():
+        if isinstance(mlp, FeedForward):
+            for layer in (mlp.up, mlp.down):
+                nn.init.xavier_uniform_(layer.weight)
+                if layer.bias is not None:
+                    nn.init.normal_(layer.bias, std=1e-6)
 
 
 def deit_(model: nn.Module) -> None:
@@ -23,10 +24,11 @@ def deit_(model: nn.Module) -> None:
 
     Source: DeiT (arXiv:2012.12877), after its published code.
     """
-    for layer in (module for module in model.modules() if isinstance(module, nn.Linear)):
-        trunc_normal_(layer.weight, std=0.02)
-        if layer.bias is not None:
-            nn.init.zeros_(layer.bias)
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            trunc_normal_(layer.weight, std=0.02)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
     if model.cls_token is not None:
         trunc_normal_(model.cls_token, std=0.02)
 

@@ -148,7 +148,7 @@ class SReT(ImageModel):
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Drops what the chosen stages do not need; returns their indices."""
+        """Removes the stages and parts that the chosen stages do not need; returns the indices of the chosen."""
         taken, last = feature_take_indices(len(self.stages), indices)
         shorter = last < len(self.stages) - 1
         self.stages = self.stages[: last + 1]

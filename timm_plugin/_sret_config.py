@@ -1,4 +1,4 @@
-"""The options of SReT, their rules, and the stack of each stage."""
+"""The options of SReT, their rules, and the loop of each stage."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -146,7 +146,7 @@ class LoopedVisionTransformer(ImageModel):
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Drops what the chosen depths do not need; returns their indices."""
+        """Removes the passes and parts that the chosen depths do not need; returns the depths."""
         taken, last = feature_take_indices(self.loop.passes // self.runs, indices)
         self.loop.truncate((last + 1) * self.runs)
         if prune_norm:
@@ -167,7 +167,7 @@ class LoopedVisionTransformer(ImageModel):
             ValueError: if the model mixes tokens with an MLP, whose weights fit one number of tokens only.
         """
         if self.config.token_mixing:
-            raise ValueError(f"img_size={img_size}: an MLP over the tokens takes {self.patch_embed.img_size} alone")
+            raise ValueError(f"img_size={img_size}: an MLP over the tokens takes {self.patch_embed.img_size} only")
         before = self.patch_embed.grid_size
         self.patch_embed.set_input_size(img_size=img_size, patch_size=patch_size)
         grid = self.patch_embed.grid_size

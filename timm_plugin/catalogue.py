@@ -1,6 +1,6 @@
 """The table of image models in docs/models.md, generated from timm's registry.
 
-python -m timm_plugin.catalogue docs/models.md    # rewrites the table between its two marks
+python -m timm_plugin.catalogue docs/models.md    # rewrites the table
 """
 
 import inspect
@@ -20,7 +20,7 @@ LONGEST_ORDER = 12
 
 
 def paper_row(name: str) -> tuple[str, int]:
-    """What a model reproduces, in the words of its entry function, linked to the paper; and that row's classes."""
+    """What a model reproduces, from the docstring of its entry function, with a link to the paper; and its classes."""
     words = inspect.getdoc(timm.models.model_entrypoint(name))
     what = re.match(r".*?(?:Table|Figure|section) \d+|[^:,.]+", words)[0].replace("*", r"\*")
     classes = re.search(r"with (\d+) classes", words)
@@ -29,7 +29,7 @@ def paper_row(name: str) -> tuple[str, int]:
 
 
 def size(model: ImageModel) -> str:
-    """Width, hidden width of the MLP, and heads, of each stage."""
+    """Width, hidden width of the MLP and heads, each for all stages."""
     columns: tuple[list[str], ...] = ([], [], [])
     for loop in model.loops():
         ffn = next(block.ffn for block in loop.blocks if block.ffn is not None)
@@ -46,13 +46,13 @@ def depth(model: ImageModel) -> int:
 
 
 def shown(order: Sequence[int]) -> str:
-    """An order; of a very long one the ends."""
+    """An order; a long one is abbreviated."""
     words = list(map(str, order))
     return " ".join(words if len(words) <= LONGEST_ORDER else [*words[:4], "...", *words[-4:]])
 
 
 def row(name: str) -> list[str]:
-    """One line of the table; the model is built at full size, and one black image runs through it."""
+    """A row of the table. The model is built at full size, and runs on one black image."""
     what, classes = paper_row(name)
     model = timm.create_model(name, num_classes=classes).eval()
     order = "; ".join(shown(loop.order) for loop in model.loops())
@@ -63,7 +63,7 @@ def row(name: str) -> list[str]:
 
 
 def rows() -> Iterator[list[str]]:
-    """All lines."""
+    """All rows."""
     return map(row, MODELS)
 
 

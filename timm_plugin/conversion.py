@@ -1,4 +1,4 @@
-"""Looped vision transformers as timm's `VisionTransformer` and back, by :mod:`recurrence.weights`."""
+"""Converts looped vision transformers to timm's `VisionTransformer` and back."""
 
 import timm
 from timm.models.vision_transformer import VisionTransformer
@@ -11,11 +11,11 @@ from timm_plugin._model import ImageModel
 from timm_plugin._vit import LoopedVisionTransformer
 from timm_plugin._vit_config import NAMES
 
-# A VisionTransformer with ImageNet's mean and std, as this plugin's models have; every size of it is an argument.
+# Both have ImageNet's mean and std, like all models of this plugin; arguments set all their sizes.
 UPSTREAM, LOOPED = "deit_base_patch16_224", "recursive_deit_tiny"
 EPSILON = 1e-6  # of both models' final norm, and of all norms of timm's
 KINDS = ("weight", "bias")
-BLOCK = {  # the parts of a block, by timm's names
+BLOCK = {  # timm's names of the parts of a block -> ours
     "norm1": "norms.0",
     "attn.qkv": "self_attn.qkv",
     "attn.proj": "self_attn.out",
@@ -27,10 +27,10 @@ REST = ("cls_token", "pos_embed", "patch_embed.proj.", "norm.", "head.")
 
 
 def unshared(model: ImageModel) -> VisionTransformer:
-    """timm's own model that computes what a looped one computes.
+    """timm's `VisionTransformer` that computes what a looped model computes.
 
     Raises:
-        ValueError: naming what timm's `VisionTransformer` has no place for.
+        ValueError: naming the part that timm's `VisionTransformer` cannot have.
     """
     name = type(model).__name__
     if not isinstance(model, LoopedVisionTransformer):
@@ -69,16 +69,16 @@ def _layers(model: LoopedVisionTransformer) -> tuple[list[StateDict], Factor]:
 
 
 def shared(model: nn.Module, strategy: str, unique_layers: int, rank: int | None) -> LoopedVisionTransformer:
-    """The looped model that stands for one of timm's.
+    """A looped model from one of timm's, see :mod:`recurrence.weights.share`.
 
     Args:
-        model: timm's; it is left as it is.
-        strategy: how its layers are tied, one of :data:`recurrence.order.STRATEGIES`.
+        model: timm's; it is not changed.
+        strategy: which layers share a block, one of :data:`recurrence.order.STRATEGIES`.
         unique_layers: M, stored blocks.
-        rank: of each pass's terms; None for none, which averages what is tied and drops the rest.
+        rank: of each pass's terms; None for none, so that the layers of a block are only averaged.
 
     Raises:
-        ValueError: naming the option and the rule, or what the model has and a loop has not.
+        ValueError: naming the option and the rule, or the part of the model that a looped model cannot have.
     """
     _check_shareable(model)
     depth, width = len(model.blocks), model.embed_dim
@@ -100,9 +100,16 @@ def shared(model: nn.Module, strategy: str, unique_layers: int, rank: int | None
         pos_embed="none" if model.pos_embed is None else "learn",
         norm_eps=first.norm1.eps,
     )
+    weights, layers = _rest_and_layers(model)
+    weights |= {f"loop.{key}": tensor for key, tensor in share(layers, looped.loop.order, rank).items()}
+    return _loaded(looped, weights)
+
+
+def _rest_and_layers(model: VisionTransformer) -> tuple[StateDict, list[StateDict]]:
+    """The weights of timm's model: those outside its blocks, and those of each block by our names."""
     theirs, layers = model.state_dict(), []
-    weights = {key: theirs.pop(key) for key in list(theirs) if key.startswith(REST)}
-    for index in range(depth):
+    rest = {key: theirs.pop(key) for key in list(theirs) if key.startswith(REST)}
+    for index in range(len(model.blocks)):
         names = {f"{ours}.{kind}": f"blocks.{index}.{name}.{kind}" for name, ours in BLOCK.items() for kind in KINDS}
         missing = sorted(set(names.values()) - set(theirs))
         if missing:
@@ -110,35 +117,33 @@ def shared(model: nn.Module, strategy: str, unique_layers: int, rank: int | None
         layers.append({ours: theirs.pop(name) for ours, name in names.items()})
     if theirs:
         raise ValueError(f"{next(iter(theirs))}: a looped model has no such part")
-    weights |= {f"loop.{key}": tensor for key, tensor in share(layers, looped.loop.order, rank).items()}
-    return _loaded(looped, weights)
+    return rest, layers
 
 
 def _check_shareable(model: nn.Module) -> None:
-    """Refuses what does not show in the names of the weights."""
+    """Raises ValueError for settings that do not show in the names of the weights."""
     if type(model) is not VisionTransformer:
         raise ValueError(f"{type(model).__name__}: only timm's VisionTransformer can be shared")
     patch = model.patch_embed.patch_size
-    activations = [block.mlp.act for block in model.blocks]
-    rules = {
-        f"global_pool={model.global_pool!r}: must be one of {LoopedVisionTransformer.pools}": model.global_pool
-        in LoopedVisionTransformer.pools,
-        "pool_include_prefix=True: a looped model pools patches alone": not model.pool_include_prefix,
-        "no_embed_class=True: a looped model has a position for the class token": not model.no_embed_class,
-        f"patch_size={patch}: must be square": patch[0] == patch[1],
-        "final_norm: a looped model has a norm before its pooling": isinstance(model.norm, nn.LayerNorm),
-        f"norm_layer: the last norm's epsilon must be {EPSILON}": getattr(model.norm, "eps", EPSILON) == EPSILON,
-        "act_layer: a looped model has an exact GELU": all(
-            isinstance(act, nn.GELU) and getattr(act, "approximate", "none") == "none" for act in activations
-        ),
-    }
-    broken = [rule for rule, holds in rules.items() if not holds]
-    if broken:
-        raise ValueError(broken[0])
+    if model.global_pool not in LoopedVisionTransformer.pools:
+        raise ValueError(f"global_pool={model.global_pool!r}: must be one of {LoopedVisionTransformer.pools}")
+    if model.pool_include_prefix:
+        raise ValueError("pool_include_prefix=True: a looped model only pools patches")
+    if model.no_embed_class:
+        raise ValueError("no_embed_class=True: a looped model has a position for the class token")
+    if patch[0] != patch[1]:
+        raise ValueError(f"patch_size={patch}: must be square")
+    if not isinstance(model.norm, nn.LayerNorm):
+        raise ValueError("final_norm: a looped model has a norm before its pooling")
+    if model.norm.eps != EPSILON:
+        raise ValueError(f"norm_layer: the last norm's epsilon must be {EPSILON}")
+    for act in (block.mlp.act for block in model.blocks):
+        if not isinstance(act, nn.GELU) or act.approximate != "none":
+            raise ValueError("act_layer: a looped model has an exact GELU")
 
 
 def _shape(model: nn.Module) -> dict:
-    """What both kinds of models call the same."""
+    """The arguments that have the same name for both kinds of models."""
     return dict(
         img_size=tuple(model.patch_embed.img_size),
         patch_size=model.patch_embed.patch_size[0],
@@ -150,7 +155,7 @@ def _shape(model: nn.Module) -> dict:
 
 
 def _loaded(model: nn.Module, weights: StateDict) -> nn.Module:
-    """The model with weights, in their type, in eval mode."""
+    """The model with these weights, in their dtype and in eval mode."""
     dtype = next(tensor.dtype for tensor in weights.values() if tensor.is_floating_point())
     model.to(dtype).load_state_dict(weights)
     return model.eval()

@@ -5,9 +5,9 @@ Usage::
     python -m timm_plugin.convert unshare looped.pth.tar FOLDER
     python -m timm_plugin.convert share vit.safetensors FOLDER --model deit_base_patch16_224 --unique-layers 6 --rank 64
 
-FOLDER is timm's form of a saved model: its name, its options and its weights. `timm.create_model("local-dir:FOLDER",
-pretrained=True)` builds it, after ``unshare`` without this package. What is read is such a folder too, or a file of
-weights; a training checkpoint tells the model itself, for any other file ``--model`` and ``--model-kwargs`` do.
+FOLDER is a saved model in timm's format: its name, options and weights. `timm.create_model("local-dir:FOLDER",
+pretrained=True)` builds it; after ``unshare``, it does so without this package. The input is such a folder, a training
+checkpoint, or a file of weights, for which ``--model`` and ``--model-kwargs`` name the model.
 """
 
 import argparse
@@ -34,26 +34,27 @@ PREPROCESSING = ("mean", "std", "crop_pct", "interpolation")
 
 
 def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
-    """The model of a checkpoint, under torch's safe loader.
+    """The model of a checkpoint, read with torch's safe loader.
 
     Args:
-        path: a file, or a folder in timm's form.
+        path: a file, or a folder in timm's format.
         name: of the model; None for the one that the checkpoint names.
-        **kwargs: of the model, in the place of those that the checkpoint names.
+        **kwargs: of the model; they override those of the checkpoint.
 
     Raises:
-        ValueError: if nothing names the model, or the weights are another's.
+        ValueError: if the model is not named, or the weights do not fit it.
         OSError: if there is no such file.
     """
     if path.is_dir():
         _refuse_sources(path, _saved_arguments(path))
         return timm.create_model(f"local-dir:{path}", pretrained=True, **kwargs).eval()
-    told = {} if path.suffix == ".safetensors" else _metadata(path)
-    name = name or (told.get("arch") if timm.is_model(str(told.get("arch"))) else None)
+    metadata = {} if path.suffix == ".safetensors" else _metadata(path)
+    if name is None and timm.is_model(str(metadata.get("arch"))):
+        name = metadata["arch"]
     if name is None:
         raise ValueError(f"--model: must name the model of {path}, which does not name it")
-    if "args" in told:
-        trained_with = _trained_with(name, told["args"])
+    if "args" in metadata:
+        trained_with = _trained_with(name, metadata["args"])
         _refuse_sources(path, trained_with)
         kwargs = {**trained_with, **kwargs}
     try:
@@ -63,7 +64,7 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
 
 
 def _metadata(path: Path) -> dict[str, Any]:
-    """What a training checkpoint tells beside its tensors; nothing where it is a bare state dict."""
+    """The metadata of a training checkpoint; {} for a state dict."""
     try:
         found = load_checkpoint_metadata(path)
     except RuntimeError as error:
@@ -74,7 +75,7 @@ def _metadata(path: Path) -> dict[str, Any]:
 
 
 def _saved_arguments(folder: Path) -> dict[str, Any]:
-    """The arguments of the model that a folder in timm's form names."""
+    """The arguments of the model in a folder in timm's format."""
     try:
         return json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_args") or {}
     except (OSError, ValueError, AttributeError) as error:
@@ -82,27 +83,27 @@ def _saved_arguments(folder: Path) -> dict[str, Any]:
 
 
 def _names_source(argument: str) -> bool:
-    """Whether an argument of a model says from where, on this machine or another, its weights should come."""
+    """Whether an argument of a model is a file or an address from which to load weights."""
     return argument.startswith("pretrained") or argument in ("checkpoint_path", "cache_dir")
 
 
 def _refuse_sources(path: Path, kwargs: dict[str, Any]) -> None:
-    """Raises ValueError where a file says from where else its weights should come."""
+    """Raises ValueError if a file names other sources of weights."""
     for name in kwargs:
         if _names_source(name):
             raise ValueError(f"{path}: says {name}={kwargs[name]!r}: must not name other files or addresses")
 
 
 def untrained(path: Path, args: argparse.Namespace, **kwargs: Any) -> nn.Module:
-    """The architecture that a trainer's checkpoint describes, whatever weights its training began with.
+    """The architecture of a trainer's checkpoint, without loading any weights.
 
     Args:
         path: of the checkpoint, for errors.
         args: the trainer's options, as saved.
-        **kwargs: of the model, in the place of those that the options name.
+        **kwargs: of the model; they override the options.
 
     Raises:
-        ValueError: if it names no registered model.
+        ValueError: if the options name no registered model.
     """
     if not timm.is_model(str(args.model)):
         raise ValueError(f"{path}: says model={args.model!r}: must be a registered model")
@@ -111,7 +112,7 @@ def untrained(path: Path, args: argparse.Namespace, **kwargs: Any) -> nn.Module:
 
 
 def _trained_with(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """What a trainer's options say about the model."""
+    """The model's arguments among a trainer's options."""
     kwargs = dict(getattr(args, "model_kwargs", None) or {})
     for option in ("num_classes", "in_chans"):
         if getattr(args, option, None) is not None:
@@ -122,7 +123,7 @@ def _trained_with(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def save(model: nn.Module, source: nn.Module, folder: Path) -> None:
-    """Writes a model in timm's form, with the preprocessing of the one that it was made from; all of it or nothing."""
+    """Writes a model in timm's format, with the preprocessing of its source; atomic."""
     model.pretrained_cfg = {**model.pretrained_cfg, **{name: source.pretrained_cfg[name] for name in PREPROCESSING}}
     with tempfile.TemporaryDirectory(dir=folder.resolve().parent, prefix=f".{folder.name}.") as parent:
         save_for_hf(model, Path(parent) / "model", safe_serialization=True)
@@ -134,8 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser, commands = command.build("python -m timm_plugin.convert", __doc__.split("\n")[0], "timm")
     for subparser in commands.choices.values():
         add = subparser.add_argument
-        add("--model", metavar="NAME", help="the model of IN, where IN does not name it")
-        add("--model-kwargs", nargs="*", default={}, action=ParseKwargs, metavar="K=V", help="its options, likewise")
+        add("--model", metavar="NAME", help="the model of IN, if IN does not name it")
+        add("--model-kwargs", nargs="*", default={}, action=ParseKwargs, metavar="K=V", help="its options")
     args = parser.parse_args(arguments)
     try:
         if args.output.exists():

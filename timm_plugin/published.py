@@ -1,4 +1,4 @@
-"""Weights of the published implementations in, timm models out, by tables of pieces (`recurrence.weights.names`).
+"""Converts the weights of the published implementations to timm models and back (see :mod:`recurrence.weights.names`).
 
 Source: the published code of RingFormer (arXiv:2502.13181) and of SReT (arXiv:2111.05297).
 """
@@ -16,7 +16,7 @@ from recurrence.weights.names import Piece, StateDict, to_ours, to_theirs
 from timm_plugin._model import ImageModel
 from timm_plugin.conversion import BLOCK
 
-# Tables that are functions of their sizes: theirs of levels, ours of positions and depths, the order, and slices.
+# Keys of tables that are computed, not trained: their levels; our positions, depths, order and permutations.
 FIXED = re.compile(
     r"transformer\.encoder\.level_embed\.level_embed|pos_embed|depth_embed|loop\.noted|.*\.slices\.permutation"
 )
@@ -33,10 +33,10 @@ def from_published(
         config: the published configuration: for RingFormer's systems img, patch, hidden, mlp, heads, classes,
             num_levels or num_layers, rank_attn, level_encoding; for SReT image_size, base_dims, depth, recursive_num,
             heads, groups1 and groups2 (absent without slices), mlp_ratio, np_mlp_ratio, num_classes, drop_path_rate.
-        permutations: of SReT, the (N,) permutations of the passes that have one, in their order; () keeps the model's.
+        permutations: for SReT, one (N,) permutation for each permuted pass, in order; () keeps the model's.
 
     Returns:
-        The model in eval mode and in the type of the weights.
+        The model in eval mode, in the dtype of the weights.
 
     Raises:
         ValueError: if the system is unknown, a key is unmapped or missing, or tensors that are shared differ.
@@ -66,7 +66,7 @@ def unnested(state_dict: dict[str, Any]) -> StateDict:
 
 
 def _in_type(dtype: torch.dtype, name: str, arguments: dict[str, Any]) -> ImageModel:
-    """The model, with its fixed tables evaluated in its type."""
+    """The model in this dtype, in which its fixed tables are computed, too."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -133,9 +133,13 @@ def _ringformer_block(system: str, index: int, block: torch.nn.Module) -> Iterat
     if block.ffn is not None:
         yield from _both(f"{mlp}.fc1", f"{ours}.ffn.up")
         yield from _both(f"{mlp}.fc2", f"{ours}.ffn.down")
-    if not hasattr(block, "norms"):  # they are the pass's
+    if not hasattr(block, "norms"):  # each pass has its own
         return
-    norms = [f"{theirs}.attention_norm"] * (block.self_attn is not None) + [mlp_norm] * (block.ffn is not None)
+    norms = []
+    if block.self_attn is not None:
+        norms.append(f"{theirs}.attention_norm")
+    if block.ffn is not None:
+        norms.append(mlp_norm)
     for number, norm in enumerate(norms):
         yield from _both(norm, f"{ours}.norms.{number}")
 
@@ -203,10 +207,10 @@ SRET_NLL = {
 
 
 def sret_names(loops: Sequence[Loop]) -> Iterator[Piece]:
-    """The names of the published code, in whose list of layers a block stands at each of its runs, each NLL behind one.
+    """The key names of the published code. It lists a block once per run, and the projection (NLL) after each run.
 
     Args:
-        loops: of the three stages.
+        loops: the loops of the stages.
     """
     for stage, loop in enumerate(loops):
         if stage:

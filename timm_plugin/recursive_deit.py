@@ -3,8 +3,8 @@
 Paper: Sliced Recursive Transformer (arXiv:2111.05297), Table 1, section 5.2, Figure 4.
 
 The published code has none of these models. Assumed here: DeiT-Tiny's block and initialisation; NLL and LRC as in SReT,
-with an NLL of the stream's width; `stem="conv"` is SReT's stem followed by a 2x2 convolution, so that the tokens are as
-many as with patches; mean pooling (`class_token=False, global_pool="avg"`) follows the final norm.
+with an NLL of the stream's width; `stem="conv"` is SReT's stem followed by a 2x2 convolution, which gives the same
+number of tokens as patches; mean pooling (`class_token=False, global_pool="avg"`) follows the final norm.
 """
 
 from typing import Any

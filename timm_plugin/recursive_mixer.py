@@ -22,13 +22,13 @@ default_cfgs = generate_default_cfgs({"recursive_mixer_s16": _cfg(), "recursive_
 
 
 class LoopedMixer(LoopedVisionTransformer):
-    """A Mixer with a loop over depth. As timm's, it has no `set_input_size`: its weights fit one number of tokens."""
+    """A Mixer with a loop over depth. Like timm's, it has no `set_input_size`: its weights fit one number of tokens."""
 
     set_input_size = property()
 
     def __getattr__(self, name: str) -> Any:
         if name == "set_input_size":
-            raise AttributeError(f"set_input_size: an MLP over the tokens takes {self.patch_embed.img_size} alone")
+            raise AttributeError(f"set_input_size: an MLP over the tokens takes {self.patch_embed.img_size} only")
         return super().__getattr__(name)
 
 

@@ -20,16 +20,16 @@ from timm.utils.checkpoint_saver import CheckpointSaver
 
 from timm_plugin._compat import load_checkpoint_metadata
 
-SKIPPING = "TIMM_DATASET_MAX_RETRIES"  # timm's: set, it lets so many images that cannot be read be skipped
+SKIPPING = "TIMM_DATASET_MAX_RETRIES"  # timm's variable: the number of unreadable images that may be skipped
 
 
 def apply() -> None:
-    """Make every repair."""
-    for repair in (whole_checkpoints, interrupted_saves, whole_images, named_refusals):
+    """Apply every fix."""
+    for repair in (atomic_checkpoints, ranked_checkpoints, readable_images, checkpoint_errors):
         repair()
 
 
-def whole_checkpoints() -> None:
+def atomic_checkpoints() -> None:
     """Replace checkpoints by a single rename, and report write errors.
 
     timm removes the old file first: a kill in between leaves `last.pth.tar` or `model_best.pth.tar` missing.
@@ -45,7 +45,7 @@ def _save(self: CheckpointSaver, path: str, *args, **kwargs) -> None:
         _save.__wrapped__(self, path, *args, **kwargs)
         with open(path, "rb") as file:
             os.fsync(file.fileno())
-    except (OSError, RuntimeError) as error:  # torch tells of a write that fails as a RuntimeError, and not why
+    except (OSError, RuntimeError) as error:  # torch reports a failed write as a RuntimeError without the cause
         with contextlib.suppress(OSError):
             os.remove(path)
         last = os.path.join(os.path.dirname(path), f"last{self.extension}")
@@ -72,8 +72,8 @@ def _duplicate(self: CheckpointSaver, source: str, target: str) -> None:
     os.replace(part, target)
 
 
-def interrupted_saves() -> None:
-    """Rank the last epoch's checkpoint where a kill came between it and its ranking; timm forgets it then."""
+def ranked_checkpoints() -> None:
+    """Rank the last epoch's checkpoint if the run was killed between saving and ranking it; timm forgets it."""
     load = getattr(CheckpointSaver, "load_state_dict_from_checkpoint", None)
     if load is None or load is _load_and_rank:
         return
@@ -97,8 +97,8 @@ def _load_and_rank(self: CheckpointSaver, path: str | Path) -> bool:
     return found
 
 
-def named_refusals() -> None:
-    """Name a checkpoint that is torn or refers to code, in a line and without timm's advice to trust it."""
+def checkpoint_errors() -> None:
+    """Report a truncated or unsafe checkpoint in one line that names it, without timm's advice to trust it."""
     load = getattr(_helpers, "_torch_load", None)
     if load is not None and load is not _load_or_name:
         _load_or_name.__wrapped__, _helpers._torch_load = load, _load_or_name
@@ -110,14 +110,14 @@ def _load_or_name(path: str | Path, *args, **kwargs) -> Any:
     except (EOFError, KeyError, RuntimeError, pickle.UnpicklingError) as error:
         refused = re.search(r"GLOBAL (\S+)", f"{error} {error.__cause__}")
         reason = f"refers to {refused[1]}" if refused else "is torn, or of another kind"
-        told = f"{path}: not a checkpoint that can be read safely, as it {reason}; nothing in it was run"
-        raise RuntimeError(told) from None
+        message = f"{path}: not a checkpoint that can be read safely, as it {reason}; nothing in it was run"
+        raise RuntimeError(message) from None
 
 
-def whole_images() -> None:
+def readable_images() -> None:
     """Reject unreadable images by name, and convert 16-bit grey images correctly.
 
-    timm replaces an unreadable image, also in validation, by the next one and its label, and turns 16-bit greys white.
+    timm replaces an unreadable image by the next one and its label, even in validation, and turns 16-bit greys white.
     If TIMM_DATASET_MAX_RETRIES is set, images are skipped as before.
     """
     dataset.Image = _Images()

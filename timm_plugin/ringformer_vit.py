@@ -1,11 +1,11 @@
 """RingFormer-ViT and the models it is compared with: UiT, OWF and a plain ViT.
 
-Paper: RingFormer (arXiv:2502.13181), section 4.2, Tables 2 and 3. The blocks are pre-norm; of RingFormer, projections
-read the normalised tokens and level signals the raw stream.
+Paper: RingFormer (arXiv:2502.13181), section 4.2, Tables 2 and 3. The blocks are pre-norm. In RingFormer, projections
+read the normalised tokens, and level signals read the stream before the norm.
 
-Differs from the published code: the signals' d x d products are never formed, only the table's own rows are stored
-(UiT's position and depth halves apart), and images of other sizes are taken, with tables resampled.
-Differs from timm: `proj_drop_rate` is for attention alone; the published setting is `pos_drop_rate=0.1,
+Differs from the published code: the two factors of a level signal are never multiplied out; UiT stores the position and
+depth parts of its table separately; other image sizes are supported by resampling tables.
+Differs from timm: `proj_drop_rate` only applies to attention. The published setting is `pos_drop_rate=0.1,
 mlp_drop_rate=0.1`.
 """
 

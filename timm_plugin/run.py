@@ -2,8 +2,8 @@
 
     python -m timm_plugin.run validate.py IMAGES --model sret_t --checkpoint model_best.pth.tar
 
-is `python validate.py ...` with the plugin imported first. Of timm's scripts only train.py can import it by itself (its
-option --device-modules); validate.py, inference.py, benchmark.py, onnx_export.py and bulk_runner.py cannot.
+runs `python validate.py ...` with the plugin imported first. train.py can import it with its option --device-modules;
+validate.py, inference.py, benchmark.py, onnx_export.py and bulk_runner.py have no such option.
 """
 
 import runpy
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Run the script that the command line names, with the arguments behind it."""
+    """Runs the script that the command line names, with the arguments that follow it."""
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print(__doc__)
         sys.exit(0 if len(sys.argv) > 1 else 2)

@@ -74,7 +74,7 @@ def test_images_of_any_size_are_refused_by_name(name):
 def test_a_mixer_says_why_its_size_is_fixed():
     model = vision.fresh("recursive_mixer_s16")
     assert not hasattr(model, "set_input_size")  # as timm asks
-    with pytest.raises(AttributeError, match=r"set_input_size: an MLP over the tokens takes \(32, 32\) alone"):
+    with pytest.raises(AttributeError, match=r"set_input_size: an MLP over the tokens takes \(32, 32\) only"):
         model.set_input_size(64)
 
 
