@@ -26,7 +26,7 @@ def repeats_bigram(text: str) -> bool:
 @pytest.fixture(scope="module")
 def beam_search(trained, corpus) -> str:
     flags = ("--beam", "2", "--max-len-b", "15", "--scoring", "sacrebleu")
-    return cli.generate(corpus.data, trained.folder / "checkpoint_last.pt", *flags)
+    return cli.generate(corpus.data, trained.folder / "checkpoint_last.pt", *flags, *cli.WORKER)
 
 
 def test_generate_translates_every_sentence(beam_search, corpus):

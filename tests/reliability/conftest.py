@@ -32,8 +32,8 @@ def text(corpus) -> Path:
 
 @pytest.fixture(scope="session")
 def straight(warm, text, tmp_path_factory) -> Path:
-    """The folder of an undisturbed run of three epochs with five updates each."""
+    """The folder of an undisturbed run of two epochs with five updates each."""
     folder = tmp_path_factory.mktemp("straight")
-    (ended,) = warm.run(training_job(text, folder, "--max-epoch", "3", "--keep-last-epochs", "1"))
+    (ended,) = warm.run(training_job(text, folder, "--max-epoch", "2", "--keep-last-epochs", "1"))
     assert ended.status == 0, ended.log[-2000:]
     return folder

@@ -20,7 +20,9 @@ PLUGIN = REPOSITORY / "fairseq_plugin"
 SCRIPTS = Path(sys.executable).parent
 PROGRAMS = ("eval-lm", "generate", "interactive", "preprocess", "train", "validate", "hydra-train")  # of fairseq
 STAND_INS = ("python", "torchrun", *(f"fairseq-{name}" for name in PROGRAMS))
-HOST = ("--user-dir", PLUGIN, "--cpu")  # for each of fairseq's commands
+# For each of fairseq's commands. A data worker, fairseq's default, takes as long to start as a small model to train.
+HOST = ("--user-dir", PLUGIN, "--cpu", "--num-workers", "0")
+WORKER = ("--num-workers", "1")
 LAUNCHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK")
 TIMEOUT_SECONDS = 600
 
