@@ -1,4 +1,4 @@
-"""The benchmarks measure what they say."""
+"""The benchmarks: what they time, count and print."""
 
 import os
 import sys

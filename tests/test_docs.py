@@ -1,4 +1,4 @@
-"""The documents are true: tables agree with the registries, and programs accept the commands."""
+"""README and docs: tables agree with the registries, and programs accept the commands."""
 
 import re
 import shlex

@@ -67,7 +67,7 @@ def test_one_minibatch_is_the_closed_form():
     assert cka.linear_cka(x, y) == pytest.approx(float(biased), abs=1e-8)
 
 
-def test_minibatches_estimate_what_all_samples_say_and_small_ones_are_not_biased():
+def test_minibatch_cka_is_close_to_full_cka_and_unbiased():
     x = features(4000, 20)
     y = torch.cat([x[:, :10], features(4000, 10, seed=1)], dim=1)
     whole = cka.linear_cka(x, y)
@@ -77,7 +77,7 @@ def test_minibatches_estimate_what_all_samples_say_and_small_ones_are_not_biased
     assert cka.linear_cka(x[:20], features(20, 20, seed=2)) > 0.4  # the biased estimate of as few samples
 
 
-def test_cka_refuses_by_name():
+def test_cka_rejects_bad_minibatches():
     found = cka.MinibatchCKA()
     with pytest.raises(ValueError, match="no minibatch"):
         found.compute()

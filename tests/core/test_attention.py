@@ -123,7 +123,7 @@ def test_a_memory_that_is_all_padding_is_finite(dtype, rate):
     assert all(parameter.grad.isfinite().all() for parameter in attention.parameters())
 
 
-def test_dropout_on_the_weights_in_training_alone():
+def test_dropout_on_attention_weights_only_in_training():
     attention, x = self_attention(), tokens(1, 5)
     plain = attention(x, x)
     attention.dropout = 0.5
@@ -132,7 +132,7 @@ def test_dropout_on_the_weights_in_training_alone():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_what_dropout_leaves_of_the_weights_is_what_the_heads_see(causal):
+def test_dropped_attention_weights_are_zero_in_output_and_gradient(causal):
     attention, x = self_attention().float(), tokens(2, 5).float().requires_grad_()
     bias = None if causal else padding_bias(torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1]]).bool(), x)
     plain = attention(x, bias=bias, causal=causal)
@@ -206,7 +206,7 @@ def test_a_cache_refuses_what_wants_gradients():
         Cache(1).write(0, torch.zeros(2, 1, 4), torch.zeros(2, 1, 4, requires_grad=True))
 
 
-def test_every_query_sees_something_and_tokens_see_what_they_saw():
+def test_no_mask_row_is_empty_and_other_rows_are_unchanged():
     x, padding = tokens(3, 5), torch.tensor([[1, 1, 0, 0, 0], [0, 0, 0, 1, 1], [1, 1, 1, 1, 1]]).bool()
     whole = causal_bias(5, x, padding)
     assert whole.isfinite().any(-1).all()

@@ -1,4 +1,4 @@
-"""LLaMA's block, positions within attention, injection, and the cache that takes a prompt at once."""
+"""Causal stacks: LLaMA's block, positions in attention, embedding injection, and the cache."""
 
 import math
 

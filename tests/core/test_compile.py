@@ -1,4 +1,4 @@
-"""Blocks that are compiled for training: one graph for all passes, and what blocks as they are give."""
+"""Blocks compiled for training: one graph for all passes, and the results of eager blocks."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Counts against numbers worked out by hand, and against those of the papers."""
+"""Parameter and operation counts, compared with counts by hand and with the papers'."""
 
 import sys
 

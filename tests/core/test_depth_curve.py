@@ -1,4 +1,4 @@
-"""The depth curve: which depths there are, which of them are safe, and what loading at others says."""
+"""The depth curve: possible depths, safe depths, and the warning outside them."""
 
 import pytest
 

@@ -37,7 +37,7 @@ def test_gradients_are_those_of_what_was_kept():
     assert torch.autograd.gradgradcheck(lambda x: _Dropout.apply(x, keep, 4 / 3), x)
 
 
-def test_a_seed_repeats_the_mask_and_the_generator_goes_on():
+def test_a_seed_repeats_the_masks_and_successive_masks_differ():
     x, found = torch.ones(7, 9), []
     for _ in range(2):
         torch.manual_seed(1)

@@ -1,4 +1,4 @@
-"""Elastic depth: what an update draws, that a depth is the model of that depth, and where gradients go."""
+"""Elastic depth: the drawn depths, equality with a model of that depth, and truncated gradients."""
 
 from collections import Counter
 
@@ -123,7 +123,7 @@ def test_depths_that_an_order_allows(which, ends, step, expected):
         ((0, 1) * 3, dict(backprop_passes=1), r"backprop_passes=1: no update would reach blocks.0"),
     ],
 )
-def test_refusals(which, given, message):
+def test_wrong_arguments_are_rejected(which, given, message):
     with pytest.raises(FieldError, match=message):
         make_elastic(relaxed(SHAPE, which, 2), **given)
 

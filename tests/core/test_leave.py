@@ -1,4 +1,4 @@
-"""Early exit: what is measured, and that tokens which left early give later ones their state at every pass."""
+"""Early exit: the measured step, and the state that later tokens see of tokens that left early."""
 
 from collections.abc import Callable
 from typing import Any

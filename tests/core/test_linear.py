@@ -60,7 +60,7 @@ def test_a_slice_of_a_larger_tensor_is_multiplied_as_it_lies():
 
 
 @needs_onednn
-def test_only_what_is_asked_for_gets_a_gradient():
+def test_only_tensors_that_require_gradients_get_them():
     x, weight, b, grad = operands(4)
     linear(x.detach(), weight, b.detach()).backward(grad)
     assert x.grad is None
@@ -274,7 +274,7 @@ def test_a_packed_weight_gives_the_same_product_until_it_changes(rows, monkeypat
 
 
 @needs_onednn
-def test_what_was_packed_goes_with_its_weight():
+def test_packed_data_are_freed_with_their_weight():
     weight = torch.ones(384, 256)
     before = len(module._packed)
     module.pack_weight(weight)

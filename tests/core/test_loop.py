@@ -1,4 +1,4 @@
-"""The loop, the blocks that it runs, and what tying and checkpointing must not change."""
+"""The loop: order of blocks, shared parameters, activation checkpointing."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ class Recorder(nn.Module):
         return x * self.factor
 
 
-def test_blocks_run_in_order_with_what_is_theirs():
+def test_blocks_run_in_order_with_the_arguments_of_their_pass():
     calls: list = []
     blocks, own = [Recorder(which, calls) for which in range(2)], [nn.Linear(1, 1) for _ in range(4)]
     loop = Loop(blocks, (0, 1, 1, 0), own)
@@ -63,7 +63,7 @@ def test_blocks_run_in_order_with_what_is_theirs():
         ((0, 1, 0), 2, "own has 2 entries: needs one for each of the 3 passes"),
     ],
 )
-def test_refusals(which, own, message):
+def test_wrong_arguments_are_rejected(which, own, message):
     blocks = [nn.Identity(), nn.Identity()]
     with pytest.raises(ValueError, match=message):
         Loop(blocks, which, own and [nn.Identity() for _ in range(own)])
@@ -90,7 +90,7 @@ def test_only_the_chosen_passes_run():
         ((0, 3, 1, 3, 2, 3), 4, [0, 1, 3], (0, 2, 1, 2)),
     ],
 )
-def test_truncated_loops_keep_what_still_runs(which, passes, kept, expected):
+def test_a_truncated_loop_keeps_only_blocks_that_still_run(which, passes, kept, expected):
     calls: list = []
     loop = Loop([Recorder(name, calls) for name in range(1 + max(which))], which, [nn.Linear(1, 1) for _ in which])
     _, states = loop(torch.tensor(1.0))

@@ -1,4 +1,4 @@
-"""Orders of execution, against the drawn examples, the algorithm box and the table of the published code."""
+"""Orders of blocks, compared with the paper's examples and algorithm and with the published code."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def test_algorithm_box(strategy):
 
 
 @pytest.mark.parametrize("name", order.STRATEGIES)
-def test_every_strategy_runs_what_it_stores_or_says_why_not(name):
+def test_every_strategy_runs_all_its_blocks_or_rejects_the_numbers(name):
     """For all M and N: an order of N passes of all M blocks, which is found again at its depth, or a refusal."""
     strategy, orders = order.STRATEGIES[name], 0
     for n in range(1, 13):
@@ -122,6 +122,6 @@ def test_reuse_map_and_block_loop():
         (lambda: order.block_loop(0, 2), "layers=0: must be >= 1"),
     ],
 )
-def test_refusals(call, message):
+def test_wrong_arguments_are_rejected(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -95,7 +95,7 @@ def test_a_compiled_graph_keeps_no_table():
     assert len(table._rows) == 0
 
 
-def test_what_is_turned_keeps_its_type():
+def test_rotated_tensors_keep_their_dtype():
     x, angles = torch.randn(2, 3, 8), position.rotary(3, 4).float().chunk(2, dim=-1)
     turned = position.rotate(x.bfloat16(), 2, *angles)
     assert turned.dtype == torch.bfloat16

@@ -33,7 +33,7 @@ def test_coefficients():
     assert torch.equal(Sum()(x, y), x + y)
 
 
-def test_dropped_paths_are_whole_samples_and_the_rest_is_scaled():
+def test_drop_path_drops_entire_samples_and_scales_the_others():
     x = tokens(1, batch=2000).abs() + 1
     torch.manual_seed(0)
     ratio = DropPath(0.25).train()(x) / x
@@ -99,7 +99,7 @@ def test_coefficients_belong_to_the_block_and_projections_to_the_pass():
     assert not torch.allclose(states[0], block.residuals[1](a, block.ffn(block.norms[1](a))))
 
 
-def test_projections_behind_every_other_pass():
+def test_projections_after_every_other_pass():
     loop = stack(order=(0, 1, 0, 1), projection_width=5, projection_every=2)
     assert [own.projection is not None for own in loop.own] == [False, True, False, True]
     _, states = loop(tokens(1))
@@ -128,7 +128,7 @@ def test_each_pass_has_the_rate_of_its_depth():
         (dict(projection_every=0), "projection_every=0: must divide the 4 passes"),
     ],
 )
-def test_refusals(changes, message):
+def test_wrong_arguments_are_rejected(changes, message):
     with pytest.raises(ValueError, match=message):
         stack(**changes)
 
@@ -168,7 +168,7 @@ def test_a_profile_is_undone_by_nothing_that_fails():
     torch.testing.assert_close(read([loop]), before)
 
 
-def test_admin_is_refused_where_it_means_nothing():
+def test_admin_rejects_pre_norm_and_residual_coefficients():
     shape = Shape(WIDTH, 8, 2)
     with pytest.raises(ValueError, match="^admin: does not go with pre_norm"):
         attach(shared_layers(shape, (0,), pre_norm=True), WIDTH)

@@ -76,7 +76,7 @@ class Wrapped(nn.Module):
 
 @pytest.mark.parametrize("tokens", [1, 60])
 @pytest.mark.parametrize(("targets", "out", "rank", "before"), SHAPES)
-def test_a_wrapped_layer_is_run_with_what_wraps_it(targets, out, rank, before, tokens):
+def test_a_wrapped_layer_runs_with_its_wrapper(targets, out, rank, before, tokens):
     signal, linear = build(targets, out, rank, before)
     wrapped = Wrapped(linear)
     sum_of_both = nn.Linear(WIDTH, targets * out).double()
@@ -135,7 +135,7 @@ def test_random_start(rank):
         (lambda: Signals(0).check(8, False), "rank=0: must be >= 1 and <= width=8"),
     ],
 )
-def test_refusals(call, message):
+def test_wrong_arguments_are_rejected(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 

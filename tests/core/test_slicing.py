@@ -69,7 +69,7 @@ def operations(runs: int, groups: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("runs", "groups"), [(1, 1), (2, 2), (3, 3), (4, 4), (2, 1), (2, 4), (1, 6)])
-def test_as_many_slices_as_runs_cost_what_global_attention_costs(runs, groups):
+def test_as_many_slices_as_runs_cost_the_same_as_global_attention(runs, groups):
     """SReT's Theorem 1: N runs with G slices take N / G times the products of a global attention. Linear layers, those
     of attention too, take N times theirs."""
     products, linear = operations(runs, groups)
@@ -86,7 +86,7 @@ def test_attention_that_does_nothing_leaves_the_tokens_in_place(x):
 
 
 @pytest.mark.parametrize("always_random", [False, True])
-def test_what_is_random(attention, x, always_random):
+def test_permutations_are_random_in_training_and_on_request(attention, x, always_random):
     slices = Slices(3, fixed_permutation(TOKENS, seed=7), always_random)
 
     def runs(training: bool) -> bool:
@@ -146,6 +146,6 @@ def test_configuration():
         (dict(inference="seeded"), "inference='seeded': must be 'fixed' or 'random'"),
     ],
 )
-def test_refusals(changes, message):
+def test_wrong_arguments_are_rejected(changes, message):
     with pytest.raises(ValueError, match=message):
         SliceConfig(**{**dict(tokens=TOKENS, groups=(3,), permuted=(True,)), **changes})

@@ -1,4 +1,4 @@
-"""Admin: what is profiled, when, and that every way of training keeps it."""
+"""Admin in fairseq: profiling, files of omegas, and every way of training."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Checkpoint averaging: the mean itself, what is kept of the first file, which files a folder's last ones are."""
+"""Checkpoint averaging: the mean, the rest of the state, and the choice of a folder's last checkpoints."""
 
 import argparse
 from collections import OrderedDict

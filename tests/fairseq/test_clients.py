@@ -1,4 +1,4 @@
-"""Other tasks, losses and raw text: refused by name or warned about; and what the log leaves out."""
+"""Unsupported tasks, criterions and raw text are rejected or warned about; the log has no module tree."""
 
 import logging
 
@@ -49,7 +49,7 @@ def test_alignments_are_not_trained(corpus, tmp_path):
     assert "--criterion=label_smoothed_cross_entropy_with_alignment: fused attention gives no weights to train" in said
 
 
-def test_the_log_begins_with_what_matters(trained):
+def test_the_log_starts_without_module_tree_and_absent_parameters(trained):
     assert "num. shared model params" in trained.log
     assert "(self_attn)" not in trained.log
     assert "detected shared parameter" not in trained.log

@@ -1,4 +1,4 @@
-"""Options through fairseq's own parser and through a configuration, and what fairseq then asks of the models."""
+"""Options from fairseq's parser and from a configuration, and fairseq's calls on the built models."""
 
 import pytest
 import torch
@@ -57,7 +57,7 @@ def test_configuration_without_a_command_line(arch):
         ("s2t_cycle", "--encoder-learned-pos"),
     ],
 )
-def test_options_of_others_are_refused_by_fairseqs_parser(one, option, capsys):
+def test_fairseqs_parser_rejects_options_of_other_architectures(one, option, capsys):
     with pytest.raises(SystemExit) as refused:
         parse(one, *option.split())
     assert refused.value.code == 2
@@ -70,7 +70,7 @@ CHOICES += [("ringformer_base", "compile"), ("sequence_lm", "activation_fn"), ("
 
 
 @pytest.mark.parametrize(("one", "name"), CHOICES)
-def test_choices_are_refused_by_fairseqs_parser_and_in_a_configuration(one, name, capsys):
+def test_wrong_choices_are_rejected_on_the_command_line_and_in_a_configuration(one, name, capsys):
     option = "--" + name.replace("_", "-")
     with pytest.raises(SystemExit):
         parse(one, option, "loud")
@@ -93,12 +93,12 @@ def test_choices_are_refused_by_fairseqs_parser_and_in_a_configuration(one, name
         ("recurrent_lm", "no_scale_embedding", False, "no_scale_embedding=False: not an option of recurrent_lm, for"),
     ],
 )
-def test_values_of_a_configuration_that_no_command_line_takes_are_refused(one, name, value, rule):
+def test_a_configuration_rejects_values_of_the_wrong_type(one, name, value, rule):
     with pytest.raises(ValueError, match=f"^{rule}"):
         from_config(one, **{name: value})
 
 
-def test_learned_positions_are_remembered_with_the_options():
+def test_the_number_of_learned_positions_is_stored_in_the_options():
     """For the commands that read the checkpoint have another --tokens-per-sample."""
     args = models.options("ilr_small", *language.tiny_flags("ilr_small", "--position", "learned"))
     config = OmegaConf.create(vars(args))

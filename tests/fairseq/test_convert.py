@@ -1,4 +1,4 @@
-"""Looped models as fairseq's own and back: equal outputs, without the plugin, or refused for a stated reason."""
+"""Unsharing to fairseq's own models: equal outputs without the plugin, or a rejection that states the reason."""
 
 import json
 
@@ -54,7 +54,7 @@ def check(arch: str, *flags: str) -> None:
 # Unsharing
 
 
-def test_every_architecture_converts_or_is_refused():
+def test_every_architecture_converts_or_is_rejected():
     tried = set(models.WITH_ENCODER) | set(language.ARCHS)
     assert tried == set(architectures())
     assert {*REFUSED, *PRE_NORM} <= tried
@@ -247,7 +247,7 @@ def test_share_trains_on_and_folds_back_by_command_line(trained, corpus, tmp_pat
         (["share", "{last}", "{out}", "--unique-layers", "1", "--strategy", "loop"], "invalid choice: 'loop'"),
     ],
 )
-def test_wrong_commands_are_refused_and_write_nothing(trained, tmp_path, capsys, arguments, message):
+def test_wrong_commands_are_rejected_and_write_nothing(trained, tmp_path, capsys, arguments, message):
     last, out = trained.folder / "checkpoint_last.pt", tmp_path / "out.pt"
     before = last.stat().st_mtime_ns
     with pytest.raises(SystemExit):

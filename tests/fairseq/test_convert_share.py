@@ -1,4 +1,4 @@
-"""fairseq's own models as looped ones: exact at full rank, nearest at any other, or refused for a stated reason."""
+"""Sharing fairseq's own models: exact at full rank, closest at lower ranks, or a rejection that states the reason."""
 
 import argparse
 import itertools
@@ -192,7 +192,7 @@ def test_a_shared_model_decodes_step_by_step_and_trains():
         (("cycle", 2, 4), dict(arch="cycle"), "--arch cycle: must be one of fairseq's own transformer"),
     ],
 )
-def test_what_cannot_be_shared_is_refused(how, values, message):
+def test_models_that_cannot_be_shared_are_rejected(how, values, message):
     model, args = fairseq_model()
     vars(args).update(values)
     with pytest.raises(ValueError, match=message):

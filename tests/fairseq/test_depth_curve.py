@@ -1,4 +1,4 @@
-"""python -m fairseq_plugin.depth: the curve of a trained checkpoint, and what the file notes of it."""
+"""python -m fairseq_plugin.depth: the depth curve of a checkpoint, and the safe range stored in the file."""
 
 import csv
 import shutil
@@ -53,7 +53,7 @@ def test_the_curve_of_a_checkpoint(trained, corpus, tmp_path, capsys, caplog):
     assert f"decoder.loop: runs 3 passes, outside the safe range {smallest} to 2" in caplog.text
 
 
-def test_what_is_no_single_checkpoint_is_refused(capsys):
+def test_several_checkpoints_are_rejected(capsys):
     with pytest.raises(SystemExit):
         depth.main(["data", "--path", "a.pt:b.pt"])
     assert "--path=a.pt:b.pt: must be one checkpoint" in capsys.readouterr().err

@@ -169,13 +169,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("options", "message"), REFUSED, ids=[message.split(":")[0] for _, message in REFUSED])
-def test_what_is_refused(options, message):
+def test_wrong_draft_and_exit_options_are_rejected(options, message):
     for model in (models.tiny("universal_tiny"), looped("universal_lm")):
         with pytest.raises(ValueError, match=re.escape(message)):
             set_budget(model, Namespace(**options))
 
 
-def test_more_than_one_hypothesis_is_refused():
+def test_drafting_rejects_a_beam_above_1():
     for model in (models.tiny("universal_tiny"), looped("universal_lm")):
         drafting(model)
         with pytest.raises(ValueError, match="draft_passes=2: drafts one continuation, .* needs --beam 1, not 3"):

@@ -1,4 +1,4 @@
-"""Early exit in fairseq: thresholds that nothing and that everything falls below, and those between."""
+"""Early exit in fairseq: thresholds at which no, every or some pass ends the loop."""
 
 import re
 from argparse import Namespace

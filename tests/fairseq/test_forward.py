@@ -81,7 +81,7 @@ def test_a_row_ignores_its_batch_and_all_padding(arch, flags):
 
 @models.every_case
 @pytest.mark.parametrize("lengths", [(6, 6), (6, 3)], ids=["no padding", "padding"])
-def test_the_future_leaves_the_past_alone(arch, flags, lengths):
+def test_later_tokens_do_not_change_earlier_outputs(arch, flags, lengths):
     model = models.tiny(arch, *flags)
     *source, tokens = models.inputs(arch, (4, 5), lengths)
     before = model(*source, tokens)[0][0]
@@ -143,7 +143,7 @@ def test_pre_norm_is_another_model_with_a_final_norm(arch):
 
 
 @pytest.mark.parametrize("target_left", [False, True], ids=["target right", "target left"])
-def test_targets_padded_behind_are_trained_without_a_mask(target_left):
+def test_right_padded_targets_are_trained_without_a_mask(target_left):
     """Where causality is enough; what a token gives is the same, whatever hides the padding."""
     model = models.tiny("ringformer_base", *cli.WITHOUT_DROPOUT)
     kind = models.modality_of("ringformer_base")

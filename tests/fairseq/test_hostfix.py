@@ -1,4 +1,4 @@
-"""Each repair of fairseq: it fixes a defect where there is one and leaves a fairseq without it alone."""
+"""Repairs of fairseq: each repairs its defect, and changes nothing in a fairseq without it."""
 
 import importlib.util
 import json
@@ -93,7 +93,7 @@ class TestApply:
             "numpy.ndarray",
         ]
 
-    def test_again_changes_nothing(self, seen):
+    def test_applying_again_changes_nothing(self, seen):
         assert "fairseq.checkpoint_utils:load_checkpoint_to_cpu" in seen["mended"]
         assert seen["again"] == []
 
@@ -102,7 +102,7 @@ class TestApply:
         assert {repair.__name__ for repair in hostfix.REPAIRS} == documented
 
 
-def test_folder_is_all_that_the_package_prints():
+def test_the_package_prints_only_its_folder():
     command = [sys.executable, "-m", "fairseq_plugin"]
     done = subprocess.run(command, cwd=cli.REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
     assert done.stdout.decode() == f"{cli.PLUGIN}\n"
@@ -118,13 +118,13 @@ class TestCheckpoints:
         ):
             getattr(checkpoint_utils, load)(str(path))
 
-    def test_what_is_no_checkpoint_is_named(self, tmp_path):
+    def test_a_file_that_is_not_a_checkpoint_is_named(self, tmp_path):
         path = tmp_path / "text.pt"
         path.write_text("not a checkpoint")
         with pytest.raises(pickle.UnpicklingError, match=f"^{path}: not a checkpoint that can be read safely"):
             checkpoint_utils.load_checkpoint_to_cpu(str(path))
 
-    def test_the_checkpoint_of_something_else_is_named(self, tmp_path):
+    def test_another_programs_checkpoint_is_named(self, tmp_path):
         path = tmp_path / "other.pt"
         torch.save({"state_dict": {}}, path)
         for load in (checkpoint_utils.load_checkpoint_to_cpu, load_safely):
@@ -156,7 +156,7 @@ class TestBatches:
 
     @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 1000, 1001, 1007])
     @pytest.mark.parametrize("limits", [{"max_sentences": 32}, {"max_tokens": 300}])
-    def test_as_many_sentences_out_as_in(self, count, limits):
+    def test_every_sentence_is_in_one_batch(self, count, limits):
         multiple = {"required_batch_size_multiple": 8}
         batches = self.batches(data_utils.batch_by_size, count, **limits, **multiple) if count else []
         order = np.argsort(np.arange(count) % 17, kind="stable")
@@ -167,12 +167,12 @@ class TestBatches:
         if hasattr(data_utils.batch_by_size, "__wrapped__"):
             assert data_utils.batch_by_size(np.arange(0), len, required_batch_size_multiple=8) == []
 
-    def test_fixed_shapes_stay_whole(self):
+    def test_fixed_shapes_are_not_changed(self):
         shapes = {"fixed_shapes": [(4, 17)], "required_batch_size_multiple": 8}
         repaired = self.batches(data_utils.batch_by_size, 10, **shapes)
         assert repaired == self.batches(pristine(data_utils).batch_by_size, 10, **shapes)
 
-    def test_only_fairseq_that_drops_it_is_mended(self, monkeypatch):
+    def test_only_a_fairseq_that_drops_the_last_batch_is_repaired(self, monkeypatch):
         copy = pristine(data_utils)
         monkeypatch.setattr(data_repairs, "data_utils", copy)
         limits = {"max_sentences": 8, "required_batch_size_multiple": 8}
@@ -195,12 +195,12 @@ class TestNumpyNames:
         sizes = np.array([3, 9, 4, 4, 7, 12, 5])
         assert data_utils.get_buckets(sizes, 3).tolist() == [4, 7, 12]
 
-    def test_names_are_back_in_fairseq_alone(self):
+    def test_names_are_restored_in_fairseq_only(self):
         assert data_utils.np.int is int
         assert data_utils.np.float32 is np.float32
         assert not hasattr(np, "int")
 
-    def test_a_module_that_has_them_keeps_its_own(self, monkeypatch):
+    def test_a_module_with_these_names_is_not_changed(self, monkeypatch):
         healthy = Namespace(int=int)
         monkeypatch.setattr(data_utils, "np", healthy)
         hostfix.restore_numpy_names()
@@ -234,7 +234,7 @@ class TestNgrams:
             some_banned |= any(found)
         assert some_banned
 
-    def test_unmended_fairseq_bans_nothing_and_is_mended(self, monkeypatch):
+    def test_unrepaired_fairseq_bans_nothing(self, monkeypatch):
         copy = pristine(sys.modules["fairseq.ngram_repeat_block"])
         monkeypatch.setattr(decoding, "NGramRepeatBlock", copy.NGramRepeatBlock)
         block, tokens = copy.NGramRepeatBlock(2, use_extension=False), torch.tensor([[2, 5, 6, 5, 1, 1]])
@@ -242,7 +242,7 @@ class TestNgrams:
         hostfix.block_repeated_ngrams()
         assert self.banned(block, tokens, step=3) == [{6}]
 
-    def test_fairseq_that_blocks_is_left_alone(self):
+    def test_a_fairseq_that_works_is_not_changed(self):
         method = decoding.NGramRepeatBlock._no_repeat_ngram
         hostfix.block_repeated_ngrams()
         assert decoding.NGramRepeatBlock._no_repeat_ngram is method
@@ -269,7 +269,7 @@ class TestDiverseBeams:
         expected, found = self.beams([0, 1, 2]), self.beams([815, 7, 42])
         assert all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))
 
-    def test_only_fairseq_that_fails_is_mended(self):
+    def test_only_a_failing_fairseq_is_repaired(self):
         assert hasattr(DiverseBeamSearch.step, "fairseq_repairs") == (not cli.is_official())
 
 
@@ -296,7 +296,7 @@ class TestLog:
             ("/usr/bin/jupyter", [logging.NullHandler()], logging.WARNING, False),
         ],
     )
-    def test_only_a_silenced_command_is_mended(self, root, monkeypatch, command, handlers, level, mended):
+    def test_only_a_silenced_command_is_repaired(self, root, monkeypatch, command, handlers, level, mended):
         monkeypatch.setattr(sys, "argv", [command])
         root.handlers[:] = handlers
         root.setLevel(level)
@@ -309,7 +309,7 @@ class TestBf16:
     def test_needs_no_tpu(self):
         assert (arguments("--bf16").bf16, arguments("--bf16").tpu) == (True, False)
 
-    def test_a_tpu_that_was_asked_for_stays(self):
+    def test_an_explicit_tpu_is_kept(self):
         assert arguments("--bf16", "--tpu").tpu is True
 
     def test_installed_xla_is_left_to_fairseq(self, monkeypatch):
@@ -337,7 +337,7 @@ class TestParallel:
         parallel._prepare_cpu(distributed)
         assert distributed.distributed_init_method.startswith("tcp://localhost:")
 
-    def test_no_ranks_are_refused(self):
+    def test_a_world_size_of_0_is_rejected(self):
         with pytest.raises(ValueError, match="--distributed-world-size 0: must be >= 1"):
             distributed_utils.call_main(self.config("--distributed-world-size", "0"), train.main)
 
@@ -352,7 +352,7 @@ class TestParallel:
         assert calls == [cfg]
         assert cfg.distributed_training.distributed_init_method is None
 
-    def test_other_commands_do_not_end_without_having_started(self):
+    def test_other_commands_reject_several_ranks(self):
         flags = ("--distributed-world-size", "2", "--distributed-init-method", "tcp://localhost:29511")
         with pytest.raises(ValueError, match="--distributed-world-size 2: must be 1; on a CPU, only training"):
             distributed_utils.call_main(self.config(*flags), validate.main)
@@ -388,7 +388,7 @@ class TestParallel:
 
 class TestClipping:
     @pytest.mark.parametrize("max_norm", [0.0, 0.5, 100.0])
-    def test_on_the_cpu_it_is_fairseq_s_to_the_last_bit(self, max_norm):
+    def test_on_the_cpu_it_equals_fairseqs_bit_for_bit(self, max_norm):
         found = []
         for clip in (pristine(fairseq_utils).clip_grad_norm_, fairseq_utils.clip_grad_norm_):
             torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Audio files without torchaudio: Kaldi's filterbank, conversion, and bad files refused by name."""
+"""Audio files without torchaudio: Kaldi's filterbank, conversion, and bad files rejected by name."""
 
 import io
 import zipfile

@@ -1,4 +1,4 @@
-"""Untrusted files are read, and nothing in them is run."""
+"""Untrusted files are read without executing anything in them."""
 
 import argparse
 import ast
@@ -47,12 +47,12 @@ NO_VALUES = [
 
 
 @pytest.mark.parametrize(("text", "value"), VALUES.items())
-def test_a_literal_has_the_value_that_python_gives_it(text, value):
+def test_a_literal_has_its_python_value(text, value):
     assert literal(text) == value == eval(text.strip())
 
 
 @pytest.mark.parametrize("text", NO_VALUES)
-def test_nothing_else_has_a_value(text):
+def test_anything_else_is_rejected(text):
     with pytest.raises(ValueError, match="nothing else is evaluated"):
         literal(text)
 
@@ -102,7 +102,7 @@ def test_options_of_a_checkpoint_are_not_run(arch, tmp_path):
     assert not mark.exists()
 
 
-def test_an_archive_writes_into_its_own_folder_alone(tmp_path):
+def test_an_archive_writes_only_into_its_own_folder(tmp_path):
     path = tmp_path / "model.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
         for member in ("model/dict.txt", "../outside.txt"):
@@ -113,7 +113,7 @@ def test_an_archive_writes_into_its_own_folder_alone(tmp_path):
         file_utils.load_archive_file(str(path))
 
 
-def test_the_name_of_a_fasta_file_meets_no_shell(tmp_path, monkeypatch):
+def test_the_name_of_a_fasta_file_is_not_passed_to_a_shell(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("a;touch run;.fasta").write_text(">one\nACGT\nAC\n>two\nGGG\n")
     data = FastaDataset("a;touch run;")

@@ -1,4 +1,4 @@
-"""Numbers outside their range are refused by the option's name when the command line is read."""
+"""Numbers outside their range are rejected by the option's name when the command line is parsed."""
 
 from argparse import Namespace
 
@@ -37,7 +37,7 @@ def test_a_number_outside_its_range_is_refused(option, value):
 
 
 @pytest.mark.parametrize("flags", [["--beam", "0"], ["--nbest", "0"], ["--beam", "2", "--nbest", "3"]])
-def test_a_beam_holds_what_is_to_be_printed(flags):
+def test_nbest_must_not_exceed_the_beam(flags):
     with pytest.raises(ValueError, match="^--(beam|nbest) [03]: must be "):
         options.parse_args_and_arch(options.get_generation_parser(), ["data", "--path", "x.pt", *flags])
 

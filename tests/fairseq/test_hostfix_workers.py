@@ -1,4 +1,4 @@
-"""Loading processes and threads end with their epoch."""
+"""Data loader workers and threads end with their epoch."""
 
 import multiprocessing
 import threading

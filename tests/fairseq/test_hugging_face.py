@@ -86,7 +86,7 @@ def test_llama_gives_the_same_logits(corpus, flags, tmp_path):
         ("recurrent_lm", [], "--arch recurrent_lm: must be ilr_small, ilr_large or a translation model"),
     ],
 )
-def test_what_llama_has_no_place_for_is_refused(arch, flags, message, tmp_path, capsys):
+def test_llama_rejects_unsupported_models_and_options(arch, flags, message, tmp_path, capsys):
     words = language.task().dictionary
     words.save(str(tmp_path / "dict.txt"))
     checkpoint(tmp_path / "in.pt", models.tiny(arch, *flags).float(), arch, *flags)
@@ -148,7 +148,7 @@ def test_every_translation_model_is_an_fsmt_or_refused(arch, flags):
         (["--activation-fn", "tanh"], "--activation-fn=tanh: must be relu or gelu"),
     ],
 )
-def test_what_fsmt_has_no_place_for_is_refused(flags, message):
+def test_fsmt_rejects_unsupported_options(flags, message):
     with pytest.raises(ValueError, match=message):
         converted(*translation("cycle", *flags))
 

@@ -1,4 +1,4 @@
-"""Decoding step by step, with reordering, by fairseq's own beam search: always what the whole forward pass gives."""
+"""Incremental decoding, with reordering and fairseq's own beam search, equals the full forward pass."""
 
 import pytest
 import torch

@@ -50,7 +50,7 @@ def texts(task: CopyingTask, split: str, epoch: int = 1) -> dict:
 
 
 @pytest.mark.parametrize("selective", [False, True])
-def test_what_is_copied_stands_in_the_text_and_is_asked_for_at_its_end(selective):
+def test_the_tokens_to_copy_are_in_the_text_and_are_the_last_targets(selective):
     task = copying(selective=selective)
     batch = texts(task, "train")
     source, target = batch["net_input"]["src_tokens"], batch["target"]
@@ -118,7 +118,7 @@ def test_without_a_curriculum_noise_and_rate_stay():
         (dict(next_below=0.0), "--next-below=0.0: must be > 0"),
     ],
 )
-def test_bad_values_are_refused_by_name(values, message):
+def test_bad_values_are_rejected_by_name(values, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         copying(**values)
 

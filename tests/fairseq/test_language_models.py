@@ -80,7 +80,7 @@ def test_perplexity_at_every_context(ilr, german):
         assert 1.1 < value < 10
 
 
-def test_beam_search_goes_on_from_prompts_as_the_hub_does(ilr, german):
+def test_beam_search_continues_prompts_as_the_hub_interface_does(ilr, german):
     folder, prompts = ilr[0], ["eins eins eins", "zwei", "drei drei"]
     search = ("--beam", "3", "--buffer-size", "3", "--batch-size", "3")
     found = interactive(german.data, folder / "checkpoint_last.pt", prompts, *search)
@@ -140,7 +140,7 @@ def test_sampling_from_a_prompt(ilr, german):
     assert len(set(found[0])) > 1
 
 
-def test_generate_goes_on_from_the_beginning_of_every_line(ilr, german, corpus):
+def test_generate_continues_every_line(ilr, german, corpus):
     flags = ("--task", "language_modeling", "--sample-break-mode", "eos", "--prefix-size", "1", "--beam", "2")
     log = cli.generate(german.data, ilr[0] / "checkpoint_last.pt", *flags, "--max-len-b", "8", "--batch-size", "128")
     assert sorted(cli.hypotheses(log)) == list(range(corpus.sentences["test"]))

@@ -195,7 +195,7 @@ def embedding_file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("arch", "name"), [pytest.param(*case, marks=[pytest.mark.slow] if case[1] == "compile" else []) for case in CASES]
 )
-def test_every_option_matters_or_is_refused(arch, name, embedding_file, tmp_path):
+def test_every_option_has_an_effect_or_is_rejected(arch, name, embedding_file, tmp_path):
     knob, files = OF_FAMILY.get((arch, name), KNOBS[name]), {EMBEDDING: str(embedding_file)}
     files[PROFILE] = str(tmp_path / "profile")
     Path(files[PROFILE]).write_text("1.5\n" * (16 if arch.startswith("one_wide_ffn") else 20))

@@ -1,4 +1,4 @@
-"""Data parallel training on the CPU: two processes over gloo train what one process trains, however they start."""
+"""Data parallel training on CPUs: two processes equal one, however they are started."""
 
 from pathlib import Path
 

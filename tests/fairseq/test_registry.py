@@ -1,4 +1,4 @@
-"""What is registered with fairseq, how many parameters it stores at full size, and that no test leaves it out."""
+"""The architectures registered with fairseq: their parameter counts, and that every test covers each of them."""
 
 import sys
 
@@ -12,7 +12,14 @@ from fairseq_plugin.modules.build import numbered_dictionary
 from fairseq_plugin.modules.language_model import LanguageModel
 from fairseq_plugin.modules.model import LoopedTransformer, register_family
 from recurrence import count
-from tests.fairseq import test_admin, test_configuration, test_forward, test_incremental, test_published, test_refusals
+from tests.fairseq import (
+    test_admin,
+    test_configuration,
+    test_forward,
+    test_incremental,
+    test_published,
+    test_rejected_options,
+)
 from tests.support import cli, language, models, speech
 from tests.support.counts import COUNTS, Count
 
@@ -42,7 +49,7 @@ def test_every_invariant_is_tested_on_every_architecture():
     of = dict.fromkeys(OF_TRANSLATION, models.ARCHS) | dict.fromkeys(OF_ENCODERS, models.WITH_ENCODER)
     of |= dict.fromkeys(OF_LANGUAGE, language.ARCHS)
     tested = {}
-    for module in (test_forward, test_incremental, test_configuration, test_refusals):
+    for module in (test_forward, test_incremental, test_configuration, test_rejected_options):
         tested |= models.architectures_tested(module)
     assert len(tested) > len(of) + 8
     for name, archs in tested.items():
@@ -78,7 +85,7 @@ def test_parameters_and_orders(row):
 
 
 @pytest.mark.parametrize("arch", speech.ARCHS)
-def test_where_the_parameters_of_speech_are(arch):
+def test_the_parameters_of_speech_models_add_up(arch):
     """M + M blocks, the convolutions of 80 features, the matrix of the symbols, the norm at the end of either stack."""
     on = speech.task(numbered_dictionary(10_000), features=80)
     model = models.on_meta(arch, "--share-decoder-input-output-embed", on=on)

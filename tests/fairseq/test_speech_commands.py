@@ -109,7 +109,7 @@ def test_tones_are_recognised_from_any_kind_of_file(recognised):
     assert all(texts == texts[:1] * len(KINDS) for texts in found.values())
 
 
-def test_interactive_recognises_what_generate_does(tones, trained, recognised):
+def test_interactive_and_generate_agree(tones, trained, recognised):
     files = [tones / f"test-{number}.wav" for number in range(3)]
     places = [*files, *(file.with_suffix(".npy") for file in files), *stored_zip(tones / "some.zip", files)]
     flags = ("--task", "speech_to_text", *SEARCH[:4], "--buffer-size", "4", "--batch-size", "4")

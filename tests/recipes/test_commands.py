@@ -1,4 +1,4 @@
-"""The recipes: every command that they print is one fairseq takes, and the small ones run from end to end."""
+"""The recipes: fairseq accepts every command that they print, and the small ones run end to end."""
 
 import gzip
 import json
@@ -112,7 +112,7 @@ def run(out, output) -> Path:
 
 
 @pytest.mark.slow
-def test_an_interrupted_demo_goes_on(run):
+def test_an_interrupted_demo_resumes(run):
     assert "@ 30 updates" in (run / "train.log").read_text()
 
 

@@ -215,7 +215,7 @@ def test_an_archive_that_is_not_the_published_one_is_refused(root):
         imagenet.unpack(root / "imagenet")
 
 
-def test_an_unpacked_imagenet_is_taken_as_it_is(root, tmp_path):
+def test_an_unpacked_imagenet_is_used_as_it_is(root, tmp_path):
     unpacked = tmp_path / "unpacked"
     for split, name in (("train", "n00000000_1.JPEG"), ("val", "ILSVRC2012_val_00000003.JPEG")):
         (unpacked / split / "n00000000").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The recipes of image models: their commands are what the trainer takes, and the small ones run from end to end."""
+"""The recipes of image models: the trainer accepts their commands, and the small ones run end to end."""
 
 import json
 import re

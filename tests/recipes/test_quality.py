@@ -1,4 +1,4 @@
-"""The first pictures of the report: what is drawn is what was recorded, operations are counted of the real models."""
+"""The report's first figures: they draw the recorded results, with operations counted on the real models."""
 
 import re
 

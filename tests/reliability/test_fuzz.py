@@ -1,4 +1,4 @@
-"""Random options: every registered architecture and model works with them, or refuses them in a line."""
+"""Random options: every registered architecture and model works with them, or rejects them in one line."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A hostile file for every path that reads checkpoints: nothing in it is run, and each is refused in a line.
+"""A hostile file for every path that reads checkpoints: nothing in it is executed, and it is rejected in one line.
 
 One file is a pickle that makes a folder. The other holds types alone that are allowed, and options that fairseq would
 evaluate, or that name weights from elsewhere.

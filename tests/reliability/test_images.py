@@ -1,4 +1,4 @@
-"""The trainer of images: kills, full disks, nodes, and images that cannot be read."""
+"""recipes/train_image.py: kills, full disks, several nodes, and unreadable images."""
 
 import shutil
 
@@ -61,7 +61,7 @@ def test_a_full_disk_is_reported_in_one_line(warm, images, straight, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["torn", "empty", "flipped", "missing"])
-def test_a_damaged_state_names_itself_and_a_whole_one(warm, images, straight, tmp_path, how):
+def test_a_damaged_checkpoint_is_named_with_an_intact_one(warm, images, straight, tmp_path, how):
     shutil.copytree(straight, tmp_path / "run")
     last, data = tmp_path / "run" / "last.pth.tar", bytearray((straight / "last.pth.tar").read_bytes())
     data[len(data) // 2] ^= 255
@@ -94,7 +94,7 @@ def test_nodes_without_a_shared_folder_stop_with_a_line(warm, images, straight, 
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_a_torn_image_is_named(warm, images, tmp_path, split):
+def test_a_truncated_image_is_named(warm, images, tmp_path, split):
     shutil.copytree(images, tmp_path / "data")
     path = tmp_path / "data" / split / "red" / "0.png"
     path.write_bytes(path.read_bytes()[:200])

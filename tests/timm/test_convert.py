@@ -1,4 +1,4 @@
-"""Looped image models as timm's own and back: equal outputs, without the plugin, or refused for a stated reason."""
+"""Image models to timm's own and back: equal outputs without the plugin, or a rejection that states the reason."""
 
 import argparse
 import json
@@ -136,7 +136,7 @@ def test_a_higher_rank_is_nearer():
         (dict(name="deit_tiny_distilled_patch16_224"), ("cycle", 2, 4), "VisionTransformerDistilled: only timm's"),
     ],
 )
-def test_what_cannot_be_shared_is_refused(changes, how, message):
+def test_models_that_cannot_be_shared_are_rejected(changes, how, message):
     with pytest.raises(ValueError, match=message):
         shared(upstream(**changes), *how)
 
@@ -195,7 +195,7 @@ def test_a_training_checkpoint_names_its_model(tmp_path):
         (["share", "{file}", "{out}"], "required: --unique-layers"),
     ],
 )
-def test_wrong_commands_are_refused_and_write_nothing(tmp_path, capsys, arguments, message):
+def test_wrong_commands_are_rejected_and_write_nothing(tmp_path, capsys, arguments, message):
     names = dict(file=tmp_path / "weights.pth", folder=tmp_path, out=tmp_path / "out")
     torch.save({"head.bias": torch.zeros(3)}, names["file"])
     with pytest.raises(SystemExit):

@@ -1,4 +1,4 @@
-"""python -m timm_plugin.depth: the curve of a checkpoint, and what the file notes of it."""
+"""python -m timm_plugin.depth: the depth curve of a checkpoint, and the safe range stored in the file."""
 
 import csv
 

@@ -1,4 +1,4 @@
-"""Distillation, made of timm's task: SReT's recorded losses and gradients, DeiT's formula, what SReT says of DeiT's."""
+"""Distillation with timm's task: SReT's recorded losses and gradients, and DeiT's formula."""
 
 import pytest
 import timm

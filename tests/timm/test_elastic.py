@@ -120,7 +120,7 @@ def kept_for_backward(model: nn.Module, passes: int) -> int:
         ("sret_108_mixed", dict(backprop_passes=1), "backprop_passes=1: "),
     ],
 )
-def test_refusals(model, options, message):
+def test_wrong_arguments_are_rejected(model, options, message):
     with pytest.raises(ValueError, match=message):
         vision.fresh(model, **options)
 

@@ -1,4 +1,4 @@
-"""Early exit of images: each leaves with the state that it would have left with alone, whatever the others do."""
+"""Early exit of images: each image leaves as it would in a batch of its own."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Options: each acts, a wrong one is refused by name with the rule it breaks."""
+"""Options of image models: each has an effect; wrong values are rejected by name with the rule."""
 
 from dataclasses import fields
 from typing import Any

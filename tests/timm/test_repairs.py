@@ -1,4 +1,4 @@
-"""Repairs of timm: checkpoints that appear whole, images that are what they show, options of the right type."""
+"""Repairs of timm: checkpoints that survive a kill, truncated images and types of options named in errors."""
 
 import json
 import math
@@ -70,7 +70,7 @@ def torn(tmp_path):
     return path
 
 
-def test_a_torn_image_is_named(torn):
+def test_a_truncated_image_is_named(torn):
     with pytest.raises(ValueError, match=f"^{torn}: cannot be read as an image: "):
         create_dataset("", torn.parents[1])[0]
 

@@ -1,4 +1,4 @@
-"""SReT's slices in whole models: what is random, what a checkpoint holds, which sizes are taken."""
+"""SReT's slices in complete models: permutations, checkpoints, image sizes."""
 
 import copy
 import re

@@ -144,7 +144,7 @@ BAD_VALUES = [(arch, flags, message) for arch, cases in BAD.items() for flags, m
 
 
 @pytest.mark.parametrize(("one", "flags", "message"), BAD_VALUES, ids=[" ".join(case[:2]) for case in BAD_VALUES])
-def test_bad_values_are_refused_by_name(one, flags, message):
+def test_bad_values_are_rejected_by_name(one, flags, message):
     small = ["--adaptive-input-cutoff", "8,14"] if one == "sequence_lm" else []
     with pytest.raises(ValueError, match=f"^{message}"):
         models.on_meta(one, *small, *flags.split())
@@ -165,7 +165,7 @@ def test_one_matrix_for_all_needs_sides_that_agree(arch, flags, message):
 
 
 @pytest.mark.parametrize("limit", [0, -3])
-def test_a_table_of_no_positions_is_refused(limit):
+def test_fewer_than_one_learned_position_is_rejected(limit):
     with pytest.raises(ValueError, match="must be >= 1"):
         models.tiny("ilr_small", "--position", "learned", on=language.task(tokens_per_sample=limit))
 
