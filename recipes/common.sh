@@ -1,14 +1,14 @@
-# Shared by scripts that prepare data, draw figures or show a demo; source it. Settings, all from the environment:
-#   OUT      where everything is written (default: out/ beside recipes/)
+# Functions for the scripts that prepare data, draw figures or run a demo; source it. Settings come from the environment:
+#   OUT      root of all output (default: out/ beside recipes/)
 #   DRY_RUN  1 prints the commands instead of running them
-#   THREADS  processor threads (default: all cores)
+#   THREADS  CPU threads (default: all cores)
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 OUT=${OUT:-$ROOT/out}
 DRY_RUN=${DRY_RUN:-0}
 export OMP_NUM_THREADS=${THREADS:-${OMP_NUM_THREADS:-$(nproc 2>/dev/null || echo 2)}}
-# fairseq calls interfaces that newer libraries call outdated, in a page of warnings that no reader of these logs can mend.
+# fairseq uses deprecated interfaces of newer libraries; users of the recipes can do nothing about the warnings.
 export PYTHONWARNINGS=${PYTHONWARNINGS-ignore::FutureWarning,ignore::UserWarning}
 export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
 
@@ -19,10 +19,10 @@ fail() {
     exit 1
 }
 
-# The command as one line that a shell reads back as it was.
+# quoted COMMAND...: print the command in one line, quoted for the shell.
 quoted() { printf '%q ' "$@" | sed 's/ $//'; }
 
-# Run a command, or print it when DRY_RUN=1.
+# run COMMAND...: run the command, or print it if DRY_RUN=1.
 run() {
     if [ "$DRY_RUN" = 1 ]; then
         quoted "$@"
@@ -32,7 +32,7 @@ run() {
     fi
 }
 
-# As run, with the standard output into a file that exists only once the command has succeeded.
+# run_into FILE COMMAND...: as run, with the standard output in FILE, which is created only if the command succeeds.
 run_into() {
     local file=$1
     shift
@@ -44,7 +44,7 @@ run_into() {
     fi
 }
 
-# As run, with all output appended to a file; the terminal gets fairseq's lines about how training goes, not its others.
+# run_logged FILE COMMAND...: as run, with all output appended to FILE; the terminal shows only fairseq's training progress.
 run_logged() {
     local file=$1
     shift
@@ -56,7 +56,7 @@ run_logged() {
     fi
 }
 
-# Run a function once: a marker in the folder says that it has finished.
+# stage FOLDER FUNCTION: run the function unless a marker in FOLDER shows that it has finished before.
 stage() {
     local folder=$1 name=$2
     if [ "$DRY_RUN" != 1 ] && [ -e "$folder/.$name.done" ]; then
@@ -68,20 +68,21 @@ stage() {
     if [ "$DRY_RUN" != 1 ]; then touch "$folder/.$name.done"; fi
 }
 
-# stages FOLDER FUNCTION...: each of them, once.
+# stages FOLDER FUNCTION...: run each function once, in order.
 stages() {
     local folder=$1 name
     if [ "$DRY_RUN" != 1 ]; then mkdir -p "$folder"; fi
     for name in "${@:2}"; do stage "$folder" "$name"; done
 }
 
+# need PROGRAM: fail if it is not on PATH.
 need() {
     [ "$DRY_RUN" = 1 ] || command -v "$1" >/dev/null ||
         fail "$1: not found; install the package with its extras (pip install '.[fairseq,demo]') and put its environment on PATH"
 }
 
-# runs TABLE FILE ROW...: trains these rows of a table, such as ringformer/table1, unless they are finished, with the settings of
-# the table's script (SCALE, SEED, DATA_ROOT, ...). Sets RUNS to ROW=FILE for each, FILE in the folder of its run.
+# runs TABLE FILE ROW...: train the unfinished ones of these rows of a table, such as ringformer/table1, with the settings of
+# the table's script (SCALE, SEED, DATA_ROOT, ...). Sets RUNS to one ROW=PATH each, PATH being FILE in the row's run folder.
 runs() {
     local row
     RUNS=()

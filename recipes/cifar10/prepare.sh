@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# CIFAR-10, ready for train.sh.
-# DATA_ROOT  a folder that holds cifar10.tar, 5,000 of the training images and 1,000 of the test images as JPEG files in
-#            train/CLASS and test/CLASS; without it the whole set is downloaded by torchvision.
-# Writes $OUT/cifar10/{5000,full}; what is done already is skipped.
+# Prepares CIFAR-10 for train.sh.
+# DATA_ROOT  folder with cifar10.tar, 5,000 of the training images and 1,000 of the test images as JPEG files in train/CLASS
+#            and test/CLASS; without it, torchvision downloads the full data set
+# Writes $OUT/cifar10/{5000,full}; finished stages are skipped.
 source "$(dirname "$0")/../common.sh"
 
 SUBSET=$OUT/cifar10/5000

@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# CIFAR-10: one architecture beside another, at one size and one budget.
+# CIFAR-10: architectures compared at the same size and training budget.
 exec "$(dirname "$0")/../table" "$0" "$@"

@@ -1,10 +1,10 @@
-# Shared by the scripts of this folder, which records/run.py calls. Each prints the commands of one row, a line each, under
-# lines "# STAGE", and runs nothing itself. A row's settings in tables.toml arrive as variables with names in capitals, the
-# trainer's flags as arguments, and besides
-#   ROOT, OUT, RUN     the repository, where all output goes, and the folder of this run
+# Functions for the scripts of this folder, which records/run.py calls. Each script prints the commands of one row, one per
+# line, under lines "# STAGE", and runs nothing itself. The trainer's flags are its arguments. The row's settings in
+# tables.toml are passed as environment variables with names in capitals, together with
+#   ROOT, OUT, RUN     the repository, the root of all output and the folder of this run
 #   SCALE, SEED, ARCH, PRECISION
-#   KWARGS             key=value of the model's constructor, a line each
-#   MICRO_BATCH, ACCUMULATE     what a process takes at once, and how many times for an update
+#   KWARGS             key=value arguments of the model's constructor, one per line
+#   MICRO_BATCH, ACCUMULATE     batch size of a process, and batches per update
 #   GPUS, NODES, NODE_RANK, MASTER_ADDR, MASTER_PORT
 set -euo pipefail
 
@@ -15,18 +15,20 @@ fail() {
 
 stage() { echo "# $1"; }
 
-# A command as one line that a shell reads back as it was.
+# command_line COMMAND...: print the command in one line, quoted for the shell.
 command_line() { printf '%q ' "$@" | sed 's/ $//'; }
 
+# say COMMAND...: print one command of the row.
 say() {
     command_line "$@"
     echo
 }
 
-# say_into FILE COMMAND...: its standard output goes to a file.
+# say_into FILE COMMAND...: print a command with its standard output redirected to FILE.
 say_into() { printf '%s > %q\n' "$(command_line "${@:2}")" "$1"; }
 
-# prepare SCRIPT [NAME=VALUE...]: the preparation of a data set, a script of recipes/ or, without a slash, of recipes/data.
+# prepare SCRIPT [NAME=VALUE...]: print the stage that prepares a data set; SCRIPT is relative to recipes/data, or to recipes/ if
+# it has a slash.
 prepare() {
     local script=$1
     if [[ $script != */* ]]; then script=data/$script; fi
@@ -34,7 +36,7 @@ prepare() {
     say env DRY_RUN=0 OUT="$OUT" ${DATA_ROOT:+"DATA_ROOT=$DATA_ROOT"} "${@:2}" "$ROOT/recipes/$script.sh"
 }
 
-# A trainer's start, by torchrun where training is distributed.
+# launch COMMAND...: set LAUNCH to the command that starts a trainer, with torchrun if training is distributed.
 launch() {
     LAUNCH=("$@")
     if [ $((GPUS * NODES)) -gt 1 ]; then
@@ -48,7 +50,7 @@ launch() {
     fi
 }
 
-# train_fairseq [BIN] FLAGS...: at the row's precision.
+# train_fairseq [BIN] FLAGS...: print the training command, at the row's precision.
 train_fairseq() {
     local LAUNCH numbers=() bin=()
     if [ "$PRECISION" != fp32 ]; then numbers=("--$PRECISION"); fi
@@ -59,14 +61,14 @@ train_fairseq() {
         "${numbers[@]}" "$@"
 }
 
-# BATCHES: the flags of fairseq-train that gather the batch of the table.
+# batches: set BATCHES to the flags of fairseq-train that give the table's batch size.
 batches() {
     local unit=--batch-size
     if [ -n "${TOKENS:-}" ]; then unit=--max-tokens; fi
     BATCHES=($unit "$MICRO_BATCH" --update-freq "$ACCUMULATE")
 }
 
-# lines VARIABLE ARRAY: the lines of a variable as an array, which is empty where there are none.
+# lines VARIABLE ARRAY: split a variable into an array of its lines; an unset variable gives an empty array.
 lines() {
     local -n into=$2
     into=()

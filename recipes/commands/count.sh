@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The commands of a row that is counted or timed; nothing is trained.
-#   COUNT=images    operations of one image, and with THROUGHPUT (images a batch) images a second beside DeiT-Tiny's
-#   COUNT=training  operations of training a language model: UPDATES of BATCH texts, TEXT long, of SYMBOLS symbols
-#   COUNT=speed     tokens a second in training steps of TOKENS, in ROUNDS of turns with the architecture BESIDE
+# Prints the commands of a row that counts operations or measures speed; nothing is trained.
+#   COUNT=images    operations per image; with THROUGHPUT (images per batch), also images per second relative to DeiT-Tiny
+#   COUNT=training  operations of training a language model: UPDATES of BATCH texts of TEXT tokens, SYMBOLS in the vocabulary
+#   COUNT=speed     tokens per second in training steps of TOKENS, alternating for ROUNDS with the architecture BESIDE
 source "$(dirname "$0")/common.sh"
 
 lines KWARGS kwargs

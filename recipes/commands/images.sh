@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# The commands of an image row: prepare the images, train, test.
+# Prints the commands of an image row: prepare the images, train, test.
 #
-# Scales; a row keeps its depth at every one:
-#   smoke  an eighth of the width, images of 64 pixels, one epoch: of the 1,000 test images of CIFAR-10 where DATA_ROOT
-#          holds cifar10.tar, otherwise of scikit-learn's digits; shows that the row works, no more
+# Scales (a row keeps its depth at every scale):
+#   smoke  an eighth of the width, images of 64 pixels, one epoch on the 1,000 test images of CIFAR-10 if DATA_ROOT holds
+#          cifar10.tar, otherwise on scikit-learn's digits; only shows that the row works
 #   small  CIFAR-10 at 64 pixels, 20 epochs, widths divided by DIVISOR
 #   gpu    the same for 300 epochs, with Mixup, CutMix and RandAugment
 #   paper  the data and the settings of the table
 # With DATA_ROOT, CIFAR-10 is the 5,000 training images and 1,000 test images of its cifar10.tar.
 source "$(dirname "$0")/common.sh"
 
-# image_size ARCH DIVISOR: sets SIZE, the constructor's arguments for images of 64 pixels: the width divided, to the
-# nearest number that the heads share out evenly (of a pyramid those of its first stage), and 64 patches. What is not
-# listed keeps the size that the row says.
+# image_size ARCH DIVISOR: set SIZE, the constructor's arguments for images of 64 pixels. The width is divided and rounded
+# to a multiple of twice the number of heads (in a pyramid, of the heads of its first stage); isotropic models get 64
+# patches. Architectures that are not listed keep the size given by the row.
 image_size() {
     local width heads patches=(patch_size=8) step
     case $1 in
@@ -36,7 +36,7 @@ image_size() {
     SIZE=("embed_dim=$(((width + step / 2) / step * 2 * heads))" "${patches[@]}")
 }
 
-# Training on small images.
+# Settings for training on small images.
 SIZE=() SMALL=(--img-size 64 --crop-pct 1 --opt adamw --lr 1e-3 --weight-decay 0.05 --clip-grad 1)
 GENTLE=(--batch-size 50 --workers 0 --scale 0.5 1 --color-jitter 0)
 case $SCALE in
@@ -49,7 +49,7 @@ gpu)
     ;;
 paper)
     SETTINGS=(--batch-size "$MICRO_BATCH" --grad-accum-steps "$ACCUMULATE" --img-size 224 --workers 8)
-    # Each image REPEATS times in a batch of all processes, which timm does for several alone.
+    # A batch of all processes has each image REPEATS times; timm supports this only with several processes.
     if [ $((GPUS * NODES)) -gt 1 ] && [ -n "${REPEATS:-}" ]; then SETTINGS+=(--aug-repeats "$REPEATS"); fi
     case $PRECISION in
     bf16) SETTINGS+=(--amp bfloat16) ;;
@@ -64,7 +64,7 @@ if [ "$SCALE" = paper ]; then
 else
     more=("${SIZE[@]}")
     image_size "$ARCH" "${DIVISOR:-1}"
-    if [[ $KWARGS == *embed_dim=* ]]; then SIZE=(); fi # the row says its own
+    if [[ $KWARGS == *embed_dim=* ]]; then SIZE=(); fi # the row sets its own width
     SIZE+=("${more[@]}")
     if [ -n "${DATA_ROOT:-}" ] && { [ "$SCALE" != smoke ] || [ -f "$DATA_ROOT/cifar10.tar" ]; }; then
         IMAGES=("$OUT/cifar10/5000" --val-split test)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The commands of a language model's row: prepare the text, train, evaluate at every context, score. All scales are in
-# tables.toml: LENGTHS are the contexts, TEXT the length of a text in training. Where TESTED names several sets, SET stands
-# for each in the name of the file PIECES.
+# Prints the commands of a language model's row: prepare the text, train, evaluate at every context length, score. All
+# scales are in tables.toml: LENGTHS are the context lengths, TEXT is the text length in training. If TESTED names several
+# sets, SET in the file name PIECES stands for each of them.
 source "$(dirname "$0")/common.sh"
 
 TASK=(--user-dir "$ROOT/fairseq_plugin" --task "${TASK:-language_modeling}")
@@ -19,7 +19,7 @@ train_fairseq "$OUT/$BIN" "${TASK[@]}" --log-format json --tokens-per-sample "$T
 
 if [ "$DATA" = ilr/prepare ]; then say cp "$OUT/ilr/raw/bpe.model" "$RUN/checkpoints/sentencepiece.bpe.model"; fi
 
-# evaluated NAME SET CONTEXT
+# evaluated NAME SET CONTEXT: print the stage that evaluates a set at one context length.
 evaluated() {
     stage "evaluation-$1"
     say_into "$RUN/eval-$1.log" fairseq-eval-lm "$OUT/$BIN" "${TASK[@]}" \
@@ -27,7 +27,7 @@ evaluated() {
         --sample-break-mode none "${evaluate[@]}"
 }
 
-# Of several sets the last is tested at every context, the others at the length of training.
+# The last set is evaluated at every context length, the others only at the length of training.
 read -r -a tested <<<"${TESTED:-test}"
 last=${tested[-1]} more=()
 for set in "${tested[@]}"; do

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The commands of a row that is trained on a task of this plugin and scored text by text: prepare its data, if the task reads
-# any, train, score. All scales are in tables.toml.
+# Prints the commands of a row that uses one of the plugin's own tasks and is scored per text: prepare the data, if the task
+# reads any, train, score. All scales are in tables.toml.
 source "$(dirname "$0")/common.sh"
 
 data=()
 batches
 if [ "$SCALE" != paper ] && [ "${DATA:-}" = cifar10/prepare ]; then
-    # Images of the smaller scales: a part of CIFAR-10 where DATA_ROOT holds it, and of smoke scikit-learn's digits otherwise.
+    # Images of the smaller scales: a subset of CIFAR-10 if DATA_ROOT is set, otherwise scikit-learn's digits at scale smoke.
     if [ -n "${DATA_ROOT:-}" ]; then BIN=cifar10/5000; elif [ "$SCALE" = smoke ]; then DATA=digits/prepare BIN=digits/images; fi
 fi
 if [ -n "${DATA:-}" ]; then

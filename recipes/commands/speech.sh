@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The commands of a speech row: prepare the recordings, train, average, decode every test set, count word errors. All
-# scales are in tables.toml. SHORT updates on the short sequences alone come first where it is given: without them
-# attention finds no alignment for a long time.
+# Prints the commands of a speech row: prepare the recordings, train, average checkpoints, decode every test set, count word
+# errors. All scales are in tables.toml. If SHORT is set, training starts with that many updates on the short sequences
+# only; otherwise attention takes long to find an alignment.
 source "$(dirname "$0")/common.sh"
 
 SAVE=${SAVE:-2000} KEEP=${KEEP:-10}
@@ -11,7 +11,7 @@ lines SEARCH search
 batches
 prepare "$DATA" "${settings[@]}"
 
-# train_on SETS UPDATES FLAGS...
+# train_on SETS UPDATES FLAGS...: print the command that trains on these sets up to this number of updates.
 train_on() {
     train_fairseq "$OUT/$BIN" "${TASK[@]}" --train-subset "$1" --valid-subset "$VALID" "${BATCHES[@]}" --max-update "$2" \
         --no-epoch-checkpoints --save-interval-updates "$SAVE" --keep-interval-updates "$KEEP" \

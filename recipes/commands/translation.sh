@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# The commands of a translation row: prepare the data, train, average, decode every test set, score.
+# Prints the commands of a translation row: prepare the data, train, average checkpoints, decode every test set, score.
 #
-# Scales; a row keeps its depth at every one:
-#   smoke  64 wide, 10 updates, on Multi30k where DATA_ROOT holds it, otherwise on number words: shows that it works
-#   small  256 wide (WIDTH), 4,000 updates of about 900 target tokens, on Multi30k: half an hour on a core at 4 + 4 passes
-#   gpu    as small, 12,000 updates of about 3,600 target tokens
+# Scales (a row keeps its depth at every scale):
+#   smoke  64 wide, 10 updates, on Multi30k if DATA_ROOT holds it, otherwise on number words; only shows that the row works
+#   small  256 wide (WIDTH), 4,000 updates of about 900 target tokens on Multi30k: half an hour on one core at 4 + 4 passes
+#   gpu    as small, with 12,000 updates of about 3,600 target tokens
 #   paper  the data and the settings of the table
-# On Multi30k LANGUAGES and TESTS are what PAIR and TESTS say, one test set at a time.
-# WIDE=2 doubles the width of a row at the smaller scales; SCORED=loss takes the last validation loss for its score.
-# Models of every row have the same widths and budget below scale paper.
+# On Multi30k, the user's PAIR and TESTS set LANGUAGES and TESTS, one test set at a time.
+# WIDE=2 doubles the width of a row below scale paper; SCORED=loss scores a row by its last validation loss.
+# Below scale paper, all rows have the same width and training budget.
 source "$(dirname "$0")/common.sh"
 
 TEST_SETS=() OTHER= TOKENIZE=${TOKENIZE:-13a}
@@ -63,10 +63,10 @@ if [ "$SCALE" != paper ]; then
 fi
 
 model=$RUN/average.pt
-if [ -n "${DECODE:-}" ]; then # nothing is trained: DECODE is the checkpoint of another row, and flags of the decoding
+if [ -n "${DECODE:-}" ]; then # DECODE: the checkpoint of another row and decoding flags; nothing is trained
     lines DECODE decode
     model=${decode[0]} search+=("${decode[@]:1}" "$@")
-elif [ -n "${SHARE:-}" ]; then # not trained, but made of a trained model of fairseq's: SHARE is its checkpoint, and flags
+elif [ -n "${SHARE:-}" ]; then # SHARE: the checkpoint of a trained fairseq model and flags of the conversion to a loop
     lines SHARE share
     stage sharing
     say python -m fairseq_plugin.convert share "${share[0]}" "$RUN/average.pt" "${share[@]:1}" "$@"

@@ -1,11 +1,11 @@
-"""Keep the pairs of a parallel corpus whose two sides are neither empty, too long nor of too different lengths.
+"""Filter a parallel corpus: drop pairs with an empty side, an overlong side or too different lengths.
 
     python clean.py INPUT OUTPUT SOURCE TARGET [--longest 175] [--ratio 1.5] [--along INPUT OUTPUT]
 
-Reads INPUT.SOURCE and INPUT.TARGET, writes OUTPUT.SOURCE and OUTPUT.TARGET. A length is a number of words. --along
-keeps the same pairs of a second corpus, such as the text before it was tokenized.
+Reads INPUT.SOURCE and INPUT.TARGET, writes OUTPUT.SOURCE and OUTPUT.TARGET. Lengths are in words. --along keeps the
+same pairs of a second corpus, such as the text before tokenization.
 
-The limits are those of Moses' clean-corpus-n. Differs from it: blanks are left as they are.
+The limits are the same as in Moses' clean-corpus-n. Differs from it: whitespace is kept unchanged.
 """
 
 import argparse
@@ -19,10 +19,10 @@ def fits(source: str, target: str, longest: float, ratio: float) -> bool:
 
 
 def clean(inputs: list[str], outputs: list[str], languages: list[str], longest: float, ratio: float) -> tuple[int, int]:
-    """Write the pairs that are kept, the first input decides which, and return how many are kept and dropped.
+    """Writes the pairs whose sides in the first input fit, and returns how many pairs are kept and dropped.
 
     Raises:
-        ValueError: the files have different numbers of lines.
+        ValueError: if the files have different numbers of lines.
     """
     kept = dropped = 0
     with ExitStack() as stack:
@@ -49,15 +49,17 @@ def main() -> None:
     parser.add_argument("source", help="language of the source, such as de")
     parser.add_argument("target", help="language of the target, such as en")
     parser.add_argument(
-        "--longest", type=float, default=float("inf"), help="words of the longest sentence (default: any)"
+        "--longest", type=float, default=float("inf"), help="maximum number of words (default: no limit)"
     )
-    parser.add_argument("--ratio", type=float, default=float("inf"), help="largest ratio of the lengths (default: any)")
+    parser.add_argument(
+        "--ratio", type=float, default=float("inf"), help="maximum ratio of the two lengths (default: no limit)"
+    )
     parser.add_argument("--along", nargs=2, default=[], metavar=("INPUT", "OUTPUT"), help="prefixes of a second corpus")
-    given = parser.parse_args()
-    inputs, outputs = [given.input, *given.along[:1]], [given.output, *given.along[1:]]
-    languages = [given.source, given.target]
-    kept, dropped = clean(inputs, outputs, languages, given.longest, given.ratio)
-    print(f"{given.output}: {kept} pairs kept, {dropped} dropped")
+    args = parser.parse_args()
+    inputs, outputs = [args.input, *args.along[:1]], [args.output, *args.along[1:]]
+    languages = [args.source, args.target]
+    kept, dropped = clean(inputs, outputs, languages, args.longest, args.ratio)
+    print(f"{args.output}: {kept} pairs kept, {dropped} dropped")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-# Shared by the preparation of data sets; source it in place of ../common.sh, which it sources. Settings on top of those:
-#   DATA_ROOT  a folder that holds the files, by the names that each script tells; without it they are downloaded
-#   VERIFY     0 takes files whose checksums and sizes are not the published ones, such as a part of a set (default 1)
-# A set is written to $OUT/data/NAME; what is done already is skipped, a download goes on where it broke off.
+# Functions for the scripts that prepare data sets; source it instead of ../common.sh, which it includes. Further settings:
+#   DATA_ROOT  folder of the source files, under the names listed in each script; without it they are downloaded
+#   VERIFY     0 accepts files whose checksum or size differs from the published one, such as part of a set (default 1)
+# A set is written to $OUT/data/NAME. Finished stages are skipped, and an interrupted download is resumed.
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 VERIFY=${VERIFY:-1}
 STEPS=$ROOT/recipes/data
 
-# verify FILE CHECKSUM: compare it with the published MD5 (32 digits) or SHA-256 (64 digits).
+# verify FILE CHECKSUM: fail unless FILE has the published MD5 (32 digits) or SHA-256 (64 digits).
 verify() {
     local tool=md5sum found
     if [ "$DRY_RUN" = 1 ] || [ "$VERIFY" != 1 ]; then return; fi
@@ -15,10 +15,10 @@ verify() {
     need "$tool"
     found=$("$tool" <"$1")
     [ "${found%% *}" = "$2" ] ||
-        fail "$1: $tool ${found%% *}, but the published file has $2; remove it, or set VERIFY=0 to take it as it is"
+        fail "$1: $tool ${found%% *}, but the published file has $2; remove it, or set VERIFY=0 to accept it"
 }
 
-# download URL FILE NAME [CHECKSUM]: FILE exists only once it is whole.
+# download URL FILE NAME [CHECKSUM]: download FILE, which is created only when complete; NAME is its path in DATA_ROOT.
 download() {
     if [ "$DRY_RUN" != 1 ] && [ -e "$2" ]; then return; fi
     need curl
@@ -28,7 +28,7 @@ download() {
     run mv "$2.part" "$2"
 }
 
-# obtain NAME URL FILE [CHECKSUM]: make FILE out of DATA_ROOT/NAME, or of the download where DATA_ROOT is not set.
+# obtain NAME URL FILE [CHECKSUM]: link FILE to DATA_ROOT/NAME, or download it if DATA_ROOT is not set.
 obtain() {
     if [ -z "${DATA_ROOT:-}" ]; then
         download "$2" "$3" "$1" "${4:-}"
@@ -40,26 +40,26 @@ obtain() {
     run ln -sfn "$(realpath -m "$DATA_ROOT/$1")" "$3"
 }
 
-# lines FILE COUNT: tell how many lines it has, which must be the published count.
+# lines FILE COUNT: log the number of lines and fail unless it is the published count.
 lines() {
     local found
     if [ "$DRY_RUN" = 1 ]; then return; fi
     found=$(wc -l <"$1")
     log "$(basename "$1"): $found lines"
-    [ "$VERIFY" != 1 ] || [ "$found" -eq "$2" ] || fail "$1: $found lines, but the set has $2 (VERIFY=0 takes it as it is)"
+    [ "$VERIFY" != 1 ] || [ "$found" -eq "$2" ] || fail "$1: $found lines, but the set has $2 (VERIFY=0 accepts it)"
 }
 
-# images SPLIT COUNT: tell how many images $SET/SPLIT has in how many classes, which must be the published count.
+# images SPLIT COUNT: log the number of images and classes in $SET/SPLIT and fail unless COUNT images are there.
 images() {
     local found classes
     if [ "$DRY_RUN" = 1 ]; then return; fi
     found=$(find "$SET/$1" -name '*.JPEG' | wc -l)
     classes=$(find "$SET/$1" -mindepth 1 -maxdepth 1 -type d | wc -l)
     log "$1: $found images of $classes classes"
-    [ "$VERIFY" != 1 ] || [ "$found" -eq "$2" ] || fail "$1: $found images, but the set has $2 (VERIFY=0 takes it as it is)"
+    [ "$VERIFY" != 1 ] || [ "$found" -eq "$2" ] || fail "$1: $found images, but the set has $2 (VERIFY=0 accepts it)"
 }
 
-# package NAME...: Python packages that have to be installed.
+# package NAME...: fail unless these Python packages are installed.
 package() {
     local name
     if [ "$DRY_RUN" = 1 ]; then return; fi
@@ -69,7 +69,7 @@ package() {
     done
 }
 
-# run_through INPUT OUTPUT COMMAND...: as run_into, with the standard input from a file.
+# run_through INPUT OUTPUT COMMAND...: as run_into, with the standard input from INPUT.
 run_through() {
     if [ "$DRY_RUN" = 1 ]; then
         printf '%s < %q > %q\n' "$(quoted "${@:3}")" "$1" "$2"
@@ -78,16 +78,16 @@ run_through() {
     fi
 }
 
-# moses LANGUAGE INPUT OUTPUT: Moses' tokenizer, which also escapes the characters that mean something to its decoder.
+# moses LANGUAGE INPUT OUTPUT: Moses' tokenizer, which also escapes the special characters of its decoder.
 moses() { run_through "$2" "$3" sacremoses -q -l "$1" -j "$OMP_NUM_THREADS" tokenize; }
 
-# moses_normalized LANGUAGE INPUT OUTPUT: its punctuation and numbers normalized first, hyphens set apart too.
+# moses_normalized LANGUAGE INPUT OUTPUT: normalize punctuation and numbers, then tokenize and split at hyphens.
 moses_normalized() {
     run_through "$2" "$3" sacremoses -q -l "$1" -j "$OMP_NUM_THREADS" \
         normalize --normalize-quote-commas --normalize-numbers --remove-control-chars tokenize --aggressive-dash-splits
 }
 
-# learn_bpe SYMBOLS CODES FILE...: joint BPE of several files.
+# learn_bpe SYMBOLS CODES FILE...: learn joint BPE codes from several files.
 learn_bpe() {
     run_into "$2.text" cat "${@:3}"
     run_through "$2.text" "$2" subword-nmt learn-bpe -s "$1"
@@ -97,25 +97,25 @@ learn_bpe() {
 # apply_bpe CODES INPUT OUTPUT
 apply_bpe() { run_through "$2" "$3" subword-nmt apply-bpe -c "$1"; }
 
-# binarize FOLDER [flags]: run fairseq-preprocess. fairseq refuses to write over a dictionary, so what an interrupted call
-# left is removed.
+# binarize FOLDER [flags]: run fairseq-preprocess into FOLDER. It does not overwrite a dictionary, so the leftovers of an
+# interrupted call are removed first.
 binarize() {
     run rm -rf "$1"
     run fairseq-preprocess --user-dir "$ROOT/fairseq_plugin" --destdir "$@"
 }
 
-# binarize_sets FOLDER FILES [flags]: the same of FILES, in which * stands for train, valid and test.
+# binarize_sets FOLDER FILES [flags]: the same for FILES, a pattern in which * stands for train, valid and test.
 binarize_sets() {
     binarize "$1" --trainpref "${2/\*/train}" --validpref "${2/\*/valid}" --testpref "${2/\*/test}" "${@:3}"
 }
 
-# newstest SET SOURCE TARGET PREFIX: a test set of sacreBLEU by its name there, as plain text in PREFIX.SOURCE and
-# PREFIX.TARGET. Its archive is $DATA_ROOT/newstest/SET.FILE, with _ for / in SET; addresses and MD5 sums are sacreBLEU's.
+# newstest SET SOURCE TARGET PREFIX: write sacreBLEU's test set SET as plain text to PREFIX.SOURCE and PREFIX.TARGET. Its
+# archive is $DATA_ROOT/newstest/SET.FILE, with _ for / in SET; addresses and MD5 sums are sacreBLEU's.
 newstest() {
     local archive folder=$OUT/data/sacrebleu/$1/raw url sum
     NEWSTESTS=${NEWSTESTS:-$(python -c 'from sacrebleu.dataset import DATASETS
-for name, one in DATASETS.items(): print(name, one.data[0], *(one.md5 or [])[:1])')}
-    read -r _ url sum < <(grep "^$1 " <<<"$NEWSTESTS") || fail "$1: no test set of the installed sacreBLEU"
+for name, entry in DATASETS.items(): print(name, entry.data[0], *(entry.md5 or [])[:1])')}
+    read -r _ url sum < <(grep "^$1 " <<<"$NEWSTESTS") || fail "$1: not a test set of the installed sacreBLEU"
     archive=${1//\//_}.${url##*/}
     run mkdir -p "$folder"
     obtain "newstest/$archive" "$url" "$folder/$archive" "$sum"
@@ -126,9 +126,9 @@ for name, one in DATASETS.items(): print(name, one.data[0], *(one.md5 or [])[:1]
     run rm "$4.both"
 }
 
-# parallel CORPUS LANGUAGE OUTPUT: one of WMT's parallel corpora of de or fr with English, as OUTPUT.LANGUAGE and OUTPUT.en.
-# Its archive is in $DATA_ROOT/wmt. statmt.org publishes no checksums; the SHA-256 sums are those of TensorFlow Datasets,
-# which has none of the two that are only French.
+# parallel CORPUS LANGUAGE OUTPUT: write one of WMT's parallel corpora of de or fr with English to OUTPUT.LANGUAGE and
+# OUTPUT.en. Its archive is in $DATA_ROOT/wmt. statmt.org publishes no checksums; the SHA-256 sums are from TensorFlow
+# Datasets, which has none for the two corpora that exist only for French.
 parallel() {
     local home=https://www.statmt.org url sum= member packed= archive language
     case $1 in
@@ -158,7 +158,7 @@ parallel() {
     for language in "$2" en; do
         run_into "$3.raw$packed" tar -xOf "$archive" "$member.$language$packed"
         if [ -n "$packed" ]; then run gunzip --force "$3.raw$packed"; fi
-        run_through "$3.raw" "$3.$language" tr '\r' ' ' # which some of the tools take for the end of a line
+        run_through "$3.raw" "$3.$language" tr '\r' ' ' # some tools treat it as the end of a line
     done
     run rm "$3.raw"
 }

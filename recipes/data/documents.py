@@ -1,12 +1,12 @@
-"""Cut documents into the pieces of a tokenizer, so many pieces for training, for validation and for the test.
+"""Tokenize a data set of documents and write training, validation and test sets of given sizes in tokens.
 
     python documents.py SOURCE TOKENIZER OUTPUT --train 500000000 --valid 2500000 --test 25000000
 
 SOURCE is a data set on the Hugging Face hub or a folder of its files (parquet or json lines), with a column `text`.
 TOKENIZER is a folder of vocab.json and merges.txt (byte-level BPE) or of tokenizer.json. Writes OUTPUT/train.pieces,
-OUTPUT/valid.pieces and OUTPUT/test.pieces, a document a line, its line breaks being pieces too. The documents are taken
-in the order of the source, whole, one set after the other. A piece is written as its number in the vocabulary, since
-some vocabularies have pieces that are blanks, between which fairseq would not tell.
+OUTPUT/valid.pieces and OUTPUT/test.pieces, one document per line; line breaks within a document are tokens too. Each
+set takes complete documents, in the order of the source, one set after the other. A token is written as its number in
+the vocabulary, because some vocabularies have tokens that consist of whitespace, at which fairseq would split.
 """
 
 import argparse
@@ -21,34 +21,34 @@ SETS = ("train", "valid", "test")
 
 
 def texts(source: str) -> Iterator[str]:
-    """The documents of a data set, read as they are asked for."""
-    import datasets  # slow, and the rest does not need it
+    """The documents of a data set, streamed."""
+    import datasets  # here, as the import is slow and only needed for real data
 
     for row in datasets.load_dataset(source, split="train", streaming=True):
         yield row["text"]
 
 
 def tokenizer(folder: Path):
-    """The tokenizer of a folder."""
+    """Loads the tokenizer of a folder."""
     if (folder / "tokenizer.json").exists():
         return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     return tokenizers.ByteLevelBPETokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))
 
 
-def pieces(documents: Iterable[str], cutter) -> Iterator[list[int]]:
-    """The pieces of each document, without marks of a beginning or an end; an empty document is left out."""
+def pieces(documents: Iterable[str], encoder) -> Iterator[list[int]]:
+    """The token numbers of each document, without begin and end symbols; empty documents are skipped."""
     documents = iter(documents)
     while batch := list(islice(documents, BATCH)):
-        for encoding in cutter.encode_batch(batch, add_special_tokens=False):
+        for encoding in encoder.encode_batch(batch, add_special_tokens=False):
             if encoding.ids:
                 yield encoding.ids
 
 
 def write(documents: Iterator[list[int]], path: Path, budget: int) -> int:
-    """Write whole documents until there are as many pieces as the budget, and return how many there are.
+    """Writes complete documents until the budget of tokens is reached, and returns the number of tokens.
 
     Raises:
-        ValueError: the documents end before.
+        ValueError: if there are too few documents.
     """
     count = 0
     with path.open("w", encoding="utf-8", newline="\n") as file:
@@ -57,7 +57,7 @@ def write(documents: Iterator[list[int]], path: Path, budget: int) -> int:
             count += len(document)
             if count >= budget:
                 return count
-    raise ValueError(f"{path.name}: the documents end after {count} pieces, but {budget} are asked for")
+    raise ValueError(f"{path.name}: the documents end after {count} pieces, but {budget} are required")
 
 
 def main() -> None:
@@ -66,15 +66,15 @@ def main() -> None:
     parser.add_argument("tokenizer", type=Path)
     parser.add_argument("output", type=Path)
     for name in SETS:
-        parser.add_argument(f"--{name}", type=int, required=True, help=f"pieces of the {name} set, at least")
-    given = parser.parse_args()
-    documents = pieces(texts(given.source), tokenizer(given.tokenizer))
+        parser.add_argument(f"--{name}", type=int, required=True, help=f"minimum number of pieces in the {name} set")
+    args = parser.parse_args()
+    documents = pieces(texts(args.source), tokenizer(args.tokenizer))
     try:
         for name in SETS:
-            count = write(documents, given.output / f"{name}.pieces", getattr(given, name))
+            count = write(documents, args.output / f"{name}.pieces", getattr(args, name))
             print(f"{name}: {count} pieces")
     except (OSError, ValueError) as error:
-        raise SystemExit(f"{given.source}: {error}") from None
+        raise SystemExit(f"{args.source}: {error}") from None
 
 
 if __name__ == "__main__":

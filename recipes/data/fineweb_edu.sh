@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
-# FineWeb-Edu, deduplicated: 500M tokens for training: Intra-Layer Recurrence's language models.
+# Prepares 500M training tokens of deduplicated FineWeb-Edu for Intra-Layer Recurrence's language models.
 #   recipes/data/fineweb_edu.sh
-# The documents are EleutherAI/fineweb-edu-dedup-10b on the Hugging Face hub, the set that the published settings name, in
-# its order; which documents the authors took is not known.
-# PIECES     1024 (default): the small models, in the authors' own vocabulary, byte-level BPE; 25M tokens for the test
-#            32000: the large ones, in LLaMA's vocabulary (its copy in TinyLlama-1.1B-Chat-v1.0, which the authors used);
-#            50M tokens for the test
-# TOKENS     of training (default 500000000); the test has a twentieth of them, or a tenth, validation a tenth of that. What
-#            the authors call their validation set, on which the paper's figures are, is the test here
-# DATA_ROOT  a folder that holds fineweb_edu/ with parquet or json-lines files whose column `text` is a document, and
-#            fineweb_edu_1024/{vocab.json,merges.txt} or fineweb_edu_32000/tokenizer.json; without it all is downloaded
-#            (about 2 GB of the set, read anew after an interruption). The set has no checksums.
-# Needs pip install '.[data]'. Writes $OUT/data/{fineweb_edu,fineweb_edu_32000}/{source,raw,bin}; raw/*.pieces are numbers of
-# pieces, a document a line. bin/dict.txt is filled up to 1,024 or 32,000 entries.
+# The documents are EleutherAI/fineweb-edu-dedup-10b on the Hugging Face hub, the set named in the published settings, in its
+# order; which of its documents the authors used is not known.
+# PIECES     1024 (default): for the small models, the authors' own vocabulary, byte-level BPE; 25M test tokens
+#            32000: for the large models, LLaMA's vocabulary (from TinyLlama-1.1B-Chat-v1.0, which the authors used); 50M test
+#            tokens
+# TOKENS     training tokens (default 500000000). The test set has a twentieth of them (1024) or a tenth (32000), the
+#            validation set a tenth of the test set. The authors' validation set, which the paper reports, is the test set here
+# DATA_ROOT  folder with fineweb_edu/, parquet or json-lines files with one document per row in the column `text`, and with
+#            fineweb_edu_1024/{vocab.json,merges.txt} or fineweb_edu_32000/tokenizer.json; without it everything is downloaded
+#            (about 2 GB of the set, again from the start after an interruption). The set has no checksums.
+# Needs pip install '.[data]'. Writes $OUT/data/{fineweb_edu,fineweb_edu_32000}/{source,raw,bin}; raw/*.pieces has one document
+# per line, as token numbers. bin/dict.txt is padded to 1,024 or 32,000 entries.
 source "$(dirname "$0")/common.sh"
 
 PIECES=${PIECES:-1024}
 TOKENS=${TOKENS:-500000000}
 HUB=EleutherAI/fineweb-edu-dedup-10b
 AUTHORS=https://raw.githubusercontent.com/ant-8/Layer-Recurrent-Transformers/e3bfeb0f8d60a18b20b90b2d670b008abc90f596
-declare -A SUMS=( # of the files at that commit, in which they are what they were in the first one
+declare -A SUMS=( # of the files at that commit, where they are the same as in the first commit
     [vocab.json]=6f4b6b6e2dceecd7f5c3a08f537fdd970d76995e774f4e05a1c7ea6cf2c9164e
     [merges.txt]=e5b6bfe7f3706e5f70d61b3ddd507bf67c5a7644f7831d43fd79580b71209d49
 )
@@ -49,8 +49,8 @@ documents() {
         [ "$DRY_RUN" = 1 ] || [ -d "$source" ] || fail "DATA_ROOT=$DATA_ROOT: holds no folder fineweb_edu"
     fi
     run python "$STEPS/documents.py" "$source" "$SOURCE" "$RAW" --train "$TOKENS" --valid $((TEST / 10)) --test $TEST ||
-        fail "https://huggingface.co/datasets/$HUB: not read, for the reason above; without a network, put its files into" \
-            "a folder fineweb_edu and set DATA_ROOT to the folder around it (see the head of $0)"
+        fail "https://huggingface.co/datasets/$HUB: could not be read, for the reason above; without a network, put its files" \
+            "into a folder fineweb_edu and set DATA_ROOT to its parent folder (see the head of $0)"
 }
 
 binarization() {

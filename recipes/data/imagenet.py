@@ -1,10 +1,9 @@
-"""Unpack the archives of ImageNet 2012 that lie in a folder into FOLDER/train/CLASS and FOLDER/val/CLASS.
+"""Unpack the archives of ImageNet 2012 in a folder into FOLDER/train/CLASS and FOLDER/val/CLASS.
 
     python imagenet.py FOLDER [--as-it-is]
 
-The parsing is torchvision's own, which also compares the archives with their published MD5 sums
-(torchvision.datasets.imagenet.ARCHIVE_META) unless --as-it-is takes them unseen. What an interrupted call left is
-removed, a split that is there is left as it is.
+torchvision parses the archives and checks their published MD5 sums (torchvision.datasets.imagenet.ARCHIVE_META), unless
+--as-it-is disables the check. Leftovers of an interrupted call are removed; a split that is already there is kept.
 """
 
 import argparse
@@ -15,10 +14,10 @@ from torchvision.datasets import imagenet
 
 
 def unpack(folder: Path) -> None:
-    """Unpack both splits; the validation images are sorted into classes by the development kit.
+    """Unpacks both splits; the development kit says which class each validation image belongs to.
 
     Raises:
-        RuntimeError: an archive is missing or not the published one.
+        RuntimeError: if an archive is missing or is not the published one.
     """
     imagenet.parse_devkit_archive(folder)
     for split, parse in (("val", imagenet.parse_val_archive), ("train", imagenet.parse_train_archive)):
@@ -33,12 +32,12 @@ def unpack(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--as-it-is", action="store_true", help="compare no checksums")
-    given = parser.parse_args()
-    if given.as_it_is:
+    parser.add_argument("--as-it-is", action="store_true", help="do not check MD5 sums")
+    args = parser.parse_args()
+    if args.as_it_is:
         imagenet.ARCHIVE_META.update({part: (name, None) for part, (name, _) in imagenet.ARCHIVE_META.items()})
     try:
-        unpack(given.folder)
+        unpack(args.folder)
     except RuntimeError as error:
         raise SystemExit(f"error: {error}") from None
 

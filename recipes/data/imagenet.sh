@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# ImageNet 2012 in folders of classes: the images of RingFormer and SReT.
+# Unpacks ImageNet 2012 into class folders, for RingFormer and SReT.
 #   recipes/data/imagenet.sh
-# The archives are given to registered users only: get them from https://image-net.org/download-images.php. They are
-# compared with the MD5 sums that torchvision documents, unpacked and sorted by torchvision.
-# DATA_ROOT  a folder that holds imagenet/{ILSVRC2012_img_train.tar,ILSVRC2012_img_val.tar,ILSVRC2012_devkit_t12.tar.gz};
-#            without it the three files are looked for in $OUT/data/imagenet
-# IMAGENET   a folder that holds train/CLASS and val/CLASS already: nothing is unpacked, $OUT/data/imagenet is a link to it
+# The archives are given to registered users only: get them from https://image-net.org/download-images.php. torchvision
+# checks their MD5 sums, unpacks them and sorts the images into classes.
+# DATA_ROOT  folder with imagenet/{ILSVRC2012_img_train.tar,ILSVRC2012_img_val.tar,ILSVRC2012_devkit_t12.tar.gz}; without it
+#            the three files must be in $OUT/data/imagenet
+# IMAGENET   folder that already has train/CLASS and val/CLASS: $OUT/data/imagenet becomes a link to it, nothing is unpacked
 # Needs torchvision and scipy. Writes $OUT/data/imagenet/{train,val}/CLASS/*.JPEG (1,281,167 and 50,000 images, 145 GB)
 source "$(dirname "$0")/common.sh"
 
@@ -36,7 +36,7 @@ if [ -L "$SET" ] && [ -z "${IMAGENET:-}" ]; then
 fi
 if [ -n "${IMAGENET:-}" ]; then
     [ -d "$IMAGENET/train" ] && [ -d "$IMAGENET/val" ] || fail "IMAGENET=$IMAGENET: must hold the folders train and val"
-    [ -L "$SET" ] || [ ! -e "$SET" ] || fail "IMAGENET=$IMAGENET: $SET is there already; remove it, or unset IMAGENET"
+    [ -L "$SET" ] || [ ! -e "$SET" ] || fail "IMAGENET=$IMAGENET: $SET already exists; remove it, or unset IMAGENET"
     run mkdir -p "$OUT/data"
     run ln -sfn "$(realpath "$IMAGENET")" "$SET"
     exit

@@ -1,7 +1,9 @@
-"""Pick the images of a list out of ImageNet: python imagenet_small.py LIST IMAGENET OUTPUT
+"""Select a subset of ImageNet from a list of files.
 
-LIST is a JSON file, {"train": {CLASS: [FILE, ...], ...}, "val": {...}}. OUTPUT/train/CLASS and OUTPUT/val/CLASS get
-symbolic links to the images in IMAGENET, which has the same folders.
+    python imagenet_small.py LIST IMAGENET OUTPUT
+
+LIST is a JSON file, {"train": {CLASS: [FILE, ...], ...}, "val": {...}}. OUTPUT/train/CLASS and OUTPUT/val/CLASS receive
+symbolic links to the images in the same folders of IMAGENET.
 """
 
 import json
@@ -10,11 +12,11 @@ from pathlib import Path
 
 
 def pick(listed: dict[str, dict[str, list[str]]], imagenet: Path, output: Path) -> dict[str, int]:
-    """Link every image and return how many there are of each split.
+    """Links every listed image and returns the number of images per split.
 
     Raises:
-        ValueError: the splits have different classes.
-        FileNotFoundError: an image is not there.
+        ValueError: if the splits have different classes.
+        FileNotFoundError: if an image is missing.
     """
     if listed["train"].keys() != listed["val"].keys():
         raise ValueError("train and val list different classes: must be the same")

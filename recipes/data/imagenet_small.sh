@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# ImageNet-small, RingFormer's set of 100 classes of ImageNet with 1,000 images each for training and 50 for validation.
+# Prepares ImageNet-small, RingFormer's subset of 100 classes of ImageNet with 1,000 training and 50 validation images each.
 #   recipes/data/imagenet_small.sh
-# Which classes and images they are is published with the authors' code (imagenet-small.json, pinned to the commit below).
-# DATA_ROOT  a folder that holds imagenet_small/imagenet-small.json; without it the list is downloaded (3.8 MB)
-# ImageNet itself is prepared first, see imagenet.sh, which also reads DATA_ROOT and IMAGENET.
+# The list of classes and images is published with the authors' code (imagenet-small.json, pinned to the commit below).
+# DATA_ROOT  folder with imagenet_small/imagenet-small.json; without it the list is downloaded (3.8 MB)
+# Prepares ImageNet itself first, with imagenet.sh, which also reads DATA_ROOT and IMAGENET.
 # Writes $OUT/data/imagenet_small/{train,val}/CLASS/*.JPEG, links to the images
 source "$(dirname "$0")/common.sh"
 

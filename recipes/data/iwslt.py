@@ -1,8 +1,10 @@
-"""The text of IWSLT 2014's German-English talks: python iwslt.py FOLDER OUTPUT, FOLDER being the unpacked archive.
+"""Extract the text of IWSLT 2014's German-English talks from the unpacked archive.
 
-Writes OUTPUT/train.{de,en} and OUTPUT/test.{de,en}, a sentence a line. Which lines and which sets they are is what
-fairseq's preparation of this set takes: all but the addresses, keywords and numbers of the talks for training, five
-development and test sets together for the test.
+    python iwslt.py FOLDER OUTPUT
+
+Writes OUTPUT/train.{de,en} and OUTPUT/test.{de,en}, one sentence per line. The selection is the same as in fairseq's
+script for this set: training has everything but the addresses, keywords and numbers of the talks; the test set is five
+development and test sets together.
 """
 
 import re
@@ -17,13 +19,13 @@ TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst20
 
 
 def training_text(tags: str) -> list[str]:
-    """The sentences, titles and descriptions of the talks in one file of training data."""
+    """The sentences, titles and descriptions in a file of training data."""
     kept = [line for line in tags.removesuffix("\n").split("\n") if not any(mark in line for mark in LEFT_OUT)]
     return [MARKS.sub("", line).strip() for line in kept]
 
 
 def segments(xml: str) -> list[str]:
-    """The sentences of a test set; the typographic apostrophe becomes the plain one, which the training data has."""
+    """The sentences of a test set, with typographic apostrophes replaced by plain ones, as in the training data."""
     return [text.replace("’", "'") for text in SEGMENT.findall(xml)]
 
 

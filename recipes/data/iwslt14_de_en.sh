@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# IWSLT 2014, German to English, as fairseq prepares it: Moses' tokenizer, lower case, pairs of 1 to 175 words whose lengths
-# differ by at most 1.5 times, every 23rd of them for validation, five development and test sets together for the test,
-# 10,000 joint BPE operations.
+# Prepares IWSLT 2014, German to English, as fairseq does: Moses' tokenizer, lower case, pairs of 1 to 175 words with a length
+# ratio of at most 1.5, every 23rd pair for validation, five development and test sets together for the test, 10,000 joint
+# BPE operations.
 #   recipes/data/iwslt14_de_en.sh
-# Differs from fairseq's script: sacremoses in place of Moses' Perl, so that a few of the 160,239 training pairs of that
-# script may be others, and one dictionary for both languages, which shared embeddings need. The archive's publisher gives
-# no checksum. raw/ is in lower case too, as translations are.
-# DATA_ROOT  a folder that holds iwslt14/de-en.tgz; without it the file is downloaded (19 MB)
+# Differs from fairseq's script: sacremoses replaces Moses' Perl scripts, so a few of the 160,239 training pairs may differ;
+# and both languages have one dictionary, which shared embeddings need. The publisher of the archive gives no checksum. raw/
+# is lowercased too, as translations are.
+# DATA_ROOT  folder with iwslt14/de-en.tgz; without it the file is downloaded (19 MB)
 # Needs pip install '.[data]'. Writes $OUT/data/iwslt14_de_en/{source,raw,pieces,bin}
 source "$(dirname "$0")/common.sh"
 
@@ -31,7 +31,7 @@ tokens() {
         --along "$SOURCE/train" "$SOURCE/clean"
 }
 
-# Both the text and its tokens, so that they stay side by side.
+# Splits the text and its tokens in the same way, so that they stay parallel.
 split() {
     local language
     for language in de en; do

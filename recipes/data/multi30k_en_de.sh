@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Multi30k, English to German, as Wu et al. (2021) have it in the repository of Revisit-MMT: tokenised, in lower case, cut
-# into joint BPE pieces.
+# Prepares Multi30k, English to German, from the files of Revisit-MMT (Wu et al., 2021): tokenized, lowercased, in joint BPE.
 #   recipes/data/multi30k_en_de.sh
-# raw/ is the same text with the pieces joined: words, in lower case, as the published score compares them.
-# DATA_ROOT  a folder that holds multi30k_en_de_bpe/{train,valid,test.2016}.{en,de}.gz; without it the files, not packed
-#            there, are downloaded (5 MB)
+# raw/ is the same text with the pieces joined: tokenized lowercase words, which the published score compares.
+# DATA_ROOT  folder with multi30k_en_de_bpe/{train,valid,test.2016}.{en,de}.gz; without it the files, uncompressed in the
+#            repository, are downloaded (5 MB)
 # Writes $OUT/data/multi30k_en_de/{raw,pieces,bin}
 source "$(dirname "$0")/common.sh"
 

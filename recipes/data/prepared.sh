@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A translation set that you have prepared, where a table's own is not public.
+# Links a translation data set that you have prepared yourself, for tables whose data are not public.
 #   PREPARED=FOLDER recipes/data/prepared.sh
-# PREPARED  a folder with bin/, which fairseq-preprocess has written, and the plain references of its test sets,
+# PREPARED  folder with bin/, the output of fairseq-preprocess, and the plain references of its test sets,
 #           raw/test.LANGUAGE, raw/test1.LANGUAGE, ...
 # Makes $OUT/data/prepared a link to it.
 source "$(dirname "$0")/../common.sh"

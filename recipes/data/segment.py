@@ -1,4 +1,4 @@
-"""Train a sentencepiece model on text files, or cut text into its pieces.
+"""Train a sentencepiece model on text files, or split text into its pieces.
 
 python segment.py train MODEL --pieces 6000 FILE...
 python segment.py encode MODEL TEXT PIECES
@@ -11,9 +11,9 @@ import sentencepiece
 
 
 def train(model: Path, files: list[Path], pieces: int, kind: str, longest: int) -> None:
-    """Write MODEL, a sentencepiece model of at most this many pieces, each with at most this many characters.
+    """Trains a sentencepiece model of at most `pieces` pieces, each of at most `longest` characters.
 
-    No sentence of the corpora used here holds a piece that the model lacks, hence the full character coverage.
+    The character coverage is 1, so that no training text has unknown characters.
     """
     sentencepiece.SentencePieceTrainer.train(
         input=[str(file) for file in files],
@@ -28,7 +28,7 @@ def train(model: Path, files: list[Path], pieces: int, kind: str, longest: int) 
 
 
 def encode(model: Path, text: Path, pieces: Path) -> None:
-    """Write a line of pieces, separated by blanks, for each line of text."""
+    """Writes the pieces of each line of text, separated by spaces."""
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     with text.open(encoding="utf-8", newline="\n") as lines, pieces.open("w", encoding="utf-8") as output:
         for line in lines:
@@ -40,19 +40,19 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     training = commands.add_parser("train")
     training.add_argument("model", type=Path, help="file to write, ending in .model")
-    training.add_argument("files", type=Path, nargs="+", help="plain text, one sentence a line")
+    training.add_argument("files", type=Path, nargs="+", help="plain text, one sentence per line")
     training.add_argument("--pieces", type=int, required=True, help="size of the vocabulary")
-    training.add_argument("--longest", type=int, default=16, help="characters of the longest piece")
+    training.add_argument("--longest", type=int, default=16, help="maximum characters per piece (default 16)")
     training.add_argument("--kind", choices=["bpe", "unigram", "char"], default="bpe")
     encoding = commands.add_parser("encode")
     encoding.add_argument("model", type=Path)
-    encoding.add_argument("text", type=Path, help="file to read, one sentence a line")
+    encoding.add_argument("text", type=Path, help="file to read, one sentence per line")
     encoding.add_argument("pieces", type=Path, help="file to write")
-    arguments = parser.parse_args()
-    if arguments.command == "train":
-        train(arguments.model, arguments.files, arguments.pieces, arguments.kind, arguments.longest)
+    args = parser.parse_args()
+    if args.command == "train":
+        train(args.model, args.files, args.pieces, args.kind, args.longest)
     else:
-        encode(arguments.model, arguments.text, arguments.pieces)
+        encode(args.model, args.text, args.pieces)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Speech as fairseq's speech_to_text reads it: filterbanks in a stored zip, a manifest for each set, a configuration.
+"""Write speech for fairseq's speech_to_text: filterbanks in an uncompressed zip, manifests and config.yaml.
 
-Imported by the programs that prepare a corpus. The filterbank is fairseq's own, so that features computed beforehand
-are those that it would compute of the audio files.
+Imported by the programs that prepare a corpus. The features are computed by fairseq's own function, so they equal those
+that fairseq would compute from the audio files.
 """
 
 import io
@@ -17,12 +17,13 @@ from fairseq.data.audio.audio_utils import get_fbank
 import fairseq_plugin  # noqa: F401  (fairseq's filterbank needs torchaudio without it)
 
 COLUMNS = ("id", "audio", "n_frames", "tgt_text", "speaker")
-# fairseq reads 4-byte magic, fields and the lengths of name and extra field before the data of a stored file.
-LOCAL_HEADER = 30
+LOCAL_HEADER = (
+    30  # bytes before the file name in a zip entry; the last 4 are the lengths of the name and the extra field
+)
 
 
 class Utterance(NamedTuple):
-    """One recording: a name, an audio file (a path or its content), what is said, and by whom."""
+    """One recording: its name, the audio (a path or the content of a file), the transcript and the speaker."""
 
     name: str
     audio: str | io.BytesIO
@@ -31,13 +32,13 @@ class Utterance(NamedTuple):
 
 
 def write_set(folder: Path, name: str, utterances: Iterable[Utterance]) -> tuple[int, int, int]:
-    """Write NAME.zip and NAME.tsv.
+    """Writes NAME.zip, the features, and NAME.tsv, the manifest.
 
     Returns:
-        Numbers of utterances, words and frames (100 a second).
+        The number of utterances, words and frames (100 per second).
 
     Raises:
-        ValueError: an utterance is shorter than one window, or its text holds a tab or a line feed.
+        ValueError: if an utterance is shorter than one window, or its text has a tab or a line feed.
     """
     rows, words = [], 0
     path = folder / f"{name}.zip"
@@ -61,7 +62,7 @@ def write_set(folder: Path, name: str, utterances: Iterable[Utterance]) -> tuple
 
 
 def stored_places(path: Path) -> dict[str, tuple[int, int]]:
-    """Where the content of each file of an uncompressed zip begins, and its length in bytes, by the file's stem."""
+    """Offset and length in bytes of the content of each file in an uncompressed zip, by the stem of its name."""
     places = {}
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:
         for entry in archive.infolist():
@@ -72,12 +73,12 @@ def stored_places(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def write_configuration(folder: Path, specaugment: dict, model: Path | None = None) -> None:
-    """Write config.yaml: where the features are, how they are normalised and, in training, masked.
+    """Writes config.yaml: the location of the features, their normalisation and, for training, their masking.
 
     Args:
-        folder: of the sets.
-        specaugment: fairseq's options of it.
-        model: sentencepiece model that cuts the text; None where words are the symbols.
+        folder: folder of the sets.
+        specaugment: fairseq's options for SpecAugment.
+        model: sentencepiece model for the text; None if the symbols are words.
     """
     configuration = {
         "audio_root": str(folder.resolve()),

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# WMT14, German to English, in the pieces of BiBERT's vocabulary: RingFormer's translations.
+# Prepares WMT14, German to English, in BiBERT's vocabulary, for RingFormer's translation models.
 #   recipes/data/wmt14_de_en.sh
-# Training: Europarl v7, Common Crawl and News Commentary v9, without the pairs that lack a side (the copy of the set on the
-# Hugging Face hub, of the same corpora, has 4,508,785 pairs). Validation: newstest2013. Test: newstest2014, all 3,003
-# sentences.
-# The vocabulary (52,000, cased) is jhu-clsp/bibert-ende's, which publishes no checksum. Sentences are cut after 48 pieces,
-# as in the published code; what it puts around them, [CLS] and [SEP], fairseq has as <s> and </s>. It adds them itself,
-# the first one of the source apart, which is therefore in the files. Which copy of WMT14 the authors used is not known.
-# DATA_ROOT  a folder that holds wmt/training-parallel-{europarl-v7,commoncrawl,nc-v9}.tgz, bibert-ende/vocab.txt,
+# Training: Europarl v7, Common Crawl and News Commentary v9, without pairs that have an empty side (the copy on the Hugging
+# Face hub, made of the same corpora, has 4,508,785 pairs). Validation: newstest2013. Test: newstest2014, all 3,003
+# sentences. Which copy of WMT14 the authors used is not known.
+# The vocabulary (52,000, cased) is jhu-clsp/bibert-ende's, published without a checksum. Sentences are truncated to 48 pieces,
+# as in the published code. It adds [CLS] and [SEP] around a sentence; they correspond to fairseq's <s> and </s>. fairseq adds
+# these itself, except for the <s> of the source, which is therefore in the files.
+# DATA_ROOT  folder with wmt/training-parallel-{europarl-v7,commoncrawl,nc-v9}.tgz, bibert-ende/vocab.txt,
 #            newstest/wmt13.test.tgz and newstest/wmt14_full.test-full.tgz; without it they are downloaded (1.7 GB)
-# Needs pip install '.[data]'. Writes $OUT/data/wmt14_de_en/{source,raw,pieces,bin}. Plain text of a translation comes from
-# fairseq's --remove-bpe sentencepiece --tokenizer moses.
+# Needs pip install '.[data]'. Writes $OUT/data/wmt14_de_en/{source,raw,pieces,bin}. For plain text, decode with fairseq's
+# --remove-bpe sentencepiece --tokenizer moses.
 source "$(dirname "$0")/common.sh"
 
 SET=$OUT/data/wmt14_de_en

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# WMT14, English to French, with 40,000 joint BPE operations, the set of Ott et al. (2018): Takase & Kiyono's Table 3.
+# Prepares WMT14, English to French, with 40,000 joint BPE operations as in Ott et al. (2018), for Takase & Kiyono's Table 3.
 #   recipes/data/wmt14_en_fr.sh
-# Training: Europarl v7, Common Crawl, UN, News Commentary v9 and the 10^9 corpus, prepared as fairseq's script for this
-# pair does: punctuation and numbers normalized, Moses' tokenizer with hyphens apart, pairs of 1 to 250 pieces whose numbers
-# differ by at most 1.5 times (the paper counts 35.8M). Validation and test: newstest2013; test1: newstest2014.
-# Differs from fairseq's script: sacremoses in place of Perl, so that a few pairs and merges are others; newstest2013 for
-# validation, as in the paper's table, where the script sets every 1,333rd pair apart; the test sets are normalized as well.
-# DATA_ROOT  a folder that holds wmt/training-parallel-{europarl-v7,commoncrawl,un,nc-v9}.tgz, wmt/training-giga-fren.tar,
+# Training: Europarl v7, Common Crawl, UN, News Commentary v9 and the 10^9 corpus, prepared as in fairseq's script for this
+# pair: punctuation and numbers normalized, Moses' tokenizer with hyphens split off, pairs of 1 to 250 pieces with a length
+# ratio of at most 1.5 (the paper counts 35.8M pairs). Validation and test: newstest2013; test1: newstest2014.
+# Differs from fairseq's script: sacremoses replaces the Perl scripts, so a few pairs and merges differ; the validation set is
+# newstest2013, as in the paper's table, instead of every 1,333rd training pair; the test sets are normalized as well.
+# DATA_ROOT  folder with wmt/training-parallel-{europarl-v7,commoncrawl,un,nc-v9}.tgz, wmt/training-giga-fren.tar,
 #            newstest/wmt13.test.tgz and newstest/wmt14_full.test-full.tgz; without it they are downloaded (6 GB)
-# Needs pip install '.[data]', 60 GB of disk and hours. Writes $OUT/data/wmt14_en_fr/{source,raw,pieces,bin}; raw/ has the
-# test sets alone.
+# Needs pip install '.[data]', 60 GB of disk and several hours. Writes $OUT/data/wmt14_en_fr/{source,raw,pieces,bin}; raw/ has
+# only the test sets.
 source "$(dirname "$0")/common.sh"
 
 SET=$OUT/data/wmt14_en_fr

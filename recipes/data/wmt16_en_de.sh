@@ -1,19 +1,18 @@
 #!/usr/bin/env bash
-# WMT16, English to German, with 32,000 joint BPE operations, the set of Ott et al. (2018) and of fairseq's scaling_nmt page:
-# Takase & Kiyono's translations.
+# Prepares WMT16, English to German, with 32,000 joint BPE operations, the data set of Ott et al. (2018) and of fairseq's
+# scaling_nmt page, for Takase & Kiyono's translation models.
 #   recipes/data/wmt16_en_de.sh
-# Validation: newstest2013. Tests: test, test1, ..., test6 are newstest2010, 2011, ..., 2016 (2014 is test4), their text
-# from sacreBLEU (wmt14/full for 2014).
-# FROM       archive (default): the set as Google has preprocessed it, the one that the paper used. Its address on Google
-#            Drive is reported as unreachable now and then; the MD5 sum is torchtext's.
-#            corpora: made anew of the same corpora in the same way, Europarl v7, Common Crawl and News Commentary v11,
-#            Moses' tokenizer (sacremoses in place of Perl), pairs of 1 to 80 words, so that a few pairs and merges are
-#            others.
-# DATA_ROOT  a folder that holds wmt/wmt16_en_de.tar.gz, or for FROM=corpora
+# Validation: newstest2013. Test: test, test1, ..., test6 are newstest2010, 2011, ..., 2016 (2014 is test4), with the text of
+# sacreBLEU (wmt14/full for 2014).
+# FROM       archive (default): the set as preprocessed by Google, which the paper used. Its address on Google Drive is
+#            reported to be unreachable at times; the MD5 sum is torchtext's.
+#            corpora: rebuilt from the same corpora in the same way: Europarl v7, Common Crawl and News Commentary v11, Moses'
+#            tokenizer (sacremoses instead of Perl), pairs of 1 to 80 words; a few pairs and merges differ.
+# DATA_ROOT  folder with wmt/wmt16_en_de.tar.gz, or for FROM=corpora
 #            wmt/training-parallel-{europarl-v7,commoncrawl,nc-v11}.tgz, and newstest/{wmt10,wmt11,wmt12,wmt13,wmt15,
 #            wmt16}.test.tgz and newstest/wmt14_full.test-full.tgz; without it they are downloaded (0.5 or 1.7 GB)
-# Needs pip install '.[data]'. Writes $OUT/data/wmt16_en_de/{source,raw,pieces,bin}; raw/train is tokenized with archive.
-# Not to be had: the high-resource set of the paper, which is filtered and back-translated by models that are not public.
+# Needs pip install '.[data]'. Writes $OUT/data/wmt16_en_de/{source,raw,pieces,bin}; with archive, raw/train is tokenized.
+# Not available: the paper's high-resource set, which was filtered and back-translated by models that are not public.
 source "$(dirname "$0")/common.sh"
 
 URL='https://drive.usercontent.google.com/download?id=0B_bZck-ksdkpM25jRUN2X2UxMm8&export=download&confirm=t'
@@ -22,7 +21,7 @@ SET=$OUT/data/wmt16_en_de
 SOURCE=$SET/source RAW=$SET/raw PIECES=$SET/pieces BIN=$SET/bin
 YEARS="2010 2011 2012 2013 2014 2015 2016"
 
-# The name of a year's set: test, test1, test2, ...
+# named YEAR: print the name of a year's test set: test, test1, test2, ...
 named() {
     local number=$(($1 - 2010))
     if [ $number -eq 0 ]; then echo test; else echo test$number; fi
@@ -55,7 +54,7 @@ archive() {
 }
 
 same_length() {
-    [ "$DRY_RUN" = 1 ] || [ "$(wc -l <"$1")" -eq "$(wc -l <"$2")" ] || fail "$1 and $2: must have equally many lines"
+    [ "$DRY_RUN" = 1 ] || [ "$(wc -l <"$1")" -eq "$(wc -l <"$2")" ] || fail "$1 and $2: must have the same number of lines"
 }
 
 corpora() {

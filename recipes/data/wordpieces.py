@@ -1,17 +1,18 @@
-"""Cut text into the pieces of a BERT vocabulary, cased, or make fairseq's dictionary of it.
+"""Split text into the pieces of a cased BERT vocabulary, or convert the vocabulary to a fairseq dictionary.
 
     python wordpieces.py dictionary VOCABULARY DICTIONARY
     python wordpieces.py encode VOCABULARY TEXT PIECES --longest 48 [--start]
 
-VOCABULARY is BERT's vocab.txt, a piece a line, in which ## marks a piece that continues a word. Here the pieces that
-begin a word are marked instead, as sentencepiece does, so that fairseq puts words together again (--remove-bpe
-sentencepiece); what BERT takes for words, such as each sign of punctuation, stays apart.
+VOCABULARY is BERT's vocab.txt, one piece per line, in which ## marks a piece that continues a word. The output marks
+the pieces that begin a word instead, as sentencepiece does, so that fairseq can join words (--remove-bpe
+sentencepiece). Units that BERT treats as words, such as punctuation marks, stay separate.
 
-fairseq's dictionary has marks of its own for the beginning and the end of a sentence, padding and the unknown; they
-stand for [CLS], [SEP], [PAD] and [UNK], so that it has as many entries as the vocabulary. fairseq adds the end itself,
-in the decoder the beginning too; --start writes it before every line, which the encoder needs to see what BERT sees.
+fairseq's own symbols for the beginning and the end of a sentence, padding and unknown pieces replace [CLS], [SEP],
+[PAD] and [UNK], so the dictionary has as many entries as the vocabulary. fairseq adds the end symbol itself, and in the
+decoder the beginning symbol; --start writes the beginning symbol before every line, so that the encoder has the same
+input as BERT.
 
-No known differences from the published code but the writing of the pieces.
+No known differences from the published code except the notation of the pieces.
 """
 
 import argparse
@@ -25,17 +26,17 @@ BATCH = 10_000
 
 
 def written(piece: str) -> str:
-    """A piece of BERT's as fairseq has it: word -> ▁word, ##ing -> ing, [SEP] -> </s>."""
+    """A BERT piece in fairseq's notation: word -> ▁word, ##ing -> ing, [SEP] -> </s>."""
     if piece in MARKS:
         return MARKS[piece]
     return piece[2:] if piece.startswith("##") and piece != "##" else f"▁{piece}"
 
 
 def dictionary(vocabulary: Path, output: Path) -> None:
-    """Write fairseq's dictionary: every piece of the vocabulary in its order, those apart that fairseq has itself.
+    """Writes a fairseq dictionary: the pieces of the vocabulary in order, without those that are fairseq's own symbols.
 
     Raises:
-        ValueError: the vocabulary lacks one of BERT's marks.
+        ValueError: if the vocabulary lacks one of BERT's special tokens.
     """
     pieces = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     missing = sorted(MARKS.keys() - set(pieces))
@@ -45,7 +46,7 @@ def dictionary(vocabulary: Path, output: Path) -> None:
 
 
 def encode(vocabulary: Path, text: Path, output: Path, longest: int, start: bool) -> None:
-    """Write the first `longest` pieces of every line."""
+    """Writes the first `longest` pieces of every line."""
     tokenizer = tokenizers.BertWordPieceTokenizer(str(vocabulary), lowercase=False, strip_accents=False)
     first = [MARKS["[CLS]"]] if start else []
     with text.open(encoding="utf-8", newline="\n") as lines, output.open("w", encoding="utf-8", newline="\n") as file:
@@ -58,17 +59,19 @@ def encode(vocabulary: Path, text: Path, output: Path, longest: int, start: bool
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    making = commands.add_parser("dictionary")
-    making.add_argument("vocabulary", type=Path)
-    making.add_argument("output", type=Path, help="dictionary to write, fairseq's dict.txt")
+    conversion = commands.add_parser("dictionary")
+    conversion.add_argument("vocabulary", type=Path)
+    conversion.add_argument("output", type=Path, help="fairseq dictionary to write (dict.txt)")
     encoding = commands.add_parser("encode")
     encoding.add_argument("vocabulary", type=Path)
-    encoding.add_argument("text", type=Path, help="file to read, one sentence a line")
+    encoding.add_argument("text", type=Path, help="file to read, one sentence per line")
     encoding.add_argument("output", type=Path, help="file of pieces to write")
-    encoding.add_argument("--longest", type=int, required=True, help="pieces of the longest sentence, marks apart")
-    encoding.add_argument("--start", action="store_true", help="begin every line with the mark of the beginning")
-    given = vars(parser.parse_args())
-    {"dictionary": dictionary, "encode": encode}[given.pop("command")](**given)
+    encoding.add_argument(
+        "--longest", type=int, required=True, help="maximum pieces per sentence, without special symbols"
+    )
+    encoding.add_argument("--start", action="store_true", help="write the beginning symbol before every line")
+    args = vars(parser.parse_args())
+    {"dictionary": dictionary, "encode": encode}[args.pop("command")](**args)
 
 
 if __name__ == "__main__":

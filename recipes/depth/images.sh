@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# Elastic depth on CIFAR-10: one checkpoint trained at every depth beside one for each.
+# Elastic depth on CIFAR-10: one checkpoint trained at all depths, compared with one checkpoint per depth.
 exec "$(dirname "$0")/../table" "$0" "$@"

@@ -1,9 +1,9 @@
-"""Write scikit-learn's handwritten digits as folders of PNG files: real images of 8 x 8 pixels, inside the package.
+"""Write scikit-learn's handwritten digits, images of 8 x 8 pixels that come with the package, as folders of PNG files.
 
     python data.py FOLDER
 
-The last 360 of the 1,797 images are held out. The set lists its images writer by writer, so these are mostly by people
-whose hand training has not seen.
+The last 360 of the 1,797 images are held out. The images are ordered by writer, so most of the held-out digits are by
+people whose handwriting is not in the training set.
 """
 
 import argparse
@@ -14,11 +14,11 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 HELD_OUT = 360
-BRIGHTEST = 16  # the set counts ink from 0 to 16
+BRIGHTEST = 16  # pixel values of the data set are 0 to 16
 
 
 def write(folder: Path) -> dict[str, int]:
-    """One file for each image, FOLDER/{train,val}/DIGIT/NUMBER.png; returns how many of each."""
+    """Writes FOLDER/{train,val}/DIGIT/NUMBER.png for each image; returns the number of images per split."""
     images, labels = load_digits(return_X_y=True)
     pixels = (images.reshape(-1, 8, 8) * (255 / BRIGHTEST)).round().astype(np.uint8)
     counts = {"train": len(labels) - HELD_OUT, "val": HELD_OUT}

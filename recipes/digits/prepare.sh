@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scikit-learn's handwritten digits as folders of PNG files, in $OUT/digits/images; what is done already is skipped.
+# Writes scikit-learn's handwritten digits as folders of PNG files to $OUT/digits/images; finished stages are skipped.
 source "$(dirname "$0")/../common.sh"
 
 DATA=$OUT/digits/images

@@ -1,4 +1,4 @@
-"""Tell how the demo went: a line for each model.
+"""Print a table of the demo's results, one line per model.
 
 python report.py RUN_FOLDER...
 """
@@ -16,10 +16,15 @@ HEAD = ("model", "stored parameters", "held-out digits", "MMAC", "seconds of tra
 
 
 def line(run: Path) -> tuple[str, ...]:
-    """What a run's log and scores say."""
-    found = json.loads((run / "scores.json").read_text()) | training(run)
-    numbers = f"{found['params']:,}", f"{found['top1']:.2f} %", f"{found['mmac']:.1f}", str(found["wall_s"])
-    return run.parent.name, *numbers
+    """A run's line of the table."""
+    results = json.loads((run / "scores.json").read_text()) | training(run)
+    return (
+        run.parent.name,
+        f"{results['params']:,}",
+        f"{results['top1']:.2f} %",
+        f"{results['mmac']:.1f}",
+        str(results["wall_s"]),
+    )
 
 
 def main() -> None:
@@ -32,7 +37,7 @@ def main() -> None:
     for first, *rest in lines:
         cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
         print("   ".join([first.ljust(widths[0]), *cells]))
-    print("\nCheckpoints and logs lie in", *runs, sep="\n  ")
+    print("\nCheckpoints and logs:", *runs, sep="\n  ")
 
 
 if __name__ == "__main__":

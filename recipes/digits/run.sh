@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The demo of the image models: a small RingFormer-ViT and a small SReT learn real handwritten digits, in timm's own loop.
+# Image demo: trains a small RingFormer-ViT and a small SReT on real handwritten digits with timm's loaders and tasks.
 #
 #   recipes/digits/run.sh [options of train_image.py]
 #
 # SCALE  demo   two minutes of training on 2 cores (default)
-#        smoke  one epoch each: under a minute; shows that the recipe works, no more
+#        smoke  one epoch each, under a minute; only shows that the recipe works
 # SEED (default 1); OUT, DRY_RUN, THREADS as in recipes/common.sh
-# Expected at scale demo: at least 95 % of 360 digits, mostly by people whose hand training has not seen.
+# Expected at scale demo: at least 95 % of the 360 held-out digits, most of them by writers not in the training set.
 source "$(dirname "$0")/../common.sh"
 
 SCALE=${SCALE:-demo} SEED=${SEED:-1}
@@ -26,7 +26,7 @@ training() {
 
 scoring() { run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score_image.py" "$RUN"; }
 
-# learn ARCH EPOCHS key=value...
+# learn ARCH EPOCHS key=value...: train and score one model.
 learn() {
     ARCH=$1 EPOCHS=$2 KWARGS=("${@:3}") RUN=$OUT/digits/run/$SCALE/$1/s$SEED
     stages "$RUN" training scoring

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# War and Peace: fetch, cut into training, validation and test text, into BPE pieces of 1,024 symbols, binarize.
-# DATA_ROOT  a folder that holds war_and_peace/2600-0.txt; without it the book comes from Project Gutenberg.
-# CORPUS     another plain text in its place, paragraphs between empty lines
-# Writes $OUT/ilr/{raw,bin}; what is done already is skipped.
+# Prepares War and Peace: download, split into training, validation and test text, segment with 1,024 BPE symbols, binarize.
+# DATA_ROOT  folder with war_and_peace/2600-0.txt; without it the book is downloaded from Project Gutenberg
+# CORPUS     a plain text to use instead, with paragraphs separated by empty lines
+# Writes $OUT/ilr/{raw,bin}; finished stages are skipped.
 source "$(dirname "$0")/../data/common.sh"
 
 URL=https://www.gutenberg.org/files/2600/2600-0.txt
 RAW=$OUT/ilr/raw
 BIN=$OUT/ilr/bin
-# Of sentencepiece's pieces three are marks of its own; to the others fairseq's dictionary adds four.
+# Three of sentencepiece's pieces are its own special symbols; fairseq's dictionary adds four to the others: 1,024 in all.
 PIECES=1023
 
 book() {

@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# Intra-Layer Recurrence, Table 1, large models: the baseline and the second layer twice, with four encodings of positions.
+# Intra-Layer Recurrence, Table 1, large models: the baseline, and the second layer run twice, with four position encodings.
 exec "$(dirname "$0")/../table" "$0" "$@"

@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# Intra-Layer Recurrence, Table 2: floating-point operations of the training, counted; nothing is trained.
+# Intra-Layer Recurrence, Table 2: training FLOPs, counted; nothing is trained.
 exec "$(dirname "$0")/../table" "$0" "$@"

@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# Intra-Layer Recurrence, Table 3: sizes of the models, counted; nothing is trained.
+# Intra-Layer Recurrence, Table 3: model sizes, counted; nothing is trained.
 exec "$(dirname "$0")/../table" "$0" "$@"

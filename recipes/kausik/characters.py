@@ -1,11 +1,11 @@
-"""Cut tiny Shakespeare into characters for fairseq: the first 90 % for training, the rest for validation.
+"""Split tiny Shakespeare into characters for fairseq: the first 90 % for training, the rest for validation.
 
     python characters.py input.txt FOLDER
 
-Writes FOLDER/train.chars, FOLDER/valid.chars and FOLDER/valid1.chars, a line of text a line, its characters apart and
-U+2581 in place of each blank. valid1 is the end of the training text, as long as valid: there the loss of training is
-measured as that of validation is, without dropout. The end of a line is a symbol of its own in fairseq, so that 65
-characters stay 65; a text that stops within a line gets one end of a line more than the characters that it has.
+Writes FOLDER/train.chars, FOLDER/valid.chars and FOLDER/valid1.chars: one line per line of text, with a space between
+characters and U+2581 for each space of the text. valid1 is the end of the training text and as long as valid; on it the
+training loss is measured as on the validation text, without dropout. fairseq has an end-of-line symbol of its own, so
+65 characters remain 65 symbols; a text that does not end with a line break gets one more end of line.
 """
 
 import sys
@@ -15,14 +15,14 @@ BLANK = "\u2581"
 
 
 def split(text: str) -> dict[str, str]:
-    """nanoGPT's split: the first int(0.9 n) characters, and the others; and the end of the first part once more."""
+    """nanoGPT's split at int(0.9 n) characters; `valid1` is the end of the training text, as long as `valid`."""
     end = int(0.9 * len(text))
     train, valid = text[:end], text[end:]
     return {"train": train, "valid": valid, "valid1": train[-len(valid) :]}
 
 
 def spaced(text: str) -> str:
-    """Every line with its characters apart."""
+    """The text with a space between the characters of each line."""
     lines = text.removesuffix("\n").split("\n")
     return "".join(" ".join(line.replace(" ", BLANK)) + "\n" for line in lines)
 

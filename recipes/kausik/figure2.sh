@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Kausik, Figures 2(a) and 2(b) of June's text: validation and training loss of the rows of Table 2, over millions of input
-# tokens. Both are measured in evaluation mode, the training loss on a part of the training text.
+# Kausik, Figures 2(a) and 2(b) of the June text: validation and training loss of the rows of Table 2 over millions of input
+# tokens. Both are measured in evaluation mode, the training loss on part of the training text.
 #   recipes/kausik/figure2.sh [options of recipes/figures/curves.py]
 source "$(dirname "$0")/../common.sh"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tiny Shakespeare by characters: fetch, cut at 90 % as nanoGPT does, binarize for fairseq.
-# DATA_ROOT  a folder that holds shakespeare/input.txt; without it the file is downloaded from its own repository.
-# Writes $OUT/kausik/{raw,characters}; what is done already is skipped.
+# Prepares tiny Shakespeare as characters: download, split at 90 % as nanoGPT does, binarize for fairseq.
+# DATA_ROOT  folder with shakespeare/input.txt; without it the file is downloaded from its repository
+# Writes $OUT/kausik/{raw,characters}; finished stages are skipped.
 source "$(dirname "$0")/../data/common.sh"
 
 URL=https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt

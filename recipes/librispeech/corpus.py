@@ -1,11 +1,11 @@
-"""LibriSpeech for fairseq's speech_to_text.
+"""Prepare LibriSpeech for fairseq's speech_to_text.
 
     python corpus.py features LIBRISPEECH FOLDER train-clean-100    # one set: FOLDER/train-clean-100.{zip,tsv}
-    python corpus.py text FOLDER TEXT                               # what is said in the training sets, a line each
+    python corpus.py text FOLDER TEXT                               # transcripts of the training sets, one per line
     python corpus.py configure FOLDER MODEL                         # dictionary and configuration
 
-LIBRISPEECH is the folder that the archives unpack to; it holds SET/SPEAKER/CHAPTER/*.flac and *.trans.txt. Text is
-lowercased, as in fairseq's recipe, whose masking of features (LibriSpeech double, arXiv:1904.08779) is used too.
+LIBRISPEECH is the folder that the archives unpack to, with SET/SPEAKER/CHAPTER/*.flac and *.trans.txt. The text is
+lowercased and SpecAugment has the settings LibriSpeech double (arXiv:1904.08779), both as in fairseq's recipe.
 """
 
 import argparse
@@ -20,7 +20,7 @@ SPECAUGMENT = dict(freq_mask_F=27, freq_mask_N=2, time_mask_N=2, time_mask_T=100
 
 
 def utterances(folder: Path) -> Iterator[Utterance]:
-    """What a set holds, by speaker and chapter."""
+    """The utterances of a set, ordered by speaker and chapter."""
     for transcript in sorted(folder.glob("*/*/*.trans.txt")):
         for line in transcript.read_text(encoding="utf-8").splitlines():
             name, text = line.split(" ", 1)
@@ -29,10 +29,10 @@ def utterances(folder: Path) -> Iterator[Utterance]:
 
 
 def features(librispeech: Path, folder: Path, name: str) -> None:
-    """Write one set.
+    """Writes the features and the manifest of one set.
 
     Raises:
-        ValueError: there is none.
+        ValueError: if the set has no transcripts.
     """
     folder.mkdir(parents=True, exist_ok=True)
     count, words, frames = write_set(folder, name, utterances(librispeech / name))
@@ -42,7 +42,7 @@ def features(librispeech: Path, folder: Path, name: str) -> None:
 
 
 def write_text(folder: Path, path: Path) -> None:
-    """Write the sentences of all training sets, as a text on which to train a vocabulary."""
+    """Writes the transcripts of all training sets, to train the vocabulary on."""
     with path.open("w", encoding="utf-8") as text:
         for manifest in sorted(folder.glob("train-*.tsv")):
             with manifest.open(encoding="utf-8", newline="") as rows:
@@ -51,7 +51,7 @@ def write_text(folder: Path, path: Path) -> None:
 
 
 def configure(folder: Path, model: Path) -> None:
-    """Write the dictionary, of the pieces that stand for text, and the configuration."""
+    """Writes config.yaml and the dictionary, which has all pieces except control symbols and the unknown piece."""
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(model))
     text = (piece for piece in range(len(pieces)) if not (pieces.is_control(piece) or pieces.is_unknown(piece)))
     lines = (f"{pieces.id_to_piece(piece)} 1\n" for piece in text)

@@ -1,12 +1,12 @@
-"""Make sequences of spoken digits of the Free Spoken Digit Dataset, with features for fairseq's speech_to_text.
+"""Join recordings of the Free Spoken Digit Dataset into sequences of digits for fairseq's speech_to_text.
 
     python digits.py RECORDINGS FOLDER [--rounds 8]
 
-RECORDINGS holds {digit}_{speaker}_{index}.wav at 8 kHz. As the set says, indices 0 to 4 are the test set; index 5 is
-held out for validation, the others are for training. In each round every speaker's recordings are shuffled, cut into
-sequences of 1 to 7 digits (evaluation: 3 to 7) and joined without a pause, so that each occurs once a round. The
-manifest train-short names those of one or two digits. The audio is resampled to 16 kHz; that of the test set is kept,
-for fairseq-interactive.
+RECORDINGS has {digit}_{speaker}_{index}.wav at 8 kHz. Indices 0 to 4 are the test set, as the data set defines it;
+index 5 is for validation, the others are for training. In each round, the recordings of each speaker are shuffled,
+split into sequences of 1 to 7 digits (evaluation: 3 to 7) and joined without pauses, so each recording occurs once per
+round. The manifest train-short lists the training sequences of one or two digits. The audio is resampled to 16 kHz; the
+audio of the test set is kept, for fairseq-interactive.
 """
 
 import argparse
@@ -27,17 +27,17 @@ Recordings = dict[str, list[tuple[str, Path]]]
 
 
 def by_speaker(folder: Path, indices: range) -> Recordings:
-    """The recordings with these indices: speaker -> words and files."""
-    found: Recordings = {}
+    """The recordings with these indices: a list of (word, file) for each speaker."""
+    recordings: Recordings = {}
     for path in sorted(folder.glob("*.wav")):
         digit, speaker, index = path.stem.split("_")
         if int(index) in indices:
-            found.setdefault(speaker, []).append((WORDS[int(digit)], path))
-    return found
+            recordings.setdefault(speaker, []).append((WORDS[int(digit)], path))
+    return recordings
 
 
 def sequences(recordings: Recordings, rounds: int, shortest: int, seed: int) -> Iterator[tuple[str, list]]:
-    """Speaker and recordings of each sequence; what is left at the end of a round is a shorter one."""
+    """The speaker and the recordings of each sequence; the last one of a round may be shorter than `shortest`."""
     chance = random.Random(seed)
     for _ in range(rounds):
         for speaker, spoken in recordings.items():
@@ -49,7 +49,7 @@ def sequences(recordings: Recordings, rounds: int, shortest: int, seed: int) -> 
 
 
 def joined(spoken: list[tuple[str, Path]]) -> io.BytesIO:
-    """The content of a WAV of these recordings, one after the other, at 16 kHz."""
+    """The recordings one after the other, as the content of a WAV file at 16 kHz."""
     parts = []
     for _, path in spoken:
         waveform, rate = soundfile.read(path, dtype="float32")
@@ -60,9 +60,9 @@ def joined(spoken: list[tuple[str, Path]]) -> io.BytesIO:
     return content
 
 
-def utterances(name: str, found: Iterator[tuple[str, list]], keep: Path | None = None) -> Iterator[Utterance]:
-    """Sequences with their audio, which is also written to a folder if one is given."""
-    for number, (speaker, spoken) in enumerate(found):
+def utterances(name: str, chosen: Iterator[tuple[str, list]], keep: Path | None = None) -> Iterator[Utterance]:
+    """The chosen sequences with their audio, which is also written to the folder `keep` if one is given."""
+    for number, (speaker, spoken) in enumerate(chosen):
         audio = joined(spoken)
         if keep is not None:
             (keep / f"{name}-{number}.wav").write_bytes(audio.getvalue())
@@ -73,15 +73,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recordings", type=Path)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--rounds", type=int, default=8, help="of the training set; the others have at most 5")
-    arguments = parser.parse_args()
-    folder, audio = arguments.folder, arguments.folder / "audio"
+    parser.add_argument(
+        "--rounds", type=int, default=8, help="rounds of the training set; the other sets have at most 5 (default 8)"
+    )
+    args = parser.parse_args()
+    folder, audio = args.folder, args.folder / "audio"
     audio.mkdir(parents=True, exist_ok=True)
-    few = min(arguments.rounds, 5)
-    sets = (("train", range(6, 50), arguments.rounds, 1), ("dev", range(5, 6), few, 3), ("test", range(5), few, 3))
+    few = min(args.rounds, 5)
+    sets = (("train", range(6, 50), args.rounds, 1), ("dev", range(5, 6), few, 3), ("test", range(5), few, 3))
     for name, indices, rounds, shortest in sets:
-        found = sequences(by_speaker(arguments.recordings, indices), rounds, shortest, seed=1)
-        count, words, frames = write_set(folder, name, utterances(name, found, audio if name == "test" else None))
+        chosen = sequences(by_speaker(args.recordings, indices), rounds, shortest, seed=1)
+        count, words, frames = write_set(folder, name, utterances(name, chosen, audio if name == "test" else None))
         print(f"{name}: {count} sequences, {words} words, {frames / 100:.0f} s")
     head, *lines = (folder / "train.tsv").read_text().splitlines(keepends=True)
     short = [line for line in lines if len(line.split("\t")[3].split()) <= 2]

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Speech for fairseq's speech_to_text: fetch, compute filterbanks into stored zips, make dictionary and configuration.
+# Prepares speech for fairseq's speech_to_text: download, compute filterbanks, write manifests, dictionary and configuration.
 # CORPUS     digits (default): the Free Spoken Digit Dataset, joined into sequences of spoken digits
-#            librispeech: all 960 hours, 10,000 unigram pieces; takes about 60 GB to fetch and 120 GB of features
-# ROUNDS     digits: how often each training recording occurs (default 8)
-# DATA_ROOT  a folder that holds fsdd.tar or librispeech/SET.tar.gz; without it the files are downloaded from the
-#            data sets' own homes
-# Writes $OUT/librispeech/CORPUS; what is done already is skipped.
+#            librispeech: all 960 hours, 10,000 unigram pieces; downloads about 60 GB and writes 120 GB of features
+# ROUNDS     digits: occurrences of each training recording (default 8)
+# DATA_ROOT  folder with fsdd.tar or librispeech/SET.tar.gz; without it the files are downloaded from the data sets' homes
+# Writes $OUT/librispeech/CORPUS; finished stages are skipped.
 source "$(dirname "$0")/../common.sh"
 
 CORPUS=${CORPUS:-digits}
@@ -14,7 +13,7 @@ HERE=$ROOT/recipes/librispeech
 export PYTHONPATH=$ROOT/recipes/data:$PYTHONPATH
 DIGITS_URL=https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/heads/master.tar.gz
 LIBRISPEECH_URL=https://www.openslr.org/resources/12
-# SHA-256 of each archive, as torchaudio has them.
+# SHA-256 of each archive, from torchaudio.
 LIBRISPEECH="
 dev-clean:76f87d090650617fca0cac8f88b9416e0ebf80350acb97b343a85fa903728ab3
 dev-other:12661c48e8c3fe1de2c1caa4c3e135193bfb1811584f11f569dd12645aa84365
@@ -24,7 +23,7 @@ train-clean-100:d4ddd1d5a6ab303066f14971d768ee43278a5f2a0aa43dc716b0e64ecbbbf6e2
 train-clean-360:146a56496217e96c14334a160df97fffedd6e0a04e66b9c5af0d40be3c792ecf
 train-other-500:ddb22f27f96ec163645d53215559df6aa36515f26e01dd70798188350adcb6d2"
 
-# An archive out of DATA_ROOT or from its home, the download resumed where it broke off: fetch NAME URL FILE
+# fetch NAME URL FILE: link FILE to DATA_ROOT/NAME, or download it, resuming an interrupted download.
 fetch() {
     if [ -n "${DATA_ROOT:-}" ]; then
         if [ "$DRY_RUN" = 1 ]; then return; fi
@@ -39,7 +38,7 @@ fetch() {
     run mv "$3.part" "$3"
 }
 
-# The recordings, wherever in the archive they are, and their number against the published one.
+# Unpacks the recordings, wherever they are in the archive, and checks their number against the published one.
 digit_recordings() {
     fetch fsdd.tar $DIGITS_URL "$RAW/fsdd.tar"
     run tar --extract --file "$RAW/fsdd.tar" --directory "$RAW" --wildcards '*recordings/*.wav'
@@ -56,7 +55,7 @@ digit_sequences() {
     run python "$HERE/digits.py" "$recordings" "$BIN" --rounds "$ROUNDS"
 }
 
-# One set, its archive checked, unpacked and turned into features.
+# Checks and unpacks the archive of one set, and computes its features.
 librispeech_set() {
     fetch "librispeech/$SET.tar.gz" "$LIBRISPEECH_URL/$SET.tar.gz" "$RAW/$SET.tar.gz"
     if [ "$DRY_RUN" != 1 ]; then
@@ -67,7 +66,7 @@ librispeech_set() {
     run python "$HERE/corpus.py" features "$RAW/LibriSpeech" "$BIN" "$SET"
 }
 
-# 9,999 because fairseq's dictionary has one symbol that the segmentation lacks: 10,000 in all.
+# 9,999 pieces, because fairseq's dictionary has one symbol that sentencepiece lacks: 10,000 in all.
 vocabulary() {
     run python "$HERE/corpus.py" text "$BIN" "$BIN/train.txt"
     run python "$ROOT/recipes/data/segment.py" train "$BIN/unigram.model" --kind unigram --pieces 9999 "$BIN/train.txt"

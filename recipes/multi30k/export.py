@@ -1,8 +1,8 @@
-"""What export.sh does between fairseq's own tools and CTranslate2's.
+"""Steps of export.sh that neither fairseq's nor CTranslate2's tools provide.
 
-python export.py apart unshared.pt apart.pt             a copy of which no two layers are equal
-python export.py translate MODEL_FOLDER SOURCE_PIECES   decodes with CTranslate2, in the form of fairseq-generate
-python export.py report RUN_FOLDER EXPORT_FOLDER        sizes and scores, as a table
+python export.py apart unshared.pt apart.pt             write a copy in which no two layers are equal
+python export.py translate MODEL_FOLDER SOURCE_PIECES   decode with CTranslate2, in the format of fairseq-generate
+python export.py report RUN_FOLDER EXPORT_FOLDER        print a table of sizes and scores
 """
 
 import argparse
@@ -16,7 +16,7 @@ TYPES = ("float32", "int8")
 
 
 def apart(source: Path, target: Path) -> None:
-    """Adds 1 % to every matrix of a layer, each layer another percent, so that nothing can be stored once for two."""
+    """Scales and shifts each layer by a different amount (1 %, 2 %, ...), so that no two can share storage."""
     state = torch.load(source, weights_only=True)
     for key, tensor in state["model"].items():
         if ".layers." in key:
@@ -25,7 +25,7 @@ def apart(source: Path, target: Path) -> None:
 
 
 def translate(folder: Path, source: Path) -> None:
-    """Beam 5 and the lengths of the other decodings; prints one hypothesis a sentence."""
+    """Prints one hypothesis per sentence, with beam 5 and the length limits of the other decodings."""
     import ctranslate2
 
     translator = ctranslate2.Translator(str(folder), inter_threads=1, intra_threads=1)
@@ -40,7 +40,7 @@ def translate(folder: Path, source: Path) -> None:
 
 
 def report(run: Path, export: Path) -> None:
-    """Megabytes of what is stored, and BLEU."""
+    """Prints a Markdown table of stored megabytes and BLEU."""
     weights = torch.load(run / "average.pt", map_location="cpu", weights_only=True)["model"]
     stored = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in weights.values()}
     scores = {name: json.loads((export / f"{name}.json").read_text())["bleu"] for name in ("fairseq", *TYPES)}
@@ -62,8 +62,8 @@ def main() -> None:
     parser.add_argument("command", choices=("apart", "translate", "report"))
     parser.add_argument("first", type=Path)
     parser.add_argument("second", type=Path)
-    arguments = parser.parse_args()
-    {"apart": apart, "translate": translate, "report": report}[arguments.command](arguments.first, arguments.second)
+    args = parser.parse_args()
+    {"apart": apart, "translate": translate, "report": report}[args.command](args.first, args.second)
 
 
 if __name__ == "__main__":

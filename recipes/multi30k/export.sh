@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Multi30k, German to English: a trained `cycle` model for CTranslate2, its size and its score there.
+# Multi30k, German to English: exports a trained `cycle` model to CTranslate2 and reports its size and score there.
 #
 #   recipes/multi30k/export.sh [flags of fairseq-train]
 #
-# Trains the row `cycle` of train.sh where that has not been done (flags go to that training), unshares it into fairseq's
-# own `transformer`, converts that with CTranslate2's own converter (pip install ctranslate2), in float32 and int8, and
-# decodes the test set with each as fairseq-generate does. A copy of which every layer is made a little different shows
-# the size of a model that shares nothing.
+# Trains the row `cycle` of train.sh (with the flags) unless that is done, unshares it into fairseq's own `transformer`,
+# converts that with CTranslate2's own converter (pip install ctranslate2) in float32 and int8, and decodes the test set with
+# each like fairseq-generate. A copy whose layers are all slightly different shows the size of a model without sharing.
 # SCALE, SEED, OUT, DRY_RUN, THREADS, PRECISION as in train.sh
 # Writes $OUT/multi30k/export/SCALE/sSEED/report.md.
 source "$(dirname "$0")/../common.sh"
@@ -24,7 +23,7 @@ unsharing() {
     run python "$HERE/export.py" apart "$EXPORT/unshared.pt" "$EXPORT/apart.pt"
 }
 
-# --user-dir lets the converter, which loads safely too, read the options in fairseq's checkpoints.
+# The converter loads checkpoints safely; --user-dir allows it to read the options in fairseq's checkpoints.
 conversion() {
     local name type
     for name in unshared apart; do

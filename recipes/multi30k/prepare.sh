@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Multi30k (task 1), a pair of its languages: fetch, cut into joint BPE pieces, binarize for fairseq.
+# Prepares a language pair of Multi30k (task 1): download, segment with joint BPE, binarize for fairseq.
 # PAIR       two of cs, de, en and fr, in either order (default "de en")
-# TEST       a test set besides test_2016_flickr: test_2017_flickr, test_2017_mscoco or test_2018_flickr
-# DATA_ROOT  a folder that holds multi30k/{train,val,test_2016_flickr}.LANGUAGE.gz, and TEST's; without it the files are
-#            downloaded from the data set's own repository.
+# TEST       an additional test set: test_2017_flickr, test_2017_mscoco or test_2018_flickr (test_2016_flickr is always there)
+# DATA_ROOT  folder with multi30k/{train,val,test_2016_flickr}.LANGUAGE.gz and the files of TEST; without it the files are
+#            downloaded from the data set's repository
 # PIECES     size of the joint vocabulary (default 6000)
-# Writes $OUT/multi30k/{raw,pieces-PIECES,bin-PIECES}, of another pair than German and English $OUT/multi30k/PAIR/...,
-# TEST as bin-PIECES/TEST; what is done already is skipped.
+# Writes $OUT/multi30k/{raw,pieces-PIECES,bin-PIECES}, or $OUT/multi30k/PAIR/... for pairs other than German and English;
+# TEST is in bin-PIECES/TEST. Finished stages are skipped.
 source "$(dirname "$0")/../data/common.sh"
 
 PIECES=${PIECES:-6000} TEST=${TEST:-test_2016_flickr}
@@ -22,7 +22,7 @@ esac
 read -r one other <<<"${PAIR:-de en}"
 [[ $one =~ ^(cs|de|en|fr)$ && $other =~ ^(cs|de|en|fr)$ && $one != "$other" ]] ||
     fail "PAIR=$PAIR: must be two of cs, de, en, fr"
-# One folder for both directions: fairseq reads a set of either.
+# Both directions share one folder: fairseq can read the set in either direction.
 if [[ $one > $other ]]; then LANGUAGES=("$other" "$one"); else LANGUAGES=("$one" "$other"); fi
 JOINT=$(IFS=- && echo "${LANGUAGES[*]}")
 HERE=$OUT/multi30k
@@ -31,7 +31,7 @@ RAW=$HERE/raw
 CUT=$HERE/pieces-$PIECES
 BIN=$HERE/bin-$PIECES
 
-# fetched SET:COUNT: its files, and the count of their sentences against the published one.
+# fetched SET:COUNT: obtain and unpack the files of a set, which must have the published number of sentences.
 fetched() {
     local set=${1%:*} language
     for language in "${LANGUAGES[@]}"; do
@@ -41,7 +41,7 @@ fetched() {
     done
 }
 
-# cut_up SET: its files in pieces.
+# cut_up SET: split the files of a set into pieces.
 cut_up() {
     local language
     for language in "${LANGUAGES[@]}"; do

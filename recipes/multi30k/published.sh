@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# A published number: the transformer of Revisit-MMT (Wu et al. 2021) on Multi30k, English to German, and loops beside it.
+# Multi30k, English to German: the published result of Revisit-MMT's transformer (Wu et al. 2021), and looped models.
 exec "$(dirname "$0")/../table" "$0" "$@"

@@ -1,9 +1,9 @@
-"""Make a small but real translation task: English number words and the German ones for the same number.
+"""Generate a small translation task: English number words and the German words for the same number.
 
     python data.py FOLDER --limit 100000 --train 20000 --valid 500 --test 1000
 
-German names the units before the tens ("twenty-one" is "einundzwanzig") and writes a number as one word. Every number
-is in one of the three sets only, so the test asks for numbers that training never showed.
+German names the units before the tens ("twenty-one" is "einundzwanzig") and writes a number as one word. The three sets
+are disjoint, so no number of the test set occurs in training.
 """
 
 import argparse
@@ -17,17 +17,17 @@ def split(limit: int, sizes: dict[str, int], seed: int) -> dict[str, list[int]]:
     """Disjoint random sets of numbers from 0 to limit - 1.
 
     Raises:
-        ValueError: there are not as many numbers.
+        ValueError: if the sizes exceed the limit.
     """
     wanted = sum(sizes.values())
     if wanted > limit:
-        raise ValueError(f"limit={limit}: must be >= {wanted}, the numbers wanted in all")
+        raise ValueError(f"limit={limit}: must be >= {wanted}, the total of the three sets")
     numbers = iter(random.Random(seed).sample(range(limit), wanted))
     return {name: [next(numbers) for _ in range(size)] for name, size in sizes.items()}
 
 
 def write(folder: Path, sets: dict[str, list[int]]) -> None:
-    """One file for each set and language, a number on each line."""
+    """Writes FOLDER/SET.LANGUAGE for each set and language, one number per line."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, numbers in sets.items():
         for language in ("en", "de"):
@@ -38,17 +38,17 @@ def write(folder: Path, sets: dict[str, list[int]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--limit", type=int, required=True, help="numbers below this one")
+    parser.add_argument("--limit", type=int, required=True, help="use numbers below this one")
     for name in ("train", "valid", "test"):
         parser.add_argument(f"--{name}", type=int, required=True, help=f"numbers in {name}")
     parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-    sizes = {name: getattr(arguments, name) for name in ("train", "valid", "test")}
+    args = parser.parse_args()
+    sizes = {name: getattr(args, name) for name in ("train", "valid", "test")}
     try:
-        sets = split(arguments.limit, sizes, arguments.seed)
+        sets = split(args.limit, sizes, args.seed)
     except ValueError as error:
         parser.error(str(error))
-    write(arguments.folder, sets)
+    write(args.folder, sets)
 
 
 if __name__ == "__main__":

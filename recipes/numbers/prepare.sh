@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Number words, English to German, made by num2words: written, cut into joint pieces, binarized for fairseq.
+# Prepares number words, English to German: generate with num2words, segment with a joint vocabulary, binarize for fairseq.
 # SCALE  demo (default) or smoke, see run.sh
-# Writes $OUT/numbers/$SCALE; what is done already is skipped.
+# Writes $OUT/numbers/$SCALE; finished stages are skipped.
 source "$(dirname "$0")/../common.sh"
 
 SCALE=${SCALE:-demo}
@@ -16,7 +16,7 @@ corpus() {
     run python "$ROOT/recipes/numbers/data.py" "$DATA" --limit $LIMIT --train $TRAIN --valid $HELD --test $HELD
 }
 
-# Pieces of at most 9 characters come out as the parts of the words: einund zwanzig tausend drei hundert zwölf.
+# With at most 9 characters, pieces are the natural parts of the words: einund zwanzig tausend drei hundert zwölf.
 segmentation() {
     local set language
     run python "$ROOT/recipes/data/segment.py" train "$DATA/pieces.model" --pieces $PIECES --longest 9 --kind unigram \
@@ -28,7 +28,7 @@ segmentation() {
     done
 }
 
-# fairseq refuses to write over a dictionary, so what an interrupted call left is removed.
+# fairseq does not overwrite a dictionary, so the leftovers of an interrupted call are removed first.
 binarization() {
     run rm -rf "$DATA/bin"
     run_into "$DATA/preprocess.log" fairseq-preprocess --user-dir "$ROOT/fairseq_plugin" \

@@ -1,4 +1,4 @@
-"""Tell how a run of the demo went: some translations, the scores, the stored parameters, and where everything lies.
+"""Print the results of the translation demo: some translations, the scores, the stored parameters and the folders.
 
 python report.py RUN_FOLDER --data DATA_FOLDER --arch ringformer_tiny
 """
@@ -17,26 +17,26 @@ UNSHARED = "vanilla_tiny"
 
 
 def lines(path: Path) -> list[str]:
-    """Lines of a text file."""
+    """The lines of a text file."""
     return path.read_text(encoding="utf-8").rstrip("\n").split("\n")
 
 
 def translations(run: Path, data: Path) -> list[str]:
-    """The first sentences of the test set, and after them the first wrong ones, as far as there are any."""
+    """The first sentences of the test set with their translations, and up to two wrong translations of later ones."""
     triples = list(zip(lines(data / "test.en"), lines(run / "generate.txt"), lines(data / "test.de"), strict=True))
     wrong = [triple for triple in triples[SHOWN:] if triple[1] != triple[2]]
-    told = []
+    examples = []
     for source, ours, reference in triples[:SHOWN] + wrong[:2]:
         verdict = "" if ours == reference else f"\n      should be {reference}"
-        told.append(f"  {source}\n   -> {ours}{verdict}")
-    return told
+        examples.append(f"  {source}\n   -> {ours}{verdict}")
+    return examples
 
 
 def parameters(run: Path, arch: str) -> list[str]:
-    """Stored parameters of the model and of the unshared one, as counted on the built models."""
+    """Stored parameters of the model and of its unshared counterpart."""
     counts = json.loads((run / "parameters.json").read_text())
-    told = [f"  {name:18} {number:>10,}" for name, number in counts.items()]
-    return told + [f"  {arch} stores {100 * counts[arch] / counts[UNSHARED]:.0f} % of {UNSHARED}"]
+    table = [f"  {name:18} {number:>10,}" for name, number in counts.items()]
+    return table + [f"  {arch} stores {100 * counts[arch] / counts[UNSHARED]:.0f} % of {UNSHARED}"]
 
 
 def main() -> None:
@@ -44,21 +44,15 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--arch", required=True)
-    arguments = parser.parse_args()
-    metrics = json.loads((arguments.run / "scores.json").read_text()) | training(arguments.run)
-    print(
-        "\nTranslations of numbers that training never showed:", *translations(arguments.run, arguments.data), sep="\n"
-    )
+    args = parser.parse_args()
+    metrics = json.loads((args.run / "scores.json").read_text()) | training(args.run)
+    print("\nTranslations of numbers not seen in training:", *translations(args.run, args.data), sep="\n")
     print(f"\nScores on {metrics['sentences']:,} such numbers, after {metrics['wall_s']} s of training")
     print(f"  exact match        {metrics['exact_match']:.1f} %")
     print(f"  BLEU               {metrics['bleu']:.2f}   ({metrics['bleu_signature']})")
-    print(
-        "\nStored parameters, embeddings and output layer included:",
-        *parameters(arguments.run, arguments.arch),
-        sep="\n",
-    )
-    print(f"\nThe data lie in {arguments.data}")
-    print(f"checkpoints, logs, translations in {arguments.run}")
+    print("\nStored parameters, including embeddings and output layer:", *parameters(args.run, args.arch), sep="\n")
+    print(f"\nData: {args.data}")
+    print(f"Checkpoints, logs and translations: {args.run}")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The demo: English number words to German ones, with every tool of fairseq.
+# Translation demo: English number words to German, with fairseq's own tools from training to scoring.
 #
 #   recipes/numbers/run.sh [flags of fairseq-train]
 #
-# ARCH   the architecture, one of the tiny size (default ringformer_tiny)
+# ARCH   a tiny architecture (default ringformer_tiny)
 # SCALE  demo   numbers below 10,000, 8,000 of them for training; 2 minutes of training on 2 cores (default)
-#        smoke  numbers below 1,000 and 60 updates: under a minute; shows that the recipe works, no more
+#        smoke  numbers below 1,000 and 60 updates, under a minute; only shows that the recipe works
 # SEED (default 1); OUT, DRY_RUN, THREADS as in recipes/common.sh
-# Expected at scale demo: exact match of about 98 % on 1,000 numbers that training never showed.
+# Expected at scale demo: exact match of about 98 % on 1,000 numbers not seen in training.
 source "$(dirname "$0")/../common.sh"
 
 ARCH=${ARCH:-ringformer_tiny} SCALE=${SCALE:-demo} SEED=${SEED:-1}
@@ -24,7 +24,7 @@ MODEL=(--user-dir "$ROOT/fairseq_plugin" --source-lang en --target-lang de
 FLAGS=("$@")
 
 training() {
-    log "$UPDATES updates; a line after every 25th"
+    log "$UPDATES updates, logged every 25 updates"
     run_logged "$RUN/train.log" fairseq-train "$DATA/bin" "${MODEL[@]}" --arch "$ARCH" --save-dir "$RUN/checkpoints" \
         --seed "$SEED" --dropout 0 --criterion cross_entropy \
         --optimizer adam --adam-betas "(0.9, 0.98)" --lr 2e-3 --lr-scheduler cosine --warmup-updates $WARMUP \
@@ -44,7 +44,7 @@ scoring() {
     run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score.py" "$RUN/generate.log=$DATA/test.de" --tokenize char
 }
 
-# This model, and the same with a block for every pass.
+# Counts the parameters of this model and of its counterpart with one block per pass.
 counting() {
     run_into "$RUN/parameters.json" python "$ROOT/recipes/metrics/parameters.py" "$ARCH" vanilla_tiny -- \
         "$DATA/bin" "${MODEL[@]}" "${FLAGS[@]}"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# RingFormer, Figure 3: mean attention distance of every head, layer by layer, over 500 validation images of ImageNet-small.
-# The upper row is of Table 2's ViT, UiT^s, OWF and RingFormer^s, the lower of Table 3's ViT, OWF, UiT^s and RingFormer^s.
+# RingFormer, Figure 3: mean attention distance of each head in each layer, over 500 validation images of ImageNet-small.
+# The upper row shows Table 2's ViT, UiT^s, OWF and RingFormer^s, the lower row Table 3's ViT, OWF, UiT^s and RingFormer^s.
 #   recipes/ringformer/figure3.sh [options of recipes/figures/attention_distance.py]
 source "$(dirname "$0")/../common.sh"
 

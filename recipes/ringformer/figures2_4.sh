@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# RingFormer, Figures 2 (base) and 4 (large): linear CKA between the layers of the vanilla model and those of each recurrent
-# one, over 3,000 test sentences.
+# RingFormer, Figures 2 (base) and 4 (large): linear CKA between the layers of the vanilla model and of each recurrent model,
+# over 3,000 test sentences.
 #   recipes/ringformer/figures2_4.sh base|large [options of recipes/figures/cka.py]
 source "$(dirname "$0")/../common.sh"
 

@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# RingFormer, Table 4: what of the level signals matters, with models 128 wide.
+# RingFormer, Table 4: which parts of the level signals matter, in models of width 128.
 exec "$(dirname "$0")/../table" "$0" "$@"

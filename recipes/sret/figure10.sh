@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# SReT, Figure 10: how strongly the places of an image respond, stage by stage and pass by pass, in DeiT-Tiny and in
-# SReT-T.
+# SReT, Figure 10: response maps of images in each stage and pass of DeiT-Tiny and SReT-T.
 #   recipes/sret/figure10.sh [options of recipes/figures/responses.py]
 source "$(dirname "$0")/../common.sh"
 

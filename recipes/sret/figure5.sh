@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# SReT, Figure 5: accuracy over the epochs, (1) of DeiT-Tiny whose blocks run one to four times, (2, 3) of SReT-T with
-# projections of four widths.
+# SReT, Figure 5: accuracy over epochs of (1) DeiT-Tiny with blocks run one to four times, (2, 3) SReT-T with projections of
+# four widths.
 #   recipes/sret/figure5.sh [options of recipes/figures/curves.py]
 source "$(dirname "$0")/../common.sh"
 

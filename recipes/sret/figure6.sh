@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# SReT, Figure 6: (1) accuracy of the Mixers over the epochs, (2) the residual coefficients of the first block.
+# SReT, Figure 6: (1) accuracy of the Mixers over epochs, (2) residual coefficients of the first block.
 #   recipes/sret/figure6.sh [options of recipes/figures/coefficients.py]
 source "$(dirname "$0")/../common.sh"
 
@@ -14,6 +14,6 @@ runs sret/table5 summary.csv t
 draw --first-block --output "$OUT/sret/coefficients-first-block-$SCALE.svg" "$@"
 draw --output "$OUT/sret/coefficients-images-$SCALE.svg" "$@"
 
-# Not in the paper: those of the translation model.
+# Not in the paper: the coefficients of the translation model.
 runs sret/translation train.log iwslt
 draw --output "$OUT/sret/coefficients-translation-$SCALE.svg" "$@"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# SReT, Figure 7: BLEU and losses over training of the vanilla transformer, of recursion, and of recursion without
-# coefficients, on WMT14 English to German.
+# SReT, Figure 7: BLEU and losses over the course of training for the vanilla transformer, for recursion and for recursion
+# without coefficients, on WMT14 English to German.
 #   recipes/sret/figure7.sh [options of recipes/figures/curves.py]
-# Below scale paper the data are Multi30k or number words.
+# Below scale paper, the data set is Multi30k or number words.
 source "$(dirname "$0")/../common.sh"
 
 SCALE=${SCALE:-smoke}

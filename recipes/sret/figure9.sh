@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# SReT, Figure 9: the loss around DeiT-108, SReT-108 and SReT-108 trained at two depths, along one direction and in a
-# plane.
+# SReT, Figure 9: loss landscape of DeiT-108, SReT-108 and SReT-108 trained at two depths, along a line and in a plane.
 #   recipes/sret/figure9.sh [options of recipes/figures/landscape.py]
 source "$(dirname "$0")/../common.sh"
 

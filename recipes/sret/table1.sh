@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# SReT, Table 1: naive recursion, DeiT-Tiny with each of its blocks run one to four times in succession.
+# SReT, Table 1: naive recursion, DeiT-Tiny with each block run one to four times in succession.
 exec "$(dirname "$0")/../table" "$0" "$@"

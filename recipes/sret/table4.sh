@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# SReT, Table 4: operations of one image, and images a second on the device at hand; nothing is trained.
+# SReT, Table 4: operations per image, and images per second on this machine; nothing is trained.
 exec "$(dirname "$0")/../table" "$0" "$@"

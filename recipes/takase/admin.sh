@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# Takase & Kiyono, Admin: 18 + 18 post-norm passes with it and without. Runs of scale small are drawn by recipes/figures/curves.py.
+# Takase & Kiyono: 18 + 18 post-norm passes with and without Admin. recipes/figures/curves.py plots the runs of scale small.
 exec "$(dirname "$0")/../table" "$0" "$@"

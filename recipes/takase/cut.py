@@ -1,4 +1,7 @@
-"""Cut a text in two: python cut.py TEXT FIRST REST writes the first 90 % of its lines, and the others."""
+"""Split a text in two: the first 90 % of its lines, and the rest.
+
+python cut.py TEXT FIRST REST
+"""
 
 import sys
 from pathlib import Path

@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# Sequences of spoken digits, of the Free Spoken Digit Dataset: the same layers once and twice, and one layer.
+# Sequences of spoken digits (Free Spoken Digit Dataset): layers run once, the same layers run twice, and a single layer.
 exec "$(dirname "$0")/../table" "$0" "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Takase & Kiyono, Figure 3: negative log-likelihood on newstest2013, the validation set, over updates, of rows of Table 1.
+# Takase & Kiyono, Figure 3: negative log-likelihood on newstest2013, the validation set, over updates, for rows of Table 1.
 #   recipes/takase/figure3.sh [options of recipes/figures/curves.py]
 source "$(dirname "$0")/../common.sh"
 

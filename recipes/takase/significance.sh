@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Takase & Kiyono, the significance of Table 1: paired bootstrap of its rows against Universal, on every test set.
+# Takase & Kiyono, significance tests of Table 1: paired bootstrap of its rows against Universal on every test set.
 #   recipes/takase/significance.sh [options of recipes/metrics/significance.py]
 # Writes $OUT/takase/significance-SCALE-SET.json.
 source "$(dirname "$0")/../common.sh"
 
 SCALE=${SCALE:-smoke}
 ROWS="universal sequence cycle cycle_rev sequence_18 cycle_18 cycle_rev_18"
-# The test sets and their references, which recipes/commands/translation.sh decodes.
+# The references of the test sets that recipes/commands/translation.sh decodes.
 declare -A REFERENCE
 if [ "$SCALE" = paper ]; then
     REFERENCE[newstest2010]=$OUT/data/wmt16_en_de/raw/test.de

@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# Takase & Kiyono, the speeds of Table 1: tokens a second in training, beside Universal.
+# Takase & Kiyono, speeds of Table 1: tokens per second in training, relative to Universal.
 exec "$(dirname "$0")/../table" "$0" "$@"

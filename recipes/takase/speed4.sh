@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# Takase & Kiyono, the speeds of Table 4.
+# Takase & Kiyono, speeds of Table 4.
 exec "$(dirname "$0")/../table" "$0" "$@"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# WikiText, word level: fetch and binarize.
-# SET        103 (default): WikiText-103 for Takase & Kiyono's table; 2: the validation and test text of WikiText-2, a small
-#            exercise: it trains on the first 90 % of the validation text, validates on the rest, and tests on the test text
-# DATA_ROOT  a folder that holds wikitext103/wiki.{train,valid,test}.tokens or wikitext2/{valid,test}.txt; without it the set
-#            is downloaded
-# Writes $OUT/takase/wikitext/{raw,bin}-$SET; what is done already is skipped.
+# Prepares WikiText at word level: download and binarize.
+# SET        103 (default): WikiText-103 for Takase & Kiyono's table; 2: the validation and test text of WikiText-2 for small
+#            runs, with the first 90 % of the validation text for training and the rest for validation
+# DATA_ROOT  folder with wikitext103/wiki.{train,valid,test}.tokens or wikitext2/{valid,test}.txt; without it the set is
+#            downloaded
+# Writes $OUT/takase/wikitext/{raw,bin}-$SET; finished stages are skipped.
 source "$(dirname "$0")/../data/common.sh"
 
 SET=${SET:-103}
@@ -13,7 +13,7 @@ BIN=$OUT/takase/wikitext/bin-$SET
 URL=https://wikitext.smerity.com/wikitext-$SET-v1.zip
 MD5=([103]=9ddaacaf6af0710eda8c456decff7832) # torchtext's
 
-# One file out of DATA_ROOT, or out of the archive.
+# take NAME MEMBER FILE: copy DATA_ROOT/NAME to FILE, or without DATA_ROOT the archive's MEMBER.
 take() {
     if [ -n "${DATA_ROOT:-}" ]; then
         [ "$DRY_RUN" = 1 ] || [ -f "$DATA_ROOT/$1" ] || fail "DATA_ROOT=$DATA_ROOT: holds no $1"

@@ -207,7 +207,7 @@ def test_imagenet_and_its_small_set_are_what_timm_reads(root, out):
     assert [path.name for path in (small / "train").rglob("*.JPEG")] == ["n00000000_1.JPEG"]
     assert not list(full.glob("*.part"))
     taken = recipe("data/imagenet.sh", fails=True, OUT=str(out), IMAGENET=str(small))
-    assert "is there already; remove it, or unset IMAGENET" in taken
+    assert "already exists; remove it, or unset IMAGENET" in taken
 
 
 def test_an_archive_that_is_not_the_published_one_is_refused(root):
@@ -279,7 +279,7 @@ def test_documents_are_whole_and_end_with_the_budget(tmp_path):
     rows_of = iter([[1, 2], [3], [4, 5, 6], [7]])
     assert documents.write(rows_of, tmp_path / "train", 4) == 6
     assert rows(tmp_path / "train") == ["1 2", "3", "4 5 6"]
-    with pytest.raises(ValueError, match="end after 1 pieces, but 2 are asked for"):
+    with pytest.raises(ValueError, match="end after 1 pieces, but 2 are required"):
         documents.write(rows_of, tmp_path / "valid", 2)
 
 
