@@ -1,9 +1,10 @@
-"""Write the report: what became of the papers' claims, quality over cost, every result beside its paper's, all else.
+"""Write the report: verdicts on the papers' claims, quality over cost, all results beside the papers', and more.
 
     python recipes/report.py FOLDER
 
-FOLDER gets report.md and report.html, a single page that needs no other file and no network. All of it comes from files
-of the repository, which have their own generators: README.md and docs, recipes/README.md, RESULTS.md and its pictures.
+Writes FOLDER/report.md and FOLDER/report.html, a single page that needs no other files and no network. The report is
+assembled from files of the repository, most of them generated: README.md, docs, recipes/README.md, CLAIMS.md,
+RESULTS.md and their pictures.
 """
 
 import argparse
@@ -26,24 +27,24 @@ from layout import anchor  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPERS = ("ringformer", "sret", "kausik", "takase", "ilr")
-LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#:]+)(\))")  # of a file beside the text, no address and no heading
-ADDRESS = re.compile(r"(https?:|mailto:|[^:]*$)", re.IGNORECASE)  # of the web, or without a scheme: a file
+LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#:]+)(\))")  # a link to a file, not to a URL or a heading
+ADDRESS = re.compile(r"(https?:|mailto:|[^:]*$)", re.IGNORECASE)  # a safe scheme, or none: a file
 TITLE = "Recurrent transformers for fairseq and timm: the report"
 
 STYLE = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
 QUALITY = """\
-Rows of one task were trained alike, on as much data. Open circles share nothing, full ones run blocks several times;
-bars are 95 % intervals over the seeds, where there are several. Operations are those of a forward pass: of two
-sentences of 32 tokens, of a token of a text, of 10 seconds of speech, of an image. The numbers are in
-`recipes/quality/quality.csv`."""
+All rows of a task were trained in the same way on the same amount of data. Open circles are models without sharing,
+filled circles run blocks several times; bars are 95 % intervals over seeds, if there are several. Operations are for a
+forward pass: on a pair of sentences of 32 tokens, on one token of a text, on 10 seconds of speech, on an image. The
+numbers are in `recipes/quality/quality.csv`."""
 VERDICTS = ("confirmed", "contradicted", "undecided")
 
 
 def between(text: str, begin: str, end: str) -> str:
-    """What stands between two marks.
+    """The text between two marks.
 
     Raises:
-        ValueError: if one of them is missing.
+        ValueError: if a mark is missing.
     """
     for mark in (begin, end):
         if mark not in text:
@@ -52,19 +53,19 @@ def between(text: str, begin: str, end: str) -> str:
 
 
 def deeper(text: str, levels: int) -> str:
-    """Markdown whose headings stand some levels below; lines of code stay as they are."""
+    """Demotes the headings of Markdown by some levels; code blocks are unchanged."""
     parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
     parts[::2] = [re.sub(r"^(#+ )", "#" * levels + r"\1", part, flags=re.MULTILINE) for part in parts[::2]]
     return "".join(parts)
 
 
 def moved(text: str, home: Path, target: Path) -> str:
-    """Markdown of one folder with its links as they have to be in another."""
-    return LINK.sub(lambda found: found[1] + os.path.relpath(home / found[2], target) + found[3], text)
+    """Rewrites the relative links of Markdown for a move from the folder `home` to `target`."""
+    return LINK.sub(lambda link: link[1] + os.path.relpath(home / link[2], target) + link[3], text)
 
 
 def part(path: Path, target: Path) -> str:
-    """A file's text as a part of the report: without remarks, headings one level below, links from the new place."""
+    """A Markdown file as a part of the report: without comments, headings demoted by two levels, links rewritten."""
     text = re.sub(r"<!--.*?-->\n?", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     return deeper(moved(text, path.parent, target), 2).strip()
 
@@ -80,51 +81,58 @@ def architectures(models: str) -> list[str]:
     return tables
 
 
-def here(text: str) -> str:
-    """Markdown whose links to tables of results lead to those in the report."""
+def internal(text: str) -> str:
+    """Rewrites links to the tables in RESULTS.md to the same tables in the report."""
     return re.sub(r"\]\(\w+/RESULTS\.md#", "](#", text)
 
 
 def pictures(target: Path) -> list[str]:
-    """Quality over stored parameters and over operations, task by task."""
+    """The section on quality over stored parameters and over operations, with two pictures per task."""
     folder = os.path.relpath(ROOT / "recipes" / "quality", target)
     lines = ["## Quality over size and over work", QUALITY]
     for experiment in EXPERIMENTS:
-        alike = f"{experiment.title}: {experiment.metric} ({experiment.better} is better) over"
-        drawn = [f"![{alike} {cost}]({folder}/{experiment.task}-{cost}.svg)" for cost in ("parameters", "operations")]
-        lines += [f"### {experiment.title}", "\n".join(drawn)]
+        caption = f"{experiment.title}: {experiment.metric} ({experiment.better} is better) over"
+        images = [
+            f"![{caption} {cost}]({folder}/{experiment.task}-{cost}.svg)" for cost in ("parameters", "operations")
+        ]
+        lines += [f"### {experiment.title}", "\n".join(images)]
     return lines
 
 
 def report(target: Path) -> str:
-    """The whole report as Markdown, to be written into the target folder."""
+    """The full report as Markdown for the target folder."""
     recipes, docs = ROOT / "recipes", ROOT / "docs"
     claims = (recipes / "CLAIMS.md").read_text(encoding="utf-8")
     tables = (recipes / "README.md").read_text(encoding="utf-8")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    corpora = sorted(path.parent.name for path in recipes.glob("*/RESULTS.md"))
-    lines = [f"# {TITLE}", between(claims, "# What the papers claim", "<!-- overview: begin -->")]
-    lines += [here(between(claims, "<!-- overview: begin -->", "<!-- overview: end -->"))]
-    lines += pictures(target)
-    lines += ["## The papers' tables, with ours beside them", between(tables, "## The tables", "<!-- rows: begin -->")]
-    lines += [part(recipes / name / "RESULTS.md", target) for name in dict.fromkeys([*PAPERS, *corpora])]
-    lines += ["## The claims, one by one", here(deeper(claims.split("<!-- overview: end -->")[1], 1).strip())]
-    lines += [
-        "## What there is",
+    models = (docs / "models.md").read_text(encoding="utf-8")
+    results = dict.fromkeys([*PAPERS, *sorted(path.parent.name for path in recipes.glob("*/RESULTS.md"))])
+    sections = [
+        f"# {TITLE}",
+        between(claims, "# What the papers claim", "<!-- overview: begin -->"),
+        internal(between(claims, "<!-- overview: begin -->", "<!-- overview: end -->")),
+        *pictures(target),
+        "## The papers' tables with our results",
+        between(tables, "## The tables", "<!-- rows: begin -->"),
+        *(part(recipes / name / "RESULTS.md", target) for name in results),
+        "## The claims in detail",
+        internal(deeper(claims.split("<!-- overview: end -->")[1], 1).strip()),
+        "## The project",
         moved(between(readme, "# Recurrent transformers for fairseq and timm", "## Two"), ROOT, target),
+        *architectures(moved(models, docs, target)),
+        "## Inside trained models",
+        part(recipes / "analysis" / "README.md", target),
+        part(docs / "speed.md", target).replace("### Speed", "## Speed", 1),
+        "```sh\nmake bench\n```",
     ]
-    lines += architectures(moved((docs / "models.md").read_text(encoding="utf-8"), docs, target))
-    lines += ["## Inside trained models", part(recipes / "analysis" / "README.md", target)]
-    lines += [part(docs / "speed.md", target).replace("### Speed", "## Speed", 1)]
-    lines += ["```sh\nmake bench\n```"]
-    return "\n\n".join(lines) + "\n"
+    return "\n\n".join(sections) + "\n"
 
 
 def inline(page: str, folder: Path) -> str:
-    """A page whose pictures lie within it."""
+    """Embeds the pictures of an HTML page as data URIs; their paths are relative to the folder."""
 
-    def data(found: re.Match) -> str:
-        path = folder / found[1]
+    def data(attribute: re.Match) -> str:
+        path = folder / attribute[1]
         kind = mimetypes.guess_type(path.name)[0]
         return f'src="data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"'
 
@@ -132,13 +140,13 @@ def inline(page: str, folder: Path) -> str:
 
 
 class Harmless(markdown.Extension, Treeprocessor):
-    """Raw HTML of a text is shown as it is written, and links and pictures lead to files and web pages alone."""
+    """Escapes raw HTML, and removes links and pictures with any scheme other than http, https and mailto."""
 
     def extendMarkdown(self, md: markdown.Markdown) -> None:
         self.md = md
         md.preprocessors.deregister("html_block")
         md.inlinePatterns.deregister("html")
-        md.treeprocessors.register(self, "harmless", 0)  # after all others
+        md.treeprocessors.register(self, "harmless", 0)  # runs after all others
 
     def run(self, root: ElementTree.Element) -> None:
         for element in root.iter():
@@ -155,7 +163,7 @@ def page(text: str, folder: Path) -> str:
     )
     body = converter.convert(text)
     body = body.replace("<table>", '<div class="scroll" tabindex="0"><table>').replace("</table>", "</table></div>")
-    body = re.sub(r"<td>.*?</td>", lambda found: found[0].replace(r"\|", "|"), body)  # escaped in code for GitHub
+    body = re.sub(r"<td>.*?</td>", lambda cell: cell[0].replace(r"\|", "|"), body)  # GitHub needs \| in code in tables
     body = body.replace('class="scroll"', 'class="scroll claims"', 1)  # the first table
     body = re.sub(rf"<td>({'|'.join(VERDICTS)})", r'<td class="\1">\1', body)
     head, rest = body.split("</h1>", 1)

@@ -15,7 +15,8 @@ from pictures import COLOURS, MARKERS, page, parser, save
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "records"))
 
-import render  # noqa: E402
+import paper_table  # noqa: E402
+import recorded  # noqa: E402
 import rows  # noqa: E402
 
 KINDS = ("SReT", "SReT, distilled", "others", "others, distilled")
@@ -35,13 +36,13 @@ class Point(NamedTuple):
 
 def points(table: rows.Table) -> Iterator[Point]:
     """The rows at 224 pixels."""
-    results = render.Results()
+    results = recorded.Results()
     accuracy = next(column for column in table.columns if column.title == TOP1)
     for row in table.rows.values():
         if row.paper.get("Resolution") != "224":
             continue
         kind = KINDS[2 * ("(Ours)" not in row.label) + ("Distill" in row.label)]
-        cell = render.Cell(render.run_of(row, accuracy), "top1", results) if row.arch else None
+        cell = recorded.Cell(paper_table.run_shown(row, accuracy), "top1", results) if row.arch else None
         ours = sum(cell.values) / len(cell.values) if cell and cell.scale == "paper" and cell.values else None
         yield Point(row.name, kind, tuple(float(row.paper[axis]) for axis in AXES), float(row.paper[TOP1]), ours)
 

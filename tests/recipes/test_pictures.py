@@ -178,7 +178,7 @@ def test_coefficients_of_the_summary_are_those_of_the_checkpoints(runs, tmp_path
 
 def test_accuracy_over_costs(tmp_path, monkeypatch):
     run = dict(table="SReT 5", row="t", scale="paper", metric="top-1 %", value="75.5")
-    monkeypatch.setattr(accuracy.render.Results, "__init__", lambda self: setattr(self, "runs", [run]))
+    monkeypatch.setattr(accuracy.recorded.Results, "__init__", lambda self: setattr(self, "runs", [run]))
     accuracy.main(["--output", str(tmp_path / "accuracy.png")])
     found = {row["row"]: row for row in table(tmp_path / "accuracy.png")}
     assert len(found) == 27
