@@ -103,9 +103,9 @@ ARCH, UNSHARED = ("`--arch`", "width / FFN / heads"), "the same unshared:"
 STACKS = (*ARCH, "passes", "order of the encoder", "stored in the stacks:")
 STACK = (*ARCH, "order", "stored in the stack:", "symbols in the paper:")
 TABLES = (
-    Table("architectures", (*STACKS, "in all, 32,768 joint symbols:", UNSHARED), translation_rows),
-    Table("speech models", (*STACKS, "in all, 10,000 symbols:", UNSHARED), speech_rows),
-    Table("language models", (*STACK, "in all:", UNSHARED), language_rows),
+    Table("architectures", (*STACKS, "total, 32,768 joint symbols:", UNSHARED), translation_rows),
+    Table("speech models", (*STACKS, "total, 10,000 symbols:", UNSHARED), speech_rows),
+    Table("language models", (*STACK, "total:", UNSHARED), language_rows),
 )
 
 if __name__ == "__main__":
