@@ -1,5 +1,6 @@
 """The parts of the papers' blocks: sizes, the residual sum around a sublayer, a stored block, and what a pass owns.
-:mod:`recurrence.papers` has one file per paper, which puts them together.
+
+:mod:`recurrence.papers` has one file per paper, which combines them.
 """
 
 from abc import ABC, abstractmethod
@@ -101,10 +102,10 @@ class Pass(nn.Module):
         self.residuals = nn.ModuleList(Sum() for _ in range(sublayers))
         self.drop_path = None if drop_path is None else DropPath(drop_path)
 
-    def join(self, which: int, rules: nn.ModuleList | None = None) -> Callable[[Tensor, Tensor], Tensor]:
-        """The residual sum of a sublayer, with drop path; rules replace the pass's own sums."""
-        rule = (rules or self.residuals)[which]
-        return rule if self.drop_path is None else lambda x, y: rule(x, self.drop_path(y))
+    def join(self, which: int, residuals: nn.ModuleList | None = None) -> Callable[[Tensor, Tensor], Tensor]:
+        """The residual sum of a sublayer, with drop path; residuals replaces the pass's own sums."""
+        residual = (residuals or self.residuals)[which]
+        return residual if self.drop_path is None else lambda x, y: residual(x, self.drop_path(y))
 
     def term(self, name: str) -> LevelSignal | None:
         """The signal that the pass adds to a projection, one of :data:`recurrence.lowrank.PROJECTIONS`."""
@@ -137,11 +138,10 @@ class Block(nn.Module, ABC):
         ffn_dropout: float | None = None,
     ):
         super().__init__()
-        rest = bias, shape.attention_dropout
-        self.self_attn = SelfAttention(shape.width, shape.heads, *rest)
+        self.self_attn = SelfAttention(shape.width, shape.heads, bias, shape.attention_dropout)
         self.cross_attn = self.ffn = None
         if memory_width is not None:
-            self.cross_attn = CrossAttention(shape.width, shape.heads, memory_width, *rest)
+            self.cross_attn = CrossAttention(shape.width, shape.heads, memory_width, bias, shape.attention_dropout)
         if ffn:
             self.ffn = FeedForward(shape.width, shape.ffn_width, activation, bias, shape.activation_dropout)
         self.sublayer = Sublayer(shape.dropout, pre_norm)

@@ -37,8 +37,7 @@ class FeedForward(nn.Module):
     def forward(
         self, x: Tensor, raw: Tensor | None = None, up: LevelSignal | None = None, down: LevelSignal | None = None
     ) -> Tensor:
-        """(..., C) -> (..., C). up and down are the pass's terms on W1 and W2; raw is the input of up if it is not
-        x."""
+        """(..., C) -> (..., C). up and down: the pass's terms on W1 and W2; raw: the input of up if it is not x."""
         hidden = dropout(self.activation(project(self.up, x, up, raw)), self.dropout, self.training)
         return project(self.down, hidden, down)
 

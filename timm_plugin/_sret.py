@@ -18,7 +18,7 @@ from timm_plugin._compat import feature_take_indices, update_model_input_size
 from timm_plugin._model import ImageModel, first_runs, loop_groups
 from timm_plugin._sret_config import SReTConfig
 from timm_plugin._stem import STEMS
-from timm_plugin.published import sret_names
+from timm_plugin.published.sret import stage_pieces
 
 
 class Stage(nn.Module):
@@ -94,7 +94,7 @@ class SReT(ImageModel):
     def _stage(self, number: int, height: int, width: int) -> Stage:
         loop = self.config.loop(number, height * width)
         leave = way_out(f"images in stage {number}", self.config.exit_threshold, loop.passes)
-        return Stage(loop, (height, width), self.config.embed_dim << number, downsample=number > 0, leave=leave)
+        return Stage(loop, (height, width), self.config.embed_dim * 2**number, downsample=number > 0, leave=leave)
 
     def embed(self, x: Tensor) -> Tensor:
         """Images (B, in_chans, height, width) -> the map before the first stage, (B, C, height / 8, width / 8)."""
@@ -202,7 +202,7 @@ class SReT(ImageModel):
         Permutations are taken from the checkpoint if they fit, else from this model.
         """
         if any(name.startswith("transformers.") for name in state_dict):
-            state_dict = rename(state_dict, sret_names(self.loops()))
+            state_dict = rename(state_dict, stage_pieces(self.loops()))
         if "pos_embed" in state_dict and state_dict["pos_embed"].shape[2:] != self.pos_embed.shape[2:]:
             state_dict["pos_embed"] = resample_map(state_dict["pos_embed"], self.pos_embed.shape[2:])
         own = {name: table for name, table in self.named_buffers() if name.endswith("slices.permutation")}

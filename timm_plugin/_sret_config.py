@@ -82,7 +82,8 @@ class SReTConfig(ImageConfig):
             raise ValueError(f"img_size={self.img_size}: must be >= 16, the side of a patch")
         if self.class_token and any(count != 1 for groups in self.groups for count in groups):
             raise ValueError(f"groups={self.groups}: class_token=True needs 1 everywhere, as it is of no slice")
-        for width, heads in ((self.embed_dim << stage, heads) for stage, heads in enumerate(self.num_heads)):
+        for stage, heads in enumerate(self.num_heads):
+            width = self.embed_dim * 2**stage
             if heads < 1 or width % heads:
                 raise ValueError(f"num_heads={self.num_heads}: {heads} must divide its stage's width {width}")
         self.check_groups(self.grids())

@@ -1,4 +1,4 @@
-"""The shape of a vision transformer with a loop over depth: its options, their rules, and the core's configuration."""
+"""The options of a vision transformer with a loop over depth, their rules, and the loop."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -103,6 +103,12 @@ class ViTConfig(ImageConfig):
             raise ValueError(f"img_size={self.img_size}: must be >= patch_size={self.patch_size}")
         if self.global_pool == "token" and not self.class_token:
             raise ValueError("global_pool='token': needs class_token=True")
+        if self.stem == "conv" and self.patch_size != 16:
+            raise ValueError(f"patch_size={self.patch_size}: stem='conv' has patches of 16")
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        """Raises ValueError for options that exclude each other, or need each other."""
         if self.shared_mlp and (self.shared or self.nll or self.token_mixing or self.lrc or self.loops > 1):
             raise ValueError("shared_mlp=True: goes with neither shared, nll, token_mixing, lrc nor loops")
         if self.level_signal == "low-rank" and (self.shared_mlp or self.nll or self.lrc or not self.shared):
@@ -121,8 +127,6 @@ class ViTConfig(ImageConfig):
             if self.shared_mlp or self.token_mixing or self.nll or self.lrc or self.level_signal == "low-rank":
                 rule = "goes with neither shared_mlp, token_mixing, nll, lrc nor low-rank level_signal"
                 raise ValueError(f"residual_rank={self.residual_rank}: {rule}")
-        if self.stem == "conv" and self.patch_size != 16:
-            raise ValueError(f"patch_size={self.patch_size}: stem='conv' has patches of 16")
 
     def order(self) -> tuple[int, ...]:
         """One stored block per pass."""
@@ -145,8 +149,10 @@ class ViTConfig(ImageConfig):
             attention_dropout=self.attn_drop_rate,
             activation_dropout=self.mlp_drop_rate,
         )
-        rates = tuple(self.drop_path_rate * index / max(len(order) - 1, 1) for index in range(len(order)))
-        rates = rates if self.drop_path_rate else None
+        rates = None
+        if self.drop_path_rate:
+            last = max(len(order) - 1, 1)
+            rates = tuple(self.drop_path_rate * index / last for index in range(len(order)))
         parts: dict[str, Any] = dict(pre_norm=True, activation=F.gelu, ffn_dropout=self.mlp_drop_rate)
         if self.level_signal == "low-rank":
             signals = Signals(max(1, self.embed_dim // self.signal_rank_divisor))
@@ -158,12 +164,12 @@ class ViTConfig(ImageConfig):
         every = self.depth if self.loop_order == "external" else 1
         recursion = Recursion(self.lrc, self.embed_dim if self.nll else None, every)
         if self.token_mixing:
-            parts = dict(
-                block=MixerBlock, tokens=tokens, mixing_width=self.embed_dim // 2, ffn_dropout=self.mlp_drop_rate
-            )
+            mixing = dict(tokens=tokens, mixing_width=self.embed_dim // 2, ffn_dropout=self.mlp_drop_rate)
+            return sret(shape, order, recursion, rates, block=MixerBlock, **mixing)
         return sret(shape, order, recursion, rates, **parts)
 
     def depth_step(self) -> int:
         """The number of passes must be a multiple of this: the depth, unless all layers are one block and run once."""
-        behind_the_stack = self.nll and self.loop_order == "external"
-        return self.depth if not self.shared or self.loops > 1 or behind_the_stack else 1
+        if self.shared and self.loops == 1 and not (self.nll and self.loop_order == "external"):
+            return 1
+        return self.depth

@@ -8,6 +8,7 @@ from recurrence.weights.names import StateDict
 from recurrence.weights.share import share
 from recurrence.weights.unshare import Factor, is_one, unshare
 from timm_plugin._model import ImageModel
+from timm_plugin._names import BLOCK
 from timm_plugin._vit import LoopedVisionTransformer
 from timm_plugin._vit_config import NAMES
 
@@ -15,14 +16,6 @@ from timm_plugin._vit_config import NAMES
 UPSTREAM, LOOPED = "deit_base_patch16_224", "recursive_deit_tiny"
 EPSILON = 1e-6  # of both models' final norm, and of all norms of timm's
 KINDS = ("weight", "bias")
-BLOCK = {  # timm's names of the parts of a block -> ours
-    "norm1": "norms.0",
-    "attn.qkv": "self_attn.qkv",
-    "attn.proj": "self_attn.out",
-    "norm2": "norms.1",
-    "mlp.fc1": "ffn.up",
-    "mlp.fc2": "ffn.down",
-}
 REST = ("cls_token", "pos_embed", "patch_embed.proj.", "norm.", "head.")
 
 

@@ -1,4 +1,4 @@
-"""RingFormer: one block runs in all passes, and level signals tell it at which depth it runs.
+"""RingFormer: one block runs in all passes, and level signals show it at which depth it runs.
 
 Pass i owns its LayerNorms and low-rank level signals `M_i x`, which are added to queries, keys and values and to the
 input of the FFN. Everything else is shared.
@@ -39,8 +39,13 @@ class Signals:
 
     def __post_init__(self):
         places = ("after", "before", None)
-        choices = dict(attention_signal=places, ffn_signal=("before", "inside", None), cross_attention_signal=places)
-        for name, values in {**choices, "signal_init": ("zero", "random")}.items():
+        choices = dict(
+            attention_signal=places,
+            ffn_signal=("before", "inside", None),
+            cross_attention_signal=places,
+            signal_init=("zero", "random"),
+        )
+        for name, values in choices.items():
             if getattr(self, name) not in values:
                 raise FieldError(name, repr(getattr(self, name)), f"must be one of {values}")
 
@@ -76,7 +81,7 @@ class RingFormerPass(Pass):
 
     def term(self, name: str) -> LevelSignal | None:
         """See :meth:`Pass.term`."""
-        return getattr(self, {"up": "ffn_signal"}.get(name, f"{name}_signal"), None)
+        return getattr(self, "ffn_signal" if name == "up" else f"{name}_signal", None)
 
 
 class RingFormerBlock(Block):

@@ -97,14 +97,16 @@ class MixerBlock(nn.Module):
         mixing_width: hidden width of the MLP over the tokens.
     """
 
-    sublayers, pre_norm, self_attn, cross_attn = 2, True, None, None
+    sublayers = 2
+    pre_norm = True
+    self_attn = cross_attn = None
 
     def __init__(self, shape: Shape, recursion: Recursion, tokens: int, mixing_width: int, ffn_dropout: float):
         super().__init__()
-        rest = F.gelu, True, shape.activation_dropout
-        self.mixing = TokenMixing(tokens, mixing_width, *rest)
-        self.ffn = FeedForward(shape.width, shape.ffn_width, *rest)
-        self.sublayer, self.ffn_sublayer = Sublayer(shape.dropout, True), Sublayer(ffn_dropout, True)
+        self.mixing = TokenMixing(tokens, mixing_width, F.gelu, dropout=shape.activation_dropout)
+        self.ffn = FeedForward(shape.width, shape.ffn_width, F.gelu, dropout=shape.activation_dropout)
+        self.sublayer = Sublayer(shape.dropout, pre_norm=True)
+        self.ffn_sublayer = Sublayer(ffn_dropout, pre_norm=True)
         self.norms = shape.norms(self.sublayers)
         self.residuals = recursion.residuals(self.sublayers)
 

@@ -1,0 +1,92 @@
+"""Converts the weights of the published implementations to timm models and back (see :mod:`recurrence.weights.names`).
+
+Source: the published code of RingFormer (arXiv:2502.13181) and of SReT (arXiv:2111.05297).
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor
+
+from recurrence.weights.names import StateDict, to_ours, to_theirs
+from timm_plugin._model import ImageModel
+from timm_plugin.published import ringformer, sret
+
+# Keys of tables that are computed, not trained: their levels; our positions, depths, order and permutations.
+FIXED = re.compile(
+    r"transformer\.encoder\.level_embed\.level_embed|pos_embed|depth_embed|loop\.noted|.*\.slices\.permutation"
+)
+
+# By system: the name of the timm model, its arguments, and the table of its weights.
+RINGFORMER = ringformer.arguments, ringformer.pieces
+SYSTEMS = {
+    "ringformer_vit": ("ringformer_vit", *RINGFORMER),
+    "uit": ("uit", *RINGFORMER),
+    "owf_vit": ("owf_vit", *RINGFORMER),
+    "vit": ("plain_vit", *RINGFORMER),
+    "sret": ("sret_t", sret.arguments, sret.pieces),
+}
+
+
+def from_published(
+    system: str, state_dict: dict[str, Any], config: dict[str, Any], permutations: Sequence[Tensor] = ()
+) -> ImageModel:
+    """Builds the timm model of a published checkpoint.
+
+    Args:
+        system: "ringformer_vit", "uit", "owf_vit", "vit" (all of RingFormer's experiments) or "sret".
+        state_dict: published key names, perhaps nested and with the prefix of a compiled model.
+        config: the published configuration: for RingFormer's systems img, patch, hidden, mlp, heads, classes,
+            num_levels or num_layers, rank_attn, level_encoding; for SReT image_size, base_dims, depth, recursive_num,
+            heads, groups1 and groups2 (absent without slices), mlp_ratio, np_mlp_ratio, num_classes, drop_path_rate.
+        permutations: for SReT, one (N,) permutation for each permuted pass, in order; () keeps the model's.
+
+    Returns:
+        The model in eval mode, in the dtype of the weights.
+
+    Raises:
+        ValueError: if the system is unknown, a key is unmapped or missing, or tensors that are shared differ.
+    """
+    if system not in SYSTEMS:
+        raise ValueError(f"system={system!r}: must be one of {sorted(SYSTEMS)}")
+    name, arguments, pieces = SYSTEMS[system]
+    state_dict = unnested(state_dict)
+    dtype = next(tensor.dtype for tensor in state_dict.values() if tensor.is_floating_point())
+    model = _in_type(dtype, name, arguments(system, config))
+    own = to_ours(state_dict, pieces(system, model), model.state_dict(), FIXED.fullmatch)
+    model.load_state_dict({**model.state_dict(), **own})
+    _set_permutations(model, permutations)
+    return model.eval()
+
+
+def to_published(system: str, model: ImageModel) -> StateDict:
+    """The inverse of :func:`from_published`: the model's weights under the published keys, without fixed tables."""
+    return to_theirs(model.state_dict(), SYSTEMS[system][2](system, model))
+
+
+def unnested(state_dict: dict[str, Any]) -> StateDict:
+    """The weights of a training checkpoint, without the prefixes of compiled or distributed models."""
+    for key in ("model", "model_state_dict", "state_dict"):
+        state_dict = state_dict.get(key, state_dict)
+    return {re.sub(r"^(_orig_mod\.|module\.)+", "", key): tensor for key, tensor in state_dict.items()}
+
+
+def _in_type(dtype: torch.dtype, name: str, arguments: dict[str, Any]) -> ImageModel:
+    """The model in this dtype, in which its fixed tables are computed, too."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        return timm.create_model(name, **arguments)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _set_permutations(model: ImageModel, permutations: Sequence[Tensor]) -> None:
+    slots = [name for name, _ in model.named_buffers() if name.endswith("slices.permutation")]
+    if permutations and len(permutations) != len(slots):
+        raise ValueError(f"permutations: {len(permutations)} given, the model has {len(slots)} permuted passes")
+    for name, permutation in zip(slots, permutations):
+        model.get_buffer(name).copy_(permutation)

@@ -1,0 +1,93 @@
+"""RingFormer's published image models and their baselines: the arguments of a timm model, and the names of its weights.
+
+Source: the published code of RingFormer (arXiv:2502.13181).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from recurrence.weights.names import Piece
+from timm_plugin._model import ImageModel
+
+# Systems that store one block; the published names of the list of layers, and of the norm before the MLP.
+SHARED = ("ringformer_vit", "uit")
+LAYERS = {"ringformer_vit": "layers", "uit": "layers", "owf_vit": "attn_blocks", "vit": "layer"}
+MLP_NORM = {"ringformer_vit": "", "uit": "ff_norm", "owf_vit": "", "vit": "ffn_norm"}
+
+
+def arguments(system: str, config: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `timm.create_model` for a published configuration."""
+    kwargs = dict(
+        img_size=config["img"],
+        patch_size=config["patch"],
+        embed_dim=config["hidden"],
+        mlp_ratio=config["mlp"] / config["hidden"],
+        num_heads=config["heads"],
+        num_classes=config["classes"],
+        depth=config.get("num_levels", config["num_layers"]) if system in SHARED else config["num_layers"],
+    )
+    if system == "ringformer_vit":
+        kwargs["signal_rank_divisor"] = config["hidden"] // config["rank_attn"]
+    if system == "uit":
+        kwargs["level_signal"] = "static" if config["level_encoding"] == "static" else "learned"
+    return kwargs
+
+
+def pieces(system: str, model: ImageModel) -> Iterator[Piece]:
+    """The table of the model's weights."""
+    yield Piece("transformer.embeddings.cls_token", "cls_token")
+    if system != "uit":
+        yield Piece("transformer.embeddings.position_embeddings.pos_embed", "pos_embed")
+    elif model.level_embed is not None:
+        for level in range(model.loop.passes):
+            rows = (level, level + 1, model.loop.passes)
+            yield Piece("transformer.encoder.level_embed.level_embed.weight", "level_embed", rows, rows)
+    yield from _both("transformer.embeddings.patch_embeddings", "patch_embed.proj")
+    yield from _both("transformer.encoder.encoder_norm", "norm")
+    yield from _both("head", "head")
+    for index, block in enumerate(model.loop.blocks):
+        yield from _block_pieces(system, index, block)
+    for level in range(model.loop.passes if system == "ringformer_vit" else 0):
+        yield from _pass_pieces(level)
+
+
+def _block_pieces(system: str, index: int, block: nn.Module) -> Iterator[Piece]:
+    theirs, ours = f"transformer.encoder.{LAYERS[system]}.{index}", f"loop.blocks.{index}"
+    mlp, mlp_norm = f"{theirs}.ffn", f"{theirs}.{MLP_NORM[system]}"
+    if block.self_attn is None:  # the MLP of One Wide FFN
+        mlp, mlp_norm = "transformer.encoder.ff_block.ffn", "transformer.encoder.ff_block.ff_norm"
+    else:
+        for kind in ("weight", "bias"):
+            for row, name in enumerate(("query", "key", "value")):
+                yield Piece(f"{theirs}.attn.{name}.{kind}", f"{ours}.self_attn.qkv.{kind}", our_rows=(row, row + 1, 3))
+        yield from _both(f"{theirs}.attn.out", f"{ours}.self_attn.out")
+    if block.ffn is not None:
+        yield from _both(f"{mlp}.fc1", f"{ours}.ffn.up")
+        yield from _both(f"{mlp}.fc2", f"{ours}.ffn.down")
+    if not hasattr(block, "norms"):  # each pass has its own
+        return
+    norms = []
+    if block.self_attn is not None:
+        norms.append(f"{theirs}.attention_norm")
+    if block.ffn is not None:
+        norms.append(mlp_norm)
+    for number, norm in enumerate(norms):
+        yield from _both(norm, f"{ours}.norms.{number}")
+
+
+def _pass_pieces(level: int) -> Iterator[Piece]:
+    ours = f"loop.own.{level}"
+    for index, kind in enumerate(("ATTN", "FF")):
+        yield from _both(f"transformer.encoder.{kind}_layer_norms.{level}", f"{ours}.norms.{index}")
+    for number, factor in (("01", "up"), ("02", "down")):
+        for row, name in enumerate("QKV"):
+            key = f"transformer.encoder.ATTN_lev_embed_{name}_{number}"
+            yield Piece(key, f"{ours}.qkv_signal.{factor}", our_rows=(row, row + 1, 3), level=level)
+        yield Piece(f"transformer.encoder.lev_embed_FF_{number}", f"{ours}.ffn_signal.{factor}", level=level)
+
+
+def _both(theirs: str, ours: str) -> Iterator[Piece]:
+    for kind in ("weight", "bias"):
+        yield Piece(f"{theirs}.{kind}", f"{ours}.{kind}")

@@ -1,0 +1,93 @@
+"""SReT's published image models: the arguments of a timm model, and the names of its weights.
+
+Source: the published code of SReT (arXiv:2111.05297).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from recurrence.loop import Loop
+from recurrence.weights.names import Piece
+from timm_plugin._model import ImageModel
+from timm_plugin._names import BLOCK
+
+# Published names -> ours, in a block, and in the projection after a run of a block.
+BLOCK_NAMES = {
+    **BLOCK,
+    "coefficient1": "residuals.0.identity",
+    "coefficient2": "residuals.0.branch",
+    "coefficient3": "residuals.1.identity",
+    "coefficient4": "residuals.1.branch",
+}
+NLL_NAMES = {
+    "norm1": "norm",
+    "mlp.fc1": "up",
+    "mlp.fc2": "down",
+    "coefficient1": "residual.identity",
+    "coefficient2": "residual.branch",
+}
+
+
+def arguments(system: str, config: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `timm.create_model` for a published configuration.
+
+    Raises:
+        ValueError: if the published code and this one would run the blocks differently.
+    """
+    depth, stored = config["depth"], config["recursive_num"]
+    loops = depth[0] // stored[0]
+    if any(passes != loops * blocks for passes, blocks in zip(depth, stored)):
+        raise ValueError(f"depth={depth}, recursive_num={stored}: every block must run equally often")
+    sliced = "groups1" in config
+    if sliced and loops != 2:
+        raise ValueError(
+            f"groups1, groups2: {loops} runs of a block; the published code takes every second run of a stage for a "
+            "second run of its block, which it is only where each runs twice; without slices any number is read"
+        )
+    groups = zip(config["groups1"], config["groups2"]) if sliced else ((1,) * loops for _ in depth)
+    return dict(
+        img_size=config["image_size"],
+        embed_dim=config["base_dims"][0] * config["heads"][0],
+        num_heads=tuple(config["heads"]),
+        depths=tuple(config["recursive_num"]),
+        loops=loops,
+        groups=tuple(groups),
+        mlp_ratio=config["mlp_ratio"],
+        nll_ratio=config["np_mlp_ratio"],
+        num_classes=config["num_classes"],
+        drop_path_rate=config["drop_path_rate"],
+        drop_path_placement="published",
+    )
+
+
+def stage_pieces(loops: Sequence[Loop]) -> Iterator[Piece]:
+    """The table of the weights of the stages. The published code lists a block at each run, followed by the projection.
+
+    Args:
+        loops: the loops of the stages.
+    """
+    for stage, loop in enumerate(loops):
+        if stage:
+            for kind in ("weight", "bias"):
+                yield Piece(f"pools.{stage - 1}.conv.{kind}", f"stages.{stage}.pool.{kind}")
+        for index, which in enumerate(loop.order):
+            theirs, ours = f"transformers.{stage}.blocks", f"stages.{stage}.loop"
+            yield from _layer_pieces(f"{theirs}.{2 * index}", f"{ours}.blocks.{which}", BLOCK_NAMES)
+            yield from _layer_pieces(f"{theirs}.{2 * index + 1}", f"{ours}.own.{index}.projection", NLL_NAMES)
+
+
+def _layer_pieces(theirs: str, ours: str, table: dict[str, str]) -> Iterator[Piece]:
+    for name, own in table.items():
+        if name.startswith("coefficient"):
+            yield Piece(f"{theirs}.{name}.bias", f"{ours}.{own}")
+        else:
+            yield Piece(f"{theirs}.{name}.weight", f"{ours}.{own}.weight")
+            yield Piece(f"{theirs}.{name}.bias", f"{ours}.{own}.bias")
+
+
+def pieces(system: str, model: ImageModel) -> Iterator[Piece]:
+    """The table of the model's weights."""
+    yield from stage_pieces(model.loops())
+    for name in model.state_dict():
+        if name.split(".")[0] in ("patch_embed", "pos_embed", "cls_token", "norm", "head"):
+            yield Piece(name, name)
