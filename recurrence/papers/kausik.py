@@ -201,16 +201,7 @@ class RecurrentStack(nn.Module):
         return State(self.loop.passes)
 
     def forward(self, x: Tensor, padding: Tensor | None = None, state: State | None = None) -> Tensor:
-        """Runs all layers on the tokens of x.
-
-        Args:
-            x: (B, T, C), embedded tokens; with a state, the new ones.
-            padding: (B, L) bool over all tokens, including those in the state; None for no padding.
-            state: from :meth:`new_state`, updated in place.
-
-        Returns:
-            (B, T, C).
-        """
+        """Runs all layers; arguments and result are those of :meth:`recurrence.causal.CausalStack.forward`."""
         if state is not None:
             padding = None if padding is None else padding[:, -x.size(1) :]
             return self.norm(self.loop(x, slots=state.slots, padding=padding)[0])

@@ -98,7 +98,7 @@ def check(loop: Loop) -> None:
         if block.pre_norm and getattr(block, "residuals", None):
             raise ValueError("residual coefficients: a pre-norm upstream layer adds to the stream as it is")
     if loop.inject:
-        raise ValueError("injected inputs: an upstream layer reads the one before it alone")
+        raise ValueError("injected inputs: an upstream layer only reads the layer before it")
     for own in loop.own:
         if getattr(own, "projection", None) is not None:
             raise ValueError("the non-linear projection behind a pass: an upstream layer ends with its FFN")
