@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_plugin.criterions.elastic import elastic_criterion, reported_depths
 from fairseq_plugin.hostfix.checkpoints import load_safely
@@ -55,32 +55,54 @@ def depths(arch: str) -> list[int]:
 
 
 @models.every_model
-def test_every_architecture_is_elastic_or_rejected_by_name(arch):
+def test_depth_options_exist_for_families_that_share_blocks(arch):
     assert (set(OPTIONS) <= {action.dest for action in parser(arch)._actions}) == has_options(arch)
-    if not has_options(arch):
-        args = models.options(arch)
-        args.depth_range = "1-4"
-        with pytest.raises(ValueError, match=f"--depth-range=1-4: {arch} has no loop that could run fewer passes"):
-            models.task_of(arch).build_model(args)
-        return
-    if not is_elastic(arch):
-        way = "cannot run at 2 passes" if arch.startswith(NO_FEWER) else "needs a block that runs again"
-        with pytest.raises(ValueError, match=rf"--depth-range=2-4: .*{way}.*\((encoder|decoder)\)"):
-            models.tiny(arch, *stored(arch), "--depth-range", "2-4").train_elastic(1)
-        return
-    model, batch = models.tiny(arch, "--depth-range", "-".join(map(str, ends(arch)))), models.inputs(arch)
+
+
+@pytest.mark.parametrize("arch", [arch for arch in models.REPRESENTS if not has_options(arch)])
+def test_a_configuration_with_depth_options_is_rejected_for_other_families(arch):
+    args = models.options(arch)
+    args.depth_range = "1-4"
+    with pytest.raises(ValueError, match=f"--depth-range=1-4: {arch} has no loop that could run fewer passes"):
+        models.task_of(arch).build_model(args)
+
+
+@pytest.mark.parametrize("arch", [arch for arch in models.REPRESENTS if has_options(arch) and not is_elastic(arch)])
+def test_a_depth_range_is_rejected_for_orders_without_a_shorter_form(arch):
+    reason = "cannot run at 2 passes" if arch.startswith(NO_FEWER) else "needs a block that runs again"
+    with pytest.raises(ValueError, match=rf"--depth-range=2-4: .*{reason}.*\((encoder|decoder)\)"):
+        models.tiny(arch, *stored(arch), "--depth-range", "2-4").train_elastic(1)
+
+
+every_elastic_model = pytest.mark.parametrize("arch", [arch for arch in models.REPRESENTS if is_elastic(arch)])
+
+
+def elastic(arch: str) -> nn.Module:
+    """A tiny model with a depth range, prepared for training."""
+    model = models.tiny(arch, "--depth-range", "-".join(map(str, ends(arch))))
     model.train_elastic(1)
+    return model
+
+
+@every_elastic_model
+def test_every_depth_equals_the_model_of_that_depth(arch):
+    model, batch = elastic(arch), models.inputs(arch)
     assert [loop.draw.depths for loop in model.loops().values()] == [tuple(depths(arch))] * len(model.loops())
     for depth in depths(arch):
         built = models.tiny(arch, *at(arch, depth), seed=1)
         built.load_state_dict(model.state_dict())
         with torch.no_grad(), at_depths(dict.fromkeys(model.loops().values(), depth)):
             torch.testing.assert_close(model(*batch)[0], built(*batch)[0], rtol=0, atol=0)
+
+
+@every_elastic_model
+def test_updates_draw_depths_and_evaluation_runs_all_passes(arch):
+    model = elastic(arch)
     drawn = set()
     for update in range(12):
         model.train().set_num_updates(update)
         passes = {len(loop.running) for loop in model.loops().values()}
-        assert len(passes) == 1  # of encoder and decoder
+        assert len(passes) == 1  # the same for encoder and decoder
         drawn |= passes
     assert len(drawn) > 1
     assert all(len(loop.running) == loop.passes for loop in model.eval().loops().values())
@@ -131,8 +153,8 @@ def criterion(arch: str, elastic: bool = False) -> LabelSmoothedCrossEntropyCrit
 def test_pass_loss_is_the_mean_over_models_whose_decoder_ends_earlier(arch):
     model = models.tiny(arch, *cli.WITHOUT_DROPOUT, "--pass-loss", "0.5").train()
     model.train_elastic(1)
-    elastic, plain, batch = criterion(arch, elastic=True), criterion(arch), sample(arch)
-    loss, size, log = elastic(model, batch)
+    with_depths, plain, batch = criterion(arch, elastic=True), criterion(arch), sample(arch)
+    loss, size, log = with_depths(model, batch)
     decoder = model.loops()["decoder"]
     expected = []
     for depth in range(len(decoder.blocks), decoder.passes + 1):
@@ -149,9 +171,9 @@ def test_validation_reports_the_loss_at_three_depths():
     model = models.tiny("ringformer_base", "--depth-range", "1-6")
     model.train_elastic(1)
     arch = "ringformer_base"
-    elastic, plain, batch = criterion(arch, elastic=True), criterion(arch), sample(arch)
+    with_depths, plain, batch = criterion(arch, elastic=True), criterion(arch), sample(arch)
     with torch.no_grad():
-        loss, _, log = elastic(model, batch)
+        loss, _, log = with_depths(model, batch)
         for name, depth in (("smallest_depth", 1), ("default_depth", 4), ("largest_depth", 6)):
             built = models.tiny(arch, *at(arch, depth), seed=1)
             built.load_state_dict(model.state_dict())

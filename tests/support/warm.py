@@ -11,6 +11,7 @@ import contextlib
 import functools
 import importlib.util
 import io
+import itertools
 import json
 import os
 import resource
@@ -25,7 +26,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -269,51 +270,57 @@ def kill_at(number: int) -> None:
     """Kills this process at its n-th change to files: before a rename, removal or link, or halfway through a write."""
     import torch
 
-    left = number
+    changes = itertools.count()
 
-    def count() -> bool:
-        nonlocal left
-        left -= 1
-        return left < 0
-
-    def die() -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
+    def is_due() -> bool:
+        return next(changes) >= number
 
     def watch(event: str, _: tuple) -> None:
-        if event in CHANGES and count():
+        if event in CHANGES and is_due():
             die()
 
-    def half_of(write):
-        @functools.wraps(write)
-        def written(state, file, *args, **kwargs):
-            if count():
-                buffer = io.BytesIO()
-                write(state, buffer)
-                data = buffer.getvalue()
-                if isinstance(file, str | Path):
-                    Path(file).write_bytes(data[: len(data) // 2])
-                else:
-                    file.write(data[: len(data) // 2])
-                    file.flush()
-                die()
-            return write(state, file, *args, **kwargs)
-
-        return written
-
-    def half_a_copy(copy):
-        @functools.wraps(copy)
-        def copied(source, target, *args, **kwargs):
-            if count():
-                target.write(source.read()[:1000])
-                target.flush()
-                die()
-            return copy(source, target, *args, **kwargs)
-
-        return copied
-
-    torch.save = half_of(torch.save)
-    shutil.copyfileobj = half_a_copy(shutil.copyfileobj)
+    torch.save = _half_a_save(torch.save, is_due)
+    shutil.copyfileobj = _half_a_copy(shutil.copyfileobj, is_due)
     sys.addaudithook(watch)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _half_a_save(save: Callable, is_due: Callable[[], bool]) -> Callable:
+    """torch.save, which writes half of the file and dies if it is due."""
+
+    @functools.wraps(save)
+    def save_or_die(state, file, *args, **kwargs):
+        if not is_due():
+            return save(state, file, *args, **kwargs)
+        buffer = io.BytesIO()
+        save(state, buffer)
+        data = buffer.getvalue()
+        half = data[: len(data) // 2]
+        if isinstance(file, str | Path):
+            Path(file).write_bytes(half)
+        else:
+            file.write(half)
+            file.flush()
+        die()
+
+    return save_or_die
+
+
+def _half_a_copy(copy: Callable, is_due: Callable[[], bool]) -> Callable:
+    """shutil.copyfileobj, which copies the first bytes and dies if it is due."""
+
+    @functools.wraps(copy)
+    def copy_or_die(source, target, *args, **kwargs):
+        if not is_due():
+            return copy(source, target, *args, **kwargs)
+        target.write(source.read()[:1000])
+        target.flush()
+        die()
+
+    return copy_or_die
 
 
 def kill_at_update(number: int) -> None:
@@ -324,7 +331,7 @@ def kill_at_update(number: int) -> None:
 
     def train_step(self, *args, **kwargs):
         if self.get_num_updates() == number:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         return step(self, *args, **kwargs)
 
     Trainer.train_step = train_step
