@@ -72,15 +72,8 @@ def check(args, symbols: int) -> None:
         ValueError: naming the option, the value and the rule.
     """
     bands = {which: cutoffs(args, which, symbols) for which in ("input", "softmax")}
-    for which in ("input", "softmax"):
-        factor = getattr(args, f"adaptive_{which}_factor")
-        if not bands[which] and factor != PLAIN[f"adaptive_{which}_factor"]:
-            raise ValueError(f"--adaptive-{which}-factor={factor}: needs bands (--adaptive-{which}-cutoff)")
-        if bands[which] and not 1 <= factor ** len(bands[which]) <= args.decoder_embed_dim:
-            raise ValueError(
-                f"--adaptive-{which}-factor={factor}: must be >= 1 and leave the last of the {len(bands[which]) + 1} "
-                f"bands of --decoder-embed-dim={args.decoder_embed_dim} a width of at least 1"
-            )
+    for which, ends in bands.items():
+        _check_factor(args, which, ends)
     if bands["input"] and bands["input"][0] <= PADDING:
         raise ValueError(
             f"--adaptive-input-cutoff={args.adaptive_input_cutoff}: the first band must hold symbols 0 to {PADDING}, "
@@ -88,20 +81,38 @@ def check(args, symbols: int) -> None:
         )
     if not 0 <= args.adaptive_softmax_dropout <= 1:
         raise ValueError(f"--adaptive-softmax-dropout={args.adaptive_softmax_dropout}: must be a rate within [0, 1]")
-    if args.tie_adaptive_proj and not args.tie_adaptive_weights:
-        raise ValueError("--tie-adaptive-proj: needs --tie-adaptive-weights")
-    if args.tie_adaptive_weights:
-        for name in ("cutoff", "factor"):
-            ours, theirs = getattr(args, f"adaptive_input_{name}"), getattr(args, f"adaptive_softmax_{name}")
-            if ours != theirs or bands["input"] is None:
-                raise ValueError(
-                    f"--tie-adaptive-weights: --adaptive-input-{name}={ours} and --adaptive-softmax-{name}={theirs} "
-                    "must be equal and not 'none'"
-                )
+    _check_tying(args)
     if (bands["input"] or bands["softmax"]) and args.share_decoder_input_output_embed:
         raise ValueError(
             "--share-decoder-input-output-embed: shares a single matrix; use --tie-adaptive-weights for bands"
         )
+
+
+def _check_factor(args, which: str, ends: list[int] | None) -> None:
+    """Raises ValueError for a factor without bands, or one that leaves a band without a width."""
+    factor = getattr(args, f"adaptive_{which}_factor")
+    if not ends and factor != PLAIN[f"adaptive_{which}_factor"]:
+        raise ValueError(f"--adaptive-{which}-factor={factor}: needs bands (--adaptive-{which}-cutoff)")
+    if ends and not 1 <= factor ** len(ends) <= args.decoder_embed_dim:
+        raise ValueError(
+            f"--adaptive-{which}-factor={factor}: must be >= 1 and leave the last of the {len(ends) + 1} bands of "
+            f"--decoder-embed-dim={args.decoder_embed_dim} a width of at least 1"
+        )
+
+
+def _check_tying(args) -> None:
+    """Raises ValueError for tied matrices whose bands differ, and for tied projections without tied matrices."""
+    if args.tie_adaptive_proj and not args.tie_adaptive_weights:
+        raise ValueError("--tie-adaptive-proj: needs --tie-adaptive-weights")
+    if not args.tie_adaptive_weights:
+        return
+    for name in ("cutoff", "factor"):
+        ours, theirs = getattr(args, f"adaptive_input_{name}"), getattr(args, f"adaptive_softmax_{name}")
+        if ours != theirs or args.adaptive_input_cutoff == NONE:
+            raise ValueError(
+                f"--tie-adaptive-weights: --adaptive-input-{name}={ours} and --adaptive-softmax-{name}={theirs} "
+                "must be equal and not 'none'"
+            )
 
 
 def adaptive_input(args, dictionary) -> AdaptiveInput:
