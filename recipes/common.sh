@@ -20,7 +20,11 @@ fail() {
 }
 
 # quoted COMMAND...: print the command in one line, quoted for the shell.
-quoted() { printf '%q ' "$@" | sed 's/ $//'; }
+quoted() {
+    local line
+    printf -v line '%q ' "$@"
+    printf '%s' "${line% }"
+}
 
 # run COMMAND...: run the command, or print it if DRY_RUN=1.
 run() {

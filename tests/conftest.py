@@ -1,10 +1,12 @@
 """Fixtures that several test files share: one small corpus, its binary form, and one trained checkpoint a session."""
 
+import importlib
 import logging
 import os
 import random
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
@@ -26,12 +28,28 @@ LANGUAGES = ("en", "de")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What begins with a training is slow; files with slow tests come first, so that no core is idle at the end."""
+    """Marks as slow what begins with a training, and all but the first model of each kind of a test over all models.
+
+    Files with slow tests come first, so that no core is idle at the end.
+    """
+    tried = set()
     for item in items:
+        given = item.callspec.params if hasattr(item, "callspec") else {}
+        model = next((given[name] for name in ("arch", "case", "structure", "name") if name in given), None)
+        if model is not None and (kind := cases().kind(model)):
+            of_a_kind = item.path, item.originalname, kind
+            if of_a_kind in tried:
+                item.add_marker(pytest.mark.slow)
+            tried.add(of_a_kind)
         if "trained" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def cases() -> ModuleType:
+    """tests/support/cases.py, which imports fairseq and timm."""
+    return importlib.import_module("tests.support.cases")
 
 
 def pytest_sessionfinish() -> None:
@@ -99,12 +117,12 @@ class Training(NamedTuple):
 
 @pytest.fixture(scope="session")
 def trained(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Training:
-    """Three epochs with BLEU after each."""
+    """Three epochs with BLEU after each, with a data worker."""
     folder = tmp_path_factory.mktemp("trained")
     flags = [
         *("--max-epoch", "3", "--batch-size", "16", "--dropout", "0.1", "--update-epoch-batch-itr", "True"),
         *("--save-interval-updates", "10", "--validate-interval-updates", "1000"),
         *("--eval-bleu", "--eval-bleu-args", '{"beam": 1, "max_len_b": 15}', "--eval-bleu-detok", "space"),
-        *("--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric"),
+        *("--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric", *cli.WORKER),
     ]
     return Training(folder, flags, cli.train(corpus.data, folder, *flags))

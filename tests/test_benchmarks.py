@@ -41,6 +41,7 @@ def test_a_machine_has_a_rate():
     assert common.machine_rate(repeats=1) > 1e8
 
 
+@pytest.mark.slow
 def test_speech_is_compared_with_fairseqs_model(monkeypatch, capsys):
     small = {"embed_dim": 8, "ffn_embed_dim": 8, "attention_heads": 2, "layers": 2}
     sizes = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in small.items()}

@@ -16,7 +16,11 @@ fail() {
 stage() { echo "# $1"; }
 
 # command_line COMMAND...: print the command in one line, quoted for the shell.
-command_line() { printf '%q ' "$@" | sed 's/ $//'; }
+command_line() {
+    local line
+    printf -v line '%q ' "$@"
+    printf '%s' "${line% }"
+}
 
 # say COMMAND...: print one command of the row.
 say() {

@@ -56,6 +56,7 @@ def test_one_graph_serves_all_passes_rates_and_shapes_and_blocks_of_one_size(mak
     assert counter.frame_count == 1
 
 
+@pytest.mark.slow
 @every_loop
 def test_it_gives_the_same_outputs_and_gradients(make):
     loop, x = randomised(make(Shape(WIDTH, 16, 2))), tokens(3)

@@ -97,6 +97,7 @@ def test_macs_of_sret(name, size, options, giga):
 P, C, R, N = 12, 768, 48, 197
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "giga"), [("plain_vit", 17.6357), ("owf_vit", 17.6357), ("uit", 17.6373), ("ringformer_vit", 18.3401)]
 )
@@ -108,6 +109,7 @@ def test_ringformer_flops(name, giga):
     assert one - (two - one) == (P * N * C if name == "uit" else 0)
 
 
+@pytest.mark.slow
 def test_the_paper_counts_19_gflops_where_18_suffice():
     """Its rule sees the signals' products of d x d, which are not needed, and their application to one token of 197."""
     published = count.published_ringformer_flops(timm.create_model("ringformer_vit").eval(), images()).total()

@@ -233,6 +233,7 @@ print(resident() - before)
 """
 
 
+@pytest.mark.slow
 @needs_onednn
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_memory_does_not_grow_with_every_shape():

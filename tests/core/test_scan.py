@@ -101,19 +101,19 @@ def test_a_token_is_not_seen_by_those_before(window, accumulate):
 def test_backward_pass_of_the_scan(window, accumulate, activation, dropout):
     """gradcheck of the hand-written backward pass, with fixed dropout masks."""
     torch.manual_seed(0)
-    steps, batch, width, heads = 3, 2, 6, 2
+    steps, batch, width, heads, hidden = 3, 2, 4, 2, 6
     queries = window * (1 + accumulate)
 
     def random(*shape: int) -> Tensor:
         return torch.randn(shape, dtype=torch.float64).requires_grad_()
 
     tokens = steps, batch, queries
-    shapes = (steps, batch, heads, queries, 2 * window), (*tokens, width), (*tokens, 8), (*tokens, width)
+    shapes = (steps, batch, heads, queries, 2 * window), (*tokens, width), (*tokens, hidden), (*tokens, width)
     masks = Masks(*(torch.rand(shape) >= dropout for shape in shapes)) if dropout else Masks()
     spec = Spec(window, heads, accumulate, 1e-5, activation, dropout, dropout, dropout)
     weights = Weights(
-        random(width), random((2 + accumulate) * width, width), random(width, width), random(width), random(8, width),
-        random(width, 8),
+        random(width), random((2 + accumulate) * width, width), random(width, width), random(width),
+        random(hidden, width), random(width, hidden),
     )  # fmt: skip
     qkv = None if accumulate else random(steps, batch, window, 3 * width)
     arguments = random(batch, queries, width), random(steps, batch, window, width), qkv, *weights

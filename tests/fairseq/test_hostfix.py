@@ -102,6 +102,7 @@ class TestApply:
         assert {repair.__name__ for repair in hostfix.REPAIRS} == documented
 
 
+@pytest.mark.slow
 def test_the_package_prints_only_its_folder():
     command = [sys.executable, "-m", "fairseq_plugin"]
     done = subprocess.run(command, cwd=cli.REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)

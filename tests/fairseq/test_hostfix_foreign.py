@@ -166,6 +166,7 @@ def test_an_array_cannot_point_into_memory(array, tmp_path):
         load_safely(tmp_path / "array.pt")
 
 
+@pytest.mark.slow
 def test_the_commands_that_are_imported_configure_no_logging():
     code = "import logging, fairseq_plugin; print(logging.getLogger().handlers, logging.getLogger().level)"
     found = cli.python("-W", "ignore", "-c", code, fresh=True).splitlines()[-1]

@@ -3,6 +3,7 @@
 import multiprocessing
 import threading
 
+import pytest
 import torch
 from fairseq.data.iterators import BackgroundConsumer, EpochBatchIterator
 
@@ -47,6 +48,7 @@ print("first", next(epoch), [type(thread).__name__ for thread in threading.enume
 """
 
 
+@pytest.mark.slow
 def test_a_reader_ends_before_the_interpreter():
     *_, first, last = cli.python("-W", "ignore", "-c", ENDS_EARLY, fresh=True).splitlines()
     assert first == "first [0, 1] 1"

@@ -68,5 +68,6 @@ def test_json_log_and_tensorboard_have_the_curves(corpus, tmp_path):
     last, stored = lines[-1]["encoder.block0.ffn.branch"], saved["encoder.loop.blocks.0.residuals.1.branch"].item()
     assert abs(last - stored) <= 0.0021
     assert json.dumps(lines[-1])
-    generated = cli.generate(corpus.data, tmp_path / "run" / "checkpoint_last.pt", "--beam", "2")
-    assert len(cli.hypotheses(generated)) == corpus.sentences["test"]
+    search = ("--gen-subset", "valid", "--beam", "2")
+    generated = cli.generate(corpus.data, tmp_path / "run" / "checkpoint_last.pt", *search)
+    assert len(cli.hypotheses(generated)) == corpus.sentences["valid"]

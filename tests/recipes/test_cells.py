@@ -3,11 +3,13 @@
 import csv
 import os
 import re
+import sys
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 
 import count
 import paper_table
 import pytest
+import render
 import rows
 import run as program
 import timm
@@ -84,6 +86,12 @@ def test_parameters_are_the_papers(table):
                 assert not agrees(number, paper, column.title)
             elif paper:
                 assert agrees(number, paper, column.title), (row.name, number, paper)
+
+
+def test_generated_files_are_up_to_date(monkeypatch, capsys):
+    monkeypatch.setattr(render, "papers", lambda: PAPERS)  # whose parameters have been counted above
+    monkeypatch.setattr(sys, "argv", ["render.py", "--check"])
+    assert render.main() == 0, capsys.readouterr().err
 
 
 GOOD = """

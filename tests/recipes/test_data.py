@@ -76,6 +76,7 @@ def test_a_dry_run_prints_what_fairseq_takes_and_writes_nothing(name, settings, 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_iwslt14_is_tokenized_cleaned_split_and_cut_once(root, out):
     prepare("iwslt14_de_en", out, root)
     folder = out / "data" / "iwslt14_de_en"
@@ -106,6 +107,7 @@ def test_multi30k_in_pieces_is_joined_for_its_references(root, out):
     assert (folder / "bin" / "dict.de.txt").read_text() == (folder / "bin" / "dict.en.txt").read_text()
 
 
+@pytest.mark.slow
 def test_wmt14_has_the_pieces_and_marks_of_bert(root, out):
     prepare("wmt14_de_en", out, root)
     folder = out / "data" / "wmt14_de_en"

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.recipes import FIGURES, RECIPES, commands, recipe
+from tests.support.recipes import FIGURES, PAPERS, RECIPES, commands, recipe
 
-SCALES = ("smoke", "small", "paper")
+SCALES = ("smoke", pytest.param("paper", marks=pytest.mark.slow))  # of small it is enough that every row has it
+TABLES = {(paper.folder.name, key): table for paper in PAPERS for key, table in paper.tables.items()}
 # Arguments, and how many pictures a script draws.
 ARGUMENTS = {"ringformer/figures2_4": [("base",), ("large",)]}
 PICTURES = {
@@ -72,6 +73,9 @@ def test_the_tools_take_every_command(script, words, scale, tmp_path, monkeypatc
         for path in (Path(word) for word in read if word.startswith(str(tmp_path))):
             of_a_run = any(run.startswith(str(path.parent)) for run in runs)
             assert of_a_run or tmp_path / "data" in path.parents, f"{path}: of no run"
+    folders = [Path(run).relative_to(tmp_path).parts for run in runs if "s1" in Path(run).parts]
+    assert folders
+    assert all("small" in TABLES[paper, table].run(row).scales for paper, table, _, row, *_ in folders)
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
 
 

@@ -40,7 +40,10 @@ def test_a_system_with_other_sentences_is_refused_by_name(tmp_path):
     assert "must be NAME=FILE" in cli.python(PROGRAM, "base", "--reference", tmp_path / "two", fails=True)
 
 
-@pytest.mark.parametrize(("scale", "sets"), [("smoke", 1), ("small", 1), ("paper", 7)])
+@pytest.mark.parametrize(
+    ("scale", "sets"),
+    [("smoke", 1), pytest.param("small", 1, marks=pytest.mark.slow), pytest.param("paper", 7, marks=pytest.mark.slow)],
+)
 def test_the_table_is_compared_with_universal_on_every_set(scale, sets, tmp_path):
     found = commands("takase/significance.sh", SCALE=scale, OUT=str(tmp_path), DATA_ROOT="")
     compared = [words for words in found if words[:2] == ["python", str(PROGRAM)]]

@@ -28,7 +28,9 @@ from tests.support import cli
 from tests.support.recipes import PAPERS, PARSERS, RECIPES, TABLES, image_training, name, parsed, recipe
 
 SCALES_OF_TABLES = [
-    (table, scale) for table in TABLES for scale in dict.fromkeys(s for run in table.runs.values() for s in run.scales)
+    pytest.param(table, scale, marks=[] if scale == "smoke" else [pytest.mark.slow])
+    for table in TABLES
+    for scale in dict.fromkeys(scale for run in table.runs.values() for scale in run.scales)
 ]
 
 
@@ -66,27 +68,31 @@ def program_of(command: str) -> str:
     return accepted(*(re.sub(r"/\S+/s1/", "/run/", word) for word in words))
 
 
+def expect_real_commands(asked: request.Request, run: rows.Run) -> None:
+    """The parsers take every command of a run, which is trained where it has to be and scored in its folder."""
+    request.check(asked, run)
+    found = commands.stages(asked, run, 1)
+    programs = [program_of(line) for lines in found.values() for line in lines]
+    assert list(found)[-1] == "scoring"
+    made_of_another = "sharing" in found or "decode" in run.settings(asked.scale).keys
+    trains = run.table.kind != "count" and not made_of_another
+    assert ("training" in found) == bool({"fairseq-train", "train_image"} & set(programs)) == trains
+    *_, target = shlex.split(found["scoring"][-1])
+    assert target == f"{commands.run_folder(asked, run.table, run.name, 1)}/scores.json"
+
+
 @pytest.mark.parametrize(("table", "scale"), SCALES_OF_TABLES, ids=name)
 def test_the_real_parsers_take_every_command_of_every_row(table, scale, tmp_path):
-    """Each row into a folder of its own; at scale paper with 16 processes where their number divides the batch."""
-    folders = set()
-    for run in table.runs.values():
-        if scale not in run.scales:
-            continue
-        for processes in ("1", "8") if scale == "paper" else ("1",):
-            asked = requested(tmp_path, SCALE=scale, GPUS=processes)
-            request.check(asked, run)
-            found = commands.stages(asked, run, 1)
-            programs = [program_of(line) for lines in found.values() for line in lines]
-            assert list(found)[-1] == "scoring"
-            trained = "training" in found
-            made_of_another = "sharing" in found or "decode" in run.settings(scale).keys
-            trains = table.kind != "count" and not made_of_another
-            assert trained == bool({"fairseq-train", "train_image"} & set(programs)) == trains
-            *_, target = shlex.split(found["scoring"][-1])
-            assert target == f"{commands.run_folder(asked, table, run.name, 1)}/scores.json"
-        folders.add(commands.run_folder(asked, table, run.name, 1))
-    assert len(folders) == len([run for run in table.runs.values() if scale in run.scales])
+    """Each row into a folder of its own; at scale paper the first one in 8 processes too, which divide any batch."""
+    asked, runs = requested(tmp_path, SCALE=scale), [run for run in table.runs.values() if scale in run.scales]
+    for run in runs:
+        expect_real_commands(asked, run)
+    if scale == "paper":
+        distributed = requested(tmp_path, SCALE=scale, GPUS="8")
+        expect_real_commands(distributed, runs[0])
+        for run in runs:
+            request.check(distributed, run)
+    assert len({commands.run_folder(asked, table, run.name, 1) for run in runs}) == len(runs)
     assert not list(tmp_path.iterdir()), "nothing is written"
 
 
@@ -255,10 +261,6 @@ def test_an_order_shows_only_in_runs_that_decide(monkeypatch):
     assert "BLEU: undecided" in shown(monkeypatch, *paper)
     paper = [*of("vanilla", "20", "20", "20", scale="paper"), *of("static", "30", "30", "30", scale="paper")]
     assert "BLEU: the same in 0 of 1 pairs, reversed in 1." in shown(monkeypatch, *paper)
-
-
-def test_generated_files_are_up_to_date():
-    cli.python(RECIPES / "records" / "render.py", "--check")
 
 
 def test_runs_of_scale_smoke_are_noted_once(tmp_path, monkeypatch):

@@ -137,6 +137,7 @@ def test_nothing_of_the_corpora_is_in_the_repository():
     assert {Path(name).suffix for name in listed} <= {".sh", ".py", ".md", ".csv", ".svg", ".css", ".toml", ""}
 
 
+@pytest.mark.slow
 def test_table_2_of_intra_layer_recurrence_has_the_ratios_that_its_note_tells():
     table = rows.read(RECIPES / "ilr").tables["table2"]
     ratios = []

@@ -128,6 +128,7 @@ def test_the_cosine_starts_after_the_warm_up_or_with_it(images, tmp_path, prefix
     assert rates[-1] == pytest.approx(0, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one_with_the_same_total_batch(images, finished, tmp_path):
     cli.launch(2, SCRIPT, *flags(images, tmp_path, *QUARTERS), env=IMPORTABLE)
     expect_weights(finished, tmp_path)

@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import timm
 import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import Tensor, nn
 
 from tests.support import language, models, speech, vision
@@ -107,6 +109,17 @@ def case(model: str, variant: str = "") -> Case:
         return Image(model, variant or model)
     variant = variant or next(iter(models.modality_of(model).variants(model)))
     return Text(model, variant, models.CASES[model, variant])
+
+
+def kind(model: object) -> str | None:
+    """The class of an architecture, or the module and first word of an image model; None of what is neither."""
+    name = getattr(model, "model", model)
+    if not isinstance(name, str):
+        return None
+    if name in vision.CASES:
+        registered = vision.CASES[name][0]
+        return f"{timm.models.model_entrypoint(registered).__module__} {registered.split('_')[0]}"
+    return ARCH_MODEL_REGISTRY[name].__name__ if name in ARCH_MODEL_REGISTRY else None
 
 
 def _name(case: Case) -> str:

@@ -59,9 +59,9 @@ def test_torchscript(structure):
 
 
 @every_registered_structure
-@pytest.mark.parametrize("width", [None, 128], ids=["small", "large enough for oneDNN"])
-def test_torch_export_for_any_batch(structure, width):
-    model = vision.fresh(structure, **({} if width is None else dict(embed_dim=width))).eval()
+def test_torch_export_for_any_batch(structure):
+    """Wide enough for the operators of oneDNN; the export to ONNX below is of narrow models."""
+    model = vision.fresh(structure, embed_dim=128).eval()
     images = vision.images(model, 9)
     batch = torch.export.Dim("batch", min=1, max=64)
     program = torch.export.export(model, (images[:2],), dynamic_shapes=({0: batch},))
