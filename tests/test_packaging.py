@@ -20,7 +20,7 @@ HOST = {"fairseq", "omegaconf"}
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what the distribution is built from, so that the checkout stays as it is."""
+    """A copy of the files from which the distribution is built, so that the build does not change the checkout."""
     folder = tmp_path_factory.mktemp("source")
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(cli.REPOSITORY / name, folder)

@@ -47,7 +47,7 @@ def test_hsic_is_the_mean_over_all_fours_of_samples():
 
 
 def test_one_minibatch_is_the_closed_form():
-    """Of the unbiased estimator, worked out from centred matrices; the biased one differs by O(1/n) alone."""
+    """The unbiased estimator from centred matrices; the biased one only differs by O(1/n)."""
     n, x, y = 30, features(30, 5), features(30, 8, seed=1)
     y[:, :5] += x
     kernels = []

@@ -1,4 +1,4 @@
-"""Attention against an explicit softmax, head by head, and the cache against attention over the whole sentence."""
+"""Attention, compared with an explicit softmax head by head; the cache, compared with attention over full sentences."""
 
 import math
 
@@ -165,7 +165,7 @@ def step(attention: SelfAttention, cache: Cache, x: Tensor) -> list[Tensor]:
 
 
 def expect_steps(attention: SelfAttention, x: Tensor, y: list[Tensor]) -> None:
-    """The last step of every pass equals attention over the whole sentences x (B, T, C)."""
+    """The last step of every pass equals attention over the full sentences x (B, T, C)."""
     for index, last in enumerate(y):
         whole = x * (index + 1)
         torch.testing.assert_close(last, attention(whole, whole, causal=True)[:, -1])

@@ -144,7 +144,7 @@ def test_wrong_arguments_are_rejected(call, message):
 @pytest.mark.parametrize("tokens", [512, 8])
 @pytest.mark.parametrize("before", [False, True])
 def test_small_signals_reach_the_output_in_half_precision(before, tokens, autocast):
-    """Of a signal of RMS 1e-4 the whole arrives on average, though bfloat16 is 40 times as coarse."""
+    """A signal of RMS 1e-4 arrives in full on average, although bfloat16 is 40 times as coarse."""
     torch.manual_seed(0)
     signal, layer = LevelSignal(3, 128, 128, 8, before), nn.Linear(128, 384)
     x = torch.randn(8192 // tokens, tokens, 128).bfloat16().float()

@@ -30,7 +30,7 @@ def attended(attention: SelfAttention, slices: Slices, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 12])
 def test_slices_of_neighbours(attention, x, groups):
-    """Each chunk of consecutive tokens attends to itself alone."""
+    """Each chunk of consecutive tokens attends only to itself."""
     size = TOKENS // groups
     expected = torch.cat([attention(part, part) for part in x.split(size, dim=1)], dim=1)
     torch.testing.assert_close(attended(attention, Slices(groups), x), expected)

@@ -258,7 +258,7 @@ def test_bf16_averages_and_recomputed_passes_keep_the_profile(straight, corpus, 
 
 @pytest.mark.slow
 def test_all_workers_take_the_first_ones_profile(tmp_path):
-    """Each of two has a batch of its own; the profile of both is that of a process which has the first one's alone."""
+    """Two processes have different batches; both use the profile of the first one's batch."""
     script, shown = tmp_path / "rank.py", {}
     script.write_text(RANK)
     for workers in (1, 2):

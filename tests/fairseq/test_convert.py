@@ -165,7 +165,7 @@ def test_tensors_that_passes_share_are_written_once(tmp_path):
 
 # Command lines
 
-# A process that has only fairseq, with torch's safe loader as it is: nothing of ours can be imported.
+# A process with fairseq and torch's default safe loader, in which this plugin cannot be imported.
 ALONE = """
 import json, sys
 sys.modules.update(fairseq_plugin=None, recurrence=None)

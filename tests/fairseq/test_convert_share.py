@@ -116,7 +116,7 @@ def fairseq_speech(**values) -> tuple[nn.Module, argparse.Namespace]:
 
 
 def utterances(model: nn.Module) -> Tensor:
-    """The logits of three utterances, each alone."""
+    """The logits of three utterances, each in a batch of its own."""
     return torch.cat([model(*single_utterance(index))[0].flatten() for index in range(3)])
 
 

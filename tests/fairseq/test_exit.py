@@ -25,20 +25,20 @@ from tests.support.searching import (
 
 
 def leaving(model: nn.Module, threshold: float) -> nn.Module:
-    """The model, which leaves early from now on."""
+    """The model with early exit."""
     set_budget(model, Namespace(exit_threshold=threshold))
     return model
 
 
 def shallow(model: nn.Module) -> nn.Module:
-    """The model, which runs the first pass of each loop alone from now on."""
+    """The model, which from now on runs only the first pass of each loop."""
     for loop in models.loops(model):
         loop.run = (0,)
     return model
 
 
 def averages(model: nn.Module) -> list[float]:
-    """How many passes the encoder and the decoder ran."""
+    """The average numbers of passes of encoder and decoder."""
     return [side.way_out.tally.average for side in (model.encoder, model.decoder)]
 
 

@@ -28,7 +28,7 @@ def mel(frequency: np.ndarray) -> np.ndarray:
 
 
 def reference_filterbank(waveform: np.ndarray, rate: int, bins: int) -> np.ndarray:
-    """Kaldi's log mel filterbank as its documentation tells it, in float64."""
+    """Kaldi's log mel filterbank from its documentation, in float64."""
     length, shift = rate * 25 // 1000, rate * 10 // 1000
     starts = range(0, len(waveform) - length + 1, shift)
     frames = np.stack([waveform[start : start + length] for start in starts]).astype(np.float64)

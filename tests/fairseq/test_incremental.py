@@ -21,7 +21,7 @@ from tests.support.searching import (
 EXACT = dict(rtol=0, atol=1e-9)
 LONG = 40  # more than the cache has room for at first
 SIDES = {False: "padding right", True: "padding left"}
-# Speech is padded behind.
+# Speech is padded on the right.
 PADDED = {
     (*case, left): (case[0], models.CASES[case], left)
     for case in models.STRUCTURES
@@ -93,7 +93,7 @@ ENDS = {4: 2, 9: 0, 20: 3, 35: None}  # after this step this row ends
 @every_padded_case
 @torch.no_grad()
 def test_reordering_within_rows_while_the_batch_shrinks(arch, flags, left_pad):
-    """Beams of 3 on 4 rows: after each step every beam goes on from any beam of its row, with its tokens and logits."""
+    """Beams of 3 on 4 rows: after a step, every beam continues from any beam of its row, with its tokens and logits."""
     model, beam = models.tiny(arch, *flags), 3
     writes = arch in language.ARCHS  # begins with prompts, which have lengths of their own where they are padded left
     inputs = models.inputs(arch, (5, 3, 6, 2), (5, 3, 6, 2) if left_pad and writes else (5,) * 4, left_pad=left_pad)

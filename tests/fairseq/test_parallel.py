@@ -38,7 +38,7 @@ def expected(one_process) -> dict[float, float]:
 
 @pytest.fixture(scope="module")
 def two_processes(corpus, tmp_path_factory) -> tuple[Path, str]:
-    """Folder and log of two ranks that torchrun has started; their number is in the environment alone."""
+    """Folder and log of two ranks that torchrun has started; only the environment gives their number."""
     folder = tmp_path_factory.mktemp("two")
     return folder, cli.torchrun(2, *cli.train_command(corpus.data, folder, *FLAGS))
 
@@ -63,7 +63,7 @@ def test_two_nodes_train_the_same_and_resume(corpus, expected, tmp_path):
     first, second = cli.two_nodes(*program, "--max-update", "3")
     assert losses(first) == pytest.approx({number: expected[number] for number in (1, 2, 3)}, abs=0.0011)
     assert "training on 2 devices" in first
-    assert losses(second) == {}  # which the first node tells
+    assert losses(second) == {}  # only the first node logs them
     first, _ = cli.two_nodes(*program)
     assert losses(first) == pytest.approx({number: expected[number] for number in (4, 5, 6)}, abs=0.0011)
 

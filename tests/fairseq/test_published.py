@@ -40,7 +40,7 @@ def test_vectors_of_admin_need_a_model_that_has_them():
 
 
 def test_recorded_profile():
-    """From weights before the profile, on the recorded batch; the vectors come back whole."""
+    """From the weights before profiling, on the recorded batch; `to_published` returns complete vectors."""
     file, inputs, keep = recorded("takase_admin_profile")
     config, before = {**file["meta"]["config"], "init_type": "adaptive-profiling"}, dict(file["state_dict"])
     for key in (key for key in before if key.endswith("_ratio_change")):

@@ -23,7 +23,7 @@ from tests.fairseq import (
 from tests.support import cli, language, models, speech
 from tests.support.counts import COUNTS, Count
 
-# What is of some models alone. Speech has no learned positions, no matrix for source and target, no post-norm stacks.
+# Tests for some models only. Speech has no learned positions, no matrix for source and target, no post-norm stacks.
 OF_TRANSLATION = {
     "test_learned_positions_step_by_step",
     "test_gradient_of_one_matrix_for_all_is_the_sum_of_three",

@@ -60,7 +60,7 @@ def test_bf16_with_length_buckets(corpus, tmp_path):
 
 @pytest.fixture(scope="module")
 def language_model(german, tmp_path_factory) -> Path:
-    """A checkpoint of fairseq's own language model, trained on whole sentences."""
+    """A checkpoint of fairseq's own language model, trained on complete sentences."""
     folder = tmp_path_factory.mktemp("language_model")
     model = ("--arch", "transformer_lm", "--decoder-layers", "1", "--decoder-attention-heads", "2")
     text = ("--task", "language_modeling", "--sample-break-mode", "eos", "--tokens-per-sample", "16")

@@ -58,7 +58,7 @@ def test_the_claims_come_first_each_with_its_verdict_and_links_that_lead_somewhe
     assert sorted(shown) == sorted(verdict.lower() for verdict in verdicts)
     ids = set(re.findall(r' id="([^"]+)"', html))
     lines = [re.findall(r'href="#([^"]+)"', line) for line in first.split("<tr>")]
-    assert [len(links) for links in lines if links] == [2] * len(shown)  # what is told of it, and the table of its rows
+    assert [len(links) for links in lines if links] == [2] * len(shown)  # its description, and the table of its rows
     assert {link for links in lines for link in links} <= ids
     assert set(re.findall(r'href="#([^"]+)"', html)) <= ids
 

@@ -1,4 +1,4 @@
-"""The speed of Takase & Kiyono's tables: whole training steps of two models in turn."""
+"""The speed of Takase & Kiyono's tables: complete training steps of two models in turn."""
 
 import pytest
 import speed  # noqa: E402

@@ -149,7 +149,7 @@ def test_two_stopped_nodes_resume_to_the_same_weights(images, finished, tmp_path
 
 @pytest.mark.slow
 def test_two_processes_draw_the_same_depths(images, tmp_path):
-    """And parameters of skipped passes have no gradient, as in one process: the optimizer leaves them alone."""
+    """Parameters of skipped passes also have no gradient, as in one process, so the optimizer does not change them."""
     one, two = tmp_path / "one", tmp_path / "two"
     train(images, one, *ELASTIC, "--batch-size", "48", "--no-aug")
     cli.launch(2, SCRIPT, *flags(images, two, *ELASTIC, "--batch-size", "24", "--no-aug"), env=IMPORTABLE)

@@ -72,7 +72,7 @@ def test_temperature_is_that_of_the_published_code(temperature):
 
 @pytest.mark.parametrize("soft", [False, True], ids=["labels", "mixed labels"])
 def test_hard_distillation_is_deits(soft):
-    """Half the cross-entropy of the labels, half that of the teacher's class, on the one output that there is."""
+    """Half the cross-entropy with the labels, half that with the teacher's class, for a model with one output."""
     student, teacher, labels = logits()
     target = F.one_hot(labels, 11).double().lerp(F.one_hot(labels.flip(0), 11).double(), 0.3) if soft else labels
     models = Logits(student), Logits(teacher)

@@ -108,7 +108,7 @@ def test_forward_is_features_pooling_and_classifier(case):
     pools = {"avg": patches.mean(2), "max": patches.amax(2), "avgmax": (patches.mean(2) + patches.amax(2)) / 2}
     if model.num_prefix_tokens:
         pools["token"] = tokens[:, 0]
-    if is_pyramid(vision.CASES[case][0]):  # SReT normalises behind the pooling
+    if is_pyramid(vision.CASES[case][0]):  # SReT normalises after pooling
         pools = {key: model.norm(tensor) for key, tensor in pools.items()}
     torch.testing.assert_close(pooled, pools[model.global_pool])
     for pool, expected in {**pools, "": tokens}.items():

@@ -10,7 +10,7 @@ from tests.support import vision
 from tests.support.vision import CASES, timm
 from timm_plugin._sret_config import SReTConfig
 from timm_plugin._vit_config import ViTConfig
-from timm_plugin.elastic import ElasticConfig  # of which test_elastic.py has the options
+from timm_plugin.elastic import ElasticConfig  # its options are tested in test_elastic.py
 
 # Of every option, a model, another value than the model's, and what has to go with it.
 KNOBS: dict[type, dict[str, tuple[str, Any, dict[str, Any]]]] = {
@@ -94,7 +94,7 @@ def outcome(model: str, **options: Any) -> tuple[dict, torch.Tensor, torch.Tenso
     return {name: tuple(parameter.shape) for name, parameter in instance.named_parameters()}, *outputs
 
 
-# Rates act in training alone, which test_training.py has for every model.
+# Drop rates only act in training; test_training.py tests them for every model.
 @pytest.mark.parametrize(
     ("config", "option"),
     [(config, option) for config in KNOBS for option in KNOBS[config] if not option.endswith("_rate")],

@@ -118,7 +118,7 @@ def test_resizing_draws_new_permutations_from_the_seeds(sliced):
 
 @pytest.mark.parametrize("loops", [1, 2, 3, 5])
 def test_any_number_of_passes(loops):
-    """With groups in every pass, of which all but the first are permuted."""
+    """With slices in every pass; all passes but the first are permuted."""
     groups = ((2,) * loops, (4,) * loops, (1,) * loops)
     model = vision.small("sret_t", loops=loops, groups=groups)
     assert [loop.passes for loop in model.loops()] == [loops, 2 * loops, loops]
