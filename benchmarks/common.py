@@ -1,7 +1,8 @@
-"""What the benchmarks share: times as ratios, peak memory, tables, the options of their command lines.
+"""Common functions of the benchmarks: relative times, peak memory, printed tables and command-line options.
 
-Everything is timed in one process, in turn, so that a machine whose speed drifts slows all of it alike; a figure is the
-median over rounds of the ratios of neighbouring runs. Peak memory is that of a process of its own for each model.
+Models are timed in one process in alternation, so that drift in the machine's speed affects all of them; a result is
+the median over rounds of the ratio of two consecutive runs. Peak memory is measured in a separate process for each
+model.
 """
 
 import argparse
@@ -19,15 +20,20 @@ from recurrence import count, linear
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = ("float32", "bfloat16", "float16")
-WEIGHTS = dict(device=DEVICE, dtype=torch.float32)  # where and as what a model's weights lie; set_up chooses the type
+WEIGHTS = dict(device=DEVICE, dtype=torch.float32)  # device and type of the weights; set_up sets the type
 Rows = dict[str, tuple[float, float]]
 
 
 def ratios(work: dict[str, Callable[[], object]], rounds: int, base: str) -> Rows:
-    """Runs every function in turn, as often as there are rounds and once before to warm up.
+    """Times functions in alternation, once per round after one round of warm-up.
+
+    Args:
+        work: the functions by name.
+        rounds: number of timed rounds.
+        base: name of the function that the others are compared with.
 
     Returns:
-        For each name the median time in seconds, and the median of its ratio to the base's time of the same round.
+        For each name, the median time in seconds and the median ratio to the base's time in the same round.
     """
     times = {name: [] for name in work}
     for _ in range(rounds + 1):
@@ -45,7 +51,7 @@ def ratios(work: dict[str, Callable[[], object]], rounds: int, base: str) -> Row
 
 
 def machine_rate(repeats: int = 9) -> float:
-    """Floating-point operations per second of a large product, by whichever library is faster here: the limit."""
+    """Floating-point operations per second of a large matrix product with the fastest library: the machine's limit."""
     rows = 8192 if DEVICE == "cuda" else 1024
     x, weight = (torch.ones(rows, 1024, **WEIGHTS) for _ in range(2))
     libraries = ("onednn", "mkl") if DEVICE == "cpu" else ("mkl",)
@@ -58,32 +64,32 @@ def machine_rate(repeats: int = 9) -> float:
                 if DEVICE == "cuda":
                     torch.cuda.synchronize()
                 times.append(time.perf_counter() - start)
-    return 2 * x.numel() * rows / min(times)  # other work on the machine only ever slows one down
+    return 2 * x.numel() * rows / min(times)  # the fastest run, as other load can only slow it down
 
 
 def shares(work: dict[str, Callable[[], object]], rows: Rows) -> dict[str, float]:
-    """What share of the machine's rate of products each function reaches in the time that it took.
+    """The share of the machine's limit that each function reaches in its measured time.
 
-    Its operations are those of its matrix products and convolutions, as PyTorch counts them.
+    Counts the operations of matrix products and convolutions with PyTorch's counter.
     """
     limit = machine_rate()
-    # In operators that PyTorch's counter knows.
+    # Select operators that PyTorch's counter knows.
     with linear.using("mkl"), sdpa_kernel(SDPBackend.MATH), torch.compiler.set_stance("force_eager"):
         return {name: count.flops(run) / rows[name][0] / limit for name, run in work.items()}
 
 
 def resident(field: str) -> int:
-    """Memory of this process in bytes: now (VmRSS) or at its peak (VmHWM)."""
+    """Memory of this process in bytes: current (VmRSS) or peak (VmHWM)."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
 
 
 def training_peak(build: Callable[[], nn.Module], training_step: Callable[[nn.Module], Callable[[], None]]) -> int:
-    """Bytes that parameters, gradients, Adam and activations of three training steps add to the process or the GPU.
+    """Peak memory in bytes of parameters, gradients, Adam and activations over three training steps, on CPU or GPU.
 
     Args:
-        build: makes the model.
-        training_step: makes of it a function that runs one forward and backward pass.
+        build: builds the model.
+        training_step: returns, for a model, a function that runs one forward and backward pass.
     """
     before = resident("VmRSS")
     model = build()
@@ -95,7 +101,7 @@ def training_peak(build: Callable[[], nn.Module], training_step: Callable[[nn.Mo
 
 
 def peak_memory(benchmark: str, names: list[str], base: str) -> Rows:
-    """Runs a benchmark's `--peak-memory` with this process's options: MiB of each model, and the ratio to the base."""
+    """Runs a benchmark's `--peak-memory` with this process's options; returns MiB and ratio to the base per model."""
     command = [sys.executable, "-m", benchmark, *sys.argv[1:], "--peak-memory"]
     printed = {name: subprocess.run([*command, name], check=True, capture_output=True, text=True) for name in names}
     mib = {name: int(done.stdout.split()[-1]) / 2**20 for name, done in printed.items()}
@@ -103,7 +109,7 @@ def peak_memory(benchmark: str, names: list[str], base: str) -> Rows:
 
 
 def show(title: str, rows: Rows, unit: str, shares: dict[str, float] | None = None) -> None:
-    """Prints a table; shares are those of the machine's limit, see :func:`shares`."""
+    """Prints a table; `shares` are the results of :func:`shares`."""
     print(f"\n{title}\n{'':28s}{unit:>10s}{'ratio':>8s}{'of limit' if shares else '':>10s}")
     for name, (value, ratio) in rows.items():
         print(f"{name:28s}{value:10.4g}{ratio:8.3f}" + (f"{shares[name]:10.1%}" if shares else ""))
@@ -111,38 +117,41 @@ def show(title: str, rows: Rows, unit: str, shares: dict[str, float] | None = No
 
 
 def parser(description: str, rounds: int) -> argparse.ArgumentParser:
-    """The options of every benchmark.
+    """A command line with the options that all benchmarks share.
 
     Args:
-        description: of the benchmark.
-        rounds: how many by default.
+        description: help text of the benchmark.
+        rounds: default number of rounds.
     """
     result = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("--threads", type=int, default=2)
     result.add_argument("--rounds", type=int, default=rounds)
     result.add_argument(
-        "--no-onednn", action="store_true", help="take PyTorch's BLAS for all linear layers, as fairseq does"
+        "--no-onednn", action="store_true", help="use PyTorch's BLAS for all linear layers, as fairseq does"
     )
-    result.add_argument("--dtype", default="float32", choices=DTYPES, help="of weights and activations")
-    result.add_argument("--peak-memory", metavar="MODEL", help="print the peak training memory of one, in bytes")
+    result.add_argument("--dtype", default="float32", choices=DTYPES, help="type of weights and activations")
+    result.add_argument(
+        "--peak-memory", metavar="MODEL", help="only print the peak training memory of a model, in bytes"
+    )
     return result
 
 
 def set_up(
     options: argparse.Namespace, build: Callable[[str], nn.Module], training_step: Callable[[nn.Module], Callable]
 ) -> str:
-    """Applies the options to PyTorch; with `--peak-memory` prints that of one model and ends the program.
+    """Applies the options to PyTorch; with `--peak-memory`, prints the peak memory of one model and exits.
 
     Args:
-        options: of the command line.
-        build, training_step: make a model by its name, and of it a function that runs one forward and backward pass.
+        options: parsed command line.
+        build: builds a model from its name.
+        training_step: returns, for a model, a function that runs one forward and backward pass.
 
     Returns:
-        The line that says where the benchmark runs.
+        A line that describes the machine.
     """
     torch.set_num_threads(options.threads)
     WEIGHTS["dtype"] = getattr(torch, options.dtype)
-    if options.no_onednn:  # for our linear layers alone: fairseq's and timm's convolutions are oneDNN's too
+    if options.no_onednn:  # only for our linear layers; oneDNN stays on for convolutions, as in fairseq and timm
         linear.LIBRARY = "mkl"
     if options.peak_memory:
         print(training_peak(lambda: build(options.peak_memory), training_step))

@@ -1,11 +1,11 @@
-"""Looped language models against themselves without the loop, and against generation without a cache: `make bench`.
+"""Measure the overhead of reuse maps in language models and the gain of cached generation (`make bench`).
 
     python -m benchmarks.language [--threads 2] [--rounds 9] [--position rope]
 
-A reuse map should cost its passes and nothing more: its training step is compared with that of 1,1,1,1, times the ratio
-of their passes; and, more strictly, with that step when only its blocks are repeated, not embedding, output layer and
-loss, which are timed in the same turn. Generation is compared with what a model without a cache does: run the whole
-text for every token.
+A reuse map should cost its passes and nothing more. Its training step is compared with the step of 1,1,1,1 times the
+ratio of their passes and, more strictly, with that step when only the blocks are repeated; embedding, output layer and
+loss are timed separately in the same rounds. Cached generation is compared with running the full text again for every
+token.
 """
 
 import torch
@@ -46,7 +46,7 @@ def training_step(model):
 
 
 def without_passes(model):
-    """The same without the blocks: embedding, last norm, output layer and loss."""
+    """The same without the blocks: only embedding, final norm, output layer and loss."""
     tokens, decoder = texts(BATCH), model.decoder
 
     def step():
@@ -59,13 +59,13 @@ def without_passes(model):
 
 
 def share_of_passes(rows: dict[str, tuple[float, float]], passes: int, plain_passes: int) -> float:
-    """What a step of so many passes should cost, in steps of the plain model."""
+    """The ideal cost of a step with this many passes, relative to a step of the plain model."""
     rest = rows["without blocks"][1]
     return rest + (1 - rest) * passes / plain_passes
 
 
 def generation(model, cached: bool):
-    """A function that gives the logits of TOKENS tokens, one after another, the last of which follows LENGTH others."""
+    """A function that computes the logits of the last TOKENS tokens of a text of LENGTH, one after the other."""
     tokens, state = texts(1), {}
     if cached:
         with torch.no_grad():
@@ -75,7 +75,7 @@ def generation(model, cached: bool):
     @torch.no_grad()
     def following():
         if cached:
-            text.length = stack.length = LENGTH - TOKENS  # forgets what the last call has read
+            text.length = stack.length = LENGTH - TOKENS  # discards what the last call has read
             steps = [model.decoder(tokens[:, : end + 1], incremental_state=state)[0] for end in ENDS]
         else:
             steps = [model.eval().decoder(tokens[:, : end + 1], features_only=True)[0][:, -1:] for end in ENDS]
@@ -100,7 +100,7 @@ def main() -> None:
     passes = [model.decoder.stack.loop.passes for model in (looped, plain)]
     print(f"{LOOPED}: {rows[LOOPED][1] * passes[1] / passes[0]:.3f} x {passes[0]} / {passes[1]} of the step of {PLAIN}")
     share = share_of_passes(rows, *passes)
-    print(f"{' ' * len(LOOPED)}  {rows[LOOPED][1] / share:.3f} x {share:.3f}, if the blocks alone are repeated")
+    print(f"{' ' * len(LOOPED)}  {rows[LOOPED][1] / share:.3f} x {share:.3f}, if only the blocks are repeated")
 
     show("Peak training memory", peak_memory("benchmarks.language", [PLAIN, LOOPED], PLAIN), "MiB")
 
@@ -108,7 +108,7 @@ def main() -> None:
     difference = (text["cached"]() - text["recomputed"]()).abs().max().item()
     rows = ratios(text, options.rounds, "recomputed")
     show(f"{TOKENS} tokens after about {LENGTH}, {LOOPED}", rows, "seconds")
-    print(f"{1 / rows['cached'][1]:.1f} times the tokens a second; logits differ by {difference:.1e}")
+    print(f"{1 / rows['cached'][1]:.1f} times the tokens per second; logits differ by {difference:.1e}")
 
 
 if __name__ == "__main__":

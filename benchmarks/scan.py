@@ -1,10 +1,10 @@
-"""Kausik's recurrence against the formula as published, and against the regular model of one layer: `make bench`.
+"""Compare Kausik's recurrence with the published formula and with a regular layer in speed and memory (`make bench`).
 
     python -m benchmarks.scan [--threads 2] [--rounds 5] [--dropout 0] [--tokens 100000] [--no-onednn]
 
-Training steps of `recurrent_lm` (384 wide, 6 heads, 1 layer), 16 texts of 256 characters, are timed in one process, in
-turn. Peak memory is that of a process of its own for each model. Streaming reads so many tokens, one at a time, and
-compares time and memory of the last thousand with those of the second.
+Training steps of `recurrent_lm` (width 384, 6 heads, 1 layer) on 16 texts of 256 characters are timed in one process,
+in alternation. Peak memory is measured in a separate process for each model. Streaming reads --tokens tokens, one at a
+time, and compares time and memory of the last thousand with those of the second thousand.
 """
 
 import time
@@ -22,7 +22,7 @@ MODELS = {"as published": {}, "recurrent_lm": {}, "regular": {"regular": True}}
 
 
 class AsPublished(nn.Module):
-    """The layer of a recurrent stack by the published formula."""
+    """A recurrent stack of one layer, computed by the published formula."""
 
     def __init__(self, stack: nn.Module):
         super().__init__()
@@ -57,31 +57,33 @@ def training_step(model):
 
 @torch.no_grad()
 def stream(tokens: int) -> dict[str, tuple[float, float]]:
-    """Milliseconds per token and resident MiB, in the second thousand of tokens and in the last."""
+    """Milliseconds per token and resident MiB, for the second and for the last thousand tokens."""
     model, state = build("recurrent_lm", 0.0).eval(), {}
-    text, found = torch.randint(4, SYMBOLS, (1, tokens)).to(DEVICE), {}
+    text, measured = torch.randint(4, SYMBOLS, (1, tokens)).to(DEVICE), {}
     for end in range(1, tokens + 1):
         if end in (1001, tokens - 999):
             start = time.perf_counter()
         model.decoder(text[:, :end], incremental_state=state)
         if end in (2000, tokens):
-            found[f"tokens {end - 999:,} to {end:,}"] = time.perf_counter() - start, resident("VmRSS") / 2**20
-    return found
+            measured[f"tokens {end - 999:,} to {end:,}"] = time.perf_counter() - start, resident("VmRSS") / 2**20
+    return measured
 
 
 def main() -> None:
     """The command line."""
     arguments = parser(__doc__, rounds=5)
     arguments.add_argument("--dropout", type=float, default=0.0, metavar="RATE")
-    arguments.add_argument("--tokens", type=int, default=100_000, help="length of the stream, at least 3,000; 0: none")
+    arguments.add_argument(
+        "--tokens", type=int, default=100_000, help="length of the stream, at least 3,000; 0 skips it"
+    )
     options = arguments.parse_args()
     where = set_up(options, lambda name: build(name, options.dropout), training_step)
-    print(f"{where}; {BATCH} x {LENGTH} tokens, 384 wide, 6 heads, 1 layer")
+    print(f"{where}; {BATCH} x {LENGTH} tokens, width 384, 6 heads, 1 layer")
     steps = {name: training_step(build(name, options.dropout)) for name in MODELS}
     show("Training step", ratios(steps, options.rounds, "as published"), "seconds")
     show("Peak training memory", peak_memory("benchmarks.scan", MODELS, "regular"), "MiB")
     if options.tokens:
-        print("\nStreaming, a token at a time\n" + " " * 32 + "ms a token  resident MiB")
+        print("\nStreaming, one token at a time\n" + " " * 30 + "ms per token  resident MiB")
         for part, (seconds, mib) in stream(options.tokens).items():
             print(f"{part:32s}{seconds:10.3f}{mib:14.1f}")
 

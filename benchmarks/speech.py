@@ -1,8 +1,8 @@
-"""Architectures for speech against fairseq's `s2t_transformer` of the same width and depth: `make bench BENCH=speech`.
+"""Compare the speed of speech models with fairseq's `s2t_transformer` of the same shape (`make bench BENCH=speech`).
 
-python -m benchmarks.speech [--threads 2] [--rounds 7]
+    python -m benchmarks.speech [--threads 2] [--rounds 7]
 
-16 + 8 passes of 512/2048 on utterances of 5 seconds: 500 frames of 80 features, of which the convolutions leave 125.
+16 + 8 passes of 512/2048 on utterances of 5 seconds: 500 frames of 80 features, which the convolutions reduce to 125.
 """
 
 import torch
@@ -21,14 +21,14 @@ SIZES |= {f"{side}_{name}": value for side in ("encoder", "decoder") for name, v
 
 
 def build(arch: str, symbols: Dictionary) -> nn.Module:
-    """A model of SIZES and RATES."""
+    """A model with SIZES and RATES."""
     torch.manual_seed(0)
     speech = dict(input_feat_per_channel=FEATURES, input_channels=1)
     return build_architecture(arch, None, symbols, **speech, **SIZES, **RATES).to(**WEIGHTS)
 
 
 def batch(symbols: Dictionary, utterances: int) -> Batch:
-    """Random frames (B, FRAMES, FEATURES), lengths (B,) and target (B, T), nothing of it padding."""
+    """Random frames (B, FRAMES, FEATURES), lengths (B,) and target (B, T), without padding."""
     generator = torch.Generator().manual_seed(0)
     frames = torch.randn(utterances, FRAMES, FEATURES, generator=generator)
     target = torch.randint(symbols.nspecial, VOCABULARY, (utterances, LENGTH), generator=generator)

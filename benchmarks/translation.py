@@ -1,7 +1,7 @@
-"""Translation architectures against fairseq's `transformer` of the same width and depth: `make bench`.
+"""Compare the speed of translation models with fairseq's `transformer` of the same width and depth (`make bench`).
 
 python -m benchmarks.translation [--threads 2] [--rounds 7] [--dtype bfloat16] [--tokens 4000] [--arch universal ...]
-        [--compile]
+    [--compile]
 """
 
 import time
@@ -21,7 +21,7 @@ from recurrence.loop import Loop
 UPSTREAM = "transformer"
 ARCHS = ("ringformer_base", "universal", "one_wide_ffn_base", "vanilla_base")
 BATCH, LENGTH, VOCABULARY, BEAM, SENTENCES = 24, 28, 8000, 4, 3
-# The same rates everywhere, whatever an architecture's own defaults.
+# The same dropout rates in all models, instead of their defaults.
 RATES = dict(dropout=0.1, attention_dropout=0.1, activation_dropout=0.1)
 Batch = tuple[Tensor, Tensor, Tensor]
 Build = Callable[[str, Dictionary], nn.Module]
@@ -34,7 +34,7 @@ def build(arch: str, symbols: Dictionary):
 
 
 def batch(symbols: Dictionary, sentences: int) -> Batch:
-    """Source (B, S), lengths (B,) and target (B, T) of random symbols without padding."""
+    """Random source (B, S), lengths (B,) and target (B, T), without padding."""
     generator = torch.Generator().manual_seed(0)
     source, target = (
         torch.randint(symbols.nspecial, VOCABULARY, (sentences, LENGTH), generator=generator).to(DEVICE)
@@ -56,9 +56,9 @@ def training_step(model: nn.Module, inputs: Batch) -> Callable[[], None]:
 
 
 def generation(model: nn.Module, symbols: Dictionary, inputs: Batch) -> Callable[[], None]:
-    """A function that reads source by source with fairseq's beam search, and writes as much as the targets have.
+    """A function that decodes one source at a time with fairseq's beam search, to the length of the targets.
 
-    The model is made ready as by fairseq-generate, and cannot be trained any more.
+    The model is prepared as in fairseq-generate and can no longer be trained.
     """
     source, lengths, target = inputs
     model.make_generation_fast_()
@@ -68,14 +68,14 @@ def generation(model: nn.Module, symbols: Dictionary, inputs: Batch) -> Callable
     def generate():
         model.eval()
         for index in range(len(source)):
-            one = slice(index, index + 1)
-            search.generate([model], {"net_input": {"src_tokens": source[one], "src_lengths": lengths[one]}})
+            row = slice(index, index + 1)
+            search.generate([model], {"net_input": {"src_tokens": source[row], "src_lengths": lengths[row]}})
 
     return generate
 
 
 def compile_ours(models: dict[str, nn.Module], steps: dict[str, Callable[[], None]]) -> None:
-    """Compiles the blocks of our models for training, and prints how long the first step of each takes with that."""
+    """Compiles the blocks of our models for training, and prints the time of the first step, which compiles."""
     for arch, model in models.items():
         loops = [module for module in model.modules() if isinstance(module, Loop)]
         for loop in loops:
@@ -95,15 +95,15 @@ def compare(
     trained_on: int = BATCH,
     compiled: bool = False,
 ) -> None:
-    """Training steps, searches and peak memory beside fairseq's, printed.
+    """Prints the time of training steps and of beam search and the peak memory, relative to fairseq's model.
 
     Args:
-        benchmark: the module of the command line.
-        options: of the command line.
-        archs: fairseq's architecture and those to compare with it.
-        build: makes the model of an architecture and a dictionary.
-        batch: makes of a dictionary and a number of sources what is trained on, and what is searched.
-        trained_on: sources of a training step.
+        benchmark: name of the benchmark's module.
+        options: parsed command line.
+        archs: fairseq's architecture, and the architectures to compare with it.
+        build: builds a model from an architecture and a dictionary.
+        batch: builds a batch from a dictionary and a number of sources.
+        trained_on: number of sources in a training step.
         compiled: whether our models train with compiled blocks.
     """
     symbols = numbered_dictionary(VOCABULARY)
@@ -130,9 +130,11 @@ def compare(
 def main() -> None:
     """The command line."""
     arguments = parser(__doc__, rounds=7)
-    arguments.add_argument("--arch", action="append", help="architectures to measure (default: those of 512/2048)")
+    arguments.add_argument(
+        "--arch", action="append", help="architecture to measure; repeat for several (default: those of 512/2048)"
+    )
     arguments.add_argument("--attention-dropout", type=float, default=RATES["attention_dropout"], metavar="RATE")
-    arguments.add_argument("--tokens", type=int, default=BATCH * LENGTH, help="target tokens of a training step")
+    arguments.add_argument("--tokens", type=int, default=BATCH * LENGTH, help="target tokens per training step")
     arguments.add_argument("--compile", action="store_true", help="compile the blocks of our models for training")
     options = arguments.parse_args()
     if options.tokens < LENGTH:

@@ -1,9 +1,9 @@
-"""Image models against timm's own, `vit_base_patch16_224` and `deit_tiny_patch16_224`: `make bench`.
+"""Compare image models with timm's `vit_base_patch16_224` and `deit_tiny_patch16_224` (`make bench`).
 
     python -m benchmarks.vision [--threads 2] [--rounds 7] [--part forward --part training ...]
 
-Forward passes are those of inference; a training step is a forward and a backward pass. Ratios of times and
-memory are better below 1, those of throughput above 1.
+Forward passes are at inference; a training step is a forward and a backward pass. For time and memory a ratio below 1
+is better, for throughput a ratio above 1.
 """
 
 import timm
@@ -30,12 +30,12 @@ def build(name: str) -> nn.Module:
 
 
 def images(number: int) -> torch.Tensor:
-    """(B, 3, 224, 224)."""
+    """Random images (B, 3, 224, 224)."""
     return torch.randn(number, 3, 224, 224, generator=torch.Generator().manual_seed(0)).to(**WEIGHTS)
 
 
 def inference(model: nn.Module, number: int):
-    """A function that classifies so many images."""
+    """A function that classifies a batch of this many images."""
     x = images(number)
     model.eval()
     pack(model)
@@ -60,13 +60,13 @@ def training_step(model: nn.Module):
 
 
 def throughput(models: dict[str, nn.Module], rounds: int) -> Rows:
-    """Images per second, and the ratio to the throughput of TINY."""
+    """Images per second, and the ratio to TINY."""
     times = ratios({name: inference(model, TINY_BATCH) for name, model in models.items()}, rounds, TINY)
     return {name: (TINY_BATCH / seconds, 1 / ratio) for name, (seconds, ratio) in times.items()}
 
 
 def show_counts() -> None:
-    """Multiply-accumulates of one image, and how the paper comes to count more for RingFormer."""
+    """Prints the multiply-accumulates of one image, and why the paper counts more for RingFormer."""
     image = torch.zeros(1, 3, 224, 224)
     for names in (LARGE, SMALL):
         macs = {name: count.macs(timm.create_model(name).eval(), image) for name in names}
@@ -79,8 +79,8 @@ def show_counts() -> None:
     factors, multiplied = signals * 2 * rank * width * tokens, signals * (rank + 1) * width**2
     print(
         f"\nBy RingFormer's rule: {flops / 1e9:.4f} GFLOPs, {factors / 1e9:.4f} of them for {signals} level signals of "
-        f"rank {rank}, factor after factor.\nThe paper counts {(flops - factors + multiplied) / 1e9:.4f}: the factors' "
-        f"products of {width} x {width}, and those applied to one of the {tokens} tokens, {multiplied / 1e9:.4f}."
+        f"rank {rank}, one factor after the other.\nThe paper counts {(flops - factors + multiplied) / 1e9:.4f}: the "
+        f"factors' products of {width} x {width}, applied to one of the {tokens} tokens, take {multiplied / 1e9:.4f}."
     )
 
 

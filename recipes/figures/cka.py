@@ -28,7 +28,7 @@ Layers = dict[str, list[Tensor]]
 
 @torch.no_grad()
 def evaluate(model: nn.Module, *inputs: Tensor, **named: Tensor) -> None:
-    """Runs the model only for its recorder. A function of its own, as a generator would leak no_grad to its caller."""
+    """Runs the model for its recorder. Not inlined in the generators: they would keep no_grad active in the caller."""
     model(*inputs, **named)
 
 

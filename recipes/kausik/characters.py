@@ -4,7 +4,7 @@
 
 Writes FOLDER/train.chars, FOLDER/valid.chars and FOLDER/valid1.chars: one line per line of text, with a space between
 characters and U+2581 for each space of the text. valid1 is the end of the training text and as long as valid; on it the
-training loss is measured as on the validation text, without dropout. fairseq has an end-of-line symbol of its own, so
+training loss is measured as on the validation text, without dropout. fairseq has its own end-of-line symbol, so
 65 characters remain 65 symbols; a text that does not end with a line break gets one more end of line.
 """
 
