@@ -34,8 +34,9 @@ demo: $(DEMO)
 demo-vision: $(DEMO)
 	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/digits/run.sh
 
+# With bytecode, also where the environment forbids it: the tests start hundreds of commands.
 test: $(FULL)
-	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONDONTWRITEBYTECODE= python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-timm: $(FULL)
 	PATH="$(CURDIR)/$(BIN):$$PATH" python -m tests.support.timm_suite $(ARGS)
