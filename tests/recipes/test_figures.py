@@ -32,7 +32,9 @@ def name(script: Path) -> str:
 
 CASES = [(script, words) for script in FIGURES for words in ARGUMENTS.get(name(script), [()])]
 every_figure = pytest.mark.parametrize(
-    ("script", "words"), CASES, ids=lambda value: name(value) if isinstance(value, Path) else " ".join(value)
+    ("script", "words"),
+    [CASES[0], *(pytest.param(*case, marks=pytest.mark.slow) for case in CASES[1:])],
+    ids=lambda value: name(value) if isinstance(value, Path) else " ".join(value),
 )
 
 
