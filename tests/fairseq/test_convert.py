@@ -183,14 +183,11 @@ with torch.no_grad():
 print(json.dumps([type(models[0]).__module__, logits[batch["target"].ne(1)].tolist()]))
 """
 )
-GENERATE = (
-    ALONE
-    + """
-sys.argv[0] = "fairseq-generate"
+GENERATE = """
+sys.argv = ["fairseq-generate", sys.argv[2], "--path", sys.argv[1], *sys.argv[3:]]
 from fairseq_cli.generate import cli_main
 cli_main()
 """
-)
 SEARCH = ("--beam", "2", "--max-len-b", "15", "--batch-size", "128")
 
 
@@ -203,13 +200,12 @@ def test_without_the_plugin_fairseq_gives_the_same(trained, corpus, tmp_path):
     assert source.read_bytes() == before
     with_plugin = LOGITS.replace(ALONE, "import json, sys, torch, fairseq_plugin\n")
     ours = json.loads(cli.python("-W", "ignore", "-c", with_plugin, source, corpus.data).splitlines()[-1])
-    alone = cli.run(cli.sys.executable, "-W", "ignore", "-c", LOGITS, target, corpus.data, fresh=True)
-    theirs = json.loads(alone.splitlines()[-1])
+    both = ("-W", "ignore", "-c", LOGITS + GENERATE, target, corpus.data, "--cpu", *SEARCH)
+    alone = cli.run(cli.sys.executable, *both, fresh=True)
+    theirs = json.loads(next(line for line in alone.splitlines() if line.startswith('["fairseq')))
     assert ours[0] == "fairseq_plugin.models.ringformer"
     assert theirs[0] == "fairseq.models.transformer.transformer_legacy"
     torch.testing.assert_close(torch.tensor(theirs[1]), torch.tensor(ours[1]), **CLOSE)
-    search = (corpus.data, "--path", target, "--cpu", *SEARCH)
-    alone = cli.run(cli.sys.executable, "-W", "ignore", "-c", GENERATE, *search, fresh=True)
     expected = cli.hypotheses(cli.generate(corpus.data, source, *SEARCH))
     found = cli.hypotheses(alone)
     assert found == {number: expected[number] for number in found}
