@@ -44,7 +44,7 @@ from tqdm import tqdm
 from recurrence.analysis.coefficients import named_coefficients
 from recurrence.count import stored
 from recurrence.elastic import at_depths, may_idle
-from recurrence.errors import tell_torchrun
+from recurrence.errors import report_to_torchrun
 from recurrence.loop import Loop
 from timm_plugin.elastic import PassLoss
 from timm_plugin.mixed_depth import MixedDepth, MixedDepthLoss
@@ -447,13 +447,13 @@ def main() -> None:
         logger.setLevel(logging.INFO if args.rank == 0 else logging.WARNING)
         Trainer(args, device).run()
     except OptionError as error:
-        tell_torchrun(f"{command_line.prog}: error: {error}")
+        report_to_torchrun(f"{command_line.prog}: error: {error}")
         command_line.error(str(error))
     except (ArithmeticError, OSError, RuntimeError, ValueError) as error:
         if os.environ.get("RECURRENCE_TRACEBACK") == "1":
             raise
         line = f"{command_line.prog}: error: {one_line(error)} (RECURRENCE_TRACEBACK=1 shows where)"
-        tell_torchrun(line)
+        report_to_torchrun(line)
         sys.exit(line)
     finally:
         if torch.distributed.is_initialized():

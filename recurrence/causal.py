@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from recurrence import position
 from recurrence.attention import causal_bias
-from recurrence.leave import Exit, LeavingSteps
+from recurrence.early_exit import EarlyExit, EarlyExitSteps
 from recurrence.linear import product_dtype
 from recurrence.loop import Loop
 from recurrence.steps import Steps
@@ -37,11 +37,11 @@ class CausalStack(nn.Module):
         super().__init__()
         self.loop, self.heads, self.alibi, self.norm = loop, heads, alibi, norm
         self.table = None if rotary_width is None else position.Table(position.rotary, rotary_width)
-        self.way_out: Exit | None = None
+        self.early_exit: EarlyExit | None = None
 
     def new_state(self, room: int = 32) -> Steps:
         """The decoding state of a new text. room: initial capacity in tokens; doubles when full."""
-        return Steps(self.loop, room) if self.way_out is None else LeavingSteps(self.loop, self.way_out, room)
+        return Steps(self.loop, room) if self.early_exit is None else EarlyExitSteps(self.loop, self.early_exit, room)
 
     def forward(self, x: Tensor, padding: Tensor | None = None, state: Steps | None = None) -> Tensor:
         """Runs all passes on the tokens of x.
@@ -56,7 +56,7 @@ class CausalStack(nn.Module):
         """
         if state is None:
             x, _ = self.loop(x, **self.arguments(x, padding, 0))
-        elif isinstance(state, LeavingSteps):
+        elif isinstance(state, EarlyExitSteps):
             x = state.read(x, lambda x, start: self.arguments(x, padding, start))
         else:
             x = state.run(x, self.loop.running, **self.arguments(x, padding, state.length))

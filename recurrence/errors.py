@@ -22,16 +22,16 @@ class FieldError(ValueError):
         super().__init__(field, value, rule)
         self.field, self.value, self.rule, self.others = field, value, rule, others
 
-    def told(self, name: Callable[[str], str]) -> str:
+    def message(self, name: Callable[[str], str]) -> str:
         """The message, with fields renamed by a function."""
         others = {other: f"{name(other)}={value}" for other, value in self.others.items()}
         return f"{name(self.field)}={self.value}: {self.rule.format(**others)}"
 
     def __str__(self) -> str:
-        return self.told(str)
+        return self.message(str)
 
 
-def tell_torchrun(line: str) -> None:
+def report_to_torchrun(line: str) -> None:
     """Writes the error message to torchrun's error file; otherwise its report gives no cause of the failure."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:

@@ -11,7 +11,7 @@ import torch
 from timm.layers import global_pool_nlc, resample_abs_pos_embed, trunc_normal_
 from torch import Tensor, nn
 
-from recurrence.leave import Exit, until_each_is_still, way_out
+from recurrence.early_exit import EarlyExit, early_exit, run_until_each_exits
 from recurrence.loop import Loop
 from recurrence.weights.names import rename
 from timm_plugin._compat import feature_take_indices, update_model_input_size
@@ -24,11 +24,13 @@ from timm_plugin.published.sret import stage_pieces
 class Stage(nn.Module):
     """A convolution that halves the map of the previous stage, then a loop over depth on its tokens."""
 
-    def __init__(self, loop: Loop, grid: tuple[int, int], width: int, downsample: bool, leave: Exit | None = None):
+    def __init__(
+        self, loop: Loop, grid: tuple[int, int], width: int, downsample: bool, early_exit: EarlyExit | None = None
+    ):
         super().__init__()
         self.grid, half = grid, width // 2
         self.pool = nn.Conv2d(half, width, 3, stride=2, padding=1, groups=half) if downsample else nn.Identity()
-        self.loop, self.way_out = loop, leave
+        self.loop, self.early_exit = loop, early_exit
 
     def forward(
         self, x: Tensor, token: Tensor | None = None, run: Sequence[int] | None = None
@@ -44,10 +46,10 @@ class Stage(nn.Module):
         if token is not None:
             tokens = torch.cat([self.pool(token).flatten(2), tokens], 2)
         tokens = tokens.transpose(1, 2)
-        if self.way_out is None or self.training or run is not None:
+        if self.early_exit is None or self.training or run is not None:
             tokens, _ = self.loop(tokens, run=run)
         else:
-            tokens = until_each_is_still(self.loop, tokens, self.way_out)
+            tokens = run_until_each_exits(self.loop, tokens, self.early_exit)
         tokens = tokens.transpose(1, 2)
         if token is None:
             return tokens.unflatten(2, self.grid), None
@@ -93,8 +95,9 @@ class SReT(ImageModel):
 
     def _stage(self, number: int, height: int, width: int) -> Stage:
         loop = self.config.loop(number, height * width)
-        leave = way_out(f"images in stage {number}", self.config.exit_threshold, loop.passes)
-        return Stage(loop, (height, width), self.config.embed_dim * 2**number, downsample=number > 0, leave=leave)
+        exit_rule = early_exit(f"images in stage {number}", self.config.exit_threshold, loop.passes)
+        channels = self.config.embed_dim * 2**number
+        return Stage(loop, (height, width), channels, downsample=number > 0, early_exit=exit_rule)
 
     def embed(self, x: Tensor) -> Tensor:
         """Images (B, in_chans, height, width) -> the map before the first stage, (B, C, height / 8, width / 8)."""

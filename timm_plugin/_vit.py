@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from recurrence import position
 from recurrence.depth import same_kind, source_passes, warn
+from recurrence.early_exit import early_exit, run_until_each_exits
 from recurrence.elastic import stops
-from recurrence.leave import until_each_is_still, way_out
 from timm_plugin._compat import feature_take_indices, update_model_input_size
 from timm_plugin._init import INITS
 from timm_plugin._model import ImageModel, first_runs, loop_groups
@@ -49,7 +49,7 @@ class LoopedVisionTransformer(ImageModel):
         tokens = self.patch_embed.num_patches + self.num_prefix_tokens
         self.loop = config.loop(tokens)
         config.train(self.loop, step=config.depth_step(), beyond=config.level_signal != "static")
-        self.way_out = way_out("images", config.exit_threshold, self.loop.passes)
+        self.early_exit = early_exit("images", config.exit_threshold, self.loop.passes)
         self.runs = self.loop.passes // len(config.order())  # an attention and the shared MLP are one depth
         self._make_tables(tokens)
         unique = (*self.loop.own.parameters(), self.depth_embed, self.level_embed)
@@ -104,10 +104,10 @@ class LoopedVisionTransformer(ImageModel):
 
     def encode(self, x: Tensor, shallow: bool = False) -> Tensor:
         """Embedded tokens -> tokens after the final norm, (B, N, C); shallow runs each stored block once."""
-        if self.way_out is None or self.training or shallow:
+        if self.early_exit is None or self.training or shallow:
             x, _ = self.loop(x, levels=self.levels(), run=first_runs(self.loop) if shallow else None)
         else:
-            x = until_each_is_still(self.loop, x, self.way_out, levels=self.levels())
+            x = run_until_each_exits(self.loop, x, self.early_exit, levels=self.levels())
         return self.norm(x)
 
     def forward_features(self, x: Tensor) -> Tensor:

@@ -135,7 +135,7 @@ class ViTConfig(ImageConfig):
         try:
             return LOOP_ORDERS[self.loop_order].order(self.depth, self.depth * self.loops)
         except FieldError as error:
-            raise ValueError(error.told({"unique_layers": "depth", "layers": "depth * loops"}.get)) from None
+            raise ValueError(error.message({"unique_layers": "depth", "layers": "depth * loops"}.get)) from None
 
     def loop(self, tokens: int) -> Loop:
         """The stack for this number of tokens, built by the paper's file."""

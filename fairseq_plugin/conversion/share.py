@@ -104,7 +104,7 @@ def _order(strategy: str, unique_layers: int, args: argparse.Namespace, side: st
     try:
         return STRATEGIES[strategy].order(unique_layers, getattr(args, f"{side}_layers"))
     except FieldError as error:
-        raise ValueError(error.told(options.get)) from None
+        raise ValueError(error.message(options.get)) from None
 
 
 def check_shareable(args: argparse.Namespace) -> Kind:

@@ -15,7 +15,7 @@ from fairseq.trainer import Trainer
 
 from fairseq_plugin.hostfix.foreign import literal
 from fairseq_plugin.hostfix.replace import explain_errors, look_at_options, look_before, replace
-from recurrence.errors import tell_torchrun
+from recurrence.errors import report_to_torchrun
 
 TRACEBACK = "RECURRENCE_TRACEBACK"  # "1" prints the traceback too
 LONGEST = 600  # characters
@@ -39,7 +39,7 @@ def print_one_line(kind: type[BaseException], error: BaseException, trace: Trace
         hint = "" if os.environ.get(TRACEBACK) == "1" else f" ({TRACEBACK}=1 shows where)"
         line = f"{Path(sys.argv[0]).name}: error: {one_line(error)}{hint}"
         print(line, file=sys.stderr)
-        tell_torchrun(line)
+        report_to_torchrun(line)
 
 
 def one_line(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from fairseq_plugin.modules.encoder import depth_levels
 from recurrence.attention import causal_bias, padding_bias
 from recurrence.cache import stays
 from recurrence.draft import Draft, Drafting
-from recurrence.leave import Exit, LeavingSteps
+from recurrence.early_exit import EarlyExit, EarlyExitSteps
 from recurrence.linear import pack
 from recurrence.loop import Loop
 from recurrence.position import Table
@@ -55,7 +55,7 @@ class StatefulDecoder(FairseqIncrementalDecoder):
         self._max_positions = max_positions
         self.need_attn = False
         self.drafting: Drafting | None = None
-        self.way_out: Exit | None = None
+        self.early_exit: EarlyExit | None = None
 
     def new_draft(self, steps: Steps) -> Draft | None:
         """Drafting state for new texts; None without drafting."""
@@ -173,7 +173,7 @@ class LoopedDecoder(StatefulDecoder):
         x = self._embed(prev_output_tokens, start)
         if state is None:
             x, states = self.loop(x, **arguments(x, start))
-        elif isinstance(state.steps, LeavingSteps):
+        elif isinstance(state.steps, EarlyExitSteps):
             x, states = state.steps.read(x, arguments), []
         else:
             x, states = state.steps.run(x, self.loop.running, **arguments(x, start)), []
@@ -250,7 +250,7 @@ class LoopedDecoder(StatefulDecoder):
         if incremental_state is None:
             return None
         if self.KEY not in incremental_state:
-            steps = Steps(self.loop) if self.way_out is None else LeavingSteps(self.loop, self.way_out)
+            steps = Steps(self.loop) if self.early_exit is None else EarlyExitSteps(self.loop, self.early_exit)
             incremental_state[self.KEY] = DecodingState(
                 steps, self.new_draft(steps), self._contexts(encoder_out), encoder_out["encoder_out"][0].transpose(0, 1)
             )

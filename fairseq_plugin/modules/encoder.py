@@ -4,7 +4,7 @@ from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
 from recurrence.attention import padding_bias
-from recurrence.leave import Exit, until_still
+from recurrence.early_exit import EarlyExit, run_until_exit
 from recurrence.linear import pack
 from recurrence.loop import Loop
 from recurrence.position import Table
@@ -37,7 +37,7 @@ class LoopedEncoder(FairseqEncoder):
         self.embed_tokens, self.inputs, self.loop = embed_tokens, inputs, loop
         self.level_table, self.layer_norm = level_table, layer_norm
         self._max_positions = max_positions
-        self.way_out: Exit | None = None
+        self.early_exit: EarlyExit | None = None
 
     def forward(self, src_tokens: Tensor, src_lengths: Tensor | None = None, return_all_hiddens: bool = False):
         """Encodes a batch.
@@ -54,10 +54,10 @@ class LoopedEncoder(FairseqEncoder):
         x, padding, embedded = self.inputs.read(src_tokens, src_lengths)
         bias = None if padding is None else padding_bias(padding, like=x)
         levels = depth_levels(self.level_table, self.loop.passes, x.size(1), padding, 0, x)
-        if self.way_out is None or self.training:
+        if self.early_exit is None or self.training:
             x, states = self.loop(x, levels=levels, self_bias=bias)
         else:
-            x, states = until_still(self.loop, x, self.way_out, padding, levels=levels, self_bias=bias)
+            x, states = run_until_exit(self.loop, x, self.early_exit, padding, levels=levels, self_bias=bias)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return {

@@ -121,7 +121,7 @@ class Options(FairseqDataclass):
         try:
             yield
         except FieldError as error:
-            raise ValueError(error.told(flag)) from None
+            raise ValueError(error.message(flag)) from None
 
 
 def _kind(one: Field) -> Any:

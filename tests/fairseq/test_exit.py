@@ -39,7 +39,7 @@ def shallow(model: nn.Module) -> nn.Module:
 
 def averages(model: nn.Module) -> list[float]:
     """The average numbers of passes of encoder and decoder."""
-    return [side.way_out.tally.average for side in (model.encoder, model.decoder)]
+    return [side.early_exit.tally.average for side in (model.encoder, model.decoder)]
 
 
 @models.every_model_with_encoder
@@ -81,7 +81,7 @@ def test_later_words_see_the_states_with_which_earlier_ones_left(arch):
         found, _ = decoder(target[:, : t + 1], out, state)
         expected = decoder.output_layer(decoder.finish(reference.read(first[:, t : t + 1])))
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
-    assert decoder.way_out.tally.total == reference.ran
+    assert decoder.early_exit.tally.total == reference.ran
 
 
 @models.every_model_with_encoder
@@ -89,7 +89,7 @@ def test_the_threshold_0_changes_nothing(arch):
     model, batch = models.tiny(arch), models.inputs(arch)
     expected = model(*batch)[0]
     assert torch.equal(leaving(model, 0.0)(*batch)[0], expected)
-    assert model.encoder.way_out is model.decoder.way_out is None
+    assert model.encoder.early_exit is model.decoder.early_exit is None
 
 
 def test_training_runs_all_passes():
@@ -98,7 +98,7 @@ def test_training_runs_all_passes():
     found = model(*batch)[0]
     words = batch[2] != model.decoder.dictionary.pad()  # training computes what stands at the others without their mask
     torch.testing.assert_close(found[words], models.tiny("universal_tiny")(*batch)[0][words])
-    assert not model.encoder.way_out.tally.entries
+    assert not model.encoder.early_exit.tally.entries
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recurrence.leave import moved
+from recurrence.early_exit import moved
 from recurrence.loop import Loop
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from recurrence.leave import moved
+from recurrence.early_exit import moved
 from recurrence.loop import Loop
 from tests.support import vision
 from tests.support.vision import timm
@@ -41,7 +41,7 @@ def test_images_leave_one_by_one(case):
     reference = Picked(expected, threshold)
     leaving = vision.small(case, exit_threshold=threshold)
     torch.testing.assert_close(leaving(x), expected(x), rtol=0, atol=1e-10)
-    tallies = [part.way_out.tally for part in leaving.modules() if getattr(part, "way_out", None) is not None]
+    tallies = [part.early_exit.tally for part in leaving.modules() if getattr(part, "early_exit", None) is not None]
     assert sum(tally.total for tally in tallies) == reference.ran
     assert {tally.entries for tally in tallies} == {5}
     assert len(tallies) == len(leaving.loops())
@@ -56,7 +56,7 @@ def test_the_threshold_0_changes_nothing(name):
 def test_training_runs_all_passes():
     model = vision.small("uit", exit_threshold=1e9).train()
     model(vision.images(model))
-    assert not model.way_out.tally.entries
+    assert not model.early_exit.tally.entries
 
 
 @pytest.mark.parametrize("model", ["uit", "sret_t"])

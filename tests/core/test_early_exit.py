@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from recurrence.causal import CausalStack
+from recurrence.early_exit import EarlyExitSteps, early_exit, moved, run_until_each_exits, run_until_exit
 from recurrence.errors import FieldError
-from recurrence.leave import LeavingSteps, moved, until_each_is_still, until_still, way_out
 from recurrence.loop import Loop
 from tests.support.exit_reference import ExitReference, some_exits
 from tests.support.llama import llama_stack, random_states
@@ -45,26 +45,26 @@ def test_a_batch_leaves_with_the_last_of_its_entries():
     """From 3 on, the steps are 1/3, 1/4, 1/6, 1/10, ...; from 1.5 on, 1/6, 1/10, ..."""
     x = torch.tensor([3.0, 1.5]).view(2, 1, 1)
     for threshold, passes in ((0.3, 2), (0.2, 3), (0.11, 4), (1e-6, 8)):
-        leave = way_out("batch", threshold, 8)
-        y, states = until_still(halfway(), x, leave)
-        assert (len(states), leave.tally.average) == (passes, passes)
+        exit_rule = early_exit("batch", threshold, 8)
+        y, states = run_until_exit(halfway(), x, exit_rule)
+        assert (len(states), exit_rule.tally.average) == (passes, passes)
         torch.testing.assert_close(y, halfway(passes)(x)[0], rtol=0, atol=0)
 
 
 def test_entries_leave_one_by_one():
-    x, leave = torch.tensor([3.0, 1.5, 1.0, 3.0]).view(4, 1, 1), way_out("images", 0.2, 8)
-    y = until_each_is_still(halfway(), x, leave)
+    x, exit_rule = torch.tensor([3.0, 1.5, 1.0, 3.0]).view(4, 1, 1), early_exit("images", 0.2, 8)
+    y = run_until_each_exits(halfway(), x, exit_rule)
     ran = (3, 1, 1, 3)
-    assert (leave.tally.total, leave.tally.entries) == (sum(ran), 4)
+    assert (exit_rule.tally.total, exit_rule.tally.entries) == (sum(ran), 4)
     alone = [halfway(passes)(entry[None])[0] for entry, passes in zip(x, ran)]
     torch.testing.assert_close(y, torch.cat(alone), rtol=0, atol=0)
 
 
 def test_without_a_threshold_there_is_no_way_out():
-    assert way_out("nowhere", 0.0, 4) is None
+    assert early_exit("nowhere", 0.0, 4) is None
     for value in (-0.1, float("nan")):
         with pytest.raises(FieldError, match=f"exit_threshold={value}: must be >= 0, where 0 runs all passes"):
-            way_out("nowhere", value, 4)
+            early_exit("nowhere", value, 4)
 
 
 def arguments_for(model: CausalStack) -> Callable[[Tensor], dict[str, Any]]:
@@ -78,12 +78,12 @@ def test_later_tokens_see_the_states_that_left(encoding, inject):
     model, x = llama_stack(encoding, inject=inject), random_states(1, 50, 12)
     threshold = some_exits(ExitReference(model.loop, arguments_for(model), 0), x)
     reference = ExitReference(model.loop, arguments_for(model), threshold)
-    leave = way_out("text", threshold, 5)
-    steps = LeavingSteps(model.loop, leave)
+    exit_rule = early_exit("text", threshold, 5)
+    steps = EarlyExitSteps(model.loop, exit_rule)
     for t in range(50):
         found = steps.read(x[:, t : t + 1], lambda read, start: model.arguments(read, None, start))
         torch.testing.assert_close(found, reference.read(x[:, t : t + 1]), **EXACT)
-    assert (leave.tally.total, leave.tally.entries) == (reference.ran, 50)
+    assert (exit_rule.tally.total, exit_rule.tally.entries) == (reference.ran, 50)
     assert 60 < reference.ran < 240
 
 
@@ -92,7 +92,7 @@ def test_states_that_left_follow_reordering():
     model, chance = llama_stack("rope", inject=(0,)), torch.Generator().manual_seed(0)
     threshold = some_exits(ExitReference(model.loop, arguments_for(model), 0), random_states(1, 30, 12))
     reference, rows = ExitReference(model.loop, arguments_for(model), 1.5 * threshold), 4
-    steps = LeavingSteps(model.loop, way_out("text", 1.5 * threshold, 5))
+    steps = EarlyExitSteps(model.loop, early_exit("text", 1.5 * threshold, 5))
     for t in range(40):
         x = random_states(1, 1, 12, seed=t).repeat(rows, 1, 1) + 0.1 * random_states(rows, 1, 12, seed=100 + t)
         found = steps.read(x, lambda read, start: model.arguments(read, None, start))

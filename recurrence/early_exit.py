@@ -38,7 +38,7 @@ def moved(before: Tensor, after: Tensor, padding: Tensor | None = None) -> Tenso
     return step / length
 
 
-class Exit:
+class EarlyExit:
     """When a stack skips the rest of its passes, and a tally of the passes that ran.
 
     Args:
@@ -56,26 +56,26 @@ class Exit:
         return bool((moved(before, after, padding) < self.threshold).all())
 
 
-def way_out(name: str, threshold: float, passes: int) -> Exit | None:
-    """An :class:`Exit`; None if the threshold is 0, so that all passes run.
+def early_exit(name: str, threshold: float, passes: int) -> EarlyExit | None:
+    """An :class:`EarlyExit`; None if the threshold is 0, so that all passes run.
 
     Raises:
         FieldError: if the threshold is below 0.
     """
     if not threshold >= 0:
         raise FieldError("exit_threshold", threshold, "must be >= 0, where 0 runs all passes")
-    return Exit(name, threshold, passes) if threshold else None
+    return EarlyExit(name, threshold, passes) if threshold else None
 
 
-def until_still(
-    loop: Loop, x: Tensor, leave: Exit, padding: Tensor | None = None, **arguments: Any
+def run_until_exit(
+    loop: Loop, x: Tensor, early_exit: EarlyExit, padding: Tensor | None = None, **arguments: Any
 ) -> tuple[Tensor, list[Tensor]]:
     """Runs a loop until a pass moves no entry of the batch any more.
 
     Args:
         loop: the passes.
         x: (B, T, C).
-        leave: when to leave.
+        early_exit: when to leave the loop.
         padding: (B, T) bool, tokens to ignore; None for none.
         **arguments: arguments of :meth:`Loop.forward`.
 
@@ -89,19 +89,19 @@ def until_still(
         before = x
         x, _ = loop(x, run=(index,), first_inputs=first_inputs, **arguments)
         states.append(x)
-        if index != passes[-1] and leave.ends(before, x, padding):
+        if index != passes[-1] and early_exit.ends(before, x, padding):
             break
-    leave.tally.add(len(states), 1)
+    early_exit.tally.add(len(states), 1)
     return x, states
 
 
-def until_each_is_still(loop: Loop, x: Tensor, leave: Exit, **arguments: Any) -> Tensor:
+def run_until_each_exits(loop: Loop, x: Tensor, early_exit: EarlyExit, **arguments: Any) -> Tensor:
     """Runs a loop that each entry of the batch leaves separately.
 
     Args:
         loop: the passes; `inject` is not supported.
         x: (B, T, C).
-        leave: when to leave.
+        early_exit: when to leave the loop.
         **arguments: arguments of :meth:`Loop.forward`, without a batch dimension.
 
     Returns:
@@ -113,29 +113,29 @@ def until_each_is_still(loop: Loop, x: Tensor, leave: Exit, **arguments: Any) ->
         x, _ = loop(x, run=(index,), **arguments)
         leaves = torch.ones_like(rows, dtype=torch.bool)
         if index != passes[-1]:
-            leaves = moved(before, x) < leave.threshold
+            leaves = moved(before, x) < early_exit.threshold
         out[rows[leaves]] = x[leaves]
         left = int(leaves.sum())
         if left:
-            leave.tally.add(left * ran, left)
+            early_exit.tally.add(left * ran, left)
             rows, x = rows[~leaves], x[~leaves]
         if not len(rows):
             break
     return out
 
 
-class LeavingSteps(Steps):
+class EarlyExitSteps(Steps):
     """Decoding state of a loop with early exit.
 
     Args:
         loop: the passes.
-        leave: when to leave.
+        early_exit: when to leave the loop.
         room: initial capacity in tokens; doubles when full.
     """
 
-    def __init__(self, loop: Loop, leave: Exit, room: int = 32):
+    def __init__(self, loop: Loop, early_exit: EarlyExit, room: int = 32):
         super().__init__(loop, room)
-        self.leave = leave
+        self.early_exit = early_exit
         self._left: Tensor | None = None  # states of the last tokens, from the first that skipped a pass
 
     def read(self, x: Tensor, arguments: Callable[[Tensor, int], dict[str, Any]]) -> Tensor:
@@ -160,9 +160,9 @@ class LeavingSteps(Steps):
             if late != kwargs_late:
                 kwargs, kwargs_late = arguments(x, start - late), late
             x = self.run(x, (index,), **kwargs)[:, late:]
-            if index != passes[-1] and self.leave.ends(before, x):
+            if index != passes[-1] and self.early_exit.ends(before, x):
                 break
-        self.leave.tally.add(passes.index(index) + 1, 1)
+        self.early_exit.tally.add(passes.index(index) + 1, 1)
         left = x if self._left is None else torch.cat([self._left, x], dim=1)
         waiting = self.length - self.cache.lengths[passes[-1]]
         self._left = left[:, left.size(1) - waiting :]
