@@ -43,7 +43,7 @@ class AdminOptions(Options):
 
 
 class ProfiledModel(FairseqEncoderDecoderModel):
-    """An encoder-decoder that profiles Admin's vectors, if it has any, in the first forward pass of training.
+    """An encoder-decoder that profiles Admin's vectors, if it has any, before the first forward pass of training.
 
     It runs the batch once more without gradients, with the same dropout. All workers use the profile of the first one,
     and the checkpoint stores it.
@@ -61,14 +61,12 @@ class ProfiledModel(FairseqEncoderDecoderModel):
         """The encoder's loop and the decoder's."""
         return [self.encoder.loop, self.decoder.loop]
 
-    def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, **options):
-        """fairseq's forward pass."""
-        inputs = (src_tokens, src_lengths, prev_output_tokens)
-        if self.training and self.may_be_fresh:
+    def profile_once(self, *inputs: Tensor, **options) -> None:
+        """Profiles the model if that has not been done; takes the arguments of the forward pass."""
+        if self.may_be_fresh:
             if not self.profiled:
                 self.profile(*inputs, **options)
             self.may_be_fresh = False
-        return super().forward(*inputs, **options)
 
     def profile(self, *inputs: Tensor, **options) -> None:
         """Sets the omegas of a new model from one batch; called on all workers together."""

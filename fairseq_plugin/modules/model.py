@@ -113,6 +113,13 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
         model.set_elastic(args, beyond=not cls.has_levels(args))
         return model
 
+    def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, **options):
+        """fairseq's forward pass: the encoder, then the decoder."""
+        inputs = (src_tokens, src_lengths, prev_output_tokens)
+        if self.training:
+            self.profile_once(*inputs, **options)
+        return super().forward(*inputs, **options)
+
     @classmethod
     def _loop(cls, args, side: str) -> Loop:
         with cls.options.named(side):
