@@ -43,7 +43,7 @@ LRC = {"recursive_iwslt_de_en": "--init=admin: needs --no-lrc"}
 
 
 def side_knobs(side: str) -> dict[str, Knob]:
-    one_ffn = {"one_wide_ffn_base": "--decoder-ffn-embed-dim=32: .* for the one FFN is the encoder's"}
+    one_ffn = {"one_wide_ffn_base": "--decoder-ffn-embed-dim=32: must equal .* because the only FFN is the encoder's"}
     return {
         f"{side}_embed_dim": Knob(f"--{side}-embed-dim 24", "parameters"),
         f"{side}_ffn_embed_dim": Knob(
