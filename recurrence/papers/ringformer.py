@@ -38,13 +38,9 @@ class Signals:
     signal_init: str = "zero"
 
     def __post_init__(self):
-        places = ("after", "before", None)
-        choices = dict(
-            attention_signal=places,
-            ffn_signal=("before", "inside", None),
-            cross_attention_signal=places,
-            signal_init=("zero", "random"),
-        )
+        attention = ("after", "before", None)
+        choices: dict[str, tuple] = dict(attention_signal=attention, cross_attention_signal=attention)
+        choices |= dict(ffn_signal=("before", "inside", None), signal_init=("zero", "random"))
         for name, values in choices.items():
             if getattr(self, name) not in values:
                 raise FieldError(name, repr(getattr(self, name)), f"must be one of {values}")
