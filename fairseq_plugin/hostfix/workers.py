@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from fairseq.data.iterators import BackgroundConsumer, BufferedIterator, EpochBatchIterator
+from torch.utils.data import DataLoader
 
 from fairseq_plugin.hostfix.replace import replace
 
@@ -24,8 +25,20 @@ def end_workers_with_epoch() -> None:
 
         return __init__
 
+    def let_loader_forget_workers(get_iterator: Callable) -> Callable:
+        def _get_iterator_for_epoch(self, *args, **kwargs):
+            iterator = get_iterator(self, *args, **kwargs)
+            reader = getattr(iterator, "_itr", None)
+            if isinstance(reader, BufferedIterator) and isinstance(reader._iterable, DataLoader):
+                vars(reader._iterable)["persistent_workers"] = False  # not yet read by the loader
+            return iterator
+
+        return _get_iterator_for_epoch
+
     if "persistent_workers" in EpochBatchIterator.__init__.__code__.co_varnames:
         replace(EpochBatchIterator, "__init__", forget_workers)
+    else:  # fairseq 0.12.2 has no such attribute
+        replace(EpochBatchIterator, "_get_iterator_for_epoch", let_loader_forget_workers)
 
 
 def end_readers_before_exit() -> None:

@@ -88,6 +88,7 @@ def test_parameters_are_the_papers(table):
                 assert agrees(number, paper, column.title), (row.name, number, paper)
 
 
+@pytest.mark.skipif(cli.is_official(), reason="fairseq 0.12.2 stores some weights of its own transformer twice")
 def test_generated_files_are_up_to_date(monkeypatch, capsys):
     monkeypatch.setattr(render, "papers", lambda: PAPERS)  # whose parameters have been counted above
     monkeypatch.setattr(sys, "argv", ["render.py", "--check"])

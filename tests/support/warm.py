@@ -240,6 +240,7 @@ def command(argv: list[str]) -> int:
     is_module = argv[0] != "-c" and not argv[0].endswith(".py") and not program.is_file()
     # As Python sets it while it imports a module's package, when the plugin reads which command is running.
     sys.argv = ["-m", *argv[1:]] if is_module else argv
+    sys.excepthook = sys.__excepthook__  # on Python 3.10, pytest's exceptiongroup has replaced it
     if "fairseq_plugin" in sys.modules:  # its repairs depend on the command
         sys.modules["fairseq_plugin.hostfix"].apply()
     try:
