@@ -64,7 +64,7 @@ class Request:
 
 def integer(
     environment: Mapping[str, str], name: str, default: int | None, minimum: int = 1, maximum: int | None = None
-):
+) -> int | None:
     """A whole number of the environment.
 
     Raises:
