@@ -45,7 +45,7 @@ def damage(path: Path) -> str | None:
         with zipfile.ZipFile(path) as archive:
             part = archive.testzip()
     except (EOFError, OSError, zipfile.BadZipFile) as error:
-        return f"torn ({error})"
+        return f"truncated ({error})"
     return part and f"damaged in {part}"
 
 

@@ -25,20 +25,17 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-import timm
 import torch
-import torch.nn.functional as F
+from image_data import datasets, make_loaders
 from image_files import damage, last_checkpoint, one_line, record
-from image_options import DEPTH, TRIVIAL, OptionError, check, parser, reject
-from timm import data, task, utils
-from timm.data.transforms import str_to_interp_mode
+from image_options import OptionError, check, parser, reject
+from image_tasks import build, make_task
+from timm import task, utils
 from timm.optim import create_optimizer_v2
 from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler import Scheduler
 from timm.utils.checkpoint_saver import load_checkpoint_metadata
 from torch import Tensor, nn
-from torch.utils.data import Dataset
-from torchvision import transforms
 from tqdm import tqdm
 
 from recurrence.analysis.coefficients import named_coefficients
@@ -46,195 +43,10 @@ from recurrence.count import stored
 from recurrence.elastic import at_depths, may_idle
 from recurrence.errors import report_to_torchrun
 from recurrence.loop import Loop
-from timm_plugin.elastic import PassLoss
-from timm_plugin.mixed_depth import MixedDepth, MixedDepthLoss
 
 logger = logging.getLogger("train_image")
 # Options that may change when a run is resumed. The world size may not, because the total batch scales with it.
 PER_CALL = {"data", "output", "resume", "workers", "device", "compile", "distributed", "rank", "local_rank"}
-
-
-def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Module:
-    """Builds the model or the teacher, at --img-size if its constructor takes a size.
-
-    Args:
-        option: "model" or "teacher".
-        settings: further arguments of `timm.create_model`.
-
-    Raises:
-        OptionError: the constructor rejects an argument, or the weights do not fit the model.
-    """
-    name, kwargs = getattr(args, option), dict(getattr(args, f"{option}_kwargs"))
-    if option == "model":
-        kwargs.update({key: getattr(args, key) for key in DEPTH if getattr(args, key)})
-        if args.depth_range:
-            kwargs["depth_seed"] = args.seed
-    if args.img_size and timm.get_pretrained_cfg(name).fixed_input_size:
-        kwargs.setdefault("img_size", args.img_size)
-    try:
-        return timm.create_model(name, **settings, **kwargs)
-    except (RuntimeError, TypeError, ValueError) as error:
-        reject(f"{option}_kwargs", kwargs, str(error))
-
-
-def datasets(args: argparse.Namespace) -> tuple[Dataset, Dataset, int]:
-    """The training set, the evaluation set and their number of classes.
-
-    Raises:
-        OptionError: there are no images, or the two sets differ in classes.
-    """
-    try:
-        sets = [data.create_dataset(args.dataset, args.data, split) for split in (args.train_split, args.val_split)]
-    except (AssertionError, RuntimeError) as error:  # timm asserts that the name is known, torchvision that files exist
-        reject("dataset", args.dataset, f"not in {args.data}: {error}")
-    readers = [getattr(dataset, "reader", dataset) for dataset in sets]
-    # timm's tar reader calls the map class_name_to_idx.
-    classes = [getattr(reader, "class_name_to_idx", None) or reader.class_to_idx for reader in readers]
-    if classes[0] != classes[1]:
-        reject("val_split", args.val_split, f"must hold the classes of {args.train_split}, {', '.join(classes[0])}")
-    return *sets, len(classes[0])
-
-
-def soft_distillation(student: nn.Module, teacher: nn.Module, temperature: float, **settings) -> task.TrainingTask:
-    """SReT's distillation: the mean of -sum softmax(teacher / T) log_softmax(student / T), without hard labels.
-
-    timm's loss is the Kullback-Leibler divergence times T^2; the weight cancels T^2. The result differs from the loss
-    above by the teacher's entropy, which has no gradient. Source: arXiv 2111.05297 and its published code.
-    """
-    weights = dict(task_loss_weight=0.0, distill_loss_weight=temperature**-2)
-    return task.LogitDistillationTask(student, teacher, temperature=temperature, **weights, **settings)
-
-
-class HardLabels(nn.Module):
-    """Wraps a teacher so that its softmax is exactly one-hot at its most probable class.
-
-    Args:
-        teacher: a model that returns logits (B, classes).
-    """
-
-    def __init__(self, teacher: nn.Module):
-        super().__init__()
-        self.teacher, self.pretrained_cfg = teacher, teacher.pretrained_cfg
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(B, in_chans, height, width) -> (B, classes): 1e4 for the most probable class, 0 for the others."""
-        logits = self.teacher(images)
-        return 1e4 * F.one_hot(logits.argmax(1), logits.shape[1]).to(logits.dtype)
-
-
-def hard_distillation(student: nn.Module, teacher: nn.Module, **settings) -> task.TrainingTask:
-    """DeiT's distillation: the mean of the loss on the labels and the loss on the teacher's classes.
-
-    A student with a distillation token learns the teacher's classes with that token's output, any other student with
-    its only output. timm's task computes a Kullback-Leibler divergence, which for a one-hot distribution is the
-    cross-entropy. Source: DeiT (arXiv 2012.12877), section 4, and its published code; SReT's Table 3, "GT+Hard
-    Distill".
-    """
-    if hasattr(student, "set_distilled_training"):
-        return task.TokenDistillationTask(student, teacher, distill_type="hard", task_loss_weight=0.5, **settings)
-    return task.LogitDistillationTask(student, HardLabels(teacher), task_loss_weight=0.5, **settings)
-
-
-def load_teacher(args: argparse.Namespace) -> nn.Module:
-    """The teacher with the weights of --teacher-checkpoint, by default timm's pretrained ones.
-
-    Raises:
-        OptionError: as :func:`build` does, or the checkpoint does not fit the teacher.
-    """
-    teacher = build("teacher", args, num_classes=args.num_classes, pretrained=not args.teacher_checkpoint)
-    if args.teacher_checkpoint:
-        try:
-            timm.models.load_checkpoint(teacher, args.teacher_checkpoint)
-        except (RuntimeError, ValueError) as error:
-            reject("teacher_checkpoint", args.teacher_checkpoint, str(error))
-    return teacher
-
-
-def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) -> task.TrainingTask:
-    """The training task: classification of the labels, or with --teacher one of the two kinds of distillation.
-
-    Raises:
-        OptionError: --teacher with a model that is trained at several depths at once, or as :func:`load_teacher` does.
-    """
-    criterion = dict(soft_targets=True) if args.mixup or args.cutmix else dict(smoothing=args.smoothing)
-    settings = dict(criterion_kwargs=criterion, device=device)
-    mixed = isinstance(model, MixedDepth)
-    if not args.teacher:
-        classification = task.ClassificationTask(model, **settings)
-        if mixed:
-            classification.criterion = MixedDepthLoss(classification.criterion)
-        if args.pass_loss:
-            classification.criterion = PassLoss(classification.criterion, args.pass_loss)
-        return classification
-    if args.pass_loss:
-        reject("pass_loss", args.pass_loss, "must not be given with --teacher, whose labels are for one pass")
-    if mixed:
-        reject("teacher", args.teacher, f"must not be given with {args.model}, whose two depths learn from labels")
-    teacher = load_teacher(args).to(device)
-    if args.distillation == "hard":
-        return hard_distillation(model, teacher, **settings)
-    return soft_distillation(model, teacher, args.temperature, **settings)
-
-
-def with_torchvision(args: argparse.Namespace, from_timm: transforms.Compose, config: dict) -> transforms.Compose:
-    """timm's training transforms with torchvision's cropping (--resize) and augmentation (--aa trivial).
-
-    Raises:
-        OptionError: --resize is smaller than the images.
-    """
-    steps, sides = list(from_timm.transforms), config["input_size"][1:]
-    if args.resize:
-        if args.resize < max(sides):
-            reject("resize", args.resize, f"must be >= {max(sides)}, the side of the images")
-        resize = transforms.Resize(args.resize, str_to_interp_mode(config["interpolation"]))
-        steps[0] = transforms.Compose([resize, transforms.RandomCrop(sides)])
-    if args.aa == TRIVIAL:
-        steps.insert(-1, transforms.TrivialAugmentWide())
-    return transforms.Compose(steps)
-
-
-def augmentation(args: argparse.Namespace) -> dict[str, object]:
-    """timm's augmentation of training images, as arguments of its `create_loader`."""
-    trivial = args.aa == TRIVIAL
-    collate = None
-    if args.mixup or args.cutmix:
-        collate = data.FastCollateMixup(
-            args.mixup, args.cutmix, label_smoothing=args.smoothing, num_classes=args.num_classes
-        )
-    return dict(
-        no_aug=args.no_aug,
-        scale=args.scale,
-        hflip=args.hflip,
-        color_jitter=None if trivial else args.color_jitter,
-        auto_augment=None if trivial else args.aa,
-        num_aug_repeats=args.aug_repeats,
-        re_prob=args.reprob,
-        re_mode="pixel",
-        collate_fn=collate,
-    )
-
-
-def make_loaders(args: argparse.Namespace, model: nn.Module, sets: list[Dataset], device: torch.device) -> list:
-    """timm's loaders for training and evaluation.
-
-    Raises:
-        OptionError: --aug-repeats in a single process, or as :func:`with_torchvision` does.
-    """
-    if args.aug_repeats and not args.distributed:
-        reject("aug_repeats", args.aug_repeats, "must be 0 without torchrun; timm repeats across processes only")
-    config = data.resolve_data_config(dict(img_size=args.img_size, crop_pct=args.crop_pct), model=model)
-    common = dict(
-        **{name: config[name] for name in ("input_size", "interpolation", "mean", "std")},
-        batch_size=args.batch_size,
-        num_workers=args.workers,
-        distributed=args.distributed,
-        device=device,
-        pin_memory=device.type == "cuda",
-        persistent_workers=False,  # their random state would carry over to the next epoch, but not into a resumed run
-    )
-    training = data.create_loader(sets[0], is_training=True, **augmentation(args), **common)
-    sets[0].transform = with_torchvision(args, sets[0].transform, config)
-    return [training, data.create_loader(sets[1], crop_pct=config["crop_pct"], crop_mode=config["crop_mode"], **common)]
 
 
 def make_scheduler(args: argparse.Namespace, optimizer: torch.optim.Optimizer, updates_per_epoch: int) -> Scheduler:

@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     try:
         if args.output.exists():
-            raise ValueError(f"OUT={args.output}: exists; nothing is written over")
+            raise ValueError(f"OUT={args.output}: must not exist yet")
         source = load(args.input, args.model, **args.model_kwargs)
         if args.command == "unshare":
             model = unshared(source)

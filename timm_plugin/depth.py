@@ -11,6 +11,7 @@ worse than at full depth.
 """
 
 import argparse
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -109,11 +110,25 @@ def read_images(args: argparse.Namespace, model: nn.Module) -> list[tuple[Tensor
 
 
 def write(path: Path, ranges: dict[str, tuple[int, int]]) -> None:
-    """Writes the safe depths of each loop into a checkpoint."""
+    """Writes the safe depths of each loop into a checkpoint; atomic.
+
+    Raises:
+        OSError: if the file cannot be written; it is unchanged then.
+    """
     with torch.serialization.safe_globals([argparse.Namespace]):
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     curve.mark_safe(state.get("state_dict", state), ranges)
-    torch.save(state, path)
+    part = path.with_name(f"{path.name}.tmp")
+    try:
+        with part.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except RuntimeError as error:  # from torch, without the cause
+        raise OSError(f"--write: {path} cannot be written and is unchanged: {error}") from error
+    finally:
+        part.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def _save(self: CheckpointSaver, path: str, *args, **kwargs) -> None:
         with contextlib.suppress(OSError):
             os.remove(path)
         last = os.path.join(os.path.dirname(path), f"last{self.extension}")
-        kept = f"{last} is whole" if os.path.exists(last) else "there is no checkpoint yet"
+        kept = f"{last} is intact" if os.path.exists(last) else "there is no checkpoint yet"
         free = shutil.disk_usage(os.path.dirname(path) or ".").free
         raise OSError(f"{path}: cannot be written, {free:,} bytes of the disk are free; {kept}") from error
 
@@ -109,7 +109,7 @@ def _load_or_name(path: str | Path, *args, **kwargs) -> Any:
         return _load_or_name.__wrapped__(path, *args, **kwargs)
     except (EOFError, KeyError, RuntimeError, pickle.UnpicklingError) as error:
         refused = re.search(r"GLOBAL (\S+)", f"{error} {error.__cause__}")
-        reason = f"refers to {refused[1]}" if refused else "is torn, or of another kind"
+        reason = f"refers to {refused[1]}" if refused else "is truncated, or of another kind"
         message = f"{path}: not a checkpoint that can be read safely, as it {reason}; nothing in it was run"
         raise RuntimeError(message) from None
 

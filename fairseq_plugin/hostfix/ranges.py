@@ -8,10 +8,8 @@ from typing import Any
 from fairseq_plugin.hostfix.foreign import literal
 from fairseq_plugin.hostfix.replace import look_at_options
 
-POSITIVE = (
-    lambda value: float(value) >= 1,
-    "must be >= 1",
-)  # fairseq reads those of validation as strings
+# fairseq reads the numbers of validation as strings.
+POSITIVE = (lambda value: float(value) >= 1, "must be >= 1")
 NOT_NEGATIVE = (lambda value: value >= 0, "must be >= 0")
 
 

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import image_data
 import image_options
+import image_tasks
 import pytest
 import torch
 import train_image
@@ -165,8 +167,8 @@ def loaders(images: Path, *more) -> list:
     """The two loaders of a run with these options."""
     args = image_options.parser("").parse_args(flags(images, images / "none", *more))
     args.distributed = torch.distributed.is_initialized()
-    *sets, args.num_classes = train_image.datasets(args)
-    return train_image.make_loaders(args, train_image.build("model", args), sets, torch.device("cpu"))
+    *sets, args.num_classes = image_data.datasets(args)
+    return image_data.make_loaders(args, image_tasks.build("model", args), sets, torch.device("cpu"))
 
 
 def test_torchvision_resizes_crops_and_augments(images):

@@ -54,25 +54,25 @@ def test_a_full_disk_is_reported_in_one_line(warm, images, straight, tmp_path):
     (ended,) = warm.run(trains(images, tmp_path / "run", *more, most_bytes=last.stat().st_size // 2))
     assert ended.status == 1
     assert ended.last_line.startswith(f"train_image.py: error: {tmp_path}/run/tmp.pth.tar: cannot be written, ")
-    assert f"{last} is whole" in ended.last_line
+    assert f"{last} is intact" in ended.last_line
     assert "Traceback" not in ended.log
     assert not (tmp_path / "run" / "tmp.pth.tar").exists()
     assert checkpoint(tmp_path / "run")["epoch"] == 0
 
 
-@pytest.mark.parametrize("how", ["torn", "empty", "flipped", "missing"])
+@pytest.mark.parametrize("how", ["truncated", "empty", "flipped", "missing"])
 def test_a_damaged_checkpoint_is_named_with_an_intact_one(warm, images, straight, tmp_path, how):
     shutil.copytree(straight, tmp_path / "run")
     last, data = tmp_path / "run" / "last.pth.tar", bytearray((straight / "last.pth.tar").read_bytes())
     data[len(data) // 2] ^= 255
     last.unlink()
     if how != "missing":
-        last.write_bytes({"torn": data[: len(data) // 2], "empty": b"", "flipped": data}[how])
+        last.write_bytes({"truncated": data[: len(data) // 2], "empty": b"", "flipped": data}[how])
     (ended,) = warm.run(trains(images, tmp_path / "run", "--resume"))
     assert ended.status == 2
     assert "Traceback" not in ended.log
     told = {"missing": "has no last.pth.tar, but ", "flipped": f"--resume {last}: is damaged in"}
-    assert told.get(how, f"--resume {last}: is torn") in ended.last_line
+    assert told.get(how, f"--resume {last}: is truncated") in ended.last_line
     assert "model_best.pth.tar" in ended.last_line or "checkpoint-" in ended.last_line
 
 

@@ -188,7 +188,7 @@ def test_a_training_checkpoint_names_its_model(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["unshare", "{file}", "{folder}"], "OUT={folder}: exists; nothing is written over"),
+        (["unshare", "{file}", "{folder}"], "OUT={folder}: must not exist yet"),
         (["unshare", "{file}", "{out}"], "--model: must name the model of {file}"),
         (["unshare", "{folder}/missing.pth", "{out}"], "missing.pth"),
         (["unshare", "{file}", "{out}", "--model", "uit", "--model-kwargs", "depth=1"], "uit"),

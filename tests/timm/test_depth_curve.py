@@ -54,3 +54,19 @@ def test_the_curve_of_a_checkpoint(images, tmp_path, capsys, caplog):
     assert "loop: safe from 1 to 3 passes" in capsys.readouterr().out
     timm.create_model("uit", checkpoint_path=str(path), **{**shape, "depth": 4})
     assert "loop: runs 4 passes, outside the safe range 1 to 3" in caplog.text
+
+
+def test_a_checkpoint_that_cannot_be_written_stays_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "uit.pth"
+    torch.save(vision.small("uit").state_dict(), path)
+    before = path.read_bytes()
+
+    def fail(state, file):
+        file.write(b"half")
+        raise RuntimeError("unexpected pos")
+
+    monkeypatch.setattr(depth.torch, "save", fail)
+    with pytest.raises(OSError, match="uit.pth cannot be written and is unchanged: unexpected pos"):
+        depth.write(path, {"loop": (1, 3)})
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]

@@ -61,7 +61,7 @@ def test_a_worse_epoch_that_was_interrupted_is_not_the_best(saver, tmp_path):
 
 
 @pytest.fixture
-def torn(tmp_path):
+def truncated(tmp_path):
     (tmp_path / "class").mkdir()
     for name in ("0.png", "1.png"):
         Image.effect_noise((32, 32), 90).save(tmp_path / "class" / name)
@@ -70,14 +70,14 @@ def torn(tmp_path):
     return path
 
 
-def test_a_truncated_image_is_named(torn):
-    with pytest.raises(ValueError, match=f"^{torn}: cannot be read as an image: "):
-        create_dataset("", torn.parents[1])[0]
+def test_a_truncated_image_is_named(truncated):
+    with pytest.raises(ValueError, match=f"^{truncated}: cannot be read as an image: "):
+        create_dataset("", truncated.parents[1])[0]
 
 
-def test_timm_still_skips_images_on_request(torn, monkeypatch):
+def test_timm_still_skips_images_on_request(truncated, monkeypatch):
     monkeypatch.setenv("TIMM_DATASET_MAX_RETRIES", "2")
-    data = create_dataset("", torn.parents[1])
+    data = create_dataset("", truncated.parents[1])
     assert list(data[0][0].getdata()) == list(data[1][0].getdata())
 
 
@@ -85,7 +85,9 @@ def test_timm_still_skips_images_on_request(torn, monkeypatch):
 def test_a_file_that_is_no_checkpoint_is_named(tmp_path, content):
     path = tmp_path / "model.pth.tar"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=rf"^{path}: not a checkpoint that can be read safely, as it is torn, or of"):
+    with pytest.raises(
+        ValueError, match=rf"^{path}: not a checkpoint that can be read safely, as it is truncated, or of"
+    ):
         convert.load(path)
 
 

@@ -1,0 +1,90 @@
+"""Data of train_image.py: the sets of images, their augmentation and timm's loaders."""
+
+import argparse
+
+import torch
+from image_options import TRIVIAL, reject
+from timm import data
+from timm.data.transforms import str_to_interp_mode
+from torch import nn
+from torch.utils.data import Dataset
+from torchvision import transforms
+
+
+def datasets(args: argparse.Namespace) -> tuple[Dataset, Dataset, int]:
+    """The training set, the evaluation set and their number of classes.
+
+    Raises:
+        OptionError: there are no images, or the two sets differ in classes.
+    """
+    try:
+        sets = [data.create_dataset(args.dataset, args.data, split) for split in (args.train_split, args.val_split)]
+    except (AssertionError, RuntimeError) as error:  # timm asserts that the name is known, torchvision that files exist
+        reject("dataset", args.dataset, f"not in {args.data}: {error}")
+    readers = [getattr(dataset, "reader", dataset) for dataset in sets]
+    # timm's tar reader calls the map class_name_to_idx.
+    classes = [getattr(reader, "class_name_to_idx", None) or reader.class_to_idx for reader in readers]
+    if classes[0] != classes[1]:
+        reject("val_split", args.val_split, f"must hold the classes of {args.train_split}, {', '.join(classes[0])}")
+    return *sets, len(classes[0])
+
+
+def with_torchvision(args: argparse.Namespace, from_timm: transforms.Compose, config: dict) -> transforms.Compose:
+    """timm's training transforms with torchvision's cropping (--resize) and augmentation (--aa trivial).
+
+    Raises:
+        OptionError: --resize is smaller than the images.
+    """
+    steps, sides = list(from_timm.transforms), config["input_size"][1:]
+    if args.resize:
+        if args.resize < max(sides):
+            reject("resize", args.resize, f"must be >= {max(sides)}, the side of the images")
+        resize = transforms.Resize(args.resize, str_to_interp_mode(config["interpolation"]))
+        steps[0] = transforms.Compose([resize, transforms.RandomCrop(sides)])
+    if args.aa == TRIVIAL:
+        steps.insert(-1, transforms.TrivialAugmentWide())
+    return transforms.Compose(steps)
+
+
+def augmentation(args: argparse.Namespace) -> dict[str, object]:
+    """timm's augmentation of training images, as arguments of its `create_loader`."""
+    trivial = args.aa == TRIVIAL
+    collate = None
+    if args.mixup or args.cutmix:
+        collate = data.FastCollateMixup(
+            args.mixup, args.cutmix, label_smoothing=args.smoothing, num_classes=args.num_classes
+        )
+    return dict(
+        no_aug=args.no_aug,
+        scale=args.scale,
+        hflip=args.hflip,
+        color_jitter=None if trivial else args.color_jitter,
+        auto_augment=None if trivial else args.aa,
+        num_aug_repeats=args.aug_repeats,
+        re_prob=args.reprob,
+        re_mode="pixel",
+        collate_fn=collate,
+    )
+
+
+def make_loaders(args: argparse.Namespace, model: nn.Module, sets: list[Dataset], device: torch.device) -> list:
+    """timm's loaders for training and evaluation.
+
+    Raises:
+        OptionError: --aug-repeats in a single process, or as :func:`with_torchvision` does.
+    """
+    if args.aug_repeats and not args.distributed:
+        reject("aug_repeats", args.aug_repeats, "must be 0 without torchrun; timm repeats across processes only")
+    config = data.resolve_data_config(dict(img_size=args.img_size, crop_pct=args.crop_pct), model=model)
+    common = dict(
+        **{name: config[name] for name in ("input_size", "interpolation", "mean", "std")},
+        batch_size=args.batch_size,
+        num_workers=args.workers,
+        distributed=args.distributed,
+        device=device,
+        pin_memory=device.type == "cuda",
+        persistent_workers=False,  # their random state would carry over to the next epoch, but not into a resumed run
+    )
+    training = data.create_loader(sets[0], is_training=True, **augmentation(args), **common)
+    sets[0].transform = with_torchvision(args, sets[0].transform, config)
+    return [training, data.create_loader(sets[1], crop_pct=config["crop_pct"], crop_mode=config["crop_mode"], **common)]

@@ -1,0 +1,117 @@
+"""What train_image.py trains: the model, and its task, classification or the distillation of a teacher."""
+
+import argparse
+
+import timm
+import torch
+import torch.nn.functional as F
+from image_options import DEPTH, reject
+from timm import task
+from torch import Tensor, nn
+
+from timm_plugin.elastic import PassLoss
+from timm_plugin.mixed_depth import MixedDepth, MixedDepthLoss
+
+
+def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Module:
+    """Builds the model or the teacher, at --img-size if its constructor takes a size.
+
+    Args:
+        option: "model" or "teacher".
+        settings: further arguments of `timm.create_model`.
+
+    Raises:
+        OptionError: the constructor rejects an argument, or the weights do not fit the model.
+    """
+    name, kwargs = getattr(args, option), dict(getattr(args, f"{option}_kwargs"))
+    if option == "model":
+        kwargs.update({key: getattr(args, key) for key in DEPTH if getattr(args, key)})
+        if args.depth_range:
+            kwargs["depth_seed"] = args.seed
+    if args.img_size and timm.get_pretrained_cfg(name).fixed_input_size:
+        kwargs.setdefault("img_size", args.img_size)
+    try:
+        return timm.create_model(name, **settings, **kwargs)
+    except (RuntimeError, TypeError, ValueError) as error:
+        reject(f"{option}_kwargs", kwargs, str(error))
+
+
+def soft_distillation(student: nn.Module, teacher: nn.Module, temperature: float, **settings) -> task.TrainingTask:
+    """SReT's distillation: the mean of -sum softmax(teacher / T) log_softmax(student / T), without hard labels.
+
+    timm's loss is the Kullback-Leibler divergence times T^2; the weight cancels T^2. The result differs from the loss
+    above by the teacher's entropy, which has no gradient. Source: arXiv 2111.05297 and its published code.
+    """
+    weights = dict(task_loss_weight=0.0, distill_loss_weight=temperature**-2)
+    return task.LogitDistillationTask(student, teacher, temperature=temperature, **weights, **settings)
+
+
+class HardLabels(nn.Module):
+    """Wraps a teacher so that its softmax is exactly one-hot at its most probable class.
+
+    Args:
+        teacher: a model that returns logits (B, classes).
+    """
+
+    def __init__(self, teacher: nn.Module):
+        super().__init__()
+        self.teacher, self.pretrained_cfg = teacher, teacher.pretrained_cfg
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, in_chans, height, width) -> (B, classes): 1e4 for the most probable class, 0 for the others."""
+        logits = self.teacher(images)
+        return 1e4 * F.one_hot(logits.argmax(1), logits.shape[1]).to(logits.dtype)
+
+
+def hard_distillation(student: nn.Module, teacher: nn.Module, **settings) -> task.TrainingTask:
+    """DeiT's distillation: the mean of the loss on the labels and the loss on the teacher's classes.
+
+    A student with a distillation token learns the teacher's classes with that token's output, any other student with
+    its only output. timm's task computes a Kullback-Leibler divergence, which for a one-hot distribution is the
+    cross-entropy. Source: DeiT (arXiv 2012.12877), section 4, and its published code; SReT's Table 3, "GT+Hard
+    Distill".
+    """
+    if hasattr(student, "set_distilled_training"):
+        return task.TokenDistillationTask(student, teacher, distill_type="hard", task_loss_weight=0.5, **settings)
+    return task.LogitDistillationTask(student, HardLabels(teacher), task_loss_weight=0.5, **settings)
+
+
+def load_teacher(args: argparse.Namespace) -> nn.Module:
+    """The teacher with the weights of --teacher-checkpoint, by default timm's pretrained ones.
+
+    Raises:
+        OptionError: as :func:`build` does, or the checkpoint does not fit the teacher.
+    """
+    teacher = build("teacher", args, num_classes=args.num_classes, pretrained=not args.teacher_checkpoint)
+    if args.teacher_checkpoint:
+        try:
+            timm.models.load_checkpoint(teacher, args.teacher_checkpoint)
+        except (RuntimeError, ValueError) as error:
+            reject("teacher_checkpoint", args.teacher_checkpoint, str(error))
+    return teacher
+
+
+def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) -> task.TrainingTask:
+    """The training task: classification of the labels, or with --teacher one of the two kinds of distillation.
+
+    Raises:
+        OptionError: --teacher with a model that is trained at several depths at once, or as :func:`load_teacher` does.
+    """
+    criterion = dict(soft_targets=True) if args.mixup or args.cutmix else dict(smoothing=args.smoothing)
+    settings = dict(criterion_kwargs=criterion, device=device)
+    mixed = isinstance(model, MixedDepth)
+    if not args.teacher:
+        classification = task.ClassificationTask(model, **settings)
+        if mixed:
+            classification.criterion = MixedDepthLoss(classification.criterion)
+        if args.pass_loss:
+            classification.criterion = PassLoss(classification.criterion, args.pass_loss)
+        return classification
+    if args.pass_loss:
+        reject("pass_loss", args.pass_loss, "must not be given with --teacher, whose labels are for one pass")
+    if mixed:
+        reject("teacher", args.teacher, f"must not be given with {args.model}, whose two depths learn from labels")
+    teacher = load_teacher(args).to(device)
+    if args.distillation == "hard":
+        return hard_distillation(model, teacher, **settings)
+    return soft_distillation(model, teacher, args.temperature, **settings)
