@@ -130,7 +130,7 @@ def _augmentation(command_line: argparse.ArgumentParser) -> None:
 def _optimisation(command_line: argparse.ArgumentParser) -> None:
     add = command_line.add_argument_group("optimisation").add_argument
     add("--epochs", type=int, default=300)
-    add("--warmup-epochs", type=int, default=5, help="number of --epochs that warm up")
+    add("--warmup-epochs", type=float, default=5, help="number of --epochs that warm up, whole or not")
     add(
         "--warmup-prefix",
         action="store_true",

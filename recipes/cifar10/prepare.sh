@@ -1,32 +1,38 @@
 #!/usr/bin/env bash
 # Prepares CIFAR-10 for train.sh.
-# DATA_ROOT  folder with cifar10.tar, 5,000 of the training images and 1,000 of the test images as JPEG files in train/CLASS
-#            and test/CLASS; without it, torchvision downloads the full data set
-# Writes $OUT/cifar10/{5000,full}; finished stages are skipped.
+# DATA_ROOT  folder with cifar10_full.tgz, all images as JPEG files in train/CLASS and test/CLASS, or with cifar10.tar, 5,000
+#            of the training images and 1,000 of the test images; without it, torchvision downloads the data set
+# CIFAR10    jpeg (cifar10_full.tgz), 5000 (cifar10.tar) or full (the download); default: 5000 with DATA_ROOT, otherwise full
+# Writes $OUT/cifar10/$CIFAR10; finished stages are skipped.
 source "$(dirname "$0")/../common.sh"
 
-SUBSET=$OUT/cifar10/5000
-FULL=$OUT/cifar10/full
-
-subset() {
+# unpack ARCHIVE TRAIN TEST: unpack an archive of DATA_ROOT that has this many images.
+unpack() {
     local split files
-    [ "$DRY_RUN" = 1 ] || [ -f "$DATA_ROOT/cifar10.tar" ] || fail "DATA_ROOT=$DATA_ROOT: holds no cifar10.tar"
-    run tar -xf "$DATA_ROOT/cifar10.tar" -C "$SUBSET"
+    [ "$DRY_RUN" = 1 ] || [ -f "$DATA_ROOT/$1" ] || fail "DATA_ROOT=$DATA_ROOT: holds no $1"
+    run tar -xf "$DATA_ROOT/$1" -C "$FOLDER"
     if [ "$DRY_RUN" = 1 ]; then return; fi
-    for split in train:5000 test:1000; do
-        files=$(find "$SUBSET/${split%:*}" -name '*.jpg' | wc -l)
-        [ "$files" -eq "${split#*:}" ] || fail "${split%:*}: $files images, but the subset has ${split#*:}"
+    for split in "train:$2" "test:$3"; do
+        files=$(find "$FOLDER/${split%:*}" -name '*.jpg' | wc -l)
+        [ "$files" -eq "${split#*:}" ] || fail "${split%:*}: $files images, but $1 has ${split#*:}"
         log "${split%:*}: $files images"
     done
 }
 
+jpeg() { unpack cifar10_full.tgz 50000 10000; }
+
+5000() { unpack cifar10.tar 5000 1000; }
+
 full() {
-    run python -c 'import sys, torchvision; torchvision.datasets.CIFAR10(sys.argv[1], download=True)' "$FULL" ||
-        fail "CIFAR-10: not downloaded; without a network, put cifar-10-batches-py into $FULL, or set DATA_ROOT" \
+    run python -c 'import sys, torchvision; torchvision.datasets.CIFAR10(sys.argv[1], download=True)' "$FOLDER" ||
+        fail "CIFAR-10: not downloaded; without a network, put cifar-10-batches-py into $FOLDER, or set DATA_ROOT" \
             "(see the head of $0)"
 }
 
-FOLDER=$FULL STAGE=full
-if [ -n "${DATA_ROOT:-}" ]; then FOLDER=$SUBSET STAGE=subset; fi
+CIFAR10=${CIFAR10:-$([ -n "${DATA_ROOT:-}" ] && echo 5000 || echo full)}
+case $CIFAR10 in
+jpeg | 5000 | full) FOLDER=$OUT/cifar10/$CIFAR10 ;;
+*) fail "CIFAR10=$CIFAR10: must be jpeg, 5000 or full" ;;
+esac
 if [ "$DRY_RUN" != 1 ]; then mkdir -p "$FOLDER"; fi
-stage "$FOLDER" "$STAGE"
+stage "$FOLDER" "$CIFAR10"

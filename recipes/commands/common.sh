@@ -5,6 +5,7 @@
 #   SCALE, SEED, ARCH, PRECISION
 #   KWARGS             key=value arguments of the model's constructor, one per line
 #   MICRO_BATCH, ACCUMULATE     batch size of a process, and batches per update
+#   DATA_ROOT, CIFAR10          the user's folder of data, and the form of CIFAR-10 (see cifar10/prepare.sh)
 #   GPUS, NODES, NODE_RANK, MASTER_ADDR, MASTER_PORT
 set -euo pipefail
 

@@ -4,10 +4,10 @@
 # Scales (a row keeps its depth at every scale):
 #   smoke  an eighth of the width, images of 64 pixels, one epoch on the 1,000 test images of CIFAR-10 if DATA_ROOT holds
 #          cifar10.tar, otherwise on scikit-learn's digits; only shows that the row works
-#   small  CIFAR-10 at 64 pixels, 20 epochs, widths divided by DIVISOR
+#   small  CIFAR-10 at 64 pixels, 2,000 updates of 50 images, widths divided by DIVISOR
 #   gpu    the same for 300 epochs, with Mixup, CutMix and RandAugment
 #   paper  the data and the settings of the table
-# With DATA_ROOT, CIFAR-10 is the 5,000 training images and 1,000 test images of its cifar10.tar.
+# CIFAR10 is full or jpeg, all of CIFAR-10, or 5000, a tenth of its images (see cifar10/prepare.sh).
 source "$(dirname "$0")/common.sh"
 
 # image_size ARCH DIVISOR: set SIZE, the constructor's arguments for images of 64 pixels. The width is divided and rounded
@@ -41,7 +41,10 @@ SIZE=() SMALL=(--img-size 64 --crop-pct 1 --opt adamw --lr 1e-3 --weight-decay 0
 GENTLE=(--batch-size 50 --workers 0 --scale 0.5 1 --color-jitter 0)
 case $SCALE in
 smoke) SETTINGS=("${SMALL[@]}" "${GENTLE[@]}" --epochs 1 --warmup-epochs 0) DIVISOR=8 ;;
-small) SETTINGS=("${SMALL[@]}" "${GENTLE[@]}" --epochs 20 --warmup-epochs 2) ;;
+small)
+    SETTINGS=("${SMALL[@]}" "${GENTLE[@]}" --epochs 2 --warmup-epochs 0.2)
+    if [ "$CIFAR10" = 5000 ]; then SETTINGS+=(--epochs 20 --warmup-epochs 2); fi
+    ;;
 gpu)
     SETTINGS=("${SMALL[@]}" --epochs 300 --warmup-epochs 10 --batch-size 512 --workers 8 --scale 0.5 1 --amp bfloat16
         --aa rand-m9-mstd0.5-inc1 --mixup 0.8 --cutmix 1)
@@ -66,17 +69,15 @@ else
     image_size "$ARCH" "${DIVISOR:-1}"
     if [[ $KWARGS == *embed_dim=* ]]; then SIZE=(); fi # the row sets its own width
     SIZE+=("${more[@]}")
-    if [ -n "${DATA_ROOT:-}" ] && { [ "$SCALE" != smoke ] || [ -f "$DATA_ROOT/cifar10.tar" ]; }; then
-        IMAGES=("$OUT/cifar10/5000" --val-split test)
-        prepare cifar10/prepare
-    elif [ "$SCALE" = smoke ]; then
+    if [ "$SCALE" = smoke ] && [ ! -f "${DATA_ROOT:-/nonexistent}/cifar10.tar" ]; then
         IMAGES=("$OUT/digits/images")
         prepare digits/prepare
     else
-        IMAGES=("$OUT/cifar10/full" --dataset torch/cifar10 --val-split test)
-        prepare cifar10/prepare
+        IMAGES=("$OUT/cifar10/$CIFAR10" --val-split test)
+        if [ "$CIFAR10" = full ]; then IMAGES+=(--dataset torch/cifar10); fi
+        if [ "$SCALE" = smoke ]; then IMAGES+=(--train-split test); fi
+        prepare cifar10/prepare CIFAR10="$CIFAR10"
     fi
-    if [ "$SCALE" = smoke ] && [ -n "${DATA_ROOT:-}" ]; then IMAGES+=(--train-split test); fi
 fi
 
 lines KWARGS kwargs

@@ -6,11 +6,12 @@ source "$(dirname "$0")/common.sh"
 data=()
 batches
 if [ "$SCALE" != paper ] && [ "${DATA:-}" = cifar10/prepare ]; then
-    # Images of the smaller scales: a subset of CIFAR-10 if DATA_ROOT is set, otherwise scikit-learn's digits at scale smoke.
-    if [ -n "${DATA_ROOT:-}" ]; then BIN=cifar10/5000; elif [ "$SCALE" = smoke ]; then DATA=digits/prepare BIN=digits/images; fi
+    # Images of the smaller scales: CIFAR-10, but without DATA_ROOT scikit-learn's digits at scale smoke.
+    BIN=cifar10/$CIFAR10
+    if [ -z "$DATA_ROOT" ] && [ "$SCALE" = smoke ]; then DATA=digits/prepare BIN=digits/images; fi
 fi
 if [ -n "${DATA:-}" ]; then
-    prepare "$DATA"
+    prepare "$DATA" ${CIFAR10:+"CIFAR10=$CIFAR10"}
     data=("$OUT/$BIN")
 fi
 

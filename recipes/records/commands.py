@@ -46,6 +46,7 @@ def shell_variables(request: Request, run: Run, settings: Settings, seed: int) -
     found |= accumulation(request, run, settings.keys)
     found |= {"ROOT": RECIPES.parent, "OUT": request.out, "RUN": run_folder(request, run.table, run.name, seed)}
     found |= {"SCALE": request.scale, "SEED": seed, "ARCH": run.row.arch, "DATA_ROOT": request.data_root}
+    found["CIFAR10"] = request.cifar10
     found |= {"GPUS": request.gpus, "NODES": request.nodes, "NODE_RANK": request.node_rank}
     found |= {"MASTER_ADDR": request.master[0], "MASTER_PORT": request.master[1]}
     found["PRECISION"] = request.precision or settings.keys.get("precision", "bf16")

@@ -50,12 +50,19 @@ class Request:
     def processes(self) -> int:
         return self.gpus * self.nodes
 
+    @property
+    def cifar10(self) -> str:
+        """The form of CIFAR-10 that cifar10/prepare.sh prepares: the download, or what DATA_ROOT holds."""
+        if not self.data_root:
+            return "full"
+        return "jpeg" if self.scale != "smoke" and Path(self.data_root, "cifar10_full.tgz").is_file() else "5000"
+
     def label(self, kind: str) -> str:
         """The scale under which a run of this kind is recorded, with whatever makes it another experiment."""
         parts = [self.scale]
         if self.switch != "paper":
             parts.append(self.switch)
-        if kind == "images" and self.data_root and self.scale not in ("smoke", "paper"):
+        if kind == "images" and self.cifar10 == "5000" and self.scale not in ("smoke", "paper"):
             parts.append("5000")  # images of CIFAR-10
         if self.pair != PAIR:
             parts += self.pair

@@ -31,7 +31,7 @@ REJECTED = {
     "--temperature 0.0: must be > 0": ["--temperature", "0"],
     "--batch-size -8: must be > 0": ["--batch-size", "-8"],
     "--cutmix -1.0: must be >= 0": ["--cutmix", "-1"],
-    "--warmup-epochs -1: must be >= 0": ["--warmup-epochs", "-1"],
+    "--warmup-epochs -1.0: must be >= 0": ["--warmup-epochs", "-1"],
     "--grad-accum-steps 0: must be > 0": ["--grad-accum-steps", "0"],
     "--batch-size 25: must be <= 24, the images per process": ["--batch-size", "25", "--grad-accum-steps", "2"],
     "--min-lr -1.0: must be >= 0": ["--min-lr", "-1"],
@@ -62,7 +62,7 @@ REJECTED = {
     "--temperature 2.0: must be 1 with --distillation hard": [
         *(*TEACHER, "--distillation", "hard", "--temperature", "2"),
     ],
-    "--warmup-epochs 3: must be < --epochs 3": ["--warmup-epochs", "3"],
+    "--warmup-epochs 3.0: must be < --epochs 3": ["--warmup-epochs", "3"],
     "--batch-size 3: must be even with Mixup or CutMix": ["--batch-size", "3", "--cutmix", "1"],
     "--batch-size 49: must be <= 48, the images per process": ["--batch-size", "49"],
     "--model-kwargs: 'depth': must be key=value": ["--model-kwargs", "depth"],
