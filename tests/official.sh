@@ -23,7 +23,7 @@ if [[ ! -e "$STAMP" || tests/official.sh -nt "$STAMP" ]]; then
     exit 1
   fi
   "$PYTHON310" -m venv "$VENV_OFFICIAL"
-  install "pip<24.1" # later ones refuse the metadata of omegaconf 2.0.6
+  install "pip<24.1" # later ones reject the metadata of omegaconf 2.0.6
   install torch==2.13.0 "numpy<2" cython wheel
   install --no-deps fairseq==0.12.2 # with build isolation: beside torch it would compile sources that it does not ship
   install "hydra-core>=1.0.7,<1.1" "omegaconf<2.1" cffi regex "sacrebleu>=2" tqdm bitarray

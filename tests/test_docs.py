@@ -69,7 +69,7 @@ def test_every_image_model_has_its_row():
     assert re.findall(r"^\| `(\w+)` \|", table, re.M) == list(timm_plugin.MODELS)
 
 
-def test_a_table_without_its_marks_is_refused():
+def test_a_table_without_its_marks_is_rejected():
     with pytest.raises(ValueError, match="<!-- image models: begin -->"):
         timm_plugin.catalogue.TABLE.within("# A document\n")
 

@@ -46,7 +46,7 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
         OSError: if there is no such file.
     """
     if path.is_dir():
-        _refuse_sources(path, _saved_arguments(path))
+        _reject_sources(path, _saved_arguments(path))
         return timm.create_model(f"local-dir:{path}", pretrained=True, **kwargs).eval()
     metadata = {} if path.suffix == ".safetensors" else _metadata(path)
     if name is None and timm.is_model(str(metadata.get("arch"))):
@@ -55,7 +55,7 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
         raise ValueError(f"--model: must name the model of {path}, which does not name it")
     if "args" in metadata:
         trained_with = _trained_with(name, metadata["args"])
-        _refuse_sources(path, trained_with)
+        _reject_sources(path, trained_with)
         kwargs = {**trained_with, **kwargs}
     try:
         return timm.create_model(name, checkpoint_path=str(path), **kwargs).eval()
@@ -87,7 +87,7 @@ def _names_source(argument: str) -> bool:
     return argument.startswith("pretrained") or argument in ("checkpoint_path", "cache_dir")
 
 
-def _refuse_sources(path: Path, kwargs: dict[str, Any]) -> None:
+def _reject_sources(path: Path, kwargs: dict[str, Any]) -> None:
     """Raises ValueError if a file names other sources of weights."""
     for name in kwargs:
         if _names_source(name):

@@ -108,8 +108,8 @@ def _load_or_name(path: str | Path, *args, **kwargs) -> Any:
     try:
         return _load_or_name.__wrapped__(path, *args, **kwargs)
     except (EOFError, KeyError, RuntimeError, pickle.UnpicklingError) as error:
-        refused = re.search(r"GLOBAL (\S+)", f"{error} {error.__cause__}")
-        reason = f"refers to {refused[1]}" if refused else "is truncated, or of another kind"
+        rejected = re.search(r"GLOBAL (\S+)", f"{error} {error.__cause__}")
+        reason = f"refers to {rejected[1]}" if rejected else "is truncated, or of another kind"
         message = f"{path}: not a checkpoint that can be read safely, as it {reason}; nothing in it was run"
         raise RuntimeError(message) from None
 

@@ -182,11 +182,11 @@ def _explained(path: str | Path) -> Iterator[None]:
 
 
 def _explanation(path: str | Path, error: str) -> str:
-    refused = re.search(r"GLOBAL (\S+)", error)
-    if refused is None:
+    rejected = re.search(r"GLOBAL (\S+)", error)
+    if rejected is None:
         return f"{path}: not a checkpoint that can be read safely; nothing in it was run"
     return (
-        f"{path}: refused, because it refers to {refused[1]}, which fairseq's own checkpoints never hold; nothing in "
+        f"{path}: rejected, because it refers to {rejected[1]}, which fairseq's own checkpoints never hold; nothing in "
         "it was run. Reading an untrusted file can run any code, so do not load this one unless you know why that name "
         "is there."
     )

@@ -133,16 +133,16 @@ def _from_rank_0(trainer: Trainer, ask: Callable[[], str]) -> str:
     """Returns rank 0's answer on every rank, or raises its ValueError on every rank."""
     if trainer.data_parallel_world_size == 1:
         return ask()
-    answer, refusal = None, None
+    answer, rejection = None, None
     if trainer.data_parallel_rank == 0:
         try:
             answer = ask()
         except ValueError as error:
-            refusal = str(error)
+            rejection = str(error)
     group, device = trainer.data_parallel_process_group, trainer.device
-    answer, refusal = distributed_utils.broadcast_object((answer, refusal), 0, group, device)
-    if refusal is not None:
-        raise ValueError(refusal)
+    answer, rejection = distributed_utils.broadcast_object((answer, rejection), 0, group, device)
+    if rejection is not None:
+        raise ValueError(rejection)
     return answer
 
 

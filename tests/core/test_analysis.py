@@ -163,7 +163,7 @@ def test_recorded_weights_keep_masks_and_positions():
     assert all(not part.triu(1).any() and torch.allclose(part.sum(-1), torch.ones(1).double()) for part in recorded)
 
 
-def test_recorders_refuse_by_name():
+def test_recorders_reject_by_name():
     with pytest.raises(ValueError, match="Linear: has no loop"), record.recorded_states(nn.Linear(2, 2)):
         pass
     with (

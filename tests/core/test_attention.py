@@ -201,7 +201,7 @@ def test_reordering_an_empty_cache_changes_nothing():
     expect_steps(attention, x, step(attention, cache, x[:, 0]))
 
 
-def test_a_cache_refuses_what_wants_gradients():
+def test_a_cache_rejects_what_wants_gradients():
     with pytest.raises(RuntimeError, match="torch.no_grad"):
         Cache(1).write(0, torch.zeros(2, 1, 4), torch.zeros(2, 1, 4, requires_grad=True))
 

@@ -209,7 +209,7 @@ def test_the_measurement_is_part_of_nothing_that_is_counted(monkeypatch):
     assert counter.get_total_flops() == 0
 
 
-def test_an_unknown_library_is_refused():
+def test_an_unknown_library_is_rejected():
     command = [sys.executable, "-c", "import recurrence.linear"]
     done = subprocess.run(command, env={**os.environ, "RECURRENCE_GEMM": "blas"}, capture_output=True, text=True)
     assert "ValueError: RECURRENCE_GEMM=blas: must be one of ('auto', 'onednn', 'mkl')" in done.stderr

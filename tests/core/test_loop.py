@@ -286,7 +286,7 @@ def test_one_ffn_with_one_norm_after_every_attention():
         (dict(activation_dropout=2), r"activation_dropout=2: must be a rate within \[0, 1\]"),
     ],
 )
-def test_refused_shapes(changes, message):
+def test_rejected_shapes(changes, message):
     with pytest.raises(FieldError, match=message):
         Shape(**{**dict(width=8, ffn_width=16, heads=2), **changes})
 
@@ -307,7 +307,7 @@ def test_refused_shapes(changes, message):
         (lambda shape: shared_layers(shape, (0, 0), (0.1, 1.2)), r"drop_path=1.2: must be a rate within \[0, 1\]"),
     ],
 )
-def test_refused_stacks(build, message):
+def test_rejected_stacks(build, message):
     with pytest.raises(ValueError, match=message):
         build(Shape(8, 16, 2))
 

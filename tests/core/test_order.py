@@ -54,7 +54,7 @@ def test_algorithm_box(strategy):
 
 @pytest.mark.parametrize("name", order.STRATEGIES)
 def test_every_strategy_runs_all_its_blocks_or_rejects_the_numbers(name):
-    """For all M and N: an order of N passes of all M blocks, which is found again at its depth, or a refusal."""
+    """For all M and N: an order of N passes of all M blocks, which is found again at its depth, or a rejection."""
     strategy, orders = order.STRATEGIES[name], 0
     for n in range(1, 13):
         for m in range(1, n + 1):

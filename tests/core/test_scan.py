@@ -270,7 +270,7 @@ def test_a_state_keeps_no_gradients():
 
 
 @pytest.mark.parametrize("window", [0, -1])
-def test_a_window_below_1_is_refused(window):
+def test_a_window_below_1_is_rejected(window):
     with pytest.raises(ValueError, match=f"window={window}: must be >= 1"):
         RecurrentStack(SHAPE, 2, F.gelu, window)
 

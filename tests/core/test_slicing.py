@@ -1,4 +1,4 @@
-"""Sliced attention: which tokens see each other, the permutation and its inverse, refusals."""
+"""Sliced attention: which tokens see each other, the permutation and its inverse, rejections."""
 
 import pytest
 import torch

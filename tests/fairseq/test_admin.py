@@ -142,7 +142,7 @@ def test_a_profile_from_a_file(numbered, tmp_path):
         (b"1 inf\n", "line 1 must be"),
     ],
 )
-def test_a_file_that_is_no_profile_is_refused(content, message, tmp_path):
+def test_a_file_that_is_no_profile_is_rejected(content, message, tmp_path):
     path = tmp_path / "profile"
     if content is not None:
         path.write_bytes(content)
@@ -152,7 +152,7 @@ def test_a_file_that_is_no_profile_is_refused(content, message, tmp_path):
 
 @pytest.mark.parametrize("side", models.SIDES)
 @models.every_translation_model
-def test_pre_norm_is_refused(arch, side):
+def test_pre_norm_is_rejected(arch, side):
     with pytest.raises(ValueError, match=f"^--init=admin: needs post-norm, and .* --{side}-normalize-before"):
         models.on_meta(arch, *ADMIN, f"--{side}-normalize-before")
 
@@ -166,7 +166,7 @@ def test_models_for_speech_are_pre_norm_and_have_none(name):
         task.build_model(OmegaConf.create({"_name": name, "init": "admin"}))
 
 
-def test_other_refusals():
+def test_other_rejections():
     with pytest.raises(ValueError, match="^--admin-profile=omegas: does not go with --init=default"):
         models.on_meta("sequence", "--admin-profile", "omegas")
     args = models.options("sequence")

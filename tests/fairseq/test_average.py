@@ -72,7 +72,7 @@ def test_last_checkpoints_by_epoch_and_by_update(checkpoints):
 
 
 @pytest.mark.parametrize("count", [0, 4])
-def test_a_number_of_checkpoints_out_of_range_is_refused(checkpoints, count):
+def test_a_number_of_checkpoints_out_of_range_is_rejected(checkpoints, count):
     with pytest.raises(ValueError, match=f": {count} checkpoints: must be >= 1 and <= 3, the number there"):
         average.last_checkpoints(checkpoints, average.EPOCH_FILE, count)
 
@@ -85,7 +85,7 @@ def test_a_number_of_checkpoints_out_of_range_is_refused(checkpoints, count):
         (["--num-epoch-checkpoints", "1", "--num-update-checkpoints", "1"], "not allowed with"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(checkpoints, capsys, options, message):
+def test_options_that_do_not_fit_are_rejected(checkpoints, capsys, options, message):
     file = str(checkpoints / "checkpoint1.pt")
     with pytest.raises(SystemExit):
         average.main(["--inputs", file, "--output", str(checkpoints / "out.pt"), *options])
@@ -94,7 +94,7 @@ def test_options_that_do_not_fit_are_refused(checkpoints, capsys, options, messa
 
 
 @pytest.mark.parametrize("change", ["key", "shape"])
-def test_checkpoints_of_different_models_are_refused(checkpoints, change):
+def test_checkpoints_of_different_models_are_rejected(checkpoints, change):
     other = load(checkpoints / "checkpoint2.pt")
     other["model"]["other" if change == "key" else "embed"] = torch.zeros(1, 50)
     torch.save(other, checkpoints / "other.pt")
@@ -102,6 +102,6 @@ def test_checkpoints_of_different_models_are_refused(checkpoints, change):
         average.average_checkpoints([checkpoints / "checkpoint1.pt", checkpoints / "other.pt"])
 
 
-def test_no_checkpoints_are_refused():
+def test_no_checkpoints_are_rejected():
     with pytest.raises(ValueError, match="must name at least one"):
         average.average_checkpoints([])

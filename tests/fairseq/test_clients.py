@@ -16,14 +16,14 @@ from fairseq_plugin.modules.model import check_task
 from tests.support import cli, models
 
 
-def test_a_levenshtein_task_is_refused():
+def test_a_levenshtein_task_is_rejected():
     words = models.dictionary(19)
     task = TranslationLevenshteinTask(TranslationLevenshteinConfig(), words, words)
     with pytest.raises(ValueError, match="--task=translation_lev: edits a sentence"):
         models.build("cycle", on=task)
 
 
-def test_multilingual_tasks_are_refused():
+def test_multilingual_tasks_are_rejected():
     args = models.options("cycle")
     vars(args).update(
         lang_pairs=["de-en"], left_pad_source="True", left_pad_target="False", source_lang="de", target_lang="en"
@@ -35,7 +35,7 @@ def test_multilingual_tasks_are_refused():
 
 
 @pytest.mark.parametrize("arch", ["cycle", "ilr_small"])
-def test_sharded_parameters_are_refused(arch):
+def test_sharded_parameters_are_rejected(arch):
     cfg = OmegaConf.create({"model": {"_name": arch}, "distributed_training": {"ddp_backend": "fully_sharded"}})
     with pytest.raises(ValueError, match="--ddp-backend=fully_sharded: would gather a stored block"):
         parallel.reject_sharding(cfg)

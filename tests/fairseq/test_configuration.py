@@ -58,9 +58,9 @@ def test_configuration_without_a_command_line(arch):
     ],
 )
 def test_fairseqs_parser_rejects_options_of_other_architectures(one, option, capsys):
-    with pytest.raises(SystemExit) as refused:
+    with pytest.raises(SystemExit) as rejected:
         parse(one, *option.split())
-    assert refused.value.code == 2
+    assert rejected.value.code == 2
     assert f"unrecognized arguments: {option}" in capsys.readouterr().err
 
 
@@ -119,7 +119,7 @@ def retain_dropout():
 
 
 @models.every_model
-def test_dropout_at_generation_is_refused(arch, retain_dropout):
+def test_dropout_at_generation_is_rejected(arch, retain_dropout):
     with pytest.raises(ValueError, match="^--retain-dropout: not available"):
         models.tiny(arch).prepare_for_inference_(retain_dropout)
 

@@ -18,7 +18,7 @@ from tests.support.conversion import CLOSE, as_fairseq, logits, single_utterance
 TABLE = "positions and depths added before every pass"
 LLAMA = "LlamaBlock is not a block of attention and FFN with LayerNorms"
 NLL = "the non-linear projection behind a pass"
-REFUSED = {
+REJECTED = {
     **dict.fromkeys(["universal_tiny", "universal", "universal_large"], TABLE),
     **dict.fromkeys(["ilr_small", "ilr_large"], LLAMA),
     "recurrent_lm": "a recurrence along the sequence",
@@ -57,22 +57,22 @@ def check(arch: str, *flags: str) -> None:
 def test_every_architecture_converts_or_is_rejected():
     tried = set(models.WITH_ENCODER) | set(language.ARCHS)
     assert tried == set(architectures())
-    assert {*REFUSED, *PRE_NORM} <= tried
+    assert {*REJECTED, *PRE_NORM} <= tried
 
 
 @models.every_translation_model
 @pytest.mark.parametrize("flags", [[], [*JOINT, "--decoder-learned-pos"]], ids=["as published", "one matrix"])
 def test_fairseqs_own_model_gives_the_same_logits(arch, flags):
-    if arch not in REFUSED:
+    if arch not in REJECTED:
         return check(arch, *flags)
-    with pytest.raises(ValueError, match=f"--arch {arch}: cannot become fairseq's own: {REFUSED[arch]}"):
+    with pytest.raises(ValueError, match=f"--arch {arch}: cannot become fairseq's own: {REJECTED[arch]}"):
         unshared(models.tiny(arch), models.saved_options(arch))
 
 
 @models.every_translation_model
-def test_pre_norm_models_convert_or_are_refused(arch):
+def test_pre_norm_models_convert_or_are_rejected(arch):
     flags = [*models.VARIANTS["pre-norm"], *models.VARIANTS["unequal sides"], "--layernorm-embedding"]
-    reason = {**PRE_NORM, **REFUSED}.get(arch)
+    reason = {**PRE_NORM, **REJECTED}.get(arch)
     if reason is None:
         return check(arch, *flags)
     with pytest.raises(ValueError, match=rf"--arch {arch}: .*({reason}|residual coefficients)"):
@@ -96,7 +96,7 @@ def test_models_of_speech_give_fairseqs_logits(arch, flags):
         torch.testing.assert_close(converted(source, lengths, target)[0], model(source, lengths, target)[0], **CLOSE)
 
 
-def test_another_epsilon_than_fairseqs_is_refused_for_speech():
+def test_another_epsilon_than_fairseqs_is_rejected_for_speech():
     changed = models.saved_options("s2t_cycle")
     changed.norm_eps = 1e-6
     model = models.task_of("s2t_cycle").build_model(changed)
@@ -122,12 +122,12 @@ def test_every_kind_of_level_signal_is_folded(flags):
 
 @models.every_language_case
 @pytest.mark.parametrize("left_pad", [False, True], ids=["padding right", "padding left"])
-def test_language_models_give_fairseqs_probabilities_or_are_refused(arch, flags, left_pad):
+def test_language_models_give_fairseqs_probabilities_or_are_rejected(arch, flags, left_pad):
     """Takase & Kiyono's are Baevski's: pre-norm, without a norm at the end, a layer for every depth."""
     model = models.tiny(arch, *flags)
     args = models.saved_options(arch, *flags)
-    if arch in REFUSED and "--regular" not in flags:
-        with pytest.raises(ValueError, match=rf"--arch {arch}: cannot become fairseq's own: {REFUSED[arch]}"):
+    if arch in REJECTED and "--regular" not in flags:
+        with pytest.raises(ValueError, match=rf"--arch {arch}: cannot become fairseq's own: {REJECTED[arch]}"):
             unshared(model, args)
         return
     tokens = language.texts(left_pad=left_pad)

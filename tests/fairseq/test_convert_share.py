@@ -210,7 +210,7 @@ def test_models_that_cannot_be_shared_are_rejected(how, values, message):
         (fairseq_speech, dict(decoder_learned_pos=True), "--decoder-learned-pos=True: must be False"),
     ],
 )
-def test_language_models_and_speech_are_refused_by_name(make, values, message):
+def test_language_models_and_speech_are_rejected_by_name(make, values, message):
     with pytest.raises(ValueError, match=message):
         shared(*make(**values), "sequence", 2, 4)
 
@@ -218,6 +218,6 @@ def test_language_models_and_speech_are_refused_by_name(make, values, message):
 @pytest.mark.parametrize(
     ("flag", "message"), [("17", r"--residual-rank=17: must be >= 1 and <= --encoder-embed-dim=16")]
 )
-def test_a_rank_above_the_width_is_refused_in_training(flag, message):
+def test_a_rank_above_the_width_is_rejected_in_training(flag, message):
     with pytest.raises(ValueError, match=message):
         models.tiny("cycle", "--residual-rank", flag)

@@ -29,7 +29,7 @@ def test_the_depths_that_are_tried(apart, names):
 
 
 @pytest.mark.parametrize("arch", ["vanilla_tiny", "recurrent_lm", "ilr_small"])
-def test_a_checkpoint_of_one_depth_is_refused(arch):
+def test_a_checkpoint_of_one_depth_is_rejected(arch):
     model = models.tiny(arch)
     with pytest.raises(ValueError, match="a checkpoint runs at other depths where its blocks run again in turn"):
         list(depth.assignments(named_loops(model), False))

@@ -38,7 +38,7 @@ def drafting(model: nn.Module, passes: int = 2, tokens: int = 4) -> nn.Module:
     return model
 
 
-def test_every_language_model_drafts_or_is_refused():
+def test_every_language_model_drafts_or_is_rejected():
     assert {arch for arch, _ in OVER_DEPTH + ALONG_THE_TEXT} == set(language.ARCHS)
     assert {arch for arch, _ in ALONG_THE_TEXT} == {"recurrent_lm"}
 
@@ -62,7 +62,7 @@ def test_greedy_continuation(arch, flags, budget):
 
 
 @pytest.mark.parametrize(("arch", "flags"), ALONG_THE_TEXT)
-def test_recurrence_along_the_text_is_refused(arch, flags):
+def test_recurrence_along_the_text_is_rejected(arch, flags):
     for option, value in (("draft_passes", 1), ("exit_threshold", 0.1)):
         with pytest.raises(ValueError, match=f"{option}={value}: not available for KausikRecurrence"):
             set_budget(models.tiny(arch, *flags), Namespace(**{option: value}))
@@ -155,7 +155,7 @@ def test_padding_is_never_guessed():
         assert 1 not in model.decoder.guess(state)
 
 
-REFUSED = [
+REJECTED = [
     (dict(draft_passes=4), "draft_passes=4: must be >= 1 and < the 4 passes of the decoder"),
     (dict(draft_passes=0), "draft_passes=0: must be >= 1 and < the 4 passes of the decoder"),
     (dict(draft_passes=2, draft_tokens=0), "draft_tokens=0: must be >= 1"),
@@ -168,7 +168,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), REFUSED, ids=[message.split(":")[0] for _, message in REFUSED])
+@pytest.mark.parametrize(("options", "message"), REJECTED, ids=[message.split(":")[0] for _, message in REJECTED])
 def test_wrong_draft_and_exit_options_are_rejected(options, message):
     for model in (models.tiny("universal_tiny"), looped("universal_lm")):
         with pytest.raises(ValueError, match=re.escape(message)):

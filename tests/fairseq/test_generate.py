@@ -89,12 +89,12 @@ class Hostile:
         return os.mkdir, (str(self.path),)
 
 
-def test_hostile_checkpoint_is_refused_by_name_and_runs_nothing(trained, corpus, tmp_path):
+def test_hostile_checkpoint_is_rejected_by_name_and_runs_nothing(trained, corpus, tmp_path):
     state = load_safely(trained.folder / "checkpoint_last.pt")
     checkpoint, trace = tmp_path / "hostile.pt", tmp_path / "trace"
     torch.save({**state, "extra_state": Hostile(trace)}, checkpoint)
     log = cli.generate(corpus.data, checkpoint, fails=True)
-    assert re.search(rf"error: {checkpoint}: refused, because it refers to \w+\.mkdir,", log)
+    assert re.search(rf"error: {checkpoint}: rejected, because it refers to \w+\.mkdir,", log)
     assert "weights_only" not in log.splitlines()[-1]
     assert not trace.exists()
     with open(checkpoint, "rb") as file:
@@ -102,9 +102,9 @@ def test_hostile_checkpoint_is_refused_by_name_and_runs_nothing(trained, corpus,
     assert trace.exists()
 
 
-def test_foreign_type_is_refused_by_name(trained, corpus, tmp_path):
+def test_foreign_type_is_rejected_by_name(trained, corpus, tmp_path):
     state = load_safely(trained.folder / "checkpoint_last.pt")
     checkpoint = tmp_path / "foreign.pt"
     torch.save({**state, "extra_state": pytest.UsageError("not a number")}, checkpoint)
-    with pytest.raises(pickle.UnpicklingError, match=rf"{checkpoint}: refused, because it refers to \S+UsageError,"):
+    with pytest.raises(pickle.UnpicklingError, match=rf"{checkpoint}: rejected, because it refers to \S+UsageError,"):
         TransformerModel.from_pretrained(str(tmp_path), "foreign.pt", str(corpus.data))

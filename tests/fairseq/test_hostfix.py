@@ -111,11 +111,11 @@ def test_the_package_prints_only_its_folder():
 
 class TestCheckpoints:
     @pytest.mark.parametrize("load", ["load_checkpoint_to_cpu", "load_ema_from_checkpoint"])
-    def test_refused_file_and_type_are_named(self, tmp_path, load):
+    def test_rejected_file_and_type_are_named(self, tmp_path, load):
         path = tmp_path / "foreign.pt"
         torch.save({"extra_state": logging.Formatter()}, path)
         with pytest.raises(
-            pickle.UnpicklingError, match=rf"^{path}: refused, because it refers to logging\.Formatter,"
+            pickle.UnpicklingError, match=rf"^{path}: rejected, because it refers to logging\.Formatter,"
         ):
             getattr(checkpoint_utils, load)(str(path))
 
@@ -382,7 +382,7 @@ class TestParallel:
         assert not torch.distributed.is_initialized()
         assert not hasattr(distributed_utils.get_global_group, "_global_group")
 
-    def test_a_launched_process_that_would_train_alone_is_refused(self, launched):
+    def test_a_launched_process_that_would_train_alone_is_rejected(self, launched):
         with pytest.raises(ValueError, match=r"distributed_world_size=1: 2 processes were launched"):
             Trainer(self.config(), None, None, None)
 

@@ -142,14 +142,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_files_are_refused_by_name(name, tmp_path):
+def test_bad_files_are_rejected_by_name(name, tmp_path):
     write, message = BAD[name]
     write(tmp_path / name)
     with pytest.raises(ValueError, match=rf"^{tmp_path / name}: .*{message}"):
         audio_utils.get_features_or_waveform(str(tmp_path / name), use_sample_rate=16000)
 
 
-def test_bad_places_in_a_zip_are_refused_by_name(folder):
+def test_bad_places_in_a_zip_are_rejected_by_name(folder):
     (good,) = stored_zip(folder / "good.zip", [folder / "good.wav"])
     name, start, length = good.rsplit(":", 2)
     assert audio_utils.get_features_or_waveform(good).shape == (48, 80)

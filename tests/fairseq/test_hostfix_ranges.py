@@ -31,7 +31,7 @@ def train(*flags: str):
 
 
 @pytest.mark.parametrize(("option", "value"), [(option, value) for option in OUTSIDE for value in OUTSIDE[option]])
-def test_a_number_outside_its_range_is_refused(option, value):
+def test_a_number_outside_its_range_is_rejected(option, value):
     with pytest.raises(ValueError, match=f"^{option} .*: must be "):
         train(f"{option}={value}")
 

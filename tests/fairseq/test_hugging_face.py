@@ -118,7 +118,7 @@ def logits_of(fsmt, source, target, pad):
 
 @pytest.mark.parametrize("flags", [[], ["--share-all-embeddings"], ["--init", "admin"]], ids=["apart", "tied", "admin"])
 @pytest.mark.parametrize("arch", TEXTS)
-def test_every_translation_model_is_an_fsmt_or_refused(arch, flags):
+def test_every_translation_model_is_an_fsmt_or_rejected(arch, flags):
     if arch in NO_FSMT:
         with pytest.raises(ValueError, match=f"--arch {arch}: .*{NO_FSMT[arch]}"):
             converted(*translation(arch))

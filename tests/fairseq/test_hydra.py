@@ -35,7 +35,7 @@ def test_a_yaml_file_trains_a_model_that_generates(corpus, tmp_path):
     assert len(cli.hypotheses(log)) == corpus.sentences["valid"]
 
 
-def test_an_option_that_the_model_does_not_have_is_refused(corpus, tmp_path):
+def test_an_option_that_the_model_does_not_have_is_rejected(corpus, tmp_path):
     log = train(corpus, tmp_path, "level_signall: full", fails=True)
     error = "fairseq-hydra-train: error: level_signall: not an option of ringformer_tiny (RECURRENCE_TRACEBACK=1 "
     assert log.splitlines()[-1].startswith(error)

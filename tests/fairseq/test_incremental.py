@@ -68,7 +68,7 @@ def test_prompts_are_read_at_once(arch, flags, prompt, left_pad):
 
 
 @models.every_language_model
-def test_tokens_that_have_been_read_are_refused(arch):
+def test_tokens_that_have_been_read_are_rejected(arch):
     model, tokens, state = models.tiny(arch), language.texts((5,)), {}
     with torch.no_grad():
         model.decoder(tokens, incremental_state=state)

@@ -158,7 +158,7 @@ def test_pixels_are_grey_tokens_and_the_class_stands_at_the_last(images):
     assert torch.equal(batch["net_input"]["src_tokens"][0], grey)
 
 
-def test_folders_that_hold_no_such_images_are_refused(images, tmp_path):
+def test_folders_that_hold_no_such_images_are_rejected(images, tmp_path):
     with pytest.raises(ValueError, match=re.escape(f"data={tmp_path}: must hold cifar-10-batches-py, or images in")):
         pixels(tmp_path)
     for split, kind in (("train", "a"), ("train", "b"), ("test", "a")):
@@ -250,7 +250,7 @@ def test_the_texts_of_an_epoch_are_consecutive_and_begin_anywhere(length):
     assert int(dataset[0]["target"][0]) - 10 == starts[6]
 
 
-def test_a_corpus_that_holds_no_two_texts_is_refused():
+def test_a_corpus_that_holds_no_two_texts_is_rejected():
     with pytest.raises(ValueError, match="--tokens-per-sample=28: must be <= half of the 53 tokens"):
         shifted(28)
     assert len(shifted(27)[0]) == 1

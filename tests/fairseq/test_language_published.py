@@ -13,13 +13,13 @@ from tests.support import language, language_reference, models
 from tests.support.recorded import ILR, load
 
 
-def test_tied_matrices_that_differ_are_refused():
+def test_tied_matrices_that_differ_are_rejected():
     file = models.golden("ilr_rope_map211")
     with pytest.raises(ValueError, match="lm_head.weight: differs from the tensor that it shares"):
         load("ilr_rope_map211", file, **{"lm_head.weight": file["state_dict"]["lm_head.weight"] + 1})
 
 
-def test_another_base_of_the_rotation_is_refused():
+def test_another_base_of_the_rotation_is_rejected():
     file = models.golden("ilr_rope_map211")
     with pytest.raises(ValueError, match="rope_theta=500000.0: must be 10000"):
         from_published("ilr", file["state_dict"], {**file["meta"]["config"], "rope_theta": 500000.0})

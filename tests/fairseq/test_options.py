@@ -27,14 +27,14 @@ class Knob(NamedTuple):
         are the same, "values": how they start; "output": what the same values compute; "training": only in training;
         "memory": only what is kept for the backward pass. "either" is parameters or output.
     base: flags that both models get.
-    refused: the error in those families in which the option cannot apply.
+    rejected: the error in those families in which the option cannot apply.
     off: values of the other model, around the command line, where the option is on by itself.
     """
 
     flags: str
     changes: str
     base: str = ""
-    refused: dict[str, str] = {}
+    rejected: dict[str, str] = {}
     off: dict[str, Any] = {}
 
 
@@ -47,13 +47,13 @@ def side_knobs(side: str) -> dict[str, Knob]:
     return {
         f"{side}_embed_dim": Knob(f"--{side}-embed-dim 24", "parameters"),
         f"{side}_ffn_embed_dim": Knob(
-            f"--{side}-ffn-embed-dim 32", "parameters", refused=one_ffn if side == "decoder" else {}
+            f"--{side}-ffn-embed-dim 32", "parameters", rejected=one_ffn if side == "decoder" else {}
         ),
         f"{side}_layers": Knob(f"--{side}-layers 6", "either"),
         f"{side}_attention_heads": Knob(f"--{side}-attention-heads 4", "output"),
         f"{side}_normalize_before": Knob(f"--{side}-normalize-before", "parameters"),
         f"{side}_learned_pos": Knob(
-            f"--{side}-learned-pos", "parameters", refused={name: text.format(side) for name, text in STATIC.items()}
+            f"--{side}-learned-pos", "parameters", rejected={name: text.format(side) for name, text in STATIC.items()}
         ),
         f"{side}_embed_path": Knob(f"--{side}-embed-path {EMBEDDING}", "values"),
         f"{side}_unique_layers": Knob(f"--{side}-unique-layers 4", "parameters"),
@@ -75,15 +75,15 @@ KNOBS = {
     "no_token_positional_embeddings": Knob(
         "--no-token-positional-embeddings",
         "output",
-        refused={"universal": "--no-token-positional-embeddings: the static level signals are the positions"},
+        rejected={"universal": "--no-token-positional-embeddings: the static level signals are the positions"},
     ),
     "layernorm_embedding": Knob("--layernorm-embedding", "parameters"),
     # Where the papers do not scale, only an embedding that is the output matrix too is scaled.
     "no_scale_embedding": Knob("--no-scale-embedding", "values output", base="--share-all-embeddings"),
     "checkpoint_activations": Knob("--checkpoint-activations", "memory"),
     "compile": Knob("--compile eager", "training", base="--dropout 0.2"),  # another stream of random numbers
-    "init": Knob("--init admin", "parameters", refused=LRC),
-    "admin_profile": Knob(f"--admin-profile {PROFILE}", "values", base="--init admin", refused=LRC),
+    "init": Knob("--init admin", "parameters", rejected=LRC),
+    "admin_profile": Knob(f"--admin-profile {PROFILE}", "values", base="--init admin", rejected=LRC),
     "level_signal": Knob("--level-signal full", "parameters", base="--signal-rank-divisor NONE"),
     "signal_rank_divisor": Knob("--signal-rank-divisor 2", "parameters"),
     "attention_signal": Knob("--attention-signal before", "output"),
@@ -201,8 +201,8 @@ def test_every_option_has_an_effect_or_is_rejected(arch, name, embedding_file, t
     Path(files[PROFILE]).write_text("1.5\n" * (16 if arch.startswith("one_wide_ffn") else 20))
     flags = [files.get(flag, flag) for flag in knob.flags.split()]
     base = without(models.tiny_flags(arch), knob.base)
-    if arch in knob.refused:
-        with pytest.raises(ValueError, match=knob.refused[arch]):
+    if arch in knob.rejected:
+        with pytest.raises(ValueError, match=knob.rejected[arch]):
             build(arch, base + flags)
         return
     plain, other = build(arch, base, knob.off), build(arch, base + flags)

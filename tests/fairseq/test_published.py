@@ -1,4 +1,4 @@
-"""Published translation models: profiles, tables, refusals, and every architecture against a reference."""
+"""Published translation models: profiles, tables, rejections, and every architecture against a reference."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def test_a_learned_table_of_positions(system):
 
 
 @pytest.mark.parametrize("name", ["takase_sequence", "takase_cycle", "takase_cycle_rev"])
-def test_copies_that_differ_are_refused(name):
+def test_copies_that_differ_are_rejected(name):
     file, _, _ = recorded(name)
     first, *later = [index for index, which in enumerate(file["meta"]["depth_to_unique"]["decoder"]) if which == 1]
     key = f"decoder.layers.{later[0]}.fc1.weight"
@@ -63,7 +63,7 @@ def test_a_published_model_is_not_profiled_again():
     assert admin.read(model.stacks).eq(1).all()
 
 
-def test_unknown_system_is_refused():
+def test_unknown_system_is_rejected():
     with pytest.raises(ValueError, match="system='transformer': must be one of"):
         from_published("transformer", {}, {})
 

@@ -1,4 +1,4 @@
-"""`recurrent_lm`: an independent reference, sizes, streaming, refusals; test_published.py has its recorded results."""
+"""`recurrent_lm`: an independent reference, sizes, streaming, rejections; recorded results are in test_published.py."""
 
 import re
 
@@ -34,7 +34,7 @@ def test_short_texts_follow_the_formula_where_the_published_code_does_not(name):
         assert torch.allclose(logits, theirs, rtol=0, atol=1e-9) == (length >= 3)
 
 
-def test_biases_are_refused():
+def test_biases_are_rejected():
     file = models.golden("kausik_rec_1layer")
     with pytest.raises(ValueError, match="bias=True: must be False"):
         from_published("kausik", file["state_dict"], {**file["meta"]["config"], "bias": True})
@@ -117,10 +117,10 @@ def test_each_batch_of_training_draws_its_window(more):
     assert {each[0] for each in drawn} == {2, 3, 4}
 
 
-# Refusals
+# Rejections
 
 
-def test_an_encoding_that_acts_within_attention_is_refused():
+def test_an_encoding_that_acts_within_attention_is_rejected():
     args = models.options("recurrent_lm")
     args.position = "rope"
     with pytest.raises(ValueError, match="--position=rope: must be one of"):

@@ -39,7 +39,7 @@ OF_ENCODERS = {
 OF_LANGUAGE = {
     "test_texts_may_be_longer_than_those_of_training",
     "test_prompts_are_read_at_once",
-    "test_tokens_that_have_been_read_are_refused",
+    "test_tokens_that_have_been_read_are_rejected",
     "test_beam_search_goes_on_from_prompts",
     "test_a_smaller_output_dictionary_needs_a_matrix_of_its_own",
 }
@@ -107,7 +107,7 @@ def test_registered_object_is_ours(arch):
 
 
 @pytest.mark.parametrize(("name", "arch"), [("transformer", "fresh_arch"), ("fresh_model", "vanilla_base")])
-def test_a_name_that_is_taken_is_refused(name, arch):
+def test_a_name_that_is_taken_is_rejected(name, arch):
     before = set(MODEL_REGISTRY), set(ARCH_MODEL_REGISTRY)
     with pytest.raises(ValueError, match=f"{name if name in MODEL_REGISTRY else arch}: another model is registered"):
         register_family(name, LoopedTransformer, {arch: {}})

@@ -12,7 +12,7 @@ def test_longest_utterances_are_the_tasks():
     assert models.tiny("s2t_cycle", on=on).max_positions() == (50, 9)
 
 
-def test_features_of_another_width_are_refused_by_name():
+def test_features_of_another_width_are_rejected_by_name():
     source, lengths, target = models.inputs("s2t_cycle")
     wide = torch.cat([source, source], dim=2)
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""The papers' tables as data: every printed cell, every count, and the table files that are refused."""
+"""The papers' tables as data: every printed cell, every count, and the table files that are rejected."""
 
 import csv
 import os
@@ -129,7 +129,7 @@ paper = { A = "1" }
         ('paper = "P"', "paper = ", "Invalid value"),
     ],
 )
-def test_a_broken_table_file_is_refused_in_one_line(old, new, message, tmp_path, capsys):
+def test_a_broken_table_file_is_rejected_in_one_line(old, new, message, tmp_path, capsys):
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "tables.toml").write_text(GOOD)
     assert list(rows.read(tmp_path / "p").tables) == ["t"]

@@ -1,4 +1,4 @@
-"""The papers' claims: the rule that decides them, on made-up numbers, and the entries that are refused."""
+"""The papers' claims: the rule that decides them, on made-up numbers, and the entries that are rejected."""
 
 import json
 import math
@@ -180,7 +180,7 @@ def test_rows_may_be_compared_by_a_metric_of_each(read):
         (compared(margins=1.0), "compare: unknown key 'margins'"),
     ],
 )
-def test_a_claim_that_cannot_be_decided_is_refused(entry, message, read):
+def test_a_claim_that_cannot_be_decided_is_rejected(entry, message, read):
     assert "**Not run.** c" in "\n".join(claims_page.details(read(BY_HAND)[0]))
     with pytest.raises(schema.TableError, match=re.escape(f"claims.toml: claim 1: {message}")):
         read(entry)

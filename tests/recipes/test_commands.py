@@ -227,7 +227,7 @@ def test_other_languages_and_test_sets_of_multi30k(tmp_path):
         (dict(PAIR="en de", SCALE="smoke"), "PAIR=en de, TESTS=test_2016_flickr: at scale smoke, DATA_ROOT must name"),
     ],
 )
-def test_unknown_pairs_and_test_sets_are_refused(settings, error, tmp_path):
+def test_unknown_pairs_and_test_sets_are_rejected(settings, error, tmp_path):
     given = {"SCALE": "small", "OUT": str(tmp_path), "DATA_ROOT": "", **settings}
     assert f"error: {error}" in recipe("multi30k/train.sh", "cycle", fails=True, **given)
 

@@ -212,7 +212,7 @@ def test_imagenet_and_its_small_set_are_what_timm_reads(root, out):
     assert "already exists; remove it, or unset IMAGENET" in taken
 
 
-def test_an_archive_that_is_not_the_published_one_is_refused(root):
+def test_an_archive_that_is_not_the_published_one_is_rejected(root):
     with pytest.raises(RuntimeError, match="devkit_t12.tar.gz is not present in the root directory or is corrupted"):
         imagenet.unpack(root / "imagenet")
 
@@ -285,7 +285,7 @@ def test_documents_are_whole_and_end_with_the_budget(tmp_path):
         documents.write(rows_of, tmp_path / "valid", 2)
 
 
-def test_a_vocabulary_without_marks_is_refused(tmp_path):
+def test_a_vocabulary_without_marks_is_rejected(tmp_path):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\nword\n")
     with pytest.raises(ValueError, match=r"no \[CLS\], \[SEP\] in the vocabulary"):
         wordpieces.dictionary(tmp_path / "vocab.txt", tmp_path / "dict.txt")

@@ -62,8 +62,8 @@ def table(picture: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def refusal(capsys: pytest.CaptureFixture, main, *arguments: object) -> str:
-    """What a command says when it refuses its arguments."""
+def rejection(capsys: pytest.CaptureFixture, main, *arguments: object) -> str:
+    """What a command says when it rejects its arguments."""
     with pytest.raises(SystemExit) as exit_:
         main([str(argument) for argument in arguments])
     assert exit_.value.code == 2
@@ -239,25 +239,25 @@ def test_the_pictures_of_the_repository_have_their_numbers_and_commands():
 def test_bad_input_is_named(runs, trained, tmp_path, capsys):
     image, text = checkpoint(runs, "sret_tl"), trained.folder / "checkpoint_last.pt"
     output = ("--output", tmp_path / "a.svg")
-    assert "/no/model.pt: no such checkpoint" in refusal(capsys, cka.main, "/no/model.pt", image, *output)
+    assert "/no/model.pt: no such checkpoint" in rejection(capsys, cka.main, "/no/model.pt", image, *output)
     (tmp_path / "model.bin").touch()
-    message = refusal(capsys, cka.main, tmp_path / "model.bin", image, *output)
+    message = rejection(capsys, cka.main, tmp_path / "model.bin", image, *output)
     assert "model.bin: must be a .pt of fairseq-train or a .pth.tar of train_image.py" in message
-    assert "checkpoint_last.pt: must come from the same trainer as" in refusal(capsys, cka.main, image, text, *output)
-    message = refusal(capsys, cka.main, image, image, "--batch", "2", *output)
+    assert "checkpoint_last.pt: must come from the same trainer as" in rejection(capsys, cka.main, image, text, *output)
+    message = rejection(capsys, cka.main, image, image, "--batch", "2", *output)
     assert "minibatch of 2: must be >= 4 samples" in message
-    message = refusal(capsys, cka.main, image, image, "--output", tmp_path / "a.pdf")
+    message = rejection(capsys, cka.main, image, image, "--output", tmp_path / "a.pdf")
     assert "a.pdf': must end in .svg or .png" in message
-    message = refusal(capsys, attention_distance.main, image, *output)
+    message = rejection(capsys, attention_distance.main, image, *output)
     assert "stages.0.loop: pass 1 attends within slices" in message
-    message = refusal(capsys, landscape.main, text, *output)
+    message = rejection(capsys, landscape.main, text, *output)
     assert "must be a checkpoint of train_image.py (.pth.tar)" in message
-    assert "--steps=4: must be odd" in refusal(capsys, landscape.main, image, "--steps", "4", *output)
-    message = refusal(capsys, coefficients.main, text, *output)
+    assert "--steps=4: must be odd" in rejection(capsys, landscape.main, image, "--steps", "4", *output)
+    message = rejection(capsys, coefficients.main, text, *output)
     assert "checkpoint_last.pt: has no residual coefficients" in message
     ring = runs / "ringformer_vit" / "s1" / "summary.csv"
-    assert "summary.csv: has no residual coefficients" in refusal(capsys, coefficients.main, ring, *output)
-    assert "valid_bleu: not in" in refusal(capsys, curves.main, ring, "--y", "valid_bleu", "--x", "epoch", *output)
-    assert "no log, and no folder of ROW" in refusal(capsys, curves.main, tmp_path, *output)
-    assert "resnet: must be a registered model" in refusal(capsys, operations.main, "resnet", *output)
+    assert "summary.csv: has no residual coefficients" in rejection(capsys, coefficients.main, ring, *output)
+    assert "valid_bleu: not in" in rejection(capsys, curves.main, ring, "--y", "valid_bleu", "--x", "epoch", *output)
+    assert "no log, and no folder of ROW" in rejection(capsys, curves.main, tmp_path, *output)
+    assert "resnet: must be a registered model" in rejection(capsys, operations.main, "resnet", *output)
     assert not (tmp_path / "a.svg").exists()

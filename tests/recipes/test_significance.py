@@ -31,7 +31,7 @@ def test_a_clear_difference_is_significant_and_a_shuffle_of_errors_is_not(tmp_pa
     assert "bs:1000" in found["signature"]
 
 
-def test_a_system_with_other_sentences_is_refused_by_name(tmp_path):
+def test_a_system_with_other_sentences_is_rejected_by_name(tmp_path):
     (tmp_path / "two").write_text("a\nb\n")
     (tmp_path / "one").write_text("a\n")
     systems = (f"base={tmp_path / 'two'}", f"ours={tmp_path / 'one'}")

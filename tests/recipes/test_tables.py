@@ -1,4 +1,4 @@
-"""The papers' tables as commands: every row through the real parsers, what is refused, and what is made of results."""
+"""The papers' tables as commands: every row through the real parsers, what is rejected, and what is made of results."""
 
 import functools
 import json

@@ -1,8 +1,8 @@
-"""Random options for every registered architecture and model: each builds and trains a step, or is refused in a line.
+"""Random options for every registered architecture and model: each builds and trains a step, or is rejected in a line.
 
     python -m tests.reliability.fuzz [--seconds 600] [--seed 0]
 
-tries as many as fit into the time and prints those that neither work nor are refused, with what repeats them.
+tries as many as fit into the time and prints those that neither work nor are rejected, with what repeats them.
 """
 
 import argparse
@@ -31,7 +31,7 @@ ARCHS = [*models.WITH_ENCODER, *language.ARCHS]
 
 
 class Found(typing.NamedTuple):
-    """What an attempt came to: "works", "refused", or what is wrong."""
+    """What an attempt came to: "works", "rejected", or what is wrong."""
 
     name: str
     options: object
@@ -50,7 +50,7 @@ def attempt(seed: int, name: str) -> Found:
             loss.backward()
         outcome = "works" if math.isfinite(float(loss)) else f"a loss of {float(loss)}"
     except (ValueError, SystemExit) as error:
-        outcome = "refused" if "\n" not in str(error) else f"refused in lines: {error}"
+        outcome = "rejected" if "\n" not in str(error) else f"rejected in lines: {error}"
     except Exception as error:
         outcome = f"{type(error).__name__}: {error}"
     return Found(name, options, outcome)
@@ -123,16 +123,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the first round")
     args = parser.parse_args()
-    counts, end, seed = {"works": 0, "refused": 0}, time.monotonic() + args.seconds, args.seed
+    counts, end, seed = {"works": 0, "rejected": 0}, time.monotonic() + args.seconds, args.seed
     wrong = 0
     while time.monotonic() < end:
         for found in attempts(seed):
             counts[found.outcome] = counts.get(found.outcome, 0) + 1
-            if found.outcome not in ("works", "refused"):
+            if found.outcome not in ("works", "rejected"):
                 wrong += 1
                 print(f"seed {seed}, {found.name}, {found.options}: {found.outcome}", flush=True)
         seed += 1
-    print(f"seeds {args.seed} to {seed - 1}: {counts['works']} work, {counts['refused']} are refused, {wrong} fail")
+    print(f"seeds {args.seed} to {seed - 1}: {counts['works']} work, {counts['rejected']} are rejected, {wrong} fail")
     sys.exit(wrong > 0)
 
 

@@ -147,7 +147,7 @@ def test_a_checkpoint_of_fairseq_runs_nothing(warm, text, straight, tmp_path, ki
     ended = tried(warm, tmp_path, tmp_path / "hostile.pt", text, None, words)
     if kind == "pickle" and words[0] != "fairseq-eval-lm":  # which asks for a dictionary of a language first
         assert ended.status != 0
-        assert f"{tmp_path}/hostile.pt: refused, because it refers to " in ended.last_line
+        assert f"{tmp_path}/hostile.pt: rejected, because it refers to " in ended.last_line
         assert "weights_only" not in ended.last_line
     assert "Traceback" not in ended.log or words[0] == "-c"  # Python's own
 

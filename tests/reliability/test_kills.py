@@ -96,15 +96,15 @@ def test_the_newest_intact_checkpoint_is_named_and_used_if_allowed(warm, text, s
     if how != "missing":
         (folder / "checkpoint_last.pt").write_bytes(data if how == "flipped" else data[: len(data) // 2])
     allowed = {"RECURRENCE_RESTORE": "newest"}
-    (refused,) = warm.run(training_job(text, folder, *EPOCHS, "--no-save"))
+    (rejected,) = warm.run(training_job(text, folder, *EPOCHS, "--no-save"))
     (taken,) = warm.run(training_job(text, folder, *EPOCHS, "--no-save", env=allowed))
     problem = f"{folder}/checkpoint_last.pt is "
-    assert problem in refused.log
-    assert f"--restore-file {folder}/checkpoint2.pt or RECURRENCE_RESTORE=newest" in refused.log
-    assert refused.status == (how != "missing")
-    if refused.status:
-        assert refused.last_line.startswith(f"fairseq-train: error: {problem}")
-        assert "Traceback" not in refused.log
+    assert problem in rejected.log
+    assert f"--restore-file {folder}/checkpoint2.pt or RECURRENCE_RESTORE=newest" in rejected.log
+    assert rejected.status == (how != "missing")
+    if rejected.status:
+        assert rejected.last_line.startswith(f"fairseq-train: error: {problem}")
+        assert "Traceback" not in rejected.log
     assert taken.status == 0
     assert "(epoch 3 @ 10 updates)" in taken.log
 

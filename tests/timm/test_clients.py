@@ -66,7 +66,7 @@ def test_weights_load_into_a_model_from_the_meta_device():
 
 
 @vision.every_model
-def test_images_of_any_size_are_refused_by_name(name):
+def test_images_of_any_size_are_rejected_by_name(name):
     with pytest.raises(ValueError, match=f"dynamic_img_size=True: {name} takes images of the size that img_size gives"):
         timm.create_model(name, dynamic_img_size=True)
 

@@ -19,13 +19,13 @@ from timm_plugin.convert import untrained
 
 # What timm's VisionTransformer has no place for, by model; every other one converts.
 SIGNALS, TABLES = "level signals of a pre-norm stack", "positions and depths are added before every pass"
-REFUSED = {
+REJECTED = {
     **{name: SIGNALS for name in MODELS if name.startswith("ringformer_vit")},
     **{name: TABLES for name in MODELS if name.startswith("uit")},
     **{name: "has no stages" for name in MODELS if name.startswith("sret")},
     **{name: "token mixing" for name in MODELS if name.startswith("recursive_mixer")},
 }
-REFUSED_CASES = {
+REJECTED_CASES = {
     "deit, external loops with NLL": "non-linear projection",
     "deit, NLL and LRC": "residual coefficients",
     "deit, SReT's stem": "no convolutional stem",
@@ -35,12 +35,12 @@ TERMS = dict(residual_rank=3, loops=2, depth=2)
 
 
 def reason(case: str) -> str | None:
-    return REFUSED_CASES.get(case, REFUSED.get(CASES[case][0]))
+    return REJECTED_CASES.get(case, REJECTED.get(CASES[case][0]))
 
 
-def test_every_model_converts_or_is_refused():
-    assert set(REFUSED) | set(REFUSED_CASES) <= set(CASES)
-    converts = {name for name in MODELS if name not in REFUSED}
+def test_every_model_converts_or_is_rejected():
+    assert set(REJECTED) | set(REJECTED_CASES) <= set(CASES)
+    converts = {name for name in MODELS if name not in REJECTED}
     assert {name.split("_")[0] for name in converts} == {"owf", "plain", "deit", "recursive"}
     assert {case for cases in vision.STRUCTURES.values() for case in cases} == set(CASES)
 
@@ -82,7 +82,7 @@ def test_low_rank_terms_on_attention_alone_are_folded():
     assert terms == passes * (4 * 2 * rank * width + 4 * width)  # Q, K, V and output: two factors and a bias each
 
 
-def test_another_epsilon_is_refused():
+def test_another_epsilon_is_rejected():
     with pytest.raises(ValueError, match="norm_eps=0.1: must be 1e-06"):
         unshared(vision.small("plain_vit", norm_eps=0.1))
 

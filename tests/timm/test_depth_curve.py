@@ -22,7 +22,7 @@ def test_the_depths_that_are_tried(model, names):
     assert tried[-1][1] == {name: loop.passes for name, loop in loops.items()}
 
 
-def test_a_model_of_one_depth_is_refused():
+def test_a_model_of_one_depth_is_rejected():
     with pytest.raises(
         ValueError, match="the order 0 1 2: a checkpoint runs at other depths where its blocks run again"
     ):

@@ -32,7 +32,7 @@ def at(structure: str, depth: int) -> dict:
 
 
 @vision.every_registered_structure
-def test_every_model_is_elastic_or_refused_by_name(structure):
+def test_every_model_is_elastic_or_rejected_by_name(structure):
     if structure.endswith("_mixed"):
         with pytest.raises(ValueError, match=r"depth_range=\(2, 4\): does not go with training at mixed depth"):
             vision.fresh(structure, depth_range=(2, 4))
@@ -125,7 +125,7 @@ def test_wrong_arguments_are_rejected(model, options, message):
         vision.fresh(model, **options)
 
 
-def test_a_trainer_that_does_not_report_its_updates_is_refused():
+def test_a_trainer_that_does_not_report_its_updates_is_rejected():
     model = vision.fresh("uit", depth_range=(1, 3))
     with pytest.raises(RuntimeError, match="call model.set_num_updates"):
         model(vision.images(model))

@@ -60,7 +60,7 @@ def test_training_runs_all_passes():
 
 
 @pytest.mark.parametrize("model", ["uit", "sret_t"])
-def test_bad_thresholds_are_refused(model):
+def test_bad_thresholds_are_rejected(model):
     with pytest.raises(ValueError, match="exit_threshold=-0.1: must be >= 0"):
         timm.create_model(model, exit_threshold=-0.1)
     with pytest.raises(ValueError, match="exit_threshold='often': must be a number"):

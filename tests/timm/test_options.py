@@ -106,7 +106,7 @@ def test_every_option_acts(config, option):
     assert shapes != changed_shapes or not all(map(torch.allclose, outputs, changed))
 
 
-VIT_REFUSALS = [
+VIT_REJECTIONS = [
     *((dict(loop_order="random"), r"loop_order='random': must be one of \('internal', 'external', 'reverse', "),),
     *((dict(level_signal="full"), "level_signal='full': must be one of"),),
     *((dict(pos_embed="rotary"), "pos_embed='rotary': must be one of"),),
@@ -136,7 +136,7 @@ VIT_REFUSALS = [
     (dict(token_mixing=True, class_token=False, global_pool="avg"), "num_heads=2: token_mixing=True has no heads"),
     (dict(stem="conv"), "patch_size=8: stem='conv' has patches of 16"),
 ]
-SRET_REFUSALS = [
+SRET_REJECTIONS = [
     *(({name: 0}, f"{name}=0: must be >= 1") for name in ("in_chans", "embed_dim", "loops")),
     *(
         ({name: value}, rf"{name}={value}: must be a rate within \[0, 1\]")
@@ -167,15 +167,15 @@ SRET_REFUSALS = [
 
 @pytest.mark.parametrize(
     ("model", "options", "message"),
-    [("plain_vit", *case) for case in VIT_REFUSALS] + [("sret_t", *case) for case in SRET_REFUSALS],
+    [("plain_vit", *case) for case in VIT_REJECTIONS] + [("sret_t", *case) for case in SRET_REJECTIONS],
 )
-def test_wrong_values_are_refused(model, options, message):
+def test_wrong_values_are_rejected(model, options, message):
     with pytest.raises(ValueError, match=message):
         vision.fresh(model, **options)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_images_of_another_size_are_refused(case):
+def test_images_of_another_size_are_rejected(case):
     model = vision.fresh(case).eval()
     height, width = model.patch_embed.img_size
     for size in ((height + 16, width), (height, width + 16)):

@@ -57,7 +57,7 @@ def test_nested_and_prefixed_weights(recorded, nesting):
     assert torch.equal(load(recorded, {**file, "state_dict": nested})(file["inputs"]["image"]), expected)
 
 
-def test_unknown_systems_and_permutations_are_refused():
+def test_unknown_systems_and_permutations_are_rejected():
     with pytest.raises(ValueError, match="system='deit': must be one of"):
         from_published("deit", {}, {})
     file = golden("sret_sliced")
@@ -82,7 +82,7 @@ def test_published_blocks_of_three_runs_need_no_slices():
 
 
 @every_recorded_sret
-def test_copies_that_differ_are_refused(recorded):
+def test_copies_that_differ_are_rejected(recorded):
     file = golden(recorded)
     key = "transformers.0.blocks.2.attn.qkv.weight"
     assert torch.equal(file["state_dict"][key], file["state_dict"]["transformers.0.blocks.0.attn.qkv.weight"])
@@ -111,7 +111,7 @@ def test_released_files_load_as_they_are(name, tmp_path):
     assert larger(vision.images(larger)).shape == (2, 1000)
 
 
-def test_released_files_with_differing_copies_are_refused(tmp_path):
+def test_released_files_with_differing_copies_are_rejected(tmp_path):
     model = vision.small("sret_t")
     released = to_published("sret", model)
     key = "transformers.1.blocks.2.mlp.fc1.bias"

@@ -94,7 +94,7 @@ def test_configuration(name):
 
 
 @every_case
-def test_unknown_arguments_are_refused(case):
+def test_unknown_arguments_are_rejected(case):
     with pytest.raises(TypeError, match="not_an_option"):
         vision.fresh(case, not_an_option=1)
 

@@ -83,7 +83,7 @@ def test_weights_of_sliced_and_global_models_are_interchangeable(sliced):
 
 
 @every_sliced_case
-def test_groups_that_do_not_divide_are_refused_with_sizes_that_work(sliced):
+def test_groups_that_do_not_divide_are_rejected_with_sizes_that_work(sliced):
     with pytest.raises(ValueError, match=r"must divide the \d+ tokens .* square images that work: ([\d, ]+)") as error:
         vision.fresh(sliced, img_size=72)
     proposed = re.findall(r"\d+", str(error.value).rpartition(": ")[2])
