@@ -25,13 +25,15 @@ RATE = (lambda value: 0 <= value <= 1, "must be in 0 .. 1")
 POSITIVE = (lambda value: value > 0, "must be > 0")
 NOT_NEGATIVE = (lambda value: value >= 0, "must be >= 0")
 MODEL = (timm.is_model, "must be a registered model")
-DEPTH = ("depth_range", "depth_distribution", "pass_loss", "backprop_passes")  # passed to the model's constructor
+# Passed to the model's constructor.
+DEPTH = ("depth_range", "depth_distribution", "depth_warmup_updates", "pass_loss", "backprop_passes")
 TRIVIAL = "trivial"  # value of --aa for TrivialAugmentWide, which timm does not have
 # Rules for the value of a single option: a test and the message if it fails.
 RULES: dict[str, tuple[Callable[..., bool], str]] = {
     **dict.fromkeys(["hflip", "reprob", "smoothing"], RATE),
     **dict.fromkeys(["epochs", "batch_size", "grad_accum_steps", "lr", "clip_grad"], POSITIVE),
     **dict.fromkeys(["temperature", "img_size", "resize", "pass_loss", "backprop_passes"], POSITIVE),
+    "depth_warmup_updates": POSITIVE,
     **dict.fromkeys(["warmup_epochs", "min_lr", "weight_decay", "workers"], NOT_NEGATIVE),
     **dict.fromkeys(["mixup", "cutmix", "color_jitter", "aug_repeats"], NOT_NEGATIVE),
     **dict.fromkeys(["model", "teacher"], MODEL),
@@ -107,6 +109,12 @@ def _depth(command_line: argparse.ArgumentParser) -> None:
     add = command_line.add_argument_group("depth, for the looped models of timm_plugin").add_argument
     add("--depth-range", type=depths, metavar="MIN-MAX", help="draw the number of passes (SReT: loops) of each update")
     add("--depth-distribution", choices=DISTRIBUTIONS, help="poisson: Huginn's log-normal (default: uniform)")
+    add(
+        "--depth-warmup-updates",
+        type=int,
+        metavar="UPDATES",
+        help="during these, the smallest depth that is drawn, or has a loss by --pass-loss, falls from the full depth",
+    )
     add("--pass-loss", type=float, metavar="W", help="weight of the mean loss of passes at which fewer would end")
     add("--backprop-passes", type=int, metavar="K", help="backpropagate through the last K passes only")
 
@@ -194,6 +202,8 @@ def check(args: argparse.Namespace) -> None:
 def _check_depth(args: argparse.Namespace) -> None:
     if args.depth_distribution and not args.depth_range:
         reject("depth_distribution", args.depth_distribution, "needs --depth-range")
+    if args.depth_warmup_updates and not (args.depth_range or args.pass_loss):
+        reject("depth_warmup_updates", args.depth_warmup_updates, "needs --depth-range or --pass-loss")
     for name in DEPTH:
         if getattr(args, name) and args.model not in timm_plugin.MODELS:
             reject(name, getattr(args, name), f"must not be given with {args.model}, which has no loop over depth")

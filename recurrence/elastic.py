@@ -3,6 +3,8 @@
 Source: Huginn (arXiv:2502.05171), section 3.3: depths from a log-normal Poisson distribution, gradients through the
 last passes only. Scalable depth by uniform draws: LayerDrop (arXiv:1909.11556), section 3, for unshared layers.
 
+The warm-up of depths: LayerSkip (arXiv:2404.16710), the gradual curriculum of its early-exit loss.
+
 Differs from Huginn: depths are clipped to a range; the state does not start from noise; without an input injected into
 every pass, the loop's input gets its gradient along the residual stream, see :class:`recurrence.loop.Loop`.
 """
@@ -41,15 +43,16 @@ class Draw:
     seed: int = 0
     unit: int = 1
 
-    def __call__(self, update: int) -> int:
-        """The depth of an update."""
+    def __call__(self, update: int, smallest: int = 1) -> int:
+        """The depth of an update, of those that are at least `smallest` (the largest one if there are none)."""
+        depths = [depth for depth in self.depths if depth >= smallest] or self.depths[-1:]
         chance = np.random.default_rng((self.seed % 2**64, update))
         if self.distribution == "uniform":
-            return self.depths[int(chance.random() * len(self.depths))]
+            return depths[int(chance.random() * len(depths))]
         # The mean of a log-normal is exp(mu + sigma^2 / 2).
         rate = (self.mean / self.unit - 1) * chance.lognormal(-(SIGMA**2) / 2, SIGMA)
         drawn = self.unit * (1 + chance.poisson(rate))
-        return min(self.depths, key=lambda depth: abs(depth - drawn))
+        return min(depths, key=lambda depth: abs(depth - drawn))
 
 
 def depths_of(order: Order, smallest: int, largest: int, step: int = 1, beyond: bool = True) -> tuple[int, ...]:
@@ -82,6 +85,7 @@ def make_elastic(
     depth_range: tuple[int, int] | None = None,
     depth_distribution: str | None = None,
     backprop_passes: int | None = None,
+    depth_warmup_updates: int = 0,
     seed: int = 0,
     step: int = 1,
     beyond: bool = True,
@@ -93,6 +97,7 @@ def make_elastic(
         depth_range: smallest and largest number of passes; None always runs all.
         depth_distribution: one of DISTRIBUTIONS; None is uniform.
         backprop_passes: number of last passes with gradients; None for all.
+        depth_warmup_updates: updates during which the smallest depth falls linearly from all passes.
         seed: seed of the training.
         step, beyond: see :func:`depths_of`.
 
@@ -103,7 +108,7 @@ def make_elastic(
         raise FieldError("depth_distribution", depth_distribution, f"must be one of {DISTRIBUTIONS}")
     if depth_range is None and depth_distribution is not None:
         raise FieldError("depth_distribution", depth_distribution, "needs {depth_range}", depth_range=None)
-    loop.backprop_passes, loop.draw = backprop_passes, None
+    loop.backprop_passes, loop.draw, loop.depth_warmup = backprop_passes, None, depth_warmup_updates
     depths: tuple[int, ...] = (loop.passes,)
     if depth_range is not None:
         depths = depths_of(loop.order, *depth_range, step, beyond)
@@ -135,12 +140,12 @@ def may_idle(loop: Loop) -> bool:
     return any(idle(loop, depth) for depth in depths)
 
 
-def stops(loop: Loop, running: int) -> list[int]:
-    """The depths below `running` at which a shorter model would end, after a pass with gradients.
+def stops(loop: Loop, running: int, smallest: int = 1) -> list[int]:
+    """The depths from `smallest` to below `running` at which a shorter model would end, after a pass with gradients.
 
     If depths are drawn from a range, only depths in that range.
     """
-    first = max(1, running + 1 - (loop.backprop_passes or running))
+    first = max(smallest, running + 1 - (loop.backprop_passes or running))
     candidates = range(first, running) if loop.draw is None else loop.draw.depths
     run = passes_at(loop.order, running)
     return [depth for depth in candidates if first <= depth < running and passes_at(loop.order, depth) == run[:depth]]

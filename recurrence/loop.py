@@ -63,6 +63,8 @@ class Loop(nn.Module):
         self.run: tuple[int, ...] | None = None  # the passes to run instead of all
         self.draw: Draw | None = None  # update number -> how many passes it runs
         self._drawn: tuple[int, ...] | None = None  # the passes of this update
+        self.depth_warmup = 0  # updates until the smallest depth may be drawn or supervised
+        self.updates: int | None = None  # how many updates there were
         self.backprop_passes: int | None = None
         self.register_state_dict_post_hook(store_order)
 
@@ -148,10 +150,25 @@ class Loop(nn.Module):
             raise RuntimeError("a depth is drawn for each update: call model.set_num_updates(update) before it")
         return self._drawn
 
+    @property
+    def smallest_depth(self) -> int:
+        """The smallest depth that this update may draw or supervise: all passes at first, fewer during the warm-up.
+
+        Raises:
+            RuntimeError: if there is a warm-up and :meth:`set_num_updates` was not called.
+        """
+        smallest = 1 if self.draw is None else self.draw.depths[0]
+        if not self.depth_warmup:
+            return smallest
+        if self.updates is None:
+            raise RuntimeError("the depth warms up: call model.set_num_updates(update) before each update")
+        return self.passes - int((self.passes - smallest) * min(1.0, self.updates / self.depth_warmup))
+
     def set_num_updates(self, num_updates: int) -> None:
         """Draws the depth of the next update, after `num_updates` updates. fairseq's trainer calls this."""
+        self.updates = num_updates
         if self.draw is not None:
-            self._drawn = passes_at(self.order, self.draw(num_updates))
+            self._drawn = passes_at(self.order, self.draw(num_updates, self.smallest_depth))
 
     def passes_without_gradients(self, running: int) -> int:
         """How many of the `running` passes come before those that training backpropagates through."""

@@ -23,6 +23,8 @@ class ElasticConfig:
         depth_range: smallest and largest number of passes (for SReT, of `loops`) that an update may draw.
         depth_distribution: "uniform" (default) or "poisson", Huginn's log-normal Poisson.
         depth_seed: seed of the draws.
+        depth_warmup_updates: updates during which the smallest depth that is drawn, or has a loss by `pass_loss`, falls
+            linearly from the full depth.
         pass_loss: weight of the mean loss of the earlier passes at which a shorter model would end; 0 for none.
         backprop_passes: number of last passes with gradients; None for all.
     """
@@ -30,6 +32,7 @@ class ElasticConfig:
     depth_range: Sequence[int] | None = None
     depth_distribution: str | None = None
     depth_seed: int = 0
+    depth_warmup_updates: int = 0
     pass_loss: float = 0.0
     backprop_passes: int | None = None
 
@@ -39,6 +42,10 @@ class ElasticConfig:
             raise ValueError(f"depth_range={self.depth_range}: must be two numbers of passes, each >= 1")
         if self.pass_loss < 0:
             raise ValueError(f"pass_loss={self.pass_loss}: must be >= 0")
+        if self.depth_warmup_updates < 0:
+            raise ValueError(f"depth_warmup_updates={self.depth_warmup_updates}: must be >= 0")
+        if self.depth_warmup_updates and self.depth_range is None and not self.pass_loss:
+            raise ValueError(f"depth_warmup_updates={self.depth_warmup_updates}: needs depth_range or pass_loss")
 
     def train(self, loop: Loop, unit: int = 1, step: int = 1, beyond: bool = True) -> None:
         """Applies the options to a loop.
@@ -52,7 +59,7 @@ class ElasticConfig:
             ValueError: by the option's name.
         """
         depths = None if self.depth_range is None else (unit * self.depth_range[0], unit * self.depth_range[1])
-        how = self.depth_distribution, self.backprop_passes, self.depth_seed
+        how = self.depth_distribution, self.backprop_passes, self.depth_warmup_updates, self.depth_seed
         try:
             make_elastic(loop, depths, *how, step=max(unit, step), beyond=beyond)
         except FieldError as error:

@@ -41,6 +41,11 @@ class DepthOptions(Options):
         "depth",
         choices=DISTRIBUTIONS,
     )
+    depth_warmup_updates: int | None = option(
+        None,
+        "number of updates during which the smallest depth that is drawn, or has a loss by --pass-loss, falls linearly "
+        "from the default depth",
+    )
     pass_loss: float | None = option(
         None,
         "weight of the mean loss of the earlier passes at which a shorter model would end; the logged loss is that of "
@@ -75,6 +80,11 @@ def check(args: Any, options: type[Options], sides: int) -> None:
         _ranges(given["depth_range"], sides)
     if "pass_loss" in given and not 0 < given["pass_loss"] < float("inf"):
         raise FieldError("pass_loss", given["pass_loss"], "must be > 0")
+    if "depth_warmup_updates" in given and not {"depth_range", "pass_loss"} & set(given):
+        needs = "needs {depth_range} or {pass_loss}"
+        raise FieldError("depth_warmup_updates", given["depth_warmup_updates"], needs, depth_range=None, pass_loss=None)
+    if given.get("depth_warmup_updates", 1) < 1:
+        raise FieldError("depth_warmup_updates", given["depth_warmup_updates"], "must be >= 1")
     if given.get("backprop_passes", 1) < 1:
         raise FieldError("backprop_passes", given["backprop_passes"], "must be >= 1")
 

@@ -52,7 +52,7 @@ def test_a_depth_is_the_model_of_that_depth_with_the_same_checkpoint(name, depth
     make_elastic(elastic, (min(STACKS[name][2]), max(STACKS[name][2])))
     built = made(name, order_at(which, depth), seed=1)
     built.load_state_dict(elastic.state_dict())
-    elastic.draw = lambda update: depth
+    elastic.draw = Draw((depth,))
     elastic.set_num_updates(0)
     x, y = (states().requires_grad_() for _ in range(2))
     (drawn, _), (expected, _) = elastic(x), built(y)
@@ -79,6 +79,26 @@ def test_draws_are_a_function_of_seed_and_update():
     assert set(counts) == {1, 2, 3, 4}
     assert all(70 < count < 130 for count in counts.values())  # 100 +- 3.5 standard deviations
     assert Draw((2, 4), seed=1)(7) != Draw((2, 4), seed=1)(8) or Draw((2, 4), seed=1)(8) != Draw((2, 4), seed=1)(9)
+
+
+def test_depths_warm_up_from_all_passes_to_the_smallest():
+    loop = relaxed(SHAPE, (0,) * 4, 2)
+    make_elastic(loop, (1, 4), depth_warmup_updates=300)
+    with pytest.raises(RuntimeError, match="the depth warms up: call model.set_num_updates"):
+        _ = loop.smallest_depth
+    drawn: dict[int, set[int]] = {}
+    for update in range(600):
+        loop.set_num_updates(update)
+        drawn.setdefault(loop.smallest_depth, set()).add(len(loop.running))
+        assert loop.smallest_depth == 4 - min(3, update // 100)
+        assert stops(loop, 4, loop.smallest_depth) == list(range(loop.smallest_depth, 4))
+        if update >= 300:
+            assert len(loop.running) == Draw((1, 2, 3, 4))(update)
+    assert drawn == {smallest: set(range(smallest, 5)) for smallest in (4, 3, 2, 1)}
+
+
+def test_a_range_below_the_layers_keeps_its_largest_depth_until_the_warm_up_reaches_it():
+    assert [Draw((1, 2))(update, smallest=4) for update in range(20)] == [2] * 20
 
 
 def test_poisson_is_huginns():

@@ -160,11 +160,11 @@ def test_pass_loss_is_the_mean_over_models_whose_decoder_ends_earlier(arch):
     for depth in range(len(decoder.blocks), decoder.passes + 1):
         with at_depths({decoder: depth}):
             expected.append(plain(model, batch)[0])
-    mean = sum(expected[:-1]) / len(expected[:-1])
-    torch.testing.assert_close(loss, expected[-1] + 0.5 * mean)
+    total = expected[-1] + 0.5 * sum(expected[:-1]) / len(expected[:-1])
+    torch.testing.assert_close(loss, total)
     assert (log["loss"], size) == (expected[-1].detach(), batch["ntokens"])
-    loss.backward()
-    assert all(parameter.grad is not None for parameter in model.parameters())
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    torch.testing.assert_close(gradients, torch.autograd.grad(total, list(model.parameters())), rtol=1e-4, atol=1e-5)
 
 
 def test_validation_reports_the_loss_at_three_depths():
@@ -192,6 +192,12 @@ def test_validation_reports_the_loss_at_three_depths():
         ("ringformer_base", "--depth-range 1-4,3-2", r"--depth-range=3-2: must be .* 1 <= MIN < MAX \(decoder\)"),
         ("universal", "--depth-range 1-6", r"--depth-range=1-6: the order 0 0 0 0 cannot run at 6 passes \(encoder\)"),
         ("ringformer_base", "--depth-distribution poisson", "--depth-distribution=poisson: needs --depth-range=None"),
+        (
+            "ringformer_base",
+            "--depth-warmup-updates 9",
+            "--depth-warmup-updates=9: needs --depth-range=None or --pass-loss=None",
+        ),
+        ("ringformer_base", "--depth-range 1-4 --depth-warmup-updates 0", "--depth-warmup-updates=0: must be >= 1"),
         ("ringformer_base", "--pass-loss -1", "--pass-loss=-1.0: must be > 0"),
         ("ringformer_base", "--pass-loss nan", "--pass-loss=nan: must be > 0"),
         ("sequence", "--pass-loss 1", "--pass-loss=1.0: no earlier pass of the decoder is the end of a model of fewer"),
@@ -209,7 +215,7 @@ def test_wrong_depth_options_are_rejected(arch, flags, message):
 # fairseq's own commands
 
 DEPTH = ("--encoder-layers", "4", "--decoder-layers", "4", "--depth-range", "1-4")
-LESS = ("--pass-loss", "0.5", "--backprop-passes", "2", "--weight-decay", "0.5")
+LESS = ("--pass-loss", "0.5", "--backprop-passes", "2", "--weight-decay", "0.5", "--depth-warmup-updates", "6")
 FLAGS = (*DEPTH, *LESS, "--batch-size", "8", "--max-update", "8", "--save-interval-updates", "4")
 
 

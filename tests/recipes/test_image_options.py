@@ -71,6 +71,8 @@ REJECTED = {
     "--depth-range: 4: must be MIN-MAX": ["--depth-range", "4"],
     "--depth-range (1, 4): must not be given with vit_tiny_patch16_224, which has no loop": ["--depth-range", "1-4"],
     "--depth-distribution poisson: needs --depth-range": ["--depth-distribution", "poisson"],
+    "--depth-warmup-updates 9: needs --depth-range or --pass-loss": ["--depth-warmup-updates", "9"],
+    "--depth-warmup-updates 0: must be > 0": ["--depth-warmup-updates", "0"],
     "--pass-loss 0.0: must be > 0": ["--pass-loss", "0"],
     "--backprop-passes 0: must be > 0": ["--backprop-passes", "0"],
     "depth_range=2-9: the order 0 0 0 cannot run at 9 passes": [

@@ -113,6 +113,8 @@ def kept_for_backward(model: nn.Module, passes: int) -> int:
         ("recursive_deit_tiny", dict(depth_range=(2, 6)), "depth_range=2-6: the order 0 0 1 1 2 2 cannot run at 2"),
         ("uit", dict(depth_distribution="poisson"), "depth_distribution=poisson: needs depth_range"),
         ("uit", dict(depth_range=(1, 3), depth_distribution="normal"), "depth_distribution=normal: must be one of"),
+        ("uit", dict(depth_warmup_updates=9), "depth_warmup_updates=9: needs depth_range or pass_loss"),
+        ("uit", dict(depth_warmup_updates=-9), "depth_warmup_updates=-9: must be >= 0"),
         ("uit", dict(pass_loss=-1.0), "pass_loss=-1.0: must be >= 0"),
         ("sret_t", dict(pass_loss=1.0), "pass_loss=1.0: no earlier pass ends a model of fewer"),
         ("uit", dict(backprop_passes=3), "backprop_passes=3: must be >= 1 and < 3"),
