@@ -205,6 +205,7 @@ class Loop(nn.Module):
         self.order = tuple(kept.index(which) for which in order)
         self.inject = frozenset(kept.index(which) for which in self.inject.intersection(kept))
         self.draw = self.backprop_passes = self.run = None
+        self.depth_warmup = 0
         if self.own is not None:
             self.own = self.own[:passes]
         if self.noted is not None:
