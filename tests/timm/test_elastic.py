@@ -131,3 +131,12 @@ def test_a_trainer_that_does_not_report_its_updates_is_rejected():
     model = vision.fresh("uit", depth_range=(1, 3))
     with pytest.raises(RuntimeError, match="call model.set_num_updates"):
         model(vision.images(model))
+
+
+def test_losses_of_earlier_passes_begin_one_after_the_other():
+    model = vision.fresh("uit", pass_loss=0.5, depth_warmup_updates=100).train()
+    images, outputs = vision.images(model), []
+    for update in (0, 50, 100):
+        model.set_num_updates(update)
+        outputs.append(len(model(images)))
+    assert outputs == [1, 2, 3]
