@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from recurrence import count, linear
+from recurrence import count, gemm, linear
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = ("float32", "bfloat16", "float16")
@@ -58,7 +58,7 @@ def machine_rate(repeats: int = 9) -> float:
     times = []
     with torch.no_grad():
         for name in libraries * repeats:
-            with linear.using(name):
+            with gemm.using(name):
                 start = time.perf_counter()
                 linear.linear(x, weight)
                 if DEVICE == "cuda":
@@ -74,7 +74,7 @@ def shares(work: dict[str, Callable[[], object]], rows: Rows) -> dict[str, float
     """
     limit = machine_rate()
     # Select operators that PyTorch's counter knows.
-    with linear.using("mkl"), sdpa_kernel(SDPBackend.MATH), torch.compiler.set_stance("force_eager"):
+    with gemm.using("mkl"), sdpa_kernel(SDPBackend.MATH), torch.compiler.set_stance("force_eager"):
         return {name: count.flops(run) / rows[name][0] / limit for name, run in work.items()}
 
 
@@ -152,7 +152,7 @@ def set_up(
     torch.set_num_threads(options.threads)
     WEIGHTS["dtype"] = getattr(torch, options.dtype)
     if options.no_onednn:  # only for our linear layers; oneDNN stays on for convolutions, as in fairseq and timm
-        linear.LIBRARY = "mkl"
+        gemm.LIBRARY = "mkl"
     if options.peak_memory:
         print(training_peak(lambda: build(options.peak_memory), training_step))
         sys.exit()

@@ -12,7 +12,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from recurrence.cache import Slot
 from recurrence.dropout import dropout
-from recurrence.linear import HALF_PRECISION, apply, is_transformed, product_dtype, runs_eagerly
+from recurrence.eager import HALF_PRECISION, is_transformed, product_dtype, runs_eagerly
+from recurrence.linear import apply
 from recurrence.lowrank import project
 from recurrence.position import rotate
 from recurrence.signal import LevelSignal

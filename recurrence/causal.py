@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from recurrence import position
 from recurrence.attention import causal_bias
+from recurrence.eager import product_dtype
 from recurrence.early_exit import EarlyExit, EarlyExitSteps
-from recurrence.linear import product_dtype
 from recurrence.loop import Loop
 from recurrence.steps import Steps
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recurrence.linear import runs_eagerly
+from recurrence.eager import runs_eagerly
 
 STEPS = 1 << 16
 

@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recurrence.eager import runs_eagerly
 from recurrence.errors import FieldError
-from recurrence.linear import apply, runs_eagerly
+from recurrence.linear import apply
 
 
 class Sum(nn.Module):

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recurrence.linear import HALF_PRECISION, product_dtype
+from recurrence.eager import HALF_PRECISION, product_dtype
 from recurrence.scan_ops import drop, linear_weight_gradient, norm, norm_weight_gradient
 from recurrence.scan_step import Activations, Deferred, Masks, Spec, Weights, activations, step, step_backward
 

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recurrence.linear import HALF_PRECISION, apply, is_plain, linear, product_dtype
+from recurrence.eager import HALF_PRECISION, is_plain, product_dtype
+from recurrence.linear import apply, linear
 
 
 class LevelSignal(nn.Module):

@@ -29,9 +29,10 @@ from torch import Tensor, nn
 from recurrence.attention import SelfAttention
 from recurrence.block import Shape, Sublayer
 from recurrence.dropout import dropout
+from recurrence.eager import is_plain, is_transformed
 from recurrence.errors import FieldError
 from recurrence.ffn import FeedForward
-from recurrence.linear import apply, is_plain, is_transformed, linear
+from recurrence.linear import apply, linear
 from recurrence.loop import Loop
 from recurrence.scan import scan
 from recurrence.scan_step import Spec, Weights

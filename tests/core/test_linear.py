@@ -13,17 +13,19 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 
+from recurrence import gemm
 from recurrence import linear as module
-from recurrence.linear import apply, is_plain, linear
+from recurrence.eager import is_plain
+from recurrence.linear import apply, linear
 
 
 @pytest.fixture(autouse=True)
 def _onednn(monkeypatch):
     """The machine's speed decides nothing here."""
-    monkeypatch.setattr(module, "LIBRARY", "onednn")
+    monkeypatch.setattr(gemm, "LIBRARY", "onednn")
 
 
-needs_onednn = pytest.mark.skipif(module._onednn is None, reason="this PyTorch has no oneDNN")
+needs_onednn = pytest.mark.skipif(gemm.onednn_linear is None, reason="this PyTorch has no oneDNN")
 
 
 def operands(rows, bias=True, width=256, out=384, dtype=torch.float32):
@@ -191,33 +193,34 @@ def test_backward_hooks_fire():
 def test_the_faster_library_is_measured_once(blas, chosen, monkeypatch):
     """In turn, by the shortest time; the BLAS has to be faster by a fifth."""
     times = itertools.cycle([1.0, blas, 9.0, 9.0])
-    monkeypatch.setattr(module, "LIBRARY", "auto")
-    monkeypatch.setattr(module, "_measured", None)
-    monkeypatch.setattr(module, "_seconds", lambda run: next(times))
-    assert module.library() == chosen
-    monkeypatch.setattr(module, "_seconds", None)
+    monkeypatch.setattr(gemm, "LIBRARY", "auto")
+    monkeypatch.setattr(gemm, "_measured", None)
+    monkeypatch.setattr(gemm, "_seconds", lambda run: next(times))
+    assert gemm.library() == chosen
+    monkeypatch.setattr(gemm, "_seconds", None)
     x, weight, b, _ = operands(200)
     assert (type(linear(x, weight, b).grad_fn).__name__ == "_LinearBackward") == (chosen == "onednn")
 
 
 @needs_onednn
 def test_the_measurement_is_part_of_nothing_that_is_counted(monkeypatch):
-    monkeypatch.setattr(module, "LIBRARY", "auto")
-    monkeypatch.setattr(module, "_measured", None)
+    monkeypatch.setattr(gemm, "LIBRARY", "auto")
+    monkeypatch.setattr(gemm, "_measured", None)
     with FlopCounterMode(display=False) as counter:
-        assert module.library() in ("onednn", "mkl")
+        assert gemm.library() in ("onednn", "mkl")
     assert counter.get_total_flops() == 0
 
 
 def test_an_unknown_library_is_rejected():
-    command = [sys.executable, "-c", "import recurrence.linear"]
+    command = [sys.executable, "-c", "import recurrence.gemm"]
     done = subprocess.run(command, env={**os.environ, "RECURRENCE_GEMM": "blas"}, capture_output=True, text=True)
     assert "ValueError: RECURRENCE_GEMM=blas: must be one of ('auto', 'onednn', 'mkl')" in done.stderr
 
 
 MANY_SHAPES = """
 import torch
-from recurrence.linear import linear, using
+from recurrence.gemm import using
+from recurrence.linear import linear
 
 def resident():
     with open("/proc/self/statm") as file:
@@ -238,7 +241,7 @@ print(resident() - before)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_memory_does_not_grow_with_every_shape():
     """600 shapes took 350 MiB while what had been prepared for each was kept. A user's own limit stands."""
-    free = {name: value for name, value in os.environ.items() if name not in module.CACHES}
+    free = {name: value for name, value in os.environ.items() if name not in gemm.CACHES}
 
     def growth(**limits: str) -> float:
         command = [sys.executable, "-c", MANY_SHAPES]
@@ -246,7 +249,7 @@ def test_memory_does_not_grow_with_every_shape():
         return float(done.stdout)
 
     assert growth() < 60
-    assert growth(**dict.fromkeys(module.CACHES, "1024")) > 120
+    assert growth(**dict.fromkeys(gemm.CACHES, "1024")) > 120
 
 
 @needs_onednn

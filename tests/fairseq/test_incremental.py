@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from recurrence import linear
+from recurrence import gemm, linear
 from tests.support import language, models, speech
 from tests.support.searching import (
     continue_prompts,
@@ -138,7 +138,7 @@ def test_attention_weights_of_every_step(arch):
 @models.every_model
 @torch.no_grad()
 def test_weights_are_prepared_for_generation_once_and_give_the_same(arch, monkeypatch):
-    monkeypatch.setattr(linear, "LIBRARY", "onednn")
+    monkeypatch.setattr(gemm, "LIBRARY", "onednn")
     monkeypatch.setattr(linear, "SMALLEST", 0)
     model = models.tiny(arch).float()
     inputs = models.inputs(arch, target_lengths=(9, 9, 9))
