@@ -26,7 +26,7 @@ POSITIVE = (lambda value: value > 0, "must be > 0")
 NOT_NEGATIVE = (lambda value: value >= 0, "must be >= 0")
 MODEL = (timm.is_model, "must be a registered model")
 # Passed to the model's constructor.
-DEPTH = ("depth_range", "depth_distribution", "depth_warmup_updates", "pass_loss", "backprop_passes")
+DEPTH = ("depth_range", "depth_distribution", "depth_warmup_updates", "mixed_depth", "pass_loss", "backprop_passes")
 TRIVIAL = "trivial"  # value of --aa for TrivialAugmentWide, which timm does not have
 # Rules for the value of a single option: a test and the message if it fails.
 RULES: dict[str, tuple[Callable[..., bool], str]] = {
@@ -115,6 +115,7 @@ def _depth(command_line: argparse.ArgumentParser) -> None:
         metavar="UPDATES",
         help="during these, the smallest depth that is drawn, or has a loss by --pass-loss, falls from the full depth",
     )
+    add("--mixed-depth", action="store_true", help="train at two depths in every update: all passes, and fewer")
     add("--pass-loss", type=float, metavar="W", help="weight of the mean loss of passes at which fewer would end")
     add("--backprop-passes", type=int, metavar="K", help="backpropagate through the last K passes only")
 

@@ -9,8 +9,8 @@ from image_options import DEPTH, reject
 from timm import task
 from torch import Tensor, nn
 
-from timm_plugin.elastic import PassLoss
-from timm_plugin.mixed_depth import MixedDepth, MixedDepthLoss
+from recurrence.loop import named_loops
+from timm_plugin.elastic import MixedDepthLoss, PassLoss
 
 
 def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Module:
@@ -99,7 +99,7 @@ def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) 
     """
     criterion = dict(soft_targets=True) if args.mixup or args.cutmix else dict(smoothing=args.smoothing)
     settings = dict(criterion_kwargs=criterion, device=device)
-    mixed = isinstance(model, MixedDepth)
+    mixed = any(loop.mixed_depth for loop in named_loops(model).values())
     if not args.teacher:
         classification = task.ClassificationTask(model, **settings)
         if mixed:

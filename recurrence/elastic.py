@@ -3,13 +3,15 @@
 Source: Huginn (arXiv:2502.05171), section 3.3: depths from a log-normal Poisson distribution, gradients through the
 last passes only. Scalable depth by uniform draws: LayerDrop (arXiv:1909.11556), section 3, for unshared layers.
 
-The warm-up of depths: LayerSkip (arXiv:2404.16710), the gradual curriculum of its early-exit loss.
+The warm-up of depths: LayerSkip (arXiv:2404.16710), the gradual curriculum of its early-exit loss. Two depths in an
+update: Sliced Recursive Transformer (arXiv:2111.05297), section 5.7, with each stored block run once in the shallow
+branch; with a drawn depth it is the sandwich rule of slimmable networks (arXiv:1903.05134) for depth.
 
 Differs from Huginn: depths are clipped to a range; the state does not start from noise; without an input injected into
 every pass, the loop's input gets its gradient along the residual stream, see :class:`recurrence.loop.Loop`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -86,6 +88,7 @@ def make_elastic(
     depth_distribution: str | None = None,
     backprop_passes: int | None = None,
     depth_warmup_updates: int = 0,
+    mixed_depth: bool = False,
     seed: int = 0,
     step: int = 1,
     beyond: bool = True,
@@ -98,6 +101,7 @@ def make_elastic(
         depth_distribution: one of DISTRIBUTIONS; None is uniform.
         backprop_passes: number of last passes with gradients; None for all.
         depth_warmup_updates: updates during which the smallest depth falls linearly from all passes.
+        mixed_depth: train at two depths in every update, see :func:`branches`.
         seed: seed of the training.
         step, beyond: see :func:`depths_of`.
 
@@ -108,11 +112,18 @@ def make_elastic(
         raise FieldError("depth_distribution", depth_distribution, f"must be one of {DISTRIBUTIONS}")
     if depth_range is None and depth_distribution is not None:
         raise FieldError("depth_distribution", depth_distribution, "needs {depth_range}", depth_range=None)
+    if mixed_depth and backprop_passes is not None:
+        rule = "does not go with {backprop_passes}"
+        raise FieldError("mixed_depth", mixed_depth, rule, backprop_passes=backprop_passes)
     loop.backprop_passes, loop.draw, loop.depth_warmup = backprop_passes, None, depth_warmup_updates
+    loop.mixed_depth = mixed_depth
     depths: tuple[int, ...] = (loop.passes,)
     if depth_range is not None:
         depths = depths_of(loop.order, *depth_range, step, beyond)
         loop.draw = Draw(depths, depth_distribution or "uniform", loop.passes, seed, step)
+    elif mixed_depth and (len(loop.blocks) == loop.passes or passes_at(loop.order, len(loop.blocks)) is None):
+        order = " ".join(map(str, loop.order))
+        raise FieldError("mixed_depth", mixed_depth, f"the order {order} has no shorter form that runs each block once")
     if backprop_passes is None:
         return
     if not 1 <= backprop_passes < max(depths):
@@ -125,7 +136,9 @@ def make_elastic(
 
 
 def idle(loop: Loop, depth: int) -> list[nn.Parameter]:
-    """Parameters without a gradient in an update with `depth` passes."""
+    """Parameters without a gradient in an update with `depth` passes; none at mixed depth, which also runs all."""
+    if loop.mixed_depth:
+        return []
     learning = passes_at(loop.order, depth)[-(loop.backprop_passes or depth) :]
     learning_blocks = {loop.order[index] for index in learning}
     modules = [loop.blocks[which] for which in set(loop.order) - learning_blocks]
@@ -149,6 +162,20 @@ def stops(loop: Loop, running: int, smallest: int = 1) -> list[int]:
     candidates = range(first, running) if loop.draw is None else loop.draw.depths
     run = passes_at(loop.order, running)
     return [depth for depth in candidates if first <= depth < running and passes_at(loop.order, depth) == run[:depth]]
+
+
+def branches(loops: Iterable[Loop]) -> list[dict[Loop, int]]:
+    """The depths of each loop at which an update computes the loss; its loss is their mean.
+
+    At mixed depth all passes, then the drawn depth, or one run of each block if none is drawn (once if the two are
+    equal); otherwise the drawn depth, or all passes.
+    """
+    drawn = {loop: len(loop.running) for loop in loops}
+    if not any(loop.mixed_depth for loop in drawn):
+        return [drawn]
+    full = {loop: loop.passes for loop in drawn}
+    shallow = {loop: depth if loop.draw else len(loop.blocks) for loop, depth in drawn.items()}
+    return [full] if shallow == full else [full, shallow]
 
 
 @contextmanager

@@ -66,6 +66,7 @@ class Loop(nn.Module):
         self.depth_warmup = 0  # updates until the smallest depth may be drawn or supervised
         self.updates: int | None = None  # how many updates there were
         self.backprop_passes: int | None = None
+        self.mixed_depth = False  # each update also trains at another depth
         self.register_state_dict_post_hook(store_order)
 
     @property
@@ -205,7 +206,7 @@ class Loop(nn.Module):
         self.order = tuple(kept.index(which) for which in order)
         self.inject = frozenset(kept.index(which) for which in self.inject.intersection(kept))
         self.draw = self.backprop_passes = self.run = None
-        self.depth_warmup = 0
+        self.depth_warmup, self.mixed_depth = 0, False
         if self.own is not None:
             self.own = self.own[:passes]
         if self.noted is not None:

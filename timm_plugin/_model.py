@@ -7,14 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from recurrence.elastic import at_depths, branches
 from recurrence.loop import Loop, named_loops
 
 
 class ImageModel(nn.Module):
     """Base of the image models: the head, and the parts of timm's interface that all families share.
 
-    A family sets `pools` (its kinds of pooling), `out_indices` (the features of `features_only=True`), `num_features`,
-    `feature_info` and `norm`, calls :meth:`make_head`, and implements `forward_features`, `pool` and `features`.
+    A family sets `config`, `pools` (its kinds of pooling), `out_indices` (the features of `features_only=True`),
+    `num_features`, `feature_info` and `norm`, calls :meth:`make_head`, and implements `embed`, `encode`, `pool` and
+    `features`.
     """
 
     pools: tuple[str, ...] = ()
@@ -99,9 +101,23 @@ class ImageModel(nn.Module):
         x = self.head_drop(self.pool(x))
         return x if pre_logits else self.head(x)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Images (B, in_chans, height, width) -> logits (B, num_classes)."""
-        return self.forward_head(self.forward_features(x))
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Images (B, in_chans, height, width) -> what the head pools, in the form that `encode` gives it."""
+        return self.encode(self.embed(x))
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Images (B, in_chans, height, width) -> logits (B, num_classes).
+
+        In training at mixed depth, a tuple of logits for :class:`timm_plugin.elastic.MixedDepthLoss`: those of the full
+        depth, then of the other (only the first if the update drew the full depth).
+        """
+        if not (self.training and self.config.mixed_depth):
+            return self.forward_head(self.forward_features(x))
+        x, outputs = self.embed(x), []
+        for depths in branches(self.loops()):
+            with at_depths(depths):
+                outputs.append(self.forward_head(self.encode(x)))
+        return tuple(outputs)
 
     def forward_intermediates(
         self,
@@ -170,11 +186,6 @@ def loop_groups(name: str, loop: Loop, start: int = 0) -> list[tuple[str, tuple[
     """
     blocks = [(rf"^{name}\.blocks\.{which}\.", (start + loop.order.index(which),)) for which in range(len(loop.blocks))]
     return blocks + [(rf"^{name}\.own\.{index}\.", (start + index,)) for index in range(loop.passes)]
-
-
-def first_runs(loop: Loop) -> list[int]:
-    """The first pass of each stored block, ascending."""
-    return sorted(loop.order.index(which) for which in range(len(loop.blocks)))
 
 
 def checkpoint_filter_fn(state_dict: dict[str, Any], model: ImageModel) -> dict[str, Tensor]:

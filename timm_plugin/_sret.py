@@ -15,7 +15,7 @@ from recurrence.early_exit import EarlyExit, early_exit, run_until_each_exits
 from recurrence.loop import Loop
 from recurrence.weights.names import rename
 from timm_plugin._compat import feature_take_indices, update_model_input_size
-from timm_plugin._model import ImageModel, first_runs, loop_groups
+from timm_plugin._model import ImageModel, loop_groups
 from timm_plugin._sret_config import SReTConfig
 from timm_plugin._stem import STEMS
 from timm_plugin.published.sret import stage_pieces
@@ -32,22 +32,19 @@ class Stage(nn.Module):
         self.pool = nn.Conv2d(half, width, 3, stride=2, padding=1, groups=half) if downsample else nn.Identity()
         self.loop, self.early_exit = loop, early_exit
 
-    def forward(
-        self, x: Tensor, token: Tensor | None = None, run: Sequence[int] | None = None
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, token: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """The map and the class token of the previous stage -> those of this stage.
 
         Args:
             x: (B, C, height, width); before a convolution, (B, C / 2, 2 height, 2 width).
             token: (B, C, 1, 1), or (B, C / 2, 1, 1) before a convolution; None for none.
-            run: passes to run; None for all.
         """
         tokens = self.pool(x).flatten(2)
         if token is not None:
             tokens = torch.cat([self.pool(token).flatten(2), tokens], 2)
         tokens = tokens.transpose(1, 2)
-        if self.early_exit is None or self.training or run is not None:
-            tokens, _ = self.loop(tokens, run=run)
+        if self.early_exit is None or self.training:
+            tokens, _ = self.loop(tokens)
         else:
             tokens = run_until_each_exits(self.loop, tokens, self.early_exit)
         tokens = tokens.transpose(1, 2)
@@ -103,20 +100,19 @@ class SReT(ImageModel):
         """Images (B, in_chans, height, width) -> the map before the first stage, (B, C, height / 8, width / 8)."""
         return self.pos_drop(self.patch_embed(x) + self.pos_embed)
 
-    def encode(self, x: Tensor, shallow: bool = False) -> Tensor:
-        """The embedded map -> the output of `forward_features`; shallow runs each stored block once."""
+    def encode(self, x: Tensor) -> Tensor:
+        """The embedded map -> the map of the last stage (B, C, height / 32, width / 32), or tokens (B, 1 + N, C).
+
+        Tokens if the model has a class token, which comes first.
+        """
         token = self.class_tokens(x)
         for stage in self.stages:
-            x, token = stage(x, token, first_runs(stage.loop) if shallow else None)
+            x, token = stage(x, token)
         return join_token(x, token)
 
     def class_tokens(self, x: Tensor) -> Tensor | None:
         """The class token for each map of a batch, (B, C, 1, 1); None without class token."""
         return None if self.cls_token is None else self.cls_token.expand(x.shape[0], -1, -1, -1)
-
-    def forward_features(self, x: Tensor) -> Tensor:
-        """Images -> the map of the last stage, (B, C, height / 32, width / 32), with a class token (B, 1 + N, C)."""
-        return self.encode(self.embed(x))
 
     def pool(self, x: Tensor) -> Tensor:
         """The output of `forward_features` -> normalised (B, C); unchanged if global_pool is ""."""

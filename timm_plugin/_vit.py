@@ -16,7 +16,7 @@ from recurrence.early_exit import early_exit, run_until_each_exits
 from recurrence.elastic import stops
 from timm_plugin._compat import feature_take_indices, update_model_input_size
 from timm_plugin._init import INITS
-from timm_plugin._model import ImageModel, first_runs, loop_groups
+from timm_plugin._model import ImageModel, loop_groups
 from timm_plugin._stem import StemEmbed
 from timm_plugin._vit_config import ViTConfig
 
@@ -102,19 +102,15 @@ class LoopedVisionTransformer(ImageModel):
             x = x + self.pos_embed
         return self.pos_drop(x)
 
-    def encode(self, x: Tensor, shallow: bool = False) -> Tensor:
-        """Embedded tokens -> tokens after the final norm, (B, N, C); shallow runs each stored block once."""
-        if self.early_exit is None or self.training or shallow:
-            x, _ = self.loop(x, levels=self.levels(), run=first_runs(self.loop) if shallow else None)
+    def encode(self, x: Tensor) -> Tensor:
+        """Embedded tokens -> tokens after the final norm, (B, N, C), the class token first."""
+        if self.early_exit is None or self.training:
+            x, _ = self.loop(x, levels=self.levels())
         else:
             x = run_until_each_exits(self.loop, x, self.early_exit, levels=self.levels())
         return self.norm(x)
 
-    def forward_features(self, x: Tensor) -> Tensor:
-        """Images -> tokens after the final norm, (B, N, C), the class token first."""
-        return self.encode(self.embed(x))
-
-    def forward(self, x: Tensor) -> Tensor | list[Tensor]:
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...] | list[Tensor]:
         """Images -> logits (B, num_classes); in training with `pass_loss`, a list: last pass first, then earlier ones.
 
         :class:`timm_plugin.elastic.PassLoss` takes this list.

@@ -1,4 +1,4 @@
-"""Elastic depth for image models: constructor options, and the loss for logits of several passes.
+"""Elastic depth for image models: constructor options, and the losses for logits of several passes or depths.
 
 Trainers must call `model.set_num_updates(number)` before each update, as `recipes/train_image.py` does.
 
@@ -25,6 +25,8 @@ class ElasticConfig:
         depth_seed: seed of the draws.
         depth_warmup_updates: updates during which the smallest depth that is drawn, or has a loss by `pass_loss`, falls
             linearly from the full depth.
+        mixed_depth: train at two depths in every update: all passes, and the drawn depth or, without `depth_range`, one
+            run of each stored block. Training then returns a tuple of logits, see :class:`MixedDepthLoss`.
         pass_loss: weight of the mean loss of the earlier passes at which a shorter model would end; 0 for none.
         backprop_passes: number of last passes with gradients; None for all.
     """
@@ -33,6 +35,7 @@ class ElasticConfig:
     depth_distribution: str | None = None
     depth_seed: int = 0
     depth_warmup_updates: int = 0
+    mixed_depth: bool = False
     pass_loss: float = 0.0
     backprop_passes: int | None = None
 
@@ -42,6 +45,8 @@ class ElasticConfig:
             raise ValueError(f"depth_range={self.depth_range}: must be two numbers of passes, each >= 1")
         if self.pass_loss < 0:
             raise ValueError(f"pass_loss={self.pass_loss}: must be >= 0")
+        if self.pass_loss and self.mixed_depth:
+            raise ValueError(f"mixed_depth=True: does not go with pass_loss={self.pass_loss}")
         if self.depth_warmup_updates < 0:
             raise ValueError(f"depth_warmup_updates={self.depth_warmup_updates}: must be >= 0")
         if self.depth_warmup_updates and self.depth_range is None and not self.pass_loss:
@@ -59,9 +64,9 @@ class ElasticConfig:
             ValueError: by the option's name.
         """
         depths = None if self.depth_range is None else (unit * self.depth_range[0], unit * self.depth_range[1])
-        how = self.depth_distribution, self.backprop_passes, self.depth_warmup_updates, self.depth_seed
+        how = self.depth_distribution, self.backprop_passes, self.depth_warmup_updates, self.mixed_depth
         try:
-            make_elastic(loop, depths, *how, step=max(unit, step), beyond=beyond)
+            make_elastic(loop, depths, *how, self.depth_seed, step=max(unit, step), beyond=beyond)
         except FieldError as error:
             raise ValueError(str(error)) from None
         most = loop.passes if loop.draw is None else max(loop.draw.depths)
@@ -89,3 +94,22 @@ class PassLoss(nn.Module):
         if not earlier:
             return loss
         return loss + self.weight * sum(self.criterion(logits, target) for logits in earlier) / len(earlier)
+
+
+class MixedDepthLoss(nn.Module):
+    """The mean loss of the depths of an update, for models with `mixed_depth`.
+
+    Source: Sliced Recursive Transformer (arXiv:2111.05297), section 5.7; the weights are assumed to be equal.
+
+    Args:
+        criterion: `(logits, target) -> loss`.
+    """
+
+    def __init__(self, criterion: Callable[[Tensor, Tensor], Tensor]):
+        super().__init__()
+        self.criterion = criterion
+
+    def forward(self, output: Tensor | tuple[Tensor, ...], target: Tensor) -> Tensor:
+        """output: logits (B, num_classes) of one or several depths -> the loss, a scalar."""
+        depths = output if isinstance(output, tuple) else (output,)
+        return sum(self.criterion(logits, target) for logits in depths) / len(depths)

@@ -16,64 +16,10 @@ from functools import partial
 from typing import Any
 
 from timm.models import generate_default_cfgs, register_model
-from torch import Tensor, nn
 
 from timm_plugin._create import create, sret_cfg
 from timm_plugin._sret import SReT
 from timm_plugin._vit import LoopedVisionTransformer
-
-
-class MixedDepth:
-    """In training, returns the logits of both depths, (deep, shallow); at inference only the deep ones.
-
-    :class:`MixedDepthLoss` takes the pair; `set_mixed_depth_training(False)` trains only the deep branch.
-    """
-
-    mixed_depth_training = True
-
-    def __init__(self, **kwargs: Any):
-        for name in ("depth_range", "pass_loss", "backprop_passes"):
-            if kwargs.get(name):
-                raise ValueError(f"{name}={kwargs[name]}: does not go with training at mixed depth")
-        super().__init__(**kwargs)
-
-    def set_mixed_depth_training(self, enable: bool = True) -> None:
-        """Whether training returns both branches."""
-        self.mixed_depth_training = enable
-
-    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Images (B, in_chans, height, width) -> logits (B, num_classes), or in training a pair of them."""
-        if not (self.training and self.mixed_depth_training):
-            return super().forward(x)  # type: ignore[misc]
-        x = self.embed(x)
-        shallow = self.forward_head(self.encode(x, shallow=True))
-        return self.forward_head(self.encode(x)), shallow
-
-
-class MixedDepthSReT(MixedDepth, SReT):
-    """SReT, trained at two depths."""
-
-
-class MixedDepthDeiT(MixedDepth, LoopedVisionTransformer):
-    """Recursive DeiT, trained at two depths."""
-
-
-class MixedDepthLoss(nn.Module):
-    """The mean of a criterion over the branches.
-
-    Args:
-        criterion: `(logits, target) -> loss`.
-    """
-
-    def __init__(self, criterion: nn.Module):
-        super().__init__()
-        self.criterion = criterion
-
-    def forward(self, output: Tensor | tuple[Tensor, ...], target: Tensor) -> Tensor:
-        """output: logits (B, num_classes) of one or several branches -> the loss, a scalar."""
-        branches = output if isinstance(output, tuple) else (output,)
-        return sum(self.criterion(logits, target) for logits in branches) / len(branches)
-
 
 _sret_cfg = partial(sret_cfg, pool_size=(7, 7), first_conv="patch_embed.conv1")
 _deit_cfg = partial(sret_cfg, first_conv="patch_embed.proj")
@@ -99,10 +45,10 @@ def sret_108(pretrained: bool = False, **kwargs: Any) -> SReT:
 
 
 @register_model
-def sret_108_mixed(pretrained: bool = False, **kwargs: Any) -> MixedDepthSReT:
+def sret_108_mixed(pretrained: bool = False, **kwargs: Any) -> SReT:
     """SReT-108 trained at mixed depth, beside its 54 first passes. 14,220,472 parameters."""
-    model_args = dict(embed_dim=48, depths=(11, 27, 16))
-    return create(MixedDepthSReT, "sret_108_mixed", pretrained, **dict(model_args, **kwargs))
+    model_args = dict(embed_dim=48, depths=(11, 27, 16), mixed_depth=True)
+    return create(SReT, "sret_108_mixed", pretrained, **dict(model_args, **kwargs))
 
 
 @register_model
@@ -113,7 +59,7 @@ def deit_108(pretrained: bool = False, **kwargs: Any) -> LoopedVisionTransformer
 
 
 @register_model
-def deit_108_mixed(pretrained: bool = False, **kwargs: Any) -> MixedDepthDeiT:
+def deit_108_mixed(pretrained: bool = False, **kwargs: Any) -> LoopedVisionTransformer:
     """DeiT-108 with 54 stored blocks, run twice, trained at mixed depth. 24,401,704 parameters."""
-    model_args = dict(embed_dim=192, depth=54, num_heads=3, pos_embed="learn", init="deit", loops=2)
-    return create(MixedDepthDeiT, "deit_108_mixed", pretrained, **dict(model_args, **kwargs))
+    model_args = dict(embed_dim=192, depth=54, num_heads=3, pos_embed="learn", init="deit", loops=2, mixed_depth=True)
+    return create(LoopedVisionTransformer, "deit_108_mixed", pretrained, **dict(model_args, **kwargs))

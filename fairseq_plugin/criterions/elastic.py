@@ -10,7 +10,7 @@ from fairseq.criterions import FairseqCriterion
 from fairseq.logging import metrics
 from torch import Tensor, nn
 
-from recurrence.elastic import at_depths, stops
+from recurrence.elastic import at_depths, branches, stops
 from recurrence.loop import Loop
 
 
@@ -20,7 +20,7 @@ def elastic_criterion(kind: type[FairseqCriterion]) -> type[FairseqCriterion]:
 
 
 class ElasticCriterion(FairseqCriterion):
-    """Adds the losses of earlier passes in training, and logs those of other depths in validation.
+    """Adds the losses of other depths and earlier passes in training, and logs those of other depths in validation.
 
     The class that follows in the method resolution order computes each loss.
     """
@@ -31,7 +31,16 @@ class ElasticCriterion(FairseqCriterion):
             return self._at_reported_depths(model, sample, reduce)
         if model.pass_loss:
             return self._with_pass_loss(model, sample, reduce)
-        return super().forward(model, sample, reduce)
+        return self._at_trained_depths(model, sample, reduce)
+
+    def _at_trained_depths(self, model, sample, reduce: bool):
+        """The mean loss of the depths that this update trains; the log is that of the full one at mixed depth."""
+        found = []
+        for depths in branches(model.loops().values()):
+            with at_depths(depths):
+                found.append(super().forward(model, sample, reduce))
+        losses, sample_sizes, logs = zip(*found)
+        return sum(losses) / len(losses), sample_sizes[0], logs[0]
 
     def _with_pass_loss(self, model, sample, reduce: bool):
         """Adds `pass_loss` times the mean loss of the earlier passes; the log has the loss of the last pass."""

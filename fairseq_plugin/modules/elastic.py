@@ -6,6 +6,7 @@ built at depths to which its training range does not apply.
 Source: see :mod:`recurrence.elastic` and :mod:`fairseq_plugin.criterions.elastic`.
 """
 
+import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from fairseq_plugin.modules.options import ConfiguredModel, Options, option
 from recurrence.elastic import DISTRIBUTIONS, idle, make_elastic, may_idle, stops
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -45,6 +48,11 @@ class DepthOptions(Options):
         None,
         "number of updates during which the smallest depth that is drawn, or has a loss by --pass-loss, falls linearly "
         "from the default depth",
+    )
+    mixed_depth: bool = option(
+        False,
+        "train at two depths in every update, with the mean of their losses: the default depth, and the drawn one (or "
+        "one run of each stored block, without --depth-range); the logged loss is that of the default depth",
     )
     pass_loss: float | None = option(
         None,
@@ -80,6 +88,9 @@ def check(args: Any, options: type[Options], sides: int) -> None:
         _ranges(given["depth_range"], sides)
     if "pass_loss" in given and not 0 < given["pass_loss"] < float("inf"):
         raise FieldError("pass_loss", given["pass_loss"], "must be > 0")
+    if "mixed_depth" in given and "pass_loss" in given:
+        rule = "does not go with {pass_loss}"
+        raise FieldError("mixed_depth", given["mixed_depth"], rule, pass_loss=given["pass_loss"])
     if "depth_warmup_updates" in given and not {"depth_range", "pass_loss"} & set(given):
         needs = "needs {depth_range} or {pass_loss}"
         raise FieldError("depth_warmup_updates", given["depth_warmup_updates"], needs, depth_range=None, pass_loss=None)
@@ -91,7 +102,7 @@ def check(args: Any, options: type[Options], sides: int) -> None:
 
 def _given(args: Any) -> dict[str, Any]:
     values = {name: getattr(args, name, None) for name in OPTIONS}
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
 def _ranges(text: str, sides: int) -> list[tuple[int, int]]:
@@ -167,6 +178,9 @@ def prepare(cfg: Any, model: nn.Module, criterion: FairseqCriterion) -> None:
     if not getattr(model, "elastic", None):
         return
     model.train_elastic(cfg.common.seed)
+    warmup, updates = model.elastic.get("depth_warmup_updates", 0), cfg.optimization.max_update
+    if 0 < updates <= warmup:
+        logger.warning("--depth-warmup-updates=%d: the smallest depth is not trained in %d updates", warmup, updates)
     memory_efficient = cfg.common.memory_efficient_fp16 or cfg.common.memory_efficient_bf16
     for name in ("fp16", "bf16"):
         if getattr(cfg.common, name) and not memory_efficient and _may_skip_parameters(model):

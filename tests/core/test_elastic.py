@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from recurrence import order
 from recurrence.block import Shape
-from recurrence.elastic import Draw, at_depths, depths_of, idle, make_elastic, may_idle, stops
+from recurrence.elastic import Draw, at_depths, branches, depths_of, idle, make_elastic, may_idle, stops
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.papers.ilr import llama_layers
@@ -141,11 +141,34 @@ def test_depths_that_an_order_allows(which, ends, step, expected):
         ((0,) * 4, dict(backprop_passes=4), r"backprop_passes=4: must be >= 1 and < 4"),
         ((0,) * 4, dict(backprop_passes=2), r"backprop_passes=2: no update would reach own.0\.\S+; must be larger"),
         ((0, 1) * 3, dict(backprop_passes=1), r"backprop_passes=1: no update would reach blocks.0"),
+        (
+            (0, 0, 0, 1),
+            dict(mixed_depth=True),
+            r"mixed_depth=True: the order 0 0 0 1 has no shorter form that runs each",
+        ),
+        ((0, 1), dict(mixed_depth=True), r"mixed_depth=True: .* no shorter form that runs each block once"),
+        ((0, 0), dict(mixed_depth=True, backprop_passes=1), r"mixed_depth=True: does not go with backprop_passes=1"),
     ],
 )
 def test_wrong_arguments_are_rejected(which, given, message):
     with pytest.raises(FieldError, match=message):
         make_elastic(relaxed(SHAPE, which, 2), **given)
+
+
+def test_mixed_depth_trains_all_passes_and_fewer():
+    loops = [made("cycle", (0, 1) * 2), made("cycle", (0, 1) * 3)]
+    for loop in loops:
+        make_elastic(loop, mixed_depth=True)
+    assert branches(loops) == [dict(zip(loops, (4, 6))), dict.fromkeys(loops, 2)]
+    for loop in loops:
+        make_elastic(loop, (2, len(loop.order)), mixed_depth=True)
+    for update in range(9):
+        for loop in loops:
+            loop.set_num_updates(update)
+        full, drawn = dict(zip(loops, (4, 6))), {loop: len(loop.running) for loop in loops}
+        assert branches(loops) == ([full] if drawn == full else [full, drawn])
+        assert not any(idle(loop, depth) for loop, depth in drawn.items())
+    assert not any(map(may_idle, loops))
 
 
 def test_training_must_report_the_update():

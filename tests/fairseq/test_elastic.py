@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from fairseq.criterions import FairseqCriterion
+from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from torch import Tensor, nn
 
@@ -138,15 +140,21 @@ def test_block_recurrence_runs_complete_stacks():
 
 def sample(arch: str) -> dict:
     """A batch as fairseq's dataset collates it."""
-    source, lengths, target = models.inputs(arch)
-    wanted = torch.cat([target[:, 1:], target[:, :1]], dim=1)
-    net_input = dict(src_tokens=source, src_lengths=lengths, prev_output_tokens=target)
+    if arch in language.ARCHS:
+        (text,) = models.inputs(arch)
+        net_input = dict(src_tokens=text, src_lengths=None)
+    else:
+        source, lengths, text = models.inputs(arch)
+        net_input = dict(src_tokens=source, src_lengths=lengths, prev_output_tokens=text)
+    wanted = text.roll(-1, dims=1)
     return dict(net_input=net_input, target=wanted, ntokens=int(wanted.ne(1).sum()))
 
 
-def criterion(arch: str, elastic: bool = False) -> LabelSmoothedCrossEntropyCriterion:
-    kind = LabelSmoothedCrossEntropyCriterion
-    return (elastic_criterion(kind) if elastic else kind)(models.task_of(arch), False, 0.1)
+def criterion(arch: str, elastic: bool = False) -> FairseqCriterion:
+    task = models.task_of(arch)
+    adaptive = arch.endswith("_lm")  # presets with an adaptive softmax, which only its own loss can train
+    kind, rest = (AdaptiveLoss, ()) if adaptive else (LabelSmoothedCrossEntropyCriterion, (0.1,))
+    return (elastic_criterion(kind) if elastic else kind)(task, False, *rest)
 
 
 @pytest.mark.parametrize("arch", ["ringformer_base", "cycle", "universal", "s2t_universal"])
@@ -165,6 +173,37 @@ def test_pass_loss_is_the_mean_over_models_whose_decoder_ends_earlier(arch):
     assert (log["loss"], size) == (expected[-1].detach(), batch["ntokens"])
     gradients = torch.autograd.grad(loss, list(model.parameters()))
     torch.testing.assert_close(gradients, torch.autograd.grad(total, list(model.parameters())), rtol=1e-4, atol=1e-5)
+
+
+@every_elastic_model
+def test_mixed_depth_is_the_mean_over_two_models(arch):
+    adaptive = ("--adaptive-softmax-dropout", "0") if arch.endswith("_lm") else ()
+    model = models.tiny(arch, *cli.WITHOUT_DROPOUT, *adaptive, "--mixed-depth").train()
+    model.train_elastic(1)
+    with_depths, plain, batch = criterion(arch, elastic=True), criterion(arch), sample(arch)
+    loss, size, log = with_depths(model, batch)
+    deep = plain(model, batch)[0]
+    with at_depths({loop: len(loop.blocks) for loop in model.loops().values()}):
+        shallow = plain(model, batch)[0]
+    torch.testing.assert_close(loss, (deep + shallow) / 2)
+    assert (log["loss"], size) == (deep.detach(), batch["ntokens"])
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    expected = torch.autograd.grad((deep + shallow) / 2, list(model.parameters()))
+    torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_mixed_depth_with_a_range_trains_the_drawn_depth():
+    arch = "ringformer_base"
+    model = models.tiny(arch, *cli.WITHOUT_DROPOUT, "--mixed-depth", "--depth-range", "1-4").train()
+    model.train_elastic(1)
+    with_depths, plain, batch, loops = criterion(arch, elastic=True), criterion(arch), sample(arch), model.loops()
+    for update in range(6):
+        model.set_num_updates(update)
+        losses = []
+        for depth in {4, len(loops["decoder"].running)}:
+            with at_depths(dict.fromkeys(loops.values(), depth)):
+                losses.append(plain(model, batch)[0])
+        torch.testing.assert_close(with_depths(model, batch)[0], sum(losses) / len(losses))
 
 
 def test_validation_reports_the_loss_at_three_depths():
@@ -198,6 +237,9 @@ def test_validation_reports_the_loss_at_three_depths():
             "--depth-warmup-updates=9: needs --depth-range=None or --pass-loss=None",
         ),
         ("ringformer_base", "--depth-range 1-4 --depth-warmup-updates 0", "--depth-warmup-updates=0: must be >= 1"),
+        ("ringformer_base", "--mixed-depth --pass-loss 1", "--mixed-depth=True: does not go with --pass-loss=1.0"),
+        ("cycle", "--mixed-depth --backprop-passes 3", "--mixed-depth=True: does not go with --backprop-passes=3"),
+        ("ringformer_base", "--decoder-layers 1 --mixed-depth", r"--mixed-depth=True: the order 0 has .* \(decoder\)"),
         ("ringformer_base", "--pass-loss -1", "--pass-loss=-1.0: must be > 0"),
         ("ringformer_base", "--pass-loss nan", "--pass-loss=nan: must be > 0"),
         ("sequence", "--pass-loss 1", "--pass-loss=1.0: no earlier pass of the decoder is the end of a model of fewer"),
@@ -216,7 +258,8 @@ def test_wrong_depth_options_are_rejected(arch, flags, message):
 
 DEPTH = ("--encoder-layers", "4", "--decoder-layers", "4", "--depth-range", "1-4")
 LESS = ("--pass-loss", "0.5", "--backprop-passes", "2", "--weight-decay", "0.5", "--depth-warmup-updates", "6")
-FLAGS = (*DEPTH, *LESS, "--batch-size", "8", "--max-update", "8", "--save-interval-updates", "4")
+SHORT = ("--batch-size", "8", "--max-update", "8", "--save-interval-updates", "4")
+FLAGS = (*DEPTH, *LESS, *SHORT)
 
 
 def weights(folder: Path, name: str = "checkpoint_last.pt") -> dict[str, Tensor]:
@@ -252,10 +295,19 @@ def test_validation_at_the_smallest_depth_is_that_of_a_model_of_that_depth(corpu
 
 
 @pytest.mark.slow
+def test_a_warm_up_that_never_ends_is_warned_of(corpus, trained, tmp_path):
+    _, log = trained
+    warning = "--depth-warmup-updates=6: the smallest depth is not trained in 2 updates"
+    assert "the smallest depth is not trained" not in log
+    assert warning in cli.train(corpus.data, tmp_path, *FLAGS, "--max-update", "2", "--disable-validation")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("depth", [(*DEPTH, *LESS), (*DEPTH, "--mixed-depth")], ids=["drawn", "mixed"])
 @pytest.mark.parametrize("backend", ["pytorch_ddp", "legacy_ddp"])
-def test_two_ranks_equal_one_process(corpus, backend, tmp_path):
+def test_two_ranks_equal_one_process(corpus, backend, depth, tmp_path):
     """Losses and weights agree; gradients of zero would move and decay the weights of skipped passes."""
-    flags = (*FLAGS, *cli.WITHOUT_DROPOUT, "--disable-validation")
+    flags = (*depth, *SHORT, *cli.WITHOUT_DROPOUT, "--disable-validation")
     one, two = tmp_path / "one", tmp_path / "two"
     alone = cli.train(corpus.data, one, *flags, "--update-freq", "2")
     together = cli.torchrun(2, *cli.train_command(corpus.data, two, *flags, "--ddp-backend", backend))

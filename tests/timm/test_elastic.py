@@ -33,11 +33,7 @@ def at(structure: str, depth: int) -> dict:
 
 @vision.every_registered_structure
 def test_every_model_is_elastic_or_rejected_by_name(structure):
-    if structure.endswith("_mixed"):
-        with pytest.raises(ValueError, match=r"depth_range=\(2, 4\): does not go with training at mixed depth"):
-            vision.fresh(structure, depth_range=(2, 4))
-        return
-    if structure.startswith(UNSHARED):
+    if structure.startswith(UNSHARED) and not structure.endswith("_mixed"):
         with pytest.raises(
             ValueError, match=r"depth_range=1-3: .*(needs a block that runs again|cannot run at 1 passes)"
         ):
@@ -48,7 +44,7 @@ def test_every_model_is_elastic_or_rejected_by_name(structure):
     unit = [len(loop.blocks) if structure.startswith("sret") else 1 for loop in model.loops()]
     x = vision.images(model)
     for depth in (depth // unit[0] for depth in model.loops()[0].draw.depths):
-        built = vision.small(structure, seed=1, **{**options, **at(structure, depth)})
+        built = vision.small(structure, seed=1, **{**options, **at(structure, depth), "mixed_depth": False})
         built.load_state_dict(model.state_dict())
         with at_depths({loop: depth * passes for loop, passes in zip(model.loops(), unit)}):
             torch.testing.assert_close(model(x), built(x), rtol=0, atol=1e-12)
@@ -119,7 +115,9 @@ def kept_for_backward(model: nn.Module, passes: int) -> int:
         ("sret_t", dict(pass_loss=1.0), "pass_loss=1.0: no earlier pass ends a model of fewer"),
         ("uit", dict(backprop_passes=3), "backprop_passes=3: must be >= 1 and < 3"),
         ("ringformer_vit", dict(backprop_passes=2), "backprop_passes=2: no update would reach own.0"),
-        ("sret_108_mixed", dict(backprop_passes=1), "backprop_passes=1: "),
+        ("sret_108_mixed", dict(backprop_passes=1), "mixed_depth=True: does not go with backprop_passes=1"),
+        ("uit", dict(mixed_depth=True, pass_loss=1.0), "mixed_depth=True: does not go with pass_loss=1.0"),
+        ("uit", dict(depth=1, mixed_depth=True), "mixed_depth=True: the order 0 has no shorter form that runs each"),
     ],
 )
 def test_wrong_arguments_are_rejected(model, options, message):

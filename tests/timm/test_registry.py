@@ -113,7 +113,6 @@ FEW = {
     "test_released_files_load_as_they_are": "of the models whose code has been released",
     "test_the_shallow_branch_is_the_model_of_one_loop": "of the models of mixed depth",
     "test_pass_loss_is_the_mean_over_models_of_fewer_passes": "of the models of which earlier passes would be one",
-    "test_both_depths_are_supervised_and_inference_is_deep": "of the models of mixed depth",
 }
 
 

@@ -24,9 +24,7 @@ def test_the_models_with_slices():
 
 @every_sliced_case
 def test_training_draws_and_inference_does_not(sliced):
-    model = vision.small(sliced)
-    if hasattr(model, "set_mixed_depth_training"):
-        model.set_mixed_depth_training(False)
+    model = vision.small(sliced, mixed_depth=False)
     x = vision.images(model)
 
     def run(seed: int) -> torch.Tensor:

@@ -29,14 +29,11 @@ def test_an_image_knows_nothing_of_its_batch(case):
 
 @every_model
 def test_each_rate_acts_in_training_alone(name):
-    plain = vision.small(name, **unpermuted(name))
-    if hasattr(plain, "set_mixed_depth_training"):
-        plain.set_mixed_depth_training(False)
+    options = {**unpermuted(name), "mixed_depth": False}
+    plain = vision.small(name, **options)
     x = vision.images(plain, 4)
     for rate in vision.rates_of(name):
-        dropping = vision.small(name, **unpermuted(name), **{rate: 0.5})
-        if hasattr(dropping, "set_mixed_depth_training"):
-            dropping.set_mixed_depth_training(False)
+        dropping = vision.small(name, **options, **{rate: 0.5})
         assert torch.equal(dropping(x), plain(x)), rate
         if not is_pyramid(name):  # which has batch norm
             assert torch.equal(plain.train()(x), plain.eval()(x))
