@@ -1,4 +1,4 @@
-"""Models of 108 layers, and their training at two depths at once.
+"""Models of 108 layers, some trained at two depths at once (`mixed_depth`).
 
 Paper: Sliced Recursive Transformer (arXiv:2111.05297), section 5.7 and Figure 9.
 
