@@ -5,12 +5,12 @@
 # ROUNDS     digits: occurrences of each training recording (default 8)
 # DATA_ROOT  folder with fsdd.tar or librispeech/SET.tar.gz; without it the files are downloaded from the data sets' homes
 # Writes $OUT/librispeech/CORPUS; finished stages are skipped.
-source "$(dirname "$0")/../common.sh"
+source "$(dirname "$0")/../data/common.sh"
 
 CORPUS=${CORPUS:-digits}
 ROUNDS=${ROUNDS:-8}
 HERE=$ROOT/recipes/librispeech
-export PYTHONPATH=$ROOT/recipes/data:$PYTHONPATH
+export PYTHONPATH=$STEPS:$PYTHONPATH
 DIGITS_URL=https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/heads/master.tar.gz
 LIBRISPEECH_URL=https://www.openslr.org/resources/12
 # SHA-256 of each archive, from torchaudio.
@@ -23,24 +23,9 @@ train-clean-100:d4ddd1d5a6ab303066f14971d768ee43278a5f2a0aa43dc716b0e64ecbbbf6e2
 train-clean-360:146a56496217e96c14334a160df97fffedd6e0a04e66b9c5af0d40be3c792ecf
 train-other-500:ddb22f27f96ec163645d53215559df6aa36515f26e01dd70798188350adcb6d2"
 
-# fetch NAME URL FILE: link FILE to DATA_ROOT/NAME, or download it, resuming an interrupted download.
-fetch() {
-    if [ -n "${DATA_ROOT:-}" ]; then
-        if [ "$DRY_RUN" = 1 ]; then return; fi
-        [ -f "$DATA_ROOT/$1" ] || fail "DATA_ROOT=$DATA_ROOT: holds no $1"
-        ln -sf "$(cd "$DATA_ROOT" && pwd)/$1" "$3"
-        return
-    fi
-    if [ -e "$3" ]; then return; fi
-    need curl
-    run curl --fail --location --retry 3 --continue-at - --output "$3.part" "$2" ||
-        fail "$2: not reached; without a network, put the file in a folder and set DATA_ROOT (see the head of $0)"
-    run mv "$3.part" "$3"
-}
-
 # Unpacks the recordings, wherever they are in the archive, and checks their number against the published one.
 digit_recordings() {
-    fetch fsdd.tar $DIGITS_URL "$RAW/fsdd.tar"
+    obtain fsdd.tar $DIGITS_URL "$RAW/fsdd.tar"
     run tar --extract --file "$RAW/fsdd.tar" --directory "$RAW" --wildcards '*recordings/*.wav'
     if [ "$DRY_RUN" = 1 ]; then return; fi
     local found
@@ -55,13 +40,9 @@ digit_sequences() {
     run python "$HERE/digits.py" "$recordings" "$BIN" --rounds "$ROUNDS"
 }
 
-# Checks and unpacks the archive of one set, and computes its features.
+# Unpacks the archive of one set and computes its features.
 librispeech_set() {
-    fetch "librispeech/$SET.tar.gz" "$LIBRISPEECH_URL/$SET.tar.gz" "$RAW/$SET.tar.gz"
-    if [ "$DRY_RUN" != 1 ]; then
-        echo "$SUM  $RAW/$SET.tar.gz" | sha256sum --check --quiet ||
-            fail "$RAW/$SET.tar.gz: not the published file; remove it to fetch it again"
-    fi
+    obtain "librispeech/$SET.tar.gz" "$LIBRISPEECH_URL/$SET.tar.gz" "$RAW/$SET.tar.gz" "$SUM"
     run tar --extract --gzip --file "$RAW/$SET.tar.gz" --directory "$RAW"
     run python "$HERE/corpus.py" features "$RAW/LibriSpeech" "$BIN" "$SET"
 }
@@ -69,7 +50,7 @@ librispeech_set() {
 # 9,999 pieces, because fairseq's dictionary has one symbol that sentencepiece lacks: 10,000 in all.
 vocabulary() {
     run python "$HERE/corpus.py" text "$BIN" "$BIN/train.txt"
-    run python "$ROOT/recipes/data/segment.py" train "$BIN/unigram.model" --kind unigram --pieces 9999 "$BIN/train.txt"
+    run python "$STEPS/segment.py" train "$BIN/unigram.model" --kind unigram --pieces 9999 "$BIN/train.txt"
     run python "$HERE/corpus.py" configure "$BIN" "$BIN/unigram.model"
 }
 
