@@ -112,27 +112,39 @@ def make_elastic(
         raise FieldError("depth_distribution", depth_distribution, f"must be one of {DISTRIBUTIONS}")
     if depth_range is None and depth_distribution is not None:
         raise FieldError("depth_distribution", depth_distribution, "needs {depth_range}", depth_range=None)
-    if mixed_depth and backprop_passes is not None:
-        rule = "does not go with {backprop_passes}"
-        raise FieldError("mixed_depth", mixed_depth, rule, backprop_passes=backprop_passes)
     loop.backprop_passes, loop.draw, loop.depth_warmup = backprop_passes, None, depth_warmup_updates
     loop.mixed_depth = mixed_depth
     depths: tuple[int, ...] = (loop.passes,)
     if depth_range is not None:
         depths = depths_of(loop.order, *depth_range, step, beyond)
         loop.draw = Draw(depths, depth_distribution or "uniform", loop.passes, seed, step)
-    elif mixed_depth and (len(loop.blocks) == loop.passes or passes_at(loop.order, len(loop.blocks)) is None):
+    if mixed_depth:
+        _check_mixed_depth(loop)
+    if backprop_passes is not None:
+        _check_backprop_passes(loop, depths)
+
+
+def _check_mixed_depth(loop: Loop) -> None:
+    """Raises FieldError if a loop cannot train at two depths in an update."""
+    if loop.backprop_passes is not None:
+        rule = "does not go with {backprop_passes}"
+        raise FieldError("mixed_depth", True, rule, backprop_passes=loop.backprop_passes)
+    blocks = len(loop.blocks)
+    if loop.draw is None and (blocks == loop.passes or passes_at(loop.order, blocks) is None):
         order = " ".join(map(str, loop.order))
-        raise FieldError("mixed_depth", mixed_depth, f"the order {order} has no shorter form that runs each block once")
-    if backprop_passes is None:
-        return
-    if not 1 <= backprop_passes < max(depths):
+        raise FieldError("mixed_depth", True, f"the order {order} has no shorter form that runs each block once")
+
+
+def _check_backprop_passes(loop: Loop, depths: tuple[int, ...]) -> None:
+    """Raises FieldError if the last passes are not fewer than all, or leave a parameter without any gradient."""
+    last = loop.backprop_passes
+    if not 1 <= last < max(depths):
         rule = f"must be >= 1 and < {max(depths)}, the most passes that an update runs"
-        raise FieldError("backprop_passes", backprop_passes, rule)
+        raise FieldError("backprop_passes", last, rule)
     never = set.intersection(*(set(idle(loop, depth)) for depth in depths))
     for name, parameter in loop.named_parameters():
         if parameter in never:
-            raise FieldError("backprop_passes", backprop_passes, f"no update would reach {name}; must be larger")
+            raise FieldError("backprop_passes", last, f"no update would reach {name}; must be larger")
 
 
 def idle(loop: Loop, depth: int) -> list[nn.Parameter]:
