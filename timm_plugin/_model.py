@@ -105,10 +105,10 @@ class ImageModel(nn.Module):
         """Images (B, in_chans, height, width) -> what the head pools, in the form that `encode` gives it."""
         return self.encode(self.embed(x))
 
-    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+    def forward(self, x: Tensor) -> Tensor | list[Tensor]:
         """Images (B, in_chans, height, width) -> logits (B, num_classes).
 
-        In training at mixed depth, a tuple of logits for :class:`timm_plugin.elastic.MixedDepthLoss`: those of the full
+        In training at mixed depth, a list of logits for :class:`timm_plugin.elastic.MixedDepthLoss`: those of the full
         depth, then of the other (only the first if the update drew the full depth).
         """
         if not (self.training and self.config.mixed_depth):
@@ -117,7 +117,7 @@ class ImageModel(nn.Module):
         for depths in branches(self.loops()):
             with at_depths(depths):
                 outputs.append(self.forward_head(self.encode(x)))
-        return tuple(outputs)
+        return outputs
 
     def forward_intermediates(
         self,

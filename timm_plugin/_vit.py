@@ -110,7 +110,7 @@ class LoopedVisionTransformer(ImageModel):
             x = run_until_each_exits(self.loop, x, self.early_exit, levels=self.levels())
         return self.norm(x)
 
-    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...] | list[Tensor]:
+    def forward(self, x: Tensor) -> Tensor | list[Tensor]:
         """Images -> logits (B, num_classes); in training with `pass_loss`, a list: last pass first, then earlier ones.
 
         :class:`timm_plugin.elastic.PassLoss` takes this list.

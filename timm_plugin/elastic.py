@@ -26,7 +26,7 @@ class ElasticConfig:
         depth_warmup_updates: updates during which the smallest depth that is drawn, or has a loss by `pass_loss`, falls
             linearly from the full depth.
         mixed_depth: train at two depths in every update: all passes, and the drawn depth or, without `depth_range`, one
-            run of each stored block. Training then returns a tuple of logits, see :class:`MixedDepthLoss`.
+            run of each stored block. Training then returns a list of logits, see :class:`MixedDepthLoss`.
         pass_loss: weight of the mean loss of the earlier passes at which a shorter model would end; 0 for none.
         backprop_passes: number of last passes with gradients; None for all.
     """
@@ -109,7 +109,7 @@ class MixedDepthLoss(nn.Module):
         super().__init__()
         self.criterion = criterion
 
-    def forward(self, output: Tensor | tuple[Tensor, ...], target: Tensor) -> Tensor:
+    def forward(self, output: Tensor | list[Tensor], target: Tensor) -> Tensor:
         """output: logits (B, num_classes) of one or several depths -> the loss, a scalar."""
-        depths = output if isinstance(output, tuple) else (output,)
+        depths = output if isinstance(output, list) else [output]
         return sum(self.criterion(logits, target) for logits in depths) / len(depths)

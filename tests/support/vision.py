@@ -166,7 +166,7 @@ def loss_and_gradients(model: nn.Module, x: Tensor, seed: int = 0) -> tuple[Tens
     model.zero_grad(set_to_none=True)
     torch.manual_seed(seed)
     y = model(x)
-    y = torch.stack(y) if isinstance(y, tuple) else y
+    y = torch.stack(y) if isinstance(y, list) else y
     weights = torch.linspace(-1, 1, y.numel(), dtype=y.dtype, device=y.device).view(len(y), -1)
     loss = (y.flatten(1).log_softmax(-1) * weights).mean()
     return loss.detach(), gradients_of(model, loss)

@@ -30,7 +30,7 @@ def test_both_depths_are_trained_or_the_option_is_rejected(structure):
         torch.testing.assert_close(shallow, model.forward_head(model.forward_features(x)), rtol=0, atol=1e-12)
     torch.testing.assert_close(deep, model.forward_head(model.forward_features(x)), rtol=0, atol=1e-12)
     assert not torch.allclose(deep, shallow)
-    loss = MixedDepthLoss(torch.nn.CrossEntropyLoss())((deep, shallow), target)
+    loss = MixedDepthLoss(torch.nn.CrossEntropyLoss())([deep, shallow], target)
     torch.testing.assert_close(loss, (F.cross_entropy(deep, target) + F.cross_entropy(shallow, target)) / 2)
     loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
