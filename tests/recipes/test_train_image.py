@@ -70,6 +70,7 @@ EVERYTHING = {
 }
 ELASTIC = ["--model", "ringformer_vit", "--model-kwargs", *SMALL, "depth=4", "--depth-range", "1-4"]
 EVERYTHING["elastic depth"] = [*ELASTIC, "--pass-loss", "0.5", "--backprop-passes", "2", "--min-lr", "1e-5"]
+EVERYTHING["mixed depth"] = [*ELASTIC, "--mixed-depth", "--depth-warmup-updates", "6"]
 
 
 @pytest.mark.slow
@@ -130,6 +131,14 @@ def test_the_cosine_starts_after_the_warm_up_or_with_it(images, tmp_path, prefix
     assert rates[-1] == pytest.approx(0, abs=1e-9)
 
 
+@pytest.mark.parametrize(("updates", "warns"), [("11", False), ("12", True)])
+def test_a_warm_up_that_never_ends_is_warned_of(images, tmp_path, caplog, updates, warns):
+    args = train_image.parser("").parse_args(flags(images, tmp_path, *ELASTIC, "--depth-warmup-updates", updates))
+    trainer = train_image.Trainer(args, train_image.utils.init_distributed_device(args))
+    assert args.epochs * trainer.updates == 12
+    assert ("--depth-warmup-updates 12: the smallest depth is not trained in 12 updates" in caplog.text) == warns
+
+
 @pytest.mark.slow
 def test_two_processes_equal_one_with_the_same_total_batch(images, finished, tmp_path):
     cli.launch(2, SCRIPT, *flags(images, tmp_path, *QUARTERS), env=IMPORTABLE)
@@ -150,11 +159,12 @@ def test_two_stopped_nodes_resume_to_the_same_weights(images, finished, tmp_path
 
 
 @pytest.mark.slow
-def test_two_processes_draw_the_same_depths(images, tmp_path):
+@pytest.mark.parametrize("mixed", [[], ["--mixed-depth"]], ids=["drawn", "mixed"])
+def test_two_processes_draw_the_same_depths(images, mixed, tmp_path):
     """Parameters of skipped passes also have no gradient, as in one process, so the optimizer does not change them."""
     one, two = tmp_path / "one", tmp_path / "two"
-    train(images, one, *ELASTIC, "--batch-size", "48", "--no-aug")
-    cli.launch(2, SCRIPT, *flags(images, two, *ELASTIC, "--batch-size", "24", "--no-aug"), env=IMPORTABLE)
+    train(images, one, *ELASTIC, *mixed, "--batch-size", "48", "--no-aug")
+    cli.launch(2, SCRIPT, *flags(images, two, *ELASTIC, *mixed, "--batch-size", "24", "--no-aug"), env=IMPORTABLE)
     expect_weights(one, two)
     row = table(two)[-1]
     assert {key for key in row if "depth" in key} == {
