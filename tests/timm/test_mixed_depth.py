@@ -17,6 +17,10 @@ def small(structure: str, **options):
     return vision.small(structure, **{**changes(structure)[0], "mixed_depth": True, **options}).train()
 
 
+def test_only_the_models_named_so_train_at_two_depths_by_default():
+    assert {name for name in vision.MODELS if vision.fresh(name).config.mixed_depth} == set(MIXED)
+
+
 @vision.every_registered_structure
 def test_both_depths_are_trained_or_the_option_is_rejected(structure):
     if structure.startswith(UNSHARED) and structure not in MIXED:
