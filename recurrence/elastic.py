@@ -37,6 +37,7 @@ class Draw:
         mean: mean of the log-normal Poisson before rounding; Huginn's mean recurrence r + 1.
         seed: seed of the training.
         unit: number of passes that the log-normal Poisson counts as one.
+        stream: draws of different streams are independent.
     """
 
     depths: tuple[int, ...]
@@ -44,11 +45,12 @@ class Draw:
     mean: int = 1
     seed: int = 0
     unit: int = 1
+    stream: int = 0
 
     def __call__(self, update: int, smallest: int = 1) -> int:
         """The depth of an update, of those that are at least `smallest` (the largest one if there are none)."""
         depths = [depth for depth in self.depths if depth >= smallest] or self.depths[-1:]
-        chance = np.random.default_rng((self.seed % 2**64, update))
+        chance = np.random.default_rng((self.seed % 2**64, update, self.stream))
         if self.distribution == "uniform":
             return depths[int(chance.random() * len(depths))]
         # The mean of a log-normal is exp(mu + sigma^2 / 2).
@@ -92,6 +94,7 @@ def make_elastic(
     seed: int = 0,
     step: int = 1,
     beyond: bool = True,
+    stream: int = 0,
 ) -> None:
     """Makes training draw the depth of a loop, and backpropagate through its last passes only.
 
@@ -104,6 +107,7 @@ def make_elastic(
         mixed_depth: train at two depths in every update, see :func:`branches`.
         seed: seed of the training.
         step, beyond: see :func:`depths_of`.
+        stream: loops of different streams draw their depths independently.
 
     Raises:
         FieldError: where a value breaks its rule, or does not go with another.
@@ -117,7 +121,7 @@ def make_elastic(
     depths: tuple[int, ...] = (loop.passes,)
     if depth_range is not None:
         depths = depths_of(loop.order, *depth_range, step, beyond)
-        loop.draw = Draw(depths, depth_distribution or "uniform", loop.passes, seed, step)
+        loop.draw = Draw(depths, depth_distribution or "uniform", loop.passes, seed, step, stream)
     if mixed_depth:
         _check_mixed_depth(loop)
     if backprop_passes is not None:

@@ -44,6 +44,9 @@ class DepthOptions(Options):
         "depth",
         choices=DISTRIBUTIONS,
     )
+    depth_apart: bool = option(
+        False, "encoder and decoder draw their depths separately, so that the checkpoint also works at different depths"
+    )
     depth_warmup_updates: int | None = option(
         None,
         "number of updates during which the smallest depth that is drawn, or has a loss by --pass-loss, falls linearly "
@@ -86,6 +89,10 @@ def check(args: Any, options: type[Options], sides: int) -> None:
         raise ValueError(f"--{name.replace('_', '-')}={given[name]}: {rule}")
     if "depth_range" in given:
         _ranges(given["depth_range"], sides)
+    if "depth_apart" in given and sides == 1:
+        raise FieldError("depth_apart", True, "needs an encoder and a decoder")
+    if "depth_apart" in given and "depth_range" not in given:
+        raise FieldError("depth_apart", True, "needs {depth_range}", depth_range=None)
     if "pass_loss" in given and not 0 < given["pass_loss"] < float("inf"):
         raise FieldError("pass_loss", given["pass_loss"], "must be > 0")
     if "mixed_depth" in given and "pass_loss" in given:
@@ -148,9 +155,11 @@ class ElasticModel(ConfiguredModel):
         self.pass_loss = given.pop("pass_loss", 0.0)
         text = given.pop("depth_range", None)
         ranges = [None] * len(loops) if text is None else _ranges(text, len(loops))
-        for (side, loop), depth_range in zip(loops.items(), ranges):
+        streams = range(len(loops)) if given.pop("depth_apart", False) else [0] * len(loops)
+        given |= dict(seed=seed, step=self.step, beyond=self.beyond)
+        for (side, loop), depth_range, stream in zip(loops.items(), ranges, streams):
             with self.options.named(side), _of(side):
-                make_elastic(loop, depth_range, **given, seed=seed, step=self.step, beyond=self.beyond)
+                make_elastic(loop, depth_range, **given, stream=stream)
         if self.pass_loss:
             most = loop.passes if loop.draw is None else max(loop.draw.depths)
             if not stops(loop, most):

@@ -120,6 +120,24 @@ def test_stacks_of_two_depths_are_drawn_together():
     assert drawn == {(4, 2), (5, 2), (5, 3), (6, 3), (7, 3), (7, 4), (8, 4)}
 
 
+@pytest.mark.parametrize(
+    "arch", [arch for arch in models.WITH_ENCODER if arch in models.REPRESENTS and is_elastic(arch)]
+)
+def test_stacks_are_drawn_separately_where_asked(arch):
+    runs = []
+    for apart in ([], ["--depth-apart"]):
+        model = models.tiny(arch, "--depth-range", "-".join(map(str, ends(arch))), *apart)
+        model.train_elastic(1)
+        drawn = []
+        for update in range(600):
+            model.train().set_num_updates(update)
+            drawn.append(tuple(len(loop.running) for loop in model.loops().values()))
+        runs.append(drawn)
+    together, apart = runs
+    assert [encoder for encoder, _ in apart] == [encoder for encoder, _ in together]
+    assert set(apart) == {(encoder, decoder) for encoder in depths(arch) for decoder in depths(arch)}
+
+
 def test_block_recurrence_runs_complete_stacks():
     flags, injected = ["--position", "rope", "--block-loops"], "--inject-embedding"
     model = models.tiny("ilr_small", *flags, "3", injected, "--depth-range", "3-9")
@@ -192,16 +210,17 @@ def test_mixed_depth_is_the_mean_over_two_models(arch):
     torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_mixed_depth_with_a_range_trains_the_drawn_depth():
+@pytest.mark.parametrize("apart", [[], ["--depth-apart"]], ids=["together", "apart"])
+def test_mixed_depth_with_a_range_trains_the_drawn_depth(apart):
     arch = "ringformer_base"
-    model = models.tiny(arch, *cli.WITHOUT_DROPOUT, "--mixed-depth", "--depth-range", "1-4").train()
+    model = models.tiny(arch, *cli.WITHOUT_DROPOUT, "--mixed-depth", "--depth-range", "1-4", *apart).train()
     model.train_elastic(1)
     with_depths, plain, batch, loops = criterion(arch, elastic=True), criterion(arch), sample(arch), model.loops()
     for update in range(6):
         model.set_num_updates(update)
         losses = []
-        for depth in {4, len(loops["decoder"].running)}:
-            with at_depths(dict.fromkeys(loops.values(), depth)):
+        for depths in {(4, 4), tuple(len(loop.running) for loop in loops.values())}:
+            with at_depths(dict(zip(loops.values(), depths))):
                 losses.append(plain(model, batch)[0])
         torch.testing.assert_close(with_depths(model, batch)[0], sum(losses) / len(losses))
 
@@ -230,6 +249,8 @@ def test_validation_reports_the_loss_at_three_depths():
         ("ringformer_base", "--depth-range 0-4", r"--depth-range=0-4: must be .* 1 <= MIN < MAX \(encoder\)"),
         ("ringformer_base", "--depth-range 1-4,3-2", r"--depth-range=3-2: must be .* 1 <= MIN < MAX \(decoder\)"),
         ("universal", "--depth-range 1-6", r"--depth-range=1-6: the order 0 0 0 0 cannot run at 6 passes \(encoder\)"),
+        ("ringformer_base", "--depth-apart", "--depth-apart=True: needs --depth-range=None"),
+        ("universal_lm", "--depth-range 2-4 --depth-apart", "--depth-apart=True: needs an encoder and a decoder"),
         ("ringformer_base", "--depth-distribution poisson", "--depth-distribution=poisson: needs --depth-range=None"),
         (
             "ringformer_base",
