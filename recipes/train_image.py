@@ -40,7 +40,7 @@ from tqdm import tqdm
 
 from recurrence.analysis.coefficients import named_coefficients
 from recurrence.count import stored
-from recurrence.elastic import at_depths, may_idle
+from recurrence.elastic import at_depths, may_idle, trained_depths
 from recurrence.errors import report_to_torchrun
 from recurrence.loop import Loop
 
@@ -167,15 +167,15 @@ class Trainer:
     def evaluate(self) -> dict[str, float]:
         """Loss, top-1 and top-5 accuracy (%), with the averaged weights if there are any.
 
-        With --depth-range, also at its smallest and largest depth: smallest_depth_loss, largest_depth_top1 and so on.
+        With elastic depth, also at the smallest and largest depth: smallest_depth_loss, largest_depth_top1 and so on.
         """
         self.task.eval()
         model = self.task.get_eval_model(ema=self.task.has_ema())
         measured = self.evaluate_at(model)
-        if self.args.depth_range:
-            loops = [module for module in model.modules() if isinstance(module, Loop)]
-            for name, end in (("smallest", 0), ("largest", -1)):
-                with at_depths({loop: loop.draw.depths[end] for loop in loops}):
+        ends = {module: trained_depths(module) for module in model.modules() if isinstance(module, Loop)}
+        if any(smallest != largest for smallest, largest in ends.values()):
+            for which, name in enumerate(("smallest", "largest")):
+                with at_depths({loop: depths[which] for loop, depths in ends.items()}):
                     for key, value in self.evaluate_at(model).items():
                         measured[f"{name}_depth_{key}"] = value
         return measured

@@ -194,6 +194,14 @@ def branches(loops: Iterable[Loop]) -> list[dict[Loop, int]]:
     return [full] if shallow == full else [full, shallow]
 
 
+def trained_depths(loop: Loop) -> tuple[int, int]:
+    """The smallest and the largest depth at which training computes a loss for a loop's output."""
+    depths = {loop.passes} if loop.draw is None else set(loop.draw.depths)
+    if loop.mixed_depth:
+        depths.add(len(loop.blocks) if loop.draw is None else loop.passes)
+    return min(depths), max(depths)
+
+
 @contextmanager
 def at_depths(depths: dict[Loop, int]) -> Iterator[None]:
     """Within the context, runs each loop at another depth, like a model of that depth with the same checkpoint.

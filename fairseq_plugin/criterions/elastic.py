@@ -10,7 +10,7 @@ from fairseq.criterions import FairseqCriterion
 from fairseq.logging import metrics
 from torch import Tensor, nn
 
-from recurrence.elastic import at_depths, branches, stops
+from recurrence.elastic import at_depths, branches, stops, trained_depths
 from recurrence.loop import Loop
 
 
@@ -82,13 +82,13 @@ class ElasticCriterion(FairseqCriterion):
 
 def reported_depths(model: nn.Module) -> dict[str, dict[Loop, int]]:
     """The depths at which validation reports the loss, by name."""
-    loops = list(model.loops().values())
-    if any(loop.draw is None for loop in loops):
+    ends = {loop: trained_depths(loop) for loop in model.loops().values()}
+    if all(smallest == largest for smallest, largest in ends.values()):
         return {}
     return {
-        "smallest_depth": {loop: loop.draw.depths[0] for loop in loops},
-        "default_depth": {loop: loop.passes for loop in loops},
-        "largest_depth": {loop: loop.draw.depths[-1] for loop in loops},
+        "smallest_depth": {loop: smallest for loop, (smallest, _) in ends.items()},
+        "default_depth": {loop: loop.passes for loop in ends},
+        "largest_depth": {loop: largest for loop, (_, largest) in ends.items()},
     }
 
 

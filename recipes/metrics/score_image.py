@@ -35,7 +35,7 @@ def main() -> None:
     model, side = model_of(run)
     cost = macs(model.eval(), torch.zeros(1, 3, side, side))
     scores = {"top1": round(float(last["eval_top1"]), 2), "mmac": round(cost / 1e6, 1)}
-    if "eval_smallest_depth_top1" in last:  # trained with --depth-range
+    if "eval_smallest_depth_top1" in last:  # trained at several depths
         scores["top1_smallest_depth"] = round(float(last["eval_smallest_depth_top1"]), 2)
     print(json.dumps({**scores, "epochs": int(last["epoch"]) + 1}, indent=2))
 

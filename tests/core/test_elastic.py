@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from recurrence import order
 from recurrence.block import Shape
-from recurrence.elastic import Draw, at_depths, branches, depths_of, idle, make_elastic, may_idle, stops
+from recurrence.elastic import Draw, at_depths, branches, depths_of, idle, make_elastic, may_idle, stops, trained_depths
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.papers.ilr import llama_layers
@@ -169,6 +169,19 @@ def test_mixed_depth_trains_all_passes_and_fewer():
         assert branches(loops) == ([full] if drawn == full else [full, drawn])
         assert not any(idle(loop, depth) for loop, depth in drawn.items())
     assert not any(map(may_idle, loops))
+
+
+def test_trained_depths_are_those_with_a_loss():
+    loop = made("cycle", (0, 1) * 3)
+    for given, expected in (
+        ({}, (6, 6)),
+        (dict(depth_range=(2, 4)), (2, 4)),
+        (dict(depth_range=(2, 4), mixed_depth=True), (2, 6)),
+        (dict(depth_range=(4, 8), mixed_depth=True), (4, 8)),
+        (dict(mixed_depth=True), (2, 6)),
+    ):
+        make_elastic(loop, **given)
+        assert trained_depths(loop) == expected
 
 
 def test_training_must_report_the_update():

@@ -240,6 +240,12 @@ def test_validation_reports_the_loss_at_three_depths():
     assert set(reported_depths(model)) == {"smallest_depth", "default_depth", "largest_depth"}
 
 
+def test_validation_at_mixed_depth_reports_one_run_of_each_block_and_all_passes():
+    model = models.tiny("cycle", "--mixed-depth")
+    model.train_elastic(1)
+    assert [list(depths.values()) for depths in reported_depths(model).values()] == [[2, 2], [4, 4], [4, 4]]
+
+
 @pytest.mark.parametrize(
     ("arch", "flags", "message"),
     [

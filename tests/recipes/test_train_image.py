@@ -173,6 +173,12 @@ def test_two_processes_draw_the_same_depths(images, mixed, tmp_path):
     assert row["eval_largest_depth_loss"] == row["eval_loss"] != row["eval_smallest_depth_loss"]
 
 
+def test_mixed_depth_alone_reports_one_run_of_each_block(images, tmp_path):
+    train(images, tmp_path, "--model", "ringformer_vit", "--model-kwargs", *SMALL, "depth=4", "--mixed-depth")
+    row = table(tmp_path)[-1]
+    assert row["eval_largest_depth_loss"] == row["eval_loss"] != row["eval_smallest_depth_loss"]
+
+
 def loaders(images: Path, *more) -> list:
     """The two loaders of a run with these options."""
     args = image_options.parser("").parse_args(flags(images, images / "none", *more))
