@@ -286,7 +286,7 @@ def test_wrong_depth_options_are_rejected(arch, flags, message):
 DEPTH = ("--encoder-layers", "4", "--decoder-layers", "4", "--depth-range", "1-4")
 LESS = ("--pass-loss", "0.5", "--backprop-passes", "2", "--weight-decay", "0.5", "--depth-warmup-updates", "6")
 SHORT = ("--batch-size", "8", "--max-update", "8", "--save-interval-updates", "4")
-FLAGS = (*DEPTH, *LESS, *SHORT)
+FLAGS = (*DEPTH, "--depth-apart", *LESS, *SHORT)
 
 
 def weights(folder: Path, name: str = "checkpoint_last.pt") -> dict[str, Tensor]:
@@ -330,7 +330,7 @@ def test_a_warm_up_that_never_ends_is_warned_of(corpus, trained, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("depth", [(*DEPTH, *LESS), (*DEPTH, "--mixed-depth")], ids=["drawn", "mixed"])
+@pytest.mark.parametrize("depth", [(*DEPTH, *LESS, "--depth-apart"), (*DEPTH, "--mixed-depth")], ids=["apart", "mixed"])
 @pytest.mark.parametrize("backend", ["pytorch_ddp", "legacy_ddp"])
 def test_two_ranks_equal_one_process(corpus, backend, depth, tmp_path):
     """Losses and weights agree; gradients of zero would move and decay the weights of skipped passes."""
