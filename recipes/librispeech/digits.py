@@ -1,9 +1,10 @@
 """Join recordings of the Free Spoken Digit Dataset into sequences of digits for fairseq's speech_to_text.
 
-    python digits.py RECORDINGS FOLDER [--rounds 8]
+    python digits.py RECORDINGS FOLDER [--rounds 8] [--held-out theo,yweweler]
 
 RECORDINGS has {digit}_{speaker}_{index}.wav at 8 kHz. Indices 0 to 4 are the test set, as the data set defines it;
-index 5 is for validation, the others are for training. In each round, the recordings of each speaker are shuffled,
+index 5 is for validation, the others are for training. With --held-out, the test set is all recordings of these
+speakers, who are in no other set. In each round, the recordings of each speaker are shuffled,
 split into sequences of 1 to 7 digits (evaluation: 3 to 7) and joined without pauses, so each recording occurs once per
 round. The manifest train-short lists the training sequences of one or two digits. The audio is resampled to 16 kHz; the
 audio of the test set is kept, for fairseq-interactive.
@@ -34,6 +35,24 @@ def by_speaker(folder: Path, indices: range) -> Recordings:
         if int(index) in indices:
             recordings.setdefault(speaker, []).append((WORDS[int(digit)], path))
     return recordings
+
+
+def split(folder: Path, held_out: list[str]) -> dict[str, Recordings]:
+    """The recordings of each set.
+
+    Raises:
+        ValueError: if a speaker to hold out does not exist, or if no speaker is left for training.
+    """
+    speakers = by_speaker(folder, range(50))
+    for speaker in held_out:
+        if speaker not in speakers:
+            raise ValueError(f"--held-out {speaker}: must be among {', '.join(speakers)}")
+    if len(set(held_out)) == len(speakers):
+        raise ValueError(f"--held-out {','.join(held_out)}: must leave a speaker for training")
+    sets = {"train": by_speaker(folder, range(6, 50)), "dev": by_speaker(folder, range(5, 6))}
+    sets = {name: {who: of for who, of in found.items() if who not in held_out} for name, found in sets.items()}
+    sets["test"] = {who: speakers[who] for who in held_out} or by_speaker(folder, range(5))
+    return sets
 
 
 def sequences(recordings: Recordings, rounds: int, shortest: int, seed: int) -> Iterator[tuple[str, list]]:
@@ -76,13 +95,17 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=int, default=8, help="rounds of the training set; the other sets have at most 5 (default 8)"
     )
+    parser.add_argument("--held-out", default="", help="speakers of the test set alone, separated by commas")
     args = parser.parse_args()
+    try:
+        found = split(args.recordings, list(filter(None, args.held_out.split(","))))
+    except ValueError as error:
+        parser.error(str(error))
     folder, audio = args.folder, args.folder / "audio"
     audio.mkdir(parents=True, exist_ok=True)
     few = min(args.rounds, 5)
-    sets = (("train", range(6, 50), args.rounds, 1), ("dev", range(5, 6), few, 3), ("test", range(5), few, 3))
-    for name, indices, rounds, shortest in sets:
-        chosen = sequences(by_speaker(args.recordings, indices), rounds, shortest, seed=1)
+    for name, rounds, shortest in (("train", args.rounds, 1), ("dev", few, 3), ("test", few, 3)):
+        chosen = sequences(found[name], rounds, shortest, seed=1)
         count, words, frames = write_set(folder, name, utterances(name, chosen, audio if name == "test" else None))
         print(f"{name}: {count} sequences, {words} words, {frames / 100:.0f} s")
     head, *lines = (folder / "train.tsv").read_text().splitlines(keepends=True)

@@ -3,12 +3,14 @@
 # CORPUS     digits (default): the Free Spoken Digit Dataset, joined into sequences of spoken digits
 #            librispeech: all 960 hours, 10,000 unigram pieces; downloads about 60 GB and writes 120 GB of features
 # ROUNDS     digits: occurrences of each training recording (default 8)
+# HELD_OUT   digits: speakers of the test set alone, separated by commas (default: all speakers are in all sets)
 # DATA_ROOT  folder with fsdd.tar or librispeech/SET.tar.gz; without it the files are downloaded from the data sets' homes
-# Writes $OUT/librispeech/CORPUS; finished stages are skipped.
+# Writes $OUT/librispeech/digits-ROUNDS[-without-HELD_OUT] or $OUT/librispeech/librispeech; finished stages are skipped.
 source "$(dirname "$0")/../data/common.sh"
 
 CORPUS=${CORPUS:-digits}
 ROUNDS=${ROUNDS:-8}
+HELD_OUT=${HELD_OUT:-}
 HERE=$ROOT/recipes/librispeech
 export PYTHONPATH=$STEPS:$PYTHONPATH
 DIGITS_URL=https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/heads/master.tar.gz
@@ -37,7 +39,7 @@ digit_recordings() {
 digit_sequences() {
     local recordings=$RAW/recordings
     if [ "$DRY_RUN" != 1 ]; then recordings=$(cat "$RAW/recordings.txt"); fi
-    run python "$HERE/digits.py" "$recordings" "$BIN" --rounds "$ROUNDS"
+    run python "$HERE/digits.py" "$recordings" "$BIN" --rounds "$ROUNDS" --held-out "$HELD_OUT"
 }
 
 # Unpacks the archive of one set and computes its features.
@@ -58,7 +60,7 @@ need fairseq-train
 RAW=$OUT/librispeech/raw-$CORPUS
 case $CORPUS in
 digits)
-    BIN=$OUT/librispeech/digits-$ROUNDS
+    BIN=$OUT/librispeech/digits-$ROUNDS${HELD_OUT:+-without-$HELD_OUT}
     if [ "$DRY_RUN" != 1 ]; then mkdir -p "$RAW" "$BIN"; fi
     stage "$RAW" digit_recordings
     stage "$BIN" digit_sequences

@@ -101,6 +101,21 @@ def test_every_recording_occurs_once_a_round(tmp_path):
     assert all(word == digits.WORDS[int(path.name[0])] for _, spoken in made for word, path in spoken)
 
 
+def test_held_out_speakers_are_in_the_test_set_alone(tmp_path):
+    for speaker in ("anna", "ben", "cleo"):
+        for index in range(8):
+            (tmp_path / f"0_{speaker}_{index}.wav").touch()
+    found = digits.split(tmp_path, ["ben"])
+    count = {name: {speaker: len(spoken) for speaker, spoken in who.items()} for name, who in found.items()}
+    assert count == {"train": {"anna": 2, "cleo": 2}, "dev": {"anna": 1, "cleo": 1}, "test": {"ben": 8}}
+    found = digits.split(tmp_path, [])
+    assert {name: sum(map(len, who.values())) for name, who in found.items()} == {"train": 6, "dev": 3, "test": 15}
+    with pytest.raises(ValueError, match="^--held-out dora: must be among anna, ben, cleo$"):
+        digits.split(tmp_path, ["anna", "dora"])
+    with pytest.raises(ValueError, match="^--held-out anna,ben,cleo: must leave a speaker for training$"):
+        digits.split(tmp_path, ["anna", "ben", "cleo"])
+
+
 def test_an_error_rate_is_over_all_utterances(tmp_path):
     log, manifest = tmp_path / "test.log", tmp_path / "test.tsv"
     manifest.write_text("id\taudio\n0\ta\n1\tb\n")
