@@ -7,7 +7,8 @@ Two translation or language models are compared over the tokens of the same sent
 encoder and decoder, after each layer; if a layer consists of several passes, as in One Wide FFN, after its last pass.
 Two image models are compared over the same images, with the states of each pass flattened. CKA is estimated from
 minibatches with the unbiased estimator of HSIC (`recurrence.analysis.cka`). The numbers are saved next to the picture,
-as CSV.
+as CSV. If both models have as many layers, the mean over corresponding layers is printed, with its 95 % interval (a
+bootstrap over the minibatches).
 """
 
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from recurrence.analysis.cka import MinibatchCKA
 from recurrence.analysis.record import recorded_states
 
 Layers = dict[str, list[Tensor]]
+RESAMPLES = 1000
 
 
 @torch.no_grad()
@@ -64,8 +66,8 @@ def text_layers(run: TextRun, samples: int, batch: int, split: str) -> Iterator[
 
 def compare(
     first: Path, second: Path, samples: int, batch: int, data: str | None, split: str = "valid"
-) -> dict[str, Tensor]:
-    """CKA of each side that both models have, (layers of the first, layers of the second).
+) -> dict[str, MinibatchCKA]:
+    """CKA of the layers of each side that both models have.
 
     Raises:
         ValueError: if only one is an image model, or a minibatch has fewer than 4 samples.
@@ -81,7 +83,14 @@ def compare(
     for layers, other_layers in zip(*batches, strict=True):
         for side in layers.keys() & other_layers.keys():
             sides.setdefault(side, MinibatchCKA()).update(layers[side], other_layers[side])
-    return {side: sides[side].compute() for side in sorted(sides, reverse=True)}
+    return {side: sides[side] for side in sorted(sides, reverse=True)}
+
+
+def corresponding(found: MinibatchCKA) -> str:
+    """The mean over corresponding layers of two models with as many layers, with its 95 % interval over minibatches."""
+    means = found.bootstrap(RESAMPLES).diagonal(dim1=1, dim2=2).mean(dim=1)
+    low, high = means.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return f"mean over corresponding layers {float(found.compute().diagonal().mean()):.3f} ({low:.3f} to {high:.3f})"
 
 
 def write_values(axes: Axes, values: Tensor) -> None:
@@ -139,7 +148,11 @@ def main(arguments: list[str] | None = None) -> None:
         sides = compare(*paths, options.samples, options.batch, options.data, options.split)
     except ValueError as error:
         command_line.error(str(error))
-    draw(sides, (options.first[0], options.second[0]), options.output, options.upper)
+    tables = {side: found.compute() for side, found in sides.items()}
+    for side, values in tables.items():
+        if values.size(0) == values.size(1):
+            print(f"{side}: {corresponding(sides[side])}")
+    draw(tables, (options.first[0], options.second[0]), options.output, options.upper)
 
 
 if __name__ == "__main__":

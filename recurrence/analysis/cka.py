@@ -35,7 +35,7 @@ class MinibatchCKA:
     """
 
     def __init__(self):
-        self._sums: list[Tensor] | None = None
+        self._minibatches: list[list[Tensor]] = []
 
     def update(self, first: Sequence[Tensor], second: Sequence[Tensor]) -> None:
         """Adds a minibatch.
@@ -52,13 +52,11 @@ class MinibatchCKA:
         if len(first[0]) < MIN_SAMPLES:
             raise ValueError(f"minibatch of {len(first[0])}: must be >= {MIN_SAMPLES} samples")
         one, other = (torch.stack([_gram(layer) for layer in layers]) for layers in (first, second))
-        sums = [hsic(one, other), _self_hsic(one), _self_hsic(other)]
-        if self._sums is None:
-            self._sums = [torch.zeros_like(part) for part in sums]
-        elif self._sums[0].shape != sums[0].shape:
-            raise ValueError(f"{tuple(sums[0].shape)} layers: must be {tuple(self._sums[0].shape)}, as before")
-        for total, part in zip(self._sums, sums):
-            total += part
+        found = [hsic(one, other), _self_hsic(one), _self_hsic(other)]
+        if self._minibatches and self._minibatches[0][0].shape != found[0].shape:
+            before = tuple(self._minibatches[0][0].shape)
+            raise ValueError(f"{tuple(found[0].shape)} layers: must be {before}, as before")
+        self._minibatches.append(found)
 
     def compute(self) -> Tensor:
         """(layers of the first, layers of the second), float64; NaN where a layer is the same for all samples.
@@ -66,10 +64,28 @@ class MinibatchCKA:
         Raises:
             ValueError: before the first minibatch.
         """
-        if self._sums is None:
+        return _cka(*(part.sum(dim=0) for part in self._parts()))
+
+    def bootstrap(self, resamples: int, seed: int = 0) -> Tensor:
+        """The same for minibatches drawn with replacement: (resamples, layers of the first, layers of the second).
+
+        Raises:
+            ValueError: before the first minibatch.
+        """
+        parts, generator = self._parts(), torch.Generator().manual_seed(seed)
+        count = len(parts[0])
+        drawn = [torch.randint(count, (count,), generator=generator) for _ in range(resamples)]
+        return torch.stack([_cka(*(part[indices].sum(dim=0) for part in parts)) for indices in drawn])
+
+    def _parts(self) -> list[Tensor]:
+        """HSIC between the models, of the first and of the second, each with the minibatches as first dimension."""
+        if not self._minibatches:
             raise ValueError("no minibatch: CKA needs at least one")
-        between, one, other = self._sums
-        return between / (one[:, None] * other).sqrt()
+        return [torch.stack(part) for part in zip(*self._minibatches)]
+
+
+def _cka(between: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    return between / (one[:, None] * other).sqrt()
 
 
 def hsic(one: Tensor, other: Tensor) -> Tensor:

@@ -38,6 +38,21 @@ def test_a_layer_is_like_itself_and_like_itself_rotated():
         torch.testing.assert_close(minibatch_cka(layers, layers, size), torch.ones(2, 2).double(), atol=1e-10, rtol=0)
 
 
+def test_the_bootstrap_draws_minibatches():
+    one, other = features(4 * 10, 5).split(10), features(4 * 10, 5, seed=1).split(10)
+    found = cka.MinibatchCKA()
+    for x, y in zip(one, other):
+        found.update([x], [x + 0.3 * y])
+    generator, expected = torch.Generator().manual_seed(0), []
+    for _ in range(3):
+        again = cka.MinibatchCKA()
+        for index in torch.randint(4, (4,), generator=generator).tolist():
+            again.update([one[index]], [one[index] + 0.3 * other[index]])
+        expected.append(again.compute())
+    torch.testing.assert_close(found.bootstrap(3), torch.stack(expected))
+    assert found.bootstrap(200, seed=1).std(dim=0) > 0
+
+
 def test_hsic_is_the_mean_over_all_fours_of_samples():
     """Song et al., equation 4: the U-statistic with the kernel k(i, j) [l(i, j) + l(q, r) - 2 l(i, q)]."""
     k, other = (x @ x.T for x in (features(7, 3), features(7, 4, seed=1)))
@@ -81,6 +96,8 @@ def test_cka_rejects_bad_minibatches():
     found = cka.MinibatchCKA()
     with pytest.raises(ValueError, match="no minibatch"):
         found.compute()
+    with pytest.raises(ValueError, match="no minibatch"):
+        found.bootstrap(3)
     with pytest.raises(ValueError, match="minibatch of 3: must be >= 4 samples"):
         found.update([features(3, 2)], [features(3, 2)])
     with pytest.raises(ValueError, match="5 and 6 samples: must be the same number"):

@@ -97,12 +97,18 @@ def test_cka_of_image_models(runs, tmp_path):
     assert (tmp_path / "cka.svg").read_bytes() == before, "the same numbers give the same file"
 
 
-def test_cka_of_translation_models(corpus, trained, tmp_path):
+def test_cka_of_translation_models(corpus, trained, tmp_path, capsys):
     first, second = (f"{epoch}={trained.folder / f'checkpoint{epoch}.pt'}" for epoch in (1, 3))
     cka.main([first, second, "--samples", "20", "--batch", "8", "--output", str(tmp_path / "cka.png")])
     found = table(tmp_path / "cka.png")
     assert [row["side"] for row in found] == ["encoder"] * 4 + ["decoder"] * 4
     assert all(0 < float(row["linear CKA"]) <= 1 for row in found)
+    same = [float(row["linear CKA"]) for row in found[:4] if row["layer of 1"] == row["layer of 3"]]
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in printed] == ["encoder", "decoder"]
+    mean, low, high = map(float, re.findall(r"0\.\d+|1\.000", printed[0]))
+    assert mean == pytest.approx(sum(same) / 2, abs=1e-3)
+    assert low <= mean <= high
     run = checkpoints.TextRun(trained.folder / "checkpoint3.pt", str(corpus.data))
     pad = run.task.target_dictionary.pad()
     for inputs, layers in zip(run.batches(20, 8), cka.text_layers(run, 20, 8, "valid"), strict=True):
