@@ -3,9 +3,11 @@
     python recipes/figures/landscape.py A=RUN/last.pth.tar B=OTHER/last.pth.tar --output landscape.svg
     python recipes/figures/landscape.py A=RUN/last.pth.tar --plane --output plane.svg
 
-Evaluates the cross entropy on training images, without augmentation, at steps along one random direction, or with
---plane along two. Each filter of a direction has the norm of the model's filter (`recurrence.analysis.landscape`). All
-models share the seed and the images. The numbers are saved next to the picture, as CSV.
+Evaluates the cross entropy on training images, without augmentation, at steps along random directions, or with --plane
+in the plane of two. Each filter of a direction has the norm of the model's filter (`recurrence.analysis.landscape`).
+All models share the seeds and the images. The numbers are saved next to the picture, as CSV. For lines, the curvature
+of the loss at the trained weights is printed for each model, in nats per squared filter norm: the second difference
+over the smallest step, as mean and standard deviation over the directions.
 """
 
 from collections.abc import Callable
@@ -37,23 +39,34 @@ def mean_loss(run: ImageRun, samples: int, batch: int) -> Callable[[], float]:
 
 
 def surface(checkpoint: Path, steps: Tensor, options) -> Tensor:
-    """The losses at the steps: (steps,), or (steps, steps) in a plane."""
+    """The losses at the steps along each direction, (directions, steps), or in a plane, (steps, steps)."""
     run = ImageRun(checkpoint, options.data)
     loss = mean_loss(run, options.samples, options.batch)
-    seeds = range(options.seed, options.seed + (2 if options.plane else 1))
-    return loss_surface(run.model, loss, [filter_normalised(run.model, seed) for seed in seeds], steps)
+    found = [filter_normalised(run.model, options.seed + n) for n in range(2 if options.plane else options.directions)]
+    if options.plane:
+        return loss_surface(run.model, loss, found, steps)
+    return torch.stack([loss_surface(run.model, loss, [direction], steps) for direction in found])
+
+
+def curvature(losses: Tensor, steps: Tensor) -> Tensor:
+    """The second difference of the losses at step 0, (directions, steps) -> (directions,)."""
+    middle = len(steps) // 2
+    return (losses[:, middle - 1] - 2 * losses[:, middle] + losses[:, middle + 1]) / (steps[middle + 1] ** 2)
 
 
 def draw_lines(models: dict[str, Tensor], steps: Tensor, path: Path) -> None:
-    """Draws one line per model."""
+    """Draws the lines of each model in its colour."""
     figure = page(3.2)
     axes = figure.subplots()
-    for (label, losses), colour, marker in zip(models.items(), COLOURS, MARKERS):
-        axes.plot(steps, losses, color=colour, marker=marker, markersize=3, label=label)
+    rows = []
+    for (label, found), colour, marker in zip(models.items(), COLOURS, MARKERS):
+        for number, losses in enumerate(found):
+            name = label if number == 0 else None
+            axes.plot(steps, losses, color=colour, marker=marker, markersize=3, label=name)
+            rows += [(label, number + 1, float(step), float(loss)) for step, loss in zip(steps, losses)]
     axes.set(xlabel="step along the direction, in filter norms", ylabel="training loss, nats")
     axes.legend()
-    rows = [(label, float(step), float(loss)) for label, losses in models.items() for step, loss in zip(steps, losses)]
-    save(figure, path, ["model", "step", "loss, nats"], rows)
+    save(figure, path, ["model", "direction", "step", "loss, nats"], rows)
 
 
 def draw_planes(models: dict[str, Tensor], steps: Tensor, path: Path) -> None:
@@ -90,10 +103,15 @@ def main(arguments: list[str] | None = None) -> None:
     command_line.add_argument("--batch", type=int, default=64, help="images per batch (default 64)")
     command_line.add_argument("--reach", type=float, default=1.0, help="largest step, in filter norms (default 1)")
     command_line.add_argument("--steps", type=int, default=21, help="steps along each direction, odd (default 21)")
-    command_line.add_argument("--seed", type=int, default=0, help="seed of the directions")
+    command_line.add_argument("--directions", type=int, default=1, help="lines per model (default 1)")
+    command_line.add_argument("--seed", type=int, default=0, help="seed of the first direction")
     options = command_line.parse_args(arguments)
     if options.steps < 3 or options.steps % 2 == 0:
         command_line.error(f"--steps={options.steps}: must be odd, so that 0 is a step, and >= 3")
+    if options.directions < 1:
+        command_line.error(f"--directions={options.directions}: must be >= 1")
+    if options.plane and options.directions > 1:
+        command_line.error(f"--directions={options.directions}: cannot be combined with --plane, which has two")
     half = options.steps // 2
     # In integers first, so that the middle step is exactly 0: the trained weights.
     steps = torch.arange(-half, half + 1, dtype=torch.float64) * options.reach / half
@@ -101,7 +119,14 @@ def main(arguments: list[str] | None = None) -> None:
         models = {label: surface(checkpoint, steps, options) for label, checkpoint in options.models}
     except ValueError as error:
         command_line.error(str(error))
-    (draw_planes if options.plane else draw_lines)(models, steps, options.output)
+    if options.plane:
+        draw_planes(models, steps, options.output)
+        return
+    draw_lines(models, steps, options.output)
+    for label, losses in models.items():
+        found = curvature(losses, steps)
+        spread = f" +- {float(found.std()):.3g}" if len(found) > 1 else ""
+        print(f"{label}: curvature {float(found.mean()):.3g}{spread}")
 
 
 if __name__ == "__main__":

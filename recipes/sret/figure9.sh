@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# SReT, Figure 9: loss landscape of DeiT-108, SReT-108 and SReT-108 trained at two depths, along a line and in a plane.
+# SReT, Figure 9: loss landscape of DeiT-108, SReT-108 and SReT-108 trained at two depths, along five lines and in a plane.
 #   recipes/sret/figure9.sh [options of recipes/figures/landscape.py]
 source "$(dirname "$0")/../common.sh"
 
@@ -7,5 +7,5 @@ SCALE=${SCALE:-smoke}
 ROWS="deit_108 sret_108 sret_108_mixed"
 runs sret/mixed_depth last.pth.tar $ROWS
 draw() { run python "$ROOT/recipes/figures/landscape.py" "${RUNS[@]}" "$@"; }
-draw --output "$OUT/sret/landscape-$SCALE.svg" "$@"
+draw --directions 5 --output "$OUT/sret/landscape-$SCALE.svg" "$@"
 draw --plane --output "$OUT/sret/landscape-plane-$SCALE.svg" "$@"

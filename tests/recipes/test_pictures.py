@@ -162,6 +162,22 @@ def test_landscapes(runs, tmp_path, plane):
     assert len({row["loss, nats"] for row in found}) == len(found)
 
 
+def test_the_curvature_of_a_loss_is_the_mean_over_directions(runs, tmp_path, capsys):
+    model, picture = checkpoint(runs, "sret_tl"), tmp_path / "landscape.svg"
+    shape = ("--steps", "3", "--reach", "0.5", "--directions", "2", "--samples", "12")
+    landscape.main([model, *shape, "--output", str(picture)])
+    losses = [float(row["loss, nats"]) for row in table(picture)]
+    second = [(low - 2 * centre + high) / 0.25 for low, centre, high in (losses[:3], losses[3:])]
+    mean, spread = map(float, capsys.readouterr().out.removeprefix("sret_tl: curvature ").split(" +- "))
+    assert mean == pytest.approx(sum(second) / 2, rel=0.01, abs=1e-3)
+    assert spread == pytest.approx(abs(second[0] - second[1]) / 2**0.5, rel=0.01, abs=1e-3)
+    assert "--directions=0: must be >= 1" in rejection(
+        capsys, landscape.main, model, "--directions", "0", "--output", picture
+    )
+    message = rejection(capsys, landscape.main, model, "--plane", "--directions", "2", "--output", picture)
+    assert "--directions=2: cannot be combined with --plane" in message
+
+
 def test_coefficients_of_the_summary_are_those_of_the_checkpoints(runs, tmp_path):
     run = runs / "sret_tl" / "s1"
     unit, logged = coefficients.evolution([run / "summary.csv"])
