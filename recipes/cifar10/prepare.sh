@@ -3,7 +3,8 @@
 # DATA_ROOT  folder with cifar10_full.tgz, all images as JPEG files in train/CLASS and test/CLASS, or with cifar10.tar, 5,000
 #            of the training images and 1,000 of the test images; without it, torchvision downloads the data set
 # CIFAR10    jpeg (cifar10_full.tgz), 5000 (cifar10.tar) or full (the download); default: 5000 with DATA_ROOT, otherwise full
-# Writes $OUT/cifar10/$CIFAR10; finished stages are skipped.
+# SIZE       height and width to shrink the images to (default: 32 pixels, as they are)
+# Writes $OUT/cifar10/$CIFAR10 and, with SIZE, $OUT/cifar10/$CIFAR10-$SIZE; finished stages are skipped.
 source "$(dirname "$0")/../common.sh"
 
 # unpack ARCHIVE TRAIN TEST: unpack an archive of DATA_ROOT that has this many images.
@@ -36,3 +37,8 @@ jpeg | 5000 | full) FOLDER=$OUT/cifar10/$CIFAR10 ;;
 esac
 if [ "$DRY_RUN" != 1 ]; then mkdir -p "$FOLDER"; fi
 stage "$FOLDER" "$CIFAR10"
+if [ -n "${SIZE:-}" ]; then
+    shrunk() { run python "$ROOT/recipes/cifar10/shrink.py" "$FOLDER" "$FOLDER-$SIZE" --size "$SIZE"; }
+    if [ "$DRY_RUN" != 1 ]; then mkdir -p "$FOLDER-$SIZE"; fi
+    stage "$FOLDER-$SIZE" shrunk
+fi

@@ -59,7 +59,7 @@ KINDS = {
     ),
     "sequence": Kind(
         required=("task", BATCH, "micro_batch", "updates", "log", "train", "symbols"),
-        optional=("data", "bin", "text", "positions", "classes", "save", "subset", "checkpoint"),
+        optional=("data", "data_settings", "bin", "text", "positions", "classes", "save", "subset", "checkpoint"),
     ),
     "speech": Kind(
         required=("data", "bin", "tokens", "micro_batch", "updates", "train", "trained", "valid", "tests", "search")
