@@ -4,15 +4,18 @@ import importlib.util
 import json
 import shlex
 import shutil
+import sys
 from pathlib import Path
 
 import clean  # noqa: E402
 import documents  # noqa: E402
 import imagenet  # noqa: E402
 import iwslt  # noqa: E402
+import numpy as np
 import pytest
 import wordpieces  # noqa: E402
 from fairseq.data import Dictionary, data_utils
+from PIL import Image
 from timm.data import create_dataset
 
 from tests.support import cli, sources
@@ -296,3 +299,17 @@ def test_a_list_of_images_has_the_same_classes_in_both_splits(tmp_path):
     step = RECIPES / "data" / "imagenet_small.py"
     output = cli.python(step, tmp_path / "list.json", tmp_path, tmp_path / "out", fails=True)
     assert output.strip() == "error: train and val list different classes: must be the same"
+
+
+def test_a_shrunk_pixel_is_the_mean_of_those_that_it_covers(tmp_path):
+    pixels = np.arange(0, 192, 4, dtype=np.uint8).reshape(4, 4, 3)
+    for split, name in (("train", "cat"), ("test", "cat"), ("train", "dog"), ("test", "dog")):
+        (tmp_path / "images" / split / name).mkdir(parents=True)
+        Image.fromarray(pixels).save(tmp_path / "images" / split / name / "a.png")
+    script = RECIPES / "cifar10" / "shrink.py"
+    cli.run(sys.executable, script, tmp_path / "images", tmp_path / "smaller", "--size", "2")
+    found = sorted(path.relative_to(tmp_path / "smaller") for path in (tmp_path / "smaller").rglob("*.png"))
+    assert [str(path) for path in found] == ["test/cat/0.png", "test/dog/1.png", "train/cat/0.png", "train/dog/1.png"]
+    means = pixels.reshape(2, 2, 2, 2, 3).mean(axis=(1, 3))
+    with Image.open(tmp_path / "smaller" / found[0]) as image:
+        assert np.array(image).tolist() == means.tolist()
