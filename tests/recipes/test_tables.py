@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+import time
 from pathlib import Path
 
 import commands
@@ -325,5 +326,10 @@ def test_a_run_that_is_terminated_is_no_result(ending, tmp_path):
         os.killpg(running.pid, ending)
     assert running.returncode == 128 + ending
     assert not (tmp_path / "ringformer" / "results.csv").exists()
-    left = subprocess.run(["pgrep", "-f", f"train_image.py.*{tmp_path}"], capture_output=True, text=True).stdout
+    training = ["pgrep", "-f", f"train_image.py.*{tmp_path}"]
+    for _ in range(50):  # a process that has been killed may take a moment to disappear
+        left = subprocess.run(training, capture_output=True, text=True).stdout
+        if not left:
+            break
+        time.sleep(0.1)
     assert not left, "the training goes on"
