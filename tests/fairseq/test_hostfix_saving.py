@@ -85,12 +85,14 @@ def test_a_full_disk_is_reported_with_the_newest_intact_checkpoint(good, monkeyp
 def test_an_interrupted_save_leaves_the_old_file(good, monkeypatch):
     PathManager.copy(str(good / "checkpoint1.pt"), str(good / "checkpoint_last.pt"))
     assert is_intact(good / "checkpoint_last.pt")
-    # Whoever starts the tests in the background makes Python ignore SIGINT.
+    # A shell that starts the tests in the background makes Python ignore SIGINT.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     monkeypatch.setattr(os, "fsync", lambda number: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.raises(KeyboardInterrupt):
-        save(STATE, str(good / "checkpoint_last.pt"))
-    signal.signal(signal.SIGINT, before)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            save(STATE, str(good / "checkpoint_last.pt"))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert is_intact(good / "checkpoint_last.pt")
 
 
