@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 # fairseq's full log goes to a file. Of fairseq's own lines, the terminal only shows those that match SHOWN_LINE.
@@ -40,14 +41,14 @@ def run_command(command: str, log: Path | None = None) -> int:
     output = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") if log else {}
     # In a process group of its own, so that all of its processes can be ended, those of torchrun too.
     process = subprocess.Popen(["bash", "-c", command], start_new_session=True, **output)
+    handle_endings(process)
     try:
         if log:
             run_logged(process, log)
         status = process.wait()
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait()
+        end_command(process)
+        process.wait()
     return 128 - status if status < 0 else status
 
 
@@ -77,15 +78,23 @@ def run_stages(stages: dict[str, list[str]], folder: Path, first_node: bool = Tr
             marker.touch()
 
 
-def end(number: int, _: object) -> None:
-    """Ends the program, and with it the command that runs. Further signals do not interrupt this."""
+def end_command(process: subprocess.Popen) -> None:
+    """Ends all processes of a command, if it still runs."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+
+
+def end(process: subprocess.Popen, number: int, _: object) -> None:
+    """Ends a command, then this program. Further signals do not interrupt this."""
     for ending in ENDINGS:
         signal.signal(ending, signal.SIG_IGN)
+    # The `finally` of run_command does the same, but the signal may have interrupted that very line.
+    end_command(process)
     sys.exit(128 + number)
 
 
-def handle_endings() -> None:
-    """Ends the command that runs when this program is ended. Signals that nohup ignores stay ignored."""
+def handle_endings(process: subprocess.Popen) -> None:
+    """Ends a command when this program is ended. Signals that nohup ignores stay ignored."""
     for ending in ENDINGS:
         if signal.getsignal(ending) != signal.SIG_IGN:
-            signal.signal(ending, end)
+            signal.signal(ending, partial(end, process))

@@ -34,7 +34,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from commands import recorded_command, required_rows, run_folder, script, stages
-from execute import StageFailed, handle_endings, run_stages
+from execute import StageFailed, run_stages
 from request import TESTS, Request, check, read_request
 from rows import RECIPES, Run, Table, read
 from schema import TableError
@@ -150,7 +150,6 @@ def carry_out(recipe: str, words: list[str]) -> None:
 
 def main(arguments: list[str]) -> int:
     """Returns the status of the program: 0, 1 for invalid settings, or that of the command that failed."""
-    handle_endings()
     try:
         carry_out(arguments[0], arguments[1:])
     except TableError as error:

@@ -5,7 +5,9 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -315,6 +317,15 @@ def test_a_count_is_recorded(tmp_path):
     assert found["GFLOPs as published"] == "19.0302"
 
 
+def gone(find: list[str]) -> bool:
+    """Whether a command finds no process; one that has been killed may take a moment to disappear."""
+    for _ in range(50):
+        if not subprocess.run(find, capture_output=True).stdout:
+            return True
+        time.sleep(0.1)
+    return False
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", execute.ENDINGS)
 def test_a_run_that_is_terminated_is_no_result(ending, tmp_path):
@@ -326,10 +337,34 @@ def test_a_run_that_is_terminated_is_no_result(ending, tmp_path):
         os.killpg(running.pid, ending)
     assert running.returncode == 128 + ending
     assert not (tmp_path / "ringformer" / "results.csv").exists()
-    training = ["pgrep", "-f", f"train_image.py.*{tmp_path}"]
-    for _ in range(50):  # a process that has been killed may take a moment to disappear
-        left = subprocess.run(training, capture_output=True, text=True).stdout
-        if not left:
-            break
-        time.sleep(0.1)
-    assert not left, "the training goes on"
+    assert gone(["pgrep", "-f", f"train_image.py.*{tmp_path}"])
+
+
+# The command prints its process id; then printing fails, and a signal arrives while the command is being ended.
+TERMINATED_TWICE = """
+import os, signal, subprocess
+from pathlib import Path
+import execute
+
+poll = subprocess.Popen.poll
+
+def terminate_and_poll(process):
+    subprocess.Popen.poll = poll
+    os.kill(os.getpid(), signal.SIGTERM)
+    return poll(process)
+
+def print_one_line(process, log):
+    print(process.stdout.readline(), end="")
+    subprocess.Popen.poll = terminate_and_poll
+    raise BrokenPipeError
+
+execute.run_logged = print_one_line
+execute.run_command("echo $$; exec sleep 600", Path("log"))
+"""
+
+
+def test_a_signal_while_a_command_is_being_ended_does_not_keep_it_alive():
+    environment = {**os.environ, "PYTHONPATH": str(RECIPES / "records")}
+    ended = subprocess.run([sys.executable, "-c", TERMINATED_TWICE], env=environment, capture_output=True, text=True)
+    assert ended.returncode == 128 + signal.SIGTERM, ended.stderr
+    assert gone(["pgrep", "-s", ended.stdout.strip()])
