@@ -1,4 +1,4 @@
-"""Paired bootstrap over translations."""
+"""Paired bootstrap over translations and over recordings."""
 
 import json
 import random
@@ -9,6 +9,7 @@ from tests.support import cli
 from tests.support.recipes import commands
 
 PROGRAM = cli.REPOSITORY / "recipes" / "metrics" / "significance.py"
+SPEECH = PROGRAM.with_name("significance_speech.py")
 
 
 def sentences(words: int, wrong: float, seed: int) -> list[str]:
@@ -54,3 +55,47 @@ def test_the_table_is_compared_with_universal_on_every_set(scale, sets, tmp_path
         assert [one.split("=")[0] for one in systems][:2] == ["universal", "sequence"]
         assert {one.split("=")[1].removesuffix(".txt") for one in systems} <= scored
         assert any(reference in word for line in found for word in line if line[1].endswith("score.py"))
+
+
+def speech_log(path, hypotheses: list[str], references: list[str]):
+    """A log of fairseq-generate --scoring wer with these texts, in another order than the test set's."""
+    numbered = list(enumerate(zip(references, hypotheses, strict=True)))
+    lines = [f"T-{number}\t{spoken}\nD-{number}\t-0.5\t{heard}" for number, (spoken, heard) in reversed(numbered)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_word_errors_are_compared_on_the_same_utterances(tmp_path):
+    references = sentences(12, 0, 0)
+    logs = {
+        name: speech_log(tmp_path / name, sentences(12, wrong, seed), references)
+        for seed, (name, wrong) in enumerate({"baseline": 0.3, "same": 0.3, "better": 0.15}.items())
+    }
+    systems = [f"{name}={path}" for name, path in logs.items()]
+    found = json.loads(cli.python(SPEECH, *systems, f"again={logs['baseline']}"))
+    wrong = sum(word == "x" for sentence in sentences(12, 0.3, 0) for word in sentence.split())
+    assert found["baseline"] == {"wer": round(100 * wrong / (12 * 60), 2)}
+    low, high = found["better"]["interval"]
+    assert 0 < low < found["better"]["lead"] < high
+    assert found["same"]["interval"][0] < 0 < found["same"]["interval"][1]
+    assert found["again"] == {**found["baseline"], "lead": 0.0, "interval": [0.0, 0.0]}
+
+
+def test_logs_of_other_test_sets_are_rejected_by_name(tmp_path):
+    one = speech_log(tmp_path / "one", ["a b"], ["a b"])
+    other = speech_log(tmp_path / "other", ["a b"], ["a c"])
+    output = cli.python(SPEECH, f"base={one}", f"ours={other}", fails=True)
+    assert f"ours: {other} is of another test set than the baseline's log" in output
+    (tmp_path / "none").write_text("")
+    assert "none: has no references" in cli.python(SPEECH, f"base={one}", f"ours={tmp_path / 'none'}", fails=True)
+
+
+@pytest.mark.parametrize(("scale", "sets"), [("smoke", 1), pytest.param("paper", 4, marks=pytest.mark.slow)])
+def test_table_4_is_compared_with_universal_on_every_set(scale, sets, tmp_path):
+    found = commands("takase/significance4.sh", SCALE=scale, OUT=str(tmp_path), DATA_ROOT="")
+    compared = [words for words in found if words[:2] == ["python", str(SPEECH)]]
+    assert len(compared) == len({words[-1] for words in compared}) == sets
+    decoded = {words[-1] for words in found if words[0] == "fairseq-generate"}
+    for words in compared:
+        assert [one.split("=")[0] for one in words[2:7]] == ["universal", "vanilla", "sequence", "cycle", "cycle_rev"]
+        assert {one.split("=")[1] for one in words[2:7]} <= decoded
