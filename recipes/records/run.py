@@ -28,6 +28,7 @@ training's log (train.log) and the outcome (metrics.json). Finished runs are ski
 import json
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -160,6 +161,9 @@ def main(arguments: list[str]) -> int:
         return error.status
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # the reader of the output has ended, as in `list | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what the interpreter writes at exit
+        return 128 + signal.SIGPIPE
     return 0
 
 

@@ -317,6 +317,14 @@ def test_a_count_is_recorded(tmp_path):
     assert found["GFLOPs as published"] == "19.0302"
 
 
+def test_a_reader_that_has_ended_is_no_error():
+    command = [sys.executable, RECIPES / "records" / "run.py", RECIPES / "takase" / "table1.sh", "list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        running.stdout.close()
+        assert running.stderr.read() == b""
+    assert running.returncode == 128 + signal.SIGPIPE
+
+
 def gone(find: list[str]) -> bool:
     """Whether a command finds no process; one that has been killed may take a moment to disappear."""
     for _ in range(50):
