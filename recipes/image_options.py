@@ -28,6 +28,8 @@ MODEL = (timm.is_model, "must be a registered model")
 # Passed to the model's constructor.
 DEPTH = ("depth_range", "depth_distribution", "depth_warmup_updates", "mixed_depth", "pass_loss", "backprop_passes")
 TRIVIAL = "trivial"  # value of --aa for TrivialAugmentWide, which timm does not have
+# Splits of --dataset; timm would take any other word for the test set.
+TORCH_SPLITS = ("train", "training", "val", "valid", "validation", "eval", "evaluation", "test")
 # Rules for the value of a single option: a test and the message if it fails.
 RULES: dict[str, tuple[Callable[..., bool], str]] = {
     **dict.fromkeys(["hflip", "reprob", "smoothing"], RATE),
@@ -91,10 +93,11 @@ def _data(command_line: argparse.ArgumentParser) -> None:
 def _model(command_line: argparse.ArgumentParser) -> None:
     add = command_line.add_argument_group("model").add_argument
     add("--model", required=True, help="a registered name")
-    add("--model-kwargs", type=key_value, nargs="*", default=[], help="key=value ... for the model's constructor")
+    kwargs = dict(type=key_value, nargs="*", action="extend", default=[])  # of one key, the last value counts
+    add("--model-kwargs", **kwargs, help="key=value ... for the model's constructor")
     add("--img-size", type=int, help="side of the images in pixels (default: the model's)")
     add("--teacher", help="a registered name: learn only its soft labels, not those of the data (see --distillation)")
-    add("--teacher-kwargs", type=key_value, nargs="*", default=[], help="key=value ... for the teacher's constructor")
+    add("--teacher-kwargs", **kwargs, help="key=value ... for the teacher's constructor")
     add("--teacher-checkpoint", help="its weights (default: the pretrained ones that timm downloads)")
     add(
         "--distillation",
@@ -186,8 +189,11 @@ def check(args: argparse.Namespace) -> None:
             reject(name, value, rule)
     _check_depth(args)
     for name in ("train_split", "val_split"):
-        if not args.dataset and not (Path(args.data) / getattr(args, name)).exists():
-            reject(name, getattr(args, name), f"must be a folder or a .tar file in {args.data}")
+        split = getattr(args, name)
+        if args.dataset and split not in TORCH_SPLITS:
+            reject(name, split, f"must be one of {', '.join(TORCH_SPLITS)} with --dataset")
+        if not args.dataset and not (Path(args.data) / split).exists():
+            reject(name, split, f"must be a folder or a .tar file in {args.data}")
     _check_distillation(args)
     for name in ("resize", "aa"):
         if getattr(args, name) and args.no_aug:

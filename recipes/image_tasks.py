@@ -32,7 +32,7 @@ def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Modul
         kwargs.setdefault("img_size", args.img_size)
     try:
         return timm.create_model(name, **settings, **kwargs)
-    except (RuntimeError, TypeError, ValueError) as error:
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         reject(f"{option}_kwargs", kwargs, str(error))
 
 

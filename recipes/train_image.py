@@ -148,7 +148,7 @@ class Trainer:
         total = self.updates * args.grad_accum_steps
         batches = self.bar(islice(self.train_loader, total), f"epoch {epoch + 1}", total=total)
         for number, (images, targets) in enumerate(batches, start=1):
-            if args.depth_range:
+            if args.depth_range or args.depth_warmup_updates:
                 self.model.set_num_updates((epoch * total + number - 1) // args.grad_accum_steps)
             updates, pending = divmod(epoch * total + number, args.grad_accum_steps)
             loss = self.learn(images, targets, last=not pending)

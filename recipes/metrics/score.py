@@ -85,7 +85,10 @@ def main() -> None:
     for pair in args.sets:
         log, _, reference = map(Path, pair.partition("="))
         references = reference.read_text(encoding="utf-8").rstrip("\n").split("\n")
-        hypotheses = in_order(best_hypotheses(log), len(references))
+        try:
+            hypotheses = in_order(best_hypotheses(log), len(references))
+        except ValueError as error:
+            parser.error(f"{log}: {error}")
         log.with_suffix(".txt").write_text("\n".join(hypotheses) + "\n", encoding="utf-8")
         sets[log.stem.removeprefix("generate-")] = scores(hypotheses, references, args.tokenize)
     print(json.dumps(merged(sets), indent=2))

@@ -34,7 +34,10 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder of the .tsv manifests")
     parser.add_argument("sets", nargs="+", metavar="SET")
     args = parser.parse_args()
-    rates = {f"wer_{name}": error_rate(args.run / f"{name}.log", args.data / f"{name}.tsv") for name in args.sets}
+    try:
+        rates = {f"wer_{name}": error_rate(args.run / f"{name}.log", args.data / f"{name}.tsv") for name in args.sets}
+    except ValueError as error:
+        parser.error(str(error))
     print(json.dumps(rates, indent=2))
 
 

@@ -36,7 +36,7 @@ def translate(folder: Path, source: Path) -> None:
     )
     for number, result in enumerate(results):
         text = "".join(result.hypotheses[0]).replace("\u2581", " ").strip()
-        print(f"H-{number}\t{result.scores[0]}\t{text}")
+        print(f"D-{number}\t{result.scores[0]}\t{text}")
 
 
 def report(run: Path, export: Path) -> None:

@@ -53,6 +53,9 @@ scoring() {
     if [ "$DRY_RUN" != 1 ]; then cat "$EXPORT/report.md"; fi
 }
 
+if [ "$SCALE" = smoke ] && [ ! -d "${DATA_ROOT:-/nonexistent}/multi30k" ]; then
+    fail "DATA_ROOT=${DATA_ROOT:-}: must name a folder that holds multi30k at scale smoke, which has no other German text"
+fi
 need ct2-fairseq-converter
 PAIR='' TESTS='' SCALE=$SCALE OUT=$OUT SEED=$SEED DRY_RUN=$DRY_RUN "$HERE/train.sh" cycle "$@"
 stages "$EXPORT" unsharing conversion decoding scoring

@@ -6,16 +6,16 @@ import subprocess
 from pathlib import Path
 
 from request import PAIR, TESTS, Request, accumulation
-from rows import RECIPES, Run, Settings, Table
+from rows import RECIPES, Run, Settings
 from schema import TableError
 
 # Settings that the shell reads as an array, one word a line.
 ARRAYS = ("search", "average", "evaluate", "share", "decode")
 
 
-def run_folder(request: Request, table: Table, row: str, seed: int) -> Path:
+def run_folder(request: Request, run: Run, seed: int) -> Path:
     """The folder of a run."""
-    return request.out / table.paper.folder.name / table.key / request.label(table.kind) / row / f"s{seed}"
+    return request.out / run.table.paper.folder.name / run.table.key / request.label(run) / run.name / f"s{seed}"
 
 
 def shell_value(key: str, value: object) -> str:
@@ -44,7 +44,7 @@ def shell_variables(request: Request, run: Run, settings: Settings, seed: int) -
         keys |= {"languages": " ".join(request.pair), "tests": request.tests[0]}
     found = {key.upper(): value for key, value in keys.items()}
     found |= accumulation(request, run, settings.keys)
-    found |= {"ROOT": RECIPES.parent, "OUT": request.out, "RUN": run_folder(request, run.table, run.name, seed)}
+    found |= {"ROOT": RECIPES.parent, "OUT": request.out, "RUN": run_folder(request, run, seed)}
     found |= {"SCALE": request.scale, "SEED": seed, "ARCH": run.row.arch, "DATA_ROOT": request.data_root}
     found["CIFAR10"] = request.cifar10
     found |= {"GPUS": request.gpus, "NODES": request.nodes, "NODE_RANK": request.node_rank}
@@ -62,7 +62,8 @@ def stages(request: Request, run: Run, seed: int) -> dict[str, list[str]]:
         TableError: commands/KIND.sh rejects a setting.
     """
     settings = run.settings(request.scale, request.switch)
-    folders = {"{" + row + "}": str(run_folder(request, run.table, row, seed)) for row in required_rows(run, settings)}
+    required = {name: run.table.runs[name] for name in required_rows(run, settings)}
+    folders = {"{" + name + "}": str(run_folder(request, other, seed)) for name, other in required.items()}
 
     def with_folders(text: str) -> str:
         for name, folder in folders.items():

@@ -94,7 +94,7 @@ class Comparison:
         return next((UNITS[name] for name in UNITS if self.metric.startswith(name)), METRICS[self.metric])
 
     def values_by_seed(self, run: Run, metric: str, scale: str) -> dict[str, float]:
-        """The values of a row. If a seed has succeeded twice, the later run counts."""
+        """The values of a row."""
         wanted = {"table": run.table.name, "row": run.name, "scale": scale}
         wanted["metric"] = METRICS[at_training_length(run, metric, scale)]
         found = [one for one in self.results.runs if wanted.items() <= one.items() and one["value"]]

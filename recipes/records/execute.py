@@ -1,10 +1,13 @@
 """Runs the stages of a run, each once, and ends all of its processes when the recipe is ended."""
 
+import fcntl
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -52,11 +55,28 @@ def run_command(command: str, log: Path | None = None) -> int:
     return 128 - status if status < 0 else status
 
 
-def run_stages(stages: dict[str, list[str]], folder: Path, first_node: bool = True) -> None:
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds the lock of a file; if another process holds it, waits until that ends or releases it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"== waiting for another process, which has locked {path}", file=sys.stderr)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def run_stages(stages: dict[str, list[str]], folder: Path, out: Path, first_node: bool = True) -> None:
     """Runs the stages that have not finished before, in order.
 
     A marker file in the run's folder says that a stage has finished. Nodes other than the first only prepare data and
     train.
+
+    Args:
+        folder: of the run.
+        out: of all runs; only one of them prepares data at a time.
 
     Raises:
         StageFailed: a command failed.
@@ -70,10 +90,11 @@ def run_stages(stages: dict[str, list[str]], folder: Path, first_node: bool = Tr
         if not (first_node or trains or stage == "preparation"):
             continue
         print(f"== {stage}", file=sys.stderr)
-        for command in commands:
-            status = run_command(command, folder / "train.log" if trains else None)
-            if status:
-                raise StageFailed(stage, status)
+        with locked(out / ".preparation.lock") if stage == "preparation" else nullcontext():
+            for command in commands:
+                status = run_command(command, folder / "train.log" if trains else None)
+                if status:
+                    raise StageFailed(stage, status)
         if stage != "preparation":  # the scripts of recipes/data skip what they have done
             marker.touch()
 

@@ -57,13 +57,14 @@ class Request:
             return "full"
         return "jpeg" if self.scale != "smoke" and Path(self.data_root, "cifar10_full.tgz").is_file() else "5000"
 
-    def label(self, kind: str) -> str:
-        """The scale under which a run of this kind is recorded, with whatever makes it another experiment."""
+    def label(self, run: Run) -> str:
+        """The scale under which a run is recorded, with whatever makes it another experiment."""
         parts = [self.scale]
         if self.switch != "paper":
             parts.append(self.switch)
-        if kind == "images" and self.cifar10 == "5000" and self.scale not in ("smoke", "paper"):
-            parts.append("5000")  # images of CIFAR-10
+        on_cifar10 = run.table.kind == "images" or run.settings(self.scale).keys.get("data") == "cifar10/prepare"
+        if on_cifar10 and self.cifar10 == "5000" and self.scale not in ("smoke", "paper"):
+            parts.append("5000")  # images
         if self.pair != PAIR:
             parts += self.pair
         return "-".join(parts)
@@ -141,6 +142,9 @@ def read_request(environment: Mapping[str, str], flags: list[str]) -> Request:
         tests=tuple(choice({"TESTS": test}, "TESTS", TESTS, TESTS[0]) for test in tests),
         flags=flags,
     )
+    for name, found in (("SEEDS", request.seeds), ("TESTS", request.tests)):
+        if not found:
+            raise TableError(f"{name}={environment[name]}: must name at least one")
     if request.scale != "paper" and request.processes > 1:
         raise TableError(f"GPUS={request.gpus}, NODES={request.nodes}: must be 1 at scale {request.scale}")
     if request.scale != "paper" and request.switch != "paper":
@@ -157,6 +161,8 @@ def check(request: Request, run: Run) -> None:
     for name, value, allowed in (("SCALE", request.scale, run.scales), ("SETTINGS", request.switch, run.switches)):
         if value not in allowed:
             raise TableError(f"{name}={value}: must be one of {', '.join(allowed)} for {run.table.name}, {run.name}")
+    if request.precision and run.table.kind == "images" and request.scale != "paper":
+        raise TableError(f"PRECISION={request.precision}: only at scale paper for {run.table.name}")
     on_multi30k = run.table.kind == "translation" and request.scale != "paper"
     if (request.pair, request.tests) != (PAIR, TESTS[:1]) and not on_multi30k:
         given = f"PAIR={' '.join(request.pair)}, TESTS={' '.join(request.tests)}"

@@ -1,6 +1,9 @@
 """The format of results.csv: one line per run and metric. A failed run has a line without a value."""
 
 import csv
+import errno
+import io
+import os
 from pathlib import Path
 
 COLUMNS = ["table", "row", "arch", "scale", "seed", "metric", "value", "signature", "paper_value"]
@@ -38,18 +41,22 @@ METRICS = {
 
 
 def append(path: Path, lines: list[dict]) -> None:
-    """Appends lines to a file, which is created if it does not exist; existing lines are not changed."""
-    is_new = not path.exists() or path.stat().st_size == 0
+    """Appends lines to a file, all or none; it is created if it does not exist. Existing lines are not changed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
-        if is_new:
+    with path.open("ab", buffering=0) as file:
+        size, text = file.tell(), io.StringIO(newline="")
+        writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+        if not size:
             writer.writeheader()
         writer.writerows(lines)
+        data = text.getvalue().encode()
+        if file.write(data) < len(data):
+            file.truncate(size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def read(path: Path) -> list[dict]:
-    """All lines of a file.
+    """All lines of a file. Of the runs of a row with the same seed, the last counts, or the last that succeeded.
 
     Raises:
         ValueError: the columns are not COLUMNS.
@@ -58,4 +65,9 @@ def read(path: Path) -> list[dict]:
         reader = csv.DictReader(file)
         if reader.fieldnames != COLUMNS:
             raise ValueError(f"{path}: columns {reader.fieldnames}, must be {COLUMNS}")
-        return list(reader)
+        found: dict[tuple, dict] = {}
+        for line in reader:
+            run = tuple(line[column] for column in ("table", "row", "scale", "seed", "metric"))
+            if line["value"] or not found.get(run, {}).get("value"):
+                found[run] = line
+        return list(found.values())

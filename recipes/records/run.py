@@ -12,7 +12,7 @@ Settings, all from the environment:
   OUT        folder of all output (default: out/ beside recipes/)
   RESULTS    table to append the results to (default: results.csv of the paper; for scale smoke, under OUT)
   DRY_RUN    1 prints the commands instead of running them
-  PRECISION  bf16, fp16 or fp32 (default: the table's)
+  PRECISION  bf16, fp16 or fp32 (default: the table's); images: only at scale paper
   DATA_ROOT  folder that already holds the corpora (default: they are downloaded)
   PAIR       source and target language on Multi30k, two of cs, de, en and fr (default "de en")
   TESTS      test sets of Multi30k, each decoded and recorded separately: test_2016_flickr (default), test_2017_flickr,
@@ -35,11 +35,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from commands import recorded_command, required_rows, run_folder, script, stages
-from execute import StageFailed, run_stages
+from execute import StageFailed, locked, run_stages
 from request import TESTS, Request, check, read_request
 from rows import RECIPES, Run, Table, read
 from schema import TableError
 
+KEPT = (".*.done", "checkpoints/*.pt", "*.pth.tar")  # what a run leaves in its folder for the next call to go on from
 NO_RESULT = (2, 129, 130, 143)  # statuses of a usage error and of an interruption, which are not recorded as failures
 
 
@@ -57,17 +58,32 @@ def run_row(request: Request, run: Run, seed: int) -> None:
         return
     for name in required_rows(run, run.settings(request.scale, request.switch)):
         run_row(replace(request, flags=[]), run.table.runs[name], seed)
-    found, folder = stages(request, run, seed), run_folder(request, run.table, run.name, seed)
+    found, folder = stages(request, run, seed), run_folder(request, run, seed)
     suffix = "" if request.tests == TESTS[:1] else f"-{request.tests[0]}"
     if request.dry_run:
         print(script(found), end="")
-    elif (folder / f"metrics{suffix}.json").exists():
-        print(f"== {folder}: finished before (remove the folder to run it again)", file=sys.stderr)
     elif request.node_rank:
         folder.mkdir(parents=True, exist_ok=True)
-        run_stages(found, folder, first_node=False)
+        run_stages(found, folder, request.out, first_node=False)
     else:
-        run_recorded(request, run, seed, found, folder, suffix)
+        with locked(folder / ".lock"):
+            if (folder / f"metrics{suffix}.json").exists():
+                print(f"== {folder}: finished before (remove the folder to run it again)", file=sys.stderr)
+            else:
+                run_recorded(request, run, seed, found, folder, suffix)
+
+
+def check_begun(folder: Path, command: str) -> None:
+    """Rejects a folder with finished stages or checkpoints of another command, which this one would go on from.
+
+    Raises:
+        TableError: names the folder and the other command.
+    """
+    kept = any(path for pattern in KEPT for path in folder.glob(pattern))
+    for path in folder.glob("cmd*.sh") if kept else ():
+        begun = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        if "recipes/" in begun and begun != command:
+            raise TableError(f"{folder}: holds an unfinished run of `{begun}`; use its flags, or remove the folder")
 
 
 def run_recorded(request: Request, run: Run, seed: int, found: dict[str, list[str]], folder: Path, suffix: str) -> None:
@@ -75,19 +91,24 @@ def run_recorded(request: Request, run: Run, seed: int, found: dict[str, list[st
 
     Args:
         suffix: of the files that belong to another test set than the default one.
+
+    Raises:
+        StageFailed: a command failed.
+        TableError: the folder holds an unfinished run with other flags.
     """
     import collect
     import environment
 
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"cmd{suffix}.sh").write_text(script(found), encoding="utf-8")
+    command = recorded_command(replace(request, tests=TESTS[:1]), run, seed)  # of the training, for all test sets
+    check_begun(folder, command)
+    (folder / f"cmd{suffix}.sh").write_text(f"# {command}\n{script(found)}", encoding="utf-8")
     (folder / "env.json").write_text(json.dumps(environment.environment(), indent=2) + "\n", encoding="utf-8")
     home = request.out if request.scale == "smoke" else RECIPES
     results = Path(request.results or home / run.table.paper.folder.name / "results.csv")
     record = {"table": run.table.name, "row": run.name, "arch": run.row.arch, "seed": seed}
-    record |= {"scale": request.label(run.table.kind) + suffix, "cmd": recorded_command(request, run, seed)}
+    record |= {"scale": request.label(run) + suffix, "cmd": recorded_command(request, run, seed)}
     try:
-        run_stages(found, folder)
+        run_stages(found, folder, request.out)
     except StageFailed as error:
         if error.stage != "preparation" and error.status not in NO_RESULT:
             collect.failure(folder, results, record, [column.metric for column in run.table.columns])
@@ -101,7 +122,7 @@ def listed(table: Table) -> Iterator[str]:
     """One line per run: its name, architecture, the paper's name for it, the paper's numbers, and its flags."""
     for name, run in table.runs.items():
         numbers = ", ".join(f"{title} {value}" for title, value in run.row.paper.items())
-        yield "\t".join([name, run.row.arch, run.row.label or "not in the paper", numbers, run.row.flags])
+        yield "\t".join([name, run.row.arch, run.row.label or "not in the paper", numbers, run.flags])
 
 
 def prepare_environment(threads: int) -> None:
@@ -134,7 +155,7 @@ def carry_out(recipe: str, words: list[str]) -> None:
     if name == "folder":
         run = table.run(flags[0] if flags else "")
         check(request, run)
-        print(run_folder(request, table, run.name, request.seeds[0]))
+        print(run_folder(request, run, request.seeds[0]))
         return
     runs = list(table.runs.values()) if name == "all" else [table.run(name)]
     for run in runs:
@@ -164,6 +185,9 @@ def main(arguments: list[str]) -> int:
     except BrokenPipeError:  # the reader of the output has ended, as in `list | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what the interpreter writes at exit
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

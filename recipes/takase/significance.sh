@@ -3,18 +3,20 @@
 #   recipes/takase/significance.sh [options of recipes/metrics/significance.py]
 # Writes $OUT/takase/significance-SCALE-SET.json.
 source "$(dirname "$0")/../common.sh"
+if [ -n "${PAIR:-}${TESTS:-}" ]; then fail "PAIR=${PAIR:-}, TESTS=${TESTS:-}: must not be set here"; fi
 
 SCALE=${SCALE:-smoke}
 ROWS="universal sequence cycle cycle_rev sequence_18 cycle_18 cycle_rev_18"
 # The references of the test sets that recipes/commands/translation.sh decodes.
 declare -A REFERENCE
+TOKENIZE=13a
 if [ "$SCALE" = paper ]; then
     REFERENCE[newstest2010]=$OUT/data/wmt16_en_de/raw/test.de
     for year in 2011 2012 2013 2014 2015 2016; do
         REFERENCE[newstest$year]=$OUT/data/wmt16_en_de/raw/test$((year - 2010)).de
     done
 elif [ "$SCALE" = smoke ] && [ ! -d "${DATA_ROOT:-/nonexistent}/multi30k" ]; then
-    REFERENCE[test]=$OUT/numbers/smoke/test.de
+    REFERENCE[test]=$OUT/numbers/smoke/test.de TOKENIZE=char
 else
     REFERENCE[test]=$OUT/multi30k/raw/test_2016_flickr.en
 fi
@@ -22,5 +24,5 @@ fi
 runs takase/table1 generate $ROWS
 for set in "${!REFERENCE[@]}"; do
     run_into "$OUT/takase/significance-$SCALE-$set.json" python "$ROOT/recipes/metrics/significance.py" \
-        "${RUNS[@]/%/-$set.txt}" --reference "${REFERENCE[$set]}" "$@"
+        "${RUNS[@]/%/-$set.txt}" --reference "${REFERENCE[$set]}" --tokenize $TOKENIZE "$@"
 done

@@ -8,7 +8,7 @@ import pytest
 import timm
 
 from tests.support import cli
-from tests.support.image_training import SMALL, TEACHER, flags, rejection, write_images
+from tests.support.image_training import MODEL, SMALL, TEACHER, flags, rejection, write_images
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +82,8 @@ REJECTED = {
         *("--model", "uit", "--model-kwargs", *SMALL, "--pass-loss", "1", *TEACHER),
     ],
     "--amp: invalid choice: 'fp8'": ["--amp", "fp8"],
+    "--train-split trian: must be one of train, training, val": ["--dataset", "torch/mnist", "--train-split", "trian"],
+    "dim should be divisible by num_heads": ["--model-kwargs", "num_heads=5"],
 }
 
 
@@ -94,6 +96,12 @@ def test_a_wrong_option_is_named_before_any_work(images, tmp_path, monkeypatch, 
 def test_every_rule_has_a_case():
     given = {word for more in REJECTED.values() for word in more}
     assert {f"--{name.replace('_', '-')}" for name in image_options.RULES} <= given
+
+
+def test_arguments_of_the_model_add_up_and_the_last_of_each_counts():
+    given = ["data", *MODEL, "--output", "run", "--model-kwargs", "depth=7"]
+    args = image_options.parser("").parse_args(given)
+    assert dict(args.model_kwargs) == dict(patch_size=4, embed_dim=24, depth=7, num_heads=2)
 
 
 def test_the_readmes_commands_parse():

@@ -81,7 +81,7 @@ def expect_real_commands(asked: request.Request, run: rows.Run) -> None:
     trains = run.table.kind != "count" and not made_of_another
     assert ("training" in found) == bool({"fairseq-train", "train_image"} & set(programs)) == trains
     *_, target = shlex.split(found["scoring"][-1])
-    assert target == f"{commands.run_folder(asked, run.table, run.name, 1)}/scores.json"
+    assert target == f"{commands.run_folder(asked, run, 1)}/scores.json"
 
 
 @pytest.mark.parametrize(("table", "scale"), SCALES_OF_TABLES, ids=name)
@@ -95,7 +95,7 @@ def test_the_real_parsers_take_every_command_of_every_row(table, scale, tmp_path
         expect_real_commands(distributed, runs[0])
         for run in runs:
             request.check(distributed, run)
-    assert len({commands.run_folder(asked, table, run.name, 1) for run in runs}) == len(runs)
+    assert len({commands.run_folder(asked, run, 1) for run in runs}) == len(runs)
     assert not list(tmp_path.iterdir()), "nothing is written"
 
 
@@ -146,7 +146,7 @@ def test_a_row_that_is_distilled_has_its_teacher_trained_first(tmp_path):
     needed = commands.required_rows(run, run.settings("small"))
     assert needed == ["t_distilled", "s_global"]
     words = words_of(commands.stages(asked, run, 1))
-    folders = [commands.run_folder(asked, run.table, name, 1) for name in needed]
+    folders = [commands.run_folder(asked, run.table.runs[name], 1) for name in needed]
     assert f"checkpoint_path={folders[0]}/last.pth.tar" in words
     assert words[words.index("--teacher-checkpoint") + 1] == f"{folders[1]}/last.pth.tar"
     assert commands.required_rows(run, run.settings()) == ["t_distilled"]
@@ -154,7 +154,7 @@ def test_a_row_that_is_distilled_has_its_teacher_trained_first(tmp_path):
 
 def test_other_nodes_train_and_do_nothing_else(tmp_path):
     found = {"preparation": ["true"], "training": ["echo trained"], "scoring": [f"touch {tmp_path}/scored"]}
-    execute.run_stages(found, tmp_path, first_node=False)
+    execute.run_stages(found, tmp_path, tmp_path, first_node=False)
     done = {path.name for path in tmp_path.iterdir()}
     assert done == {"train.log", ".training.done"}
     settings = dict(SCALE="paper", NODES="2", NODE_RANK="1", MASTER_ADDR="first")
@@ -290,7 +290,7 @@ def test_a_failed_run_is_recorded_and_the_next_call_goes_on(tmp_path):
     assert (failed["metric"], failed["value"], failed["row"]) == ("BLEU", "", "cross_attention_signal")
     output = recipe("ringformer/table4.sh", "cross_attention_signal", **settings)
     assert '"sentences": 100' in output
-    _, bleu, chrf = results_csv.read(tmp_path / "ringformer" / "results.csv")[:3]
+    bleu, chrf = results_csv.read(tmp_path / "ringformer" / "results.csv")[:2]
     assert (bleu["metric"], bleu["updates"], chrf["metric"]) == ("BLEU", "10", "chrF")
     assert bleu["cmd"] == "SCALE=smoke SEED=1 recipes/ringformer/table4.sh cross_attention_signal"
     folder = tmp_path / "ringformer" / "table4" / "smoke" / "cross_attention_signal" / "s1"
@@ -308,6 +308,88 @@ def test_an_image_row_from_the_digits_to_a_score(tmp_path):
     top1, cost = results_csv.read(tmp_path / "ringformer" / "results.csv")
     assert (top1["metric"], top1["row"], cost["metric"]) == ("top-1 %", "ringformer", "MMAC")
     assert 0 < float(top1["value"]) <= 100
+    folder = tmp_path / "ringformer" / "table2" / "smoke" / "ringformer" / "s1"
+    (folder / "metrics.json").unlink()  # as if the run had been killed
+    settings = dict(SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="", THREADS="1")
+    output = recipe("ringformer/table2.sh", "ringformer", "--lr", "2e-3", fails=True, **settings)
+    rule = "holds an unfinished run of `SCALE=smoke SEED=1 recipes/ringformer/table2.sh ringformer`; use its flags, or "
+    assert rule in output
+    recipe("ringformer/table2.sh", "ringformer", **settings)
+    lines = (tmp_path / "ringformer" / "results.csv").read_text().splitlines()
+    assert (len(lines), len(results_csv.read(tmp_path / "ringformer" / "results.csv"))) == (5, 2)
+
+
+def test_of_reruns_the_last_counts_that_succeeded(tmp_path):
+    lines = [line(row="r", seed=seed, value=value) for seed, value in (("1", "5"), ("1", "6"), ("1", ""), ("2", ""))]
+    for one in lines:
+        results_csv.append(tmp_path / "results.csv", [one])
+    found = [(one["seed"], one["value"]) for one in results_csv.read(tmp_path / "results.csv")]
+    assert found == [("1", "6"), ("2", "")]
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+import results_csv
+
+path = Path(sys.argv[1])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, resource.RLIM_INFINITY))
+results_csv.append(path, [{"table": "a longer name", "row": "than twenty characters"}])
+"""
+
+
+def test_on_a_full_disk_no_part_of_a_line_is_left(tmp_path):
+    results_csv.append(tmp_path / "results.csv", [line(row="r", value="1")])
+    before = (tmp_path / "results.csv").read_bytes()
+    environment = {**os.environ, "PYTHONPATH": str(RECIPES / "records")}
+    command = [sys.executable, "-c", FULL_DISK, tmp_path / "results.csv"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert "OSError: [Errno 28] No space left on device" in ended.stderr
+    assert (tmp_path / "results.csv").read_bytes() == before
+
+
+LOCK = "import sys, execute, pathlib\nwith execute.locked(pathlib.Path(sys.argv[1])): print('locked', flush=True)"
+
+
+def test_two_processes_take_turns(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(RECIPES / "records")}
+    command = [sys.executable, "-c", LOCK, tmp_path / "run" / ".lock"]
+    with execute.locked(tmp_path / "run" / ".lock"):
+        second = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert "waiting for another process" in second.stderr.readline()
+        assert second.poll() is None
+    assert second.communicate(timeout=60)[0] == "locked\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "settings", "message"),
+    [
+        ("sret/table1.sh", {"SEEDS": " "}, "SEEDS= : must name at least one"),
+        ("takase/table1.sh", {"TESTS": " "}, "TESTS= : must name at least one"),
+        ("sret/table1.sh", {"SCALE": "small", "PRECISION": "bf16"}, "PRECISION=bf16: only at scale paper for SReT 1"),
+        ("sret/table1.sh", {"OUT": "/dev/null/x"}, "error: [Errno 20] Not a directory: '/dev/null/x"),
+    ],
+)
+def test_a_setting_without_effect_or_place_is_rejected(script, settings, message, tmp_path):
+    row = next(table for table in TABLES if script == f"{table.paper.folder.name}/{table.key}.sh").runs
+    output = recipe(script, next(iter(row)), fails=True, **{"OUT": str(tmp_path), "DATA_ROOT": "", **settings})
+    assert message in output
+    assert "Traceback" not in output
+
+
+def test_a_tenth_of_the_pixel_sequences_is_an_experiment_of_its_own(tmp_path):
+    run = next(table for table in TABLES if table.name == "Kausik 4").runs["regular"]
+    (tmp_path / "cifar10_full.tgz").touch()
+    labels = [requested(tmp_path, SCALE="small", DATA_ROOT=str(root)).label(run) for root in (tmp_path, "/nonexistent")]
+    assert labels == ["small", "small-5000"]
+
+
+@pytest.mark.parametrize("table", TABLES, ids=name)
+def test_every_table_lists_its_rows(table, capsys):
+    if table.runs:
+        program.carry_out(str(table.paper.folder / f"{table.key}.sh"), ["list"])
+        assert len(capsys.readouterr().out.splitlines()) == len(table.runs)
 
 
 @pytest.mark.slow

@@ -179,6 +179,13 @@ def test_mixed_depth_alone_reports_one_run_of_each_block(images, tmp_path):
     assert row["eval_largest_depth_loss"] == row["eval_loss"] != row["eval_smallest_depth_loss"]
 
 
+@pytest.mark.slow
+def test_losses_of_earlier_passes_warm_up(images, tmp_path):
+    loop = ["--model", "ringformer_vit", "--pass-loss", "0.5", "--depth-warmup-updates", "5"]
+    train(images, tmp_path / "run", *loop, "--epochs", "2")
+    assert len(table(tmp_path / "run")) == 2
+
+
 def loaders(images: Path, *more) -> list:
     """The two loaders of a run with these options."""
     args = image_options.parser("").parse_args(flags(images, images / "none", *more))
