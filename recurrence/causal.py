@@ -57,7 +57,7 @@ class CausalStack(nn.Module):
         if state is None:
             x, _ = self.loop(x, **self.arguments(x, padding, 0))
         elif isinstance(state, EarlyExitSteps):
-            x = state.read(x, lambda x, start: self.arguments(x, padding, start))
+            x = state.read(x, lambda x, start: self.arguments(x, padding, start), padding)
         else:
             x = state.run(x, self.loop.running, **self.arguments(x, padding, state.length))
         return self.finish(x)

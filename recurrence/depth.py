@@ -71,6 +71,8 @@ def adapt(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict, err
     safe = state_dict.get(f"{prefix}safe")
     if safe is not None:
         _adopt_safe_range(loop, safe, name)
+    elif loop.safe is not None:
+        loop.register_buffer("safe", None)
     if trained is not None and trained != loop.order:
         if set(trained) != set(loop.order):
             errors.append(
@@ -86,8 +88,13 @@ def adapt(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict, err
 
 
 def store_order(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict) -> None:
-    """State dict hook: stores the order in the metadata."""
+    """State dict hook: stores the order in the metadata, and a copy of the noted one.
+
+    Averages of weights, such as timm's ModelEmaV2, write into the state dict of their copy and would round the order.
+    """
     local_metadata["order"] = loop.order
+    if loop.noted is not None:
+        state_dict[f"{prefix}noted"] = loop.noted.clone()
 
 
 def _trained_order(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict) -> Order | None:
@@ -106,7 +113,7 @@ def _adopt_safe_range(loop: "Loop", safe: torch.Tensor, name: str) -> None:
     """Gives the loop a buffer for the checkpoint's safe range; warns if its depth is outside of it."""
     del loop.safe
     loop.register_buffer("safe", torch.empty(2, device=None if loop.noted is None else loop.noted.device))
-    smallest, largest = map(int, safe.tolist())
+    smallest, largest = map(round, safe.tolist())
     if not smallest <= loop.passes <= largest:
         logger.warning("%s: runs %d passes, outside the safe range %d to %d", name, loop.passes, smallest, largest)
 

@@ -83,14 +83,15 @@ class Draft:
             self.steps.rewind(start)
             self._tokens, state = self._ahead(tokens, read, guess)
             rest = self.steps.loop.running[self.drafting.passes :]
-            self._start, self._outputs = start, output(read(self._tokens, rest, state))
+            self._start, self._outputs = start, output(read(self._tokens, rest, state) if rest else state)
         self._seen = length
         return tuple(tensor[:, start - self._start : length - self._start] for tensor in self._outputs)
 
     def _ahead(self, tokens: Tensor, read: Callable, guess: Callable) -> tuple[Tensor, Tensor]:
         """The tokens followed by guesses, and the state of the new tokens and guesses after the first passes."""
-        first, states = self.steps.loop.running[: self.drafting.passes], []
-        longest = min(tokens.size(1) + self.drafting.tokens, self.most)
+        running, passes, states = self.steps.loop.running, self.drafting.passes, []
+        first = running[:passes]
+        longest = tokens.size(1) if len(running) <= passes else min(tokens.size(1) + self.drafting.tokens, self.most)
         while True:
             states.append(read(tokens, first, None))
             if tokens.size(1) >= longest:

@@ -35,7 +35,7 @@ def moved(before: Tensor, after: Tensor, padding: Tensor | None = None) -> Tenso
     if padding is not None:
         step, before = (x.masked_fill(padding[:, :, None], 0) for x in (step, before))
     step, length = (torch.linalg.vector_norm(x.flatten(1), dim=1) for x in (step, before))
-    return step / length
+    return step / length.clamp_min(torch.finfo(length.dtype).tiny)  # 0 for an entry that is all padding
 
 
 class EarlyExit:
@@ -107,13 +107,15 @@ def run_until_each_exits(loop: Loop, x: Tensor, early_exit: EarlyExit, **argumen
     Returns:
         The states with which the entries left, (B, T, C).
     """
-    out, rows, passes = torch.empty_like(x), torch.arange(len(x), device=x.device), loop.running
+    out, rows, passes = None, torch.arange(len(x), device=x.device), loop.running
     for ran, index in enumerate(passes, start=1):
         before = x
         x, _ = loop(x, run=(index,), **arguments)
         leaves = torch.ones_like(rows, dtype=torch.bool)
         if index != passes[-1]:
             leaves = moved(before, x) < early_exit.threshold
+        if out is None:
+            out = torch.empty_like(x)  # after a pass, because autocast may change the type
         out[rows[leaves]] = x[leaves]
         left = int(leaves.sum())
         if left:
@@ -138,18 +140,22 @@ class EarlyExitSteps(Steps):
         self.early_exit = early_exit
         self._left: Tensor | None = None  # states of the last tokens, from the first that skipped a pass
 
-    def read(self, x: Tensor, arguments: Callable[[Tensor, int], dict[str, Any]]) -> Tensor:
+    def read(
+        self, x: Tensor, arguments: Callable[[Tensor, int], dict[str, Any]], padding: Tensor | None = None
+    ) -> Tensor:
         """Runs the next tokens through as many passes as they need.
 
         Args:
             x: (B, T, C), the input of the first pass.
             arguments: called with states (B, L, C) and the number of tokens before them; gives the arguments of
                 :meth:`Loop.forward`.
+            padding: (B, L) bool over all tokens so far; None for no padding.
 
         Returns:
             The state with which they leave, (B, T, C).
         """
         start, passes = self.length, self.loop.running
+        ignored = None if padding is None else padding[:, start : start + x.size(1)]
         kwargs: dict[str, Any] = {}
         kwargs_late = None
         for index in passes:
@@ -160,7 +166,7 @@ class EarlyExitSteps(Steps):
             if late != kwargs_late:
                 kwargs, kwargs_late = arguments(x, start - late), late
             x = self.run(x, (index,), **kwargs)[:, late:]
-            if index != passes[-1] and self.early_exit.ends(before, x):
+            if index != passes[-1] and self.early_exit.ends(before, x, ignored):
                 break
         self.early_exit.tally.add(passes.index(index) + 1, 1)
         left = x if self._left is None else torch.cat([self._left, x], dim=1)

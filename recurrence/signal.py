@@ -106,10 +106,10 @@ class LevelSignal(nn.Module):
             return self._beside(layer, x, raw).unflatten(-1, (self.targets, -1)).permute(2, 0, 1, 3)
         if raw is x and is_plain(layer) and self.folds(batch * length, layer.out_features // self.targets):
             y = linear(x, self.fold(layer.weight), self.bias_of(layer))
-            return y.view(batch, length, self.targets, -1).permute(2, 0, 1, 3)
+            return y.view(batch, length, self.targets, layer.out_features // self.targets).permute(2, 0, 1, 3)
         signal = self(raw.reshape(-1, width))
         y = self._before(layer, x, signal) if self.before else self._after(layer, x, signal)
-        return y.view(self.targets, batch, length, -1)
+        return y.view(self.targets, batch, length, y.size(-1))
 
     def _beside(self, layer: nn.Linear, x: Tensor, raw: Tensor) -> Tensor:
         """Projection and signal in one product over [x, down raw], (B, T, K * out), so that their sum is rounded once.

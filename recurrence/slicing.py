@@ -63,6 +63,12 @@ class Slices(nn.Module):
         self.groups, self.always_random = groups, always_random
         self.register_buffer("permutation", permutation)
 
+    def _save_to_state_dict(self, destination: dict, prefix: str, keep_vars: bool) -> None:
+        """Stores a copy of the permutation: averages of weights write into a state dict and would round it."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.permutation is not None:
+            destination[f"{prefix}permutation"] = self.permutation.clone()
+
     def forward(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
         """x: (B, N, C), attend: (B * groups, N / groups, C) to the same shape -> (B, N, C)."""
         batch, tokens, width = x.shape

@@ -24,14 +24,14 @@ class ImageModel(nn.Module):
 
     def make_head(self, num_classes: int, global_pool: str, drop_rate: float) -> None:
         """Adds the classifier on `num_features` pooled features; none for `num_classes=0`."""
-        self.check_pool(global_pool)
+        self.check_pool(global_pool, num_classes)
         self.num_classes, self.global_pool = num_classes, global_pool
         self.head_hidden_size = self.embed_dim = self.num_features
         self.head_drop = nn.Dropout(drop_rate)
         self.head = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
 
-    def check_pool(self, global_pool: str) -> None:
-        """Raises ValueError if the family does not have this pooling."""
+    def check_pool(self, global_pool: str, num_classes: int) -> None:
+        """Raises ValueError if the model does not have this pooling, or none with this number of classes."""
         if global_pool not in self.pools:
             raise ValueError(f"global_pool={global_pool!r}: must be one of {self.pools}")
 
@@ -49,10 +49,9 @@ class ImageModel(nn.Module):
         Raises:
             ValueError: if the family does not have this pooling.
         """
-        if global_pool is not None:
-            self.check_pool(global_pool)
-            self.global_pool = global_pool
-        self.num_classes = num_classes
+        pool = self.global_pool if global_pool is None else global_pool
+        self.check_pool(pool, num_classes)
+        self.num_classes, self.global_pool = num_classes, pool
         like = next(self.parameters())
         self.head = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
         self.head.to(like.device, like.dtype)
@@ -65,6 +64,8 @@ class ImageModel(nn.Module):
             needs_reset: timm's argument, unused.
         """
         shape = dict(img_size=self.patch_embed.img_size, num_classes=self.num_classes, global_pool=self.global_pool)
+        if "patch_size" in vars(self.config):  # set_input_size may have changed both sizes
+            shape["patch_size"] = self.patch_embed.patch_size[0]
         with torch.device("cpu"):
             new = type(self)(**{**vars(self.config), **shape})
         self.load_state_dict(new.state_dict())

@@ -95,8 +95,8 @@ class ConvStem(Stem):
 
     def normalised(self, x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d) -> Tensor:
         """Convolution and batch norm; at inference, the norm is folded into the convolution."""
-        plain = is_plain(conv, nn.Conv2d) and is_plain(bn, nn.BatchNorm2d)
-        if self.training or not plain or not isinstance(x, Tensor):  # fx records modules, which TorchScript can compile
+        plain = is_plain(conv, nn.Conv2d) and is_plain(bn, nn.BatchNorm2d) and bn.running_var is not None
+        if bn.training or not plain or not isinstance(x, Tensor):  # fx records modules, which TorchScript can compile
             return bn(conv(x))
         scale = bn.weight * torch.rsqrt(bn.running_var + bn.eps)
         bias = (conv.bias - bn.running_mean) * scale + bn.bias

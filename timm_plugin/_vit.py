@@ -27,7 +27,7 @@ class LoopedVisionTransformer(ImageModel):
     `features_only` returns the patch tokens after each depth.
     """
 
-    pools = ("", "token", "avg", "max", "avgmax")
+    pools: tuple[str, ...] = ("", "token", "avg", "max", "avgmax")
     out_indices = (-3, -2, -1)
 
     def __init__(self, **kwargs: Any):
@@ -45,6 +45,8 @@ class LoopedVisionTransformer(ImageModel):
         )
         self.num_prefix_tokens = int(config.class_token)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, config.embed_dim)) if config.class_token else None
+        if not config.class_token:
+            self.pools = tuple(pool for pool in self.pools if pool != "token")
         self.pos_drop = nn.Dropout(config.pos_drop_rate)
         tokens = self.patch_embed.num_patches + self.num_prefix_tokens
         self.loop = config.loop(tokens)
@@ -53,8 +55,8 @@ class LoopedVisionTransformer(ImageModel):
         self.runs = self.loop.passes // len(config.order())  # an attention and the shared MLP are one depth
         self._make_tables(tokens)
         unique = (*self.loop.own.parameters(), self.depth_embed, self.level_embed)
-        if all(table is None for table in unique):
-            self.loop.note_order()  # nothing else in the checkpoint shows the trained depth
+        if config.loop_order != "internal" or all(table is None for table in unique):
+            self.loop.note_order()  # the names in the checkpoint do not show the trained order
         self.norm = nn.LayerNorm(config.embed_dim, 1e-6)
         self.feature_info = [
             dict(module="loop", num_chs=config.embed_dim, reduction=config.patch_size) for _ in config.order()

@@ -10,6 +10,7 @@ from timm.layers import to_2tuple
 from recurrence.block import Shape
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
+from recurrence.lowrank import PROJECTIONS
 from recurrence.order import STRATEGIES
 from recurrence.papers.baselines import one_wide_ffn
 from recurrence.papers.relaxed import relaxed
@@ -20,6 +21,7 @@ from timm_plugin._init import INITS
 
 # SReT's names where it has one, else that of the strategy.
 NAMES = {"sequence": "internal", "cycle": "external", "cycle_rev": "reverse"}
+TERMS = tuple(name for name in PROJECTIONS if not name.startswith("cross_"))
 LOOP_ORDERS = {NAMES.get(name, name): strategy for name, strategy in STRATEGIES.items()}
 
 
@@ -117,10 +119,15 @@ class ViTConfig(ImageConfig):
             )
         if self.token_mixing and (self.class_token or self.level_signal == "low-rank" or self.attn_drop_rate):
             raise ValueError("token_mixing=True: goes with no class_token, low-rank level_signal or attn_drop_rate")
+        if self.level_signal in ("static", "learned") and self.pos_embed != "sincos":
+            rule = f"must not be given with level_signal={self.level_signal!r}, which holds the positions"
+            raise ValueError(f"pos_embed={self.pos_embed!r}: {rule}")
         if self.token_mixing and self.num_heads != 1:
             raise ValueError(f"num_heads={self.num_heads}: token_mixing=True has no heads; must be 1")
         if self.terms is not None and self.residual_rank is None:
             raise ValueError(f"terms={self.terms}: needs residual_rank")
+        if self.terms is not None and not set(self.terms) <= set(TERMS):
+            raise ValueError(f"terms={self.terms}: must name some of {TERMS}")
         if self.residual_rank is not None:
             if not 1 <= self.residual_rank <= self.embed_dim:
                 raise ValueError(f"residual_rank={self.residual_rank}: must be >= 1 and <= embed_dim={self.embed_dim}")

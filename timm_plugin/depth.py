@@ -26,6 +26,9 @@ from recurrence.analysis import depth_curve as curve
 from recurrence.loop import Loop, named_loops
 from timm_plugin.convert import load
 
+WEIGHTS = ("state_dict", "state_dict_ema", "model_ema")  # of timm's checkpoints; it loads averages if there are any
+SPLITS = ("train", "training", "val", "validation", "eval", "evaluation", "test")  # folders that timm knows
+
 
 def assignments(loops: dict[str, Loop]) -> list[curve.Setting]:
     """The depths to try; the last one is the full depth.
@@ -84,7 +87,11 @@ def run(args: argparse.Namespace) -> None:
     """
     if args.write and (args.checkpoint.is_dir() or args.checkpoint.suffix == ".safetensors"):
         raise ValueError(f"--write: {args.checkpoint} must be a file that torch.save has written")
-    model = load(args.checkpoint, args.model, **args.model_kwargs).to(args.device)
+    model = load(args.checkpoint, args.model, **args.model_kwargs)
+    try:
+        model = model.to(args.device)
+    except (AssertionError, RuntimeError) as error:
+        raise ValueError(f"--device={args.device}: must be a device of this machine") from error
     loops = named_loops(model)
     settings = assignments(loops)
     batches = read_images(args, model)
@@ -94,11 +101,21 @@ def run(args: argparse.Namespace) -> None:
 
 
 def read_images(args: argparse.Namespace, model: nn.Module) -> list[tuple[Tensor, Tensor]]:
-    """The images (B, in_chans, height, width) of a split, preprocessed for the model, and their labels (B,)."""
+    """The images (B, in_chans, height, width) of a split, preprocessed for the model, and their labels (B,).
+
+    Raises:
+        ValueError: there is no such folder or split.
+    """
+    if not args.images.exists():
+        raise ValueError(f"IMAGES={args.images}: no such folder")
+    dataset = create_dataset("", str(args.images), split=args.split)
+    splits = [name for name in SPLITS if (args.images / name).is_dir()]
+    if splits and Path(getattr(dataset.reader, "root", "")) == args.images:  # timm falls back to all splits together
+        raise ValueError(f"--split={args.split}: must be one of {', '.join(splits)}")
     size = (model.in_chans, *model.patch_embed.img_size)
     config = resolve_data_config({"input_size": size}, model=model)
     loader = create_loader(
-        create_dataset("", str(args.images), split=args.split),
+        dataset,
         size,
         args.batch_size,
         use_prefetcher=False,
@@ -117,7 +134,8 @@ def write(path: Path, ranges: dict[str, tuple[int, int]]) -> None:
     """
     with torch.serialization.safe_globals([argparse.Namespace]):
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    curve.mark_safe(state.get("state_dict", state), ranges)
+    for weights in [state[name] for name in WEIGHTS if name in state] or [state]:
+        curve.mark_safe(weights, ranges)
     part = path.with_name(f"{path.name}.tmp")
     try:
         with part.open("wb") as file:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from fairseq.data import Dictionary
 from fairseq.hub_utils import GeneratorHubInterface
+from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.token_generation_constraints import pack_constraints
@@ -73,12 +74,16 @@ def answer_every_line() -> None:
 
 
 def keep_empty_sources_empty() -> None:
-    """Translates an empty source into an empty target; fairseq's search makes up a translation."""
+    """Translates an empty source into an empty target; fairseq's search makes up a translation.
+
+    References are scored as they are (`--score-reference`).
+    """
 
     def answer_nothing(step: Callable) -> Callable:
         def inference_step(self, generator, models, sample, *args, **kwargs):
             tokens = sample["net_input"].get("src_tokens")
-            if not isinstance(tokens, Tensor) or tokens.dim() != 2 or tokens.is_floating_point():  # speech
+            speech = not isinstance(tokens, Tensor) or tokens.dim() != 2 or tokens.is_floating_point()
+            if speech or isinstance(generator, SequenceScorer):
                 return step(self, generator, models, sample, *args, **kwargs)
             eos, pad = self.target_dictionary.eos(), self.target_dictionary.pad()
             blank = ((tokens == eos) | (tokens == pad)).all(1).tolist()

@@ -174,7 +174,7 @@ class LoopedDecoder(StatefulDecoder):
         if state is None:
             x, states = self.loop(x, **arguments(x, start))
         elif isinstance(state.steps, EarlyExitSteps):
-            x, states = state.steps.read(x, arguments), []
+            x, states = state.steps.read(x, arguments, self._padding(prev_output_tokens)), []
         else:
             x, states = state.steps.run(x, self.loop.running, **arguments(x, start)), []
         attn = [record[-1][:, -x.size(1) :] if record else None]

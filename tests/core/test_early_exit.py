@@ -102,3 +102,28 @@ def test_states_that_left_follow_reordering():
         steps.reorder(order)
         reference.reorder(order)
     assert 60 < reference.ran < 190
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("encoding", ["rope", "alibi"])
+def test_left_padding_does_not_change_where_a_text_leaves(encoding):
+    model, x = llama_stack(encoding), random_states(1, 20, 12)
+    padded = torch.cat([random_states(1, 6, 12, seed=1), x], dim=1)
+    padding = torch.arange(26)[None] < 6
+    threshold = some_exits(ExitReference(model.loop, arguments_for(model), 0), x)
+    found = []
+    for text, mask in ((x, None), (padded, padding)):
+        rule = model.early_exit = early_exit("text", threshold, 5)
+        state = model.new_state()
+        outputs = [model(text[:, :-10], None if mask is None else mask[:, :-10], state)]
+        for t in range(10):
+            end = text.size(1) - 9 + t
+            outputs.append(model(text[:, end - 1 : end], None if mask is None else mask[:, :end], state))
+        found.append((torch.cat(outputs, dim=1)[:, -20:], rule.tally.total))
+    torch.testing.assert_close(found[1][0], found[0][0], **EXACT)
+    assert found[0][1] == found[1][1] < 11 * 5
+
+
+def test_an_entry_of_padding_alone_has_not_moved():
+    before, after = random_states(2, 3, 4), random_states(2, 3, 4, seed=1)
+    assert moved(before, after, torch.tensor([[False] * 3, [True] * 3])).tolist()[1] == 0

@@ -13,6 +13,7 @@ from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithA
 from torch import nn
 
 from fairseq_plugin.modules.budget import set_budget
+from recurrence.elastic import at_depths
 from tests.support import cli, language, models
 from tests.support.searching import (
     ALONG_THE_TEXT,
@@ -135,6 +136,13 @@ def test_several_tokens_may_be_read_in_one_step(arch):
         parts = [model.decoder(tokens[:, :end], incremental_state=state)[0] for end in ends]
         whole = model.decoder(tokens)[0]
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=1e-9)
+
+
+def test_a_loop_cut_to_the_passes_that_draft_is_plain_search():
+    model, (_, source) = varied_model("ringformer_base"), sources("ringformer_base")
+    with at_depths({model.decoder.loop: 2}):
+        expected = translate(generator(model, beam=1), source)
+        expect_equal(translate(generator(drafting(model, 2), beam=1), source), expected)
 
 
 def test_nothing_is_drafted_past_the_longest_text():

@@ -8,11 +8,12 @@ import re
 import pytest
 import torch
 from fairseq.models.transformer import TransformerModel
+from fairseq.sequence_scorer import SequenceScorer
 
 import fairseq_plugin  # noqa: F401  repairs fairseq, as a notebook would
 from fairseq_plugin import average
 from fairseq_plugin.hostfix.checkpoints import load_safely
-from tests.support import cli
+from tests.support import cli, models
 
 pytestmark = pytest.mark.slow
 
@@ -108,3 +109,14 @@ def test_foreign_type_is_rejected_by_name(trained, corpus, tmp_path):
     torch.save({**state, "extra_state": pytest.UsageError("not a number")}, checkpoint)
     with pytest.raises(pickle.UnpicklingError, match=rf"{checkpoint}: rejected, because it refers to \S+UsageError,"):
         TransformerModel.from_pretrained(str(tmp_path), "foreign.pt", str(corpus.data))
+
+
+def test_the_reference_of_an_empty_source_is_scored_as_it_is():
+    task, model = models.task_of("cycle"), models.tiny("cycle").float()
+    tokens = dict(src_tokens=torch.tensor([[5, 6, 2], [1, 1, 2]]), src_lengths=torch.tensor([3, 1]))
+    shifted = torch.tensor([[2, 7, 8], [2, 9, 4]])
+    sample = dict(net_input=dict(tokens, prev_output_tokens=shifted), target=torch.tensor([[7, 8, 2], [9, 4, 2]]))
+    scorer = SequenceScorer(task.target_dictionary)
+    for (found,), (expected,) in zip(task.inference_step(scorer, [model], sample), scorer.generate([model], sample)):
+        assert torch.equal(found["tokens"], expected["tokens"])
+        assert torch.equal(found["positional_scores"], expected["positional_scores"])

@@ -12,6 +12,7 @@ from recurrence.position import depth_time
 from tests.support import vision
 from tests.support.depth import depth_log
 from tests.support.vision import timm
+from timm_plugin._vit_config import LOOP_ORDERS
 
 LOOPS = {
     **{name: dict(depth=5) for name in vision.MODELS if name.startswith(("ringformer", "uit"))},
@@ -65,3 +66,18 @@ def test_learned_levels_follow_the_rule(caplog):
     used.load_state_dict(dict(trained.state_dict()))
     assert torch.equal(used.level_embed, trained.level_embed[[0, 1, 2, 2, 2]])
     assert "level_embed: runs 5 passes (0 0 0 0 0), trained with 3 (0 0 0)" in caplog.text
+
+
+@pytest.mark.parametrize("loop_order", LOOP_ORDERS)
+@pytest.mark.parametrize("loops", [1, 3])
+def test_an_order_is_kept_without_metadata(loop_order, loops, tmp_path):
+    """timm's loader and safetensors drop the metadata, in which the order is also stored."""
+    options = dict(loop_order=loop_order, residual_rank=4)
+    trained = vision.small("recursive_deit_tiny", loops=2, **options)
+    torch.save({"state_dict": trained.state_dict()}, tmp_path / "weights.pth")
+    expected = vision.small("recursive_deit_tiny", seed=1, loops=loops, **options)
+    expected.load_state_dict(trained.state_dict())
+    found = vision.small("recursive_deit_tiny", loops=loops, **options)
+    timm.models.load_checkpoint(found, str(tmp_path / "weights.pth"))
+    x = vision.images(found)
+    assert torch.equal(found(x), expected(x))

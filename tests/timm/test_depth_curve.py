@@ -70,3 +70,33 @@ def test_a_checkpoint_that_cannot_be_written_stays_as_it_was(tmp_path, monkeypat
         depth.write(path, {"loop": (1, 3)})
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_averages_are_marked_and_unmarked_weights_load_afterwards(tmp_path):
+    model, path = vision.small("uit"), tmp_path / "last.pth.tar"
+    weights = model.state_dict()
+    torch.save({"state_dict": weights, "state_dict_ema": model.state_dict()}, path)
+    depth.write(path, {"loop": (2, 3)})
+    loaded = vision.small("uit", seed=1)
+    for use_ema in (False, True):
+        timm.models.load_checkpoint(loaded, str(path), use_ema=use_ema)
+        assert loaded.loop.safe.tolist() == [2, 3]
+    loaded.load_state_dict(weights)
+    assert loaded.loop.safe is None
+
+
+def test_splits_folders_and_devices_are_checked(images, tmp_path, capsys):
+    torch.save({"arch": "uit", "state_dict": vision.small("uit").state_dict()}, tmp_path / "uit.pth")
+    (tmp_path / "splits").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / "splits" / split).symlink_to(images)
+    shape = {**vision.STACK, "num_classes": vision.CLASSES}
+    options = ["--checkpoint", str(tmp_path / "uit.pth"), "--model-kwargs", *(f"{k}={v}" for k, v in shape.items())]
+    for flags, message in {
+        (str(tmp_path / "splits"),): "--split=validation: must be one of train, test",
+        (str(tmp_path / "none"),): "none: no such folder",
+        (str(images), "--device", "abacus"): "--device=abacus: must be a device of this machine",
+    }.items():
+        with pytest.raises(SystemExit):
+            depth.main([flags[0], *options, *flags[1:]])
+        assert message in capsys.readouterr().err

@@ -53,6 +53,14 @@ def test_the_threshold_0_changes_nothing(name):
     assert torch.equal(vision.small(name, exit_threshold=0.0)(x), model(x))
 
 
+@vision.every_registered_structure
+@torch.no_grad()
+def test_images_leave_under_autocast(structure):
+    model = vision.small(structure, exit_threshold=0.5).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(vision.images(model, 3)).isfinite().all()
+
+
 def test_training_runs_all_passes():
     model = vision.small("uit", exit_threshold=1e9).train()
     model(vision.images(model))

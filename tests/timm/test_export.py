@@ -37,6 +37,18 @@ def test_copies_and_averages(case):
 
 
 @every_case
+@pytest.mark.parametrize("kind", ["ModelEma", "ModelEmaV2"])
+def test_averages_of_whole_state_dicts_round_no_order(case, kind):
+    """At their usual decay, an average of two equal whole numbers would be the next smaller one."""
+    model, x = vision.small_with_images(case)
+    average = getattr(timm.utils, kind)(copy.deepcopy(model))
+    average.update(model)
+    restored = vision.small(case, seed=1)
+    restored.load_state_dict(getattr(average, "ema" if kind == "ModelEma" else "module").state_dict())
+    torch.testing.assert_close(restored(x), model(x), rtol=0, atol=1e-9)
+
+
+@every_case
 def test_fx_extracts_features(case):
     feature_extraction = pytest.importorskip("torchvision.models.feature_extraction")
     model, x = vision.small_with_images(case)

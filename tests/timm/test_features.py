@@ -153,3 +153,19 @@ def test_a_pyramid_gives_the_class_token_beside_each_map():
     assert [token.shape[1:] for _, token in stages] == [(1, info["num_chs"]) for info in model.feature_info]
     tokens, last = stages[-1]
     torch.testing.assert_close(torch.cat([last, tokens], dim=1), model.norm(final))
+
+
+@every_model
+def test_the_norm_is_kept_if_it_is_not_pruned(name):
+    model, x = vision.small_with_images(name)
+    last = len(model.feature_info) - 1
+    expected = model.forward_intermediates(x, indices=[last], norm=True, intermediates_only=True)[0]
+    model.prune_intermediate_layers([last], prune_norm=False)
+    found = model.forward_intermediates(x, indices=[last], norm=True, intermediates_only=True)[0]
+    assert torch.equal(found, expected)
+
+
+@every_case
+def test_a_batch_may_be_empty(case):
+    model = vision.small(case)
+    assert model(vision.images(model)[:0]).shape == (0, vision.CLASSES)

@@ -131,6 +131,8 @@ VIT_REJECTIONS = [
     (dict(class_token=False), "global_pool='token': needs class_token=True"),
     (dict(terms=("qkv",)), r"terms=\('qkv',\): needs residual_rank"),
     (dict(terms=("q",), residual_rank=4), r"terms=\('q',\): must name some of \('qkv', "),
+    (dict(terms=("cross_q",), residual_rank=4), r"terms=\('cross_q',\): must name some of \('qkv', "),
+    (dict(level_signal="learned", pos_embed="learn"), "pos_embed='learn': must not be given with level_signal='learn"),
     (dict(shared_mlp=True, nll=True), "shared_mlp=True: goes with neither shared, nll, token_mixing, lrc"),
     (dict(token_mixing=True), "token_mixing=True: goes with no class_token"),
     (dict(token_mixing=True, class_token=False, global_pool="avg"), "num_heads=2: token_mixing=True has no heads"),
@@ -162,6 +164,8 @@ SRET_REJECTIONS = [
     (dict(drop_path_placement="last"), r"drop_path_placement='last': must be one of \('depth', 'published'\)"),
     (dict(inference_permutation="none"), r"inference_permutation='none': must be one of \('fixed', 'random'\)"),
     (dict(global_pool="token"), "global_pool='token': must be one of"),
+    (dict(global_pool=""), "global_pool='': needs num_classes=0, or a class token"),
+    (dict(pass_loss=0.5), "pass_loss=0.5: must be 0 in a pyramid"),
 ]
 
 
@@ -191,3 +195,14 @@ def test_a_patch_size_is_not_sret_s():
         model.set_input_size(64, patch_size=8)
     model.set_input_size(64, patch_size=16)
     assert timm.models.get_model_traits(model)["img_size"] == (64, 64)
+
+
+def test_another_head_obeys_the_rules_for_pooling():
+    with pytest.raises(ValueError, match="global_pool='token': must be one of"):
+        vision.fresh("recursive_mixer_s16").reset_classifier(0, "token")
+    model = vision.fresh("sret_t")
+    model.reset_classifier(0, "")
+    with pytest.raises(ValueError, match="global_pool='': needs num_classes=0"):
+        model.reset_classifier(3)
+    model.reset_classifier(3, "avg")
+    assert model(vision.images(model)).shape == (2, 3)

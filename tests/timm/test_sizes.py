@@ -146,3 +146,25 @@ def test_stages_of_odd_maps(pyramid):
     model = vision.fresh(pyramid, img_size=(72, 56), groups=((1, 1),) * 3).eval()
     maps = model.forward_intermediates(vision.images(model), intermediates_only=True)
     assert [tuple(tensor.shape[2:]) for tensor in maps] == [(9, 7), (5, 4), (3, 2)]
+
+
+def test_a_model_of_another_patch_size_starts_anew():
+    model = vision.small("plain_vit")
+    model.set_input_size(64, patch_size=16)
+    model.init_weights()
+    assert model(torch.randn(1, 3, 64, 64, dtype=torch.float64)).isfinite().all()
+
+
+@pytest.mark.parametrize("track", [True, False])
+def test_statistics_of_the_stem_may_be_those_of_the_batch(track):
+    """Test-time adaptation: the norms train in a model that does not, or have no statistics at all."""
+    model = vision.small("sret_t")
+    if not track:
+        torch.func.replace_all_batch_norm_modules_(model)
+    norms = [module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    before = model(vision.images(model)).clone()
+    for norm in norms:
+        norm.train()
+    after = model(vision.images(model))
+    assert torch.equal(after, before) != track
+    assert not track or all(int(norm.num_batches_tracked) == 1 for norm in norms)
