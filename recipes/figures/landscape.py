@@ -11,6 +11,7 @@ over the smallest step, as mean and standard deviation over the directions.
 """
 
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,7 @@ def draw_lines(models: dict[str, Tensor], steps: Tensor, path: Path) -> None:
     figure = page(3.2)
     axes = figure.subplots()
     rows = []
-    for (label, found), colour, marker in zip(models.items(), COLOURS, MARKERS):
+    for (label, found), colour, marker in zip(models.items(), cycle(COLOURS), cycle(MARKERS)):
         for number, losses in enumerate(found):
             name = label if number == 0 else None
             axes.plot(steps, losses, color=colour, marker=marker, markersize=3, label=name)

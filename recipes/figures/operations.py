@@ -35,7 +35,8 @@ def build(name: str, side: int) -> nn.Module:
     """
     if not timm.is_model(name):
         raise ValueError(f"{name}: must be a registered model")
-    return timm.create_model(name, img_size=side).eval()
+    sized = {"img_size": side} if timm.get_pretrained_cfg(name).fixed_input_size else {}
+    return timm.create_model(name, **sized).eval()
 
 
 def counts(model: nn.Module, side: int) -> list[float]:

@@ -234,6 +234,10 @@ def test_curves_of_fairseq_and_timm(runs, trained, tmp_path):
     assert "chance: 3" in output.read_text()
 
 
+def test_operations_of_a_model_that_takes_any_size():
+    assert operations.build("resnet10t", 64)(torch.zeros(1, 3, 64, 64)).shape == (1, 1000)
+
+
 def test_operations(tmp_path):
     names = ["plain_vit_small_narrow", "owf_vit_small_narrow"]
     shape = ["--img-size", "32", "--batch", "1", "--rounds", "1"]

@@ -35,8 +35,11 @@ def write_images(folder: Path) -> None:
 
 
 def flags(images: Path, output: Path, *more) -> list[str]:
-    """The script's arguments; `more` overrides the defaults."""
-    return [str(word) for word in (images, *MODEL, *TRAINING, "--output", output, *more)]
+    """The script's arguments; `more` overrides the defaults, and all arguments of the model if it has any."""
+    model = (
+        MODEL if "--model-kwargs" not in more else [word for word in MODEL if word not in ("--model-kwargs", *SMALL)]
+    )
+    return [str(word) for word in (images, *model, *TRAINING, "--output", output, *more)]
 
 
 def train(images: Path, output: Path, *more, **options) -> str:
