@@ -24,14 +24,14 @@ class ImageModel(nn.Module):
 
     def make_head(self, num_classes: int, global_pool: str, drop_rate: float) -> None:
         """Adds the classifier on `num_features` pooled features; none for `num_classes=0`."""
-        self.check_pool(global_pool, num_classes)
+        self.check_pool(global_pool)
         self.num_classes, self.global_pool = num_classes, global_pool
         self.head_hidden_size = self.embed_dim = self.num_features
         self.head_drop = nn.Dropout(drop_rate)
         self.head = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
 
-    def check_pool(self, global_pool: str, num_classes: int) -> None:
-        """Raises ValueError if the model does not have this pooling, or none with this number of classes."""
+    def check_pool(self, global_pool: str) -> None:
+        """Raises ValueError if the model does not have this pooling."""
         if global_pool not in self.pools:
             raise ValueError(f"global_pool={global_pool!r}: must be one of {self.pools}")
 
@@ -49,9 +49,10 @@ class ImageModel(nn.Module):
         Raises:
             ValueError: if the family does not have this pooling.
         """
-        pool = self.global_pool if global_pool is None else global_pool
-        self.check_pool(pool, num_classes)
-        self.num_classes, self.global_pool = num_classes, pool
+        if global_pool is not None:
+            self.check_pool(global_pool)
+            self.global_pool = global_pool
+        self.num_classes = num_classes
         like = next(self.parameters())
         self.head = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
         self.head.to(like.device, like.dtype)

@@ -90,12 +90,6 @@ class SReT(ImageModel):
         self.norm = nn.LayerNorm(self.num_features, 1e-6)
         self.make_head(config.num_classes, config.global_pool, config.drop_rate)
 
-    def check_pool(self, global_pool: str, num_classes: int) -> None:
-        """See :meth:`ImageModel.check_pool`; a map is classified only after pooling."""
-        super().check_pool(global_pool, num_classes)
-        if num_classes and not (global_pool or self.num_prefix_tokens):
-            raise ValueError("global_pool='': needs num_classes=0, or a class token")
-
     def _stage(self, number: int, height: int, width: int) -> Stage:
         loop = self.config.loop(number, height * width)
         exit_rule = early_exit(f"images in stage {number}", self.config.exit_threshold, loop.passes)

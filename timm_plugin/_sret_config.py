@@ -67,6 +67,8 @@ class SReTConfig(ImageConfig):
         )
         if self.pass_loss:
             raise ValueError(f"pass_loss={self.pass_loss}: must be 0 in a pyramid, whose passes end no shorter model")
+        if self.num_classes and not (self.global_pool or self.class_token):
+            raise ValueError("global_pool='': needs num_classes=0, or a class token")
         if self.embed_dim % 2:
             raise ValueError(f"embed_dim={self.embed_dim}: must be even, as the stem begins with half of it")
         if min(self.depths, default=0) < 1:

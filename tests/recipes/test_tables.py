@@ -153,9 +153,10 @@ def test_a_row_that_is_distilled_has_its_teacher_trained_first(tmp_path):
 
 
 def test_other_nodes_train_and_do_nothing_else(tmp_path):
+    (tmp_path / "run").mkdir()
     found = {"preparation": ["true"], "training": ["echo trained"], "scoring": [f"touch {tmp_path}/scored"]}
-    execute.run_stages(found, tmp_path, tmp_path, first_node=False)
-    done = {path.name for path in tmp_path.iterdir()}
+    execute.run_stages(found, tmp_path / "run", tmp_path, first_node=False)
+    done = {path.name for path in (tmp_path / "run").iterdir()}
     assert done == {"train.log", ".training.done"}
     settings = dict(SCALE="paper", NODES="2", NODE_RANK="1", MASTER_ADDR="first")
     words = words_of(commands.stages(requested(tmp_path, **settings), ringformer("table1", "vanilla"), 1))
@@ -425,6 +426,7 @@ def test_a_run_that_is_terminated_is_no_result(ending, tmp_path):
     with subprocess.Popen(script, env=environment, start_new_session=True, stdout=subprocess.PIPE) as running:
         assert any(b"epoch 1 of 100" in line for line in running.stdout)
         os.killpg(running.pid, ending)
+        running.communicate()  # until it has ended, somebody reads
     assert running.returncode == 128 + ending
     assert not (tmp_path / "ringformer" / "results.csv").exists()
     assert gone(["pgrep", "-f", f"train_image.py.*{tmp_path}"])

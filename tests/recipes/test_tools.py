@@ -108,7 +108,7 @@ def test_results_are_only_added_to(tmp_path):
     path = tmp_path / "results.csv"
     results_csv.append(path, [row(value="31.5")])
     before = path.read_text()
-    results_csv.append(path, [row(value="32.5")])
+    results_csv.append(path, [row(seed="2", value="32.5")])
     assert path.read_text().startswith(before)
     assert [found["value"] for found in results_csv.read(path)] == ["31.5", "32.5"]
     path.write_text("row,value\nr,1\n")
