@@ -6,6 +6,8 @@ from pathlib import Path
 
 import image_options
 import pytest
+import request
+import results_csv
 import rows
 from fairseq import options
 
@@ -68,3 +70,14 @@ def image_training(words: list[str]) -> tuple[str, dict]:
     kwargs = dict(call.model_kwargs) | ({"img_size": call.img_size} if call.img_size else {})
     kwargs.pop("checkpoint_path", None)
     return call.model, kwargs
+
+
+def requested(tmp_path: Path, *flags: str, **settings: str) -> request.Request:
+    """The request that these settings make."""
+    return request.read_request({"OUT": str(tmp_path), **settings}, list(flags))
+
+
+def line(**values: str) -> dict:
+    """A line of results.csv."""
+    base = dict(table="RingFormer 4", metric="BLEU", scale="small", arch="a")
+    return dict.fromkeys(results_csv.COLUMNS, "") | base | values

@@ -1,0 +1,197 @@
+"""Runs of rows: from data to a recorded result, what interrupts them, and how results.csv is kept."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import execute
+import pytest
+import results_csv
+import run as program
+
+from tests.support import cli
+from tests.support.recipes import RECIPES, TABLES, line, name, recipe, requested
+
+
+@pytest.mark.slow
+def test_a_failed_run_is_recorded_and_the_next_call_goes_on(tmp_path):
+    settings = dict(SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="", THREADS="1")
+    recipe("ringformer/table4.sh", "cross_attention_signal", "--max-tokens", "1", fails=True, **settings)
+    (failed,) = results_csv.read(tmp_path / "ringformer" / "results.csv")
+    assert (failed["metric"], failed["value"], failed["row"]) == ("BLEU", "", "cross_attention_signal")
+    output = recipe("ringformer/table4.sh", "cross_attention_signal", **settings)
+    assert '"sentences": 100' in output
+    bleu, chrf = results_csv.read(tmp_path / "ringformer" / "results.csv")[:2]
+    assert (bleu["metric"], bleu["updates"], chrf["metric"]) == ("BLEU", "10", "chrF")
+    assert bleu["cmd"] == "SCALE=smoke SEED=1 recipes/ringformer/table4.sh cross_attention_signal"
+    folder = tmp_path / "ringformer" / "table4" / "smoke" / "cross_attention_signal" / "s1"
+    assert {"cmd.sh", "env.json", "train.log", "metrics.json"} <= {path.name for path in folder.iterdir()}
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert 0 < metrics["core_params"] < metrics["params"]
+    before = (tmp_path / "ringformer" / "results.csv").read_text()
+    assert "finished before" in recipe("ringformer/table4.sh", "cross_attention_signal", **settings)
+    assert (tmp_path / "ringformer" / "results.csv").read_text() == before
+
+
+@pytest.mark.slow
+def test_an_image_row_from_the_digits_to_a_score(tmp_path):
+    recipe("ringformer/table2.sh", "ringformer", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="", THREADS="1")
+    top1, cost = results_csv.read(tmp_path / "ringformer" / "results.csv")
+    assert (top1["metric"], top1["row"], cost["metric"]) == ("top-1 %", "ringformer", "MMAC")
+    assert 0 < float(top1["value"]) <= 100
+    folder = tmp_path / "ringformer" / "table2" / "smoke" / "ringformer" / "s1"
+    (folder / "metrics.json").unlink()  # as if the run had been killed
+    settings = dict(SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="", THREADS="1")
+    output = recipe("ringformer/table2.sh", "ringformer", "--lr", "2e-3", fails=True, **settings)
+    rule = "holds an unfinished run of `SCALE=smoke SEED=1 recipes/ringformer/table2.sh ringformer`; use its flags, or "
+    assert rule in output
+    recipe("ringformer/table2.sh", "ringformer", **settings)
+    lines = (tmp_path / "ringformer" / "results.csv").read_text().splitlines()
+    assert (len(lines), len(results_csv.read(tmp_path / "ringformer" / "results.csv"))) == (5, 2)
+
+
+def test_of_reruns_the_last_counts_that_succeeded(tmp_path):
+    lines = [line(row="r", seed=seed, value=value) for seed, value in (("1", "5"), ("1", "6"), ("1", ""), ("2", ""))]
+    for one in lines:
+        results_csv.append(tmp_path / "results.csv", [one])
+    found = [(one["seed"], one["value"]) for one in results_csv.read(tmp_path / "results.csv")]
+    assert found == [("1", "6"), ("2", "")]
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+import results_csv
+
+path = Path(sys.argv[1])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, resource.RLIM_INFINITY))
+results_csv.append(path, [{"table": "a longer name", "row": "than twenty characters"}])
+"""
+
+
+def test_on_a_full_disk_no_part_of_a_line_is_left(tmp_path):
+    results_csv.append(tmp_path / "results.csv", [line(row="r", value="1")])
+    before = (tmp_path / "results.csv").read_bytes()
+    environment = {**os.environ, "PYTHONPATH": str(RECIPES / "records")}
+    command = [sys.executable, "-c", FULL_DISK, tmp_path / "results.csv"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert "OSError: [Errno 28] No space left on device" in ended.stderr
+    assert (tmp_path / "results.csv").read_bytes() == before
+
+
+LOCK = "import sys, execute, pathlib\nwith execute.locked(pathlib.Path(sys.argv[1])): print('locked', flush=True)"
+
+
+def test_two_processes_take_turns(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(RECIPES / "records")}
+    command = [sys.executable, "-c", LOCK, tmp_path / "run" / ".lock"]
+    with execute.locked(tmp_path / "run" / ".lock"):
+        second = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert "waiting for another process" in second.stderr.readline()
+        assert second.poll() is None
+    assert second.communicate(timeout=60)[0] == "locked\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "settings", "message"),
+    [
+        ("sret/table1.sh", {"SEEDS": " "}, "SEEDS= : must name at least one"),
+        ("takase/table1.sh", {"TESTS": " "}, "TESTS= : must name at least one"),
+        ("sret/table1.sh", {"SCALE": "small", "PRECISION": "bf16"}, "PRECISION=bf16: only at scale paper for SReT 1"),
+        ("sret/table1.sh", {"OUT": "/dev/null/x"}, "error: [Errno 20] Not a directory: '/dev/null/x"),
+    ],
+)
+def test_a_setting_without_effect_or_place_is_rejected(script, settings, message, tmp_path):
+    row = next(table for table in TABLES if script == f"{table.paper.folder.name}/{table.key}.sh").runs
+    output = recipe(script, next(iter(row)), fails=True, **{"OUT": str(tmp_path), "DATA_ROOT": "", **settings})
+    assert message in output
+    assert "Traceback" not in output
+
+
+def test_a_tenth_of_the_pixel_sequences_is_an_experiment_of_its_own(tmp_path):
+    run = next(table for table in TABLES if table.name == "Kausik 4").runs["regular"]
+    (tmp_path / "cifar10_full.tgz").touch()
+    labels = [requested(tmp_path, SCALE="small", DATA_ROOT=str(root)).label(run) for root in (tmp_path, "/nonexistent")]
+    assert labels == ["small", "small-5000"]
+
+
+@pytest.mark.parametrize("table", TABLES, ids=name)
+def test_every_table_lists_its_rows(table, capsys):
+    if table.runs:
+        program.carry_out(str(table.paper.folder / f"{table.key}.sh"), ["list"])
+        assert len(capsys.readouterr().out.splitlines()) == len(table.runs)
+
+
+@pytest.mark.slow
+def test_a_count_is_recorded(tmp_path):
+    recipe("ringformer/flops.sh", "ringformer", SCALE="smoke", OUT=str(tmp_path), THREADS="1")
+    found = {row["metric"]: row["value"] for row in results_csv.read(tmp_path / "ringformer" / "results.csv")}
+    assert found["GFLOPs as published"] == "19.0302"
+
+
+def test_a_reader_that_has_ended_is_no_error():
+    command = [sys.executable, RECIPES / "records" / "run.py", RECIPES / "takase" / "table1.sh", "list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        running.stdout.close()
+        assert running.stderr.read() == b""
+    assert running.returncode == 128 + signal.SIGPIPE
+
+
+def gone(find: list[str]) -> bool:
+    """Whether a command finds no process; one that has been killed may take a moment to disappear."""
+    for _ in range(50):
+        if not subprocess.run(find, capture_output=True).stdout:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", execute.ENDINGS)
+def test_a_run_that_is_terminated_is_no_result(ending, tmp_path):
+    if signal.getsignal(ending) == signal.SIG_IGN:
+        pytest.skip("the tests run under nohup, whose signal recipes ignore, too")
+    script = ["bash", RECIPES / "ringformer" / "table2.sh", "uit", "--epochs", "100"]
+    settings = {"OUT": str(tmp_path), "THREADS": "1", "PATH": cli.search_path()}
+    environment = {**os.environ, **settings, "DATA_ROOT": ""}
+    with subprocess.Popen(script, env=environment, start_new_session=True, stdout=subprocess.PIPE) as running:
+        assert any(b"epoch 1 of 100" in line for line in running.stdout)
+        os.killpg(running.pid, ending)
+        running.communicate()  # until it has ended, somebody reads
+    assert running.returncode == 128 + ending
+    assert not (tmp_path / "ringformer" / "results.csv").exists()
+    assert gone(["pgrep", "-f", f"train_image.py.*{tmp_path}"])
+
+
+# The command prints its process id; then printing fails, and a signal arrives while the command is being ended.
+TERMINATED_TWICE = """
+import os, signal, subprocess
+from pathlib import Path
+import execute
+
+poll = subprocess.Popen.poll
+
+def terminate_and_poll(process):
+    subprocess.Popen.poll = poll
+    os.kill(os.getpid(), signal.SIGTERM)
+    return poll(process)
+
+def print_one_line(process, log):
+    print(process.stdout.readline(), end="")
+    subprocess.Popen.poll = terminate_and_poll
+    raise BrokenPipeError
+
+execute.run_logged = print_one_line
+execute.run_command("echo $$; exec sleep 600", Path("log"))
+"""
+
+
+def test_a_signal_while_a_command_is_being_ended_does_not_keep_it_alive():
+    environment = {**os.environ, "PYTHONPATH": str(RECIPES / "records")}
+    ended = subprocess.run([sys.executable, "-c", TERMINATED_TWICE], env=environment, capture_output=True, text=True)
+    assert ended.returncode == 128 + signal.SIGTERM, ended.stderr
+    assert gone(["pgrep", "-s", ended.stdout.strip()])
