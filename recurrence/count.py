@@ -67,7 +67,7 @@ def ringformer_flops(module: nn.Module, *inputs: Tensor) -> Counter[str]:
 
     Differs from the paper's figure for RingFormer's own vision model, see :func:`published_ringformer_flops`.
 
-    Source: RingFormer (arXiv:2502.13181), Table 3, and the counting of its published code.
+    Source: RingFormer (arXiv:2502.13181), section 4.2, "FLOP Comparison", and the counting of its published code.
 
     Raises:
         ModuleNotFoundError: if fvcore is not installed.
@@ -85,7 +85,7 @@ def published_ringformer_flops(module: nn.Module, *inputs: Tensor) -> Counter[st
     fvcore counts as if it were one token: 19.03 G for RingFormer's vision model of Table 3, where the work done is
     24.58 G, and 18.34 G through the rank.
 
-    Source: RingFormer (arXiv:2502.13181), Table 3, and its published code.
+    Source: RingFormer (arXiv:2502.13181), section 4.2, "FLOP Comparison", and its published code.
 
     Raises:
         ModuleNotFoundError: if fvcore is not installed.

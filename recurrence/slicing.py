@@ -1,6 +1,6 @@
 """Sliced group attention: each token attends within its slice, and permutations mix the slices between passes.
 
-Source: SReT (arXiv:2111.05297), section 3, "Sliced Group Self-Attention".
+Source: SReT (arXiv:2111.05297), section 4: global attention approximated by that of several groups.
 Differs from the published code, which derives the permuted passes from positions in a flat list and draws a new
 permutation at every call: here each pass says whether it is permuted, so that a block may run any number of times, and
 the permutations for inference are fixed and stored in the checkpoint.

@@ -8,6 +8,7 @@ their layer, unless `--residual-rank` gives each pass its own (:mod:`recurrence.
 
 Differs from the published code: the option is M; `--share-layer-num` gives N / M instead, and then layers are assigned
 as in the code; repeated decoder layers use their cross-attention bias (the code uses the bias of self-attention).
+The paper trains all its translation models with `--init admin`; the default here is fairseq's initialisation.
 As in the paper (footnote 3), the Universal rows have no adaptive computation time and no per-layer position encoding.
 The number of heads in `universal_wide` and `universal_big` is assumed; their other sizes follow from the paper's
 counts.

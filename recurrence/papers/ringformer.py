@@ -3,7 +3,7 @@
 Pass i owns its LayerNorms and low-rank level signals `M_i x`, which are added to queries, keys and values and to the
 input of the FFN. Everything else is shared.
 
-Source: RingFormer (arXiv:2502.13181), sections 3.1 and 3.2, Equations 5 to 8; Table 4 for the variants.
+Source: RingFormer (arXiv:2502.13181), sections 3.1 and 3.2, Equations 5 to 7; Table 4 for the variants.
 Differs from the published code: M is never multiplied out to apply it to a few tokens, see :mod:`recurrence.signal`.
 """
 

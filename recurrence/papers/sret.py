@@ -3,7 +3,8 @@
 A block stores two learnable scalars for each residual sum (LRC). A pass owns the slices of its attention and the MLP
 after it, the non-linear projection (NLL).
 
-Source: Sliced Recursive Transformer (arXiv:2111.05297), section 3; section 5.5 for the Mixer.
+Source: Sliced Recursive Transformer (arXiv:2111.05297), section 3 (Equation 7 for the Mixer), and section 4 for
+the slices.
 Differs from the published code: see :mod:`recurrence.slicing`.
 """
 

@@ -11,7 +11,7 @@ from tests.support.recipes import FIGURES, PAPERS, RECIPES, commands, recipe
 SCALES = ("smoke", pytest.param("paper", marks=pytest.mark.slow))  # for small, it is enough that every row has it
 TABLES = {(paper.folder.name, key): table for paper in PAPERS for key, table in paper.tables.items()}
 # Arguments, and how many pictures a script draws.
-ARGUMENTS = {"ringformer/figures2_4": [("base",), ("large",)]}
+ARGUMENTS = {"ringformer/figures2_4": [("base",), ("large",)], "kausik/figure2": [("june",), ("july",)]}
 PICTURES = {
     "ringformer/figures2_4": 3,
     "ringformer/figure3": 1,
@@ -22,6 +22,8 @@ PICTURES = {
     "sret/figure9": 2,
     "sret/figure10": 2,
     "kausik/figure2": 2,
+    "kausik/figure3": 2,
+    "kausik/figure4": 2,
     "takase/figure3": 1,
 }
 PRINTED_ONLY = {"sret/figure1"}  # draws the paper's numbers, and trains nothing
@@ -82,5 +84,6 @@ def test_the_tools_take_every_command(script, words, scale, tmp_path, monkeypatc
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
 
 
-def test_figures_2_and_4_need_the_name_of_a_model():
-    assert "usage: " in recipe("ringformer/figures2_4.sh", "speech", fails=True)
+@pytest.mark.parametrize("script", ARGUMENTS)
+def test_a_figure_that_comes_twice_needs_a_name(script):
+    assert "usage: " in recipe(f"{script}.sh", "speech", fails=True)
