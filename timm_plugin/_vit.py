@@ -52,7 +52,7 @@ class LoopedVisionTransformer(ImageModel):
         self.loop = config.loop(tokens)
         config.train(self.loop, step=config.depth_step(), beyond=config.level_signal != "static")
         self.early_exit = early_exit("images", config.exit_threshold, self.loop.passes)
-        self.runs = self.loop.passes // len(config.order())  # an attention and the shared MLP are one depth
+        self.passes_per_depth = self.loop.passes // len(config.order())  # an attention and the shared MLP are one depth
         self._make_tables(tokens)
         unique = (*self.loop.own.parameters(), self.depth_embed, self.level_embed)
         if config.loop_order != "internal" or all(table is None for table in unique):
@@ -131,11 +131,11 @@ class LoopedVisionTransformer(ImageModel):
         self, x: Tensor, indices: int | Sequence[int] | None, norm: bool, stop_early: bool
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """For :meth:`forward_intermediates`: the output, maps (B, C, rows, columns), prefixes (B, 0 or 1, C)."""
-        depths = self.loop.passes // self.runs
+        depths = self.loop.passes // self.passes_per_depth
         taken, last = feature_take_indices(depths, indices)
-        run = range((last + 1 if stop_early else depths) * self.runs)
+        run = range((last + 1 if stop_early else depths) * self.passes_per_depth)
         x, states = self.loop(self.embed(x), levels=self.levels(), run=run)
-        states = [states[(index + 1) * self.runs - 1] for index in taken]
+        states = [states[(index + 1) * self.passes_per_depth - 1] for index in taken]
         states = [self.norm(state) for state in states] if norm else states
         prefix, patches = zip(*(state.tensor_split([self.num_prefix_tokens], dim=1) for state in states))
         maps = [tokens.transpose(1, 2).unflatten(2, self.patch_embed.grid_size) for tokens in patches]
@@ -145,8 +145,8 @@ class LoopedVisionTransformer(ImageModel):
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
         """Removes the passes and parts that the chosen depths do not need; returns the depths."""
-        taken, last = feature_take_indices(self.loop.passes // self.runs, indices)
-        self.loop.truncate((last + 1) * self.runs)
+        taken, last = feature_take_indices(self.loop.passes // self.passes_per_depth, indices)
+        self.loop.truncate((last + 1) * self.passes_per_depth)
         if prune_norm:
             self.norm = nn.Identity()
         if prune_head:

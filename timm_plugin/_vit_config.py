@@ -20,9 +20,9 @@ from timm_plugin._config import ImageConfig
 from timm_plugin._init import INITS
 
 # SReT's names where it has one, else that of the strategy.
-NAMES = {"sequence": "internal", "cycle": "external", "cycle_rev": "reverse"}
+STRATEGY_NAMES = {"sequence": "internal", "cycle": "external", "cycle_rev": "reverse"}
 TERMS = tuple(name for name in PROJECTIONS if not name.startswith("cross_"))
-LOOP_ORDERS = {NAMES.get(name, name): strategy for name, strategy in STRATEGIES.items()}
+LOOP_ORDERS = {STRATEGY_NAMES.get(name, name): strategy for name, strategy in STRATEGIES.items()}
 
 
 @dataclass(frozen=True)

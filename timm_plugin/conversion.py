@@ -4,13 +4,15 @@ import timm
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
+from recurrence.errors import FieldError
+from recurrence.order import STRATEGIES
 from recurrence.weights.names import StateDict
 from recurrence.weights.share import share
-from recurrence.weights.unshare import Factor, is_one, unshare
+from recurrence.weights.unshare import is_one, unshare
 from timm_plugin._model import ImageModel
 from timm_plugin._names import BLOCK
 from timm_plugin._vit import LoopedVisionTransformer
-from timm_plugin._vit_config import NAMES
+from timm_plugin._vit_config import STRATEGY_NAMES
 
 # Both have ImageNet's mean and std, like all models of this plugin; arguments set all their sizes.
 UPSTREAM, LOOPED = "deit_base_patch16_224", "recursive_deit_tiny"
@@ -25,14 +27,20 @@ def unshared(model: ImageModel) -> VisionTransformer:
     Raises:
         ValueError: naming the part that timm's `VisionTransformer` cannot have.
     """
-    name = type(model).__name__
+    name = f"{_name(model)} cannot become a VisionTransformer"
     if not isinstance(model, LoopedVisionTransformer):
-        raise ValueError(f"{name}: timm's VisionTransformer has no stages")
+        raise ValueError(f"{name}: it has stages")
     if model.config.stem != "patch":
-        raise ValueError(f"{name}: timm's VisionTransformer has no convolutional stem")
+        raise ValueError(f"{name}: it has a convolutional stem")
     if model.level_embed is not None or model.depth_embed is not None:
-        raise ValueError(f"{name}: positions and depths are added before every pass, by timm's blocks never")
-    layers, factor = _layers(model)
+        raise ValueError(f"{name}: it adds positions and depths before every pass, and no layer of timm does")
+    if model.config.level_signal == "low-rank":
+        rule = "its level signals read the residual stream before the norm, and no layer of timm does"
+        raise ValueError(f"{name}: {rule}")
+    try:
+        layers, factor = unshare(model.loop, EPSILON)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
     if not is_one(factor):
         raise ValueError(f"norm_eps={model.config.norm_eps}: must be {EPSILON}, as timm's VisionTransformer has it")
     width, hidden = model.num_features, len(layers[0]["ffn.up.bias"])
@@ -54,11 +62,9 @@ def unshared(model: ImageModel) -> VisionTransformer:
     return _loaded(converted, weights)
 
 
-def _layers(model: LoopedVisionTransformer) -> tuple[list[StateDict], Factor]:
-    try:
-        return unshare(model.loop, EPSILON)
-    except ValueError as error:
-        raise ValueError(f"{type(model).__name__}: does not become timm's own: {error}") from None
+def _name(model: nn.Module) -> str:
+    """The registered name of a model, or that of its class if it was built without one."""
+    return getattr(model, "pretrained_cfg", {}).get("architecture") or type(model).__name__
 
 
 def shared(model: nn.Module, strategy: str, unique_layers: int, rank: int | None) -> LoopedVisionTransformer:
@@ -77,6 +83,10 @@ def shared(model: nn.Module, strategy: str, unique_layers: int, rank: int | None
     depth, width = len(model.blocks), model.embed_dim
     if not 1 <= unique_layers <= depth or depth % unique_layers:
         raise ValueError(f"--unique-layers={unique_layers}: must be >= 1 and divide the {depth} layers")
+    try:
+        STRATEGIES[strategy].order(unique_layers, depth)
+    except FieldError as error:
+        raise ValueError(error.message({"unique_layers": "--unique-layers", "layers": "depth"}.get)) from None
     if rank is not None and not 1 <= rank <= width:
         raise ValueError(f"--rank={rank}: must be >= 1 and <= the model's width, {width}")
     first = model.blocks[0]
@@ -85,7 +95,7 @@ def shared(model: nn.Module, strategy: str, unique_layers: int, rank: int | None
         **_shape(model),
         depth=unique_layers,
         loops=depth // unique_layers,
-        loop_order=NAMES.get(strategy, strategy),
+        loop_order=STRATEGY_NAMES.get(strategy, strategy),
         residual_rank=rank,
         num_heads=first.attn.num_heads,
         mlp_ratio=first.mlp.fc1.out_features / width,

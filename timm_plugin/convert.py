@@ -34,7 +34,7 @@ PREPROCESSING = ("mean", "std", "crop_pct", "interpolation")
 
 
 def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
-    """The model of a checkpoint, read with torch's safe loader.
+    """The model of a checkpoint, read with torch's safe loader, with the preprocessing of its training.
 
     Args:
         path: a file, or a folder in timm's format.
@@ -49,18 +49,21 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
         _reject_sources(path, _saved_arguments(path))
         return timm.create_model(f"local-dir:{path}", pretrained=True, **kwargs).eval()
     metadata = {} if path.suffix == ".safetensors" else _metadata(path)
+    options = metadata.get("args", argparse.Namespace())
     if name is None and timm.is_model(str(metadata.get("arch"))):
         name = metadata["arch"]
     if name is None:
         raise ValueError(f"--model: must name the model of {path}, which does not name it")
-    if "args" in metadata:
-        trained_with = _trained_with(name, metadata["args"])
-        _reject_sources(path, trained_with)
-        kwargs = {**trained_with, **kwargs}
+    trained_with = _trained_with(name, options)
+    _reject_sources(path, trained_with)
+    kwargs = {**trained_with, **kwargs}
     try:
-        return timm.create_model(name, checkpoint_path=str(path), **kwargs).eval()
+        model = timm.create_model(name, checkpoint_path=str(path), **kwargs).eval()
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"{path}: not the weights of {name} with {kwargs}: {error}") from None
+    given = {option: getattr(options, option, None) for option in PREPROCESSING}
+    model.pretrained_cfg = {**model.pretrained_cfg, **{key: value for key, value in given.items() if value}}
+    return model
 
 
 def _metadata(path: Path) -> dict[str, Any]:
@@ -139,6 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         add("--model-kwargs", nargs="*", default={}, action=ParseKwargs, metavar="K=V", help="its options")
     args = parser.parse_args(arguments)
     try:
+        if not args.input.exists():
+            raise ValueError(f"IN={args.input}: no such file")
         if args.output.exists():
             raise ValueError(f"OUT={args.output}: must not exist yet")
         source = load(args.input, args.model, **args.model_kwargs)

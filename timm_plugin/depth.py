@@ -11,7 +11,6 @@ worse than at full depth.
 """
 
 import argparse
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from timm.utils import ParseKwargs
 from torch import Tensor, nn
 
 from recurrence.analysis import depth_curve as curve
+from recurrence.files import atomic_write
 from recurrence.loop import Loop, named_loops
 from timm_plugin.convert import load
 
@@ -85,6 +85,10 @@ def run(args: argparse.Namespace) -> None:
     Raises:
         ValueError: naming the option and the rule.
     """
+    if not args.checkpoint.exists():
+        raise ValueError(f"--checkpoint={args.checkpoint}: no such file")
+    if args.batch_size < 1:
+        raise ValueError(f"--batch-size={args.batch_size}: must be >= 1")
     if args.write and (args.checkpoint.is_dir() or args.checkpoint.suffix == ".safetensors"):
         raise ValueError(f"--write: {args.checkpoint} must be a file that torch.save has written")
     model = load(args.checkpoint, args.model, **args.model_kwargs)
@@ -94,36 +98,46 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"--device={args.device}: must be a device of this machine") from error
     loops = named_loops(model)
     settings = assignments(loops)
-    batches = read_images(args, model)
+    size = dict(input_size=(model.in_chans, *model.patch_embed.img_size))
+    batches = read_images(args.images, args.split, model, size, args.batch_size, args.device)
     ranges = curve.report(args, loops, settings, lambda: accuracy(model, batches), "top-1", higher_is_better=True)
     if args.write:
         write(args.checkpoint, ranges)
 
 
-def read_images(args: argparse.Namespace, model: nn.Module) -> list[tuple[Tensor, Tensor]]:
+def read_images(
+    folder: Path, split: str, model: nn.Module, size: dict[str, Any], batch_size: int = 64, device: str = "cpu"
+) -> list[tuple[Tensor, Tensor]]:
     """The images (B, in_chans, height, width) of a split, preprocessed for the model, and their labels (B,).
+
+    Args:
+        folder: of classes, or of splits.
+        split: one of SPLITS; without effect in a folder of classes.
+        model: as :func:`timm_plugin.convert.load` returns it, with the preprocessing of its training.
+        size: `input_size` or `img_size`, as for timm's `resolve_data_config`.
+        batch_size: B.
+        device: where to put the images.
 
     Raises:
         ValueError: there is no such folder or split.
     """
-    if not args.images.exists():
-        raise ValueError(f"IMAGES={args.images}: no such folder")
-    dataset = create_dataset("", str(args.images), split=args.split)
-    splits = [name for name in SPLITS if (args.images / name).is_dir()]
-    if splits and Path(getattr(dataset.reader, "root", "")) == args.images:  # timm falls back to all splits together
-        raise ValueError(f"--split={args.split}: must be one of {', '.join(splits)}")
-    size = (model.in_chans, *model.patch_embed.img_size)
-    config = resolve_data_config({"input_size": size}, model=model)
+    if not folder.exists():
+        raise ValueError(f"IMAGES={folder}: no such folder")
+    dataset = create_dataset("", str(folder), split=split)
+    splits = [name for name in SPLITS if (folder / name).is_dir()]
+    if splits and Path(getattr(dataset.reader, "root", "")) == folder:  # timm falls back to all splits together
+        raise ValueError(f"--split={split}: must be one of {', '.join(splits)}")
+    config = resolve_data_config(size, model=model)
     loader = create_loader(
         dataset,
-        size,
-        args.batch_size,
+        config["input_size"],
+        batch_size,
         use_prefetcher=False,
         num_workers=0,
-        device=torch.device(args.device),
-        **{name: config[name] for name in ("interpolation", "mean", "std", "crop_pct")},
+        device=torch.device(device),
+        **{name: config[name] for name in ("interpolation", "mean", "std", "crop_pct", "crop_mode")},
     )
-    return [(images.to(args.device), labels) for images, labels in loader]
+    return [(images.to(device), labels) for images, labels in loader]
 
 
 def write(path: Path, ranges: dict[str, tuple[int, int]]) -> None:
@@ -136,17 +150,11 @@ def write(path: Path, ranges: dict[str, tuple[int, int]]) -> None:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     for weights in [state[name] for name in WEIGHTS if name in state] or [state]:
         curve.mark_safe(weights, ranges)
-    part = path.with_name(f"{path.name}.tmp")
     try:
-        with part.open("wb") as file:
+        with atomic_write(path) as file:
             torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except RuntimeError as error:  # from torch, without the cause
+    except (OSError, RuntimeError) as error:
         raise OSError(f"--write: {path} cannot be written and is unchanged: {error}") from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

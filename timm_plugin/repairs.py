@@ -146,4 +146,4 @@ def _eight_bits(image: Image.Image, file: Any) -> Image.Image:
     pixels = np.asarray(image)
     if pixels.min() < 0 or pixels.max() > 0xFFFF:
         raise ValueError(f"{getattr(file, 'name', file)}: greys of 32 bits: must be of 8 or 16")
-    return Image.fromarray((pixels.astype(np.uint32) * 255 // 0xFFFF).astype(np.uint8))
+    return Image.fromarray(((pixels.astype(np.uint32) + 128) // 257).astype(np.uint8))

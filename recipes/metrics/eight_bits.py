@@ -74,22 +74,13 @@ def load_text(args: argparse.Namespace) -> tuple[nn.Module, Score]:
 
 def load_images(args: argparse.Namespace) -> tuple[nn.Module, Score]:
     """An image classifier, and a function that returns its top-1 accuracy (%)."""
-    from timm.data import create_dataset, create_loader, resolve_data_config
     from timm.utils.checkpoint_saver import load_checkpoint_metadata
 
     from timm_plugin.convert import load
-    from timm_plugin.depth import accuracy
+    from timm_plugin.depth import accuracy, read_images
 
     model, options = load(args.checkpoint), load_checkpoint_metadata(args.checkpoint)["args"]
-    config = resolve_data_config(dict(img_size=options.img_size, crop_pct=options.crop_pct), model=model)
-    loader = create_loader(
-        create_dataset("", str(args.images), split="validation"),
-        *(config["input_size"], 64),
-        use_prefetcher=False,
-        num_workers=0,
-        **{name: config[name] for name in ("interpolation", "mean", "std", "crop_pct")},
-    )
-    batches = list(loader)
+    batches = read_images(args.images, "validation", model, dict(img_size=options.img_size))
     return model, lambda model: {"top1": round(accuracy(model, batches)[0], 2)}
 
 

@@ -5,6 +5,7 @@
 
 import argparse
 import csv
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -126,7 +127,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--write", action="store_true", help="store the safe depths in the checkpoint; loading it at others warns")
     add(
         "--tolerance",
-        type=float,
+        type=_points,
         default=0.3,
         metavar="T",
         help="a depth is safe if its score is worse than the full depth's by at most T points (default: 0.3)",
@@ -138,6 +139,16 @@ def _output(text: str) -> Path:
     if path.suffix not in (".csv", *PICTURES):
         raise argparse.ArgumentTypeError(f"{text!r}: must end in .csv, .svg or .png")
     return path
+
+
+def _points(text: str) -> float:
+    try:
+        points = float(text)
+    except ValueError:
+        points = math.nan
+    if not 0 <= points < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: must be a number >= 0 and < inf")
+    return points
 
 
 def report(

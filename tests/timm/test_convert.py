@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from safetensors.torch import save_file
+from timm.data import resolve_data_config
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
@@ -18,17 +19,18 @@ from timm_plugin.conversion import shared, unshared
 from timm_plugin.convert import untrained
 
 # What timm's VisionTransformer has no place for, by model; every other one converts.
-SIGNALS, TABLES = "level signals of a pre-norm stack", "positions and depths are added before every pass"
+SIGNALS = "its level signals read the residual stream before the norm, and no layer of timm does"
+TABLES = "it adds positions and depths before every pass"
 REJECTED = {
     **{name: SIGNALS for name in MODELS if name.startswith("ringformer_vit")},
     **{name: TABLES for name in MODELS if name.startswith("uit")},
-    **{name: "has no stages" for name in MODELS if name.startswith("sret")},
+    **{name: "it has stages" for name in MODELS if name.startswith("sret")},
     **{name: "token mixing" for name in MODELS if name.startswith("recursive_mixer")},
 }
 REJECTED_CASES = {
     "deit, external loops with NLL": "non-linear projection",
     "deit, NLL and LRC": "residual coefficients",
-    "deit, SReT's stem": "no convolutional stem",
+    "deit, SReT's stem": "it has a convolutional stem",
 }
 CLOSE = dict(rtol=0, atol=1e-5)
 TERMS = dict(residual_rank=3, loops=2, depth=2)
@@ -49,7 +51,8 @@ def test_every_model_converts_or_is_rejected():
 def test_timms_own_model_gives_the_same_logits(case):
     model = vision.small(case)
     if reason(case) is not None:
-        with pytest.raises(ValueError, match=reason(case)):
+        name = CASES[case][0]
+        with pytest.raises(ValueError, match=f"^{name} cannot become a VisionTransformer: {reason(case)}"):
             unshared(model)
         return
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
@@ -125,6 +128,7 @@ def test_a_higher_rank_is_nearer():
     ("changes", "how", "message"),
     [
         ({}, ("cycle", 2, 17), "--rank=17: must be >= 1 and <= the model's width, 16"),
+        ({}, ("sandwich", 4, 4), "--unique-layers=4: must be 3 with sandwich"),
         ({}, ("cycle", 3, 4), "--unique-layers=3: must be >= 1 and divide the 4 layers"),
         (dict(init_values=0.1), ("cycle", 2, 4), r"blocks.0.ls1.gamma: a looped model has no such part"),
         (dict(reg_tokens=1), ("cycle", 2, 4), "reg_token: a looped model has no such part"),
@@ -177,10 +181,13 @@ def test_a_training_checkpoint_names_its_model(tmp_path):
     model = vision.fresh("plain_vit")
     kwargs = vision.arguments("plain_vit")
     classes = kwargs.pop("num_classes")
-    args = argparse.Namespace(model="plain_vit", num_classes=classes, img_size=None, model_kwargs=kwargs)
+    args = argparse.Namespace(model="plain_vit", num_classes=classes, img_size=None, model_kwargs=kwargs, crop_pct=0.5)
     torch.save(dict(arch="plain_vit", args=args, state_dict=model.state_dict()), tmp_path / "last.pth.tar")
     loaded = convert.load(tmp_path / "last.pth.tar")
     assert loaded.config == model.config
+    assert resolve_data_config(model=loaded) == {**resolve_data_config(model=model), "crop_pct": 0.5}
+    convert.main(["unshare", str(tmp_path / "last.pth.tar"), str(tmp_path / "own")])
+    assert json.loads((tmp_path / "own" / "config.json").read_text())["pretrained_cfg"]["crop_pct"] == 0.5
     with pytest.raises(ValueError, match=r"last.pth.tar: not the weights of plain_vit with .*'depth': 5"):
         convert.load(tmp_path / "last.pth.tar", depth=5)
 
@@ -190,7 +197,7 @@ def test_a_training_checkpoint_names_its_model(tmp_path):
     [
         (["unshare", "{file}", "{folder}"], "OUT={folder}: must not exist yet"),
         (["unshare", "{file}", "{out}"], "--model: must name the model of {file}"),
-        (["unshare", "{folder}/missing.pth", "{out}"], "missing.pth"),
+        (["unshare", "{folder}/missing.pth", "{out}"], "IN={folder}/missing.pth: no such file"),
         (["unshare", "{file}", "{out}", "--model", "uit", "--model-kwargs", "depth=1"], "uit"),
         (["share", "{file}", "{out}"], "required: --unique-layers"),
     ],

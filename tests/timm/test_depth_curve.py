@@ -1,11 +1,15 @@
 """python -m timm_plugin.depth: the depth curve of a checkpoint, and the safe range stored in the file."""
 
+import argparse
 import csv
+import errno
+import os
 
 import pytest
 import torch
 from PIL import Image
 
+from recurrence import files
 from recurrence.loop import named_loops
 from tests.support import vision
 from tests.support.vision import timm
@@ -56,6 +60,37 @@ def test_the_curve_of_a_checkpoint(images, tmp_path, capsys, caplog):
     assert "loop: runs 4 passes, outside the safe range 1 to 3" in caplog.text
 
 
+@pytest.fixture
+def cropped(images, tmp_path):
+    """A checkpoint trained with another crop than the model's, and the first image as its evaluation saw it."""
+    shape = {name: value for name, value in vision.STACK.items() if name != "img_size"}
+    args = argparse.Namespace(model="uit", model_kwargs=shape, num_classes=2, img_size=32, crop_pct=0.5)
+    model = timm.create_model("uit", **vision.STACK, num_classes=2)
+    torch.save(dict(arch="uit", args=args, state_dict=model.state_dict()), tmp_path / "last.pth.tar")
+    config = timm.data.resolve_data_config(dict(img_size=32, crop_pct=0.5), model=model)
+    image = timm.data.create_transform(**config)(Image.open(images / "a" / "0.png"))
+    config["crop_pct"] = model.pretrained_cfg["crop_pct"]
+    assert not torch.equal(timm.data.create_transform(**config)(Image.open(images / "a" / "0.png")), image)
+    return tmp_path / "last.pth.tar", image
+
+
+def test_images_are_cropped_as_in_training(images, cropped, monkeypatch):
+    path, expected = cropped
+    read, seen = depth.read_images, []
+    monkeypatch.setattr(depth, "read_images", lambda *args: seen.extend(read(*args)) or seen)
+    depth.main([str(images), "--checkpoint", str(path), "--device", "cpu"])
+    torch.testing.assert_close(seen[0][0][0], expected)
+
+
+def test_the_score_in_eight_bits_has_the_crop_of_the_training(images, cropped, monkeypatch):
+    path, expected = cropped
+    eight_bits, seen = pytest.importorskip("eight_bits"), []
+    monkeypatch.setattr(depth, "accuracy", lambda model, batches: seen.extend(batches) or (0.0,))
+    model, score = eight_bits.load_images(argparse.Namespace(checkpoint=path, images=images))
+    assert score(model) == {"top1": 0}
+    torch.testing.assert_close(seen[0][0][0], expected)
+
+
 def test_a_checkpoint_that_cannot_be_written_stays_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "uit.pth"
     torch.save(vision.small("uit").state_dict(), path)
@@ -65,8 +100,15 @@ def test_a_checkpoint_that_cannot_be_written_stays_as_it_was(tmp_path, monkeypat
         file.write(b"half")
         raise RuntimeError("unexpected pos")
 
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     monkeypatch.setattr(depth.torch, "save", fail)
     with pytest.raises(OSError, match="uit.pth cannot be written and is unchanged: unexpected pos"):
+        depth.write(path, {"loop": (1, 3)})
+    monkeypatch.undo()
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(OSError, match="uit.pth cannot be written and is unchanged: .*No space left on device"):
         depth.write(path, {"loop": (1, 3)})
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
@@ -96,6 +138,12 @@ def test_splits_folders_and_devices_are_checked(images, tmp_path, capsys):
         (str(tmp_path / "splits"),): "--split=validation: must be one of train, test",
         (str(tmp_path / "none"),): "none: no such folder",
         (str(images), "--device", "abacus"): "--device=abacus: must be a device of this machine",
+        (str(images), "--batch-size", "0"): "--batch-size=0: must be >= 1",
+        (str(images), "--checkpoint", "missing"): "--checkpoint=missing: no such file",
+        (str(images), "--tolerance", "nan"): "--tolerance: nan: must be a number >= 0 and < inf",
+        (str(images), "--tolerance", "-5"): "--tolerance: -5: must be a number >= 0 and < inf",
+        (str(images), "--tolerance", "inf"): "--tolerance: inf: must be a number >= 0 and < inf",
+        (str(images), "--tolerance", "few"): "--tolerance: few: must be a number >= 0 and < inf",
     }.items():
         with pytest.raises(SystemExit):
             depth.main([flags[0], *options, *flags[1:]])

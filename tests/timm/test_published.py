@@ -60,9 +60,26 @@ def test_nested_and_prefixed_weights(recorded, nesting):
 def test_unknown_systems_and_permutations_are_rejected():
     with pytest.raises(ValueError, match="system='deit': must be one of"):
         from_published("deit", {}, {})
+    for nothing in ({}, {"epoch": 3}):
+        with pytest.raises(ValueError, match="state_dict: has 0 tensors, none of floating-point numbers: must hold"):
+            from_published("vit", nothing, golden("ringformer_vision_vit")["meta"]["config"])
     file = golden("sret_sliced")
     with pytest.raises(ValueError, match="permutations: 1 given, the model has 3 permuted passes"):
         from_published("sret", file["state_dict"], file["meta"]["config"], file["inputs"]["perms"][:1])
+
+
+@pytest.mark.parametrize("recorded", ["ringformer_vision_uit_static", "ringformer_vision_vit"])
+def test_either_name_gives_the_depth(recorded):
+    file = golden(recorded)
+    config, expected = file["meta"]["config"], load(recorded, file)
+    rest = {name: value for name, value in config.items() if name not in ("num_levels", "num_layers")}
+    depth = config["num_levels"] or config["num_layers"]
+    for given in (dict(num_levels=depth), dict(num_layers=depth), dict(num_levels=None, num_layers=depth)):
+        found = from_published(IMAGES[recorded], file["state_dict"], {**rest, **given})
+        assert found.config == expected.config
+        assert found.config.depth == depth
+    with pytest.raises(ValueError, match="num_levels=None, num_layers=None: one must be given and >= 1"):
+        from_published(IMAGES[recorded], file["state_dict"], rest)
 
 
 def test_published_blocks_of_three_runs_need_no_slices():
@@ -196,7 +213,7 @@ def test_references_equal_the_recorded_logits(recorded):
         if IMAGES[recorded] == "sret":
             logits = reference_vision.sret(weights, image, config["heads"], slices_of(model))
         else:
-            depth = config["num_levels"] or config["num_layers"]
+            depth = model.config.depth
             logits = reference_vision.ringformer_system(weights, IMAGES[recorded], image, config["heads"], depth)
         torch.testing.assert_close(logits, expected, rtol=0, atol=TOLERANCE)
 

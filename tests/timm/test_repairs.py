@@ -4,6 +4,7 @@ import json
 import math
 import os
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -79,6 +80,14 @@ def test_timm_still_skips_images_on_request(truncated, monkeypatch):
     monkeypatch.setenv("TIMM_DATASET_MAX_RETRIES", "2")
     data = create_dataset("", truncated.parents[1])
     assert list(data[0][0].getdata()) == list(data[1][0].getdata())
+
+
+def test_greys_of_16_bits_become_the_nearest_of_8(tmp_path):
+    (tmp_path / "class").mkdir()
+    greys = np.array([[200, 128, 65534, 385]], dtype=np.uint16)
+    Image.fromarray(greys).save(tmp_path / "class" / "0.png")
+    image, _ = create_dataset("", tmp_path, input_img_mode="L")[0]
+    assert np.asarray(image).tolist() == [[1, 0, 255, 1]]
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing", b"PK\x03\x04torn"])

@@ -40,21 +40,28 @@ def from_published(
         system: "ringformer_vit", "uit", "owf_vit", "vit" (all of RingFormer's experiments) or "sret".
         state_dict: published key names, perhaps nested and with the prefix of a compiled model.
         config: the published configuration: for RingFormer's systems img, patch, hidden, mlp, heads, classes,
-            num_levels or num_layers, rank_attn, level_encoding; for SReT image_size, base_dims, depth, recursive_num,
-            heads, groups1 and groups2 (absent without slices), mlp_ratio, np_mlp_ratio, num_classes, drop_path_rate.
+            num_levels or num_layers (the other may be absent or None), rank_attn, level_encoding; for SReT image_size,
+            base_dims, depth, recursive_num, heads, groups1 and groups2 (absent without slices), mlp_ratio,
+            np_mlp_ratio, num_classes, drop_path_rate.
         permutations: for SReT, one (N,) permutation for each permuted pass, in order; () keeps the model's.
 
     Returns:
         The model in eval mode, in the dtype of the weights.
 
     Raises:
-        ValueError: if the system is unknown, a key is unmapped or missing, or tensors that are shared differ.
+        ValueError: if the system is unknown, the configuration gives no depth, a key is unmapped or missing, or tensors
+            that are shared differ.
     """
     if system not in SYSTEMS:
         raise ValueError(f"system={system!r}: must be one of {sorted(SYSTEMS)}")
     name, arguments, pieces = SYSTEMS[system]
     state_dict = unnested(state_dict)
-    dtype = next(tensor.dtype for tensor in state_dict.values() if tensor.is_floating_point())
+    dtypes = [tensor.dtype for tensor in state_dict.values() if isinstance(tensor, Tensor)]
+    dtype = next((dtype for dtype in dtypes if dtype.is_floating_point), None)
+    if dtype is None:
+        raise ValueError(
+            f"state_dict: has {len(dtypes)} tensors, none of floating-point numbers: must hold the weights"
+        )
     model = _in_type(dtype, name, arguments(system, config))
     own = to_ours(state_dict, pieces(system, model), model.state_dict(), FIXED.fullmatch)
     model.load_state_dict({**model.state_dict(), **own})

@@ -18,7 +18,15 @@ MLP_NORM = {"ringformer_vit": "", "uit": "ff_norm", "owf_vit": "", "vit": "ffn_n
 
 
 def arguments(system: str, config: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `timm.create_model` for a published configuration."""
+    """The arguments of `timm.create_model` for a published configuration.
+
+    Raises:
+        ValueError: if it does not give the depth.
+    """
+    levels, layers = config.get("num_levels"), config.get("num_layers")
+    depth = levels or layers if system in SHARED else layers or levels
+    if not depth:
+        raise ValueError(f"num_levels={levels}, num_layers={layers}: one must be given and >= 1")
     kwargs = dict(
         img_size=config["img"],
         patch_size=config["patch"],
@@ -26,7 +34,7 @@ def arguments(system: str, config: dict[str, Any]) -> dict[str, Any]:
         mlp_ratio=config["mlp"] / config["hidden"],
         num_heads=config["heads"],
         num_classes=config["classes"],
-        depth=config.get("num_levels", config["num_layers"]) if system in SHARED else config["num_layers"],
+        depth=depth,
     )
     if system == "ringformer_vit":
         kwargs["signal_rank_divisor"] = config["hidden"] // config["rank_attn"]

@@ -1,0 +1,48 @@
+"""Writing files so that a kill or a full disk leaves the old one."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+
+class Part:
+    """A file being written that keeps the error of a failed write, which torch discards."""
+
+    def __init__(self, file: BinaryIO):
+        self.file = file
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self.file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | Path) -> Iterator[Part]:
+    """A file to write that is renamed to `path` once it is complete on disk, and removed if writing fails.
+
+    Raises:
+        OSError: the cause of a failed write, whatever it became on its way.
+    """
+    temporary, part = f"{path}.tmp", None
+    try:
+        with open(temporary, "wb") as file:
+            part = Part(file)
+            yield part
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        if part is not None and part.error is not None:
+            raise part.error from error
+        raise
