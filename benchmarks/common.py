@@ -116,6 +116,14 @@ def show(title: str, rows: Rows, unit: str, shares: dict[str, float] | None = No
     sys.stdout.flush()
 
 
+def positive(text: str) -> int:
+    """Parses a whole number of at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be >= 1")
+    return number
+
+
 def parser(description: str, rounds: int) -> argparse.ArgumentParser:
     """A command line with the options that all benchmarks share.
 
@@ -124,8 +132,8 @@ def parser(description: str, rounds: int) -> argparse.ArgumentParser:
         rounds: default number of rounds.
     """
     result = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("--threads", type=int, default=2)
-    result.add_argument("--rounds", type=int, default=rounds)
+    result.add_argument("--threads", type=positive, default=2)
+    result.add_argument("--rounds", type=positive, default=rounds)
     result.add_argument(
         "--no-onednn", action="store_true", help="use PyTorch's BLAS for all linear layers, as fairseq does"
     )

@@ -18,6 +18,7 @@ from fairseq_plugin.modules.build import build_language_model, numbered_dictiona
 from tests.support.scan_reference import published
 
 SYMBOLS, BATCH, LENGTH = 65, 16, 256
+SHORTEST = 3000  # tokens of a stream, whose second and last thousand are apart
 MODELS = {"as published": {}, "recurrent_lm": {}, "regular": {"regular": True}}
 
 
@@ -57,7 +58,7 @@ def training_step(model):
 
 @torch.no_grad()
 def stream(tokens: int) -> dict[str, tuple[float, float]]:
-    """Milliseconds per token and resident MiB, for the second and for the last thousand tokens."""
+    """Milliseconds per token and resident MiB, for the second and for the last thousand of at least 3,000 tokens."""
     model, state = build("recurrent_lm", 0.0).eval(), {}
     text, measured = torch.randint(4, SYMBOLS, (1, tokens)).to(DEVICE), {}
     for end in range(1, tokens + 1):
@@ -74,9 +75,11 @@ def main() -> None:
     arguments = parser(__doc__, rounds=5)
     arguments.add_argument("--dropout", type=float, default=0.0, metavar="RATE")
     arguments.add_argument(
-        "--tokens", type=int, default=100_000, help="length of the stream, at least 3,000; 0 skips it"
+        "--tokens", type=int, default=100_000, help=f"length of the stream, at least {SHORTEST:,}; 0 skips it"
     )
     options = arguments.parse_args()
+    if options.tokens and options.tokens < SHORTEST:
+        arguments.error(f"--tokens {options.tokens}: must be 0, or at least {SHORTEST:,}")
     where = set_up(options, lambda name: build(name, options.dropout), training_step)
     print(f"{where}; {BATCH} x {LENGTH} tokens, width 384, 6 heads, 1 layer")
     steps = {name: training_step(build(name, options.dropout)) for name in MODELS}

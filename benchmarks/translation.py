@@ -15,6 +15,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
 from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, set_up, shares, show
+from fairseq_plugin.catalogue import architectures, is_language_model, is_speech_model
 from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
 from recurrence.loop import Loop
 
@@ -131,7 +132,11 @@ def main() -> None:
     """The command line."""
     arguments = parser(__doc__, rounds=7)
     arguments.add_argument(
-        "--arch", action="append", help="architecture to measure; repeat for several (default: those of 512/2048)"
+        "--arch",
+        action="append",
+        choices=[name for name in architectures() if not (is_language_model(name) or is_speech_model(name))],
+        metavar="ARCH",
+        help="architecture to measure; repeat for several (default: those of 512/2048)",
     )
     arguments.add_argument("--attention-dropout", type=float, default=RATES["attention_dropout"], metavar="RATE")
     arguments.add_argument("--tokens", type=int, default=BATCH * LENGTH, help="target tokens per training step")

@@ -29,14 +29,14 @@ def build(name: str) -> nn.Module:
     return timm.create_model(name).to(**WEIGHTS)
 
 
-def images(number: int) -> torch.Tensor:
-    """Random images (B, 3, 224, 224)."""
-    return torch.randn(number, 3, 224, 224, generator=torch.Generator().manual_seed(0)).to(**WEIGHTS)
+def images(number: int, side: int = 224) -> torch.Tensor:
+    """Random images (B, 3, side, side)."""
+    return torch.randn(number, 3, side, side, generator=torch.Generator().manual_seed(0)).to(**WEIGHTS)
 
 
-def inference(model: nn.Module, number: int):
+def inference(model: nn.Module, number: int, side: int = 224):
     """A function that classifies a batch of this many images."""
-    x = images(number)
+    x = images(number, side)
     model.eval()
     pack(model)
 
@@ -59,10 +59,12 @@ def training_step(model: nn.Module):
     return step
 
 
-def throughput(models: dict[str, nn.Module], rounds: int) -> Rows:
-    """Images per second, and the ratio to TINY."""
-    times = ratios({name: inference(model, TINY_BATCH) for name, model in models.items()}, rounds, TINY)
-    return {name: (TINY_BATCH / seconds, 1 / ratio) for name, (seconds, ratio) in times.items()}
+def throughput(
+    models: dict[str, nn.Module], rounds: int, base: str = TINY, batch: int = TINY_BATCH, side: int = 224
+) -> Rows:
+    """Images per second, and the ratio to the base."""
+    times = ratios({name: inference(model, batch, side) for name, model in models.items()}, rounds, base)
+    return {name: (batch / seconds, 1 / ratio) for name, (seconds, ratio) in times.items()}
 
 
 def show_counts() -> None:

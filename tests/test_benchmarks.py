@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks import common, speech, translation, vision
+from benchmarks import common, scan, speech, translation, vision
 from recurrence import linear
 from tests.support import cli
 
@@ -72,6 +72,24 @@ def test_counts_of_ringformer(monkeypatch, capsys):
     output = capsys.readouterr().out
     assert "By RingFormer's rule: 18.3401 GFLOPs, 0.6972 of them for 48 level signals of rank 48" in output
     assert "The paper counts 19.0302" in output
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "arguments", "message"),
+    [
+        (scan, ["--tokens", "500"], "--tokens 500: must be 0, or at least 3,000"),
+        (scan, ["--tokens", "2500"], "--tokens 2500: must be 0, or at least 3,000"),
+        (scan, ["--rounds", "0"], "argument --rounds: 0: must be >= 1"),
+        (vision, ["--threads", "0"], "argument --threads: 0: must be >= 1"),
+        (translation, ["--arch", "ilr_small"], "argument --arch: invalid choice: 'ilr_small'"),
+    ],
+)
+def test_options_that_do_not_fit_are_named_before_any_work(benchmark, arguments, message, monkeypatch, capsys):
+    monkeypatch.setattr(benchmark, "set_up", None)
+    monkeypatch.setattr(sys, "argv", ["benchmark", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        benchmark.main()
+    assert message in capsys.readouterr().err
 
 
 def gpu_stages(tmp_path, **settings: str) -> dict[str, str]:

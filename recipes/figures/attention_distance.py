@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from checkpoints import ImageRun
-from pictures import COLOURS, labelled, page, parser, save
+from pictures import COLOURS, labelled, page, parser, positive, save
 from torch import Tensor
 
 from recurrence.analysis.distance import mean_attention_distance, patch_distances
@@ -82,8 +82,10 @@ def main(arguments: list[str] | None = None) -> None:
     command_line = parser(__doc__)
     command_line.add_argument("models", type=labelled, nargs="+", metavar="LABEL=CHECKPOINT")
     command_line.add_argument("--data", help="folder of the images (default: as in training)")
-    command_line.add_argument("--samples", type=int, default=200, help="images, spread over the test set (default 200)")
-    command_line.add_argument("--batch", type=int, default=32, help="images per batch (default 32)")
+    command_line.add_argument(
+        "--samples", type=positive(int), default=200, help="images, spread over the test set (default 200)"
+    )
+    command_line.add_argument("--batch", type=positive(int), default=32, help="images per batch (default 32)")
     options = command_line.parse_args(arguments)
     try:
         models = {

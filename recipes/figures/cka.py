@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from checkpoints import ImageRun, TextRun, is_image_model
 from matplotlib.axes import Axes
-from pictures import BLACK, WHITE, labelled, page, parser, save
+from pictures import BLACK, WHITE, labelled, page, parser, positive, save
 from torch import Tensor, nn
 
 from recurrence.analysis.cka import MinibatchCKA
@@ -138,8 +138,10 @@ def main(arguments: list[str] | None = None) -> None:
     command_line.add_argument(
         "--data", help="folder of the images or the preprocessed corpus (default: as in training)"
     )
-    command_line.add_argument("--samples", type=int, default=1000, help="images or sentences (default 1000)")
-    command_line.add_argument("--batch", type=int, default=64, help="images or sentences per minibatch (default 64)")
+    command_line.add_argument("--samples", type=positive(int), default=1000, help="images or sentences (default 1000)")
+    command_line.add_argument(
+        "--batch", type=positive(int), default=64, help="images or sentences per minibatch (default 64)"
+    )
     command_line.add_argument("--split", default="valid", help="set of the sentences, valid (default) or test")
     command_line.add_argument("--upper", action="store_true", help="omit the cells below the diagonal")
     options = command_line.parse_args(arguments)

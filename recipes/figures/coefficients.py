@@ -24,7 +24,7 @@ from recurrence.analysis.coefficients import Coefficient, coefficients
 from recurrence.analysis.logs import points
 
 Evolution = dict[Coefficient, dict[float, float]]
-ORDER = ("attention", "cross-attention", "FFN", "projection", "sublayer")
+ORDER = ("attention", "token mixing", "cross-attention", "FFN", "projection")
 
 
 def from_log(log: Path) -> tuple[str, Evolution]:

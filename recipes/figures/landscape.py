@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from checkpoints import ImageRun, device
-from pictures import COLOURS, MARKERS, labelled, page, parser, save
+from pictures import COLOURS, MARKERS, labelled, page, parser, positive, save
 from torch import Tensor
 
 from recurrence.analysis.landscape import filter_normalised, loss_surface
@@ -100,17 +100,17 @@ def main(arguments: list[str] | None = None) -> None:
     command_line.add_argument("models", type=labelled, nargs="+", metavar="LABEL=CHECKPOINT")
     command_line.add_argument("--plane", action="store_true", help="two directions, one panel per model")
     command_line.add_argument("--data", help="folder of the images (default: as in training)")
-    command_line.add_argument("--samples", type=int, default=256, help="training images (default 256)")
-    command_line.add_argument("--batch", type=int, default=64, help="images per batch (default 64)")
-    command_line.add_argument("--reach", type=float, default=1.0, help="largest step, in filter norms (default 1)")
+    command_line.add_argument("--samples", type=positive(int), default=256, help="training images (default 256)")
+    command_line.add_argument("--batch", type=positive(int), default=64, help="images per batch (default 64)")
+    command_line.add_argument(
+        "--reach", type=positive(float), default=1.0, help="largest step, in filter norms (default 1)"
+    )
     command_line.add_argument("--steps", type=int, default=21, help="steps along each direction, odd (default 21)")
-    command_line.add_argument("--directions", type=int, default=1, help="lines per model (default 1)")
+    command_line.add_argument("--directions", type=positive(int), default=1, help="lines per model (default 1)")
     command_line.add_argument("--seed", type=int, default=0, help="seed of the first direction")
     options = command_line.parse_args(arguments)
     if options.steps < 3 or options.steps % 2 == 0:
         command_line.error(f"--steps={options.steps}: must be odd, so that 0 is a step, and >= 3")
-    if options.directions < 1:
-        command_line.error(f"--directions={options.directions}: must be >= 1")
     if options.plane and options.directions > 1:
         command_line.error(f"--directions={options.directions}: cannot be combined with --plane, which has two")
     half = options.steps // 2

@@ -12,15 +12,15 @@ over the rounds is reported. The numbers are saved next to the picture, as CSV.
 """
 
 import copy
-from functools import partial
 
 import timm
 import torch
-from pictures import COLOURS, page, parser, save
+from pictures import COLOURS, page, parser, positive, save
 from torch import nn
 
 import timm_plugin  # noqa: F401  (registers its models)
-from benchmarks.common import DEVICE, ratios
+from benchmarks.common import DEVICE
+from benchmarks.vision import throughput
 from recurrence.count import flops, macs, published_ringformer_flops, ringformer_flops, stored
 
 COUNTS = ("MAC", "RingFormer rule", "published form", "training")
@@ -50,19 +50,6 @@ def counts(model: nn.Module, side: int) -> list[float]:
         flops(lambda: without_weights(image.to("meta")).sum().backward()),
     )
     return [number / 1e9 for number in operations]
-
-
-def throughput(models: dict[str, nn.Module], side: int, batch: int, rounds: int) -> dict[str, tuple[float, float]]:
-    """Images per second of each model, and its ratio to the first model."""
-    images = torch.randn(batch, 3, side, side, device=DEVICE)
-
-    def run(model: nn.Module):
-        with torch.inference_mode():
-            model(images)
-
-    work = {name: partial(run, model.to(DEVICE)) for name, model in models.items()}
-    times = ratios(work, rounds, next(iter(work)))
-    return {name: (batch / seconds, 1 / ratio) for name, (seconds, ratio) in times.items()}
 
 
 def threads() -> str:
@@ -98,9 +85,9 @@ def draw(table: list[list], batch: int, path) -> None:
 def main(arguments: list[str] | None = None) -> None:
     command_line = parser(__doc__)
     command_line.add_argument("models", nargs="+", metavar="MODEL", help="any model of timm or timm_plugin")
-    command_line.add_argument("--img-size", type=int, default=224, help="side of the images (default 224)")
-    command_line.add_argument("--batch", type=int, default=8, help="images per batch when timed (default 8)")
-    command_line.add_argument("--rounds", type=int, default=5, help="timed rounds (default 5)")
+    command_line.add_argument("--img-size", type=positive(int), default=224, help="side of the images (default 224)")
+    command_line.add_argument("--batch", type=positive(int), default=8, help="images per batch when timed (default 8)")
+    command_line.add_argument("--rounds", type=positive(int), default=5, help="timed rounds (default 5)")
     options = command_line.parse_args(arguments)
     try:
         models = {name: build(name, options.img_size) for name in options.models}
@@ -108,7 +95,8 @@ def main(arguments: list[str] | None = None) -> None:
         command_line.error(str(error))
     side = options.img_size
     counted = {name: [side, stored(model), *counts(model, side)] for name, model in models.items()}
-    timed = throughput(models, side, options.batch, options.rounds)
+    on_device = {name: model.to(DEVICE) for name, model in models.items()}
+    timed = throughput(on_device, options.rounds, options.models[0], options.batch, side)
     draw([[name, *counted[name], *timed[name]] for name in models], options.batch, options.output)
 
 

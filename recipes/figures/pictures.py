@@ -6,7 +6,8 @@ at the width of a page, and the same numbers always give the same file.
 
 import argparse
 import csv
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -38,6 +39,18 @@ DARK = """@media (prefers-color-scheme: dark) {
 }"""
 BLACK, WHITE = "#010101", "#fefefe"  # not swapped on dark pages: for text on coloured surfaces
 NO_DATE = {".svg": {"Date": None}, ".png": {"Software": None}}
+
+
+def positive(kind: Callable[[str], float]) -> Callable[[str], float]:
+    """A type of options: a number > 0, parsed by `kind`, int or float."""
+
+    def number(text: str) -> float:
+        value = kind(text)
+        if not 0 < value < math.inf:
+            raise argparse.ArgumentTypeError(f"{text}: must be > 0 and finite")
+        return value
+
+    return number
 
 
 def picture(text: str) -> Path:

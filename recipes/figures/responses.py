@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from checkpoints import ImageRun
-from pictures import WIDTH, page, parser, save
+from pictures import WIDTH, page, parser, positive, save
 from torch import Tensor
 
 from recurrence.analysis.record import loops, recorded_states
@@ -73,7 +73,9 @@ def main(arguments: list[str] | None = None) -> None:
     command_line = parser(__doc__)
     command_line.add_argument("checkpoint", type=Path, help="checkpoint of train_image.py")
     command_line.add_argument("--data", help="folder of the images (default: as in training)")
-    command_line.add_argument("--samples", type=int, default=2, help="images, spread over the test set (default 2)")
+    command_line.add_argument(
+        "--samples", type=positive(int), default=2, help="images, spread over the test set (default 2)"
+    )
     options = command_line.parse_args(arguments)
     try:
         run = ImageRun(options.checkpoint, options.data)

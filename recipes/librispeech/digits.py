@@ -12,6 +12,7 @@ audio of the test set is kept, for fairseq-interactive.
 
 import argparse
 import io
+import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,7 +73,8 @@ def joined(spoken: list[tuple[str, Path]]) -> io.BytesIO:
     parts = []
     for _, path in spoken:
         waveform, rate = soundfile.read(path, dtype="float32")
-        parts.append(resample_poly(waveform, RATE // rate, 1))
+        divisor = math.gcd(rate, RATE)
+        parts.append(resample_poly(waveform, RATE // divisor, rate // divisor))
     content = io.BytesIO()
     soundfile.write(content, np.concatenate(parts), RATE, format="WAV", subtype="PCM_16")
     content.seek(0)

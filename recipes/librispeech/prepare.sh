@@ -32,7 +32,8 @@ digit_recordings() {
     if [ "$DRY_RUN" = 1 ]; then return; fi
     local found
     found=$(find "$RAW" -name '*_*_*.wav' | wc -l)
-    [ "$found" -eq 3000 ] || fail "$RAW: $found recordings, but the set has 3000"
+    [ "$VERIFY" != 1 ] || [ "$found" -eq 3000 ] ||
+        fail "$RAW: $found recordings, but the set has 3000 (VERIFY=0 accepts it)"
     find "$RAW" -name '0_george_0.wav' -printf '%h\n' >"$RAW/recordings.txt"
 }
 

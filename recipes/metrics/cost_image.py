@@ -13,7 +13,6 @@ With --throughput, for the forward pass in float32 at inference on this machine'
 
 import argparse
 import json
-from functools import partial
 
 import timm
 import torch
@@ -21,23 +20,19 @@ from timm.utils import ParseKwargs
 from torch import nn
 
 import timm_plugin  # noqa: F401  (registers its models)
-from benchmarks.common import DEVICE, ratios
+from benchmarks.common import DEVICE, positive
+from benchmarks.vision import throughput
 from recurrence import count
 
+ROUNDS = 30
 
-def speed(model: nn.Module, side: int, batch: int, rounds: int = 30) -> dict[str, float]:
+
+def speed(model: nn.Module, side: int, batch: int) -> dict[str, float]:
     """Images per second for square images, and the median over rounds of the ratio to DeiT-Tiny."""
-    images = torch.randn(batch, 3, side, side, device=DEVICE)
-    deit = timm.create_model("recursive_deit_tiny", loops=1, img_size=side).eval()
-
-    @torch.inference_mode()
-    def forward(network: nn.Module) -> None:
-        network(images)
-
+    deit = timm.create_model("recursive_deit_tiny", loops=1, img_size=side)
     models = {"model": model.to(DEVICE), "deit": deit.to(DEVICE)}
-    times = ratios({name: partial(forward, network) for name, network in models.items()}, rounds, "deit")
-    seconds, ratio = times["model"]
-    return {"images_per_s": batch / seconds, "speed_over_deit": 1 / ratio}
+    images_per_second, ratio = throughput(models, ROUNDS, "deit", batch, side)["model"]
+    return {"images_per_s": images_per_second, "speed_over_deit": ratio}
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -45,7 +40,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("arch", metavar="ARCH", help="a registered model")
     parser.add_argument("kwargs", nargs="*", action=ParseKwargs, default={}, metavar="key=value")
-    parser.add_argument("--throughput", type=int, metavar="BATCH", help="images per batch; measures the speed")
+    parser.add_argument("--throughput", type=positive, metavar="BATCH", help="images per batch; measures the speed")
     return parser
 
 

@@ -13,6 +13,8 @@ import sys
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
+from recurrence.count import stored
+
 
 def stored_parameters(flags: list[str], ignore_unknown: bool) -> int:
     """Trainable parameters of the model that the flags describe; a shared parameter counts once."""
@@ -23,7 +25,7 @@ def stored_parameters(flags: list[str], ignore_unknown: bool) -> int:
         args = options.parse_args_and_arch(parser, flags)
     config = convert_namespace_to_omegaconf(args)
     model = tasks.setup_task(config.task).build_model(config.model)
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    return stored(model)
 
 
 def main() -> None:

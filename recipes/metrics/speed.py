@@ -19,7 +19,7 @@ from fairseq.optim.adam import Adam
 from torch import nn
 
 import fairseq_plugin  # noqa: F401  (registers the models)
-from benchmarks.common import DEVICE, ratios
+from benchmarks.common import DEVICE, positive, ratios
 from benchmarks.speech import FEATURES, FRAMES
 from benchmarks.translation import LENGTH, training_step
 from fairseq_plugin.catalogue import is_speech_model
@@ -85,9 +85,9 @@ def main() -> None:
     parser.add_argument("arch", choices=sorted(ARCH_MODEL_REGISTRY), metavar="ARCH")
     parser.add_argument("--beside", choices=sorted(ARCH_MODEL_REGISTRY), metavar="ARCH", required=True)
     parser.add_argument(
-        "--tokens", type=int, default=3584, help="target tokens per step (default 3584, as in the release)"
+        "--tokens", type=positive, default=3584, help="target tokens per step (default 3584, as in the release)"
     )
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=positive, default=7)
     args, flags = parser.parse_known_args()
     options, others = given_options(args.arch, flags)
     if others:

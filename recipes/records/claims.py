@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from comparison import Comparison
+from comparison import Comparison, split_name
 from recorded import Results
 from rows import Paper, Table
 from schema import TableError, check_keys, load_toml
@@ -88,10 +88,8 @@ def check_by_hand(where: str, entry: dict) -> None:
 
 
 def table_of(name: str, folder: str, papers: dict[str, Paper]) -> Table:
-    """The table of the row named TABLE/ROW, or FOLDER/TABLE/ROW for another folder's."""
-    *other_folder, key, row = name.split("/")
-    paper = papers.get(other_folder[0] if other_folder else folder)
-    table = paper.tables.get(key) if paper else None
+    """The table of the row of this name, which may be one that is only printed."""
+    table, row = split_name(name, folder, papers)
     if table is None or (row not in table.runs and row not in table.rows):
         raise TableError(f"row {name!r}: no such row")
     return table

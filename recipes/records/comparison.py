@@ -8,7 +8,7 @@ from statistics import mean
 import verdict
 from recorded import SCALES, Results, at_training_length, number
 from results_csv import METRICS
-from rows import Paper, Run
+from rows import Paper, Run, Table
 from schema import TableError, check_keys
 
 KEYS = {"rows", "metric", "other_metric", "says", "margin", "scale"}
@@ -16,17 +16,23 @@ LOWER_IS_BETTER = ("loss", "perplexity", "wer")  # how the names of these metric
 UNITS = {"loss": "nats", "perplexity": "nats", "top1": "points", "accuracy": "points", "wer": "points"}
 
 
+def split_name(name: str, folder: str, papers: dict[str, Paper]) -> tuple[Table | None, str]:
+    """The table, if there is one, and the row of the name TABLE/ROW, or FOLDER/TABLE/ROW for another folder's."""
+    *other_folder, table, row = name.split("/")
+    paper = papers.get(other_folder[0] if other_folder else folder)
+    return paper.tables.get(table) if paper else None, row
+
+
 def run_named(name: str, folder: str, papers: dict[str, Paper]) -> Run:
-    """The run named TABLE/ROW, or FOLDER/TABLE/ROW for another folder's.
+    """The run of this name.
 
     Raises:
         TableError: there is no such run.
     """
-    *other_folder, table, row = name.split("/")
-    paper = papers.get(other_folder[0] if other_folder else folder)
-    if paper is None or table not in paper.tables or row not in paper.tables[table].runs:
+    table, row = split_name(name, folder, papers)
+    if table is None or row not in table.runs:
         raise TableError(f"row {name!r}: no such row")
-    return paper.tables[table].runs[row]
+    return table.runs[row]
 
 
 @dataclass(frozen=True, eq=False)

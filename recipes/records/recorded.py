@@ -2,7 +2,6 @@
 
 import csv
 from math import sqrt
-from pathlib import Path
 from statistics import mean, stdev
 
 from results_csv import METRICS, read
@@ -23,9 +22,9 @@ class Results:
         smoked: (table, row) of each row that has run at scale smoke.
     """
 
-    def __init__(self, recipes: Path = RECIPES):
-        self.runs = [run for path in sorted(recipes.glob("*/results.csv")) for run in read(path)]
-        with (recipes / "smoke.csv").open(encoding="utf-8", newline="") as file:
+    def __init__(self):
+        self.runs = [run for path in sorted(RECIPES.glob("*/results.csv")) for run in read(path)]
+        with (RECIPES / "smoke.csv").open(encoding="utf-8", newline="") as file:
             self.smoked = {(line["table"], line["row"]) for line in csv.DictReader(file)}
 
     def of(self, run: Run) -> list[dict]:

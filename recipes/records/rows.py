@@ -304,7 +304,7 @@ def read(folder: Path) -> Paper:
     return paper
 
 
-def papers(recipes: Path = RECIPES) -> Iterator[Paper]:
+def papers() -> Iterator[Paper]:
     """Every folder that has tables."""
-    for path in sorted(recipes.glob("*/tables.toml")):
+    for path in sorted(RECIPES.glob("*/tables.toml")):
         yield read(path.parent)

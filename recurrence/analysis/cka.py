@@ -13,25 +13,10 @@ from torch import Tensor
 MIN_SAMPLES = 4  # the unbiased estimator divides by n - 3
 
 
-def linear_cka(x: Tensor, y: Tensor) -> float:
-    """Linear CKA of all samples at once, with the biased estimator: |Y'X|^2 / (|X'X| |Y'Y|), X and Y centred.
-
-    Args:
-        x, y: (n, features), with any two numbers of features.
-
-    Raises:
-        ValueError: if the numbers of samples differ.
-    """
-    _check(x, y)
-    x, y = (features.double() - features.double().mean(dim=0) for features in (x, y))
-    return float((y.T @ x).square().sum() / ((x.T @ x).norm() * (y.T @ y).norm()))
-
-
 class MinibatchCKA:
     """Linear CKA of each layer of one model with each layer of another, accumulated over minibatches.
 
-    The expected estimate does not depend on the size of the minibatches. With all samples in one minibatch, it is the
-    unbiased form of :func:`linear_cka`.
+    The expected estimate does not depend on the size of the minibatches.
     """
 
     def __init__(self):

@@ -10,15 +10,16 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+PLACE = r"(train_)?(_orig_mod\.)?(?P<stack>.*?)\.?(\bloop\.)?\b"
 STORED = re.compile(
-    r"(train_)?(_orig_mod\.)?(?P<stack>.*?)\.?(\bloop\.)?\b(blocks\.(?P<block>\d+)\.residuals\.(?P<sublayer>\d+)"
+    PLACE + r"(blocks\.(?P<block>\d+)\.residuals\.(?P<sublayer>\d+)"
     r"|own\.(?P<run>\d+)\.projection\.residual)\.(?P<role>identity|branch)$"
 )
 # What the translation models of `fairseq_plugin.models.recursive` log.
 LOGGED = re.compile(
     r"(train_)?(?P<stack>encoder|decoder)\.(block|pass)(?P<index>\d+)\.(?P<sublayer>\w+)\.(?P<role>identity|branch)$"
 )
-SUBLAYERS = {1: ("sublayer",), 2: ("attention", "FFN"), 3: ("attention", "cross-attention", "FFN")}
+MIXING = re.compile(PLACE + r"blocks\.\d+\.mixing\.")  # weights of a Mixer
 LOGGED_SUBLAYERS = {"self_attn": "attention", "cross_attn": "cross-attention", "ffn": "FFN", "nll": "projection"}
 
 
@@ -26,7 +27,8 @@ class Coefficient(NamedTuple):
     """A coefficient by its place.
 
     stack: name of the module that has the loop over depth; "" for the model itself.
-    sublayer: "attention", "cross-attention", "FFN" or "projection".
+    sublayer: "attention", "token mixing" (in a Mixer's state dict; its log does not tell, so there it is "attention"),
+        "cross-attention", "FFN" or "projection".
     index: of the stored block or, for a projection, of the pass, from 0.
     role: "identity" scales the stream, "branch" the output of the sublayer.
     """
@@ -48,7 +50,12 @@ def coefficients(table: Mapping[str, Any]) -> dict[Coefficient, float]:
     last: dict[str, int] = {}  # index of the last sublayer, by stack
     for found in stored.values():
         last[found["stack"]] = max(last.get(found["stack"], 0), int(found["sublayer"] or 0))
-    named = {name: _stored(found, SUBLAYERS[1 + last[found["stack"]]]) for name, found in stored.items()}
+    mixers = {found["stack"] for name in table if (found := MIXING.match(name))}
+    sublayers = {
+        stack: ("token mixing" if stack in mixers else "attention", *["cross-attention"] * (index == 2), "FFN")
+        for stack, index in last.items()
+    }
+    named = {name: _stored(found, sublayers[found["stack"]]) for name, found in stored.items()}
     for name, found in logged.items():
         sublayer = LOGGED_SUBLAYERS[found["sublayer"]]
         named[name] = Coefficient(found["stack"], sublayer, int(found["index"]), found["role"])

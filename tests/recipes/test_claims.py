@@ -40,11 +40,12 @@ COMPUTED = {key: BY_HAND[key] for key in ("paper", "name", "table", "claim", "fi
 
 
 @pytest.fixture
-def read(tmp_path):
+def read(tmp_path, monkeypatch):
     """Reads claims of a folder `p` with one table of the rows `r` and `q`, which have these results."""
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "tables.toml").write_text(TABLES)
     (tmp_path / "smoke.csv").write_text("table,row\n")
+    monkeypatch.setattr(recorded, "RECIPES", tmp_path)
 
     def of(*entries: dict, values: dict | None = None, metric: str = "top-1 %") -> list[claims.Claim]:
         """Args: values: of (row, scale), those of seeds 1, 2, ..."""
@@ -59,7 +60,7 @@ def read(tmp_path):
         text = "".join("[[claims]]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in entry.items()) for entry in entries)
         (tmp_path / "claims.toml").write_text(text)
         found = {"p": rows.read(tmp_path / "p")}
-        return claims.read(tmp_path / "claims.toml", found, recorded.Results(tmp_path))
+        return claims.read(tmp_path / "claims.toml", found, recorded.Results())
 
     return of
 

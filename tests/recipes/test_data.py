@@ -263,6 +263,16 @@ def test_an_unfinished_download_goes_on_and_is_verified(tmp_path):
     assert target.read_bytes() == source.read_bytes()
 
 
+@pytest.mark.slow
+def test_a_part_of_shakespeare_is_accepted_on_request(tmp_path):
+    (tmp_path / "shakespeare").mkdir()
+    (tmp_path / "shakespeare" / "input.txt").write_text("To be, or not\n" * 20)
+    settings = dict(OUT=str(tmp_path / "out"), DATA_ROOT=str(tmp_path))
+    assert "280 characters, but the corpus has 1115394" in recipe("kausik/prepare.sh", fails=True, **settings)
+    recipe("kausik/prepare.sh", VERIFY="0", **settings)
+    assert binarized(tmp_path / "out" / "kausik" / "characters", "valid")[0].startswith("T o \u2581 b e")
+
+
 def test_pairs_are_kept_by_length_and_ratio(tmp_path):
     assert clean.fits("a b c", "a b", longest=3, ratio=1.5)
     assert not clean.fits("a b c", "a b", longest=2, ratio=1.5)

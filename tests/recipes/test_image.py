@@ -140,7 +140,7 @@ def printed(main, monkeypatch, capsys, *arguments: str) -> str:
 
 def test_speed_is_measured_in_turn_with_deit(monkeypatch):
     """By a clock that a batch moves on: the model takes 2 s, DeiT-Tiny 3 s, and the warming up 100 s more."""
-    now, turns = [0.0], []
+    now, turns, packed = [0.0], [], []
 
     class Timed(torch.nn.Module):
         def __init__(self, seconds):
@@ -149,11 +149,13 @@ def test_speed_is_measured_in_turn_with_deit(monkeypatch):
 
         def forward(self, images):
             assert images.shape == (4, 3, 8, 8)
+            assert packed == [2.0, 3.0]  # as in all measurements of throughput
             turns.append(self.seconds)
             now[0] += self.seconds + (100 if len(turns) <= 2 else 0)
 
     monkeypatch.setattr(cost_image.timm, "create_model", lambda name, loops, img_size: Timed(3.0))
     monkeypatch.setattr("benchmarks.common.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("benchmarks.vision.pack", lambda model: packed.append(model.seconds))
     assert cost_image.speed(Timed(2.0), 8, 4) == {"images_per_s": 2.0, "speed_over_deit": 1.5}
     assert turns == [2.0, 3.0] * 31
 

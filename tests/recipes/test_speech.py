@@ -1,5 +1,6 @@
 """The recipe for speech: its tools on a small corpus of our own, and from the recordings to a word error rate."""
 
+import itertools
 import json
 import sys
 from argparse import Namespace
@@ -99,6 +100,25 @@ def test_every_recording_occurs_once_a_round(tmp_path):
     assert max(len(spoken) for _, spoken in made) <= 7
     assert all(path.stem.split("_")[1] == speaker for speaker, spoken in made for _, path in spoken)
     assert all(word == digits.WORDS[int(path.name[0])] for _, spoken in made for word, path in spoken)
+
+
+@pytest.mark.parametrize("rate", [8000, 11_025, 44_100])
+def test_recordings_of_any_rate_keep_their_length_and_pitch(rate, tmp_path):
+    soundfile.write(tmp_path / "a.wav", tone(1000, 0.5, rate), rate)
+    joined, found = soundfile.read(digits.joined([("one", tmp_path / "a.wav")]))
+    assert (found, len(joined)) == (16_000, 8000)
+    assert np.abs(np.fft.rfft(joined)).argmax() == 500  # half a second of 1,000 Hz
+
+
+@pytest.mark.slow
+def test_a_part_of_the_recordings_is_accepted_on_request(tmp_path):
+    (tmp_path / "recordings").mkdir()
+    for digit, index in itertools.product(range(2), range(8)):
+        soundfile.write(tmp_path / "recordings" / f"{digit}_george_{index}.wav", tone(300, 0.3, 8000), 8000)
+    cli.run("tar", "-cf", tmp_path / "fsdd.tar", "-C", tmp_path, "recordings")
+    settings = dict(OUT=str(tmp_path / "out"), DATA_ROOT=str(tmp_path))
+    assert "16 recordings, but the set has 3000" in recipe("librispeech/prepare.sh", fails=True, **settings)
+    assert "digit_sequences" in recipe("librispeech/prepare.sh", VERIFY="0", **settings)
 
 
 def test_held_out_speakers_are_in_the_test_set_alone(tmp_path):

@@ -263,7 +263,7 @@ def test_an_order_shows_only_in_runs_that_decide(monkeypatch):
 
 def test_runs_of_scale_smoke_are_noted_once(tmp_path, monkeypatch):
     monkeypatch.setattr(render, "RECIPES", tmp_path / "recipes")
-    monkeypatch.setattr(recorded.Results.__init__, "__defaults__", (tmp_path / "recipes",))
+    monkeypatch.setattr(recorded, "RECIPES", tmp_path / "recipes")
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "smoke.csv").write_text("table,row\n")
     smoke = line(row="r", value="1", scale="smoke")
