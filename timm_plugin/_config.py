@@ -55,5 +55,3 @@ class ImageConfig(ElasticConfig):
             value = getattr(self, field.name)
             if field.name.endswith("_rate") and not 0 <= value <= 1:
                 raise ValueError(f"{field.name}={value}: must be a rate within [0, 1]")
-        if self.num_classes < 0:
-            raise ValueError(f"num_classes={self.num_classes}: must be >= 0")

@@ -24,15 +24,22 @@ class ImageModel(nn.Module):
 
     def make_head(self, num_classes: int, global_pool: str, drop_rate: float) -> None:
         """Adds the classifier on `num_features` pooled features; none for `num_classes=0`."""
-        self.check_pool(global_pool)
+        self.check_pool(num_classes, global_pool)
         self.num_classes, self.global_pool = num_classes, global_pool
         self.head_hidden_size = self.embed_dim = self.num_features
         self.head_drop = nn.Dropout(drop_rate)
         self.head = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
 
-    def check_pool(self, global_pool: str) -> None:
-        """Raises ValueError if the model does not have this pooling."""
-        if global_pool not in self.pools:
+    def check_pool(self, num_classes: int, global_pool: str | None) -> None:
+        """Raises ValueError if there cannot be as many classes, or the model does not have this pooling.
+
+        Args:
+            num_classes: number of classes.
+            global_pool: the pooling that is asked for; None for none in particular.
+        """
+        if num_classes < 0:
+            raise ValueError(f"num_classes={num_classes}: must be >= 0")
+        if global_pool not in (None, *self.pools):
             raise ValueError(f"global_pool={global_pool!r}: must be one of {self.pools}")
 
     def get_classifier(self) -> nn.Module:
@@ -47,10 +54,10 @@ class ImageModel(nn.Module):
             global_pool: another pooling; None keeps the current one.
 
         Raises:
-            ValueError: if the family does not have this pooling.
+            ValueError: if there cannot be as many classes, or the family does not have this pooling.
         """
+        self.check_pool(num_classes, global_pool)
         if global_pool is not None:
-            self.check_pool(global_pool)
             self.global_pool = global_pool
         self.num_classes = num_classes
         like = next(self.parameters())
@@ -61,6 +68,8 @@ class ImageModel(nn.Module):
     def init_weights(self, needs_reset: bool = True) -> None:
         """Resets all parameters and buffers to those of a new model, for example after `to_empty`.
 
+        Those that were pruned stay away.
+
         Args:
             needs_reset: timm's argument, unused.
         """
@@ -69,7 +78,10 @@ class ImageModel(nn.Module):
             shape["patch_size"] = self.patch_embed.patch_size[0]
         with torch.device("cpu"):
             new = type(self)(**{**vars(self.config), **shape})
-        self.load_state_dict(new.state_dict())
+        for own, whole in zip(self.loops(), new.loops()):
+            whole.truncate(own.passes)
+        kept = self.state_dict()
+        self.load_state_dict({name: tensor for name, tensor in new.state_dict().items() if name in kept})
 
     def loops(self) -> list[Loop]:
         """The loops over depth, in order."""

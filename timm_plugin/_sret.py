@@ -114,6 +114,12 @@ class SReT(ImageModel):
         """The class token for each map of a batch, (B, C, 1, 1); None without class token."""
         return None if self.cls_token is None else self.cls_token.expand(x.shape[0], -1, -1, -1)
 
+    def check_pool(self, num_classes: int, global_pool: str | None) -> None:
+        """Also raises ValueError for classes of a map that is not pooled."""
+        super().check_pool(num_classes, global_pool)
+        if num_classes and global_pool == "" and not self.num_prefix_tokens:
+            raise ValueError("global_pool='': needs num_classes=0, or a class token")
+
     def pool(self, x: Tensor) -> Tensor:
         """The output of `forward_features` -> normalised (B, C); unchanged if global_pool is ""."""
         if not self.global_pool:
@@ -175,12 +181,14 @@ class SReT(ImageModel):
         """Changes the image size; positions are resampled, and permutations drawn again from their seeds.
 
         Raises:
-            ValueError: if slices do not divide the tokens, or a patch size is given.
+            ValueError: if it is no size, slices do not divide the tokens, or a patch size is given. The model is
+                unchanged then.
         """
         if patch_size is not None:
             raise ValueError(f"patch_size={patch_size}: a stem's convolutions have one size")
         if img_size is None:
             return
+        self.config.check_size(img_size)
         sizes = self.config.grids(img_size)[: len(self.stages)]
         self.config.check_groups(sizes)
         device = self.pos_embed.device

@@ -13,6 +13,7 @@ from recurrence.papers.sret import Recursion, sret
 from recurrence.slicing import SliceConfig
 from timm_plugin._config import ImageConfig
 from timm_plugin._stem import STEMS
+from timm_plugin._types import check_size
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,6 @@ class SReTConfig(ImageConfig):
         )
         if self.pass_loss:
             raise ValueError(f"pass_loss={self.pass_loss}: must be 0 in a pyramid, whose passes end no shorter model")
-        if self.num_classes and not (self.global_pool or self.class_token):
-            raise ValueError("global_pool='': needs num_classes=0, or a class token")
         if self.embed_dim % 2:
             raise ValueError(f"embed_dim={self.embed_dim}: must be even, as the stem begins with half of it")
         if min(self.depths, default=0) < 1:
@@ -82,8 +81,7 @@ class SReTConfig(ImageConfig):
             )
         if self.mlp_ratio <= 0 or self.nll_ratio < 0:
             raise ValueError(f"mlp_ratio={self.mlp_ratio}, nll_ratio={self.nll_ratio}: must be > 0 and >= 0")
-        if min(self.grids()[0]) < 1:
-            raise ValueError(f"img_size={self.img_size}: must be >= 16, the side of a patch")
+        self.check_size(self.img_size)
         if self.class_token and any(count != 1 for groups in self.groups for count in groups):
             raise ValueError(f"groups={self.groups}: class_token=True needs 1 everywhere, as it is of no slice")
         for stage, heads in enumerate(self.num_heads):
@@ -91,6 +89,12 @@ class SReTConfig(ImageConfig):
             if heads < 1 or width % heads:
                 raise ValueError(f"num_heads={self.num_heads}: {heads} must divide its stage's width {width}")
         self.check_groups(self.grids())
+
+    def check_size(self, img_size: int | Sequence[int]) -> None:
+        """Raises ValueError if this is no image size, or leaves no token."""
+        check_size(img_size)
+        if min(self.grids(img_size)[0]) < 1:
+            raise ValueError(f"img_size={img_size}: must be >= 16, the side of a patch")
 
     def grids(self, img_size: int | Sequence[int] | None = None) -> list[tuple[int, int]]:
         """Height and width of each stage's map in tokens; each stage halves them, rounding up.

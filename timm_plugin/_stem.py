@@ -136,13 +136,7 @@ class StemEmbed(nn.Module):
         return self.grid_size[0] * self.grid_size[1]
 
     def set_input_size(self, img_size: int | Sequence[int] | None = None, patch_size: int | None = None) -> None:
-        """Changes the image size.
-
-        Raises:
-            ValueError: if the patch size is not 16.
-        """
-        if patch_size is not None and to_2tuple(patch_size) != self.patch_size:
-            raise ValueError(f"patch_size={patch_size}: a convolutional stem has patches of {self.patch_size[0]}")
+        """Changes the image size; the patch size is always 16, as `ViTConfig` checks."""
         if img_size is not None:
             self.stem.set_input_size(img_size)
 

@@ -19,10 +19,10 @@ def check_types(config: Any) -> None:
     hints = get_type_hints(type(config))
     for field in fields(config):
         value, hint = getattr(config, field.name), hints[field.name]
-        if not fits(value, hint):
+        if field.name == "img_size":
+            check_size(value)
+        elif not fits(value, hint):
             raise ValueError(f"{field.name}={value!r}: must be {described(hint)}")
-        if field.name == "img_size" and not _is_size(value):
-            raise ValueError(f"{field.name}={value!r}: must be one side or two, each >= 1")
 
 
 def fits(value: Any, hint: Any) -> bool:
@@ -47,6 +47,8 @@ def described(hint: Any) -> str:
     return NAMES[hint]
 
 
-def _is_size(value: Any) -> bool:
+def check_size(value: Any) -> None:
+    """Rejects an image size that is neither one side nor two, in whole numbers >= 1; raises ValueError."""
     sides = value if isinstance(value, list | tuple) else (value, value)
-    return len(sides) == 2 and all(side >= 1 for side in sides)
+    if len(sides) != 2 or not all(fits(side, int) and side >= 1 for side in sides):
+        raise ValueError(f"img_size={value!r}: must be one side or two, in whole numbers >= 1")

@@ -3,7 +3,9 @@
 RingFormer's image models, their baselines, recursive DeiT and recursive Mixer are configurations of it.
 """
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -162,10 +164,14 @@ class LoopedVisionTransformer(ImageModel):
         """Changes the image size; tables are resampled by timm's function.
 
         Raises:
-            ValueError: if the model mixes tokens with an MLP, whose weights fit one number of tokens only.
+            ValueError: if a size breaks its rule in :class:`ViTConfig`, or the model mixes tokens with an MLP, whose
+                weights fit one number of tokens only. The model is unchanged then.
         """
         if self.config.token_mixing:
             raise ValueError(f"img_size={img_size}: an MLP over the tokens takes {self.patch_embed.img_size} only")
+        sizes = dict(img_size=img_size, patch_size=patch_size)
+        now = dict(img_size=self.patch_embed.img_size, patch_size=self.patch_embed.patch_size[0])
+        replace(self.config, **{**now, **{name: size for name, size in sizes.items() if size is not None}})
         before = self.patch_embed.grid_size
         self.patch_embed.set_input_size(img_size=img_size, patch_size=patch_size)
         grid = self.patch_embed.grid_size
@@ -180,12 +186,22 @@ class LoopedVisionTransformer(ImageModel):
         update_model_input_size(self, self.patch_embed.img_size, patch_size=patch_size)
 
     def adapt(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Resamples tables of another image size and adapts those of another depth, see :mod:`recurrence.depth`."""
+        """Resamples tables of another image size and adapts those of another depth, see :mod:`recurrence.depth`.
+
+        A table does not say how its tokens lie: as in timm, another number than the model's is taken for a square. So a
+        table of 2 x 8 tokens is read as 4 x 4; load it at its own size, then call :meth:`set_input_size`.
+
+        Raises:
+            ValueError: if a table of another size has no square number of tokens.
+        """
         self._take_levels(state_dict)
         for name in ("pos_embed", "level_embed"):
             theirs, own = state_dict.get(name), getattr(self, name)
             if own is not None and theirs is not None and theirs.shape[1] != own.shape[1]:
-                grid = self.patch_embed.grid_size
+                grid, tokens = self.patch_embed.grid_size, theirs.shape[1] - self.num_prefix_tokens
+                if tokens < 1 or math.isqrt(tokens) ** 2 != tokens:
+                    rule = "must be those of square images; load it at its own img_size, then call set_input_size"
+                    raise ValueError(f"{name}: {tokens} tokens, not the {math.prod(grid)} of this model: {rule}")
                 state_dict[name] = resample_table(theirs, grid, None, self.num_prefix_tokens)
         return state_dict
 

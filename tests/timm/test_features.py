@@ -166,6 +166,22 @@ def test_the_norm_is_kept_if_it_is_not_pruned(name):
 
 
 @every_case
+def test_a_pruned_model_starts_anew_as_what_is_left(case):
+    model, new = vision.small(case), vision.fresh(case, num_classes=0)
+    for one in (model.float(), new):
+        one.prune_intermediate_layers([0])
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(torch.nan)
+    torch.manual_seed(0)
+    model.init_weights()
+    expected = new.state_dict()
+    for name, tensor in model.named_parameters():
+        assert torch.equal(tensor, expected[name]), name
+    assert model.forward_features(vision.images(model)).isfinite().all()
+
+
+@every_case
 def test_a_batch_may_be_empty(case):
     model = vision.small(case)
     assert model(vision.images(model)[:0]).shape == (0, vision.CLASSES)

@@ -190,7 +190,7 @@ def test_a_patch_size_is_not_sret_s():
     with pytest.raises(ValueError, match="patch_size=16: a stem's convolutions have one size"):
         vision.fresh("sret_t").set_input_size(64, patch_size=16)
     model = vision.fresh("deit, SReT's stem")
-    with pytest.raises(ValueError, match="patch_size=8: a convolutional stem has patches of 16"):
+    with pytest.raises(ValueError, match="patch_size=8: stem='conv' has patches of 16"):
         model.set_input_size(64, patch_size=8)
     model.set_input_size(64, patch_size=16)
     assert timm.models.get_model_traits(model)["img_size"] == (64, 64)
@@ -199,3 +199,9 @@ def test_a_patch_size_is_not_sret_s():
 def test_another_head_obeys_the_rules_for_pooling():
     with pytest.raises(ValueError, match="global_pool='token': must be one of"):
         vision.fresh("recursive_mixer_s16").reset_classifier(0, "token")
+    with pytest.raises(ValueError, match="num_classes=-1: must be >= 0"):
+        vision.fresh("uit").reset_classifier(-1)
+    model = vision.fresh("sret_t").eval()
+    with pytest.raises(ValueError, match="global_pool='': needs num_classes=0, or a class token"):
+        model.reset_classifier(3, "")
+    assert model(vision.images(model)).shape == (2, vision.CLASSES)

@@ -92,6 +92,41 @@ def test_an_mlp_over_the_tokens_takes_one_size():
     assert model(vision.images(model)).shape == (2, vision.CLASSES)
 
 
+SIDES, WHOLE = "must be one side or two, in whole numbers >= 1", "must be a whole number"
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "message"),
+    [
+        *((kind, dict(img_size=0), f"img_size=0: {SIDES}") for kind in ("sret_t", "plain_vit", "deit, SReT's stem")),
+        *((kind, dict(img_size="a"), f"img_size='a': {SIDES}") for kind in ("sret_t", "plain_vit")),
+        *((kind, dict(img_size=(64, 1.5)), rf"img_size=\(64, 1.5\): {SIDES}") for kind in ("sret_t", "plain_vit")),
+        ("sret, patches and class token", dict(img_size=15), "img_size=15: must be >= 16, the side of a patch"),
+        ("plain_vit", dict(img_size=4), "img_size=4: must be >= patch_size=8"),
+        ("plain_vit", dict(patch_size=64), r"img_size=\(32, 32\): must be >= patch_size=64"),
+        ("plain_vit", dict(patch_size=0), "patch_size=0: must be >= 1"),
+        ("plain_vit", dict(patch_size="a"), f"patch_size='a': {WHOLE}"),
+    ],
+)
+def test_a_size_that_is_rejected_changes_nothing(kind, given, message):
+    model, x = vision.small_with_images(kind)
+    expected = model(x)
+    with pytest.raises(ValueError, match=f"^{message}"):
+        model.set_input_size(**given)
+    assert torch.equal(model(x), expected)
+
+
+def test_a_table_of_other_images_must_be_square():
+    wide = vision.small("recursive_deit_tiny", img_size=(32, 64))
+    with pytest.raises(ValueError, match="^pos_embed: 32 tokens, not the 64 of this model: must be those of square"):
+        vision.small("recursive_deit_tiny", img_size=64).load_state_dict(wide.state_dict())
+    model = vision.small("recursive_deit_tiny", img_size=(32, 64), seed=1)
+    model.load_state_dict(wide.state_dict())
+    model.set_input_size(64)
+    expected = resampled(wide.pos_embed, (8, 8), (4, 8), 1)
+    torch.testing.assert_close(model.pos_embed.detach(), expected.detach())
+
+
 @every_case
 def test_without_a_size_nothing_changes(case):
     if mixes_tokens(case):
