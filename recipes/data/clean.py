@@ -10,6 +10,7 @@ The limits are the same as in Moses' clean-corpus-n. Differs from it: whitespace
 
 import argparse
 from contextlib import ExitStack
+from itertools import zip_longest
 
 
 def fits(source: str, target: str, longest: float, ratio: float) -> bool:
@@ -22,7 +23,7 @@ def clean(inputs: list[str], outputs: list[str], languages: list[str], longest: 
     """Writes the pairs whose sides in the first input fit, and returns how many pairs are kept and dropped.
 
     Raises:
-        ValueError: if the files have different numbers of lines.
+        ValueError: names two files that have different numbers of lines.
     """
     kept = dropped = 0
     with ExitStack() as stack:
@@ -32,7 +33,10 @@ def clean(inputs: list[str], outputs: list[str], languages: list[str], longest: 
             return [stack.enter_context(open(name, mode, encoding="utf-8", newline="\n")) for name in names]
 
         sources, targets = opened(inputs, "r"), opened(outputs, "w")
-        for row in zip(*sources, strict=True):
+        for row in zip_longest(*sources):
+            if None in row:
+                longer = next(file.name for file, line in zip(sources, row) if line is not None)
+                raise ValueError(f"{sources[row.index(None)].name}: must have as many lines as {longer}, but has fewer")
             if not fits(row[0], row[1], longest, ratio):
                 dropped += 1
                 continue
@@ -58,7 +62,10 @@ def main() -> None:
     args = parser.parse_args()
     inputs, outputs = [args.input, *args.along[:1]], [args.output, *args.along[1:]]
     languages = [args.source, args.target]
-    kept, dropped = clean(inputs, outputs, languages, args.longest, args.ratio)
+    try:
+        kept, dropped = clean(inputs, outputs, languages, args.longest, args.ratio)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     print(f"{args.output}: {kept} pairs kept, {dropped} dropped")
 
 

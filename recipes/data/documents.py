@@ -74,7 +74,7 @@ def main() -> None:
             count = write(documents, args.output / f"{name}.pieces", getattr(args, name))
             print(f"{name}: {count} pieces")
     except (OSError, ValueError) as error:
-        raise SystemExit(f"{args.source}: {error}") from None
+        parser.error(f"{args.source}: {error}")
 
 
 if __name__ == "__main__":

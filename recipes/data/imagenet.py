@@ -38,8 +38,8 @@ def main() -> None:
         imagenet.ARCHIVE_META.update({part: (name, None) for part, (name, _) in imagenet.ARCHIVE_META.items()})
     try:
         unpack(args.folder)
-    except RuntimeError as error:
-        raise SystemExit(f"error: {error}") from None
+    except (OSError, RuntimeError) as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ LIST is a JSON file, {"train": {CLASS: [FILE, ...], ...}, "val": {...}}. OUTPUT/
 symbolic links to the images in the same folders of IMAGENET.
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 
@@ -32,12 +32,16 @@ def pick(listed: dict[str, dict[str, list[str]]], imagenet: Path, output: Path) 
 
 
 def main() -> None:
-    path, imagenet, output = map(Path, sys.argv[1:])
-    listed = json.loads(path.read_text(encoding="utf-8"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("list", type=Path, help="JSON file")
+    parser.add_argument("imagenet", type=Path, help="folder of train/CLASS and val/CLASS")
+    parser.add_argument("output", type=Path, help="folder to write")
+    args = parser.parse_args()
     try:
-        counts = pick(listed, imagenet, output)
-    except (FileNotFoundError, ValueError) as error:
-        raise SystemExit(f"error: {error}") from None
+        listed = json.loads(args.list.read_text(encoding="utf-8"))
+        counts = pick(listed, args.imagenet, args.output)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     print(
         f"{len(listed['train'])} classes, " + ", ".join(f"{split}: {count} images" for split, count in counts.items())
     )

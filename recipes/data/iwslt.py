@@ -7,8 +7,8 @@ script for this set: training has everything but the addresses, keywords and num
 development and test sets together.
 """
 
+import argparse
 import re
-import sys
 from pathlib import Path
 
 LANGUAGES = ("de", "en")
@@ -29,8 +29,8 @@ def segments(xml: str) -> list[str]:
     return [text.replace("’", "'") for text in SEGMENT.findall(xml)]
 
 
-def main() -> None:
-    folder, output = map(Path, sys.argv[1:])
+def extract(folder: Path, output: Path) -> None:
+    """Writes both sets in both languages."""
     for language in LANGUAGES:
         train = training_text((folder / f"train.tags.de-en.{language}").read_text(encoding="utf-8"))
         sets = [folder / f"IWSLT14.{name}.de-en.{language}.xml" for name in TESTS]
@@ -38,6 +38,17 @@ def main() -> None:
         for name, lines in (("train", train), ("test", test)):
             text = "".join(line + "\n" for line in lines)
             (output / f"{name}.{language}").write_text(text, encoding="utf-8", newline="\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="the unpacked archive")
+    parser.add_argument("output", type=Path, help="folder to write")
+    args = parser.parse_args()
+    try:
+        extract(args.folder, args.output)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

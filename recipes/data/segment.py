@@ -49,10 +49,13 @@ def main() -> None:
     encoding.add_argument("text", type=Path, help="file to read, one sentence per line")
     encoding.add_argument("pieces", type=Path, help="file to write")
     args = parser.parse_args()
-    if args.command == "train":
-        train(args.model, args.files, args.pieces, args.kind, args.longest)
-    else:
-        encode(args.model, args.text, args.pieces)
+    try:
+        if args.command == "train":
+            train(args.model, args.files, args.pieces, args.kind, args.longest)
+        else:
+            encode(args.model, args.text, args.pieces)
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: of sentencepiece
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

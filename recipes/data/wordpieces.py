@@ -71,7 +71,10 @@ def main() -> None:
     )
     encoding.add_argument("--start", action="store_true", help="write the beginning symbol before every line")
     args = vars(parser.parse_args())
-    {"dictionary": dictionary, "encode": encode}[args.pop("command")](**args)
+    try:
+        {"dictionary": dictionary, "encode": encode}[args.pop("command")](**args)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -32,9 +32,12 @@ def main() -> None:
     parser.add_argument("book", type=Path)
     parser.add_argument("folder", type=Path)
     args = parser.parse_args()
-    text = args.book.read_text(encoding="utf-8-sig")
-    for name, lines in split(paragraphs(text)).items():
-        (args.folder / f"{name}.txt").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    try:
+        text = args.book.read_text(encoding="utf-8-sig")
+        for name, lines in split(paragraphs(text)).items():
+            (args.folder / f"{name}.txt").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ training loss is measured as on the validation text, without dropout. fairseq ha
 65 characters remain 65 symbols; a text that does not end with a line break gets one more end of line.
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 BLANK = "\u2581"
@@ -27,13 +27,24 @@ def spaced(text: str) -> str:
     return "".join(" ".join(line.replace(" ", BLANK)) + "\n" for line in lines)
 
 
-def main() -> None:
-    source, folder = map(Path, sys.argv[1:])
+def write(source: Path, folder: Path) -> None:
+    """Writes the three sets."""
     with source.open(encoding="utf-8", newline="") as file:
         text = file.read()
     for name, part in split(text).items():
         (folder / f"{name}.chars").write_text(spaced(part), encoding="utf-8", newline="")
         print(f"{name}: {len(part):,} characters, {len(set(text))} different in all")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, help="the text")
+    parser.add_argument("folder", type=Path, help="folder to write")
+    args = parser.parse_args()
+    try:
+        write(args.source, args.folder)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

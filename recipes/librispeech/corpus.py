@@ -72,7 +72,10 @@ def main() -> None:
         for name in arguments:
             command.add_argument(name, type=str if name == "name" else Path)
     arguments = vars(parser.parse_args())
-    arguments.pop("function")(**arguments)
+    try:
+        arguments.pop("function")(**arguments)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

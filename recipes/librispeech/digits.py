@@ -90,6 +90,25 @@ def utterances(name: str, chosen: Iterator[tuple[str, list]], keep: Path | None 
         yield Utterance(f"{name}-{number}", audio, " ".join(word for word, _ in spoken), speaker)
 
 
+def write(recordings: Path, folder: Path, rounds: int, held_out: list[str]) -> None:
+    """Writes all sets.
+
+    Raises:
+        ValueError: as :func:`split` does.
+    """
+    found, audio, few = split(recordings, held_out), folder / "audio", min(rounds, 5)
+    audio.mkdir(parents=True, exist_ok=True)
+    for name, number, shortest in (("train", rounds, 1), ("dev", few, 3), ("test", few, 3)):
+        chosen = sequences(found[name], number, shortest, seed=1)
+        count, words, frames = write_set(folder, name, utterances(name, chosen, audio if name == "test" else None))
+        print(f"{name}: {count} sequences, {words} words, {frames / 100:.0f} s")
+    head, *lines = (folder / "train.tsv").read_text().splitlines(keepends=True)
+    short = [line for line in lines if len(line.split("\t")[3].split()) <= 2]
+    (folder / "train-short.tsv").write_text("".join([head, *short]))
+    (folder / "dict.txt").write_text("".join(f"{word} 1\n" for word in WORDS))
+    write_configuration(folder, SPECAUGMENT)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recordings", type=Path)
@@ -100,21 +119,9 @@ def main() -> None:
     parser.add_argument("--held-out", default="", help="speakers of the test set alone, separated by commas")
     args = parser.parse_args()
     try:
-        found = split(args.recordings, list(filter(None, args.held_out.split(","))))
-    except ValueError as error:
+        write(args.recordings, args.folder, args.rounds, list(filter(None, args.held_out.split(","))))
+    except (OSError, ValueError) as error:
         parser.error(str(error))
-    folder, audio = args.folder, args.folder / "audio"
-    audio.mkdir(parents=True, exist_ok=True)
-    few = min(args.rounds, 5)
-    for name, rounds, shortest in (("train", args.rounds, 1), ("dev", few, 3), ("test", few, 3)):
-        chosen = sequences(found[name], rounds, shortest, seed=1)
-        count, words, frames = write_set(folder, name, utterances(name, chosen, audio if name == "test" else None))
-        print(f"{name}: {count} sequences, {words} words, {frames / 100:.0f} s")
-    head, *lines = (folder / "train.tsv").read_text().splitlines(keepends=True)
-    short = [line for line in lines if len(line.split("\t")[3].split()) <= 2]
-    (folder / "train-short.tsv").write_text("".join([head, *short]))
-    (folder / "dict.txt").write_text("".join(f"{word} 1\n" for word in WORDS))
-    write_configuration(folder, SPECAUGMENT)
 
 
 if __name__ == "__main__":

@@ -72,10 +72,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, required=True, help="texts per batch, also for the published error")
     args = parser.parse_args()
     overrides = {"data": args.data} if args.data else {}
-    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([args.path], arg_overrides=overrides)
-    model = model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
-    with torch.no_grad():
-        sums = [np.concatenate(parts) for parts in zip(*text_sums(model, task, args.subset, args.batch))]
+    try:
+        (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([args.path], arg_overrides=overrides)
+        model = model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+        with torch.no_grad():
+            sums = [np.concatenate(parts) for parts in zip(*text_sums(model, task, args.subset, args.batch))]
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     print(json.dumps(scores(*sums, args.batch), indent=2))
 
 

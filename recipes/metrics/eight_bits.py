@@ -100,8 +100,12 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    args = make_parser().parse_args()
-    model, score = args.load(args)
+    parser = make_parser()
+    args = parser.parse_args()
+    try:
+        model, score = args.load(args)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     results = {}
     for name, quantise in QUANTISERS.items():
         quantised = quantise(model)

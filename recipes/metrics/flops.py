@@ -12,9 +12,9 @@ import json
 
 import torch
 import torch.nn.functional as F
-from fairseq.models import ARCH_MODEL_REGISTRY
 
-import fairseq_plugin  # noqa: F401  (registers the models)
+from benchmarks.common import positive
+from fairseq_plugin.catalogue import architectures, is_language_model
 from fairseq_plugin.modules.build import build_language_model, given_options, numbered_dictionary
 from recurrence.count import flops
 
@@ -22,7 +22,8 @@ from recurrence.count import flops
 def per_text(symbols: int, text: int, flags: list[str]) -> dict[str, int]:
     """Operations on one text: of the forward pass, and of forward and backward pass together ("both")."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("--arch", choices=sorted(ARCH_MODEL_REGISTRY), required=True)
+    known = [name for name in architectures() if is_language_model(name)]
+    parser.add_argument("--arch", choices=known, required=True)
     args, other_flags = parser.parse_known_args(flags)
     options, _ = given_options(args.arch, other_flags)  # the trainer's own flags are ignored
     with torch.device("meta"):
@@ -38,10 +39,10 @@ def per_text(symbols: int, text: int, flags: list[str]) -> dict[str, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--symbols", type=int, required=True, help="dictionary size")
-    parser.add_argument("--text", type=int, required=True, help="tokens per text")
-    parser.add_argument("--texts", type=int, required=True, help="texts per update")
-    parser.add_argument("--updates", type=int, required=True)
+    parser.add_argument("--symbols", type=positive, required=True, help="dictionary size")
+    parser.add_argument("--text", type=positive, required=True, help="tokens per text")
+    parser.add_argument("--texts", type=positive, required=True, help="texts per update")
+    parser.add_argument("--updates", type=positive, required=True)
     parser.add_argument("flags", nargs=argparse.REMAINDER, help="-- and the model's flags")
     args = parser.parse_args()
     operations = per_text(args.symbols, args.text, [flag for flag in args.flags if flag != "--"])

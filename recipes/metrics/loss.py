@@ -54,7 +54,7 @@ def main() -> None:
         else:
             nats = loss(args.log.read_text(encoding="utf-8"), args.symbols)
             scores = {"loss": round(nats, 4), "symbols": args.symbols}
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         parser.error(str(error))
     print(json.dumps(scores, indent=2))
 

@@ -11,6 +11,7 @@ import json
 import math
 from pathlib import Path
 
+from arguments import named_file
 from loss import loss
 
 
@@ -24,27 +25,43 @@ def perplexity(log: Path, expected: int) -> float:
     return round(math.exp(loss(log.read_text(encoding="utf-8"), expected)), 3)
 
 
+def measured(args: argparse.Namespace) -> dict:
+    """All scores.
+
+    Raises:
+        ValueError: if a log has no result, or one over a different number of symbols.
+    """
+    expected = symbols(args.pieces.read_text(encoding="utf-8"))
+    scores = {"symbols": expected}
+    for context in args.contexts:
+        scores[f"perplexity_{context}"] = perplexity(args.run / f"eval-{context}.log", expected)
+    for name, pieces in args.also:
+        expected = symbols(pieces.read_text(encoding="utf-8"))
+        scores[f"perplexity_{name}"] = perplexity(args.run / f"eval-{name}.log", expected)
+    if args.more:
+        scores.update(json.loads(args.more.read_text()))
+    return scores
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--pieces", type=Path, required=True, help="the evaluated text, split into pieces")
     parser.add_argument("--contexts", type=int, nargs="+", required=True)
     parser.add_argument(
-        "--also", action="append", default=[], metavar="SET=PIECES", help="an additional set and its text"
+        "--also",
+        type=named_file,
+        action="append",
+        default=[],
+        metavar="SET=PIECES",
+        help="an additional set and its text",
     )
     parser.add_argument("--more", type=Path, help="JSON file of scores to include in the output")
     args = parser.parse_args()
-    expected = symbols(args.pieces.read_text(encoding="utf-8"))
-    scores = {"symbols": expected}
-    for context in args.contexts:
-        scores[f"perplexity_{context}"] = perplexity(args.run / f"eval-{context}.log", expected)
-    for pair in args.also:
-        name, _, pieces = pair.partition("=")
-        expected = symbols(Path(pieces).read_text(encoding="utf-8"))
-        scores[f"perplexity_{name}"] = perplexity(args.run / f"eval-{name}.log", expected)
-    if args.more:
-        scores.update(json.loads(args.more.read_text()))
-    print(json.dumps(scores, indent=2))
+    try:
+        print(json.dumps(measured(args), indent=2))
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 from statistics import mean
 
+from arguments import named_file
 from sacrebleu.metrics import BLEU, CHRF
 
 BEST = re.compile(r"^D-(\d+)\t[^\t]*\t(.*)$")
@@ -54,6 +55,21 @@ def scores(hypotheses: list[str], references: list[str], tokenize: str) -> dict:
     }
 
 
+def scored(log: Path, reference: Path, tokenize: str) -> dict:
+    """The scores of a log; writes its plain translations beside it.
+
+    Raises:
+        ValueError: names the log, if hypotheses and references differ in number.
+    """
+    references = reference.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    try:
+        hypotheses = in_order(best_hypotheses(log), len(references))
+    except ValueError as error:
+        raise ValueError(f"{log}: {error}") from error
+    log.with_suffix(".txt").write_text("\n".join(hypotheses) + "\n", encoding="utf-8")
+    return scores(hypotheses, references, tokenize)
+
+
 def merged(sets: dict[str, dict]) -> dict:
     """The mean scores of several test sets, with the BLEU of each; a single set keeps its scores.
 
@@ -73,6 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "sets",
+        type=named_file,
         nargs="+",
         metavar="LOG=REFERENCE",
         help="log of fairseq-generate, and a file with one reference per line",
@@ -82,15 +99,11 @@ def main() -> None:
     )
     args = parser.parse_args()
     sets = {}
-    for pair in args.sets:
-        log, _, reference = map(Path, pair.partition("="))
-        references = reference.read_text(encoding="utf-8").rstrip("\n").split("\n")
-        try:
-            hypotheses = in_order(best_hypotheses(log), len(references))
-        except ValueError as error:
-            parser.error(f"{log}: {error}")
-        log.with_suffix(".txt").write_text("\n".join(hypotheses) + "\n", encoding="utf-8")
-        sets[log.stem.removeprefix("generate-")] = scores(hypotheses, references, args.tokenize)
+    try:
+        for log, reference in args.sets:
+            sets[Path(log).stem.removeprefix("generate-")] = scored(Path(log), reference, args.tokenize)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     print(json.dumps(merged(sets), indent=2))
 
 

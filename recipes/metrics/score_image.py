@@ -26,18 +26,26 @@ def model_of(run: Path) -> tuple[nn.Module, int]:
     return untrained(checkpoint, args), args.img_size
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="--output of train_image.py, trained with --img-size")
-    run = parser.parse_args().run
+def scores(run: Path) -> dict:
+    """Accuracy after the last epoch, cost and number of epochs."""
     with (run / "summary.csv").open(encoding="utf-8", newline="") as file:
         *_, last = csv.DictReader(file)
     model, side = model_of(run)
     cost = macs(model.eval(), torch.zeros(1, 3, side, side))
-    scores = {"top1": round(float(last["eval_top1"]), 2), "mmac": round(cost / 1e6, 1)}
+    found = {"top1": round(float(last["eval_top1"]), 2), "mmac": round(cost / 1e6, 1)}
     if "eval_smallest_depth_top1" in last:  # trained at several depths
-        scores["top1_smallest_depth"] = round(float(last["eval_smallest_depth_top1"]), 2)
-    print(json.dumps({**scores, "epochs": int(last["epoch"]) + 1}, indent=2))
+        found["top1_smallest_depth"] = round(float(last["eval_smallest_depth_top1"]), 2)
+    return {**found, "epochs": int(last["epoch"]) + 1}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="--output of train_image.py, trained with --img-size")
+    args = parser.parse_args()
+    try:
+        print(json.dumps(scores(args.run), indent=2))
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

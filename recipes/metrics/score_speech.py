@@ -36,7 +36,7 @@ def main() -> None:
     args = parser.parse_args()
     try:
         rates = {f"wer_{name}": error_rate(args.run / f"{name}.log", args.data / f"{name}.tsv") for name in args.sets}
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         parser.error(str(error))
     print(json.dumps(rates, indent=2))
 

@@ -12,6 +12,7 @@ import argparse
 import json
 from pathlib import Path
 
+from arguments import named_file
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
@@ -40,14 +41,6 @@ def compare(systems: dict[str, list[str]], reference: list[str], samples: int, t
     return {"signature": str(signatures["BLEU"]), "systems": results}
 
 
-def named_file(text: str) -> tuple[str, Path]:
-    """Parses an argument of the form NAME=FILE."""
-    name, _, path = text.partition("=")
-    if not path:
-        raise argparse.ArgumentTypeError(f"{text}: must be NAME=FILE")
-    return name, Path(path)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -59,10 +52,10 @@ def main() -> None:
     args = parser.parse_args()
     if len(args.systems) < 2:
         parser.error("needs a baseline and at least one other system")
-    systems = {name: lines(path) for name, path in args.systems}
     try:
+        systems = {name: lines(path) for name, path in args.systems}
         results = compare(systems, lines(args.reference), args.samples, args.tokenize)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         parser.error(str(error))
     print(json.dumps(results, indent=2))
 

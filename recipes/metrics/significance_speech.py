@@ -14,9 +14,9 @@ from pathlib import Path
 
 import editdistance
 import numpy as np
+from arguments import named_file
 from scipy.stats import bootstrap
 from score import best_hypotheses, in_order
-from significance import named_file
 
 REFERENCE = re.compile(r"^T-(\d+)\t(.*)$", re.M)
 
@@ -81,7 +81,7 @@ def main() -> None:
         parser.error("needs a baseline and at least one other system")
     try:
         results = compare(dict(args.logs), args.samples)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         parser.error(str(error))
     print(json.dumps(results, indent=2))
 

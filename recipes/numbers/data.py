@@ -17,11 +17,14 @@ def split(limit: int, sizes: dict[str, int], seed: int) -> dict[str, list[int]]:
     """Disjoint random sets of numbers from 0 to limit - 1.
 
     Raises:
-        ValueError: if the sizes exceed the limit.
+        ValueError: if a set is empty, or the sizes exceed the limit.
     """
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"--{name} {size}: must be >= 1")
     wanted = sum(sizes.values())
     if wanted > limit:
-        raise ValueError(f"limit={limit}: must be >= {wanted}, the total of the three sets")
+        raise ValueError(f"--limit {limit}: must be >= {wanted}, the total of the three sets")
     numbers = iter(random.Random(seed).sample(range(limit), wanted))
     return {name: [next(numbers) for _ in range(size)] for name, size in sizes.items()}
 

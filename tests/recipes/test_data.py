@@ -280,7 +280,7 @@ def test_pairs_are_kept_by_length_and_ratio(tmp_path):
     assert not clean.fits(" ", "a", longest=9, ratio=9)
     for name, content in (("x.de", "a\nb\n"), ("x.en", "a\n")):
         (tmp_path / name).write_text(content)
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match=r"x\.en: must have as many lines as .*x\.de, but has fewer"):
         clean.clean([f"{tmp_path}/x"], [f"{tmp_path}/y"], ["de", "en"], 9, 9)
 
 
@@ -308,7 +308,7 @@ def test_a_list_of_images_has_the_same_classes_in_both_splits(tmp_path):
     (tmp_path / "list.json").write_text(json.dumps({"train": {"a": []}, "val": {"b": []}}))
     step = RECIPES / "data" / "imagenet_small.py"
     output = cli.python(step, tmp_path / "list.json", tmp_path, tmp_path / "out", fails=True)
-    assert output.strip() == "error: train and val list different classes: must be the same"
+    assert "error: train and val list different classes: must be the same" in output
 
 
 def test_a_shrunk_pixel_is_the_mean_of_those_that_it_covers(tmp_path):

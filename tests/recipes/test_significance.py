@@ -38,7 +38,8 @@ def test_a_system_with_other_sentences_is_rejected_by_name(tmp_path):
     systems = (f"base={tmp_path / 'two'}", f"ours={tmp_path / 'one'}")
     output = cli.python(PROGRAM, *systems, "--reference", tmp_path / "two", fails=True)
     assert "ours: 1 sentences, but the reference has 2" in output
-    assert "must be NAME=FILE" in cli.python(PROGRAM, "base", "--reference", tmp_path / "two", fails=True)
+    rejected = cli.python(PROGRAM, "base", "--reference", tmp_path / "two", fails=True)
+    assert "argument NAME=FILE: base: must have a value before and after =" in rejected
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,13 @@ def test_a_part_of_the_recordings_is_accepted_on_request(tmp_path):
     assert "digit_sequences" in recipe("librispeech/prepare.sh", VERIFY="0", **settings)
 
 
+def test_missing_corpora_are_named(tmp_path):
+    command = (sys.executable, RECIPES / "librispeech" / "corpus.py", "features", tmp_path, tmp_path / "out", "dev")
+    output = cli.run(*command, fails=True, env={"PYTHONPATH": f"{cli.REPOSITORY}:{RECIPES / 'data'}"})
+    assert "dev: holds no transcripts" in output
+    assert "Traceback" not in output
+
+
 def test_held_out_speakers_are_in_the_test_set_alone(tmp_path):
     for speaker in ("anna", "ben", "cleo"):
         for index in range(8):

@@ -89,6 +89,62 @@ def test_scores_are_those_of_sacrebleu(tmp_path):
     assert ours["exact_match"] == 50
 
 
+FILE = "No such file or directory: "
+WRONG_CALLS = [
+    ("metrics/score.py foo.log", "argument LOG=REFERENCE: foo.log: must have a value before and after ="),
+    ("metrics/score.py foo.log=bar", FILE + "'bar'"),
+    ("metrics/loss.py foo.log", FILE + "'foo.log'"),
+    ("metrics/loss.py foo.log --symbols 5", FILE + "'foo.log'"),
+    ("metrics/perplexity.py run --pieces text --contexts 64", FILE + "'text'"),
+    ("metrics/perplexity.py run --pieces text --contexts 64 --also valid", "argument --also: valid: must have a value"),
+    ("metrics/score_speech.py run data test", FILE + "'data/test.tsv'"),
+    ("metrics/score_image.py run", FILE + "'run/summary.csv'"),
+    ("metrics/significance.py a=x b=y --reference z", FILE + "'x'"),
+    ("metrics/significance_speech.py a=x b=y", FILE + "'x'"),
+    ("metrics/answers.py --path foo.pt --batch 4", "foo.pt"),
+    ("metrics/eight_bits.py images foo.pth.tar images", "foo.pth.tar"),
+    (
+        "metrics/flops.py --symbols 9 --text 9 --texts 9 --updates 9 -- --arch ringformer_tiny",
+        "argument --arch: invalid",
+    ),
+    (
+        "metrics/flops.py --symbols 9 --text 0 --texts 9 --updates 9 -- --arch ilr_small",
+        "argument --text: 0: must be >=",
+    ),
+    ("data/clean.py in out de en", FILE + "'in.de'"),
+    ("data/wordpieces.py dictionary no_vocabulary output", FILE + "'no_vocabulary'"),
+    ("data/segment.py encode foo.model text pieces", "foo.model"),
+    ("data/iwslt.py", "arguments are required: folder, output"),
+    ("data/iwslt.py foo bar", FILE + "'foo/train.tags.de-en.de'"),
+    ("data/imagenet_small.py", "arguments are required: list, imagenet, output"),
+    ("data/imagenet_small.py list imagenet output", FILE + "'list'"),
+    ("takase/cut.py", "arguments are required: text, first, rest"),
+    ("takase/cut.py text first rest", FILE + "'text'"),
+    ("kausik/characters.py", "arguments are required: source, folder"),
+    ("kausik/characters.py text folder", FILE + "'text'"),
+    ("ilr/book.py book folder", FILE + "'book'"),
+    ("numbers/data.py folder --limit 9 --train -1 --valid 1 --test 1", "--train -1: must be >= 1"),
+    ("numbers/data.py folder --limit 9 --train 8 --valid 1 --test 1", "--limit 9: must be >= 10"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), WRONG_CALLS, ids=[call for call, _ in WRONG_CALLS])
+def test_what_a_tool_lacks_is_named(call, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script, *arguments = call.split()
+    output = cli.python(RECIPES / script, *arguments, fails=True)
+    assert message in output
+    assert "Traceback" not in output
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_vocabulary_without_special_tokens_is_named(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[CLS]\n[SEP]\n[PAD]\na\n")
+    output = cli.python(RECIPES / "data/wordpieces.py", "dictionary", tmp_path / "vocab.txt", "output", fails=True)
+    assert "vocab.txt: no [UNK] in the vocabulary" in output
+    assert "Traceback" not in output
+
+
 def test_training_time_is_that_of_all_epochs():
     lines = ["train_inner | epoch 001: 50 / 99 loss=1, train_wall=7, wall=9"]
     for epoch, train_wall, wall in ((1, 20, 30), (2, 5, 40), (2, 21, 60)):
