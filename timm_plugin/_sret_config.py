@@ -79,8 +79,21 @@ class SReTConfig(ImageConfig):
             raise ValueError(
                 f"groups={self.groups}: needs, of each stage, one number for each of the {self.loops} loops"
             )
-        if self.mlp_ratio <= 0 or self.nll_ratio < 0:
-            raise ValueError(f"mlp_ratio={self.mlp_ratio}, nll_ratio={self.nll_ratio}: must be > 0 and >= 0")
+        if self.mlp_ratio <= 0:
+            raise ValueError(f"mlp_ratio={self.mlp_ratio}: must be > 0")
+        if self.nll_ratio < 0:
+            raise ValueError(f"nll_ratio={self.nll_ratio}: must be >= 0")
+        for name in ("mlp_ratio", "nll_ratio"):
+            ratio = getattr(self, name)
+            if ratio and int(self.embed_dim * ratio) < 1:
+                raise ValueError(f"{name}={ratio}: gives embed_dim={self.embed_dim} no hidden unit; must be larger")
+        if not any(count > 1 for groups in self.groups for count in groups[1:]):
+            for name in ("inference_permutation", "permutation_seed"):
+                value = getattr(self, name)
+                if value != getattr(SReTConfig, name):
+                    raise ValueError(
+                        f"{name}={value!r}: needs slices in groups after a block's first run, to permute them"
+                    )
         self.check_size(self.img_size)
         if self.class_token and any(count != 1 for groups in self.groups for count in groups):
             raise ValueError(f"groups={self.groups}: class_token=True needs 1 everywhere, as it is of no slice")
@@ -146,7 +159,8 @@ class SReTConfig(ImageConfig):
             attention_dropout=self.attn_drop_rate,
             activation_dropout=self.proj_drop_rate,
         )
-        recursion = Recursion(self.lrc, int(width * self.nll_ratio) or None, slices=self.slices(stage, tokens))
+        projection_width = int(width * self.nll_ratio) if self.nll_ratio else None
+        recursion = Recursion(self.lrc, projection_width, slices=self.slices(stage, tokens))
         order = sequence(blocks, blocks * self.loops)
         return sret(shape, order, recursion, self.drop_path(stage), pre_norm=True, activation=F.gelu)
 

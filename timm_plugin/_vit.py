@@ -171,6 +171,7 @@ class LoopedVisionTransformer(ImageModel):
             raise ValueError(f"img_size={img_size}: an MLP over the tokens takes {self.patch_embed.img_size} only")
         sizes = dict(img_size=img_size, patch_size=patch_size)
         now = dict(img_size=self.patch_embed.img_size, patch_size=self.patch_embed.patch_size[0])
+        # A configuration checks itself; this one is not kept.
         replace(self.config, **{**now, **{name: size for name, size in sizes.items() if size is not None}})
         before = self.patch_embed.grid_size
         self.patch_embed.set_input_size(img_size=img_size, patch_size=patch_size)

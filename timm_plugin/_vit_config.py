@@ -43,7 +43,7 @@ class ViTConfig(ImageConfig):
             "reverse" like external, but the last time backwards (0 1 1 0).
         residual_rank: give each pass its own LayerNorms, biases and a term of this rank <= C on every projection; None
             for none of these.
-        terms: the projections with such a term, ("qkv", "out") for those of attention; None for all.
+        terms: the projections with such a term, at least one, ("qkv", "out") for those of attention; None for all.
         level_signal: how a shared block knows its depth: "low-rank" (RingFormer), "static" or "learned" (a table added
             before every pass, as in the Universal Transformer), "none".
         signal_rank_divisor: rank of the low-rank signals is C // signal_rank_divisor.
@@ -99,6 +99,10 @@ class ViTConfig(ImageConfig):
         for name in ("mlp_ratio", "norm_eps"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)}: must be > 0")
+        if round(self.embed_dim * self.mlp_ratio) < 1:
+            raise ValueError(
+                f"mlp_ratio={self.mlp_ratio}: gives embed_dim={self.embed_dim} no hidden unit; must be larger"
+            )
         if self.embed_dim % self.num_heads:
             raise ValueError(f"num_heads={self.num_heads}: must divide embed_dim={self.embed_dim}")
         if any(side < self.patch_size for side in to_2tuple(self.img_size)):
@@ -113,10 +117,20 @@ class ViTConfig(ImageConfig):
         """Raises ValueError for options that exclude each other, or need each other."""
         if self.shared_mlp and (self.shared or self.nll or self.token_mixing or self.lrc or self.loops > 1):
             raise ValueError("shared_mlp=True: goes with neither shared, nll, token_mixing, lrc nor loops")
+        projects_runs = self.nll and self.loop_order == "external"
+        if self.loop_order != "internal" and (self.shared_mlp or self.shared and not projects_runs):
+            rule = "must not be given with shared_mlp, nor with shared, but for external loops with nll"
+            raise ValueError(f"loop_order={self.loop_order!r}: {rule}")
         if self.level_signal == "low-rank" and (self.shared_mlp or self.nll or self.lrc or not self.shared):
             raise ValueError(
                 "level_signal='low-rank': needs shared=True, and goes with neither shared_mlp, nll nor lrc"
             )
+        if self.level_signal == "low-rank" and self.signal_rank_divisor > self.embed_dim:
+            raise ValueError(
+                f"signal_rank_divisor={self.signal_rank_divisor}: must be >= 1 and <= embed_dim={self.embed_dim}"
+            )
+        if self.level_signal != "low-rank" and self.signal_rank_divisor != ViTConfig.signal_rank_divisor:
+            raise ValueError(f"signal_rank_divisor={self.signal_rank_divisor}: needs level_signal='low-rank'")
         if self.token_mixing and (self.class_token or self.level_signal == "low-rank" or self.attn_drop_rate):
             raise ValueError("token_mixing=True: goes with no class_token, low-rank level_signal or attn_drop_rate")
         if self.level_signal in ("static", "learned") and self.pos_embed != "sincos":
@@ -126,7 +140,7 @@ class ViTConfig(ImageConfig):
             raise ValueError(f"num_heads={self.num_heads}: token_mixing=True has no heads; must be 1")
         if self.terms is not None and self.residual_rank is None:
             raise ValueError(f"terms={self.terms}: needs residual_rank")
-        if self.terms is not None and not set(self.terms) <= set(TERMS):
+        if self.terms is not None and not (self.terms and set(self.terms) <= set(TERMS)):
             raise ValueError(f"terms={self.terms}: must name some of {TERMS}")
         if self.residual_rank is not None:
             if not 1 <= self.residual_rank <= self.embed_dim:
@@ -162,7 +176,7 @@ class ViTConfig(ImageConfig):
             rates = tuple(self.drop_path_rate * index / last for index in range(len(order)))
         parts: dict[str, Any] = dict(pre_norm=True, activation=F.gelu, ffn_dropout=self.mlp_drop_rate)
         if self.level_signal == "low-rank":
-            signals = Signals(max(1, self.embed_dim // self.signal_rank_divisor))
+            signals = Signals(self.embed_dim // self.signal_rank_divisor)
             return ringformer(shape, len(order), signals, rates, **parts)
         if self.residual_rank is not None:
             return relaxed(shape, order, self.residual_rank, self.terms, rates, **parts)

@@ -68,6 +68,8 @@ class ElasticConfig:
         try:
             make_elastic(loop, depths, *how, self.depth_seed, step=max(unit, step), beyond=beyond)
         except FieldError as error:
+            if error.field == "depth_range":
+                error.value = "{}-{}".format(*self.depth_range)  # in the option's unit
             raise ValueError(str(error)) from None
         most = loop.passes if loop.draw is None else max(loop.draw.depths)
         if self.pass_loss and not stops(loop, most):

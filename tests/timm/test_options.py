@@ -124,12 +124,28 @@ VIT_REJECTIONS = [
     ),
     (dict(num_classes=-1), "num_classes=-1: must be >= 0"),
     (dict(mlp_ratio=0), "mlp_ratio=0: must be > 0"),
+    (dict(mlp_ratio=1e-9), "mlp_ratio=1e-09: gives embed_dim=32 no hidden unit; must be larger"),
+    (dict(signal_rank_divisor=3), "signal_rank_divisor=3: needs level_signal='low-rank'"),
+    (
+        dict(signal_rank_divisor=33, shared=True, level_signal="low-rank"),
+        "signal_rank_divisor=33: must be >= 1 and <= embed_dim=32",
+    ),
+    *(
+        ({**options, "loop_order": order}, f"loop_order='{order}': must not be given with shared_mlp, nor with shared")
+        for order, options in (
+            ("reverse", dict(shared=True, loops=2)),
+            ("reverse", dict(shared=True, loops=2, nll=True)),
+            ("external", dict(shared=True, loops=2)),
+            ("external", dict(shared_mlp=True)),
+        )
+    ),
     (dict(norm_eps=-1e-6), "norm_eps=-1e-06: must be > 0"),
     (dict(num_heads=3), "num_heads=3: must divide embed_dim=32"),
     (dict(img_size=4), "img_size=4: must be >= patch_size=8"),
     (dict(img_size=(32, 4)), r"img_size=\(32, 4\): must be >= patch_size=8"),
     (dict(class_token=False), "global_pool='token': needs class_token=True"),
     (dict(terms=("qkv",)), r"terms=\('qkv',\): needs residual_rank"),
+    (dict(terms=(), residual_rank=4), r"terms=\(\): must name some of \('qkv', 'up', 'out', 'down'\)"),
     (dict(terms=("q",), residual_rank=4), r"terms=\('q',\): must name some of \('qkv', "),
     (dict(terms=("cross_q",), residual_rank=4), r"terms=\('cross_q',\): must name some of \('qkv', "),
     (dict(level_signal="learned", pos_embed="learn"), "pos_embed='learn': must not be given with level_signal='learn"),
@@ -156,8 +172,20 @@ SRET_REJECTIONS = [
     (dict(groups=((1,),) * 3), "groups=.*: needs, of each stage, one number for each of the 2 loops"),
     (dict(groups=((0, 1), (1, 1), (1, 1))), r"groups=.*: 0 must divide the 64 tokens \(8 x 8\) of stage 1"),
     (dict(groups=((1, 1), (3, 1), (1, 1))), r"groups=.*: 3 must divide the 16 tokens \(4 x 4\) of stage 2"),
-    (dict(mlp_ratio=0), "mlp_ratio=0, nll_ratio=1.5: must be > 0 and >= 0"),
-    (dict(nll_ratio=-1), "mlp_ratio=2.5, nll_ratio=-1: must be > 0 and >= 0"),
+    (dict(mlp_ratio=0), "mlp_ratio=0: must be > 0"),
+    (dict(nll_ratio=-1), "nll_ratio=-1: must be >= 0"),
+    *(
+        ({name: 0.1}, f"{name}=0.1: gives embed_dim=8 no hidden unit; must be larger")
+        for name in ("mlp_ratio", "nll_ratio")
+    ),
+    *(
+        ({**options, "groups": ((1, 1),) * 3}, f"{message}: needs slices in groups after a block's first run")
+        for options, message in (
+            (dict(permutation_seed=7), "permutation_seed=7"),
+            (dict(inference_permutation="random"), "inference_permutation='random'"),
+        )
+    ),
+    (dict(permutation_seed=7, loops=1, groups=((4,),) * 3), "permutation_seed=7: needs slices in groups after a block"),
     (dict(stem="overlap"), r"stem='overlap': must be one of \('conv', 'patch'\)"),
     (dict(stem="patch", img_size=(64, 15)), r"img_size=\(64, 15\): must be >= 16, the side of a patch"),
     (dict(class_token=True), r"groups=.*: class_token=True needs 1 everywhere, as it is of no slice"),
@@ -175,6 +203,11 @@ SRET_REJECTIONS = [
 def test_wrong_values_are_rejected(model, options, message):
     with pytest.raises(ValueError, match=message):
         vision.fresh(model, **options)
+
+
+def test_one_block_may_be_followed_by_a_projection_after_each_run():
+    model = vision.fresh("uit", loops=2, nll=True, loop_order="external")
+    assert sum(own.projection is not None for own in model.loop.own) == 2
 
 
 @pytest.mark.parametrize("case", CASES)
