@@ -11,9 +11,10 @@ FULL := $(VENV)/.installed-$(VERSION)
 BENCH ?= translation speech language scan vision
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vision test test-timm test-timm-versions fuzz lint bench gpu report test-official
+.PHONY: help install demo demo-vision test test-timm test-timm-versions fuzz lint bench gpu report test-official
 
 help:
+	@echo "make install        put everything that fairseq, timm, the tests and the recipes need into $(VENV)"
 	@echo "make demo           train a small RingFormer to translate numbers, decode, score (about 2 minutes of training)"
 	@echo "make demo-vision    train a small RingFormer-ViT and a small SReT on handwritten digits (about 2 minutes)"
 	@echo "make test           run the tests, on all cores         ARGS='-m \"not slow\"' passes options on to pytest"
@@ -27,6 +28,8 @@ help:
 	@echo "make test-official  run the tests on fairseq 0.12.2 under Python 3.10"
 	@echo
 	@echo "PYTHON=python3.11 selects the interpreter (default: 3.12, or else python3). The first call makes $(VENV)."
+
+install: $(FULL)
 
 demo: $(DEMO)
 	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/numbers/run.sh

@@ -76,7 +76,9 @@ def last_checkpoints(folder: str | Path, pattern: re.Pattern, count: int, upper_
     eligible = [number for number in sorted(found, reverse=True) if upper_bound is None or number <= upper_bound]
     if not 1 <= count <= len(eligible):
         bound = "" if upper_bound is None else f" up to number {upper_bound}"
-        raise ValueError(f"{folder}: {count} checkpoints: must be >= 1 and <= {len(eligible)}, the number there{bound}")
+        kind = "epoch" if pattern is EPOCH_FILE else "update"
+        rule = f"must be >= 1 and <= {len(eligible)}, the number of such checkpoints{bound} in {folder}"
+        raise ValueError(f"--num-{kind}-checkpoints={count}: {rule}")
     return [found[number] for number in eligible[:count]]
 
 
@@ -130,6 +132,8 @@ def _chosen(args: argparse.Namespace) -> list[Path]:
     if count is None:
         if args.checkpoint_upper_bound is not None:
             raise ValueError("--checkpoint-upper-bound: needs --num-epoch-checkpoints or --num-update-checkpoints")
+        for path in filter(Path.is_dir, map(Path, args.inputs)):
+            raise ValueError(f"--inputs {path}: a folder needs --num-epoch-checkpoints or --num-update-checkpoints")
         return [Path(path) for path in args.inputs]
     if len(args.inputs) != 1 or not Path(args.inputs[0]).is_dir():
         raise ValueError(f"--inputs {' '.join(args.inputs)}: must be one folder of checkpoints")

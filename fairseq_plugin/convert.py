@@ -69,8 +69,14 @@ def share_checkpoint(state: dict[str, Any], strategy: str, unique_layers: int, r
 
 
 def _model_options(state: dict[str, Any]) -> argparse.Namespace:
-    """The options of the model and its training run, from either of the places where fairseq's versions store them."""
-    args = state.get("args") or state["cfg"]["model"]
+    """The options of the model and its training run, from either of the places where fairseq's versions store them.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    args = state.get("args") or (state.get("cfg") or {}).get("model")
+    if args is None:
+        raise ValueError("IN: holds no options of a model, under args or cfg")
     args = argparse.Namespace(**(vars(args) if isinstance(args, argparse.Namespace) else args))
     args.arch = getattr(args, "arch", None) or args._name
     return args
@@ -111,6 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         if args.input.resolve() == args.output.resolve():
             raise ValueError(f"OUT={args.output}: must not be IN, which is never overwritten")
+        if not args.input.is_file():
+            raise ValueError(f"IN={args.input}: no such file")
         state = load_safely(args.input)
         if args.command == "hf":
             write_hugging_face(state, args.output, args.dictionary, args.sentencepiece_model)

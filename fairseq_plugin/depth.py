@@ -60,13 +60,15 @@ def assignments(loops: dict[str, Loop], apart: bool) -> Iterator[curve.Setting]:
 
 def translations(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequence[dict]) -> curve.Evaluation:
     """The score of translations, by fairseq's search and scorer."""
+    prefix = cfg.generation.prefix_size
     generator, target = task.build_generator([model], cfg.generation), task.target_dictionary
     scorer = scoring.build_scorer(cfg.scoring, target)
     tokenizer, bpe = task.build_tokenizer(cfg.tokenizer), task.build_bpe(cfg.bpe)
     seconds, outputs = 0.0, []
     for sample in batches:
         start = time.perf_counter()
-        hypotheses = task.inference_step(generator, [model], sample)
+        given = sample["target"][:, :prefix] if prefix else None
+        hypotheses = task.inference_step(generator, [model], sample, prefix_tokens=given)
         seconds += time.perf_counter() - start
         for row, (best, *_) in enumerate(hypotheses):
             reference = utils.strip_pad(sample["target"][row], target.pad())
@@ -123,6 +125,8 @@ def run(args: argparse.Namespace) -> None:
     """
     if not args.path or ":" in args.path:
         raise ValueError(f"--path={args.path}: must be one checkpoint")
+    if args.constraints:
+        raise ValueError(f"--constraints={args.constraints}: not supported here; use fairseq-generate")
     cfg = convert_namespace_to_omegaconf(args)
     overrides = {**literal(args.model_overrides), "data": args.data}
     (model,), saved, task = checkpoint_utils.load_model_ensemble_and_task([args.path], overrides)
@@ -131,6 +135,8 @@ def run(args: argparse.Namespace) -> None:
     settings = list(assignments(loops, args.apart))
     if args.write and len(loops) > 1 and not args.apart and len({loop.passes for loop in loops.values()}) > 1:
         raise ValueError("--write: encoder and decoder differ in depth: needs --apart")
+    if cfg.common.fp16:
+        model.half()
     if uses_cuda(cfg):
         model.cuda()
     model.prepare_for_inference_(cfg)
@@ -150,12 +156,17 @@ def uses_cuda(cfg: Any) -> bool:
 
 
 def read_batches(cfg: Any, model: nn.Module, task: FairseqTask) -> list[dict]:
-    """fairseq's batches of the chosen split."""
+    """The batches that fairseq-generate would make of the chosen split."""
+    limits = cfg.dataset
+    if limits.max_tokens is None and limits.batch_size is None:
+        limits.max_tokens = 12000  # fairseq-generate's default
     batches = task.get_batch_iterator(
-        task.dataset(cfg.dataset.gen_subset),
-        max_tokens=cfg.dataset.max_tokens,
-        max_sentences=cfg.dataset.batch_size,
+        task.dataset(limits.gen_subset),
+        max_tokens=limits.max_tokens,
+        max_sentences=limits.batch_size,
         max_positions=utils.resolve_max_positions(task.max_positions(), model.max_positions()),
+        ignore_invalid_inputs=limits.skip_invalid_size_inputs_valid_test,
+        required_batch_size_multiple=limits.required_batch_size_multiple,
         num_shards=cfg.distributed_training.distributed_world_size,
         shard_id=cfg.distributed_training.distributed_rank,
     ).next_epoch_itr(shuffle=False)

@@ -30,6 +30,7 @@ class Cache:
         return self.lengths[0]
 
     def slots(self) -> list["Slot"]:
+        """The slot of each pass."""
         return [Slot(self, index) for index in range(self.passes)]
 
     def write(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

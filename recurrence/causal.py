@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from recurrence import position
 from recurrence.attention import causal_bias
 from recurrence.eager import product_dtype
-from recurrence.early_exit import EarlyExit, EarlyExitSteps
+from recurrence.early_exit import EarlyExit, EarlyExitSteps, new_steps
 from recurrence.loop import Loop
 from recurrence.steps import Steps
 
@@ -39,9 +39,9 @@ class CausalStack(nn.Module):
         self.table = None if rotary_width is None else position.Table(position.rotary, rotary_width)
         self.early_exit: EarlyExit | None = None
 
-    def new_state(self, room: int = 32) -> Steps:
-        """The decoding state of a new text. room: initial capacity in tokens; doubles when full."""
-        return Steps(self.loop, room) if self.early_exit is None else EarlyExitSteps(self.loop, self.early_exit, room)
+    def new_state(self) -> Steps:
+        """The decoding state of a new text."""
+        return new_steps(self.loop, self.early_exit)
 
     def forward(self, x: Tensor, padding: Tensor | None = None, state: Steps | None = None) -> Tensor:
         """Runs all passes on the tokens of x.

@@ -132,11 +132,10 @@ class EarlyExitSteps(Steps):
     Args:
         loop: the passes.
         early_exit: when to leave the loop.
-        room: initial capacity in tokens; doubles when full.
     """
 
-    def __init__(self, loop: Loop, early_exit: EarlyExit, room: int = 32):
-        super().__init__(loop, room)
+    def __init__(self, loop: Loop, early_exit: EarlyExit):
+        super().__init__(loop)
         self.early_exit = early_exit
         self._left: Tensor | None = None  # states of the last tokens, from the first that skipped a pass
 
@@ -179,3 +178,8 @@ class EarlyExitSteps(Steps):
         super().reorder(order)
         if self._left is not None:
             self._left = self._left.index_select(0, order)
+
+
+def new_steps(loop: Loop, early_exit: EarlyExit | None) -> Steps:
+    """The decoding state of a new text, with or without early exit."""
+    return Steps(loop) if early_exit is None else EarlyExitSteps(loop, early_exit)

@@ -76,6 +76,10 @@ def depths_of(order: Order, smallest: int, largest: int, step: int = 1, beyond: 
         raise FieldError("depth_range", given, "must be MIN-MAX with 1 <= MIN < MAX")
     if passes > 1 and block_count(order) == passes:
         raise FieldError("depth_range", given, f"needs a block that runs again, but each of the {passes} runs once")
+    if not beyond and largest > passes:
+        raise FieldError(
+            "depth_range", given, f"MAX must be <= {passes}, because there is no depth signal for more passes"
+        )
     runs = {depth: passes_at(order, depth) for depth in range(smallest, largest + 1) if not depth % step}
     found = [depth for depth, run in runs.items() if run and (beyond or run == tuple(range(depth)))]
     for end in (smallest, largest):

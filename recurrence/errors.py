@@ -15,7 +15,7 @@ class FieldError(ValueError):
         field: name of the value.
         value: the value.
         rule: the broken rule; `{width}` in it stands for another field and its value.
-        **others: values of the fields in the rule.
+        **others: values of the fields in the rule; None for a field without a value.
     """
 
     def __init__(self, field: str, value: Any, rule: str, **others: Any):
@@ -24,7 +24,9 @@ class FieldError(ValueError):
 
     def message(self, name: Callable[[str], str]) -> str:
         """The message, with fields renamed by a function."""
-        others = {other: f"{name(other)}={value}" for other, value in self.others.items()}
+        others = {
+            other: name(other) if value is None else f"{name(other)}={value}" for other, value in self.others.items()
+        }
         return f"{name(self.field)}={self.value}: {self.rule.format(**others)}"
 
     def __str__(self) -> str:

@@ -20,6 +20,7 @@ if LIBRARY not in LIBRARIES:
     raise ValueError(f"RECURRENCE_GEMM={LIBRARY}: must be one of {LIBRARIES}")
 # The BLAS must take less than this fraction of oneDNN's time: if the two are equal, the choice must not vary between
 # runs, because a resumed run would round differently.
+REPEATS = 7
 MARGIN = 0.8
 
 # oneDNN, and torch above it, keep the programs and workspaces of the last 1,024 products each. Batches of text rarely
@@ -57,12 +58,12 @@ def using(name: str) -> Iterator[None]:
         LIBRARY = before
 
 
-def _faster(repeats: int = 7) -> str:
+def _faster() -> str:
     """The faster library, by the shortest of several alternating measurements."""
     with _disable_current_modes(), torch.no_grad():  # hide these from operator counters and recorders
         x, weight = (torch.ones(rows, 512, device="cpu", dtype=torch.float32) for rows in (128, 512))
         runs = {"onednn": lambda: onednn_linear(x, weight, None, "none", [], ""), "mkl": lambda: F.linear(x, weight)}
-        times = [{name: _seconds(run) for name, run in runs.items()} for _ in range(repeats)]
+        times = [{name: _seconds(run) for name, run in runs.items()} for _ in range(REPEATS)]
     best = {name: min(each[name] for each in times) for name in runs}
     return "mkl" if best["mkl"] < MARGIN * best["onednn"] else "onednn"
 

@@ -97,6 +97,9 @@ class Loop(nn.Module):
 
         Returns:
             The output (B, T, C), and the state after each pass; the last one is the output.
+
+        Raises:
+            RuntimeError: see :attr:`running`.
         """
         run = self.running if run is None else run
         first_inputs = {} if first_inputs is None else first_inputs

@@ -76,7 +76,9 @@ def rotate(x: Tensor, heads: int, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def alibi_slopes(heads: int, device: torch.device | None = None) -> Tensor:
-    """2^(-8h/H) for h = 1 .. H: (H,), float64. Else those of the next power of two, every second one first.
+    """The slope of each head, (H,), float64: 2^(-8h/H) for h = 1 .. H, if H is a power of two.
+
+    Otherwise the slopes are the first H of the next power of two, every second one first.
 
     Source: ALiBi (arXiv:2108.12409), section 3, and its code for other numbers of heads.
     Differs from the paper's code: it takes the slopes of the power of two below first; this is the order of the code of

@@ -35,7 +35,7 @@ class LevelSignal(nn.Module):
     def __init__(self, targets: int, width: int, out_width: int, rank: int | None, before: bool, init: str = "zero"):
         super().__init__()
         self.before, self.targets, self.width, self.rank = before, targets, width, rank
-        self.bias = None  # only :class:`recurrence.lowrank.LowRankTerm` has one
+        self.register_parameter("bias", None)  # signals have none; a pass's own low-rank term may
         target_width = width if before else out_width
         if rank is None:
             self.full = nn.Parameter(torch.zeros(targets, target_width, width))

@@ -15,11 +15,10 @@ class Steps:
 
     Args:
         loop: the passes.
-        room: initial capacity in tokens; doubles when full.
     """
 
-    def __init__(self, loop: Loop, room: int = 32):
-        self.loop, self.cache = loop, Cache(loop.passes, room)
+    def __init__(self, loop: Loop):
+        self.loop, self.cache = loop, Cache(loop.passes)
         self._first_inputs: dict[int, Tensor] = {}
 
     @property

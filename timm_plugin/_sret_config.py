@@ -29,7 +29,8 @@ class SReTConfig(ImageConfig):
         num_heads: heads of each stage.
         depths: stored blocks of each stage.
         loops: how often each block runs in succession.
-        groups: for each stage, the number of slices in a block's first, second, ... run; 1 is global attention.
+        groups: for each stage, the number of slices in a block's first, second, ... run; 1 is global attention. Further
+            runs have as many as the last one given.
         inference_permutation: "fixed", or "random" as published.
         permutation_seed: seed of the fixed permutations.
         mlp_ratio: hidden width of the MLP as a multiple of C, rounded down.
@@ -75,10 +76,8 @@ class SReTConfig(ImageConfig):
         for name in ("num_heads", "groups"):
             if len(getattr(self, name)) != len(self.depths):
                 raise ValueError(f"{name}={getattr(self, name)}: needs one entry for each of {len(self.depths)} stages")
-        if any(len(groups) != self.loops for groups in self.groups):
-            raise ValueError(
-                f"groups={self.groups}: needs, of each stage, one number for each of the {self.loops} loops"
-            )
+        if not all(self.groups):
+            raise ValueError(f"groups={self.groups}: needs at least one number for each stage")
         if self.mlp_ratio <= 0:
             raise ValueError(f"mlp_ratio={self.mlp_ratio}: must be > 0")
         if self.nll_ratio < 0:
@@ -168,5 +167,6 @@ class SReTConfig(ImageConfig):
         """The slices of a stage with this number of tokens."""
         passes, seed = self.depths[stage] * self.loops, self.permutation_seed + 1000 * stage
         permuted = tuple(bool(index % self.loops) for index in range(passes))
-        groups = tuple(self.groups[stage]) * self.depths[stage]
-        return SliceConfig(tokens, groups, permuted, self.inference_permutation, seed)
+        given = tuple(self.groups[stage])
+        runs = tuple(given[min(run, len(given) - 1)] for run in range(self.loops))
+        return SliceConfig(tokens, runs * self.depths[stage], permuted, self.inference_permutation, seed)

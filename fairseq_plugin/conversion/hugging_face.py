@@ -54,12 +54,8 @@ def as_llama(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
     loop = model.decoder.stack.loop
     if loop.inject:
         raise ValueError("--inject-embedding: a layer of LlamaForCausalLM only reads the layer before it")
-    if not args.no_scale_embedding:
-        raise ValueError("--no-scale-embedding: must be given; LlamaForCausalLM does not scale its embedding")
-    embedding, output = model.decoder.embed_tokens, model.decoder.output_projection
+    embedding = model.decoder.embed_tokens
     weights = {"model.embed_tokens.weight": embedding.weight, "model.norm.weight": model.decoder.stack.norm.weight}
-    if output.tied is None:
-        weights["lm_head.weight"] = output.weight
     for index, which in enumerate(loop.order):
         weights |= {f"model.layers.{index}.{name}": tensor for name, tensor in _layer(loop.blocks[which]).items()}
     config = dict(
@@ -75,7 +71,7 @@ def as_llama(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
         rms_norm_eps=model.decoder.stack.norm.eps,
         rope_theta=10000.0,
         max_position_embeddings=positions(args, "target"),
-        tie_word_embeddings=output.tied is not None,
+        tie_word_embeddings=True,  # as in every ilr_* model
         torch_dtype=str(embedding.weight.dtype).removeprefix("torch."),
     )
     return config, {name: tensor.detach().clone().contiguous() for name, tensor in weights.items()}

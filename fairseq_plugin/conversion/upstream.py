@@ -30,13 +30,18 @@ def build(args: argparse.Namespace, weights: StateDict) -> BaseFairseqModel:
 
     Returns:
         The model with these weights, in eval mode.
+
+    Raises:
+        ValueError: if there is no such architecture, or the weights are not its weights.
     """
     args = argparse.Namespace(**vars(args))
     for name in ("encoder_embed_path", "decoder_embed_path", "load_pretrained_encoder_from"):
         setattr(args, name, None)  # the weights come from the checkpoint instead
     if args.arch in ARCH_CONFIG_REGISTRY:
         ARCH_CONFIG_REGISTRY[args.arch](args)
-    model = ARCH_MODEL_REGISTRY.get(args.arch) or MODEL_REGISTRY[args.arch]
+    model = ARCH_MODEL_REGISTRY.get(args.arch) or MODEL_REGISTRY.get(args.arch)
+    if model is None:
+        raise ValueError(f"--arch {args.arch}: must be an architecture of fairseq or of this plugin")
     limits = {f"max_{side}_positions": positions(args, side) for side in ("source", "target")}
     vars(args).update(limits)
     decoder = _symbols(weights, "decoder")
@@ -50,7 +55,11 @@ def build(args: argparse.Namespace, weights: StateDict) -> BaseFairseqModel:
         args.tokens_per_sample = limits["max_target_positions"]
         task = LanguageModelingTask(args, numbered_dictionary(decoder))
     built = model.build_model(args, task)
-    built.load_state_dict(dict(weights))
+    try:
+        built.load_state_dict(dict(weights))
+    except RuntimeError as error:
+        first = str(error).splitlines()[1].strip()
+        raise ValueError(f"--arch {args.arch}: does not fit the weights: {first}") from None
     return built.eval()
 
 

@@ -22,6 +22,7 @@ from fairseq_plugin.hostfix.commands import (
     no_xla,
     restore_cli_logging,
     shorten_training_log,
+    show_help_of_the_architecture,
 )
 from fairseq_plugin.hostfix.corpus import (
     name_dictionary_files,
@@ -92,6 +93,7 @@ REPAIRS = (
     restore_cli_logging,
     allow_bf16_without_xla,
     shorten_training_log,
+    show_help_of_the_architecture,
     default_validation_task,
     read_audio_without_torchaudio,
     reject_bad_audio,

@@ -93,12 +93,21 @@ def explain_rejected_checkpoint() -> None:
 
 
 def explain_mismatched_checkpoint() -> None:
-    """Names the checkpoint whose parameters do not fit the model.
+    """Names the checkpoint whose parameters do not fit the model, and the first of these parameters.
 
-    fairseq lists every parameter whose shape differs, but no file.
+    In inference fairseq lists every parameter whose shape differs, but no file; in training the file alone.
     """
 
     explain_errors(checkpoint_utils, "load_model_ensemble_and_task", RuntimeError, _named_file)
+    explain_errors(Trainer, "load_checkpoint", Exception, _named_parameter)
+
+
+def _named_parameter(error: Exception, trainer: Trainer, filename: str, *args, **kwargs) -> ValueError | None:
+    cause = str(error.__context__)
+    if "Cannot load model parameters" not in str(error) or "loading state_dict" not in cause:
+        return None
+    first = cause.splitlines()[1].strip()
+    return ValueError(f"{filename}: does not fit the model of this command: {first}")
 
 
 def _named_file(error: RuntimeError, filenames: list[str], *args, **kwargs) -> ValueError | None:

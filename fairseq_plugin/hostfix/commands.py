@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import itertools
 import logging
 import sys
 from argparse import ArgumentParser, Namespace
@@ -74,6 +75,32 @@ def _attribute(module: nn.Module, path: str) -> Any:
 
 def _is_no_module(record: logging.LogRecord) -> bool:
     return not isinstance(record.msg, nn.Module)
+
+
+def show_help_of_the_architecture() -> None:
+    """Makes ``--help`` list the options of the given ``--arch`` and ``--task``, which fairseq's parser adds later."""
+
+    def with_added_options(parse: Callable) -> Callable:
+        def parse_args_and_arch(parser, input_args=None, *args, modify_parser=None, **kwargs):
+            words = sys.argv[1:] if input_args is None else input_args
+            others = [word for word in words if word not in ("-h", "--help")]
+            if others == words or not any(word.partition("=")[0] in ("--arch", "-a", "--task") for word in words):
+                return parse(parser, input_args, *args, modify_parser=modify_parser, **kwargs)
+            calls = itertools.count()
+
+            def modify_then_help(parser: ArgumentParser) -> None:
+                """fairseq calls this twice: before it reads --arch and --task, and after it has added their options."""
+                if modify_parser is not None:
+                    modify_parser(parser)
+                if next(calls):
+                    parser.print_help()
+                    parser.exit()
+
+            return parse(parser, others, *args, modify_parser=modify_then_help, **kwargs)
+
+        return parse_args_and_arch
+
+    replace(options, "parse_args_and_arch", with_added_options)
 
 
 def default_validation_task() -> None:

@@ -106,7 +106,7 @@ class IntraLayerRecurrence(LanguageModel):
     @classmethod
     def _check(cls, args, task) -> None:
         super()._check(args, task)
-        if args.inject_embedding and set(str(args.reuse_map).split(",")) <= {"1", "None"} and args.block_loops == 1:
+        if args.inject_embedding and len(cls.order(args)) == args.decoder_layers:
             raise ValueError("--inject-embedding: needs a pass that runs again, by --reuse-map or --block-loops > 1")
         head = args.decoder_embed_dim // max(1, args.decoder_attention_heads)
         if args.position == "rope" and head % 2:
@@ -117,10 +117,10 @@ class IntraLayerRecurrence(LanguageModel):
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(count) for count in text.split(","))
-    except ValueError:
-        raise FieldError("reuse_map", text, "must be whole numbers >= 1, with commas between them") from None
+    counts = tuple(int(count) if count.strip().isdecimal() else 0 for count in text.split(","))
+    if min(counts) < 1:
+        raise FieldError("reuse_map", text, "must be whole numbers >= 1, with commas between them")
+    return counts
 
 
 def _injected(args) -> tuple[int, ...]:

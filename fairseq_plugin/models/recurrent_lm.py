@@ -56,7 +56,9 @@ class KausikRecurrenceOptions(LanguageOptions):
         "uses --window",
         **RECURRENT,
     )
-    accumulate: bool = option(False, "add half of an earlier output to the input of the recurrence", **RECURRENT)
+    accumulate: bool = option(
+        False, "add half of the output two windows back to the input of the recurrence", **RECURRENT
+    )
     position: str = option(
         lambda args: "learned" if args.regular else "none",
         "add learned positions to the embedding (default: none, or learned with --regular)",
@@ -103,10 +105,12 @@ class KausikRecurrence(LanguageModel):
     @classmethod
     def _check(cls, args, task) -> None:
         super()._check(args, task)
-        if not args.regular and args.position == "learned" and args.window > remember_positions(args, task):
-            raise ValueError(
-                f"--window={args.window}: must be <= the {remember_positions(args, task)} learned positions"
-            )
+        if args.regular or args.position != "learned":
+            return
+        positions, (_, longest) = remember_positions(args, task), _window_range(args.window_range) or (0, 0)
+        for name, value, tokens in (("window", args.window, args.window), ("window-range", args.window_range, longest)):
+            if tokens > positions:
+                raise ValueError(f"--{name}={value}: must be <= the {positions} learned positions")
 
 
 def _window_range(text: str | None) -> tuple[int, int] | None:

@@ -65,6 +65,10 @@ class SpeechToText(ParameterSharing):
     @classmethod
     def _check(cls, args, task) -> None:
         super()._check(args, task)
+        for name in ("input_feat_per_channel", "input_channels"):  # the task sets them from the data's configuration
+            value = getattr(args, name, None)
+            if value is None or value < 1:
+                raise ValueError(f"{name}={value}: must be >= 1")
         kernel_sizes(args.conv_kernel_sizes)
         if args.conv_channels < 2 or args.conv_channels % 2:
             raise ValueError(f"--conv-channels={args.conv_channels}: must be even and >= 2, because gates halve it")

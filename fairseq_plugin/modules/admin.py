@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from fairseq_plugin.modules.options import Options, option
 from recurrence import admin
+from recurrence.elastic import at_depths
 
 logger = logging.getLogger("fairseq_plugin.admin")
 
@@ -72,7 +73,8 @@ class ProfiledModel(FairseqEncoderDecoderModel):
         """Sets the omegas of a new model from one batch; called on all workers together."""
         forward: Callable = super().forward
         devices = [torch.cuda.current_device()] if inputs[0].is_cuda else []
-        with torch.random.fork_rng(devices):
+        at_full_depth = at_depths({loop: loop.passes for loop in self.stacks})
+        with torch.random.fork_rng(devices), at_full_depth:
             admin.profile(self.stacks, lambda: forward(*inputs, **options))
         torch.clear_autocast_cache()  # older torch would reuse the casts made here without gradients
         scalars = admin.read(self.stacks)

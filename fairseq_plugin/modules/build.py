@@ -9,6 +9,8 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, BaseFairse
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
+from fairseq_plugin.modules.options import ConfiguredModel
+
 
 def build_architecture(
     arch: str, source: Dictionary | None, target: Dictionary, max_positions: int = 1024, **options
@@ -21,8 +23,12 @@ def build_architecture(
             and `input_channels`.
         max_positions: longest source and target, in tokens or frames.
         **options: command-line options by name, which override the preset.
+
+    Raises:
+        ValueError: if the name is not registered, or the architecture has no such option or rejects its value.
     """
     limits = dict(max_source_positions=max_positions, max_target_positions=max_positions)
+    _check(arch, options)
     args = Namespace(**limits, **options)
     ARCH_CONFIG_REGISTRY[arch](args)
     task = TranslationTask(TranslationConfig(**limits), source, target)
@@ -40,10 +46,24 @@ def build_language_model(
         output: the dictionary of the output; None if it is the same.
         max_positions: number of learned positions, where there are any.
         **options: command-line options by name, which override the preset.
+
+    Raises:
+        ValueError: see :func:`build_architecture`.
     """
+    _check(arch, options)
     args = Namespace(tokens_per_sample=max_positions, max_target_positions=None)
     task = LanguageModelingTask(args, dictionary, output)
     return task.build_model(Namespace(_name=arch, **options))
+
+
+def _check(arch: str, options: dict[str, Any]) -> None:
+    """Raises ValueError for an unknown architecture, or for an option that one of this package does not have."""
+    if arch not in ARCH_MODEL_REGISTRY:
+        raise ValueError(f"arch={arch}: must be a registered architecture")
+    model = ARCH_MODEL_REGISTRY[arch]
+    known = model.options.known() if issubclass(model, ConfiguredModel) else options
+    for name in options.keys() - known.keys():
+        raise ValueError(f"{name}={options[name]}: not an option of {arch}")
 
 
 def given_options(arch: str, flags: Sequence[str]) -> tuple[dict[str, Any], list[str]]:

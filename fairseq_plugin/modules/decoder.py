@@ -12,7 +12,7 @@ from fairseq_plugin.modules.encoder import depth_levels
 from recurrence.attention import causal_bias, padding_bias
 from recurrence.cache import stays
 from recurrence.draft import Draft, Drafting
-from recurrence.early_exit import EarlyExit, EarlyExitSteps
+from recurrence.early_exit import EarlyExit, EarlyExitSteps, new_steps
 from recurrence.linear import pack
 from recurrence.loop import Loop
 from recurrence.position import Table
@@ -250,7 +250,7 @@ class LoopedDecoder(StatefulDecoder):
         if incremental_state is None:
             return None
         if self.KEY not in incremental_state:
-            steps = Steps(self.loop) if self.early_exit is None else EarlyExitSteps(self.loop, self.early_exit)
+            steps = new_steps(self.loop, self.early_exit)
             incremental_state[self.KEY] = DecodingState(
                 steps, self.new_draft(steps), self._contexts(encoder_out), encoder_out["encoder_out"][0].transpose(0, 1)
             )

@@ -38,9 +38,9 @@ def from_published(system: str, state_dict: StateDict, config: dict) -> BaseFair
             encoder_embed_dim, encoder_ffn_embed_dim, {encoder,decoder}_{layers,attention_heads},
             share_params_cross_layer, share_layer_num, share_type, activation_fn, vocab, pad, and init_type (optional);
             for Intra-Layer Recurrence hidden_size, intermediate_size, num_hidden_layers, num_attention_heads,
-            vocab_size, max_position_embeddings, rms_norm_eps, positional_encoding, loop_map, num_loops,
-            use_recurrent_embeds; for Kausik's recurrent transformer n_embd, n_head, n_layer, block_size, vocab_size,
-            bias, dropout, rec_flag.
+            vocab_size, max_position_embeddings, rms_norm_eps, rope_theta, positional_encoding, loop_map,
+            num_loops, use_recurrent_embeds; for Kausik's recurrent transformer n_embd, n_head, n_layer, block_size,
+            vocab_size, bias, dropout, rec_flag.
 
     Returns:
         The model in eval mode, with the dtype of the weights. A translation model is called as

@@ -116,8 +116,7 @@ ADMIN = {
 
 def _takase_model(system: str, config: dict) -> LoopedTransformer:
     shared, per_layer = config["share_params_cross_layer"], config["share_layer_num"]
-    if shared and per_layer == -1:  # "all"; the published code supports it for SEQUENCE only
-        per_layer = max(config["encoder_layers"], config["decoder_layers"])
+    shares_all = shared and per_layer == -1  # the published code supports it for SEQUENCE only
     options = {
         f"{side}_{name}": config.get(f"{side}_{name}", config[f"encoder_{name}"])
         for side in SIDES
@@ -128,8 +127,11 @@ def _takase_model(system: str, config: dict) -> LoopedTransformer:
         init=INIT[config.get("init_type", "default")],
         share_all_embeddings=True,
         strategy=STRATEGY[config["share_type"]],
-        share_layer_num=per_layer if shared else 1,
     )
+    if shares_all:
+        options.update(encoder_unique_layers=1, decoder_unique_layers=1)
+    else:
+        options.update(share_layer_num=per_layer if shared else 1)
     joint = _dictionary(config["vocab"], config["pad"])
     model = build_architecture("sequence", joint, joint, **options)
     if config.get("init_type") == "adaptive":

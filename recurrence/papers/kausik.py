@@ -12,7 +12,7 @@ Source: Kausik, recurrent transformers: Equations 1-3 of the June 2025 text and 
 published code's language model (w = 1) and window variant.
 
 Differs from the paper: when accumulating, Equations 5 and 6 of the July text carry the state before last, h_{i-1} / 2,
-and end with B(h); here, as in the code, it is always the last output, p_{i-1} / 2.
+and end with B(h); here, as in the code, it is always p_{i-1} / 2, half of the output y_{i-2}.
 
 Differs from the published code: the formula holds for all lengths, while the code skips the recurrence for 1 and 2
 tokens. When accumulating, the last window is no exception; the code has B(h) there, so that a token's output would
@@ -46,7 +46,7 @@ class RecurrentBlock(nn.Module):
         shape: sizes and rates.
         activation: applied to the FFN's hidden units.
         window: w, tokens read at a time.
-        accumulate: add half of the output before last to the input.
+        accumulate: add half of y_{i-2}, the output two windows back, to the input.
 
     Raises:
         FieldError: if the window is below 1.

@@ -134,7 +134,11 @@ def test_depths_that_an_order_allows(which, ends, step, expected):
         ((0, 1, 0, 1), dict(depth_range=(1, 4)), r"depth_range=1-4: the order 0 1 0 1 cannot run at 1 passes"),
         ((0, 0, 0, 1), dict(depth_range=(2, 4)), r"depth_range=2-4: the order 0 0 0 1 cannot run at 2 passes"),
         ((0, 1, 2), dict(depth_range=(3, 6)), r"depth_range=3-6: needs a block that runs again"),
-        ((0, 0), dict(depth_range=(1, 3), beyond=False), r"depth_range=1-3: the order 0 0 cannot run at 3 passes"),
+        (
+            (0, 0),
+            dict(depth_range=(1, 3), beyond=False),
+            r"depth_range=1-3: MAX must be <= 2, because there is no depth signal",
+        ),
         ((0, 0), dict(depth_distribution="normal"), r"depth_distribution=normal: must be one of"),
         ((0, 0), dict(depth_distribution="poisson"), r"depth_distribution=poisson: needs depth_range"),
         ((0,) * 4, dict(backprop_passes=0), r"backprop_passes=0: must be >= 1 and < 4"),

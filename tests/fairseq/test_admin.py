@@ -57,6 +57,21 @@ def test_each_omega_is_the_spread_of_the_sum_before_it(arch):
             assert following == pytest.approx(variance.item() ** 0.5, rel=1e-6)
 
 
+@pytest.mark.parametrize("passes", [2, 8])
+def test_the_full_depth_is_profiled_whatever_the_first_update_draws(passes):
+    sizes = [f"--{side}-{name}" for side in models.SIDES for name in ("layers=8", "unique-layers=2")]
+    plain, drawing, inputs = fresh("cycle", *sizes), fresh("cycle", *sizes, "--depth-range", "2-8"), models.batch()
+    drawing.train_elastic(seed=1)
+    encoder, decoder = models.loops(drawing)
+    update = next(update for update in range(50) if encoder.draw(update) == passes)
+    drawing.set_num_updates(update)
+    for model in (plain, drawing):
+        torch.manual_seed(0)
+        model.train()(*inputs)
+    assert len(decoder.running) == passes
+    torch.testing.assert_close(admin.read(drawing.stacks), admin.read(plain.stacks))
+
+
 @models.every_translation_model
 def test_training_profiles_once_and_is_otherwise_the_same(arch):
     """The first pass of training profiles with its own dropout; evaluation does not, nor does anything after it."""

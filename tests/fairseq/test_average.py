@@ -73,7 +73,7 @@ def test_last_checkpoints_by_epoch_and_by_update(checkpoints):
 
 @pytest.mark.parametrize("count", [0, 4])
 def test_a_number_of_checkpoints_out_of_range_is_rejected(checkpoints, count):
-    with pytest.raises(ValueError, match=f": {count} checkpoints: must be >= 1 and <= 3, the number there"):
+    with pytest.raises(ValueError, match=f"--num-epoch-checkpoints={count}: must be >= 1 and <= 3, the number of"):
         average.last_checkpoints(checkpoints, average.EPOCH_FILE, count)
 
 
@@ -105,3 +105,9 @@ def test_checkpoints_of_different_models_are_rejected(checkpoints, change):
 def test_no_checkpoints_are_rejected():
     with pytest.raises(ValueError, match="must name at least one"):
         average.average_checkpoints([])
+
+
+def test_a_folder_needs_a_number_of_checkpoints(checkpoints, capsys):
+    with pytest.raises(SystemExit):
+        average.main(["--inputs", str(checkpoints), "--output", str(checkpoints / "out.pt")])
+    assert f"--inputs {checkpoints}: a folder needs --num-epoch-checkpoints" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Unsharing to fairseq's own models: equal outputs without the plugin, or a rejection that states the reason."""
 
 import json
+from argparse import Namespace
 
 import pytest
 import torch
@@ -232,12 +233,31 @@ def test_share_trains_on_and_folds_back_by_command_line(trained, corpus, tmp_pat
     assert load_safely(tmp_path / "folded.pt")["args"].arch == "transformer"
 
 
+def foreign(**state) -> dict:
+    """A checkpoint of fairseq's transformer with other options or weights."""
+    args = Namespace(arch="transformer", share_all_embeddings=True)
+    return {"args": args, "model": {"encoder.embed_tokens.weight": torch.zeros(9, 512)}, **state}
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (foreign(args=None), "holds no options of a model"),
+        (foreign(args=Namespace(arch="nothing")), "--arch nothing: must be "),
+        (foreign(), "--arch transformer: does not fit the weights: Missing key"),
+    ],
+)
+def test_foreign_checkpoints_are_rejected_by_name(state, message):
+    with pytest.raises(ValueError, match=message):
+        convert.share_checkpoint(state, "cycle", 1, None)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["unshare", "{last}", "{last}"], "must not be IN, which is never overwritten"),
-        (["unshare", "{folder}/missing.pt", "{out}"], "No such file"),
+        (["unshare", "{folder}/missing.pt", "{out}"], "missing.pt: no such file"),
         (["share", "{last}", "{out}", "--unique-layers", "1"], "--arch ringformer_tiny: must be one of fairseq's own"),
         (["share", "{last}", "{out}"], "required: --unique-layers"),
         (["share", "{last}", "{out}", "--unique-layers", "1", "--strategy", "loop"], "invalid choice: 'loop'"),

@@ -57,3 +57,20 @@ def test_several_checkpoints_are_rejected(capsys):
     with pytest.raises(SystemExit):
         depth.main(["data", "--path", "a.pt:b.pt"])
     assert "--path=a.pt:b.pt: must be one checkpoint" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [["--prefix-size", "2"], []], ids=["prefix", "no limit of the batch"])
+def test_the_score_at_full_depth_is_that_of_generate(trained, corpus, tmp_path, flags):
+    path = trained.folder / "checkpoint_last.pt"
+    search = (*SEARCH, "--max-len-a", "0.5", "--scoring", "sacrebleu", *flags)
+    depth.main([str(corpus.data), "--path", str(path), *search, "--output", str(tmp_path / "curve.csv")])
+    with (tmp_path / "curve.csv").open(newline="") as file:
+        *_, full = csv.DictReader(file)
+    assert f"BLEU = {float(full['score']):.1f}"[:9] in cli.generate(corpus.data, path, *search)
+
+
+def test_constraints_are_rejected(capsys):
+    with pytest.raises(SystemExit):
+        depth.main(["data", "--path", "a.pt", "--constraints"])
+    assert "--constraints=ordered: not supported here" in capsys.readouterr().err

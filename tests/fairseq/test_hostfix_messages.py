@@ -1,5 +1,7 @@
 """The error messages of failing commands."""
 
+import re
+
 import pytest
 import torch
 
@@ -16,6 +18,7 @@ Traceback (most recent call last):
 fairseq.SomeError: no
 ValueError: --lr 0: must be > 0
 """
+SHORT = ("--batch-size", "16", "--max-update", "9")
 LINES = {
     "loops=0: must be >= 1": ValueError("loops=0: must be >= 1"),
     "[Errno 2] No such file or directory: 'x'": FileNotFoundError(2, "No such file or directory", "x"),
@@ -48,3 +51,19 @@ def test_our_own_commands_fail_with_one_line_too(name, tmp_path):
     log = cli.python("-W", "ignore", "-m", f"fairseq_plugin.{name}", *words, fails=True)
     assert f"error: {file}: not an intact checkpoint: truncated after 4 bytes" in log.splitlines()[-1]
     assert "Traceback" not in log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("arch", "option"), [("ringformer_base", "--signal-rank-divisor"), ("transformer", None)])
+def test_help_lists_the_options_of_the_architecture(arch, option):
+    log = cli.run("fairseq-train", *cli.HOST, "--task", "translation", "--arch", arch, "--help")
+    assert "--encoder-embed-dim" in log
+    assert "--eval-bleu-args" in log
+    assert (option or "--encoder-embed-dim") in log
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_another_model_is_named_when_training_resumes(trained, corpus, tmp_path):
+    last = trained.folder / "checkpoint_last.pt"
+    log = cli.train(corpus.data, tmp_path, "--restore-file", str(last), "--encoder-embed-dim", "64", *SHORT, fails=True)
+    assert re.search(f"{last}: does not fit the model of this command: .*embed", log.splitlines()[-1])

@@ -4,6 +4,7 @@ import pytest
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
 
+from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
 from fairseq_plugin.published import from_published, to_published
 from fairseq_plugin.published.translation import SYSTEMS as TRANSLATION_SYSTEMS
 from recurrence import admin
@@ -61,6 +62,22 @@ def test_a_published_model_is_not_profiled_again():
     model = load("takase_admin_forward", file).train()
     model(*inputs)
     assert admin.read(model.stacks).eq(1).all()
+
+
+def test_one_layer_for_all_passes_of_stacks_of_different_depth():
+    """share_layer_num=-1, the published code's "all"."""
+    config = {**models.golden("takase_sequence")["meta"]["config"], "encoder_layers": 4, "decoder_layers": 2}
+    config |= {"share_params_cross_layer": True, "share_layer_num": -1}
+    sizes = {
+        f"{side}_{name}": config[f"encoder_{name}"]
+        for side in models.SIDES
+        for name in ("embed_dim", "ffn_embed_dim", "attention_heads")
+    }
+    unique = dict(encoder_layers=4, decoder_layers=2, encoder_unique_layers=1, decoder_unique_layers=1)
+    joint = numbered_dictionary(config["vocab"])
+    model = build_architecture("sequence", joint, joint, **sizes, **unique, share_all_embeddings=True)
+    again = from_published("takase", to_published("takase", model, config), config)
+    assert [(len(loop.blocks), loop.passes) for loop in models.loops(again)] == [(1, 4), (1, 2)]
 
 
 def test_unknown_system_is_rejected():

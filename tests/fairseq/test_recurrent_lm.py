@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
 from fairseq_plugin.published import from_published
 from recurrence import count
 from tests.support import language, models
@@ -125,6 +126,11 @@ def test_an_encoding_that_acts_within_attention_is_rejected():
     args.position = "rope"
     with pytest.raises(ValueError, match="--position=rope: must be one of"):
         language.task().build_model(args)
+
+
+def test_a_drawn_window_fits_the_learned_positions():
+    with pytest.raises(ValueError, match="--window-range=2,99: must be <= the 24 learned positions"):
+        build_language_model("recurrent_lm", numbered_dictionary(9), 24, position="learned", window_range="2,99")
 
 
 def test_a_window_may_be_as_long_as_the_learned_positions():

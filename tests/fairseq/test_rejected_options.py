@@ -9,7 +9,6 @@ DIVISOR = "must be >= 1 and <= --encoder-embed-dim=128"
 UNIQUE = "must be >= 1 and <= --encoder-layers=12"
 STATIC_SIGNAL = "--level-signal static"
 MAP = "must be whole numbers >= 1, with commas between them"
-ENTRIES = "needs at least one entry, and each must be >= 1"
 ASCENDING = "must be 'none' or ascending whole numbers, each > 0 and < 23, the number of symbols"
 SPEECH_UNIQUE = "must be >= 1 and <= --encoder-layers=16"
 # architecture: flags: the error
@@ -88,8 +87,8 @@ BAD = {
     },
     "ilr_small": {
         "--reuse-map 4,2,1": r"--reuse-map=4,2,1: has 3 entries, needs one for each of --decoder-layers=4",
-        "--reuse-map 1,0,1,1": rf"--reuse-map=\(1, 0, 1, 1\): {ENTRIES}",
-        "--reuse-map 1,-2,1,1": rf"--reuse-map=\(1, -2, 1, 1\): {ENTRIES}",
+        "--reuse-map 1,0,1,1": f"--reuse-map=1,0,1,1: {MAP}",
+        "--reuse-map 1,-2,1,1": f"--reuse-map=1,-2,1,1: {MAP}",
         "--reuse-map 1,1.5,1,1": f"--reuse-map=1,1.5,1,1: {MAP}",
         "--reuse-map 1,,1,1": f"--reuse-map=1,,1,1: {MAP}",
         "--reuse-map 2111": "--reuse-map=2111: has 1 entries",

@@ -75,7 +75,7 @@ REJECTED = {
     "--depth-warmup-updates 0: must be > 0": ["--depth-warmup-updates", "0"],
     "--pass-loss 0.0: must be > 0": ["--pass-loss", "0"],
     "--backprop-passes 0: must be > 0": ["--backprop-passes", "0"],
-    "depth_range=2-9: the order 0 0 0 cannot run at 9 passes": [
+    "depth_range=2-9: MAX must be <= 3, because": [
         *("--model", "uit", "--model-kwargs", *SMALL, "depth=3", "--depth-range", "2-9"),
     ],
     "--pass-loss 1.0: must not be given with --teacher": [

@@ -169,7 +169,7 @@ SRET_REJECTIONS = [
     (dict(num_heads=(2, 4)), r"num_heads=\(2, 4\): needs one entry for each of 3 stages"),
     (dict(num_heads=(3, 2, 4)), r"num_heads=\(3, 2, 4\): 3 must divide its stage's width 8"),
     (dict(groups=((1, 1),) * 2), "groups=.*: needs one entry for each of 3 stages"),
-    (dict(groups=((1,),) * 3), "groups=.*: needs, of each stage, one number for each of the 2 loops"),
+    (dict(groups=((1,), (), (1,))), "groups=.*: needs at least one number for each stage"),
     (dict(groups=((0, 1), (1, 1), (1, 1))), r"groups=.*: 0 must divide the 64 tokens \(8 x 8\) of stage 1"),
     (dict(groups=((1, 1), (3, 1), (1, 1))), r"groups=.*: 3 must divide the 16 tokens \(4 x 4\) of stage 2"),
     (dict(mlp_ratio=0), "mlp_ratio=0: must be > 0"),
