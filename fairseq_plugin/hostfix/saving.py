@@ -1,15 +1,13 @@
 """Writing checkpoints atomically, and finding damaged ones."""
 
-import contextlib
 import errno
 import logging
-import os
 import shutil
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from fairseq import checkpoint_utils
@@ -17,6 +15,7 @@ from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
 
 from fairseq_plugin.hostfix.replace import look_at_options, look_before, replace
+from recurrence.files import atomic_write
 
 logger = logging.getLogger("fairseq_plugin.hostfix")
 
@@ -92,43 +91,6 @@ def _reject_asynchronous(checkpoint: Any) -> None:
             "--write-checkpoints-asynchronously: fairseq then writes no checkpoint_last.pt and does not report failed "
             "writes; leave it out"
         )
-
-
-class _Part:
-    """A file being written that keeps the error of a failed write, which torch discards."""
-
-    def __init__(self, file: BinaryIO):
-        self.file = file
-        self.error: OSError | None = None
-
-    def write(self, data: bytes) -> int:
-        try:
-            return self.file.write(data)
-        except OSError as error:
-            self.error = error
-            raise
-
-    def flush(self) -> None:
-        self.file.flush()
-
-
-@contextlib.contextmanager
-def atomic_write(path: str | Path) -> Iterator[_Part]:
-    """A file to write that is renamed to `path` once it is complete on disk, and removed if writing fails."""
-    temporary, part = f"{path}.tmp", None
-    try:
-        with open(temporary, "wb") as file:
-            part = _Part(file)
-            yield part
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.remove(temporary)
-        if part is not None and part.error is not None:
-            raise part.error from error
-        raise
 
 
 def _write_error(error: OSError, path: str) -> OSError:
