@@ -86,7 +86,7 @@ class SReTConfig(ImageConfig):
             ratio = getattr(self, name)
             if ratio and int(self.embed_dim * ratio) < 1:
                 raise ValueError(f"{name}={ratio}: gives embed_dim={self.embed_dim} no hidden unit; must be larger")
-        if not any(count > 1 for groups in self.groups for count in groups[1:]):
+        if not any(count > 1 for groups in self.groups for count in self.per_run(groups)[1:]):
             for name in ("inference_permutation", "permutation_seed"):
                 value = getattr(self, name)
                 if value != getattr(SReTConfig, name):
@@ -163,10 +163,13 @@ class SReTConfig(ImageConfig):
         order = sequence(blocks, blocks * self.loops)
         return sret(shape, order, recursion, self.drop_path(stage), pre_norm=True, activation=F.gelu)
 
+    def per_run(self, groups: Sequence[int]) -> tuple[int, ...]:
+        """The number of slices in each of a block's runs, from a stage's entry of `groups`."""
+        return tuple(groups[min(run, len(groups) - 1)] for run in range(self.loops))
+
     def slices(self, stage: int, tokens: int) -> SliceConfig:
         """The slices of a stage with this number of tokens."""
         passes, seed = self.depths[stage] * self.loops, self.permutation_seed + 1000 * stage
         permuted = tuple(bool(index % self.loops) for index in range(passes))
-        given = tuple(self.groups[stage])
-        runs = tuple(given[min(run, len(given) - 1)] for run in range(self.loops))
-        return SliceConfig(tokens, runs * self.depths[stage], permuted, self.inference_permutation, seed)
+        groups = self.per_run(self.groups[stage]) * self.depths[stage]
+        return SliceConfig(tokens, groups, permuted, self.inference_permutation, seed)

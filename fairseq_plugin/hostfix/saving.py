@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import os
 import shutil
 import time
 import zipfile

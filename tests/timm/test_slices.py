@@ -128,3 +128,11 @@ def test_any_number_of_passes(loops):
     loss, gradients = vision.loss_and_gradients(model, vision.images(model))
     assert torch.isfinite(loss)
     assert gradients.keys() == dict(model.named_parameters()).keys()
+
+
+def test_further_runs_have_as_many_slices_as_the_last():
+    written_out = vision.small("sret_t", seed=1, loops=3, groups=((8, 2, 2), (4, 1, 1), (1, 1, 1)))
+    assert written_out.stages[0].loop.own[2].slices.groups == 2
+    shorter = vision.small("sret_t", seed=1, loops=3, groups=((8, 2), (4, 1), (1,)))
+    images = vision.images(shorter)
+    assert torch.equal(shorter.eval()(images), written_out.eval()(images))
