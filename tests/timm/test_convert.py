@@ -52,7 +52,7 @@ def test_timms_own_model_gives_the_same_logits(case):
     model = vision.small(case)
     if reason(case) is not None:
         name = CASES[case][0]
-        with pytest.raises(ValueError, match=f"^{name} cannot become a VisionTransformer: {reason(case)}"):
+        with pytest.raises(ValueError, match=f"^{name} cannot become a VisionTransformer: .*{reason(case)}"):
             unshared(model)
         return
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}

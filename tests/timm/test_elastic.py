@@ -104,7 +104,7 @@ def kept_for_backward(model: nn.Module, passes: int) -> int:
         ("uit", dict(depth_range=(1, 2, 3)), r"depth_range=\(1, 2, 3\): must be two numbers of passes, each >= 1"),
         ("uit", dict(depth_range=(0, 3)), r"depth_range=\(0, 3\): must be two numbers of passes, each >= 1"),
         ("uit", dict(depth_range=(2, 2)), "depth_range=2-2: must be MIN-MAX with 1 <= MIN < MAX"),
-        ("sret_t", dict(depth_range=(2, 1)), "depth_range=2-1: must be MIN-MAX with 1 <= MIN < MAX"),
+        ("sret_t", dict(depths=(2, 2, 1), depth_range=(2, 1)), "depth_range=2-1: must be MIN-MAX with 1 <= MIN < MAX"),
         ("uit", dict(depth_range="1-3"), "depth_range='1-3': must be a list of whole numbers"),
         ("uit", dict(depth_range=(1, 4)), "depth_range=1-4: MAX must be <= 3, because"),
         ("recursive_deit_tiny", dict(depth_range=(2, 6)), "depth_range=2-6: the order 0 0 1 1 2 2 cannot run at 2"),
