@@ -9,8 +9,9 @@ from typing import Any
 
 from fairseq_plugin.models.ringformer import BASE, LARGE, PUBLISHED, TINY, passes
 from fairseq_plugin.modules.elastic import DepthOptions
-from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions, register_family
+from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions
 from fairseq_plugin.modules.options import like
+from fairseq_plugin.modules.register import register_family
 from recurrence import init
 from recurrence.block import Shape
 from recurrence.errors import FieldError

@@ -18,8 +18,8 @@ from torch import nn
 
 from fairseq_plugin.modules.elastic import DepthOptions
 from fairseq_plugin.modules.language_model import ONE_MATRIX, LanguageModel, LanguageOptions
-from fairseq_plugin.modules.model import register_family
 from fairseq_plugin.modules.options import option
+from fairseq_plugin.modules.register import register_family
 from recurrence import init
 from recurrence.block import Shape
 from recurrence.causal import CausalStack

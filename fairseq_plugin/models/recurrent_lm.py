@@ -24,8 +24,8 @@ from torch import nn
 
 from fairseq_plugin.modules.adaptive import PLAIN
 from fairseq_plugin.modules.language_model import LanguageModel, LanguageOptions, remember_positions
-from fairseq_plugin.modules.model import activation, register_family
 from fairseq_plugin.modules.options import ACTIVATIONS, like, option
+from fairseq_plugin.modules.register import activation, register_family
 from recurrence import init
 from recurrence.block import Shape
 from recurrence.causal import CausalStack

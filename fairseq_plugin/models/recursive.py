@@ -15,8 +15,9 @@ from typing import Any
 from fairseq.logging import metrics
 
 from fairseq_plugin.modules.elastic import DepthOptions
-from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions, register_family, size
+from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions
 from fairseq_plugin.modules.options import SIDES, option
+from fairseq_plugin.modules.register import register_family, size
 from recurrence import init
 from recurrence.block import Shape
 from recurrence.errors import FieldError

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairseq_plugin.modules.elastic import DepthOptions
-from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions, register_family, size
+from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions
 from fairseq_plugin.modules.options import option
+from fairseq_plugin.modules.register import register_family, size
 from recurrence import init
 from recurrence.block import Shape
 from recurrence.errors import FieldError

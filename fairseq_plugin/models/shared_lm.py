@@ -22,8 +22,8 @@ from fairseq_plugin.models.parameter_sharing import SharingOptions, shared_loop
 from fairseq_plugin.modules.adaptive import NONE
 from fairseq_plugin.modules.elastic import DepthOptions
 from fairseq_plugin.modules.language_model import LanguageModel, LanguageOptions
-from fairseq_plugin.modules.model import activation, register_family
 from fairseq_plugin.modules.options import ACTIVATIONS, like, option
+from fairseq_plugin.modules.register import activation, register_family
 from recurrence import init
 from recurrence.block import Shape
 from recurrence.causal import CausalStack

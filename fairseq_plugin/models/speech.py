@@ -19,8 +19,8 @@ from typing import Any
 from torch import nn
 
 from fairseq_plugin.models.parameter_sharing import ParameterSharing, ParameterSharingOptions
-from fairseq_plugin.modules.model import register_family, size
 from fairseq_plugin.modules.options import like, option
+from fairseq_plugin.modules.register import register_family, size
 from fairseq_plugin.modules.speech import kernel_sizes, speech_input
 
 # Options that fairseq's task adds.

@@ -5,9 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch.nn.functional as F
 from fairseq import utils
-from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY, register_model, register_model_architecture
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation_lev import TranslationLevenshteinTask
 from torch import Tensor, nn
@@ -17,7 +15,8 @@ from fairseq_plugin.modules.budget import BudgetedModel, BudgetOptions, set_budg
 from fairseq_plugin.modules.decoder import LoopedDecoder
 from fairseq_plugin.modules.embedding import Output, TokenInput
 from fairseq_plugin.modules.encoder import LoopedEncoder
-from fairseq_plugin.modules.options import ACTIVATIONS, SIDES, ConfiguredModel, option
+from fairseq_plugin.modules.options import ACTIVATIONS, SIDES, option
+from fairseq_plugin.modules.register import activation
 from recurrence import position
 from recurrence.admin import attach
 from recurrence.block import Shape
@@ -234,35 +233,3 @@ def _position_table(args, embedding: nn.Embedding) -> position.Table:
 def _embedding_std(args, width: int) -> float:
     """N(0, 1) after scaling, in either convention."""
     return 1.0 if args.no_scale_embedding else width**-0.5
-
-
-def activation(name: str) -> Callable[[Tensor], Tensor]:
-    """fairseq's activation of that name, except that gelu is torch's, which does not cast to float32."""
-    return F.gelu if name == "gelu" else utils.get_activation_fn(name)
-
-
-def register_family(name: str, model: type[ConfiguredModel], presets: dict[str, dict], **common: Any) -> None:
-    """Registers a model, and one architecture per preset.
-
-    Args:
-        name: name of the family.
-        model: its class.
-        presets: for each architecture, the options that differ from their defaults.
-        **common: options that all presets share.
-
-    Raises:
-        ValueError: if a name is taken; fairseq would silently keep the other model.
-    """
-    taken = {name, *presets} & {*MODEL_REGISTRY, *ARCH_MODEL_REGISTRY}
-    if taken:
-        raise ValueError(f"{sorted(taken)[0]}: another model is registered under that name")
-    register_model(name)(model)
-    for arch, preset in presets.items():
-        values = {**common, **preset}
-        register_model_architecture(name, arch)(lambda args, values=values: model.options.fill(args, values))
-
-
-def size(width: int, ffn_width: int, heads: int, layers: int, **more: Any) -> dict:
-    """Options for an encoder and a decoder of the same size."""
-    values = dict(embed_dim=width, ffn_embed_dim=ffn_width, attention_heads=heads, layers=layers, **more)
-    return {f"{side}_{name}": value for side in SIDES for name, value in values.items()}

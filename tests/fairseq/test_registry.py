@@ -10,7 +10,8 @@ from fairseq.tasks import FairseqTask
 from fairseq_plugin.catalogue import architectures
 from fairseq_plugin.modules.build import numbered_dictionary
 from fairseq_plugin.modules.language_model import LanguageModel
-from fairseq_plugin.modules.model import LoopedTransformer, register_family
+from fairseq_plugin.modules.model import LoopedTransformer
+from fairseq_plugin.modules.register import register_family
 from recurrence import count
 from tests.fairseq import (
     test_admin,
