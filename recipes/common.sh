@@ -2,7 +2,14 @@
 #   OUT      root of all output (default: out/ beside recipes/)
 #   DRY_RUN  1 prints the commands instead of running them
 #   THREADS  CPU threads (default: all cores)
-set -euo pipefail
+# A script called with -h or --help prints the comment at its head and does nothing.
+source "$(dirname "${BASH_SOURCE[0]}")/shell.sh"
+
+case ${1:-} in -h | --help)
+    awk 'NR > 1 { if (!sub(/^# ?/, "")) exit; print }' "$0"
+    exit
+    ;;
+esac
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 OUT=${OUT:-$ROOT/out}
@@ -13,18 +20,6 @@ export PYTHONWARNINGS=${PYTHONWARNINGS-ignore::FutureWarning,ignore::UserWarning
 export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
 
 log() { printf '== %s\n' "$*" >&2; }
-
-fail() {
-    printf 'error: %s\n' "$*" >&2
-    exit 1
-}
-
-# quoted COMMAND...: print the command in one line, quoted for the shell.
-quoted() {
-    local line
-    printf -v line '%q ' "$@"
-    printf '%s' "${line% }"
-}
 
 # run COMMAND...: run the command, or print it if DRY_RUN=1.
 run() {

@@ -27,6 +27,7 @@ NOT_NEGATIVE = (lambda value: value >= 0, "must be >= 0")
 MODEL = (timm.is_model, "must be a registered model")
 # Passed to the model's constructor.
 DEPTH = ("depth_range", "depth_distribution", "depth_warmup_updates", "mixed_depth", "pass_loss", "backprop_passes")
+WARMUP_EPOCHS = 5
 TRIVIAL = "trivial"  # value of --aa for TrivialAugmentWide, which timm does not have
 # Splits of --dataset; timm would take any other word for the test set.
 TORCH_SPLITS = ("train", "training", "val", "valid", "validation", "eval", "evaluation", "test")
@@ -69,12 +70,21 @@ def depths(text: str) -> tuple[int, int]:
     return ends
 
 
+class HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
+    """Appends its default to an option's help, unless the help speaks of a default or there is none."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        value = action.default
+        nothing = value is None or value is False or value in ("", [], argparse.SUPPRESS)
+        return action.help if nothing or "default" in action.help else f"{action.help} (default: %(default)s)"
+
+
 def parser(description: str) -> argparse.ArgumentParser:
     """The command line of train_image.py."""
     command_line = argparse.ArgumentParser(
         usage="%(prog)s DATA --model MODEL --output DIR [options]",
         description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpWithDefaults,
     )
     for add_group in (_data, _model, _depth, _augmentation, _optimisation, _run):
         add_group(command_line)
@@ -141,8 +151,8 @@ def _augmentation(command_line: argparse.ArgumentParser) -> None:
 
 def _optimisation(command_line: argparse.ArgumentParser) -> None:
     add = command_line.add_argument_group("optimisation").add_argument
-    add("--epochs", type=int, default=300)
-    add("--warmup-epochs", type=float, default=5, help="number of --epochs that warm up, whole or not")
+    add("--epochs", type=int, default=300, help="times that all images are seen")
+    add("--warmup-epochs", type=float, default=WARMUP_EPOCHS, help="number of --epochs that warm up, whole or not")
     add(
         "--warmup-prefix",
         action="store_true",
@@ -153,7 +163,7 @@ def _optimisation(command_line: argparse.ArgumentParser) -> None:
     add("--opt", default="adamw", help="an optimiser of timm")
     add("--lr", type=float, default=1e-3, help="peak learning rate")
     add("--min-lr", type=float, default=0.0, help="learning rate at the end")
-    add("--weight-decay", type=float, default=0.05)
+    add("--weight-decay", type=float, default=0.05, help="biases and norms have none")
     add("--clip-grad", type=float, help="maximum norm of the gradient (default: no clipping)")
     add("--model-ema-decay", type=float, help="keep an average of the weights with this decay (default: none)")
     add("--amp", choices=["bfloat16", "float16"], help="mixed precision (default: float32)")
@@ -163,8 +173,8 @@ def _run(command_line: argparse.ArgumentParser) -> None:
     add = command_line.add_argument_group("run").add_argument
     add("--output", required=True, metavar="DIR", help="output folder")
     add("--resume", action="store_true", help="resume the run in --output, if there is one")
-    add("--seed", type=int, default=1)
-    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--seed", type=int, default=1, help="random seed")
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu, or an accelerator such as cuda")
     add("--compile", action="store_true", help="torch.compile the model, or each block if blocks are shared")
 
 
@@ -199,7 +209,8 @@ def check(args: argparse.Namespace) -> None:
         if getattr(args, name) and args.no_aug:
             reject(name, getattr(args, name), "must not be given with --no-aug")
     if args.warmup_epochs >= args.epochs:
-        reject("warmup_epochs", args.warmup_epochs, f"must be < --epochs {args.epochs}")
+        default = " (its default)" if args.warmup_epochs == WARMUP_EPOCHS else ""
+        reject("warmup_epochs", f"{args.warmup_epochs}{default}", f"must be < --epochs {args.epochs}")
     if args.batch_size % 2 and (args.mixup or args.cutmix):
         reject("batch_size", args.batch_size, "must be even with Mixup or CutMix")
     if not args.resume and (Path(args.output) / "last.pth.tar").exists():

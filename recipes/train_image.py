@@ -4,9 +4,9 @@
     torchrun --nproc_per_node 2 recipes/train_image.py DATA --model sret_t --output runs/sret_t [options]
 
 DATA has one folder (or one .tar file) of class folders per split; with --dataset it is the root of a torchvision data
-set. --output receives last.pth.tar, model_best.pth.tar and summary.csv, which has one line per epoch and includes a
-model's learnable residual coefficients. The same command with --resume continues after the last complete epoch and ends
-with the same weights as an uninterrupted run, on a CPU bit for bit.
+set. --output receives last.pth.tar, model_best.pth.tar (timm's checkpoint-EPOCH.pth.tar is the same) and summary.csv,
+which has one line per epoch and includes a model's learnable residual coefficients. The same command with --resume
+continues after the last complete epoch and ends with the same weights as an uninterrupted run, on a CPU bit for bit.
 
 Differs from timm's train.py: the learning rate (linear warm-up, then half a cosine to --min-lr) changes at every
 update; the average of the weights has a warm-up; if there is an average, only the average is evaluated; and

@@ -7,30 +7,18 @@
 #   MICRO_BATCH, ACCUMULATE     batch size of a process, and batches per update
 #   DATA_ROOT, CIFAR10          the user's folder of data, and the form of CIFAR-10 (see cifar10/prepare.sh)
 #   GPUS, NODES, NODE_RANK, MASTER_ADDR, MASTER_PORT
-set -euo pipefail
-
-fail() {
-    printf 'error: %s\n' "$*" >&2
-    exit 1
-}
+source "$(dirname "${BASH_SOURCE[0]}")/../shell.sh"
 
 stage() { echo "# $1"; }
 
-# command_line COMMAND...: print the command in one line, quoted for the shell.
-command_line() {
-    local line
-    printf -v line '%q ' "$@"
-    printf '%s' "${line% }"
-}
-
 # say COMMAND...: print one command of the row.
 say() {
-    command_line "$@"
+    quoted "$@"
     echo
 }
 
 # say_into FILE COMMAND...: print a command with its standard output redirected to FILE.
-say_into() { printf '%s > %q\n' "$(command_line "${@:2}")" "$1"; }
+say_into() { printf '%s > %q\n' "$(quoted "${@:2}")" "$1"; }
 
 # prepare SCRIPT [NAME=VALUE...]: print the stage that prepares a data set; SCRIPT is relative to recipes/data, or to recipes/ if
 # it has a slash.

@@ -8,7 +8,8 @@
 Settings, all from the environment:
   SCALE      smoke (default), small, long, gpu or paper; a table need not have all of them
   SEED       random seed of the run (default 1); SEEDS="1 2 3" runs each
-  SETTINGS   paper (default), release or code: whose settings to use at scale paper, where they differ
+  SETTINGS   whose settings to use at scale paper, where they differ: paper (default), release (those that the authors'
+             release recommends) or code (those that their programs set)
   OUT        folder of all output (default: out/ beside recipes/)
   RESULTS    table to append the results to (default: results.csv of the paper; for scale smoke, under OUT)
   DRY_RUN    1 prints the commands instead of running them
@@ -173,7 +174,10 @@ def carry_out(recipe: str, words: list[str]) -> None:
 def main(arguments: list[str]) -> int:
     """Returns the status of the program: 0, 1 for invalid settings, or that of the command that failed."""
     try:
-        carry_out(arguments[0], arguments[1:])
+        if {"-h", "--help"} & {*arguments[:2]}:  # later words are flags of the trainer
+            print(__doc__)
+        else:
+            carry_out(arguments[0], arguments[1:])
     except TableError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

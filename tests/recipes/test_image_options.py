@@ -63,6 +63,7 @@ REJECTED = {
         *(*TEACHER, "--distillation", "hard", "--temperature", "2"),
     ],
     "--warmup-epochs 3.0: must be < --epochs 3": ["--warmup-epochs", "3"],
+    "--warmup-epochs 5.0 (its default): must be < --epochs 3": ["--warmup-epochs", "5"],
     "--batch-size 3: must be even with Mixup or CutMix": ["--batch-size", "3", "--cutmix", "1"],
     "--batch-size 49: must be <= 48, the images per process": ["--batch-size", "49"],
     "--model-kwargs: 'depth': must be key=value": ["--model-kwargs", "depth"],
@@ -96,6 +97,19 @@ def test_a_wrong_option_is_named_before_any_work(images, tmp_path, monkeypatch, 
 def test_every_rule_has_a_case():
     given = {word for more in REJECTED.values() for word in more}
     assert {f"--{name.replace('_', '-')}" for name in image_options.RULES} <= given
+
+
+def test_the_help_names_every_default():
+    """Once, and none where there is none."""
+    command_line = image_options.parser("")
+    actions = {action.dest: action for action in command_line._actions}
+    shown = {name: command_line._get_formatter()._expand_help(action) for name, action in actions.items()}
+    for name, text in (("epochs", "300"), ("weight_decay", "0.05"), ("mixup", "0.0"), ("seed", "1"), ("opt", "adamw")):
+        assert shown[name].endswith(f" (default: {text})")
+    assert all(text.count("(default: ") <= 1 for text in shown.values())
+    assert not any("default" in shown[name] for name in ("help", "model", "output", "model_kwargs", "resume", "resize"))
+    defaults = {name for name, action in actions.items() if action.default not in (None, False, "", [], "==SUPPRESS==")}
+    assert all("default" in shown[name] for name in defaults)
 
 
 def test_arguments_of_the_model_add_up_and_the_last_of_each_counts():

@@ -119,6 +119,21 @@ def test_a_tenth_of_the_pixel_sequences_is_an_experiment_of_its_own(tmp_path):
     assert labels == ["small", "small-5000"]
 
 
+SCRIPTS = [path for path in sorted(RECIPES.glob("*/*.sh")) if path.parent.name != "commands" and path.stem != "common"]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: f"{script.parent.name}/{script.stem}")
+def test_help_explains_a_script_and_starts_nothing(script, tmp_path):
+    text = script.read_text()
+    runs_a_table = "../table" in text
+    expected = program.__doc__.splitlines()[0] if runs_a_table else text.splitlines()[1].removeprefix("# ")
+    for word in ("--help",) if runs_a_table else ("-h", "--help"):
+        output = recipe(script, word, OUT=str(tmp_path / "out"), DATA_ROOT="")
+        assert output.splitlines()[0] == expected
+        assert 'source "$(' not in output  # nothing but the head
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("table", TABLES, ids=name)
 def test_every_table_lists_its_rows(table, capsys):
     if table.runs:
