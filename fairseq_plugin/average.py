@@ -19,7 +19,7 @@ from typing import Any
 from fairseq import checkpoint_utils
 from torch import Tensor
 
-from fairseq_plugin.hostfix.checkpoints import load_safely
+from fairseq_plugin.repairs.checkpoints import load_safely
 
 logger = logging.getLogger("fairseq_plugin.average")
 

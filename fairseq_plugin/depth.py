@@ -25,8 +25,8 @@ from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from torch import nn
 
-from fairseq_plugin.hostfix.checkpoints import load_safely
-from fairseq_plugin.hostfix.foreign import literal
+from fairseq_plugin.repairs.checkpoints import load_safely
+from fairseq_plugin.repairs.foreign import literal
 from recurrence.analysis import depth_curve as curve
 from recurrence.loop import Loop, named_loops
 

@@ -20,8 +20,8 @@ from fairseq.trainer import Trainer
 from torch import nn
 
 from fairseq_plugin.criterions.elastic import elastic_criterion
-from fairseq_plugin.hostfix.replace import replace
 from fairseq_plugin.modules.options import ConfiguredModel, Options, option
+from fairseq_plugin.repairs.replace import replace
 from recurrence.elastic import DISTRIBUTIONS, idle, make_elastic, may_idle, stops
 from recurrence.errors import FieldError
 from recurrence.loop import Loop

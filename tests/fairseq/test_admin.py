@@ -10,7 +10,7 @@ import results_csv
 import torch
 from omegaconf import OmegaConf
 
-from fairseq_plugin.hostfix.checkpoints import load_safely
+from fairseq_plugin.repairs.checkpoints import load_safely
 from recurrence import admin
 from recurrence.analysis.logs import curve
 from tests.support import cli, models, speech

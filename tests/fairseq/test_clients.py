@@ -10,9 +10,9 @@ from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation_lev import TranslationLevenshteinConfig, TranslationLevenshteinTask
 from omegaconf import OmegaConf
 
-from fairseq_plugin.hostfix import parallel
-from fairseq_plugin.hostfix.interactive import warn_of_unknown_words
 from fairseq_plugin.modules.model import check_task
+from fairseq_plugin.repairs import parallel
+from fairseq_plugin.repairs.interactive import warn_of_unknown_words
 from tests.support import cli, models
 
 

@@ -7,7 +7,7 @@ import torch
 from fairseq import checkpoint_utils
 
 from fairseq_plugin import convert
-from fairseq_plugin.hostfix.checkpoints import load_safely
+from fairseq_plugin.repairs.checkpoints import load_safely
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 

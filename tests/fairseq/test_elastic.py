@@ -11,8 +11,8 @@ from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEn
 from torch import Tensor, nn
 
 from fairseq_plugin.criterions.elastic import elastic_criterion, reported_depths
-from fairseq_plugin.hostfix.checkpoints import load_safely
 from fairseq_plugin.modules.elastic import OPTIONS
+from fairseq_plugin.repairs.checkpoints import load_safely
 from recurrence.elastic import at_depths
 from tests.support import cli, language, models
 from tests.support.flags import parser

@@ -12,7 +12,7 @@ from fairseq.sequence_scorer import SequenceScorer
 
 import fairseq_plugin  # noqa: F401  repairs fairseq, as a notebook would
 from fairseq_plugin import average
-from fairseq_plugin.hostfix.checkpoints import load_safely
+from fairseq_plugin.repairs.checkpoints import load_safely
 from tests.support import cli, models
 
 pytestmark = pytest.mark.slow

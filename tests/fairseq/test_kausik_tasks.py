@@ -17,8 +17,8 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from fairseq_plugin.criterions.answer_cross_entropy import AnswerCrossEntropy
-from fairseq_plugin.hostfix.checkpoints import load_safely
 from fairseq_plugin.modules.build import unpadded_dictionary
+from fairseq_plugin.repairs.checkpoints import load_safely
 from fairseq_plugin.tasks.copying import CopyingConfig, CopyingTask
 from fairseq_plugin.tasks.pixel_classification import PixelClassificationConfig, PixelClassificationTask
 from fairseq_plugin.tasks.shifted_language_modeling import ShiftedTexts

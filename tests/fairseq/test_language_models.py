@@ -7,8 +7,8 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
-from fairseq_plugin.hostfix.checkpoints import load_safely
 from fairseq_plugin.models.ilr import IntraLayerRecurrence
+from fairseq_plugin.repairs.checkpoints import load_safely
 from tests.support import cli
 from tests.support.states import same_state
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_plugin.hostfix.parallel import _free_port
+from fairseq_plugin.repairs.parallel import _free_port
 from tests.support import cli
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ import soundfile  # noqa: E402
 from fairseq.data.audio.audio_utils import get_fbank  # noqa: E402
 
 import fairseq_plugin  # noqa: E402,F401  (repairs fairseq)
-from fairseq_plugin.hostfix.checkpoints import load_safely  # noqa: E402
+from fairseq_plugin.repairs.checkpoints import load_safely  # noqa: E402
 from tests.support import cli  # noqa: E402
 from tests.support.speech import stored_zip, tone  # noqa: E402
 from tests.support.states import same_state  # noqa: E402

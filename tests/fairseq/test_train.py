@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_plugin.hostfix.checkpoints import load_safely
+from fairseq_plugin.repairs.checkpoints import load_safely
 from tests.support import cli
 from tests.support.states import same_state, trained_tensors
 

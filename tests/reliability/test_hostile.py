@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_plugin.hostfix.checkpoints import load_safely
+from fairseq_plugin.repairs.checkpoints import load_safely
 from tests.support import cli
 from tests.support.image_training import SCRIPT, flags
 
@@ -33,7 +33,7 @@ IN_RECIPES = "import sys; sys.path[:0] = ['recipes', *map(str, Path('recipes').i
 
 # The commands of each module that reads a checkpoint: {data}, {images}, {file} and {folder}, which has no file yet.
 FAIRSEQ = {
-    "fairseq_plugin/hostfix/checkpoints.py": {
+    "fairseq_plugin/repairs/checkpoints.py": {
         "generate": ["fairseq-generate", "{data}", *cli.HOST, "--path", "{file}"],
         "interactive": ["fairseq-interactive", "{data}", *cli.HOST, "--path", "{file}"],
         "validate": ["fairseq-validate", "{data}", *cli.HOST, "--path", "{file}", "--batch-size", "8"],
@@ -100,8 +100,8 @@ def calls() -> Iterator[tuple[str, ast.Call]]:
 
 def test_every_module_that_reads_checkpoints_is_tried():
     found = {module for module, call in calls() if ast.unparse(call.func).rpartition(".")[2] in READERS}
-    wrappers = {"fairseq_plugin/hostfix/corpus.py", "fairseq_plugin/hostfix/resuming.py", "timm_plugin/repairs.py"}
-    assert found - wrappers == {*FAIRSEQ, *IMAGES} - {"fairseq_plugin/hostfix/checkpoints.py"}
+    wrappers = {"fairseq_plugin/repairs/corpus.py", "fairseq_plugin/repairs/resuming.py", "timm_plugin/repairs.py"}
+    assert found - wrappers == {*FAIRSEQ, *IMAGES} - {"fairseq_plugin/repairs/checkpoints.py"}
 
 
 def test_no_module_reads_pickles_of_any_type():

@@ -9,7 +9,7 @@ from PIL import Image
 from timm.data import create_dataset
 
 import timm_plugin  # noqa: F401  the repairs
-from fairseq_plugin.hostfix.parallel import _free_port
+from fairseq_plugin.repairs.parallel import _free_port
 from tests.support.image_training import SCRIPT, checkpoint, flags, table
 from tests.support.states import same_state
 

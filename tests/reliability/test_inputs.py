@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairseq_plugin.hostfix.checkpoints import load_safely
+from fairseq_plugin.repairs.checkpoints import load_safely
 from tests.reliability.jobs import training_job
 from tests.support import cli
 

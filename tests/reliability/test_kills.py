@@ -6,8 +6,8 @@ import shutil
 import pytest
 import torch
 
-from fairseq_plugin.hostfix.checkpoints import load_safely
-from fairseq_plugin.hostfix.saving import damage
+from fairseq_plugin.repairs.checkpoints import load_safely
+from fairseq_plugin.repairs.saving import damage
 from tests.reliability.jobs import training_job
 from tests.support import cli
 from tests.support.states import same_state, trained_tensors

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from fairseq_plugin.hostfix.checkpoints import load_safely
-from fairseq_plugin.hostfix.parallel import _free_port
+from fairseq_plugin.repairs.checkpoints import load_safely
+from fairseq_plugin.repairs.parallel import _free_port
 from tests.reliability.jobs import training_job
 from tests.support import cli
 

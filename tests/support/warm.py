@@ -242,7 +242,7 @@ def command(argv: list[str]) -> int:
     sys.argv = ["-m", *argv[1:]] if is_module else argv
     sys.excepthook = sys.__excepthook__  # on Python 3.10, pytest's exceptiongroup has replaced it
     if "fairseq_plugin" in sys.modules:  # its repairs depend on the command
-        sys.modules["fairseq_plugin.hostfix"].apply()
+        sys.modules["fairseq_plugin.repairs"].apply()
     try:
         if argv[0] == "-c":
             code, sys.argv = argv[1], ["-c", *argv[2:]]

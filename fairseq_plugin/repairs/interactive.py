@@ -14,10 +14,10 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.token_generation_constraints import pack_constraints
 from torch import Tensor
 
-from fairseq_plugin.hostfix.foreign import modules
-from fairseq_plugin.hostfix.replace import replace
+from fairseq_plugin.repairs.foreign import modules
+from fairseq_plugin.repairs.replace import replace
 
-logger = logging.getLogger("fairseq_plugin.hostfix")
+logger = logging.getLogger("fairseq_plugin.repairs")
 WORD_START = "\u2581"  # the first character of a sentencepiece piece that starts a word
 
 

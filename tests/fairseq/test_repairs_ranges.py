@@ -6,7 +6,7 @@ import pytest
 from fairseq import options
 from fairseq_cli import preprocess
 
-from fairseq_plugin.hostfix.ranges import RULES
+from fairseq_plugin.repairs.ranges import RULES
 
 OUTSIDE = {
     "--batch-size": ["0", "-1"],

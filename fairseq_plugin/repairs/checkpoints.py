@@ -19,8 +19,8 @@ from fairseq.trainer import Trainer
 from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.nodes import AnyNode
 
-from fairseq_plugin.hostfix.replace import explain_errors, replace
-from fairseq_plugin.hostfix.saving import damage
+from fairseq_plugin.repairs.replace import explain_errors, replace
+from fairseq_plugin.repairs.saving import damage
 
 _rebuild_array = np.empty(0).__reduce__()[0]
 

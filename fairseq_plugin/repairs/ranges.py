@@ -5,8 +5,8 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_plugin.hostfix.foreign import literal
-from fairseq_plugin.hostfix.replace import look_at_options
+from fairseq_plugin.repairs.foreign import literal
+from fairseq_plugin.repairs.replace import look_at_options
 
 # fairseq reads the numbers of validation as strings.
 POSITIVE = (lambda value: float(value) >= 1, "must be >= 1")

@@ -12,7 +12,7 @@ from fairseq.data.audio import audio_utils, speech_to_text_dataset
 from fairseq.tasks import speech_to_text
 from torch import Tensor
 
-from fairseq_plugin.hostfix.replace import replace
+from fairseq_plugin.repairs.replace import replace
 
 STREAMED = 0xFFFFFF00  # a WAV header with at least this size was written before the length was known
 UNREADABLE = (AssertionError, EOFError, IndexError, OSError, RuntimeError, ValueError)

@@ -10,7 +10,7 @@ import torch
 from fairseq.data import data_utils
 from fairseq.tasks.language_modeling import LanguageModelingTask
 
-from fairseq_plugin.hostfix.replace import replace
+from fairseq_plugin.repairs.replace import replace
 
 # fairseq's modules that use names removed from numpy, and the name that shows whether they are missing.
 USERS_OF_REMOVED_NAMES = {

@@ -13,8 +13,8 @@ from fairseq import utils
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.trainer import Trainer
 
-from fairseq_plugin.hostfix.foreign import literal
-from fairseq_plugin.hostfix.replace import explain_errors, look_at_options, look_before, replace
+from fairseq_plugin.repairs.foreign import literal
+from fairseq_plugin.repairs.replace import explain_errors, look_at_options, look_before, replace
 from recurrence.errors import report_to_torchrun
 
 TRACEBACK = "RECURRENCE_TRACEBACK"  # "1" prints the traceback too

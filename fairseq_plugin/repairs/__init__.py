@@ -6,8 +6,8 @@ nothing is written to disk. With ``--user-dir``, fairseq imports this package be
 the exception is fairseq-hydra-train, see ``parallel.reject_ranks_that_train_alone``.
 """
 
-from fairseq_plugin.hostfix.audio import read_audio_without_torchaudio, reject_bad_audio
-from fairseq_plugin.hostfix.checkpoints import (
+from fairseq_plugin.repairs.audio import read_audio_without_torchaudio, reject_bad_audio
+from fairseq_plugin.repairs.checkpoints import (
     allow_broadcast_types,
     allow_checkpoint_types,
     build_from_plain_options,
@@ -15,8 +15,8 @@ from fairseq_plugin.hostfix.checkpoints import (
     explain_rejected_checkpoint,
     restore_task_state,
 )
-from fairseq_plugin.hostfix.clipping import clip_gradients_on_cpu
-from fairseq_plugin.hostfix.commands import (
+from fairseq_plugin.repairs.clipping import clip_gradients_on_cpu
+from fairseq_plugin.repairs.commands import (
     allow_bf16_without_xla,
     default_validation_task,
     no_xla,
@@ -24,7 +24,7 @@ from fairseq_plugin.hostfix.commands import (
     shorten_training_log,
     show_help_of_the_architecture,
 )
-from fairseq_plugin.hostfix.corpus import (
+from fairseq_plugin.repairs.corpus import (
     name_dictionary_files,
     reject_damaged_corpora,
     reject_unequal_sides,
@@ -32,31 +32,31 @@ from fairseq_plugin.hostfix.corpus import (
     require_targets,
     store_dictionary_digests,
 )
-from fairseq_plugin.hostfix.data import evaluate_all_blocks, keep_last_batch, restore_numpy_names
-from fairseq_plugin.hostfix.decoding import block_repeated_ngrams, disable_encoder_fast_path, repair_diverse_beams
-from fairseq_plugin.hostfix.foreign import confine_archives, index_fasta_without_shell, read_options_as_literals
-from fairseq_plugin.hostfix.interactive import (
+from fairseq_plugin.repairs.data import evaluate_all_blocks, keep_last_batch, restore_numpy_names
+from fairseq_plugin.repairs.decoding import block_repeated_ngrams, disable_encoder_fast_path, repair_diverse_beams
+from fairseq_plugin.repairs.foreign import confine_archives, index_fasta_without_shell, read_options_as_literals
+from fairseq_plugin.repairs.interactive import (
     answer_every_line,
     keep_empty_sources_empty,
     read_any_encoding,
     warn_in_hub_interface,
 )
-from fairseq_plugin.hostfix.messages import (
+from fairseq_plugin.repairs.messages import (
     name_embedding_files,
     name_nonfinite_updates,
     print_errors_in_one_line,
     require_adaptive_loss,
     require_literal_overrides,
 )
-from fairseq_plugin.hostfix.parallel import (
+from fairseq_plugin.repairs.parallel import (
     allow_data_parallel_on_cpu,
     destroy_process_groups,
     gather_statistics_on_cpu,
     reject_ranks_that_train_alone,
     run_ranks_on_cpu,
 )
-from fairseq_plugin.hostfix.ranges import require_numbers_in_range
-from fairseq_plugin.hostfix.resuming import (
+from fairseq_plugin.repairs.ranges import require_numbers_in_range
+from fairseq_plugin.repairs.resuming import (
     agree_on_checkpoint,
     end_finished_runs,
     keep_patience,
@@ -64,12 +64,12 @@ from fairseq_plugin.hostfix.resuming import (
     log_changed_options,
     restore_intact_checkpoints,
 )
-from fairseq_plugin.hostfix.saving import (
+from fairseq_plugin.repairs.saving import (
     copy_checkpoints_atomically,
     reject_asynchronous_saving,
     write_checkpoints_atomically,
 )
-from fairseq_plugin.hostfix.workers import end_readers_before_exit, end_workers_with_epoch
+from fairseq_plugin.repairs.workers import end_readers_before_exit, end_workers_with_epoch
 
 REPAIRS = (
     allow_checkpoint_types,

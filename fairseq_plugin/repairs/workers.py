@@ -9,7 +9,7 @@ from typing import Any
 from fairseq.data.iterators import BackgroundConsumer, BufferedIterator, EpochBatchIterator
 from torch.utils.data import DataLoader
 
-from fairseq_plugin.hostfix.replace import replace
+from fairseq_plugin.repairs.replace import replace
 
 
 def end_workers_with_epoch() -> None:

@@ -23,10 +23,10 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.trainer import Trainer
 from fairseq_cli import train, validate
 
-from fairseq_plugin import hostfix
-from fairseq_plugin.hostfix import data as data_repairs
-from fairseq_plugin.hostfix import decoding, parallel
-from fairseq_plugin.hostfix.checkpoints import load_safely
+from fairseq_plugin import repairs
+from fairseq_plugin.repairs import data as data_repairs
+from fairseq_plugin.repairs import decoding, parallel
+from fairseq_plugin.repairs.checkpoints import load_safely
 from tests.support import cli
 
 # Compares what torch, numpy and fairseq hold before and after the plugin is imported, twice over.
@@ -43,10 +43,10 @@ def allowed():
     return {x[1] if isinstance(x, tuple) else f"{x.__module__}.{x.__qualname__}" for x in globals_}
 
 before, host, torch_s_own = snapshot("torch", "numpy"), snapshot("fairseq"), allowed()
-from fairseq_plugin import hostfix
+from fairseq_plugin import repairs
 changed = lambda old, new: sorted(key for key in old if key not in new or new[key] is not old[key])
 foreign, repaired = changed(before, snapshot("torch", "numpy")), snapshot("fairseq")
-hostfix.apply()
+repairs.apply()
 print(json.dumps(dict(foreign=foreign, again=changed(repaired, snapshot("fairseq")), mended=changed(host, repaired),
                       allowed=sorted(allowed() - torch_s_own))))
 """
@@ -98,8 +98,8 @@ class TestApply:
         assert seen["again"] == []
 
     def test_every_repair_is_in_the_list(self):
-        documented = {name for name in hostfix.__all__ if name not in ("REPAIRS", "apply", "no_xla")}
-        assert {repair.__name__ for repair in hostfix.REPAIRS} == documented
+        documented = {name for name in repairs.__all__ if name not in ("REPAIRS", "apply", "no_xla")}
+        assert {repair.__name__ for repair in repairs.REPAIRS} == documented
 
 
 @pytest.mark.slow
@@ -165,8 +165,9 @@ class TestBatches:
         assert all(len(batch) % 8 == 0 for batch in batches[:-1])
 
     def test_no_sentences_are_no_batches(self):
-        if hasattr(data_utils.batch_by_size, "__wrapped__"):
-            assert data_utils.batch_by_size(np.arange(0), len, required_batch_size_multiple=8) == []
+        if not hasattr(data_utils.batch_by_size, "__wrapped__"):
+            pytest.skip("this fairseq needs no repair")
+        assert data_utils.batch_by_size(np.arange(0), len, required_batch_size_multiple=8) == []
 
     def test_fixed_shapes_are_not_changed(self):
         shapes = {"fixed_shapes": [(4, 17)], "required_batch_size_multiple": 8}
@@ -179,7 +180,7 @@ class TestBatches:
         limits = {"max_sentences": 8, "required_batch_size_multiple": 8}
         dropped = sum(map(len, self.batches(copy.batch_by_size, 9, **limits))) == 8
         assert dropped == (not cli.is_official())
-        hostfix.keep_last_batch()
+        repairs.keep_last_batch()
         assert hasattr(copy.batch_by_size, "fairseq_repairs") == dropped
         assert sum(map(len, self.batches(copy.batch_by_size, 9, **limits))) == 9
 
@@ -204,7 +205,7 @@ class TestNumpyNames:
     def test_a_module_with_these_names_is_not_changed(self, monkeypatch):
         healthy = Namespace(int=int)
         monkeypatch.setattr(data_utils, "np", healthy)
-        hostfix.restore_numpy_names()
+        repairs.restore_numpy_names()
         assert data_utils.np is healthy
 
 
@@ -240,12 +241,12 @@ class TestNgrams:
         monkeypatch.setattr(decoding, "NGramRepeatBlock", copy.NGramRepeatBlock)
         block, tokens = copy.NGramRepeatBlock(2, use_extension=False), torch.tensor([[2, 5, 6, 5, 1, 1]])
         assert self.banned(block, tokens, step=3) == [set()]
-        hostfix.block_repeated_ngrams()
+        repairs.block_repeated_ngrams()
         assert self.banned(block, tokens, step=3) == [{6}]
 
     def test_a_fairseq_that_works_is_not_changed(self):
         method = decoding.NGramRepeatBlock._no_repeat_ngram
-        hostfix.block_repeated_ngrams()
+        repairs.block_repeated_ngrams()
         assert decoding.NGramRepeatBlock._no_repeat_ngram is method
 
 
@@ -301,7 +302,7 @@ class TestLog:
         monkeypatch.setattr(sys, "argv", [command])
         root.handlers[:] = handlers
         root.setLevel(level)
-        hostfix.restore_cli_logging()
+        repairs.restore_cli_logging()
         assert root.level == (logging.INFO if mended else level)
         assert (root.handlers != handlers) == mended
 
@@ -316,7 +317,7 @@ class TestBf16:
     def test_installed_xla_is_left_to_fairseq(self, monkeypatch):
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
         args = Namespace(bf16=True, tpu=True)
-        hostfix.no_xla(args)
+        repairs.no_xla(args)
         assert args.tpu is True
 
 

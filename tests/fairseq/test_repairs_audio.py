@@ -13,7 +13,7 @@ import soundfile  # noqa: E402
 from fairseq.data.audio import audio_utils  # noqa: E402
 
 import fairseq_plugin  # noqa: E402,F401  (repairs fairseq)
-from fairseq_plugin.hostfix import audio  # noqa: E402
+from fairseq_plugin.repairs import audio  # noqa: E402
 from tests.support.speech import stored_zip, tone  # noqa: E402
 
 

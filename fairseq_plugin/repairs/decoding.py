@@ -9,7 +9,7 @@ from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.search import DiverseBeamSearch
 from torch import Tensor
 
-from fairseq_plugin.hostfix.replace import replace
+from fairseq_plugin.repairs.replace import replace
 
 
 def block_repeated_ngrams() -> None:

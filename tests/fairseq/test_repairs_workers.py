@@ -42,7 +42,7 @@ def test_no_process_outlives_its_epoch():
 ENDS_EARLY = """
 import atexit, threading
 atexit.register(lambda: print("at work:", [type(thread).__name__ for thread in threading.enumerate()]))  # runs last
-from tests.fairseq.test_hostfix_workers import batches
+from tests.fairseq.test_repairs_workers import batches
 epoch = batches(buffer_size=2).next_epoch_itr(shuffle=False)
 print("first", next(epoch), [type(thread).__name__ for thread in threading.enumerate()].count("BackgroundConsumer"))
 """

@@ -12,8 +12,8 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
-from fairseq_plugin.hostfix import saving
-from fairseq_plugin.hostfix.checkpoints import load_safely
+from fairseq_plugin.repairs import saving
+from fairseq_plugin.repairs.checkpoints import load_safely
 
 STATE = {"model": {"weight": torch.arange(50_000.0)}}
 save = checkpoint_utils.torch_persistent_save

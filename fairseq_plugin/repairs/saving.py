@@ -15,10 +15,10 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
 
-from fairseq_plugin.hostfix.replace import look_at_options, look_before, replace
+from fairseq_plugin.repairs.replace import look_at_options, look_before, replace
 from recurrence.files import atomic_write
 
-logger = logging.getLogger("fairseq_plugin.hostfix")
+logger = logging.getLogger("fairseq_plugin.repairs")
 
 TRIES, PAUSE = 3, 2.5  # seconds between tries, because a network disk may recover
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors for which waiting does not help

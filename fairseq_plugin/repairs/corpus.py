@@ -14,9 +14,9 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 
-from fairseq_plugin.hostfix.foreign import modules
-from fairseq_plugin.hostfix.ranges import check_ranges
-from fairseq_plugin.hostfix.replace import replace
+from fairseq_plugin.repairs.foreign import modules
+from fairseq_plugin.repairs.ranges import check_ranges
+from fairseq_plugin.repairs.replace import replace
 
 SIDES = ("source", "target")
 DIGESTS = "dictionaries"  # their key in a checkpoint

@@ -13,7 +13,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY, distributed_fairseq_model
 from fairseq.trainer import Trainer
 from omegaconf import DictConfig
 
-from fairseq_plugin.hostfix.replace import look_before, replace
+from fairseq_plugin.repairs.replace import look_before, replace
 
 LAUNCHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
 

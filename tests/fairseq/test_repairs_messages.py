@@ -5,8 +5,8 @@ import re
 import pytest
 import torch
 
-from fairseq_plugin.hostfix.checkpoints import CheckpointError
-from fairseq_plugin.hostfix.messages import one_line
+from fairseq_plugin.repairs.checkpoints import CheckpointError
+from fairseq_plugin.repairs.messages import one_line
 from tests.support import cli
 
 RANK = """

@@ -6,7 +6,7 @@ import torch
 from fairseq import utils
 from torch import Tensor
 
-from fairseq_plugin.hostfix.replace import replace
+from fairseq_plugin.repairs.replace import replace
 
 
 def clip_gradients_on_cpu() -> None:

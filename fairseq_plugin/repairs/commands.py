@@ -14,7 +14,7 @@ import torch
 from fairseq import options, trainer, utils
 from torch import nn
 
-from fairseq_plugin.hostfix.replace import look_before, replace
+from fairseq_plugin.repairs.replace import look_before, replace
 
 
 def restore_cli_logging() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from fairseq import file_utils
 from fairseq.data import fasta_dataset
 
-from fairseq_plugin.hostfix.replace import replace
+from fairseq_plugin.repairs.replace import replace
 
 # fairseq's modules that call `eval` on an option, which may come from a checkpoint, or on a line of data.
 USERS_OF_EVAL = (

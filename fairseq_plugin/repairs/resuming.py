@@ -16,11 +16,11 @@ from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 
-from fairseq_plugin.hostfix.foreign import modules
-from fairseq_plugin.hostfix.replace import replace
-from fairseq_plugin.hostfix.saving import damage, newest_intact
+from fairseq_plugin.repairs.foreign import modules
+from fairseq_plugin.repairs.replace import replace
+from fairseq_plugin.repairs.saving import damage, newest_intact
 
-logger = logging.getLogger("fairseq_plugin.hostfix")
+logger = logging.getLogger("fairseq_plugin.repairs")
 
 PERMISSION = "RECURRENCE_RESTORE"  # with "newest", the newest intact checkpoint replaces a damaged or missing one
 EARLY_STOP = "early_stop"  # key of the count of --patience in a checkpoint

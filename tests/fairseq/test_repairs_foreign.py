@@ -18,8 +18,8 @@ from fairseq import file_utils, utils
 from fairseq.data.fasta_dataset import FastaDataset
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from fairseq_plugin.hostfix import foreign
-from fairseq_plugin.hostfix.foreign import literal
+from fairseq_plugin.repairs import foreign
+from fairseq_plugin.repairs.foreign import literal
 from tests.support import cli
 
 VALUES = {
@@ -159,7 +159,7 @@ class Type:
 
 @pytest.mark.parametrize("array", HOSTILE_ARRAYS.values(), ids=HOSTILE_ARRAYS)
 def test_an_array_cannot_point_into_memory(array, tmp_path):
-    from fairseq_plugin.hostfix.checkpoints import load_safely
+    from fairseq_plugin.repairs.checkpoints import load_safely
 
     torch.save({"extra_state": Array(*array)}, tmp_path / "array.pt")
     with pytest.raises(Exception, match="nothing in it was run|buffer size"):
