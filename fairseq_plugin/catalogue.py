@@ -109,4 +109,4 @@ TABLES = (
 )
 
 if __name__ == "__main__":
-    rewrite(*TABLES)
+    rewrite("python -m fairseq_plugin.catalogue", *TABLES)

@@ -44,10 +44,10 @@ class Table:
         return before + self.render() + rest.split(end, 1)[1]
 
 
-def rewrite(*tables: Table) -> None:
-    """A command line that rewrites these tables in a document."""
+def rewrite(program: str, *tables: Table) -> None:
+    """A command line of this name that rewrites these tables in a document."""
     names = ", ".join(table.name for table in tables)
-    parser = argparse.ArgumentParser(description=f"Rewrites the generated tables of a document: {names}.")
+    parser = argparse.ArgumentParser(prog=program, description=f"Rewrites the generated tables of a document: {names}.")
     parser.add_argument("document", type=Path, help="a Markdown file that has the marks")
     path = parser.parse_args().document
     text = path.read_text(encoding="utf-8")

@@ -71,4 +71,4 @@ SIZES = ("name", "width / MLP / heads", "passes", "order", "stored parameters:",
 TABLE = Table("image models", (*SIZES, "reproduces"), rows)
 
 if __name__ == "__main__":
-    rewrite(TABLE)
+    rewrite("python -m timm_plugin.catalogue", TABLE)

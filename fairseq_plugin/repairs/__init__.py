@@ -19,7 +19,6 @@ from fairseq_plugin.repairs.clipping import clip_gradients_on_cpu
 from fairseq_plugin.repairs.commands import (
     allow_bf16_without_xla,
     default_validation_task,
-    no_xla,
     restore_cli_logging,
     shorten_training_log,
     show_help_of_the_architecture,
@@ -129,7 +128,7 @@ REPAIRS = (
     require_adaptive_loss,
 )
 
-__all__ = ["REPAIRS", "apply", "no_xla", *(repair.__name__ for repair in REPAIRS)]
+__all__ = ["REPAIRS", "apply", *(repair.__name__ for repair in REPAIRS)]
 
 
 def apply() -> None:

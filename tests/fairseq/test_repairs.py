@@ -24,8 +24,8 @@ from fairseq.trainer import Trainer
 from fairseq_cli import train, validate
 
 from fairseq_plugin import repairs
+from fairseq_plugin.repairs import commands, decoding, parallel
 from fairseq_plugin.repairs import data as data_repairs
-from fairseq_plugin.repairs import decoding, parallel
 from fairseq_plugin.repairs.checkpoints import load_safely
 from tests.support import cli
 
@@ -42,12 +42,12 @@ def allowed():
     globals_ = torch.serialization.get_safe_globals()
     return {x[1] if isinstance(x, tuple) else f"{x.__module__}.{x.__qualname__}" for x in globals_}
 
-before, host, torch_s_own = snapshot("torch", "numpy"), snapshot("fairseq"), allowed()
+before, upstream, torch_s_own = snapshot("torch", "numpy"), snapshot("fairseq"), allowed()
 from fairseq_plugin import repairs
 changed = lambda old, new: sorted(key for key in old if key not in new or new[key] is not old[key])
 foreign, repaired = changed(before, snapshot("torch", "numpy")), snapshot("fairseq")
 repairs.apply()
-print(json.dumps(dict(foreign=foreign, again=changed(repaired, snapshot("fairseq")), mended=changed(host, repaired),
+print(json.dumps(dict(foreign=foreign, again=changed(repaired, snapshot("fairseq")), mended=changed(upstream, repaired),
                       allowed=sorted(allowed() - torch_s_own))))
 """
 
@@ -98,7 +98,7 @@ class TestApply:
         assert seen["again"] == []
 
     def test_every_repair_is_in_the_list(self):
-        documented = {name for name in repairs.__all__ if name not in ("REPAIRS", "apply", "no_xla")}
+        documented = {name for name in repairs.__all__ if name not in ("REPAIRS", "apply")}
         assert {repair.__name__ for repair in repairs.REPAIRS} == documented
 
 
@@ -317,7 +317,7 @@ class TestBf16:
     def test_installed_xla_is_left_to_fairseq(self, monkeypatch):
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
         args = Namespace(bf16=True, tpu=True)
-        repairs.no_xla(args)
+        commands.no_xla(args)
         assert args.tpu is True
 
 
