@@ -20,8 +20,8 @@ if LIBRARY not in LIBRARIES:
     raise ValueError(f"RECURRENCE_GEMM={LIBRARY}: must be one of {LIBRARIES}")
 # The BLAS must take less than this fraction of oneDNN's time: if the two are equal, the choice must not vary between
 # runs, because a resumed run would round differently.
-REPEATS = 7
 MARGIN = 0.8
+REPEATS = 7  # measurements of each library
 
 # oneDNN, and torch above it, keep the programs and workspaces of the last 1,024 products each. Batches of text rarely
 # repeat a shape, so a training would grow by gigabytes; one batch needs fewer products than these.

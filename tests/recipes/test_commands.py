@@ -17,7 +17,7 @@ from tests.support.recipes import DATA_ROOT, FIGURES, RECIPES, commands, needs, 
 
 # Of tables; recipes/test_tables.py tries them.
 TABLES = [path for path in RECIPES.glob("*/*.sh") if '/../table"' in path.read_text(encoding="utf-8")]
-SOURCED = [RECIPES / name / "common.sh" for name in ("", "commands", "data")]
+SOURCED = [RECIPES / "shell.sh", *(RECIPES / name / "common.sh" for name in ("", "commands", "data"))]
 RUNS = [("numbers/run.sh", scale, ()) for scale in ("demo", "smoke")]
 RUNS += [("multi30k/export.sh", "small", ())]
 PREPARE = ("numbers", "multi30k", "kausik", "ilr", "librispeech", "cifar10", "digits")
