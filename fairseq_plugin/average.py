@@ -132,9 +132,11 @@ def _chosen(args: argparse.Namespace) -> list[Path]:
     if count is None:
         if args.checkpoint_upper_bound is not None:
             raise ValueError("--checkpoint-upper-bound: needs --num-epoch-checkpoints or --num-update-checkpoints")
-        for path in filter(Path.is_dir, map(Path, args.inputs)):
-            raise ValueError(f"--inputs {path}: a folder needs --num-epoch-checkpoints or --num-update-checkpoints")
-        return [Path(path) for path in args.inputs]
+        paths = [Path(path) for path in args.inputs]
+        folder = next(filter(Path.is_dir, paths), None)
+        if folder is not None:
+            raise ValueError(f"--inputs {folder}: a folder needs --num-epoch-checkpoints or --num-update-checkpoints")
+        return paths
     if len(args.inputs) != 1 or not Path(args.inputs[0]).is_dir():
         raise ValueError(f"--inputs {' '.join(args.inputs)}: must be one folder of checkpoints")
     pattern = EPOCH_FILE if args.num_epoch_checkpoints is not None else UPDATE_FILE

@@ -93,8 +93,8 @@ class Options(FairseqDataclass):
             value, kind, choices = getattr(args, name, None), _kind(one), one.metadata.get("choices")
             if value is None:
                 continue
-            is_other = isinstance(value, bool) if kind is not bool else False  # Python counts bool as int
-            if kind in KINDS and (is_other or not isinstance(value, (int, float) if kind is float else kind)):
+            is_flag = isinstance(value, bool) and kind is not bool  # for Python, a bool is an int
+            if kind in KINDS and (is_flag or not isinstance(value, (int, float) if kind is float else kind)):
                 raise FieldError(name, value, f"must be {KINDS[kind]}")
             if name in cls.fixed and value != cls.fixed[name]:
                 raise FieldError(name, value, f"not an option of {arch}, for which it is {cls.fixed[name]}")

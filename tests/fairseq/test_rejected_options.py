@@ -2,6 +2,7 @@
 
 import pytest
 
+from fairseq_plugin.modules.build import build_architecture, build_language_model, numbered_dictionary
 from tests.support import language, models
 
 ONE_MATRIX = "--adaptive-input-cutoff none --adaptive-softmax-cutoff none"
@@ -175,3 +176,25 @@ def test_a_smaller_output_dictionary_needs_a_matrix_of_its_own(arch):
     task.output_dictionary = models.dictionary(20)
     with pytest.raises(ValueError, match="^--output-dictionary-size=20: must equal the 23 symbols of the input"):
         models.tiny(arch, on=task)
+
+
+@pytest.mark.parametrize(
+    ("arch", "options", "message"),
+    [
+        ("ringformer_tiny", {"encoder_leyers": 3}, "encoder_leyers=3: not an option of ringformer_tiny"),
+        ("ringformer_small", {}, "arch=ringformer_small: must be a registered architecture"),
+        ("s2t_cycle", {}, "input_feat_per_channel=None: must be >= 1"),
+        ("ringformer_tiny", {"norm_eps": -1.0}, "norm_eps=-1.0: must be > 0"),
+        ("ringformer_tiny", {"signal_rank_divisor": True}, "--signal-rank-divisor=True: must be a whole number"),
+    ],
+)
+def test_bad_values_from_python_are_rejected_by_name(arch, options, message):
+    words = numbered_dictionary(9)
+    with pytest.raises(ValueError, match=f"^{message}"):
+        build_architecture(arch, words, words, **options)
+
+
+@pytest.mark.parametrize("reuse_map", ["1,1,1,1", "1, 1,1,1", "01,1,1,1"])
+def test_an_embedding_is_only_injected_into_a_block_that_runs_again(reuse_map):
+    with pytest.raises(ValueError, match="--inject-embedding: needs a pass that runs again"):
+        build_language_model("ilr_small", numbered_dictionary(9), reuse_map=reuse_map, inject_embedding=True)
