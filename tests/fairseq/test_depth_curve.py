@@ -60,7 +60,9 @@ def test_several_checkpoints_are_rejected(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [["--prefix-size", "2"], []], ids=["prefix", "no limit of the batch"])
+@pytest.mark.parametrize(
+    "flags", [["--prefix-size", "2"], [], ["--fp16"]], ids=["prefix", "no limit of the batch", "half precision"]
+)
 def test_the_score_at_full_depth_is_that_of_generate(trained, corpus, tmp_path, flags):
     path = trained.folder / "checkpoint_last.pt"
     search = (*SEARCH, "--max-len-a", "0.5", "--scoring", "sacrebleu", *flags)
