@@ -12,7 +12,7 @@ import torch
 from timm.optim import list_optimizers
 
 import timm_plugin
-from recurrence.elastic import DISTRIBUTIONS
+from recurrence.training_depth import DISTRIBUTIONS
 
 
 def devices() -> set[str]:

@@ -99,7 +99,7 @@ def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) 
     """
     criterion = dict(soft_targets=True) if args.mixup or args.cutmix else dict(smoothing=args.smoothing)
     settings = dict(criterion_kwargs=criterion, device=device)
-    mixed = any(loop.mixed_depth for loop in named_loops(model).values())
+    mixed = any(loop.training_depth.mixed for loop in named_loops(model).values())
     if not args.teacher:
         classification = task.ClassificationTask(model, **settings)
         if mixed:

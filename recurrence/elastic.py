@@ -1,62 +1,23 @@
 """Elastic depth: training in which every update draws how many passes run, so that one checkpoint serves every depth.
 
-Source: Huginn (arXiv:2502.05171), section 3.3: depths from a log-normal Poisson distribution, gradients through the
-last passes only. Scalable depth by uniform draws: LayerDrop (arXiv:1909.11556), section 3, for unshared layers.
+Source: see :mod:`recurrence.training_depth`. Two depths in an update: Sliced Recursive Transformer (arXiv:2111.05297),
+section 5.7, with each stored block run once in the shallow branch; with a drawn depth it is the sandwich rule of
+slimmable networks (arXiv:1903.05134) for depth.
 
-The warm-up of depths: LayerSkip (arXiv:2404.16710), the gradual curriculum of its early-exit loss. Two depths in an
-update: Sliced Recursive Transformer (arXiv:2111.05297), section 5.7, with each stored block run once in the shallow
-branch; with a drawn depth it is the sandwich rule of slimmable networks (arXiv:1903.05134) for depth.
-
-Differs from Huginn: depths are clipped to a range; the state does not start from noise; without an input injected into
-every pass, the loop's input gets its gradient along the residual stream, see :class:`recurrence.loop.Loop`.
+Differs from Huginn: the state does not start from noise; without an input injected into every pass, the loop's input
+gets its gradient along the residual stream, see :class:`recurrence.loop.Loop`.
 """
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
-import numpy as np
 from torch import nn
 
 from recurrence.depth import passes_at
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.order import Order, block_count
-
-DISTRIBUTIONS = ("uniform", "poisson")
-SIGMA = 0.5  # of Huginn's log-normal
-
-
-@dataclass(frozen=True)
-class Draw:
-    """How many passes an update runs: a function of seed and update number, so that all ranks and resumed runs agree.
-
-    Args:
-        depths: the numbers of passes to draw from, ascending.
-        distribution: "uniform", or "poisson": Huginn's log-normal Poisson, rounded to the nearest of the depths.
-        mean: mean of the log-normal Poisson before rounding; Huginn's mean recurrence r + 1.
-        seed: seed of the training.
-        unit: number of passes that the log-normal Poisson counts as one.
-        stream: draws of different streams are independent.
-    """
-
-    depths: tuple[int, ...]
-    distribution: str = "uniform"
-    mean: int = 1
-    seed: int = 0
-    unit: int = 1
-    stream: int = 0
-
-    def __call__(self, update: int, smallest: int = 1) -> int:
-        """The depth of an update, of those that are at least `smallest` (the largest one if there are none)."""
-        depths = [depth for depth in self.depths if depth >= smallest] or self.depths[-1:]
-        chance = np.random.default_rng((self.seed % 2**64, update, self.stream))
-        if self.distribution == "uniform":
-            return depths[int(chance.random() * len(depths))]
-        # The mean of a log-normal is exp(mu + sigma^2 / 2).
-        rate = (self.mean / self.unit - 1) * chance.lognormal(-(SIGMA**2) / 2, SIGMA)
-        drawn = self.unit * (1 + chance.poisson(rate))
-        return min(depths, key=lambda depth: abs(depth - drawn))
+from recurrence.training_depth import DISTRIBUTIONS, Draw, TrainingDepth
 
 
 def depths_of(order: Order, smallest: int, largest: int, step: int = 1, beyond: bool = True) -> tuple[int, ...]:
@@ -120,32 +81,31 @@ def make_elastic(
         raise FieldError("depth_distribution", depth_distribution, f"must be one of {DISTRIBUTIONS}")
     if depth_range is None and depth_distribution is not None:
         raise FieldError("depth_distribution", depth_distribution, "needs {depth_range}", depth_range=None)
-    loop.backprop_passes, loop.draw, loop.depth_warmup = backprop_passes, None, depth_warmup_updates
-    loop.mixed_depth = mixed_depth
-    depths: tuple[int, ...] = (loop.passes,)
+    draw = None
     if depth_range is not None:
         depths = depths_of(loop.order, *depth_range, step, beyond)
-        loop.draw = Draw(depths, depth_distribution or "uniform", loop.passes, seed, step, stream)
+        draw = Draw(depths, depth_distribution or "uniform", loop.passes, seed, step, stream)
+    loop.training_depth = TrainingDepth(loop.passes, draw, backprop_passes, depth_warmup_updates, mixed_depth)
     if mixed_depth:
         _check_mixed_depth(loop)
     if backprop_passes is not None:
-        _check_backprop_passes(loop, depths)
+        _check_backprop_passes(loop)
 
 
 def _check_mixed_depth(loop: Loop) -> None:
     """Raises FieldError if a loop cannot train at two depths in an update."""
-    if loop.backprop_passes is not None:
-        rule = "does not go with {backprop_passes}"
-        raise FieldError("mixed_depth", True, rule, backprop_passes=loop.backprop_passes)
+    last = loop.training_depth.backprop_passes
+    if last is not None:
+        raise FieldError("mixed_depth", True, "does not go with {backprop_passes}", backprop_passes=last)
     blocks = len(loop.blocks)
-    if loop.draw is None and (blocks == loop.passes or passes_at(loop.order, blocks) is None):
+    if loop.training_depth.draw is None and (blocks == loop.passes or passes_at(loop.order, blocks) is None):
         order = " ".join(map(str, loop.order))
         raise FieldError("mixed_depth", True, f"the order {order} has no shorter form that runs each block once")
 
 
-def _check_backprop_passes(loop: Loop, depths: tuple[int, ...]) -> None:
+def _check_backprop_passes(loop: Loop) -> None:
     """Raises FieldError if the last passes are not fewer than all, or leave a parameter without any gradient."""
-    last = loop.backprop_passes
+    last, depths = loop.training_depth.backprop_passes, loop.training_depth.depths
     if not 1 <= last < max(depths):
         rule = f"must be >= 1 and < {max(depths)}, the most passes that an update runs"
         raise FieldError("backprop_passes", last, rule)
@@ -157,9 +117,9 @@ def _check_backprop_passes(loop: Loop, depths: tuple[int, ...]) -> None:
 
 def idle(loop: Loop, depth: int) -> list[nn.Parameter]:
     """Parameters without a gradient in an update with `depth` passes; none at mixed depth, which also runs all."""
-    if loop.mixed_depth:
+    if loop.training_depth.mixed:
         return []
-    learning = passes_at(loop.order, depth)[-(loop.backprop_passes or depth) :]
+    learning = passes_at(loop.order, depth)[loop.training_depth.constant_passes(depth) :]
     learning_blocks = {loop.order[index] for index in learning}
     modules = [loop.blocks[which] for which in set(loop.order) - learning_blocks]
     if loop.own is not None:
@@ -169,8 +129,7 @@ def idle(loop: Loop, depth: int) -> list[nn.Parameter]:
 
 def may_idle(loop: Loop) -> bool:
     """Whether some update leaves a parameter without a gradient; torch's DistributedDataParallel must know."""
-    depths = (loop.passes,) if loop.draw is None else loop.draw.depths
-    return any(idle(loop, depth) for depth in depths)
+    return any(idle(loop, depth) for depth in loop.training_depth.depths)
 
 
 def stops(loop: Loop, running: int, smallest: int = 1) -> list[int]:
@@ -178,8 +137,9 @@ def stops(loop: Loop, running: int, smallest: int = 1) -> list[int]:
 
     If depths are drawn from a range, only depths in that range.
     """
-    first = max(smallest, running + 1 - (loop.backprop_passes or running))
-    candidates = range(first, running) if loop.draw is None else loop.draw.depths
+    training = loop.training_depth
+    first = max(smallest, training.constant_passes(running) + 1)
+    candidates = range(first, running) if training.draw is None else training.depths
     run = passes_at(loop.order, running)
     return [depth for depth in candidates if first <= depth < running and passes_at(loop.order, depth) == run[:depth]]
 
@@ -191,18 +151,19 @@ def branches(loops: Iterable[Loop]) -> list[dict[Loop, int]]:
     equal); otherwise the drawn depth, or all passes.
     """
     drawn = {loop: len(loop.running) for loop in loops}
-    if not any(loop.mixed_depth for loop in drawn):
+    if not any(loop.training_depth.mixed for loop in drawn):
         return [drawn]
     full = {loop: loop.passes for loop in drawn}
-    shallow = {loop: depth if loop.draw else len(loop.blocks) for loop, depth in drawn.items()}
+    shallow = {loop: depth if loop.training_depth.draw else len(loop.blocks) for loop, depth in drawn.items()}
     return [full] if shallow == full else [full, shallow]
 
 
 def trained_depths(loop: Loop) -> tuple[int, int]:
     """The smallest and the largest depth at which training computes a loss for a loop's output."""
-    depths = {loop.passes} if loop.draw is None else set(loop.draw.depths)
-    if loop.mixed_depth:
-        depths.add(len(loop.blocks) if loop.draw is None else loop.passes)
+    training = loop.training_depth
+    depths = set(training.depths)
+    if training.mixed:
+        depths.add(len(loop.blocks) if training.draw is None else loop.passes)
     return min(depths), max(depths)
 
 

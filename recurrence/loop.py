@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from recurrence.depth import adapt, passes_at, store_order
 from recurrence.order import Order, check_order
-
-if TYPE_CHECKING:
-    from recurrence.elastic import Draw
-
+from recurrence.training_depth import TrainingDepth
 
 GRAPHS = 64  # limit for all compiled blocks together; each has one graph with padding, one without, per kind of pass
 
@@ -25,9 +22,9 @@ class Loop(nn.Module):
     Each block is registered once, however often it runs, so that state dicts and checkpoints hold each tensor once.
     Parameters that a pass owns, its cache slot and its level are indexed by the pass.
 
-    Training may draw which passes run (`draw`) and backpropagate through the last of them only (`backprop_passes`), see
-    :mod:`recurrence.elastic`. The passes before those act as a constant added to the residual stream, so the loop's
-    input still gets a gradient along the stream.
+    Training may draw which passes run and backpropagate through the last of them only, see :attr:`training_depth`. The
+    passes before those act as a constant added to the residual stream, so the loop's input still gets a gradient along
+    the stream.
 
     Args:
         blocks: called as `block(x, own=..., context=..., slot=..., **shared)`, omitting arguments that are not given.
@@ -61,12 +58,7 @@ class Loop(nn.Module):
         self.noted: Tensor | None = None  # the order, see `note_order`
         self.safe: Tensor | None = None  # smallest and largest safe depth, if the checkpoint has them
         self.run: tuple[int, ...] | None = None  # the passes to run instead of all
-        self.draw: Draw | None = None  # update number -> how many passes it runs
-        self._drawn: tuple[int, ...] | None = None  # the passes of this update
-        self.depth_warmup = 0  # updates until the smallest depth may be drawn or supervised
-        self.updates: int | None = None  # how many updates there were
-        self.backprop_passes: int | None = None
-        self.mixed_depth = False  # each update also trains at another depth
+        self.training_depth = TrainingDepth(self.passes)
         self.register_state_dict_post_hook(store_order)
 
     @property
@@ -106,13 +98,14 @@ class Loop(nn.Module):
         per_pass = dict(own=self.own, context=contexts, slot=slots, level=levels)
         per_pass = {name: values for name, values in per_pass.items() if values is not None}
         states: list[Tensor] = []
-        frozen = self.passes_without_gradients(len(run))
-        if frozen:
+        learns = self.training and torch.is_grad_enabled()
+        constant = self.training_depth.constant_passes(len(run)) if learns else 0
+        if constant:
             with torch.no_grad():
-                y = self._run_passes(run[:frozen], x, states, first_inputs, per_pass, shared)
+                y = self._run_passes(run[:constant], x, states, first_inputs, per_pass, shared)
             torch.clear_autocast_cache()  # it may hold casts of the weights made without gradients
             x = _StraightThrough.apply(x, y)
-        return self._run_passes(run[frozen:], x, states, first_inputs, per_pass, shared), states
+        return self._run_passes(run[constant:], x, states, first_inputs, per_pass, shared), states
 
     def _run_passes(
         self, run: Sequence[int], x: Tensor, states: list, first_inputs: dict[int, Tensor], per_pass: dict, shared: dict
@@ -141,44 +134,18 @@ class Loop(nn.Module):
 
     @property
     def running(self) -> tuple[int, ...]:
-        """Indices of the passes that a call runs, in order: all, unless `run` is set or the update drew others.
+        """Indices of the passes that a call runs, in order: all, unless `run` is set or the update draws others.
 
         Raises:
             RuntimeError: in training, if depths are drawn and :meth:`set_num_updates` was not called.
         """
         if self.run is not None:
             return self.run
-        if self.draw is None or not self.training:
-            return tuple(range(self.passes))
-        if self._drawn is None:
-            raise RuntimeError("a depth is drawn for each update: call model.set_num_updates(update) before it")
-        return self._drawn
-
-    @property
-    def smallest_depth(self) -> int:
-        """The smallest depth that this update may draw or supervise: all passes at first, fewer during the warm-up.
-
-        Raises:
-            RuntimeError: if there is a warm-up and :meth:`set_num_updates` was not called.
-        """
-        smallest = 1 if self.draw is None else self.draw.depths[0]
-        if not self.depth_warmup:
-            return smallest
-        if self.updates is None:
-            raise RuntimeError("the depth warms up: call model.set_num_updates(update) before each update")
-        return self.passes - int((self.passes - smallest) * min(1.0, self.updates / self.depth_warmup))
+        return passes_at(self.order, self.training_depth.drawn if self.training else self.passes)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Draws the depth of the next update, after `num_updates` updates. fairseq's trainer calls this."""
-        self.updates = num_updates
-        if self.draw is not None:
-            self._drawn = passes_at(self.order, self.draw(num_updates, self.smallest_depth))
-
-    def passes_without_gradients(self, running: int) -> int:
-        """How many of the `running` passes come before those that training backpropagates through."""
-        if self.backprop_passes is None or not self.training or not torch.is_grad_enabled():
-            return 0
-        return max(0, running - self.backprop_passes)
+        """Call this before each update, with the number of updates so far; fairseq's trainer does."""
+        self.training_depth.updates = num_updates
 
     def compile_blocks(self, **options: Any) -> None:
         """Compiles each stored block for training, once for all its passes and for all shapes.
@@ -208,8 +175,7 @@ class Loop(nn.Module):
         self.blocks = nn.ModuleList(self.blocks[which] for which in kept)
         self.order = tuple(kept.index(which) for which in order)
         self.inject = frozenset(kept.index(which) for which in self.inject.intersection(kept))
-        self.draw = self.backprop_passes = self.run = None
-        self.depth_warmup, self.mixed_depth = 0, False
+        self.run, self.training_depth = None, TrainingDepth(passes)
         if self.own is not None:
             self.own = self.own[:passes]
         if self.noted is not None:

@@ -122,7 +122,7 @@ class LoopedVisionTransformer(ImageModel):
         if not (self.training and self.config.pass_loss):
             return super().forward(x)
         x, states = self.loop(self.embed(x), levels=self.levels())
-        earlier = [states[depth - 1] for depth in stops(self.loop, len(states), self.loop.smallest_depth)]
+        earlier = [states[depth - 1] for depth in stops(self.loop, len(states), self.loop.training_depth.smallest)]
         return [self.forward_head(self.norm(state)) for state in (x, *earlier)]
 
     def pool(self, x: Tensor) -> Tensor:

@@ -71,8 +71,7 @@ class ElasticConfig:
             if error.field == "depth_range":
                 error.value = "{}-{}".format(*self.depth_range)  # in the option's unit
             raise ValueError(str(error)) from None
-        most = loop.passes if loop.draw is None else max(loop.draw.depths)
-        if self.pass_loss and not stops(loop, most):
+        if self.pass_loss and not stops(loop, max(loop.training_depth.depths)):
             order = " ".join(map(str, loop.order))
             raise ValueError(f"pass_loss={self.pass_loss}: no earlier pass ends a model of fewer, in the order {order}")
 

@@ -49,7 +49,7 @@ class ElasticCriterion(FairseqCriterion):
             loss, sample_size, log = super().forward(model, sample, reduce)
         _, states = outputs[-1]
         earlier = []
-        for passes in stops(loop, len(loop.running), loop.smallest_depth):
+        for passes in stops(loop, len(loop.running), loop.training_depth.smallest):
             logits = model.decoder.output_layer(model.decoder.finish(states[passes - 1]))
             earlier.append(super().forward(_GivenOutput(model, logits), sample, reduce)[0])
         mean = sum(earlier) / len(earlier) if earlier else 0

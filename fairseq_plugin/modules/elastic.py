@@ -22,9 +22,10 @@ from torch import nn
 from fairseq_plugin.criterions.elastic import elastic_criterion
 from fairseq_plugin.modules.options import ConfiguredModel, Options, option
 from fairseq_plugin.repairs.replace import replace
-from recurrence.elastic import DISTRIBUTIONS, idle, make_elastic, may_idle, stops
+from recurrence.elastic import idle, make_elastic, may_idle, stops
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
+from recurrence.training_depth import DISTRIBUTIONS
 
 logger = logging.getLogger(__name__)
 
@@ -160,13 +161,11 @@ class ElasticModel(ConfiguredModel):
         for (side, loop), depth_range, stream in zip(loops.items(), ranges, streams):
             with self.options.named(side), _of(side):
                 make_elastic(loop, depth_range, **given, stream=stream)
-        if self.pass_loss:
-            most = loop.passes if loop.draw is None else max(loop.draw.depths)
-            if not stops(loop, most):
-                raise ValueError(
-                    f"--pass-loss={self.pass_loss}: no earlier pass of the decoder is the end of a model of fewer "
-                    f"passes, in the order {' '.join(map(str, loop.order))}"
-                )
+        if self.pass_loss and not stops(loop, max(loop.training_depth.depths)):
+            raise ValueError(
+                f"--pass-loss={self.pass_loss}: no earlier pass of the decoder is the end of a model of fewer "
+                f"passes, in the order {' '.join(map(str, loop.order))}"
+            )
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from recurrence import order
 from recurrence.block import Shape
-from recurrence.elastic import Draw, at_depths, branches, depths_of, idle, make_elastic, may_idle, stops, trained_depths
+from recurrence.elastic import at_depths, branches, depths_of, idle, make_elastic, may_idle, stops, trained_depths
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.papers.ilr import llama_layers
@@ -16,6 +16,7 @@ from recurrence.papers.relaxed import relaxed
 from recurrence.papers.ringformer import Signals, ringformer
 from recurrence.papers.sret import Recursion, sret
 from recurrence.papers.takase import shared_layers
+from recurrence.training_depth import Draw
 from tests.support import stacks
 
 SHAPE = Shape(8, 12, 2)
@@ -52,7 +53,7 @@ def test_a_depth_is_the_model_of_that_depth_with_the_same_checkpoint(name, depth
     make_elastic(elastic, (min(STACKS[name][2]), max(STACKS[name][2])))
     built = made(name, order_at(which, depth), seed=1)
     built.load_state_dict(elastic.state_dict())
-    elastic.draw = Draw((depth,))
+    elastic.training_depth.draw = Draw((depth,))
     elastic.set_num_updates(0)
     x, y = (states().requires_grad_() for _ in range(2))
     (drawn, _), (expected, _) = elastic(x), built(y)
@@ -84,14 +85,14 @@ def test_draws_are_a_function_of_seed_and_update():
 def test_depths_warm_up_from_all_passes_to_the_smallest():
     loop = relaxed(SHAPE, (0,) * 4, 2)
     make_elastic(loop, (1, 4), depth_warmup_updates=300)
-    with pytest.raises(RuntimeError, match="the depth warms up: call model.set_num_updates"):
-        _ = loop.smallest_depth
+    with pytest.raises(RuntimeError, match="the depth changes in training: call model.set_num_updates"):
+        _ = loop.training_depth.smallest
     drawn: dict[int, set[int]] = {}
     for update in range(600):
         loop.set_num_updates(update)
-        drawn.setdefault(loop.smallest_depth, set()).add(len(loop.running))
-        assert loop.smallest_depth == 4 - min(3, update // 100)
-        assert stops(loop, 4, loop.smallest_depth) == list(range(loop.smallest_depth, 4))
+        drawn.setdefault(loop.training_depth.smallest, set()).add(len(loop.running))
+        assert loop.training_depth.smallest == 4 - min(3, update // 100)
+        assert stops(loop, 4, loop.training_depth.smallest) == list(range(loop.training_depth.smallest, 4))
         if update >= 300:
             assert len(loop.running) == Draw((1, 2, 3, 4))(update)
     assert drawn == {smallest: set(range(smallest, 5)) for smallest in (4, 3, 2, 1)}
@@ -203,7 +204,7 @@ def test_only_the_last_passes_get_gradients(name):
     loop, twin = made(name, which), made(name, which)
     last = len(which) - 2 if len(which) > 4 else 3
     make_elastic(loop, (min(depths), len(which)) if name != "block recurrence" else None, backprop_passes=last)
-    loop.draw = None
+    loop.training_depth.draw = None
     x = states().requires_grad_()
     y, found = loop(x)
     y.square().sum().backward()

@@ -63,7 +63,7 @@ def test_the_full_depth_is_profiled_whatever_the_first_update_draws(passes):
     plain, drawing, inputs = fresh("cycle", *sizes), fresh("cycle", *sizes, "--depth-range", "2-8"), models.batch()
     drawing.train_elastic(seed=1)
     encoder, decoder = models.loops(drawing)
-    update = next(update for update in range(50) if encoder.draw(update) == passes)
+    update = next(update for update in range(50) if encoder.training_depth.draw(update) == passes)
     drawing.set_num_updates(update)
     for model in (plain, drawing):
         torch.manual_seed(0)

@@ -89,7 +89,7 @@ def elastic(arch: str) -> nn.Module:
 @every_elastic_model
 def test_every_depth_equals_the_model_of_that_depth(arch):
     model, batch = elastic(arch), models.inputs(arch)
-    assert [loop.draw.depths for loop in model.loops().values()] == [tuple(depths(arch))] * len(model.loops())
+    assert [loop.training_depth.depths for loop in model.loops().values()] == [tuple(depths(arch))] * len(model.loops())
     for depth in depths(arch):
         built = models.tiny(arch, *at(arch, depth), seed=1)
         built.load_state_dict(model.state_dict())
@@ -144,8 +144,8 @@ def test_block_recurrence_runs_complete_stacks():
     tokens = language.texts()
     model.train_elastic(1)
     (loop,) = model.loops().values()
-    assert loop.draw.depths == (3, 6, 9)
-    for depth in loop.draw.depths:
+    assert loop.training_depth.depths == (3, 6, 9)
+    for depth in loop.training_depth.depths:
         more = [injected] if depth > 3 else []  # rejected if no block runs twice
         built = models.tiny("ilr_small", *flags, str(depth // 3), *more, seed=1)
         built.load_state_dict(model.state_dict())

@@ -43,7 +43,7 @@ def test_every_model_is_elastic_or_rejected_by_name(structure):
     model = vision.small(structure, **options, depth_range=depth_range)
     unit = [len(loop.blocks) if structure.startswith("sret") else 1 for loop in model.loops()]
     x = vision.images(model)
-    for depth in (depth // unit[0] for depth in model.loops()[0].draw.depths):
+    for depth in (depth // unit[0] for depth in model.loops()[0].training_depth.depths):
         built = vision.small(structure, seed=1, **{**options, **at(structure, depth), "mixed_depth": False})
         built.load_state_dict(model.state_dict())
         with at_depths({loop: depth * passes for loop, passes in zip(model.loops(), unit)}):
