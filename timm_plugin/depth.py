@@ -26,7 +26,8 @@ from recurrence.files import atomic_write
 from recurrence.loop import Loop, named_loops
 from timm_plugin.convert import load
 
-WEIGHTS = ("state_dict", "state_dict_ema", "model_ema")  # of timm's checkpoints; it loads averages if there are any
+# Where timm looks for the weights in a checkpoint; it loads averages if there are any.
+WEIGHTS = ("state_dict", "state_dict_ema", "model_ema", "model")
 SPLITS = ("train", "training", "val", "validation", "eval", "evaluation", "test")  # folders that timm knows
 
 

@@ -127,6 +127,14 @@ def test_averages_are_marked_and_unmarked_weights_load_afterwards(tmp_path):
     assert loaded.loop.safe is None
 
 
+def test_published_weights_are_marked_where_timm_reads_them(tmp_path):
+    model, path = vision.small("uit"), tmp_path / "uit.pth"
+    torch.save({"model": model.state_dict()}, path)
+    depth.write(path, {"loop": (2, 3)})
+    timm.models.load_checkpoint(model, str(path))
+    assert model.loop.safe.tolist() == [2, 3]
+
+
 def test_splits_folders_and_devices_are_checked(images, tmp_path, capsys):
     torch.save({"arch": "uit", "state_dict": vision.small("uit").state_dict()}, tmp_path / "uit.pth")
     (tmp_path / "splits").mkdir()
