@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 from torch import Tensor, nn
 
 from recurrence.attention import SelfAttention, attention_weights, causal_bias
 from recurrence.loop import Loop, named_loops
+from recurrence.papers.kausik import RecurrentBlock
 
 
 def loops(model: nn.Module) -> dict[str, Loop]:
@@ -27,20 +29,25 @@ def recorded_states(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     """Within the context, records the states after each pass.
 
     Yields:
-        For each loop, by name, the P states (B, T, C) of the latest call.
+        For each loop, by name, the states (B, T, C) after each pass that ran in the latest call of the model.
 
     Raises:
         ValueError: if the model has no loop.
     """
     found: dict[str, list[Tensor]] = {}
 
-    def listen(name: str, loop: Loop, inputs: tuple, outputs: tuple[Tensor, list[Tensor]]) -> None:
-        found[name] = outputs[1]
+    def listen(name: str, loop: Loop, inputs: tuple, options: dict, outputs: tuple[Tensor, list[Tensor]]) -> None:
+        found[name] = outputs[1] if _begins(options) else found.get(name, []) + outputs[1]
 
     with ExitStack() as stack:
         for name, loop in loops(model).items():
-            stack.callback(loop.register_forward_hook(partial(listen, name)).remove)
+            stack.callback(loop.register_forward_hook(partial(listen, name), with_kwargs=True).remove)
         yield found
+
+
+def _begins(options: dict[str, Any]) -> bool:
+    """Whether a call of a loop with these options starts at the first pass; early exit calls it pass by pass."""
+    return options.get("run") is None or options["run"][0] == 0
 
 
 @contextmanager
@@ -56,28 +63,30 @@ def recorded_attention(
         keep: maps the weights (B, H, T, S) of a pass to its record; by default, all weights are kept.
 
     Yields:
-        For each loop, by name, one record per pass of the latest call.
+        For each loop, by name, one record per pass that ran in the latest call of the model.
 
     Raises:
-        ValueError: if the model has no loop, or a loop has no attention or attends within slices.
+        ValueError: if the model has no loop, or a loop has no attention, attends within slices, or reads the sequence
+            with a state.
     """
     found: dict[str, list[Tensor]] = {}
     for name, loop in loops(model).items():
         _check(name, loop)
 
-    def begin(name: str, loop: Loop, inputs: tuple) -> None:
-        found[name] = []
+    def begin(name: str, loop: Loop, inputs: tuple, options: dict) -> None:
+        if _begins(options):
+            found[name] = []
 
     def attend(
         name: str, attention: SelfAttention, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, *rest
     ) -> Tensor:
         mask = causal_bias(q.size(2), like=q) if causal else bias
-        found[name].append(keep(attention_weights(q, k, mask)))
+        found.setdefault(name, []).append(keep(attention_weights(q, k, mask)))
         return SelfAttention.attend(attention, q, k, v, bias, causal, *rest)
 
     with ExitStack() as stack:
         for name, loop in loops(model).items():
-            stack.callback(loop.register_forward_pre_hook(partial(begin, name)).remove)
+            stack.callback(loop.register_forward_pre_hook(partial(begin, name), with_kwargs=True).remove)
             for attention in _attentions(loop):
                 attention.attend = partial(attend, name, attention)
                 stack.callback(attention.__dict__.pop, "attend")
@@ -91,6 +100,8 @@ def _attentions(loop: Loop) -> list[SelfAttention]:
 def _check(name: str, loop: Loop) -> None:
     if not _attentions(loop):
         raise ValueError(f"{name}: has no attention")
+    if any(isinstance(block, RecurrentBlock) for block in loop.blocks):
+        raise ValueError(f"{name}: reads the sequence with a state; only global attention has all weights")
     for index, own in enumerate(loop.own or ()):
         if getattr(own, "slices", None) is not None:
             raise ValueError(f"{name}: pass {index + 1} attends within slices; only global attention has all weights")

@@ -180,6 +180,15 @@ def test_recorded_weights_keep_masks_and_positions():
     assert all(not part.triu(1).any() and torch.allclose(part.sum(-1), torch.ones(1).double()) for part in recorded)
 
 
+def test_early_exit_runs_pass_by_pass_and_every_pass_is_recorded():
+    model = vision.small("uit", exit_threshold=1e-9)
+    x = vision.images(model)
+    with record.recorded_states(model) as states, record.recorded_attention(model) as weights, torch.no_grad():
+        model(x)
+        model(x)
+    assert [len(states["loop"]), len(weights["loop"])] == [model.loop.passes] * 2
+
+
 def test_recorders_reject_by_name():
     with pytest.raises(ValueError, match="Linear: has no loop"), record.recorded_states(nn.Linear(2, 2)):
         pass
@@ -191,6 +200,11 @@ def test_recorders_reject_by_name():
     with (
         pytest.raises(ValueError, match="has no attention"),
         record.recorded_attention(vision.fresh("recursive_mixer_s16")),
+    ):
+        pass
+    with (
+        pytest.raises(ValueError, match=r"decoder.stack.loop: reads the sequence with a state"),
+        record.recorded_attention(models.tiny("recurrent_lm")),
     ):
         pass
 
