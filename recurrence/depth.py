@@ -112,7 +112,7 @@ def _trained_order(loop: "Loop", state_dict: dict, prefix: str, local_metadata: 
 def _adopt_safe_range(loop: "Loop", safe: torch.Tensor, name: str) -> None:
     """Gives the loop a buffer for the checkpoint's safe range; warns if its depth is outside of it."""
     del loop.safe
-    loop.register_buffer("safe", torch.empty(2, device=None if loop.noted is None else loop.noted.device))
+    loop.register_buffer("safe", torch.empty(2, device=next(loop.parameters()).device))
     smallest, largest = map(round, safe.tolist())
     if not smallest <= loop.passes <= largest:
         logger.warning("%s: runs %d passes, outside the safe range %d to %d", name, loop.passes, smallest, largest)

@@ -59,6 +59,12 @@ def test_a_saved_state_dict_notes_its_order(tmp_path):
     relaxed_loop((0, 1, 1), seed=1).load_state_dict(loaded)
 
 
+def test_a_safe_range_is_stored_on_the_device_of_the_weights():
+    trained, used = relaxed_loop((0, 0)), relaxed_loop((0, 0)).to("meta")
+    used.load_state_dict({**trained.state_dict(), "safe": torch.tensor([1.0, 2.0])}, assign=False)
+    assert used.safe.device.type == "meta"
+
+
 def noting_loop(which: order.Order) -> Loop:
     """A loop of two blocks that stores its order as a tensor."""
     loop = Loop([nn.Linear(2, 2), nn.Linear(2, 2)], which)
