@@ -9,7 +9,8 @@ Only the last 16 positions have targets.
 `--start-noise 32` is the paper's curriculum. Training starts with this much noise and doubles it up to `--noise`
 whenever the validation loss is below `--next-below`. The scheduler's learning rate is multiplied by 1 - L / 2M, where L
 is the current length and M the full length, and at full length also by 1 - exp(-validation loss). Noise changes between
-epochs; validation has as much noise as training, and the subset `test` always has all of it.
+epochs; validation has as much noise as training, and the subset `test` always has all of it. Of several validation
+subsets, the loss of the first one counts.
 
 Differs from the published code, which multiplies the rate again at each doubling, and whose window is half the noise if
 that is less than 32.
@@ -64,6 +65,7 @@ class CopyingTask(AnswerTask):
         self.args = Namespace(tokens_per_sample=cfg.noise + 2 * cfg.memorise)
         self.symbols = self.answers = unpadded_dictionary(cfg.symbols)
         self.epoch: int | None = None
+        self.before_first_subset = True  # of a validation
         # Epoch -> the noise from that epoch on, and the validation loss before it.
         self.state.add_factory("course", lambda: {1: (cfg.start_noise or cfg.noise, None)})
 
@@ -106,14 +108,16 @@ class CopyingTask(AnswerTask):
 
     def begin_valid_epoch(self, epoch: int, model) -> None:
         """Records the epoch of validation."""
-        self.epoch = epoch
+        self.epoch, self.before_first_subset = epoch, True
 
     def post_validate(self, model, stats: dict, agg) -> None:
-        """Sets the noise of the next epoch, and logs that of this one."""
+        """Logs the noise of this epoch, and sets that of the next one by the first validation subset."""
         loss, noise = stats["loss"] * math.log(2), self.stage(self.epoch)[0]
         stats["noise"] = noise
-        following = min(2 * noise, self.cfg.noise) if loss < self.cfg.next_below else noise
-        self.state.course[self.epoch + 1] = following, loss
+        if self.before_first_subset:
+            following = min(2 * noise, self.cfg.noise) if loss < self.cfg.next_below else noise
+            self.state.course[self.epoch + 1] = following, loss
+        self.before_first_subset = False
 
     def optimizer_step(self, optimizer, model, update_num: int) -> None:
         """An optimizer step at the scheduler's learning rate times the curriculum's factor."""

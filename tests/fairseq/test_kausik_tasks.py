@@ -96,6 +96,16 @@ def test_the_curriculum_doubles_the_noise_when_the_loss_is_low_enough():
     assert factors == pytest.approx(warming_up + falling)
 
 
+def test_the_first_validation_subset_sets_the_curriculum():
+    task = copying(noise=100, start_noise=32)
+    task.begin_epoch(1, None)
+    for losses, noise in (((2.0, 0.0), 32), ((0.0, 2.0), 64)):  # two validations in an epoch
+        task.begin_valid_epoch(1, None)
+        for loss in losses:
+            task.post_validate(None, {"loss": loss}, None)
+        assert task.noise("train", 2) == noise
+
+
 def test_without_a_curriculum_noise_and_rate_stay():
     task = copying(noise=8)
     task.begin_epoch(1, None)
