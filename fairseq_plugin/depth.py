@@ -12,6 +12,7 @@ full depth.
 """
 
 import argparse
+import copy
 import math
 import sys
 import time
@@ -23,7 +24,7 @@ from fairseq import checkpoint_utils, options, scoring, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
-from torch import nn
+from torch import Tensor, nn
 
 from fairseq_plugin.repairs.checkpoints import load_safely
 from fairseq_plugin.repairs.foreign import literal
@@ -58,30 +59,54 @@ def assignments(loops: dict[str, Loop], apart: bool) -> Iterator[curve.Setting]:
     yield curve.Setting("+".join(map(str, dict.fromkeys(full.values()))), full)
 
 
+class Scorer:
+    """fairseq's scorer, which gets sentences in the form in which fairseq-generate scores them.
+
+    Args:
+        task: gives the dictionary of the target, and the decoders of `--bpe` and `--tokenizer`.
+        cfg: the options of fairseq-generate.
+    """
+
+    def __init__(self, task: FairseqTask, cfg: Any):
+        self.words = copy.deepcopy(task.target_dictionary)  # words that are joined from pieces are added to it
+        self.scorer = scoring.build_scorer(cfg.scoring, self.words)
+        self.post_process = cfg.common_eval.post_process
+        parts = task.build_bpe(cfg.bpe), task.build_tokenizer(cfg.tokenizer)
+        self.decoders = [part.decode for part in parts if part is not None]
+
+    def add(self, reference: Tensor, hypothesis: Tensor) -> None:
+        """Adds a sentence by its tokens: the reference (S,), padded on either side, and the hypothesis (T,)."""
+        tokens = utils.strip_pad(reference, self.words.pad()).int().cpu(), hypothesis.int().cpu()
+        # Unknown words of the reference are escaped: none in the hypothesis equals them.
+        texts = [
+            self.words.string(part, self.post_process, escape_unk=escape) for part, escape in zip(tokens, (True, False))
+        ]
+        for decode in self.decoders:
+            texts = list(map(decode, texts))
+        if hasattr(self.scorer, "add_string"):
+            self.scorer.add_string(*texts)
+        elif self.post_process is None:
+            self.scorer.add(*tokens)
+        else:
+            self.scorer.add(*(self.words.encode_line(text, add_if_not_exist=True) for text in texts))
+
+    def score(self) -> float:
+        """The score of all sentences so far."""
+        return self.scorer.score()
+
+
 def translations(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequence[dict]) -> curve.Evaluation:
     """The score of translations, by fairseq's search and scorer."""
-    prefix = cfg.generation.prefix_size
-    generator, target = task.build_generator([model], cfg.generation), task.target_dictionary
-    scorer = scoring.build_scorer(cfg.scoring, target)
-    tokenizer, bpe = task.build_tokenizer(cfg.tokenizer), task.build_bpe(cfg.bpe)
+    prefix, scorer = cfg.generation.prefix_size, Scorer(task, cfg)
+    generator = task.build_generator([model], cfg.generation)
     seconds, outputs = 0.0, []
     for sample in batches:
         start = time.perf_counter()
         given = sample["target"][:, :prefix] if prefix else None
         hypotheses = task.inference_step(generator, [model], sample, prefix_tokens=given)
         seconds += time.perf_counter() - start
-        for row, (best, *_) in enumerate(hypotheses):
-            reference = utils.strip_pad(sample["target"][row], target.pad())
-            texts = [
-                target.string(tokens.int().cpu(), cfg.common_eval.post_process)
-                for tokens in (reference, best["tokens"])
-            ]
-            for decoder in (part for part in (bpe, tokenizer) if part is not None):
-                texts = list(map(decoder.decode, texts))
-            if hasattr(scorer, "add_string"):
-                scorer.add_string(*texts)
-            else:
-                scorer.add(reference.int().cpu(), best["tokens"].int().cpu())
+        for target, (best, *_) in zip(sample["target"], hypotheses):
+            scorer.add(target, best["tokens"])
             outputs.append(best["tokens"].tolist())
     return curve.Evaluation(scorer.score(), seconds / len(outputs), outputs)
 
@@ -92,13 +117,13 @@ def perplexity(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequence[
     pad, seconds, loss, tokens, texts = task.target_dictionary.pad(), 0.0, 0.0, 0, 0
     outputs: list[list[int]] = []
     for sample in batches:
-        start = time.perf_counter()
-        output = model(**sample["net_input"])
-        seconds += time.perf_counter() - start
-        scores, target = model.get_normalized_probs(output, log_probs=True), sample["target"]
+        target = sample["target"]
         keep = target.ne(pad)
+        start = time.perf_counter()
+        scores = model.get_normalized_probs(model(**sample["net_input"]), log_probs=True)
+        outputs += [[token] for token in scores.argmax(-1)[keep].tolist()]  # reading them waits for the GPU
+        seconds += time.perf_counter() - start
         loss -= scores.gather(2, target[:, :, None])[:, :, 0][keep].double().sum().item()
-        outputs += [[token] for token in scores.argmax(-1)[keep].tolist()]
         tokens, texts = tokens + int(keep.sum()), texts + len(target)
     return curve.Evaluation(math.exp(loss / tokens), seconds / texts, outputs)
 
@@ -125,8 +150,10 @@ def run(args: argparse.Namespace) -> None:
     """
     if not args.path or ":" in args.path:
         raise ValueError(f"--path={args.path}: must be one checkpoint")
-    if args.constraints:
-        raise ValueError(f"--constraints={args.constraints}: not supported here; use fairseq-generate")
+    for name in ("constraints", "lm_path", "replace_unk"):
+        value = getattr(args, name)
+        if value:
+            raise ValueError(f"--{name.replace('_', '-')}={value}: not supported here; use fairseq-generate")
     cfg = convert_namespace_to_omegaconf(args)
     overrides = {**literal(args.model_overrides), "data": args.data}
     (model,), saved, task = checkpoint_utils.load_model_ensemble_and_task([args.path], overrides)

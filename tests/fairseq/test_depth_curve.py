@@ -2,9 +2,12 @@
 
 import csv
 import shutil
+from types import SimpleNamespace
 
 import pytest
+import torch
 from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
 
 from fairseq_plugin import depth
 from recurrence.loop import named_loops
@@ -72,7 +75,60 @@ def test_the_score_at_full_depth_is_that_of_generate(trained, corpus, tmp_path, 
     assert f"BLEU = {float(full['score']):.1f}"[:9] in cli.generate(corpus.data, path, *search)
 
 
-def test_constraints_are_rejected(capsys):
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--constraints"], "--constraints=ordered"),
+        (["--replace-unk", "names.txt"], "--replace-unk=names.txt"),
+        (["--lm-path", "lm.pt"], "--lm-path=lm.pt"),
+    ],
+)
+def test_options_of_generate_that_would_have_no_effect_are_rejected(capsys, flags, message):
     with pytest.raises(SystemExit):
-        depth.main(["data", "--path", "a.pt", "--constraints"])
-    assert "--constraints=ordered: not supported here" in capsys.readouterr().err
+        depth.main(["data", "--path", "a.pt", *flags])
+    assert f"{message}: not supported here" in capsys.readouterr().err
+
+
+class Pairs(list):
+    """A scorer that only collects references and hypotheses, as texts or as tokens."""
+
+    def take(self, *pair):
+        self.append(pair)
+
+
+@pytest.mark.parametrize("post_process", [None, "sentencepiece"])
+@pytest.mark.parametrize("method", ["add_string", "add"])
+def test_sentences_are_scored_as_generate_scores_them(monkeypatch, post_process, method):
+    pairs, words = Pairs(), Dictionary()
+    setattr(pairs, method, pairs.take)
+    monkeypatch.setattr(depth.scoring, "build_scorer", lambda cfg, dictionary: pairs)
+    a, b, c = map(words.add_symbol, ("\u2581a", "b", "\u2581c"))
+    task = SimpleNamespace(target_dictionary=words, build_bpe=lambda cfg: None, build_tokenizer=lambda cfg: None)
+    common = SimpleNamespace(post_process=post_process)
+    cfg = SimpleNamespace(scoring=None, bpe=None, tokenizer=None, common_eval=common)
+    reference, hypothesis = torch.tensor([1, 1, a, b, words.unk(), 2]), torch.tensor([a, b, c, 2])
+    depth.Scorer(task, cfg).add(reference, hypothesis)
+    ((expected, found),) = pairs
+    if method == "add_string":
+        pieces = post_process is None
+        assert found == ("\u2581a b \u2581c" if pieces else "ab c")
+        assert expected == ("\u2581a b <<unk>>" if pieces else "ab<<unk>>")
+    else:
+        assert (len(expected), len(found)) == ((4, 4) if post_process is None else (2, 3))  # with the end
+    assert len(words) == 7, "the dictionary of the search stays as it is"
+
+
+def test_the_time_of_a_text_ends_when_its_output_is_there(monkeypatch):
+    """A call returns before a GPU has computed its result; reading the result waits for it."""
+    model, now, read = models.tiny("ilr_small").eval(), [0.0], torch.Tensor.tolist
+
+    def wait(tensor):
+        now[0] += 3
+        return read(tensor)
+
+    monkeypatch.setattr(depth.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(torch.Tensor, "tolist", wait)
+    tokens = torch.arange(5, 14).view(3, 3)
+    batch = {"net_input": {"src_tokens": tokens}, "target": tokens}
+    task = SimpleNamespace(target_dictionary=model.decoder.dictionary)
+    assert depth.perplexity(model, task, None, [batch]).seconds == 1
