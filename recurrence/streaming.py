@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from recurrence.papers.kausik import RecurrentBlock
 
 
-class Slot:
+class LayerState:
     """The state of one layer: keys and values of the last windows.
 
     `seen` (B,) counts tokens. `inputs` (B, w, 2 C) has keys and values of the current x_i. `states` (B, 2, w, 2 C) has
@@ -85,16 +85,16 @@ class Slot:
         return y
 
 
-class State:
-    """The slots of the layers of a stack."""
+class StackState:
+    """The states of the layers of a stack."""
 
     def __init__(self, layers: int):
-        self.slots = [Slot() for _ in range(layers)]
+        self.layers = [LayerState() for _ in range(layers)]
 
     def reorder(self, order: Tensor) -> None:
-        """See :meth:`Slot.reorder`."""
-        for slot in self.slots:
-            slot.reorder(order)
+        """See :meth:`LayerState.reorder`."""
+        for layer in self.layers:
+            layer.reorder(order)
 
 
 def _project(block: "RecurrentBlock", x: Tensor) -> tuple[Tensor, Tensor]:

@@ -36,7 +36,7 @@ from recurrence.linear import apply, linear
 from recurrence.loop import Loop
 from recurrence.scan import scan
 from recurrence.scan_step import Spec, Weights
-from recurrence.streaming import Slot, State
+from recurrence.streaming import LayerState, StackState
 
 
 class RecurrentBlock(nn.Module):
@@ -71,7 +71,7 @@ class RecurrentBlock(nn.Module):
     def forward(
         self,
         x: Tensor,
-        slot: Slot | None = None,
+        slot: LayerState | None = None,
         padding: Tensor | None = None,
         window: int | None = None,
     ) -> Tensor:
@@ -197,15 +197,15 @@ class RecurrentStack(nn.Module):
         self.loop = Loop(blocks, tuple(range(layers)))
         self.norm = nn.LayerNorm(shape.width, shape.norm_eps, bias=False)
 
-    def new_state(self) -> State:
+    def new_state(self) -> StackState:
         """The decoding state of a new text."""
-        return State(self.loop.passes)
+        return StackState(self.loop.passes)
 
-    def forward(self, x: Tensor, padding: Tensor | None = None, state: State | None = None) -> Tensor:
+    def forward(self, x: Tensor, padding: Tensor | None = None, state: StackState | None = None) -> Tensor:
         """Runs all layers; arguments and result are those of :meth:`recurrence.causal.CausalStack.forward`."""
         if state is not None:
             padding = None if padding is None else padding[:, -x.size(1) :]
-            return self.norm(self.loop(x, slots=state.slots, padding=padding)[0])
+            return self.norm(self.loop(x, slots=state.layers, padding=padding)[0])
         window = self._drawn_window()
         if padding is None or not padding[:, 0].any():
             return self.norm(self.loop(x, window=window)[0])

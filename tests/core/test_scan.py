@@ -257,7 +257,7 @@ def test_a_stream_keeps_one_size_of_state_and_stays_exact(window, accumulate):
     state, outputs = stack.new_state(), []
     for token in x.split(1, dim=1):
         outputs.append(stack(token, None, state))
-        held = [value for slot in state.slots for value in vars(slot).values() if value is not None]
+        held = [value for layer in state.layers for value in vars(layer).values() if value is not None]
         sizes.add(sum(value.untyped_storage().nbytes() for value in held))
     assert len(sizes) == 1
     torch.testing.assert_close(torch.cat(outputs, dim=1), stack(x), atol=1e-9, rtol=0)
