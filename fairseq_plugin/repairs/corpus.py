@@ -18,7 +18,7 @@ from fairseq_plugin.repairs.foreign import modules
 from fairseq_plugin.repairs.ranges import check_ranges
 from fairseq_plugin.repairs.replace import replace
 
-SIDES = ("source", "target")
+CORPUS_SIDES = ("source", "target")
 DIGESTS = "dictionaries"  # their key in a checkpoint
 LOADED: list[tuple[str, dict[str, list]]] = []  # path and digests of each checkpoint that is being loaded
 
@@ -143,7 +143,7 @@ def require_targets() -> None:
 def _check_targets(trainer: Trainer, kind: str, subset: str) -> None:
     dataset = trainer.task.dataset(subset)
     if getattr(dataset, "tgt", dataset) is None:
-        names = ", ".join(filter(None, (getattr(trainer.task.cfg, f"{side}_lang", "") for side in SIDES)))
+        names = ", ".join(filter(None, (getattr(trainer.task.cfg, f"{side}_lang", "") for side in CORPUS_SIDES)))
         raise ValueError(f"--{kind}-subset {subset}: has no target side; must have both of {names}")
 
 
@@ -217,7 +217,7 @@ def require_same_dictionaries() -> None:
 def digests(task: FairseqTask) -> dict[str, list]:
     """Length, and SHA-256 of the symbols in order, of each of a task's dictionaries."""
     found = {}
-    for side in SIDES:
+    for side in CORPUS_SIDES:
         try:
             dictionary = getattr(task, f"{side}_dictionary")
         except NotImplementedError:  # raised by fairseq's tasks without such a dictionary
