@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-class Part:
+class PartialFile:
     """A file being written that keeps the error of a failed write, which torch discards."""
 
     def __init__(self, file: BinaryIO):
@@ -26,7 +26,7 @@ class Part:
 
 
 @contextlib.contextmanager
-def atomic_write(path: str | Path) -> Iterator[Part]:
+def atomic_write(path: str | Path) -> Iterator[PartialFile]:
     """A file to write that is renamed to `path` once it is complete on disk, and removed if writing fails.
 
     Raises:
@@ -35,7 +35,7 @@ def atomic_write(path: str | Path) -> Iterator[Part]:
     temporary, part = f"{path}.tmp", None
     try:
         with open(temporary, "wb") as file:
-            part = Part(file)
+            part = PartialFile(file)
             yield part
             file.flush()
             os.fsync(file.fileno())
