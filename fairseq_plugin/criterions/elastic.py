@@ -36,7 +36,7 @@ class ElasticCriterion(FairseqCriterion):
     def _at_trained_depths(self, model, sample, reduce: bool):
         """The mean loss of the depths that this update trains; the log is that of the full one at mixed depth."""
         found = []
-        for depths in branches(model.loops().values()):
+        for depths in branches(model.loops_by_side().values()):
             with at_depths(depths):
                 found.append(super().forward(model, sample, reduce))
         losses, sample_sizes, logs = zip(*found)
@@ -44,7 +44,7 @@ class ElasticCriterion(FairseqCriterion):
 
     def _with_pass_loss(self, model, sample, reduce: bool):
         """Adds `pass_loss` times the mean loss of the earlier passes; the log has the loss of the last pass."""
-        loop, outputs = list(model.loops().values())[-1], []
+        loop, outputs = list(model.loops_by_side().values())[-1], []
         with loop.register_forward_hook(lambda module, inputs, output: outputs.append(output)):
             loss, sample_size, log = super().forward(model, sample, reduce)
         _, states = outputs[-1]
@@ -82,7 +82,7 @@ class ElasticCriterion(FairseqCriterion):
 
 def reported_depths(model: nn.Module) -> dict[str, dict[Loop, int]]:
     """The depths at which validation reports the loss, by name."""
-    ends = {loop: trained_depths(loop) for loop in model.loops().values()}
+    ends = {loop: trained_depths(loop) for loop in model.loops_by_side().values()}
     if all(smallest == largest for smallest, largest in ends.values()):
         return {}
     return {

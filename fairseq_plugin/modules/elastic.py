@@ -135,7 +135,7 @@ class ElasticModel(ConfiguredModel):
     elastic: dict[str, Any] = {}
     step, beyond, pass_loss = 1, True, 0.0
 
-    def loops(self) -> dict[str, Loop]:
+    def loops_by_side(self) -> dict[str, Loop]:
         """The loops by side; the decoder's comes last."""
         decoder = self.decoder
         if hasattr(decoder, "stack"):
@@ -152,7 +152,7 @@ class ElasticModel(ConfiguredModel):
         Raises:
             ValueError: naming the option, the value and the rule.
         """
-        given, loops = dict(self.elastic), self.loops()
+        given, loops = dict(self.elastic), self.loops_by_side()
         self.pass_loss = given.pop("pass_loss", 0.0)
         text = given.pop("depth_range", None)
         ranges = [None] * len(loops) if text is None else _ranges(text, len(loops))
@@ -201,7 +201,7 @@ def prepare(cfg: Any, model: nn.Module, criterion: FairseqCriterion) -> None:
 
 def _may_skip_parameters(model: ElasticModel) -> bool:
     """Whether some parameters get no gradient in updates with few passes."""
-    return any(may_idle(loop) for loop in model.loops().values())
+    return any(may_idle(loop) for loop in model.loops_by_side().values())
 
 
 def install() -> None:
@@ -226,7 +226,7 @@ def install() -> None:
         def all_reduce_grads(self) -> None:
             reduce_all(self)
             if isinstance(self.module, ElasticModel) and self.module.elastic and not self.accumulate_grads:
-                for loop in self.module.loops().values():
+                for loop in self.module.loops_by_side().values():
                     for parameter in idle(loop, len(loop.running)):
                         parameter.grad = None  # instead of zeros, to which an optimizer applies momentum and decay
 

@@ -14,7 +14,7 @@ from checkpoints import ImageRun
 from pictures import WIDTH, page, parser, positive, save
 from torch import Tensor
 
-from recurrence.analysis.record import loops, recorded_states
+from recurrence.analysis.record import recorded_states, require_loops
 from recurrence.analysis.responses import response_map
 
 COLUMNS = 9  # maps side by side on a page
@@ -24,7 +24,7 @@ def grids(run: ImageRun) -> list[tuple[int, int]]:
     """The token grid of each loop, (rows, columns)."""
     if hasattr(run.model, "stages"):
         return [stage.grid for stage in run.model.stages]
-    return [run.model.patch_embed.grid_size] * len(loops(run.model))
+    return [run.model.patch_embed.grid_size] * len(require_loops(run.model))
 
 
 def responses(run: ImageRun, images: Tensor) -> list[list[Tensor]]:

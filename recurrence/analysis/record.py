@@ -12,7 +12,7 @@ from recurrence.loop import Loop, named_loops
 from recurrence.papers.kausik import RecurrentBlock
 
 
-def loops(model: nn.Module) -> dict[str, Loop]:
+def require_loops(model: nn.Module) -> dict[str, Loop]:
     """The loops of a model by name.
 
     Raises:
@@ -40,7 +40,7 @@ def recorded_states(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
         found[name] = outputs[1] if _begins(options) else found.get(name, []) + outputs[1]
 
     with ExitStack() as stack:
-        for name, loop in loops(model).items():
+        for name, loop in require_loops(model).items():
             stack.callback(loop.register_forward_hook(partial(listen, name), with_kwargs=True).remove)
         yield found
 
@@ -70,7 +70,7 @@ def recorded_attention(
             with a state.
     """
     found: dict[str, list[Tensor]] = {}
-    for name, loop in loops(model).items():
+    for name, loop in require_loops(model).items():
         _check(name, loop)
 
     def begin(name: str, loop: Loop, inputs: tuple, options: dict) -> None:
@@ -85,7 +85,7 @@ def recorded_attention(
         return SelfAttention.attend(attention, q, k, v, bias, causal, *rest)
 
     with ExitStack() as stack:
-        for name, loop in loops(model).items():
+        for name, loop in require_loops(model).items():
             stack.callback(loop.register_forward_pre_hook(partial(begin, name), with_kwargs=True).remove)
             for attention in _attentions(loop):
                 attention.attend = partial(attend, name, attention)

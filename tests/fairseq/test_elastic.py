@@ -46,7 +46,7 @@ def at(arch: str, depth: int) -> list[str]:
 
 def ends(arch: str) -> tuple[int, int]:
     """The smallest depth of its tiny model, and one beyond the default if it allows that."""
-    blocks = {len(loop.blocks) for loop in models.tiny(arch).loops().values()}
+    blocks = {len(loop.blocks) for loop in models.tiny(arch).loops_by_side().values()}
     return max(blocks), 4 if arch in models.ARCHS and models.has_static_levels(arch) else 6
 
 
@@ -89,11 +89,11 @@ def elastic(arch: str) -> nn.Module:
 @every_elastic_model
 def test_every_depth_equals_the_model_of_that_depth(arch):
     model, batch = elastic(arch), models.inputs(arch)
-    assert [loop.training_depth.depths for loop in model.loops().values()] == [tuple(depths(arch))] * len(model.loops())
+    assert {loop.training_depth.depths for loop in model.loops_by_side().values()} == {tuple(depths(arch))}
     for depth in depths(arch):
         built = models.tiny(arch, *at(arch, depth), seed=1)
         built.load_state_dict(model.state_dict())
-        with torch.no_grad(), at_depths(dict.fromkeys(model.loops().values(), depth)):
+        with torch.no_grad(), at_depths(dict.fromkeys(model.loops_by_side().values(), depth)):
             torch.testing.assert_close(model(*batch)[0], built(*batch)[0], rtol=0, atol=0)
 
 
@@ -103,11 +103,11 @@ def test_updates_draw_depths_and_evaluation_runs_all_passes(arch):
     drawn = set()
     for update in range(12):
         model.train().set_num_updates(update)
-        passes = {len(loop.running) for loop in model.loops().values()}
+        passes = {len(loop.running) for loop in model.loops_by_side().values()}
         assert len(passes) == 1  # the same for encoder and decoder
         drawn |= passes
     assert len(drawn) > 1
-    assert all(len(loop.running) == loop.passes for loop in model.eval().loops().values())
+    assert all(len(loop.running) == loop.passes for loop in model.eval().loops_by_side().values())
 
 
 def test_stacks_of_two_depths_are_drawn_together():
@@ -116,7 +116,7 @@ def test_stacks_of_two_depths_are_drawn_together():
     drawn = set()
     for update in range(60):
         model.train().set_num_updates(update)
-        drawn.add(tuple(len(loop.running) for loop in model.loops().values()))
+        drawn.add(tuple(len(loop.running) for loop in model.loops_by_side().values()))
     assert drawn == {(4, 2), (5, 2), (5, 3), (6, 3), (7, 3), (7, 4), (8, 4)}
 
 
@@ -131,7 +131,7 @@ def test_stacks_are_drawn_separately_where_asked(arch):
         drawn = []
         for update in range(600):
             model.train().set_num_updates(update)
-            drawn.append(tuple(len(loop.running) for loop in model.loops().values()))
+            drawn.append(tuple(len(loop.running) for loop in model.loops_by_side().values()))
         runs.append(drawn)
     together, apart = runs
     assert [encoder for encoder, _ in apart] == [encoder for encoder, _ in together]
@@ -143,7 +143,7 @@ def test_block_recurrence_runs_complete_stacks():
     model = models.tiny("ilr_small", *flags, "3", injected, "--depth-range", "3-9")
     tokens = language.texts()
     model.train_elastic(1)
-    (loop,) = model.loops().values()
+    (loop,) = model.loops_by_side().values()
     assert loop.training_depth.depths == (3, 6, 9)
     for depth in loop.training_depth.depths:
         more = [injected] if depth > 3 else []  # rejected if no block runs twice
@@ -181,7 +181,7 @@ def test_pass_loss_is_the_mean_over_models_whose_decoder_ends_earlier(arch):
     model.train_elastic(1)
     with_depths, plain, batch = criterion(arch, elastic=True), criterion(arch), sample(arch)
     loss, size, log = with_depths(model, batch)
-    decoder = model.loops()["decoder"]
+    decoder = model.loops_by_side()["decoder"]
     expected = []
     for depth in range(len(decoder.blocks), decoder.passes + 1):
         with at_depths({decoder: depth}):
@@ -201,7 +201,7 @@ def test_mixed_depth_is_the_mean_over_two_models(arch):
     with_depths, plain, batch = criterion(arch, elastic=True), criterion(arch), sample(arch)
     loss, size, log = with_depths(model, batch)
     deep = plain(model, batch)[0]
-    with at_depths({loop: len(loop.blocks) for loop in model.loops().values()}):
+    with at_depths({loop: len(loop.blocks) for loop in model.loops_by_side().values()}):
         shallow = plain(model, batch)[0]
     torch.testing.assert_close(loss, (deep + shallow) / 2)
     assert (log["loss"], size) == (deep.detach(), batch["ntokens"])
@@ -215,7 +215,8 @@ def test_mixed_depth_with_a_range_trains_the_drawn_depth(apart):
     arch = "ringformer_base"
     model = models.tiny(arch, *cli.WITHOUT_DROPOUT, "--mixed-depth", "--depth-range", "1-4", *apart).train()
     model.train_elastic(1)
-    with_depths, plain, batch, loops = criterion(arch, elastic=True), criterion(arch), sample(arch), model.loops()
+    with_depths, plain, batch = criterion(arch, elastic=True), criterion(arch), sample(arch)
+    loops = model.loops_by_side()
     for update in range(6):
         model.set_num_updates(update)
         losses = []
