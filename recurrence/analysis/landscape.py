@@ -41,7 +41,7 @@ def filter_normalised(model: nn.Module, seed: int) -> Direction:
 
 
 @contextmanager
-def moved(model: nn.Module, directions: Sequence[Direction], amounts: Sequence[float]) -> Iterator[None]:
+def moved_weights(model: nn.Module, directions: Sequence[Direction], amounts: Sequence[float]) -> Iterator[None]:
     """Within the context, the model has the weights `weights + sum amount * direction`."""
     parameters = dict(model.named_parameters())
     before = {name: parameters[name].detach().clone() for name in directions[0]}
@@ -74,6 +74,6 @@ def loss_surface(
     amounts = torch.cartesian_prod(*[torch.as_tensor(steps, dtype=torch.float64)] * len(directions))
     found = []
     for point in amounts.view(-1, len(directions)).tolist():
-        with moved(model, directions, point):
+        with moved_weights(model, directions, point):
             found.append(float(loss()))
     return torch.tensor(found, dtype=torch.float64).view([len(steps)] * len(directions))

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-Point = dict[str, float]
+Numbers = dict[str, float]
 UPDATES = re.compile(r"((valid\d*|train)_)?num_updates|train_updates")
 
 
-def points(log: Path, stage: str = "valid") -> list[Point]:
+def points(log: Path, stage: str = "valid") -> list[Numbers]:
     """The lines of a stage of training, in order, with their numbers by name.
 
     Three names are added: `updates`, which each log calls something else; `hours` of training so far, for fairseq
@@ -45,9 +45,9 @@ def curve(log: Path, x: str, y: str, stage: str = "valid") -> list[tuple[float, 
     return sorted({point[x]: point[y] for point in found if x in point and y in point}.items())
 
 
-def _json_lines(text: str, wanted: str) -> list[Point]:
-    found: list[Point] = []
-    so_far: Point = {}  # hours and tokens
+def _json_lines(text: str, wanted: str) -> list[Numbers]:
+    found: list[Numbers] = []
+    so_far: Numbers = {}  # hours and tokens
     trained = 0.0
     for stage, line in re.findall(r"\| (train_inner|train|valid\d*) \| (\{.*\})", text):
         point = _numbers(json.loads(line).items())
@@ -62,7 +62,7 @@ def _json_lines(text: str, wanted: str) -> list[Point]:
     return found
 
 
-def _summary(text: str) -> list[Point]:
+def _summary(text: str) -> list[Numbers]:
     rows = [_numbers(row.items()) for row in csv.DictReader(text.splitlines())]
     seconds = 0.0
     for row in rows:
@@ -71,7 +71,7 @@ def _summary(text: str) -> list[Point]:
     return [{**row, "epoch": row["epoch"] + 1} for row in rows if "epoch" in row]
 
 
-def _numbers(items: Iterable[tuple[str, str | float | None]]) -> Point:
+def _numbers(items: Iterable[tuple[str, str | float | None]]) -> Numbers:
     found = {name: number for name, value in items if (number := _number(value)) is not None}
     updates = [value for name, value in found.items() if UPDATES.fullmatch(name)]
     return {**found, "updates": updates[0]} if updates else found
