@@ -81,7 +81,7 @@ def adapt(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict, err
             )
         else:
             if safe is None:
-                warn(name, loop.order, trained)
+                warn_of_depth(name, loop.order, trained)
             _take_passes(state_dict, prefix, source_passes(trained, loop.order))
     if loop.noted is not None:
         state_dict[f"{prefix}noted"] = torch.tensor(loop.order)  # the buffer itself may still be uninitialised
@@ -129,7 +129,7 @@ def _take_passes(state_dict: dict, prefix: str, sources: Sequence[int]) -> None:
                 state_dict[f"{start}{index}.{key[len(source_prefix) :]}"] = tensor
 
 
-def warn(name: str, used: Order, trained: Order) -> None:
+def warn_of_depth(name: str, used: Order, trained: Order) -> None:
     """Logs that the depth is not the trained one."""
     logger.warning(
         "%s: runs %d passes (%s), trained with %d (%s)",

@@ -7,7 +7,7 @@ Source: Takase & Kiyono, "Lessons on Parameter Sharing across Layers in Transfor
 Intra-Layer Recurrence (arXiv:2505.01855), section 3.
 
 Differs from the paper: Figure 2 tests `i < M` where only `i <= M` gives the assignments drawn in its Figure 1.
-Differs from the published code: see :func:`published`.
+Differs from the published code: see :func:`published_order`.
 """
 
 from collections.abc import Callable, Iterable
@@ -118,7 +118,7 @@ STRATEGIES = {
 }
 
 
-def published(strategy: str, share_layer_num: int, layers: int) -> Order:
+def published_order(strategy: str, share_layer_num: int, layers: int) -> Order:
     """The order of the published code, whose option is the number of depths per unique layer, N / M, instead of M.
 
     It equals the paper's order if `share_layer_num` divides N. Otherwise M is N / share_layer_num rounded up, SEQUENCE

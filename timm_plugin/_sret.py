@@ -81,7 +81,7 @@ class SReT(ImageModel):
             self.pools = (*self.pools, "token")
         self.stages = nn.ModuleList(self._stage(number, height, width) for number, (height, width) in enumerate(sizes))
         for stage, blocks in zip(self.stages, config.depths):
-            config.train(stage.loop, unit=blocks)
+            config.make_elastic(stage.loop, unit=blocks)
         self.feature_info = [
             dict(module=f"stages.{stage}", num_chs=config.embed_dim * 2**stage, reduction=8 * 2**stage)
             for stage in range(len(sizes))

@@ -13,7 +13,7 @@ from timm.layers import PatchEmbed, global_pool_nlc, resample_abs_pos_embed, tru
 from torch import Tensor, nn
 
 from recurrence import position
-from recurrence.depth import same_kind, source_passes, warn
+from recurrence.depth import same_kind, source_passes, warn_of_depth
 from recurrence.early_exit import early_exit, run_until_each_exits
 from recurrence.elastic import stops
 from timm_plugin._compat import feature_take_indices, update_model_input_size
@@ -52,7 +52,7 @@ class LoopedVisionTransformer(ImageModel):
         self.pos_drop = nn.Dropout(config.pos_drop_rate)
         tokens = self.patch_embed.num_patches + self.num_prefix_tokens
         self.loop = config.loop(tokens)
-        config.train(self.loop, step=config.depth_step(), beyond=config.level_signal != "static")
+        config.make_elastic(self.loop, step=config.depth_step(), beyond=config.level_signal != "static")
         self.early_exit = early_exit("images", config.exit_threshold, self.loop.passes)
         self.passes_per_depth = self.loop.passes // len(config.order())  # an attention and the shared MLP are one depth
         self._make_tables(tokens)
@@ -215,7 +215,7 @@ class LoopedVisionTransformer(ImageModel):
             trained = same_kind(used, len(theirs))
             if trained is None:
                 continue  # torch reports the shape mismatch
-            warn(name, used, trained)
+            warn_of_depth(name, used, trained)
             state_dict[name] = own if name == "depth_embed" else theirs[list(source_passes(trained, used))]
 
 

@@ -52,7 +52,7 @@ class ElasticConfig:
         if self.depth_warmup_updates and self.depth_range is None and not self.pass_loss:
             raise ValueError(f"depth_warmup_updates={self.depth_warmup_updates}: needs depth_range or pass_loss")
 
-    def train(self, loop: Loop, unit: int = 1, step: int = 1, beyond: bool = True) -> None:
+    def make_elastic(self, loop: Loop, unit: int = 1, step: int = 1, beyond: bool = True) -> None:
         """Applies the options to a loop.
 
         Args:

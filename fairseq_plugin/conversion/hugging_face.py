@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fairseq_plugin.conversion.hugging_face_tokenizer import renumbered, tokenizer
 from fairseq_plugin.conversion.unshare import unshared
-from fairseq_plugin.conversion.upstream import positions
+from fairseq_plugin.conversion.upstream import max_positions
 from fairseq_plugin.models.ilr import IntraLayerRecurrence
 from fairseq_plugin.modules.embedding import TokenInput
 from fairseq_plugin.modules.model import LoopedTransformer
@@ -70,7 +70,7 @@ def as_llama(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
         hidden_act="silu",
         rms_norm_eps=model.decoder.stack.norm.eps,
         rope_theta=10000.0,
-        max_position_embeddings=positions(args, "target"),
+        max_position_embeddings=max_positions(args, "target"),
         tie_word_embeddings=True,  # as in every ilr_* model
         torch_dtype=str(embedding.weight.dtype).removeprefix("torch."),
     )
@@ -101,7 +101,7 @@ def as_fsmt(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
     _check_fsmt(options)
     matrix, pad = weights["decoder.embed_tokens.weight"], model.encoder.embed_tokens.padding_idx
     dtype, tied = matrix.dtype, options.share_all_embeddings
-    rows = positions(options, "source")
+    rows = max_positions(options, "source")
     table = SinusoidalPositionalEmbedding.get_embedding(rows + pad + 1, options.encoder_embed_dim, pad).to(dtype)
     weights = {**{f"{side}.embed_positions.weight": table for side in SIDES}, **weights}
     config = dict(
@@ -144,7 +144,7 @@ def _check_fsmt(options: argparse.Namespace) -> None:
     widths = options.encoder_embed_dim, options.decoder_embed_dim
     if widths[0] != widths[1]:
         raise ValueError(f"--decoder-embed-dim={widths[1]}: must be the encoder's, {widths[0]}")
-    rows = positions(options, "source"), positions(options, "target")
+    rows = max_positions(options, "source"), max_positions(options, "target")
     if rows[0] != rows[1]:
         raise ValueError(f"--max-target-positions={rows[1]}: must be the source's, {rows[0]}")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY, BaseFairseqModel
 from torch import Tensor
 
-from fairseq_plugin.conversion.upstream import FIXED, LANGUAGE, SPEECH, TRANSLATION, layer_pieces, positions
+from fairseq_plugin.conversion.upstream import FIXED, LANGUAGE, SPEECH, TRANSLATION, layer_pieces, max_positions
 from fairseq_plugin.modules.adaptive import NONE
 from fairseq_plugin.modules.options import SIDES
 from recurrence.errors import FieldError
@@ -168,7 +168,7 @@ def _from_first_token(key: str, tensor: Tensor, args: argparse.Namespace) -> Ten
     """Learned positions without fairseq's first rows, up to that of the padding, which no token uses."""
     if not key.endswith("embed_positions.weight"):
         return tensor
-    return tensor[len(tensor) - positions(args, "source" if key.startswith("encoder") else "target") :]
+    return tensor[len(tensor) - max_positions(args, "source" if key.startswith("encoder") else "target") :]
 
 
 def _loop(side: str, theirs: StateDict, order: Order, rank: int | None) -> StateDict:

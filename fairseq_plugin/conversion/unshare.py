@@ -17,10 +17,18 @@ import torch
 from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
 from torch import Tensor, nn
 
-from fairseq_plugin.conversion.upstream import LANGUAGE, SPEECH, TRANSLATION, language_defaults, layer_pieces, positions
+from fairseq_plugin.conversion.upstream import (
+    LANGUAGE,
+    SPEECH,
+    TRANSLATION,
+    language_defaults,
+    layer_pieces,
+    max_positions,
+)
 from fairseq_plugin.models.speech import OF_THE_DATA
 from fairseq_plugin.modules.embedding import Output, TokenInput
 from fairseq_plugin.modules.language_model import LanguageModel
+from fairseq_plugin.modules.options import SIDES
 from fairseq_plugin.modules.speech import SpeechInput
 from recurrence import position
 from recurrence.causal import CausalStack
@@ -34,10 +42,8 @@ KEPT = {"dropout", "attention_dropout", "activation_dropout", "activation_fn", "
 KEPT |= {"no_scale_embedding", "layernorm_embedding", "share_decoder_input_output_embed", "share_all_embeddings"}
 KEPT |= {"checkpoint_activations", "adaptive_softmax_dropout", "tie_adaptive_weights", "tie_adaptive_proj"}
 KEPT |= {f"adaptive_{which}_factor" for which in ("input", "softmax")}
-KEPT |= {f"{side}_{name}" for side in ("encoder", "decoder") for name in ("embed_dim", "ffn_embed_dim", "layers")}
-KEPT |= {f"{side}_attention_heads" for side in ("encoder", "decoder")}
-KEPT |= {f"{side}_normalize_before" for side in ("encoder", "decoder")}
-KEPT |= {f"{side}_learned_pos" for side in ("encoder", "decoder")}
+OF_A_SIDE = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before", "learned_pos")
+KEPT |= {f"{side}_{name}" for side in SIDES for name in OF_A_SIDE}
 
 
 def unshared(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argparse.Namespace, StateDict]:
@@ -71,7 +77,7 @@ def _translation(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[arg
     scaled = False
     for side, part, limit in (("encoder", encoder, "source"), ("decoder", decoder, "target")):
         stack, factor = _stack(side, part.loop, part.layer_norm)
-        inputs, learned = _inputs(side, part.inputs, positions(args, limit), factor)
+        inputs, learned = _inputs(side, part.inputs, max_positions(args, limit), factor)
         weights |= {**stack, **inputs}
         scaled = scaled or (part.inputs.layernorm is None and not unshare.is_one(factor))
         values |= {f"{side}_learned_pos": learned, **_sizes(side, stack)}
@@ -90,7 +96,7 @@ def _speech(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argparse
     stack, factor = _stack("decoder", decoder.loop, decoder.layer_norm)
     if not unshare.is_one(factor):
         raise ValueError(f"norm_eps={args.norm_eps}: must be {EPSILON}, as fairseq has it")
-    inputs, _ = _inputs("decoder", decoder.inputs, positions(args, "target"), factor)
+    inputs, _ = _inputs("decoder", decoder.inputs, max_positions(args, "target"), factor)
     renamed = {key.replace(".layers.", ".transformer_layers."): tensor for key, tensor in layers.items()}
     weights = {**frames, **renamed, **stack, **inputs}
     weights["encoder.embed_positions._float_tensor"] = torch.zeros(1)  # a placeholder that fairseq 0.12.2 requires
@@ -108,7 +114,7 @@ def _sizes(side: str, stack: StateDict) -> dict:
 
 
 def _language(model: LanguageModel, args: argparse.Namespace) -> tuple[argparse.Namespace, StateDict]:
-    decoder, most = model.decoder, positions(args, "target")
+    decoder, most = model.decoder, max_positions(args, "target")
     if not isinstance(decoder.stack, CausalStack):
         raise ValueError("a recurrence along the sequence: an upstream layer reads all tokens at once")
     unshare.check(decoder.stack.loop)

@@ -42,7 +42,7 @@ def build(args: argparse.Namespace, weights: StateDict) -> BaseFairseqModel:
     model = ARCH_MODEL_REGISTRY.get(args.arch) or MODEL_REGISTRY.get(args.arch)
     if model is None:
         raise ValueError(f"--arch {args.arch}: must be an architecture of fairseq or of this plugin")
-    limits = {f"max_{side}_positions": positions(args, side) for side in ("source", "target")}
+    limits = {f"max_{side}_positions": max_positions(args, side) for side in ("source", "target")}
     vars(args).update(limits)
     decoder = _symbols(weights, "decoder")
     if any(key.startswith("encoder.") for key in weights):
@@ -75,7 +75,7 @@ def readable(args: argparse.Namespace) -> OrderedDict:
     return options
 
 
-def positions(args: argparse.Namespace, side: str) -> int:
+def max_positions(args: argparse.Namespace, side: str) -> int:
     """Longest source or target, in tokens."""
     return getattr(args, f"max_{side}_positions", None) or getattr(args, "tokens_per_sample", None) or MOST_POSITIONS
 

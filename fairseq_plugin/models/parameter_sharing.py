@@ -24,7 +24,7 @@ from fairseq_plugin.modules.register import register_family, size
 from recurrence import init
 from recurrence.block import Shape
 from recurrence.loop import Loop
-from recurrence.order import STRATEGIES, Order, published
+from recurrence.order import STRATEGIES, Order, published_order
 from recurrence.papers.relaxed import relaxed
 from recurrence.papers.takase import shared_layers
 
@@ -82,7 +82,7 @@ def shared_order(args, side: str) -> Order:
     """
     unique_layers, layers = getattr(args, f"{side}_unique_layers"), getattr(args, f"{side}_layers")
     if args.share_layer_num is not None:
-        return published(args.strategy, args.share_layer_num, layers)
+        return published_order(args.strategy, args.share_layer_num, layers)
     return STRATEGIES[args.strategy].order(unique_layers, layers)
 
 

@@ -77,7 +77,7 @@ def test_published_assignments():
         per_layer = n if row["share_layer_num"] == -1 else row["share_layer_num"]
         assert digits(order.STRATEGIES[strategy].rule(row["M"], n)) == "".join(map(str, row["paper"])), row
         if isinstance(row["official"], list):  # else the published code fails
-            assert digits(order.published(strategy, per_layer, n)) == "".join(map(str, row["official"])), row
+            assert digits(order.published_order(strategy, per_layer, n)) == "".join(map(str, row["official"])), row
             compared += 1
     assert compared == len(rows) - 2
 
@@ -88,14 +88,14 @@ def test_published_assignments():
     + [("cycle_rev", 3, 7, "1231321"), ("cycle_rev", 3, 8, "12312321"), ("cycle_rev", 2, 5, "12332")],
 )
 def test_published_assignment_where_nothing_divides(strategy, per_layer, layers, drawn):
-    assert digits(order.published(strategy, per_layer, layers)) == drawn
+    assert digits(order.published_order(strategy, per_layer, layers)) == drawn
 
 
 @pytest.mark.parametrize("strategy", STRATEGY.values())
 def test_published_equals_paper_where_it_divides(strategy):
     for m in range(1, 7):
         for per_layer in range(1, 5):
-            assert order.published(strategy, per_layer, m * per_layer) == order.STRATEGIES[strategy].order(
+            assert order.published_order(strategy, per_layer, m * per_layer) == order.STRATEGIES[strategy].order(
                 m, m * per_layer
             )
 
@@ -112,10 +112,10 @@ def test_reuse_map_and_block_loop():
         (lambda: order.cycle(7, 6), "unique_layers=7: must be >= 1 and <= layers=6"),
         (lambda: order.cycle_rev(-1, 6), "unique_layers=-1: must be >= 1 and <= layers=6"),
         (lambda: order.STRATEGIES["sequence"].order(3, 7), "unique_layers=3: must divide layers=7 with sequence"),
-        (lambda: order.published("spiral", 2, 6), "share_layer_num=2: the published code has no spiral"),
+        (lambda: order.published_order("spiral", 2, 6), "share_layer_num=2: the published code has no spiral"),
         (lambda: order.cycle(1, 0), "layers=0: must be >= 1"),
-        (lambda: order.published("cycle", 0, 6), "share_layer_num=0: must be >= 1 and <= layers=6"),
-        (lambda: order.published("sequence", 7, 6), "share_layer_num=7: must be >= 1 and <= layers=6"),
+        (lambda: order.published_order("cycle", 0, 6), "share_layer_num=0: must be >= 1 and <= layers=6"),
+        (lambda: order.published_order("sequence", 7, 6), "share_layer_num=7: must be >= 1 and <= layers=6"),
         (lambda: order.reuse_map([]), r"reuse_map=\(\): needs at least one entry"),
         (lambda: order.reuse_map([2, 0]), r"reuse_map=\(2, 0\): .* each must be >= 1"),
         (lambda: order.block_loop(2, 0), "block_loops=0: must be >= 1"),
