@@ -96,7 +96,14 @@ class Scorer:
 
 
 def translations(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequence[dict]) -> curve.Evaluation:
-    """The score of translations, by fairseq's search and scorer."""
+    """The score of translations, by fairseq's search and scorer.
+
+    Args:
+        model: in eval mode.
+        task: builds the search.
+        cfg: the options of fairseq-generate.
+        batches: fairseq's samples, with targets.
+    """
     prefix, scorer = cfg.generation.prefix_size, Scorer(task, cfg)
     generator = task.build_generator([model], cfg.generation)
     seconds, outputs = 0.0, []
@@ -113,7 +120,7 @@ def translations(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequenc
 
 @torch.no_grad()
 def perplexity(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequence[dict]) -> curve.Evaluation:
-    """The perplexity of texts, split into blocks by the task."""
+    """The perplexity of texts, split into blocks by the task; arguments as :func:`translations`, cfg is unused."""
     pad, seconds, loss, tokens, texts = task.target_dictionary.pad(), 0.0, 0.0, 0, 0
     outputs: list[list[int]] = []
     for sample in batches:
@@ -183,7 +190,7 @@ def uses_cuda(cfg: Any) -> bool:
 
 
 def read_batches(cfg: Any, model: nn.Module, task: FairseqTask) -> list[dict]:
-    """The batches that fairseq-generate would make of the chosen split."""
+    """The batches that fairseq-generate would make of the chosen split, on the device where it would decode."""
     limits = cfg.dataset
     if limits.max_tokens is None and limits.batch_size is None:
         limits.max_tokens = 12000  # fairseq-generate's default

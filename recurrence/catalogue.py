@@ -22,6 +22,7 @@ class Table:
 
     @property
     def marks(self) -> tuple[str, str]:
+        """The lines before and after the table."""
         return f"<!-- {self.name}: begin -->", f"<!-- {self.name}: end -->"
 
     def render(self) -> str:

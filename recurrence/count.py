@@ -82,8 +82,8 @@ def published_ringformer_flops(module: nn.Module, *inputs: Tensor) -> Counter[st
     """As :func:`ringformer_flops`, of the form in which the published code computes level signals.
 
     That form multiplies the two factors of each signal out to C x C and applies the product to every token, which
-    fvcore counts as if it were one token: 19.03 G for RingFormer's vision model of Table 3, where the work done is
-    24.58 G, and 18.34 G through the rank.
+    fvcore counts as if it were one token. This gives 19.03 G for RingFormer's vision model of Table 3. The work that
+    this form really does is 24.58 G; without multiplying out it is 18.34 G.
 
     Source: RingFormer (arXiv:2502.13181), section 4.2, "FLOP Comparison", and its published code.
 

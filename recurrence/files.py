@@ -15,6 +15,7 @@ class PartialFile:
         self.error: OSError | None = None
 
     def write(self, data: bytes) -> int:
+        """Writes bytes and returns how many; raises OSError if that fails, and keeps it in `error`."""
         try:
             return self.file.write(data)
         except OSError as error:
@@ -22,6 +23,7 @@ class PartialFile:
             raise
 
     def flush(self) -> None:
+        """Hands what is buffered to the operating system."""
         self.file.flush()
 
 

@@ -63,6 +63,7 @@ class Loop(nn.Module):
 
     @property
     def passes(self) -> int:
+        """P, the length of the order."""
         return len(self.order)
 
     def forward(

@@ -41,24 +41,39 @@ def linear_weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
 
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """LayerNorm without bias: the output (..., C), and the mean and inverse deviation of each token, (..., 1)."""
+    """LayerNorm without bias.
+
+    Args:
+        x: (..., C).
+        weight: (C,).
+        eps: added to the variance.
+
+    Returns:
+        The output (..., C), and the mean and the inverse standard deviation of each token, (..., 1).
+    """
     return torch.native_layer_norm(x, weight.shape, weight, None, eps)
 
 
 def norm_backward(grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor) -> Tensor:
-    """Gradient of the input of :func:`norm`, (..., C)."""
+    """Gradient of the input of :func:`norm`, (..., C), from that of its output, (..., C), and what it returned."""
     needs = [True, False, False]
     return _layer_norm_backward(grad.to(x.dtype), x, weight.shape, mean, rstd, weight, None, needs)[0]
 
 
 def norm_weight_gradient(grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor) -> Tensor:
-    """Gradient of the weight of :func:`norm`, summed over all tokens, (C,)."""
+    """Gradient of the weight of :func:`norm`, (C,), summed over all tokens; arguments as :func:`norm_backward`."""
     needs = [False, True, False]
     return _layer_norm_backward(grad.to(x.dtype), x, weight.shape, mean, rstd, weight, None, needs)[1]
 
 
 def drop(x: Tensor, mask: Tensor | None, rate: float) -> Tensor:
-    """Dropout, or its backward pass, with a mask that is True where x is kept; None keeps everything."""
+    """Dropout, or its backward pass, with a given mask: (...) -> the same.
+
+    Args:
+        x: the values or, in the backward pass, the gradient.
+        mask: True where x is kept; None keeps everything.
+        rate: the rate at which the mask was drawn; what is kept is scaled by 1 / (1 - rate).
+    """
     if mask is None:
         return x
     scale = 1 / (1 - rate) if rate < 1 else 0.0

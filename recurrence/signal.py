@@ -49,6 +49,7 @@ class LevelSignal(nn.Module):
 
     @property
     def low_rank(self) -> bool:
+        """Whether M is stored as the two factors `up` and `down`."""
         return self.rank is not None
 
     def matrix(self) -> Tensor:

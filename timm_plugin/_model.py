@@ -23,7 +23,11 @@ class ImageModel(nn.Module):
     out_indices: tuple[int, ...] = ()
 
     def make_head(self, num_classes: int, global_pool: str, drop_rate: float) -> None:
-        """Adds the classifier on `num_features` pooled features; none for `num_classes=0`."""
+        """Adds the classifier on `num_features` pooled features; none for `num_classes=0`.
+
+        Raises:
+            ValueError: see :meth:`check_pool`.
+        """
         self.check_pool(num_classes, global_pool)
         self.num_classes, self.global_pool = num_classes, global_pool
         self.head_hidden_size = self.embed_dim = self.num_features

@@ -94,7 +94,7 @@ class ConvStem(Stem):
         return F.relu(self.normalised(x, self.conv3, self.bn3))
 
     def normalised(self, x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d) -> Tensor:
-        """Convolution and batch norm; at inference, the norm is folded into the convolution."""
+        """Convolution and batch norm of a map (B, channels, height, width); at inference they are one convolution."""
         plain = is_plain(conv, nn.Conv2d) and is_plain(bn, nn.BatchNorm2d) and bn.running_var is not None
         if bn.training or not plain or not isinstance(x, Tensor):  # fx records modules, which TorchScript can compile
             return bn(conv(x))
@@ -124,15 +124,18 @@ class StemEmbed(nn.Module):
 
     @property
     def img_size(self) -> tuple[int, int]:
+        """Height and width of the images."""
         return self.stem.img_size
 
     @property
     def grid_size(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
         height, width = self.stem.grid_size
         return height // 2, width // 2
 
     @property
     def num_patches(self) -> int:
+        """N."""
         return self.grid_size[0] * self.grid_size[1]
 
     def set_input_size(self, img_size: int | Sequence[int] | None = None, patch_size: int | None = None) -> None:

@@ -150,7 +150,11 @@ class ViTConfig(ImageConfig):
                 raise ValueError(f"residual_rank={self.residual_rank}: {rule}")
 
     def order(self) -> tuple[int, ...]:
-        """One stored block per pass."""
+        """One stored block per pass.
+
+        Raises:
+            ValueError: if the loop order does not support these numbers.
+        """
         if self.shared:
             return (0,) * (self.depth * self.loops)
         try:

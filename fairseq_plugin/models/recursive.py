@@ -46,7 +46,11 @@ class RecursiveTransformer(LoopedTransformer):
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
-        """0 0 1 1 2 2 ... for two loops; the layers of the options are the passes."""
+        """0 0 1 1 2 2 ... for two loops; the layers of the options are the passes.
+
+        Raises:
+            FieldError: if the loops are fewer than 1 or do not divide the layers.
+        """
         layers, loops = getattr(args, f"{side}_layers"), args.block_loops
         if loops < 1 or layers % loops:
             raise FieldError("block_loops", loops, "must be >= 1 and divide {layers}", layers=layers)

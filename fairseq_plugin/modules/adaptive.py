@@ -116,14 +116,20 @@ def _check_tying(args) -> None:
 
 
 def adaptive_input(args, dictionary) -> AdaptiveInput:
-    """The embedding in bands."""
+    """The embedding in bands: tokens (B, T) -> (B, T, C)."""
     width, ends = args.decoder_embed_dim, cutoffs(args, "input", len(dictionary))
     module = AdaptiveInput(len(dictionary), dictionary.pad(), width, args.adaptive_input_factor, width, ends)
     return _with_written_buffers(module)
 
 
 def adaptive_softmax(args, dictionary, embedding) -> AdaptiveSoftmax:
-    """The output layer in bands, with the embedding's matrices if they are tied."""
+    """The output layer in bands.
+
+    Args:
+        args: the model's options.
+        dictionary: of the output.
+        embedding: whose matrices it uses if they are tied; its tensors keep their keys there.
+    """
     module = AdaptiveSoftmax(
         len(dictionary),
         args.decoder_embed_dim,

@@ -89,7 +89,19 @@ class LoopedEncoder(FairseqEncoder):
 def depth_levels(
     table: Table | None, passes: int, length: int, padding: Tensor | None, start: int, x: Tensor
 ) -> list[Tensor] | None:
-    """The Universal Transformer's position + depth signal of each pass: P times (T, C) or (B, T, C)."""
+    """The Universal Transformer's position + depth signal of each pass.
+
+    Args:
+        table: rows for positions and depths; None for no signal.
+        passes: P.
+        length: number of tokens, the leading ones included.
+        padding: (B, length) bool, or None for no padding.
+        start: number of leading tokens to skip.
+        x: gives dtype and device.
+
+    Returns:
+        P times (length - start, C) without padding, else (B, length - start, C); None without table.
+    """
     if table is None:
         return None
     position, depths = table(length, padding, start, like=x), table.rows(passes, like=x)

@@ -259,7 +259,11 @@ class LanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
 
 
 def remember_positions(args, task) -> int:
-    """Number of learned positions; stored in the model's options, because other commands use other lengths."""
+    """Number of learned positions; stored in the model's options, because other commands use other lengths.
+
+    Raises:
+        ValueError: if it is below 1.
+    """
     given = getattr(args, "max_target_positions", None) or getattr(task.args, "max_target_positions", None)
     most = given or task.args.tokens_per_sample
     if most < 1:

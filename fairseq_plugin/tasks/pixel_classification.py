@@ -63,7 +63,11 @@ class PixelClassificationTask(AnswerTask):
         return super().build_model(cfg, from_checkpoint)
 
     def load_dataset(self, split: str, **unused) -> None:
-        """Loads the images of a subset."""
+        """Loads the images of a subset.
+
+        Raises:
+            ValueError: if their classes are not those of the training images.
+        """
         images = load_images(self.cfg.data, "train" if split == "train" else "test")
         if images.classes != self.class_names:
             raise ValueError(f"data={self.cfg.data}: the classes in test must be those in train")
@@ -76,7 +80,11 @@ class PixelClassificationTask(AnswerTask):
         )
 
     def text(self, image, label: int) -> tuple[Tensor, Tensor]:
-        """The pixels of an image row by row (T,), and the target (T,): its class at the last pixel."""
+        """The pixels of an image row by row (T,), and the target (T,): its class at the last pixel.
+
+        Raises:
+            ValueError: if the image has another size than the first one.
+        """
         if image.size != self.size:
             raise ValueError(f"data={self.cfg.data}: an image of {image.size}: must be {self.size}, as the first one")
         pixels = torch.from_numpy(np.array(image.convert("L"), dtype=np.int64)).flatten()

@@ -84,7 +84,16 @@ def safe_range(scores: dict[int, float], tolerance: float, higher_is_better: boo
 
 
 def measure(loops: dict[str, Loop], settings: Sequence[Setting], evaluate: Callable[[], Evaluation]) -> list[Point]:
-    """Evaluates a model at each setting; the last one must be the full depth."""
+    """Evaluates a model at each setting.
+
+    Args:
+        loops: of the model, by name.
+        settings: the last one must be the full depth.
+        evaluate: runs the model on the test set.
+
+    Returns:
+        One point per setting, in the same order.
+    """
     evaluate()  # the first call also allocates and compiles, which should count at no depth
     evaluations = []
     for setting in settings:

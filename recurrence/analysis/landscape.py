@@ -42,7 +42,13 @@ def filter_normalised(model: nn.Module, seed: int) -> Direction:
 
 @contextmanager
 def moved_weights(model: nn.Module, directions: Sequence[Direction], amounts: Sequence[float]) -> Iterator[None]:
-    """Within the context, the model has the weights `weights + sum amount * direction`."""
+    """Within the context, the model has the weights `weights + sum amount * direction`.
+
+    Args:
+        model: its weights are restored afterwards.
+        directions: at least one, see :func:`filter_normalised`; all move the same parameters.
+        amounts: one per direction; 1 moves each filter by its own length.
+    """
     parameters = dict(model.named_parameters())
     before = {name: parameters[name].detach().clone() for name in directions[0]}
     try:

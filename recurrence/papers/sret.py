@@ -50,7 +50,7 @@ class Recursion:
             raise FieldError("groups", self.slices.groups, f"needs one for each of the {passes} passes")
 
     def residuals(self, sublayers: int) -> nn.ModuleList | None:
-        """The scalars of a block."""
+        """The scalars of a block; None for plain residual sums."""
         return nn.ModuleList(Coefficients() for _ in range(sublayers)) if self.coefficients else None
 
 
@@ -96,6 +96,7 @@ class MixerBlock(nn.Module):
         recursion: what SReT adds to the passes.
         tokens: N, how many tokens an image has.
         mixing_width: hidden width of the MLP over the tokens.
+        ffn_dropout: rate on the output of the MLP over the features; that of the other MLP is the shape's `dropout`.
     """
 
     sublayers = 2

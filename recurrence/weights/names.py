@@ -31,6 +31,7 @@ class Piece:
     level: int | None = None
 
     def read(self, theirs: StateDict) -> Tensor:
+        """Its rows of their tensor, a view."""
         tensor = theirs[self.theirs] if self.level is None else theirs[self.theirs][self.level]
         return _part(tensor, self.their_rows)
 

@@ -60,7 +60,7 @@ class Part:
     tensors: StateDict
     norm: tuple[Tensor, Tensor]
     epsilon: float
-    identity: Tensor | float = 1.0
+    identity: Factor = 1.0
     branch: float = 1.0
     filler: bool = False
 
