@@ -86,21 +86,24 @@ class SReTConfig(ImageConfig):
             ratio = getattr(self, name)
             if ratio and int(self.embed_dim * ratio) < 1:
                 raise ValueError(f"{name}={ratio}: gives embed_dim={self.embed_dim} no hidden unit; must be larger")
-        if not any(count > 1 for groups in self.groups for count in self.per_run(groups)[1:]):
-            for name in ("inference_permutation", "permutation_seed"):
-                value = getattr(self, name)
-                if value != getattr(SReTConfig, name):
-                    raise ValueError(
-                        f"{name}={value!r}: needs slices in groups after a block's first run, to permute them"
-                    )
+        self._check_slices()
         self.check_size(self.img_size)
-        if self.class_token and any(count != 1 for groups in self.groups for count in groups):
-            raise ValueError(f"groups={self.groups}: class_token=True needs 1 everywhere, as it is of no slice")
         for stage, heads in enumerate(self.num_heads):
             width = self.embed_dim * 2**stage
             if heads < 1 or width % heads:
                 raise ValueError(f"num_heads={self.num_heads}: {heads} must divide its stage's width {width}")
         self.check_groups(self.grids())
+
+    def _check_slices(self) -> None:
+        """Raises ValueError for slices beside a class token, or for options of permutations where there are none."""
+        if self.class_token and any(count != 1 for groups in self.groups for count in groups):
+            raise ValueError(f"groups={self.groups}: class_token=True needs 1 everywhere, as it is of no slice")
+        if any(count > 1 for groups in self.groups for count in self.per_run(groups)[1:]):
+            return
+        for name in ("inference_permutation", "permutation_seed"):
+            value = getattr(self, name)
+            if value != getattr(SReTConfig, name):
+                raise ValueError(f"{name}={value!r}: needs slices in groups after a block's first run, to permute them")
 
     def check_size(self, img_size: int | Sequence[int]) -> None:
         """Raises ValueError if this is no image size, or leaves no token."""
