@@ -25,7 +25,7 @@ from recurrence.tally import Tally
 
 
 def moved(before: Tensor, after: Tensor, padding: Tensor | None = None) -> Tensor:
-    """How far a pass moves each entry of a batch, relative to the length of its state: (B,).
+    """How far a pass moves each entry of a batch, relative to the length of its state: (B,), at least float32.
 
     Args:
         before, after: the states before and after the pass, (B, T, C).
@@ -34,7 +34,8 @@ def moved(before: Tensor, after: Tensor, padding: Tensor | None = None) -> Tenso
     step = after - before
     if padding is not None:
         step, before = (x.masked_fill(padding[:, :, None], 0) for x in (step, before))
-    step, length = (torch.linalg.vector_norm(x.flatten(1), dim=1) for x in (step, before))
+    dtype = torch.promote_types(step.dtype, torch.float32)  # the length of a state may be too large for float16
+    step, length = (torch.linalg.vector_norm(x.flatten(1), dim=1, dtype=dtype) for x in (step, before))
     return step / length.clamp_min(torch.finfo(length.dtype).tiny)  # 0 for an entry that is all padding
 
 

@@ -33,6 +33,11 @@ def test_the_step_is_measured_relative_to_where_it_starts():
     torch.testing.assert_close(moved(before, after), torch.tensor([0.1, 1.0]))
 
 
+def test_a_state_may_be_longer_than_the_largest_half():
+    before = torch.full((1, 64, 512), 2000, dtype=torch.float16)
+    torch.testing.assert_close(moved(before, 1.5 * before), torch.tensor([0.5]))
+
+
 def test_padding_does_not_count():
     before, after = random_states(2, 5, 3), random_states(2, 5, 3, seed=1)
     padding = torch.tensor([[False] * 5, [False, False, True, True, True]])
