@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from recurrence.attention import padding_bias
+from recurrence.eager import product_dtype
 from recurrence.linear import apply
 
 if TYPE_CHECKING:
@@ -55,10 +56,10 @@ class LayerState:
                 setattr(self, name, tensor.index_select(0, order))
 
     def _allocate(self, block: "RecurrentBlock", like: Tensor) -> None:
-        batch, _, width = like.shape
+        (batch, _, width), projected = like.shape, product_dtype(like)
         self.seen = torch.zeros(batch, dtype=torch.long, device=like.device)
-        self.inputs = like.new_zeros(batch, block.window, 2 * width)
-        self.states = like.new_zeros(batch, 2, block.window, 2 * width)
+        self.inputs = like.new_zeros(batch, block.window, 2 * width, dtype=projected)
+        self.states = like.new_zeros(batch, 2, block.window, 2 * width, dtype=projected)
         self.p = like.new_zeros(batch, 2, block.window, width) if block.accumulate else None
 
     def _read_token(self, block: "RecurrentBlock", x: Tensor, skipped: Tensor | None) -> Tensor:

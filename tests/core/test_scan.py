@@ -252,6 +252,16 @@ def test_a_state_follows_its_text_when_beams_change_places(window, accumulate):
 
 @every_variant
 @torch.no_grad()
+def test_a_stream_under_autocast_is_the_whole_text_under_autocast(window, accumulate):
+    stack, x = two_layers(window, accumulate).float(), inputs(10).float()
+    state = stack.new_state()
+    with torch.autocast("cpu", torch.bfloat16):
+        streamed = torch.cat([stack(part, None, state) for part in x.split(3, dim=1)], dim=1)
+        torch.testing.assert_close(streamed, stack(x), rtol=0.05, atol=0.05)
+
+
+@every_variant
+@torch.no_grad()
 def test_a_stream_keeps_one_size_of_state_and_stays_exact(window, accumulate):
     stack, x, sizes = two_layers(window, accumulate), inputs(100), set()
     state, outputs = stack.new_state(), []
