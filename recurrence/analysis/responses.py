@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 
@@ -22,4 +23,5 @@ def response_map(state: Tensor, grid: Sequence[int]) -> Tensor:
     if state.size(1) < rows * columns:
         raise ValueError(f"{state.size(1)} tokens: must be >= the {rows} x {columns} places of the grid")
     places = state[:, state.size(1) - rows * columns :]
-    return places.square().mean(dim=-1).sqrt().unflatten(1, (rows, columns))
+    lengths = torch.linalg.vector_norm(places, dim=-1)  # unlike the squares, it does not overflow in half precision
+    return (lengths / places.size(-1) ** 0.5).unflatten(1, (rows, columns))

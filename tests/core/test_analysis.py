@@ -247,6 +247,11 @@ def test_response_is_the_root_mean_square_of_a_token():
         responses.response_map(state, (3, 3))
 
 
+def test_responses_in_half_precision_do_not_overflow():
+    state = torch.full((1, 4, 8), 300, dtype=torch.float16)
+    torch.testing.assert_close(responses.response_map(state, (2, 2)), state[..., 0].view(1, 2, 2))
+
+
 # Residual coefficients
 
 
