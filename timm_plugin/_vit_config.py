@@ -119,7 +119,7 @@ class ViTConfig(ImageConfig):
             raise ValueError("shared_mlp=True: goes with neither shared, nll, token_mixing, lrc nor loops")
         projects_runs = self.nll and self.loop_order == "external"
         if self.loop_order != "internal" and (self.shared_mlp or self.shared and not projects_runs):
-            rule = "must not be given with shared_mlp, nor with shared, but for external loops with nll"
+            rule = "must not be given with shared_mlp, or with shared unless the loops are external with nll"
             raise ValueError(f"loop_order={self.loop_order!r}: {rule}")
         if self.level_signal == "low-rank" and (self.shared_mlp or self.nll or self.lrc or not self.shared):
             raise ValueError(

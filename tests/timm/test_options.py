@@ -131,7 +131,7 @@ VIT_REJECTIONS = [
         "signal_rank_divisor=33: must be >= 1 and <= embed_dim=32",
     ),
     *(
-        ({**options, "loop_order": order}, f"loop_order='{order}': must not be given with shared_mlp, nor with shared")
+        ({**options, "loop_order": order}, f"loop_order='{order}': must not be given with shared_mlp, or with shared")
         for order, options in (
             ("reverse", dict(shared=True, loops=2)),
             ("reverse", dict(shared=True, loops=2, nll=True)),
