@@ -1,5 +1,6 @@
 """Prepare LibriSpeech for fairseq's speech_to_text.
 
+    export PYTHONPATH=../data
     python corpus.py features LIBRISPEECH FOLDER train-clean-100    # one set: FOLDER/train-clean-100.{zip,tsv}
     python corpus.py text FOLDER TEXT                               # transcripts of the training sets, one per line
     python corpus.py configure FOLDER MODEL                         # dictionary and configuration

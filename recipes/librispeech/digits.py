@@ -1,6 +1,6 @@
 """Join recordings of the Free Spoken Digit Dataset into sequences of digits for fairseq's speech_to_text.
 
-    python digits.py RECORDINGS FOLDER [--rounds 8] [--held-out theo,yweweler]
+    PYTHONPATH=../data python digits.py RECORDINGS FOLDER [--rounds 8] [--held-out theo,yweweler]
 
 RECORDINGS has {digit}_{speaker}_{index}.wav at 8 kHz. Indices 0 to 4 are the test set, as the data set defines it;
 index 5 is for validation, the others are for training. With --held-out, the test set is all recordings of these
