@@ -197,6 +197,9 @@ def check(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and not holds(value):
             reject(name, value, rule)
+    for name in ("model_kwargs", "teacher_kwargs"):
+        if "img_size" in dict(getattr(args, name)):
+            reject(name, "img_size", "must be given by --img-size, which also sets the size of the images")
     _check_depth(args)
     for name in ("train_split", "val_split"):
         split = getattr(args, name)

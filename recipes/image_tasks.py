@@ -29,7 +29,7 @@ def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Modul
         if args.depth_range:
             kwargs["depth_seed"] = args.seed
     if args.img_size and timm.get_pretrained_cfg(name).fixed_input_size:
-        kwargs.setdefault("img_size", args.img_size)
+        kwargs["img_size"] = args.img_size
     try:
         return timm.create_model(name, **settings, **kwargs)
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:

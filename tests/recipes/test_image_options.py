@@ -67,6 +67,8 @@ REJECTED = {
     "--batch-size 3: must be even with Mixup or CutMix": ["--batch-size", "3", "--cutmix", "1"],
     "--batch-size 49: must be <= 48, the images per process": ["--batch-size", "49"],
     "--model-kwargs: 'depth': must be key=value": ["--model-kwargs", "depth"],
+    "--model-kwargs img_size: must be given by --img-size": ["--model-kwargs", "img_size=8"],
+    "--teacher-kwargs img_size: must be given by --img-size": [*TEACHER, "--teacher-kwargs", "img_size=8"],
     "unexpected keyword argument 'dept'": ["--model-kwargs", "dept=3"],
     "--depth-range: 4-4: must be MIN-MAX with 1 <= MIN < MAX": ["--depth-range", "4-4"],
     "--depth-range: 4: must be MIN-MAX": ["--depth-range", "4"],
