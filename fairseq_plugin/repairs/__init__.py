@@ -32,7 +32,12 @@ from fairseq_plugin.repairs.corpus import (
     store_dictionary_digests,
 )
 from fairseq_plugin.repairs.data import evaluate_all_blocks, keep_last_batch, restore_numpy_names
-from fairseq_plugin.repairs.decoding import block_repeated_ngrams, disable_encoder_fast_path, repair_diverse_beams
+from fairseq_plugin.repairs.decoding import (
+    block_repeated_ngrams,
+    disable_encoder_fast_path,
+    repair_diverse_beams,
+    score_without_false_warning,
+)
 from fairseq_plugin.repairs.foreign import confine_archives, index_fasta_without_shell, read_options_as_literals
 from fairseq_plugin.repairs.interactive import (
     answer_every_line,
@@ -89,6 +94,7 @@ REPAIRS = (
     block_repeated_ngrams,
     repair_diverse_beams,
     disable_encoder_fast_path,
+    score_without_false_warning,
     restore_cli_logging,
     allow_bf16_without_xla,
     shorten_training_log,

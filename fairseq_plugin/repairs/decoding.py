@@ -1,11 +1,14 @@
-"""Search: n-gram blocking, diverse beams, and an encoder without a removed fast path."""
+"""Search and scores: n-gram blocking, diverse beams, an encoder without a removed fast path, sacrebleu's warning."""
 
+import functools
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import torch
 from fairseq.data import Dictionary
 from fairseq.modules import transformer_layer
 from fairseq.ngram_repeat_block import NGramRepeatBlock
+from fairseq.scoring.bleu import SacrebleuScorer
 from fairseq.search import DiverseBeamSearch
 from torch import Tensor
 
@@ -93,3 +96,17 @@ def disable_encoder_fast_path() -> None:
     layer = transformer_layer.TransformerEncoderLayerBase
     if "_transformer_encoder_layer_fwd" in layer.forward.__code__.co_names:
         replace(layer, "__init__", report_as_unusable)
+
+
+def score_without_false_warning() -> None:
+    """Keeps ``--scoring sacrebleu`` from warning that the text is tokenized: the scorer tokenizes both sides itself."""
+
+    def score_by_force(initialise: Callable) -> Callable:
+        def __init__(self, *args, **kwargs):
+            initialise(self, *args, **kwargs)
+            # of the library, the scorer calls this function only
+            self.sacrebleu = SimpleNamespace(corpus_bleu=functools.partial(self.sacrebleu.corpus_bleu, force=True))
+
+        return __init__
+
+    replace(SacrebleuScorer, "__init__", score_by_force)
