@@ -63,7 +63,8 @@ def depths(loop: Loop, unit: int = 1) -> list[int]:
 def only_full_depth(loops: dict[str, Loop]) -> ValueError:
     """The error for models that run at no other depth."""
     orders = ", ".join(" ".join(map(str, loop.order)) for loop in loops.values())
-    return ValueError(f"the order {orders}: a checkpoint runs at other depths where its blocks run again in turn")
+    rule = "must repeat its blocks as SEQUENCE, CYCLE or CYCLE (REV) do, to run at other depths"
+    return ValueError(f"the order {orders}: {rule}")
 
 
 def safe_range(scores: dict[int, float], tolerance: float, higher_is_better: bool = True) -> tuple[int, int]:

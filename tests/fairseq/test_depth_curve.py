@@ -34,7 +34,7 @@ def test_the_depths_that_are_tried(apart, names):
 @pytest.mark.parametrize("arch", ["vanilla_tiny", "recurrent_lm", "ilr_small"])
 def test_a_checkpoint_of_one_depth_is_rejected(arch):
     model = models.tiny(arch)
-    with pytest.raises(ValueError, match="a checkpoint runs at other depths where its blocks run again in turn"):
+    with pytest.raises(ValueError, match="the order .*: must repeat its blocks .* to run at other depths"):
         list(depth.assignments(named_loops(model), False))
 
 
@@ -86,7 +86,9 @@ def test_the_score_at_full_depth_is_that_of_generate(trained, corpus, tmp_path, 
 def test_options_of_generate_that_would_have_no_effect_are_rejected(capsys, flags, message):
     with pytest.raises(SystemExit):
         depth.main(["data", "--path", "a.pt", *flags])
-    assert f"{message}: not supported here" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert f"{message}: not supported here" in printed
+    assert printed.count("\n") == 2  # a line of usage before the error
 
 
 class Pairs(list):
