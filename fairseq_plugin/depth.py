@@ -139,7 +139,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; ``--help`` describes it."""
     parser = options.get_generation_parser()
     parser.prog, parser.description = "python -m fairseq_plugin.depth", __doc__.split("\n")[0]
-    parser.usage = "%(prog)s DATA --path CHECKPOINT [options of fairseq-generate and of the curve]"  # fairseq's own fills a screen before each error
+    # fairseq's own usage fills a screen before each error.
+    parser.usage = "%(prog)s DATA --path CHECKPOINT [options of fairseq-generate and of the curve]"
     curve.add_options(parser)
     parser.add_argument("--apart", action="store_true", help="vary the passes of encoder and decoder one at a time")
     parser.set_defaults(scoring="sacrebleu")
