@@ -27,9 +27,7 @@ def test_the_depths_that_are_tried(model, names):
 
 
 def test_a_model_of_one_depth_is_rejected():
-    with pytest.raises(
-        ValueError, match="the order 0 1 2: a checkpoint runs at other depths where its blocks run again"
-    ):
+    with pytest.raises(ValueError, match="the order 0 1 2: must repeat its blocks as SEQUENCE, CYCLE"):
         depth.assignments(named_loops(vision.small("plain_vit")))
 
 
