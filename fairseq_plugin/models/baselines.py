@@ -10,7 +10,6 @@ from typing import Any
 from fairseq_plugin.models.ringformer import BASE, LARGE, PUBLISHED, TINY, passes
 from fairseq_plugin.modules.elastic import DepthOptions
 from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions
-from fairseq_plugin.modules.options import like
 from fairseq_plugin.modules.register import register_family
 from recurrence import init
 from recurrence.block import Shape
@@ -80,7 +79,6 @@ class Vanilla(LoopedTransformer):
 
 
 BASELINE = dict(PUBLISHED, norm_eps=1e-6)
-ENCODER_FFN = dict(decoder_ffn_embed_dim=like("encoder_ffn_embed_dim"))
 
 register_family(
     "universal_transformer",
@@ -91,11 +89,7 @@ register_family(
 register_family(
     "one_wide_ffn",
     OneWideFFN,
-    {
-        "one_wide_ffn_tiny": {**TINY, **ENCODER_FFN},
-        "one_wide_ffn_base": {**BASE, **ENCODER_FFN},
-        "one_wide_ffn_large": {**LARGE, **ENCODER_FFN},
-    },
+    {"one_wide_ffn_tiny": TINY, "one_wide_ffn_base": BASE, "one_wide_ffn_large": LARGE},
     **BASELINE,
 )
 register_family(

@@ -8,7 +8,7 @@ from fairseq import utils
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY, register_model, register_model_architecture
 from torch import Tensor
 
-from fairseq_plugin.modules.options import SIDES, ConfiguredModel
+from fairseq_plugin.modules.options import SIDES, ConfiguredModel, like
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:
@@ -38,6 +38,10 @@ def register_family(name: str, model: type[ConfiguredModel], presets: dict[str, 
 
 
 def size(width: int, ffn_width: int, heads: int, layers: int, **more: Any) -> dict:
-    """Options for an encoder and a decoder of the same size."""
+    """Options for an encoder and a decoder of the same size.
+
+    As in fairseq's `transformer`, the decoder's widths follow the encoder's: `--encoder-embed-dim 256` sets both.
+    """
     values = dict(embed_dim=width, ffn_embed_dim=ffn_width, attention_heads=heads, layers=layers, **more)
-    return {f"{side}_{name}": value for side in SIDES for name, value in values.items()}
+    sizes = {f"{side}_{name}": value for side in SIDES for name, value in values.items()}
+    return {**sizes, **{f"decoder_{name}": like(f"encoder_{name}") for name in ("embed_dim", "ffn_embed_dim")}}

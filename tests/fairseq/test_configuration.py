@@ -43,6 +43,14 @@ def test_configuration_without_a_command_line(arch):
         from_config(arch, decoder_layer=3)
 
 
+@models.every_model_with_encoder
+def test_the_decoders_widths_follow_the_encoders(arch):
+    of_encoder = ["--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "48", "--encoder-attention-heads", "2"]
+    args = parse(arch, *of_encoder)
+    assert (args.decoder_embed_dim, args.decoder_ffn_embed_dim) == (32, 48)
+    assert parse(arch, *of_encoder, "--decoder-embed-dim", "64").decoder_embed_dim == 64
+
+
 @pytest.mark.parametrize(
     ("one", "option"),
     [
