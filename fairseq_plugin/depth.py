@@ -178,6 +178,8 @@ def run(args: argparse.Namespace) -> None:
     model.prepare_for_inference_(cfg)
     task.load_dataset(cfg.dataset.gen_subset, task_cfg=saved.task)
     batches = read_batches(cfg, model, task)
+    if not batches:
+        raise ValueError(f"--gen-subset={cfg.dataset.gen_subset}: has no text to score")
     is_text = isinstance(task, LanguageModelingTask)
     score, evaluate = ("perplexity", perplexity) if is_text else (cfg.scoring._name, translations)
     higher_is_better = score not in LOWER_IS_BETTER

@@ -49,11 +49,12 @@ class Cache:
         if keys.requires_grad or values.requires_grad:
             raise RuntimeError("incremental decoding keeps no gradients: call it under torch.no_grad()")
         start = self.lengths[index]
-        self.lengths[index] = end = start + keys.size(1)
+        end = start + keys.size(1)
         if self._filled is None or end > self._filled.size(0):
             self._grow(end, keys)
         fresh = self._filled[start:end, index]
         fresh[:, 0], fresh[:, 1] = keys.transpose(0, 1), values.transpose(0, 1)
+        self.lengths[index] = end
         return self._filled[:end, index, 0].transpose(0, 1), self._filled[:end, index, 1].transpose(0, 1)
 
     def rewind(self, length: int) -> None:

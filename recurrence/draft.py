@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from recurrence.cache import stays
 from recurrence.errors import FieldError
 from recurrence.steps import Steps
 from recurrence.tally import Tally
@@ -110,6 +111,6 @@ class Draft:
 
     def reorder(self, order: Tensor) -> None:
         """Reorders the batch: entry i becomes entry order[i], (new B,)."""
-        if self._tokens is not None and not torch.equal(order, torch.arange(len(self._tokens), device=order.device)):
+        if self._tokens is not None and not stays(order, torch.arange(len(self._tokens), device=order.device)):
             self._tokens = self._tokens.index_select(0, order)
             self._outputs = tuple(tensor.index_select(0, order) for tensor in self._outputs)

@@ -120,11 +120,14 @@ def read_images(
         device: where to put the images.
 
     Raises:
-        ValueError: there is no such folder or split.
+        ValueError: there is no such folder or split, or it has no images.
     """
     if not folder.exists():
         raise ValueError(f"IMAGES={folder}: no such folder")
-    dataset = create_dataset("", str(folder), split=split)
+    try:
+        dataset = create_dataset("", str(folder), split=split)
+    except RuntimeError as error:
+        raise ValueError(f"IMAGES={folder}: {error}") from None
     splits = [name for name in SPLITS if (folder / name).is_dir()]
     if splits and Path(getattr(dataset.reader, "root", "")) == folder:  # timm falls back to all splits together
         raise ValueError(f"--split={split}: must be one of {', '.join(splits)}")

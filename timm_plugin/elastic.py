@@ -22,7 +22,7 @@ class ElasticConfig:
     Args:
         depth_range: smallest and largest number of passes (for SReT, of `loops`) that an update may draw.
         depth_distribution: "uniform" (default) or "poisson", Huginn's log-normal Poisson.
-        depth_seed: seed of the draws.
+        depth_seed: seed of the draws (default 0).
         depth_warmup_updates: updates during which the smallest depth that is drawn, or has a loss by `pass_loss`, falls
             linearly from the full depth.
         mixed_depth: train at two depths in every update: all passes, and the drawn depth or, without `depth_range`, one
@@ -33,7 +33,7 @@ class ElasticConfig:
 
     depth_range: Sequence[int] | None = None
     depth_distribution: str | None = None
-    depth_seed: int = 0
+    depth_seed: int | None = None
     depth_warmup_updates: int = 0
     mixed_depth: bool = False
     pass_loss: float = 0.0
@@ -43,6 +43,8 @@ class ElasticConfig:
         """Checks the options that do not depend on the stack; raises ValueError."""
         if self.depth_range is not None and (len(self.depth_range) != 2 or not self.depth_range[0] >= 1):
             raise ValueError(f"depth_range={self.depth_range}: must be two numbers of passes, each >= 1")
+        if self.depth_seed is not None and self.depth_range is None:
+            raise ValueError(f"depth_seed={self.depth_seed}: needs depth_range")
         if self.pass_loss < 0:
             raise ValueError(f"pass_loss={self.pass_loss}: must be >= 0")
         if self.pass_loss and self.mixed_depth:
@@ -66,7 +68,7 @@ class ElasticConfig:
         depths = None if self.depth_range is None else (unit * self.depth_range[0], unit * self.depth_range[1])
         how = self.depth_distribution, self.backprop_passes, self.depth_warmup_updates, self.mixed_depth
         try:
-            make_elastic(loop, depths, *how, self.depth_seed, step=max(unit, step), beyond=beyond)
+            make_elastic(loop, depths, *how, self.depth_seed or 0, step=max(unit, step), beyond=beyond)
         except FieldError as error:
             if error.field == "depth_range":
                 error.value = "{}-{}".format(*self.depth_range)  # in the option's unit

@@ -7,5 +7,6 @@ SCALE=${SCALE:-smoke}
 ROWS="deit_108 sret_108 sret_108_mixed"
 runs sret/mixed_depth last.pth.tar $ROWS
 draw() { run python "$ROOT/recipes/figures/landscape.py" "${RUNS[@]}" "$@"; }
-draw --directions 5 --output "$OUT/sret/landscape-$SCALE.svg" "$@"
+# First, because a plane takes fewer options.
 draw --plane --output "$OUT/sret/landscape-plane-$SCALE.svg" "$@"
+draw --directions 5 --output "$OUT/sret/landscape-$SCALE.svg" "$@"

@@ -78,19 +78,31 @@ def recorded_attention(
             found[name] = []
 
     def attend(
-        name: str, attention: SelfAttention, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, *rest
+        name: str, plain: Callable, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, *rest
     ) -> Tensor:
         mask = causal_bias(q.size(2), like=q) if causal else bias
         found.setdefault(name, []).append(keep(attention_weights(q, k, mask)))
-        return SelfAttention.attend(attention, q, k, v, bias, causal, *rest)
+        return plain(q, k, v, bias, causal, *rest)
 
     with ExitStack() as stack:
         for name, loop in require_loops(model).items():
             stack.callback(loop.register_forward_pre_hook(partial(begin, name), with_kwargs=True).remove)
             for attention in _attentions(loop):
-                attention.attend = partial(attend, name, attention)
-                stack.callback(attention.__dict__.pop, "attend")
+                stack.enter_context(_replaced(attention, partial(attend, name, attention.attend)))
         yield found
+
+
+@contextmanager
+def _replaced(attention: SelfAttention, attend: Callable) -> Iterator[None]:
+    """Within the context, the attention calls `attend`; contexts may be nested."""
+    outer = vars(attention).get("attend")
+    attention.attend = attend
+    try:
+        yield
+    finally:
+        del attention.attend
+        if outer is not None:
+            attention.attend = outer
 
 
 def _attentions(loop: Loop) -> list[SelfAttention]:

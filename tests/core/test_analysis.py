@@ -189,6 +189,20 @@ def test_early_exit_runs_pass_by_pass_and_every_pass_is_recorded():
     assert [len(states["loop"]), len(weights["loop"])] == [model.loop.passes] * 2
 
 
+def test_recorders_of_attention_may_be_nested():
+    model = vision.small("uit")
+    x = vision.images(model)
+    with record.recorded_attention(model) as outer, torch.no_grad():
+        with record.recorded_attention(model, keep=torch.Tensor.numel) as inner:
+            model(x)
+        assert inner["loop"] == [weights.numel() for weights in outer["loop"]]
+        first = outer["loop"]
+        model(x)
+        assert outer["loop"] is not first
+        assert all(map(torch.equal, first, outer["loop"]))
+    assert not any("attend" in vars(module) for module in model.modules())
+
+
 def test_recorders_reject_by_name():
     with pytest.raises(ValueError, match="Linear: has no loop"), record.recorded_states(nn.Linear(2, 2)):
         pass

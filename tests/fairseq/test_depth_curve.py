@@ -56,6 +56,13 @@ def test_the_curve_of_a_checkpoint(trained, corpus, tmp_path, capsys, caplog):
     assert f"decoder.loop: runs 3 passes, outside the safe range {smallest} to 2" in caplog.text
 
 
+def test_a_split_of_which_nothing_is_left_is_rejected(trained, corpus, capsys):
+    short = ["--skip-invalid-size-inputs-valid-test", "--model-overrides", "{'max_source_positions': 1}"]
+    with pytest.raises(SystemExit):
+        depth.main([str(corpus.data), "--path", str(trained.folder / "checkpoint_last.pt"), *SEARCH, *short])
+    assert "--gen-subset=valid: has no text to score" in capsys.readouterr().err
+
+
 def test_several_checkpoints_are_rejected(capsys):
     with pytest.raises(SystemExit):
         depth.main(["data", "--path", "a.pt:b.pt"])

@@ -136,6 +136,7 @@ def test_published_weights_are_marked_where_timm_reads_them(tmp_path):
 def test_splits_folders_and_devices_are_checked(images, tmp_path, capsys):
     torch.save({"arch": "uit", "state_dict": vision.small("uit").state_dict()}, tmp_path / "uit.pth")
     (tmp_path / "splits").mkdir()
+    (tmp_path / "empty").mkdir()
     for split in ("train", "test"):
         (tmp_path / "splits" / split).symlink_to(images)
     shape = {**vision.STACK, "num_classes": vision.CLASSES}
@@ -143,6 +144,7 @@ def test_splits_folders_and_devices_are_checked(images, tmp_path, capsys):
     for flags, message in {
         (str(tmp_path / "splits"),): "--split=validation: must be one of train, test",
         (str(tmp_path / "none"),): "none: no such folder",
+        (str(tmp_path / "empty"),): "empty: Found 0 images",
         (str(images), "--device", "abacus"): "--device=abacus: must be a device of this machine",
         (str(images), "--batch-size", "0"): "--batch-size=0: must be >= 1",
         (str(images), "--checkpoint", "missing"): "--checkpoint=missing: no such file",

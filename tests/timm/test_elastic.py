@@ -108,6 +108,7 @@ def kept_for_backward(model: nn.Module, passes: int) -> int:
         ("uit", dict(depth_range="1-3"), "depth_range='1-3': must be a list of whole numbers"),
         ("uit", dict(depth_range=(1, 4)), "depth_range=1-4: MAX must be <= 3, because"),
         ("recursive_deit_tiny", dict(depth_range=(2, 6)), "depth_range=2-6: the order 0 0 1 1 2 2 cannot run at 2"),
+        ("uit", dict(depth_seed=3), "depth_seed=3: needs depth_range"),
         ("uit", dict(depth_distribution="poisson"), "depth_distribution=poisson: needs depth_range"),
         ("uit", dict(depth_range=(1, 3), depth_distribution="normal"), "depth_distribution=normal: must be one of"),
         ("uit", dict(depth_warmup_updates=9), "depth_warmup_updates=9: needs depth_range or pass_loss"),
