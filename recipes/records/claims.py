@@ -69,7 +69,8 @@ def read_claim(where: str, entry: dict, papers: dict[str, Paper], results: Resul
         check_by_hand(where, entry)
     folder = entry["paper"]
     try:
-        comparisons = tuple(Comparison.read(one, folder, papers, results) for one in entry.get("compare", ()))
+        pairs = entry.get("compare", ())
+        comparisons = tuple(Comparison.read(one, folder, papers, results, len(pairs)) for one in pairs)
         named = [table_of(name, folder, papers) for name in entry.get("rows", ())]
     except TableError as error:
         raise TableError(f"{where}: {error}") from error

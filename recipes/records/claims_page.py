@@ -19,8 +19,8 @@ INTRODUCTION = """\
 A claim about training compares rows seed by seed: `lead` is the mean difference, positive where the first row is
 better, with its 95 % interval over the seeds (Student's t). It is confirmed or contradicted if at least three seeds
 have run and the interval is beyond 0, or beyond the margin. If there are several comparisons, all must be confirmed,
-and one contradicted is enough. Claims about counts or algebra are decided by an exact count or a test. All others are
-undecided or have not run.
+and one contradicted is enough, by an interval that is wider than the one shown so that all hold together (Bonferroni).
+Claims about counts or algebra are decided by an exact count or a test. All others are undecided or have not run.
 """
 
 

@@ -46,6 +46,7 @@ class Comparison:
         margin: in the unit of the metric; for perplexities, nats.
         fixed_scale: the scale to compare at. Empty: the one with most seeds, up to the number that decides; among
             equals the largest.
+        comparisons: number of comparisons of the claim.
         results: everything that has been recorded.
     """
 
@@ -55,11 +56,14 @@ class Comparison:
     says: str
     margin: float
     fixed_scale: str
+    comparisons: int
     results: Results
 
     @classmethod
-    def read(cls, entry: dict, folder: str, papers: dict[str, Paper], results: Results) -> "Comparison":
-        """Reads an entry of claims.toml.
+    def read(
+        cls, entry: dict, folder: str, papers: dict[str, Paper], results: Results, comparisons: int
+    ) -> "Comparison":
+        """Reads an entry of claims.toml, one of the `comparisons` of its claim.
 
         Raises:
             TableError: a key is missing or unknown, or a row, metric, scale or margin is invalid.
@@ -82,7 +86,7 @@ class Comparison:
         scale = entry.get("scale", "")
         if scale and scale.split("-")[0] not in SCALES:
             raise TableError(f"compare: scale {scale!r}; must be one of: {', '.join(SCALES)}")
-        return cls(first, second, metrics, says, margin, scale, results)
+        return cls(first, second, metrics, says, margin, scale, comparisons, results)
 
     @property
     def metric(self) -> str:
@@ -140,7 +144,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        return verdict.verdict(self.differences, self.says, self.margin)
+        return verdict.verdict(self.differences, self.says, self.margin, self.comparisons)
 
     def signed(self, value: float) -> str:
         """A difference with its sign."""

@@ -4,7 +4,8 @@ A claim allows the difference between the rows a range, for example above 0. The
 mean difference gets a 95 % interval over the seeds (Student's t). The claim is
 
   confirmed      if at least three seeds have run and the interval is within the range
-  contradicted   if at least three seeds have run and the interval is outside the range
+  contradicted   if at least three seeds have run and the interval is outside the range; of several comparisons, one is
+                 enough, so their intervals are widened for all to hold together (Bonferroni)
   not run        if no seed has run in both rows
   undecided      otherwise
 """
@@ -30,22 +31,29 @@ def allowed(says: str, margin: float) -> tuple[float, float]:
     return ranges[says]
 
 
-def interval(differences: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the mean difference; unbounded with fewer than two seeds."""
+def interval(differences: Sequence[float], comparisons: int = 1) -> tuple[float, float]:
+    """The 95 % interval of the mean difference; unbounded with fewer than two seeds.
+
+    Args:
+        differences: one per seed.
+        comparisons: number of intervals that hold together at this level.
+    """
     count = len(differences)
     if count < 2:
         return -inf, inf
     from scipy.stats import t
 
-    half = t.ppf((1 + LEVEL) / 2, count - 1) * stdev(differences) / sqrt(count)
+    half = t.isf((1 - LEVEL) / comparisons / 2, count - 1) * stdev(differences) / sqrt(count)
     return mean(differences) - half, mean(differences) + half
 
 
-def verdict(differences: Sequence[float], says: str = "better", margin: float = 0.0) -> str:
+def verdict(differences: Sequence[float], says: str = "better", margin: float = 0.0, comparisons: int = 1) -> str:
     """The verdict on one comparison.
 
     Args:
         differences: the first row's lead in each seed, positive where it is better.
+        says, margin: see :func:`allowed`.
+        comparisons: number of comparisons of the claim.
     """
     if not differences:
         return "not run"
@@ -54,6 +62,7 @@ def verdict(differences: Sequence[float], says: str = "better", margin: float = 
         return "undecided"
     if bottom < low and high < top:
         return "confirmed"
+    low, high = interval(differences, comparisons)
     return "contradicted" if high < bottom or top < low else "undecided"
 
 

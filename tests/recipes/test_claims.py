@@ -112,6 +112,18 @@ def test_a_verdict_follows_from_the_interval(differences, says, margin, expected
     assert verdict.verdict(differences, says, margin) == expected
 
 
+def test_of_several_comparisons_a_contradiction_needs_a_wider_interval(read):
+    barely = [-0.6, -1.0, -1.4]
+    assert verdict.verdict(barely) == "contradicted"
+    assert verdict.verdict(barely, comparisons=4) == "undecided"
+    ahead = [-lead for lead in barely]
+    assert verdict.verdict(ahead, comparisons=4) == "confirmed"  # all must be
+    values = {("r", "small"): barely, ("q", "small"): [0.0, 0.0, 0.0]}
+    alone, beside = compared(), compared()
+    beside["compare"] *= 4
+    assert [read(claim, values=values)[0].verdict for claim in (alone, beside)] == ["contradicted", "undecided"]
+
+
 def test_a_claim_of_several_comparisons_needs_all_of_them():
     confirmed, contradicted, undecided, not_run = verdict.VERDICTS
     assert verdict.together([confirmed, confirmed]) == confirmed
