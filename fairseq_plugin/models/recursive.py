@@ -33,7 +33,7 @@ SUBLAYERS = {"encoder": ("self_attn", "ffn"), "decoder": ("self_attn", "cross_at
 class RecursiveOptions(DepthOptions, TranslationOptions):
     """SReT's options."""
 
-    block_loops: int = option(2, "runs of each block in succession (paper: 2); divides the layers")
+    block_loops: int = option(2, "runs of each block in succession; divides the layers")
     no_lrc: bool = option(False, "plain residual sums, without learnable coefficients (SReT's LRC)")
     nll: bool = option(False, "an unshared non-linear projection after each pass (SReT's NLL)")
 

@@ -35,7 +35,7 @@ from fairseq_plugin.tasks.answers import AnswerDataset, AnswerTask
 
 @dataclass
 class CopyingConfig(FairseqDataclass):
-    """Options of the task; the defaults are the paper's, without its curriculum."""
+    """Options of the task; the lengths, the symbols and `next_below` are the paper's, without its curriculum."""
 
     noise: int = option(4096, "tokens of noise in a text")
     # fairseq's parser does not support `int | None`.

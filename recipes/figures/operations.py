@@ -1,11 +1,11 @@
-"""Plot the operations per image and the throughput of image models (RingFormer, Table 3; SReT, Table 4).
+"""Plot the operations per image and the throughput of image models (RingFormer, section 4.2; SReT, Table 4).
 
     PYTHONPATH=. python recipes/figures/operations.py plain_vit owf_vit uit ringformer_vit --output operations.svg
 
 Operations are counted in billions (G) for one image:
   MAC               multiply-accumulates as fvcore counts them, plus those of fused attention, which it omits
   RingFormer rule   also additions, subtractions, divisions and GELUs, by RingFormer's counting rule
-  published form    the same rule on the published code's level signals, which are multiplied out (19.03 in Table 3)
+  published form    the same rule on the published code's level signals, which are multiplied out (19.03 in section 4.2)
   training          two per multiply-accumulate of the matrix products, forward and backward
 Throughput is images per second at inference on this machine's GPU or CPU threads: the models alternate, and the median
 over the rounds is reported. The numbers are saved next to the picture, as CSV.

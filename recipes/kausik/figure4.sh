@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Kausik, Figures 4(a) and 4(b) of the July text: loss and accuracy on selective copying (Table 6) over updates. Their spikes are
-# where the noise doubles.
+# Kausik, Figures 4(a) and 4(b) of the July text: validation loss and accuracy on selective copying (Table 6) over updates. Their
+# spikes are where the noise doubles. The paper also shows those of the training.
 #   recipes/kausik/figure4.sh [options of recipes/figures/curves.py]
 source "$(dirname "$0")/../common.sh"
 

@@ -6,6 +6,8 @@ repetition (`inject`). The layer:
 `x + attention(norm x)`, then `x + down(silu(gate n) * up n)` with n = norm x; RMSNorm, no biases.
 
 Source: LLaMA (arXiv:2302.13971), section 2.2; Intra-Layer Recurrence (arXiv:2505.01855), sections 3 and 4.
+Differs from the paper: it adds the stack's input at each repetition and leaves the first open; here, as in the code, it
+is added from the second on.
 Differs from LLaMA: the width of the FFN is an option; Intra-Layer Recurrence has 4 C instead of 8/3 C.
 """
 

@@ -11,8 +11,9 @@ The y are the layer's output. When accumulating, with p_0 = x_0:
 Source: Kausik, recurrent transformers: Equations 1-3 of the June 2025 text and of its longer July version, and the
 published code's language model (w = 1) and window variant.
 
-Differs from the paper: when accumulating, Equations 5 and 6 of the July text carry the state before last, h_{i-1} / 2,
-and end with B(h); here, as in the code, it is always p_{i-1} / 2, half of the output y_{i-2}.
+Differs from the paper: when accumulating, Equation 5 of the July text adds half of the state before last (h_{i-2} / 2
+in the indices above); here, as in the code, it is p_{i-1} / 2, half of the output y_{i-2}. Equation 6 ends with B(h);
+here the end is no exception (see below).
 
 Differs from the published code: the formula holds for all lengths, while the code skips the recurrence for 1 and 2
 tokens. When accumulating, the last window is no exception; the code has B(h) there, so that a token's output would

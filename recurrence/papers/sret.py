@@ -72,7 +72,7 @@ class SReTPass(Pass):
 
 
 class SReTBlock(Block):
-    """`x <- alpha x + beta attention(LN x)`, `x <- gamma x + delta FFN(LN x)`; in translation post-norm."""
+    """Equation 9: `x <- beta x + alpha attention(LN x)`, `x <- delta x + gamma FFN(LN x)`; in translation post-norm."""
 
     def __init__(self, shape: Shape, recursion: Recursion, **parts: Any):
         super().__init__(shape, **parts)
