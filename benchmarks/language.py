@@ -75,7 +75,8 @@ def generation(model, cached: bool):
     @torch.no_grad()
     def following():
         if cached:
-            text.length = stack.length = LENGTH - TOKENS  # discards what the last call has read
+            stack.rewind(LENGTH - TOKENS)  # discards what the last call has read
+            text.length = LENGTH - TOKENS
             steps = [model.decoder(tokens[:, : end + 1], incremental_state=state)[0] for end in ENDS]
         else:
             steps = [model.eval().decoder(tokens[:, : end + 1], features_only=True)[0][:, -1:] for end in ENDS]

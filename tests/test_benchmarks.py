@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks import common, scan, speech, translation, vision
+from benchmarks import common, language, scan, speech, translation, vision
 from recurrence import linear
 from tests.support import cli
 
@@ -55,6 +55,16 @@ def test_speech_is_compared_with_fairseqs_model(monkeypatch, capsys):
     output = capsys.readouterr().out
     assert "Training step, 2 x 20 -> 20" in output
     assert all(output.count(f"\n{arch}") == 2 for arch in speech.ARCHS)
+
+
+def test_cached_generation_of_the_benchmark_gives_the_same_logits_each_time(monkeypatch):
+    monkeypatch.setattr(language, "LENGTH", 12)
+    monkeypatch.setattr(language, "ENDS", range(12 - language.TOKENS, 12))
+    model = language.build(language.LOOPED, "rope")
+    cached, recomputed = language.generation(model, True), language.generation(model, False)
+    first, expected = cached(), recomputed()
+    torch.testing.assert_close(first, expected, rtol=1e-4, atol=1e-5)
+    assert torch.equal(cached(), first)
 
 
 @pytest.mark.slow

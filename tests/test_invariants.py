@@ -55,6 +55,18 @@ def test_gradients_reach_every_parameter(case: Case):
     assert all(map(WITHOUT_EFFECT.search, without))
 
 
+@every_case
+def test_autocast_keeps_the_direction_of_the_gradient(case: Case):
+    model = case.build(rate=0.0).train()
+    inputs = case.inputs(model)
+    _, exact = case.loss_and_gradients(model, inputs)
+    single = tuple(tensor.float() if tensor.is_floating_point() else tensor for tensor in inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        _, found = case.loss_and_gradients(model.float(), single)
+    exact, found = (torch.cat([part[name].double().flatten() for name in exact]) for part in (exact, found))
+    assert torch.cosine_similarity(exact, found, dim=0) > 0.95  # not for what is not a number
+
+
 @every_case_without_injection
 def test_tied_gradient_is_the_sum_of_the_untied(case: Case):
     tied = case.build()

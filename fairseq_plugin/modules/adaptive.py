@@ -11,6 +11,7 @@ from typing import Any
 from fairseq import utils
 from fairseq.modules import AdaptiveInput, AdaptiveSoftmax
 from fairseq.modules.adaptive_softmax import TiedLinear
+from torch import Tensor, nn
 
 from fairseq_plugin.modules.embedding import borrow
 from fairseq_plugin.modules.options import Options, option
@@ -119,6 +120,8 @@ def adaptive_input(args, dictionary) -> AdaptiveInput:
     """The embedding in bands: tokens (B, T) -> (B, T, C)."""
     width, ends = args.decoder_embed_dim, cutoffs(args, "input", len(dictionary))
     module = AdaptiveInput(len(dictionary), dictionary.pad(), width, args.adaptive_input_factor, width, ends)
+    for band in module.embeddings:
+        band.register_forward_hook(_as_stored)
     return _with_written_buffers(module)
 
 
@@ -144,6 +147,11 @@ def adaptive_softmax(args, dictionary, embedding) -> AdaptiveSoftmax:
         del tied.weight
         borrow(tied, "weight", weight)
     return _with_written_buffers(module)
+
+
+def _as_stored(band: nn.Sequential, inputs: tuple, output: Tensor) -> Tensor:
+    """A band's vectors in the type of its weights, in which fairseq collects them; autocast gives half precision."""
+    return output.to(band[0].weight.dtype)
 
 
 def _with_written_buffers(module):

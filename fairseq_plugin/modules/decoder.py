@@ -168,13 +168,14 @@ class LoopedDecoder(StatefulDecoder):
         """As :meth:`forward`, without output layer and drafting."""
         state = self._state(encoder_out, incremental_state)
         record: list[Tensor] | None = [] if self.need_attn else None
-        arguments = self._arguments(prev_output_tokens, encoder_out, state, record)
+        padding = self._padding(prev_output_tokens)
+        arguments = self._arguments(padding, encoder_out, state, record)
         start = 0 if state is None else state.steps.length
-        x = self._embed(prev_output_tokens, start)
+        x, _ = self.inputs(prev_output_tokens, padding, start)
         if state is None:
             x, states = self.loop(x, **arguments(x, start))
         elif isinstance(state.steps, EarlyExitSteps):
-            x, states = state.steps.read(x, arguments, self._padding(prev_output_tokens)), []
+            x, states = state.steps.read(x, arguments, padding), []
         else:
             x, states = state.steps.run(x, self.loop.running, **arguments(x, start)), []
         attn = [record[-1][:, -x.size(1) :] if record else None]
@@ -189,9 +190,9 @@ class LoopedDecoder(StatefulDecoder):
         record: list[Tensor] | None = [] if self.need_attn else None
 
         def read(known: Tensor, passes: Sequence[int], x: Tensor | None) -> Tensor:
-            start = state.steps.cache.lengths[passes[0]]
-            x = self._embed(known, start) if x is None else x
-            return state.steps.run(x, passes, **self._arguments(known, encoder_out, state, record)(x, start))
+            start, padding = state.steps.cache.lengths[passes[0]], self._padding(known)
+            x = self.inputs(known, padding, start)[0] if x is None else x
+            return state.steps.run(x, passes, **self._arguments(padding, encoder_out, state, record)(x, start))
 
         def output(x: Tensor) -> tuple[Tensor, ...]:
             x = self.finish(x)
@@ -199,18 +200,15 @@ class LoopedDecoder(StatefulDecoder):
 
         return state.draft(tokens, read, self.guess, output)
 
-    def _embed(self, tokens: Tensor, start: int) -> Tensor:
-        """The input of the first pass for the tokens (B, L) from `start` on."""
-        return self.inputs(tokens, self._padding(tokens), start)[0]
-
     def _padding(self, tokens: Tensor) -> Tensor | None:
+        """See :func:`visible_padding`; finding out waits for the GPU, so once per call."""
         return visible_padding(tokens, self.dictionary.pad(), self.training)
 
     def _arguments(
-        self, tokens: Tensor, encoder_out, state: DecodingState | None, record: list | None
+        self, padding: Tensor | None, encoder_out, state: DecodingState | None, record: list | None
     ) -> Callable[[Tensor, int], dict[str, Any]]:
         """A function of x (B, T, C), the states of the tokens from `start` on, that gives the loop's arguments."""
-        padding, mask = self._padding(tokens), encoder_out["encoder_padding_mask"]
+        mask = encoder_out["encoder_padding_mask"]
         contexts = self._contexts(encoder_out) if state is None else state.contexts
         if not self._projects_per_pass():
             contexts = [contexts[which] for which in self.loop.order]

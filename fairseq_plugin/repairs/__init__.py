@@ -73,6 +73,7 @@ from fairseq_plugin.repairs.saving import (
     reject_asynchronous_saving,
     write_checkpoints_atomically,
 )
+from fairseq_plugin.repairs.scaling import grow_scale_by_its_own_option, unscale_gradients_once
 from fairseq_plugin.repairs.workers import end_readers_before_exit, end_workers_with_epoch
 
 REPAIRS = (
@@ -86,6 +87,8 @@ REPAIRS = (
     allow_data_parallel_on_cpu,
     gather_statistics_on_cpu,
     clip_gradients_on_cpu,
+    unscale_gradients_once,
+    grow_scale_by_its_own_option,
     destroy_process_groups,
     reject_ranks_that_train_alone,
     restore_numpy_names,

@@ -69,10 +69,10 @@ def test_later_words_see_the_states_with_which_earlier_ones_left(arch):
     model = models.tiny(arch)
     source, lengths, target = models.inputs(arch, (5, 3, 6), target_lengths=(30, 30, 30))
     decoder, out = model.decoder, model.encoder(source, lengths)
-    first = decoder._embed(target, 0)
+    first, _ = decoder.inputs(target, None)
 
     def whole_texts(x: torch.Tensor) -> dict:
-        return decoder._arguments(target[:, : x.size(1)], out, None, None)(x, 0)
+        return decoder._arguments(None, out, None, None)(x, 0)
 
     threshold = 1.3 * some_exits(ExitReference(decoder.loop, whole_texts, 0), first)
     reference, state = ExitReference(decoder.loop, whole_texts, threshold), {}
