@@ -40,8 +40,7 @@ def ratios(work: dict[str, Callable[[], object]], rounds: int, base: str) -> Row
         for name, run in work.items():
             start = time.perf_counter()
             run()
-            if DEVICE == "cuda":
-                torch.cuda.synchronize()
+            finish()
             times[name].append(time.perf_counter() - start)
     times = {name: values[1:] for name, values in times.items()}
     return {
@@ -61,8 +60,7 @@ def machine_rate(repeats: int = 9) -> float:
             with gemm.using(name):
                 start = time.perf_counter()
                 linear.linear(x, weight)
-                if DEVICE == "cuda":
-                    torch.cuda.synchronize()
+                finish()
                 times.append(time.perf_counter() - start)
     return 2 * x.numel() * rows / min(times)  # the fastest run, as other load can only slow it down
 
@@ -76,6 +74,17 @@ def shares(work: dict[str, Callable[[], object]], rows: Rows) -> dict[str, float
     # Select operators that PyTorch's counter knows.
     with gemm.using("mkl"), sdpa_kernel(SDPBackend.MATH), torch.compiler.set_stance("force_eager"):
         return {name: count.flops(run) / rows[name][0] / limit for name, run in work.items()}
+
+
+def finish() -> None:
+    """Waits until the device has computed everything, so that a clock read afterwards counts it."""
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
+def memory() -> int:
+    """Bytes that this process holds: tensors on a GPU, or everything on a CPU."""
+    return torch.cuda.memory_allocated() if DEVICE == "cuda" else resident("VmRSS")
 
 
 def resident(field: str) -> int:
@@ -103,7 +112,7 @@ def training_peak(build: Callable[[], nn.Module], training_step: Callable[[nn.Mo
 def peak_memory(benchmark: str, names: list[str], base: str) -> Rows:
     """Runs a benchmark's `--peak-memory` with this process's options; returns MiB and ratio to the base per model."""
     command = [sys.executable, "-m", benchmark, *sys.argv[1:], "--peak-memory"]
-    printed = {name: subprocess.run([*command, name], check=True, capture_output=True, text=True) for name in names}
+    printed = {name: subprocess.run([*command, name], check=True, stdout=subprocess.PIPE, text=True) for name in names}
     mib = {name: int(done.stdout.split()[-1]) / 2**20 for name, done in printed.items()}
     return {name: (value, value / mib[base]) for name, value in mib.items()}
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, resident, set_up, show
+from benchmarks.common import DEVICE, WEIGHTS, finish, memory, parser, peak_memory, ratios, set_up, show
 from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
 from tests.support.scan_reference import published
 
@@ -58,7 +58,7 @@ def training_step(model):
 
 @torch.no_grad()
 def stream(tokens: int) -> dict[str, tuple[float, float]]:
-    """Milliseconds per token and resident MiB, for the second and for the last thousand of at least 3,000 tokens."""
+    """Milliseconds per token and MiB held, for the second and for the last thousand of at least 3,000 tokens."""
     model, state = build("recurrent_lm", 0.0).eval(), {}
     text, measured = torch.randint(4, SYMBOLS, (1, tokens)).to(DEVICE), {}
     for end in range(1, tokens + 1):
@@ -66,7 +66,8 @@ def stream(tokens: int) -> dict[str, tuple[float, float]]:
             start = time.perf_counter()
         model.decoder(text[:, :end], incremental_state=state)
         if end in (2000, tokens):
-            measured[f"tokens {end - 999:,} to {end:,}"] = time.perf_counter() - start, resident("VmRSS") / 2**20
+            finish()
+            measured[f"tokens {end - 999:,} to {end:,}"] = time.perf_counter() - start, memory() / 2**20
     return measured
 
 
@@ -86,7 +87,7 @@ def main() -> None:
     show("Training step", ratios(steps, options.rounds, "as published"), "seconds")
     show("Peak training memory", peak_memory("benchmarks.scan", MODELS, "regular"), "MiB")
     if options.tokens:
-        print("\nStreaming, one token at a time\n" + " " * 30 + "ms per token  resident MiB")
+        print("\nStreaming, one token at a time\n" + " " * 30 + "ms per token      MiB held")
         for part, (seconds, mib) in stream(options.tokens).items():
             print(f"{part:32s}{seconds:10.3f}{mib:14.1f}")
 
