@@ -32,6 +32,7 @@ OF_TRANSLATION = {
     "test_one_matrix_for_all_needs_sides_that_agree",
 }
 OF_ENCODERS = {
+    "test_the_decoders_widths_follow_the_encoders",
     "test_attention_weights_of_every_step",
     "test_beam_search",
     "test_prefix_tokens",
