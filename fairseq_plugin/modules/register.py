@@ -43,5 +43,5 @@ def size(width: int, ffn_width: int, heads: int, layers: int, **more: Any) -> di
     As in fairseq's `transformer`, the decoder's widths follow the encoder's: `--encoder-embed-dim 256` sets both.
     """
     values = dict(embed_dim=width, ffn_embed_dim=ffn_width, attention_heads=heads, layers=layers, **more)
-    sizes = {f"{side}_{name}": value for side in SIDES for name, value in values.items()}
-    return {**sizes, **{f"decoder_{name}": like(f"encoder_{name}") for name in ("embed_dim", "ffn_embed_dim")}}
+    of_both = {f"{side}_{name}": value for side in SIDES for name, value in values.items()}
+    return of_both | {f"decoder_{name}": like(f"encoder_{name}") for name in ("embed_dim", "ffn_embed_dim")}
