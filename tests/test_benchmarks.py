@@ -102,10 +102,11 @@ def test_options_that_do_not_fit_are_named_before_any_work(benchmark, arguments,
     assert message in capsys.readouterr().err
 
 
-def gpu_stages(tmp_path, **settings: str) -> dict[str, str]:
-    """How each stage of tests/gpu.sh ended."""
+def gpu_stages(tmp_path, fails: bool = False, **settings: str) -> dict[str, str]:
+    """How each stage of tests/gpu.sh ended; `fails` says whether its exit status must tell of a failure."""
     script = cli.REPOSITORY / "tests" / "gpu.sh"
-    cli.run("bash", script, env={"PATH": f"{cli.SCRIPTS}:{os.environ['PATH']}", "OUT": str(tmp_path), **settings})
+    env = {"PATH": f"{cli.SCRIPTS}:{os.environ['PATH']}", "OUT": str(tmp_path), **settings}
+    cli.run("bash", script, fails=fails, env=env)
     lines = (tmp_path / "summary.txt").read_text().splitlines()
     return {line[:34].strip(): line[34:].strip() for line in lines}
 
@@ -115,3 +116,4 @@ def test_the_gpu_script_reports_how_each_stage_ended(tmp_path):
     assert set(stages.values()) == {"not reached"}
     assert {"tests", "train-fp16", "decode-fp16", "image-compile", "bench-translation"} <= set(stages)
     assert gpu_stages(tmp_path, STAGES="environment")["environment"].endswith("passed")
+    assert "failed (1)" in gpu_stages(tmp_path, fails=True, STAGES="environment", PYTHON="false")["environment"]

@@ -13,12 +13,10 @@ import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils, options
-from fairseq import utils as fairseq_utils
 from fairseq.data import Dictionary, data_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
 from fairseq.modules import transformer_layer
-from fairseq.optim import amp_optimizer
 from fairseq.scoring.bleu import SacrebleuConfig, SacrebleuScorer
 from fairseq.search import DiverseBeamSearch
 from fairseq.tasks.language_modeling import LanguageModelingTask
@@ -404,53 +402,3 @@ class TestParallel:
     def test_a_launched_process_that_would_train_alone_is_rejected(self, launched):
         with pytest.raises(ValueError, match=r"distributed_world_size=1: 2 processes were launched"):
             Trainer(self.config(), None, None, None)
-
-
-class TestClipping:
-    @pytest.mark.parametrize("max_norm", [0.0, 0.5, 100.0])
-    def test_on_the_cpu_it_equals_fairseqs_bit_for_bit(self, max_norm):
-        found = []
-        for clip in (pristine(fairseq_utils).clip_grad_norm_, fairseq_utils.clip_grad_norm_):
-            torch.manual_seed(0)
-            params = [torch.nn.Parameter(torch.randn(size)) for size in (3, 70, 500)]
-            for param in params[:2]:
-                param.grad = torch.randn_like(param)
-            norm = clip(params, max_norm, lambda norm: 2 * norm)
-            found.append([norm, *(param.grad for param in params[:2])])
-        for theirs, ours in zip(*found):
-            assert torch.equal(theirs, ours)
-
-
-class TestLossScaling:
-    """The scaler runs on a CPU; fairseq only uses it on a GPU."""
-
-    @staticmethod
-    def optimizer(monkeypatch, param: torch.nn.Parameter, *flags: str) -> amp_optimizer.AMPOptimizer:
-        monkeypatch.setattr(torch.cuda.amp, "GradScaler", lambda **settings: torch.amp.GradScaler("cpu", **settings))
-        cfg = convert_namespace_to_omegaconf(arguments("--amp", "--optimizer", "adam", "--lr", "1e-3", *flags))
-        return amp_optimizer.AMPOptimizer.build_optimizer(cfg, [param])
-
-    @pytest.mark.parametrize("scale", [1, 128, 2**16, 2**24])
-    def test_an_update_does_not_depend_on_the_scale(self, scale, monkeypatch):
-        param = torch.nn.Parameter(torch.ones(4))
-        optimizer = self.optimizer(monkeypatch, param, "--fp16-init-scale", str(scale))
-        assert optimizer.scaler.get_scale() == scale
-        optimizer.backward((param * 1e-4).sum())
-        norm = optimizer.clip_grad_norm(1.0)
-        assert norm.item() == pytest.approx(2e-4)
-        optimizer.step()
-        # Adam moves by the rate, but for its epsilon; unscaled twice, by 0.7 of it with a scale of 128.
-        torch.testing.assert_close(1 - param.detach(), torch.full((4,), 1e-3), rtol=0.01, atol=0)
-
-    def test_gradients_that_overflow_are_skipped_and_the_scale_falls(self, monkeypatch):
-        param = torch.nn.Parameter(torch.ones(4))
-        optimizer = self.optimizer(monkeypatch, param)
-        optimizer.backward((param * float("inf")).sum())
-        optimizer.clip_grad_norm(1.0)
-        optimizer.step()
-        assert torch.equal(param.detach(), torch.ones(4))
-        assert optimizer.scaler.get_scale() == 64
-
-    def test_the_scale_grows_after_the_window(self, monkeypatch):
-        optimizer = self.optimizer(monkeypatch, torch.nn.Parameter(torch.ones(4)), "--amp-scale-window", "7")
-        assert optimizer.scaler.get_growth_interval() == 7
