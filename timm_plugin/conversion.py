@@ -1,7 +1,7 @@
 """Converts looped vision transformers to timm's `VisionTransformer` and back."""
 
 import timm
-from timm.models.vision_transformer import VisionTransformer
+from timm.models.vision_transformer import Block, Mlp, VisionTransformer
 from torch import nn
 
 from recurrence.errors import FieldError
@@ -140,8 +140,12 @@ def _check_shareable(model: nn.Module) -> None:
         raise ValueError("final_norm: a looped model has a norm before its pooling")
     if model.norm.eps != EPSILON:
         raise ValueError(f"norm_layer: the last norm's epsilon must be {EPSILON}")
-    for act in (block.mlp.act for block in model.blocks):
-        if not isinstance(act, nn.GELU) or act.approximate != "none":
+    for block in model.blocks:
+        if type(block) is not Block:
+            raise ValueError(f"block_fn={type(block).__name__}: must be timm's Block")
+        if type(block.mlp) is not Mlp:
+            raise ValueError(f"mlp_layer={type(block.mlp).__name__}: must be timm's Mlp")
+        if not isinstance(block.mlp.act, nn.GELU) or block.mlp.act.approximate != "none":
             raise ValueError("act_layer: a looped model has an exact GELU")
 
 

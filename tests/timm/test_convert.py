@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from timm.data import resolve_data_config
-from timm.models.vision_transformer import VisionTransformer
+from timm.layers import GluMlp
+from timm.models.vision_transformer import ResPostBlock, VisionTransformer
 from torch import nn
 
 from tests.support import cli, vision
@@ -137,6 +138,8 @@ def test_a_higher_rank_is_nearer():
         (dict(global_pool="map"), ("cycle", 2, 4), "global_pool='map': must be one of"),
         (dict(no_embed_class=True), ("cycle", 2, 4), "no_embed_class=True: "),
         (dict(act_layer="relu"), ("cycle", 2, 4), "act_layer: a looped model has an exact GELU"),
+        (dict(block_fn=ResPostBlock), ("cycle", 2, 4), "block_fn=ResPostBlock: must be timm's Block"),
+        (dict(mlp_layer=GluMlp), ("cycle", 2, 4), "mlp_layer=GluMlp: must be timm's Mlp"),
         (dict(name="deit_tiny_distilled_patch16_224"), ("cycle", 2, 4), "VisionTransformerDistilled: only timm's"),
     ],
 )
