@@ -115,8 +115,10 @@ class ViTConfig(ImageConfig):
 
     def _check_combinations(self) -> None:
         """Raises ValueError for options that exclude each other, or need each other."""
-        if self.shared_mlp and (self.shared or self.nll or self.token_mixing or self.lrc or self.loops > 1):
-            raise ValueError("shared_mlp=True: goes with neither shared, nll, token_mixing, lrc nor loops")
+        tables = self.level_signal in ("static", "learned")
+        if self.shared_mlp and (self.shared or self.nll or self.token_mixing or self.lrc or self.loops > 1 or tables):
+            rule = "goes with neither shared, nll, token_mixing, lrc, loops nor a static or learned level_signal"
+            raise ValueError(f"shared_mlp=True: {rule}")
         projects_runs = self.nll and self.loop_order == "external"
         if self.loop_order != "internal" and (self.shared_mlp or self.shared and not projects_runs):
             rule = "must not be given with shared_mlp, or with shared unless the loops are external with nll"
@@ -133,7 +135,7 @@ class ViTConfig(ImageConfig):
             raise ValueError(f"signal_rank_divisor={self.signal_rank_divisor}: needs level_signal='low-rank'")
         if self.token_mixing and (self.class_token or self.level_signal == "low-rank" or self.attn_drop_rate):
             raise ValueError("token_mixing=True: goes with no class_token, low-rank level_signal or attn_drop_rate")
-        if self.level_signal in ("static", "learned") and self.pos_embed != "sincos":
+        if tables and self.pos_embed != "sincos":
             rule = f"must not be given with level_signal={self.level_signal!r}, which holds the positions"
             raise ValueError(f"pos_embed={self.pos_embed!r}: {rule}")
         if self.token_mixing and self.num_heads != 1:

@@ -150,6 +150,10 @@ VIT_REJECTIONS = [
     (dict(terms=("cross_q",), residual_rank=4), r"terms=\('cross_q',\): must name some of \('qkv', "),
     (dict(level_signal="learned", pos_embed="learn"), "pos_embed='learn': must not be given with level_signal='learn"),
     (dict(shared_mlp=True, nll=True), "shared_mlp=True: goes with neither shared, nll, token_mixing, lrc"),
+    *(
+        (dict(shared_mlp=True, level_signal=table), "shared_mlp=True: goes with .* static or learned level_signal")
+        for table in ("static", "learned")
+    ),
     (dict(token_mixing=True), "token_mixing=True: goes with no class_token"),
     (dict(token_mixing=True, class_token=False, global_pool="avg"), "num_heads=2: token_mixing=True has no heads"),
     (dict(stem="conv"), "patch_size=8: stem='conv' has patches of 16"),
