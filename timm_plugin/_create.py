@@ -10,6 +10,7 @@ from timm.models import build_model_with_cfg
 from torch import nn
 
 from timm_plugin._model import ImageModel, checkpoint_filter_fn
+from timm_plugin._vit import LoopedVisionTransformer
 
 
 def create(
@@ -31,11 +32,15 @@ def create(
         **kwargs: arguments of the model and of timm's builder.
 
     Raises:
-        ValueError: for dynamic image sizes, or if a value breaks its rule.
+        ValueError: for dynamic image sizes, for features of modules where one module has them all, or if a value breaks
+            its rule.
     """
     for name in ("dynamic_img_size", "dynamic_img_pad"):
         if kwargs.pop(name, False):
             raise ValueError(f"{name}=True: {variant} takes images of the size that img_size gives")
+    feature_cls = kwargs.get("feature_cls", "getter")
+    if feature_cls != "getter" and issubclass(build, LoopedVisionTransformer):
+        raise ValueError(f"feature_cls={feature_cls!r}: must be 'getter', as all depths are of one module, the loop")
     with nullcontext() if device is None else torch.device(device):
         model = build_model_with_cfg(
             build,

@@ -132,10 +132,14 @@ class LoopedVisionTransformer(ImageModel):
     def features(
         self, x: Tensor, indices: int | Sequence[int] | None, norm: bool, stop_early: bool
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """For :meth:`forward_intermediates`: the output, maps (B, C, rows, columns), prefixes (B, 0 or 1, C)."""
-        depths = self.loop.passes // self.passes_per_depth
-        taken, last = feature_take_indices(depths, indices)
-        run = range((last + 1 if stop_early else depths) * self.passes_per_depth)
+        """For :meth:`forward_intermediates`: the output, maps (B, C, rows, columns), prefixes (B, 0 or 1, C).
+
+        No image leaves the loop early, and training runs all passes, too.
+        """
+        run = range(self.loop.passes) if self.loop.run is None else self.loop.run
+        taken, last = feature_take_indices(len(run) // self.passes_per_depth, indices)
+        if stop_early:
+            run = run[: (last + 1) * self.passes_per_depth]
         x, states = self.loop(self.embed(x), levels=self.levels(), run=run)
         states = [states[(index + 1) * self.passes_per_depth - 1] for index in taken]
         states = [self.norm(state) for state in states] if norm else states
@@ -190,12 +194,15 @@ class LoopedVisionTransformer(ImageModel):
         """Resamples tables of another image size and adapts those of another depth, see :mod:`recurrence.depth`.
 
         A table does not say how its tokens lie: as in timm, another number than the model's is taken for a square. So a
-        table of 2 x 8 tokens is read as 4 x 4; load it at its own size, then call :meth:`set_input_size`.
+        table of 2 x 8 tokens is read as 4 x 4; load it at its own size, then call :meth:`set_input_size`. Nothing is
+        resampled if only one of the two models has a class token, which torch reports.
 
         Raises:
             ValueError: if a table of another size has no square number of tokens.
         """
         self._take_levels(state_dict)
+        if ("cls_token" in state_dict) != (self.cls_token is not None):
+            return state_dict
         for name in ("pos_embed", "level_embed"):
             theirs, own = state_dict.get(name), getattr(self, name)
             if own is not None and theirs is not None and theirs.shape[1] != own.shape[1]:

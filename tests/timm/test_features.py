@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from recurrence.elastic import at_depths
 from tests.support import vision
 from tests.support.vision import every_case, every_model, is_pyramid, timm
 
@@ -37,6 +38,14 @@ def test_features_only_gives_the_whole_models_features(case):
         assert not [key for key in getter.state_dict() if key.startswith(("model.head.", "model.norm."))]
     default = vision.fresh(case, features_only=True)
     assert default.feature_info.channels() == [info["num_chs"] for info in model.feature_info][-3:]
+
+
+@pytest.mark.parametrize("kind", ["hook", "fx", "list", "dict"])
+def test_features_of_modules_are_rejected_where_all_depths_are_of_one(kind):
+    with pytest.raises(ValueError, match=f"feature_cls='{kind}': must be 'getter'"):
+        vision.fresh("uit", features_only=True, feature_cls=kind)
+    hooked = vision.fresh("sret_t", features_only=True, feature_cls="hook").eval()
+    assert [tensor.shape[1] for tensor in hooked(torch.randn(2, 3, 64, 64))] == hooked.feature_info.channels()
 
 
 @every_case
@@ -143,6 +152,18 @@ def test_no_classifier_at_creation(case):
     headless.load_state_dict({key: t for key, t in model.state_dict().items() if not key.startswith("head.")})
     x = vision.images(model)
     torch.testing.assert_close(headless(x), model.forward_head(model.forward_features(x), pre_logits=True))
+
+
+@pytest.mark.parametrize(("model", "loops", "maps"), [("uit", 2, 2), ("recursive_deit_tiny", 1, 3), ("sret_t", 1, 3)])
+def test_intermediates_of_another_depth_are_those_of_the_output(model, loops, maps):
+    model = vision.small(model)
+    x = vision.images(model)
+    with at_depths({loop: loops * len(loop.blocks) for loop in model.loops()}):
+        final, found = model.forward_intermediates(x)
+        (last,) = model.forward_intermediates(x, [maps - 1], stop_early=True, intermediates_only=True)
+        assert torch.equal(final, model.forward_features(x))
+    assert len(found) == maps
+    assert torch.equal(found[-1], last)
 
 
 def test_a_pyramid_gives_the_class_token_beside_each_map():

@@ -127,6 +127,16 @@ def test_a_table_of_other_images_must_be_square():
     torch.testing.assert_close(model.pos_embed.detach(), expected.detach())
 
 
+@pytest.mark.parametrize("missing", [True, False])
+def test_a_class_token_that_one_model_lacks_is_reported_as_such(missing):
+    models = [
+        vision.fresh("recursive_deit_tiny", **options) for options in ({}, dict(class_token=False, global_pool="avg"))
+    ]
+    trained, used = models if missing else models[::-1]
+    with pytest.raises(RuntimeError, match=r"key\(s\) in state_dict: \"cls_token\".*\n.*size mismatch for pos_embed"):
+        used.load_state_dict(trained.state_dict())
+
+
 @every_case
 def test_without_a_size_nothing_changes(case):
     if mixes_tokens(case):
