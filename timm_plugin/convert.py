@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import timm
+from safetensors import SafetensorError
 from timm.models import save_for_hf
 from timm.utils import ParseKwargs
 from torch import nn
@@ -42,12 +43,12 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
         **kwargs: of the model; they override those of the checkpoint.
 
     Raises:
-        ValueError: if the model is not named, or the weights do not fit it.
+        ValueError: if the model is not named, or the weights cannot be read or do not fit it.
         OSError: if there is no such file.
     """
     if path.is_dir():
         _reject_sources(path, _saved_arguments(path))
-        return timm.create_model(f"local-dir:{path}", pretrained=True, **kwargs).eval()
+        return _with_weights(path, f"local-dir:{path}", kwargs, pretrained=True)
     metadata = {} if path.suffix == ".safetensors" else _metadata(path)
     options = metadata.get("args", argparse.Namespace())
     if name is None and timm.is_model(str(metadata.get("arch"))):
@@ -56,14 +57,18 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
         raise ValueError(f"--model: must name the model of {path}, which does not name it")
     trained_with = _trained_with(name, options)
     _reject_sources(path, trained_with)
-    kwargs = {**trained_with, **kwargs}
-    try:
-        model = timm.create_model(name, checkpoint_path=str(path), **kwargs).eval()
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"{path}: not the weights of {name} with {kwargs}: {error}") from None
+    model = _with_weights(path, name, {**trained_with, **kwargs}, checkpoint_path=str(path))
     given = {option: getattr(options, option, None) for option in PREPROCESSING}
     model.pretrained_cfg = {**model.pretrained_cfg, **{key: value for key, value in given.items() if value}}
     return model
+
+
+def _with_weights(path: Path, name: str, kwargs: dict[str, Any], **source: Any) -> nn.Module:
+    """The model with the weights of a file or folder; raises ValueError if they cannot be read, or do not fit it."""
+    try:
+        return timm.create_model(name, **source, **kwargs).eval()
+    except (RuntimeError, TypeError, SafetensorError) as error:
+        raise ValueError(f"{path}: not the weights of {name} with {kwargs}: {error}") from None
 
 
 def _metadata(path: Path) -> dict[str, Any]:

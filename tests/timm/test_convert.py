@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import sys
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 from timm.data import resolve_data_config
 from timm.layers import GluMlp
+from timm.models import save_for_hf
 from timm.models.vision_transformer import ResPostBlock, VisionTransformer
 from torch import nn
 
@@ -212,6 +214,27 @@ def test_wrong_commands_are_rejected_and_write_nothing(tmp_path, capsys, argumen
         convert.main([word.format(**names) for word in arguments])
     assert message.format(**names) in capsys.readouterr().err
     assert not names["out"].exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "options", "message"),
+    [
+        ("cut.safetensors", ["--model", "uit"], "cut.safetensors: not the weights of uit with {}: "),
+        ("folder", [], "folder: not the weights of local-dir:.* with {}: "),
+        ("whole", ["--model-kwargs", "depth=9"], "whole: not the weights of local-dir:.*'depth': 9}: .*Missing key"),
+        ("whole", ["--model-kwargs", "depths=9"], "whole: not the weights of .* unexpected keyword .*'depths'"),
+    ],
+)
+def test_weights_that_cannot_be_read_or_do_not_fit_are_named(tmp_path, capsys, place, options, message):
+    model = vision.fresh("recursive_deit_tiny")
+    for name in ("whole", "folder"):
+        save_for_hf(model, tmp_path / name, safe_serialization=True)
+    weights = tmp_path / "folder" / "model.safetensors"
+    for cut in (tmp_path / "cut.safetensors", weights):
+        cut.write_bytes(weights.read_bytes()[:5000])
+    with pytest.raises(SystemExit):
+        convert.main(["unshare", str(tmp_path / place), str(tmp_path / "out"), *options])
+    assert re.search(message, capsys.readouterr().err, flags=re.DOTALL)
 
 
 def test_a_checkpoint_describes_its_model_and_no_other_file(tmp_path):
