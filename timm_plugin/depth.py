@@ -22,8 +22,9 @@ from timm.utils import ParseKwargs
 from torch import Tensor, nn
 
 from recurrence.analysis import depth_curve as curve
+from recurrence.analysis.record import require_loops
 from recurrence.files import atomic_write
-from recurrence.loop import Loop, named_loops
+from recurrence.loop import Loop
 from timm_plugin.convert import load
 
 # Where timm looks for the weights in a checkpoint; it loads averages if there are any.
@@ -97,7 +98,7 @@ def run(args: argparse.Namespace) -> None:
         model = model.to(args.device)
     except (AssertionError, RuntimeError) as error:
         raise ValueError(f"--device={args.device}: must be a device of this machine") from error
-    loops = named_loops(model)
+    loops = require_loops(model)
     settings = assignments(loops)
     size = dict(input_size=(model.in_chans, *model.patch_embed.img_size))
     batches = read_images(args.images, args.split, model, size, args.batch_size, args.device)

@@ -31,6 +31,13 @@ def test_a_model_of_one_depth_is_rejected():
         depth.assignments(named_loops(vision.small("plain_vit")))
 
 
+def test_a_model_without_loop_is_rejected(tmp_path, capsys):
+    torch.save(timm.create_model("test_vit").state_dict(), tmp_path / "vit.pth")
+    with pytest.raises(SystemExit):
+        depth.main([str(tmp_path), "--checkpoint", str(tmp_path / "vit.pth"), "--model", "test_vit"])
+    assert "VisionTransformer: has no loop over depth to look into" in capsys.readouterr().err
+
+
 @pytest.fixture
 def images(tmp_path):
     for name in "ab":
