@@ -209,8 +209,9 @@ class SReT(ImageModel):
         """
         if any(name.startswith("transformers.") for name in state_dict):
             state_dict = rename(state_dict, stage_pieces(self.loops()))
-        if "pos_embed" in state_dict and state_dict["pos_embed"].shape[2:] != self.pos_embed.shape[2:]:
-            state_dict["pos_embed"] = resample_map(state_dict["pos_embed"], self.pos_embed.shape[2:])
+        theirs, grid = state_dict.get("pos_embed"), self.pos_embed.shape[2:]
+        if theirs is not None and theirs.dim() == 4 and theirs.shape[2:] != grid:
+            state_dict["pos_embed"] = resample_map(theirs, grid)
         own = {name: table for name, table in self.named_buffers() if name.endswith("slices.permutation")}
         for name in [name for name in state_dict if name.endswith("slices.permutation") and name not in own]:
             del state_dict[name]

@@ -205,7 +205,9 @@ class LoopedVisionTransformer(ImageModel):
             return state_dict
         for name in ("pos_embed", "level_embed"):
             theirs, own = state_dict.get(name), getattr(self, name)
-            if own is not None and theirs is not None and theirs.shape[1] != own.shape[1]:
+            if own is None or theirs is None or theirs.dim() != own.dim():
+                continue  # torch reports it
+            if theirs.shape[1] != own.shape[1]:
                 grid, tokens = self.patch_embed.grid_size, theirs.shape[1] - self.num_prefix_tokens
                 if tokens < 1 or math.isqrt(tokens) ** 2 != tokens:
                     rule = "must be those of square images; load it at its own img_size, then call set_input_size"

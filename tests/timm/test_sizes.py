@@ -137,6 +137,13 @@ def test_a_class_token_that_one_model_lacks_is_reported_as_such(missing):
         used.load_state_dict(trained.state_dict())
 
 
+@pytest.mark.parametrize("kinds", [("sret_t", "recursive_deit_tiny"), ("recursive_deit_tiny", "sret, class token")])
+def test_positions_of_another_kind_of_model_are_reported_by_torch(kinds):
+    for used, trained in (kinds, kinds[::-1]):
+        with pytest.raises(RuntimeError, match=r"size mismatch for pos_embed"):
+            vision.fresh(used).load_state_dict(vision.fresh(trained).state_dict())
+
+
 @every_case
 def test_without_a_size_nothing_changes(case):
     if mixes_tokens(case):
