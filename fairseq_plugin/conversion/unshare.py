@@ -28,6 +28,7 @@ from fairseq_plugin.conversion.upstream import (
 from fairseq_plugin.models.speech import OF_THE_DATA
 from fairseq_plugin.modules.embedding import Output, TokenInput
 from fairseq_plugin.modules.language_model import LanguageModel
+from fairseq_plugin.modules.model import LIMITS
 from fairseq_plugin.modules.options import SIDES
 from fairseq_plugin.modules.speech import SpeechInput
 from recurrence import position
@@ -41,7 +42,7 @@ EPSILON = 1e-5  # of fairseq's LayerNorms
 KEPT = {"dropout", "attention_dropout", "activation_dropout", "activation_fn", "no_token_positional_embeddings"}
 KEPT |= {"no_scale_embedding", "layernorm_embedding", "share_decoder_input_output_embed", "share_all_embeddings"}
 KEPT |= {"checkpoint_activations", "adaptive_softmax_dropout", "tie_adaptive_weights", "tie_adaptive_proj"}
-KEPT |= {f"adaptive_{which}_factor" for which in ("input", "softmax")}
+KEPT |= {f"adaptive_{which}_factor" for which in ("input", "softmax")} | set(LIMITS.values())
 OF_A_SIDE = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before", "learned_pos")
 KEPT |= {f"{side}_{name}" for side in SIDES for name in OF_A_SIDE}
 

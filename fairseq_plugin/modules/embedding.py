@@ -1,6 +1,11 @@
 """The input layer, from tokens to vectors, and the output layer, from vectors to logits."""
 
+from argparse import Namespace
+from contextlib import nullcontext
+from typing import Any
+
 import torch
+from omegaconf import open_dict
 from torch import Tensor, nn
 
 from recurrence.dropout import dropout
@@ -27,6 +32,21 @@ def visible_padding(tokens: Tensor, pad: int, training: bool) -> Tensor | None:
     padding = tokens.eq(pad)
     matters = padding[:, :-1] & ~padding[:, 1:] if training else padding
     return padding if matters.any() else None
+
+
+def store_positions(args: Any, name: str, number: int) -> int:
+    """Stores the number of learned positions in the model's options and returns it.
+
+    Commands that read the checkpoint have other limits on the length.
+
+    Raises:
+        ValueError: if it is below 1.
+    """
+    if number < 1:
+        raise ValueError(f"--{name.replace('_', '-')}={number}: must be >= 1")
+    with nullcontext() if isinstance(args, Namespace) else open_dict(args):
+        setattr(args, name, number)
+    return number
 
 
 class TokenInput(nn.Module):

@@ -1,20 +1,17 @@
 """The decoder-only model, the base of every language-model family."""
 
-import argparse
 import math
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 from fairseq.models import FairseqLanguageModel
-from omegaconf import open_dict
 from torch import Tensor, nn
 
 from fairseq_plugin.modules import adaptive, elastic
 from fairseq_plugin.modules.budget import BudgetedModel, BudgetOptions, set_budget
 from fairseq_plugin.modules.decoder import StatefulDecoder
-from fairseq_plugin.modules.embedding import Output, TokenInput, visible_padding
+from fairseq_plugin.modules.embedding import Output, TokenInput, store_positions, visible_padding
 from fairseq_plugin.modules.options import option
 from recurrence import position
 from recurrence.block import Shape
@@ -259,15 +256,6 @@ class LanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
 
 
 def remember_positions(args, task) -> int:
-    """Number of learned positions; stored in the model's options, because other commands use other lengths.
-
-    Raises:
-        ValueError: if it is below 1.
-    """
+    """Number of learned positions, see :func:`store_positions`."""
     given = getattr(args, "max_target_positions", None) or getattr(task.args, "max_target_positions", None)
-    most = given or task.args.tokens_per_sample
-    if most < 1:
-        raise ValueError(f"--max-target-positions={most}: must be >= 1")
-    with nullcontext() if isinstance(args, argparse.Namespace) else open_dict(args):
-        args.max_target_positions = most
-    return most
+    return store_positions(args, "max_target_positions", given or task.args.tokens_per_sample)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fairseq_plugin.modules import admin, elastic
 from fairseq_plugin.modules.budget import BudgetedModel, BudgetOptions, set_budget
 from fairseq_plugin.modules.decoder import LoopedDecoder
-from fairseq_plugin.modules.embedding import Output, TokenInput
+from fairseq_plugin.modules.embedding import Output, TokenInput, store_positions
 from fairseq_plugin.modules.encoder import LoopedEncoder
 from fairseq_plugin.modules.options import ACTIVATIONS, SIDES, option
 from fairseq_plugin.modules.register import activation
@@ -21,6 +21,8 @@ from recurrence import position
 from recurrence.admin import attach
 from recurrence.block import Shape
 from recurrence.loop import Loop
+
+LIMITS = dict(zip(SIDES, ("max_source_positions", "max_target_positions")))
 
 
 @dataclass
@@ -46,6 +48,9 @@ class TranslationOptions(admin.AdminOptions, BudgetOptions):
     position_table: str = option("halved", choices=("halved", "interleaved"))
     projection_bias: bool = option(True)
     output_bias: bool = option(False)
+    # Numbers of learned positions.
+    max_source_positions: int | None = option(None)
+    max_target_positions: int | None = option(None)
 
 
 class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel):
@@ -156,7 +161,7 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
     @classmethod
     def _parts(cls, args, side: str, embedding: nn.Embedding | None, task) -> dict:
         """The arguments that encoder and decoder have in common."""
-        most = dict(zip(SIDES, task.max_positions()))[side]
+        most = cls._longest(args, side, task)
         width, pre_norm = getattr(args, f"{side}_embed_dim"), getattr(args, f"{side}_normalize_before")
         return dict(
             inputs=cls.inputs(args, side, embedding, most),
@@ -165,6 +170,14 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
             layer_norm=nn.LayerNorm(width, args.norm_eps) if pre_norm else None,
             max_positions=most,
         )
+
+    @classmethod
+    def _longest(cls, args, side: str, task) -> int:
+        """Longest source or target; with learned positions that of training, otherwise that of this command's task."""
+        most = dict(zip(SIDES, task.max_positions()))[side]
+        if not getattr(args, f"{side}_learned_pos"):
+            return most
+        return store_positions(args, LIMITS[side], getattr(args, LIMITS[side], None) or most)
 
     @classmethod
     def _check(cls, args, task) -> None:

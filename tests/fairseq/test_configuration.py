@@ -118,6 +118,14 @@ def test_the_number_of_learned_positions_is_stored_in_the_options():
     assert models.tiny("ilr_small", "--position", "learned", on=limited).max_positions() == 20
 
 
+def test_a_translation_models_learned_positions_are_those_of_training():
+    """For the commands that read the checkpoint have other limits: 1024, unless options give them."""
+    args = models.options("vanilla_base", *models.tiny_flags("vanilla_base", "--encoder-learned-pos"))
+    for given in (args, OmegaConf.create(vars(args))):
+        models.task(max_source_positions=12).build_model(given)
+        assert models.task(max_target_positions=99).build_model(given).max_positions() == (12, 99)
+
+
 @pytest.fixture(scope="module")
 def retain_dropout():
     """The configuration of `fairseq-generate --retain-dropout`."""
