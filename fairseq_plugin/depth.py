@@ -159,7 +159,7 @@ def run(args: argparse.Namespace) -> None:
     """
     if not args.path or ":" in args.path:
         raise ValueError(f"--path={args.path}: must be one checkpoint")
-    for name in ("constraints", "lm_path", "replace_unk"):
+    for name in ("constraints", "lm_path", "replace_unk", "score_reference"):
         value = getattr(args, name)
         if value:
             raise ValueError(f"--{name.replace('_', '-')}={value}: not supported here; use fairseq-generate")
@@ -180,6 +180,8 @@ def run(args: argparse.Namespace) -> None:
     batches = read_batches(cfg, model, task)
     if not batches:
         raise ValueError(f"--gen-subset={cfg.dataset.gen_subset}: has no text to score")
+    if batches[0]["target"] is None:
+        raise ValueError(f"--gen-subset={cfg.dataset.gen_subset}: has no target side to score against")
     is_text = isinstance(task, LanguageModelingTask)
     score, evaluate = ("perplexity", perplexity) if is_text else (cfg.scoring._name, translations)
     higher_is_better = score not in LOWER_IS_BETTER

@@ -94,7 +94,7 @@ def _check_factor(args, which: str, ends: list[int] | None) -> None:
     factor = getattr(args, f"adaptive_{which}_factor")
     if not ends and factor != PLAIN[f"adaptive_{which}_factor"]:
         raise ValueError(f"--adaptive-{which}-factor={factor}: needs bands (--adaptive-{which}-cutoff)")
-    if ends and not 1 <= factor ** len(ends) <= args.decoder_embed_dim:
+    if ends and not (factor >= 1 and factor ** len(ends) <= args.decoder_embed_dim):
         raise ValueError(
             f"--adaptive-{which}-factor={factor}: must be >= 1 and leave the last of the {len(ends) + 1} bands of "
             f"--decoder-embed-dim={args.decoder_embed_dim} a width of at least 1"

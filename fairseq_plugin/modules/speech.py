@@ -76,7 +76,8 @@ class SpeechInput(nn.Module):
                 f"{frames.size(2)} features per frame: must be {self.features}, which is input_feat_per_channel x "
                 "input_channels of the data's configuration"
             )
-        x, padding = self.subsample(frames, lengths)
+        weight = self.subsample.conv_layers[0].weight
+        x, padding = self.subsample(frames.to(weight.dtype), lengths)  # fairseq-generate --fp16 leaves them in float32
         embedded = x = x * self.scale
         x = x + self.table(x.size(1), padding, 0, like=x)
         return dropout(x, self.dropout, self.training), padding, embedded

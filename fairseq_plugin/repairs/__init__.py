@@ -10,6 +10,7 @@ from fairseq_plugin.repairs.audio import read_audio_without_torchaudio, reject_b
 from fairseq_plugin.repairs.checkpoints import (
     allow_broadcast_types,
     allow_checkpoint_types,
+    average_adaptive_softmax,
     build_from_plain_options,
     explain_mismatched_checkpoint,
     explain_rejected_checkpoint,
@@ -83,6 +84,7 @@ REPAIRS = (
     explain_mismatched_checkpoint,
     build_from_plain_options,
     restore_task_state,
+    average_adaptive_softmax,
     run_ranks_on_cpu,
     allow_data_parallel_on_cpu,
     gather_statistics_on_cpu,

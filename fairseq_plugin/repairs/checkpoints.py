@@ -15,6 +15,7 @@ import omegaconf
 import torch
 from fairseq import checkpoint_utils, models
 from fairseq.distributed import utils as distributed_utils
+from fairseq.models.ema.ema import EMA
 from fairseq.trainer import Trainer
 from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.nodes import AnyNode
@@ -156,6 +157,23 @@ def restore_task_state() -> None:
 
     replace(Trainer, "state_dict", save_for_training)
     replace(Trainer, "load_checkpoint", read_in_training)
+
+
+def average_adaptive_softmax() -> None:
+    """Lets ``--store-ema`` average a model with an adaptive softmax.
+
+    fairseq leaves marks of versions out of the average, which the adaptive softmax then rejects as "no longer
+    supported".
+    """
+
+    def keep_versions(restore: Callable) -> Callable:
+        def restore_with_versions(self, state_dict: dict, *args, **kwargs) -> None:
+            versions = {key: tensor for key, tensor in self.model.state_dict().items() if "version" in key}
+            restore(self, {**versions, **state_dict}, *args, **kwargs)
+
+        return restore_with_versions
+
+    replace(EMA, "restore", keep_versions)
 
 
 def load_safely(path: str | Path) -> dict[str, Any]:

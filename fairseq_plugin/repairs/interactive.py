@@ -57,7 +57,9 @@ def answer_every_line() -> None:
             if isinstance(task, LanguageModelingTask):  # an empty prompt is valid
                 yield from batch(lines, cfg, task, max_positions, encode_fn)
                 return
-            readable = [i for i, line in enumerate(lines) if _is_readable(line, task, max_positions, encode_fn)]
+            # With --constraints, words that the translation must contain follow the source after a tab.
+            texts = [line.split("\t")[0] for line in lines] if cfg.generation.constraints else lines
+            readable = [i for i, text in enumerate(texts) if _is_readable(text, task, max_positions, encode_fn)]
             if readable:
                 for part in batch([lines[i] for i in readable], cfg, task, max_positions, encode_fn):
                     yield part._replace(ids=torch.tensor([readable[i] for i in part.ids.tolist()]))
@@ -103,9 +105,8 @@ def _empty_hypothesis(eos: int) -> dict[str, Any]:
     return dict(tokens=torch.tensor([eos]), attention=None, alignment=[], **scores)
 
 
-def _is_readable(line: str, task: FairseqTask, max_positions: Any, encode: Callable) -> bool:
-    """Whether a line can be translated; logs a warning if not, or if most of it is unknown."""
-    text = line.split("\t")[0]
+def _is_readable(text: str, task: FairseqTask, max_positions: Any, encode: Callable) -> bool:
+    """Whether a text can be translated; logs a warning if not, or if most of it is unknown."""
     if not text:
         return False
     most = max_positions[0] if isinstance(max_positions, tuple | list) else max_positions

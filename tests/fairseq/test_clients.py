@@ -1,6 +1,7 @@
 """Unsupported tasks, criterions and raw text are rejected or warned about; the log has no module tree."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from fairseq import trainer
 from fairseq.data import Dictionary
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation_lev import TranslationLevenshteinConfig, TranslationLevenshteinTask
+from fairseq_cli import interactive
 from omegaconf import OmegaConf
 
 from fairseq_plugin.modules.model import check_task
@@ -88,6 +90,18 @@ def test_text_that_is_not_segmented_is_warned_of(known, line, warning, caplog):
 def test_speech_is_not_warned_of(caplog):
     warn_of_unknown_words("speech.wav", torch.zeros(7, 80), None)
     assert not caplog.text
+
+
+@pytest.mark.parametrize("constraints", [None, "ordered"])
+def test_a_line_that_is_too_long_is_left_empty(constraints, caplog):
+    """Only with --constraints does a tab end the source."""
+    dataset = SimpleNamespace(max_tokens=None, batch_size=None, skip_invalid_size_inputs_valid_test=False)
+    cfg = SimpleNamespace(dataset=dataset, generation=SimpleNamespace(constraints=constraints))
+    lines = ["3 4", "3\t4 5 6 7"]
+    batches = list(interactive.make_batches(lines, cfg, models.task(), (4, 4), lambda text: text))
+    lengths = {number: n for batch in batches for number, n in zip(batch.ids.tolist(), batch.src_lengths.tolist())}
+    assert lengths == {0: 3, 1: 2 if constraints else 1}
+    assert ("is 6 tokens long: must be <= 4" in caplog.text) == (constraints is None)
 
 
 def test_interactive_warns(trained, corpus):

@@ -63,6 +63,15 @@ def test_a_split_of_which_nothing_is_left_is_rejected(trained, corpus, capsys):
     assert "--gen-subset=valid: has no text to score" in capsys.readouterr().err
 
 
+def test_a_split_without_targets_is_rejected(trained, corpus, tmp_path, capsys):
+    source = ("--source-lang", "en", "--target-lang", "de", "--srcdict", corpus.data / "dict.en.txt", "--only-source")
+    cli.preprocess(*source, "--testpref", f"{corpus.text}.test", "--destdir", tmp_path)
+    shutil.copy(corpus.data / "dict.de.txt", tmp_path)
+    with pytest.raises(SystemExit):
+        depth.main([str(tmp_path), "--path", str(trained.folder / "checkpoint_last.pt"), "--cpu"])
+    assert "--gen-subset=test: has no target side" in capsys.readouterr().err
+
+
 def test_several_checkpoints_are_rejected(capsys):
     with pytest.raises(SystemExit):
         depth.main(["data", "--path", "a.pt:b.pt"])
@@ -88,9 +97,10 @@ def test_the_score_at_full_depth_is_that_of_generate(trained, corpus, tmp_path, 
         (["--constraints"], "--constraints=ordered"),
         (["--replace-unk", "names.txt"], "--replace-unk=names.txt"),
         (["--lm-path", "lm.pt"], "--lm-path=lm.pt"),
+        (["--score-reference"], "--score-reference=True"),
     ],
 )
-def test_options_of_generate_that_would_have_no_effect_are_rejected(capsys, flags, message):
+def test_options_of_generate_that_do_not_fit_a_curve_are_rejected(capsys, flags, message):
     with pytest.raises(SystemExit):
         depth.main(["data", "--path", "a.pt", *flags])
     printed = capsys.readouterr().err

@@ -114,6 +114,7 @@ BAD = {
         "--adaptive-input-cutoff 1": "--adaptive-input-cutoff=1: the first band must hold symbols 0 to 1",
         f"{ONE_MATRIX} --adaptive-input-factor 2": "--adaptive-input-factor=2.0: needs bands",
         "--adaptive-input-factor 40": "--adaptive-input-factor=40.0: must be >= 1 and leave the last of the 3 bands",
+        "--adaptive-input-factor -2": "--adaptive-input-factor=-2.0: must be >= 1 and leave the last of the 3 bands",
         "--decoder-embed-dim 0": "--adaptive-input-factor=4.0: must be .* of --decoder-embed-dim=0 a width",
         f"{ONE_MATRIX} --decoder-embed-dim 0": "--decoder-embed-dim=0: must be >= 1",
         "--adaptive-softmax-dropout 2": r"--adaptive-softmax-dropout=2.0: must be a rate within \[0, 1\]",
@@ -168,6 +169,8 @@ def test_one_matrix_for_all_needs_sides_that_agree(arch, flags, message):
 def test_fewer_than_one_learned_position_is_rejected(limit):
     with pytest.raises(ValueError, match="must be >= 1"):
         models.tiny("ilr_small", "--position", "learned", on=language.task(tokens_per_sample=limit))
+    with pytest.raises(ValueError, match=f"^--max-target-positions={limit}: must be >= 1"):
+        models.tiny("vanilla_base", "--decoder-learned-pos", on=models.task(max_target_positions=limit))
 
 
 @models.every_language_model

@@ -14,8 +14,10 @@ import pytest
 import torch
 from fairseq import checkpoint_utils, options
 from fairseq.data import Dictionary, data_utils
+from fairseq.dataclass.configs import EMAConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
+from fairseq.models.ema.ema import EMA
 from fairseq.modules import transformer_layer
 from fairseq.scoring.bleu import SacrebleuConfig, SacrebleuScorer
 from fairseq.search import DiverseBeamSearch
@@ -27,7 +29,7 @@ from fairseq_plugin import repairs
 from fairseq_plugin.repairs import commands, decoding, parallel
 from fairseq_plugin.repairs import data as data_repairs
 from fairseq_plugin.repairs.checkpoints import load_safely
-from tests.support import cli
+from tests.support import cli, models
 
 # Compares what torch, numpy and fairseq hold before and after the plugin is imported, twice over.
 INSPECT = """
@@ -70,6 +72,17 @@ def launched(monkeypatch) -> None:
     """The environment of the second of two processes that torchrun has started."""
     for name, value in zip(parallel.LAUNCHER_VARIABLES, ("localhost", "29500", "1", "2"), strict=True):
         monkeypatch.setenv(name, value)
+
+
+def test_a_model_with_an_adaptive_softmax_is_averaged():
+    model = models.tiny("cycle_lm")
+    average = EMA(model, EMAConfig(ema_decay=0.5))
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.data += 1
+    average.step(model)
+    for name, parameter in average.get_model().named_parameters():
+        torch.testing.assert_close(parameter, before[name] + 0.5)
 
 
 class TestApply:

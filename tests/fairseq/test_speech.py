@@ -29,6 +29,12 @@ def test_waveforms_are_frames_of_one_number():
     assert torch.equal(logits, model(source[:, :, :1], lengths, target)[0])
 
 
+def test_features_are_read_in_the_type_of_the_model():
+    """fairseq-generate --fp16 only casts the model."""
+    model, (frames, lengths, target) = models.tiny("s2t_cycle").half(), models.inputs("s2t_cycle")
+    assert torch.equal(model(frames.float(), lengths, target)[0], model(frames.half(), lengths, target)[0])
+
+
 def test_lengths_are_read_once():
     """On a GPU every reading waits for all that was asked of it."""
 
