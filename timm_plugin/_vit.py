@@ -77,7 +77,7 @@ class LoopedVisionTransformer(ImageModel):
         if config.level_signal == "static":
             del self.pos_embed, self.depth_embed
             self.register_buffer("pos_embed", position.depth_time(*shape).to(dtype)[None])
-            self.register_buffer("depth_embed", position.depth_time(passes, config.embed_dim).to(dtype)[:, None, None])
+            self.register_buffer("depth_embed", depth_table(passes, config.embed_dim).to(dtype))
         elif config.level_signal == "learned":
             self.level_embed = nn.Parameter(torch.empty(passes, *shape))
             nn.init.normal_(self.level_embed)
@@ -225,7 +225,15 @@ class LoopedVisionTransformer(ImageModel):
             if trained is None:
                 continue  # torch reports the shape mismatch
             warn_of_depth(name, used, trained)
-            state_dict[name] = own if name == "depth_embed" else theirs[list(source_passes(trained, used))]
+            if name == "depth_embed":  # not the buffer itself, which may still be uninitialised
+                state_dict[name] = depth_table(len(own), self.num_features).to(theirs)
+            else:
+                state_dict[name] = theirs[list(source_passes(trained, used))]
+
+
+def depth_table(passes: int, width: int) -> Tensor:
+    """The fixed table of depths: (P, 1, 1, C), float64."""
+    return position.depth_time(passes, width)[:, None, None]
 
 
 def resample_table(table: Tensor, grid: Sequence[int], old_grid: Sequence[int] | None, prefix: int) -> Tensor:

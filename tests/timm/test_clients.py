@@ -65,6 +65,13 @@ def test_weights_load_into_a_model_from_the_meta_device():
         assert tensor.equal(trained.state_dict()[key])
 
 
+def test_weights_of_another_depth_load_into_a_model_from_the_meta_device():
+    trained, expected = vision.fresh("uit"), vision.fresh("uit", depth=5)
+    model = timm.create_model("uit", **vision.arguments("uit", depth=5), device="meta")
+    model.load_state_dict(trained.state_dict(), assign=True)
+    assert model.depth_embed.equal(expected.depth_embed)
+
+
 @vision.every_model
 def test_images_of_any_size_are_rejected_by_name(name):
     with pytest.raises(ValueError, match=f"dynamic_img_size=True: {name} takes images of the size that img_size gives"):
