@@ -100,17 +100,17 @@ def store_order(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dic
 def _trained_order(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict) -> Order | None:
     """The order in the state dict or its metadata (which safetensors drop), or else the one that its passes imply.
 
-    None if it is the loop's, or unknown; passes that own no tensor do not show.
+    None if it is the loop's, or unknown: last passes that own no tensor do not show.
     """
     noted = state_dict.pop(f"{prefix}noted", None)
     if noted is not None:
         return tuple(noted.tolist())
     if "order" in local_metadata:
         return tuple(local_metadata["order"])
-    if not loop.own or not loop.own[-1].state_dict():
-        return None
     found = (re.match(rf"{re.escape(prefix)}own\.(\d+)\.", key) for key in state_dict)
     passes = 1 + max((int(match[1]) for match in found if match), default=-1)
+    if passes < loop.passes and not (loop.own and loop.own[-1].state_dict()):
+        return None
     return None if passes in (0, loop.passes) else same_kind(loop.order, passes)
 
 

@@ -8,6 +8,7 @@ the permutations for inference are fixed and stored in the checkpoint.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,8 +46,9 @@ class SliceConfig:
         """The slices of one pass; None if it attends globally."""
         if self.groups[index] == 1:
             return None
-        permutation = fixed_permutation(self.tokens, self.seed + index) if self.permuted[index] else None
-        return Slices(self.groups[index], permutation, self.inference == "random")
+        seed = self.seed + index
+        permutation = fixed_permutation(self.tokens, seed) if self.permuted[index] else None
+        return Slices(self.groups[index], permutation, self.inference == "random", seed)
 
 
 class Slices(nn.Module):
@@ -56,11 +58,14 @@ class Slices(nn.Module):
         groups: number of slices.
         permutation: (N,), order of the tokens at inference before slicing; None for slices of neighbours.
         always_random: draw a new permutation at inference, too.
+        seed: of the permutation, which is drawn again where a checkpoint has none for as many tokens.
     """
 
-    def __init__(self, groups: int, permutation: Tensor | None = None, always_random: bool = False):
+    def __init__(
+        self, groups: int, permutation: Tensor | None = None, always_random: bool = False, seed: int | None = None
+    ):
         super().__init__()
-        self.groups, self.always_random = groups, always_random
+        self.groups, self.always_random, self.seed = groups, always_random, seed
         self.register_buffer("permutation", permutation)
 
     def _save_to_state_dict(self, destination: dict, prefix: str, keep_vars: bool) -> None:
@@ -68,6 +73,16 @@ class Slices(nn.Module):
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self.permutation is not None:
             destination[f"{prefix}permutation"] = self.permutation.clone()
+
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, *rest: Any) -> None:
+        """Also loads weights that were trained with other slices or images."""
+        key, own = f"{prefix}permutation", self.permutation
+        if own is None:
+            state_dict.pop(key, None)
+        elif self.seed is not None and (key not in state_dict or state_dict[key].shape != own.shape):
+            drawn = fixed_permutation(len(own), self.seed)  # not the buffer, which may still be uninitialised
+            state_dict[key] = drawn if own.is_meta else drawn.to(own)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def forward(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
         """x: (B, N, C), attend: (B * groups, N / groups, C) to the same shape -> (B, N, C)."""

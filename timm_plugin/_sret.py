@@ -203,21 +203,12 @@ class SReT(ImageModel):
         update_model_input_size(self, self.patch_embed.img_size)
 
     def adapt(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Accepts the published code's names, positions of another image size, and weights trained with other slices.
-
-        Permutations are taken from the checkpoint if they fit, else from this model.
-        """
+        """Accepts the published code's names and positions of another image size."""
         if any(name.startswith("transformers.") for name in state_dict):
             state_dict = rename(state_dict, stage_pieces(self.loops()))
         theirs, grid = state_dict.get("pos_embed"), self.pos_embed.shape[2:]
         if theirs is not None and theirs.dim() == 4 and theirs.shape[2:] != grid:
             state_dict["pos_embed"] = resample_map(theirs, grid)
-        own = {name: table for name, table in self.named_buffers() if name.endswith("slices.permutation")}
-        for name in [name for name in state_dict if name.endswith("slices.permutation") and name not in own]:
-            del state_dict[name]
-        for name, table in own.items():
-            if name not in state_dict or state_dict[name].shape != table.shape:
-                state_dict[name] = table
         return state_dict
 
 

@@ -66,6 +66,12 @@ class SReTPass(Pass):
                 shape.width, recursion.projection_width, shape.norm_eps, recursion.coefficients
             )
 
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
+        """Also loads weights that were trained with slices."""
+        if self.slices is None:
+            state_dict.pop(f"{prefix}slices.permutation", None)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     def project(self, x: Tensor) -> Tensor:
         """The projection after the pass, if it has one: (B, T, C) -> (B, T, C)."""
         return x if self.projection is None else self.projection(x)

@@ -6,6 +6,7 @@ import re
 import pytest
 import torch
 
+from recurrence.depth import source_passes
 from tests.support import vision
 from tests.support.vision import timm
 
@@ -78,6 +79,24 @@ def test_weights_of_sliced_and_global_models_are_interchangeable(sliced):
     back = vision.small(sliced, seed=2)
     back.load_state_dict(everywhere.state_dict())
     assert torch.equal(back(x), model(x))
+
+
+@pytest.mark.parametrize("metadata", [True, False])
+@pytest.mark.parametrize("nll_ratio", [0, 1.5])
+@pytest.mark.parametrize(("trained", "used"), [(1, 2), (2, 1), (2, 3), (3, 2)])
+def test_another_number_of_loops_takes_the_permutations_of_the_same_runs(trained, used, nll_ratio, metadata):
+    options = dict(groups=((8, 2), (4, 2), (2, 2)), nll_ratio=nll_ratio)
+    model, other = vision.small("sret_t", loops=trained, **options), vision.small("sret_t", loops=used, **options)
+    for table in permutations(other).values():
+        table.zero_()  # as in a model from the meta device
+    other.load_state_dict(model.state_dict() if metadata else dict(model.state_dict()))
+    drawn = permutations(vision.small("sret_t", loops=used, **options))
+    for stage, (before, after) in enumerate(zip(model.loops(), other.loops())):
+        for index, source in enumerate(source_passes(before.order, after.order)):
+            if index % used:
+                theirs = before.own[source].slices.permutation
+                drawn_here = drawn[f"stages.{stage}.loop.own.{index}.slices.permutation"]
+                assert torch.equal(after.own[index].slices.permutation, drawn_here if theirs is None else theirs)
 
 
 @every_sliced_case
