@@ -5,6 +5,7 @@
 #   smoke  an eighth of the width, images of 64 pixels, one epoch on the 1,000 test images of CIFAR-10 if DATA_ROOT holds
 #          cifar10.tar, otherwise on scikit-learn's digits; only shows that the row works
 #   small  CIFAR-10 at 64 pixels, 2,000 updates of 50 images, widths divided by DIVISOR
+#   long   CIFAR-10 at 64 pixels, 60 epochs of random crops and flips, at the row's own size
 #   gpu    the same for 300 epochs, with Mixup, CutMix and RandAugment
 #   paper  the data and the settings of the table
 # CIFAR10 is full or jpeg, all of CIFAR-10, or 5000, a tenth of its images (see cifar10/prepare.sh).
@@ -44,6 +45,9 @@ smoke) SETTINGS=("${SMALL[@]}" "${GENTLE[@]}" --epochs 1 --warmup-epochs 0) DIVI
 small)
     SETTINGS=("${SMALL[@]}" "${GENTLE[@]}" --epochs 2 --warmup-epochs 0.2)
     if [ "$CIFAR10" = 5000 ]; then SETTINGS+=(--epochs 20 --warmup-epochs 2); fi
+    ;;
+long)
+    SETTINGS=("${SMALL[@]}" --lr 2e-3 --epochs 60 --warmup-epochs 3 --batch-size 128 --workers 0 --resize 72 --color-jitter 0)
     ;;
 gpu)
     SETTINGS=("${SMALL[@]}" --epochs 300 --warmup-epochs 10 --batch-size 512 --workers 8 --scale 0.5 1 --amp bfloat16
