@@ -5,10 +5,10 @@ Usage::
     python -m fairseq_plugin.depth data-bin --path average.pt --beam 5 --remove-bpe sentencepiece --output depth.svg
     python -m fairseq_plugin.depth data-bin --path average.pt --apart --write
 
-The options are those of fairseq-generate for every task. For a language model, the score is the perplexity, and
-agreement is that of its most likely next tokens. Encoder and decoder run the same number of passes; `--apart` varies
-one at a time. `--write` stores in the checkpoint the range of depths whose score is at most `--tolerance` worse than at
-full depth.
+The options are those of fairseq-generate for every task; options of the task that are not given are those of the
+checkpoint. For a language model, the score is the perplexity, and agreement is that of its most likely next tokens.
+Encoder and decoder run the same number of passes; `--apart` varies one at a time. `--write` stores in the checkpoint
+the range of depths whose score is at most `--tolerance` worse than at full depth.
 """
 
 import argparse
@@ -16,13 +16,13 @@ import copy
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
 from fairseq import checkpoint_utils, options, scoring, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.tasks import FairseqTask
+from fairseq.tasks import TASK_REGISTRY, FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from torch import Tensor, nn
 
@@ -65,9 +65,11 @@ class Scorer:
     Args:
         task: gives the dictionary of the target, and the decoders of `--bpe` and `--tokenizer`.
         cfg: the options of fairseq-generate.
+        ignored: symbols that are not scored, such as those of languages.
     """
 
-    def __init__(self, task: FairseqTask, cfg: Any):
+    def __init__(self, task: FairseqTask, cfg: Any, ignored: Collection[int] = ()):
+        self.ignored = ignored
         self.words = copy.deepcopy(task.target_dictionary)  # words that are joined from pieces are added to it
         self.scorer = scoring.build_scorer(cfg.scoring, self.words)
         self.post_process = cfg.common_eval.post_process
@@ -79,7 +81,8 @@ class Scorer:
         tokens = utils.strip_pad(reference, self.words.pad()).int().cpu(), hypothesis.int().cpu()
         # Unknown words of the reference are escaped: none in the hypothesis equals them.
         texts = [
-            self.words.string(part, self.post_process, escape_unk=escape) for part, escape in zip(tokens, (True, False))
+            self.words.string(part, self.post_process, escape_unk=escape, extra_symbols_to_ignore=self.ignored)
+            for part, escape in zip(tokens, (True, False))
         ]
         for decode in self.decoders:
             texts = list(map(decode, texts))
@@ -104,8 +107,9 @@ def translations(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequenc
         cfg: the options of fairseq-generate.
         batches: fairseq's samples, with targets.
     """
-    prefix, scorer = cfg.generation.prefix_size, Scorer(task, cfg)
     generator = task.build_generator([model], cfg.generation)
+    prefix, ignored = cfg.generation.prefix_size, getattr(generator, "symbols_to_strip_from_output", ())
+    scorer = Scorer(task, cfg, ignored)
     seconds, outputs = 0.0, []
     for sample in batches:
         start = time.perf_counter()
@@ -164,7 +168,7 @@ def run(args: argparse.Namespace) -> None:
         if value:
             raise ValueError(f"--{name.replace('_', '-')}={value}: not supported here; use fairseq-generate")
     cfg = convert_namespace_to_omegaconf(args)
-    overrides = {**literal(args.model_overrides), "data": args.data}
+    overrides = {**task_options(args), **literal(args.model_overrides)}
     (model,), saved, task = checkpoint_utils.load_model_ensemble_and_task([args.path], overrides)
     model.eval()
     loops = named_loops(model)
@@ -188,6 +192,14 @@ def run(args: argparse.Namespace) -> None:
     ranges = curve.report(args, loops, settings, lambda: evaluate(model, task, cfg, batches), score, higher_is_better)
     if args.write:
         write(args.path, ranges)
+
+
+def task_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of the task that were given, by name; the others are those of the checkpoint."""
+    parser = argparse.ArgumentParser()
+    TASK_REGISTRY[args.task].add_args(parser)
+    defaults = {action.dest: action.default for action in parser._actions}
+    return {name: value for name, value in vars(args).items() if name in defaults and value != defaults[name]}
 
 
 def uses_cuda(cfg: Any) -> bool:

@@ -56,8 +56,11 @@ def test_the_curve_of_a_checkpoint(trained, corpus, tmp_path, capsys, caplog):
     assert f"decoder.loop: runs 3 passes, outside the safe range {smallest} to 2" in caplog.text
 
 
-def test_a_split_of_which_nothing_is_left_is_rejected(trained, corpus, capsys):
-    short = ["--skip-invalid-size-inputs-valid-test", "--model-overrides", "{'max_source_positions': 1}"]
+@pytest.mark.parametrize(
+    "limit", [["--model-overrides", "{'max_source_positions': 1}"], ["--max-source-positions", "1"]]
+)
+def test_a_split_of_which_nothing_is_left_is_rejected(trained, corpus, limit, capsys):
+    short = ["--skip-invalid-size-inputs-valid-test", *limit]
     with pytest.raises(SystemExit):
         depth.main([str(corpus.data), "--path", str(trained.folder / "checkpoint_last.pt"), *SEARCH, *short])
     assert "--gen-subset=valid: has no text to score" in capsys.readouterr().err
@@ -127,14 +130,18 @@ def test_sentences_are_scored_as_generate_scores_them(monkeypatch, post_process,
     cfg = SimpleNamespace(scoring=None, bpe=None, tokenizer=None, common_eval=common)
     reference, hypothesis = torch.tensor([1, 1, a, b, words.unk(), 2]), torch.tensor([a, b, c, 2])
     depth.Scorer(task, cfg).add(reference, hypothesis)
-    ((expected, found),) = pairs
+    language = torch.tensor([words.add_symbol("<lang:de>")])
+    tagged = [torch.cat([language, tokens]) for tokens in (reference, hypothesis)]
+    depth.Scorer(task, cfg, {int(language)}).add(*tagged)
+    (expected, found), scored = pairs
     if method == "add_string":
+        assert scored == (expected, found), "without the language"
         pieces = post_process is None
         assert found == ("\u2581a b \u2581c" if pieces else "ab c")
         assert expected == ("\u2581a b <<unk>>" if pieces else "ab<<unk>>")
     else:
         assert (len(expected), len(found)) == ((4, 4) if post_process is None else (2, 3))  # with the end
-    assert len(words) == 7, "the dictionary of the search stays as it is"
+    assert len(words) == 8, "the dictionary of the search stays as it is"
 
 
 def test_the_time_of_a_text_ends_when_its_output_is_there(monkeypatch):
