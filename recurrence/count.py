@@ -17,6 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from recurrence.loop import named_loops
 from recurrence.signal import LevelSignal
 
+ATTENTION = "aten::scaled_dot_product_attention"
+
 
 def stored(module: nn.Module) -> int:
     """Trainable parameters that the module stores; a shared tensor counts once."""
@@ -100,9 +102,6 @@ def _multiplied_out(signal: LevelSignal, x: Tensor) -> Tensor:
     """M x of every target, M multiplied out, target by target: (N, C) -> (K, N, out)."""
     factors = zip(signal.up, signal.down)
     return torch.stack([((up.T @ down) @ x[..., None]).squeeze(-1) for up, down in factors])
-
-
-ATTENTION = "aten::scaled_dot_product_attention"
 
 
 def _operations(module: nn.Module, inputs: tuple[Tensor, ...], rules: dict[str, Callable]) -> Counter[str]:

@@ -71,8 +71,8 @@ def adapt(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict, err
     safe = state_dict.get(f"{prefix}safe")
     if safe is not None:
         _adopt_safe_range(loop, safe, name)
-    elif loop.safe is not None:
-        loop.register_buffer("safe", None)
+    else:
+        loop.safe = None
     if trained is not None and trained != loop.order:
         if set(trained) != set(loop.order):
             errors.append(
@@ -116,8 +116,7 @@ def _trained_order(loop: "Loop", state_dict: dict, prefix: str, local_metadata: 
 
 def _adopt_safe_range(loop: "Loop", safe: torch.Tensor, name: str) -> None:
     """Gives the loop a buffer for the checkpoint's safe range; warns if its depth is outside of it."""
-    del loop.safe
-    loop.register_buffer("safe", torch.empty(2, device=next(loop.parameters()).device))
+    loop.safe = torch.empty(2, device=next(loop.parameters()).device)
     smallest, largest = map(round, safe.tolist())
     if not smallest <= loop.passes <= largest:
         logger.warning("%s: runs %d passes, outside the safe range %d to %d", name, loop.passes, smallest, largest)

@@ -38,6 +38,9 @@ class Loop(nn.Module):
         ValueError: if the order is empty, names a missing block or leaves one out, or `own` is not one entry per pass.
     """
 
+    noted: Tensor | None
+    safe: Tensor | None
+
     def __init__(
         self,
         blocks: Sequence[nn.Module],
@@ -55,8 +58,8 @@ class Loop(nn.Module):
         self.own = None if own is None else nn.ModuleList(own)
         self.checkpointing = checkpointing
         self.inject = frozenset(inject)
-        self.noted: Tensor | None = None  # the order, see `note_order`
-        self.safe: Tensor | None = None  # smallest and largest safe depth, if the checkpoint has them
+        self.register_buffer("noted", None)  # the order, see `note_order`
+        self.register_buffer("safe", None)  # smallest and largest safe depth, if the checkpoint has them
         self.run: tuple[int, ...] | None = None  # the passes to run instead of all
         self.training_depth = TrainingDepth(self.passes)
         self.register_state_dict_post_hook(store_order)
@@ -165,9 +168,7 @@ class Loop(nn.Module):
 
     def note_order(self) -> None:
         """Stores the order as a buffer, for checkpoints whose other tensors do not show it."""
-        device = None if self.noted is None else self.noted.device
-        del self.noted
-        self.register_buffer("noted", torch.tensor(self.order, device=device))
+        self.noted = torch.tensor(self.order, device=None if self.noted is None else self.noted.device)
 
     def truncate(self, passes: int) -> None:
         """Keeps the first passes, and the blocks that they run."""

@@ -26,7 +26,7 @@ from timm_plugin._vit_config import ViTConfig
 class LoopedVisionTransformer(ImageModel):
     """Patches, positions, a loop over depth, a final norm, and a classifier on the class token or the pooled patches.
 
-    `features_only` returns the patch tokens after each depth.
+    `features_only` returns maps of the patch tokens after the last three depths, or those chosen by `out_indices`.
     """
 
     pools: tuple[str, ...] = ("", "token", "avg", "max", "avgmax")
@@ -73,17 +73,17 @@ class LoopedVisionTransformer(ImageModel):
         """
         config, dtype = self.config, torch.get_default_dtype()
         shape, passes = (tokens, config.embed_dim), len(config.order())
-        self.pos_embed = self.depth_embed = self.level_embed = None
+        self.register_buffer("pos_embed", None)
+        self.register_buffer("depth_embed", None)
+        self.level_embed = None
         if config.level_signal == "static":
-            del self.pos_embed, self.depth_embed
-            self.register_buffer("pos_embed", position.depth_time(*shape).to(dtype)[None])
-            self.register_buffer("depth_embed", depth_table(passes, config.embed_dim).to(dtype))
+            self.pos_embed = position.depth_time(*shape).to(dtype)[None]
+            self.depth_embed = depth_table(passes, config.embed_dim).to(dtype)
         elif config.level_signal == "learned":
             self.level_embed = nn.Parameter(torch.empty(passes, *shape))
             nn.init.normal_(self.level_embed)
         elif config.pos_embed == "sincos":
-            del self.pos_embed
-            self.register_buffer("pos_embed", position.interleaved(*shape).to(dtype)[None])
+            self.pos_embed = position.interleaved(*shape).to(dtype)[None]
         elif config.pos_embed == "learn":
             self.pos_embed = trunc_normal_(nn.Parameter(torch.empty(1, *shape)), std=0.02)
 

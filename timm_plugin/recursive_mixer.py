@@ -24,7 +24,7 @@ default_cfgs = generate_default_cfgs({"recursive_mixer_s16": _cfg(), "recursive_
 class LoopedMixer(LoopedVisionTransformer):
     """A Mixer with a loop over depth. Like timm's, it has no `set_input_size`: its weights fit one number of tokens."""
 
-    set_input_size = property()
+    set_input_size = property()  # has no getter, so that Python asks __getattr__, and hasattr is False
 
     def __getattr__(self, name: str) -> Any:
         if name == "set_input_size":

@@ -24,7 +24,7 @@ def arguments(system: str, config: dict[str, Any]) -> dict[str, Any]:
         ValueError: if it does not give the depth.
     """
     levels, layers = config.get("num_levels"), config.get("num_layers")
-    depth = levels or layers if system in SHARED else layers or levels
+    depth = (levels or layers) if system in SHARED else (layers or levels)
     if not depth:
         raise ValueError(f"num_levels={levels}, num_layers={layers}: one must be given and >= 1")
     kwargs = dict(
