@@ -107,7 +107,12 @@ def run_until_each_exits(loop: Loop, x: Tensor, early_exit: EarlyExit, **argumen
 
     Returns:
         The states with which the entries left, (B, T, C).
+
+    Raises:
+        RuntimeError: when traced, because the number of passes depends on the values.
     """
+    if not isinstance(x, Tensor) or torch.compiler.is_exporting():
+        raise RuntimeError("exit_threshold: a traced graph cannot leave a loop early; must be 0 to trace a model")
     out, rows, passes = None, torch.arange(len(x), device=x.device), loop.running
     for ran, index in enumerate(passes, start=1):
         before = x

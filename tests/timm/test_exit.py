@@ -68,6 +68,14 @@ def test_training_runs_all_passes():
 
 
 @pytest.mark.parametrize("model", ["uit", "sret_t"])
+def test_tracing_says_what_is_in_its_way(model):
+    model = vision.small(model, exit_threshold=0.1)
+    for trace in (torch.jit.script, lambda model: torch.export.export(model, (vision.images(model),))):
+        with pytest.raises(RuntimeError, match="exit_threshold: a traced graph cannot leave a loop early"):
+            trace(model)
+
+
+@pytest.mark.parametrize("model", ["uit", "sret_t"])
 def test_bad_thresholds_are_rejected(model):
     with pytest.raises(ValueError, match="exit_threshold=-0.1: must be >= 0"):
         timm.create_model(model, exit_threshold=-0.1)
