@@ -16,7 +16,8 @@ from fairseq_plugin.models import (  # noqa: E402,F401
     shared_lm,
     speech,
 )
-from fairseq_plugin.modules import elastic  # noqa: E402
+from fairseq_plugin.modules import decoder, elastic  # noqa: E402
 from fairseq_plugin.tasks import copying, pixel_classification, shifted_language_modeling  # noqa: E402,F401
 
+decoder.install()
 elastic.install()

@@ -5,10 +5,12 @@ from typing import Any
 
 import torch.nn.functional as F
 from fairseq.models import FairseqIncrementalDecoder
+from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 from torch import Tensor, nn
 
 from fairseq_plugin.modules.embedding import Output, TokenInput, borrow, visible_padding
 from fairseq_plugin.modules.encoder import depth_levels
+from fairseq_plugin.repairs.replace import replace
 from recurrence.attention import causal_bias, padding_bias
 from recurrence.cache import stays
 from recurrence.draft import Draft, Drafting
@@ -97,6 +99,24 @@ class StatefulDecoder(FairseqIncrementalDecoder):
     def max_positions(self) -> int:
         """Longest text, in tokens."""
         return self._max_positions
+
+
+def install() -> None:
+    """Makes decoders return attention weights to any search that aligns.
+
+    fairseq's commands ask for them in advance (`--print-alignment`), its hub interface does not.
+    """
+
+    def with_attention(initialise: Callable) -> Callable:
+        def __init__(self, models: list[nn.Module], *args, **kwargs) -> None:
+            for decoder in (model.decoder for model in models if hasattr(model, "decoder")):
+                if isinstance(decoder, StatefulDecoder):
+                    decoder.need_attn = True
+            initialise(self, models, *args, **kwargs)
+
+        return __init__
+
+    replace(SequenceGeneratorWithAlignment, "__init__", with_attention)
 
 
 class LoopedDecoder(StatefulDecoder):

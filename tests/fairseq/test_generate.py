@@ -70,6 +70,13 @@ def test_the_hub_warns_of_unknown_words(trained, corpus, caplog):
     assert "6 of 6 symbols are unknown" in caplog.text
 
 
+def test_the_hub_prints_alignments(trained, corpus, caplog):
+    hub = TransformerModel.from_pretrained(str(trained.folder), "checkpoint_last.pt", str(corpus.data))
+    with caplog.at_level(logging.INFO):
+        hub.translate("one two", beam=1, max_len_b=2, verbose=True, print_alignment="hard")
+    assert re.search(r"A\t\d-0", caplog.text)
+
+
 def test_interactive_equals_generate_and_the_hub(trained, corpus, beam_search):
     sources = corpus.text.with_name(f"{corpus.text.name}.test.en").read_text().splitlines()[:11]
     expected = [cli.hypotheses(beam_search)[number][0] for number in range(11)]
