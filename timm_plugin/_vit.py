@@ -194,25 +194,23 @@ class LoopedVisionTransformer(ImageModel):
         """Resamples tables of another image size and adapts those of another depth, see :mod:`recurrence.depth`.
 
         A table does not say how its tokens lie: as in timm, another number than the model's is taken for a square. So a
-        table of 2 x 8 tokens is read as 4 x 4; load it at its own size, then call :meth:`set_input_size`. Nothing is
-        resampled if only one of the two models has a class token, which torch reports.
+        table of 2 x 8 tokens is read as 4 x 4; load it at its own size, then call :meth:`set_input_size`.
 
         Raises:
-            ValueError: if a table of another size has no square number of tokens.
+            ValueError: if a table of another size has no square number of tokens, unless that is because only one of
+                the two models has a class token, which torch reports.
         """
         self._take_levels(state_dict)
-        if ("cls_token" in state_dict) != (self.cls_token is not None):
-            return state_dict
         for name in ("pos_embed", "level_embed"):
             theirs, own = state_dict.get(name), getattr(self, name)
-            if own is None or theirs is None or theirs.dim() != own.dim():
-                continue  # torch reports it
-            if theirs.shape[1] != own.shape[1]:
-                grid, tokens = self.patch_embed.grid_size, theirs.shape[1] - self.num_prefix_tokens
-                if tokens < 1 or math.isqrt(tokens) ** 2 != tokens:
-                    rule = "must be those of square images; load it at its own img_size, then call set_input_size"
-                    raise ValueError(f"{name}: {tokens} tokens, not the {math.prod(grid)} of this model: {rule}")
+            if own is None or theirs is None or theirs.dim() != own.dim() or theirs.shape[1] == own.shape[1]:
+                continue
+            grid, tokens = self.patch_embed.grid_size, theirs.shape[1] - self.num_prefix_tokens
+            if tokens >= 1 and math.isqrt(tokens) ** 2 == tokens:
                 state_dict[name] = resample_table(theirs, grid, None, self.num_prefix_tokens)
+            elif ("cls_token" in state_dict) == (self.cls_token is not None):
+                rule = "must be those of square images; load it at its own img_size, then call set_input_size"
+                raise ValueError(f"{name}: {tokens} tokens, not the {math.prod(grid)} of this model: {rule}")
         return state_dict
 
     def _take_levels(self, state_dict: dict[str, Tensor]) -> None:
