@@ -23,6 +23,7 @@ from fairseq_plugin.repairs.commands import (
     restore_cli_logging,
     shorten_training_log,
     show_help_of_the_architecture,
+    translate_one_shard,
 )
 from fairseq_plugin.repairs.corpus import (
     name_dictionary_files,
@@ -105,6 +106,7 @@ REPAIRS = (
     shorten_training_log,
     show_help_of_the_architecture,
     default_validation_task,
+    translate_one_shard,
     read_audio_without_torchaudio,
     reject_bad_audio,
     read_options_as_literals,

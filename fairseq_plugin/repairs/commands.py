@@ -14,6 +14,7 @@ import torch
 from fairseq import options, trainer, utils
 from torch import nn
 
+from fairseq_plugin.repairs.foreign import modules
 from fairseq_plugin.repairs.replace import look_before, replace
 
 
@@ -101,6 +102,22 @@ def show_help_of_the_architecture() -> None:
         return parse_args_and_arch
 
     replace(options, "parse_args_and_arch", with_added_options)
+
+
+def translate_one_shard() -> None:
+    """Lets fairseq-generate translate the share of ``--shard-id`` in ``--num-shards``; it translates everything."""
+
+    def take_share(main: Callable) -> Callable:
+        def translate(cfg, *args, **kwargs):
+            if cfg.dataset.num_shards > 1:
+                cfg.distributed_training.distributed_world_size = cfg.dataset.num_shards
+                cfg.distributed_training.distributed_rank = cfg.dataset.shard_id
+            return main(cfg, *args, **kwargs)
+
+        return translate
+
+    for module in modules("fairseq_cli.generate"):
+        replace(module, "_main", take_share)
 
 
 def default_validation_task() -> None:

@@ -35,6 +35,15 @@ def test_generate_translates_every_sentence(beam_search, corpus):
     assert f"Translated {corpus.sentences['test']:,} sentences" in beam_search
 
 
+def test_shards_have_every_sentence_once(trained, corpus):
+    flags = ("--beam", "1", "--max-len-b", "2", "--max-tokens", "200", "--num-shards", "2", "--shard-id")
+    path = trained.folder / "checkpoint_last.pt"
+    first, second = (cli.hypotheses(cli.generate(corpus.data, path, *flags, shard)).keys() for shard in (0, 1))
+    assert abs(len(first) - len(second)) < 100
+    assert not first & second
+    assert len(first | second) == corpus.sentences["test"]
+
+
 def test_generate_scores_every_sentence_with_sacrebleu(beam_search, corpus):
     reference = corpus.text.with_name(f"{corpus.text.name}.test.de").read_text().split()
     assert float(re.search(r"BLEU = (\S+)", beam_search)[1]) > 0
