@@ -49,13 +49,15 @@ def read_any_encoding() -> None:
 def answer_every_line() -> None:
     """Lets fairseq-interactive answer an unreadable line with a warning and an empty translation.
 
-    fairseq exits at a line that is too long or names an unreadable audio file, and the remaining lines are lost.
+    fairseq exits at a line that is too long or names an unreadable audio file, and the remaining lines are lost. A
+    language model reads such a line as an empty prompt.
     """
 
     def leave_out(batch: Callable) -> Callable:
         def make_batches(lines, cfg, task, max_positions, encode_fn):
             if isinstance(task, LanguageModelingTask):  # an empty prompt is valid
-                yield from batch(lines, cfg, task, max_positions, encode_fn)
+                prompts = [line if _is_readable(line, task, max_positions, encode_fn) else "" for line in lines]
+                yield from batch(prompts, cfg, task, max_positions, encode_fn)
                 return
             # With --constraints, words that the translation must contain follow the source after a tab.
             texts = [line.split("\t")[0] for line in lines] if cfg.generation.constraints else lines
