@@ -1,6 +1,7 @@
 """Data of train_image.py: the sets of images, their augmentation and timm's loaders."""
 
 import argparse
+import tarfile
 
 import torch
 from image_options import TRIVIAL, reject
@@ -15,12 +16,17 @@ def datasets(args: argparse.Namespace) -> tuple[Dataset, Dataset, int]:
     """The training set, the evaluation set and their number of classes.
 
     Raises:
-        OptionError: there are no images, or the two sets differ in classes.
+        OptionError: there are no images, a tar file is damaged, or the two sets differ in classes.
     """
-    try:
-        sets = [data.create_dataset(args.dataset, args.data, split) for split in (args.train_split, args.val_split)]
-    except (AssertionError, RuntimeError) as error:  # timm asserts that the name is known, torchvision that files exist
-        reject("dataset", args.dataset, f"not in {args.data}: {error}")
+    sets = []
+    for name in ("train_split", "val_split"):
+        split = getattr(args, name)
+        try:
+            sets.append(data.create_dataset(args.dataset, args.data, split))
+        except (AssertionError, RuntimeError, tarfile.TarError) as error:  # timm asserts that the name is known
+            if args.dataset:
+                reject("dataset", args.dataset, f"not in {args.data}: {error}")
+            reject(name, split, f"cannot be read in {args.data}: {error}")
     readers = [getattr(dataset, "reader", dataset) for dataset in sets]
     # timm's tar reader calls the map class_name_to_idx.
     classes = [getattr(reader, "class_name_to_idx", None) or reader.class_to_idx for reader in readers]

@@ -50,11 +50,18 @@ def damage(path: Path) -> str | None:
 
 
 def record(table: Path, epoch: int, line: dict | None = None) -> None:
-    """Replaces the table atomically: keeps the lines of earlier epochs and appends this epoch's line, if given."""
+    """Replaces the table atomically: keeps the lines of earlier epochs and appends this epoch's line, if given.
+
+    Raises:
+        OptionError: the table is damaged.
+    """
     lines = []
     if table.exists():
         with table.open(newline="") as file:
-            lines = [row for row in csv.DictReader(file) if None not in row.values() and int(row["epoch"]) < epoch]
+            try:
+                lines = [row for row in csv.DictReader(file) if None not in row.values() and int(row["epoch"]) < epoch]
+            except (KeyError, ValueError, csv.Error) as error:
+                reject("output", table, f"has no epochs ({error!r}); remove it, the run can be resumed without")
     if line:
         lines.append(line)
     if lines:

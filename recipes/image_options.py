@@ -15,6 +15,15 @@ import timm_plugin
 from recurrence.training_depth import DISTRIBUTIONS
 
 
+def is_policy(text: str) -> bool:
+    """Whether --aa knows it: timm parses it, or it is TRIVIAL."""
+    try:
+        timm.data.create_transform(32, is_training=True, auto_augment=None if text == TRIVIAL else text)
+    except (AssertionError, KeyError, ValueError):
+        return False
+    return True
+
+
 def devices() -> set[str]:
     """The types of device on this machine."""
     accelerator = torch.accelerator.current_accelerator()
@@ -43,7 +52,11 @@ RULES: dict[str, tuple[Callable[..., bool], str]] = {
     "scale": (lambda value: 0 < value[0] <= value[1] <= 1, "must be two shares, 0 < low <= high <= 1"),
     "crop_pct": (lambda value: 0 < value <= 1, "must be > 0 and <= 1"),
     "model_ema_decay": (lambda value: 0 < value < 1, "must be > 0 and < 1"),
-    "opt": (lambda value: value.lower() in list_optimizers(), "must be an optimiser of timm"),
+    "opt": (
+        lambda value: value.lower() in list_optimizers(exclude_filters=["adahessian"]),  # needs second derivatives
+        "must be an optimiser of timm other than adahessian",
+    ),
+    "aa": (is_policy, f"must be {TRIVIAL}, or a policy of timm such as rand-m9-mstd0.5-inc1"),
     "dataset": (lambda value: not value or value.lower().startswith("torch/"), "must be torch/NAME"),
     "device": (lambda value: value.partition(":")[0] in devices(), "must be a device of this machine"),
     "teacher_checkpoint": (lambda value: Path(value).is_file(), "must be a file"),

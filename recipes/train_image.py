@@ -196,13 +196,16 @@ class Trainer:
             The next epoch to train, from 0.
 
         Raises:
-            OptionError: an option differs from the checkpoint's run, or the file is damaged.
+            OptionError: an option differs from the checkpoint's run, or the file is damaged or of another program.
         """
         if problem := damage(path):
             intact = sorted(other.name for other in path.parent.glob("*.pth.tar") if damage(other) is None)
             remedy = f"; {' and '.join(intact)} in the same folder could be renamed to it" if intact else ""
             reject("resume", path, f"is {problem}{remedy}")
-        saved, defaults = vars(load_checkpoint_metadata(path)["args"]), parser("")
+        checkpoint, defaults = load_checkpoint_metadata(path), parser("")
+        if not (isinstance(checkpoint, dict) and "args" in checkpoint):
+            reject("resume", path, "must be a checkpoint of train_image.py")
+        saved = vars(checkpoint["args"])
         for name, value in vars(self.args).items():
             before = saved.get(name, defaults.get_default(name))  # the run may be older than the option
             if name not in PER_CALL and before != value:

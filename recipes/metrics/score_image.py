@@ -23,13 +23,17 @@ def model_of(run: Path) -> tuple[nn.Module, int]:
     """The architecture of a run with untrained weights, and the side of its images in pixels."""
     checkpoint = run / "last.pth.tar"
     args = load_checkpoint_metadata(checkpoint)["args"]
-    return untrained(checkpoint, args), args.img_size
+    model = untrained(checkpoint, args)
+    return model, args.img_size or model.pretrained_cfg["input_size"][-1]
 
 
 def scores(run: Path) -> dict:
     """Accuracy after the last epoch, cost and number of epochs."""
     with (run / "summary.csv").open(encoding="utf-8", newline="") as file:
-        *_, last = csv.DictReader(file)
+        epochs = list(csv.DictReader(file))
+    if not epochs:
+        raise ValueError(f"{file.name}: has no epoch")
+    last = epochs[-1]
     model, side = model_of(run)
     cost = macs(model.eval(), torch.zeros(1, 3, side, side))
     found = {"top1": round(float(last["eval_top1"]), 2), "mmac": round(cost / 1e6, 1)}
@@ -40,11 +44,11 @@ def scores(run: Path) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="--output of train_image.py, trained with --img-size")
+    parser.add_argument("run", type=Path, help="--output of train_image.py")
     args = parser.parse_args()
     try:
         print(json.dumps(scores(args.run), indent=2))
-    except (OSError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         parser.error(str(error))
 
 

@@ -53,6 +53,9 @@ REJECTED = {
     "--crop-pct 1.5: must be > 0 and <= 1": ["--crop-pct", "1.5"],
     "--model-ema-decay 1.0: must be > 0 and < 1": ["--model-ema-decay", "1"],
     "--opt hope: must be an optimiser of timm": ["--opt", "hope"],
+    "--opt AdaHessian: must be an optimiser of timm other than adahessian": ["--opt", "AdaHessian"],
+    "--aa random: must be trivial, or a policy of timm such as": ["--aa", "random"],
+    "--aa rand-m9.5: must be trivial, or a policy of timm such as": ["--aa", "rand-m9.5"],
     "--seed -1: must be in 0 .. 32767": ["--seed", "-1"],
     "--train-split practice: must be a folder or a .tar file in ": ["--train-split", "practice"],
     "--val-split test: must be a folder or a .tar file in ": ["--val-split", "test"],
@@ -136,3 +139,14 @@ def test_the_validation_set_must_have_the_training_classes(images, tmp_path, mon
     (tmp_path / "val" / "blue" / "0.png").symlink_to(images / "val" / "blue" / "0.png")
     error = rejection(monkeypatch, capsys, *flags(tmp_path, tmp_path / "run"))
     assert "--val-split val: must hold the classes of train, blue, green, red" in error
+
+
+def test_a_split_without_images_is_named(images, tmp_path, monkeypatch, capsys):
+    (tmp_path / "train").symlink_to(images / "train")
+    (tmp_path / "val").mkdir()
+    error = rejection(monkeypatch, capsys, *flags(tmp_path, tmp_path / "run"))
+    assert f"--val-split val: cannot be read in {tmp_path}: Found 0 images" in error
+    for name, content in (("empty.tar", b""), ("other.tar", b"not an archive\n")):
+        (tmp_path / name).write_bytes(content)
+        error = rejection(monkeypatch, capsys, *flags(tmp_path, tmp_path / "run", "--train-split", name))
+        assert f"--train-split {name}: cannot be read in {tmp_path}: " in error

@@ -11,6 +11,7 @@ import image_data
 import image_options
 import image_tasks
 import pytest
+import score_image
 import torch
 import train_image
 from PIL import Image
@@ -273,6 +274,32 @@ def test_a_run_older_than_an_option_resumes_with_its_default(images, finished, t
     train_image.main()
     error = rejection(monkeypatch, capsys, *again, "--min-lr", "0.001")
     assert "--min-lr 0.001: must be 0.0, as in the run" in error
+
+
+def test_a_run_is_scored_at_the_size_of_its_images(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train_image.py", *flags(images, tmp_path, "--epochs", "2")])
+    train_image.main()
+    assert score_image.model_of(tmp_path)[1] == SIDE
+    state = torch.load(tmp_path / "last.pth.tar", weights_only=False)
+    state["args"].img_size = None
+    torch.save(state, tmp_path / "last.pth.tar")
+    assert score_image.model_of(tmp_path)[1] == 224
+    (tmp_path / "summary.csv").write_text("epoch,eval_top1\n")
+    with pytest.raises(ValueError, match="summary.csv: has no epoch"):
+        score_image.scores(tmp_path)
+
+
+def test_damaged_files_of_a_run_are_named(images, tmp_path, monkeypatch, capsys):
+    again = flags(images, tmp_path, "--epochs", "2", "--resume")
+    monkeypatch.setattr(sys, "argv", ["train_image.py", *again])
+    train_image.main()
+    for content in ("1,2\n3,4\n", "epoch,train_loss\nnone,1\n"):
+        (tmp_path / "summary.csv").write_text(content)
+        assert f"--output {tmp_path}/summary.csv: has no epochs" in rejection(monkeypatch, capsys, *again)
+    for other in ({"state_dict": {}}, [1]):
+        torch.save(other, tmp_path / "last.pth.tar")
+        error = rejection(monkeypatch, capsys, *again)
+        assert f"--resume {tmp_path}/last.pth.tar: must be a checkpoint of train_image.py" in error
 
 
 def test_a_nan_loss_stops_the_run(images, tmp_path, monkeypatch):
