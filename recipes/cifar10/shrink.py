@@ -20,13 +20,16 @@ def main() -> None:
     parser.add_argument("smaller", type=Path)
     parser.add_argument("--size", type=int, required=True, help="height and width in pixels")
     args = parser.parse_args()
-    for split in ("train", "test"):
-        images = load_images(args.folder, split)
-        folders = [args.smaller / split / name for name in images.classes]
-        for folder in folders:
-            folder.mkdir(parents=True, exist_ok=True)
-        for number, (image, label) in enumerate(images):
-            image.resize((args.size, args.size), Image.Resampling.BOX).save(folders[label] / f"{number}.png")
+    try:
+        for split in ("train", "test"):
+            images = load_images(args.folder, split)
+            folders = [args.smaller / split / name for name in images.classes]
+            for folder in folders:
+                folder.mkdir(parents=True, exist_ok=True)
+            for number, (image, label) in enumerate(images):
+                image.resize((args.size, args.size), Image.Resampling.BOX).save(folders[label] / f"{number}.png")
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -36,8 +36,9 @@ def text_sums(model, task, subset: str, batch: int) -> Iterator[tuple[np.ndarray
         sample = utils.move_to_cuda(sample, device) if device.type == "cuda" else sample
         logits, target = model(**sample["net_input"])[0].float(), sample["target"]
         losses = F.cross_entropy(logits.transpose(1, 2), target, ignore_index=pad, reduction="none")
-        correct = logits.argmax(-1).eq(target)
-        yield tuple(values.sum(1).cpu().double().numpy() for values in (losses, correct, target.ne(pad)))
+        known = target.ne(pad)
+        correct = logits.argmax(-1).eq(target) & known
+        yield tuple(values.sum(1).cpu().double().numpy() for values in (losses, correct, known))
 
 
 def standard_error(means: np.ndarray) -> float:

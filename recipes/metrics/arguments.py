@@ -10,3 +10,16 @@ def named_file(text: str) -> tuple[str, Path]:
     if not (name and path):
         raise argparse.ArgumentTypeError(f"{text}: must have a value before and after =")
     return name, Path(path)
+
+
+def distinct(named: list[tuple[str, Path]]) -> dict[str, Path]:
+    """The files by name.
+
+    Raises:
+        ValueError: if two have the same name.
+    """
+    names = [name for name, _ in named]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{name}: is the name of {names.count(name)} files: must be of one")
+    return dict(named)

@@ -49,7 +49,10 @@ def main() -> None:
     args = parser.parse_args()
     if not timm.is_model(args.arch):
         parser.error(f"ARCH={args.arch}: must be a registered model")
-    model = timm.create_model(args.arch, **args.kwargs).eval()
+    try:
+        model = timm.create_model(args.arch, **args.kwargs).eval()
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        parser.error(str(error))
     side = args.kwargs.get("img_size", model.pretrained_cfg["input_size"][-1])
     image = torch.zeros(1, 3, side, side)
     costs = {

@@ -45,7 +45,10 @@ def main() -> None:
     parser.add_argument("--updates", type=positive, required=True)
     parser.add_argument("flags", nargs=argparse.REMAINDER, help="-- and the model's flags")
     args = parser.parse_args()
-    operations = per_text(args.symbols, args.text, [flag for flag in args.flags if flag != "--"])
+    try:
+        operations = per_text(args.symbols, args.text, [flag for flag in args.flags if flag != "--"])
+    except ValueError as error:
+        parser.error(str(error))
     total = operations["both"] * args.texts * args.updates
     print(json.dumps({"forward_flops_per_symbol": operations["forward"] // args.text, "training_flops": total}))
 

@@ -16,8 +16,8 @@ from loss import loss
 
 
 def symbols(text: str) -> int:
-    """Number of pieces of a text plus one end of line for each of its lines."""
-    return sum(len(line.split()) + 1 for line in text.splitlines())
+    """Number of pieces of a text plus one end of line for each of its lines, which fairseq ends at line feeds only."""
+    return sum(len(line.split()) + 1 for line in text.removesuffix("\n").split("\n"))
 
 
 def perplexity(log: Path, expected: int) -> float:

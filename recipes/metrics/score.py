@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from statistics import mean
 
-from arguments import named_file
+from arguments import distinct, named_file
 from sacrebleu.metrics import BLEU, CHRF
 
 BEST = re.compile(r"^D-(\d+)\t[^\t]*\t(.*)$")
@@ -61,7 +61,7 @@ def scored(log: Path, reference: Path, tokenize: str) -> dict:
     Raises:
         ValueError: names the log, if hypotheses and references differ in number.
     """
-    references = reference.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    references = reference.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     try:
         hypotheses = in_order(best_hypotheses(log), len(references))
     except ValueError as error:
@@ -98,10 +98,13 @@ def main() -> None:
         "--tokenize", choices=BLEU.TOKENIZERS, default=BLEU.TOKENIZER_DEFAULT, help="sacreBLEU's tokenizer"
     )
     args = parser.parse_args()
-    sets = {}
     try:
-        for log, reference in args.sets:
-            sets[Path(log).stem.removeprefix("generate-")] = scored(Path(log), reference, args.tokenize)
+        logs = distinct([(Path(log).stem.removeprefix("generate-"), Path(log)) for log, _ in args.sets])
+        references = [reference for _, reference in args.sets]
+        sets = {
+            name: scored(log, reference, args.tokenize)
+            for (name, log), reference in zip(logs.items(), references, strict=True)
+        }
     except (OSError, ValueError) as error:
         parser.error(str(error))
     print(json.dumps(merged(sets), indent=2))

@@ -12,7 +12,7 @@ import argparse
 import json
 from pathlib import Path
 
-from arguments import named_file
+from arguments import distinct, named_file
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
@@ -52,8 +52,10 @@ def main() -> None:
     args = parser.parse_args()
     if len(args.systems) < 2:
         parser.error("needs a baseline and at least one other system")
+    if args.samples < 1:
+        parser.error(f"--samples {args.samples}: must be >= 1")
     try:
-        systems = {name: lines(path) for name, path in args.systems}
+        systems = {name: lines(path) for name, path in distinct(args.systems).items()}
         results = compare(systems, lines(args.reference), args.samples, args.tokenize)
     except (OSError, ValueError) as error:
         parser.error(str(error))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import editdistance
 import numpy as np
-from arguments import named_file
+from arguments import distinct, named_file
 from scipy.stats import bootstrap
 from score import best_hypotheses, in_order
 
@@ -80,7 +80,7 @@ def main() -> None:
     if len(args.logs) < 2:
         parser.error("needs a baseline and at least one other system")
     try:
-        results = compare(dict(args.logs), args.samples)
+        results = compare(distinct(args.logs), args.samples)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     print(json.dumps(results, indent=2))

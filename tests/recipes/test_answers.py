@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import answers
 import numpy as np
@@ -25,6 +26,27 @@ def test_standard_errors_of_texts():
     assert found["loss_error_published"] == pytest.approx(expected, rel=0.2)
     assert found["accuracy"] == pytest.approx(100 * 398 / 798, abs=0.01)
     assert (found["texts"], found["symbols"]) == (200, 798)
+
+
+def test_padding_is_never_correct():
+    """Neither where the model predicts it, nor where a text has no target."""
+    pad, symbols = 1, 5
+    target = torch.tensor([[2, pad, pad], [3, 4, pad]])
+    task = SimpleNamespace(
+        target_dictionary=SimpleNamespace(pad=lambda: pad),
+        load_dataset=lambda subset: None,
+        dataset=lambda subset: None,
+        get_batch_iterator=lambda *_, **__: SimpleNamespace(
+            next_epoch_itr=lambda shuffle: [{"net_input": {"x": target}, "target": target}]
+        ),
+    )
+
+    class Perfect(torch.nn.Linear):
+        def forward(self, x):
+            return F.one_hot(x, symbols).float(), None
+
+    ((_, correct, targets),) = answers.text_sums(Perfect(1, 1), task, "test", 2)
+    assert correct.tolist() == targets.tolist() == [1, 2]
 
 
 @pytest.mark.slow

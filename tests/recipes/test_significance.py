@@ -38,6 +38,11 @@ def test_a_system_with_other_sentences_is_rejected_by_name(tmp_path):
     systems = (f"base={tmp_path / 'two'}", f"ours={tmp_path / 'one'}")
     output = cli.python(PROGRAM, *systems, "--reference", tmp_path / "two", fails=True)
     assert "ours: 1 sentences, but the reference has 2" in output
+    twice = (f"base={tmp_path / 'two'}",) * 2
+    output = cli.python(PROGRAM, *twice, "--reference", tmp_path / "two", fails=True)
+    assert "base: is the name of 2 files: must be of one" in output
+    equal = (twice[0], f"ours={tmp_path / 'two'}", "--samples", "0")
+    assert "--samples 0: must be >= 1" in cli.python(PROGRAM, *equal, "--reference", tmp_path / "two", fails=True)
     rejected = cli.python(PROGRAM, "base", "--reference", tmp_path / "two", fails=True)
     assert "argument NAME=FILE: base: must have a value before and after =" in rejected
 
@@ -87,6 +92,7 @@ def test_logs_of_other_test_sets_are_rejected_by_name(tmp_path):
     other = speech_log(tmp_path / "other", ["a b"], ["a c"])
     output = cli.python(SPEECH, f"base={one}", f"ours={other}", fails=True)
     assert f"ours: {other} is of another test set than the baseline's log" in output
+    assert "base: is the name of 2 files" in cli.python(SPEECH, f"base={one}", f"base={other}", fails=True)
     (tmp_path / "none").write_text("")
     assert "none: has no references" in cli.python(SPEECH, f"base={one}", f"ours={tmp_path / 'none'}", fails=True)
 

@@ -37,6 +37,7 @@ def test_a_book_is_cut_into_paragraphs_without_its_frame():
 def test_perplexities_are_over_all_symbols(tmp_path):
     (tmp_path / "text").write_text("a b\nc\n")
     assert perplexity.symbols("a b\nc\n") == 5
+    assert perplexity.symbols("a\u2028b\n\nc\x85d\n") == 7, "fairseq ends a line at a line feed only"
     (tmp_path / "eval-64.log").write_text("Evaluated 5 tokens\nLoss (base 2): 3.0000\n")
     command = (RECIPES / "metrics" / "perplexity.py", tmp_path, "--pieces", tmp_path / "text", "--contexts", "64")
     assert json.loads(cli.python(*command)) == {"symbols": 5, "perplexity_64": 8.0}
@@ -79,6 +80,12 @@ def test_hypotheses_come_back_in_order_and_all(tmp_path):
             score.in_order(found, count)
 
 
+def test_a_reference_may_end_with_an_empty_line(tmp_path):
+    (tmp_path / "generate.log").write_text("D-0\t-0.1\teins\nD-1\t-0.1\t\n")
+    (tmp_path / "reference").write_text("eins\n\n")
+    assert score.scored(tmp_path / "generate.log", tmp_path / "reference", "13a")["exact_match"] == 100
+
+
 def test_scores_are_those_of_sacrebleu(tmp_path):
     hypotheses, references = ["a small house stands there", "yes"], ["a small house stands here", "yes"]
     ours = score.scores(hypotheses, references, "13a")
@@ -111,6 +118,13 @@ WRONG_CALLS = [
         "metrics/flops.py --symbols 9 --text 0 --texts 9 --updates 9 -- --arch ilr_small",
         "argument --text: 0: must be >=",
     ),
+    (
+        "metrics/flops.py --symbols 9 --text 9 --texts 9 --updates 9 -- --arch ilr_small --reuse-map x",
+        "--reuse-map=x: must be",
+    ),
+    ("metrics/score.py a/test.log=ref b/test.log=ref", "test: is the name of 2 files: must be of one"),
+    ("metrics/cost_image.py uit dept=2", "unexpected keyword argument 'dept'"),
+    ("cifar10/shrink.py foo bar --size 16", "data=foo: must hold cifar-10-batches-py"),
     ("data/clean.py in out de en", FILE + "'in.de'"),
     ("data/wordpieces.py dictionary no_vocabulary output", FILE + "'no_vocabulary'"),
     ("data/segment.py encode foo.model text pieces", "foo.model"),
