@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from checkpoints import ImageRun
-from pictures import COLOURS, labelled, page, parser, positive, save
+from pictures import COLOURS, distinct, labelled, page, parser, positive, save
 from torch import Tensor
 
 from recurrence.analysis.distance import mean_attention_distance, patch_distances
@@ -90,9 +90,9 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         models = {
             label: distances(checkpoint, options.samples, options.batch, options.data)
-            for label, checkpoint in options.models
+            for label, checkpoint in distinct(options.models).items()
         }
-    except ValueError as error:
+    except (OSError, RuntimeError, ValueError) as error:
         command_line.error(str(error))
     draw(models, options.output)
 

@@ -64,8 +64,13 @@ class ImageRun:
             count: number of images, spread evenly over the set.
             batch: B.
             training: take them from the training set, without augmentation, instead of the test set.
+
+        Raises:
+            ValueError: if the folder of the images does not exist.
         """
         args = self.args
+        if not Path(args.data).exists():
+            raise ValueError(f"{args.data}: no such folder of images; name it by --data")
         dataset = data.create_dataset(args.dataset, args.data, args.train_split if training else args.val_split)
         config = data.resolve_data_config(dict(img_size=args.img_size, crop_pct=args.crop_pct), model=self.model)
         names = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")

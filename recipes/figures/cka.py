@@ -148,7 +148,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         paths = options.first[1], options.second[1]
         sides = compare(*paths, options.samples, options.batch, options.data, options.split)
-    except ValueError as error:
+    except (OSError, RuntimeError, ValueError) as error:
         command_line.error(str(error))
     tables = {side: found.compute() for side, found in sides.items()}
     for side, values in tables.items():

@@ -144,7 +144,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = command_line.parse_args(arguments)
     try:
         unit, lines = evolution(options.paths)
-    except (OSError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         command_line.error(str(error))
     if options.first_block:
         draw_in_one_panel(unit, of_first_block(lines), options.output)

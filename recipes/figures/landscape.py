@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from checkpoints import ImageRun, device
-from pictures import COLOURS, MARKERS, labelled, page, parser, positive, save
+from pictures import COLOURS, MARKERS, distinct, labelled, page, parser, positive, save
 from torch import Tensor
 
 from recurrence.analysis.landscape import filter_normalised, loss_surface
@@ -117,8 +117,8 @@ def main(arguments: list[str] | None = None) -> None:
     # In integers first, so that the middle step is exactly 0: the trained weights.
     steps = torch.arange(-half, half + 1, dtype=torch.float64) * options.reach / half
     try:
-        models = {label: surface(checkpoint, steps, options) for label, checkpoint in options.models}
-    except ValueError as error:
+        models = {label: surface(checkpoint, steps, options) for label, checkpoint in distinct(options.models).items()}
+    except (OSError, RuntimeError, ValueError) as error:
         command_line.error(str(error))
     if options.plane:
         draw_planes(models, steps, options.output)

@@ -101,6 +101,18 @@ def parser(description: str) -> argparse.ArgumentParser:
     return command_line
 
 
+def distinct(models: Sequence[tuple[str, Path]]) -> dict[str, Path]:
+    """The paths by label.
+
+    Raises:
+        ValueError: if two have the same label.
+    """
+    found = dict(models)
+    if len(found) < len(models):
+        raise ValueError(f"labels {', '.join(label for label, _ in models)}: must differ; use LABEL=CHECKPOINT")
+    return found
+
+
 def labelled(text: str) -> tuple[str, Path]:
     """Parses LABEL=PATH, or a PATH whose folder's name is the label."""
     label, equals, path = text.partition("=")

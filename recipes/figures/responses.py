@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> None:
         run = ImageRun(options.checkpoint, options.data)
         images, _ = next(iter(run.images(options.samples, options.samples)))
         stages = responses(run, images)
-    except ValueError as error:
+    except (OSError, RuntimeError, ValueError) as error:
         command_line.error(str(error))
     draw(images, stages, options.output)
 

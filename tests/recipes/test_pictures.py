@@ -277,6 +277,26 @@ def test_numbers_are_positive(tool, option, value, tmp_path, capsys):
     assert f"argument {option}: {value}: must be > 0 and finite" in message
 
 
+def test_images_and_checkpoints_that_cannot_be_read_are_named(runs, tmp_path, capsys):
+    last = runs / "ringformer_vit" / "s1" / "last.pth.tar"
+    cut = tmp_path / "cut.pth.tar"
+    cut.write_bytes(last.read_bytes()[:1000])
+    output = ("--output", tmp_path / "a.svg")
+    for tool in (attention_distance, landscape, responses):
+        message = rejection(capsys, tool.main, last, "--data", tmp_path / "gone", *output)
+        assert f"{tmp_path}/gone: no such folder of images; name it by --data" in message
+    for tool in (attention_distance, landscape, responses, coefficients):
+        assert "cut.pth.tar: not a checkpoint that" in rejection(capsys, tool.main, cut, *output)
+    assert "cut.pth.tar: not a checkpoint that" in rejection(capsys, cka.main, cut, last, *output)
+
+
+@pytest.mark.parametrize("tool", [attention_distance, landscape])
+def test_no_model_hides_another_of_the_same_label(tool, runs, tmp_path, capsys):
+    paths = [runs / name / "s1" / "last.pth.tar" for name in ("ringformer_vit", "owf_vit")]
+    message = rejection(capsys, tool.main, *paths, "--output", tmp_path / "a.svg")
+    assert "labels s1, s1: must differ; use LABEL=CHECKPOINT" in message
+
+
 def test_bad_input_is_named(runs, trained, tmp_path, capsys):
     image, text = checkpoint(runs, "sret_tl"), trained.folder / "checkpoint_last.pt"
     output = ("--output", tmp_path / "a.svg")
