@@ -14,6 +14,8 @@ esac
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 OUT=${OUT:-$ROOT/out}
 DRY_RUN=${DRY_RUN:-0}
+case $DRY_RUN in 0 | 1) ;; *) fail "DRY_RUN=$DRY_RUN: must be 0 or 1" ;; esac
+[[ ${THREADS:-1} =~ ^[1-9][0-9]*$ ]] || fail "THREADS=$THREADS: must be a whole number of at least 1"
 export OMP_NUM_THREADS=${THREADS:-${OMP_NUM_THREADS:-$(nproc 2>/dev/null || echo 2)}}
 # fairseq uses deprecated interfaces of newer libraries; users of the recipes can do nothing about the warnings.
 export PYTHONWARNINGS=${PYTHONWARNINGS-ignore::FutureWarning,ignore::UserWarning}

@@ -10,6 +10,7 @@ source "$(dirname "$0")/../common.sh"
 # unpack ARCHIVE TRAIN TEST: unpack an archive of DATA_ROOT that has this many images.
 unpack() {
     local split files
+    [ -n "${DATA_ROOT:-}" ] || fail "CIFAR10=$CIFAR10: needs DATA_ROOT, a folder that holds $1"
     [ "$DRY_RUN" = 1 ] || [ -f "$DATA_ROOT/$1" ] || fail "DATA_ROOT=$DATA_ROOT: holds no $1"
     run tar -xf "$DATA_ROOT/$1" -C "$FOLDER"
     if [ "$DRY_RUN" = 1 ]; then return; fi

@@ -24,6 +24,7 @@ declare -A SUMS=( # of the files at that commit, where they are the same as in t
     [merges.txt]=e5b6bfe7f3706e5f70d61b3ddd507bf67c5a7644f7831d43fd79580b71209d49
 )
 LLAMA=https://huggingface.co/TinyLlama/TinyLlama-1.1B-Chat-v1.0/resolve/main/tokenizer.json
+[[ $TOKENS =~ ^[1-9][0-9]*$ ]] || fail "TOKENS=$TOKENS: must be a whole number of at least 1"
 case $PIECES in
 1024) SET=$OUT/data/fineweb_edu TEST=$((TOKENS / 20)) ;;
 32000) SET=$OUT/data/fineweb_edu_32000 TEST=$((TOKENS / 10)) ;;

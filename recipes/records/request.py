@@ -142,7 +142,7 @@ def read_request(environment: Mapping[str, str], flags: list[str]) -> Request:
         tests=tuple(choice({"TESTS": test}, "TESTS", TESTS, TESTS[0]) for test in tests),
         flags=flags,
     )
-    for name, found in (("SEEDS", request.seeds), ("TESTS", request.tests)):
+    for name, found in (("SEEDS" if environment.get("SEEDS") else "SEED", request.seeds), ("TESTS", request.tests)):
         if not found:
             raise TableError(f"{name}={environment[name]}: must name at least one")
     if request.scale != "paper" and request.processes > 1:

@@ -54,6 +54,7 @@ NOWHERE = {"DATA_ROOT": "/nonexistent"}
     [
         ("numbers/run.sh", [], {"SCALE": "paper"}, "SCALE=paper: must be demo or smoke"),
         ("digits/run.sh", [], {"SCALE": "paper"}, "SCALE=paper: must be demo or smoke"),
+        ("cifar10/prepare.sh", [], {"CIFAR10": "5000", "DATA_ROOT": ""}, "CIFAR10=5000: needs DATA_ROOT, a folder"),
         ("cifar10/prepare.sh", [], NOWHERE, "DATA_ROOT=/nonexistent: holds no cifar10.tar"),
         ("kausik/table2.sh", ["recurrent"], {"SCALE": "gpu"}, "SCALE=gpu: must be one of smoke, small, paper for "),
         ("kausik/table2.sh", ["regular"], {}, "ROW=regular: must be all, list or one of: regular_1 regular_6 "),

@@ -100,6 +100,7 @@ def test_two_processes_take_turns(tmp_path):
     ("script", "settings", "message"),
     [
         ("sret/table1.sh", {"SEEDS": " "}, "SEEDS= : must name at least one"),
+        ("sret/table1.sh", {"SEED": " "}, "SEED= : must name at least one"),
         ("takase/table1.sh", {"TESTS": " "}, "TESTS= : must name at least one"),
         ("sret/table1.sh", {"SCALE": "small", "PRECISION": "bf16"}, "PRECISION=bf16: only at scale paper for SReT 1"),
         ("sret/table1.sh", {"OUT": "/dev/null/x"}, "error: [Errno 20] Not a directory: '/dev/null/x"),
