@@ -35,6 +35,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import results_csv
 from commands import recorded_command, required_rows, run_folder, script, stages
 from execute import StageFailed, locked, run_stages
 from request import TESTS, Request, check, read_request
@@ -96,6 +97,7 @@ def run_recorded(request: Request, run: Run, seed: int, found: dict[str, list[st
     Raises:
         StageFailed: a command failed.
         TableError: the folder holds an unfinished run with other flags.
+        OSError: the results cannot be written; nothing has run.
     """
     import collect
     import environment
@@ -106,6 +108,7 @@ def run_recorded(request: Request, run: Run, seed: int, found: dict[str, list[st
     (folder / "env.json").write_text(json.dumps(environment.environment(), indent=2) + "\n", encoding="utf-8")
     home = request.out if request.scale == "smoke" else RECIPES
     results = Path(request.results or home / run.table.paper.folder.name / "results.csv")
+    results_csv.append(results, [])  # a place that cannot be written fails now, not after the training
     record = {"table": run.table.name, "row": run.name, "arch": run.row.arch, "seed": seed}
     record |= {"scale": request.label(run) + suffix, "cmd": recorded_command(request, run, seed)}
     try:

@@ -113,6 +113,13 @@ def test_a_setting_without_effect_or_place_is_rejected(script, settings, message
     assert "Traceback" not in output
 
 
+def test_results_that_cannot_be_written_are_found_before_the_run(tmp_path):
+    settings = dict(SCALE="smoke", OUT=str(tmp_path / "out"), RESULTS=str(tmp_path), DATA_ROOT="")
+    output = recipe("ringformer/table4.sh", "ringformer", fails=True, **settings)
+    assert f"error: [Errno 21] Is a directory: '{tmp_path}'" in output
+    assert not list(tmp_path.rglob("train.log"))
+
+
 def test_a_tenth_of_the_pixel_sequences_is_an_experiment_of_its_own(tmp_path):
     run = next(table for table in TABLES if table.name == "Kausik 4").runs["regular"]
     (tmp_path / "cifar10_full.tgz").touch()
