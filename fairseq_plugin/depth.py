@@ -195,7 +195,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def task_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The options of the task that were given, by name; the others are those of the checkpoint."""
+    """The options of the task that differ from their defaults, by name; the others are those of the checkpoint."""
     parser = argparse.ArgumentParser()
     TASK_REGISTRY[args.task].add_args(parser)
     defaults = {action.dest: action.default for action in parser._actions}

@@ -2,6 +2,9 @@
 
 import argparse
 from pathlib import Path
+from typing import TypeVar
+
+File = TypeVar("File")
 
 
 def named_file(text: str) -> tuple[str, Path]:
@@ -12,7 +15,7 @@ def named_file(text: str) -> tuple[str, Path]:
     return name, Path(path)
 
 
-def distinct(named: list[tuple[str, Path]]) -> dict[str, Path]:
+def distinct(named: list[tuple[str, File]]) -> dict[str, File]:
     """The files by name.
 
     Raises:

@@ -99,12 +99,9 @@ def main() -> None:
     )
     args = parser.parse_args()
     try:
-        logs = distinct([(Path(log).stem.removeprefix("generate-"), Path(log)) for log, _ in args.sets])
-        references = [reference for _, reference in args.sets]
-        sets = {
-            name: scored(log, reference, args.tokenize)
-            for (name, log), reference in zip(logs.items(), references, strict=True)
-        }
+        pairs = [(Path(log), reference) for log, reference in args.sets]
+        files = distinct([(log.stem.removeprefix("generate-"), (log, reference)) for log, reference in pairs])
+        sets = {name: scored(log, reference, args.tokenize) for name, (log, reference) in files.items()}
     except (OSError, ValueError) as error:
         parser.error(str(error))
     print(json.dumps(merged(sets), indent=2))
