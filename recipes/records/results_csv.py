@@ -4,6 +4,7 @@ import csv
 import errno
 import io
 import os
+import tempfile
 from pathlib import Path
 
 COLUMNS = ["table", "row", "arch", "scale", "seed", "metric", "value", "signature", "paper_value"]
@@ -38,6 +39,13 @@ METRICS = {
     **ERRORS,
     **{f"perplexity_{1 << power}": f"perplexity at {1 << power:,}" for power in range(5, 13)},
 }
+
+
+def check_writable(path: Path) -> None:
+    """Raises an OSError where `append` would. Leaves no file behind: a run that is cut off has no results."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") if path.exists() else tempfile.TemporaryFile(dir=path.parent):
+        pass
 
 
 def append(path: Path, lines: list[dict]) -> None:

@@ -108,7 +108,7 @@ def run_recorded(request: Request, run: Run, seed: int, found: dict[str, list[st
     (folder / "env.json").write_text(json.dumps(environment.environment(), indent=2) + "\n", encoding="utf-8")
     home = request.out if request.scale == "smoke" else RECIPES
     results = Path(request.results or home / run.table.paper.folder.name / "results.csv")
-    results_csv.append(results, [])  # a place that cannot be written fails now, not after the training
+    results_csv.check_writable(results)  # now, not after the training
     record = {"table": run.table.name, "row": run.name, "arch": run.row.arch, "seed": seed}
     record |= {"scale": request.label(run) + suffix, "cmd": recorded_command(request, run, seed)}
     try:
