@@ -120,11 +120,14 @@ def untrained(path: Path, args: argparse.Namespace, **kwargs: Any) -> nn.Module:
 
 
 def _trained_with(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """The model's arguments among a trainer's options."""
+    """The model's arguments among the options of a trainer, ours or timm's train.py."""
     kwargs = dict(getattr(args, "model_kwargs", None) or {})
-    for option in ("num_classes", "in_chans"):
-        if getattr(args, option, None) is not None:
-            kwargs.setdefault(option, getattr(args, option))
+    channels, *_ = getattr(args, "input_size", None) or (None,)  # train.py's --input-size
+    options = [("num_classes", "num_classes"), ("in_chans", "in_chans"), ("gp", "global_pool")]
+    given = [(argument, getattr(args, option, None)) for option, argument in options]
+    for argument, value in (*given, ("in_chans", channels)):
+        if value is not None:
+            kwargs.setdefault(argument, value)
     if getattr(args, "img_size", None) and timm.get_pretrained_cfg(name).fixed_input_size:
         kwargs.setdefault("img_size", args.img_size)
     return kwargs

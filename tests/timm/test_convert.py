@@ -93,6 +93,11 @@ def test_another_epsilon_is_rejected():
         unshared(vision.small("plain_vit", norm_eps=0.1))
 
 
+def test_early_exit_is_rejected():
+    with pytest.raises(ValueError, match=r"^plain_vit cannot .*: exit_threshold=0\.1: must be 0"):
+        unshared(vision.small("plain_vit", exit_threshold=0.1))
+
+
 # Sharing
 
 
@@ -195,6 +200,17 @@ def test_a_training_checkpoint_names_its_model(tmp_path):
     assert json.loads((tmp_path / "own" / "config.json").read_text())["pretrained_cfg"]["crop_pct"] == 0.5
     with pytest.raises(ValueError, match=r"last.pth.tar: not the weights of plain_vit with .*'depth': 5"):
         convert.load(tmp_path / "last.pth.tar", depth=5)
+
+
+def test_a_training_checkpoint_says_its_pooling_and_channels(tmp_path):
+    """timm's train.py takes them by options of their own: `--gp avg --input-size 1 32 32`."""
+    model = vision.fresh("plain_vit", global_pool="avg", in_chans=1).eval()
+    args = argparse.Namespace(model="plain_vit", num_classes=vision.CLASSES, gp="avg", input_size=[1, 32, 32])
+    args.model_kwargs = vision.arguments("plain_vit")
+    torch.save(dict(arch="plain_vit", args=args, state_dict=model.state_dict()), tmp_path / "last.pth.tar")
+    loaded, x = convert.load(tmp_path / "last.pth.tar"), vision.images(model)
+    assert torch.equal(loaded(x), model(x))
+    assert convert.load(tmp_path / "last.pth.tar", global_pool="max").global_pool == "max"
 
 
 @pytest.mark.parametrize(
