@@ -6,7 +6,7 @@ Usage::
     python -m fairseq_plugin.average --inputs checkpoints --num-epoch-checkpoints 5 --output average.pt
 
 Replaces fairseq's ``scripts/average_checkpoints.py``, which is not in its wheel, with the same options. Everything
-except the parameters comes from the first file; the optimizer's state is left out.
+except the parameters comes from the first file; the optimizer's state and marks of safe depths are left out.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from fairseq import checkpoint_utils
 from torch import Tensor
 
 from fairseq_plugin.repairs.checkpoints import load_safely
+from recurrence.analysis.depth_curve import unmark_safe
 
 logger = logging.getLogger("fairseq_plugin.average")
 
@@ -44,10 +45,12 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Any]:
         raise ValueError("inputs=[]: must name at least one checkpoint")
     state = load_safely(paths[0])
     first = state["model"]
+    unmark_safe(first)
     owners = _owners(first)
     totals = {key: first[key].double() for key in set(owners.values()) if first[key].is_floating_point()}
     for path in paths[1:]:
         other = load_safely(path)["model"]
+        unmark_safe(other)
         _check_same_parameters(paths[0], first, path, other)
         for key, total in totals.items():
             total += other[key]

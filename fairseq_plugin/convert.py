@@ -35,6 +35,8 @@ from recurrence.weights import command
 
 logger = logging.getLogger("fairseq_plugin.convert")
 
+LIMITS = ("max_source_positions", "max_target_positions", "tokens_per_sample")  # fairseq-hydra-train: of the task
+
 
 def unshare_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
     """The checkpoint of fairseq's own architecture with the same output as a looped one.
@@ -79,15 +81,24 @@ def _model_options(state: dict[str, Any]) -> argparse.Namespace:
         raise ValueError("IN: holds no options of a model, under args or cfg")
     args = argparse.Namespace(**(vars(args) if isinstance(args, argparse.Namespace) else args))
     args.arch = getattr(args, "arch", None) or args._name
+    task = _group(state, "task")
+    for name in LIMITS:
+        if getattr(args, name, None) is None and task.get(name) is not None:
+            setattr(args, name, task[name])
     return args
+
+
+def _group(state: dict[str, Any], name: str) -> dict[str, Any]:
+    """A group of the run's options, such as "task"; {} if there is none."""
+    options = (state.get("cfg") or {}).get(name) or {}
+    return vars(options) if isinstance(options, argparse.Namespace) else options
 
 
 def _run_options(state: dict[str, Any], args: argparse.Namespace) -> argparse.Namespace:
     """The options of the model and of its training run under the names of fairseq's commands."""
     values: dict[str, Any] = {}
     for part in ("task", "criterion", "optimizer", "lr_scheduler") if state.get("cfg") else ():
-        options = state["cfg"].get(part) or {}
-        values |= vars(options) if isinstance(options, argparse.Namespace) else options
+        values |= _group(state, part)
         values[part] = values.pop("_name", None) or values.get(part)
     values |= vars(args)
     if values.get("task") == "shifted_language_modeling":  # differs only in training

@@ -20,6 +20,7 @@ from fairseq_plugin.repairs.clipping import clip_gradients_on_cpu
 from fairseq_plugin.repairs.commands import (
     allow_bf16_without_xla,
     default_validation_task,
+    reject_options_of_other_commands,
     restore_cli_logging,
     shorten_training_log,
     show_help_of_the_architecture,
@@ -52,6 +53,7 @@ from fairseq_plugin.repairs.messages import (
     name_nonfinite_updates,
     print_errors_in_one_line,
     require_adaptive_loss,
+    require_known_overrides,
     require_literal_overrides,
 )
 from fairseq_plugin.repairs.parallel import (
@@ -107,6 +109,7 @@ REPAIRS = (
     show_help_of_the_architecture,
     default_validation_task,
     translate_one_shard,
+    reject_options_of_other_commands,
     read_audio_without_torchaudio,
     reject_bad_audio,
     read_options_as_literals,
@@ -135,6 +138,7 @@ REPAIRS = (
     warn_in_hub_interface,
     print_errors_in_one_line,
     require_literal_overrides,
+    require_known_overrides,
     require_numbers_in_range,
     name_embedding_files,
     name_nonfinite_updates,

@@ -96,7 +96,8 @@ def explain_rejected_checkpoint() -> None:
 def explain_mismatched_checkpoint() -> None:
     """Names the checkpoint whose parameters do not fit the model, and the first of these parameters.
 
-    In inference fairseq lists every parameter whose shape differs, but no file; in training the file alone.
+    In inference fairseq lists every parameter whose shape differs, but no file; in training the file alone. A model at
+    another depth gets its parameters, but the state of its optimizer does not fit: that error names the option.
     """
 
     explain_errors(checkpoint_utils, "load_model_ensemble_and_task", RuntimeError, _named_file)
@@ -104,6 +105,9 @@ def explain_mismatched_checkpoint() -> None:
 
 
 def _named_parameter(error: Exception, trainer: Trainer, filename: str, *args, **kwargs) -> ValueError | None:
+    if "loaded state dict contains a parameter group" in str(error):
+        rule = "the optimizer's state in it is that of other parameters, such as another depth's"
+        return ValueError(f"{filename}: {rule}; needs --reset-optimizer, or --finetune-from-model")
     cause = str(error.__context__)
     if "Cannot load model parameters" not in str(error) or "loading state_dict" not in cause:
         return None

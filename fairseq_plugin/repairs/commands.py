@@ -120,6 +120,26 @@ def translate_one_shard() -> None:
         replace(module, "_main", take_share)
 
 
+def reject_options_of_other_commands() -> None:
+    """Rejects options that a command accepts, but that only work in another; fairseq fails with a KeyError or the like."""
+    for module in modules("fairseq_cli.generate"):
+        look_before(module, "_main", _check_generation)
+    for module in modules("fairseq_cli.interactive"):
+        look_before(module, "main", _check_interaction)
+
+
+def _check_generation(cfg: Any, *args) -> None:
+    if cfg.generation.constraints:
+        raise ValueError("--constraints: stand in the input of fairseq-interactive; not for fairseq-generate")
+    if cfg.generation.print_step and cfg.task._name != "translation_lev":
+        raise ValueError("--print-step: needs --task translation_lev, whose models edit a sentence in steps")
+
+
+def _check_interaction(cfg: Any) -> None:
+    if cfg.generation.score_reference:
+        raise ValueError("--score-reference: there is no reference to score; must be given to fairseq-generate")
+
+
 def default_validation_task() -> None:
     """Lets ``fairseq-validate`` run without ``--task``, for which its parser has no default (KeyError: None).
 

@@ -7,11 +7,14 @@ from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import torch
-from fairseq import utils
+from fairseq import checkpoint_utils, utils
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
+from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.trainer import Trainer
+from omegaconf import DictConfig, OmegaConf
 
 from fairseq_plugin.repairs.foreign import literal
 from fairseq_plugin.repairs.replace import explain_errors, look_at_options, look_before, replace
@@ -19,6 +22,7 @@ from recurrence.errors import report_to_torchrun
 
 TRACEBACK = "RECURRENCE_TRACEBACK"  # "1" prints the traceback too
 LONGEST = 600  # characters
+GIVEN: set[str] = set()  # the names in this command's --model-overrides
 
 
 def print_errors_in_one_line() -> None:
@@ -68,6 +72,32 @@ def _check_overrides(args: Namespace) -> None:
         if not isinstance(value, dict):
             name = option.replace("_", "-")
             raise ValueError(f"--{name} {text}: must be a dictionary of literals, such as {{'dropout': 0.1}}")
+
+
+def require_known_overrides() -> None:
+    """Rejects names in ``--model-overrides`` that one of this plugin's models does not have; fairseq ignores them."""
+    look_at_options(_note_overrides)
+    look_before(checkpoint_utils, "overwrite_args_by_name", _check_names)
+
+
+def _note_overrides(args: Namespace) -> None:
+    GIVEN.clear()
+    if not getattr(args, "lm_path", None):  # which gets the overrides of the translation models, too
+        GIVEN.update(literal(getattr(args, "model_overrides", None) or "{}"))
+
+
+def _check_names(cfg: DictConfig, overrides: dict[str, Any]) -> None:
+    groups = OmegaConf.to_container(cfg)
+    groups = {name: vars(group) if isinstance(group, Namespace) else group for name, group in groups.items()}
+    model = groups.get("model") or {}
+    arch = model.get("arch") or model.get("_name")
+    options = getattr(ARCH_MODEL_REGISTRY.get(arch), "options", None)
+    if options is None:
+        return  # fairseq's own
+    known = {*groups, *options.known(), *(name for group in groups.values() if isinstance(group, dict) for name in group)}
+    unknown = sorted(GIVEN.intersection(overrides) - known)
+    if unknown:
+        raise ValueError(f"--model-overrides: {unknown[0]}: not an option of {arch}")
 
 
 def name_embedding_files() -> None:

@@ -49,6 +49,9 @@ def check_ranges(args: Namespace) -> None:
             raise ValueError(f"--{name.replace('_', '-')} {value}: {rule}")
     if hasattr(args, "nbest") and args.nbest > args.beam:
         raise ValueError(f"--nbest {args.nbest}: must be <= --beam {args.beam}")
+    window, tokens = (getattr(args, name, None) or 0 for name in ("context_window", "tokens_per_sample"))
+    if window and not 0 <= window < tokens:
+        raise ValueError(f"--context-window {window}: must be >= 0 and < --tokens-per-sample {tokens}")
 
 
 def _holds(holds: Callable[[Any], bool], value: Any) -> bool:

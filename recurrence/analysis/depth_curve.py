@@ -130,6 +130,12 @@ def mark_safe(state_dict: dict[str, Tensor], ranges: dict[str, tuple[int, int]])
         state_dict[f"{name}.safe"] = torch.tensor(ends, dtype=torch.float)
 
 
+def unmark_safe(state_dict: dict[str, Tensor]) -> None:
+    """Removes the safe depths of all loops from a state dict, for weights that were not measured."""
+    for key in [key for key in state_dict if key.endswith(".safe")]:
+        del state_dict[key]
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of :func:`report`."""
     add = parser.add_argument_group("depth curve").add_argument

@@ -153,6 +153,15 @@ def test_a_language_model_is_built_from_options_that_need_no_plugin():
     torch.testing.assert_close(built(tokens)[0][keep], model(tokens)[0][keep], **CLOSE)
 
 
+def test_limits_of_the_task_are_kept():
+    """fairseq-hydra-train stores them with the task; the model has None, or its number of learned positions."""
+    model, options = models.tiny("ringformer_tiny"), models.saved_options("ringformer_tiny")
+    cfg = dict(model=dict(vars(options), max_source_positions=50, max_target_positions=None))
+    cfg["task"] = dict(_name="translation", max_source_positions=77, max_target_positions=66)
+    args = convert.unshare_checkpoint(dict(cfg=cfg, model=model.state_dict()))["args"]
+    assert (args.max_source_positions, args.max_target_positions) == (50, 66)
+
+
 def test_tensors_that_passes_share_are_written_once(tmp_path):
     model = models.tiny("cycle", *JOINT, on=models.task(23, 23))
     _, weights = unshared(model, models.saved_options("cycle", *JOINT))

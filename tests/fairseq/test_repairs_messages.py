@@ -1,11 +1,17 @@
 """The error messages of failing commands."""
 
 import re
+from argparse import Namespace
 
 import pytest
 import torch
+from fairseq import checkpoint_utils, options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq_cli import generate, interactive
+from omegaconf import OmegaConf
 
 from fairseq_plugin.repairs.checkpoints import CheckpointError
+from fairseq_plugin.repairs.foreign import literal
 from fairseq_plugin.repairs.messages import one_line
 from tests.support import cli
 
@@ -39,6 +45,47 @@ def test_a_long_error_is_cut():
     assert one_line(ValueError("x" * 10_000)) == "x" * 600 + " ..."
 
 
+def override(overrides: str, *flags: str, arch: str = "cycle", as_namespace: bool = False) -> dict:
+    """The options of a model after a command with these overrides."""
+    words = ["data", "--path", "x.pt", "--model-overrides", overrides, *flags]
+    args = options.parse_args_and_arch(options.get_generation_parser(), words)
+    model = dict(_name=arch, encoder_layers=2)
+    saved = {"model": Namespace(arch=arch, encoder_layers=2) if as_namespace else model, "task": {"data": "x"}}
+    cfg = OmegaConf.create({}, flags={"allow_objects": True})
+    cfg.update(saved)
+    checkpoint_utils.overwrite_args_by_name(cfg, {"data": "y", **literal(args.model_overrides)})
+    return cfg
+
+
+@pytest.mark.parametrize("as_namespace", [False, True])
+def test_an_override_of_no_option_is_rejected(as_namespace):
+    """fairseq ignores it."""
+    known = override("{'encoder_layers': 3, 'data': 'z'}", as_namespace=as_namespace)
+    assert known.model.encoder_layers == 3
+    assert known.task.data == "z"
+    override("{'draft_passes': 3}", as_namespace=as_namespace)
+    for name in ("encoder_layer", "encoder_layers_to_keep", "signal_rank_divisor"):
+        with pytest.raises(ValueError, match=f"^--model-overrides: {name}: not an option of cycle$"):
+            override(f"{{'{name}': 3, 'encoder_layers': 3}}", as_namespace=as_namespace)
+    override("{'encoder_layers_to_keep': '0,1'}", arch="transformer", as_namespace=as_namespace)
+    override("{'signal_rank_divisor': 3}", "--lm-path", "lm.pt", as_namespace=as_namespace)
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "message"),
+    [
+        (generate._main, ["--constraints"], "--constraints: stand in the input of fairseq-interactive"),
+        (generate._main, ["--print-step"], "--print-step: needs --task translation_lev"),
+        (interactive.main, ["--score-reference"], "--score-reference: there is no reference to score"),
+    ],
+)
+def test_an_option_of_another_command_is_rejected(command, flags, message):
+    words = ["data", "--task", "translation", "--path", "x.pt", *flags]
+    args = options.parse_args_and_arch(options.get_interactive_generation_parser(), words)
+    with pytest.raises(ValueError, match=f"^{message}"):
+        command(convert_namespace_to_omegaconf(args))
+
+
 COMMANDS = {"average": ["--inputs", "{file}", "--output", "{file}.out"], "convert": ["unshare", "{file}", "{file}.out"]}
 
 
@@ -67,3 +114,12 @@ def test_a_checkpoint_of_another_model_is_named_when_training_resumes(trained, c
     last = trained.folder / "checkpoint_last.pt"
     log = cli.train(corpus.data, tmp_path, "--restore-file", str(last), "--encoder-embed-dim", "64", *SHORT, fails=True)
     assert re.search(f"{last}: does not fit the model of this command: .*embed", log.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_another_depth_resumes_without_the_optimizers_state(trained, corpus, tmp_path):
+    last = trained.folder / "checkpoint_last.pt"
+    flags = ("--restore-file", str(last), "--encoder-layers", "3", "--batch-size", "16", "--disable-validation")
+    log = cli.train(corpus.data, tmp_path, *flags, fails=True)
+    assert f"error: {last}: the optimizer's state in it is that of other parameters" in log.splitlines()[-1]
+    cli.train(corpus.data, tmp_path, *flags, "--reset-optimizer", "--reset-dataloader", "--max-epoch", "1")

@@ -42,6 +42,15 @@ def test_nbest_must_not_exceed_the_beam(flags):
         options.parse_args_and_arch(options.get_generation_parser(), ["data", "--path", "x.pt", *flags])
 
 
+@pytest.mark.parametrize("window", ["12", "13", "-1"])
+def test_a_context_window_leaves_room_for_tokens(window):
+    words = ["data", "--task", "language_modeling", "--path", "x.pt", "--tokens-per-sample", "12"]
+    message = f"^--context-window {window}: must be >= 0 and < --tokens-per-sample 12"
+    with pytest.raises(ValueError, match=message):
+        options.parse_args_and_arch(options.get_eval_lm_parser(), [*words, f"--context-window={window}"])
+    options.parse_args_and_arch(options.get_eval_lm_parser(), [*words, "--context-window=11"])
+
+
 def test_preprocessing_needs_a_worker():
     with pytest.raises(ValueError, match="^--workers 0: must be >= 1"):
         preprocess.main(Namespace(workers=0))
