@@ -121,7 +121,7 @@ def translate_one_shard() -> None:
 
 
 def reject_options_of_other_commands() -> None:
-    """Rejects options that a command accepts, but that only work in another; fairseq fails with a KeyError or the like."""
+    """Rejects options that a command accepts, but that only work in another; fairseq fails on the first batch."""
     for module in modules("fairseq_cli.generate"):
         look_before(module, "_main", _check_generation)
     for module in modules("fairseq_cli.interactive"):

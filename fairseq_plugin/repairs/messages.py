@@ -94,7 +94,7 @@ def _check_names(cfg: DictConfig, overrides: dict[str, Any]) -> None:
     options = getattr(ARCH_MODEL_REGISTRY.get(arch), "options", None)
     if options is None:
         return  # fairseq's own
-    known = {*groups, *options.known(), *(name for group in groups.values() if isinstance(group, dict) for name in group)}
+    known = {*groups, *options.known()}.union(*(group for group in groups.values() if isinstance(group, dict)))
     unknown = sorted(GIVEN.intersection(overrides) - known)
     if unknown:
         raise ValueError(f"--model-overrides: {unknown[0]}: not an option of {arch}")
