@@ -122,12 +122,6 @@ class LanguageDecoder(StatefulDecoder):
         """From the state after a pass to the input of the output layer."""
         return self.stack.finish(x)
 
-    def make_generation_fast_(self, need_attn=False, **options) -> None:
-        """See :meth:`StatefulDecoder.make_generation_fast_`; also raises ValueError for `--print-alignment`."""
-        if need_attn:
-            raise ValueError("--print-alignment: a language model has no source to align with")
-        super().make_generation_fast_(**options)
-
     def _draft(self, tokens: Tensor, state: TextState) -> tuple[Tensor, Tensor]:
         """Features and logits of the new tokens, with drafting."""
 

@@ -20,7 +20,7 @@ from fairseq_plugin.repairs.clipping import clip_gradients_on_cpu
 from fairseq_plugin.repairs.commands import (
     allow_bf16_without_xla,
     default_validation_task,
-    reject_options_of_other_commands,
+    reject_useless_options,
     restore_cli_logging,
     shorten_training_log,
     show_help_of_the_architecture,
@@ -109,7 +109,7 @@ REPAIRS = (
     show_help_of_the_architecture,
     default_validation_task,
     translate_one_shard,
-    reject_options_of_other_commands,
+    reject_useless_options,
     read_audio_without_torchaudio,
     reject_bad_audio,
     read_options_as_literals,

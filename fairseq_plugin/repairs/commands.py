@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 from fairseq import options, trainer, utils
+from fairseq.tasks import TASK_REGISTRY
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq.tasks.speech_to_text import SpeechToTextTask
 from torch import nn
 
 from fairseq_plugin.repairs.foreign import modules
@@ -120,8 +123,8 @@ def translate_one_shard() -> None:
         replace(module, "_main", take_share)
 
 
-def reject_options_of_other_commands() -> None:
-    """Rejects options that a command accepts, but that only work in another; fairseq fails on the first batch."""
+def reject_useless_options() -> None:
+    """Rejects options that fairseq-generate or -interactive takes but cannot use; it fails on the first batch."""
     for module in modules("fairseq_cli.generate"):
         look_before(module, "_main", _check_generation)
     for module in modules("fairseq_cli.interactive"):
@@ -129,6 +132,7 @@ def reject_options_of_other_commands() -> None:
 
 
 def _check_generation(cfg: Any, *args) -> None:
+    _check_alignment(cfg)
     if cfg.generation.constraints:
         raise ValueError("--constraints: stand in the input of fairseq-interactive; not for fairseq-generate")
     if cfg.generation.print_step and cfg.task._name != "translation_lev":
@@ -136,8 +140,15 @@ def _check_generation(cfg: Any, *args) -> None:
 
 
 def _check_interaction(cfg: Any) -> None:
+    _check_alignment(cfg)
     if cfg.generation.score_reference:
         raise ValueError("--score-reference: there is no reference to score; must be given to fairseq-generate")
+
+
+def _check_alignment(cfg: Any) -> None:
+    without_words = issubclass(TASK_REGISTRY[cfg.task._name], LanguageModelingTask | SpeechToTextTask)
+    if cfg.generation.print_alignment and without_words:
+        raise ValueError(f"--print-alignment: --task {cfg.task._name} has no words of a source to align with")
 
 
 def default_validation_task() -> None:

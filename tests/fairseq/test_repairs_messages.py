@@ -72,17 +72,19 @@ def test_an_override_of_no_option_is_rejected(as_namespace):
 
 
 @pytest.mark.parametrize(
-    ("command", "flags", "message"),
+    ("command", "task", "flag", "rule"),
     [
-        (generate._main, ["--constraints"], "--constraints: stand in the input of fairseq-interactive"),
-        (generate._main, ["--print-step"], "--print-step: needs --task translation_lev"),
-        (interactive.main, ["--score-reference"], "--score-reference: there is no reference to score"),
+        (generate._main, "translation", "--constraints", "stand in the input of fairseq-interactive"),
+        (generate._main, "translation", "--print-step", "needs --task translation_lev"),
+        (interactive.main, "translation", "--score-reference", "there is no reference to score"),
+        (generate._main, "language_modeling", "--print-alignment", "--task language_modeling has no words of a source"),
+        (interactive.main, "speech_to_text", "--print-alignment", "--task speech_to_text has no words of a source"),
     ],
 )
-def test_an_option_of_another_command_is_rejected(command, flags, message):
-    words = ["data", "--task", "translation", "--path", "x.pt", *flags]
+def test_an_option_that_a_command_cannot_use_is_rejected(command, task, flag, rule):
+    words = ["data", "--task", task, "--path", "x.pt", flag]
     args = options.parse_args_and_arch(options.get_interactive_generation_parser(), words)
-    with pytest.raises(ValueError, match=f"^{message}"):
+    with pytest.raises(ValueError, match=f"^{flag}: {rule}"):
         command(convert_namespace_to_omegaconf(args))
 
 
