@@ -55,9 +55,7 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
         name = metadata["arch"]
     if name is None:
         raise ValueError(f"--model: must name the model of {path}, which does not name it")
-    trained_with = _trained_with(name, options)
-    _reject_sources(path, trained_with)
-    model = _with_weights(path, name, {**trained_with, **kwargs}, checkpoint_path=str(path))
+    model = _with_weights(path, name, {**_trained_with(name, options), **kwargs}, checkpoint_path=str(path))
     given = {option: getattr(options, option, None) for option in PREPROCESSING}
     model.pretrained_cfg = {**model.pretrained_cfg, **{key: value for key, value in given.items() if value}}
     return model
@@ -95,11 +93,11 @@ def _names_source(argument: str) -> bool:
     return argument.startswith("pretrained") or argument in ("checkpoint_path", "cache_dir")
 
 
-def _reject_sources(path: Path, kwargs: dict[str, Any]) -> None:
-    """Raises ValueError if a file names other sources of weights."""
+def _reject_sources(folder: Path, kwargs: dict[str, Any]) -> None:
+    """Raises ValueError if a folder in timm's format names other sources of weights."""
     for name in kwargs:
         if _names_source(name):
-            raise ValueError(f"{path}: says {name}={kwargs[name]!r}: must not name other files or addresses")
+            raise ValueError(f"{folder}: says {name}={kwargs[name]!r}: must not name other files or addresses")
 
 
 def untrained(path: Path, args: argparse.Namespace, **kwargs: Any) -> nn.Module:
@@ -115,13 +113,16 @@ def untrained(path: Path, args: argparse.Namespace, **kwargs: Any) -> nn.Module:
     """
     if not timm.is_model(str(args.model)):
         raise ValueError(f"{path}: says model={args.model!r}: must be a registered model")
-    described = {key: value for key, value in _trained_with(args.model, args).items() if not _names_source(key)}
-    return timm.create_model(args.model, **{**described, **kwargs})
+    return timm.create_model(args.model, **{**_trained_with(args.model, args), **kwargs})
 
 
 def _trained_with(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """The model's arguments among the options of a trainer, ours or timm's train.py."""
-    kwargs = dict(getattr(args, "model_kwargs", None) or {})
+    """The model's arguments among the options of a trainer, ours or timm's train.py.
+
+    Not the files or addresses from which a fine-tuning took its first weights.
+    """
+    named = dict(getattr(args, "model_kwargs", None) or {})
+    kwargs = {argument: value for argument, value in named.items() if not _names_source(argument)}
     channels, *_ = getattr(args, "input_size", None) or (None,)  # train.py's --input-size
     options = [("num_classes", "num_classes"), ("in_chans", "in_chans"), ("gp", "global_pool")]
     given = [(argument, getattr(args, option, None)) for option, argument in options]

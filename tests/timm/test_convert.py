@@ -258,6 +258,9 @@ def test_a_checkpoint_describes_its_model_and_no_other_file(tmp_path):
     args.model_kwargs = {"embed_dim": 32, "num_heads": 2, "checkpoint_path": str(tmp_path / "other.pth")}
     model = untrained(tmp_path / "last.pth.tar", args, patch_size=8)
     assert model(torch.zeros(1, 3, 32, 32)).shape == (1, 3)
+    torch.save({"arch": "uit_small", "args": args, "state_dict": model.state_dict()}, tmp_path / "last.pth.tar")
+    tuned = convert.load(tmp_path / "last.pth.tar", patch_size=8)  # a run that began with other.pth, which is gone
+    assert all(torch.equal(*pair) for pair in zip(tuned.parameters(), model.parameters()))
     args.model = f"local-dir:{tmp_path}"
     with pytest.raises(ValueError, match=r"last\.pth\.tar: says model='local-dir:.*': must be a registered model"):
         untrained(tmp_path / "last.pth.tar", args)
