@@ -145,8 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.prog, parser.description = "python -m fairseq_plugin.depth", __doc__.split("\n")[0]
     # fairseq's own usage fills a screen before each error.
     parser.usage = "%(prog)s DATA --path CHECKPOINT [options of fairseq-generate and of the curve]"
-    curve.add_options(parser)
-    parser.add_argument("--apart", action="store_true", help="vary the passes of encoder and decoder one at a time")
+    add = curve.add_options(parser)
+    add("--apart", action="store_true", help="vary the passes of encoder and decoder one at a time")
     parser.set_defaults(scoring="sacrebleu")
     args = options.parse_args_and_arch(parser, list(sys.argv[1:] if arguments is None else arguments))
     try:

@@ -115,9 +115,9 @@ def _data(command_line: argparse.ArgumentParser) -> None:
 
 def _model(command_line: argparse.ArgumentParser) -> None:
     add = command_line.add_argument_group("model").add_argument
-    add("--model", required=True, help="a registered name")
+    add("--model", required=True, help="a name that timm or timm_plugin registers")
     kwargs = dict(type=key_value, nargs="*", action="extend", default=[])  # of one key, the last value counts
-    add("--model-kwargs", **kwargs, help="key=value ... for the model's constructor")
+    add("--model-kwargs", **kwargs, help="key=value ... for the model's constructor; checkpoint_path=FILE fine-tunes")
     add("--img-size", type=int, help="side of the images in pixels (default: the model's)")
     add("--teacher", help="a registered name: learn only its soft labels, not those of the data (see --distillation)")
     add("--teacher-kwargs", **kwargs, help="key=value ... for the teacher's constructor")
@@ -142,7 +142,12 @@ def _depth(command_line: argparse.ArgumentParser) -> None:
         help="during these, the smallest depth that is drawn, or has a loss by --pass-loss, falls from the full depth",
     )
     add("--mixed-depth", action="store_true", help="train at two depths in every update: all passes, and fewer")
-    add("--pass-loss", type=float, metavar="W", help="weight of the mean loss of passes at which fewer would end")
+    add(
+        "--pass-loss",
+        type=float,
+        metavar="W",
+        help="weight of the mean loss of the earlier passes at which a shallower model would end",
+    )
     add("--backprop-passes", type=int, metavar="K", help="backpropagate through the last K passes only")
 
 
@@ -165,7 +170,7 @@ def _augmentation(command_line: argparse.ArgumentParser) -> None:
 def _optimisation(command_line: argparse.ArgumentParser) -> None:
     add = command_line.add_argument_group("optimisation").add_argument
     add("--epochs", type=int, default=300, help="times that all images are seen")
-    add("--warmup-epochs", type=float, default=WARMUP_EPOCHS, help="number of --epochs that warm up, whole or not")
+    add("--warmup-epochs", type=float, default=WARMUP_EPOCHS, help="how many of --epochs warm up; may be a fraction")
     add(
         "--warmup-prefix",
         action="store_true",

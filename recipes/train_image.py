@@ -4,7 +4,7 @@
     torchrun --nproc_per_node 2 recipes/train_image.py DATA --model sret_t --output runs/sret_t [options]
 
 DATA has one folder (or one .tar file) of class folders per split; with --dataset it is the root of a torchvision data
-set. --output receives last.pth.tar, model_best.pth.tar (timm's checkpoint-EPOCH.pth.tar is the same) and summary.csv,
+set. --output receives last.pth.tar, which timm also names checkpoint-EPOCH.pth.tar, model_best.pth.tar and summary.csv,
 which has one line per epoch and includes a model's learnable residual coefficients. The same command with --resume
 continues after the last complete epoch and ends with the same weights as an uninterrupted run, on a CPU bit for bit.
 

@@ -36,10 +36,10 @@ class RingFormerOptions(DepthOptions, TranslationOptions):
 
     level_signal: str = option(
         "low-rank",
-        "how a pass knows its depth; static is the Universal Transformer's position + depth table",
+        "how a pass knows its depth (paper: low-rank); static is the Universal Transformer's position + depth table",
         choices=("low-rank", "full", "static", "none"),
     )
-    signal_rank_divisor: int | None = option(16, "rank of the low-rank signals: width // this", **LOW_RANK)
+    signal_rank_divisor: int | None = option(16, "rank of the low-rank signals: width // this (paper: 16)", **LOW_RANK)
     attention_signal: str | None = option(
         "after",
         "add the signals of Q, K and V after the projection (paper), before it, or not at all",

@@ -37,31 +37,31 @@ class DepthOptions(Options):
     depth_range: str | None = option(
         None,
         "each update draws how many passes run, MIN-MAX; MIN-MAX,MIN-MAX if encoder and decoder differ. Validation "
-        "reports the loss at the smallest, the default and the largest depth",
+        "reports the loss at the smallest, the full (that of inference) and the largest depth",
     )
     depth_distribution: str | None = option(
         None,
-        "how depths are drawn: uniform (default), or the log-normal Poisson distribution of Huginn around the default "
+        "how depths are drawn: uniform (default), or by the log-normal Poisson distribution of Huginn around the full "
         "depth",
         choices=DISTRIBUTIONS,
     )
     depth_apart: bool = option(
-        False, "encoder and decoder draw their depths separately, so that the checkpoint also works at different depths"
+        False, "encoder and decoder draw their depths separately, so that they also work at depths that differ"
     )
     depth_warmup_updates: int | None = option(
         None,
         "number of updates during which the smallest depth that is drawn, or has a loss by --pass-loss, falls linearly "
-        "from the default depth",
+        "from the full depth",
     )
     mixed_depth: bool = option(
         False,
-        "train at two depths in every update, with the mean of their losses: the default depth, and the drawn one (or "
-        "one run of each stored block, without --depth-range); the logged loss is that of the default depth",
+        "train at two depths in every update, with the mean of their losses: the full depth, and the drawn one (or "
+        "one run of each stored block, without --depth-range); the logged loss is that of the full depth",
     )
     pass_loss: float | None = option(
         None,
-        "weight of the mean loss of the earlier passes at which a shorter model would end; the logged loss is that of "
-        "the last pass only",
+        "weight of the mean loss of the earlier passes at which a shallower model would end; the logged loss is that "
+        "of the last pass only",
     )
     backprop_passes: int | None = option(
         None,

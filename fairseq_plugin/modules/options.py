@@ -142,7 +142,7 @@ class StackOptions(Options):
 
     decoder_embed_dim: int = option(512, "decoder: width")
     decoder_ffn_embed_dim: int = option(2048, "decoder: hidden width of the FFN")
-    decoder_layers: int = option(6, "decoder: depth in passes")
+    decoder_layers: int = option(6, "decoder: number of passes")
     decoder_attention_heads: int = option(8, "decoder: attention heads; must divide the width")
     norm_eps: float = option(1e-5)
     dropout: float = option(0.1, "rate on embeddings and on every sublayer's output")
@@ -153,7 +153,7 @@ class StackOptions(Options):
     )
     compile: str | None = option(
         None,
-        "compile each stored block for training, once for all its passes, with this backend (inductor)",
+        "compile each stored block for training, once for all its passes, with this backend (default: inductor)",
         choices=("inductor", "aot_eager", "eager"),
         argparse_const="inductor",
     )

@@ -136,8 +136,8 @@ def unmark_safe(state_dict: dict[str, Tensor]) -> None:
         del state_dict[key]
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of :func:`report`."""
+def add_options(parser: argparse.ArgumentParser) -> Callable[..., argparse.Action]:
+    """Adds a group with the options of :func:`report`; returns what adds further ones to it."""
     add = parser.add_argument_group("depth curve").add_argument
     add("--output", type=_output, metavar="FILE", help="CSV, or a picture (.svg, .png) with the CSV beside it")
     add("--write", action="store_true", help="store the safe depths in the checkpoint; loading it at others warns")
@@ -148,6 +148,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="T",
         help="a depth is safe if its score is worse than the full depth's by at most T points (default: 0.3)",
     )
+    return add
 
 
 def _output(text: str) -> Path:
