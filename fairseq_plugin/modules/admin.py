@@ -98,7 +98,8 @@ def given_profile(args, stacks: list[nn.Module]) -> Tensor | None:
         stacks: the encoder's loop and the decoder's.
 
     Returns:
-        (sublayers,), the encoder's first; None without the option.
+        (sublayers,), the encoder's first; None without the option, or if a checkpoint is built at another depth than
+        the trained one, for whose passes the weights have omegas.
 
     Raises:
         ValueError: if the file is invalid or belongs to another depth.
@@ -110,6 +111,8 @@ def given_profile(args, stacks: list[nn.Module]) -> Tensor | None:
         args.admin_profile = read_profile(given)
     counts = [len(admin.admins(stack)) for stack in stacks]
     if len(args.admin_profile) != sum(counts):
+        if not isinstance(given, str):
+            return None
         raise ValueError(
             f"--admin-profile={given}: has {len(args.admin_profile)} sublayers, but the encoder has {counts[0]} and "
             f"the decoder {counts[1]}"

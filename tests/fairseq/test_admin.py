@@ -139,6 +139,11 @@ def test_a_profile_from_a_file(numbered, tmp_path):
     path.unlink()
     again = models.task().build_model(args)  # as when a checkpoint is loaded
     torch.testing.assert_close(admin.read(again.stacks), torch.tensor(SCALARS))
+    args.decoder_layers = 1  # and at another depth
+    shallow = models.task().build_model(args)
+    shallow.load_state_dict(model.state_dict())
+    assert shallow.profiled
+    torch.testing.assert_close(admin.read(shallow.stacks), torch.tensor(SCALARS)[:-3])
 
 
 @pytest.mark.parametrize(
