@@ -150,7 +150,6 @@ class Loop(nn.Module):
     def set_num_updates(self, num_updates: int) -> None:
         """Call this before each update, with the number of updates so far; fairseq's trainer does."""
         self.training_depth.updates = num_updates
-        self.safe = None  # it holds for the weights that were measured
 
     def compile_blocks(self, **options: Any) -> None:
         """Compiles each stored block for training, once for all its passes and for all shapes.

@@ -24,7 +24,7 @@ from fairseq_plugin.modules.options import ConfiguredModel, Options, option
 from fairseq_plugin.repairs.replace import replace
 from recurrence.elastic import idle, make_elastic, may_idle, stops
 from recurrence.errors import FieldError
-from recurrence.loop import Loop
+from recurrence.loop import Loop, named_loops
 from recurrence.training_depth import DISTRIBUTIONS
 
 logger = logging.getLogger(__name__)
@@ -232,6 +232,16 @@ def install() -> None:
 
         return all_reduce_grads
 
+    def forget_safe_depths(load: Callable) -> Callable:
+        def load_checkpoint(self, *args, **kwargs):
+            extra_state = load(self, *args, **kwargs)
+            for loop in named_loops(self.get_model()).values():
+                loop.safe = None  # training changes the weights that were measured
+            return extra_state
+
+        return load_checkpoint
+
     replace(Trainer, "__init__", prepare_elastic)
+    replace(Trainer, "load_checkpoint", forget_safe_depths)
     replace(distributed_fairseq_model, "DistributedDataParallel", find_unused)
     replace(LegacyDistributedDataParallel, "all_reduce_grads", skip_idle)

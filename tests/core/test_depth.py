@@ -65,15 +65,6 @@ def test_a_safe_range_is_stored_on_the_device_of_the_weights():
     assert used.safe.device.type == "meta"
 
 
-def test_training_on_forgets_the_safe_range():
-    """It holds for the weights that were measured."""
-    loop = relaxed_loop((0, 0))
-    loop.load_state_dict({**loop.state_dict(), "safe": torch.tensor([1.0, 2.0])})
-    assert "safe" in loop.state_dict()
-    loop.set_num_updates(1)
-    assert "safe" not in loop.state_dict()
-
-
 def noting_loop(which: order.Order) -> Loop:
     """A loop of two blocks that stores its order as a tensor."""
     loop = Loop([nn.Linear(2, 2), nn.Linear(2, 2)], which)
