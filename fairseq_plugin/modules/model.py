@@ -113,6 +113,7 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
         profile = admin.given_profile(args, model.stacks)
         if profile is not None:
             model.set_profile(profile)
+        args.encoder_embed_path = args.decoder_embed_path = ""  # the checkpoint's weights hold them
         set_budget(model, args)
         model.set_elastic(args, beyond=not cls.has_levels(args))
         return model

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
+from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from tests.support import language, models, stacks
@@ -224,6 +225,19 @@ def test_pretrained_embedding_is_loaded(side, embedding_file):
     loaded = [words.index(word) for word in ("3", "5")]
     assert (embedding[loaded] == 0.25).all()
     assert not (embedding == 0.25).all(1)[[row for row in range(len(words)) if row not in loaded]].any()
+
+
+@pytest.mark.parametrize("make", [lambda args: args, lambda args: OmegaConf.create(vars(args))])
+def test_a_checkpoint_needs_no_file_with_embeddings(make, embedding_file, tmp_path):
+    """Its weights hold them."""
+    path = tmp_path / "embedding.txt"
+    path.write_bytes(embedding_file.read_bytes())
+    flags = [f"--{side}-embed-path={path}" for side in models.SIDES]
+    args = make(models.options("vanilla_base", *models.tiny_flags("vanilla_base", "--share-all-embeddings", *flags)))
+    on = models.task(models.TARGET_SYMBOLS, models.TARGET_SYMBOLS)
+    trained = on.build_model(args)
+    path.unlink()
+    on.build_model(args).load_state_dict(trained.state_dict())
 
 
 def signal_choices() -> list[list[str]]:
