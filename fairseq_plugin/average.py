@@ -136,6 +136,9 @@ def _chosen(args: argparse.Namespace) -> list[Path]:
         if args.checkpoint_upper_bound is not None:
             raise ValueError("--checkpoint-upper-bound: needs --num-epoch-checkpoints or --num-update-checkpoints")
         paths = [Path(path) for path in args.inputs]
+        missing = next((path for path in paths if not path.exists()), None)
+        if missing is not None:
+            raise ValueError(f"--inputs {missing}: no such file")
         folder = next(filter(Path.is_dir, paths), None)
         if folder is not None:
             raise ValueError(f"--inputs {folder}: a folder needs --num-epoch-checkpoints or --num-update-checkpoints")

@@ -32,8 +32,10 @@ def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Modul
         kwargs["img_size"] = args.img_size
     try:
         return timm.create_model(name, **settings, **kwargs)
+    except FileNotFoundError:  # timm's has no message
+        reject(f"{option}_kwargs", kwargs, "must name files that exist")
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
-        reject(f"{option}_kwargs", kwargs, str(error))
+        reject(f"{option}_kwargs", kwargs, " ".join(str(error).split()))
 
 
 def soft_distillation(student: nn.Module, teacher: nn.Module, temperature: float, **settings) -> task.TrainingTask:
@@ -87,7 +89,7 @@ def load_teacher(args: argparse.Namespace) -> nn.Module:
         try:
             timm.models.load_checkpoint(teacher, args.teacher_checkpoint)
         except (RuntimeError, ValueError) as error:
-            reject("teacher_checkpoint", args.teacher_checkpoint, str(error))
+            reject("teacher_checkpoint", args.teacher_checkpoint, " ".join(str(error).split()))
     return teacher
 
 

@@ -121,3 +121,10 @@ def test_a_folder_needs_a_number_of_checkpoints(checkpoints, capsys):
     with pytest.raises(SystemExit):
         average.main(["--inputs", str(checkpoints), "--output", str(checkpoints / "out.pt")])
     assert f"--inputs {checkpoints}: a folder needs --num-epoch-checkpoints" in capsys.readouterr().err
+
+
+def test_a_missing_checkpoint_is_named(checkpoints, capsys):
+    files = [str(checkpoints / name) for name in ("checkpoint1.pt", "nothing.pt")]
+    with pytest.raises(SystemExit):
+        average.main(["--inputs", *files, "--output", str(checkpoints / "out.pt")])
+    assert f"--inputs {files[1]}: no such file" in capsys.readouterr().err

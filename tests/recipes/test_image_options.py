@@ -73,6 +73,7 @@ REJECTED = {
     "--model-kwargs img_size: must be given by --img-size": ["--model-kwargs", "img_size=8"],
     "--teacher-kwargs img_size: must be given by --img-size": [*TEACHER, "--teacher-kwargs", "img_size=8"],
     "unexpected keyword argument 'dept'": ["--model-kwargs", "dept=3"],
+    "nothing.pth', 'img_size': 16}: must name files that exist": ["--model-kwargs", "checkpoint_path=nothing.pth"],
     "--depth-range: 4-4: must be MIN-MAX with 1 <= MIN < MAX": ["--depth-range", "4-4"],
     "--depth-range: 4: must be MIN-MAX": ["--depth-range", "4"],
     "--depth-range (1, 4): must not be given with vit_tiny_patch16_224, which has no loop": ["--depth-range", "1-4"],
