@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairseq import utils
+from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation_lev import TranslationLevenshteinTask
 from torch import Tensor, nn
@@ -226,6 +227,8 @@ def check_task(args, task) -> None:
             "--task: multilingual tasks build a model for each pair of languages out of fairseq's own encoders and "
             "decoders; must be translation, with a joined dictionary and the language as the first word of the source"
         )
+    if isinstance(task, LanguageModelingTask):
+        raise ValueError("--task=language_modeling: has no source, which an encoder-decoder needs; must be translation")
     if isinstance(task, TranslationLevenshteinTask):
         raise ValueError(
             "--task=translation_lev: edits a sentence, which needs a Levenshtein model; must be translation"

@@ -25,6 +25,12 @@ def test_a_levenshtein_task_is_rejected():
         models.build("cycle", on=task)
 
 
+def test_a_task_without_source_is_rejected_by_name():
+    """`fairseq-eval-lm` of a translation model, for example."""
+    with pytest.raises(ValueError, match="^--task=language_modeling: has no source"):
+        models.tiny("cycle", on=models.task_of("cycle_lm"))
+
+
 def test_multilingual_tasks_are_rejected():
     args = models.options("cycle")
     vars(args).update(
