@@ -133,7 +133,7 @@ def may_idle(loop: Loop) -> bool:
 
 
 def stops(loop: Loop, running: int, smallest: int = 1) -> list[int]:
-    """The depths from `smallest` to below `running` at which a shorter model would end, after a pass with gradients.
+    """The depths from `smallest` to below `running` at which a shallower model would end, after a pass with gradients.
 
     If depths are drawn from a range, only depths in that range.
     """

@@ -27,7 +27,7 @@ class ElasticConfig:
             linearly from the full depth.
         mixed_depth: train at two depths in every update: all passes, and the drawn depth or, without `depth_range`, one
             run of each stored block. Training then returns a list of logits, see :class:`MixedDepthLoss`.
-        pass_loss: weight of the mean loss of the earlier passes at which a shorter model would end; 0 for none.
+        pass_loss: weight of the mean loss of the earlier passes at which a shallower model would end; 0 for none.
         backprop_passes: number of last passes with gradients; None for all.
     """
 

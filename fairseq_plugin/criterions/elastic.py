@@ -56,7 +56,7 @@ class ElasticCriterion(FairseqCriterion):
         return loss + model.pass_loss * mean, sample_size, log
 
     def _at_reported_depths(self, model, sample, reduce: bool):
-        """The loss at the default depth; its log also has the values at each reported depth, as `DEPTH/KEY`."""
+        """The loss at full depth; its log also has the values at each reported depth, as `DEPTH/KEY`."""
         loss, sample_size, log = super().forward(model, sample, reduce)
         all_logs = dict(log)
         for name, depths in reported_depths(model).items():
