@@ -68,7 +68,9 @@ class SReTConfig(ImageConfig):
             inference_permutation=("fixed", "random"),
         )
         if self.pass_loss:
-            raise ValueError(f"pass_loss={self.pass_loss}: must be 0 in a pyramid, where no pass ends a shallower model")
+            raise ValueError(
+                f"pass_loss={self.pass_loss}: must be 0 in a pyramid, where no pass ends a shallower model"
+            )
         if self.embed_dim % 2:
             raise ValueError(f"embed_dim={self.embed_dim}: must be even, as the stem begins with half of it")
         if min(self.depths, default=0) < 1:

@@ -87,7 +87,7 @@ def _note_overrides(args: Namespace) -> None:
 
 
 def _check_names(cfg: DictConfig, overrides: dict[str, Any]) -> None:
-    groups = OmegaConf.to_container(cfg)
+    groups: Any = OmegaConf.to_container(cfg)
     groups = {name: vars(group) if isinstance(group, Namespace) else group for name, group in groups.items()}
     model = groups.get("model") or {}
     arch = model.get("arch") or model.get("_name")
