@@ -4,6 +4,7 @@
 # Scales (a row keeps its depth at every scale):
 #   smoke  64 wide, 10 updates, on Multi30k if DATA_ROOT holds it, otherwise on number words; only shows that the row works
 #   small  256 wide (WIDTH), 4,000 updates of about 900 target tokens on Multi30k: half an hour on one core at 4 + 4 passes
+#   long   the same, for tables that train for fewer updates at scale small
 #   gpu    as small, with 12,000 updates of about 3,600 target tokens
 #   paper  the data and the settings of the table
 # On Multi30k, the user's PAIR and TESTS set LANGUAGES and TESTS, one test set at a time.
@@ -46,7 +47,7 @@ lines AVERAGE average
 lines SEARCH search
 case $SCALE in
 smoke) width=64 updates=10 save=5 warmup=2 batch=(--max-tokens 1024 --dropout 0.1) ;;
-small) width=${WIDTH:-256} updates=4000 save=200 warmup=400 batch=(--max-tokens 1024 --dropout 0.1) ;;
+small | long) width=${WIDTH:-256} updates=4000 save=200 warmup=400 batch=(--max-tokens 1024 --dropout 0.1) ;;
 gpu) width=${WIDTH:-256} updates=12000 save=500 warmup=1000 batch=(--max-tokens 4096 --dropout 0.3) ;;
 paper) batches && settings=("${BATCHES[@]}") ;;
 esac
