@@ -1,6 +1,7 @@
 """Depth recurrence for transformers, in pure PyTorch: a few stored blocks, an order in which they run, and a few
 parameters that belong to a single pass.
 
-Letters in shapes: B batch, T target length, S source length, C width, H heads, P passes. A mask's True means padding;
-rates are within [0, 1].
+Letters in shapes: B batch, T target length, S source length, C width, H heads, P passes, L tokens so far, K projections
+stacked in one weight. N is said where it stands: tokens of an image, rows B T, or steps of a scan. A mask's True means
+padding; rates are within [0, 1].
 """

@@ -102,7 +102,7 @@ class SelfAttention(Attention):
         if qkv is None:
             stacked = apply(self.qkv, x).unflatten(-1, (3, -1)).permute(2, 0, 1, 3)
         else:
-            stacked = qkv.project(self.qkv, x, x if raw is None else raw)
+            stacked = qkv.project(self.qkv, x, raw)
         q, k, v = stacked.unbind(0)
         if rotary is not None:
             q, k = rotate(stacked[:2], self.heads, *rotary).unbind(0)
@@ -169,9 +169,10 @@ def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 def padding_bias(padding: Tensor, like: Tensor) -> Tensor:
-    """-inf for padded keys, else 0: (B, S) bool -> (B, 1, 1, S), in the device and type of scores of `like`.
+    """-inf for padded keys, else 0: (B, S) bool -> (B, 1, 1, S), with the device of `like` and the dtype of its scores.
 
-    A row with nothing but padding sees every key, see :func:`causal_bias`.
+    A text of nothing but padding sees every key, because the output of fused kernels is undefined for fully masked
+    rows.
     """
     hidden = padding & ~padding.all(dim=-1, keepdim=True)
     return _bias(hidden[:, None, None, :], like)
@@ -185,7 +186,7 @@ def causal_bias(length: int, like: Tensor, padding: Tensor | None = None, start:
 
     Args:
         length: L, number of keys.
-        like: gives the device and type of the scores.
+        like: gives the device, and the dtype of the scores.
         padding: (B, L) bool; None for no padding.
         start: position of the first query.
 

@@ -77,13 +77,11 @@ class Sublayer(nn.Module):
         self,
         x: Tensor,
         function: Callable[[Tensor], Tensor],
-        norm: nn.Module,
+        norm: Callable[[Tensor], Tensor],
         join: Callable[[Tensor, Tensor], Tensor],
-        read: Tensor | None = None,
     ) -> Tensor:
-        """(B, T, C) -> (B, T, C). join adds the branch to the stream; read is the branch's input if it is not x."""
-        read = x if read is None else read
-        y = function(norm(read) if self.pre_norm else read)
+        """(B, T, C) -> (B, T, C). join adds the branch to the stream."""
+        y = function(norm(x) if self.pre_norm else x)
         x = join(x, dropout(y, self.dropout, self.training))
         return x if self.pre_norm else norm(x)
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from recurrence import position
 from recurrence.attention import causal_bias
 from recurrence.eager import product_dtype
-from recurrence.early_exit import EarlyExit, EarlyExitSteps, new_steps
+from recurrence.early_exit import EarlyExit, EarlyExitState, new_loop_state
 from recurrence.loop import Loop
-from recurrence.steps import Steps
+from recurrence.loop_state import LoopState
 
 
 class CausalStack(nn.Module):
@@ -39,11 +39,11 @@ class CausalStack(nn.Module):
         self.table = None if rotary_width is None else position.Table(position.rotary, rotary_width)
         self.early_exit: EarlyExit | None = None
 
-    def new_state(self) -> Steps:
+    def new_state(self) -> LoopState:
         """The decoding state of a new text."""
-        return new_steps(self.loop, self.early_exit)
+        return new_loop_state(self.loop, self.early_exit)
 
-    def forward(self, x: Tensor, padding: Tensor | None = None, state: Steps | None = None) -> Tensor:
+    def forward(self, x: Tensor, padding: Tensor | None = None, state: LoopState | None = None) -> Tensor:
         """Runs all passes on the tokens of x.
 
         Args:
@@ -56,7 +56,7 @@ class CausalStack(nn.Module):
         """
         if state is None:
             x, _ = self.loop(x, **self.arguments(x, padding, 0))
-        elif isinstance(state, EarlyExitSteps):
+        elif isinstance(state, EarlyExitState):
             x = state.read(x, lambda x, start: self.arguments(x, padding, start), padding)
         else:
             x = state.run(x, self.loop.running, **self.arguments(x, padding, state.length))

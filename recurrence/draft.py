@@ -17,7 +17,7 @@ from torch import Tensor
 
 from recurrence.cache import stays
 from recurrence.errors import FieldError
-from recurrence.steps import Steps
+from recurrence.loop_state import LoopState
 from recurrence.tally import Tally
 
 
@@ -46,14 +46,14 @@ class Draft:
     """The outputs computed ahead of the search for a batch of texts.
 
     Args:
-        steps: decoding state of the loop.
+        loop_state: decoding state of the loop.
         drafting: how far to look ahead.
         end: the end-of-text token; nothing is guessed after it.
         most: maximum length of a text.
     """
 
-    def __init__(self, steps: Steps, drafting: Drafting, end: int, most: int):
-        self.steps, self.drafting, self.end, self.most = steps, drafting, end, most
+    def __init__(self, loop_state: LoopState, drafting: Drafting, end: int, most: int):
+        self.loop_state, self.drafting, self.end, self.most = loop_state, drafting, end, most
         self._seen = self._start = 0
         self._tokens: Tensor | None = None
         self._outputs: tuple[Tensor, ...] = ()
@@ -81,16 +81,16 @@ class Draft:
         foreseen = self._foreseen(tokens)
         self.drafting.tally.add(1, 0 if foreseen else 1)
         if not foreseen:
-            self.steps.rewind(start)
+            self.loop_state.rewind(start)
             self._tokens, state = self._ahead(tokens, read, guess)
-            rest = self.steps.loop.running[self.drafting.passes :]
+            rest = self.loop_state.loop.running[self.drafting.passes :]
             self._start, self._outputs = start, output(read(self._tokens, rest, state) if rest else state)
         self._seen = length
         return tuple(tensor[:, start - self._start : length - self._start] for tensor in self._outputs)
 
     def _ahead(self, tokens: Tensor, read: Callable, guess: Callable) -> tuple[Tensor, Tensor]:
         """The tokens followed by guesses, and the state of the new tokens and guesses after the first passes."""
-        running, passes, states = self.steps.loop.running, self.drafting.passes, []
+        running, passes, states = self.loop_state.loop.running, self.drafting.passes, []
         first = running[:passes]
         longest = tokens.size(1) if len(running) <= passes else min(tokens.size(1) + self.drafting.tokens, self.most)
         while True:

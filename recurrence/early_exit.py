@@ -1,6 +1,6 @@
 """Early exit without a trained gate: the loop ends at the first pass that hardly moves the state.
 
-A pass moves a text or an image by `|x_after - x_before| / |x_before|`, over all tokens and features. Below the
+A pass moves a text or an image by `|x_after - x_before| / |x_before|`, L2 norms over all tokens and features. Below the
 threshold, further passes would hardly change the state.
 
 In decoding, later tokens attend at every pass to all earlier ones. For passes that an earlier token has skipped, the
@@ -8,7 +8,7 @@ state with which it left is used; its keys and values are computed together with
 pass.
 
 Source: CALM (arXiv:2207.07061), sections 3.3 (saturation of the state) and 3.4 (propagation of the last state).
-Differs from the paper: the measure is the length of the step instead of the cosine; all texts of a batch leave
+Differs from the paper: the measure is the norm of the step instead of the cosine; all texts of a batch leave
 together; keys and values of a skipped pass are only computed if a later token runs it.
 """
 
@@ -20,12 +20,12 @@ from torch import Tensor
 
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
-from recurrence.steps import Steps
+from recurrence.loop_state import LoopState
 from recurrence.tally import Tally
 
 
 def moved(before: Tensor, after: Tensor, padding: Tensor | None = None) -> Tensor:
-    """How far a pass moves each entry of a batch, relative to the length of its state: (B,), at least float32.
+    """How far a pass moves each entry of a batch, relative to the L2 norm of its state: (B,), at least float32.
 
     Args:
         before, after: the states before and after the pass, (B, T, C).
@@ -34,9 +34,9 @@ def moved(before: Tensor, after: Tensor, padding: Tensor | None = None) -> Tenso
     step = after - before
     if padding is not None:
         step, before = (x.masked_fill(padding[:, :, None], 0) for x in (step, before))
-    dtype = torch.promote_types(step.dtype, torch.float32)  # the length of a state may be too large for float16
-    step, length = (torch.linalg.vector_norm(x.flatten(1), dim=1, dtype=dtype) for x in (step, before))
-    return step / length.clamp_min(torch.finfo(length.dtype).tiny)  # 0 for an entry that is all padding
+    dtype = torch.promote_types(step.dtype, torch.float32)  # the norm of a state may be too large for float16
+    step, norm = (torch.linalg.vector_norm(x.flatten(1), dim=1, dtype=dtype) for x in (step, before))
+    return step / norm.clamp_min(torch.finfo(norm.dtype).tiny)  # 0 for an entry that is all padding
 
 
 class EarlyExit:
@@ -44,7 +44,7 @@ class EarlyExit:
 
     Args:
         name: name of the stack in the log.
-        threshold: the loop ends after a pass that moves the state by less than this fraction of its length.
+        threshold: the loop ends after a pass that moves the state by less than this fraction of its L2 norm.
         passes: P.
     """
 
@@ -57,7 +57,7 @@ class EarlyExit:
         return bool((moved(before, after, padding) < self.threshold).all())
 
 
-def early_exit(name: str, threshold: float, passes: int) -> EarlyExit | None:
+def exit_rule(name: str, threshold: float, passes: int) -> EarlyExit | None:
     """An :class:`EarlyExit`; None if the threshold is 0, so that all passes run.
 
     Raises:
@@ -132,7 +132,7 @@ def run_until_each_exits(loop: Loop, x: Tensor, early_exit: EarlyExit, **argumen
     return out
 
 
-class EarlyExitSteps(Steps):
+class EarlyExitState(LoopState):
     """Decoding state of a loop with early exit.
 
     Args:
@@ -168,7 +168,7 @@ class EarlyExitSteps(Steps):
             late = start - self.cache.lengths[index]  # earlier tokens that skipped this pass and now run it, too
             if late:
                 x = torch.cat([self._left[:, -late:], x], dim=1)
-            if late != kwargs_late:
+            if late != kwargs_late:  # masks and positions depend on how many tokens run, not on the pass
                 kwargs, kwargs_late = arguments(x, start - late), late
             x = self.run(x, (index,), **kwargs)[:, late:]
             if index != passes[-1] and self.early_exit.ends(before, x, ignored):
@@ -180,12 +180,12 @@ class EarlyExitSteps(Steps):
         return x
 
     def reorder(self, order: Tensor) -> None:
-        """See :meth:`Steps.reorder`."""
+        """See :meth:`LoopState.reorder`."""
         super().reorder(order)
         if self._left is not None:
             self._left = self._left.index_select(0, order)
 
 
-def new_steps(loop: Loop, early_exit: EarlyExit | None) -> Steps:
+def new_loop_state(loop: Loop, early_exit: EarlyExit | None) -> LoopState:
     """The decoding state of a new text, with or without early exit."""
-    return Steps(loop) if early_exit is None else EarlyExitSteps(loop, early_exit)
+    return LoopState(loop) if early_exit is None else EarlyExitState(loop, early_exit)

@@ -20,14 +20,14 @@ from recurrence.order import Order, block_count
 from recurrence.training_depth import DISTRIBUTIONS, Draw, TrainingDepth
 
 
-def depths_of(order: Order, smallest: int, largest: int, step: int = 1, beyond: bool = True) -> tuple[int, ...]:
+def depths_of(order: Order, smallest: int, largest: int, step: int = 1, prefix_only: bool = False) -> tuple[int, ...]:
     """The numbers of passes in a range at which a checkpoint of this order can run, see :mod:`recurrence.depth`.
 
     Args:
         order: order at the trained depth.
         smallest, largest: the range, both included.
         step: every number of passes must be a multiple of this.
-        beyond: allow depths that do not just run the first passes; not possible with signals of the depth.
+        prefix_only: only depths that run the first passes in order, as fixed depth tables require.
 
     Raises:
         FieldError: if the range is invalid, or the order cannot run at one of its ends.
@@ -37,12 +37,12 @@ def depths_of(order: Order, smallest: int, largest: int, step: int = 1, beyond: 
         raise FieldError("depth_range", given, "must be MIN-MAX with 1 <= MIN < MAX")
     if passes > 1 and block_count(order) == passes:
         raise FieldError("depth_range", given, f"needs a block that runs again, but each of the {passes} runs once")
-    if not beyond and largest > passes:
+    if prefix_only and largest > passes:
         raise FieldError(
             "depth_range", given, f"MAX must be <= {passes}, because there is no depth signal for more passes"
         )
     runs = {depth: passes_at(order, depth) for depth in range(smallest, largest + 1) if not depth % step}
-    found = [depth for depth, run in runs.items() if run and (beyond or run == tuple(range(depth)))]
+    found = [depth for depth, run in runs.items() if run and not (prefix_only and run != tuple(range(depth)))]
     for end in (smallest, largest):
         if end not in found:
             raise FieldError("depth_range", given, f"the order {' '.join(map(str, order))} cannot run at {end} passes")
@@ -58,7 +58,7 @@ def make_elastic(
     mixed_depth: bool = False,
     seed: int = 0,
     step: int = 1,
-    beyond: bool = True,
+    prefix_only: bool = False,
     stream: int = 0,
 ) -> None:
     """Makes training draw the depth of a loop, and backpropagate through its last passes only.
@@ -71,7 +71,7 @@ def make_elastic(
         depth_warmup_updates: updates during which the smallest depth falls linearly from all passes.
         mixed_depth: train at two depths in every update, see :func:`branches`.
         seed: seed of the training.
-        step, beyond: see :func:`depths_of`.
+        step, prefix_only: see :func:`depths_of`.
         stream: loops of different streams draw their depths independently.
 
     Raises:
@@ -83,7 +83,7 @@ def make_elastic(
         raise FieldError("depth_distribution", depth_distribution, "needs {depth_range}", depth_range=None)
     draw = None
     if depth_range is not None:
-        depths = depths_of(loop.order, *depth_range, step, beyond)
+        depths = depths_of(loop.order, *depth_range, step, prefix_only)
         draw = Draw(depths, depth_distribution or "uniform", loop.passes, seed, step, stream)
     loop.training_depth = TrainingDepth(loop.passes, draw, backprop_passes, depth_warmup_updates, mixed_depth)
     if mixed_depth:
@@ -133,9 +133,9 @@ def may_idle(loop: Loop) -> bool:
 
 
 def stops(loop: Loop, running: int, smallest: int = 1) -> list[int]:
-    """The depths from `smallest` to below `running` at which a shallower model would end, after a pass with gradients.
+    """The depths below `running`, from `smallest` on, whose state is what a model of that depth would output.
 
-    If depths are drawn from a range, only depths in that range.
+    Only those after a pass with gradients and, if depths are drawn, those that can be drawn.
     """
     training = loop.training_depth
     first = max(smallest, training.constant_passes(running) + 1)
@@ -145,10 +145,10 @@ def stops(loop: Loop, running: int, smallest: int = 1) -> list[int]:
 
 
 def branches(loops: Iterable[Loop]) -> list[dict[Loop, int]]:
-    """The depths of each loop at which an update computes the loss; its loss is their mean.
+    """The depths at which an update computes the loss, one dictionary per branch; the update's loss is their mean.
 
-    At mixed depth all passes, then the drawn depth, or one run of each block if none is drawn (once if the two are
-    equal); otherwise the drawn depth, or all passes.
+    Normally there is one branch: the drawn depth, or all passes. At mixed depth there are two: all passes, and the
+    drawn depth (one run of each stored block if none is drawn); just one if they are equal.
     """
     drawn = {loop: len(loop.running) for loop in loops}
     if not any(loop.training_depth.mixed for loop in drawn):

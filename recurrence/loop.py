@@ -99,35 +99,32 @@ class Loop(nn.Module):
         """
         run = self.running if run is None else run
         first_inputs = {} if first_inputs is None else first_inputs
-        per_pass = dict(own=self.own, context=contexts, slot=slots, level=levels)
+        per_pass = dict(own=self.own, context=contexts, slot=slots)
         per_pass = {name: values for name, values in per_pass.items() if values is not None}
         states: list[Tensor] = []
+
+        def advance(x: Tensor, passes: Sequence[int]) -> Tensor:
+            for index in passes:
+                block = self.order[index]
+                if levels is not None:
+                    x = x + levels[index]
+                if block in first_inputs:
+                    x = x + first_inputs[block]
+                elif block in self.inject:
+                    first_inputs[block] = x
+                arguments = {name: values[index] for name, values in per_pass.items()}
+                x = self._run_block(self.blocks[block], x, {**arguments, **shared})
+                states.append(x)
+            return x
+
         learns = self.training and torch.is_grad_enabled()
         constant = self.training_depth.constant_passes(len(run)) if learns else 0
         if constant:
             with torch.no_grad():
-                y = self._run_passes(run[:constant], x, states, first_inputs, per_pass, shared)
+                y = advance(x, run[:constant])
             torch.clear_autocast_cache()  # it may hold casts of the weights made without gradients
             x = _StraightThrough.apply(x, y)
-        return self._run_passes(run[constant:], x, states, first_inputs, per_pass, shared), states
-
-    def _run_passes(
-        self, run: Sequence[int], x: Tensor, states: list, first_inputs: dict[int, Tensor], per_pass: dict, shared: dict
-    ) -> Tensor:
-        """Runs these passes; appends their states and stores first inputs."""
-        for index in run:
-            block_index = self.order[index]
-            arguments = {name: values[index] for name, values in per_pass.items()}
-            if "level" in arguments:
-                x = x + arguments.pop("level")
-            if block_index in self.inject:
-                if block_index in first_inputs:
-                    x = x + first_inputs[block_index]
-                else:
-                    first_inputs[block_index] = x
-            x = self._run_block(self.blocks[block_index], x, {**arguments, **shared})
-            states.append(x)
-        return x
+        return advance(x, run[constant:]), states
 
     def _run_block(self, block: Any, x: Tensor, arguments: dict) -> Tensor:
         if block._compiled_call_impl is not None and not self.training:

@@ -38,13 +38,9 @@ class LowRankTerm(LevelSignal):
         nn.init.normal_(self.down, std=width**-0.5)
         self.bias = nn.Parameter(torch.zeros(targets * out_width)) if bias else None
 
-    def project(self, layer: nn.Linear, x: Tensor, raw: Tensor) -> Tensor:
-        """See :meth:`LevelSignal.project`; ignores raw."""
-        return super().project(layer, x, x)
-
 
 def project(layer: nn.Linear, x: Tensor, term: LevelSignal | None, raw: Tensor | None = None) -> Tensor:
     """The projection plus the pass's term, if any: (B, T, in) -> (B, T, out). raw: input of the term if it is not x."""
     if term is None:
         return apply(layer, x)
-    return term.project(layer, x, x if raw is None else raw).permute(1, 2, 0, 3).flatten(2)
+    return term.project(layer, x, raw).permute(1, 2, 0, 3).flatten(2)

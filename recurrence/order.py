@@ -1,7 +1,8 @@
 """Orders of execution: which stored block runs at which depth.
 
 An order is a tuple with one entry per pass: the index of the stored block. `STRATEGIES` lists the ways to assign M
-stored blocks to N depths; options, conversion, and loading at another depth use it.
+stored blocks to N depths; options, conversion, and loading at another depth use it. Its rules assume 1 <= M <= N, which
+:meth:`Strategy.order` checks.
 
 Source: Takase & Kiyono, "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), Figure 2;
 Intra-Layer Recurrence (arXiv:2505.01855), section 3.
@@ -36,34 +37,20 @@ def check_order(order: Order, blocks: int) -> None:
 
 
 def sequence(unique_layers: int, layers: int) -> Order:
-    """M = 3, N = 6: 0 0 1 1 2 2. If M does not divide N, the paper's rule needs more than M blocks.
-
-    Raises:
-        FieldError: if not 1 <= unique_layers <= layers.
-    """
-    _check(unique_layers, layers)
+    """M = 3, N = 6: 0 0 1 1 2 2. If M does not divide N, the paper's rule needs more than M blocks."""
     group = layers // unique_layers
     return tuple(depth // group for depth in range(layers))
 
 
 def cycle(unique_layers: int, layers: int) -> Order:
-    """M = 3, N = 6: 0 1 2 0 1 2.
-
-    Raises:
-        FieldError: if not 1 <= unique_layers <= layers.
-    """
-    _check(unique_layers, layers)
+    """M = 3, N = 6: 0 1 2 0 1 2."""
     return tuple(depth % unique_layers for depth in range(layers))
 
 
 def cycle_rev(unique_layers: int, layers: int) -> Order:
     """M = 3, N = 9: 0 1 2 0 1 2 2 1 0; the depths after the last multiple of M below N run in reverse.
     M = N shares nothing and runs forward.
-
-    Raises:
-        FieldError: if not 1 <= unique_layers <= layers.
     """
-    _check(unique_layers, layers)
     forward = unique_layers * max(1, (layers - 1) // unique_layers)
     steps = [depth % unique_layers for depth in range(layers)]
     return tuple(step if depth < forward else unique_layers - 1 - step for depth, step in enumerate(steps))
@@ -97,7 +84,10 @@ class Strategy:
         Raises:
             FieldError: if not 1 <= M <= N, or the strategy does not support these numbers.
         """
-        _check(unique_layers, layers)
+        if layers < 1:
+            raise FieldError("layers", layers, "must be >= 1")
+        if not 1 <= unique_layers <= layers:
+            raise FieldError("unique_layers", unique_layers, "must be >= 1 and <= {layers}", layers=layers)
         if not self.fits(unique_layers, layers):
             raise FieldError("unique_layers", unique_layers, self.needs, layers=layers)
         return self.rule(unique_layers, layers)
@@ -160,11 +150,4 @@ def block_loop(layers: int, loops: int) -> Order:
     """
     if loops < 1:
         raise FieldError("block_loops", loops, "must be >= 1")
-    return cycle(layers, layers * loops)
-
-
-def _check(unique_layers: int, layers: int) -> None:
-    if layers < 1:
-        raise FieldError("layers", layers, "must be >= 1")
-    if not 1 <= unique_layers <= layers:
-        raise FieldError("unique_layers", unique_layers, "must be >= 1 and <= {layers}", layers=layers)
+    return STRATEGIES["cycle"].order(layers, layers * loops)

@@ -1,14 +1,6 @@
 """The part of Kausik's recurrence that has to run step by step: each state depends on the state before.
 
-With B the pre-norm block, causal within its input, and x_0, x_1, ... the input cut into windows of w tokens:
-
-    h_0 = B(x_0)        (., h_i) = B([h_{i-1}; x_i])
-
-When accumulating, with p_0 = x_0:
-
-    (p_i, h_i) = B([p_{i-1} / 2 + h_{i-1}; p_{i-1} / 2 + x_i])
-
-:mod:`recurrence.papers.kausik` builds a layer on it, and :mod:`recurrence.scan_step` has a single step.
+:mod:`recurrence.papers.kausik` has the equations, :mod:`recurrence.scan_step` a single step.
 
 The backward pass keeps nothing but the states. It recomputes the activations of all steps at once, takes the gradient
 of the state back step by step, and computes the gradient of each weight as one product over all steps.

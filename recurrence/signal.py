@@ -71,7 +71,7 @@ class LevelSignal(nn.Module):
         low = (stacked @ self.up.transpose(1, 2)) @ self.down if self.low_rank else stacked @ self.full
         return weight + low.view_as(weight)
 
-    def folds(self, tokens: int, out_width: int) -> bool:
+    def worth_folding(self, tokens: int, out_width: int) -> bool:
         """Whether folding takes fewer multiplications than the low-rank path.
 
         Folding costs rank x the size of the weight, the low-rank path rank x the inputs and outputs of all tokens. A
@@ -89,7 +89,7 @@ class LevelSignal(nn.Module):
         """The bias of the projection: the pass's own if it has one, else the layer's."""
         return layer.bias if self.bias is None else self.bias
 
-    def project(self, layer: nn.Linear, x: Tensor, raw: Tensor) -> Tensor:
+    def project(self, layer: nn.Linear, x: Tensor, raw: Tensor | None = None) -> Tensor:
         """Projects x and adds the signal, by whichever exact form is cheaper.
 
         A layer that is not plain (wrapped, quantised, hooked) is called, never folded.
@@ -97,22 +97,23 @@ class LevelSignal(nn.Module):
         Args:
             layer: C -> K * out.
             x: (B, T, C), input of the projection.
-            raw: (B, T, C), input of the signal: x itself, or in a pre-norm block the stream before the norm.
+            raw: (B, T, C), input of the signal; None for x. In a pre-norm block it is the stream before the norm.
 
         Returns:
             (K, B, T, out), perhaps a view.
         """
+        raw = x if raw is None else raw
         batch, length, width = x.shape
         if self.low_rank and is_plain(layer) and isinstance(x, Tensor) and product_dtype(x) in HALF_PRECISION:
-            return self._beside(layer, x, raw).unflatten(-1, (self.targets, -1)).permute(2, 0, 1, 3)
-        if raw is x and is_plain(layer) and self.folds(batch * length, layer.out_features // self.targets):
+            return self._in_one_product(layer, x, raw).unflatten(-1, (self.targets, -1)).permute(2, 0, 1, 3)
+        if raw is x and is_plain(layer) and self.worth_folding(batch * length, layer.out_features // self.targets):
             y = linear(x, self.fold(layer.weight), self.bias_of(layer))
             return y.view(batch, length, self.targets, layer.out_features // self.targets).permute(2, 0, 1, 3)
         signal = self(raw.reshape(-1, width))
         y = self._before(layer, x, signal) if self.before else self._after(layer, x, signal)
         return y.view(self.targets, batch, length, y.size(-1))
 
-    def _beside(self, layer: nn.Linear, x: Tensor, raw: Tensor) -> Tensor:
+    def _in_one_product(self, layer: nn.Linear, x: Tensor, raw: Tensor) -> Tensor:
         """Projection and signal in one product over [x, down raw], (B, T, K * out), so that their sum is rounded once.
 
         Signals start at 0, and half precision would round small ones away if they were added to weights or outputs.

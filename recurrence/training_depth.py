@@ -38,12 +38,12 @@ class Draw:
     def __call__(self, update: int, smallest: int = 1) -> int:
         """The depth of an update, of those that are at least `smallest` (the largest one if there are none)."""
         depths = [depth for depth in self.depths if depth >= smallest] or self.depths[-1:]
-        chance = np.random.default_rng((self.seed % 2**64, update, self.stream))
+        rng = np.random.default_rng((self.seed % 2**64, update, self.stream))
         if self.distribution == "uniform":
-            return depths[int(chance.random() * len(depths))]
+            return depths[int(rng.random() * len(depths))]
         # The mean of a log-normal is exp(mu + sigma^2 / 2).
-        rate = (self.mean / self.unit - 1) * chance.lognormal(-(SIGMA**2) / 2, SIGMA)
-        drawn = self.unit * (1 + chance.poisson(rate))
+        rate = (self.mean / self.unit - 1) * rng.lognormal(-(SIGMA**2) / 2, SIGMA)
+        drawn = self.unit * (1 + rng.poisson(rate))
         return min(depths, key=lambda depth: abs(depth - drawn))
 
 

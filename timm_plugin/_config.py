@@ -20,7 +20,7 @@ class ImageConfig(ElasticConfig):
         attn_drop_rate: dropout on the attention weights.
         drop_path_rate: of the last pass; it rises linearly from 0.
         exit_threshold: at inference, an image leaves a loop after a pass that moves it by less than this fraction of
-            its length; 0 for never.
+            its L2 norm; 0 for never.
     """
 
     img_size: int | Sequence[int] = 224

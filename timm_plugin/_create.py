@@ -32,8 +32,8 @@ def create(
         **kwargs: arguments of the model and of timm's builder.
 
     Raises:
-        ValueError: for dynamic image sizes, for features of modules where one module has them all, or if a value breaks
-            its rule.
+        ValueError: for dynamic image sizes, for another feature_cls than "getter" where all depths are one module, or
+            if a value breaks its rule.
     """
     for name in ("dynamic_img_size", "dynamic_img_pad"):
         if kwargs.pop(name, False):

@@ -72,7 +72,7 @@ class ImageModel(nn.Module):
     def init_weights(self, needs_reset: bool = True) -> None:
         """Resets all parameters and buffers to those of a new model, for example after `to_empty`.
 
-        Those that were pruned stay away.
+        Pruned passes and stages stay pruned.
 
         Args:
             needs_reset: timm's argument, unused.
@@ -84,6 +84,9 @@ class ImageModel(nn.Module):
             new = type(self)(**{**vars(self.config), **shape})
         for own, whole in zip(self.loops(), new.loops()):
             whole.truncate(own.passes)
+        if new.num_features != self.num_features:  # stages were pruned
+            new.num_features = self.num_features
+            new.reset_classifier(self.num_classes)
         kept = self.state_dict()
         self.load_state_dict({name: tensor for name, tensor in new.state_dict().items() if name in kept})
 

@@ -11,7 +11,7 @@ import torch
 from timm.layers import global_pool_nlc, resample_abs_pos_embed, trunc_normal_
 from torch import Tensor, nn
 
-from recurrence.early_exit import EarlyExit, early_exit, run_until_each_exits
+from recurrence.early_exit import EarlyExit, exit_rule, run_until_each_exits
 from recurrence.loop import Loop
 from recurrence.weights.names import rename
 from timm_plugin._compat import feature_take_indices, update_model_input_size
@@ -92,9 +92,9 @@ class SReT(ImageModel):
 
     def _stage(self, number: int, height: int, width: int) -> Stage:
         loop = self.config.loop(number, height * width)
-        exit_rule = early_exit(f"images in stage {number}", self.config.exit_threshold, loop.passes)
+        early_exit = exit_rule(f"images in stage {number}", self.config.exit_threshold, loop.passes)
         channels = self.config.embed_dim * 2**number
-        return Stage(loop, (height, width), channels, downsample=number > 0, early_exit=exit_rule)
+        return Stage(loop, (height, width), channels, downsample=number > 0, early_exit=early_exit)
 
     def embed(self, x: Tensor) -> Tensor:
         """Images (B, in_chans, height, width) -> the map before the first stage, (B, C, height / 8, width / 8)."""
@@ -117,7 +117,8 @@ class SReT(ImageModel):
     def check_pool(self, num_classes: int, global_pool: str | None) -> None:
         """Also raises ValueError for classes of a map that is not pooled."""
         super().check_pool(num_classes, global_pool)
-        if num_classes and global_pool == "" and not self.num_prefix_tokens:
+        pooling = self.global_pool if global_pool is None else global_pool
+        if num_classes and not pooling and not self.num_prefix_tokens:
             raise ValueError("global_pool='': needs num_classes=0, or a class token")
 
     def pool(self, x: Tensor) -> Tensor:
@@ -188,7 +189,7 @@ class SReT(ImageModel):
             raise ValueError(f"patch_size={patch_size}: a stem's convolutions have one size")
         if img_size is None:
             return
-        self.config.check_size(img_size)
+        self.config.check_img_size(img_size)
         sizes = self.config.grids(img_size)[: len(self.stages)]
         self.config.check_groups(sizes)
         device = self.pos_embed.device

@@ -8,7 +8,7 @@ from timm.layers import to_2tuple
 
 from recurrence.block import Shape
 from recurrence.loop import Loop
-from recurrence.order import sequence
+from recurrence.order import STRATEGIES
 from recurrence.papers.sret import Recursion, sret
 from recurrence.slicing import SliceConfig
 from timm_plugin._config import ImageConfig
@@ -38,8 +38,8 @@ class SReTConfig(ImageConfig):
         lrc: learnable residual coefficients.
         proj_drop_rate: dropout on the outputs of attention and MLP.
         drop_path_rate: rises linearly from 0 and would reach this value after the last pass.
-        drop_path_placement: "depth" gives each pass the rate of its own depth; "published" gives block r of a stage
-            that starts at depth s the rate of depth s + r, for all its passes.
+        drop_path_placement: "depth" gives pass i of P, counted over all stages, i / P of this rate; "published" gives
+            all passes of block r of a stage the rate of pass s + r, where s is the stage's first pass.
 
     Raises:
         ValueError: if a value breaks its rule.
@@ -89,7 +89,7 @@ class SReTConfig(ImageConfig):
             if ratio and int(self.embed_dim * ratio) < 1:
                 raise ValueError(f"{name}={ratio}: gives embed_dim={self.embed_dim} no hidden unit; must be larger")
         self._check_slices()
-        self.check_size(self.img_size)
+        self.check_img_size(self.img_size)
         for stage, heads in enumerate(self.num_heads):
             width = self.embed_dim * 2**stage
             if heads < 1 or width % heads:
@@ -107,7 +107,7 @@ class SReTConfig(ImageConfig):
             if value != getattr(SReTConfig, name):
                 raise ValueError(f"{name}={value!r}: needs slices in groups after a block's first run, to permute them")
 
-    def check_size(self, img_size: int | Sequence[int]) -> None:
+    def check_img_size(self, img_size: int | Sequence[int]) -> None:
         """Raises ValueError if this is no image size, or leaves no token."""
         check_size(img_size)
         if min(self.grids(img_size)[0]) < 1:
@@ -165,7 +165,7 @@ class SReTConfig(ImageConfig):
         )
         projection_width = int(width * self.nll_ratio) if self.nll_ratio else None
         recursion = Recursion(self.lrc, projection_width, slices=self.slices(stage, tokens))
-        order = sequence(blocks, blocks * self.loops)
+        order = STRATEGIES["sequence"].order(blocks, blocks * self.loops)
         return sret(shape, order, recursion, self.drop_path(stage), pre_norm=True, activation=F.gelu)
 
     def per_run(self, groups: Sequence[int]) -> tuple[int, ...]:

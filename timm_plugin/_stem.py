@@ -89,11 +89,11 @@ class ConvStem(Stem):
     def forward(self, x: Tensor) -> Tensor:
         """(B, in_chans, height, width) -> (B, C, height / 8, width / 8)."""
         self.check(x)
-        x = F.relu(self.normalised(x, self.conv1, self.bn1))
-        x = F.relu(self.normalised(x, self.conv2, self.bn2))
-        return F.relu(self.normalised(x, self.conv3, self.bn3))
+        x = F.relu(self.conv_bn(x, self.conv1, self.bn1))
+        x = F.relu(self.conv_bn(x, self.conv2, self.bn2))
+        return F.relu(self.conv_bn(x, self.conv3, self.bn3))
 
-    def normalised(self, x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d) -> Tensor:
+    def conv_bn(self, x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d) -> Tensor:
         """Convolution and batch norm of a map (B, channels, height, width); at inference they are one convolution."""
         plain = is_plain(conv, nn.Conv2d) and is_plain(bn, nn.BatchNorm2d) and bn.running_var is not None
         if bn.training or not plain or not isinstance(x, Tensor):  # fx records modules, which TorchScript can compile

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from recurrence import position
 from recurrence.depth import same_kind, source_passes, warn_of_depth
-from recurrence.early_exit import early_exit, run_until_each_exits
+from recurrence.early_exit import exit_rule, run_until_each_exits
 from recurrence.elastic import stops
 from timm_plugin._compat import feature_take_indices, update_model_input_size
 from timm_plugin._init import INITS
@@ -52,12 +52,12 @@ class LoopedVisionTransformer(ImageModel):
         self.pos_drop = nn.Dropout(config.pos_drop_rate)
         tokens = self.patch_embed.num_patches + self.num_prefix_tokens
         self.loop = config.loop(tokens)
-        config.make_elastic(self.loop, step=config.depth_step(), beyond=config.level_signal != "static")
-        self.early_exit = early_exit("images", config.exit_threshold, self.loop.passes)
+        config.make_elastic(self.loop, step=config.depth_step(), prefix_only=config.level_signal == "static")
+        self.early_exit = exit_rule("images", config.exit_threshold, self.loop.passes)
         self.passes_per_depth = self.loop.passes // len(config.order())  # an attention and the shared MLP are one depth
         self._make_tables(tokens)
-        unique = (*self.loop.own.parameters(), self.depth_embed, self.level_embed)
-        if config.loop_order != "internal" or all(table is None for table in unique):
+        shows_passes = self.loop.own.state_dict() or self.depth_embed is not None or self.level_embed is not None
+        if config.loop_order != "internal" or not shows_passes:
             self.loop.note_order()  # the names in the checkpoint do not show the trained order
         self.norm = nn.LayerNorm(config.embed_dim, 1e-6)
         self.feature_info = [

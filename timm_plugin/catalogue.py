@@ -30,13 +30,12 @@ def paper_row(name: str) -> tuple[str, int]:
 
 def size(model: ImageModel) -> str:
     """Width, hidden width of the MLP and heads, each for all stages."""
-    columns: tuple[list[str], ...] = ([], [], [])
+    sizes = []
     for loop in model.loops():
         ffn = next(block.ffn for block in loop.blocks if block.ffn is not None)
-        heads = "none" if loop.blocks[0].self_attn is None else loop.blocks[0].self_attn.heads
-        for column, value in zip(columns, (ffn.up.in_features, ffn.up.out_features, heads)):
-            column.append(str(value))
-    return " / ".join(map(", ".join, columns))
+        attention = loop.blocks[0].self_attn
+        sizes.append((ffn.up.in_features, ffn.up.out_features, "none" if attention is None else attention.heads))
+    return " / ".join(", ".join(map(str, column)) for column in zip(*sizes))
 
 
 def depth(model: ImageModel) -> int:

@@ -21,7 +21,7 @@ KINDS = ("weight", "bias")
 REST = ("cls_token", "pos_embed", "patch_embed.proj.", "norm.", "head.")
 
 
-def unshared(model: ImageModel) -> VisionTransformer:
+def to_timm(model: ImageModel) -> VisionTransformer:
     """timm's `VisionTransformer` that computes what a looped model computes.
 
     Raises:
@@ -69,7 +69,7 @@ def _name(model: nn.Module) -> str:
     return getattr(model, "pretrained_cfg", {}).get("architecture") or type(model).__name__
 
 
-def shared(model: nn.Module, strategy: str, unique_layers: int, rank: int | None) -> LoopedVisionTransformer:
+def to_looped(model: nn.Module, strategy: str, unique_layers: int, rank: int | None) -> LoopedVisionTransformer:
     """A looped model from one of timm's, see :mod:`recurrence.weights.share`.
 
     Args:

@@ -27,7 +27,7 @@ from torch import nn
 
 from recurrence.weights import command
 from timm_plugin._compat import load_checkpoint_metadata
-from timm_plugin.conversion import shared, unshared
+from timm_plugin.conversion import to_looped, to_timm
 
 logger = logging.getLogger("timm_plugin.convert")
 
@@ -157,9 +157,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise ValueError(f"OUT={args.output}: must not exist yet")
         source = load(args.input, args.model, **args.model_kwargs)
         if args.command == "unshare":
-            model = unshared(source)
+            model = to_timm(source)
         else:
-            model = shared(source, args.strategy, args.unique_layers, args.rank)
+            model = to_looped(source, args.strategy, args.unique_layers, args.rank)
         save(model, source, args.output)
     except (ValueError, OSError) as error:
         parser.error(str(error))

@@ -54,13 +54,13 @@ class ElasticConfig:
         if self.depth_warmup_updates and self.depth_range is None and not self.pass_loss:
             raise ValueError(f"depth_warmup_updates={self.depth_warmup_updates}: needs depth_range or pass_loss")
 
-    def make_elastic(self, loop: Loop, unit: int = 1, step: int = 1, beyond: bool = True) -> None:
+    def make_elastic(self, loop: Loop, unit: int = 1, step: int = 1, prefix_only: bool = False) -> None:
         """Applies the options to a loop.
 
         Args:
             loop: the stack.
             unit: number of passes that the range counts as one.
-            step, beyond: see :func:`recurrence.elastic.depths_of`.
+            step, prefix_only: see :func:`recurrence.elastic.depths_of`.
 
         Raises:
             ValueError: by the option's name.
@@ -68,7 +68,7 @@ class ElasticConfig:
         depths = None if self.depth_range is None else (unit * self.depth_range[0], unit * self.depth_range[1])
         how = self.depth_distribution, self.backprop_passes, self.depth_warmup_updates, self.mixed_depth
         try:
-            make_elastic(loop, depths, *how, self.depth_seed or 0, step=max(unit, step), beyond=beyond)
+            make_elastic(loop, depths, *how, self.depth_seed or 0, step=max(unit, step), prefix_only=prefix_only)
         except FieldError as error:
             if error.field == "depth_range":
                 error.value = "{}-{}".format(*self.depth_range)  # in the option's unit

@@ -22,7 +22,7 @@ from recurrence import init
 from recurrence.block import Shape
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
-from recurrence.order import sequence
+from recurrence.order import STRATEGIES
 from recurrence.papers.sret import Recursion, sret
 from recurrence.residual import Coefficients
 
@@ -55,7 +55,7 @@ class RecursiveTransformer(LoopedTransformer):
         if loops < 1 or layers % loops:
             raise FieldError("block_loops", loops, "must be >= 1 and divide {layers}", layers=layers)
         recursion = Recursion(not args.no_lrc, projection_width=shape.width if args.nll else None)
-        return sret(shape, sequence(layers // loops, layers), recursion, **parts)
+        return sret(shape, STRATEGIES["sequence"].order(layers // loops, layers), recursion, **parts)
 
     @classmethod
     def _check(cls, args, task) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from fairseq_plugin.modules.options import StackOptions, option
 from recurrence.causal import CausalStack
 from recurrence.draft import Drafting
-from recurrence.early_exit import early_exit
+from recurrence.early_exit import exit_rule
 from recurrence.errors import FieldError
 
 DRAFT_TOKENS = 4  # the default with draft_passes
@@ -69,9 +69,9 @@ def set_budget(model: nn.Module, args: Namespace) -> None:
     if drafting is not None:
         decoder.drafting = Drafting(*drafting, stack.loop.passes)
     if threshold:
-        stack.early_exit = early_exit("decoder", threshold, stack.loop.passes)
+        stack.early_exit = exit_rule("decoder", threshold, stack.loop.passes)
         if stack is decoder:
-            model.encoder.early_exit = early_exit("encoder", threshold, model.encoder.loop.passes)
+            model.encoder.early_exit = exit_rule("encoder", threshold, model.encoder.loop.passes)
 
 
 def _threshold(args: Namespace) -> float:

@@ -14,31 +14,31 @@ from fairseq_plugin.repairs.replace import replace
 from recurrence.attention import causal_bias, padding_bias
 from recurrence.cache import stays
 from recurrence.draft import Draft, Drafting
-from recurrence.early_exit import EarlyExit, EarlyExitSteps, new_steps
+from recurrence.early_exit import EarlyExit, EarlyExitState, new_loop_state
 from recurrence.linear import pack
 from recurrence.loop import Loop
+from recurrence.loop_state import LoopState
 from recurrence.position import Table
-from recurrence.steps import Steps
 
 
 class DecodingState:
     """Incremental state of a decoder.
 
     Args:
-        steps: keys and values of the passes.
+        loop_state: keys and values of the passes.
         draft: drafted tokens; None without drafting.
         contexts: projections of the memory, each (B, S, 2 C).
         memory: (B, S, memory width).
     """
 
-    def __init__(self, steps: Steps, draft: Draft | None, contexts: list[Tensor], memory: Tensor):
-        self.steps, self.draft, self.contexts = steps, draft, contexts
+    def __init__(self, loop_state: LoopState, draft: Draft | None, contexts: list[Tensor], memory: Tensor):
+        self.loop_state, self.draft, self.contexts = loop_state, draft, contexts
         # The source sentence of each entry; adjacent beams of a sentence have the same one.
         self.sources = F.pad((memory[1:] != memory[:-1]).flatten(1).any(1), (1, 0)).cumsum(0)
 
     def reorder(self, new_order: Tensor) -> None:
         """Reorders the batch: entry i becomes entry new_order[i]."""
-        self.steps.reorder(new_order)
+        self.loop_state.reorder(new_order)
         if self.draft is not None:
             self.draft.reorder(new_order)
         sources = self.sources.index_select(0, new_order)
@@ -59,11 +59,11 @@ class StatefulDecoder(FairseqIncrementalDecoder):
         self.drafting: Drafting | None = None
         self.early_exit: EarlyExit | None = None
 
-    def new_draft(self, steps: Steps) -> Draft | None:
+    def new_draft(self, loop_state: LoopState) -> Draft | None:
         """Drafting state for new texts; None without drafting."""
         if self.drafting is None:
             return None
-        return Draft(steps, self.drafting, self.dictionary.eos(), self.max_positions())
+        return Draft(loop_state, self.drafting, self.dictionary.eos(), self.max_positions())
 
     def guess(self, state: Tensor) -> Tensor:
         """The most likely next token, never padding, from the state after some pass: (B, 1, C) -> (B, 1)."""
@@ -190,14 +190,14 @@ class LoopedDecoder(StatefulDecoder):
         record: list[Tensor] | None = [] if self.need_attn else None
         padding = self._padding(prev_output_tokens)
         arguments = self._arguments(padding, encoder_out, state, record)
-        start = 0 if state is None else state.steps.length
+        start = 0 if state is None else state.loop_state.length
         x, _ = self.inputs(prev_output_tokens, padding, start)
         if state is None:
             x, states = self.loop(x, **arguments(x, start))
-        elif isinstance(state.steps, EarlyExitSteps):
-            x, states = state.steps.read(x, arguments, padding), []
+        elif isinstance(state.loop_state, EarlyExitState):
+            x, states = state.loop_state.read(x, arguments, padding), []
         else:
-            x, states = state.steps.run(x, self.loop.running, **arguments(x, start)), []
+            x, states = state.loop_state.run(x, self.loop.running, **arguments(x, start)), []
         attn = [record[-1][:, -x.size(1) :] if record else None]
         return self.finish(x), {"attn": attn, "inner_states": [s.transpose(0, 1) for s in states]}
 
@@ -210,9 +210,9 @@ class LoopedDecoder(StatefulDecoder):
         record: list[Tensor] | None = [] if self.need_attn else None
 
         def read(known: Tensor, passes: Sequence[int], x: Tensor | None) -> Tensor:
-            start, padding = state.steps.cache.lengths[passes[0]], self._padding(known)
+            start, padding = state.loop_state.cache.lengths[passes[0]], self._padding(known)
             x = self.inputs(known, padding, start)[0] if x is None else x
-            return state.steps.run(x, passes, **self._arguments(padding, encoder_out, state, record)(x, start))
+            return state.loop_state.run(x, passes, **self._arguments(padding, encoder_out, state, record)(x, start))
 
         def output(x: Tensor) -> tuple[Tensor, ...]:
             x = self.finish(x)
@@ -268,8 +268,11 @@ class LoopedDecoder(StatefulDecoder):
         if incremental_state is None:
             return None
         if self.KEY not in incremental_state:
-            steps = new_steps(self.loop, self.early_exit)
+            loop_state = new_loop_state(self.loop, self.early_exit)
             incremental_state[self.KEY] = DecodingState(
-                steps, self.new_draft(steps), self._contexts(encoder_out), encoder_out["encoder_out"][0].transpose(0, 1)
+                loop_state,
+                self.new_draft(loop_state),
+                self._contexts(encoder_out),
+                encoder_out["encoder_out"][0].transpose(0, 1),
             )
         return incremental_state[self.KEY]

@@ -128,12 +128,12 @@ class ElasticModel(ConfiguredModel):
 
     Attributes:
         elastic: the depth options that were given, by name.
-        step, beyond: see :func:`recurrence.elastic.depths_of`.
+        step, prefix_only: see :func:`recurrence.elastic.depths_of`.
         pass_loss: weight of the losses of earlier passes; 0 for none.
     """
 
     elastic: dict[str, Any] = {}
-    step, beyond, pass_loss = 1, True, 0.0
+    step, prefix_only, pass_loss = 1, False, 0.0
 
     def loops_by_side(self) -> dict[str, Loop]:
         """The loops by side; the decoder's comes last."""
@@ -142,9 +142,9 @@ class ElasticModel(ConfiguredModel):
             return {"decoder": decoder.stack.loop}
         return {"encoder": self.encoder.loop, "decoder": decoder.loop}
 
-    def set_elastic(self, args: Any, step: int = 1, beyond: bool = True) -> None:
+    def set_elastic(self, args: Any, step: int = 1, prefix_only: bool = False) -> None:
         """Stores the depth options until training starts."""
-        self.elastic, self.step, self.beyond = _given(args), step, beyond
+        self.elastic, self.step, self.prefix_only = _given(args), step, prefix_only
 
     def train_elastic(self, seed: int) -> None:
         """Makes training draw depths and truncate gradients according to the options.
@@ -157,7 +157,7 @@ class ElasticModel(ConfiguredModel):
         text = given.pop("depth_range", None)
         ranges = [None] * len(loops) if text is None else _ranges(text, len(loops))
         streams = range(len(loops)) if given.pop("depth_apart", False) else [0] * len(loops)
-        given |= dict(seed=seed, step=self.step, beyond=self.beyond)
+        given |= dict(seed=seed, step=self.step, prefix_only=self.prefix_only)
         for (side, loop), depth_range, stream in zip(loops.items(), ranges, streams):
             with self.options.named(side), _of(side):
                 make_elastic(loop, depth_range, **given, stream=stream)

@@ -116,7 +116,7 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
             model.set_profile(profile)
         args.encoder_embed_path = args.decoder_embed_path = ""  # the checkpoint's weights hold them
         set_budget(model, args)
-        model.set_elastic(args, beyond=not cls.has_levels(args))
+        model.set_elastic(args, prefix_only=cls.has_levels(args))
         return model
 
     def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, **options):

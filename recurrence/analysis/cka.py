@@ -33,7 +33,10 @@ class MinibatchCKA:
             ValueError: if there are fewer than 4 samples, or numbers of samples or layers differ.
         """
         for layer in (*first, *second):
-            _check(first[0], layer)
+            if layer.dim() != 2:
+                raise ValueError(f"features of shape {tuple(layer.shape)}: must be (samples, features)")
+            if len(layer) != len(first[0]):
+                raise ValueError(f"{len(first[0])} and {len(layer)} samples: must be the same number")
         if len(first[0]) < MIN_SAMPLES:
             raise ValueError(f"minibatch of {len(first[0])}: must be >= {MIN_SAMPLES} samples")
         one, other = (torch.stack([_gram(layer) for layer in layers]) for layers in (first, second))
@@ -102,11 +105,3 @@ def _gram(features: Tensor) -> Tensor:
     """(n, features) -> (n, n), float64. Centring does not change HSIC, but keeps precision."""
     features = features.double() - features.double().mean(dim=0)
     return features @ features.T
-
-
-def _check(x: Tensor, y: Tensor) -> None:
-    for features in (x, y):
-        if features.dim() != 2:
-            raise ValueError(f"features of shape {tuple(features.shape)}: must be (samples, features)")
-    if len(x) != len(y):
-        raise ValueError(f"{len(x)} and {len(y)} samples: must be the same number")

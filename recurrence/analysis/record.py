@@ -70,7 +70,8 @@ def recorded_attention(
             with a state.
     """
     found: dict[str, list[Tensor]] = {}
-    for name, loop in require_loops(model).items():
+    loops = require_loops(model)
+    for name, loop in loops.items():
         _check(name, loop)
 
     def begin(name: str, loop: Loop, inputs: tuple, options: dict) -> None:
@@ -85,7 +86,7 @@ def recorded_attention(
         return plain(q, k, v, bias, causal, *rest)
 
     with ExitStack() as stack:
-        for name, loop in require_loops(model).items():
+        for name, loop in loops.items():
             stack.callback(loop.register_forward_pre_hook(partial(begin, name), with_kwargs=True).remove)
             for attention in _attentions(loop):
                 stack.enter_context(_replaced(attention, partial(attend, name, attention.attend)))

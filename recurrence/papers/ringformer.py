@@ -93,17 +93,14 @@ class RingFormerBlock(Block):
 
     def run(self, x: Tensor, own: RingFormerPass, attend: Callable, cross_attend: Callable | None) -> Tensor:
         """`x <- LN_i(x + attention(x; M_i x))`, `x <- LN_i(x + FFN(x + M_i x))`; no signal is added to the stream."""
-        raw = x
-        x = self.sublayer(x, lambda n: attend(n, raw, qkv=own.qkv_signal), own.norms[0], own.join(0))
+        x = self.sublayer(x, lambda n: attend(n, x, qkv=own.qkv_signal), own.norms[0], own.join(0))
         if cross_attend is not None:
-            after = x
-            x = self.sublayer(x, lambda n: cross_attend(n, after, q=own.cross_q_signal), own.norms[1], own.join(1))
-        stream, signal = x, own.ffn_signal
+            x = self.sublayer(x, lambda n: cross_attend(n, x, q=own.cross_q_signal), own.norms[1], own.join(1))
+        signal, norm = own.ffn_signal, own.norms[-1]
         if self.pre_norm and signal is not None and signal.before:
             # The published image models add the signal to the input of the norm.
-            read = x + signal(x.flatten(0, 1)).view_as(x)
-            return self.ffn_sublayer(x, self.ffn, own.norms[-1], own.join(-1), read)
-        return self.ffn_sublayer(x, lambda n: self.ffn(n, stream, up=signal), own.norms[-1], own.join(-1))
+            return self.ffn_sublayer(x, self.ffn, lambda s: norm(s + signal(s.flatten(0, 1)).view_as(s)), own.join(-1))
+        return self.ffn_sublayer(x, lambda n: self.ffn(n, x, up=signal), norm, own.join(-1))
 
 
 def ringformer(

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 StateDict = dict[str, Tensor]
-Rows = tuple[int, int, int]  # first and end of the parts, and number of equal parts of the first dimension
+# (first, end, parts): of `parts` equal parts of the first dimension, those from first to end - 1; (1, 2, 3) is K of
+# stacked Q, K, V.
+Rows = tuple[int, int, int]
 WHOLE = (0, 1, 1)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from recurrence.causal import CausalStack
-from recurrence.early_exit import EarlyExitSteps, early_exit, moved, run_until_each_exits, run_until_exit
+from recurrence.early_exit import EarlyExitState, exit_rule, moved, run_until_each_exits, run_until_exit
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from tests.support.exit_reference import ExitReference, some_exits
@@ -50,26 +50,26 @@ def test_a_batch_leaves_with_the_last_of_its_entries():
     """From 3 on, the steps are 1/3, 1/4, 1/6, 1/10, ...; from 1.5 on, 1/6, 1/10, ..."""
     x = torch.tensor([3.0, 1.5]).view(2, 1, 1)
     for threshold, passes in ((0.3, 2), (0.2, 3), (0.11, 4), (1e-6, 8)):
-        exit_rule = early_exit("batch", threshold, 8)
-        y, states = run_until_exit(halfway(), x, exit_rule)
-        assert (len(states), exit_rule.tally.average) == (passes, passes)
+        rule = exit_rule("batch", threshold, 8)
+        y, states = run_until_exit(halfway(), x, rule)
+        assert (len(states), rule.tally.average) == (passes, passes)
         torch.testing.assert_close(y, halfway(passes)(x)[0], rtol=0, atol=0)
 
 
 def test_entries_leave_one_by_one():
-    x, exit_rule = torch.tensor([3.0, 1.5, 1.0, 3.0]).view(4, 1, 1), early_exit("images", 0.2, 8)
-    y = run_until_each_exits(halfway(), x, exit_rule)
+    x, rule = torch.tensor([3.0, 1.5, 1.0, 3.0]).view(4, 1, 1), exit_rule("images", 0.2, 8)
+    y = run_until_each_exits(halfway(), x, rule)
     ran = (3, 1, 1, 3)
-    assert (exit_rule.tally.total, exit_rule.tally.entries) == (sum(ran), 4)
+    assert (rule.tally.total, rule.tally.entries) == (sum(ran), 4)
     alone = [halfway(passes)(entry[None])[0] for entry, passes in zip(x, ran)]
     torch.testing.assert_close(y, torch.cat(alone), rtol=0, atol=0)
 
 
 def test_without_a_threshold_there_is_no_way_out():
-    assert early_exit("nowhere", 0.0, 4) is None
+    assert exit_rule("nowhere", 0.0, 4) is None
     for value in (-0.1, float("nan")):
         with pytest.raises(FieldError, match=f"exit_threshold={value}: must be >= 0, where 0 runs all passes"):
-            early_exit("nowhere", value, 4)
+            exit_rule("nowhere", value, 4)
 
 
 def arguments_for(model: CausalStack) -> Callable[[Tensor], dict[str, Any]]:
@@ -83,12 +83,12 @@ def test_later_tokens_see_the_states_that_left(encoding, inject):
     model, x = llama_stack(encoding, inject=inject), random_states(1, 50, 12)
     threshold = some_exits(ExitReference(model.loop, arguments_for(model), 0), x)
     reference = ExitReference(model.loop, arguments_for(model), threshold)
-    exit_rule = early_exit("text", threshold, 5)
-    steps = EarlyExitSteps(model.loop, exit_rule)
+    rule = exit_rule("text", threshold, 5)
+    loop_state = EarlyExitState(model.loop, rule)
     for t in range(50):
-        found = steps.read(x[:, t : t + 1], lambda read, start: model.arguments(read, None, start))
+        found = loop_state.read(x[:, t : t + 1], lambda read, start: model.arguments(read, None, start))
         torch.testing.assert_close(found, reference.read(x[:, t : t + 1]), **EXACT)
-    assert (exit_rule.tally.total, exit_rule.tally.entries) == (reference.ran, 50)
+    assert (rule.tally.total, rule.tally.entries) == (reference.ran, 50)
     assert 60 < reference.ran < 240
 
 
@@ -97,14 +97,14 @@ def test_states_that_left_follow_reordering():
     model, chance = llama_stack("rope", inject=(0,)), torch.Generator().manual_seed(0)
     threshold = some_exits(ExitReference(model.loop, arguments_for(model), 0), random_states(1, 30, 12))
     reference, rows = ExitReference(model.loop, arguments_for(model), 1.5 * threshold), 4
-    steps = EarlyExitSteps(model.loop, early_exit("text", 1.5 * threshold, 5))
+    loop_state = EarlyExitState(model.loop, exit_rule("text", 1.5 * threshold, 5))
     for t in range(40):
         x = random_states(1, 1, 12, seed=t).repeat(rows, 1, 1) + 0.1 * random_states(rows, 1, 12, seed=100 + t)
-        found = steps.read(x, lambda read, start: model.arguments(read, None, start))
+        found = loop_state.read(x, lambda read, start: model.arguments(read, None, start))
         torch.testing.assert_close(found, reference.read(x), **EXACT)
         order = torch.randint(rows, (rows - (t in (10, 25)),), generator=chance)
         rows = len(order)
-        steps.reorder(order)
+        loop_state.reorder(order)
         reference.reorder(order)
     assert 60 < reference.ran < 190
 
@@ -118,7 +118,7 @@ def test_left_padding_does_not_change_where_a_text_leaves(encoding):
     threshold = some_exits(ExitReference(model.loop, arguments_for(model), 0), x)
     found = []
     for text, mask in ((x, None), (padded, padding)):
-        rule = model.early_exit = early_exit("text", threshold, 5)
+        rule = model.early_exit = exit_rule("text", threshold, 5)
         state = model.new_state()
         outputs = [model(text[:, :-10], None if mask is None else mask[:, :-10], state)]
         for t in range(10):

@@ -137,7 +137,7 @@ def test_depths_that_an_order_allows(which, ends, step, expected):
         ((0, 1, 2), dict(depth_range=(3, 6)), r"depth_range=3-6: needs a block that runs again"),
         (
             (0, 0),
-            dict(depth_range=(1, 3), beyond=False),
+            dict(depth_range=(1, 3), prefix_only=True),
             r"depth_range=1-3: MAX must be <= 2, because there is no depth signal",
         ),
         ((0, 0), dict(depth_distribution="normal"), r"depth_distribution=normal: must be one of"),

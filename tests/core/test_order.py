@@ -108,12 +108,12 @@ def test_reuse_map_and_block_loop():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: order.sequence(0, 6), "unique_layers=0: must be >= 1 and <= layers=6"),
-        (lambda: order.cycle(7, 6), "unique_layers=7: must be >= 1 and <= layers=6"),
-        (lambda: order.cycle_rev(-1, 6), "unique_layers=-1: must be >= 1 and <= layers=6"),
+        (lambda: order.STRATEGIES["sequence"].order(0, 6), "unique_layers=0: must be >= 1 and <= layers=6"),
+        (lambda: order.STRATEGIES["cycle"].order(7, 6), "unique_layers=7: must be >= 1 and <= layers=6"),
+        (lambda: order.STRATEGIES["cycle_rev"].order(-1, 6), "unique_layers=-1: must be >= 1 and <= layers=6"),
         (lambda: order.STRATEGIES["sequence"].order(3, 7), "unique_layers=3: must divide layers=7 with sequence"),
         (lambda: order.published_order("spiral", 2, 6), "share_layer_num=2: the published code has no spiral"),
-        (lambda: order.cycle(1, 0), "layers=0: must be >= 1"),
+        (lambda: order.STRATEGIES["cycle"].order(1, 0), "layers=0: must be >= 1"),
         (lambda: order.published_order("cycle", 0, 6), "share_layer_num=0: must be >= 1 and <= layers=6"),
         (lambda: order.published_order("sequence", 7, 6), "share_layer_num=7: must be >= 1 and <= layers=6"),
         (lambda: order.reuse_map([]), r"reuse_map=\(\): needs at least one entry"),

@@ -18,7 +18,7 @@ from tests.support import cli, vision
 from tests.support.vision import CASES, MODELS, timm
 from timm_plugin import convert
 from timm_plugin._vit import LoopedVisionTransformer
-from timm_plugin.conversion import shared, unshared
+from timm_plugin.conversion import to_looped, to_timm
 from timm_plugin.convert import untrained
 
 # What timm's VisionTransformer has no place for, by model; every other one converts.
@@ -56,10 +56,10 @@ def test_timms_own_model_gives_the_same_logits(case):
     if reason(case) is not None:
         name = CASES[case][0]
         with pytest.raises(ValueError, match=f"^{name} cannot become a VisionTransformer: .*{reason(case)}"):
-            unshared(model)
+            to_timm(model)
         return
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    converted, x = unshared(model), vision.images(model)
+    converted, x = to_timm(model), vision.images(model)
     assert type(converted) is VisionTransformer
     torch.testing.assert_close(converted(x), model(x), **CLOSE)
     assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())
@@ -68,7 +68,7 @@ def test_timms_own_model_gives_the_same_logits(case):
 @pytest.mark.parametrize("order", ["internal", "external", "reverse"])
 def test_low_rank_terms_are_folded(order):
     model, x = vision.small_with_images("plain_vit", **TERMS, loop_order=order)
-    torch.testing.assert_close(unshared(model)(x), model(x), **CLOSE)
+    torch.testing.assert_close(to_timm(model)(x), model(x), **CLOSE)
 
 
 def test_low_rank_terms_on_attention_alone_are_folded():
@@ -82,7 +82,7 @@ def test_low_rank_terms_on_attention_alone_are_folded():
         "ffn.up.bias",
         "ffn.down.bias",
     }
-    torch.testing.assert_close(unshared(model)(x), model(x), **CLOSE)
+    torch.testing.assert_close(to_timm(model)(x), model(x), **CLOSE)
     terms = sum(parameter.numel() for own in model.loop.own for parameter in own.terms.parameters())
     width, rank = model.num_features, TERMS["residual_rank"]
     assert terms == passes * (4 * 2 * rank * width + 4 * width)  # Q, K, V and output: two factors and a bias each
@@ -90,12 +90,12 @@ def test_low_rank_terms_on_attention_alone_are_folded():
 
 def test_another_epsilon_is_rejected():
     with pytest.raises(ValueError, match="norm_eps=0.1: must be 1e-06"):
-        unshared(vision.small("plain_vit", norm_eps=0.1))
+        to_timm(vision.small("plain_vit", norm_eps=0.1))
 
 
 def test_early_exit_is_rejected():
     with pytest.raises(ValueError, match=r"^plain_vit cannot .*: exit_threshold=0\.1: must be 0"):
-        unshared(vision.small("plain_vit", exit_threshold=0.1))
+        to_timm(vision.small("plain_vit", exit_threshold=0.1))
 
 
 # Sharing
@@ -115,17 +115,17 @@ def upstream(name: str = "vit_tiny_patch16_224", **changes) -> nn.Module:
 )
 def test_full_rank_is_exact_and_folds_back(strategy, unique_layers, changes):
     model = upstream(**changes)
-    looped, x = shared(model, strategy, unique_layers, 16), torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    looped, x = to_looped(model, strategy, unique_layers, 16), torch.randn(2, 3, 32, 32, dtype=torch.float64)
     assert isinstance(looped, LoopedVisionTransformer)
     assert len(looped.loop.blocks) == unique_layers
     torch.testing.assert_close(looped(x), model(x), **CLOSE)
-    torch.testing.assert_close(unshared(looped).state_dict(), model.state_dict(), rtol=0, atol=1e-9)
+    torch.testing.assert_close(to_timm(looped).state_dict(), model.state_dict(), rtol=0, atol=1e-9)
 
 
 def test_a_higher_rank_is_nearer():
     model, errors = upstream(), []
     for rank in (None, 1, 4, 12):
-        back = unshared(shared(model, "cycle", 2, rank)).state_dict()
+        back = to_timm(to_looped(model, "cycle", 2, rank)).state_dict()
         matrices = [key for key, tensor in back.items() if "blocks." in key and tensor.dim() == 2]
         errors.append(sum((back[key] - model.state_dict()[key]).square().sum().item() for key in matrices))
     assert errors == sorted(errors, reverse=True)
@@ -152,7 +152,7 @@ def test_a_higher_rank_is_nearer():
 )
 def test_models_that_cannot_be_shared_are_rejected(changes, how, message):
     with pytest.raises(ValueError, match=message):
-        shared(upstream(**changes), *how)
+        to_looped(upstream(**changes), *how)
 
 
 # Command lines

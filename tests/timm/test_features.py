@@ -203,6 +203,22 @@ def test_a_pruned_model_starts_anew_as_what_is_left(case):
 
 
 @every_case
+def test_a_pruned_model_with_a_new_head_starts_anew(case):
+    model = vision.small(case).float()
+    model.prune_intermediate_layers([0])
+    model.reset_classifier(5, "avg")
+    model.init_weights()
+    assert model(vision.images(model).float()).shape[1] == 5
+
+
+def test_a_map_that_pruning_left_unpooled_gets_no_classifier():
+    model = vision.small("sret_tl")
+    model.prune_intermediate_layers([0])
+    with pytest.raises(ValueError, match="global_pool='': needs num_classes=0, or a class token"):
+        model.reset_classifier(5)
+
+
+@every_case
 def test_a_batch_may_be_empty(case):
     model = vision.small(case)
     assert model(vision.images(model)[:0]).shape == (0, vision.CLASSES)

@@ -10,7 +10,7 @@ from recurrence.cache import Cache
 from recurrence.loop import Loop
 
 
-class Steps:
+class LoopState:
     """Decoding state of a loop: its cache, and the inputs that `inject` needs again.
 
     Args:
