@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fairseq_plugin.modules.embedding import Output, TokenInput, borrow, visible_padding
 from fairseq_plugin.modules.encoder import depth_levels
-from fairseq_plugin.repairs.replace import replace
+from fairseq_plugin.repairs.replace import call_before
 from recurrence.attention import causal_bias, padding_bias
 from recurrence.cache import stays
 from recurrence.draft import Draft, Drafting
@@ -106,17 +106,13 @@ def install() -> None:
 
     fairseq's commands ask for them in advance (`--print-alignment`), its hub interface does not.
     """
+    call_before(SequenceGeneratorWithAlignment, "__init__", _return_attention)
 
-    def with_attention(initialise: Callable) -> Callable:
-        def __init__(self, models: list[nn.Module], *args, **kwargs) -> None:
-            for decoder in (model.decoder for model in models if hasattr(model, "decoder")):
-                if isinstance(decoder, StatefulDecoder):
-                    decoder.need_attn = True
-            initialise(self, models, *args, **kwargs)
 
-        return __init__
-
-    replace(SequenceGeneratorWithAlignment, "__init__", with_attention)
+def _return_attention(generator: SequenceGeneratorWithAlignment, models: list[nn.Module], *args, **kwargs) -> None:
+    for decoder in (model.decoder for model in models if hasattr(model, "decoder")):
+        if isinstance(decoder, StatefulDecoder):
+            decoder.need_attn = True
 
 
 class LoopedDecoder(StatefulDecoder):

@@ -16,12 +16,13 @@ from typing import Any
 from fairseq.criterions import FairseqCriterion
 from fairseq.distributed.legacy_distributed_data_parallel import LegacyDistributedDataParallel
 from fairseq.models import distributed_fairseq_model
+from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 from torch import nn
 
 from fairseq_plugin.criterions.elastic import elastic_criterion
 from fairseq_plugin.modules.options import ConfiguredModel, Options, option
-from fairseq_plugin.repairs.replace import replace
+from fairseq_plugin.repairs.replace import call_after, call_before, replace
 from recurrence.elastic import idle, make_elastic, may_idle, stops
 from recurrence.errors import FieldError
 from recurrence.loop import Loop, named_loops
@@ -177,7 +178,9 @@ def _of(side: str) -> Iterator[None]:
         raise FieldError(error.field, error.value, f"{error.rule} ({side})", **error.others) from None
 
 
-def prepare(cfg: Any, model: nn.Module, criterion: FairseqCriterion) -> None:
+def prepare(
+    trainer: Trainer, cfg: Any, task: FairseqTask, model: nn.Module, criterion: FairseqCriterion, *args, **kwargs
+) -> None:
     """Applies the model's depth options, if it has any, to the model and the criterion.
 
     Raises:
@@ -207,13 +210,6 @@ def _may_skip_parameters(model: ElasticModel) -> bool:
 def install() -> None:
     """Makes fairseq's trainer and data parallelism support elastic models."""
 
-    def prepare_elastic(initialise: Callable) -> Callable:
-        def __init__(self, cfg, task, model, criterion, *args, **kwargs):
-            prepare(cfg, model, criterion)
-            initialise(self, cfg, task, model, criterion, *args, **kwargs)
-
-        return __init__
-
     def find_unused(data_parallel: Callable) -> Callable:
         def DistributedDataParallel(module, *args, **kwargs):
             if isinstance(module, ElasticModel) and _may_skip_parameters(module):
@@ -222,26 +218,20 @@ def install() -> None:
 
         return DistributedDataParallel
 
-    def skip_idle(reduce_all: Callable) -> Callable:
-        def all_reduce_grads(self) -> None:
-            reduce_all(self)
-            if isinstance(self.module, ElasticModel) and self.module.elastic and not self.accumulate_grads:
-                for loop in self.module.loops_by_side().values():
-                    for parameter in idle(loop, len(loop.running)):
-                        parameter.grad = None  # instead of zeros, to which an optimizer applies momentum and decay
-
-        return all_reduce_grads
-
-    def forget_safe_depths(load: Callable) -> Callable:
-        def load_checkpoint(self, *args, **kwargs):
-            extra_state = load(self, *args, **kwargs)
-            for loop in named_loops(self.get_model()).values():
-                loop.safe = None  # training changes the weights that were measured
-            return extra_state
-
-        return load_checkpoint
-
-    replace(Trainer, "__init__", prepare_elastic)
-    replace(Trainer, "load_checkpoint", forget_safe_depths)
+    call_before(Trainer, "__init__", prepare)
+    call_after(Trainer, "load_checkpoint", _forget_safe_depths)
     replace(distributed_fairseq_model, "DistributedDataParallel", find_unused)
-    replace(LegacyDistributedDataParallel, "all_reduce_grads", skip_idle)
+    call_after(LegacyDistributedDataParallel, "all_reduce_grads", _skip_idle)
+
+
+def _forget_safe_depths(extra: dict[str, Any] | None, trainer: Trainer, *args, **kwargs) -> None:
+    for loop in named_loops(trainer.get_model()).values():
+        loop.safe = None  # training changes the weights that were measured
+
+
+def _skip_idle(reduced: None, parallel: LegacyDistributedDataParallel) -> None:
+    model = parallel.module
+    if isinstance(model, ElasticModel) and model.elastic and not parallel.accumulate_grads:
+        for loop in model.loops_by_side().values():
+            for parameter in idle(loop, len(loop.running)):
+                parameter.grad = None  # instead of zeros, to which an optimizer applies momentum and decay

@@ -20,7 +20,7 @@ from fairseq.trainer import Trainer
 from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.nodes import AnyNode
 
-from fairseq_plugin.repairs.replace import explain_errors, replace
+from fairseq_plugin.repairs.replace import call_after, explain_errors, replace
 from fairseq_plugin.repairs.saving import damage
 
 _rebuild_array = np.empty(0).__reduce__()[0]
@@ -141,26 +141,17 @@ def build_from_plain_options() -> None:
 
 def restore_task_state() -> None:
     """Restores a task's state when training resumes; fairseq saves it, but only reads it for inference."""
+    call_after(Trainer, "state_dict", _save_task_state)
+    call_after(Trainer, "load_checkpoint", _restore_task_state)
 
-    def save_for_training(state_dict: Callable) -> Callable:
-        def trainer_state(self):
-            state = state_dict(self)
-            state["extra_state"]["task_state"] = state["task_state"]
-            return state
 
-        return trainer_state
+def _save_task_state(state: dict[str, Any], trainer: Trainer) -> None:
+    state["extra_state"]["task_state"] = state["task_state"]
 
-    def read_in_training(load: Callable) -> Callable:
-        def load_checkpoint(self, *args, **kwargs):
-            extra_state = load(self, *args, **kwargs)
-            if extra_state is not None and "task_state" in extra_state:
-                self.task.load_state_dict(extra_state["task_state"])
-            return extra_state
 
-        return load_checkpoint
-
-    replace(Trainer, "state_dict", save_for_training)
-    replace(Trainer, "load_checkpoint", read_in_training)
+def _restore_task_state(extra: dict[str, Any] | None, trainer: Trainer, *args, **kwargs) -> None:
+    if extra is not None and "task_state" in extra:
+        trainer.task.load_state_dict(extra["task_state"])
 
 
 def average_adaptive_softmax() -> None:

@@ -18,7 +18,7 @@ from fairseq.tasks.speech_to_text import SpeechToTextTask
 from torch import nn
 
 from fairseq_plugin.repairs.foreign import modules
-from fairseq_plugin.repairs.replace import look_before, replace
+from fairseq_plugin.repairs.replace import call_after, call_before, replace
 
 
 def restore_cli_logging() -> None:
@@ -44,17 +44,12 @@ def no_xla(args: Namespace) -> None:
 
 def allow_bf16_without_xla() -> None:
     """Lets ``--bf16`` train on the CPU and on CUDA; an explicit ``--tpu`` is kept."""
+    call_after(options, "parse_args_and_arch", _reset_tpu)
 
-    def reset_tpu(parse: Callable) -> Callable:
-        def parse_args_and_arch(parser, input_args=None, *args, **kwargs):
-            parsed = parse(parser, input_args, *args, **kwargs)
-            if "--tpu" not in (sys.argv if input_args is None else input_args):
-                no_xla(parsed[0] if isinstance(parsed, tuple) else parsed)
-            return parsed
 
-        return parse_args_and_arch
-
-    replace(options, "parse_args_and_arch", reset_tpu)
+def _reset_tpu(parsed: Any, parser: ArgumentParser, input_args: list[str] | None = None, *args, **kwargs) -> None:
+    if "--tpu" not in (sys.argv if input_args is None else input_args):
+        no_xla(parsed[0] if isinstance(parsed, tuple) else parsed)
 
 
 def shorten_training_log() -> None:
@@ -109,26 +104,22 @@ def show_help_of_the_architecture() -> None:
 
 def translate_one_shard() -> None:
     """Lets fairseq-generate translate the share of ``--shard-id`` in ``--num-shards``; it translates everything."""
-
-    def take_share(main: Callable) -> Callable:
-        def translate(cfg, *args, **kwargs):
-            if cfg.dataset.num_shards > 1:
-                cfg.distributed_training.distributed_world_size = cfg.dataset.num_shards
-                cfg.distributed_training.distributed_rank = cfg.dataset.shard_id
-            return main(cfg, *args, **kwargs)
-
-        return translate
-
     for module in modules("fairseq_cli.generate"):
-        replace(module, "_main", take_share)
+        call_before(module, "_main", _take_share)
+
+
+def _take_share(cfg: Any, *args, **kwargs) -> None:
+    if cfg.dataset.num_shards > 1:
+        cfg.distributed_training.distributed_world_size = cfg.dataset.num_shards
+        cfg.distributed_training.distributed_rank = cfg.dataset.shard_id
 
 
 def reject_useless_options() -> None:
     """Rejects options that fairseq-generate or -interactive takes but cannot use; it fails on the first batch."""
     for module in modules("fairseq_cli.generate"):
-        look_before(module, "_main", _check_generation)
+        call_before(module, "_main", _check_generation)
     for module in modules("fairseq_cli.interactive"):
-        look_before(module, "main", _check_interaction)
+        call_before(module, "main", _check_interaction)
 
 
 def _check_generation(cfg: Any, *args) -> None:
@@ -156,8 +147,7 @@ def default_validation_task() -> None:
 
     Without it, the options of ``translation`` are accepted. The task that validates is always the checkpoint's.
     """
-
-    look_before(options, "parse_args_and_arch", _default_task)
+    call_before(options, "parse_args_and_arch", _default_task)
 
 
 def _default_task(parser: ArgumentParser, *args, **kwargs) -> None:

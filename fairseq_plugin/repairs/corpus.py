@@ -11,12 +11,13 @@ import numpy as np
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary, data_utils
 from fairseq.data.indexed_dataset import MMapIndexedDataset
+from fairseq.data.iterators import EpochBatchIterator
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 
 from fairseq_plugin.repairs.foreign import modules
 from fairseq_plugin.repairs.ranges import check_ranges
-from fairseq_plugin.repairs.replace import replace
+from fairseq_plugin.repairs.replace import call_after, call_before, explain_errors, replace
 
 CORPUS_SIDES = ("source", "target")
 DIGESTS = "dictionaries"  # their key in a checkpoint
@@ -29,21 +30,17 @@ def reject_unequal_sides() -> None:
 
     fairseq writes sides of unequal length, whose lines no longer form pairs after the first extra line.
     """
-
-    def check_first(main: Callable) -> Callable:
-        def preprocess(args: Namespace) -> None:
-            check_ranges(args)
-            languages = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
-            for option in () if args.dict_only else ("trainpref", "validpref", "testpref"):
-                for prefix in (getattr(args, option) or "").split(","):
-                    if prefix:
-                        _check_sides(option, [f"{prefix}.{name}" if name else prefix for name in languages])
-            main(args)
-
-        return preprocess
-
     for module in modules("fairseq_cli.preprocess"):
-        replace(module, "main", check_first)
+        call_before(module, "main", _check_text)
+
+
+def _check_text(args: Namespace) -> None:
+    check_ranges(args)
+    languages = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
+    for option in () if args.dict_only else ("trainpref", "validpref", "testpref"):
+        for prefix in (getattr(args, option) or "").split(","):
+            if prefix:
+                _check_sides(option, [f"{prefix}.{name}" if name else prefix for name in languages])
 
 
 def _check_sides(option: str, paths: list[str]) -> None:
@@ -120,24 +117,16 @@ def _check_tokens(path: str, dataset: MMapIndexedDataset, dictionary: Dictionary
 
 def require_targets() -> None:
     """Rejects a training or validation set without targets before the first update; fairseq fails later."""
+    call_after(Trainer, "get_train_iterator", _check_training_set)  # which it loads
+    call_before(Trainer, "get_valid_iterator", _check_validation_set)
 
-    def check_before_training(iterator: Callable) -> Callable:
-        def get_train_iterator(self, *args, **kwargs):
-            found = iterator(self, *args, **kwargs)
-            _check_targets(self, "train", self.cfg.dataset.train_subset)
-            return found
 
-        return get_train_iterator
+def _check_training_set(batches: EpochBatchIterator, trainer: Trainer, *args, **kwargs) -> None:
+    _check_targets(trainer, "train", trainer.cfg.dataset.train_subset)
 
-    def check_before_validation(iterator: Callable) -> Callable:
-        def get_valid_iterator(self, subset, *args, **kwargs):
-            _check_targets(self, "valid", subset)
-            return iterator(self, subset, *args, **kwargs)
 
-        return get_valid_iterator
-
-    replace(Trainer, "get_train_iterator", check_before_training)
-    replace(Trainer, "get_valid_iterator", check_before_validation)
+def _check_validation_set(trainer: Trainer, subset: str, *args, **kwargs) -> None:
+    _check_targets(trainer, "valid", subset)
 
 
 def _check_targets(trainer: Trainer, kind: str, subset: str) -> None:
@@ -149,31 +138,20 @@ def _check_targets(trainer: Trainer, kind: str, subset: str) -> None:
 
 def name_dictionary_files() -> None:
     """Names the file of an unreadable dictionary; fairseq only quotes the line."""
+    explain_errors(Dictionary, "add_from_file", (RuntimeError, ValueError), _named_file)
 
-    def name_the_file(add: Callable) -> Callable:
-        def add_from_file(self, f):
-            try:
-                return add(self, f)
-            except (RuntimeError, ValueError) as error:
-                if not isinstance(f, str):
-                    raise
-                raise ValueError(f"{f}: {error}") from error
 
-        return add_from_file
-
-    replace(Dictionary, "add_from_file", name_the_file)
+def _named_file(error: Exception, dictionary: Dictionary, file: Any) -> ValueError | None:
+    return ValueError(f"{file}: {error}") if isinstance(file, str) else None
 
 
 def store_dictionary_digests() -> None:
     """Stores digests of the dictionaries in every checkpoint, for :func:`require_same_dictionaries`."""
+    call_after(Trainer, "state_dict", _save_digests)
 
-    def keep_digests(state_dict: Callable) -> Callable:
-        def state_dict_with_digests(self) -> dict[str, Any]:
-            return {**state_dict(self), DIGESTS: digests(self.task)}
 
-        return state_dict_with_digests
-
-    replace(Trainer, "state_dict", keep_digests)
+def _save_digests(state: dict[str, Any], trainer: Trainer) -> None:
+    state[DIGESTS] = digests(trainer.task)
 
 
 def require_same_dictionaries() -> None:
@@ -181,37 +159,28 @@ def require_same_dictionaries() -> None:
 
     fairseq accepts any dictionary of the right length; in another order, it makes the model produce wrong words.
     """
+    for owner, name in ((checkpoint_utils, "load_model_ensemble_and_task"), (Trainer, "load_checkpoint")):
+        call_before(owner, name, _forget_digests)
+    call_after(checkpoint_utils, "load_checkpoint_to_cpu", _note_digests)
+    call_after(checkpoint_utils, "load_model_ensemble_and_task", _compare_with_task)
+    call_after(Trainer, "load_checkpoint", _compare_with_run)
 
-    def note_digests(load: Callable) -> Callable:
-        def load_checkpoint_to_cpu(path, *args, **kwargs):
-            state = load(path, *args, **kwargs)
-            if DIGESTS in state:
-                LOADED.append((str(path), state[DIGESTS]))
-            return state
 
-        return load_checkpoint_to_cpu
+def _forget_digests(*args, **kwargs) -> None:
+    LOADED.clear()
 
-    def compare_with_task(load: Callable) -> Callable:
-        def load_model_ensemble_and_task(*args, **kwargs):
-            LOADED.clear()
-            models, cfg, task = load(*args, **kwargs)
-            _compare(task)
-            return models, cfg, task
 
-        return load_model_ensemble_and_task
+def _note_digests(state: dict[str, Any], path: Any, *args, **kwargs) -> None:
+    if DIGESTS in state:
+        LOADED.append((str(path), state[DIGESTS]))
 
-    def compare_with_run(load: Callable) -> Callable:
-        def load_checkpoint(self, *args, **kwargs):
-            LOADED.clear()
-            extra = load(self, *args, **kwargs)
-            _compare(self.task)
-            return extra
 
-        return load_checkpoint
+def _compare_with_task(loaded: tuple[list, Any, FairseqTask], *args, **kwargs) -> None:
+    _compare(loaded[-1])
 
-    replace(checkpoint_utils, "load_checkpoint_to_cpu", note_digests)
-    replace(checkpoint_utils, "load_model_ensemble_and_task", compare_with_task)
-    replace(Trainer, "load_checkpoint", compare_with_run)
+
+def _compare_with_run(extra: dict[str, Any] | None, trainer: Trainer, *args, **kwargs) -> None:
+    _compare(trainer.task)
 
 
 def digests(task: FairseqTask) -> dict[str, list]:

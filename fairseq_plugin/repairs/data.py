@@ -10,7 +10,7 @@ import torch
 from fairseq.data import data_utils
 from fairseq.tasks.language_modeling import LanguageModelingTask
 
-from fairseq_plugin.repairs.replace import replace
+from fairseq_plugin.repairs.replace import call_before, replace
 
 # fairseq's modules that use names removed from numpy, and the name that shows whether they are missing.
 USERS_OF_REMOVED_NAMES = {
@@ -84,22 +84,18 @@ def evaluate_all_blocks() -> None:
     fairseq skips every block that is longer than the model's positions, prints "Perplexity: 1.00" if it skips all of
     them, and does not add up its ranks.
     """
+    call_before(LanguageModelingTask, "eval_lm_dataloader", _reject_partial_evaluation)
 
-    def reject_partial_evaluation(dataloader: Callable) -> Callable:
-        def eval_lm_dataloader(self, dataset, *args, max_positions=None, **kwargs):
-            if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
-                raise ValueError(
-                    f"{torch.distributed.get_world_size()} ranks: each would report the perplexity of its own share of "
-                    "the text; run fairseq-eval-lm in one process"
-                )
-            longer = 0 if max_positions is None else sum(dataset.size(i) > max_positions for i in range(len(dataset)))
-            if longer:
-                raise ValueError(
-                    f"--tokens-per-sample {self.args.tokens_per_sample}: {longer} of {len(dataset)} blocks of the text "
-                    f"are longer than the model's {max_positions} positions; give the value that it was trained with"
-                )
-            return dataloader(self, dataset, *args, max_positions=max_positions, **kwargs)
 
-        return eval_lm_dataloader
-
-    replace(LanguageModelingTask, "eval_lm_dataloader", reject_partial_evaluation)
+def _reject_partial_evaluation(task: LanguageModelingTask, dataset, *args, max_positions=None, **kwargs) -> None:
+    if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+        raise ValueError(
+            f"{torch.distributed.get_world_size()} ranks: each would report the perplexity of its own share of "
+            "the text; run fairseq-eval-lm in one process"
+        )
+    longer = 0 if max_positions is None else sum(dataset.size(i) > max_positions for i in range(len(dataset)))
+    if longer:
+        raise ValueError(
+            f"--tokens-per-sample {task.args.tokens_per_sample}: {longer} of {len(dataset)} blocks of the text "
+            f"are longer than the model's {max_positions} positions; give the value that it was trained with"
+        )

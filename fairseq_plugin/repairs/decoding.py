@@ -10,9 +10,9 @@ from fairseq.modules import transformer_layer
 from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.scoring.bleu import SacrebleuScorer
 from fairseq.search import DiverseBeamSearch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fairseq_plugin.repairs.replace import replace
+from fairseq_plugin.repairs.replace import call_after, replace
 
 
 def block_repeated_ngrams() -> None:
@@ -85,28 +85,20 @@ def disable_encoder_fast_path() -> None:
     Every torch that this package supports has the later operator ("Mask Type should be defined"); fairseq's main branch
     no longer calls it.
     """
-
-    def report_as_unusable(initialise: Callable) -> Callable:
-        def __init__(self, *args, **kwargs):
-            initialise(self, *args, **kwargs)
-            self.can_use_fastpath = False
-
-        return __init__
-
     layer = transformer_layer.TransformerEncoderLayerBase
     if "_transformer_encoder_layer_fwd" in layer.forward.__code__.co_names:
-        replace(layer, "__init__", report_as_unusable)
+        call_after(layer, "__init__", _disable_fast_path)
+
+
+def _disable_fast_path(built: None, layer: nn.Module, *args, **kwargs) -> None:
+    layer.can_use_fastpath = False
 
 
 def score_without_false_warning() -> None:
     """Keeps ``--scoring sacrebleu`` from warning that the text is tokenized: the scorer tokenizes both sides itself."""
+    call_after(SacrebleuScorer, "__init__", _score_by_force)
 
-    def score_by_force(initialise: Callable) -> Callable:
-        def __init__(self, *args, **kwargs):
-            initialise(self, *args, **kwargs)
-            # of the library, the scorer calls this function only
-            self.sacrebleu = SimpleNamespace(corpus_bleu=functools.partial(self.sacrebleu.corpus_bleu, force=True))
 
-        return __init__
-
-    replace(SacrebleuScorer, "__init__", score_by_force)
+def _score_by_force(built: None, scorer: SacrebleuScorer, *args, **kwargs) -> None:
+    # of the library, the scorer calls this function only
+    scorer.sacrebleu = SimpleNamespace(corpus_bleu=functools.partial(scorer.sacrebleu.corpus_bleu, force=True))

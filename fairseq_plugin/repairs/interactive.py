@@ -15,7 +15,7 @@ from fairseq.token_generation_constraints import pack_constraints
 from torch import Tensor
 
 from fairseq_plugin.repairs.foreign import modules
-from fairseq_plugin.repairs.replace import replace
+from fairseq_plugin.repairs.replace import call_after, replace
 
 logger = logging.getLogger("fairseq_plugin.repairs")
 WORD_START = "\u2581"  # the first character of a sentencepiece piece that starts a word
@@ -125,16 +125,11 @@ def _is_readable(text: str, task: FairseqTask, max_positions: Any, encode: Calla
 
 def warn_in_hub_interface() -> None:
     """Lets the hub interface warn about unsegmented sentences, as fairseq-interactive does."""
+    call_after(GeneratorHubInterface, "binarize", _warn)
 
-    def warn(encode: Callable) -> Callable:
-        def binarize(self, sentence: str) -> Tensor:
-            tokens = encode(self, sentence)
-            warn_of_unknown_words(sentence, tokens, self.src_dict)
-            return tokens
 
-        return binarize
-
-    replace(GeneratorHubInterface, "binarize", warn)
+def _warn(tokens: Tensor, interface: GeneratorHubInterface, sentence: str) -> None:
+    warn_of_unknown_words(sentence, tokens, interface.src_dict)
 
 
 def warn_of_unknown_words(text: str, tokens: Tensor, dictionary: Dictionary | None) -> None:

@@ -17,7 +17,7 @@ from fairseq.trainer import Trainer
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_plugin.repairs.foreign import literal
-from fairseq_plugin.repairs.replace import explain_errors, look_at_options, look_before, replace
+from fairseq_plugin.repairs.replace import call_before, call_with_options, explain_errors, replace
 from recurrence.errors import report_to_torchrun
 
 TRACEBACK = "RECURRENCE_TRACEBACK"  # "1" prints the traceback too
@@ -59,7 +59,7 @@ def one_line(error: BaseException) -> str:
 
 def require_literal_overrides() -> None:
     """Rejects ``--model-overrides`` that is not a dictionary by the option's name, before anything is loaded."""
-    look_at_options(_check_overrides)
+    call_with_options(_check_overrides)
 
 
 def _check_overrides(args: Namespace) -> None:
@@ -76,8 +76,8 @@ def _check_overrides(args: Namespace) -> None:
 
 def require_known_overrides() -> None:
     """Rejects names in ``--model-overrides`` that one of this plugin's models does not have; fairseq ignores them."""
-    look_at_options(_note_overrides)
-    look_before(checkpoint_utils, "overwrite_args_by_name", _check_names)
+    call_with_options(_note_overrides)
+    call_before(checkpoint_utils, "overwrite_args_by_name", _check_names)
 
 
 def _note_overrides(args: Namespace) -> None:
@@ -154,7 +154,7 @@ def _named_update(error: Exception, trainer: Trainer, *args, **kwargs) -> Arithm
 
 def require_adaptive_loss() -> None:
     """Rejects criterions that cannot train an adaptive softmax; fairseq fails in the first backward pass."""
-    look_before(Trainer, "__init__", _reject_other_criterions)
+    call_before(Trainer, "__init__", _reject_other_criterions)
 
 
 def _reject_other_criterions(self, cfg, task, model, criterion, *args, **kwargs) -> None:

@@ -13,7 +13,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY, distributed_fairseq_model
 from fairseq.trainer import Trainer
 from omegaconf import DictConfig
 
-from fairseq_plugin.repairs.replace import look_before, replace
+from fairseq_plugin.repairs.replace import call_after, call_before, replace
 
 LAUNCHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
 
@@ -109,18 +109,14 @@ def destroy_process_groups() -> None:
     fairseq leaves them open. Their threads may then release a tensor while the interpreter shuts down, and on a busy
     machine the process sometimes aborts after a successful training.
     """
+    call_after(distributed_utils, "distributed_main", _leave_process_groups)
 
-    def leave(distributed_main: Callable) -> Callable:
-        def distributed_main_then_leave(i, main, cfg, kwargs):
-            distributed_main(i, main, cfg, kwargs)
-            if torch.distributed.is_initialized() and torch.distributed.get_backend() == "gloo":
-                vars(distributed_utils.get_global_group).pop("_global_group", None)
-                gc.collect()  # the trainer, which is in a reference cycle, holds a reference to its group
-                torch.distributed.destroy_process_group()
 
-        return distributed_main_then_leave
-
-    replace(distributed_utils, "distributed_main", leave)
+def _leave_process_groups(done: None, *args) -> None:
+    if torch.distributed.is_initialized() and torch.distributed.get_backend() == "gloo":
+        vars(distributed_utils.get_global_group).pop("_global_group", None)
+        gc.collect()  # the trainer, which is in a reference cycle, holds a reference to its group
+        torch.distributed.destroy_process_group()
 
 
 def reject_ranks_that_train_alone() -> None:
@@ -128,7 +124,7 @@ def reject_ranks_that_train_alone() -> None:
 
     fairseq-hydra-train imports this package too late for :func:`run_ranks_on_cpu`.
     """
-    look_before(Trainer, "__init__", _reject_if_alone)
+    call_before(Trainer, "__init__", _reject_if_alone)
 
 
 def _reject_if_alone(self, cfg, *args, **kwargs) -> None:

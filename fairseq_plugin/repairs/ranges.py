@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairseq_plugin.repairs.foreign import literal
-from fairseq_plugin.repairs.replace import look_at_options
+from fairseq_plugin.repairs.replace import call_with_options
 
 # fairseq reads the numbers of validation as strings.
 POSITIVE = (lambda value: float(value) >= 1, "must be >= 1")
@@ -38,7 +38,7 @@ def require_numbers_in_range() -> None:
 
     fairseq divides by zero, ignores a batch size of 0, or fails after the first epoch.
     """
-    look_at_options(check_ranges)
+    call_with_options(check_ranges)
 
 
 def check_ranges(args: Namespace) -> None:

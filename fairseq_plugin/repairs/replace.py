@@ -1,4 +1,4 @@
-"""How repairs replace fairseq's functions, or run before them."""
+"""How repairs replace fairseq's functions, or run before or after them."""
 
 import functools
 from argparse import Namespace
@@ -25,33 +25,43 @@ def replace(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None
     setattr(owner, name, replacement)
 
 
-def look_before(owner: Any, name: str, look: Callable[..., None]) -> None:
-    """Calls ``look`` with the arguments of ``owner.name`` before that runs; ``look`` rejects them by raising."""
+def call_before(owner: Any, name: str, hook: Callable[..., None]) -> None:
+    """Calls ``hook`` with the arguments of ``owner.name`` before each call; the hook may raise to reject them."""
 
     def make(original: Callable) -> Callable:
-        def looked_at(*args, **kwargs):
-            look(*args, **kwargs)
+        def hook_first(*args, **kwargs):
+            hook(*args, **kwargs)
             return original(*args, **kwargs)
 
-        return looked_at
+        return hook_first
 
-    make.__name__ = look.__name__
+    make.__name__ = hook.__name__
     replace(owner, name, make)
 
 
-def look_at_options(look: Callable[[Namespace], None]) -> None:
-    """Calls ``look`` with a command's parsed options; ``look`` rejects them by raising."""
+def call_after(owner: Any, name: str, hook: Callable[..., None]) -> None:
+    """Calls ``hook`` with the result of ``owner.name``, then its arguments, after each call."""
 
-    def make(parse: Callable) -> Callable:
-        def parse_args_and_arch(*args, **kwargs):
-            parsed = parse(*args, **kwargs)
-            look(parsed[0] if isinstance(parsed, tuple) else parsed)
-            return parsed
+    def make(original: Callable) -> Callable:
+        def hook_last(*args, **kwargs):
+            result = original(*args, **kwargs)
+            hook(result, *args, **kwargs)
+            return result
 
-        return parse_args_and_arch
+        return hook_last
 
-    make.__name__ = look.__name__
-    replace(options, "parse_args_and_arch", make)
+    make.__name__ = hook.__name__
+    replace(owner, name, make)
+
+
+def call_with_options(hook: Callable[[Namespace], None]) -> None:
+    """Calls ``hook`` with a command's parsed options; the hook may raise to reject them."""
+
+    def pass_on(parsed: Any, *args, **kwargs) -> None:
+        hook(parsed[0] if isinstance(parsed, tuple) else parsed)
+
+    pass_on.__name__ = hook.__name__
+    call_after(options, "parse_args_and_arch", pass_on)
 
 
 def explain_errors(owner: Any, name: str, kinds: Any, explained: Callable[..., Exception | None]) -> None:

@@ -17,7 +17,7 @@ from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 
 from fairseq_plugin.repairs.foreign import modules
-from fairseq_plugin.repairs.replace import replace
+from fairseq_plugin.repairs.replace import call_after, call_before, replace
 from fairseq_plugin.repairs.saving import damage, newest_intact
 
 logger = logging.getLogger("fairseq_plugin.repairs")
@@ -148,20 +148,15 @@ def _from_rank_0(trainer: Trainer, ask: Callable[[], str]) -> str:
 
 def end_finished_runs() -> None:
     """Ends the command of a finished run at once; fairseq trains and saves one more update."""
+    call_after(checkpoint_utils, "load_checkpoint", _end_if_finished)
 
-    def end_at_once(load: Callable) -> Callable:
-        def load_checkpoint(cfg, trainer, **passthrough):
-            found = load(cfg, trainer, **passthrough)
-            reached = None if found[0] is None else _limit_reached(trainer)
-            if reached is not None:
-                updates = trainer.get_num_updates()
-                logger.info(f"nothing is left to train: {updates} updates are done and {reached} is reached")
-                trainer.cfg.optimization.max_epoch = -1
-            return found
 
-        return load_checkpoint
-
-    replace(checkpoint_utils, "load_checkpoint", end_at_once)
+def _end_if_finished(loaded: tuple[dict[str, Any] | None, Any], cfg: Any, trainer: Trainer, **passthrough) -> None:
+    reached = None if loaded[0] is None else _limit_reached(trainer)
+    if reached is not None:
+        updates = trainer.get_num_updates()
+        logger.info(f"nothing is left to train: {updates} updates are done and {reached} is reached")
+        trainer.cfg.optimization.max_epoch = -1
 
 
 def _limit_reached(trainer: Trainer) -> str | None:
@@ -181,26 +176,25 @@ def keep_patience() -> None:
 
     fairseq restarts the count, and treats the first validation after resuming as the best so far.
     """
+    call_after(Trainer, "state_dict", _save_count)
+    call_after(Trainer, "load_checkpoint", _restore_count)
 
-    def keep_count(state_dict: Callable) -> Callable:
-        def state_dict_with_count(self) -> dict[str, Any]:
-            state = state_dict(self)
-            state["extra_state"][EARLY_STOP] = dict(_early_stop())
-            return state
 
-        return state_dict_with_count
+def _save_count(state: dict[str, Any], trainer: Trainer) -> None:
+    state["extra_state"][EARLY_STOP] = dict(_early_stop())
 
-    def restore_count(load: Callable) -> Callable:
-        def load_checkpoint(self, filename: str, reset_optimizer=False, *args, reset_meters=False, **kwargs):
-            extra = load(self, filename, reset_optimizer, *args, reset_meters=reset_meters, **kwargs)
-            if extra is not None and not reset_optimizer and not reset_meters:
-                _early_stop().update(extra.get(EARLY_STOP, {}))
-            return extra
 
-        return load_checkpoint
-
-    replace(Trainer, "state_dict", keep_count)
-    replace(Trainer, "load_checkpoint", restore_count)
+def _restore_count(
+    extra: dict[str, Any] | None,
+    trainer: Trainer,
+    filename: str,
+    reset_optimizer=False,
+    *args,
+    reset_meters=False,
+    **kwargs,
+) -> None:
+    if extra is not None and not reset_optimizer and not reset_meters:
+        _early_stop().update(extra.get(EARLY_STOP, {}))
 
 
 def _early_stop() -> dict[str, Any]:
@@ -211,31 +205,23 @@ def _early_stop() -> dict[str, Any]:
 
 def log_changed_options() -> None:
     """Logs the options that differ from those of the checkpoint from which training resumes."""
+    call_after(checkpoint_utils, "load_checkpoint_to_cpu", _keep_options)
+    call_after(Trainer, "load_checkpoint", _log_changes)
 
-    def keep_options(load: Callable) -> Callable:
-        def load_checkpoint_to_cpu(*args, **kwargs):
-            state = load(*args, **kwargs)
-            if state.get("cfg") is not None and isinstance(state.get("extra_state"), dict):
-                state["extra_state"]["options"] = _options(state["cfg"])
-            return state
 
-        return load_checkpoint_to_cpu
+def _keep_options(state: dict[str, Any], *args, **kwargs) -> None:
+    if state.get("cfg") is not None and isinstance(state.get("extra_state"), dict):
+        state["extra_state"]["options"] = _options(state["cfg"])
 
-    def print_changes(load: Callable) -> Callable:
-        def load_checkpoint(self, filename: str, *args, **kwargs):
-            extra = load(self, filename, *args, **kwargs)
-            if extra is not None and "options" in extra:
-                before, now = extra["options"], _options(self.cfg)
-                names = sorted(name for name in _computing(before) & _computing(now) if before[name] != now[name])
-                changes = [f"--{name.replace('_', '-')} {now[name]} (was {before[name]})" for name in names]
-                if changes:
-                    logger.info(f"options changed since {filename}: {', '.join(changes)}")
-            return extra
 
-        return load_checkpoint
-
-    replace(checkpoint_utils, "load_checkpoint_to_cpu", keep_options)
-    replace(Trainer, "load_checkpoint", print_changes)
+def _log_changes(extra: dict[str, Any] | None, trainer: Trainer, filename: str, *args, **kwargs) -> None:
+    if extra is None or "options" not in extra:
+        return
+    before, now = extra["options"], _options(trainer.cfg)
+    names = sorted(name for name in _computing(before) & _computing(now) if before[name] != now[name])
+    changes = [f"--{name.replace('_', '-')} {now[name]} (was {before[name]})" for name in names]
+    if changes:
+        logger.info(f"options changed since {filename}: {', '.join(changes)}")
 
 
 def _options(cfg: Any) -> dict[str, Any]:
@@ -266,35 +252,27 @@ def keep_place_in_epoch() -> None:
     half the ranks, it repeats half of the batches. The place is rounded down, so no batch is skipped, and fewer batches
     than there are ranks are repeated.
     """
+    call_after(Trainer, "load_checkpoint", _convert_place)
+    call_before(EpochBatchIterator, "load_state_dict", _check_place)
 
-    def convert_place(load: Callable) -> Callable:
-        def load_checkpoint(self, filename: str, *args, **kwargs):
-            extra = load(self, filename, *args, **kwargs)
-            place = {} if extra is None else extra["train_iterator"]
-            before = place and extra.get("options", {}).get("distributed_world_size")
-            now, batches = self.data_parallel_world_size, place.get("iterations_in_epoch", 0)
-            if before and before != now:
-                place["iterations_in_epoch"] = batches * before // now
-                logger.info(
-                    f"{filename} was saved by {before} ranks, now there are {now}: epoch {place['epoch']} resumes "
-                    f"after {place['iterations_in_epoch'] * now} batches, and an update has {now / before:g} times as "
-                    "many batches as before; --update-freq changes that"
-                )
-            return extra
 
-        return load_checkpoint
+def _convert_place(extra: dict[str, Any] | None, trainer: Trainer, filename: str, *args, **kwargs) -> None:
+    place = {} if extra is None else extra["train_iterator"]
+    before = place and extra.get("options", {}).get("distributed_world_size")
+    now, batches = trainer.data_parallel_world_size, place.get("iterations_in_epoch", 0)
+    if before and before != now:
+        place["iterations_in_epoch"] = batches * before // now
+        logger.info(
+            f"{filename} was saved by {before} ranks, now there are {now}: epoch {place['epoch']} resumes "
+            f"after {place['iterations_in_epoch'] * now} batches, and an update has {now / before:g} times as "
+            "many batches as before; --update-freq changes that"
+        )
 
-    def name_the_reason(load: Callable) -> Callable:
-        def load_state_dict(self, state_dict: dict) -> None:
-            done, batches = state_dict.get("iterations_in_epoch", 0), len(self)
-            if state_dict.get("version", 1) > 1 and done >= batches > 0:
-                raise ValueError(
-                    f"the checkpoint was saved after batch {done} of epoch {state_dict['epoch']}, which now has only "
-                    f"{batches}: other data or another batch size; --reset-dataloader starts at epoch 1"
-                )
-            load(self, state_dict)
 
-        return load_state_dict
-
-    replace(Trainer, "load_checkpoint", convert_place)
-    replace(EpochBatchIterator, "load_state_dict", name_the_reason)
+def _check_place(batches: EpochBatchIterator, state: dict[str, Any]) -> None:
+    done, length = state.get("iterations_in_epoch", 0), len(batches)
+    if state.get("version", 1) > 1 and done >= length > 0:
+        raise ValueError(
+            f"the checkpoint was saved after batch {done} of epoch {state['epoch']}, which now has only "
+            f"{length}: other data or another batch size; --reset-dataloader starts at epoch 1"
+        )

@@ -15,7 +15,7 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
 
-from fairseq_plugin.repairs.replace import look_at_options, look_before, replace
+from fairseq_plugin.repairs.replace import call_before, call_with_options, replace
 from recurrence.files import atomic_write
 
 logger = logging.getLogger("fairseq_plugin.repairs")
@@ -78,8 +78,8 @@ def reject_asynchronous_saving() -> None:
 
     fairseq then also writes no ``checkpoint_last.pt`` to resume from.
     """
-    look_at_options(_reject_asynchronous)
-    look_before(Trainer, "__init__", _reject_configured)
+    call_with_options(_reject_asynchronous)
+    call_before(Trainer, "__init__", _reject_configured)
 
 
 def _reject_configured(self, cfg, *args, **kwargs) -> None:

@@ -1,10 +1,11 @@
 """Loss scaling with ``--amp``."""
 
 from collections.abc import Callable
+from typing import Any
 
 from fairseq.optim.amp_optimizer import AMPOptimizer
 
-from fairseq_plugin.repairs.replace import replace
+from fairseq_plugin.repairs.replace import call_after, replace
 
 
 def unscale_gradients_once() -> None:
@@ -26,14 +27,10 @@ def unscale_gradients_once() -> None:
 
 def grow_scale_by_its_own_option() -> None:
     """Lets ``--amp-scale-window`` set after how many updates the scale doubles; fairseq takes ``--amp-init-scale``."""
+    call_after(AMPOptimizer, "__init__", _set_window)
 
-    def with_the_window(build: Callable) -> Callable:
-        def initialised(self: AMPOptimizer, cfg, *args, **kwargs) -> None:
-            build(self, cfg, *args, **kwargs)
-            window = getattr(cfg.common, "amp_scale_window", None)
-            if window is not None:
-                self.scaler.set_growth_interval(window)
 
-        return initialised
-
-    replace(AMPOptimizer, "__init__", with_the_window)
+def _set_window(built: None, optimizer: AMPOptimizer, cfg: Any, *args, **kwargs) -> None:
+    window = getattr(cfg.common, "amp_scale_window", None)
+    if window is not None:
+        optimizer.scaler.set_growth_interval(window)

@@ -9,7 +9,7 @@ from typing import Any
 from fairseq.data.iterators import BackgroundConsumer, BufferedIterator, EpochBatchIterator
 from torch.utils.data import DataLoader
 
-from fairseq_plugin.repairs.replace import replace
+from fairseq_plugin.repairs.replace import call_after, replace
 
 
 def end_workers_with_epoch() -> None:
@@ -17,28 +17,20 @@ def end_workers_with_epoch() -> None:
 
     They stay until a garbage collection, one process more for every epoch and every validation.
     """
-
-    def forget_workers(initialise: Callable) -> Callable:
-        def __init__(self, *args, **kwargs):
-            initialise(self, *args, **kwargs)
-            self.persistent_workers = False
-
-        return __init__
-
-    def let_loader_forget_workers(get_iterator: Callable) -> Callable:
-        def _get_iterator_for_epoch(self, *args, **kwargs):
-            iterator = get_iterator(self, *args, **kwargs)
-            reader = getattr(iterator, "_itr", None)
-            if isinstance(reader, BufferedIterator) and isinstance(reader._iterable, DataLoader):
-                vars(reader._iterable)["persistent_workers"] = False  # not yet read by the loader
-            return iterator
-
-        return _get_iterator_for_epoch
-
     if "persistent_workers" in EpochBatchIterator.__init__.__code__.co_varnames:
-        replace(EpochBatchIterator, "__init__", forget_workers)
+        call_after(EpochBatchIterator, "__init__", _forget_workers)
     else:  # fairseq 0.12.2 has no such attribute
-        replace(EpochBatchIterator, "_get_iterator_for_epoch", let_loader_forget_workers)
+        call_after(EpochBatchIterator, "_get_iterator_for_epoch", _let_loader_forget_workers)
+
+
+def _forget_workers(built: None, batches: EpochBatchIterator, *args, **kwargs) -> None:
+    batches.persistent_workers = False
+
+
+def _let_loader_forget_workers(iterator: Any, *args, **kwargs) -> None:
+    reader = getattr(iterator, "_itr", None)
+    if isinstance(reader, BufferedIterator) and isinstance(reader._iterable, DataLoader):
+        vars(reader._iterable)["persistent_workers"] = False  # not yet read by the loader
 
 
 def end_readers_before_exit() -> None:
