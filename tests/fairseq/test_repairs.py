@@ -1,9 +1,12 @@
 """Repairs of fairseq: each repairs its defect, and changes nothing in a fairseq without it."""
 
+import importlib
 import importlib.util
+import inspect
 import json
 import logging
 import pickle
+import pkgutil
 import subprocess
 import sys
 import weakref
@@ -111,8 +114,17 @@ class TestApply:
         assert seen["again"] == []
 
     def test_every_repair_is_in_the_list(self):
-        documented = {name for name in repairs.__all__ if name not in ("REPAIRS", "apply")}
-        assert {repair.__name__ for repair in repairs.REPAIRS} == documented
+        names = (module.name for module in pkgutil.iter_modules(repairs.__path__))
+        modules = [importlib.import_module(f"fairseq_plugin.repairs.{name}") for name in names]
+        functions = {
+            function
+            for module in modules
+            for name, function in inspect.getmembers(module, inspect.isfunction)
+            if function.__module__ == module.__name__ and not name.startswith("_")
+        }
+        without_arguments = inspect.Signature(return_annotation=None)
+        found = {function for function in functions if inspect.signature(function) == without_arguments}
+        assert set(repairs.REPAIRS) == found
 
 
 @pytest.mark.slow
@@ -193,7 +205,7 @@ class TestBatches:
         limits = {"max_sentences": 8, "required_batch_size_multiple": 8}
         dropped = sum(map(len, self.batches(copy.batch_by_size, 9, **limits))) == 8
         assert dropped == (not cli.is_official())
-        repairs.keep_last_batch()
+        data_repairs.keep_last_batch()
         assert hasattr(copy.batch_by_size, "fairseq_repairs") == dropped
         assert sum(map(len, self.batches(copy.batch_by_size, 9, **limits))) == 9
 
@@ -218,7 +230,7 @@ class TestNumpyNames:
     def test_a_module_with_these_names_is_not_changed(self, monkeypatch):
         healthy = Namespace(int=int)
         monkeypatch.setattr(data_utils, "np", healthy)
-        repairs.restore_numpy_names()
+        data_repairs.restore_numpy_names()
         assert data_utils.np is healthy
 
 
@@ -254,12 +266,12 @@ class TestNgrams:
         monkeypatch.setattr(decoding, "NGramRepeatBlock", copy.NGramRepeatBlock)
         block, tokens = copy.NGramRepeatBlock(2, use_extension=False), torch.tensor([[2, 5, 6, 5, 1, 1]])
         assert self.banned(block, tokens, step=3) == [set()]
-        repairs.block_repeated_ngrams()
+        decoding.block_repeated_ngrams()
         assert self.banned(block, tokens, step=3) == [{6}]
 
     def test_a_fairseq_that_works_is_not_changed(self):
         method = decoding.NGramRepeatBlock._no_repeat_ngram
-        repairs.block_repeated_ngrams()
+        decoding.block_repeated_ngrams()
         assert decoding.NGramRepeatBlock._no_repeat_ngram is method
 
 
@@ -331,7 +343,7 @@ class TestLog:
         monkeypatch.setattr(sys, "argv", [command])
         root.handlers[:] = handlers
         root.setLevel(level)
-        repairs.restore_cli_logging()
+        commands.restore_cli_logging()
         assert root.level == (logging.INFO if mended else level)
         assert (root.handlers != handlers) == mended
 
