@@ -1,5 +1,6 @@
 """Data loader workers and threads end with their epoch."""
 
+import inspect
 import queue
 import threading
 import weakref
@@ -17,7 +18,7 @@ def end_workers_with_epoch() -> None:
 
     They stay until a garbage collection, one process more for every epoch and every validation.
     """
-    if "persistent_workers" in EpochBatchIterator.__init__.__code__.co_varnames:
+    if "persistent_workers" in inspect.signature(EpochBatchIterator.__init__).parameters:
         call_after(EpochBatchIterator, "__init__", _forget_workers)
     else:  # fairseq 0.12.2 has no such attribute
         call_after(EpochBatchIterator, "_get_iterator_for_epoch", _let_loader_forget_workers)
