@@ -139,7 +139,7 @@ def _depth(command_line: argparse.ArgumentParser) -> None:
         "--depth-warmup-updates",
         type=int,
         metavar="UPDATES",
-        help="during these, the smallest depth that is drawn, or has a loss by --pass-loss, falls from the full depth",
+        help="updates over which the smallest depth that may be drawn (or that --pass-loss supervises) falls from full",
     )
     add("--mixed-depth", action="store_true", help="train at two depths in every update: all passes, and fewer")
     add(

@@ -39,8 +39,8 @@ class SharingOptions(Options):
     decoder_unique_layers: int | None = option(like("decoder_layers"), "decoder: number of stored layers", **STORED)
     share_layer_num: int | None = option(
         None,
-        "the published code's option instead of unique layers: depths per stored layer. Layers are assigned as in that "
-        "code, which differs from the paper's Figure 2 if this does not divide the depth",
+        "passes per stored layer: the published code's option, in place of unique layers. Layers are assigned as in "
+        "that code, which differs from the paper's Figure 2 if this number does not divide the number of passes",
     )
     residual_rank: int | None = option(
         None, "give each pass its own LayerNorms, biases, and a term of this rank on every projection"

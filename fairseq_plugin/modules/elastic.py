@@ -51,8 +51,8 @@ class DepthOptions(Options):
     )
     depth_warmup_updates: int | None = option(
         None,
-        "number of updates during which the smallest depth that is drawn, or has a loss by --pass-loss, falls linearly "
-        "from the full depth",
+        "number of updates over which the smallest depth that may be drawn (or that --pass-loss supervises) falls "
+        "linearly from the full depth to its final value",
     )
     mixed_depth: bool = option(
         False,

@@ -12,15 +12,22 @@ HEADER = """\
 <!-- made by recipes/records/render.py from claims.toml and results.csv: change those -->
 # What the papers claim
 
-{tally}. If a claim has several comparisons, `ours` lists all leads, and the interval is that of the smallest lead.
+{tally}. The last two groups are not claims of the five papers: a published baseline, and our own goals for elastic
+depth.
+
+A claim about training compares rows of our tables. The lead is the difference between two rows, positive where the
+first is better. If a claim has several comparisons, `ours` lists all leads, and the interval is that of the smallest
+lead or, if the claim is contradicted, of the lead that contradicts it; the claim's own section has all intervals. The
+last column has the verdict and, in brackets, the scale of the runs.
 """
 INTRODUCTION = """\
 
-A claim about training compares rows seed by seed: `lead` is the mean difference, positive where the first row is
-better, with its 95 % interval over the seeds (Student's t). It is confirmed or contradicted if at least three seeds
-have run and the interval is beyond 0, or beyond the margin. If there are several comparisons, all must be confirmed,
-and one contradicted is enough, by an interval that is wider than the one shown so that all hold together (Bonferroni).
-Claims about counts or algebra are decided by an exact count or a test. All others are undecided or have not run.
+Rows are compared seed by seed: `lead` is the mean difference over the seeds, with its 95 % interval (Student's t). A
+comparison is decided once at least three seeds have run: it is confirmed if the whole interval is on the claimed side
+of 0 (or of the margin), and contradicted if all of it is on the other side. A claim with several comparisons is
+confirmed if all of them are, and contradicted if one is; that one is judged by a wider interval than the one shown,
+so that all hold together (Bonferroni). Claims about counts or algebra are decided by an exact count or a test. All
+other claims are undecided or have not run.
 """
 
 
@@ -67,9 +74,9 @@ def overview_line(claim: Claim) -> list[str]:
     ran = [one for one in claim.comparisons if one.differences]
     interval = scales = ""
     if ran:
-        smallest = min(ran, key=lambda one: one.mean)
-        seeds = len(smallest.differences)
-        interval = ", ".join(filter(None, [smallest.interval, f"{seeds} seed{'s' if seeds > 1 else ''}"]))
+        shown = min(ran, key=lambda one: (one.verdict != "contradicted", one.mean))
+        seeds = len(shown.differences)
+        interval = ", ".join(filter(None, [shown.interval, f"{seeds} seed{'s' if seeds > 1 else ''}"]))
         scales = f" ({', '.join(dict.fromkeys(one.scale for one in ran))})"
     address = table_link(claim.tables[0]).split("](")[1]
     return [heading_link(claim), claim.figures, f"[{ours(claim)}]({address}", interval, claim.verdict + scales]

@@ -140,7 +140,7 @@ def add_options(parser: argparse.ArgumentParser) -> Callable[..., argparse.Actio
     """Adds a group with the options of :func:`report`; returns what adds further ones to it."""
     add = parser.add_argument_group("depth curve").add_argument
     add("--output", type=_output, metavar="FILE", help="CSV, or a picture (.svg, .png) with the CSV beside it")
-    add("--write", action="store_true", help="store the safe depths in the checkpoint; loading it at others warns")
+    add("--write", action="store_true", help="store the safe depths in the checkpoint; loading at other depths warns")
     add(
         "--tolerance",
         type=_points,
