@@ -148,15 +148,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add = curve.add_options(parser)
     add("--apart", action="store_true", help="vary the passes of encoder and decoder one at a time")
     parser.set_defaults(scoring="sacrebleu")
-    args = options.parse_args_and_arch(parser, list(sys.argv[1:] if arguments is None else arguments))
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    args = options.parse_args_and_arch(parser, words)
     try:
-        run(args)
+        run(args, words)
     except ValueError as error:
         parser.error(str(error))
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace, words: Sequence[str]) -> None:
     """Runs the command line.
+
+    Args:
+        args: its options.
+        words: as they were typed.
 
     Raises:
         ValueError: naming the option and the rule.
@@ -168,7 +173,7 @@ def run(args: argparse.Namespace) -> None:
         if value:
             raise ValueError(f"--{name.replace('_', '-')}={value}: not supported here; use fairseq-generate")
     cfg = convert_namespace_to_omegaconf(args)
-    overrides = {**task_options(args), **literal(args.model_overrides)}
+    overrides = {**task_options(args, words), **literal(args.model_overrides)}
     (model,), saved, task = checkpoint_utils.load_model_ensemble_and_task([args.path], overrides)
     model.eval()
     loops = named_loops(model)
@@ -194,12 +199,13 @@ def run(args: argparse.Namespace) -> None:
         write(args.path, ranges)
 
 
-def task_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The options of the task that differ from their defaults, by name; the others are those of the checkpoint."""
-    parser = argparse.ArgumentParser()
+def task_options(args: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
+    """The options of the task that are among the words, and its data; the others are those of the checkpoint."""
+    parser = argparse.ArgumentParser(add_help=False)
     TASK_REGISTRY[args.task].add_args(parser)
-    defaults = {action.dest: action.default for action in parser._actions}
-    return {name: value for name, value in vars(args).items() if name in defaults and value != defaults[name]}
+    given = {word.partition("=")[0] for word in words}
+    actions = [action for action in parser._actions if not action.option_strings or given & {*action.option_strings}]
+    return {action.dest: getattr(args, action.dest) for action in actions}
 
 
 def uses_cuda(cfg: Any) -> bool:
@@ -208,7 +214,7 @@ def uses_cuda(cfg: Any) -> bool:
 
 
 def read_batches(cfg: Any, model: nn.Module, task: FairseqTask) -> list[dict]:
-    """The batches that fairseq-generate would make of the chosen split, on the device where it would decode."""
+    """The batches that fairseq-generate would make of the whole split, on the device where it would decode."""
     limits = cfg.dataset
     if limits.max_tokens is None and limits.batch_size is None:
         limits.max_tokens = 12000  # fairseq-generate's default
@@ -219,8 +225,6 @@ def read_batches(cfg: Any, model: nn.Module, task: FairseqTask) -> list[dict]:
         max_positions=utils.resolve_max_positions(task.max_positions(), model.max_positions()),
         ignore_invalid_inputs=limits.skip_invalid_size_inputs_valid_test,
         required_batch_size_multiple=limits.required_batch_size_multiple,
-        num_shards=cfg.distributed_training.distributed_world_size,
-        shard_id=cfg.distributed_training.distributed_rank,
     ).next_epoch_itr(shuffle=False)
     return [utils.move_to_cuda(batch) if uses_cuda(cfg) else batch for batch in batches]
 

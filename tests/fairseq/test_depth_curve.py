@@ -111,6 +111,31 @@ def test_options_of_generate_that_do_not_fit_a_curve_are_rejected(capsys, flags,
     assert printed.count("\n") == 2  # a line of usage before the error
 
 
+@pytest.mark.parametrize("words", [["--sample-break-mode", "none"], ["--sample-break-mode=none"]])
+def test_task_options_given_at_their_default_replace_those_of_the_checkpoint(monkeypatch, capsys, words):
+    def load(paths, overrides):
+        raise ValueError(f"overrides: {overrides}")
+
+    monkeypatch.setattr(depth.checkpoint_utils, "load_model_ensemble_and_task", load)
+    with pytest.raises(SystemExit):
+        depth.main(["data", "--path", "a.pt", "--task", "language_modeling", *words])
+    assert "overrides: {'data': 'data', 'sample_break_mode': 'none'}" in capsys.readouterr().err
+
+
+def test_every_sentence_is_scored_at_any_number_of_ranks(trained, corpus, monkeypatch):
+    counts = []
+
+    def count(model, task, cfg, batches):
+        counts.append(sum(len(batch["target"]) for batch in batches))
+        return depth.curve.Evaluation(1.0, 1.0, [[0]])
+
+    monkeypatch.setattr(depth, "translations", count)
+    flags = ("--path", str(trained.folder / "checkpoint_last.pt"), *SEARCH, "--scoring", "sacrebleu")
+    for ranks in ("1", "2"):
+        depth.main([str(corpus.data), *flags, "--distributed-world-size", ranks])
+    assert len(set(counts)) == 1
+
+
 class Pairs(list):
     """A scorer that only collects references and hypotheses, as texts or as tokens."""
 
