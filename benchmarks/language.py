@@ -51,7 +51,7 @@ def without_passes(model):
 
     def step():
         model.train().zero_grad()
-        x, _ = decoder.inputs(tokens, None)
+        x = decoder.inputs(tokens, None)
         logits = decoder.output_layer(decoder.stack.norm(x))
         F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
 

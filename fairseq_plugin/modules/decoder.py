@@ -187,7 +187,7 @@ class LoopedDecoder(StatefulDecoder):
         padding = self._padding(prev_output_tokens)
         arguments = self._arguments(padding, encoder_out, state, record)
         start = 0 if state is None else state.loop_state.length
-        x, _ = self.inputs(prev_output_tokens, padding, start)
+        x = self.inputs(prev_output_tokens, padding, start)
         if state is None:
             x, states = self.loop(x, **arguments(x, start))
         elif isinstance(state.loop_state, EarlyExitState):
@@ -207,7 +207,7 @@ class LoopedDecoder(StatefulDecoder):
 
         def read(known: Tensor, passes: Sequence[int], x: Tensor | None) -> Tensor:
             start, padding = state.loop_state.cache.lengths[passes[0]], self._padding(known)
-            x = self.inputs(known, padding, start)[0] if x is None else x
+            x = self.inputs(known, padding, start) if x is None else x
             return state.loop_state.run(x, passes, **self._arguments(padding, encoder_out, state, record)(x, start))
 
         def output(x: Tensor) -> tuple[Tensor, ...]:

@@ -82,7 +82,7 @@ class TokenInput(nn.Module):
         if learned:
             nn.init.normal_(self.embed_positions.weight, std=std)
 
-    def forward(self, tokens: Tensor, padding: Tensor | None, start: int = 0) -> tuple[Tensor, Tensor]:
+    def forward(self, tokens: Tensor, padding: Tensor | None, start: int = 0) -> Tensor:
         """Embeds the tokens from `start` on.
 
         Args:
@@ -91,21 +91,21 @@ class TokenInput(nn.Module):
             start: number of leading tokens to skip.
 
         Returns:
-            The input of the stack (B, T - start, C), and the scaled embedding without positions.
+            The input of the stack (B, T - start, C).
 
         Raises:
             ValueError: if T is more than the learned positions.
         """
-        embedded = x = self.embed_tokens(tokens[:, start:]) * self.scale
+        x = self.embed_tokens(tokens[:, start:]) * self.scale
         if self.table is not None:
             x = x + self.table(tokens.size(1), padding, start, like=x)
         if self.embed_positions is not None:
             x = x + self._learned(tokens, padding)[..., start:, :]
         if self.layernorm is not None:
             x = self.layernorm(x)
-        return dropout(x, self.dropout, self.training), embedded
+        return dropout(x, self.dropout, self.training)
 
-    def read(self, tokens: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None, Tensor]:
+    def read(self, tokens: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Embeds an encoder's source.
 
         Args:
@@ -113,11 +113,10 @@ class TokenInput(nn.Module):
             lengths: unused.
 
         Returns:
-            The input of the stack (B, S, C), its padding (B, S) or None for no padding, and the scaled embedding.
+            The input of the stack (B, S, C), and its padding (B, S) or None for no padding.
         """
         padding = padding_mask(tokens, self.embed_tokens.padding_idx)
-        x, embedded = self(tokens, padding)
-        return x, padding, embedded
+        return self(tokens, padding), padding
 
     def _learned(self, tokens: Tensor, padding: Tensor | None) -> Tensor:
         length, most = tokens.size(1), self.embed_positions.num_embeddings

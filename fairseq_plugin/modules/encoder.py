@@ -48,10 +48,10 @@ class LoopedEncoder(FairseqEncoder):
             return_all_hiddens: also return the state after each pass.
 
         Returns:
-            fairseq's dictionary: `encoder_out` [(S, B, C)], `encoder_padding_mask` [(B, S)] or [] without
-            padding, `encoder_embedding` [(B, S, C)], `encoder_states` P times (S, B, C) or [].
+            What fairseq reads of its dictionary: `encoder_out` [(S, B, C)], `encoder_padding_mask` [(B, S)] or []
+            without padding, `encoder_states` P times (S, B, C) or [].
         """
-        x, padding, embedded = self.inputs.read(src_tokens, src_lengths)
+        x, padding = self.inputs.read(src_tokens, src_lengths)
         bias = None if padding is None else padding_bias(padding, like=x)
         levels = depth_levels(self.level_table, self.loop.passes, x.size(1), padding, 0, x)
         if self.early_exit is None or self.training:
@@ -63,10 +63,7 @@ class LoopedEncoder(FairseqEncoder):
         return {
             "encoder_out": [x.transpose(0, 1)],
             "encoder_padding_mask": [] if padding is None else [padding],
-            "encoder_embedding": [embedded],
             "encoder_states": [state.transpose(0, 1) for state in states] if return_all_hiddens else [],
-            "src_tokens": [],
-            "src_lengths": [],
         }
 
     def reorder_encoder_out(self, encoder_out, new_order: Tensor):

@@ -112,7 +112,7 @@ class LanguageDecoder(StatefulDecoder):
         state = self._state(incremental_state)
         start = self._check_length(prev_output_tokens, state)
         padding = self._padding(prev_output_tokens, start, state)
-        x, _ = self.inputs(prev_output_tokens, padding, start)
+        x = self.inputs(prev_output_tokens, padding, start)
         x = self.stack(x, padding, None if state is None else state.stack)
         if state is not None:
             state.length = prev_output_tokens.size(1)
@@ -128,7 +128,7 @@ class LanguageDecoder(StatefulDecoder):
         def read(known: Tensor, passes: Sequence[int], x: Tensor | None) -> Tensor:
             start = state.stack.cache.lengths[passes[0]]
             padding = self._padding(known, start, state)
-            x = self.inputs(known, padding, start)[0] if x is None else x
+            x = self.inputs(known, padding, start) if x is None else x
             return state.stack.run(x, passes, **self.stack.arguments(x, padding, start))
 
         def output(x: Tensor) -> tuple[Tensor, Tensor]:

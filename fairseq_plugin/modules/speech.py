@@ -57,7 +57,7 @@ class SpeechInput(nn.Module):
         self.subsample = Subsampler(features, channels, width, kernel_sizes)
         self.table = Table(halved, width, offset=2, blank_padding=True)
 
-    def read(self, frames: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+    def read(self, frames: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
         """Embeds speech.
 
         Args:
@@ -65,7 +65,7 @@ class SpeechInput(nn.Module):
             lengths: (B,) numbers of frames.
 
         Returns:
-            The input of the stack (B, S, C), its padding (B, S) or None, and the input without positions.
+            The input of the stack (B, S, C), and its padding (B, S) or None.
 
         Raises:
             ValueError: if the number of features is not the configured one.
@@ -78,9 +78,9 @@ class SpeechInput(nn.Module):
             )
         weight = self.subsample.conv_layers[0].weight
         x, padding = self.subsample(frames.to(weight.dtype), lengths)  # fairseq-generate --fp16 leaves them in float32
-        embedded = x = x * self.scale
+        x = x * self.scale
         x = x + self.table(x.size(1), padding, 0, like=x)
-        return dropout(x, self.dropout, self.training), padding, embedded
+        return dropout(x, self.dropout, self.training), padding
 
 
 def padding_after(lengths: Tensor, length: int) -> Tensor:

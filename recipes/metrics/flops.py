@@ -31,7 +31,7 @@ def per_text(symbols: int, text: int, flags: list[str]) -> dict[str, int]:
         tokens = torch.zeros(1, text, dtype=torch.long)
 
     def loss():
-        logits = model.output_layer(model.decoder.stack(model.decoder.inputs(tokens, None)[0]))
+        logits = model.output_layer(model.decoder.stack(model.decoder.inputs(tokens, None)))
         return F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
 
     return {"forward": flops(loss), "both": flops(lambda: loss().backward())}

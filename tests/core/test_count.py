@@ -137,7 +137,7 @@ def test_operations_of_the_papers_small_model():
     tokens = torch.zeros(1, 1024, dtype=torch.long, device="meta")
 
     def forward():
-        return decoder.output_layer(decoder.stack(decoder.inputs(tokens, None)[0]))
+        return decoder.output_layer(decoder.stack(decoder.inputs(tokens, None)))
 
     expected = 4 * (4 * 128**2 + 3 * 128 * 512 + 2 * 1024 * 128) + 1024 * 128
     assert count.flops(forward) == 2 * 1024 * expected

@@ -69,7 +69,7 @@ def test_later_words_see_the_states_with_which_earlier_ones_left(arch):
     model = models.tiny(arch)
     source, lengths, target = models.inputs(arch, (5, 3, 6), target_lengths=(30, 30, 30))
     decoder, out = model.decoder, model.encoder(source, lengths)
-    first, _ = decoder.inputs(target, None)
+    first = decoder.inputs(target, None)
 
     def whole_texts(x: torch.Tensor) -> dict:
         return decoder._arguments(None, out, None, None)(x, 0)
