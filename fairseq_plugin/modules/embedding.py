@@ -5,6 +5,8 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from fairseq import utils
+from fairseq.data import Dictionary
 from omegaconf import open_dict
 from torch import Tensor, nn
 
@@ -47,6 +49,29 @@ def store_positions(args: Any, name: str, number: int) -> int:
     with nullcontext() if isinstance(args, Namespace) else open_dict(args):
         setattr(args, name, number)
     return number
+
+
+def load_pretrained(path: str, dictionary: Dictionary, embedding: nn.Embedding) -> None:
+    """Sets the vectors of the symbols that a file has; the others keep theirs.
+
+    Raises:
+        ValueError: naming the file, if it cannot be read, is not an embedding, or is of another width.
+    """
+    try:
+        vectors = utils.parse_embedding(path)
+    except OSError as error:
+        raise ValueError(f"{path}: embedding cannot be read: {error.strerror}") from error
+    except (StopIteration, ValueError):
+        vectors = {}
+    widths = {len(vector) for vector in vectors.values()}
+    if len(widths) != 1:
+        raise ValueError(f"{path}: must be an embedding: a header line, then one 'symbol numbers' per line")
+    (width,) = widths
+    if width != embedding.embedding_dim:
+        raise ValueError(
+            f"{path}: has {width} numbers per symbol: must be {embedding.embedding_dim}, the width of the model"
+        )
+    utils.load_embedding(vectors, dictionary, embedding)
 
 
 class TokenInput(nn.Module):

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq import utils
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation_lev import TranslationLevenshteinTask
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from fairseq_plugin.modules import admin, elastic
 from fairseq_plugin.modules.budget import BudgetedModel, BudgetOptions, set_budget
 from fairseq_plugin.modules.decoder import LoopedDecoder
-from fairseq_plugin.modules.embedding import Output, TokenInput, store_positions
+from fairseq_plugin.modules.embedding import Output, TokenInput, load_pretrained, store_positions
 from fairseq_plugin.modules.encoder import LoopedEncoder
 from fairseq_plugin.modules.options import ACTIVATIONS, SIDES, option
 from fairseq_plugin.modules.register import activation
@@ -157,7 +156,7 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
         nn.init.zeros_(embedding.weight[dictionary.pad()])
         path = getattr(args, f"{side}_embed_path")
         if path:
-            utils.load_embedding(utils.parse_embedding(path), dictionary, embedding)
+            load_pretrained(path, dictionary, embedding)
         return embedding
 
     @classmethod

@@ -86,7 +86,6 @@ REPAIRS = (
     messages.require_literal_overrides,
     messages.require_known_overrides,
     ranges.require_numbers_in_range,
-    messages.name_embedding_files,
     messages.name_nonfinite_updates,
     messages.require_adaptive_loss,
 )

@@ -4,20 +4,19 @@ import os
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
-from fairseq import checkpoint_utils, utils
+from fairseq import checkpoint_utils
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.trainer import Trainer
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_plugin.repairs.foreign import literal
-from fairseq_plugin.repairs.replace import call_before, call_with_options, explain_errors, replace
+from fairseq_plugin.repairs.replace import call_before, call_with_options, explain_errors
 from recurrence.errors import report_to_torchrun
 
 TRACEBACK = "RECURRENCE_TRACEBACK"  # "1" prints the traceback too
@@ -98,46 +97,6 @@ def _check_names(cfg: DictConfig, overrides: dict[str, Any]) -> None:
     unknown = sorted(GIVEN.intersection(overrides) - known)
     if unknown:
         raise ValueError(f"--model-overrides: {unknown[0]}: not an option of {arch}")
-
-
-def name_embedding_files() -> None:
-    """Names the file if pretrained embeddings are missing, malformed, or of another width than the model's."""
-
-    def read_or_name(parse: Callable) -> Callable:
-        def parse_embedding(path: str) -> dict:
-            try:
-                found = parse(path)
-            except OSError as error:
-                raise ValueError(f"{path}: embedding cannot be read: {error.strerror}") from error
-            except (StopIteration, UnicodeDecodeError, ValueError):
-                found = {}
-            if not found or len({len(vector) for vector in found.values()}) > 1:
-                raise ValueError(f"{path}: must be an embedding: a header line, then one 'symbol numbers' per line")
-            table = _Embedding(found)
-            table.path = path
-            return table
-
-        return parse_embedding
-
-    def load_or_name(load: Callable) -> Callable:
-        def load_embedding(embed_dict, vocab, embedding):
-            width, ours = len(next(iter(embed_dict.values()), ())), embedding.embedding_dim
-            if isinstance(embed_dict, _Embedding) and width != ours:
-                raise ValueError(
-                    f"{embed_dict.path}: has {width} numbers per symbol: must be {ours}, the width of the model"
-                )
-            return load(embed_dict, vocab, embedding)
-
-        return load_embedding
-
-    replace(utils, "parse_embedding", read_or_name)
-    replace(utils, "load_embedding", load_or_name)
-
-
-class _Embedding(dict):
-    """Vectors by symbol, and the file that they come from."""
-
-    path: str
 
 
 def name_nonfinite_updates() -> None:

@@ -227,6 +227,12 @@ def test_pretrained_embedding_is_loaded(side, embedding_file):
     assert not (embedding == 0.25).all(1)[[row for row in range(len(words)) if row not in loaded]].any()
 
 
+def test_a_pretrained_embedding_of_another_width_is_rejected(embedding_file):
+    flags = models.tiny_flags("vanilla_base", "--encoder-embed-dim", "32", "--encoder-embed-path", str(embedding_file))
+    with pytest.raises(ValueError, match=f"^{embedding_file}: has 16 numbers per symbol: must be 32, the width of the"):
+        build("vanilla_base", flags)
+
+
 @pytest.mark.parametrize("make", [lambda args: args, lambda args: OmegaConf.create(vars(args))])
 def test_a_checkpoint_needs_no_file_with_embeddings(make, embedding_file, tmp_path):
     """Its weights hold them."""
