@@ -44,7 +44,7 @@ class ElasticCriterion(FairseqCriterion):
 
     def _with_pass_loss(self, model, sample, reduce: bool):
         """Adds `pass_loss` times the mean loss of the earlier passes; the log has the loss of the last pass."""
-        loop, outputs = list(model.loops_by_side().values())[-1], []
+        loop, outputs = model.loops_by_side()["decoder"], []
         with loop.register_forward_hook(lambda module, inputs, output: outputs.append(output)):
             loss, sample_size, log = super().forward(model, sample, reduce)
         _, states = outputs[-1]

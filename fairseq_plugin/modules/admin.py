@@ -60,7 +60,7 @@ class ProfiledModel(FairseqEncoderDecoderModel):
     @property
     def stacks(self) -> list[nn.Module]:
         """The encoder's loop and the decoder's."""
-        return [self.encoder.loop, self.decoder.loop]
+        return list(self.loops_by_side().values())
 
     def profile_once(self, *inputs: Tensor, **options) -> None:
         """Profiles the model if that has not been done; takes the arguments of the forward pass."""

@@ -57,7 +57,6 @@ class StatefulDecoder(FairseqIncrementalDecoder):
         self._max_positions = max_positions
         self.need_attn = False
         self.drafting: Drafting | None = None
-        self.early_exit: EarlyExit | None = None
 
     def new_draft(self, loop_state: LoopState) -> Draft | None:
         """Drafting state for new texts; None without drafting."""
@@ -149,6 +148,7 @@ class LoopedDecoder(StatefulDecoder):
             borrow(self, "embed_tokens", embed_tokens)
         self.inputs, self.loop, self.output_projection = inputs, loop, output
         self.level_table, self.layer_norm = level_table, layer_norm
+        self.early_exit: EarlyExit | None = None
 
     def forward(
         self,

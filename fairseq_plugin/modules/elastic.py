@@ -137,11 +137,8 @@ class ElasticModel(ConfiguredModel):
     step, prefix_only, pass_loss = 1, False, 0.0
 
     def loops_by_side(self) -> dict[str, Loop]:
-        """The loops by side; the decoder's comes last."""
-        decoder = self.decoder
-        if hasattr(decoder, "stack"):
-            return {"decoder": decoder.stack.loop}
-        return {"encoder": self.encoder.loop, "decoder": decoder.loop}
+        """The loops by side: "encoder", if there is one, and "decoder"."""
+        raise TypeError(f"{type(self).__name__}: must define loops_by_side")
 
     def set_elastic(self, args: Any, step: int = 1, prefix_only: bool = False) -> None:
         """Stores the depth options until training starts."""
@@ -162,10 +159,11 @@ class ElasticModel(ConfiguredModel):
         for (side, loop), depth_range, stream in zip(loops.items(), ranges, streams):
             with self.options.named(side), _of(side):
                 make_elastic(loop, depth_range, **given, stream=stream)
-        if self.pass_loss and not stops(loop, max(loop.training_depth.depths)):
+        decoder = loops["decoder"]
+        if self.pass_loss and not stops(decoder, max(decoder.training_depth.depths)):
             raise ValueError(
                 f"--pass-loss={self.pass_loss}: no earlier pass of the decoder is the end of a model of fewer "
-                f"passes, in the order {' '.join(map(str, loop.order))}"
+                f"passes, in the order {' '.join(map(str, decoder.order))}"
             )
 
 

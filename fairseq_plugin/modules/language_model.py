@@ -16,6 +16,7 @@ from fairseq_plugin.modules.options import option
 from recurrence import position
 from recurrence.block import Shape
 from recurrence.draft import Draft
+from recurrence.loop import Loop
 
 
 @dataclass
@@ -207,6 +208,10 @@ class LanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
         set_budget(model, args)
         model.set_elastic(args, cls.depth_step(args))
         return model
+
+    def loops_by_side(self) -> dict[str, Loop]:
+        """The only loop."""
+        return {"decoder": self.decoder.stack.loop}
 
     @classmethod
     def _embedding(cls, args, dictionary) -> nn.Module:

@@ -125,6 +125,10 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
             self.profile_once(*inputs, **options)
         return super().forward(*inputs, **options)
 
+    def loops_by_side(self) -> dict[str, Loop]:
+        """The encoder's loop and the decoder's."""
+        return {"encoder": self.encoder.loop, "decoder": self.decoder.loop}
+
     @classmethod
     def _loop(cls, args, side: str) -> Loop:
         with cls.options.named(side):
