@@ -40,7 +40,7 @@ class Universal(LoopedTransformer):
         return shared_layers(shape, (0,) * passes(args, side), **parts)
 
     @classmethod
-    def has_levels(cls, args) -> bool:
+    def has_static_levels(cls, args) -> bool:
         """Always."""
         return True
 

@@ -81,7 +81,7 @@ class RingFormer(LoopedTransformer):
     init = init.ringformer_
 
     @classmethod
-    def has_levels(cls, args) -> bool:
+    def has_static_levels(cls, args) -> bool:
         """Only for static signals."""
         return args.level_signal == "static"
 

@@ -22,6 +22,7 @@ from recurrence.admin import attach
 from recurrence.block import Shape
 from recurrence.loop import Loop
 
+STATIC = "static level signals are the positions, as in the Universal Transformer"
 LIMITS = dict(zip(SIDES, ("max_source_positions", "max_target_positions")))
 
 
@@ -72,7 +73,7 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
         raise TypeError(f"{cls.__name__}: a family must define loop")
 
     @classmethod
-    def has_levels(cls, args) -> bool:
+    def has_static_levels(cls, args) -> bool:
         """Whether the sinusoidal position + depth signal is added before each pass."""
         return False
 
@@ -80,7 +81,7 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
     def inputs(cls, args, side: str, embedding: nn.Embedding | None, most: int) -> nn.Module:
         """The input layer of one side, for up to `most` tokens."""
         width = getattr(args, f"{side}_embed_dim")
-        sinusoids = not cls.has_levels(args) and not args.no_token_positional_embeddings
+        sinusoids = not cls.has_static_levels(args) and not args.no_token_positional_embeddings
         return TokenInput(
             embedding,
             scale=1.0 if args.no_scale_embedding else math.sqrt(width),
@@ -115,7 +116,7 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
             model.set_profile(profile)
         args.encoder_embed_path = args.decoder_embed_path = ""  # the checkpoint's weights hold them
         set_budget(model, args)
-        model.set_elastic(args, prefix_only=cls.has_levels(args))
+        model.set_elastic(args, prefix_only=cls.has_static_levels(args))
         return model
 
     def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, **options):
@@ -171,7 +172,7 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
         return dict(
             inputs=cls.inputs(args, side, embedding, most),
             loop=cls._loop(args, side),
-            level_table=position.Table(position.depth_time, width) if cls.has_levels(args) else None,
+            level_table=position.Table(position.depth_time, width) if cls.has_static_levels(args) else None,
             layer_norm=nn.LayerNorm(width, args.norm_eps) if pre_norm else None,
             max_positions=most,
         )
@@ -196,11 +197,12 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
                 raise ValueError(f"--{side}-embed-dim={width}: must be >= 1")
             if args.init == "admin" and getattr(args, f"{side}_normalize_before"):
                 raise ValueError(f"--init=admin: needs post-norm, and does not go with --{side}-normalize-before")
-            if getattr(args, f"{side}_learned_pos") and (args.no_token_positional_embeddings or cls.has_levels(args)):
-                reason = "--no-token-positional-embeddings" if args.no_token_positional_embeddings else "level signals"
-                raise ValueError(f"--{side}-learned-pos: does not go with {reason}, which leave no position to learn")
-        if cls.has_levels(args) and args.no_token_positional_embeddings:
-            raise ValueError("--no-token-positional-embeddings: the static level signals are the positions")
+            if getattr(args, f"{side}_learned_pos") and args.no_token_positional_embeddings:
+                raise ValueError(f"--{side}-learned-pos: does not go with --no-token-positional-embeddings")
+            if getattr(args, f"{side}_learned_pos") and cls.has_static_levels(args):
+                raise ValueError(f"--{side}-learned-pos: {STATIC}")
+        if args.no_token_positional_embeddings and cls.has_static_levels(args):
+            raise ValueError(f"--no-token-positional-embeddings: {STATIC}")
         if args.share_all_embeddings:
             cls._check_sharing(args, task)
 

@@ -79,7 +79,7 @@ def test_tokens_that_have_been_read_are_rejected(arch):
 @models.every_translation_model
 def test_learned_positions_step_by_step(arch):
     if models.has_static_levels(arch):
-        with pytest.raises(ValueError, match="--encoder-learned-pos: does not go with level signals"):
+        with pytest.raises(ValueError, match="--encoder-learned-pos: static level signals are the positions"):
             models.tiny(arch, "--encoder-learned-pos", "--decoder-learned-pos")
         return
     model = models.tiny(arch, "--encoder-learned-pos", "--decoder-learned-pos")

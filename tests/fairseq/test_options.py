@@ -39,7 +39,7 @@ class Knob(NamedTuple):
     off: dict[str, Any] = {}
 
 
-STATIC = {"universal": "--{}-learned-pos: does not go with level signals"}
+STATIC = {"universal": "--{}-learned-pos: static level signals are the positions"}
 LRC = {"recursive_iwslt_de_en": "--init=admin: needs --no-lrc"}
 
 
@@ -76,7 +76,7 @@ KNOBS = {
     "no_token_positional_embeddings": Knob(
         "--no-token-positional-embeddings",
         "output",
-        rejected={"universal": "--no-token-positional-embeddings: the static level signals are the positions"},
+        rejected={"universal": "--no-token-positional-embeddings: static level signals are the positions"},
     ),
     "layernorm_embedding": Knob("--layernorm-embedding", "parameters"),
     # Where the papers do not scale, only an embedding that is the output matrix too is scaled.

@@ -127,7 +127,7 @@ def shapes(model: nn.Module) -> dict[str, torch.Size]:
 
 def has_static_levels(arch: str) -> bool:
     """Whether position and depth are one table that is added before each pass."""
-    return ARCH_MODEL_REGISTRY[arch].has_levels(options(arch))
+    return ARCH_MODEL_REGISTRY[arch].has_static_levels(options(arch))
 
 
 def tiny_flags(arch: str, *flags: str) -> list[str]:
