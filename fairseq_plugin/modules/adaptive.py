@@ -35,7 +35,7 @@ class AdaptiveOptions(Options):
 
 
 # Options of a model without bands.
-PLAIN = {name: one.default for name, one in AdaptiveOptions.known().items()}
+PLAIN = {name: spec.default for name, spec in AdaptiveOptions.known().items()}
 
 
 def cutoffs(args, which: str, symbols: int) -> list[int] | None:

@@ -157,7 +157,7 @@ class ElasticModel(ConfiguredModel):
         streams = range(len(loops)) if given.pop("depth_apart", False) else [0] * len(loops)
         given |= dict(seed=seed, step=self.step, prefix_only=self.prefix_only)
         for (side, loop), depth_range, stream in zip(loops.items(), ranges, streams):
-            with self.options.named(side), _of(side):
+            with self.options.flags_in_errors(side), _of(side):
                 make_elastic(loop, depth_range, **given, stream=stream)
         decoder = loops["decoder"]
         if self.pass_loss and not stops(decoder, max(decoder.training_depth.depths)):

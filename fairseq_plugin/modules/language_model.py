@@ -193,10 +193,10 @@ class LanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
         Raises:
             ValueError: naming the option, the value and the rule.
         """
-        with cls.options.named():
+        with cls.options.flags_in_errors():
             cls._check(args, task)
         most = remember_positions(args, task) if cls.input_positions(args) == "learned" else sys.maxsize
-        with cls.options.named("decoder"):
+        with cls.options.flags_in_errors("decoder"):
             stack = cls.build_stack(args, cls.options.shape(args, "decoder"))
         stack.loop.checkpointing = args.checkpoint_activations
         if args.compile:

@@ -99,7 +99,7 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
         Raises:
             ValueError: naming the option, the value and the rule.
         """
-        with cls.options.named():
+        with cls.options.flags_in_errors():
             cls._check(args, task)
         source, target, joint = task.source_dictionary, task.target_dictionary, args.share_all_embeddings
         encoder_embedding = cls._embedding(args, "encoder", source)
@@ -132,7 +132,7 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
 
     @classmethod
     def _loop(cls, args, side: str) -> Loop:
-        with cls.options.named(side):
+        with cls.options.flags_in_errors(side):
             shape = cls.options.shape(args, side)
             loop = cls.loop(
                 args,

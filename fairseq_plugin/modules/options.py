@@ -55,11 +55,11 @@ class Options(FairseqDataclass):
     @classmethod
     def known(cls) -> dict[str, Field]:
         """The fields by name."""
-        return {one.name: one for one in fields(cls) if one.name != "_name"}
+        return {spec.name: spec for spec in fields(cls) if spec.name != "_name"}
 
     def _get_all_attributes(self) -> list[str]:
         """The fields that fairseq adds to the command line."""
-        return [name for name, one in self.known().items() if one.metadata.get("help") and name not in self.fixed]
+        return [name for name, spec in self.known().items() if spec.metadata.get("help") and name not in self.fixed]
 
     def _get_type(self, name: str) -> Any:
         """The type to which fairseq converts an option's text."""
@@ -70,9 +70,12 @@ class Options(FairseqDataclass):
     def fill(cls, args: Any, preset: dict[str, Any]) -> None:
         """Sets every option that was not given; defaults that depend on other options come last."""
         known = cls.known()
-        values = {**{name: one.default for name, one in known.items()}, **cls.fixed, **preset}
-        late = {name for name in values if callable(values[name]) or known[name].metadata.get("where")}
-        for name in sorted(values, key=late.__contains__):
+        values = {**{name: spec.default for name, spec in known.items()}, **cls.fixed, **preset}
+
+        def depends(name: str) -> bool:
+            return callable(values[name]) or "where" in known[name].metadata
+
+        for name in sorted(values, key=depends):  # False first; otherwise in the order of the fields
             if getattr(args, name, None) is None:
                 value = None if _conflict(known[name], args) else values[name]
                 setattr(args, name, value(args) if callable(value) else value)
@@ -89,8 +92,8 @@ class Options(FairseqDataclass):
         unknown = () if isinstance(args, argparse.Namespace) else set(args) - {*known, "_name"}
         for name in sorted(unknown):
             raise ValueError(f"{name}: not an option of {arch}")
-        for name, one in known.items():
-            value, kind, choices = getattr(args, name, None), _kind(one), one.metadata.get("choices")
+        for name, spec in known.items():
+            value, kind, choices = getattr(args, name, None), _kind(spec), spec.metadata.get("choices")
             if value is None:
                 continue
             is_flag = isinstance(value, bool) and kind is not bool  # for Python, a bool is an int
@@ -100,13 +103,13 @@ class Options(FairseqDataclass):
                 raise FieldError(name, value, f"not an option of {arch}, for which it is {cls.fixed[name]}")
             if choices and value not in choices:
                 raise FieldError(name, value, f"must be one of {choices}")
-            other = _conflict(one, args)
+            other = _conflict(spec, args)
             if other and value is not False:
                 raise FieldError(name, value, f"does not go with {{{other}}}", **{other: getattr(args, other)})
 
     @classmethod
     @contextmanager
-    def named(cls, side: str = "") -> Iterator[None]:
+    def flags_in_errors(cls, side: str = "") -> Iterator[None]:
         """Turns `heads=3: must divide width=16` into `--encoder-attention-heads=3: must divide --encoder-embed-dim=16`.
 
         Args:
@@ -125,14 +128,14 @@ class Options(FairseqDataclass):
             raise ValueError(error.message(flag)) from None
 
 
-def _kind(one: Field) -> Any:
+def _kind(spec: Field) -> Any:
     """The type of a field's values, ignoring None."""
-    return next(iter(get_args(one.type)), one.type)
+    return next(iter(get_args(spec.type)), spec.type)
 
 
-def _conflict(one: Field, args: Any) -> str | None:
+def _conflict(spec: Field, args: Any) -> str | None:
     """The option whose value makes this field inapplicable; None if there is none."""
-    where = one.metadata.get("where", {})
+    where = spec.metadata.get("where", {})
     return next((other for other, values in where.items() if getattr(args, other) not in values), None)
 
 

@@ -1,6 +1,7 @@
 """Registering a family of models with fairseq, and what its presets have in common."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch.nn.functional as F
@@ -33,8 +34,7 @@ def register_family(name: str, model: type[ConfiguredModel], presets: dict[str, 
         raise ValueError(f"{sorted(taken)[0]}: another model is registered under that name")
     register_model(name)(model)
     for arch, preset in presets.items():
-        values = {**common, **preset}
-        register_model_architecture(name, arch)(lambda args, values=values: model.options.fill(args, values))
+        register_model_architecture(name, arch)(partial(model.options.fill, preset={**common, **preset}))
 
 
 def size(width: int, ffn_width: int, heads: int, layers: int, **more: Any) -> dict:

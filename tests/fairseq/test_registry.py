@@ -105,7 +105,7 @@ def test_registered_object_is_ours(arch):
     base = LoopedTransformer if arch in models.WITH_ENCODER else LanguageModel
     assert issubclass(ARCH_MODEL_REGISTRY[arch], base)
     assert MODEL_REGISTRY[ARCH_MODEL_NAME_REGISTRY[arch]] is ARCH_MODEL_REGISTRY[arch]
-    assert ARCH_CONFIG_REGISTRY[arch].__module__.startswith("fairseq_plugin.")
+    assert ARCH_CONFIG_REGISTRY[arch].func.__self__ is ARCH_MODEL_REGISTRY[arch].options
 
 
 @pytest.mark.parametrize(("name", "arch"), [("transformer", "fresh_arch"), ("fresh_model", "vanilla_base")])
