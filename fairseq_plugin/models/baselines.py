@@ -32,7 +32,7 @@ class Universal(LoopedTransformer):
     """
 
     options = UniversalOptions
-    init = init.ringformer_
+    initialise = init.ringformer_
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
@@ -51,7 +51,7 @@ class OneWideFFN(LoopedTransformer):
     As published, self- and cross-attention of a decoder layer share one LayerNorm.
     """
 
-    init = init.ringformer_
+    initialise = init.ringformer_
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
@@ -70,7 +70,7 @@ class OneWideFFN(LoopedTransformer):
 class Vanilla(LoopedTransformer):
     """The unshared baseline: N blocks. As published, the sublayers of a layer share one LayerNorm."""
 
-    init = init.ringformer_
+    initialise = init.ringformer_
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:

@@ -58,7 +58,7 @@ class ParameterSharing(LoopedTransformer):
     """M stored layers that run N times, in the order of a strategy."""
 
     options = ParameterSharingOptions
-    init = init.fairseq_
+    initialise = init.fairseq_
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:

@@ -42,7 +42,7 @@ class RecursiveTransformer(LoopedTransformer):
     """Blocks that run several times in succession, with SReT's coefficients and projections."""
 
     options = RecursiveOptions
-    init = init.fairseq_
+    initialise = init.fairseq_
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:

@@ -78,7 +78,7 @@ class RingFormer(LoopedTransformer):
     """
 
     options = RingFormerOptions
-    init = init.ringformer_
+    initialise = init.ringformer_
 
     @classmethod
     def has_static_levels(cls, args) -> bool:

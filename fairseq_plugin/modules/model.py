@@ -55,10 +55,10 @@ class TranslationOptions(admin.AdminOptions, BudgetOptions):
 
 
 class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel):
-    """An encoder and a decoder, each a loop. A family defines `options`, `init` and :meth:`loop`."""
+    """An encoder and a decoder, each a loop. A family defines `options`, `initialise` and :meth:`loop`."""
 
     options: type[TranslationOptions] = TranslationOptions
-    init: Callable[..., None]
+    initialise: Callable[..., None]
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
@@ -148,7 +148,7 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
         loop.checkpointing = args.checkpoint_activations
         if args.compile:
             loop.compile_blocks(backend=args.compile)
-        cls.init(loop)
+        cls.initialise(loop)
         return loop
 
     @classmethod
