@@ -73,22 +73,17 @@ class DepthOptions(Options):
 OPTIONS = tuple(DepthOptions.known())
 
 
-def check(args: Any, options: type[Options], sides: int) -> None:
+def check(args: Any, sides: int) -> None:
     """Checks the options before the model is built.
 
     Args:
         args: the model's options.
-        options: the family's options.
         sides: number of stacks.
 
     Raises:
         ValueError: naming the option, the value and the rule.
     """
     given = _given(args)
-    if given and not issubclass(options, DepthOptions):
-        name, arch = next(iter(given)), getattr(args, "arch", None) or getattr(args, "_name", None)
-        rule = f"{arch} has no loop that could run fewer passes"
-        raise ValueError(f"--{name.replace('_', '-')}={given[name]}: {rule}")
     if "depth_range" in given:
         _ranges(given["depth_range"], sides)
     if "depth_apart" in given and sides == 1:

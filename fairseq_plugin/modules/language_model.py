@@ -249,7 +249,7 @@ class LanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
     def _check(cls, args, task) -> None:
         """Raises ValueError for options that do not go together."""
         cls.options.check(args)
-        elastic.check(args, cls.options, sides=1)
+        elastic.check(args, sides=1)
         symbols, target = len(task.source_dictionary), len(task.target_dictionary)
         adaptive.check(args, min(symbols, target))
         tied = args.share_decoder_input_output_embed or args.tie_adaptive_weights

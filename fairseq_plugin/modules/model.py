@@ -190,7 +190,7 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
         """Raises ValueError for options that do not go together."""
         check_task(args, task)
         cls.options.check(args)
-        elastic.check(args, cls.options, sides=2)
+        elastic.check(args, sides=2)
         for side in SIDES:
             width = getattr(args, f"{side}_embed_dim")
             if width < 1:

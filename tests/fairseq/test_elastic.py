@@ -61,14 +61,6 @@ def test_depth_options_exist_for_families_that_share_blocks(arch):
     assert (set(OPTIONS) <= {action.dest for action in parser(arch)._actions}) == has_options(arch)
 
 
-@pytest.mark.parametrize("arch", [arch for arch in models.REPRESENTS if not has_options(arch)])
-def test_a_configuration_with_depth_options_is_rejected_for_other_families(arch):
-    args = models.options(arch)
-    args.depth_range = "1-4"
-    with pytest.raises(ValueError, match=f"--depth-range=1-4: {arch} has no loop that could run fewer passes"):
-        models.task_of(arch).build_model(args)
-
-
 @pytest.mark.parametrize("arch", [arch for arch in models.REPRESENTS if has_options(arch) and not is_elastic(arch)])
 def test_a_depth_range_is_rejected_for_orders_without_a_shorter_form(arch):
     reason = "cannot run at 2 passes" if arch.startswith(NO_FEWER) else "needs a block that runs again"
