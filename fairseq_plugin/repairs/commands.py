@@ -17,7 +17,7 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.speech_to_text import SpeechToTextTask
 from torch import nn
 
-from fairseq_plugin.repairs.foreign import modules
+from fairseq_plugin.repairs.foreign import copies_of
 from fairseq_plugin.repairs.replace import call_after, call_before, replace
 
 
@@ -104,7 +104,7 @@ def show_help_of_the_architecture() -> None:
 
 def translate_one_shard() -> None:
     """Lets fairseq-generate translate the share of ``--shard-id`` in ``--num-shards``; it translates everything."""
-    for module in modules("fairseq_cli.generate"):
+    for module in copies_of("fairseq_cli.generate"):
         call_before(module, "_main", _take_share)
 
 
@@ -116,9 +116,9 @@ def _take_share(cfg: Any, *args, **kwargs) -> None:
 
 def reject_useless_options() -> None:
     """Rejects options that fairseq-generate or -interactive takes but cannot use; it fails on the first batch."""
-    for module in modules("fairseq_cli.generate"):
+    for module in copies_of("fairseq_cli.generate"):
         call_before(module, "_main", _check_generation)
-    for module in modules("fairseq_cli.interactive"):
+    for module in copies_of("fairseq_cli.interactive"):
         call_before(module, "main", _check_interaction)
 
 

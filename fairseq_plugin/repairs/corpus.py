@@ -15,7 +15,7 @@ from fairseq.data.iterators import EpochBatchIterator
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 
-from fairseq_plugin.repairs.foreign import modules
+from fairseq_plugin.repairs.foreign import copies_of
 from fairseq_plugin.repairs.ranges import check_ranges
 from fairseq_plugin.repairs.replace import call_after, call_before, explain_errors, replace
 
@@ -30,7 +30,7 @@ def reject_unequal_sides() -> None:
 
     fairseq writes sides of unequal length, whose lines no longer form pairs after the first extra line.
     """
-    for module in modules("fairseq_cli.preprocess"):
+    for module in copies_of("fairseq_cli.preprocess"):
         call_before(module, "main", _check_text)
 
 

@@ -60,11 +60,11 @@ def read_options_as_literals() -> None:
     command when the file is loaded, and so would ``--model-overrides`` in fairseq-validate and fairseq-eval-lm.
     """
     for name in USERS_OF_EVAL:
-        for module in modules(name):
+        for module in copies_of(name):
             module.eval = literal  # hides the built-in function in this module only
 
 
-def modules(name: str) -> Iterator[types.ModuleType]:
+def copies_of(name: str) -> Iterator[types.ModuleType]:
     """A module of fairseq and, if ``python -m`` runs it, its second copy, the main module.
 
     fairseq's command modules configure logging when they are imported; that is undone.

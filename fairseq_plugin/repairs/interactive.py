@@ -14,7 +14,7 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.token_generation_constraints import pack_constraints
 from torch import Tensor
 
-from fairseq_plugin.repairs.foreign import modules
+from fairseq_plugin.repairs.foreign import copies_of
 from fairseq_plugin.repairs.replace import call_after, replace
 
 logger = logging.getLogger("fairseq_plugin.repairs")
@@ -42,7 +42,7 @@ def read_any_encoding() -> None:
 
         return buffered_read
 
-    for module in modules("fairseq_cli.interactive"):
+    for module in copies_of("fairseq_cli.interactive"):
         replace(module, "buffered_read", read_any_bytes)
 
 
@@ -52,6 +52,9 @@ def answer_every_line() -> None:
     fairseq exits at a line that is too long or names an unreadable audio file, and the remaining lines are lost. A
     language model reads such a line as an empty prompt.
     """
+
+    copies = list(copies_of("fairseq_cli.interactive"))
+    Batch = copies[0].Batch
 
     def leave_out(batch: Callable) -> Callable:
         def make_batches(lines, cfg, task, max_positions, encode_fn):
@@ -69,11 +72,11 @@ def answer_every_line() -> None:
             if empty:
                 tokens = torch.full((len(empty), 1), task.target_dictionary.eos())
                 constraints = pack_constraints([[] for _ in empty]) if cfg.generation.constraints else None
-                yield module.Batch(torch.tensor(empty), tokens, torch.ones_like(tokens[:, 0]), constraints)
+                yield Batch(torch.tensor(empty), tokens, torch.ones_like(tokens[:, 0]), constraints)
 
         return make_batches
 
-    for module in modules("fairseq_cli.interactive"):
+    for module in copies:
         replace(module, "make_batches", leave_out)
 
 

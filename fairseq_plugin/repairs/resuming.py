@@ -16,7 +16,7 @@ from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 
-from fairseq_plugin.repairs.foreign import modules
+from fairseq_plugin.repairs.foreign import copies_of
 from fairseq_plugin.repairs.replace import call_after, call_before, replace
 from fairseq_plugin.repairs.saving import damage, newest_intact
 
@@ -199,7 +199,7 @@ def _restore_count(
 
 def _early_stop() -> dict[str, Any]:
     """The best validation score and the number of validations since, which fairseq stores as function attributes."""
-    *_, train = modules("fairseq_cli.train")
+    *_, train = copies_of("fairseq_cli.train")
     return vars(train.should_stop_early)
 
 

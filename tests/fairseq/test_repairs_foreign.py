@@ -75,7 +75,7 @@ def test_every_module_of_fairseq_that_evaluates_reads_literals():
     assert len(found) > 10
     assert found <= set(foreign.USERS_OF_EVAL)
     for name in found:
-        assert [module.eval for module in foreign.modules(name)] == [literal], name
+        assert [module.eval for module in foreign.copies_of(name)] == [literal], name
 
 
 def test_lists_of_options_are_literals(tmp_path):
