@@ -100,7 +100,7 @@ class StatefulDecoder(FairseqIncrementalDecoder):
         return self._max_positions
 
 
-def install() -> None:
+def return_attention_when_aligning() -> None:
     """Makes decoders return attention weights to any search that aligns.
 
     fairseq's commands ask for them in advance (`--print-alignment`), its hub interface does not.

@@ -152,7 +152,7 @@ class ElasticModel(ConfiguredModel):
         streams = range(len(loops)) if given.pop("depth_apart", False) else [0] * len(loops)
         given |= dict(seed=seed, step=self.step, prefix_only=self.prefix_only)
         for (side, loop), depth_range, stream in zip(loops.items(), ranges, streams):
-            with self.options.flags_in_errors(side), _of(side):
+            with self.options.flags_in_errors(side), _naming_side(side):
                 make_elastic(loop, depth_range, **given, stream=stream)
         decoder = loops["decoder"]
         if self.pass_loss and not stops(decoder, max(decoder.training_depth.depths)):
@@ -163,7 +163,7 @@ class ElasticModel(ConfiguredModel):
 
 
 @contextmanager
-def _of(side: str) -> Iterator[None]:
+def _naming_side(side: str) -> Iterator[None]:
     """Adds the side to an error message."""
     try:
         yield
@@ -200,7 +200,7 @@ def _may_skip_parameters(model: ElasticModel) -> bool:
     return any(may_idle(loop) for loop in model.loops_by_side().values())
 
 
-def install() -> None:
+def support_elastic_training() -> None:
     """Makes fairseq's trainer and data parallelism support elastic models."""
 
     def find_unused(data_parallel: Callable) -> Callable:

@@ -15,8 +15,8 @@ from recurrence.linear import linear, pack_weight
 from recurrence.position import Table, positions
 
 
-def borrow(module: nn.Module, name: str, owned_elsewhere: nn.Module) -> None:
-    """Sets an attribute without registering the module, so that its tensors keep a single key."""
+def borrow(module: nn.Module, name: str, owned_elsewhere: nn.Module | nn.Parameter | None) -> None:
+    """Sets an attribute without registering its value, so that each tensor keeps a single key."""
     module.__dict__[name] = owned_elsewhere
 
 

@@ -78,7 +78,7 @@ REPAIRS = (
     corpus.name_dictionary_files,
     corpus.store_dictionary_digests,
     corpus.require_same_dictionaries,
-    interactive.read_any_encoding,
+    interactive.read_undecodable_lines_as_empty,
     interactive.answer_every_line,
     interactive.keep_empty_sources_empty,
     interactive.warn_in_hub_interface,

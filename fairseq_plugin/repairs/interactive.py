@@ -21,10 +21,10 @@ logger = logging.getLogger("fairseq_plugin.repairs")
 WORD_START = "\u2581"  # the first character of a sentencepiece piece that starts a word
 
 
-def read_any_encoding() -> None:
+def read_undecodable_lines_as_empty() -> None:
     """Lets fairseq-interactive read a line that is not UTF-8 as an empty line, with a warning; fairseq exits."""
 
-    def read_any_bytes(read: Callable) -> Callable:
+    def read_or_leave_empty(read: Callable) -> Callable:
         def buffered_read(path: str, buffer_size: int) -> Iterator[list[str]]:
             buffer = []
             with open(sys.stdin.fileno() if path == "-" else path, "rb", closefd=path != "-") as file:
@@ -43,7 +43,7 @@ def read_any_encoding() -> None:
         return buffered_read
 
     for module in copies_of("fairseq_cli.interactive"):
-        replace(module, "buffered_read", read_any_bytes)
+        replace(module, "buffered_read", read_or_leave_empty)
 
 
 def answer_every_line() -> None:

@@ -26,12 +26,31 @@ PERMISSION = "RECURRENCE_RESTORE"  # with "newest", the newest intact checkpoint
 EARLY_STOP = "early_stop"  # key of the count of --patience in a checkpoint
 SEEN_BY_RANK_0: dict[str, bool] = {}  # path -> whether rank 0 has the file, while ranks resume
 # Options that do not affect what a run computes.
-PLACE = {
-    *("all_gather_list_size", "cpu", "data_buffer_size", "device_id", "empty_cache_freq", "local_rank"),
-    *("load_checkpoint_on_all_dp_ranks", "log_file", "log_format", "log_interval", "max_epoch", "max_update"),
-    *("no_progress_bar", "nprocs_per_node", "num_workers", "restore_file", "save_dir", "stop_time_hours"),
-    *("tensorboard_logdir", "user_dir", "_name"),
-}
+NOT_COMPUTING = frozenset(
+    {
+        "_name",
+        "all_gather_list_size",
+        "cpu",
+        "data_buffer_size",
+        "device_id",
+        "empty_cache_freq",
+        "load_checkpoint_on_all_dp_ranks",
+        "local_rank",
+        "log_file",
+        "log_format",
+        "log_interval",
+        "max_epoch",
+        "max_update",
+        "no_progress_bar",
+        "nprocs_per_node",
+        "num_workers",
+        "restore_file",
+        "save_dir",
+        "stop_time_hours",
+        "tensorboard_logdir",
+        "user_dir",
+    }
+)
 
 
 def restore_intact_checkpoints() -> None:
@@ -242,7 +261,7 @@ def _is_reference(value: Any) -> bool:
 
 def _computing(options: dict[str, Any]) -> set[str]:
     """The names of options that affect what a run computes."""
-    return {name for name in options if name not in PLACE and not name.startswith("distributed_")}
+    return {name for name in options if name not in NOT_COMPUTING and not name.startswith("distributed_")}
 
 
 def keep_place_in_epoch() -> None:
