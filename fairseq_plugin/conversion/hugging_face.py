@@ -26,6 +26,7 @@ from fairseq_plugin.modules.model import LoopedTransformer
 from fairseq_plugin.modules.options import SIDES
 
 Converted = tuple[dict[str, Any], dict[str, Tensor]]  # the configuration and the weights
+SEARCH = dict(num_beams=5, max_length=200)  # as fairseq-generate's
 
 
 def converted(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
@@ -210,6 +211,3 @@ def _write_tokenizer(folder: Path, dictionary: Dictionary, pieces: Path | None, 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:
     path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-
-
-SEARCH = dict(num_beams=5, max_length=200)  # as fairseq-generate's

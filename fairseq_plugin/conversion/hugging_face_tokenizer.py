@@ -76,14 +76,12 @@ def _model_of_pieces(ids: dict[str, int], unknown: str, pieces: Path):
     Raises:
         ValueError: if the sentencepiece model is neither BPE nor unigram.
     """
-    import sentencepiece
-    from sentencepiece import sentencepiece_model_pb2
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
     from tokenizers import models
 
-    proto = sentencepiece_model_pb2.ModelProto()
+    proto = ModelProto()
     proto.ParseFromString(pieces.read_bytes())
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(pieces))
-    scores = {processor.id_to_piece(i): processor.get_score(i) for i in range(processor.get_piece_size())}
+    scores = {piece.piece: piece.score for piece in proto.pieces}
     if proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
         worst = min(scores.values()) - 10
         ordered = sorted(ids, key=ids.get)

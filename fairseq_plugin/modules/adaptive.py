@@ -52,13 +52,16 @@ def cutoffs(args, which: str, symbols: int) -> list[int] | None:
     text = getattr(args, f"adaptive_{which}_cutoff")
     if text == NONE:
         return None
-    rule = f"--adaptive-{which}-cutoff={text}: must be '{NONE}' or ascending whole numbers, each > 0 and < {symbols}"
+    rule = (
+        f"--adaptive-{which}-cutoff={text}: must be '{NONE}' or ascending whole numbers, each > 0 and < {symbols}, the "
+        "number of symbols"
+    )
     try:
         ends = [int(end) for end in utils.eval_str_list(text, type=str)]
-    except (SyntaxError, NameError, TypeError, ValueError):
-        raise ValueError(f"{rule}, the number of symbols") from None
+    except (TypeError, ValueError):
+        raise ValueError(rule) from None
     if not all(before < end for before, end in zip([0, *ends], [*ends, symbols])):
-        raise ValueError(f"{rule}, the number of symbols")
+        raise ValueError(rule)
     return ends
 
 

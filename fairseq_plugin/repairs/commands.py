@@ -21,6 +21,12 @@ from fairseq_plugin.repairs.foreign import copies_of
 from fairseq_plugin.repairs.replace import call_after, call_before, replace
 
 
+def is_fairseq_command() -> bool:
+    """Whether this process runs one of fairseq's commands, by its script or by ``python -m``."""
+    command = Path(sys.argv[0])
+    return command.name.startswith("fairseq-") or command.parent.name == "fairseq_cli"
+
+
 def restore_cli_logging() -> None:
     """Configures a fairseq command's log again if another library configured logging first.
 
@@ -29,10 +35,8 @@ def restore_cli_logging() -> None:
     above 0 of a distributed run are quiet on purpose and stay so.
     """
     root = logging.getLogger()
-    command = Path(sys.argv[0])
-    is_fairseq = command.name.startswith("fairseq-") or command.parent.name == "fairseq_cli"
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if is_fairseq and not distributed and root.handlers and root.level != logging.INFO:
+    if is_fairseq_command() and not distributed and root.handlers and root.level != logging.INFO:
         utils.reset_logging()
 
 
@@ -63,9 +67,7 @@ def shorten_training_log() -> None:
         return _catalog_shared_params
 
     replace(trainer, "_catalog_shared_params", skip_absent)
-    log = logging.getLogger("fairseq_cli.train")
-    if _is_no_module not in log.filters:
-        log.addFilter(_is_no_module)
+    logging.getLogger("fairseq_cli.train").addFilter(_is_no_module)
 
 
 def _attribute(module: nn.Module, path: str) -> Any:

@@ -15,6 +15,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.trainer import Trainer
 from omegaconf import DictConfig, OmegaConf
 
+from fairseq_plugin.repairs.commands import is_fairseq_command
 from fairseq_plugin.repairs.foreign import literal
 from fairseq_plugin.repairs.replace import call_before, call_with_options, explain_errors
 from recurrence.errors import report_to_torchrun
@@ -26,10 +27,8 @@ GIVEN: set[str] = set()  # the names in this command's --model-overrides
 
 def print_errors_in_one_line() -> None:
     """Ends a failing command, fairseq's or ours, with one line; ``RECURRENCE_TRACEBACK=1`` prints the traceback too."""
-    command = Path(sys.argv[0])
-    is_fairseq = command.name.startswith("fairseq-") or command.parent.name == "fairseq_cli"
     is_ours = sys.argv[0] == "-m"  # while `python -m` imports the package of the module that it will run
-    if (is_fairseq or is_ours) and sys.excepthook is sys.__excepthook__:
+    if (is_fairseq_command() or is_ours) and sys.excepthook is sys.__excepthook__:
         sys.excepthook = print_one_line
         os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise hydra prints fairseq-hydra-train's errors itself
 
