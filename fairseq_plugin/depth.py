@@ -125,7 +125,9 @@ def translations(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequenc
 @torch.no_grad()
 def perplexity(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequence[dict]) -> curve.Evaluation:
     """The perplexity of texts, split into blocks by the task; arguments as :func:`translations`, cfg is unused."""
-    pad, seconds, loss, tokens, texts = task.target_dictionary.pad(), 0.0, 0.0, 0, 0
+    pad = task.target_dictionary.pad()
+    seconds, loss = 0.0, 0.0
+    tokens, texts = 0, 0
     outputs: list[list[int]] = []
     for sample in batches:
         target = sample["target"]

@@ -100,10 +100,10 @@ def as_fsmt(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
     """As :func:`converted`, for a translation model."""
     options, weights = unshared(model, args)
     _check_fsmt(options)
-    matrix, pad = weights["decoder.embed_tokens.weight"], model.encoder.embed_tokens.padding_idx
-    dtype, tied = matrix.dtype, options.share_all_embeddings
+    matrix = weights["decoder.embed_tokens.weight"]
+    pad = model.encoder.embed_tokens.padding_idx
     rows = max_positions(options, "source")
-    table = SinusoidalPositionalEmbedding.get_embedding(rows + pad + 1, options.encoder_embed_dim, pad).to(dtype)
+    table = SinusoidalPositionalEmbedding.get_embedding(rows + pad + 1, options.encoder_embed_dim, pad).to(matrix.dtype)
     weights = {**{f"{side}.embed_positions.weight": table for side in SIDES}, **weights}
     config = dict(
         architectures=["FSMTForConditionalGeneration"],
@@ -118,12 +118,12 @@ def as_fsmt(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
         activation_function=options.activation_fn,
         max_position_embeddings=rows,
         scale_embedding=not options.no_scale_embedding,
-        tie_word_embeddings=tied,
+        tie_word_embeddings=options.share_all_embeddings,
         **{name: getattr(options, name) for name in ("dropout", "attention_dropout", "activation_dropout")},
-        torch_dtype=str(dtype).removeprefix("torch."),
+        torch_dtype=str(matrix.dtype).removeprefix("torch."),
     )
     dropped = {"encoder.version", "decoder.version"}
-    if tied:
+    if options.share_all_embeddings:
         dropped |= {"encoder.embed_tokens.weight", "decoder.output_projection.weight"}
     kept = {f"model.{key}": tensor for key, tensor in weights.items() if key not in dropped}
     return config, {name: tensor.detach().clone().contiguous() for name, tensor in kept.items()}

@@ -108,7 +108,8 @@ class KausikRecurrence(LanguageModel):
         super()._check(args, task)
         if args.regular or args.position != "learned":
             return
-        positions, (_, longest) = remember_positions(args, task), _window_range(args.window_range) or (0, 0)
+        positions = remember_positions(args, task)
+        _, longest = _window_range(args.window_range) or (0, 0)
         for name, value, tokens in (("window", args.window, args.window), ("window-range", args.window_range, longest)):
             if tokens > positions:
                 raise ValueError(f"--{name}={value}: must be <= the {positions} learned positions")

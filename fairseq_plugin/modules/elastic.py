@@ -66,7 +66,7 @@ class DepthOptions(Options):
     )
     backprop_passes: int | None = option(
         None,
-        "backpropagate through this many last passes of each stack only, so that memory does not grow with depth",
+        "backpropagate only through the last N passes of each stack, so that memory does not grow with depth",
     )
 
 

@@ -106,8 +106,10 @@ def explain_mismatched_checkpoint() -> None:
 
 def _named_parameter(error: Exception, trainer: Trainer, filename: str, *args, **kwargs) -> ValueError | None:
     if "loaded state dict contains a parameter group" in str(error):
-        rule = "the optimizer's state in it is that of other parameters, such as another depth's"
-        return ValueError(f"{filename}: {rule}; needs --reset-optimizer, or --finetune-from-model")
+        return ValueError(
+            f"{filename}: its optimizer state belongs to other parameters, such as those of another depth; use "
+            "--reset-optimizer or --finetune-from-model"
+        )
     cause = str(error.__context__)
     if "Cannot load model parameters" not in str(error) or "loading state_dict" not in cause:
         return None
@@ -120,7 +122,7 @@ def _named_file(error: RuntimeError, filenames: list[str], *args, **kwargs) -> V
         return None
     first = str(error).splitlines()[1].strip()
     files = ", ".join(filenames)
-    return ValueError(f"{files}: does not fit the model that the dictionaries and --model-overrides make: {first}")
+    return ValueError(f"{files}: does not fit the model that the dictionaries and --model-overrides describe: {first}")
 
 
 def build_from_plain_options() -> None:

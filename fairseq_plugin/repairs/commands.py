@@ -127,7 +127,7 @@ def reject_useless_options() -> None:
 def _check_generation(cfg: Any, *args) -> None:
     _check_alignment(cfg)
     if cfg.generation.constraints:
-        raise ValueError("--constraints: stand in the input of fairseq-interactive; not for fairseq-generate")
+        raise ValueError("--constraints: only for fairseq-interactive, whose input lines contain them")
     if cfg.generation.print_step and cfg.task._name != "translation_lev":
         raise ValueError("--print-step: needs --task translation_lev, whose models edit a sentence in steps")
 

@@ -74,7 +74,7 @@ def test_an_override_of_no_option_is_rejected(as_namespace):
 @pytest.mark.parametrize(
     ("command", "task", "flag", "rule"),
     [
-        (generate._main, "translation", "--constraints", "stand in the input of fairseq-interactive"),
+        (generate._main, "translation", "--constraints", "only for fairseq-interactive"),
         (generate._main, "translation", "--print-step", "needs --task translation_lev"),
         (interactive.main, "translation", "--score-reference", "there is no reference to score"),
         (generate._main, "language_modeling", "--print-alignment", "--task language_modeling has no words of a source"),
@@ -123,5 +123,5 @@ def test_another_depth_resumes_without_the_optimizers_state(trained, corpus, tmp
     last = trained.folder / "checkpoint_last.pt"
     flags = ("--restore-file", str(last), "--encoder-layers", "3", "--batch-size", "16", "--disable-validation")
     log = cli.train(corpus.data, tmp_path, *flags, fails=True)
-    assert f"error: {last}: the optimizer's state in it is that of other parameters" in log.splitlines()[-1]
+    assert f"error: {last}: its optimizer state belongs to other parameters" in log.splitlines()[-1]
     cli.train(corpus.data, tmp_path, *flags, "--reset-optimizer", "--reset-dataloader", "--max-epoch", "1")

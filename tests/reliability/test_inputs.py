@@ -86,10 +86,9 @@ def test_a_checkpoint_of_another_model_is_named(warm, text, straight):
     path = straight / "checkpoint_last.pt"
     flags = ("--path", path, "--model-overrides", "{'encoder_embed_dim': 64}")
     (ended,) = warm.run({"argv": ["fairseq-generate", text, *cli.HOST, *flags]})
-    message = (
-        f"fairseq-generate: error: {path}: does not fit the model that the dictionaries and --model-overrides make: "
-    )
-    assert one_line(ended).startswith(f"{message}size mismatch for encoder.embed_tokens.weight: ")
+    model = "the model that the dictionaries and --model-overrides describe"
+    message = f"{path}: does not fit {model}: size mismatch for encoder.embed_tokens.weight: "
+    assert one_line(ended).startswith(f"fairseq-generate: error: {message}")
 
 
 def test_an_environment_variable_prints_the_traceback(warm, text, tmp_path):
