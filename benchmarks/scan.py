@@ -1,6 +1,6 @@
 """Compare Kausik's recurrence with the published formula and with a regular layer in speed and memory (`make bench`).
 
-    python -m benchmarks.scan [--threads 2] [--rounds 5] [--dropout 0] [--tokens 100000] [--no-onednn]
+    python -m benchmarks.scan [--threads 2] [--rounds 5] [--tokens 100000] [--no-onednn]
 
 Training steps of `recurrent_lm` (width 384, 6 heads, 1 layer) on 16 texts of 256 characters are timed in one process,
 in alternation. Peak memory is measured in a separate process for each model. Streaming reads --tokens tokens, one at a
@@ -34,10 +34,10 @@ class AsPublished(nn.Module):
         return self.stack.norm(published(self.stack.loop.blocks[0], x))
 
 
-def build(name: str, dropout: float):
+def build(name: str):
     """One of MODELS."""
     torch.manual_seed(0)
-    model = build_language_model("recurrent_lm", numbered_dictionary(SYMBOLS), LENGTH, dropout=dropout, **MODELS[name])
+    model = build_language_model("recurrent_lm", numbered_dictionary(SYMBOLS), LENGTH, dropout=0.0, **MODELS[name])
     if name == "as published":
         model.decoder.stack = AsPublished(model.decoder.stack)
     return model.to(**WEIGHTS)
@@ -59,7 +59,7 @@ def training_step(model):
 @torch.no_grad()
 def stream(tokens: int) -> dict[str, tuple[float, float]]:
     """Milliseconds per token and MiB held, for the second and for the last thousand of at least 3,000 tokens."""
-    model, state = build("recurrent_lm", 0.0).eval(), {}
+    model, state = build("recurrent_lm").eval(), {}
     text, measured = torch.randint(4, SYMBOLS, (1, tokens)).to(DEVICE), {}
     for end in range(1, tokens + 1):
         if end in (1001, tokens - 999):
@@ -74,16 +74,15 @@ def stream(tokens: int) -> dict[str, tuple[float, float]]:
 def main() -> None:
     """The command line."""
     arguments = parser(__doc__, rounds=5)
-    arguments.add_argument("--dropout", type=float, default=0.0, metavar="RATE")
     arguments.add_argument(
         "--tokens", type=int, default=100_000, help=f"length of the stream, at least {SHORTEST:,}; 0 skips it"
     )
     options = arguments.parse_args()
     if options.tokens and options.tokens < SHORTEST:
         arguments.error(f"--tokens {options.tokens}: must be 0, or at least {SHORTEST:,}")
-    where = set_up(options, lambda name: build(name, options.dropout), training_step)
+    where = set_up(options, build, training_step)
     print(f"{where}; {BATCH} x {LENGTH} tokens, width 384, 6 heads, 1 layer")
-    steps = {name: training_step(build(name, options.dropout)) for name in MODELS}
+    steps = {name: training_step(build(name)) for name in MODELS}
     show("Training step", ratios(steps, options.rounds, "as published"), "seconds")
     show("Peak training memory", peak_memory("benchmarks.scan", MODELS, "regular"), "MiB")
     if options.tokens:

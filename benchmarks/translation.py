@@ -138,13 +138,11 @@ def main() -> None:
         metavar="ARCH",
         help="architecture to measure; repeat for several (default: those of 512/2048)",
     )
-    arguments.add_argument("--attention-dropout", type=float, default=RATES["attention_dropout"], metavar="RATE")
     arguments.add_argument("--tokens", type=int, default=BATCH * LENGTH, help="target tokens per training step")
     arguments.add_argument("--compile", action="store_true", help="compile the blocks of our models for training")
     options = arguments.parse_args()
     if options.tokens < LENGTH:
         arguments.error(f"--tokens {options.tokens}: must be at least {LENGTH}, a sentence")
-    RATES["attention_dropout"] = options.attention_dropout
     archs, trained_on = (UPSTREAM, *(options.arch or ARCHS)), options.tokens // LENGTH
     compare("benchmarks.translation", options, archs, build, batch, trained_on, options.compile)
 

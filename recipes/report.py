@@ -180,10 +180,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    text = report(folder)
-    (folder / "report.md").write_text(text, encoding="utf-8")
-    (folder / "report.html").write_text(page(text, folder), encoding="utf-8")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        text = report(folder)
+        (folder / "report.md").write_text(text, encoding="utf-8")
+        (folder / "report.html").write_text(page(text, folder), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     print(f"wrote {folder / 'report.html'}")
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prepares CIFAR-10 for train.sh.
+# Prepares CIFAR-10.
 # DATA_ROOT  folder with cifar10_full.tgz, all images as JPEG files in train/CLASS and test/CLASS, or with cifar10.tar, 5,000
 #            of the training images and 1,000 of the test images; without it, torchvision downloads the data set
 # CIFAR10    jpeg (cifar10_full.tgz), 5000 (cifar10.tar) or full (the download); default: 5000 with DATA_ROOT, otherwise full

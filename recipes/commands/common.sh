@@ -1,11 +1,11 @@
-# Functions for the scripts of this folder, which records/run.py calls. Each script prints the commands of one row, one per
+# Functions for the scripts of this folder, which records/commands.py calls. Each script prints the commands of one row, one per
 # line, under lines "# STAGE", and runs nothing itself. The trainer's flags are its arguments. The row's settings in
 # tables.toml are passed as environment variables with names in capitals, together with
 #   ROOT, OUT, RUN     the repository, the root of all output and the folder of this run
 #   SCALE, SEED, ARCH, PRECISION
 #   KWARGS             key=value arguments of the model's constructor, one per line
 #   MICRO_BATCH, ACCUMULATE     batch size of a process, and batches per update
-#   DATA_ROOT, CIFAR10          the user's folder of data, and the form of CIFAR-10 (see cifar10/prepare.sh)
+#   DATA_ROOT, CIFAR10          the user's folder of data, and the form of CIFAR-10, or digits (see records/request.py)
 #   GPUS, NODES, NODE_RANK, MASTER_ADDR, MASTER_PORT
 source "$(dirname "${BASH_SOURCE[0]}")/../shell.sh"
 

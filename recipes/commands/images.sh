@@ -8,7 +8,7 @@
 #   long   CIFAR-10 at 64 pixels, 60 epochs of random crops and flips, at the row's own size
 #   gpu    the same for 300 epochs, with Mixup, CutMix and RandAugment
 #   paper  the data and the settings of the table
-# CIFAR10 is full or jpeg, all of CIFAR-10, or 5000, a tenth of its images (see cifar10/prepare.sh).
+# CIFAR10 is full or jpeg, all of CIFAR-10; 5000, a tenth of its images (see cifar10/prepare.sh); or digits.
 source "$(dirname "$0")/common.sh"
 
 # image_size ARCH DIVISOR: set SIZE, the constructor's arguments for images of 64 pixels. The width is divided and rounded
@@ -73,7 +73,7 @@ else
     image_size "$ARCH" "${DIVISOR:-1}"
     if [[ $KWARGS == *embed_dim=* ]]; then SIZE=(); fi # the row sets its own width
     SIZE+=("${more[@]}")
-    if [ "$SCALE" = smoke ] && [ ! -f "${DATA_ROOT:-/nonexistent}/cifar10.tar" ]; then
+    if [ "$CIFAR10" = digits ]; then
         IMAGES=("$OUT/digits/images")
         prepare digits/prepare
     else

@@ -4,7 +4,7 @@
 # sets, SET in the file name PIECES stands for each of them.
 source "$(dirname "$0")/common.sh"
 
-TASK=(--user-dir "$ROOT/fairseq_plugin" --task "${TASK:-language_modeling}")
+TASK=(--user-dir "$ROOT/fairseq_plugin" --task language_modeling)
 read -r -a settings <<<"${DATA_SETTINGS:-}"
 read -r -a contexts <<<"${LENGTHS:-$TEXT}"
 lines EVALUATE evaluate
@@ -45,9 +45,5 @@ if [ "${FLOPS:-0}" = 1 ]; then
     more+=(--more "$RUN/flops.json")
 fi
 stage scoring
-if [ "${MEASURE:-perplexity}" = loss ]; then
-    say_into "$RUN/scores.json" python "$ROOT/recipes/metrics/loss.py" "$RUN/eval-$TEXT.log" --symbols "$EVALUATED"
-else
-    say_into "$RUN/scores.json" python "$ROOT/recipes/metrics/perplexity.py" "$RUN" --pieces "$OUT/${PIECES//SET/$last}" \
-        --contexts "${contexts[@]}" "${more[@]}"
-fi
+say_into "$RUN/scores.json" python "$ROOT/recipes/metrics/perplexity.py" "$RUN" --pieces "$OUT/${PIECES//SET/$last}" \
+    --contexts "${contexts[@]}" "${more[@]}"

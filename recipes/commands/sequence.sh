@@ -6,13 +6,12 @@ source "$(dirname "$0")/common.sh"
 data=()
 read -r -a settings <<<"${DATA_SETTINGS:-}"
 batches
-if [ "$SCALE" != paper ] && [ "${DATA:-}" = cifar10/prepare ]; then
-    # Images of the smaller scales: CIFAR-10, but without DATA_ROOT scikit-learn's digits at scale smoke.
+if [ "${DATA:-}" = cifar10/prepare ]; then
     BIN=cifar10/$CIFAR10${DATA_SETTINGS:+-${DATA_SETTINGS#SIZE=}}
-    if [ -z "$DATA_ROOT" ] && [ "$SCALE" = smoke ]; then DATA=digits/prepare BIN=digits/images; fi
+    if [ "$CIFAR10" = digits ]; then DATA=digits/prepare BIN=digits/images; fi
 fi
 if [ -n "${DATA:-}" ]; then
-    prepare "$DATA" ${CIFAR10:+"CIFAR10=$CIFAR10"} "${settings[@]}"
+    prepare "$DATA" "CIFAR10=$CIFAR10" "${settings[@]}"
     data=("$OUT/$BIN")
 fi
 

@@ -32,7 +32,11 @@ def write(folder: Path) -> dict[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    for split, count in write(parser.parse_args().folder).items():
+    try:
+        counts = write(parser.parse_args().folder)
+    except OSError as error:
+        parser.error(str(error))
+    for split, count in counts.items():
         print(f"{split}: {count} images")
 
 

@@ -31,7 +31,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+")
     runs = parser.parse_args().runs
-    lines = [HEAD, *map(line, runs)]
+    try:
+        lines = [HEAD, *map(line, runs)]
+    except OSError as error:
+        parser.error(str(error))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     print()
     for first, *rest in lines:

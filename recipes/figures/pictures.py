@@ -62,6 +62,10 @@ def picture(text: str) -> Path:
     path = Path(text)
     if path.suffix not in NO_DATE:
         raise argparse.ArgumentTypeError(f"{text!r}: must end in .svg or .png")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
     return path
 
 

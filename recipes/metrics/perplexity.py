@@ -2,17 +2,18 @@
 
     python perplexity.py RUN --pieces test.pieces --contexts 512 1024 [--also valid=valid.pieces] > scores.json
 
-RUN has eval-CONTEXT.log for each context length and eval-SET.log for each additional set. Each log must cover all
-symbols of its text, ends of lines included; a perplexity over a part of the text is rejected.
+RUN has eval-CONTEXT.log for each context length and eval-SET.log for each additional set. fairseq-eval-lm skips texts
+that are too long for the model and barely mentions it; a perplexity over fewer than all symbols of a text, ends of
+lines included, is therefore rejected.
 """
 
 import argparse
 import json
 import math
+import re
 from pathlib import Path
 
 from arguments import named_file
-from loss import loss
 
 
 def symbols(text: str) -> int:
@@ -20,9 +21,20 @@ def symbols(text: str) -> int:
     return sum(len(line.split()) + 1 for line in text.removesuffix("\n").split("\n"))
 
 
-def perplexity(log: Path, expected: int) -> float:
-    """Perplexity per symbol of an evaluation over the expected number of symbols."""
-    return round(math.exp(loss(log.read_text(encoding="utf-8"), expected)), 3)
+def perplexity(log: str, expected: int) -> float:
+    """Perplexity per symbol, from the output of fairseq-eval-lm.
+
+    Raises:
+        ValueError: if there is no result, or one over a different number of symbols.
+    """
+    evaluated = re.search(r"Evaluated ([\d,]+) tokens", log)
+    bits = re.search(r"Loss \(base 2\): ([\d.]+)", log)
+    if not evaluated or not bits:
+        raise ValueError("no result of fairseq-eval-lm")
+    count = int(evaluated[1].replace(",", ""))
+    if count != expected:
+        raise ValueError(f"{count} symbols evaluated: must be all {expected}")
+    return round(math.exp(float(bits[1]) * math.log(2)), 3)
 
 
 def measured(args: argparse.Namespace) -> dict:
@@ -33,11 +45,9 @@ def measured(args: argparse.Namespace) -> dict:
     """
     expected = symbols(args.pieces.read_text(encoding="utf-8"))
     scores = {"symbols": expected}
-    for context in args.contexts:
-        scores[f"perplexity_{context}"] = perplexity(args.run / f"eval-{context}.log", expected)
-    for name, pieces in args.also:
-        expected = symbols(pieces.read_text(encoding="utf-8"))
-        scores[f"perplexity_{name}"] = perplexity(args.run / f"eval-{name}.log", expected)
+    for evaluated, pieces in [*((context, args.pieces) for context in args.contexts), *args.also]:
+        log = (args.run / f"eval-{evaluated}.log").read_text(encoding="utf-8")
+        scores[f"perplexity_{evaluated}"] = perplexity(log, symbols(pieces.read_text(encoding="utf-8")))
     if args.more:
         scores.update(json.loads(args.more.read_text()))
     return scores

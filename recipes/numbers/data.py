@@ -48,10 +48,9 @@ def main() -> None:
     args = parser.parse_args()
     sizes = {name: getattr(args, name) for name in ("train", "valid", "test")}
     try:
-        sets = split(args.limit, sizes, args.seed)
-    except ValueError as error:
+        write(args.folder, split(args.limit, sizes, args.seed))
+    except (OSError, ValueError) as error:
         parser.error(str(error))
-    write(args.folder, sets)
 
 
 if __name__ == "__main__":

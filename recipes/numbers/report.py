@@ -45,12 +45,16 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--arch", required=True)
     args = parser.parse_args()
-    metrics = json.loads((args.run / "scores.json").read_text()) | training(args.run)
-    print("\nTranslations of numbers not seen in training:", *translations(args.run, args.data), sep="\n")
+    try:
+        metrics = json.loads((args.run / "scores.json").read_text()) | training(args.run)
+        examples, sizes = translations(args.run, args.data), parameters(args.run, args.arch)
+    except OSError as error:
+        parser.error(str(error))
+    print("\nTranslations of numbers not seen in training:", *examples, sep="\n")
     print(f"\nScores on {metrics['sentences']:,} such numbers, after {metrics['wall_s']} s of training")
     print(f"  exact match        {metrics['exact_match']:.1f} %")
     print(f"  BLEU               {metrics['bleu']:.2f}   ({metrics['bleu_signature']})")
-    print("\nStored parameters, including embeddings and output layer:", *parameters(args.run, args.arch), sep="\n")
+    print("\nStored parameters, including embeddings and output layer:", *sizes, sep="\n")
     print(f"\nData: {args.data}")
     print(f"Checkpoints, logs and translations: {args.run}")
 

@@ -78,8 +78,8 @@ def overview_line(claim: Claim) -> list[str]:
         seeds = len(shown.differences)
         interval = ", ".join(filter(None, [shown.interval, f"{seeds} seed{'s' if seeds > 1 else ''}"]))
         scales = f" ({', '.join(dict.fromkeys(one.scale for one in ran))})"
-    address = table_link(claim.tables[0]).split("](")[1]
-    return [heading_link(claim), claim.figures, f"[{ours(claim)}]({address}", interval, claim.verdict + scales]
+    found = f"[{ours(claim)}]({address(claim.tables[0])})"
+    return [heading_link(claim), claim.figures, found, interval, claim.verdict + scales]
 
 
 def ours(claim: Claim) -> str:
@@ -110,10 +110,14 @@ def details(claim: Claim) -> list[str]:
     return [*lines, f"- rows in {', '.join(map(table_link, claim.tables))}{rows}", ""]
 
 
+def address(of: Table) -> str:
+    """Where a table is in its folder's RESULTS.md, seen from recipes/."""
+    return f"{of.paper.folder.name}/RESULTS.md#{anchor(of.title)}"
+
+
 def table_link(of: Table) -> str:
-    """A link from recipes/ to a table in its folder's RESULTS.md."""
-    folder = of.paper.folder.name
-    return f"[{folder}/{of.key}]({folder}/RESULTS.md#{anchor(of.title)})"
+    """A link to a table, such as [sret/table5](...)."""
+    return f"[{of.paper.folder.name}/{of.key}]({address(of)})"
 
 
 def heading_link(claim: Claim) -> str:

@@ -15,7 +15,9 @@ ARRAYS = ("search", "average", "evaluate", "share", "decode")
 
 def run_folder(request: Request, run: Run, seed: int) -> Path:
     """The folder of a run."""
-    return request.out / run.table.paper.folder.name / run.table.key / request.label(run) / run.name / f"s{seed}"
+    return (
+        request.out / run.table.paper.folder.name / run.table.key / request.recorded_scale(run) / run.name / f"s{seed}"
+    )
 
 
 def shell_value(key: str, value: object) -> str:

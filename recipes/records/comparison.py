@@ -44,8 +44,8 @@ class Comparison:
         metrics: each row's metric, by its name in tables.toml. Perplexities are compared by their logarithms.
         says: "better", "no worse" (by more than margin) or "equal" (within margin).
         margin: in the unit of the metric; for perplexities, nats.
-        fixed_scale: the scale to compare at. Empty: the one with most seeds, up to the number that decides; among
-            equals the largest.
+        fixed_scale: the scale to compare at. If empty, the one with the most shared seeds, counting no more than
+            decide a verdict; ties go to the larger scale.
         comparisons: number of comparisons of the claim.
         results: everything that has been recorded.
     """

@@ -69,7 +69,7 @@ class Cell:
 
 
 def at_training_length(run: Run, metric: str, scale: str) -> str:
-    """Plain `perplexity` means that of texts as long as in training, which depends on the scale."""
+    """The metric's full name: `perplexity` alone is the one at the training length, for example perplexity_256."""
     base = scale.split("-")[0]
     if metric != "perplexity" or base not in run.scales:
         return metric

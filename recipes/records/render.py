@@ -47,9 +47,16 @@ def index(found: list[Paper], results: Results) -> str:
 
 
 def replaced(path: Path, generated: str) -> str:
-    """The text of a file with its generated part, between the marks, replaced."""
-    before, rest = path.read_text(encoding="utf-8").split(BEGIN)
-    return f"{before}{BEGIN}\n{generated}{END}{rest.split(END)[1]}"
+    """The text of a file with its generated part, between the marks, replaced.
+
+    Raises:
+        TableError: the file does not have each mark once.
+    """
+    text = path.read_text(encoding="utf-8")
+    for mark in (BEGIN, END):
+        if text.count(mark) != 1:
+            raise TableError(f"{path}: must have the line {mark} once")
+    return f"{text.partition(BEGIN)[0]}{BEGIN}\n{generated}{END}{text.partition(END)[2]}"
 
 
 def pages() -> dict[Path, str]:
@@ -86,7 +93,7 @@ def main() -> int:
         add_smoke(options.smoke)
     try:
         texts = pages()
-    except TableError as error:
+    except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
     stale = [path for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in stale:

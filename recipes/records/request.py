@@ -52,12 +52,18 @@ class Request:
 
     @property
     def cifar10(self) -> str:
-        """The form of CIFAR-10 that cifar10/prepare.sh prepares: the download, or what DATA_ROOT holds."""
+        """Which small images to use: scikit-learn's digits, or a form of CIFAR-10, see cifar10/prepare.sh."""
+
+        def has(name: str) -> bool:
+            return bool(self.data_root) and Path(self.data_root, name).is_file()
+
+        if self.scale == "smoke":
+            return "5000" if has("cifar10.tar") else "digits"
         if not self.data_root:
             return "full"
-        return "jpeg" if self.scale != "smoke" and Path(self.data_root, "cifar10_full.tgz").is_file() else "5000"
+        return "jpeg" if self.scale == "paper" or has("cifar10_full.tgz") else "5000"
 
-    def label(self, run: Run) -> str:
+    def recorded_scale(self, run: Run) -> str:
         """The scale under which a run is recorded, with whatever makes it another experiment."""
         parts = [self.scale]
         if self.switch != "paper":
@@ -179,7 +185,7 @@ def accumulation(request: Request, run: Run, keys: dict) -> dict[str, int]:
         TableError: processes times MICRO_BATCH does not divide the batch.
     """
     unit = next((name for name in ("batch", "tokens") if name in keys), "")
-    own_batch = KINDS[run.table.kind].budget and request.scale != "paper"
+    own_batch = KINDS[run.table.kind].own_flags and request.scale != "paper"
     if not unit or run.table.kind == "count" or own_batch:
         return {}
     batch = keys[unit]

@@ -42,8 +42,13 @@ METRICS = {
 
 
 def check_writable(path: Path) -> None:
-    """Raises an OSError where `append` would. Leaves no file behind: a run that is cut off has no results."""
+    """Raises an OSError where `append` would, and ValueError for a file that holds something else.
+
+    Leaves no file behind: a run that is cut off has no results.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_file() and path.stat().st_size:
+        read(path)
     with path.open("ab") if path.exists() else tempfile.TemporaryFile(dir=path.parent):
         pass
 
@@ -64,7 +69,7 @@ def append(path: Path, lines: list[dict]) -> None:
 
 
 def read(path: Path) -> list[dict]:
-    """All lines of a file. Of the runs of a row with the same seed, the last counts, or the last that succeeded.
+    """All lines of a file. If a row ran twice with one seed, the last run counts; a failed one only if none succeeded.
 
     Raises:
         ValueError: the columns are not COLUMNS.

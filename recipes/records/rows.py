@@ -123,16 +123,14 @@ class Run:
         variant = self.table.variants.get(self.variant, {})
         switched = self.section.get(switch, {})
         parts = ("smaller", scale) if scale != "paper" else ()
-        section_parts = [(self.section | switched).get(part, {}) for part in parts]
+        section_parts = [self.section.get(part, {}) for part in parts]
         row_parts = [entry.get(part, {}) for entry in (row, variant) for part in parts]
+        sources = [self.section, switched, *section_parts, row | {"flags": self.flags}, variant, *row_parts]
 
-        keys: dict = {}
-        for source in (self.section, switched, *section_parts, row, variant, *row_parts):
-            keys |= {key: value for key, value in source.items() if key in kind.keys}
-        train = str(keys.pop("train", ""))
-        texts = [] if kind.budget and scale != "paper" else [train]
-        for source in (switched, *section_parts, {"flags": self.flags}, variant, *row_parts):
-            texts.append(source.get("flags", ""))
+        keys = {key: value for source in sources for key, value in source.items() if key in kind.keys}
+        train = keys.pop("train", "")
+        texts = [] if kind.own_flags and scale != "paper" else [train]
+        texts += [source.get("flags", "") for source in sources]
         kwargs, flags = zip(*map(split_flags, texts))
         return Settings(keys, sum(kwargs, []), sum(flags, []))
 

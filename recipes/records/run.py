@@ -70,13 +70,20 @@ def run_row(request: Request, run: Run, seed: int) -> None:
     else:
         with locked(folder / ".lock"):
             if (folder / f"metrics{suffix}.json").exists():
+                if request.flags:
+                    check_begun(folder, training_command(request, run, seed))
                 print(f"== {folder}: finished before (remove the folder to run it again)", file=sys.stderr)
             else:
                 run_recorded(request, run, seed, found, folder, suffix)
 
 
+def training_command(request: Request, run: Run, seed: int) -> str:
+    """The command as recorded, but for the default test set: all test sets share a training."""
+    return recorded_command(replace(request, tests=TESTS[:1]), run, seed)
+
+
 def check_begun(folder: Path, command: str) -> None:
-    """Rejects a folder with finished stages or checkpoints of another command, which this one would go on from.
+    """Refuses to continue a run that a different command began.
 
     Raises:
         TableError: names the folder and the other command.
@@ -85,7 +92,7 @@ def check_begun(folder: Path, command: str) -> None:
     for path in folder.glob("cmd*.sh") if kept else ():
         begun = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
         if "recipes/" in begun and begun != command:
-            raise TableError(f"{folder}: holds an unfinished run of `{begun}`; use its flags, or remove the folder")
+            raise TableError(f"{folder}: holds a run of `{begun}`; use its flags, or remove the folder")
 
 
 def run_recorded(request: Request, run: Run, seed: int, found: dict[str, list[str]], folder: Path, suffix: str) -> None:
@@ -96,13 +103,13 @@ def run_recorded(request: Request, run: Run, seed: int, found: dict[str, list[st
 
     Raises:
         StageFailed: a command failed.
-        TableError: the folder holds an unfinished run with other flags.
-        OSError: the results cannot be written; nothing has run.
+        TableError: the folder holds a run with other flags.
+        OSError, ValueError: the results cannot be written; nothing has run.
     """
     import collect
     import environment
 
-    command = recorded_command(replace(request, tests=TESTS[:1]), run, seed)  # of the training, for all test sets
+    command = training_command(request, run, seed)
     check_begun(folder, command)
     (folder / f"cmd{suffix}.sh").write_text(f"# {command}\n{script(found)}", encoding="utf-8")
     (folder / "env.json").write_text(json.dumps(environment.environment(), indent=2) + "\n", encoding="utf-8")
@@ -110,7 +117,7 @@ def run_recorded(request: Request, run: Run, seed: int, found: dict[str, list[st
     results = Path(request.results or home / run.table.paper.folder.name / "results.csv")
     results_csv.check_writable(results)  # now, not after the training
     record = {"table": run.table.name, "row": run.name, "arch": run.row.arch, "seed": seed}
-    record |= {"scale": request.label(run) + suffix, "cmd": recorded_command(request, run, seed)}
+    record |= {"scale": request.recorded_scale(run) + suffix, "cmd": recorded_command(request, run, seed)}
     try:
         run_stages(found, folder, request.out)
     except StageFailed as error:
@@ -177,13 +184,10 @@ def carry_out(recipe: str, words: list[str]) -> None:
 def main(arguments: list[str]) -> int:
     """Returns the status of the program: 0, 1 for invalid settings, or that of the command that failed."""
     try:
-        if {"-h", "--help"} & {*arguments[:2]}:  # later words are flags of the trainer
+        if {"-h", "--help"} & {*arguments}:
             print(__doc__)
         else:
             carry_out(arguments[0], arguments[1:])
-    except TableError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
     except StageFailed as error:
         print(f"error: {error}", file=sys.stderr)
         return error.status
@@ -192,7 +196,7 @@ def main(arguments: list[str]) -> int:
     except BrokenPipeError:  # the reader of the output has ended, as in `list | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what the interpreter writes at exit
         return 128 + signal.SIGPIPE
-    except OSError as error:
+    except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

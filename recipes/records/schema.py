@@ -24,13 +24,13 @@ class Kind:
 
     Args:
         scales: those it can run at.
-        budget: whether it has its own trainer flags below scale paper, so that `train` is only used at scale paper.
+        own_flags: whether it sets the trainer's flags itself below scale paper; `train` is then for scale paper only.
     """
 
     required: tuple[str, ...]
     optional: tuple[str, ...]
     scales: tuple[str, ...] = ("smoke", "small", "paper")
-    budget: bool = False
+    own_flags: bool = False
 
     @property
     def keys(self) -> set[str]:
@@ -44,18 +44,17 @@ KINDS = {
         required=("data", "languages", "tests", BATCH, "micro_batch", "train", "search", "symbols"),
         optional=("average", "search_of", "tokenize", "scored", "width", "wide", "share", "decode"),
         scales=("smoke", "small", "gpu", "paper"),
-        budget=True,
+        own_flags=True,
     ),
     "images": Kind(
         required=("data", "batch", "train"),
         optional=("classes", "divisor", "repeats"),
         scales=("smoke", "small", "gpu", "paper"),
-        budget=True,
+        own_flags=True,
     ),
     "language": Kind(
         required=("data", "bin", "text", BATCH, "micro_batch", "updates", "train", "symbols"),
-        optional=("data_settings", "lengths", "evaluate", "checkpoint", "tested", "pieces", "evaluated", "measure")
-        + ("save", "log", "positions", "flops", "task"),
+        optional=("data_settings", "lengths", "evaluate", "checkpoint", "tested", "pieces", "save", "log", "flops"),
     ),
     "sequence": Kind(
         required=("task", BATCH, "micro_batch", "updates", "log", "train", "symbols"),
@@ -113,7 +112,7 @@ def check_settings(where: str, section: dict, kind: Kind) -> None:
         TableError: names the place and the key.
     """
     at_paper = "paper" in section.get("scales", kind.scales)
-    required = set(kind.required) if at_paper or not kind.budget else set()
+    required = set(kind.required) if at_paper or not kind.own_flags else set()
     check_keys(where, section, kind.keys | {*OVERRIDES, *SWITCHES}, required - {BATCH})
     if BATCH in required and ("batch" in section) == ("tokens" in section):
         raise TableError(f"{where}: must have either 'batch' or 'tokens'")

@@ -7,8 +7,8 @@ source "$(dirname "$0")/../common.sh"
 SCALE=${SCALE:-smoke}
 if [ "$SCALE" = paper ]; then SETS="dev-clean dev-other test-clean test-other"; else SETS=test; fi
 
+runs takase/table4 "" universal vanilla sequence cycle cycle_rev
 for set in $SETS; do
-    runs takase/table4 "$set.log" universal vanilla sequence cycle cycle_rev
     run_into "$OUT/takase/significance4-$SCALE-$set.json" \
-        python "$ROOT/recipes/metrics/significance_speech.py" "${RUNS[@]}" "$@"
+        python "$ROOT/recipes/metrics/significance_speech.py" "${RUNS[@]/%/$set.log}" "$@"
 done

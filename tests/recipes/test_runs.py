@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import commands
 import execute
 import pytest
 import results_csv
@@ -33,6 +34,11 @@ def test_a_failed_run_is_recorded_and_the_next_call_goes_on(tmp_path):
     assert 0 < metrics["core_params"] < metrics["params"]
     before = (tmp_path / "ringformer" / "results.csv").read_text()
     assert "finished before" in recipe("ringformer/table4.sh", "cross_attention_signal", **settings)
+    other = recipe("ringformer/table4.sh", "cross_attention_signal", "--dropout", "0.2", fails=True, **settings)
+    assert (
+        "holds a run of `SCALE=smoke SEED=1 recipes/ringformer/table4.sh cross_attention_signal`; use its flags"
+        in other
+    )
     assert (tmp_path / "ringformer" / "results.csv").read_text() == before
 
 
@@ -46,7 +52,7 @@ def test_an_image_row_from_the_digits_to_a_score(tmp_path):
     (folder / "metrics.json").unlink()  # as if the run had been killed
     settings = dict(SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="", THREADS="1")
     output = recipe("ringformer/table2.sh", "ringformer", "--lr", "2e-3", fails=True, **settings)
-    rule = "holds an unfinished run of `SCALE=smoke SEED=1 recipes/ringformer/table2.sh ringformer`; use its flags, or "
+    rule = "holds a run of `SCALE=smoke SEED=1 recipes/ringformer/table2.sh ringformer`; use its flags, or "
     assert rule in output
     recipe("ringformer/table2.sh", "ringformer", **settings)
     lines = (tmp_path / "ringformer" / "results.csv").read_text().splitlines()
@@ -120,10 +126,33 @@ def test_results_that_cannot_be_written_are_found_before_the_run(tmp_path):
     assert not list(tmp_path.rglob("train.log"))
 
 
+def test_results_are_not_added_to_another_table(tmp_path):
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    settings = dict(SCALE="smoke", OUT=str(tmp_path / "out"), RESULTS=str(tmp_path / "other.csv"), DATA_ROOT="")
+    output = recipe("ringformer/flops.sh", "vit", fails=True, **settings)
+    assert f"error: {tmp_path / 'other.csv'}: columns ['a', 'b'], must be " in output
+    assert (tmp_path / "other.csv").read_text() == "a,b\n1,2\n"
+
+
+def test_the_images_of_a_pixel_row_are_those_that_are_prepared(tmp_path):
+    run = next(table for table in TABLES if table.name == "Kausik 4").runs["regular"]
+    (tmp_path / "cifar10_full.tgz").touch()
+    for scale in ("smoke", "small", "paper"):
+        for root in ("", str(tmp_path), "/nonexistent"):
+            asked = requested(tmp_path, SCALE=scale, DATA_ROOT=root)
+            (prepare,), (train,) = (commands.stages(asked, run, 1)[stage] for stage in ("preparation", "training"))
+            form = "digits/images" if "digits/prepare" in prepare else f"cifar10/{asked.cifar10}"
+            assert f"CIFAR10={asked.cifar10}" in prepare
+            assert f"{tmp_path}/{form}" in train
+
+
 def test_a_tenth_of_the_pixel_sequences_is_an_experiment_of_its_own(tmp_path):
     run = next(table for table in TABLES if table.name == "Kausik 4").runs["regular"]
     (tmp_path / "cifar10_full.tgz").touch()
-    labels = [requested(tmp_path, SCALE="small", DATA_ROOT=str(root)).label(run) for root in (tmp_path, "/nonexistent")]
+    labels = [
+        requested(tmp_path, SCALE="small", DATA_ROOT=str(root)).recorded_scale(run)
+        for root in (tmp_path, "/nonexistent")
+    ]
     assert labels == ["small", "small-5000"]
 
 
@@ -135,8 +164,8 @@ def test_help_explains_a_script_and_starts_nothing(script, tmp_path):
     text = script.read_text()
     runs_a_table = "../table" in text
     expected = program.__doc__.splitlines()[0] if runs_a_table else text.splitlines()[1].removeprefix("# ")
-    for word in ("--help",) if runs_a_table else ("-h", "--help"):
-        output = recipe(script, word, OUT=str(tmp_path / "out"), DATA_ROOT="")
+    for words in (["--help"], ["all", "-h"]) if runs_a_table else (["-h"], ["--help"]):
+        output = recipe(script, *words, OUT=str(tmp_path / "out"), DATA_ROOT="")
         assert output.splitlines()[0] == expected
         assert 'source "$(' not in output  # nothing but the head
     assert not (tmp_path / "out").exists()
@@ -194,6 +223,7 @@ def test_a_run_that_is_terminated_is_no_result(ending, tmp_path):
 TERMINATED_TWICE = """
 import os, signal, subprocess
 from pathlib import Path
+import commands
 import execute
 
 poll = subprocess.Popen.poll

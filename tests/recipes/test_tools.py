@@ -1,7 +1,6 @@
 """The tools of the recipes: scores, tables of results, texts."""
 
 import json
-import math
 import shutil
 import sys
 from pathlib import Path
@@ -18,7 +17,6 @@ import characters  # noqa: E402
 import collect  # noqa: E402
 import every_run  # noqa: E402
 import flops  # noqa: E402
-import loss  # noqa: E402
 import perplexity  # noqa: E402
 import results_csv  # noqa: E402
 import rows  # noqa: E402
@@ -60,13 +58,13 @@ def test_characters_keep_every_symbol_and_the_published_split():
     assert characters.spaced("ab\n") == "a b\n"
 
 
-def test_a_loss_is_over_all_symbols_in_nats():
+def test_a_perplexity_is_over_all_symbols():
     log = "INFO | Evaluated 1,000 tokens in 1.0s\nINFO | Loss (base 2): 2.0000, Perplexity: 4.00\n"
-    assert loss.loss(log, 1000) == pytest.approx(2 * math.log(2))
+    assert perplexity.perplexity(log, 1000) == 4
     with pytest.raises(ValueError, match="1000 symbols evaluated: must be all 1001"):
-        loss.loss(log, 1001)
+        perplexity.perplexity(log, 1001)
     with pytest.raises(ValueError, match="no result"):
-        loss.loss("INFO | Evaluated", 1)
+        perplexity.perplexity("INFO | Evaluated", 1)
 
 
 def test_hypotheses_come_back_in_order_and_all(tmp_path):
@@ -101,7 +99,12 @@ WRONG_CALLS = [
     ("metrics/score.py foo.log", "argument LOG=REFERENCE: foo.log: must have a value before and after ="),
     ("metrics/score.py foo.log=bar", FILE + "'bar'"),
     ("metrics/loss.py foo.log", FILE + "'foo.log'"),
-    ("metrics/loss.py foo.log --symbols 5", FILE + "'foo.log'"),
+    ("digits/data.py /dev/null", "Not a directory: '/dev/null"),
+    ("numbers/data.py /dev/null --limit 9 --train 1 --valid 1 --test 1", "File exists: '/dev/null'"),
+    ("digits/report.py foo", FILE + "'foo/scores.json'"),
+    ("numbers/report.py foo --data bar --arch vanilla_tiny", FILE + "'foo/scores.json'"),
+    ("report.py /dev/null", "File exists: '/dev/null'"),
+    ("figures/curves.py foo --output /dev/null/x.svg", "argument --output: [Errno 17] File exists: '/dev/null'"),
     ("metrics/perplexity.py run --pieces text --contexts 64", FILE + "'text'"),
     ("metrics/perplexity.py run --pieces text --contexts 64 --also valid", "argument --also: valid: must have a value"),
     ("metrics/score_speech.py run data test", FILE + "'data/test.tsv'"),
