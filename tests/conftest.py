@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if of_a_kind in tried:
                 item.add_marker(pytest.mark.slow)
             tried.add(of_a_kind)
-        if "trained" in getattr(item, "fixturenames", ()):
+        if "trained" in getattr(item, "fixturenames", ()) and "trained" not in given:
             item.add_marker(pytest.mark.slow)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)

@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 import fairseq_plugin
 import fairseq_plugin.catalogue
 import timm_plugin.catalogue
+from recurrence.block import Shape
 from tests.support import cli
 from tests.support.recipes import PARSERS, parsed
 
@@ -99,6 +102,23 @@ def test_shell_examples_parse(example):
 @pytest.mark.parametrize("example", PYTHON)
 def test_python_examples_compile(example):
     compile(example, "example", "exec")
+
+
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_the_block_of_the_guide_computes_its_equations(pre_norm):
+    (example,) = (text.values[0] for text in PYTHON if "class ScaledBlock" in text.values[0])
+    names: dict = {}
+    exec(example, names)
+    torch.manual_seed(0)
+    loop = names["scaled"](Shape(8, 12, 2), 3, pre_norm=pre_norm).double()
+    for parameter in loop.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    x, block = torch.randn(2, 5, 8, dtype=torch.float64), loop.blocks[0]
+    y = x
+    for own in loop.own:
+        for scale, run, norm in zip(own.scales, (block.self_attn, block.ffn), block.norms):
+            y = y + scale * run(norm(y)) if pre_norm else norm(y + scale * run(y))
+    torch.testing.assert_close(loop(x)[0], y)
 
 
 @pytest.mark.parametrize("program", PARSERS)

@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from recurrence import count
+from recurrence.loop import named_loops
 from tests.support import cases, models, stacks, vision
 from tests.support.cases import Case, every_case, every_case_without_injection, every_stored_case
 
@@ -121,7 +122,7 @@ def test_each_stored_tensor_has_one_key(case: Case):
     tensors = tensors_of(model)
     assert len({tensor.untyped_storage().data_ptr() for tensor in tensors.values()}) == len(tensors)
     assert sum(tensors[name].numel() for name, _ in model.named_parameters()) == count.stored(model)
-    for name, loop in stacks.loops(model).items():
+    for name, loop in named_loops(model).items():
         blocks = {key.removeprefix(f"{name}.blocks.").split(".")[0] for key in tensors if key.startswith(name)}
         assert {index for index in blocks if index.isdigit()} == set(map(str, loop.order))
 

@@ -132,7 +132,7 @@ def test_dropout_on_attention_weights_only_in_training():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_dropped_attention_weights_are_zero_in_output_and_gradient(causal):
+def test_dropped_attention_weights_are_zero(causal):
     attention, x = self_attention().float(), tokens(2, 5).float().requires_grad_()
     bias = None if causal else padding_bias(torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1]]).bool(), x)
     plain = attention(x, bias=bias, causal=causal)

@@ -4,7 +4,7 @@ import pytest
 
 from recurrence.analysis import depth_curve
 from recurrence.order import cycle, sequence
-from tests.support.depth import relaxed_loop
+from tests.support.depth import depth_log, relaxed_loop
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,7 @@ def test_loading_outside_of_the_safe_depths_warns(caplog):
         caplog.clear()
         loop = relaxed_loop(cycle(2, passes), seed=1)
         loop.load_state_dict(weights.copy())
-        said = [record.getMessage() for record in caplog.records if "safe" in record.getMessage()]
-        assert said == [f": runs {passes} passes, outside the safe range 4 to 6"] * warns
+        assert depth_log(caplog) == [f": runs {passes} passes, outside the safe range 4 to 6"] * warns
         assert loop.state_dict()["safe"].tolist() == [4, 6]
     again = relaxed_loop(cycle(2, 6), seed=2)
     again.load_state_dict(loop.state_dict())

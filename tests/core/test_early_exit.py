@@ -65,6 +65,12 @@ def test_entries_leave_one_by_one():
     torch.testing.assert_close(y, torch.cat(alone), rtol=0, atol=0)
 
 
+def test_an_injected_input_is_that_of_the_first_pass():
+    loop, x = Loop([Halfway()], (0,) * 4, inject=(0,)), torch.full((1, 1, 1), 3.0)
+    _, states = run_until_exit(loop, x, exit_rule("text", 1e-12, 4))
+    torch.testing.assert_close(states, loop(x)[1], rtol=0, atol=0)
+
+
 def test_without_a_threshold_there_is_no_way_out():
     assert exit_rule("nowhere", 0.0, 4) is None
     for value in (-0.1, float("nan")):

@@ -79,7 +79,6 @@ def test_draws_are_a_function_of_seed_and_update():
     counts = Counter(draws[0])
     assert set(counts) == {1, 2, 3, 4}
     assert all(70 < count < 130 for count in counts.values())  # 100 +- 3.5 standard deviations
-    assert Draw((2, 4), seed=1)(7) != Draw((2, 4), seed=1)(8) or Draw((2, 4), seed=1)(8) != Draw((2, 4), seed=1)(9)
 
 
 def test_depths_warm_up_from_all_passes_to_the_smallest():
@@ -271,3 +270,27 @@ def test_passes_that_do_not_run_are_neither_moved_nor_decayed():
         for parameter, old in zip(loop.own.parameters(), before):
             assert torch.equal(parameter, old) == (id(parameter) in unmoved)
     assert not may_idle(shared_layers(SHAPE, (0,) * 4))
+
+
+def test_a_loop_draws_around_its_own_depth_in_units_of_its_step():
+    loop = relaxed(SHAPE, order.cycle(2, 8), 2)
+    make_elastic(loop, (2, 24), "poisson", seed=3, step=2, stream=1)
+    draw = loop.training_depth.draw
+    assert draw == Draw(tuple(range(2, 25, 2)), "poisson", mean=8, seed=3, unit=2, stream=1)
+    drawn = [draw(update) for update in range(2000)]
+    assert sum(drawn) / len(drawn) == pytest.approx(8, abs=0.3)
+
+
+def test_a_negative_seed_draws_too():
+    assert {Draw((1, 2), seed=-1)(update) for update in range(20)} == {1, 2}
+
+
+def test_contexts_of_a_depth_are_nested_and_reject_depths_that_do_not_run():
+    loop = made("sequence", order.sequence(2, 6))
+    with at_depths({loop: 4}):
+        with at_depths({loop: 2}):
+            assert loop.running == (0, 3)
+        with pytest.raises(ValueError, match="depth=3: the order 0 0 0 1 1 1 does not run"), at_depths({loop: 3}):
+            pass
+        assert loop.running == (0, 1, 3, 4)
+    assert loop.run is None

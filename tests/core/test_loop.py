@@ -322,3 +322,12 @@ def test_older_names_of_terms_are_read():
     assert sum("signal" in key for key in weights) == 3 * 2 * 3  # passes, projections, two factors and a bias
     used.load_state_dict(weights)
     torch.testing.assert_close(run(used), run(trained), rtol=0, atol=0)
+
+
+def test_a_truncated_loop_injects_into_the_blocks_that_are_left():
+    loop = Loop([Recorder(name, []) for name in range(4)], (0, 3, 1, 3, 2, 3), inject=(2, 3))
+    _, states = loop(torch.tensor(1.0))
+    loop.run = (0, 5)
+    loop.truncate(4)
+    assert (loop.inject, loop.run) == ({2}, None)
+    assert loop(torch.tensor(1.0))[1] == states[:4]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from recurrence.admin import Admin, attach, folded, profile, read, write
 from recurrence.block import Shape
@@ -190,3 +190,17 @@ def test_coefficients_and_their_gradients_are_those_of_the_plain_form():
     torch.testing.assert_close(*firsts, rtol=1e-5, atol=1e-5)
     seconds = [torch.autograd.grad(sum(grad.square().sum() for grad in first), leaves) for first in firsts]
     torch.testing.assert_close(*seconds, rtol=1e-4, atol=1e-4)
+
+
+def test_spreads_beyond_the_largest_half_are_measured():
+    sums = nn.ModuleList(Admin(WIDTH) for _ in range(2)).half()
+    x, y = (300 * tokens(seed) for seed in (1, 2))
+    profile([sums], lambda: [layer(x.half(), y.half()) for layer in sums])
+    spread = (x.var(correction=0) + y.var(correction=0)).sqrt().item()
+    assert read([sums]).tolist() == pytest.approx([1, spread], rel=1e-3)
+
+
+def test_coefficients_broadcast():
+    x, y, layer = tokens(1).float().requires_grad_(), tokens(2, batch=1).float().requires_grad_(), Coefficients()
+    layer(x, y).sum().backward()
+    torch.testing.assert_close(y.grad, torch.full_like(y, len(x)))

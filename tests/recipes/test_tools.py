@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.support import cli
-from tests.support.recipes import RECIPES
+from tests.support.recipes import RECIPES, line
 
 sys.path[:0] = [str(RECIPES / "kausik"), str(RECIPES / "ilr")]
 
@@ -171,17 +172,11 @@ def test_training_time_is_that_of_all_epochs():
     assert collect.seconds("\n".join(f"2026-01-01 00:00:00 | INFO | {line}" for line in lines)) == 16
 
 
-def row(**values: str) -> dict:
-    """A row of results."""
-    base = {"row": "r", "arch": "a", "scale": "small", "metric": "BLEU"}
-    return dict.fromkeys(results_csv.COLUMNS, "") | base | values
-
-
 def test_results_are_only_added_to(tmp_path):
     path = tmp_path / "results.csv"
-    results_csv.append(path, [row(value="31.5")])
+    results_csv.append(path, [line(value="31.5")])
     before = path.read_text()
-    results_csv.append(path, [row(seed="2", value="32.5")])
+    results_csv.append(path, [line(seed="2", value="32.5")])
     assert path.read_text().startswith(before)
     assert [found["value"] for found in results_csv.read(path)] == ["31.5", "32.5"]
     path.write_text("row,value\nr,1\n")
@@ -190,13 +185,36 @@ def test_results_are_only_added_to(tmp_path):
 
 
 def test_every_run_is_shown_with_means_and_failures():
-    text = "\n".join(every_run.table_of_runs([row(value="31.5"), row(value="32.5"), row(value="")]))
+    text = "\n".join(every_run.table_of_runs([line(value="31.5"), line(value="32.5"), line(value="")]))
     assert "32.00 ± 0.50 (1 failed)" in text
-    assert every_run.score([row(metric="loss, nats", value="1.46")]) == "1.4600"
+    assert every_run.score([line(metric="loss, nats", value="1.46")]) == "1.4600"
+
+
+def test_core_parameters_leave_out_embeddings_outputs_and_buffers(tmp_path):
+    own = "encoder.loop.own.0.residuals.0"
+    sizes = {"encoder.embed_tokens.weight": 7, "decoder.output_projection.bias": 7, "profiled": 1, f"{own}.offset": 1}
+    sizes |= {"decoder.adaptive_softmax.version": 7, f"{own}.weight": 5, "decoder.layer_norm.weight": 3}
+    state = {"model": {name: torch.zeros(size) for name, size in sizes.items()}, "args": None, "cfg": None}
+    state |= {"optimizer_history": [{"num_updates": 1, "best_loss": 0}], "last_optimizer_state": None}
+    torch.save(state | {"extra_state": {"train_iterator": {"epoch": 1}}}, tmp_path / "checkpoint.pt")
+    assert collect.core_parameters(tmp_path / "checkpoint.pt") == 8
+
+
+def test_a_resumed_log_counts_with_its_last_lines(tmp_path):
+    lines = ["num. shared model params: 1,234 (num. trained: 1,234)"]
+    lines += [f'train | {{"epoch": {n}, "train_num_updates": "{20 * n}", "train_train_wall": "5"}}' for n in (1, 2)]
+    (tmp_path / "train.log").write_text("".join(f"2026 | INFO | {line}\n" for line in lines))
+    assert collect.training(tmp_path) == {"params": 1234, "updates": 40, "wall_s": 10}
+
+
+def test_a_folder_that_can_be_written_gets_no_file(tmp_path):
+    results_csv.check_writable(tmp_path / "new" / "results.csv")
+    assert not list((tmp_path / "new").iterdir())
 
 
 def test_the_recorded_runs_can_be_called_again():
     recorded = [found for path in RECIPES.glob("*/results.csv") for found in results_csv.read(path)]
+    assert recorded
     for found in recorded:
         *settings, script = found["cmd"].split()[:3]
         assert set(dict(setting.split("=") for setting in settings)) >= {"SCALE", "SEED"}

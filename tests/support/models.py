@@ -16,8 +16,8 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from recurrence.loop import Loop
-from tests.support import language, speech, stacks, translation
+from recurrence.loop import Loop, named_loops
+from tests.support import language, speech, translation
 from tests.support.flags import option_names, options
 from tests.support.stacks import gradients_of, poisoned_memory, randomise
 from tests.support.translation import SIDES, VARIANTS, task
@@ -75,7 +75,6 @@ every_translation_model = _each(ARCHS)
 every_model_with_encoder = _each(WITH_ENCODER)
 every_language_model = _each(language.ARCHS)
 every_model = _each(EVERY)
-every_case_with_encoder = cases(WITH_ENCODER)
 every_language_case = cases(language.ARCHS)
 every_case = cases(EVERY)
 
@@ -153,7 +152,7 @@ def tiny(arch: str, *flags: str, seed: int = 0, noise: float = 0.3, on: FairseqT
 
 def loops(model: nn.Module) -> list[Loop]:
     """The encoder's loop and the decoder's, or a language model's."""
-    return list(stacks.loops(model).values())
+    return list(named_loops(model).values())
 
 
 def batch(

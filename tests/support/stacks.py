@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from recurrence.loop import Loop
+from recurrence.loop import Loop, named_loops
 
 
 def randomise(model: nn.Module, seed: int, noise: float = 0.3) -> nn.Module:
@@ -27,15 +27,10 @@ def randomise(model: nn.Module, seed: int, noise: float = 0.3) -> nn.Module:
     return model
 
 
-def loops(model: nn.Module) -> dict[str, Loop]:
-    """The loops over depth by name, the encoder's first."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, Loop)}
-
-
 def untied(model: nn.Module) -> nn.Module:
     """A copy in which every pass has its own block."""
     model = copy.deepcopy(model)
-    for name, loop in loops(model).items():
+    for name, loop in named_loops(model).items():
         blocks = [copy.deepcopy(loop.blocks[which]) for which in loop.order]
         apart = Loop(blocks, tuple(range(loop.passes)), loop.own, loop.checkpointing).train(loop.training)
         parent, _, child = name.rpartition(".")
@@ -45,7 +40,7 @@ def untied(model: nn.Module) -> nn.Module:
 
 def summed_by_block(gradients: dict[str, Tensor], tied: nn.Module) -> dict[str, Tensor]:
     """Gradients of an untied copy under the tied model's names: summed over the copies of each block."""
-    orders, found = {name: loop.order for name, loop in loops(tied).items()}, {}
+    orders, found = {name: loop.order for name, loop in named_loops(tied).items()}, {}
     for key, gradient in gradients.items():
         loop, blocks, rest = key.partition(".blocks.")
         if blocks:
