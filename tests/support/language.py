@@ -35,6 +35,7 @@ VARIANTS = {
     "SharedLanguageModel": {
         "adaptive": [],
         "one matrix": ["--adaptive-input-cutoff", "none", "--share-decoder-input-output-embed"],
+        "low-rank terms": ["--residual-rank", "3"],
         "adaptive output": ["--adaptive-input-cutoff", "none", "--adaptive-softmax-cutoff", "8"],
     },
     "KausikRecurrence": {

@@ -35,11 +35,15 @@ VARIANTS = {
         *("--decoder-embed-dim", "24", "--decoder-attention-heads", "3"),
     ],
 }
-SIGNALS_EVERYWHERE = ["--cross-attention-signal", "after", "--signal-init", "random"]
+# Variants of one architecture.
+VARIANTS_OF = {
+    "ringformer_base": {"signals everywhere": ["--cross-attention-signal", "after", "--signal-init", "random"]},
+    "cycle": {"low-rank terms": ["--residual-rank", "3"]},
+}
 
 
 def variants(arch: str) -> dict[str, list[str]]:
-    return {**VARIANTS, "signals everywhere": SIGNALS_EVERYWHERE} if arch == "ringformer_base" else VARIANTS
+    return {**VARIANTS, **VARIANTS_OF.get(arch, {})}
 
 
 def task(source: int = SOURCE_SYMBOLS, target: int = TARGET_SYMBOLS, **limits: int) -> TranslationTask:

@@ -32,6 +32,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "ringformer, maximum": ("ringformer_vit", dict(global_pool="max")),
     "owf, average": ("owf_vit", dict(global_pool="avg")),
     "plain, no positions": ("plain_vit", dict(pos_embed="none", global_pool="avgmax")),
+    "plain, low-rank terms": ("plain_vit", dict(loops=2, residual_rank=3)),
     "deit, external loops": ("recursive_deit_tiny", dict(loops=3, loop_order="external")),
     "deit, external loops with NLL": ("recursive_deit_tiny", dict(loop_order="external", nll=True)),
     "deit, NLL and LRC": ("recursive_deit_tiny", dict(nll=True, lrc=True)),

@@ -168,12 +168,13 @@ def slices_of(model: nn.Module) -> list[list[list[Tensor]]]:
 
 
 SYSTEM_OF = {"ringformer": "ringformer_vit", "uit": "uit", "owf": "owf_vit", "plain": "vit"}
-# What the references leave out: other poolings than the family's own, and other tables than its own.
+# What the references leave out: other poolings and tables than the family's own, and low-rank terms.
 WITHOUT_REFERENCE = {
     "uit, no class token",
     "ringformer, maximum",
     "owf, average",
     "plain, no positions",
+    "plain, low-rank terms",
     "sret, neither NLL nor LRC",
     "sret, maximum",
     "sret, class token",
