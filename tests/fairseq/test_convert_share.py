@@ -164,6 +164,12 @@ def test_passes_without_terms_run_the_mean_of_their_layers():
         torch.testing.assert_close(weights[f"encoder.loop.blocks.1.{ours}"], mean)
 
 
+def test_options_that_older_versions_left_empty_are_read():
+    model, args = fairseq_model()
+    args.base_layers = None
+    looped(model, args, "cycle", 2, None)
+
+
 def test_a_shared_model_decodes_step_by_step_and_trains():
     """Keys and values of cross-attention are of each pass, not of each block."""
     loop, _ = looped(*fairseq_model(), "cycle", 2, 3)

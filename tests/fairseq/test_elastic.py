@@ -102,6 +102,19 @@ def test_updates_draw_depths_and_evaluation_runs_all_passes(arch):
     assert all(len(loop.running) == loop.passes for loop in model.eval().loops_by_side().values())
 
 
+def test_seed_and_distribution_decide_the_draws():
+    def drawn(seed: int, *flags: str) -> list[int]:
+        model, found = models.tiny("universal_lm", "--depth-range", "1-4", *flags).train(), []
+        model.train_elastic(seed)
+        for update in range(20):
+            model.set_num_updates(update)
+            found.append(len(model.decoder.stack.loop.running))
+        return found
+
+    assert drawn(1) == drawn(1) != drawn(2)
+    assert drawn(1) != drawn(1, "--depth-distribution", "poisson")
+
+
 def test_stacks_of_two_depths_are_drawn_together():
     model = models.tiny("cycle", "--encoder-layers", "8", "--depth-range", "4-8,2-4")
     model.train_elastic(1)

@@ -34,7 +34,7 @@ def test_lower_precision_is_close(arch, flags):
     model, inputs = models.tiny(arch, *flags), models.inputs(arch)
     keep = models.is_token(inputs[-1])
     expected = model(*inputs)[0][keep]
-    for dtype, tolerance in ((torch.float32, 1e-3), (torch.bfloat16, 1.0)):
+    for dtype, tolerance in ((torch.float32, 1e-3), (torch.bfloat16, 0.05)):
         found = model.to(dtype)(*as_type(inputs, dtype))[0][keep]
         assert found.dtype == dtype
         assert (found.double() - expected).abs().mean() < tolerance * expected.std()

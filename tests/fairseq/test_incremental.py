@@ -118,6 +118,14 @@ def test_reordering_within_rows_while_the_batch_shrinks(arch, flags, left_pad):
     assert of_row.tolist() == [1] * beam
 
 
+def test_states_of_every_pass_are_reordered_with_the_output():
+    model, (source, lengths, _) = models.tiny("universal"), models.batch()
+    whole = model.encoder(source, lengths, return_all_hiddens=True)
+    found = model.encoder.reorder_encoder_out(whole, torch.tensor([2, 0]))
+    assert len(found["encoder_states"]) == 4
+    assert torch.equal(found["encoder_states"][-1], found["encoder_out"][0])
+
+
 @models.every_model_with_encoder
 @torch.no_grad()
 def test_attention_weights_of_every_step(arch):

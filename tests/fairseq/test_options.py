@@ -246,6 +246,16 @@ def test_a_checkpoint_needs_no_file_with_embeddings(make, embedding_file, tmp_pa
     on.build_model(args).load_state_dict(trained.state_dict())
 
 
+@pytest.mark.parametrize(("arch", "output"), [("cycle", 16**-0.5), ("ringformer_base", 16**-0.5 / 3**0.5)])
+def test_embeddings_start_with_a_deviation_of_1_after_scaling(arch, output):
+    model = models.build(arch, *models.tiny_flags(arch), on=models.task(2000, 2000))
+    for side in (model.encoder, model.decoder):
+        embedding, padding = side.embed_tokens.weight * side.inputs.scale, side.dictionary.pad()
+        assert embedding.std().item() == pytest.approx(1, rel=0.05)
+        assert not embedding[padding].any()
+    assert model.decoder.output_projection.weight.std().item() == pytest.approx(output, rel=0.05)
+
+
 def signal_choices() -> list[list[str]]:
     """Flags of every kind of level signal in every place."""
     places = [
