@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -88,6 +89,12 @@ def test_low_rank_terms_on_attention_alone_are_folded():
     assert terms == passes * (4 * 2 * rank * width + 4 * width)  # Q, K, V and output: two factors and a bias each
 
 
+def test_a_hidden_width_that_timm_would_round_down_is_kept():
+    model, x = vision.small_with_images("plain_vit", embed_dim=28, mlp_ratio=61 / 28)
+    assert to_timm(model).blocks[0].mlp.fc1.out_features == 61
+    torch.testing.assert_close(to_timm(model)(x), model(x), **CLOSE)
+
+
 def test_another_epsilon_is_rejected():
     with pytest.raises(ValueError, match="norm_eps=0.1: must be 1e-06"):
         to_timm(vision.small("plain_vit", norm_eps=0.1))
@@ -147,6 +154,13 @@ def test_a_higher_rank_is_nearer():
         (dict(act_layer="relu"), ("cycle", 2, 4), "act_layer: a looped model has an exact GELU"),
         (dict(block_fn=ResPostBlock), ("cycle", 2, 4), "block_fn=ResPostBlock: must be timm's Block"),
         (dict(mlp_layer=GluMlp), ("cycle", 2, 4), "mlp_layer=GluMlp: must be timm's Mlp"),
+        (dict(norm_layer=partial(nn.LayerNorm, eps=1e-5)), ("cycle", 2, 4), "norm_layer: the last norm's epsilon must"),
+        (
+            dict(global_pool="avg", fc_norm=False, pool_include_prefix=True),
+            ("cycle", 2, 4),
+            "pool_include_prefix=True: ",
+        ),
+        (dict(patch_size=(8, 16)), ("cycle", 2, 4), r"patch_size=\(8, 16\): must be square"),
         (dict(name="deit_tiny_distilled_patch16_224"), ("cycle", 2, 4), "VisionTransformerDistilled: only timm's"),
     ],
 )
@@ -219,7 +233,10 @@ def test_a_training_checkpoint_says_its_pooling_and_channels(tmp_path):
         (["unshare", "{file}", "{folder}"], "OUT={folder}: must not exist yet"),
         (["unshare", "{file}", "{out}"], "--model: must name the model of {file}"),
         (["unshare", "{folder}/missing.pth", "{out}"], "IN={folder}/missing.pth: no such file"),
-        (["unshare", "{file}", "{out}", "--model", "uit", "--model-kwargs", "depth=1"], "uit"),
+        (
+            ["unshare", "{file}", "{out}", "--model", "uit", "--model-kwargs", "depth=1"],
+            "not the weights of uit with {{'depth': 1}}",
+        ),
         (["share", "{file}", "{out}"], "required: --unique-layers"),
     ],
 )

@@ -142,6 +142,7 @@ def test_published_weights_are_marked_where_timm_reads_them(tmp_path):
 
 def test_splits_folders_and_devices_are_checked(images, tmp_path, capsys):
     torch.save({"arch": "uit", "state_dict": vision.small("uit").state_dict()}, tmp_path / "uit.pth")
+    (tmp_path / "uit.safetensors").touch()
     (tmp_path / "splits").mkdir()
     (tmp_path / "empty").mkdir()
     for split in ("train", "test"):
@@ -155,6 +156,12 @@ def test_splits_folders_and_devices_are_checked(images, tmp_path, capsys):
         (str(images), "--device", "abacus"): "--device=abacus: must be a device of this machine",
         (str(images), "--batch-size", "0"): "--batch-size=0: must be >= 1",
         (str(images), "--checkpoint", "missing"): "--checkpoint=missing: no such file",
+        (
+            str(images),
+            "--write",
+            "--checkpoint",
+            str(tmp_path / "uit.safetensors"),
+        ): "uit.safetensors must be a file that",
         (str(images), "--tolerance", "nan"): "--tolerance: nan: must be a number >= 0 and < inf",
         (str(images), "--tolerance", "-5"): "--tolerance: -5: must be a number >= 0 and < inf",
         (str(images), "--tolerance", "inf"): "--tolerance: inf: must be a number >= 0 and < inf",

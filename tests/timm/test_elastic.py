@@ -57,6 +57,18 @@ def test_every_model_is_elastic_or_rejected_by_name(structure):
     assert all(len(loop.running) == loop.passes for loop in model.eval().loops())
 
 
+@pytest.mark.parametrize("options", [dict(depth_seed=1), dict(depth_distribution="poisson")], ids=str)
+def test_seed_and_distribution_decide_the_draws(options):
+    def drawn(**options) -> list[int]:
+        model, found = vision.fresh("ringformer_vit", depth=4, depth_range=(1, 6), **options).train(), []
+        for update in range(20):
+            model.set_num_updates(update)
+            found.append(len(model.loop.running))
+        return found
+
+    assert drawn() == drawn(depth_seed=0) != drawn(**options)
+
+
 def test_one_loop_of_sret_takes_the_slices_of_the_first_run():
     model = vision.small("sret_t", depth_range=(1, 2))
     single = vision.small("sret_t", seed=1, loops=1, groups=tuple((first,) for first, _ in model.config.groups))

@@ -166,6 +166,13 @@ def test_intermediates_of_another_depth_are_those_of_the_output(model, loops, ma
     assert torch.equal(found[-1], last)
 
 
+def test_intermediates_in_training_are_those_of_all_passes():
+    model = vision.small("uit", depth=4, depth_range=(1, 4)).train()
+    draw = model.loop.training_depth.draw
+    model.set_num_updates(next(update for update in range(50) if draw(update) == 1))
+    assert len(model.forward_intermediates(vision.images(model), intermediates_only=True)) == 4
+
+
 def test_a_pyramid_gives_the_class_token_beside_each_map():
     model = vision.fresh("sret_t_global", class_token=True).eval()
     final, stages = model.forward_intermediates(
