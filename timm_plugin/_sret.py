@@ -117,8 +117,7 @@ class SReT(ImageModel):
     def check_pool(self, num_classes: int, global_pool: str | None) -> None:
         """Also raises ValueError for classes of a map that is not pooled."""
         super().check_pool(num_classes, global_pool)
-        pooling = self.global_pool if global_pool is None else global_pool
-        if num_classes and not pooling and not self.num_prefix_tokens:
+        if num_classes and global_pool == "" and not self.num_prefix_tokens:
             raise ValueError("global_pool='': needs num_classes=0, or a class token")
 
     def pool(self, x: Tensor) -> Tensor:

@@ -57,15 +57,14 @@ def picture(text: str) -> Path:
     """Parses the path of a picture.
 
     Raises:
-        argparse.ArgumentTypeError: if the file is neither SVG nor PNG.
+        argparse.ArgumentTypeError: if the file is neither SVG nor PNG, or cannot be in its folder.
     """
     path = Path(text)
     if path.suffix not in NO_DATE:
         raise argparse.ArgumentTypeError(f"{text!r}: must end in .svg or .png")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    existing = next(folder for folder in path.absolute().parents if folder.exists())
+    if not existing.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r}: {existing} is not a folder")
     return path
 
 

@@ -105,7 +105,10 @@ WRONG_CALLS = [
     ("digits/report.py foo", FILE + "'foo/scores.json'"),
     ("numbers/report.py foo --data bar --arch vanilla_tiny", FILE + "'foo/scores.json'"),
     ("report.py /dev/null", "File exists: '/dev/null'"),
-    ("figures/curves.py foo --output /dev/null/x.svg", "argument --output: [Errno 17] File exists: '/dev/null'"),
+    (
+        "figures/curves.py foo --output /dev/null/x.svg",
+        "argument --output: '/dev/null/x.svg': /dev/null is not a folder",
+    ),
     ("metrics/perplexity.py run --pieces text --contexts 64", FILE + "'text'"),
     ("metrics/perplexity.py run --pieces text --contexts 64 --also valid", "argument --also: valid: must have a value"),
     ("metrics/score_speech.py run data test", FILE + "'data/test.tsv'"),

@@ -218,13 +218,6 @@ def test_a_pruned_model_with_a_new_head_starts_anew(case):
     assert model(vision.images(model).float()).shape[1] == 5
 
 
-def test_a_map_that_pruning_left_unpooled_gets_no_classifier():
-    model = vision.small("sret_tl")
-    model.prune_intermediate_layers([0])
-    with pytest.raises(ValueError, match="global_pool='': needs num_classes=0, or a class token"):
-        model.reset_classifier(5)
-
-
 @every_case
 def test_a_batch_may_be_empty(case):
     model = vision.small(case)
