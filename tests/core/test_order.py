@@ -3,7 +3,7 @@
 import pytest
 
 from recurrence import order
-from tests.support import models
+from tests.support.golden import golden
 
 STRATEGY = {"sequence": "sequence", "cycle": "cycle", "cycle_reverse": "cycle_rev"}
 
@@ -70,7 +70,7 @@ def test_every_strategy_runs_all_its_blocks_or_rejects_the_numbers(name):
 
 
 def test_published_assignments():
-    rows = models.golden("takase_layer_map")["outputs"]["rows"]
+    rows = golden("takase_layer_map")["outputs"]["rows"]
     compared = 0
     for row in rows:
         strategy, n = STRATEGY[row["share_type"]], row["N"]

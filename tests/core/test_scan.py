@@ -12,7 +12,8 @@ from recurrence.block import Shape
 from recurrence.papers.kausik import RecurrentBlock, RecurrentStack
 from recurrence.scan import _Scan
 from recurrence.scan_step import Masks, Spec, Weights
-from tests.support import models, stacks
+from tests.support import stacks
+from tests.support.golden import golden
 from tests.support.scan_reference import published
 
 WIDTH, HEADS = 12, 3
@@ -290,7 +291,7 @@ def test_a_window_below_1_is_rejected(window):
 
 @pytest.fixture(scope="module")
 def recorded() -> dict:
-    return models.golden("kausik_window")
+    return golden("kausik_window")
 
 
 def published_layers(recorded: dict, activation, window: int, accumulate: bool) -> list[RecurrentBlock]:

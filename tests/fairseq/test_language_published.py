@@ -10,17 +10,18 @@ from fairseq_plugin.published import from_published, to_published
 from fairseq_plugin.published.language import POSITION
 from recurrence import count
 from tests.support import language, language_reference, models
+from tests.support.golden import golden
 from tests.support.recorded import ILR, load
 
 
 def test_tied_matrices_that_differ_are_rejected():
-    file = models.golden("ilr_rope_map211")
+    file = golden("ilr_rope_map211")
     with pytest.raises(ValueError, match="lm_head.weight: differs from the tensor that it shares"):
         load("ilr_rope_map211", file, **{"lm_head.weight": file["state_dict"]["lm_head.weight"] + 1})
 
 
 def test_another_base_of_the_rotation_is_rejected():
-    file = models.golden("ilr_rope_map211")
+    file = golden("ilr_rope_map211")
     with pytest.raises(ValueError, match="rope_theta=500000.0: must be 10000"):
         from_published("ilr", file["state_dict"], {**file["meta"]["config"], "rope_theta": 500000.0})
 
@@ -28,7 +29,7 @@ def test_another_base_of_the_rotation_is_rejected():
 @pytest.mark.parametrize("name", ILR)
 def test_reference_equals_the_recorded_logits(name):
     """What the architectures below are compared with is itself compared with the published code."""
-    file = models.golden(f"ilr_{name}")
+    file = golden(f"ilr_{name}")
     config = file["meta"]["config"]
     tensors = {key: tensor.double() for key, tensor in file["state_dict"].items()}
     for tokens, expected in zip(file["inputs"]["input_ids"], file["outputs"]["logits"]):

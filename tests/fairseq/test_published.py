@@ -9,6 +9,7 @@ from fairseq_plugin.published import from_published, to_published
 from fairseq_plugin.published.translation import SYSTEMS as TRANSLATION_SYSTEMS
 from recurrence import admin
 from tests.support import models, reference
+from tests.support.golden import golden
 from tests.support.recorded import TOLERANCE, TRANSLATION, load, recorded
 
 
@@ -35,7 +36,7 @@ def test_copies_that_differ_are_rejected(name):
 
 
 def test_vectors_of_admin_need_a_model_that_has_them():
-    file = models.golden("takase_admin_forward")
+    file = golden("takase_admin_forward")
     with pytest.raises(ValueError, match=r"(attention|fc|self|encoder)_ratio_change: published key that nothing"):
         from_published("takase", file["state_dict"], {**file["meta"]["config"], "init_type": "default"})
 
@@ -66,7 +67,7 @@ def test_a_published_model_is_not_profiled_again():
 
 def test_one_layer_for_all_passes_of_stacks_of_different_depth():
     """share_layer_num=-1, the published code's "all"."""
-    config = {**models.golden("takase_sequence")["meta"]["config"], "encoder_layers": 4, "decoder_layers": 2}
+    config = {**golden("takase_sequence")["meta"]["config"], "encoder_layers": 4, "decoder_layers": 2}
     config |= {"share_params_cross_layer": True, "share_layer_num": -1}
     sizes = {
         f"{side}_{name}": config[f"encoder_{name}"]

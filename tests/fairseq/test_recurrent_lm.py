@@ -11,13 +11,14 @@ from fairseq_plugin.modules.build import build_language_model, numbered_dictiona
 from fairseq_plugin.published import from_published
 from recurrence import count
 from tests.support import language, models
+from tests.support.golden import golden
 from tests.support.scan_reference import plain_block, published
 
 VARIANTS = language.VARIANTS["KausikRecurrence"]
 
 
 def load(name: str) -> tuple[torch.nn.Module, dict]:
-    file = models.golden(name)
+    file = golden(name)
     return from_published("kausik", file["state_dict"], file["meta"]["config"]), file
 
 
@@ -36,7 +37,7 @@ def test_short_texts_follow_the_formula_where_the_published_code_does_not(name):
 
 
 def test_biases_are_rejected():
-    file = models.golden("kausik_rec_1layer")
+    file = golden("kausik_rec_1layer")
     with pytest.raises(ValueError, match="bias=True: must be False"):
         from_published("kausik", file["state_dict"], {**file["meta"]["config"], "bias": True})
 

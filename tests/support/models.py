@@ -1,13 +1,11 @@
-"""Any architecture registered with fairseq: tiny and full-size models, inputs, losses, and golden files.
+"""Any architecture registered with fairseq: tiny and full-size models, inputs and losses.
 
 fairseq's own tasks build everything. The modules `translation`, `speech` and `language` beside this one have what
 differs between the three modalities.
 """
 
-import os
 from argparse import Namespace
 from collections.abc import Iterable
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -25,7 +23,6 @@ from tests.support.words import SOURCE_SYMBOLS, TARGET_SYMBOLS, collate, diction
 
 __all__ = ["SIDES", "VARIANTS", "collate", "dictionary", "option_names", "poisoned_memory", "sentences", "task"]
 
-GOLDEN_DIR = Path(os.environ.get("GOLDEN_DIR") or Path(__file__).resolve().parents[3] / "shared" / "golden")
 
 MODALITIES = (translation, speech, language)
 ARCHS = translation.ARCHS
@@ -91,14 +88,6 @@ def architectures_tested(module: ModuleType) -> dict[str, list[str]]:
                 given = values if names == "arch" else [arch for arch, *_ in values]
                 found[name] = sorted(set().union(*(REPRESENTS.get(arch, {arch}) for arch in given)))
     return found
-
-
-def golden(name: str) -> dict:
-    """A file of recorded reference data; skips the test if it is missing."""
-    path = GOLDEN_DIR / f"{name}.pt"
-    if not path.exists():
-        pytest.skip(f"no reference data: {path} (GOLDEN_DIR names its folder)")
-    return torch.load(path, weights_only=True)
 
 
 # Building

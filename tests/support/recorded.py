@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 import fairseq_plugin.published as texts
 import timm_plugin.published as images
-from tests.support.models import golden
+from tests.support.golden import golden
 
 # File -> the published system.
 TRANSLATION = {
@@ -23,9 +23,9 @@ TRANSLATION = {
     "takase_admin_profile": "takase",
     "takase_admin_forward": "takase",
 }
-ILR = [f"{position}_map{reuse}" for position in ("rope", "alibi", "learned", "nope") for reuse in ("111", "211", "123")]
+ILR = [f"{position}_map{reuse}" for position in ("rope", "alibi", "learned", "nope") for reuse in ("211", "123")]
 ILR += [f"{position}_block2" for position in ("rope", "alibi", "learned", "nope")]
-ILR += ["nope_map211_inject", "rope_block3_noinject", "alibi_heads6_map211"]
+ILR += ["rope_map111", "nope_map211_inject", "rope_block3_noinject", "alibi_heads6_map211"]
 LANGUAGE = {f"ilr_{name}": "ilr" for name in ILR}
 LANGUAGE |= dict.fromkeys(["kausik_rec_1layer", "kausik_rec_2layer", "kausik_regular_2layer"], "kausik")
 IMAGES = {

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.support import models
+from tests.support.golden import golden
 
 
 class Logits(nn.Module):
@@ -43,7 +43,7 @@ def logits() -> tuple[Tensor, Tensor, Tensor]:
 
 def distil(temperature: float) -> tuple[dict, Tensor, Tensor]:
     """The golden file, the loss of the task and its gradient."""
-    file = models.golden("sret_kd_loss")
+    file = golden("sret_kd_loss")
     student, teacher = (Logits(file["inputs"][name]) for name in ("student", "teacher"))
     task = image_tasks.soft_distillation(student, teacher, temperature, dtype=torch.float64)
     labels = torch.zeros(len(student.logits), dtype=torch.long)

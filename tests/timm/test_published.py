@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support import reference_vision, vision
-from tests.support.models import golden
+from tests.support.golden import golden
 from tests.support.recorded import IMAGES, load
 from tests.support.vision import every_case, is_pyramid, timm
 from timm_plugin.published import from_published, to_published
