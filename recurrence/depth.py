@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from recurrence.order import STRATEGIES, Order, block_count
+from recurrence.order import STRATEGIES, Order, block_count, first_runs, middle_loop
 
 if TYPE_CHECKING:
     from recurrence.loop import Loop
@@ -38,7 +38,7 @@ def source_passes(trained: Order, used: Order) -> tuple[int, ...]:
 
 
 def same_kind(order: Order, passes: int) -> Order | None:
-    """The order with `passes` passes by the same strategy; None if no strategy gives `order`, or not at that depth.
+    """The order with `passes` passes by the same strategy or middle loop; None if there is none, or not at that depth.
 
     If several strategies give `order`, the first of `STRATEGIES` counts. All do if each block runs once; such an order
     grows as SEQUENCE does: (0, 1) at 4 passes is (0, 0, 1, 1), not (0, 1, 0, 1).
@@ -47,7 +47,7 @@ def same_kind(order: Order, passes: int) -> Order | None:
         other = strategy.at_depth(order, passes)
         if other is not None:
             return other
-    return None
+    return middle_loop(order, passes)
 
 
 def passes_at(order: Order, passes: int) -> tuple[int, ...] | None:
@@ -65,7 +65,7 @@ def adapt(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict, err
     """Makes a loop's part of a state dict fit the loop's depth, in place; adds to `errors` what cannot be loaded.
 
     Logs a warning if the depth is outside the range that the checkpoint marks as safe or, without such a range, if it
-    is not the trained depth.
+    is not the trained depth. A checkpoint from before its loops began runs what was trained, which is logged, too.
     """
     trained, name = _trained_order(loop, state_dict, prefix, local_metadata), prefix.rstrip(".")
     safe = state_dict.get(f"{prefix}safe")
@@ -85,6 +85,20 @@ def adapt(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict, err
             _take_passes(state_dict, prefix, source_passes(trained, loop.order))
     if loop.noted is not None:
         state_dict[f"{prefix}noted"] = torch.tensor(loop.order)  # the buffer itself may still be uninitialised
+    _adopt_looping(loop, state_dict, prefix)
+
+
+def _adopt_looping(loop: "Loop", state_dict: dict, prefix: str) -> None:
+    """Runs each block once if the checkpoint is from before its loops began; an average over their start loops."""
+    looping = state_dict.pop(f"{prefix}looping", torch.ones(()))
+    loop.run = None if looping > 0 else first_runs(loop.order)
+    if loop.looping is not None:
+        state_dict[f"{prefix}looping"] = looping
+    elif loop.run is not None:
+        logger.warning(
+            "%s: runs each block once, %d passes of %d, as in training: the checkpoint is from before its loops began",
+            *(prefix.rstrip("."), len(loop.run), loop.passes),
+        )
 
 
 def store_order(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict) -> None:

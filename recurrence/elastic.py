@@ -2,21 +2,24 @@
 
 Source: see :mod:`recurrence.training_depth`. Two depths in an update: Sliced Recursive Transformer (arXiv:2111.05297),
 section 5.7, with each stored block run once in the shallow branch; with a drawn depth it is the sandwich rule of
-slimmable networks (arXiv:1903.05134) for depth.
+slimmable networks (arXiv:1903.05134) for depth. Late loops run each block once for a number of updates, and all passes
+from then on.
 
 Differs from Huginn: the state does not start from noise; without an input injected into every pass, the loop's input
 gets its gradient along the residual stream, see :class:`recurrence.loop.Loop`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
+import torch
 from torch import nn
 
 from recurrence.depth import passes_at
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
-from recurrence.order import Order, block_count
+from recurrence.order import Order, block_count, first_runs
 from recurrence.training_depth import DISTRIBUTIONS, Draw, TrainingDepth
 
 
@@ -56,12 +59,13 @@ def make_elastic(
     backprop_passes: int | None = None,
     depth_warmup_updates: int = 0,
     mixed_depth: bool = False,
+    loop_after_updates: int = 0,
     seed: int = 0,
     step: int = 1,
     prefix_only: bool = False,
     stream: int = 0,
 ) -> None:
-    """Makes training draw the depth of a loop, and backpropagate through its last passes only.
+    """Makes training draw the depth of a loop, backpropagate through its last passes only, or begin to loop late.
 
     Args:
         loop: at its inference depth, which is the mean of the log-normal Poisson.
@@ -70,6 +74,8 @@ def make_elastic(
         backprop_passes: number of last passes with gradients; None for all.
         depth_warmup_updates: updates during which the smallest depth falls linearly from all passes.
         mixed_depth: train at two depths in every update, see :func:`branches`.
+        loop_after_updates: updates in which each block runs once, before its loops begin; without effect on a loop
+            whose blocks all run once.
         seed: seed of the training.
         step, prefix_only: see :func:`depths_of`.
         stream: loops of different streams draw their depths independently.
@@ -85,11 +91,42 @@ def make_elastic(
     if depth_range is not None:
         depths = depths_of(loop.order, *depth_range, step, prefix_only)
         draw = Draw(depths, depth_distribution or "uniform", loop.passes, seed, step, stream)
-    loop.training_depth = TrainingDepth(loop.passes, draw, backprop_passes, depth_warmup_updates, mixed_depth)
+    late = loop_after_updates if len(loop.blocks) < loop.passes else 0
+    loop.training_depth = TrainingDepth(loop.passes, draw, backprop_passes, depth_warmup_updates, mixed_depth, late)
+    if late:
+        loop.looping = torch.zeros((), device=next(loop.parameters()).device)
     if mixed_depth:
         _check_mixed_depth(loop)
     if backprop_passes is not None:
         _check_backprop_passes(loop)
+
+
+def check_late(given: Mapping[str, Any]) -> None:
+    """Checks the options of loops that begin late.
+
+    Args:
+        given: the options of depth in training that the user has set, by name.
+
+    Raises:
+        FieldError: if loops that begin late get another of these options.
+    """
+    if "loop_after_updates" not in given:
+        return
+    updates = given["loop_after_updates"]
+    if updates < 1:
+        raise FieldError("loop_after_updates", updates, "must be >= 1")
+    for other, value in given.items():
+        if other != "loop_after_updates":
+            raise FieldError("loop_after_updates", updates, f"does not go with {{{other}}}", **{other: value})
+
+
+def describe_late(loops: Mapping[str, Loop]) -> str:
+    """What late loops run in this update, for the log: "encoder 3 of 5 passes (0 1 2)"."""
+    runs = {name: loop.run or range(loop.passes) for name, loop in loops.items()}
+    return ", ".join(
+        f"{name} {len(run)} of {loops[name].passes} passes ({' '.join(str(loops[name].order[index]) for index in run)})"
+        for name, run in runs.items()
+    )
 
 
 def _check_mixed_depth(loop: Loop) -> None:
@@ -109,17 +146,17 @@ def _check_backprop_passes(loop: Loop) -> None:
     if not 1 <= last < max(depths):
         rule = f"must be >= 1 and < {max(depths)}, the most passes that an update runs"
         raise FieldError("backprop_passes", last, rule)
-    never = set.intersection(*(set(idle(loop, depth)) for depth in depths))
+    never = set.intersection(*(set(idle(loop, passes_at(loop.order, depth))) for depth in depths))
     for name, parameter in loop.named_parameters():
         if parameter in never:
             raise FieldError("backprop_passes", last, f"no update would reach {name}; must be larger")
 
 
-def idle(loop: Loop, depth: int) -> list[nn.Parameter]:
-    """Parameters without a gradient in an update with `depth` passes; none at mixed depth, which also runs all."""
+def idle(loop: Loop, run: Sequence[int]) -> list[nn.Parameter]:
+    """Parameters without a gradient in an update that runs these passes; none at mixed depth, which also runs all."""
     if loop.training_depth.mixed:
         return []
-    learning = passes_at(loop.order, depth)[loop.training_depth.constant_passes(depth) :]
+    learning = run[loop.training_depth.constant_passes(len(run)) :]
     learning_blocks = {loop.order[index] for index in learning}
     modules = [loop.blocks[which] for which in set(loop.order) - learning_blocks]
     if loop.own is not None:
@@ -129,7 +166,10 @@ def idle(loop: Loop, depth: int) -> list[nn.Parameter]:
 
 def may_idle(loop: Loop) -> bool:
     """Whether some update leaves a parameter without a gradient; torch's DistributedDataParallel must know."""
-    return any(idle(loop, depth) for depth in loop.training_depth.depths)
+    runs = [passes_at(loop.order, depth) for depth in loop.training_depth.depths]
+    if loop.training_depth.loop_after:
+        runs.append(first_runs(loop.order))
+    return any(idle(loop, run) for run in runs)
 
 
 def stops(loop: Loop, running: int, smallest: int = 1) -> list[int]:
@@ -147,12 +187,12 @@ def stops(loop: Loop, running: int, smallest: int = 1) -> list[int]:
 def branches(loops: Iterable[Loop]) -> list[dict[Loop, int]]:
     """The depths at which an update computes the loss, one dictionary per branch; the update's loss is their mean.
 
-    Normally there is one branch: the drawn depth, or all passes. At mixed depth there are two: all passes, and the
-    drawn depth (one run of each stored block if none is drawn); just one if they are equal.
+    Normally there is one branch, an empty dictionary: each loop runs what this update runs. At mixed depth there are
+    two: all passes, and the drawn depth (one run of each stored block if none is drawn); just one if they are equal.
     """
     drawn = {loop: len(loop.running) for loop in loops}
     if not any(loop.training_depth.mixed for loop in drawn):
-        return [drawn]
+        return [{}]
     full = {loop: loop.passes for loop in drawn}
     shallow = {loop: depth if loop.training_depth.draw else len(loop.blocks) for loop, depth in drawn.items()}
     return [full] if shallow == full else [full, shallow]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from recurrence.depth import adapt, passes_at, store_order
-from recurrence.order import Order, check_order
+from recurrence.order import Order, check_order, first_runs
 from recurrence.training_depth import TrainingDepth
 
 GRAPHS = 64  # limit for all compiled blocks together; each has one graph with padding, one without, per kind of pass
@@ -40,6 +40,7 @@ class Loop(nn.Module):
 
     noted: Tensor | None
     safe: Tensor | None
+    looping: Tensor | None
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class Loop(nn.Module):
         self.inject = frozenset(inject)
         self.register_buffer("noted", None)  # the order, see `note_order`
         self.register_buffer("safe", None)  # smallest and largest safe depth, if the checkpoint has them
+        self.register_buffer("looping", None)  # 0 until late loops begin, then 1; None if they begin at once
         self.run: tuple[int, ...] | None = None  # the passes to run instead of all
         self.training_depth = TrainingDepth(self.passes)
         self.register_state_dict_post_hook(store_order)
@@ -138,15 +140,22 @@ class Loop(nn.Module):
         """Indices of the passes that a call runs, in order: all, unless `run` is set or the update draws others.
 
         Raises:
-            RuntimeError: in training, if depths are drawn and :meth:`set_num_updates` was not called.
+            RuntimeError: in training, if the depth changes and :meth:`set_num_updates` was not called.
         """
         if self.run is not None:
             return self.run
         return passes_at(self.order, self.training_depth.drawn if self.training else self.passes)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Call this before each update, with the number of updates so far; fairseq's trainer does."""
+        """Call this before each update, with the number of updates so far; fairseq's trainer does.
+
+        Until late loops begin, each block runs once, in training and in validation.
+        """
         self.training_depth.updates = num_updates
+        late = num_updates < self.training_depth.loop_after
+        self.run = first_runs(self.order) if late else None
+        if self.looping is not None:
+            self.looping.fill_(not late)
 
     def compile_blocks(self, **options: Any) -> None:
         """Compiles each stored block for training, once for all its passes and for all shapes.
@@ -174,7 +183,7 @@ class Loop(nn.Module):
         self.blocks = nn.ModuleList(self.blocks[which] for which in kept)
         self.order = tuple(kept.index(which) for which in order)
         self.inject = frozenset(kept.index(which) for which in self.inject.intersection(kept))
-        self.run, self.training_depth = None, TrainingDepth(passes)
+        self.run, self.training_depth, self.looping = None, TrainingDepth(passes), None
         if self.own is not None:
             self.own = self.own[:passes]
         if self.noted is not None:

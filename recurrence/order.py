@@ -1,8 +1,8 @@
 """Orders of execution: which stored block runs at which depth.
 
-An order is a tuple with one entry per pass: the index of the stored block. `STRATEGIES` lists the ways to assign M
-stored blocks to N depths; options, conversion, and loading at another depth use it. Its rules assume 1 <= M <= N, which
-:meth:`Strategy.order` checks.
+An order is a tuple with one entry per pass: the index of the stored block. Any order will do that names each block at
+least once. `STRATEGIES` lists the ways to assign M stored blocks to N depths; options, conversion, and loading at
+another depth use it. Its rules assume 1 <= M <= N, which :meth:`Strategy.order` checks.
 
 Source: Takase & Kiyono, "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), Figure 2;
 Intra-Layer Recurrence (arXiv:2505.01855), section 3.
@@ -11,6 +11,7 @@ Differs from the paper: Figure 2 tests `i < M` where only `i <= M` gives the ass
 Differs from the published code: see :func:`published_order`.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -34,6 +35,42 @@ def check_order(order: Order, blocks: int) -> None:
         raise ValueError(f"order={order}: names block {missing[0]}, but there are {blocks} blocks")
     if unused:
         raise ValueError(f"order={order}: block {unused[0]} of {blocks} never runs")
+
+
+def parse_order(text: str) -> Order:
+    """ "0,1,1,2" -> (0, 1, 1, 2).
+
+    Raises:
+        FieldError: if an entry is no whole number, or a block below the largest is left out.
+    """
+    if not re.fullmatch(r"\s*[0-9]{1,6}\s*(,\s*[0-9]{1,6}\s*)*", text):
+        raise FieldError("order", text, "must be the numbers of stored blocks from 0, one per pass, such as 0,1,1,2")
+    order = tuple(map(int, text.split(",")))
+    unused = set(range(len(order))) - set(order)
+    if max(order) >= min(unused, default=len(order)):
+        raise FieldError("order", text, f"must name every block from 0 to {max(order)}; block {min(unused)} is missing")
+    return order
+
+
+def first_runs(order: Order) -> tuple[int, ...]:
+    """The passes in which a block runs for the first time: (0, 1, 1, 2) -> 0 1 3."""
+    return tuple(sorted(map(order.index, set(order))))
+
+
+def middle_loop(order: Order, passes: int) -> Order | None:
+    """The order with `passes` passes, if it loops over some consecutive blocks and runs the others once; else None.
+
+    (0, 1, 2, 1, 2, 3) at 8 passes: 0 1 2 1 2 1 2 3.
+    """
+    again = [index for index, block in enumerate(order) if order.count(block) > 1]
+    if not again:
+        return None
+    start, end = again[0], again[-1] + 1
+    body = order[start : start + len(set(order[start:end]))]
+    loops, rest = divmod(passes - start - (len(order) - end), len(body))
+    if rest or loops < 1 or body * order.count(body[0]) != order[start:end]:
+        return None
+    return order[:start] + body * loops + order[end:]
 
 
 def sequence(unique_layers: int, layers: int) -> Order:

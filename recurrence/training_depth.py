@@ -2,7 +2,8 @@
 
 Source: Huginn (arXiv:2502.05171), section 3.3: depths from a log-normal Poisson distribution, gradients through the
 last passes only. Scalable depth by uniform draws: LayerDrop (arXiv:1909.11556), section 3, for unshared layers. The
-warm-up: LayerSkip (arXiv:2404.16710), the gradual curriculum of its early-exit loss.
+warm-up: LayerSkip (arXiv:2404.16710), the gradual curriculum of its early-exit loss. Late loops: small language models
+trained under a limit of time, such as those of https://github.com/openai/parameter-golf.
 
 Differs from Huginn: depths are clipped to a range.
 """
@@ -57,6 +58,7 @@ class TrainingDepth:
         backprop_passes: number of last passes with gradients; None for all.
         warmup: updates during which the smallest depth falls linearly from all passes.
         mixed: each update trains at all passes and at the drawn depth, see :func:`recurrence.elastic.branches`.
+        loop_after: number of updates in which each block runs once, before its loops begin.
     """
 
     passes: int
@@ -64,6 +66,7 @@ class TrainingDepth:
     backprop_passes: int | None = None
     warmup: int = 0
     mixed: bool = False
+    loop_after: int = 0
     updates: int | None = field(default=None, init=False)  # how many updates there were
 
     @property
@@ -73,11 +76,13 @@ class TrainingDepth:
 
     @property
     def drawn(self) -> int:
-        """How many passes this update runs.
+        """How many passes this update runs, once the loops have begun.
 
         Raises:
-            RuntimeError: if a depth is drawn and `updates` is not set.
+            RuntimeError: if the depth changes and `updates` is not set.
         """
+        if self.loop_after:
+            self._known_updates()
         return self.passes if self.draw is None else self.draw(self._known_updates(), self.smallest)
 
     @property

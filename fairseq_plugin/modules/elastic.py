@@ -23,7 +23,7 @@ from torch import nn
 from fairseq_plugin.criterions.elastic import elastic_criterion
 from fairseq_plugin.modules.options import ConfiguredModel, Options, option
 from fairseq_plugin.repairs.replace import call_after, call_before, replace
-from recurrence.elastic import idle, make_elastic, may_idle, stops
+from recurrence.elastic import check_late, describe_late, idle, make_elastic, may_idle, stops
 from recurrence.errors import FieldError
 from recurrence.loop import Loop, named_loops
 from recurrence.training_depth import DISTRIBUTIONS
@@ -68,6 +68,11 @@ class DepthOptions(Options):
         None,
         "backpropagate only through the last N passes of each stack, so that memory does not grow with depth",
     )
+    loop_after_updates: int | None = option(
+        None,
+        "late loops: run each stored block once until this update, then all passes. A checkpoint from before runs what "
+        "it was trained at",
+    )
 
 
 OPTIONS = tuple(DepthOptions.known())
@@ -102,6 +107,7 @@ def check(args: Any, sides: int) -> None:
         raise FieldError("depth_warmup_updates", given["depth_warmup_updates"], "must be >= 1")
     if given.get("backprop_passes", 1) < 1:
         raise FieldError("backprop_passes", given["backprop_passes"], "must be >= 1")
+    check_late(given)
 
 
 def _given(args: Any) -> dict[str, Any]:
@@ -154,12 +160,24 @@ class ElasticModel(ConfiguredModel):
         for (side, loop), depth_range, stream in zip(loops.items(), ranges, streams):
             with self.options.flags_in_errors(side), _naming_side(side):
                 make_elastic(loop, depth_range, **given, stream=stream)
+        late = given.get("loop_after_updates")
+        if late and not any(loop.training_depth.loop_after for loop in loops.values()):
+            raise ValueError(f"--loop-after-updates={late}: needs a block that runs again, but each runs once")
         decoder = loops["decoder"]
         if self.pass_loss and not stops(decoder, max(decoder.training_depth.depths)):
             raise ValueError(
                 f"--pass-loss={self.pass_loss}: no earlier pass of the decoder is the end of a model of fewer "
                 f"passes, in the order {' '.join(map(str, decoder.order))}"
             )
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """fairseq's trainer calls this before each update. Late loops begin here; the log says so."""
+        loops = self.loops_by_side()
+        late = {side: loop for side, loop in loops.items() if loop.training_depth.loop_after}
+        before = [(loop.run, loop.training_depth.updates is None) for loop in late.values()]
+        super().set_num_updates(num_updates)
+        if before != [(loop.run, False) for loop in late.values()]:
+            logger.info("update %d: %s", num_updates, describe_late(loops))
 
 
 @contextmanager
@@ -185,6 +203,9 @@ def prepare(
     warmup, updates = model.elastic.get("depth_warmup_updates", 0), cfg.optimization.max_update
     if 0 < updates <= warmup:
         logger.warning("--depth-warmup-updates=%d: the smallest depth is not trained in %d updates", warmup, updates)
+    late = model.elastic.get("loop_after_updates", 0)
+    if 0 < updates <= late:
+        logger.warning("--loop-after-updates=%d: the loops do not begin in %d updates", late, updates)
     memory_efficient = cfg.common.memory_efficient_fp16 or cfg.common.memory_efficient_bf16
     for name in ("fp16", "bf16"):
         if getattr(cfg.common, name) and not memory_efficient and _may_skip_parameters(model):
@@ -226,5 +247,5 @@ def _skip_idle(reduced: None, parallel: LegacyDistributedDataParallel) -> None:
     model = parallel.module
     if isinstance(model, ElasticModel) and model.elastic and not parallel.accumulate_grads:
         for loop in model.loops_by_side().values():
-            for parameter in idle(loop, len(loop.running)):
+            for parameter in idle(loop, loop.running):
                 parameter.grad = None  # instead of zeros, to which an optimizer applies momentum and decay

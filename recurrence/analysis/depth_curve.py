@@ -63,7 +63,7 @@ def depths(loop: Loop, unit: int = 1) -> list[int]:
 def only_full_depth(loops: dict[str, Loop]) -> ValueError:
     """The error for models that run at no other depth."""
     orders = ", ".join(" ".join(map(str, loop.order)) for loop in loops.values())
-    rule = "must repeat its blocks as SEQUENCE, CYCLE or CYCLE (REV) do, to run at other depths"
+    rule = "must repeat its blocks as SEQUENCE, CYCLE or CYCLE (REV) do, or in one loop, to run at other depths"
     return ValueError(f"the order {orders}: {rule}")
 
 

@@ -34,7 +34,13 @@ def test_a_pass_uses_the_parameters_of_the_same_run_of_its_block(trained, used, 
         ((0, 1, 1, 0), 6, (0, 1, 0, 1, 1, 0)),
         ((0, 0, 1, 1), 5, None),  # sequence would store a third block
         ((0, 1, 0, 1), 1, None),
-        ((0, 0, 0, 1), 8, None),  # a reuse map
+        ((0, 0, 0, 1), 8, (0,) * 7 + (1,)),  # a loop in the middle, or at either end
+        ((0, 1, 1, 2, 3), 4, (0, 1, 2, 3)),
+        ((0, 1, 2, 1, 2, 1, 2, 3), 6, (0, 1, 2, 1, 2, 3)),
+        ((0, 1, 2, 1, 2, 3), 5, None),
+        ((0, 1, 2, 1, 2, 3), 2, None),
+        ((0, 0, 1, 1, 2), 3, None),  # two loops
+        ((0, 1, 0, 0), 2, None),  # a block that runs once within the loop
     ],
 )
 def test_an_order_keeps_its_strategy_at_another_depth(which, passes, expected):

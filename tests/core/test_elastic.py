@@ -8,7 +8,16 @@ from torch import Tensor, nn
 
 from recurrence import order
 from recurrence.block import Shape
-from recurrence.elastic import at_depths, branches, depths_of, idle, make_elastic, may_idle, stops, trained_depths
+from recurrence.elastic import (
+    at_depths,
+    branches,
+    depths_of,
+    idle,
+    make_elastic,
+    may_idle,
+    stops,
+    trained_depths,
+)
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.papers.ilr import llama_layers
@@ -27,6 +36,8 @@ STACKS = {
     "cycle": (lambda which: relaxed(SHAPE, which, 2), order.cycle(2, 6), (2, 3, 5, 6, 7)),
     "cycle_rev": (lambda which: relaxed(SHAPE, which, 2), order.cycle_rev(2, 6), (2, 3, 4, 5, 8)),
     "sandwich": (lambda which: relaxed(SHAPE, which, 2), order.sandwich(3, 6), (3, 4, 7)),
+    "middle loop": (lambda which: relaxed(SHAPE, which, 2), (0, 1, 2, 1, 2, 3), (4, 6, 8)),
+    "reuse map": (lambda which: llama_layers(SHAPE, which, inject=(1,)), (0, 1, 1, 1, 2, 3), (4, 5, 6, 9)),
     "sret": (lambda which: sret(SHAPE, which, Recursion(projection_width=4)), order.sequence(2, 4), (2, 4, 6)),
     "block recurrence": (lambda which: llama_layers(SHAPE, which, inject=(0,)), order.cycle(2, 6), (2, 4, 6)),
 }
@@ -67,7 +78,11 @@ def test_a_depth_is_the_model_of_that_depth_with_the_same_checkpoint(name, depth
 
 
 def order_at(which: order.Order, depth: int) -> order.Order:
-    """By the rule of Figure 2, not by the library's own search."""
+    """By the rule of Figure 2, not by the library's own search; of a middle loop, the loops."""
+    loops = {(0, 1, 2, 1, 2, 3): ((0,), (1, 2), (3,)), (0, 1, 1, 1, 2, 3): ((0,), (1,), (2, 3))}
+    if which in loops:
+        first, body, last = loops[which]
+        return first + body * ((depth - len(first + last)) // len(body)) + last
     blocks = 1 + max(which)
     rule = next(rule for rule in order.STRATEGIES.values() if rule.rule(blocks, len(which)) == which)
     return rule.order(blocks, depth)
@@ -132,7 +147,8 @@ def test_depths_that_an_order_allows(which, ends, step, expected):
         ((0,) * 4, dict(depth_range=(3, 3)), r"depth_range=3-3: must be MIN-MAX"),
         ((0, 0, 1, 1), dict(depth_range=(2, 3)), r"depth_range=2-3: the order 0 0 1 1 cannot run at 3 passes"),
         ((0, 1, 0, 1), dict(depth_range=(1, 4)), r"depth_range=1-4: the order 0 1 0 1 cannot run at 1 passes"),
-        ((0, 0, 0, 1), dict(depth_range=(2, 4)), r"depth_range=2-4: the order 0 0 0 1 cannot run at 2 passes"),
+        ((0, 0, 1), dict(depth_range=(1, 3)), r"depth_range=1-3: the order 0 0 1 cannot run at 1 passes"),
+        ((0, 0, 1, 2, 2), dict(depth_range=(3, 5)), r"depth_range=3-5: the order 0 0 1 2 2 cannot run at 3 passes"),
         ((0, 1, 2), dict(depth_range=(3, 6)), r"depth_range=3-6: needs a block that runs again"),
         (
             (0, 0),
@@ -146,9 +162,9 @@ def test_depths_that_an_order_allows(which, ends, step, expected):
         ((0,) * 4, dict(backprop_passes=2), r"backprop_passes=2: no update would reach own.0\.\S+; must be larger"),
         ((0, 1) * 3, dict(backprop_passes=1), r"backprop_passes=1: no update would reach blocks.0"),
         (
-            (0, 0, 0, 1),
+            (0, 0, 0, 1, 1),
             dict(mixed_depth=True),
-            r"mixed_depth=True: the order 0 0 0 1 has no shorter form that runs each",
+            r"mixed_depth=True: the order 0 0 0 1 1 has no shorter form that runs each",
         ),
         ((0, 1), dict(mixed_depth=True), r"mixed_depth=True: .* no shorter form that runs each block once"),
         ((0, 0), dict(mixed_depth=True, backprop_passes=1), r"mixed_depth=True: does not go with backprop_passes=1"),
@@ -171,7 +187,7 @@ def test_mixed_depth_trains_all_passes_and_fewer():
             loop.set_num_updates(update)
         full, drawn = dict(zip(loops, (4, 6))), {loop: len(loop.running) for loop in loops}
         assert branches(loops) == ([full] if drawn == full else [full, drawn])
-        assert not any(idle(loop, depth) for loop, depth in drawn.items())
+        assert not any(idle(loop, loop.running) for loop in loops)
     assert not any(map(may_idle, loops))
 
 
@@ -219,7 +235,7 @@ def test_only_the_last_passes_get_gradients(name):
     for (key, ours), theirs in zip(loop.named_parameters(), twin.parameters()):
         assert (ours.grad is None) == (theirs.grad is None), key
         assert ours.grad is None or torch.equal(ours.grad, theirs.grad), key
-    assert {id(p) for p in idle(loop, len(which))} == {id(p) for p in loop.parameters() if p.grad is None}
+    assert {id(p) for p in idle(loop, range(len(which)))} == {id(p) for p in loop.parameters() if p.grad is None}
     assert len(found) == len(which)
     if name != "block recurrence":  # which hands the input itself to later passes
         assert torch.equal(x.grad, detached.grad)
@@ -262,11 +278,11 @@ def test_passes_that_do_not_run_are_neither_moved_nor_decayed():
     assert may_idle(loop)
     for update in range(12):
         loop.set_num_updates(update)
-        depth, before = len(loop.running), [parameter.detach().clone() for parameter in loop.own.parameters()]
+        before = [parameter.detach().clone() for parameter in loop.own.parameters()]
         optimizer.zero_grad()
         loop(states(update))[0].square().sum().backward()
         optimizer.step()
-        unmoved = {id(parameter) for parameter in idle(loop, depth)}
+        unmoved = {id(parameter) for parameter in idle(loop, loop.running)}
         for parameter, old in zip(loop.own.parameters(), before):
             assert torch.equal(parameter, old) == (id(parameter) in unmoved)
     assert not may_idle(shared_layers(SHAPE, (0,) * 4))

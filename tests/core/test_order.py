@@ -3,6 +3,7 @@
 import pytest
 
 from recurrence import order
+from recurrence.errors import FieldError
 from tests.support.golden import golden
 
 STRATEGY = {"sequence": "sequence", "cycle": "cycle", "cycle_reverse": "cycle_rev"}
@@ -125,3 +126,32 @@ def test_reuse_map_and_block_loop():
 def test_wrong_arguments_are_rejected(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("0", (0,)), ("0,1,1,1,2", (0, 1, 1, 1, 2)), ("0, 1, 0", (0, 1, 0)), ("1,0,1", (1, 0, 1))]
+)
+def test_an_order_as_text(text, expected):
+    assert order.parse_order(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "0,", "0;1", "0,-1", "0,one", "0 1", "0.5", "0,1e3", "0,²", "9" * 7])
+def test_a_text_that_is_no_order_is_rejected(text):
+    with pytest.raises(FieldError, match="^order=.*: must be the numbers of stored blocks from 0, one per pass"):
+        order.parse_order(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "largest", "missing"),
+    [("0,2,1,3,5", 5, 4), ("1,1", 1, 0), ("0,99999", 99999, 1), ("1", 1, 0), ("0,0,3", 3, 1)],
+)
+def test_an_order_names_every_block(text, largest, missing):
+    message = f"order={text}: must name every block from 0 to {largest}; block {missing} is missing"
+    with pytest.raises(FieldError, match=f"^{message}$"):
+        order.parse_order(text)
+
+
+def test_first_runs_of_the_blocks():
+    assert order.first_runs((0, 1, 1, 2)) == (0, 1, 3)
+    assert order.first_runs((1, 0, 1, 1)) == (0, 1)
+    assert order.first_runs((0, 1, 2)) == (0, 1, 2)

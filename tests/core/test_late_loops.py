@@ -1,0 +1,142 @@
+"""Late loops: each stored block runs once until an update, then the whole order."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from recurrence.block import Shape
+from recurrence.elastic import check_late, describe_late, idle, make_elastic, may_idle, trained_depths
+from recurrence.errors import FieldError
+from recurrence.loop import Loop
+from recurrence.papers.relaxed import relaxed
+from recurrence.papers.ringformer import Signals, ringformer
+from recurrence.papers.sret import Recursion, sret
+from recurrence.papers.takase import shared_layers
+
+SHAPE = Shape(8, 12, 2)
+LATE = [
+    ("ringformer", (0,) * 4),
+    ("middle loop", (0, 1, 2, 1, 2, 3)),
+    ("cycle", (0, 1, 1, 0, 2, 1)),
+    ("sret", (0, 0, 1, 1)),
+]
+
+
+def made(name: str, which: tuple[int, ...], seed: int = 0) -> Loop:
+    """A float64 loop with random parameters."""
+    torch.manual_seed(seed)
+    if name == "ringformer":
+        loop = ringformer(SHAPE, len(which), Signals(2))
+    elif name == "sret":
+        loop = sret(SHAPE, which, Recursion(projection_width=4))
+    else:
+        loop = relaxed(SHAPE, which, 2)
+    for parameter in loop.double().parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return loop
+
+
+def states(seed: int = 3) -> Tensor:
+    return torch.randn(2, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(("name", "which"), LATE)
+def test_late_loops_run_each_block_once_and_then_the_order(name, which):
+    """Until then, the loop is the model of the first runs; validation has the depth of training."""
+    late, whole, x = made(name, which), made(name, which), states()
+    make_elastic(late, loop_after_updates=3)
+    with pytest.raises(RuntimeError, match="call model.set_num_updates"):
+        late(x)
+    first = sorted({which.index(block) for block in which})
+    for update in (0, 2, 3, 4, 2):  # the last as in a run that resumes
+        late.set_num_updates(update)
+        expected = whole(x, run=first if update < 3 else None)[0]
+        for training in (True, False):
+            assert torch.equal(late.train(training)(x)[0], expected)
+    assert trained_depths(late) == (len(which), len(which))  # validation reports no other depth
+
+
+@pytest.mark.parametrize(("name", "which"), LATE)
+def test_parameters_of_loops_that_have_not_begun_are_neither_moved_nor_decayed(name, which):
+    loop = made(name, which)
+    make_elastic(loop, loop_after_updates=2)
+    optimizer = torch.optim.AdamW(loop.parameters(), lr=0.1, weight_decay=0.5)
+    assert may_idle(loop)
+    for update in range(4):
+        loop.set_num_updates(update)
+        before = {key: parameter.detach().clone() for key, parameter in loop.named_parameters()}
+        optimizer.zero_grad()
+        loop(states(update))[0].square().sum().backward()
+        optimizer.step()
+        unmoved = {key for key, parameter in loop.named_parameters() if torch.equal(parameter, before[key])}
+        runs = [which.index(block) for block in range(max(which) + 1)]
+        later = {key for key in before if key.startswith("own.") and int(key.split(".")[1]) not in runs}
+        assert unmoved == (later if update < 2 else set())
+        left_out = {id(parameter) for parameter in idle(loop, loop.running)}
+        assert unmoved == {key for key, parameter in loop.named_parameters() if id(parameter) in left_out}
+
+
+def test_late_loops_of_passes_that_own_nothing_leave_no_parameter_out():
+    loop = shared_layers(SHAPE, (0, 1, 1, 1, 2))
+    make_elastic(loop, loop_after_updates=2)
+    assert not may_idle(loop)
+
+
+def test_a_loop_whose_blocks_run_once_has_nothing_to_begin():
+    loop = shared_layers(SHAPE, (0, 1, 2))
+    make_elastic(loop, loop_after_updates=2)
+    assert loop.training_depth.loop_after == 0
+    assert "looping" not in loop.state_dict()
+
+
+def test_a_checkpoint_from_before_the_loops_began_runs_what_was_trained(caplog):
+    which = (0, 1, 1, 1, 2)
+    trained, x = made("middle loop", which), states()
+    make_elastic(trained, loop_after_updates=3)
+    trained.set_num_updates(2)
+    early, used = {key: tensor.clone() for key, tensor in trained.state_dict().items()}, made("middle loop", which, 1)
+    used.load_state_dict(early)
+    assert torch.equal(used(x)[0], trained.eval()(x)[0])
+    assert caplog.messages == [
+        ": runs each block once, 3 passes of 5, as in training: the checkpoint is from before its loops began"
+    ]
+    assert "looping" not in used.state_dict()
+    trained.set_num_updates(3)
+    used.load_state_dict(trained.state_dict())
+    assert torch.equal(used(x)[0], trained(x)[0])
+    assert len(used.running) == 5
+    mean = {key: (tensor + early[key]) / 2 for key, tensor in trained.state_dict().items()}
+    used.load_state_dict(mean)  # the mean of both loops
+    assert len(used.running) == 5
+    resumed = made("middle loop", which, 1)
+    make_elastic(resumed, loop_after_updates=3)
+    resumed.load_state_dict(early)
+    assert len(resumed.running) == 3
+    assert len(caplog.messages) == 1  # where training goes on there is nothing to warn of
+    used.load_state_dict(early)
+    used.train().set_num_updates(0)  # of a training without late loops
+    assert len(used.running) == 5
+
+
+def test_late_loops_are_described_for_the_log():
+    loops = {"encoder": made("middle loop", (0, 1, 1, 1, 2)), "decoder": made("universal", (0,) * 4)}
+    for loop in loops.values():
+        make_elastic(loop, loop_after_updates=3)
+        loop.set_num_updates(2)
+    assert describe_late(loops) == "encoder 3 of 5 passes (0 1 2), decoder 1 of 4 passes (0)"
+    loops["encoder"].set_num_updates(3)
+    assert describe_late(loops).startswith("encoder 5 of 5 passes (0 1 1 1 2)")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (dict(loop_after_updates=0), "loop_after_updates=0: must be >= 1"),
+        (dict(loop_after_updates=3, mixed_depth=True), "loop_after_updates=3: does not go with mixed_depth=True"),
+        (dict(pass_loss=0.5, loop_after_updates=3), "loop_after_updates=3: does not go with pass_loss=0.5"),
+    ],
+)
+def test_late_loops_go_with_no_other_depth_of_training(given, message):
+    with pytest.raises(FieldError, match=f"^{message}$"):
+        check_late(given)
+    check_late(dict(mixed_depth=True))
