@@ -1,6 +1,6 @@
 """Elastic depth for image models: constructor options, and the losses for logits of several passes or depths.
 
-Trainers must call `model.set_num_updates(number)` before each update, as `recipes/train_image.py` does.
+Trainers must call `model.set_num_updates(number)` before each update, as `timm_plugin.train` does.
 
 Source: see :mod:`recurrence.elastic`.
 """

@@ -1,13 +1,10 @@
 """Counts the stored parameters of a row's model, built without memory for its weights."""
 
 import argparse
-import sys
 from functools import cache
 
 import torch
-from rows import RECIPES, Run
-
-sys.path.insert(0, str(RECIPES))  # image_options
+from rows import Run
 
 
 def translation(run: Run, keys: dict, flags: list[str]) -> torch.nn.Module:
@@ -40,9 +37,9 @@ def language(run: Run, keys: dict, flags: list[str]) -> torch.nn.Module:
 def images(run: Run, keys: dict, kwargs: list[str], flags: list[str]) -> torch.nn.Module:
     """An image model for the table's image size and number of classes."""
     import timm
-    from image_options import key_value
 
     import timm_plugin  # noqa: F401  (registers its models)
+    from timm_plugin.training.options import key_value
 
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--img-size", type=int)

@@ -3,12 +3,12 @@
 import shlex
 from pathlib import Path
 
-import image_options
 import pytest
 import timm
 
 from tests.support import cli
 from tests.support.image_training import MODEL, SMALL, TEACHER, flags, rejection, write_images
+from timm_plugin.training import options
 
 
 @pytest.fixture(scope="module")
@@ -102,12 +102,12 @@ def test_a_wrong_option_is_named_before_any_work(images, tmp_path, monkeypatch, 
 
 def test_every_rule_has_a_case():
     given = {word for more in REJECTED.values() for word in more}
-    assert {f"--{name.replace('_', '-')}" for name in image_options.RULES} <= given
+    assert {f"--{name.replace('_', '-')}" for name in options.RULES} <= given
 
 
 def test_the_help_names_every_default():
     """Once, and none where there is none."""
-    command_line = image_options.parser("")
+    command_line = options.parser("")
     actions = {action.dest: action for action in command_line._actions}
     shown = {name: command_line._get_formatter()._expand_help(action) for name, action in actions.items()}
     for name, text in (("epochs", "300"), ("weight_decay", "0.05"), ("mixup", "0.0"), ("seed", "1"), ("opt", "adamw")):
@@ -120,7 +120,7 @@ def test_the_help_names_every_default():
 
 def test_arguments_of_the_model_add_up_and_the_last_of_each_counts():
     given = ["data", *MODEL, "--output", "run", "--model-kwargs", "depth=7"]
-    args = image_options.parser("").parse_args(given)
+    args = options.parser("").parse_args(given)
     assert dict(args.model_kwargs) == dict(patch_size=4, embed_dim=24, depth=7, num_heads=2)
 
 
@@ -129,7 +129,7 @@ def test_the_readmes_commands_parse():
     calls = [line.split("recipes/train_image.py")[1] for line in text.splitlines() if "recipes/train_image.py " in line]
     assert len(calls) == 4
     for call in calls:
-        args = image_options.parser("").parse_args(shlex.split(call))
+        args = options.parser("").parse_args(shlex.split(call))
         assert timm.is_model(args.model)
         assert args.teacher is None or timm.is_model(args.teacher)
 

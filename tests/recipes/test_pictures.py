@@ -25,9 +25,9 @@ import curves  # noqa: E402
 import landscape  # noqa: E402
 import operations  # noqa: E402
 import responses  # noqa: E402
-import train_image  # noqa: E402
 
 from tests.support.image_training import flags, write_images  # noqa: E402
+from timm_plugin import train as train_image  # noqa: E402
 
 VIT = ["patch_size=4", "embed_dim=16", "depth=3", "num_heads=2"]
 PYRAMID = ["embed_dim=8", "depths=(1,1,1)", "num_heads=(1,2,2)"]

@@ -7,13 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import image_data
-import image_options
-import image_tasks
 import pytest
 import score_image
 import torch
-import train_image
 from PIL import Image
 
 from tests.support import cli
@@ -33,6 +29,8 @@ from tests.support.image_training import (
     write_images,
 )
 from tests.support.states import same_state
+from timm_plugin import train as train_image
+from timm_plugin.training import data, options, tasks
 
 
 @pytest.fixture(scope="module")
@@ -189,10 +187,10 @@ def test_losses_of_earlier_passes_warm_up(images, tmp_path):
 
 def loaders(images: Path, *more) -> list:
     """The two loaders of a run with these options."""
-    args = image_options.parser("").parse_args(flags(images, images / "none", *more))
+    args = options.parser("").parse_args(flags(images, images / "none", *more))
     args.distributed = torch.distributed.is_initialized()
-    *sets, args.num_classes = image_data.datasets(args)
-    return image_data.make_loaders(args, image_tasks.build("model", args), sets, torch.device("cpu"))
+    *sets, args.num_classes = data.datasets(args)
+    return data.make_loaders(args, tasks.build("model", args), sets, torch.device("cpu"))
 
 
 def test_torchvision_resizes_crops_and_augments(images):

@@ -63,7 +63,7 @@ IMAGES = {
         "unshare": ["timm_plugin.convert", "unshare", "{file}", "{folder}"],
         "share": ["timm_plugin.convert", "share", "{file}", "{folder}", "--unique-layers", "1"],
     },
-    "recipes/train_image.py": {
+    "timm_plugin/train.py": {
         "resume": ["train_image", "--resume"],
         "teacher": ["train_image", "--teacher", "vit_tiny_patch16_224", "--teacher-checkpoint", "{file}"],
     },

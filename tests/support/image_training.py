@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import train_image
 from PIL import Image
 from timm.utils.checkpoint_saver import load_checkpoint_metadata
 
 from tests.support import cli
+from timm_plugin import train as train_image
 
 SCRIPT = cli.REPOSITORY / "recipes" / "train_image.py"
 COLOURS = {"blue": (40, 40, 200), "green": (40, 200, 40), "red": (200, 40, 40)}

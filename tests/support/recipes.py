@@ -4,7 +4,6 @@ import os
 import shlex
 from pathlib import Path
 
-import image_options
 import pytest
 import request
 import results_csv
@@ -12,6 +11,7 @@ import rows
 from fairseq import options
 
 from tests.support import cli
+from timm_plugin.training import options as image_options
 
 RECIPES = cli.REPOSITORY / "recipes"
 FIGURES = sorted(RECIPES.glob("*/figure*.sh"))

@@ -34,7 +34,7 @@ from tests.support import cli
 
 UPSTREAM = ("fairseq.checkpoint_utils", "fairseq.models", "fairseq.tasks", "fairseq.trainer", "sacrebleu", "timm")
 PROGRAMS = ("eval_lm", "generate", "interactive", "preprocess", "train", "validate")
-ALL = (*UPSTREAM, *(f"fairseq_cli.{name}" for name in PROGRAMS), "fairseq_plugin", "timm_plugin", "train_image")
+ALL = (*UPSTREAM, *(f"fairseq_cli.{name}" for name in PROGRAMS), "fairseq_plugin", "timm_plugin", "timm_plugin.train")
 CHANGES = ("os.rename", "os.remove", "os.link", "shutil.copyfile")
 TIMEOUT = 120  # seconds
 
@@ -195,8 +195,6 @@ def main() -> None:
     server = Server(sys.argv[1])
     print(flush=True)
     os.dup2(2, 1)
-    if "train_image" in sys.argv:
-        sys.path.insert(0, str(cli.REPOSITORY / "recipes"))
     for name in sys.argv[2:]:
         importlib.import_module(name)
     server.serve()

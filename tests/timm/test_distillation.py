@@ -1,6 +1,5 @@
 """Distillation with timm's task: SReT's recorded losses and gradients, and DeiT's formula."""
 
-import image_tasks
 import pytest
 import timm
 import torch
@@ -8,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.support.golden import golden
+from timm_plugin.training import tasks
 
 
 class Logits(nn.Module):
@@ -45,7 +45,7 @@ def distil(temperature: float) -> tuple[dict, Tensor, Tensor]:
     """The golden file, the loss of the task and its gradient."""
     file = golden("sret_kd_loss")
     student, teacher = (Logits(file["inputs"][name]) for name in ("student", "teacher"))
-    task = image_tasks.soft_distillation(student, teacher, temperature, dtype=torch.float64)
+    task = tasks.soft_distillation(student, teacher, temperature, dtype=torch.float64)
     labels = torch.zeros(len(student.logits), dtype=torch.long)
     loss = task(torch.zeros(len(labels), 3, 2, 2, dtype=torch.float64), labels)["loss"]
     loss.backward()
@@ -77,7 +77,7 @@ def test_hard_distillation_is_deits(soft):
     target = F.one_hot(labels, 11).double().lerp(F.one_hot(labels.flip(0), 11).double(), 0.3) if soft else labels
     models = Logits(student), Logits(teacher)
     criterion = dict(soft_targets=True) if soft else dict(smoothing=0.1)
-    task = image_tasks.hard_distillation(*models, criterion_kwargs=criterion, dtype=torch.float64)
+    task = tasks.hard_distillation(*models, criterion_kwargs=criterion, dtype=torch.float64)
     result = task(torch.zeros(6, 3, 2, 2, dtype=torch.float64), target)
     result["loss"].backward()
     student.requires_grad_()
@@ -97,7 +97,7 @@ def test_a_distillation_token_learns_the_teachers_class():
     shape = dict(img_size=32, patch_size=16, embed_dim=12, depth=1, num_heads=2, num_classes=5)
     student = timm.create_model("deit_tiny_distilled_patch16_224", **shape)
     teacher = timm.create_model("vit_tiny_patch16_224", **shape)
-    learning = image_tasks.hard_distillation(student, teacher, criterion_kwargs={})
+    learning = tasks.hard_distillation(student, teacher, criterion_kwargs={})
     images, target = torch.randn(4, 3, 32, 32), torch.tensor([0, 1, 2, 3])
     loss = learning(images, target)["loss"]
     of_labels, of_teacher = student(images)

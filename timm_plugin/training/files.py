@@ -1,4 +1,4 @@
-"""Files of a run of train_image.py: its last checkpoint and summary.csv, which has one line per epoch."""
+"""Files of a run of the image trainer: its last checkpoint and summary.csv, which has one line per epoch."""
 
 import argparse
 import csv
@@ -7,7 +7,8 @@ import zipfile
 from pathlib import Path
 
 import torch
-from image_options import reject
+
+from timm_plugin.training.options import reject
 
 
 def last_checkpoint(args: argparse.Namespace) -> Path | None:

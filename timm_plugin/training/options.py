@@ -1,4 +1,4 @@
-"""Options of train_image.py and the rules that they must satisfy; names follow timm's train.py where it has them."""
+"""Options of the image trainer and the rules that they must satisfy; names follow timm's train.py where it has them."""
 
 import argparse
 import ast

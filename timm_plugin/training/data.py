@@ -1,15 +1,16 @@
-"""Data of train_image.py: the sets of images, their augmentation and timm's loaders."""
+"""Data of the image trainer: the sets of images, their augmentation and timm's loaders."""
 
 import argparse
 import tarfile
 
 import torch
-from image_options import TRIVIAL, reject
 from timm import data
 from timm.data.transforms import str_to_interp_mode
 from torch import nn
 from torch.utils.data import Dataset
 from torchvision import transforms
+
+from timm_plugin.training.options import TRIVIAL, reject
 
 
 def datasets(args: argparse.Namespace) -> tuple[Dataset, Dataset, int]:

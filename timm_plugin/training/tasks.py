@@ -1,16 +1,16 @@
-"""What train_image.py trains: the model, and its task, classification or the distillation of a teacher."""
+"""What the image trainer trains: the model, and its task, classification or the distillation of a teacher."""
 
 import argparse
 
 import timm
 import torch
 import torch.nn.functional as F
-from image_options import DEPTH, reject
 from timm import task
 from torch import Tensor, nn
 
 from recurrence.loop import named_loops
 from timm_plugin.elastic import MixedDepthLoss, PassLoss
+from timm_plugin.training.options import DEPTH, reject
 
 
 def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Module:

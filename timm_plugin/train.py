@@ -1,0 +1,284 @@
+"""Train any image classifier of timm or timm_plugin with timm's own loaders, tasks and optimisers.
+
+    python -m timm_plugin.train DATA --model sret_t --output runs/sret_t [options]
+    torchrun --nproc_per_node 2 -m timm_plugin.train DATA --model sret_t --output runs/sret_t [options]
+
+`recipes/train_image.py` is the same program.
+
+DATA has one folder (or one .tar file) of class folders per split; with --dataset it is the root of a torchvision data
+set. --output receives last.pth.tar, which timm also names checkpoint-EPOCH.pth.tar, model_best.pth.tar and summary.csv,
+which has one line per epoch and includes a model's learnable residual coefficients. The same command with --resume
+continues after the last complete epoch and ends with the same weights as an uninterrupted run, on a CPU bit for bit.
+
+Differs from timm's train.py: the learning rate (linear warm-up, then half a cosine to --min-lr) changes at every
+update; the average of the weights has a warm-up; if there is an average, only the average is evaluated; and
+distillation is SReT's (arXiv 2111.05297), from the teacher's soft labels only, or for comparison DeiT's, from hard
+labels.
+"""
+
+import argparse
+import logging
+import math
+import os
+import sys
+import time
+from contextlib import nullcontext
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import torch
+from timm import task, utils
+from timm.optim import create_optimizer_v2
+from timm.scheduler import create_scheduler_v2
+from timm.scheduler.scheduler import Scheduler
+from timm.utils.checkpoint_saver import load_checkpoint_metadata
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from recurrence.analysis.coefficients import named_coefficients
+from recurrence.count import stored
+from recurrence.elastic import at_depths, may_idle, trained_depths
+from recurrence.errors import report_to_torchrun
+from recurrence.loop import Loop
+from timm_plugin.training.data import datasets, make_loaders
+from timm_plugin.training.files import damage, last_checkpoint, one_line, record
+from timm_plugin.training.options import OptionError, check, parser, reject
+from timm_plugin.training.tasks import build, make_task
+
+logger = logging.getLogger("timm_plugin.train")
+# Options that may change when a run is resumed. The world size may not, because the total batch scales with it.
+PER_CALL = {"data", "output", "resume", "workers", "device", "compile", "distributed", "rank", "local_rank"}
+
+
+def make_scheduler(args: argparse.Namespace, optimizer: torch.optim.Optimizer, updates_per_epoch: int) -> Scheduler:
+    """Linear warm-up from a thousandth of --lr, then half a cosine down to --min-lr, stepped at every update."""
+    scheduler, _ = create_scheduler_v2(
+        optimizer,
+        num_epochs=args.epochs - args.warmup_epochs if args.warmup_prefix else args.epochs,
+        warmup_epochs=args.warmup_epochs,
+        warmup_prefix=args.warmup_prefix,
+        warmup_lr=args.lr / 1000,
+        min_lr=args.min_lr,
+        step_on_epochs=False,
+        updates_per_epoch=updates_per_epoch,
+    )
+    return scheduler
+
+
+class Trainer:
+    """Trains a task: builds the data, the model, the optimiser and the schedule from the options.
+
+    Args:
+        args: checked options, with the fields that timm's `init_distributed_device` adds; `num_classes` is added here.
+        device: to train on.
+
+    Raises:
+        OptionError: an option does not fit the data or the model, or an epoch has no complete update.
+    """
+
+    def __init__(self, args: argparse.Namespace, device: torch.device):
+        self.args, self.device = args, device
+        if device.type == "cuda":
+            torch.set_float32_matmul_precision("high")  # TF32, as in timm's trainer
+        utils.random_seed(args.seed << 16)
+        *sets, args.num_classes = datasets(args)
+        self.model = model = build("model", args, num_classes=args.num_classes).to(device)
+        self.task = make_task(args, model, device)
+        self.train_loader, self.val_loader = make_loaders(args, model, sets, device)
+        # Per epoch; leftover batches that do not fill an update are skipped.
+        self.updates = len(self.train_loader) // args.grad_accum_steps
+        if not self.updates:
+            largest = len(self.train_loader.sampler) // args.grad_accum_steps
+            rule = f"must be <= {largest}, the images per process divided by --grad-accum-steps"
+            reject("batch_size", args.batch_size, rule)
+        warmup, updates = args.depth_warmup_updates or 0, args.epochs * self.updates
+        if 0 < updates <= warmup:
+            logger.warning(f"--depth-warmup-updates {warmup}: the smallest depth is not trained in {updates} updates")
+        self.optimizer = create_optimizer_v2(model, args.opt, lr=args.lr, weight_decay=args.weight_decay)
+        self.scheduler = make_scheduler(args, self.optimizer, self.updates)
+        self.scaler = utils.NativeScaler(device.type) if args.amp == "float16" else None
+        self.autocast = partial(torch.autocast, device.type, getattr(torch, args.amp or "float32"), bool(args.amp))
+        # None shows the progress bar only on a terminal.
+        self.bar = partial(tqdm, leave=False, disable=None if args.rank == 0 else True)
+        if args.model_ema_decay:
+            self.task.setup_ema(decay=args.model_ema_decay, use_warmup=True)
+        if args.compile and hasattr(model, "compile_blocks"):
+            model.compile_blocks()
+        elif args.compile:
+            self.task.compile()
+        logger.info(f"{args.model}: {stored(model):,} stored parameters, {len(sets[0]):,} training images")
+
+    def learn(self, images: Tensor, targets: Tensor, last: bool) -> Tensor:
+        """Accumulates the gradients of a batch and, if it is the last of an update, clips them and updates the weights.
+
+        Returns:
+            The mean loss of the batch.
+        """
+        clip, parameters = self.args.clip_grad, list(self.task.get_clip_parameters())
+        with nullcontext() if last else self.task.no_sync():
+            with self.autocast():
+                loss = self.task(images, targets)["loss"]
+            scaled = loss / self.args.grad_accum_steps
+            if self.scaler:
+                self.scaler(scaled, self.optimizer, clip_grad=clip, parameters=parameters, need_update=last)
+            else:
+                scaled.backward()
+        if not last:
+            return loss.detach()
+        if not self.scaler:
+            if clip:
+                utils.dispatch_clip_grad(parameters, clip)
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.detach()
+
+    def train(self, epoch: int) -> dict[str, float]:
+        """Trains for one epoch (from 0).
+
+        Returns:
+            The mean loss, the number of updates since the start of training, and the seconds that the epoch took.
+
+        Raises:
+            ArithmeticError: the mean loss is not finite.
+        """
+        args, losses, start = self.args, utils.AverageMeter(), time.monotonic()
+        utils.random_seed((args.seed << 16) + (epoch + 1) * args.world_size, args.rank)  # the same if resumed
+        if args.distributed:
+            self.train_loader.sampler.set_epoch(epoch)
+        self.task.train()
+        total = self.updates * args.grad_accum_steps
+        batches = self.bar(islice(self.train_loader, total), f"epoch {epoch + 1}", total=total)
+        for number, (images, targets) in enumerate(batches, start=1):
+            if args.depth_range or args.depth_warmup_updates:
+                self.model.set_num_updates((epoch * total + number - 1) // args.grad_accum_steps)
+            updates, pending = divmod(epoch * total + number, args.grad_accum_steps)
+            loss = self.learn(images, targets, last=not pending)
+            if not pending:
+                self.task.update_ema(step=updates)
+                self.scheduler.step_update(updates)
+            losses.update(utils.reduce_tensor(loss, args.world_size) if args.distributed else loss)
+        if args.distributed:
+            for ema in (False, True)[: 1 + self.task.has_ema()]:
+                utils.distribute_bn(self.task.get_trainable_module(ema), args.world_size, reduce=True)
+        if not math.isfinite(losses.avg):
+            raise ArithmeticError(f"loss {losses.avg} in epoch {epoch + 1}: lower --lr, or set --clip-grad")
+        return {"loss": float(losses.avg), "updates": updates, "seconds": round(time.monotonic() - start, 2)}
+
+    @torch.inference_mode()
+    def evaluate(self) -> dict[str, float]:
+        """Loss, top-1 and top-5 accuracy (%), with the averaged weights if there are any.
+
+        With elastic depth, also at the smallest and largest depth: smallest_depth_loss, largest_depth_top1 and so on.
+        """
+        self.task.eval()
+        model = self.task.get_eval_model(ema=self.task.has_ema())
+        measured = self.evaluate_at(model)
+        ends = {module: trained_depths(module) for module in model.modules() if isinstance(module, Loop)}
+        if any(smallest != largest for smallest, largest in ends.values()):
+            for which, name in enumerate(("smallest", "largest")):
+                with at_depths({loop: depths[which] for loop, depths in ends.items()}):
+                    for key, value in self.evaluate_at(model).items():
+                        measured[f"{name}_depth_{key}"] = value
+        return measured
+
+    def evaluate_at(self, model: nn.Module) -> dict[str, float]:
+        """Loss, top-1 and top-5 accuracy (%) of a model at its current depth."""
+        evaluator = self.task.create_evaluator(max_samples=task.evaluation_sample_limit(self.val_loader))
+        for images, targets in self.bar(self.val_loader, "evaluation"):
+            with self.autocast():
+                output = model(images)
+            evaluator.update(output, targets)
+        return dict(evaluator.compute(distributed=self.args.distributed))
+
+    def resume(self, path: Path) -> int:
+        """Loads the complete training state of a checkpoint.
+
+        Returns:
+            The next epoch to train, from 0.
+
+        Raises:
+            OptionError: an option differs from the checkpoint's run, or the file is damaged or of another program.
+        """
+        if problem := damage(path):
+            intact = sorted(other.name for other in path.parent.glob("*.pth.tar") if damage(other) is None)
+            remedy = f"; {' and '.join(intact)} in the same folder could be renamed to it" if intact else ""
+            reject("resume", path, f"is {problem}{remedy}")
+        checkpoint, defaults = load_checkpoint_metadata(path), parser("")
+        if not (isinstance(checkpoint, dict) and "args" in checkpoint):
+            reject("resume", path, "must be a checkpoint of train_image.py")
+        saved = vars(checkpoint["args"])
+        for name, value in vars(self.args).items():
+            before = saved.get(name, defaults.get_default(name))  # the run may be older than the option
+            if name not in PER_CALL and before != value:
+                reject(name, value, f"must be {before}, as in the run of {path}")
+        epoch = task.resume_task_checkpoint(self.task, path, self.optimizer, self.scaler)
+        if self.task.has_ema():
+            task.load_task_ema_checkpoint(self.task, path)
+        self.scheduler.step_update(epoch * self.updates)
+        return epoch
+
+    def run(self) -> None:
+        """Trains the remaining epochs; evaluates, records and saves after each.
+
+        An epoch's line is written before its checkpoint. If the run is killed in between, the resumed run repeats the
+        epoch and replaces the line.
+        """
+        args, output = self.args, Path(self.args.output)
+        table, last = output / "summary.csv", last_checkpoint(args)
+        state = dict(args=args, amp_scaler=self.scaler, task=self.task, checkpoint_dir=args.output, max_history=1)
+        saver = utils.CheckpointSaver(self.task.get_eval_model(), self.optimizer, **state)
+        start = self.resume(last) if last else 0
+        if args.rank == 0:
+            output.mkdir(parents=True, exist_ok=True)
+            record(table, start)
+            if start:
+                saver.load_state_dict_from_checkpoint(last)
+        if args.distributed:
+            idle = any(may_idle(module) for module in self.model.modules() if isinstance(module, Loop))
+            devices = [self.device] if self.device.type == "cuda" else None
+            self.task.prepare_distributed(device_ids=devices, find_unused_parameters=idle)
+        for epoch in range(start, args.epochs):
+            trained, tested = self.train(epoch), self.evaluate()
+            if args.rank == 0:
+                record(table, epoch, self.summary(epoch, trained, tested))
+                saver.save_checkpoint(epoch, metric=tested["top1"])
+                results = f"loss {trained['loss']:.4f}, top-1 {tested['top1']:.2f} %, {trained['seconds']:.1f} s"
+                logger.info(f"epoch {epoch + 1} of {args.epochs}: {results}")
+
+    def summary(self, epoch: int, trained: dict[str, float], tested: dict[str, float]) -> dict[str, float]:
+        """The line of summary.csv for an epoch."""
+        trained = {**trained, **named_coefficients(self.task.get_eval_model())}
+        return {
+            "epoch": epoch,
+            **{f"train_{name}": value for name, value in trained.items()},
+            **{f"eval_{name}": value for name, value in tested.items()},
+            "lr": self.optimizer.param_groups[0]["lr"],
+        }
+
+
+def main() -> None:
+    command_line = parser(__doc__)
+    args = command_line.parse_args()
+    try:
+        check(args)
+        device = utils.init_distributed_device(args)
+        utils.setup_default_logging(logging.WARNING)
+        logger.setLevel(logging.INFO if args.rank == 0 else logging.WARNING)
+        Trainer(args, device).run()
+    except OptionError as error:
+        report_to_torchrun(f"{command_line.prog}: error: {error}")
+        command_line.error(str(error))
+    except (ArithmeticError, OSError, RuntimeError, ValueError) as error:
+        if os.environ.get("RECURRENCE_TRACEBACK") == "1":
+            raise
+        line = f"{command_line.prog}: error: {one_line(error)} (RECURRENCE_TRACEBACK=1 shows where)"
+        report_to_torchrun(line)
+        sys.exit(line)
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

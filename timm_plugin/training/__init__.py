@@ -1,0 +1,1 @@
+"""The parts of :mod:`timm_plugin.train`: its options, data, tasks and files."""
