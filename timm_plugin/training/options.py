@@ -5,7 +5,7 @@ import ast
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import timm
 import torch
@@ -77,10 +77,10 @@ def key_value(text: str) -> tuple[str, object]:
 
 def depths(text: str) -> tuple[int, int]:
     """Parses MIN-MAX, the smallest and the largest number of passes."""
-    ends = tuple(map(int, text.split("-"))) if re.fullmatch(r"\d+-\d+", text) else (0, 0)
-    if not 1 <= ends[0] < ends[1]:
+    smallest, largest = map(int, text.split("-")) if re.fullmatch(r"\d+-\d+", text) else (0, 0)
+    if not 1 <= smallest < largest:
         raise argparse.ArgumentTypeError(f"{text}: must be MIN-MAX with 1 <= MIN < MAX, such as 1-6")
-    return ends
+    return smallest, largest
 
 
 class HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
@@ -116,7 +116,8 @@ def _data(command_line: argparse.ArgumentParser) -> None:
 def _model(command_line: argparse.ArgumentParser) -> None:
     add = command_line.add_argument_group("model").add_argument
     add("--model", required=True, help="a name that timm or timm_plugin registers")
-    kwargs = dict(type=key_value, nargs="*", action="extend", default=[])  # of one key, the last value counts
+    # Of one key, the last value counts.
+    kwargs: dict[str, Any] = dict(type=key_value, nargs="*", action="extend", default=[])
     add("--model-kwargs", **kwargs, help="key=value ... for the model's constructor; checkpoint_path=FILE fine-tunes")
     add("--img-size", type=int, help="side of the images in pixels (default: the model's)")
     add("--teacher", help="a registered name: learn only its soft labels, not those of the data (see --distillation)")
