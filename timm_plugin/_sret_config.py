@@ -15,6 +15,10 @@ from timm_plugin._config import ImageConfig
 from timm_plugin._stem import STEMS
 from timm_plugin._types import check_size
 
+# The first run of a block that permutes the tokens, by `permuted_runs`; None for no run. Section 5.3 mentions different
+# designs but describes only the published one.
+FIRST_PERMUTED = {"none": None, "later": 1, "all": 0}
+
 
 @dataclass(frozen=True)
 class SReTConfig(ImageConfig):
@@ -31,6 +35,8 @@ class SReTConfig(ImageConfig):
         loops: how often each block runs in succession.
         groups: for each stage, the number of slices in a block's first, second, ... run; 1 is global attention. Further
             runs have as many as the last one given.
+        permuted_runs: which runs of a block permute the tokens before they are sliced: "later" for all but its first,
+            as published; "all" or "none".
         inference_permutation: "fixed", or "random" as published.
         permutation_seed: seed of the fixed permutations.
         mlp_ratio: hidden width of the MLP as a multiple of C, rounded down.
@@ -53,6 +59,7 @@ class SReTConfig(ImageConfig):
     depths: Sequence[int] = (2, 5, 3)
     loops: int = 2
     groups: Sequence[Sequence[int]] = ((8, 2), (4, 1), (1, 1))
+    permuted_runs: str = "later"
     inference_permutation: str = "fixed"
     permutation_seed: int = 0
     mlp_ratio: float = 4.0
@@ -65,6 +72,7 @@ class SReTConfig(ImageConfig):
             ("embed_dim", "loops"),
             stem=tuple(STEMS),
             drop_path_placement=("depth", "published"),
+            permuted_runs=tuple(FIRST_PERMUTED),
             inference_permutation=("fixed", "random"),
         )
         if self.pass_loss:
@@ -97,15 +105,25 @@ class SReTConfig(ImageConfig):
         self.check_groups(self.grids())
 
     def _check_slices(self) -> None:
-        """Raises ValueError for slices beside a class token, or for options of permutations where there are none."""
+        """Raises ValueError for slices beside a class token, or for options that no slice of a run uses."""
         if self.class_token and any(count != 1 for groups in self.groups for count in groups):
             raise ValueError(f"groups={self.groups}: class_token=True needs 1 everywhere, as it is of no slice")
-        if any(count > 1 for groups in self.groups for count in self.per_run(groups)[1:]):
-            return
+        permuted = self._permuted_slices(self.permuted_runs)
+        if self.permuted_runs != "later" and permuted == self._permuted_slices("later"):
+            raise ValueError(f"permuted_runs={self.permuted_runs!r}: has no effect with groups={self.groups}")
         for name in ("inference_permutation", "permutation_seed"):
             value = getattr(self, name)
-            if value != getattr(SReTConfig, name):
-                raise ValueError(f"{name}={value!r}: needs slices in groups after a block's first run, to permute them")
+            if not permuted and value != getattr(SReTConfig, name):
+                raise ValueError(f"{name}={value!r}: needs slices in groups of a run that permutes them")
+
+    def _permuted_slices(self, permuted_runs: str) -> list[tuple[int, int]]:
+        """Stage and run of the slices that a design permutes."""
+        return [
+            (stage, run)
+            for stage, groups in enumerate(self.groups)
+            for run, count in enumerate(self.per_run(groups))
+            if count > 1 and permutes(permuted_runs, run)
+        ]
 
     def check_img_size(self, img_size: int | Sequence[int]) -> None:
         """Raises ValueError if this is no image size, or leaves no token."""
@@ -175,6 +193,12 @@ class SReTConfig(ImageConfig):
     def slices(self, stage: int, tokens: int) -> SliceConfig:
         """The slices of a stage with this number of tokens."""
         passes, seed = self.depths[stage] * self.loops, self.permutation_seed + 1000 * stage
-        permuted = tuple(bool(index % self.loops) for index in range(passes))
+        permuted = tuple(permutes(self.permuted_runs, index % self.loops) for index in range(passes))
         groups = self.per_run(self.groups[stage]) * self.depths[stage]
         return SliceConfig(tokens, groups, permuted, self.inference_permutation, seed)
+
+
+def permutes(permuted_runs: str, run: int) -> bool:
+    """Whether a block permutes the tokens in this run, counted from 0."""
+    first = FIRST_PERMUTED[permuted_runs]
+    return first is not None and run >= first

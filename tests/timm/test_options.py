@@ -58,6 +58,7 @@ KNOBS: dict[type, dict[str, tuple[str, Any, dict[str, Any]]]] = {
         "depths": ("sret_t", (1, 1, 1), {}),
         "loops": ("sret_t", 1, dict(groups=((1,),) * 3)),
         "groups": ("sret_t", ((1, 1),) * 3, {}),
+        "permuted_runs": ("sret_t", "all", {}),
         "inference_permutation": ("sret_t", "random", {}),
         "permutation_seed": ("sret_t", 1, {}),
         "mlp_ratio": ("sret_t", 3.0, {}),
@@ -183,13 +184,14 @@ SRET_REJECTIONS = [
         for name in ("mlp_ratio", "nll_ratio")
     ),
     *(
-        ({**options, "groups": ((1, 1),) * 3}, f"{message}: needs slices in groups after a block's first run")
+        ({**options, "groups": ((1, 1),) * 3}, f"{message}: needs slices in groups of a run that permutes")
         for options, message in (
             (dict(permutation_seed=7), "permutation_seed=7"),
             (dict(inference_permutation="random"), "inference_permutation='random'"),
         )
     ),
-    (dict(permutation_seed=7, loops=1, groups=((4,),) * 3), "permutation_seed=7: needs slices in groups after a block"),
+    (dict(permutation_seed=7, loops=1, groups=((4,),) * 3), "permutation_seed=7: needs slices in groups of a run"),
+    (dict(permuted_runs="none", groups=((4, 1),) * 3), "permuted_runs='none': has no effect with groups="),
     (dict(stem="overlap"), r"stem='overlap': must be one of \('conv', 'patch'\)"),
     (dict(stem="patch", img_size=(64, 15)), r"img_size=\(64, 15\): must be >= 16, the side of a patch"),
     (dict(class_token=True), r"groups=.*: class_token=True needs 1 everywhere, as it is of no slice"),

@@ -23,6 +23,16 @@ def test_the_models_with_slices():
     assert names == {"sret_ext", "sret_t", "sret_tl", "sret_s", "sret_108", "sret_108_mixed"}
 
 
+@pytest.mark.parametrize(("permuted_runs", "permuted"), [("none", ()), ("later", (False, True)), ("all", (True, True))])
+def test_designs_of_permutation(permuted_runs, permuted):
+    """Which of a block's two runs permute their slices; without permutations, training draws nothing."""
+    model = vision.small("sret_t", permuted_runs=permuted_runs, groups=((4, 2), (2, 2), (1, 1)))
+    passes = [[own.slices.permutation is not None for own in stage.loop.own] for stage in model.stages[:2]]
+    assert all(found == list(permuted or (False, False)) * (len(found) // 2) for found in passes)
+    x = vision.images(model)
+    assert torch.allclose(copy.deepcopy(model).train()(x), copy.deepcopy(model).train()(x)) == (permuted_runs == "none")
+
+
 @every_sliced_case
 def test_training_draws_and_inference_does_not(sliced):
     model = vision.small(sliced, mixed_depth=False)
