@@ -11,7 +11,7 @@ FULL := $(VENV)/.installed-$(VERSION)
 BENCH ?= translation speech language scan vision
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-vision test test-timm test-timm-versions fuzz lint bench gpu report test-official
+.PHONY: help install demo demo-vision test test-timm test-timm-versions fuzz lint bench gpu test-official
 
 help:
 	@echo "make install        put everything that fairseq, timm, the tests and the recipes need into $(VENV)"
@@ -23,7 +23,6 @@ help:
 	@echo "make fuzz           try random options on every architecture and model    ARGS='--seconds 3600' says how long (600)"
 	@echo "make bench          speed and memory, as ratios to fairseq's and timm's own models    BENCH=vision runs one"
 	@echo "make gpu            tests, trainings and speeds on a GPU, in about 10 minutes; a table at the end says how each went"
-	@echo "make report         write out/report/report.html: architectures, results beside the papers', pictures, speeds"
 	@echo "make lint           check style, formatting and annotations"
 	@echo "make test-official  run the tests on fairseq 0.12.2 under Python 3.10"
 	@echo
@@ -60,9 +59,6 @@ bench: $(FULL)
 
 gpu: $(FULL)
 	PATH="$(CURDIR)/$(BIN):$$PATH" tests/gpu.sh
-
-report: $(FULL)
-	$(BIN)/python recipes/report.py out/report
 
 test-official:
 	tests/official.sh

@@ -25,9 +25,12 @@ DEMO = [
     "fvcore",
     "matplotlib>=3.7",
     "num2words>=0.5.13",
+    "pandas",
+    "pydantic>=2",
     "sacrebleu>=2",
     "scikit-learn",
     "sentencepiece>=0.1.99",
+    "tabulate",
     "tqdm",
 ]
 # What the preparation of some public data sets needs (recipes/data).
@@ -35,13 +38,11 @@ DATA = ["datasets", "sacrebleu>=2", "sacremoses", "scipy", "subword-nmt", "token
 DEV = [
     "ctranslate2>=4; platform_machine == 'x86_64' and python_version < '3.14'",
     "expecttest",
-    "markdown",
     "onnx",
     "mypy>=1.15",
     "onnxruntime",
     "onnxscript",
     "peft",
-    "playwright",
     "pytest>=7",
     "pytest-timeout",
     "pytest-xdist",

@@ -1,6 +1,6 @@
-"""Generates the table and the picture of results in README.md from the recipes' results and docs/speed.md.
+"""Generates the table of results in README.md from the recipes' results and docs/speed.md.
 
-python docs/results.py    # rewrites the table between its marks, and docs/results.svg
+python docs/results.py    # rewrites the table between its marks
 """
 
 import re
@@ -8,14 +8,39 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "recipes" / "records"), str(ROOT / "recipes" / "figures")]
+import pandas as pd
 
-from experiments import EXPERIMENTS  # noqa: E402
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "recipes" / "records"))
+
+from results_csv import read  # noqa: E402
 
 from recurrence.catalogue import Table  # noqa: E402
 
-README, SPEED, PICTURE = ROOT / "README.md", ROOT / "docs" / "speed.md", ROOT / "docs" / "results.svg"
+README, SPEED = ROOT / "README.md", ROOT / "docs" / "speed.md"
+# Rows that were trained alike: title, folder, table, scale, metric, decimals, rows. The first row is the control.
+EXPERIMENTS = (
+    (
+        "Translation, Multi30k German to English: BLEU, higher is better",
+        ("multi30k", "multi30k", "small", "BLEU", 1),
+        ("vanilla", "ringformer", "vanilla_half", "universal", "cycle_rev"),
+    ),
+    (
+        "Language, War and Peace: perplexity at 256, lower is better",
+        ("ilr", "ILR 1", "long", "perplexity at 256", 2),
+        ("1,1,1,1-rope", "unshared8-rope", "2,2,2,2-rope", "4,2,1,1-rope", "block2-rope"),
+    ),
+    (
+        "Speech, sequences of spoken digits: word errors %, lower is better",
+        ("takase", "Spoken digits", "long", "word errors %", 2),
+        ("vanilla", "cycle", "universal"),
+    ),
+    (
+        "Images, CIFAR-10 (5,000 of its images): top-1 %, higher is better",
+        ("cifar10", "cifar10", "small-5000", "top-1 %", 1),
+        ("plain", "ringformer", "plain_half", "uit", "sret"),
+    ),
+)
 
 
 def training_step(arch: str) -> str:
@@ -37,14 +62,16 @@ def _cells(line: str) -> list[str]:
 
 def rows() -> Iterator[list[str]]:
     """One row per model; the first row of a task names it."""
-    for experiment in EXPERIMENTS:
-        title = f"{experiment.title}: {experiment.metric}, {experiment.better} is better"
-        for row in experiment.rows:
-            records = experiment.records(row)
-            arch = records[0]["arch"]
-            quality = f"{experiment.quality(row):.{1 if experiment.better == 'higher' else 2}f}"
-            step = "" if row.endswith("_half") else training_step(arch)  # measured at full depth
-            yield [title, f"`{arch}`, {row}", f"{experiment.parameters(row):,}", quality, str(len(records)), step]
+    for title, (folder, table, scale, metric, decimals), names in EXPERIMENTS:
+        lines = pd.DataFrame(read(ROOT / "recipes" / folder / "results.csv"))
+        wanted = (lines["table"] == table) & (lines["scale"] == scale) & (lines["metric"] == metric)
+        by_row = lines[wanted & (lines["value"] != "")].groupby("row")
+        for name in names:
+            runs = by_row.get_group(name)
+            arch, parameters = runs["arch"].iloc[0], int(runs["params"].iloc[0])
+            quality = f"{runs['value'].astype(float).mean():.{decimals}f}"
+            step = "" if name.endswith("_half") else training_step(arch)  # measured at full depth
+            yield [title, f"`{arch}`, {name}", f"{parameters:,}", quality, str(len(runs)), step]
             title = ""
 
 
@@ -62,28 +89,8 @@ TABLE = Table(
 )
 
 
-def draw(path: Path) -> None:
-    """Quality over stored parameters, a panel per experiment."""
-    import matplotlib
-    from pictures import COLOURS, page, save_picture
-    from quality import panel, recorded
-
-    with matplotlib.rc_context({"svg.fonttype": "none", "font.size": 9}):
-        figure = page(6.3, width=5.6)
-        *panels, last = figure.subplots(3, 2).flat
-        for axes, experiment in zip(panels, EXPERIMENTS):
-            panel(axes, recorded(experiment), "parameters", experiment.better)
-            axes.set_title(experiment.title.split(",")[0])
-        for style, told in (("full", "blocks run several times"), ("none", "nothing is shared")):
-            last.plot([], [], "o", color=COLOURS[0], fillstyle=style, label=told)
-        last.legend(loc="center", title="bars: 95 % intervals, where\nthere are several seeds")
-        last.set_axis_off()
-        save_picture(figure, path)
-
-
 def main() -> None:
     README.write_text(TABLE.within(README.read_text(encoding="utf-8")), encoding="utf-8")
-    draw(PICTURE)
 
 
 if __name__ == "__main__":

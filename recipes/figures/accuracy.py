@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas as pd
 from pictures import COLOURS, MARKERS, page, parser, save
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "records"))
 
-import paper_table  # noqa: E402
-import recorded  # noqa: E402
+import render  # noqa: E402
 import rows  # noqa: E402
 
 KINDS = ("SReT", "SReT, distilled", "others", "others, distilled")
@@ -36,15 +36,14 @@ class Point(NamedTuple):
 
 def points(table: rows.Table) -> Iterator[Point]:
     """The rows at 224 pixels."""
-    results = recorded.Results()
-    accuracy = next(column for column in table.columns if column.title == TOP1)
+    lines = render.shown(table)
+    lines = lines[(lines["scale"] == "paper") & (lines["metric"] == render.METRICS["top1"])]
+    found = pd.to_numeric(lines["value"]).groupby(lines["row"]).mean()
     for row in table.rows.values():
-        if row.paper.get("Resolution") != "224":
-            continue
-        kind = KINDS[2 * ("(Ours)" not in row.label) + ("Distill" in row.label)]
-        cell = recorded.Cell(paper_table.run_shown(row, accuracy), "top1", results) if row.arch else None
-        ours = sum(cell.values) / len(cell.values) if cell and cell.scale == "paper" and cell.values else None
-        yield Point(row.name, kind, tuple(float(row.paper[axis]) for axis in AXES), float(row.paper[TOP1]), ours)
+        if row.paper.get("Resolution") == "224":
+            kind = KINDS[2 * ("(Ours)" not in row.label) + ("Distill" in row.label)]
+            costs = tuple(float(row.paper[axis]) for axis in AXES)
+            yield Point(row.name, kind, costs, float(row.paper[TOP1]), found.get(row.name))
 
 
 def draw(rows_at_224: list[Point], path: Path) -> None:

@@ -1,49 +1,217 @@
-"""Writes what is generated from tables.toml, claims.toml and results.csv: recipes/CLAIMS.md, the tables of every
-RESULTS.md, and the list of tables in recipes/README.md.
+"""Writes the tables of every RESULTS.md and the list of tables in recipes/README.md from tables.toml and results.csv.
 
-    python recipes/records/render.py [--check | --smoke OUT]
+    python recipes/records/render.py [--check]
 
-Tables are shown as the paper prints them, with our number beside each cell: the mean over the seeds at the largest
-scale that has run, with its standard error if there are several seeds. Smoke runs only show that a row works, so their
-scores are not shown; smoke.csv lists them.
+Tables are shown as the paper prints them, ours beside each column: the mean over the seeds, with its standard error if
+there are several. Every scale has a column of its own. Runs too short to show an effect stay in results.csv
+(`too_short` in tables.toml), and so do smoke runs.
 """
 
 import argparse
-import csv
+import re
 import sys
 from pathlib import Path
 
-import claims
-import claims_page
-import layout
-from every_run import every_run
-from paper_table import comparison, largest_scales
-from recorded import Results
-from results_csv import read
-from rows import RECIPES, Paper, papers
+import pandas as pd
+from count import counted
+from results_csv import COLUMNS, METRICS, read
+from rows import COUNTED, RECIPES, Column, Paper, Row, Run, Table, papers
 from schema import TableError
 
 BEGIN, END = "<!-- rows: begin -->", "<!-- rows: end -->"
+SCALES = ("paper", "long", "small")  # largest first
+DECIMALS = {"loss": 4}  # 2 for all others
+EXPONENTIAL = ("training_flops", "loss_error", "loss_error_published", "accuracy_error")
 
 
-def results_page(paper: Paper, results: Results) -> str:
-    """The generated part of a RESULTS.md: the paper's tables, then every run."""
-    lines = []
-    for table in paper.tables.values():
-        lines += [f"## {table.title}", "", *comparison(table, results)]
-    path = paper.folder / "results.csv"
-    return "\n".join([*lines, *every_run(read(path) if path.exists() else [])])
+def markdown(frame: pd.DataFrame) -> str:
+    """A Markdown table without the columns that are empty in every line."""
+    frame = frame.loc[:, (frame != "").any()].map(lambda cell: cell.replace("|", "\\|"))
+    return frame.to_markdown(index=False, stralign=None, disable_numparse=True) + "\n\n"
 
 
-def index(found: list[Paper], results: Results) -> str:
+def number(value: float, metric: str) -> str:
+    """A value with the decimals of its metric."""
+    return f"{value:.{DECIMALS.get(metric, 2)}{'e' if metric in EXPONENTIAL else 'f'}}"
+
+
+def size(scale: str) -> tuple[int, str]:
+    """The place of a recorded scale, such as small-5000, among all scales, largest first."""
+    return SCALES.index(scale.split("-")[0]), scale
+
+
+# Ours
+
+
+def shown(table: Table) -> pd.DataFrame:
+    """The recorded lines of a table that are long enough to show something; a failed run has no value."""
+
+    def wanted(line: dict[str, str]) -> bool:
+        run, scale = table.runs.get(line["row"]), line["scale"]
+        return scale.split("-")[0] in SCALES and not (run and scale in run.too_short)
+
+    path = table.paper.folder / "results.csv"
+    lines = read(path) if path.exists() else []
+    return pd.DataFrame([line for line in lines if line["table"] == table.name and wanted(line)], columns=COLUMNS)
+
+
+def scales_of(lines: pd.DataFrame) -> list[str]:
+    """The scales of these lines, largest first."""
+    return sorted(lines["scale"].unique(), key=size)
+
+
+def run_shown(row: Row, column: Column) -> Run | None:
+    """The run whose number a cell shows."""
+    if not row.arch:
+        return None
+    if column.table:
+        return row.table.paper.tables[column.table].runs.get(row.name)
+    runs = [run for run in row.table.runs.values() if run.row is row]
+    return next((run for run in runs if run.variant == column.variant), runs[0])
+
+
+def at_training_length(run: Run, metric: str, scale: str) -> str:
+    """The metric's full name: `perplexity` alone is the one at the training length, for example perplexity_256."""
+    scale = scale.split("-")[0]
+    if metric != "perplexity" or scale not in run.scales:
+        return metric
+    return f"perplexity_{run.settings(scale).keys['text']}"
+
+
+def measured(run: Run | None, metric: str, scale: str, lines: pd.DataFrame) -> str:
+    """Our values for a cell: mean, standard error and number of seeds; empty if nothing has been recorded."""
+    if run is None:
+        return ""
+    metric = at_training_length(run, metric, scale)
+    found = lines[(lines["row"] == run.name) & (lines["scale"] == scale) & (lines["metric"] == METRICS.get(metric))]
+    values = pd.to_numeric(found["value"]).dropna()
+    if values.empty:
+        return "failed" if len(found) else ""
+    text = number(values.mean(), metric)
+    if len(values) > 1:
+        text += f" ± {number(values.sem(), metric)} ({len(values)} seeds)"
+    return text
+
+
+def ours(rows: list[Row], column: Column) -> dict[str, list[str]]:
+    """Our columns beside one of the paper's, by title: a count, or one for each scale that has been measured."""
+    runs = [run_shown(row, column) for row in rows]
+    if column.metric in COUNTED:
+        return {"ours": [f"{counted(run)[column.metric]:,}" if run else "" for run in runs]}
+    if not column.metric:
+        return {}
+    table = next((run.table for run in runs if run), rows[0].table)
+    lines = shown(table)
+    return {
+        f"ours ({scale})": [measured(run, column.metric, scale, lines) for run in runs] for scale in scales_of(lines)
+    }
+
+
+# Pages
+
+
+def printed_cell(row: Row, column: Column) -> str:
+    """The paper's number, followed by that of a release page in brackets."""
+    page = row.released.get(column.title, "")
+    return " ".join(filter(None, [row.paper.get(column.title, ""), page and f"[{page}]"]))
+
+
+def printed_rows(table: Table, rows: list[Row]) -> str:
+    """The rows of the paper, ours beside them."""
+    frame = pd.DataFrame({"as printed": [row.label for row in rows]})
+    frame["our row"] = [f"`{row.name}`" if row.arch else "" for row in rows]
+    for column in table.columns:
+        frame[column.title] = [printed_cell(row, column) for row in rows]
+        for title, cells in ours(rows, column).items():
+            frame[f"{column.title}, {title}"] = cells
+    return markdown(frame)
+
+
+def added_rows(table: Table, rows: list[Row]) -> str:
+    """The rows that are not in the paper."""
+    frame = pd.DataFrame({"not in the paper": [f"`{row.name}`" for row in rows], "what": [row.note for row in rows]})
+    for column in table.columns:
+        for title, cells in ours(rows, column).items():
+            frame[column.title + title.removeprefix("ours")] = cells
+    return markdown(frame)
+
+
+def remarks(rows: list[Row]) -> str:
+    """The release pages, the notes of the rows, and why counts differ."""
+    pages = dict.fromkeys(row.released["source"] for row in rows if row.released.get("source"))
+    text = f"In brackets: {'; '.join(pages)}.\n\n" if pages else ""
+    notes = [f"- `{row.name}`: {row.note}.\n" for row in rows if row.note]
+    notes += [f"- `{row.name}`: our count is {row.count_differs}.\n" for row in rows if row.count_differs]
+    return text + "".join(notes) + ("\n" if notes else "")
+
+
+def section(table: Table) -> str:
+    """A table's section: the paper's rows with ours beside them, remarks, and the rows we added."""
+    printed = [row for row in table.rows.values() if row.printed]
+    added = [row for row in table.rows.values() if not row.printed]
+    text = f"## {table.title}\n\n"
+    if printed:
+        text += printed_rows(table, printed) + remarks(printed)
+    if table.entry.get("note"):
+        text += table.entry["note"].strip() + "\n\n"
+    return text + (added_rows(table, added) if added else "")
+
+
+def values(column: pd.Series) -> str:
+    """The distinct values of whole numbers: "400", "1,000 to 4,000"; empty if there are none."""
+    found = pd.to_numeric(column).dropna()
+    if found.empty:
+        return ""
+    low, high = f"{found.min():,.0f}", f"{found.max():,.0f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def command(line: pd.Series) -> str:
+    """The command of a run, with $ROW and $SEED where the runs of a table differ."""
+    seed = re.sub(rf"\bSEED={line['seed']}\b", "SEED=$SEED", line["cmd"])
+    return re.sub(rf"(?<=\.sh ){re.escape(line['row'])}(?= |$)", "$ROW", seed)
+
+
+def how(found: list[Table]) -> str:
+    """How our numbers were made: budgets, machines, signatures and commands."""
+    lines = pd.concat([shown(table) for table in found])
+    if lines.empty:
+        return ""
+    budgets = [
+        {
+            "table": table,
+            "scale": scale,
+            "rows": str(runs["row"].nunique()),
+            "updates": values(runs["updates"]),
+            "minutes of training": values(pd.to_numeric(runs["wall_s"]) / 60),
+            "device": "; ".join(runs["device"].unique()),
+            "signature": "; ".join(f"`{one}`" for one in runs["signature"].unique() if one),
+        }
+        for (table, scale), runs in lines.groupby(["table", "scale"], sort=False)
+    ]
+    commands = lines.apply(command, axis=1).unique()
+    return "## How ours were made\n\n" + markdown(pd.DataFrame(budgets)) + "\n".join(["```sh", *commands, "```", ""])
+
+
+def results_page(paper: Paper) -> str:
+    """The generated part of a RESULTS.md."""
+    tables = list(paper.tables.values())
+    return "".join(map(section, tables)) + how(tables)
+
+
+def index(found: list[Paper]) -> str:
     """The list of tables in recipes/README.md."""
-    lines = []
-    for paper in found:
-        link = f"[{paper.name}]({paper.folder.name}/RESULTS.md)"
-        for table in paper.tables.values():
-            script = f"`{paper.folder.name}/{table.key}.sh`" if table.runs else ""
-            lines.append([link, table.title, script, largest_scales(list(table.runs.values()), results)])
-    return "\n".join([*layout.table(["results", "table", "script", "run at"], lines), ""])
+    lines = [
+        {
+            "results": f"[{paper.name}]({paper.folder.name}/RESULTS.md)",
+            "table": table.title,
+            "script": f"`{paper.folder.name}/{table.key}.sh`" if table.runs else "",
+            "ours at": ", ".join(scales_of(shown(table))),
+        }
+        for paper in found
+        for table in paper.tables.values()
+    ]
+    return markdown(pd.DataFrame(lines))
 
 
 def replaced(path: Path, generated: str) -> str:
@@ -56,46 +224,22 @@ def replaced(path: Path, generated: str) -> str:
     for mark in (BEGIN, END):
         if text.count(mark) != 1:
             raise TableError(f"{path}: must have the line {mark} once")
-    return f"{text.partition(BEGIN)[0]}{BEGIN}\n{generated}{END}{text.partition(END)[2]}"
-
-
-def pages() -> dict[Path, str]:
-    """The text of every file that is generated, in full or in part."""
-    found, results = list(papers()), Results()
-    readme, source = RECIPES / "README.md", RECIPES / "claims.toml"
-    texts = {readme: replaced(readme, index(found, results))}
-    if source.exists():
-        by_folder = {paper.folder.name: paper for paper in found}
-        texts[RECIPES / "CLAIMS.md"] = claims_page.page(claims.read(source, by_folder, results), by_folder)
-    for paper in found:
-        path = paper.folder / "RESULTS.md"
-        texts[path] = replaced(path, results_page(paper, results))
-    return texts
-
-
-def add_smoke(out: Path) -> None:
-    """Adds the smoke runs that succeeded under OUT to smoke.csv."""
-    seen = Results().smoked
-    with (RECIPES / "smoke.csv").open("a", encoding="utf-8", newline="") as file:
-        for run in [run for path in sorted(out.glob("*/results.csv")) for run in read(path)]:
-            key = run["table"], run["row"]
-            if run["scale"] == "smoke" and run["value"] and key not in seen:
-                csv.writer(file, lineterminator="\n").writerow(key)
-                seen.add(key)
+    return f"{text.partition(BEGIN)[0]}{BEGIN}\n{generated.rstrip()}\n{END}{text.partition(END)[2]}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not up to date")
-    parser.add_argument("--smoke", type=Path, metavar="OUT", help="first add the smoke runs under OUT to smoke.csv")
     options = parser.parse_args()
-    if options.smoke:
-        add_smoke(options.smoke)
     try:
-        texts = pages()
+        found, readme = list(papers()), RECIPES / "README.md"
+        texts = {readme: replaced(readme, index(found))}
+        texts |= {
+            path: replaced(path, results_page(paper)) for paper in found for path in [paper.folder / "RESULTS.md"]
+        }
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
-    stale = [path for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    stale = [path for path, text in texts.items() if path.read_text(encoding="utf-8") != text]
     for path in stale:
         if options.check:
             print(f"{path}: not up to date; run python recipes/records/render.py", file=sys.stderr)

@@ -109,6 +109,11 @@ class Run:
         return tuple(self.section.get("scales", KINDS[self.table.kind].scales))
 
     @property
+    def too_short(self) -> tuple[str, ...]:
+        """Scales whose runs are too short to show the row's effect; results.csv has them, no table shows them."""
+        return (*self.table.entry.get("too_short", ()), *(self.row.too_short or ()))
+
+    @property
     def switches(self) -> tuple[str, ...]:
         """Possible values of SETTINGS."""
         return ("paper", *(name for name in SWITCHES if name in self.section))
@@ -164,11 +169,6 @@ class Table:
     @property
     def variants(self) -> dict[str, dict]:
         return self.entry.get("variants", {})
-
-    @property
-    def ordered(self) -> bool:
-        """Whether the paper ranks the rows, so that our ranking can be compared."""
-        return self.entry.get("order", True)
 
     @cached_property
     def columns(self) -> list[Column]:

@@ -15,7 +15,7 @@ BATCH = "batch or tokens"  # one of both is required
 
 
 class TableError(ValueError):
-    """A tables.toml or claims.toml, or a request to run one of its rows, is invalid."""
+    """A tables.toml, or a request to run one of its rows, is invalid."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ KINDS = {
     ),
 }
 TABLE_REQUIRED = {"title", "name", "columns", "rows"}
-TABLE_KEYS = TABLE_REQUIRED | {"source", "kind", "settings", "variants", "run", "order", "note"}
-ROW_KEYS = {"label", "arch", "flags", "paper", "note", "settings", "released", "count_differs", *OVERRIDES}
+TABLE_KEYS = TABLE_REQUIRED | {"source", "kind", "settings", "variants", "run", "note", "too_short"}
+ROW_KEYS = {"label", "arch", "flags", "paper", "note", "settings", "released", "count_differs", "too_short", *OVERRIDES}
 COLUMN_KEYS = {"metric", "variant", "table"}
 LEFT_OUT_KEYS = {"table", "row", "column", "reason"}
 

@@ -7,7 +7,6 @@ import sys
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 
 import count
-import paper_table
 import pytest
 import render
 import rows
@@ -78,7 +77,7 @@ def test_parameters_are_the_papers(table):
         for column in table.columns:
             if column.metric not in rows.COUNTED or not row.arch:
                 continue
-            number = count.counted(paper_table.run_shown(row, column))[column.metric]
+            number = count.counted(render.run_shown(row, column))[column.metric]
             assert number > 0
             paper = row.paper.get(column.title)
             if row.count_differs:

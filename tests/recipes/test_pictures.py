@@ -23,7 +23,6 @@ import cka  # noqa: E402
 import coefficients  # noqa: E402
 import curves  # noqa: E402
 import landscape  # noqa: E402
-import operations  # noqa: E402
 import responses  # noqa: E402
 
 from tests.support.image_training import flags, write_images  # noqa: E402
@@ -200,7 +199,7 @@ def test_coefficients_of_the_summary_are_those_of_the_checkpoints(runs, tmp_path
 
 def test_accuracy_over_costs(tmp_path, monkeypatch):
     run = dict(table="SReT 5", row="t", scale="paper", metric="top-1 %", value="75.5")
-    monkeypatch.setattr(accuracy.recorded.Results, "__init__", lambda self: setattr(self, "runs", [run]))
+    monkeypatch.setattr(accuracy.render, "read", lambda path: [run])
     accuracy.main(["--output", str(tmp_path / "accuracy.png")])
     found = {row["row"]: row for row in table(tmp_path / "accuracy.png")}
     assert len(found) == 27
@@ -234,24 +233,6 @@ def test_curves_of_fairseq_and_timm(runs, trained, tmp_path):
     assert "chance: 3" in output.read_text()
 
 
-def test_operations_of_a_model_that_takes_any_size():
-    assert operations.build("resnet10t", 64)(torch.zeros(1, 3, 64, 64)).shape == (1, 1000)
-
-
-def test_operations(tmp_path):
-    names = ["plain_vit_small_narrow", "owf_vit_small_narrow"]
-    shape = ["--img-size", "32", "--batch", "1", "--rounds", "1"]
-    operations.main([*names, *shape, "--output", str(tmp_path / "operations.png")])
-    plain, shared = table(tmp_path / "operations.png")
-    blocks = 6 * (5 * 4 * 328**2 + 5 * 2 * 328 * 1536 + 2 * 25 * 328)
-    products = blocks + 4 * 768 * 328 + 328 * 1000
-    assert float(plain["MAC, G"]) == pytest.approx((products + 5 * (12 * 5 * 328 + 5 * 328)) / 1e9, rel=1e-3)
-    assert 4 * products / 1e9 < float(plain["training, G"]) <= 6 * products / 1e9
-    assert plain["published form, G"] == plain["RingFormer rule, G"] > plain["MAC, G"]
-    assert plain["ratio to the first"] == "1"
-    assert int(shared["stored parameters"]) < int(plain["stored parameters"])
-
-
 def test_the_pictures_of_the_repository_have_their_numbers_and_commands():
     home = cli.REPOSITORY / "recipes" / "analysis"
     text = (home / "README.md").read_text()
@@ -264,9 +245,9 @@ def test_the_pictures_of_the_repository_have_their_numbers_and_commands():
 
 WRONG_NUMBERS = [
     *((tool, "--samples", "0") for tool in (attention_distance, cka, landscape, responses)),
-    *((tool, "--batch", "0") for tool in (attention_distance, cka, landscape, operations)),
+    *((tool, "--batch", "0") for tool in (attention_distance, cka, landscape)),
     *((landscape, "--reach", reach) for reach in ("0", "nan", "inf")),
-    *((landscape, "--directions", "0"), (operations, "--rounds", "-1"), (operations, "--img-size", "0")),
+    (landscape, "--directions", "0"),
 ]
 
 
@@ -320,5 +301,4 @@ def test_bad_input_is_named(runs, trained, tmp_path, capsys):
     assert "summary.csv: has no residual coefficients" in rejection(capsys, coefficients.main, ring, *output)
     assert "valid_bleu: not in" in rejection(capsys, curves.main, ring, "--y", "valid_bleu", "--x", "epoch", *output)
     assert "no log, and no folder of ROW" in rejection(capsys, curves.main, tmp_path, *output)
-    assert "resnet: must be a registered model" in rejection(capsys, operations.main, "resnet", *output)
     assert not (tmp_path / "a.svg").exists()

@@ -7,12 +7,9 @@ import shlex
 
 import commands
 import execute
-import paper_table
 import pytest
-import recorded
 import render
 import request
-import results_csv
 import rows
 import run as program
 import schema
@@ -228,47 +225,27 @@ def test_usage_and_list():
 # What is made of them
 
 
-def shown(monkeypatch, *lines: dict, table: str = "table4") -> str:
-    """A table beside these results."""
-    found = recorded.Results()
-    monkeypatch.setattr(found, "runs", list(lines))
-    return "\n".join(paper_table.comparison(ringformer(table, "vanilla").table, found))
+def shown(monkeypatch, *lines: dict, row: str = "vanilla") -> str:
+    """Table 4 beside these results."""
+    monkeypatch.setattr(render, "read", lambda path: list(lines))
+    return render.section(ringformer("table4", row).table)
 
 
-def test_the_largest_scale_is_shown_with_its_seeds_and_smoke_never(monkeypatch):
+def test_every_scale_has_its_column_and_smoke_none(monkeypatch):
     smoke = line(row="vanilla", value="1.11", scale="smoke")
-    assert "1.11" not in shown(monkeypatch, smoke)
-    one = line(row="vanilla", value="20.5")
-    assert "| 25.48 | 20.50 (small) | small |" in shown(monkeypatch, one, smoke)
-    three = [one, line(row="vanilla", value="21.5"), line(row="vanilla", value="22.5")]
-    assert "| 21.50 ± 0.58 (small, 3 seeds) |" in shown(monkeypatch, *three)
-    assert "| 25.00 (paper) |" in shown(monkeypatch, *three, line(row="vanilla", value="25", scale="paper"))
-    assert "| failed (small) |" in shown(monkeypatch, line(row="vanilla", value=""))
+    assert "ours (" not in shown(monkeypatch, smoke)
+    three = [line(row="vanilla", value=value) for value in ("20.5", "21.5", "22.5")]
+    assert "| 25.48 | 20.50 |" in shown(monkeypatch, *three[:1], smoke)
+    assert "| 25.48 | 21.50 ± 0.58 (3 seeds) |" in shown(monkeypatch, *three)
+    both = shown(monkeypatch, *three, line(row="vanilla", value="25", scale="paper"))
+    assert "| BLEU | BLEU, ours (paper) | BLEU, ours (small) |" in both
+    assert "| 25.48 | 25.00 | 21.50 ± 0.58 (3 seeds) |" in both
+    assert "| 25.48 | failed |" in shown(monkeypatch, line(row="vanilla", value=""))
 
 
-def test_an_order_shows_only_in_runs_that_decide(monkeypatch):
-    def of(row: str, *values: str, scale: str = "small") -> list[dict]:
-        return [line(row=row, value=value, scale=scale) for value in values]
-
-    assert "BLEU: undecided" in shown(monkeypatch, *of("vanilla", "20"), *of("static", "10"))
-    three = [*of("vanilla", "20", "20.1", "20.2"), *of("static", "10", "10.1", "10.2")]
-    assert "BLEU: the same in 1 of 1 pairs, reversed in 0." in shown(monkeypatch, *three)
-    near = [*three, *of("rank_8", "20", "20.1", "20.3")]
-    assert "BLEU: the same in 2 of 3 pairs, reversed in 0, undecided in 1." in shown(monkeypatch, *near)
-    paper = [*of("vanilla", "20", scale="paper"), *of("static", "30", scale="paper")]
-    assert "BLEU: undecided" in shown(monkeypatch, *paper)
-    paper = [*of("vanilla", "20", "20", "20", scale="paper"), *of("static", "30", "30", "30", scale="paper")]
-    assert "BLEU: the same in 0 of 1 pairs, reversed in 1." in shown(monkeypatch, *paper)
-
-
-def test_runs_of_scale_smoke_are_noted_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(render, "RECIPES", tmp_path / "recipes")
-    monkeypatch.setattr(recorded, "RECIPES", tmp_path / "recipes")
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes" / "smoke.csv").write_text("table,row\n")
-    smoke = line(row="r", value="1", scale="smoke")
-    failed, other = smoke | {"row": "failed", "value": ""}, line(row="big", value="1")
-    results_csv.append(tmp_path / "out" / "ilr" / "results.csv", [smoke, smoke | {"metric": "chrF"}, failed, other])
-    for _ in range(2):
-        render.add_smoke(tmp_path / "out")
-    assert (tmp_path / "recipes" / "smoke.csv").read_text() == "table,row\nRingFormer 4,r\n"
+def test_a_run_too_short_to_show_its_effect_is_in_no_table(monkeypatch):
+    lines = [line(row="static", value="2.41"), line(row="ringformer", value="22.95")]
+    text = shown(monkeypatch, *lines)
+    assert "22.95" in text
+    assert "2.41" not in text
+    assert render.how([ringformer("table4", "static").table]).count("RingFormer 4") == 1
