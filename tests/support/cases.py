@@ -40,6 +40,11 @@ class Text:
     flags: list[str] = field(compare=False)
     joined: bool = False
 
+    @property
+    def represented(self) -> set[str]:
+        """The architectures that are the same at this size."""
+        return set(models.REPRESENTS.get(self.model, {self.model}))
+
     def build(self, seed: int = 0, rate: float | None = None, checkpointing: bool = False) -> nn.Module:
         """A tiny float64 model in eval mode; `rate` is the rate of every dropout."""
         flags = list(self.flags)
@@ -73,6 +78,11 @@ class Image:
     model: str
     variant: str
 
+    @property
+    def represented(self) -> set[str]:
+        """The models that are the same at this size."""
+        return {vision.CASES[variant][0] for variant in vision.STRUCTURES[self.variant]}
+
     def build(self, seed: int = 0, rate: float | None = None, checkpointing: bool = False) -> nn.Module:
         """A small float64 model in eval mode; `rate` is the rate of every dropout."""
         rates = {} if rate is None else dict.fromkeys(vision.rates_of(self.model), rate)
@@ -95,7 +105,7 @@ class Image:
 
 Case = Text | Image
 
-IMAGES = [Image(model, variant) for variant, (model, _) in vision.CASES.items()]
+IMAGES = [Image(vision.CASES[variant][0], variant) for variant in vision.STRUCTURES]
 CASES: list[Case] = [Text(*case, models.CASES[case]) for case in models.STRUCTURES]
 CASES += IMAGES
 STORED: list[Case] = [Text(*case, flags, case[0] in models.ARCHS) for case, (flags, _) in SHARED.items()]

@@ -50,7 +50,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 CASES = {**{name: (name, {}) for name in MODELS}, **VARIANTS}
 
 every_model = pytest.mark.parametrize("name", MODELS)
-every_case = pytest.mark.parametrize("case", CASES)
 
 
 def models_tested(module: ModuleType) -> dict[str, set[str]]:
@@ -153,8 +152,9 @@ def _structures() -> dict[str, list[str]]:
     return {cases[0]: cases for cases in same.values()}
 
 
-# For slow tests: one case per structure, with all cases that are the same model once they are small.
+# One case per structure, with all cases that are the same model once they are small.
 STRUCTURES = _structures()
+every_case = pytest.mark.parametrize("case", STRUCTURES)
 REGISTERED_STRUCTURES = [structure for structure in STRUCTURES if structure in MODELS]
 every_registered_structure = pytest.mark.parametrize("structure", REGISTERED_STRUCTURES)
 
