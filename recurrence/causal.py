@@ -55,7 +55,7 @@ class CausalStack(nn.Module):
             (B, T, C).
         """
         if state is None:
-            x, _ = self.loop(x, **self.arguments(x, padding, 0))
+            x = self.loop(x, **self.arguments(x, padding, 0))
         elif isinstance(state, EarlyExitState):
             x = state.read(x, lambda x, start: self.arguments(x, padding, start), padding)
         else:

@@ -70,7 +70,7 @@ def exit_rule(name: str, threshold: float, passes: int) -> EarlyExit | None:
 
 def run_until_exit(
     loop: Loop, x: Tensor, early_exit: EarlyExit, padding: Tensor | None = None, **arguments: Any
-) -> tuple[Tensor, list[Tensor]]:
+) -> Tensor:
     """Runs a loop until a pass moves no entry of the batch any more.
 
     Args:
@@ -81,19 +81,17 @@ def run_until_exit(
         **arguments: arguments of :meth:`Loop.forward`.
 
     Returns:
-        As :meth:`Loop.forward`, with the states of the passes that ran.
+        The state after the last pass that ran, (B, T, C).
     """
-    states: list[Tensor] = []
     first_inputs: dict[int, Tensor] = {}
     passes = loop.running
     for index in passes:
         before = x
-        x, _ = loop(x, run=(index,), first_inputs=first_inputs, **arguments)
-        states.append(x)
+        x = loop(x, run=(index,), first_inputs=first_inputs, **arguments)
         if index != passes[-1] and early_exit.ends(before, x, padding):
             break
-    early_exit.tally.add(len(states), 1)
-    return x, states
+    early_exit.tally.add(passes.index(index) + 1, 1)
+    return x
 
 
 def run_until_each_exits(loop: Loop, x: Tensor, early_exit: EarlyExit, **arguments: Any) -> Tensor:
@@ -116,7 +114,7 @@ def run_until_each_exits(loop: Loop, x: Tensor, early_exit: EarlyExit, **argumen
     out, rows, passes = None, torch.arange(len(x), device=x.device), loop.running
     for ran, index in enumerate(passes, start=1):
         before = x
-        x, _ = loop(x, run=(index,), **arguments)
+        x = loop(x, run=(index,), **arguments)
         leaves = torch.ones_like(rows, dtype=torch.bool)
         if index != passes[-1]:
             leaves = moved(before, x) < early_exit.threshold

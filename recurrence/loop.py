@@ -79,8 +79,9 @@ class Loop(nn.Module):
         slots: Sequence[Any] | None = None,
         run: Sequence[int] | None = None,
         first_inputs: dict[int, Tensor] | None = None,
+        states: list[Tensor] | None = None,
         **shared: Any,
-    ) -> tuple[Tensor, list[Tensor]]:
+    ) -> Tensor:
         """Runs the passes.
 
         Args:
@@ -91,10 +92,12 @@ class Loop(nn.Module):
             run: indices of the passes to run, in order; None runs :attr:`running`.
             first_inputs: inputs of the first pass of the blocks in `inject`, if an earlier call ran that pass; updated
                 in place by first passes of this call.
+            states: the state after each pass is appended to this list; None to keep none, so that without gradients
+                only one is in memory.
             **shared: passed to every pass.
 
         Returns:
-            The output (B, T, C), and the state after each pass; the last one is the output.
+            The output (B, T, C), which is the last state.
 
         Raises:
             RuntimeError: see :attr:`running`.
@@ -103,7 +106,6 @@ class Loop(nn.Module):
         first_inputs = {} if first_inputs is None else first_inputs
         per_pass = dict(own=self.own, context=contexts, slot=slots)
         per_pass = {name: values for name, values in per_pass.items() if values is not None}
-        states: list[Tensor] = []
 
         def advance(x: Tensor, passes: Sequence[int]) -> Tensor:
             for index in passes:
@@ -116,7 +118,8 @@ class Loop(nn.Module):
                     first_inputs[block] = x
                 arguments = {name: values[index] for name, values in per_pass.items()}
                 x = self._run_block(self.blocks[block], x, {**arguments, **shared})
-                states.append(x)
+                if states is not None:
+                    states.append(x)
             return x
 
         learns = self.training and torch.is_grad_enabled()
@@ -126,7 +129,7 @@ class Loop(nn.Module):
                 y = advance(x, run[:constant])
             torch.clear_autocast_cache()  # it may hold casts of the weights made without gradients
             x = _StraightThrough.apply(x, y)
-        return advance(x, run[constant:]), states
+        return advance(x, run[constant:])
 
     def _run_block(self, block: Any, x: Tensor, arguments: dict) -> Tensor:
         if block._compiled_call_impl is not None and not self.training:

@@ -2,6 +2,7 @@
 
 import copy
 import re
+import weakref
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -110,6 +111,26 @@ def test_inference_is_deterministic_and_changes_no_state(case: Case):
     assert all(torch.equal(tensor, before[key]) for key, tensor in used.state_dict().items())
     found, expected = (case.loss_and_gradients(one, inputs) for one in (used, model))
     torch.testing.assert_close(found, expected, **EXACT)
+
+
+@every_case
+@torch.no_grad()
+def test_inference_keeps_no_state_of_earlier_passes(case: Case):
+    """When a pass begins, only its input is alive of all that ran, and the inputs that `inject` adds again."""
+    model, ran = case.build(), []
+    for loop in named_loops(model).values():
+        outputs: list[weakref.ref] = []
+        most = 1 + len(loop.inject)
+
+        def begin(block, inputs, outputs=outputs, most=most):
+            assert sum(output() is not None for output in outputs) <= most
+
+        for block in loop.blocks:
+            block.register_forward_pre_hook(begin)
+            block.register_forward_hook(lambda block, inputs, y, outputs=outputs: outputs.append(weakref.ref(y)))
+        loop.register_forward_hook(lambda loop, inputs, y, outputs=outputs: ran.append(len(outputs)))
+    case.output(model, *case.inputs(model))
+    assert ran == [loop.passes for loop in named_loops(model).values()]
 
 
 # Storing

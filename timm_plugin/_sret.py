@@ -44,7 +44,7 @@ class Stage(nn.Module):
             tokens = torch.cat([self.pool(token).flatten(2), tokens], 2)
         tokens = tokens.transpose(1, 2)
         if self.early_exit is None or self.training:
-            tokens, _ = self.loop(tokens)
+            tokens = self.loop(tokens)
         else:
             tokens = run_until_each_exits(self.loop, tokens, self.early_exit)
         tokens = tokens.transpose(1, 2)

@@ -109,7 +109,7 @@ class LoopedVisionTransformer(ImageModel):
     def encode(self, x: Tensor) -> Tensor:
         """Embedded tokens -> tokens after the final norm, (B, N, C), the class token first."""
         if self.early_exit is None or self.training:
-            x, _ = self.loop(x, levels=self.levels())
+            x = self.loop(x, levels=self.levels())
         else:
             x = run_until_each_exits(self.loop, x, self.early_exit, levels=self.levels())
         return self.norm(x)
@@ -121,7 +121,8 @@ class LoopedVisionTransformer(ImageModel):
         """
         if not (self.training and self.config.pass_loss):
             return super().forward(x)
-        x, states = self.loop(self.embed(x), levels=self.levels())
+        states: list[Tensor] = []
+        x = self.loop(self.embed(x), levels=self.levels(), states=states)
         earlier = [states[depth - 1] for depth in stops(self.loop, len(states), self.loop.training_depth.smallest)]
         return [self.forward_head(self.norm(state)) for state in (x, *earlier)]
 
@@ -140,7 +141,8 @@ class LoopedVisionTransformer(ImageModel):
         taken, last = feature_take_indices(len(run) // self.passes_per_depth, indices)
         if stop_early:
             run = run[: (last + 1) * self.passes_per_depth]
-        x, states = self.loop(self.embed(x), levels=self.levels(), run=run)
+        states: list[Tensor] = []
+        x = self.loop(self.embed(x), levels=self.levels(), run=run, states=states)
         states = [states[(index + 1) * self.passes_per_depth - 1] for index in taken]
         states = [self.norm(state) for state in states] if norm else states
         prefix, patches = zip(*(state.tensor_split([self.num_prefix_tokens], dim=1) for state in states))

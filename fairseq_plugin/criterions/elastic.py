@@ -44,10 +44,14 @@ class ElasticCriterion(FairseqCriterion):
 
     def _with_pass_loss(self, model, sample, reduce: bool):
         """Adds `pass_loss` times the mean loss of the earlier passes; the log has the loss of the last pass."""
-        loop, outputs = model.loops_by_side()["decoder"], []
-        with loop.register_forward_hook(lambda module, inputs, output: outputs.append(output)):
+        loop, states = model.loops_by_side()["decoder"], []
+
+        def ask(module: Loop, inputs: tuple, options: dict) -> tuple[tuple, dict]:
+            states.clear()
+            return inputs, {**options, "states": states}
+
+        with loop.register_forward_pre_hook(ask, with_kwargs=True):
             loss, sample_size, log = super().forward(model, sample, reduce)
-        _, states = outputs[-1]
         earlier = []
         for passes in stops(loop, len(loop.running), loop.training_depth.smallest):
             logits = model.decoder.output_layer(model.decoder.finish(states[passes - 1]))

@@ -166,36 +166,40 @@ class LoopedDecoder(StatefulDecoder):
             encoder_out: output of the encoder.
             incremental_state: fairseq's dictionary that keeps the state between steps.
             features_only: skip the output layer.
-            src_lengths, return_all_hiddens: unused; the states are always returned.
+            src_lengths: unused.
+            return_all_hiddens: also return the state after each pass; only without incremental state.
 
         Returns:
             Logits (B, T, vocabulary) or features (B, T, C), of the new tokens if there is an incremental state, and
             fairseq's dictionary: `attn` is [(B, T, S)], the head average of the last cross-attention, or [None] without
-            need_attn; `inner_states` is P times (T, B, C), or [] with an incremental state.
+            need_attn; `inner_states` is P times (T, B, C) or [].
         """
         state = self._state(encoder_out, incremental_state)
         if state is not None and state.draft is not None:
             features, logits, *weights = self._draft(prev_output_tokens, encoder_out, state)
             return (features if features_only else logits), {"attn": weights or [None], "inner_states": []}
-        x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
+        x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state, return_all_hiddens)
         return (x if features_only else self.output_layer(x)), extra
 
-    def extract_features(self, prev_output_tokens: Tensor, encoder_out=None, incremental_state=None):
+    def extract_features(
+        self, prev_output_tokens: Tensor, encoder_out=None, incremental_state=None, return_all_hiddens: bool = False
+    ):
         """As :meth:`forward`, without output layer and drafting."""
         state = self._state(encoder_out, incremental_state)
         record: list[Tensor] | None = [] if self.need_attn else None
+        states: list[Tensor] | None = [] if return_all_hiddens else None
         padding = self._padding(prev_output_tokens)
         arguments = self._arguments(padding, encoder_out, state, record)
         start = 0 if state is None else state.loop_state.length
         x = self.inputs(prev_output_tokens, padding, start)
         if state is None:
-            x, states = self.loop(x, **arguments(x, start))
+            x = self.loop(x, states=states, **arguments(x, start))
         elif isinstance(state.loop_state, EarlyExitState):
-            x, states = state.loop_state.read(x, arguments, padding), []
+            x = state.loop_state.read(x, arguments, padding)
         else:
-            x, states = state.loop_state.run(x, self.loop.running, **arguments(x, start)), []
+            x = state.loop_state.run(x, self.loop.running, **arguments(x, start))
         attn = [record[-1][:, -x.size(1) :] if record else None]
-        return self.finish(x), {"attn": attn, "inner_states": [s.transpose(0, 1) for s in states]}
+        return self.finish(x), {"attn": attn, "inner_states": [s.transpose(0, 1) for s in states or ()]}
 
     def finish(self, x: Tensor) -> Tensor:
         """From the state after a pass to the input of the output layer."""

@@ -54,16 +54,17 @@ class LoopedEncoder(FairseqEncoder):
         x, padding = self.inputs.read(src_tokens, src_lengths)
         bias = None if padding is None else padding_bias(padding, like=x)
         levels = depth_levels(self.level_table, self.loop.passes, x.size(1), padding, 0, x)
+        states: list[Tensor] | None = [] if return_all_hiddens else None
         if self.early_exit is None or self.training:
-            x, states = self.loop(x, levels=levels, self_bias=bias)
+            x = self.loop(x, levels=levels, self_bias=bias, states=states)
         else:
-            x, states = run_until_exit(self.loop, x, self.early_exit, padding, levels=levels, self_bias=bias)
+            x = run_until_exit(self.loop, x, self.early_exit, padding, levels=levels, self_bias=bias, states=states)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return {
             "encoder_out": [x.transpose(0, 1)],
             "encoder_padding_mask": [] if padding is None else [padding],
-            "encoder_states": [state.transpose(0, 1) for state in states] if return_all_hiddens else [],
+            "encoder_states": [state.transpose(0, 1) for state in states or ()],
         }
 
     def reorder_encoder_out(self, encoder_out, new_order: Tensor):

@@ -36,12 +36,16 @@ def recorded_states(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     """
     found: dict[str, list[Tensor]] = {}
 
-    def listen(name: str, loop: Loop, inputs: tuple, options: dict, outputs: tuple[Tensor, list[Tensor]]) -> None:
-        found[name] = outputs[1] if _begins(options) else found.get(name, []) + outputs[1]
+    def listen(name: str, loop: Loop, inputs: tuple, options: dict) -> tuple[tuple, dict]:
+        states = options.get("states")
+        if states is None:
+            states = [] if _begins(options) else found.get(name, [])
+        found[name] = states
+        return inputs, {**options, "states": states}
 
     with ExitStack() as stack:
         for name, loop in require_loops(model).items():
-            stack.callback(loop.register_forward_hook(partial(listen, name), with_kwargs=True).remove)
+            stack.callback(loop.register_forward_pre_hook(partial(listen, name), with_kwargs=True).remove)
         yield found
 
 

@@ -206,13 +206,13 @@ class RecurrentStack(nn.Module):
         """Runs all layers; arguments and result are those of :meth:`recurrence.causal.CausalStack.forward`."""
         if state is not None:
             padding = None if padding is None else padding[:, -x.size(1) :]
-            return self.norm(self.loop(x, slots=state.layers, padding=padding)[0])
+            return self.norm(self.loop(x, slots=state.layers, padding=padding))
         window = self._drawn_window()
         if padding is None or not padding[:, 0].any():
-            return self.norm(self.loop(x, window=window)[0])
+            return self.norm(self.loop(x, window=window))
         # Every text begins at the first column of its windows.
         leading, columns = padding.cumprod(1).sum(1, keepdim=True), torch.arange(x.size(1), device=x.device)
-        x, _ = self.loop(_columns(x, columns + leading), window=window)
+        x = self.loop(_columns(x, columns + leading), window=window)
         return self.norm(_columns(x, columns - leading))
 
     def _drawn_window(self) -> int | None:

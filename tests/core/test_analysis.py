@@ -119,7 +119,7 @@ def test_states_are_those_after_each_pass():
     source, lengths, target = models.batch()
     with record.recorded_states(model) as states:
         encoded = model.encoder(source, lengths, return_all_hiddens=True)
-        _, extra = model.decoder(target, encoded)
+        _, extra = model.decoder(target, encoded, return_all_hiddens=True)
     assert list(states) == ["encoder.loop", "decoder.loop"]
     for name, expected in zip(states, (encoded["encoder_states"], extra["inner_states"])):
         torch.testing.assert_close(torch.stack(states[name]), torch.stack(expected).transpose(1, 2), atol=0, rtol=0)

@@ -67,14 +67,14 @@ def test_a_depth_is_the_model_of_that_depth_with_the_same_checkpoint(name, depth
     elastic.training_depth.draw = Draw((depth,))
     elastic.set_num_updates(0)
     x, y = (states().requires_grad_() for _ in range(2))
-    (drawn, _), (expected, _) = elastic(x), built(y)
+    drawn, expected = elastic(x), built(y)
     assert torch.equal(drawn, expected)
     drawn.sum().backward(), expected.sum().backward()
     assert torch.equal(x.grad, y.grad)
-    assert not torch.equal(drawn, elastic.eval()(x)[0]) or depth == len(which)
+    assert not torch.equal(drawn, elastic.eval()(x)) or depth == len(which)
     with at_depths({elastic: depth}):
-        assert torch.equal(elastic(x)[0], expected)
-    assert torch.equal(elastic(x)[0], made(name, which)(x)[0])
+        assert torch.equal(elastic(x), expected)
+    assert torch.equal(elastic(x), made(name, which)(x))
 
 
 def order_at(which: order.Order, depth: int) -> order.Order:
@@ -221,15 +221,16 @@ def test_only_the_last_passes_get_gradients(name):
     make_elastic(loop, (min(depths), len(which)) if name != "block recurrence" else None, backprop_passes=last)
     loop.training_depth.draw = None
     x = states().requires_grad_()
-    y, found = loop(x)
+    found: list = []
+    y = loop(x, states=found)
     y.square().sum().backward()
     before, handed = len(which) - last, {}
     with torch.no_grad():
-        detached, _ = twin(x.detach(), run=range(before), first_inputs=handed)
+        detached = twin(x.detach(), run=range(before), first_inputs=handed)
     detached.requires_grad_()
     if name == "block recurrence":
         handed = {0: x.detach()}
-    expected, _ = twin(detached, run=range(before, len(which)), first_inputs=handed)
+    expected = twin(detached, run=range(before, len(which)), first_inputs=handed)
     expected.square().sum().backward()
     assert torch.equal(y, expected)
     for (key, ours), theirs in zip(loop.named_parameters(), twin.parameters()):
@@ -239,7 +240,7 @@ def test_only_the_last_passes_get_gradients(name):
     assert len(found) == len(which)
     if name != "block recurrence":  # which hands the input itself to later passes
         assert torch.equal(x.grad, detached.grad)
-    assert torch.equal(loop.eval()(x)[0], y)
+    assert torch.equal(loop.eval()(x), y)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
@@ -280,7 +281,7 @@ def test_passes_that_do_not_run_are_neither_moved_nor_decayed():
         loop.set_num_updates(update)
         before = [parameter.detach().clone() for parameter in loop.own.parameters()]
         optimizer.zero_grad()
-        loop(states(update))[0].square().sum().backward()
+        loop(states(update)).square().sum().backward()
         optimizer.step()
         unmoved = {id(parameter) for parameter in idle(loop, loop.running)}
         for parameter, old in zip(loop.own.parameters(), before):

@@ -35,11 +35,13 @@ def test_blocks_run_in_order_with_the_arguments_of_their_pass():
     calls: list = []
     blocks, own = [Recorder(which, calls) for which in range(2)], [nn.Linear(1, 1) for _ in range(4)]
     loop = Loop(blocks, (0, 1, 1, 0), own)
-    x, states = loop(
+    states: list[Tensor] = []
+    x = loop(
         torch.tensor(1.0),
         levels=[torch.tensor(float(level)) for level in range(4)],
         contexts=["for block 0", "for block 1", "for block 1", "for block 0"],
         slots=["a", "b", "c", "d"],
+        states=states,
         causal=True,
     )
     # ((((1 + 0) 2 + 1) 3 + 2) 3 + 3) 2
@@ -72,13 +74,14 @@ def test_wrong_arguments_are_rejected(which, own, message):
 def test_only_the_chosen_passes_run():
     calls: list = []
     loop = Loop([Recorder(which, calls) for which in range(2)], (0, 1, 1, 0), [nn.Linear(1, 1) for _ in range(4)])
-    x, states = loop(torch.tensor(1.0), levels=[torch.tensor(float(n)) for n in range(4)], slots="abcd", run=(0, 2, 3))
+    states, levels = [], [torch.tensor(float(level)) for level in range(4)]
+    x = loop(torch.tensor(1.0), levels=levels, slots="abcd", run=(0, 2, 3), states=states)
     # (((1 + 0) 2 + 2) 3 + 3) 2
     assert x.item() == 30
     assert [state.item() for state in states] == [2, 12, 30]
     assert [call[2] for call in calls] == [loop.own[0], loop.own[2], loop.own[3]]
     assert [call[4] for call in calls] == ["a", "c", "d"]
-    assert loop(torch.tensor(1.0), run=())[1] == []
+    assert loop(torch.tensor(1.0), run=()) == 1
 
 
 @pytest.mark.parametrize(
@@ -93,7 +96,8 @@ def test_only_the_chosen_passes_run():
 def test_a_truncated_loop_keeps_only_blocks_that_still_run(which, passes, kept, expected):
     calls: list = []
     loop = Loop([Recorder(name, calls) for name in range(1 + max(which))], which, [nn.Linear(1, 1) for _ in which])
-    _, states = loop(torch.tensor(1.0))
+    states, again = [], []
+    loop(torch.tensor(1.0), states=states)
     own = list(loop.own)
     loop.truncate(passes)
     assert loop.order == expected
@@ -101,7 +105,7 @@ def test_a_truncated_loop_keeps_only_blocks_that_still_run(which, passes, kept, 
     assert [block.name for block in loop.blocks] == kept
     assert list(loop.own) == own[:passes]
     calls.clear()
-    x, again = loop(torch.tensor(1.0))
+    loop(torch.tensor(1.0), states=again)
     assert again == states[:passes]
     assert [call[2] for call in calls] == own[:passes]
 
@@ -149,11 +153,11 @@ def states() -> Tensor:
 def run(loop: Loop) -> Tensor:
     x, memory = states(), torch.randn(2, 4, 6, dtype=torch.float64)
     if isinstance(loop.blocks[0], MixerBlock):
-        return loop(x)[0]
+        return loop(x)
     cross = [loop.blocks[which].cross_attn for which in loop.order]
     terms = [own.term("cross_kv") for own in loop.own]
     contexts = [None if part is None else part.project(memory, term) for part, term in zip(cross, terms)]
-    return loop(x, contexts=contexts, causal=True)[0]
+    return loop(x, contexts=contexts, causal=True)
 
 
 def gradients(loop: Loop) -> dict[str, Tensor]:
@@ -326,8 +330,10 @@ def test_older_names_of_terms_are_read():
 
 def test_a_truncated_loop_injects_into_the_blocks_that_are_left():
     loop = Loop([Recorder(name, []) for name in range(4)], (0, 3, 1, 3, 2, 3), inject=(2, 3))
-    _, states = loop(torch.tensor(1.0))
+    states, again = [], []
+    loop(torch.tensor(1.0), states=states)
     loop.run = (0, 5)
     loop.truncate(4)
     assert (loop.inject, loop.run) == ({2}, None)
-    assert loop(torch.tensor(1.0))[1] == states[:4]
+    loop(torch.tensor(1.0), states=again)
+    assert again == states[:4]

@@ -35,7 +35,7 @@ class ExitReference:
             which = self.loop.order[index]
             first = self.loop.order.index(which)
             first_inputs = {which: self.inputs[first]} if which in self.loop.inject and first < index else {}
-            y = self.loop(inputs, run=(index,), first_inputs=first_inputs, **self.arguments(inputs))[0][:, -1:]
+            y = self.loop(inputs, run=(index,), first_inputs=first_inputs, **self.arguments(inputs))[:, -1:]
             self.steps += moved(x, y).tolist()
             left = bool((moved(x, y) < self.threshold).all())
             x, self.ran = y, self.ran + 1

@@ -16,17 +16,21 @@ class Picked:
     def __init__(self, model: nn.Module, threshold: float):
         self.threshold, self.steps, self.ran = threshold, [], 0
         for loop in model.loops():
-            loop.register_forward_hook(self.pick)
+            loop.register_forward_pre_hook(self.ask, with_kwargs=True)
+            loop.register_forward_hook(self.pick, with_kwargs=True)
 
-    def pick(self, loop: Loop, inputs: tuple[Tensor], output: tuple[Tensor, list[Tensor]]) -> tuple[Tensor, list]:
-        states, before = output[1], [inputs[0], *output[1][:-1]]
-        steps = torch.stack([moved(*sides) for sides in zip(before, states)])  # (P, B)
+    def ask(self, loop: Loop, inputs: tuple[Tensor], options: dict) -> tuple[tuple[Tensor], dict]:
+        return inputs, {**options, "states": [inputs[0]]}
+
+    def pick(self, loop: Loop, inputs: tuple[Tensor], options: dict, output: Tensor) -> Tensor:
+        first, *states = options["states"]
+        steps = torch.stack([moved(*sides) for sides in zip([first, *states], states)])  # (P, B)
         self.steps += steps.flatten().tolist()
         leaves = steps < self.threshold
         leaves[-1] = True
         picked = leaves.int().argmax(0).tolist()
         self.ran += sum(picked) + len(picked)
-        return torch.stack([states[index][row] for row, index in enumerate(picked)]), states
+        return torch.stack([states[index][row] for row, index in enumerate(picked)])
 
 
 @vision.every_case
