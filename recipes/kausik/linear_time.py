@@ -1,0 +1,160 @@
+"""Measure time and memory of Kausik's recurrent transformer and of a regular one over the length of the text.
+
+    python linear_time.py --output linear-time.svg [--lengths 256,1024,4096,16384] [--threads 1]
+
+The abstract says that the recurrent transformer works "in linear time in the length of the sequence during both
+training and inference". One layer of `recurrent_lm` (width 384, 6 heads) and one regular layer without positions read
+one text: a training step, and the next token of a text that has been read. Without a cache, the regular layer reads the
+whole text again for each token. Each model and length is measured in a process of its own, so that the peak of its
+memory is its own; a time is the median of three.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "figures"), str(Path(__file__).resolve().parents[2])]
+
+import pictures  # noqa: E402
+
+from benchmarks.common import DEVICE, finish, positive, resident  # noqa: E402
+from fairseq_plugin.modules.build import build_language_model, numbered_dictionary  # noqa: E402
+
+SYMBOLS, RUNS, READ = 65, 3, 16
+MODELS = {"recurrent": {}, "regular": {"regular": True, "position": "none"}}
+QUANTITIES = {
+    "training": "training step, seconds",
+    "training_mib": "training step, peak MiB",
+    "cached": "next token, milliseconds",
+    "cached_mib": "held to read on, MiB",
+    "uncached": "next token without a cache, milliseconds",
+}
+
+
+def median(run: Callable[[], object], runs: int = RUNS) -> float:
+    """The median of the seconds that calls take, after one that is not counted."""
+    times = []
+    for _ in range(runs + 1):
+        start = time.perf_counter()
+        run()
+        finish()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])
+
+
+def measure(name: str, length: int) -> dict[str, float]:
+    """The QUANTITIES of a model at a length; without a cache only for the regular model."""
+    torch.manual_seed(0)
+    model = build_language_model("recurrent_lm", numbered_dictionary(SYMBOLS), length + READ, **MODELS[name]).to(DEVICE)
+    text = torch.randint(4, SYMBOLS, (1, length + READ), device=DEVICE)
+    found = _reading(model.eval(), text, length)
+    if name == "regular":
+        with torch.no_grad():
+            found["uncached"] = 1000 * median(lambda: model(text[:, :length]))
+
+    def step() -> None:
+        model.zero_grad()
+        F.cross_entropy(model(text[:, :length])[0].flatten(0, 1), text[:, 1 : length + 1].flatten()).backward()
+
+    model.train()
+    before = resident("VmRSS")
+    found["training"] = median(step)
+    peak = torch.cuda.max_memory_allocated() if DEVICE == "cuda" else resident("VmHWM") - before
+    return found | {"training_mib": peak / 2**20}
+
+
+@torch.no_grad()
+def _reading(model: torch.nn.Module, text: torch.Tensor, length: int) -> dict[str, float]:
+    """Time of a token after `length` others, and the size of what the state holds."""
+    state: dict = {}
+    model.decoder(text[:, :length], incremental_state=state)
+    times = []
+    for end in range(length + 1, length + READ + 1):
+        start = time.perf_counter()
+        model.decoder(text[:, :end], incremental_state=state)
+        finish()
+        times.append(time.perf_counter() - start)
+    return {"cached": 1000 * statistics.median(times), "cached_mib": _tensors(state) / 2**20}
+
+
+def _tensors(held: object) -> int:
+    """Bytes of the tensors that an object holds, each storage once."""
+    storages, seen, todo = {}, set(), [held]
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, torch.Tensor):
+            storages[one.untyped_storage().data_ptr()] = one.untyped_storage().nbytes()
+        elif isinstance(one, dict):
+            todo.extend(one.values())
+        elif isinstance(one, (list, tuple)):
+            todo.extend(one)
+        elif not isinstance(one, torch.nn.Module) and hasattr(one, "__dict__"):
+            todo.extend(vars(one).values())
+    return sum(storages.values())
+
+
+def measured(name: str, length: int, threads: int) -> dict[str, float]:
+    """:func:`measure` in a process of its own."""
+    command = [sys.executable, __file__, "--output", "unused.svg", "--threads", str(threads), "--one", name]
+    done = subprocess.run([*command, "--lengths", str(length)], check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def draw(output: Path, found: dict[tuple[str, int], dict[str, float]]) -> None:
+    """One panel for each quantity over the length, both axes logarithmic, and the numbers as CSV."""
+    shown = [quantity for quantity in QUANTITIES if quantity != "uncached"]
+    figure = pictures.page(4.2)
+    for axes, quantity in zip(figure.subplots(2, 2).flat, shown):
+        lines = [(name, quantity, name) for name in MODELS]
+        if quantity == "cached":
+            lines.append(("regular", "uncached", "regular, without a cache"))
+        for colour, marker, (name, key, label) in zip(pictures.COLOURS, pictures.MARKERS, lines):
+            points = {length: values[key] for (model, length), values in found.items() if model == name}
+            axes.loglog(points.keys(), points.values(), color=colour, marker=marker, markersize=3, label=label)
+        axes.set(title=QUANTITIES[quantity], xlabel="characters")
+        axes.legend()
+    rows = [
+        (name, length, quantity, value)
+        for (name, length), values in found.items()
+        for quantity, value in values.items()
+    ]
+    pictures.save(figure, output, ("model", "characters", "quantity", "value"), rows)
+
+
+def lengths(text: str) -> list[int]:
+    """Parses whole numbers with commas between them."""
+    return [positive(part) for part in text.split(",")]
+
+
+def main() -> None:
+    parser = pictures.parser(__doc__)
+    parser.add_argument("--lengths", type=lengths, default=[256, 512, 1024, 2048, 4096, 8192, 16384])
+    parser.add_argument("--threads", type=positive, default=1)
+    parser.add_argument("--one", choices=MODELS, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    if args.one:
+        print(json.dumps(measure(args.one, args.lengths[0])))
+        return
+    found = {}
+    for length in args.lengths:
+        for name in MODELS:
+            found[name, length] = measured(name, length, args.threads)
+            values = ", ".join(f"{QUANTITIES[key]} {value:.4g}" for key, value in found[name, length].items())
+            print(f"{name}, {length:,} characters: {values}", flush=True)
+    draw(args.output, found)
+
+
+if __name__ == "__main__":
+    main()
