@@ -33,6 +33,7 @@ class Loop(nn.Module):
         checkpointing: recompute each pass in the backward pass instead of keeping its activations. Non-reentrant,
             because the reentrant form fails under DistributedDataParallel if a block runs twice.
         inject: blocks whose later passes get the input of the block's first pass added to theirs.
+        adapter: called as `adapter(x, first)` to combine the two inputs instead of adding them.
 
     Raises:
         ValueError: if the order is empty, names a missing block or leaves one out, or `own` is not one entry per pass.
@@ -49,6 +50,7 @@ class Loop(nn.Module):
         own: Sequence[nn.Module] | None = None,
         checkpointing: bool = False,
         inject: Collection[int] = (),
+        adapter: nn.Module | None = None,
     ):
         super().__init__()
         check_order(order, len(blocks))
@@ -58,7 +60,7 @@ class Loop(nn.Module):
         self.order = tuple(order)
         self.own = None if own is None else nn.ModuleList(own)
         self.checkpointing = checkpointing
-        self.inject = frozenset(inject)
+        self.inject, self.adapter = frozenset(inject), adapter
         self.register_buffer("noted", None)  # the order, see `note_order`
         self.register_buffer("safe", None)  # smallest and largest safe depth, if the checkpoint has them
         self.register_buffer("looping", None)  # 0 until late loops begin, then 1; None if they begin at once
@@ -113,7 +115,8 @@ class Loop(nn.Module):
                 if levels is not None:
                     x = x + levels[index]
                 if block in first_inputs:
-                    x = x + first_inputs[block]
+                    first = first_inputs[block]
+                    x = x + first if self.adapter is None else self.adapter(x, first)
                 elif block in self.inject:
                     first_inputs[block] = x
                 arguments = {name: values[index] for name, values in per_pass.items()}

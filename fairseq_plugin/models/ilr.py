@@ -6,8 +6,8 @@ The output matrix is the embedding, the FFN is 4 times as wide as the model, and
 recurrence (`--block-loops`) repeats the entire stack instead; with `--inject-embedding`, the stack's input is added
 again before each repetition.
 
-Differs from the published code: block recurrence stores no adapter, which that code creates but never uses (2 C^2
-parameters without a gradient); there is a cache; dropout is an option (0).
+Differs from the published code: block recurrence stores an adapter (2 C^2 parameters) only with `--inject-adapter`,
+which uses it; that code always creates one and never uses it. There is a cache; dropout is an option (0).
 """
 
 from collections.abc import Callable
@@ -47,6 +47,11 @@ class IntraLayerRecurrenceOptions(DepthOptions, LanguageOptions):
         False,
         "add the stack's input again before each further run of the stack; with a reuse map, add the input of a "
         "layer's first pass before each of its further passes",
+    )
+    inject_adapter: bool = option(
+        False,
+        "combine what --inject-embedding adds with the state by a learned matrix, as in Huginn, instead of a sum",
+        where={"inject_embedding": (True,)},
     )
     position: str = option(
         "rope",
@@ -88,7 +93,7 @@ class IntraLayerRecurrence(LanguageModel):
     @classmethod
     def build_stack(cls, args, shape: Shape) -> nn.Module:
         """The loop, with its final norm."""
-        loop = llama_layers(shape, cls.order(args), _injected(args))
+        loop = llama_layers(shape, cls.order(args), _injected(args), bool(args.inject_adapter))
         init.normal_(loop, args.embedding_std)
         head = shape.width // shape.heads
         return CausalStack(

@@ -26,6 +26,12 @@ def test_another_base_of_the_rotation_is_rejected():
         from_published("ilr", file["state_dict"], {**file["meta"]["config"], "rope_theta": 500000.0})
 
 
+def test_an_adapter_that_the_published_code_would_ignore_is_rejected():
+    model = models.tiny("ilr_small", "--block-loops", "2", "--inject-embedding", "--inject-adapter")
+    with pytest.raises(ValueError, match="--inject-adapter: the published code creates an adapter but never uses it"):
+        to_published("ilr", model, {})
+
+
 @pytest.mark.parametrize("name", ILR)
 def test_reference_equals_the_recorded_logits(name):
     """What the architectures below are compared with is itself compared with the published code."""
@@ -60,10 +66,12 @@ def test_every_architecture_has_a_reference():
 @pytest.mark.parametrize(("arch", "flags"), ILR_CASES)
 def test_reference_equality(arch, flags):
     model = models.tiny(arch, *flags)
-    looped = "--block-loops" in flags
+    looped, loop = "--block-loops" in flags, model.decoder.stack.loop
+    adapter, loop.adapter = loop.adapter, None  # which the published names do not include
+    weights, loop.adapter = to_published("ilr", model, {}), adapter
     for row in models.sentences((9, 5), language.SYMBOLS):
         expected = language_reference.ilr(
-            to_published("ilr", model, {}),
+            weights,
             row,
             heads=2,
             position=flags[flags.index("--position") + 1],
@@ -71,6 +79,7 @@ def test_reference_equality(arch, flags):
             loops=2,
             layers=3,
             inject="--inject-embedding" in flags,
+            adapter=None if adapter is None else adapter.matrix.weight,
         )
         torch.testing.assert_close(model(row[None])[0][0], expected, rtol=0, atol=1e-9)
 

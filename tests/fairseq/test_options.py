@@ -102,6 +102,7 @@ KNOBS = {
     "conv_kernel_sizes": Knob("--conv-kernel-sizes 3,5,1", "parameters"),
     "reuse_map": Knob("--reuse-map 1,3,1", "output"),
     "inject_embedding": Knob("--inject-embedding", "output"),
+    "inject_adapter": Knob("--inject-adapter", "parameters", base="--inject-embedding"),
     "position": Knob("--position alibi", "output"),
     "decoder_final_norm": Knob("--decoder-final-norm", "parameters"),
     "adaptive_input_cutoff": Knob("--adaptive-input-cutoff 6,9", "parameters"),

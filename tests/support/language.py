@@ -30,6 +30,9 @@ VARIANTS = {
         "learned": ["--position", "learned"],
         "none": ["--position", "none"],
         "injected map": ["--position", "rope", "--inject-embedding"],
+        "injected loops, adapter": [
+            *("--position", "none", "--block-loops", "2", "--inject-embedding", "--inject-adapter"),
+        ],
         "injected loops": ["--position", "alibi", "--block-loops", "2", "--inject-embedding"],
     },
     "SharedLanguageModel": {
