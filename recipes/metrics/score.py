@@ -8,8 +8,8 @@ written beside each log, as .txt. With several test sets, bleu is the mean and b
 
 --pieces adds bleu_pieces, BLEU of the pieces of a vocabulary, as RingFormer's published code scores: NLTK's corpus BLEU
 with its third smoothing, which is sacreBLEU's `exp`. --compounds adds bleu_compounds, BLEU of Moses' tokens with
-compounds split at their hyphens: the procedure of Vaswani et al. (arXiv:1706.03762) as in Ott et al. (arXiv:1806.00187),
-which Takase & Kiyono use in footnote 2. Neither can be compared with sacreBLEU's own score.
+compounds split at their hyphens: the procedure of Vaswani et al. (arXiv:1706.03762), as in Ott et al.
+(arXiv:1806.00187), which Takase & Kiyono use in footnote 2. Neither can be compared with sacreBLEU's own score.
 """
 
 import argparse

@@ -2,6 +2,8 @@
 
     python speed.py cycle --beside universal_wide [--tokens 3584] [--rounds 7] [flags of the first model] > scores.json
 
+`--init` applies to both models: the paper trains all of its translation models with Admin.
+
 A training step is a forward pass, a backward pass and an update by fairseq's Adam, which the paper also includes: it is
 cheaper with fewer parameters (footnote 5). The two models alternate, so that drift in the machine's speed affects both;
 `speed` is the median over rounds of the ratio of two consecutive steps. In float32 and without padding: sentences of 28
@@ -64,15 +66,15 @@ def update(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[[], N
 
 
 def measure(arch: str, beside: str, tokens: int, rounds: int, options: dict) -> dict[str, float]:
-    """Times both models in alternation, `beside` with its preset options.
+    """Times both models in alternation, `beside` with its preset options and the other's `--init`.
 
     Raises:
         ValueError: if one model reads speech and the other text.
     """
     if is_speech_model(arch) != is_speech_model(beside):
         raise ValueError(f"--beside {beside}: must read what {arch} reads")
-    inputs = batch(is_speech_model(arch), tokens)
-    models = {"model": build(arch, **options), "beside": build(beside)}
+    inputs, same = batch(is_speech_model(arch), tokens), {key: options[key] for key in ("init",) if key in options}
+    models = {"model": build(arch, **options), "beside": build(beside, **same)}
     times = ratios({name: update(model, inputs) for name, model in models.items()}, rounds, "beside")
     seconds, ratio = times["model"]
     return {"speed": round(1 / ratio, 3), "tokens_per_s": round(inputs[2].numel() / seconds, 1)}

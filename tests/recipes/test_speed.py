@@ -30,6 +30,18 @@ def test_a_step_trains_and_is_timed_beside_another_model(pair, monkeypatch):
         assert not any(torch.equal(old, new) for old, new in zip(start, model.parameters()) if old.abs().sum())
 
 
+def test_both_models_have_the_same_initialisation(monkeypatch):
+    full, given = speed.build, []
+
+    def build(arch, **options):
+        given.append(options)
+        return full(arch, **{**TINY, **options})
+
+    monkeypatch.setattr(speed, "build", build)
+    speed.measure("cycle", "universal_wide", tokens=60, rounds=1, options=dict(init="admin", encoder_layers=3))
+    assert given == [dict(init="admin", encoder_layers=3), dict(init="admin")]
+
+
 def test_speech_is_not_timed_beside_text():
     with pytest.raises(ValueError, match="--beside cycle: must read what s2t_cycle reads"):
         speed.measure("s2t_cycle", "cycle", 28, 1, {})
