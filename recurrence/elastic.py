@@ -122,11 +122,11 @@ def check_late(given: Mapping[str, Any]) -> None:
 
 def describe_late(loops: Mapping[str, Loop]) -> str:
     """What late loops run in this update, for the log: "encoder 3 of 5 passes (0 1 2)"."""
-    runs = {name: loop.run or range(loop.passes) for name, loop in loops.items()}
-    return ", ".join(
-        f"{name} {len(run)} of {loops[name].passes} passes ({' '.join(str(loops[name].order[index]) for index in run)})"
-        for name, run in runs.items()
-    )
+    parts = []
+    for name, loop in loops.items():
+        blocks = " ".join(str(loop.order[index]) for index in loop.running)
+        parts.append(f"{name} {len(loop.running)} of {loop.passes} passes ({blocks})")
+    return ", ".join(parts)
 
 
 def _check_mixed_depth(loop: Loop) -> None:

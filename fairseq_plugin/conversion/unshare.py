@@ -136,6 +136,7 @@ def _language(model: LanguageModel, args: argparse.Namespace) -> tuple[argparse.
         tokens_per_sample=getattr(args, "tokens_per_sample", None) or most,
         add_bos_token=getattr(args, "add_bos_token", False),
         tpu=False,
+        **_sizes("decoder", stack),
     )
     for which in ("input", "softmax"):
         ends = getattr(args, f"adaptive_{which}_cutoff", "none")

@@ -19,24 +19,39 @@ from typing import Any
 
 from fairseq_plugin.modules.elastic import DepthOptions
 from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions
-from fairseq_plugin.modules.options import Options, like, option
+from fairseq_plugin.modules.options import SIDES, Options, like, option
 from fairseq_plugin.modules.register import register_family, size
 from recurrence import init
 from recurrence.block import Shape
+from recurrence.errors import FieldError
 from recurrence.loop import Loop
-from recurrence.order import STRATEGIES, Order, published_order
+from recurrence.order import STRATEGIES, Order, parse_order, published_order
 from recurrence.papers.relaxed import relaxed
 from recurrence.papers.takase import shared_layers
 
-STORED = dict(where={"share_layer_num": (None,)})  # which replaces it
+
+def unique_layers(side: str) -> Any:
+    """The option for the number of stored layers."""
+    replaced = {"share_layer_num": (None,), f"{side}_order": (None,)}
+    return option(like(f"{side}_layers"), f"{side}: number of stored layers", where=replaced)
+
+
+def any_order(side: str) -> Any:
+    """The option for an order."""
+    return option(
+        None,
+        f"{side}: the stored layer that runs in each pass, such as 0,1,1,1,2, in place of layers, unique layers and "
+        "strategy",
+    )
 
 
 @dataclass
 class SharingOptions(Options):
     """Which layers are stored, and in which order they run; by default, each runs once."""
 
-    strategy: str = option("cycle", choices=tuple(STRATEGIES))
-    decoder_unique_layers: int | None = option(like("decoder_layers"), "decoder: number of stored layers", **STORED)
+    strategy: str | None = option("cycle", choices=tuple(STRATEGIES))
+    decoder_order: str | None = any_order("decoder")
+    decoder_unique_layers: int | None = unique_layers("decoder")
     share_layer_num: int | None = option(
         None,
         "passes per stored layer: the published code's option, in place of unique layers. Layers are assigned as in "
@@ -46,16 +61,55 @@ class SharingOptions(Options):
         None, "give each pass its own LayerNorms, biases, and a term of this rank on every projection"
     )
 
+    @classmethod
+    def orders(cls, args: Any) -> dict[str, str | None]:
+        """The given orders by side."""
+        return {side: getattr(args, f"{side}_order", None) for side in SIDES if f"{side}_order" in cls.known()}
+
+    @classmethod
+    def fill(cls, args: Any, preset: dict[str, Any]) -> None:
+        """A side with an order has neither layers nor unique layers of the preset."""
+        orders = cls.orders(args)
+        replaced = [f"{side}_{name}" for side, text in orders.items() if text for name in ("layers", "unique_layers")]
+        if all(orders.values()):
+            replaced.append("strategy")
+        super().fill(args, {**preset, **dict.fromkeys(replaced)})
+
+    @classmethod
+    def check(cls, args: Any) -> None:
+        """Also checks the orders.
+
+        Raises:
+            FieldError: if a text is no order, or the user also gives what it replaces.
+        """
+        super().check(args)
+        given = {f"{side}_order": text for side, text in cls.orders(args).items() if text is not None}
+        for name, text in given.items():
+            try:
+                passes = len(parse_order(text))
+            except FieldError as error:
+                raise FieldError(name, text, error.rule) from None
+            layers = name.replace("order", "layers")
+            if getattr(args, layers) not in (None, passes):
+                rule = f"must be {passes}, the number of passes in {{{name}}}"
+                raise FieldError(layers, getattr(args, layers), rule, **{name: text})
+        if len(given) == len(cls.orders(args)):
+            for name in ("strategy", "share_layer_num"):
+                if getattr(args, name) is not None:
+                    rule = "does not go with " + " and ".join(f"{{{order}}}" for order in given)
+                    raise FieldError(name, getattr(args, name), rule, **given)
+
 
 @dataclass
 class ParameterSharingOptions(SharingOptions, DepthOptions, TranslationOptions):
     """The assignment of layers to depths, for encoder and decoder."""
 
-    encoder_unique_layers: int | None = option(like("encoder_layers"), "encoder: number of stored layers", **STORED)
+    encoder_order: str | None = any_order("encoder")
+    encoder_unique_layers: int | None = unique_layers("encoder")
 
 
 class ParameterSharing(LoopedTransformer):
-    """M stored layers that run N times, in the order of a strategy."""
+    """M stored layers that run N times, in the order of a strategy or any other."""
 
     options = ParameterSharingOptions
     initialise = init.fairseq_
@@ -75,11 +129,14 @@ def shared_loop(args, side: str, shape: Shape, **parts: Any) -> Loop:
 
 
 def shared_order(args, side: str) -> Order:
-    """The strategy's order of M layers over N depths.
+    """The given order, or the strategy's order of M layers over N depths.
 
     Raises:
         FieldError: if M is not in 1 .. N, or the strategy does not support these numbers.
     """
+    given = getattr(args, f"{side}_order")
+    if given is not None:
+        return parse_order(given)
     unique_layers, layers = getattr(args, f"{side}_unique_layers"), getattr(args, f"{side}_layers")
     if args.share_layer_num is not None:
         return published_order(args.strategy, args.share_layer_num, layers)

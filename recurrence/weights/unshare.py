@@ -82,7 +82,7 @@ def unshare(loop: Loop, epsilon: float = 1e-5) -> tuple[list[StateDict], Factor]
     """
     check(loop)
     with torch.no_grad():
-        sublayers = [part for index in loop.run or range(loop.passes) for part in _sublayers(loop, index)]
+        sublayers = [part for index in loop.running for part in _sublayers(loop, index)]
         pre_norm = loop.blocks[0].pre_norm
         sublayers = _with_ffn(sublayers)
         scaled, factor = (_scale_pre_norm if pre_norm else _scale_post_norm)(sublayers, epsilon)

@@ -43,6 +43,11 @@ STATIC = {"universal": "--{}-learned-pos: static level signals are the positions
 LRC = {"recursive_iwslt_de_en": "--init=admin: needs --no-lrc"}
 
 
+def stored_by_preset(layers: int) -> str:
+    """A base with this many layers, of which the preset stores its own number."""
+    return f"--encoder-unique-layers NONE --encoder-layers {layers} --decoder-layers {layers}"
+
+
 def side_knobs(side: str) -> dict[str, Knob]:
     one_ffn = {"one_wide_ffn_base": "--decoder-ffn-embed-dim=32: must equal .* because the only FFN is the encoder's"}
     return {
@@ -58,6 +63,7 @@ def side_knobs(side: str) -> dict[str, Knob]:
         ),
         f"{side}_embed_path": Knob(f"--{side}-embed-path {EMBEDDING}", "values"),
         f"{side}_unique_layers": Knob(f"--{side}-unique-layers 4", "parameters"),
+        f"{side}_order": Knob(f"--{side}-order 0,0,1,2,1,2", "parameters", base=stored_by_preset(6)),
     }
 
 
@@ -91,9 +97,7 @@ KNOBS = {
     "cross_attention_signal": Knob("--cross-attention-signal after", "parameters"),
     "ffn_signal": Knob("--ffn-signal none", "parameters"),
     "signal_init": Knob("--signal-init random", "values"),
-    "share_layer_num": Knob(
-        "--share-layer-num 2", "either", base="--encoder-unique-layers NONE --encoder-layers 6 --decoder-layers 6"
-    ),
+    "share_layer_num": Knob("--share-layer-num 2", "either", base=stored_by_preset(6)),
     "residual_rank": Knob("--residual-rank 2", "parameters"),
     "block_loops": Knob("--block-loops 4", "parameters"),
     "no_lrc": Knob("--no-lrc", "parameters"),
@@ -120,15 +124,22 @@ KNOBS = {
 # Where an option means something else in a family.
 OF_FAMILY = {
     ("s2t_cycle", "no_scale_embedding"): Knob("--no-scale-embedding", "values output"),
-    ("s2t_cycle", "share_layer_num"): Knob(
-        "--share-layer-num 2", "parameters", base="--encoder-unique-layers NONE --encoder-layers 8 --decoder-layers 8"
-    ),
+    ("s2t_cycle", "share_layer_num"): Knob("--share-layer-num 2", "parameters", base=stored_by_preset(8)),
+    **{
+        ("s2t_cycle", f"{side}_order"): Knob(f"--{side}-order 0,0,0,1,2,1,2,0", "parameters", base=stored_by_preset(8))
+        for side in models.SIDES
+    },
     ("ilr_small", "decoder_layers"): Knob("--decoder-layers 5 --reuse-map 1,1,1,1,1", "parameters"),
     ("ilr_small", "block_loops"): Knob("--block-loops 3", "output", base="--reuse-map NONE"),
     ("cycle_rev_lm", "decoder_layers"): Knob("--decoder-layers 8 --decoder-unique-layers 4", "parameters"),
     ("cycle_rev_lm", "no_scale_embedding"): Knob("--no-scale-embedding", "output"),
     ("cycle_rev_lm", "share_layer_num"): Knob(
         "--share-layer-num 4", "parameters", base="--decoder-unique-layers NONE --decoder-layers 12"
+    ),
+    ("cycle_rev_lm", "decoder_order"): Knob(
+        "--decoder-order 0,1,1,1,2,2,3,3,3,3,3,0",
+        "parameters",
+        base="--decoder-unique-layers NONE --decoder-layers 12",
     ),
     ("cycle_rev_lm", "share_decoder_input_output_embed"): Knob(
         "--share-decoder-input-output-embed", "parameters", base=ONE_MATRIX

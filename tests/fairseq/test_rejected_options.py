@@ -11,6 +11,8 @@ UNIQUE = "must be >= 1 and <= --encoder-layers=12"
 STATIC_SIGNAL = "--level-signal static"
 MAP = "must be whole numbers >= 1, with commas between them"
 ASCENDING = "must be 'none' or ascending whole numbers, each > 0 and < 23, the number of symbols"
+BLOCKS = "must be the numbers of stored blocks from 0, one per pass, such as 0,1,1,2"
+BOTH_ORDERS = "does not go with --encoder-order=0,1 and --decoder-order=0,0"
 SPEECH_UNIQUE = "must be >= 1 and <= --encoder-layers=16"
 # architecture: flags: the error
 BAD = {
@@ -63,6 +65,13 @@ BAD = {
         "--encoder-unique-layers 13": f"--encoder-unique-layers=13: {UNIQUE}",
         "--share-layer-num 3 --encoder-unique-layers 4": "--encoder-unique-layers=4: does not go with --share-layer",
         "--activation-dropout -1": r"--activation-dropout=-1.0: must be a rate within \[0, 1\]",
+        "--encoder-order 0,3": "--encoder-order=0,3: must name every block from 0 to 3; block 1 is missing",
+        "--decoder-order 1,2": "--decoder-order=1,2: must name every block from 0 to 2; block 0 is missing",
+        "--decoder-order 0,one": f"--decoder-order=0,one: {BLOCKS}",
+        "--decoder-order 0,": f"--decoder-order=0,: {BLOCKS}",
+        "--encoder-order 0,1,1 --encoder-layers 4": "--encoder-layers=4: must be 3, the number of passes in",
+        "--encoder-order 0,1 --encoder-unique-layers 2": "--encoder-unique-layers=2: does not go with --encoder-o",
+        "--encoder-order 0,1 --decoder-order 0,0 --share-layer-num 2": f"--share-layer-num=2: {BOTH_ORDERS}",
     },
     "cycle_rev": {
         "--encoder-layers 0": "--encoder-layers=0: must be >= 1",
@@ -104,6 +113,10 @@ BAD = {
         "--dropout 1.5": r"--dropout=1.5: must be a rate within \[0, 1\]",
     },
     "sequence_lm": {
+        "--decoder-order 0,0,2": "--decoder-order=0,0,2: must name every block from 0 to 2; block 1 is missing",
+        "--decoder-order 0,0,1 --decoder-layers 4": "--decoder-layers=4: must be 3, the number of passes in",
+        "--decoder-order 0,0,1 --decoder-unique-layers 2": "--decoder-unique-layers=2: does not go with --decoder-o",
+        "--decoder-order 0,0 --share-layer-num 2": "--share-layer-num=2: does not go with --decoder-order=0,0",
         "--decoder-unique-layers 5": "--decoder-unique-layers=5: must divide --decoder-layers=12",
         "--decoder-unique-layers 13": "--decoder-unique-layers=13: must be >= 1 and <= --decoder-layers=12",
         "--share-layer-num 0": "--share-layer-num=0: must be >= 1 and <= --decoder-layers=12",

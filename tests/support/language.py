@@ -19,7 +19,7 @@ PADDINGS = [(False, False), (False, True)]  # there is no source
 SIZE = ["--decoder-embed-dim", "16", "--decoder-ffn-embed-dim", "24", "--decoder-attention-heads", "2"]
 TINY = {
     "IntraLayerRecurrence": [*SIZE, "--decoder-layers", "3"],
-    "SharedLanguageModel": [*SIZE, "--decoder-layers", "4", "--adaptive-input-cutoff", "8,14"],
+    "SharedLanguageModel": [*SIZE, "--adaptive-input-cutoff", "8,14"],
     "KausikRecurrence": [*SIZE, "--decoder-layers", "2"],
 }
 # Variants of each family; every invariant holds for each of them.
@@ -49,10 +49,12 @@ VARIANTS = {
         "regular": ["--regular"],
     },
 }
+# Variants of one architecture.
+VARIANTS_OF = {"cycle_lm": {"any order": ["--decoder-order", "0,1,2,1,2,1", "--residual-rank", "2"]}}
 
 
 def variants(arch: str) -> dict[str, list[str]]:
-    return VARIANTS[FAMILY[arch]]
+    return {**VARIANTS[FAMILY[arch]], **VARIANTS_OF.get(arch, {})}
 
 
 CASES = [(arch, flags) for arch in ARCHS for flags in variants(arch).values()]
@@ -73,8 +75,9 @@ def tiny_flags(arch: str, *flags: str) -> list[str]:
     found = list(TINY[FAMILY[arch]])
     if FAMILY[arch] == "IntraLayerRecurrence" and "--block-loops" not in flags:
         found += ["--reuse-map", "2,1,2"]
-    if FAMILY[arch] == "SharedLanguageModel":
-        found += ["--decoder-unique-layers", {"vanilla_lm": "4", "universal_lm": "1"}.get(arch, "2")]
+    if FAMILY[arch] == "SharedLanguageModel" and "--decoder-order" not in flags:
+        stored = {"vanilla_lm": "4", "universal_lm": "1"}.get(arch, "2")
+        found += ["--decoder-layers", "4", "--decoder-unique-layers", stored]
     return [*found, *flags]
 
 

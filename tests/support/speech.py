@@ -28,10 +28,12 @@ VARIANTS = {
     "unequal sides": ["--encoder-layers", "6", "--decoder-embed-dim", "24", "--decoder-attention-heads", "3"],
     "three convolutions": ["--conv-kernel-sizes", "5,3,1"],
 }
+# Variants of one architecture.
+VARIANTS_OF = {"s2t_cycle": {"any order": ["--encoder-order", "0,1,1,1,2", "--decoder-order", "0,1,0"]}}
 
 
 def variants(arch: str) -> dict[str, list[str]]:
-    return VARIANTS
+    return {**VARIANTS, **VARIANTS_OF.get(arch, {})}
 
 
 def task(target: Dictionary, features: int = FEATURES, **limits: int) -> SpeechToTextTask:

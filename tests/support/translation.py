@@ -38,7 +38,10 @@ VARIANTS = {
 # Variants of one architecture.
 VARIANTS_OF = {
     "ringformer_base": {"signals everywhere": ["--cross-attention-signal", "after", "--signal-init", "random"]},
-    "cycle": {"low-rank terms": ["--residual-rank", "3"]},
+    "cycle": {
+        "low-rank terms": ["--residual-rank", "3"],
+        "any order": ["--encoder-order", "0,1,1,2,0", "--decoder-order", "1,0,1,1", "--residual-rank", "2"],
+    },
 }
 
 
@@ -61,11 +64,13 @@ def side_flags(arch: str, *flags: str) -> list[str]:
     unique = preset.get("encoder_unique_layers", 1)
     for side in SIDES:
         layers = flags[flags.index(f"--{side}-layers") + 1] if f"--{side}-layers" in flags else "4"
-        sizes = {"embed-dim": "16", "ffn-embed-dim": "24", "attention-heads": "2", "layers": layers}
-        if unique == preset["encoder_layers"]:
-            sizes["unique-layers"] = layers
-        elif unique > 1:
-            sizes["unique-layers"] = "2" if STRATEGIES[preset["strategy"]].fits(2, 4) else "3"
+        sizes = {"embed-dim": "16", "ffn-embed-dim": "24", "attention-heads": "2"}
+        if f"--{side}-order" not in flags:
+            sizes["layers"] = layers
+            if unique == preset["encoder_layers"]:
+                sizes["unique-layers"] = layers
+            elif unique > 1:
+                sizes["unique-layers"] = "2" if STRATEGIES[preset["strategy"]].fits(2, 4) else "3"
         found += [part for name, value in sizes.items() for part in (f"--{side}-{name}", value)]
     return found
 

@@ -1,0 +1,152 @@
+"""Any order in fairseq: what it builds, replaces and rejects; depth, conversion and fairseq's commands."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+
+from fairseq_plugin.models.parameter_sharing import ParameterSharing as SharedTransformer
+from recurrence.elastic import at_depths
+from tests.support import cli, language, models
+from tests.support.conversion import CLOSE, as_fairseq, logits
+from tests.support.depth import depth_log
+
+MIDDLE = ("--encoder-order", "0,1,1,1,2", "--decoder-order", "0,0,1")
+
+
+def orders(arch: str, *flags: str) -> dict[str, tuple[int, ...]]:
+    """The orders of an architecture at its full size."""
+    return {side: loop.order for side, loop in models.on_meta(arch, *flags).loops_by_side().items()}
+
+
+@pytest.mark.parametrize("arch", ["cycle", "sequence", "universal_small", "takase_vanilla", "s2t_cycle_rev"])
+def test_an_order_replaces_the_layers_of_the_preset(arch):
+    assert orders(arch, *MIDDLE) == {"encoder": (0, 1, 1, 1, 2), "decoder": (0, 0, 1)}
+    assert orders(arch, *MIDDLE, "--encoder-layers", "5") == orders(arch, *MIDDLE)
+
+
+def test_each_side_has_its_own():
+    plain = orders("cycle")
+    assert orders("cycle", *MIDDLE[:2]) == {**plain, "encoder": (0, 1, 1, 1, 2)}
+    assert orders("cycle", *MIDDLE[2:]) == {**plain, "decoder": (0, 0, 1)}
+    flags = (*MIDDLE[2:], "--encoder-layers", "4", "--share-layer-num", "2")
+    assert orders("sequence", *flags) == {"encoder": (0, 0, 1, 1), "decoder": (0, 0, 1)}
+    assert models.loops(models.tiny("cycle_lm", "--decoder-order", "0,1,2,1"))[0].order == (0, 1, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("arch", "which"),
+    [("cycle", "0,1,0,1"), ("cycle_rev", "0,1,1,0"), ("sequence", "0,0,1,1"), ("cycle_lm", "0,1,0,1")],
+)
+def test_the_order_of_a_strategy_is_the_strategy(arch, which):
+    sides = ("decoder",) if arch in language.ARCHS else models.SIDES
+    given = models.tiny(arch, *(flag for side in sides for flag in (f"--{side}-order", which)), seed=1)
+    given.load_state_dict(models.tiny(arch).state_dict())
+    batch = models.inputs(arch)
+    assert torch.equal(given(*batch)[0], models.tiny(arch)(*batch)[0])
+
+
+def test_other_options_of_the_family_act():
+    model = models.tiny("cycle", *MIDDLE, "--init", "admin", "--residual-rank", "2")
+    assert [len(loop.own) for loop in models.loops(model)] == [5, 3]
+    assert [len(own.residuals) for own in models.loops(model)[1].own] == [3, 3, 3]
+
+
+def test_a_checkpoint_runs_in_another_order_of_its_blocks(caplog):
+    trained = models.tiny("cycle", *MIDDLE, "--residual-rank", "2")
+    flags = ("--encoder-order", "0,1,1,2", "--decoder-order", "0,0,0,1", "--residual-rank", "2")
+    used, batch = models.tiny("cycle", *flags, seed=1), models.inputs("cycle")
+    used.load_state_dict(trained.state_dict())
+    assert depth_log(caplog) == [
+        "encoder.loop: runs 4 passes (0 1 1 2), trained with 5 (0 1 1 1 2)",
+        "decoder.loop: runs 4 passes (0 0 0 1), trained with 3 (0 0 1)",
+    ]
+    with at_depths(dict(zip(models.loops(trained), (4, 4)))):
+        torch.testing.assert_close(used(*batch)[0], trained(*batch)[0], rtol=0, atol=0)
+
+
+def test_elastic_depth_of_a_middle_loop():
+    model = models.tiny("cycle", *MIDDLE, "--residual-rank", "2", "--depth-range", "3-6,2-4").train()
+    model.train_elastic(1)
+    drawn = set()
+    for update in range(60):
+        model.set_num_updates(update)
+        drawn.add(tuple(tuple(loop.order[index] for index in loop.running) for loop in models.loops(model)))
+    encoder, decoder = map(set, zip(*drawn))
+    assert encoder == {(0, 1, 2), (0, 1, 1, 2), (0, 1, 1, 1, 2), (0, 1, 1, 1, 1, 2)}
+    assert decoder == {(0, 1), (0, 0, 1), (0, 0, 0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("0,1,1,2,2 --depth-range 3-5", "the order 0 1 1 2 2 cannot run at 3 passes"),
+        ("0,1,2 --depth-range 3-5", "needs a block that runs again, but each of the 3 runs once"),
+        ("0,1,1,2,2 --mixed-depth", "the order 0 1 1 2 2 has no shorter form that runs each block once"),
+    ],
+)
+def test_orders_without_a_shorter_form_are_rejected(flags, message):
+    with pytest.raises(ValueError, match=rf"^--(depth-range|mixed-depth)=.*: {message} \(encoder\)$"):
+        models.tiny("cycle", "--encoder-order", *flags.split()).train_elastic(1)
+
+
+@pytest.mark.parametrize("flags", [(), ("--residual-rank", "2"), ("--init", "admin")], ids=str)
+def test_an_order_becomes_layers_of_fairseqs_own(flags):
+    flags = ("--encoder-order", "0,1,1,2,0", "--decoder-order", "1,0,1", *flags)
+    model = models.tiny("cycle", *flags)
+    converted = as_fairseq(model, models.saved_options("cycle", *flags))
+    assert (len(converted.encoder.layers), len(converted.decoder.layers)) == (5, 3)
+    symbols = (models.SOURCE_SYMBOLS, models.TARGET_SYMBOLS)
+    torch.testing.assert_close(logits(converted, symbols), logits(model, symbols), **CLOSE)
+
+
+# fairseq's own commands
+
+LAYERS = ("--encoder-layers", "5", "--decoder-layers", "3")  # instead of cli.MODEL's; the orders have as many
+FLAGS = ("--arch", "sequence", *LAYERS, *MIDDLE, "--residual-rank", "4", "--batch-size", "16")
+FEW = ("--gen-subset", "valid", "--beam", "1", "--max-len-b", "20")
+
+
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory) -> Path:
+    """The last checkpoint of two epochs."""
+    folder = tmp_path_factory.mktemp("middle")
+    cli.train(corpus.data, folder, *FLAGS, "--max-epoch", "2")
+    return folder / "checkpoint_last.pt"
+
+
+def test_commands_read_the_order_from_the_checkpoint(corpus, trained, tmp_path):
+    (model,), saved, _ = checkpoint_utils.load_model_ensemble_and_task([str(trained)], dict(data=str(corpus.data)))
+    assert [loop.order for loop in models.loops(model)] == [(0, 1, 1, 1, 2), (0, 0, 1)]
+    assert saved.model.strategy is None
+    generated = cli.generate(corpus.data, trained, *FEW)
+    assert len(cli.hypotheses(generated)) == corpus.sentences["valid"]
+    assert " passes (" not in generated  # nothing is logged at the trained depth
+    resumed = cli.train(corpus.data, tmp_path, *FLAGS, "--max-epoch", "3", "--restore-file", trained)
+    assert [line["epoch"] for line in cli.logged(resumed, "train")] == [3]
+
+
+def test_overrides_give_another_order(corpus, trained):
+    command, overrides = (corpus.data, trained, *FEW, "--model-overrides"), "'encoder_layers': None"
+    other = cli.generate(*command, f"{{{overrides}, 'encoder_order': '0,1,1,2'}}")
+    assert "encoder.loop: runs 4 passes (0 1 1 2), trained with 5 (0 1 1 1 2)" in other
+    wrong = cli.generate(*command, "{'encoder_layers': 4}", fails=True)
+    assert "error: --encoder-layers=4: must be 5, the number of passes in --encoder-order=0,1,1,1,2" in wrong
+    more = cli.generate(*command, f"{{{overrides}, 'encoder_order': '0,1,2,3'}}", fails=True)
+    assert "encoder.loop.blocks.3" in more
+
+
+def test_the_hub_takes_an_order(corpus, trained):
+    hub = SharedTransformer.from_pretrained(
+        str(trained.parent), trained.name, str(corpus.data), encoder_order="0,1,2", encoder_layers=None
+    )
+    assert [loop.order for loop in models.loops(hub.models[0])] == [(0, 1, 2), (0, 0, 1)]
+    assert isinstance(hub.translate("one two three", beam=1), str)
+
+
+@pytest.mark.slow
+def test_a_command_rejects_a_wrong_order_before_training(corpus, tmp_path):
+    log = cli.train(corpus.data, tmp_path, *FLAGS, "--encoder-order", "0,2", "--max-update", "1", fails=True)
+    assert "error: --encoder-order=0,2: must name every block from 0 to 2; block 1 is missing" in log
+    assert not cli.logged(log)
