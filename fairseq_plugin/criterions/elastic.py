@@ -44,7 +44,8 @@ class ElasticCriterion(FairseqCriterion):
 
     def _with_pass_loss(self, model, sample, reduce: bool):
         """Adds `pass_loss` times the mean loss of the earlier passes; the log has the loss of the last pass."""
-        loop, states = model.loops_by_side()["decoder"], []
+        loop = model.loops_by_side()["decoder"]
+        states: list[Tensor] = []
 
         def ask(module: Loop, inputs: tuple, options: dict) -> tuple[tuple, dict]:
             states.clear()
