@@ -166,6 +166,7 @@ def set_up(
     Returns:
         A line that describes the machine.
     """
+    gemm.bound_caches()
     torch.set_num_threads(options.threads)
     WEIGHTS["dtype"] = getattr(torch, options.dtype)
     if options.no_onednn:  # only for our linear layers; oneDNN stays on for convolutions, as in fairseq and timm

@@ -1,8 +1,10 @@
 """The fairseq plugin: repairs fairseq, then registers architectures, tasks and criterions (``--user-dir``)."""
 
 from fairseq_plugin import repairs
+from recurrence import gemm
 
 repairs.apply()
+gemm.bound_caches()
 
 # By name, because fairseq imports these folders by itself only where nothing has imported this package before.
 from fairseq_plugin.criterions import answer_cross_entropy  # noqa: E402,F401

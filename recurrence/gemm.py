@@ -23,15 +23,21 @@ if LIBRARY not in LIBRARIES:
 MARGIN = 0.8
 REPEATS = 7  # measurements of each library
 
-# oneDNN, and torch above it, keep the programs and workspaces of the last 1,024 products each. Batches of text rarely
-# repeat a shape, so a training would grow by gigabytes; one batch needs fewer products than these.
 CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-for _cache in CACHES:
-    os.environ.setdefault(_cache, "128")
 
 # oneDNN's product, and its packing of weights; None if this PyTorch has no oneDNN.
 onednn_linear = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 onednn_pack = None if onednn_linear is None else getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
+
+
+def bound_caches() -> None:
+    """Makes oneDNN, and torch above it, keep the programs and workspaces of the last 128 products instead of 1,024.
+
+    Batches of text rarely repeat a shape, so a training would grow by gigabytes; one batch needs fewer products than
+    these. Sets environment variables that are read at the first product; those of the user stand.
+    """
+    for name in CACHES:
+        os.environ.setdefault(name, "128")
 
 
 def library() -> str:

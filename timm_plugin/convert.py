@@ -26,6 +26,7 @@ from timm.utils import ParseKwargs
 from torch import nn
 
 from recurrence.weights import command
+from timm_plugin import repairs
 from timm_plugin._compat import load_checkpoint_metadata
 from timm_plugin.conversion import to_looped, to_timm
 
@@ -144,6 +145,7 @@ def save(model: nn.Module, source: nn.Module, folder: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; ``--help`` describes it."""
+    repairs.apply()
     parser, commands = command.build("python -m timm_plugin.convert", __doc__.split("\n")[0], "timm")
     for subparser in commands.choices.values():
         add = subparser.add_argument

@@ -21,10 +21,12 @@ from timm.data import create_dataset, create_loader, resolve_data_config
 from timm.utils import ParseKwargs
 from torch import Tensor, nn
 
+from recurrence import gemm
 from recurrence.analysis import depth_curve as curve
 from recurrence.analysis.record import require_loops
 from recurrence.files import atomic_write
 from recurrence.loop import Loop
+from timm_plugin import repairs
 from timm_plugin.convert import load
 
 # Where timm looks for the weights in a checkpoint; it loads averages if there are any.
@@ -60,6 +62,9 @@ def accuracy(model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]) -> curv
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; ``--help`` describes it."""
+    gemm.bound_caches()
+    repairs.apply()
+    repairs.reject_unreadable_images()
     parser = argparse.ArgumentParser(prog="python -m timm_plugin.depth", description=__doc__.split("\n")[0])
     add = parser.add_argument
     add(

@@ -1,7 +1,8 @@
 """Fixes for silent data loss in timm. Each is an idempotent function.
 
-They replace names inside timm's modules only, and affect all training after `import timm_plugin`. Names that a version
-of timm does not have are skipped.
+They replace names inside timm's modules, for all models of a program, so a program must ask for them with
+`timm_plugin.repairs.apply()`; importing the plugin does not. `timm_plugin.run` and this plugin's own programs do. Names
+that a version of timm does not have are skipped.
 """
 
 import contextlib
@@ -9,12 +10,15 @@ import os
 import pickle
 import re
 import shutil
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from PIL import Image
 from timm.data import dataset
+from timm.data.readers import reader_wds
 from timm.models import _helpers
 from timm.utils.checkpoint_saver import CheckpointSaver
 
@@ -25,7 +29,7 @@ SKIPPING = "TIMM_DATASET_MAX_RETRIES"  # timm's variable: the number of unreadab
 
 def apply() -> None:
     """Apply every fix."""
-    for repair in (atomic_checkpoints, ranked_checkpoints, readable_images, checkpoint_errors):
+    for repair in (atomic_checkpoints, ranked_checkpoints, grey_images, checkpoint_errors):
         repair()
 
 
@@ -114,36 +118,52 @@ def _load_or_name(path: str | Path, *args, **kwargs) -> Any:
         raise RuntimeError(message) from None
 
 
-def readable_images() -> None:
-    """Reject unreadable images by name, and convert 16-bit grey images correctly.
-
-    timm replaces an unreadable image by the next one and its label, even in validation, and turns 16-bit greys white.
-    If TIMM_DATASET_MAX_RETRIES is set, images are skipped as before.
-    """
-    dataset.Image = _Images()
+def grey_images() -> None:
+    """Convert 16-bit greys to the nearest of 8 bits where RGB or L is asked for; PIL turns all above 255 white."""
+    for reader in (dataset, reader_wds):
+        if isinstance(reader.Image, ModuleType):
+            reader.Image = _Images()
 
 
 class _Images:
-    """PIL's module, except that opening an image also reads it."""
+    """PIL's module, except how 16-bit greys are converted."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(Image, name)
 
     @staticmethod
     def open(file: Any, *args, **kwargs) -> Image.Image:
+        image = Image.open(file, *args, **kwargs)
+        # PNG has no greys of 32 bits, but earlier versions of PIL open its 16 bits as 32.
+        if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PNG"):
+            image.convert = partial(_convert, image)
+        return image
+
+
+def _convert(image: Image.Image, mode: str | None = None, *args, **kwargs) -> Image.Image:
+    if mode in ("RGB", "L"):
+        image = Image.fromarray(((np.asarray(image).astype(np.uint32) + 128) // 257).astype(np.uint8))
+    return type(image).convert(image, mode, *args, **kwargs)
+
+
+def reject_unreadable_images() -> None:
+    """End the program at an unreadable image, and name it; not among the repairs that :func:`apply` makes.
+
+    timm warns, and uses the next image and its label instead, even in validation. If TIMM_DATASET_MAX_RETRIES says how
+    often it may do so, it does.
+    """
+    if SKIPPING not in os.environ:
+        dataset.Image = _ReadableImages()
+
+
+class _ReadableImages(_Images):
+    """Also reads an image when it opens it. timm catches an OSError, but no ValueError."""
+
+    @staticmethod
+    def open(file: Any, *args, **kwargs) -> Image.Image:
         try:
-            image = Image.open(file, *args, **kwargs)
+            image = _Images.open(file, *args, **kwargs)
             image.load()
         except (OSError, SyntaxError, ValueError) as error:
-            if SKIPPING in os.environ:
-                raise OSError(str(error)) from error
             raise ValueError(f"{getattr(file, 'name', file)}: cannot be read as an image: {error}") from error
-        return image if image.mode[0] != "I" else _eight_bits(image, file)
-
-
-def _eight_bits(image: Image.Image, file: Any) -> Image.Image:
-    """16-bit greys as the nearest 8-bit ones."""
-    pixels = np.asarray(image)
-    if pixels.min() < 0 or pixels.max() > 0xFFFF:
-        raise ValueError(f"{getattr(file, 'name', file)}: greys of 32 bits: must be of 8 or 16")
-    return Image.fromarray(((pixels.astype(np.uint32) + 128) // 257).astype(np.uint8))
+        return image

@@ -36,11 +36,13 @@ from timm.utils.checkpoint_saver import load_checkpoint_metadata
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from recurrence import gemm
 from recurrence.analysis.coefficients import named_coefficients
 from recurrence.count import stored
 from recurrence.elastic import at_depths, may_idle, trained_depths
 from recurrence.errors import report_to_torchrun
 from recurrence.loop import Loop
+from timm_plugin import repairs
 from timm_plugin.training.data import datasets, make_loaders
 from timm_plugin.training.files import damage, last_checkpoint, one_line, record
 from timm_plugin.training.options import OptionError, check, parser, reject
@@ -258,6 +260,9 @@ class Trainer:
 
 
 def main() -> None:
+    gemm.bound_caches()
+    repairs.apply()
+    repairs.reject_unreadable_images()
     command_line = parser(__doc__)
     args = command_line.parse_args()
     try:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
 import fairseq_plugin  # noqa: F401  (registers the models, and allows the types that fairseq's checkpoints hold)
+from timm_plugin import repairs
 from timm_plugin.convert import untrained
 
 
@@ -52,6 +53,8 @@ class ImageRun:
     def __init__(self, checkpoint: Path, data: str | None = None):
         if not is_image_model(checkpoint):
             raise ValueError(f"{checkpoint}: must be a checkpoint of train_image.py (.pth.tar)")
+        repairs.apply()
+        repairs.reject_unreadable_images()
         self.args: Namespace = load_checkpoint_metadata(checkpoint)["args"]
         if data is not None:
             self.args.data = data

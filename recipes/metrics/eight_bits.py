@@ -76,9 +76,12 @@ def load_images(args: argparse.Namespace) -> tuple[nn.Module, Score]:
     """An image classifier, and a function that returns its top-1 accuracy (%)."""
     from timm.utils.checkpoint_saver import load_checkpoint_metadata
 
+    from timm_plugin import repairs
     from timm_plugin.convert import load
     from timm_plugin.depth import accuracy, read_images
 
+    repairs.apply()
+    repairs.reject_unreadable_images()
     model, options = load(args.checkpoint), load_checkpoint_metadata(args.checkpoint)["args"]
     batches = read_images(args.images, "validation", model, dict(img_size=options.img_size))
     return model, lambda model: {"top1": round(accuracy(model, batches)[0], 2)}

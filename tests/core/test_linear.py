@@ -219,8 +219,10 @@ def test_an_unknown_library_is_rejected():
 
 MANY_SHAPES = """
 import torch
-from recurrence.gemm import using
+from recurrence.gemm import bound_caches, using
 from recurrence.linear import linear
+
+bound_caches()
 
 def resident():
     with open("/proc/self/statm") as file:

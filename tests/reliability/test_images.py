@@ -5,7 +5,6 @@ import shutil
 import pytest
 import torch
 
-import timm_plugin  # noqa: F401  the repairs
 from fairseq_plugin.repairs.parallel import _free_port
 from tests.support.image_training import SCRIPT, checkpoint, flags, table
 from tests.support.states import same_state

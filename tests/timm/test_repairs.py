@@ -1,22 +1,73 @@
-"""Repairs of timm: checkpoints that survive a kill, truncated images and types of options named in errors."""
+"""Repairs of timm, which a program asks for: checkpoints that survive a kill, images, files named in errors."""
 
+import ast
 import json
 import math
 import os
+import subprocess
+import sys
 
 import numpy as np
+import PIL
 import pytest
 import timm
 import torch
 from PIL import Image
-from timm.data import create_dataset
+from timm.data import create_dataset, dataset
+from timm.data.readers import reader_wds
 from timm.models import _helpers
 from timm.utils import CheckpointSaver
 
 import timm_plugin
+from recurrence import gemm
+from tests.support import cli
 from timm_plugin import convert, repairs
 from timm_plugin._sret_config import SReTConfig
 from timm_plugin._vit_config import ViTConfig
+
+
+@pytest.fixture(autouse=True)
+def repaired(monkeypatch):
+    """Makes the repairs for a test."""
+    for reader in (dataset, reader_wds):
+        monkeypatch.setattr(reader, "Image", Image)  # our programs, run by other tests, replace it
+    monkeypatch.setattr(_helpers, "_torch_load", _helpers._torch_load)
+    for name in ("_save", "_replace", "_duplicate", "load_state_dict_from_checkpoint"):
+        monkeypatch.setattr(CheckpointSaver, name, getattr(CheckpointSaver, name))
+    repairs.apply()
+
+
+IMPORTED = """
+import os, sys
+import timm, timm.data.readers.reader_wds, timm.task
+
+def attributes():
+    modules = {name: module for name, module in sys.modules.items() if name.split(".")[0] in ("timm", "PIL")}
+    kinds = {f"{kind.__module__}.{kind.__qualname__}": kind for module in modules.values() for kind in
+             vars(module).values() if isinstance(kind, type) and kind.__module__ in modules}
+    return {(owner, name): value for owner, thing in {**modules, **kinds}.items() for name, value in vars(thing).items()
+            if name not in ("__warningregistry__", "__abstractmethods__")}
+
+environment, before = dict(os.environ), attributes()
+import timm_plugin
+assert dict(os.environ) == environment, set(os.environ) ^ set(environment)
+after = attributes()
+changed = [key for key, value in before.items() if after.get(key) is not value]
+assert not changed, changed
+assert len(before) > 1000 and timm.is_model("sret_t")
+timm_plugin.repairs.apply()
+after = attributes()
+print([owner for owner, name in before if after[owner, name] is not before[owner, name]])
+"""
+
+
+def test_importing_registers_models_and_changes_nothing_else():
+    names = {key: value for key, value in os.environ.items() if key not in gemm.CACHES}
+    command = [sys.executable, "-c", IMPORTED]
+    found = subprocess.run(command, capture_output=True, text=True, env=names, cwd=cli.REPOSITORY)
+    assert not found.returncode, found.stderr
+    repaired = set(ast.literal_eval(found.stdout))
+    assert {"timm.data.dataset", "timm.utils.checkpoint_saver.CheckpointSaver"} <= repaired  # it would be seen
 
 
 @pytest.fixture
@@ -71,23 +122,72 @@ def truncated(tmp_path):
     return path
 
 
-def test_a_truncated_image_is_named(truncated):
-    with pytest.raises(ValueError, match=f"^{truncated}: cannot be read as an image: "):
-        create_dataset("", truncated.parents[1])[0]
-
-
-def test_timm_still_skips_images_on_request(truncated, monkeypatch):
-    monkeypatch.setenv("TIMM_DATASET_MAX_RETRIES", "2")
+def test_timm_still_skips_a_broken_image(truncated):
     data = create_dataset("", truncated.parents[1])
-    assert list(data[0][0].getdata()) == list(data[1][0].getdata())
+    assert data[0][0] == data[1][0]
+    truncated.write_bytes(b"no image")
+    with pytest.raises(PIL.UnidentifiedImageError):
+        dataset.Image.open(truncated)
 
 
-def test_greys_of_16_bits_become_the_nearest_of_8(tmp_path):
+def test_a_program_may_reject_broken_images_by_name(truncated, monkeypatch):
+    repairs.reject_unreadable_images()
+    data = create_dataset("", truncated.parents[1])
+    with pytest.raises(ValueError, match=f"^{truncated}: cannot be read as an image: "):
+        data[0]
+    monkeypatch.undo()
+    monkeypatch.setenv("TIMM_DATASET_MAX_RETRIES", "2")
+    repairs.reject_unreadable_images()
+    assert data[0][0] == data[1][0]
+
+
+def test_an_opened_image_is_not_read_before_it_is_used(truncated):
+    """Its header has the size; the damage is further on."""
+    for reader in (dataset, reader_wds):
+        image = reader.Image.open(truncated)
+        assert image.size == (32, 32)
+        with pytest.raises(OSError, match="truncated"):
+            image.load()
+
+
+GREYS = np.array([[200, 128, 65534, 385]], dtype=np.uint16)
+
+
+@pytest.fixture(params=["png", "tiff"])
+def greys(request, tmp_path):
+    """A data set of one image of 16-bit greys."""
     (tmp_path / "class").mkdir()
-    greys = np.array([[200, 128, 65534, 385]], dtype=np.uint16)
-    Image.fromarray(greys).save(tmp_path / "class" / "0.png")
+    Image.fromarray(GREYS).save(tmp_path / "class" / "0.png", request.param)
+    return tmp_path
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_greys_of_16_bits_become_the_nearest_of_8(greys, mode):
+    image, _ = create_dataset("", greys, input_img_mode=mode)[0]
+    pixels = np.asarray(image) if mode == "L" else np.asarray(image)[..., 2]
+    assert (image.mode, pixels.tolist()) == (mode, [[1, 0, 255, 1]])
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I", "F", ""])
+def test_greys_of_16_bits_stay_so_where_they_are_asked_for(greys, mode):
+    image, _ = create_dataset("", greys, input_img_mode=mode)[0]
+    assert np.asarray(image).tolist() == GREYS.tolist()
+
+
+def test_greys_of_32_bits_are_converted_as_ever(tmp_path):
+    (tmp_path / "class").mkdir()
+    Image.fromarray(np.array([[7, -3, 300]], dtype=np.int32)).save(tmp_path / "class" / "0.png", "tiff")
     image, _ = create_dataset("", tmp_path, input_img_mode="L")[0]
-    assert np.asarray(image).tolist() == [[1, 0, 255, 1]]
+    assert np.asarray(image).tolist() == [[7, 0, 255]]
+
+
+def test_webdatasets_reader_converts_them_too(greys, monkeypatch):
+    # a function of webdataset, which need not be installed
+    monkeypatch.setattr(reader_wds, "getfirst", dict.__getitem__, raising=False)
+    (file,) = (greys / "class").iterdir()
+    sample = {"jpg": file.read_bytes(), "cls": b"3"}
+    assert np.asarray(reader_wds._decode(sample, image_mode="L")["jpg"]).tolist() == [[1, 0, 255, 1]]
+    assert np.asarray(reader_wds._decode(sample, image_mode="I;16")["jpg"]).tolist() == GREYS.tolist()
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing", b"PK\x03\x04torn"])
