@@ -32,7 +32,6 @@ from timm import task, utils
 from timm.optim import create_optimizer_v2
 from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler import Scheduler
-from timm.utils.checkpoint_saver import load_checkpoint_metadata
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -43,6 +42,7 @@ from recurrence.elastic import at_depths, may_idle, trained_depths
 from recurrence.errors import report_to_torchrun
 from recurrence.loop import Loop
 from timm_plugin import repairs
+from timm_plugin._compat import load_checkpoint_metadata
 from timm_plugin.training.data import datasets, make_loaders
 from timm_plugin.training.files import damage, last_checkpoint, one_line, record
 from timm_plugin.training.options import OptionError, check, parser, reject

@@ -135,7 +135,7 @@ def test_a_program_may_reject_broken_images_by_name(truncated, monkeypatch):
     data = create_dataset("", truncated.parents[1])
     with pytest.raises(ValueError, match=f"^{truncated}: cannot be read as an image: "):
         data[0]
-    monkeypatch.undo()
+    monkeypatch.setattr(dataset, "Image", Image)
     monkeypatch.setenv("TIMM_DATASET_MAX_RETRIES", "2")
     repairs.reject_unreadable_images()
     assert data[0][0] == data[1][0]
