@@ -16,6 +16,7 @@ from recurrence.eager import HALF_PRECISION, is_transformed, product_dtype, runs
 from recurrence.linear import apply
 from recurrence.lowrank import project
 from recurrence.position import rotate
+from recurrence.relative import RelativeKeys
 from recurrence.signal import LevelSignal
 
 
@@ -67,11 +68,13 @@ class SelfAttention(Attention):
         heads: H, a divisor of C.
         bias: whether the projections have biases.
         dropout: rate on the attention weights.
+        relative: whether scores depend on distances, see :mod:`recurrence.relative`.
     """
 
-    def __init__(self, width: int, heads: int, bias: bool, dropout: float):
+    def __init__(self, width: int, heads: int, bias: bool, dropout: float, relative: bool = False):
         super().__init__(width, heads, bias, dropout)
         self.qkv = nn.Linear(width, 3 * width, bias=bias)
+        self.relative = RelativeKeys(width, heads) if relative else None
 
     def forward(
         self,
@@ -81,6 +84,7 @@ class SelfAttention(Attention):
         causal: bool = False,
         slot: Slot | None = None,
         rotary: tuple[Tensor, Tensor] | None = None,
+        distances: Tensor | None = None,
         qkv: LevelSignal | None = None,
         out: LevelSignal | None = None,
     ) -> Tensor:
@@ -94,6 +98,7 @@ class SelfAttention(Attention):
                 effect: a single new token sees them all, and several need a bias.
             slot: incremental state of this pass.
             rotary: cosines and sines that rotate queries and keys, see :func:`recurrence.position.rotate`.
+            distances: keys of the distances, see :mod:`recurrence.relative`; `bias` must then hide later tokens.
             qkv, out: signals of the pass on these projections.
 
         Returns:
@@ -109,6 +114,9 @@ class SelfAttention(Attention):
         if slot is not None:
             k, v = slot.write(k, v)
             causal = causal and q.size(1) == k.size(1)
+        if distances is not None:
+            scores = self.relative.scores(q, distances, k.size(1))
+            q, bias, causal = self.relative.query(q), scores if bias is None else scores + bias, False
         return self.attend(self.split(q), self.split(k), self.split(v), bias, causal, out)
 
 

@@ -125,6 +125,7 @@ class Block(nn.Module, ABC):
         bias: whether attention and FFN have biases.
         ffn: whether there is an FFN.
         ffn_dropout: rate on the FFN's output; None for the shape's.
+        relative: whether self-attention has relative positions, see :mod:`recurrence.relative`.
     """
 
     def __init__(
@@ -136,9 +137,10 @@ class Block(nn.Module, ABC):
         bias: bool = True,
         ffn: bool = True,
         ffn_dropout: float | None = None,
+        relative: bool = False,
     ):
         super().__init__()
-        self.self_attn = SelfAttention(shape.width, shape.heads, bias, shape.attention_dropout)
+        self.self_attn = SelfAttention(shape.width, shape.heads, bias, shape.attention_dropout, relative)
         self.cross_attn = self.ffn = None
         if memory_width is not None:
             self.cross_attn = CrossAttention(shape.width, shape.heads, memory_width, bias, shape.attention_dropout)
@@ -166,6 +168,8 @@ class Block(nn.Module, ABC):
         self_bias: Tensor | None = None,
         cross_bias: Tensor | None = None,
         causal: bool = False,
+        rotary: tuple[Tensor, Tensor] | None = None,
+        distances: Tensor | None = None,
         record: list | None = None,
     ) -> Tensor:
         """One pass.
@@ -177,7 +181,7 @@ class Block(nn.Module, ABC):
             slot: incremental state of this pass.
             self_bias: added to the scores of self-attention, broadcastable to (B, H, T, T).
             cross_bias: added to the scores of cross-attention, broadcastable to (B, H, T, S).
-            causal: each token only sees itself and earlier tokens.
+            causal, rotary, distances: see :class:`recurrence.attention.SelfAttention`.
             record: a list to which the weights of cross-attention, (B, T, S), are appended.
 
         Returns:
@@ -185,7 +189,7 @@ class Block(nn.Module, ABC):
         """
 
         def attend(n: Tensor, raw: Tensor | None = None, **added: LevelSignal | None) -> Tensor:
-            return self.self_attn(n, raw, bias=self_bias, causal=causal, slot=slot, **added)
+            return self.self_attn(n, raw, self_bias, causal, slot, rotary, distances, **added)
 
         def cross_attend(n: Tensor, raw: Tensor | None = None, **added: LevelSignal | None) -> Tensor:
             return self.cross_attn(n, context, raw, bias=cross_bias, record=record, **added)

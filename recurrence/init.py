@@ -32,7 +32,7 @@ def fairseq_(stack: nn.Module) -> None:
     for module in stack.modules():
         if isinstance(module, Attention):
             for name, projection in module.named_children():
-                if name != "out":
+                if name != "out" and isinstance(projection, nn.Linear):
                     bound = math.sqrt(6 / (projection.in_features + 3 * module.out.out_features))
                     nn.init.uniform_(projection.weight, -bound, bound)
 

@@ -79,6 +79,7 @@ class Loop(nn.Module):
         levels: Sequence[Tensor] | None = None,
         contexts: Sequence[Any] | None = None,
         slots: Sequence[Any] | None = None,
+        distances: Sequence[Any] | None = None,
         run: Sequence[int] | None = None,
         first_inputs: dict[int, Tensor] | None = None,
         states: list[Tensor] | None = None,
@@ -91,6 +92,7 @@ class Loop(nn.Module):
             levels: one tensor per pass, broadcastable to x, added to x before the pass.
             contexts: one value per pass, such as projected memory.
             slots: one cache slot per pass.
+            distances: keys of relative positions per pass, see :mod:`recurrence.relative`.
             run: indices of the passes to run, in order; None runs :attr:`running`.
             first_inputs: inputs of the first pass of the blocks in `inject`, if an earlier call ran that pass; updated
                 in place by first passes of this call.
@@ -106,7 +108,7 @@ class Loop(nn.Module):
         """
         run = self.running if run is None else run
         first_inputs = {} if first_inputs is None else first_inputs
-        per_pass = dict(own=self.own, context=contexts, slot=slots)
+        per_pass = dict(own=self.own, context=contexts, slot=slots, distances=distances)
         per_pass = {name: values for name, values in per_pass.items() if values is not None}
 
         def advance(x: Tensor, passes: Sequence[int]) -> Tensor:

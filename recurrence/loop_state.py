@@ -20,6 +20,8 @@ class LoopState:
     def __init__(self, loop: Loop):
         self.loop, self.cache = loop, Cache(loop.passes)
         self._first_inputs: dict[int, Tensor] = {}
+        self.distances: list[Tensor | None] | None = None  # of relative positions: the blocks' keys of distances
+        self.farthest = 0  # from this one down to 0
 
     @property
     def length(self) -> int:

@@ -46,6 +46,16 @@ def depth_time(length: int, width: int) -> Tensor:
     return torch.where(k % 2 == 0, angles.sin(), angles.cos())
 
 
+def distances(length: int, width: int) -> Tensor:
+    """Sines, then cosines, of d / 10000^(2j/C) for d = length/2, ... 1 - length/2: (length, C), float64; length is even.
+
+    Source: Transformer-XL (arXiv:1901.02860), section 3.3, and its code.
+    """
+    even = torch.arange(0, width, 2, dtype=torch.float64)
+    angles = torch.arange(length // 2, -length // 2, -1, dtype=torch.float64)[:, None] / 10000 ** (even / width)
+    return torch.cat([angles.sin(), angles.cos()], dim=1)[:, :width]
+
+
 def rotary(length: int, width: int) -> Tensor:
     """Cosines, then sines, of the angles p * 10000^(-2m/D): (length, D), float64, for heads of width D.
 
@@ -90,11 +100,15 @@ def alibi_slopes(heads: int, device: torch.device | None = None) -> Tensor:
 
 
 def alibi(heads: int, length: int, start: int, like: Tensor) -> Tensor:
-    """slope_h * (key - query), added to the scores: (1, H, length - start, length), queries from `start` on."""
+    """-slope_h |key - query|, added to the scores: (1, H, length - start, length), queries from `start` on.
+
+    Source: ALiBi (arXiv:2108.12409), section 3. For encoders, which it does not treat, distances count in both
+    directions.
+    """
     places = torch.arange(length, dtype=torch.promote_types(like.dtype, torch.float32), device=like.device)
-    distances = places - places[start:, None]
-    slopes = alibi_slopes(heads, like.device).to(distances.dtype)
-    return (slopes[:, None, None] * distances).to(like.dtype)[None]
+    apart = (places - places[start:, None]).abs()
+    slopes = alibi_slopes(heads, like.device).to(apart.dtype)
+    return (-slopes[:, None, None] * apart).to(like.dtype)[None]
 
 
 def positions(padding: Tensor) -> Tensor:
@@ -125,10 +139,13 @@ class Table(nn.Module):
 
     def rows(self, length: int, like: Tensor) -> Tensor:
         """The rows of `length` tokens without padding, (length, C), in dtype and on the device of `like`."""
+        return self._at_least(length + self.offset, like)[self.offset : self.offset + length]
+
+    def _at_least(self, size: int, like: Tensor) -> Tensor:
         rows = self._rows
-        if rows.size(0) < length + self.offset or rows.dtype != like.dtype or rows.device != like.device:
-            rows = self._make(max(128, 1 << (length + self.offset - 1).bit_length()), like)
-        return rows[self.offset : self.offset + length]
+        if rows.size(0) < size or rows.dtype != like.dtype or rows.device != like.device:
+            rows = self._make(max(128, 1 << (size - 1).bit_length()), like)
+        return rows
 
     def _make(self, size: int, like: Tensor) -> Tensor:
         """Computes rows and caches them, except in a compiled graph, whose tensors may live in memory of its own.
@@ -158,3 +175,20 @@ class Table(nn.Module):
             return rows[start:]
         picked = rows[positions(padding)[:, start:]]
         return picked.masked_fill(padding[:, start:, None], 0) if self.blank_padding else picked
+
+
+class DistanceTable(Table):
+    """Looks up rows of :func:`distances`.
+
+    Args:
+        width: C.
+    """
+
+    def __init__(self, width: int):
+        super().__init__(distances, width)
+
+    def upto(self, length: int, last: int, like: Tensor) -> Tensor:
+        """The rows of the distances length, length - 1, ... last, where last > -length: (length - last + 1, C)."""
+        rows = self._at_least(2 * length, like)
+        first = rows.size(0) // 2 - length
+        return rows[first : first + length - last + 1]

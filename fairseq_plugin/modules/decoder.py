@@ -9,16 +9,16 @@ from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 from torch import Tensor, nn
 
 from fairseq_plugin.modules.embedding import Output, TokenInput, borrow, visible_padding
-from fairseq_plugin.modules.encoder import depth_levels
+from fairseq_plugin.modules.encoder import LevelTable, depth_levels
 from fairseq_plugin.repairs.replace import call_before
 from recurrence.attention import causal_bias, padding_bias
+from recurrence.attention_position import AttentionPositions
 from recurrence.cache import stays
 from recurrence.draft import Draft, Drafting
 from recurrence.early_exit import EarlyExit, EarlyExitState, new_loop_state
 from recurrence.linear import pack
 from recurrence.loop import Loop
 from recurrence.loop_state import LoopState
-from recurrence.position import Table
 
 
 class DecodingState:
@@ -123,8 +123,9 @@ class LoopedDecoder(StatefulDecoder):
         owns_embedding: whether it is registered here; a shared embedding is registered by the encoder.
         inputs: the input layer with that embedding.
         loop: the stack.
+        positions: those inside self-attention.
         output: the output layer.
-        level_table: position and depth table added before each pass; None for none.
+        level_table: table of the signals added before each pass; None for none.
         layer_norm: final LayerNorm of a pre-norm stack; None for post-norm.
         max_positions: longest target, in tokens.
     """
@@ -136,8 +137,9 @@ class LoopedDecoder(StatefulDecoder):
         owns_embedding: bool,
         inputs: TokenInput,
         loop: Loop,
+        positions: AttentionPositions,
         output: Output,
-        level_table: Table | None,
+        level_table: LevelTable | None,
         layer_norm: nn.LayerNorm | None,
         max_positions: int,
     ):
@@ -147,7 +149,7 @@ class LoopedDecoder(StatefulDecoder):
         else:
             borrow(self, "embed_tokens", embed_tokens)
         self.inputs, self.loop, self.output_projection = inputs, loop, output
-        self.level_table, self.layer_norm = level_table, layer_norm
+        self.positions, self.level_table, self.layer_norm = positions, level_table, layer_norm
         self.early_exit: EarlyExit | None = None
 
     def forward(
@@ -236,14 +238,16 @@ class LoopedDecoder(StatefulDecoder):
         def arguments(x: Tensor, start: int) -> dict[str, Any]:
             length = start + x.size(1)
             part = None if padding is None else padding[:, :length]
-            needs_mask = part is not None or start and x.size(1) > 1
-            bias = causal_bias(length, x, part, start) if needs_mask else None
+            needs_mask = part is not None or x.size(1) > 1 and (start or self.positions.adds_bias)
+            causal = causal_bias(length, x, part, start) if needs_mask else None
+            kept = None if state is None else state.loop_state
+            arguments = self.positions.arguments(self.loop, x, causal, start, kept)
             return dict(
+                **arguments,
                 levels=depth_levels(self.level_table, self.loop.passes, length, part, start, x),
                 contexts=contexts,
-                self_bias=bias,
                 cross_bias=padding_bias(mask[0], like=x) if mask else None,
-                causal=bias is None,
+                causal=arguments["self_bias"] is None,
                 record=record,
             )
 

@@ -4,10 +4,24 @@ from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
 from recurrence.attention import padding_bias
+from recurrence.attention_position import AttentionPositions
 from recurrence.early_exit import EarlyExit, run_until_exit
 from recurrence.linear import pack
 from recurrence.loop import Loop
-from recurrence.position import Table
+from recurrence.position import Table, depth_time
+
+
+class LevelTable(Table):
+    """Rows for positions and for depths.
+
+    Args:
+        width: C.
+        timed: whether the signal has the position; otherwise only the depth.
+    """
+
+    def __init__(self, width: int, timed: bool):
+        super().__init__(depth_time, width)
+        self.timed = timed
 
 
 class LoopedEncoder(FairseqEncoder):
@@ -18,7 +32,8 @@ class LoopedEncoder(FairseqEncoder):
         embed_tokens: the embedding, registered here; None for speech.
         inputs: the input layer; its method `read` returns the input of the stack and its padding.
         loop: the stack.
-        level_table: position and depth table added before each pass; None for none.
+        positions: those inside self-attention.
+        level_table: table of the signals added before each pass; None for none.
         layer_norm: final LayerNorm of a pre-norm stack; None for post-norm.
         max_positions: longest source, in tokens or frames.
     """
@@ -29,13 +44,14 @@ class LoopedEncoder(FairseqEncoder):
         embed_tokens: nn.Embedding | None,
         inputs: nn.Module,
         loop: Loop,
-        level_table: Table | None,
+        positions: AttentionPositions,
+        level_table: LevelTable | None,
         layer_norm: nn.LayerNorm | None,
         max_positions: int,
     ):
         super().__init__(dictionary)
         self.embed_tokens, self.inputs, self.loop = embed_tokens, inputs, loop
-        self.level_table, self.layer_norm = level_table, layer_norm
+        self.positions, self.level_table, self.layer_norm = positions, level_table, layer_norm
         self._max_positions = max_positions
         self.early_exit: EarlyExit | None = None
 
@@ -52,13 +68,14 @@ class LoopedEncoder(FairseqEncoder):
             without padding, `encoder_states` P times (S, B, C) or [].
         """
         x, padding = self.inputs.read(src_tokens, src_lengths)
-        bias = None if padding is None else padding_bias(padding, like=x)
-        levels = depth_levels(self.level_table, self.loop.passes, x.size(1), padding, 0, x)
+        mask = None if padding is None else padding_bias(padding, like=x)
+        arguments = self.positions.arguments(self.loop, x, mask)
+        arguments["levels"] = depth_levels(self.level_table, self.loop.passes, x.size(1), padding, 0, x)
         states: list[Tensor] | None = [] if return_all_hiddens else None
         if self.early_exit is None or self.training:
-            x = self.loop(x, levels=levels, self_bias=bias, states=states)
+            x = self.loop(x, states=states, **arguments)
         else:
-            x = run_until_exit(self.loop, x, self.early_exit, padding, levels=levels, self_bias=bias, states=states)
+            x = run_until_exit(self.loop, x, self.early_exit, padding, states=states, **arguments)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return {
@@ -85,7 +102,7 @@ class LoopedEncoder(FairseqEncoder):
 
 
 def depth_levels(
-    table: Table | None, passes: int, length: int, padding: Tensor | None, start: int, x: Tensor
+    table: LevelTable | None, passes: int, length: int, padding: Tensor | None, start: int, x: Tensor
 ) -> list[Tensor] | None:
     """The Universal Transformer's position + depth signal of each pass.
 
@@ -98,9 +115,13 @@ def depth_levels(
         x: gives dtype and device.
 
     Returns:
-        P times (length - start, C) without padding, else (B, length - start, C); None without table.
+        P times (length - start, C) without padding, else (B, length - start, C), or (C,) if it is not timed; None
+        without table.
     """
     if table is None:
         return None
-    position, depths = table(length, padding, start, like=x), table.rows(passes, like=x)
+    depths = list(table.rows(passes, like=x))
+    if not table.timed:
+        return depths
+    position = table(length, padding, start, like=x)
     return [position + depth for depth in depths]

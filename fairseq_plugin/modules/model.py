@@ -14,15 +14,20 @@ from fairseq_plugin.modules import admin, elastic
 from fairseq_plugin.modules.budget import BudgetedModel, BudgetOptions, set_budget
 from fairseq_plugin.modules.decoder import LoopedDecoder
 from fairseq_plugin.modules.embedding import Output, TokenInput, load_pretrained, store_positions
-from fairseq_plugin.modules.encoder import LoopedEncoder
+from fairseq_plugin.modules.encoder import LevelTable, LoopedEncoder
 from fairseq_plugin.modules.options import ACTIVATIONS, SIDES, option
 from fairseq_plugin.modules.register import activation
 from recurrence import position
 from recurrence.admin import attach
+from recurrence.attention_position import POSITIONS, attention_positions
 from recurrence.block import Shape
 from recurrence.loop import Loop
 
 STATIC = "static level signals are the positions, as in the Universal Transformer"
+# Options from before --position, and the kind of positions that each stands for.
+OLDER_POSITIONS = dict(
+    encoder_learned_pos="learned", decoder_learned_pos="learned", no_token_positional_embeddings="none"
+)
 LIMITS = dict(zip(SIDES, ("max_source_positions", "max_target_positions")))
 
 
@@ -36,6 +41,13 @@ class TranslationOptions(admin.AdminOptions, BudgetOptions):
     encoder_attention_heads: int = option(8, "encoder: attention heads; must divide the width")
     encoder_normalize_before: bool = option(False, "encoder: pre-norm instead of post-norm")
     decoder_normalize_before: bool = option(False, "decoder: pre-norm instead of post-norm")
+    position: str | None = option(
+        None,
+        "sinusoidal (the default) and learned positions are added to the embedding once; relative (Transformer-XL's), "
+        "rotary and alibi act in self-attention at every pass; with static level signals, the last four replace the "
+        "positions in the signals, which otherwise are the positions",
+        choices=POSITIONS,
+    )
     encoder_learned_pos: bool = option(False, "encoder: learned positions instead of sinusoids")
     decoder_learned_pos: bool = option(False, "decoder: learned positions instead of sinusoids")
     encoder_embed_path: str = option("", "encoder: file with a pretrained embedding, one 'symbol numbers' per line")
@@ -78,15 +90,27 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
         return False
 
     @classmethod
+    def position(cls, args, side: str) -> str | None:
+        """The kind of positions of one side; None if only static level signals tell them."""
+        given = getattr(args, "position", None)  # not in older checkpoints
+        if given is not None:
+            return given
+        if getattr(args, f"{side}_learned_pos"):
+            return "learned"
+        if args.no_token_positional_embeddings:
+            return "none"
+        return None if cls.has_static_levels(args) else "sinusoidal"
+
+    @classmethod
     def inputs(cls, args, side: str, embedding: nn.Embedding | None, most: int) -> nn.Module:
         """The input layer of one side, for up to `most` tokens."""
         width = getattr(args, f"{side}_embed_dim")
-        sinusoids = not cls.has_static_levels(args) and not args.no_token_positional_embeddings
+        kind = cls.position(args, side)
         return TokenInput(
             embedding,
             scale=1.0 if args.no_scale_embedding else math.sqrt(width),
-            table=_position_table(args, embedding) if sinusoids else None,
-            learned=most if getattr(args, f"{side}_learned_pos") else 0,
+            table=_position_table(args, embedding) if kind == "sinusoidal" else None,
+            learned=most if kind == "learned" else 0,
             std=_embedding_std(args, width),
             layernorm=args.layernorm_embedding,
             dropout=args.dropout,
@@ -131,9 +155,8 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
         return {"encoder": self.encoder.loop, "decoder": self.decoder.loop}
 
     @classmethod
-    def _loop(cls, args, side: str) -> Loop:
+    def _loop(cls, args, side: str, shape: Shape) -> Loop:
         with cls.options.flags_in_errors(side):
-            shape = cls.options.shape(args, side)
             loop = cls.loop(
                 args,
                 side,
@@ -142,6 +165,7 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
                 pre_norm=getattr(args, f"{side}_normalize_before"),
                 activation=activation(args.activation_fn),
                 bias=args.projection_bias,
+                relative=cls.position(args, side) == "relative",
             )
         if args.init == "admin":
             attach(loop, shape.width)
@@ -168,12 +192,16 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
     def _parts(cls, args, side: str, embedding: nn.Embedding | None, task) -> dict:
         """The arguments that encoder and decoder have in common."""
         most = cls._longest(args, side, task)
-        width, pre_norm = getattr(args, f"{side}_embed_dim"), getattr(args, f"{side}_normalize_before")
+        kind, pre_norm = cls.position(args, side), getattr(args, f"{side}_normalize_before")
+        with cls.options.flags_in_errors(side):
+            shape = cls.options.shape(args, side)
+            positions = attention_positions(kind, shape.width, shape.heads, causal=side == "decoder")
         return dict(
             inputs=cls.inputs(args, side, embedding, most),
-            loop=cls._loop(args, side),
-            level_table=position.Table(position.depth_time, width) if cls.has_static_levels(args) else None,
-            layer_norm=nn.LayerNorm(width, args.norm_eps) if pre_norm else None,
+            loop=cls._loop(args, side, shape),
+            positions=positions,
+            level_table=LevelTable(shape.width, timed=kind is None) if cls.has_static_levels(args) else None,
+            layer_norm=nn.LayerNorm(shape.width, args.norm_eps) if pre_norm else None,
             max_positions=most,
         )
 
@@ -181,7 +209,7 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
     def _longest(cls, args, side: str, task) -> int:
         """Longest source or target; with learned positions that of training, otherwise that of this command's task."""
         most = dict(zip(SIDES, task.max_positions()))[side]
-        if not getattr(args, f"{side}_learned_pos"):
+        if cls.position(args, side) != "learned":
             return most
         return store_positions(args, LIMITS[side], getattr(args, LIMITS[side], None) or most)
 
@@ -197,14 +225,24 @@ class LoopedTransformer(BudgetedModel, elastic.ElasticModel, admin.ProfiledModel
                 raise ValueError(f"--{side}-embed-dim={width}: must be >= 1")
             if args.init == "admin" and getattr(args, f"{side}_normalize_before"):
                 raise ValueError(f"--init=admin: needs post-norm, and does not go with --{side}-normalize-before")
-            if getattr(args, f"{side}_learned_pos") and args.no_token_positional_embeddings:
-                raise ValueError(f"--{side}-learned-pos: does not go with --no-token-positional-embeddings")
-            if getattr(args, f"{side}_learned_pos") and cls.has_static_levels(args):
-                raise ValueError(f"--{side}-learned-pos: {STATIC}")
-        if args.no_token_positional_embeddings and cls.has_static_levels(args):
-            raise ValueError(f"--no-token-positional-embeddings: {STATIC}")
+        cls._check_positions(args)
         if args.share_all_embeddings:
             cls._check_sharing(args, task)
+
+    @classmethod
+    def _check_positions(cls, args) -> None:
+        """Older options each stand for one kind of positions, and only for that."""
+        kind, given = getattr(args, "position", None), []
+        for name, same in OLDER_POSITIONS.items():
+            if getattr(args, name):
+                given.append((f"--{name.replace('_', '-')}", same))
+        for flag, same in given:
+            if kind not in (None, same):
+                raise ValueError(f"{flag}: does not go with --position={kind}")
+            if same != given[-1][1]:
+                raise ValueError(f"{flag}: does not go with {given[-1][0]}")
+        if cls.has_static_levels(args) and (given or kind in ("sinusoidal", "learned")):
+            raise ValueError(f"{given[0][0] if given else f'--position={kind}'}: {STATIC}")
 
     @classmethod
     def _check_sharing(cls, args, task) -> None:

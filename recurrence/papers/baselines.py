@@ -73,7 +73,12 @@ def vanilla(shape: Shape, layers: int, **parts: Any) -> Loop:
 
 
 def one_wide_ffn(
-    shape: Shape, layers: int, drop_path: Sequence[float] | None = None, memory_width: int | None = None, **parts: Any
+    shape: Shape,
+    layers: int,
+    drop_path: Sequence[float] | None = None,
+    memory_width: int | None = None,
+    relative: bool = False,
+    **parts: Any,
 ) -> Loop:
     """One attention block per layer, each followed by the shared FFN in an encoder.
 
@@ -82,10 +87,12 @@ def one_wide_ffn(
         layers: N.
         drop_path: one rate per layer; None for none.
         memory_width: width of the input of cross-attention in a decoder; None for an encoder.
+        relative: whether self-attention has relative positions.
         **parts: of :class:`WideFFN`.
     """
     rates = drop_path or (None,) * layers
-    blocks = [OneNormBlock(shape, memory_width=memory_width, ffn=False, **parts) for _ in range(layers)]
+    attention = dict(parts, memory_width=memory_width, relative=relative)
+    blocks = [OneNormBlock(shape, ffn=False, **attention) for _ in range(layers)]
     own = [Pass(block.sublayers, rate) for block, rate in zip(blocks, rates)]
     if memory_width is not None:
         return Loop(blocks, tuple(range(layers)), own)

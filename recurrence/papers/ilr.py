@@ -27,10 +27,10 @@ from recurrence.order import Order, block_count
 class LlamaBlock(nn.Module):
     """Self-attention and SwiGLU, each after an RMSNorm, which torch computes in float32 for half precision."""
 
-    def __init__(self, shape: Shape):
+    def __init__(self, shape: Shape, relative: bool = False):
         super().__init__()
         self.sublayer = Sublayer(shape.dropout, pre_norm=True)
-        self.self_attn = SelfAttention(shape.width, shape.heads, bias=False, dropout=shape.attention_dropout)
+        self.self_attn = SelfAttention(shape.width, shape.heads, False, shape.attention_dropout, relative)
         self.ffn = SwiGLU(shape.width, shape.ffn_width, shape.activation_dropout)
         self.norms = nn.ModuleList(nn.RMSNorm(shape.width, shape.norm_eps) for _ in range(2))
 
@@ -41,20 +41,21 @@ class LlamaBlock(nn.Module):
         self_bias: Tensor | None = None,
         causal: bool = True,
         rotary: tuple[Tensor, Tensor] | None = None,
+        distances: Tensor | None = None,
     ) -> Tensor:
         """One pass.
 
         Args:
             x: (B, T, C).
             slot: incremental state of this pass.
-            self_bias, causal, rotary: see :class:`recurrence.attention.SelfAttention`.
+            self_bias, causal, rotary, distances: see :class:`recurrence.attention.SelfAttention`.
 
         Returns:
             (B, T, C).
         """
 
         def attend(n: Tensor) -> Tensor:
-            return self.self_attn(n, bias=self_bias, causal=causal, slot=slot, rotary=rotary)
+            return self.self_attn(n, None, self_bias, causal, slot, rotary, distances)
 
         x = self.sublayer(x, attend, self.norms[0], torch.add)
         return self.sublayer(x, self.ffn, self.norms[1], torch.add)
@@ -75,7 +76,9 @@ class Adapter(nn.Module):
         return self.matrix(torch.cat([x, first], dim=-1))
 
 
-def llama_layers(shape: Shape, order: Order, inject: Collection[int] = (), adapter: bool = False) -> Loop:
+def llama_layers(
+    shape: Shape, order: Order, inject: Collection[int] = (), adapter: bool = False, relative: bool = False
+) -> Loop:
     """LLaMA's layers in an order.
 
     Args:
@@ -83,9 +86,10 @@ def llama_layers(shape: Shape, order: Order, inject: Collection[int] = (), adapt
         order: of a reuse map or of block recurrence, see :mod:`recurrence.order`.
         inject: see :class:`Loop`.
         adapter: combine state and injected input by an :class:`Adapter` instead of adding them.
+        relative: whether self-attention has relative positions, see :mod:`recurrence.relative`.
 
     Raises:
         ValueError: if the order skips a layer, see :class:`Loop`.
     """
-    blocks = [LlamaBlock(shape) for _ in range(block_count(order))]
+    blocks = [LlamaBlock(shape, relative) for _ in range(block_count(order))]
     return Loop(blocks, order, inject=inject, adapter=Adapter(shape.width) if adapter else None)

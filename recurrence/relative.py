@@ -1,0 +1,70 @@
+"""Relative positions: the score of a query and a key depends on their contents and on the distance between them.
+
+With q and k the vectors of a head, r the projected sinusoids of the distance, and u and v two learned vectors, the score
+is `((q + u) k + (q + v) r) / sqrt(D)`. Projection and vectors belong to the stored block.
+
+Source: Transformer-XL (arXiv:1901.02860), section 3.3; in encoder-decoders, Csordas et al. (arXiv:2108.12284), whose
+initialisation this is.
+Differs from both: queries, keys and values may have biases, as in the rest of the block.
+"""
+
+import torch
+from torch import Tensor, nn
+
+
+class RelativeKeys(nn.Module):
+    """The projection of distances, and the vectors u and v of every head.
+
+    Args:
+        width: C.
+        heads: H, a divisor of C.
+    """
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.project = nn.Linear(width, width, bias=False)
+        nn.init.xavier_uniform_(self.project.weight)
+        self.content_bias = nn.Parameter(torch.zeros(width))  # u
+        self.position_bias = nn.Parameter(torch.zeros(width))  # v
+
+    def forward(self, sinusoids: Tensor) -> Tensor:
+        """The keys of M distances: (M, C) -> (H, C/H, M)."""
+        return self.project(sinusoids).unflatten(-1, (self.heads, -1)).permute(1, 2, 0)
+
+    def query(self, q: Tensor) -> Tensor:
+        """q + u: (B, T, C) -> (B, T, C)."""
+        return q + self.content_bias.to(q.dtype)
+
+    def scores(self, q: Tensor, keys: Tensor, length: int) -> Tensor:
+        """The scores of positions, scaled.
+
+        Args:
+            q: (B, T, C), the queries of the last T of the tokens.
+            keys: (H, C/H, M), see :meth:`forward`, of the distances `length`, `length` - 1, ... down to 0 or further.
+            length: L, number of keys.
+
+        Returns:
+            (B, H, T, L); undefined for distances below the last one.
+        """
+        heads = (q + self.position_bias.to(q.dtype)).unflatten(-1, (self.heads, -1))  # (B, T, H, C/H)
+        scores = heads.flatten(0, 1).transpose(0, 1) * heads.size(-1) ** -0.5 @ keys  # one product per head
+        return by_key(scores.unflatten(1, q.shape[:2]).transpose(0, 1), length)
+
+
+def by_key(scores: Tensor, length: int) -> Tensor:
+    """From scores by distance to scores by key: every row is shifted one column further than the row below.
+
+    Args:
+        scores: (..., T, M), of the last T queries and the distances `length`, `length` - 1, ...
+        length: L, number of keys.
+
+    Returns:
+        (..., T, L), a view of the scores.
+
+    Source: Transformer-XL (arXiv:1901.02860), appendix B.
+    """
+    queries, distances = scores.shape[-2:]
+    # Query t and key j have distance `length` - c with c = T - t + j. Of a row of M, that is element t M + c, which is
+    # element T + t (M - 1) + j: the elements after the first T, in rows of M - 1.
+    return scores.flatten(-2)[..., queries:].unflatten(-1, (queries, distances - 1))[..., :length]
