@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from recurrence import position
+from recurrence.attention import causal_bias
 from recurrence.eager import product_dtype
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
@@ -17,13 +18,9 @@ POSITIONS = ("sinusoidal", "learned", "relative", "rotary", "alibi", "none")
 
 
 class AttentionPositions(nn.Module):
-    """No positions inside attention, and the base of those that are.
+    """No positions inside attention, and the base of those that are."""
 
-    Attributes:
-        adds_bias: whether scores get a bias, so that a causal stack needs its mask as a bias, too.
-    """
-
-    adds_bias = False
+    adds_bias = False  # to the scores, so that a causal mask must be a bias, too
 
     def arguments(
         self, loop: Loop, x: Tensor, mask: Tensor | None, start: int = 0, state: LoopState | None = None
@@ -41,6 +38,16 @@ class AttentionPositions(nn.Module):
             `self_bias`, and what the positions add.
         """
         return dict(self_bias=mask)
+
+    def causal_arguments(
+        self, loop: Loop, x: Tensor, padding: Tensor | None, start: int = 0, state: LoopState | None = None
+    ) -> dict[str, Any]:
+        """As :meth:`arguments`, under a causal mask; padding: (B, start + T) bool, None for no padding."""
+        several = x.size(1) > 1
+        needs_mask = padding is not None or (several and (self.adds_bias or start > 0))
+        mask = causal_bias(start + x.size(1), x, padding, start) if needs_mask else None
+        arguments = self.arguments(loop, x, mask, start, state)
+        return dict(arguments, causal=arguments["self_bias"] is None)
 
 
 class Rotary(AttentionPositions):

@@ -47,7 +47,7 @@ def depth_time(length: int, width: int) -> Tensor:
 
 
 def distances(length: int, width: int) -> Tensor:
-    """Sines, then cosines, of d / 10000^(2j/C) for d = length/2, ... 1 - length/2: (length, C), float64; length is even.
+    """Sines, then cosines, of d / 10000^(2j/C) for d = length/2, ..., 1 - length/2: (length, C), float64; even length.
 
     Source: Transformer-XL (arXiv:1901.02860), section 3.3, and its code.
     """

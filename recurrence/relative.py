@@ -1,7 +1,7 @@
 """Relative positions: the score of a query and a key depends on their contents and on the distance between them.
 
-With q and k the vectors of a head, r the projected sinusoids of the distance, and u and v two learned vectors, the score
-is `((q + u) k + (q + v) r) / sqrt(D)`. Projection and vectors belong to the stored block.
+With a head's query q and key k, the projected sinusoids r of their distance, and two learned vectors u and v, the score
+is `((q + u) k + (q + v) r) / sqrt(D)`. Projection and learned vectors belong to the stored block.
 
 Source: Transformer-XL (arXiv:1901.02860), section 3.3; in encoder-decoders, Csordas et al. (arXiv:2108.12284), whose
 initialisation this is.

@@ -50,8 +50,8 @@ def as_llama(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
         raise ValueError(
             f"--arch {args.arch}: must be ilr_small, ilr_large or a translation model; transformers has no other blocks"
         )
-    if args.position != "rope":
-        raise ValueError(f"--position={args.position}: must be rope, the only positions of LlamaForCausalLM")
+    if model.position(args) != "rotary":
+        raise ValueError(f"--position={args.position}: must be rotary, the only positions of LlamaForCausalLM")
     loop = model.decoder.stack.loop
     if loop.inject:
         raise ValueError("--inject-embedding: a layer of LlamaForCausalLM only reads the layer before it")

@@ -32,6 +32,7 @@ from fairseq_plugin.modules.model import LIMITS
 from fairseq_plugin.modules.options import SIDES
 from fairseq_plugin.modules.speech import SpeechInput
 from recurrence import position
+from recurrence.attention_position import AttentionPositions
 from recurrence.causal import CausalStack
 from recurrence.loop import Loop
 from recurrence.weights import unshare
@@ -73,6 +74,7 @@ def _translation(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[arg
     encoder, decoder = model.encoder, model.decoder
     if encoder.level_table is not None:
         raise ValueError("positions and depths added before every pass: an upstream layer adds nothing to its input")
+    _check_positions(encoder.positions, args)
     values: dict[str, Any] = dict(arch=TRANSLATION, encoder_embed_path=None, decoder_embed_path=None)
     weights: StateDict = {}
     scaled = False
@@ -91,6 +93,9 @@ def _translation(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[arg
 
 def _speech(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argparse.Namespace, StateDict]:
     encoder, decoder = model.encoder, model.decoder
+    _check_positions(encoder.positions, args)
+    if encoder.inputs.table is None:
+        raise ValueError("--position=none: fairseq adds sinusoids to the frames")
     frames = {f"encoder.subsample.{key}": tensor for key, tensor in encoder.inputs.subsample.state_dict().items()}
     layers, _ = _stack("encoder", encoder.loop, encoder.layer_norm)
     del layers["encoder.version"]
@@ -108,6 +113,12 @@ def _speech(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argparse
     return _options(args, {**values, **_sizes("encoder", layers), **_sizes("decoder", stack)}), weights
 
 
+def _check_positions(positions: AttentionPositions, args: argparse.Namespace) -> None:
+    """Rejects positions inside attention."""
+    if type(positions) is not AttentionPositions:
+        raise ValueError(f"--position={args.position}: acts in attention, but fairseq adds positions to the embedding")
+
+
 def _sizes(side: str, stack: StateDict) -> dict:
     """The options for the number of layers and their FFN width."""
     layers = 1 + max(int(key.split(".")[2]) for key in stack if ".layers." in key)
@@ -119,8 +130,7 @@ def _language(model: LanguageModel, args: argparse.Namespace) -> tuple[argparse.
     if not isinstance(decoder.stack, CausalStack):
         raise ValueError("a recurrence along the sequence: an upstream layer reads all tokens at once")
     unshare.check(decoder.stack.loop)
-    if decoder.stack.alibi or decoder.stack.table is not None:
-        raise ValueError("positions within attention: fairseq adds positions to the embedding")
+    _check_positions(decoder.stack.positions, args)
     stack, factor = _stack("decoder", decoder.stack.loop, decoder.stack.norm)
     inputs, learned = _inputs("decoder", decoder.inputs, most, factor)
     weights = {**stack, **inputs}

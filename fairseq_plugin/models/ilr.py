@@ -18,7 +18,7 @@ from torch import nn
 
 from fairseq_plugin.modules.elastic import DepthOptions
 from fairseq_plugin.modules.language_model import ONE_MATRIX, LanguageModel, LanguageOptions
-from fairseq_plugin.modules.options import option
+from fairseq_plugin.modules.options import option, position_option
 from fairseq_plugin.modules.register import register_family
 from recurrence import init
 from recurrence.block import Shape
@@ -53,11 +53,7 @@ class IntraLayerRecurrenceOptions(DepthOptions, LanguageOptions):
         "combine what --inject-embedding adds with the state by a learned matrix, as in Huginn, instead of a sum",
         where={"inject_embedding": (True,)},
     )
-    position: str = option(
-        "rope",
-        "rope and alibi act at every pass, learned positions are added to the embedding once",
-        choices=("none", "rope", "learned", "alibi"),
-    )
+    position: str = position_option("rotary", "; rope is an older word for rotary", older=("rope",))
 
 
 class IntraLayerRecurrence(LanguageModel):
@@ -93,33 +89,16 @@ class IntraLayerRecurrence(LanguageModel):
     @classmethod
     def build_stack(cls, args, shape: Shape) -> nn.Module:
         """The loop, with its final norm."""
-        loop = llama_layers(shape, cls.order(args), _injected(args), bool(args.inject_adapter))
+        parts = dict(adapter=bool(args.inject_adapter), relative=cls.position(args) == "relative")
+        loop = llama_layers(shape, cls.order(args), _injected(args), **parts)
         init.normal_(loop, args.embedding_std)
-        head = shape.width // shape.heads
-        return CausalStack(
-            loop,
-            shape.heads,
-            rotary_width=head if args.position == "rope" else None,
-            alibi=args.position == "alibi",
-            norm=nn.RMSNorm(shape.width, shape.norm_eps),
-        )
-
-    @classmethod
-    def input_positions(cls, args) -> str:
-        """Only learned positions are added to the embedding."""
-        return "learned" if args.position == "learned" else "none"
+        return CausalStack(loop, cls.attention_positions(args, shape), nn.RMSNorm(shape.width, shape.norm_eps))
 
     @classmethod
     def _check(cls, args, task) -> None:
         super()._check(args, task)
         if args.inject_embedding and len(cls.order(args)) == args.decoder_layers:
             raise ValueError("--inject-embedding: needs a pass that runs again, by --reuse-map or --block-loops > 1")
-        head = args.decoder_embed_dim // max(1, args.decoder_attention_heads)
-        if args.position == "rope" and head % 2:
-            raise ValueError(
-                f"--position=rope: needs an even head width, but --decoder-embed-dim={args.decoder_embed_dim} / "
-                f"--decoder-attention-heads={args.decoder_attention_heads} is {head}"
-            )
 
 
 def _counts(text: str) -> tuple[int, ...]:

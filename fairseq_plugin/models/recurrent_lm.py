@@ -24,7 +24,7 @@ from torch import nn
 
 from fairseq_plugin.modules.adaptive import PLAIN
 from fairseq_plugin.modules.language_model import LanguageModel, LanguageOptions, remember_positions
-from fairseq_plugin.modules.options import ACTIVATIONS, like, option
+from fairseq_plugin.modules.options import ACTIVATIONS, like, option, position_option
 from fairseq_plugin.modules.register import activation, register_family
 from recurrence import init
 from recurrence.block import Shape
@@ -60,10 +60,9 @@ class KausikRecurrenceOptions(LanguageOptions):
     accumulate: bool = option(
         False, "add half of the output two windows back to the input of the recurrence", **RECURRENT
     )
-    position: str = option(
+    position: str = position_option(
         lambda args: "learned" if args.regular else "none",
-        "add learned positions to the embedding (default: none, or learned with --regular)",
-        choices=("none", "learned"),
+        " (default: none, or learned with --regular, which the last three need)",
     )
     share_decoder_input_output_embed: bool = option(True)
 
@@ -90,8 +89,10 @@ class KausikRecurrence(LanguageModel):
         layers, function = args.decoder_layers, activation(args.activation_fn)
         if args.regular:
             order = cycle(layers, layers)
-            loop = shared_layers(shape, order, activation=function, bias=False, norm_bias=False, pre_norm=True)
-            stack = CausalStack(loop, shape.heads, norm=nn.LayerNorm(shape.width, shape.norm_eps, bias=False))
+            parts = dict(activation=function, bias=False, norm_bias=False, pre_norm=True)
+            loop = shared_layers(shape, order, relative=cls.position(args) == "relative", **parts)
+            norm = nn.LayerNorm(shape.width, shape.norm_eps, bias=False)
+            stack = CausalStack(loop, cls.attention_positions(args, shape), norm)
         else:
             window = args.window, args.accumulate, _window_range(args.window_range)
             stack = RecurrentStack(shape, layers, function, *window)
@@ -99,13 +100,10 @@ class KausikRecurrence(LanguageModel):
         return stack
 
     @classmethod
-    def input_positions(cls, args) -> str:
-        """Learned positions, or none."""
-        return args.position
-
-    @classmethod
     def _check(cls, args, task) -> None:
         super()._check(args, task)
+        if not args.regular and args.position in ("relative", "rotary", "alibi"):
+            raise FieldError("position", args.position, "acts in attention, so it needs {regular}", regular=None)
         if args.regular or args.position != "learned":
             return
         positions = remember_positions(args, task)

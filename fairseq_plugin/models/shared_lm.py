@@ -22,7 +22,7 @@ from fairseq_plugin.models.parameter_sharing import SharingOptions, shared_loop
 from fairseq_plugin.modules.adaptive import NONE
 from fairseq_plugin.modules.elastic import DepthOptions
 from fairseq_plugin.modules.language_model import LanguageModel, LanguageOptions
-from fairseq_plugin.modules.options import ACTIVATIONS, like, option
+from fairseq_plugin.modules.options import ACTIVATIONS, like, option, position_option
 from fairseq_plugin.modules.register import activation, register_family
 from recurrence import init
 from recurrence.block import Shape
@@ -35,6 +35,7 @@ class SharedLanguageOptions(SharingOptions, DepthOptions, LanguageOptions):
 
     activation_fn: str = option("relu", "activation of the FFN (paper: relu)", choices=ACTIVATIONS)
     decoder_final_norm: bool = option(False, "a LayerNorm after the last pass (paper: none)")
+    position: str = position_option("sinusoidal", " (paper: sinusoidal)")
 
 
 class SharedLanguageModel(LanguageModel):
@@ -45,15 +46,11 @@ class SharedLanguageModel(LanguageModel):
     @classmethod
     def build_stack(cls, args, shape: Shape) -> nn.Module:
         """The loop."""
-        loop = shared_loop(args, "decoder", shape, activation=activation(args.activation_fn), pre_norm=True)
+        parts = dict(activation=activation(args.activation_fn), relative=cls.position(args) == "relative")
+        loop = shared_loop(args, "decoder", shape, pre_norm=True, **parts)
         init.fairseq_(loop)
         norm = nn.LayerNorm(shape.width, shape.norm_eps) if args.decoder_final_norm else None
-        return CausalStack(loop, shape.heads, norm=norm)
-
-    @classmethod
-    def input_positions(cls, args) -> str:
-        """Sinusoids."""
-        return "sinusoidal"
+        return CausalStack(loop, cls.attention_positions(args, shape), norm)
 
 
 WIKITEXT_103 = dict(

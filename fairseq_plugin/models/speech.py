@@ -60,11 +60,15 @@ class SpeechToText(ParameterSharing):
     @classmethod
     def inputs(cls, args, side: str, embedding: nn.Embedding | None, most: int) -> nn.Module:
         """Speech for the encoder, tokens for the decoder."""
-        return speech_input(args) if side == "encoder" else super().inputs(args, side, embedding, most)
+        if side == "encoder":
+            return speech_input(args, sinusoids=cls.position(args, side) == "sinusoidal")
+        return super().inputs(args, side, embedding, most)
 
     @classmethod
     def _check(cls, args, task) -> None:
         super()._check(args, task)
+        if cls.position(args, "encoder") == "learned":
+            raise ValueError("--position=learned: not for speech, whose frames have no largest number")
         for name in ("input_feat_per_channel", "input_channels"):  # the task sets them from the data's configuration
             value = getattr(args, name, None)
             if value is None or value < 1:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fairseq_plugin.modules.embedding import Output, TokenInput, borrow, visible_padding
 from fairseq_plugin.modules.encoder import LevelTable, depth_levels
 from fairseq_plugin.repairs.replace import call_before
-from recurrence.attention import causal_bias, padding_bias
+from recurrence.attention import padding_bias
 from recurrence.attention_position import AttentionPositions
 from recurrence.cache import stays
 from recurrence.draft import Draft, Drafting
@@ -238,16 +238,11 @@ class LoopedDecoder(StatefulDecoder):
         def arguments(x: Tensor, start: int) -> dict[str, Any]:
             length = start + x.size(1)
             part = None if padding is None else padding[:, :length]
-            needs_mask = part is not None or x.size(1) > 1 and (start or self.positions.adds_bias)
-            causal = causal_bias(length, x, part, start) if needs_mask else None
-            kept = None if state is None else state.loop_state
-            arguments = self.positions.arguments(self.loop, x, causal, start, kept)
             return dict(
-                **arguments,
+                **self.positions.causal_arguments(self.loop, x, part, start, state and state.loop_state),
                 levels=depth_levels(self.level_table, self.loop.passes, length, part, start, x),
                 contexts=contexts,
                 cross_bias=padding_bias(mask[0], like=x) if mask else None,
-                causal=arguments["self_bias"] is None,
                 record=record,
             )
 

@@ -14,6 +14,7 @@ from fairseq_plugin.modules.decoder import StatefulDecoder
 from fairseq_plugin.modules.embedding import Output, TokenInput, store_positions, visible_padding
 from fairseq_plugin.modules.options import option
 from recurrence import position
+from recurrence.attention_position import AttentionPositions, attention_positions
 from recurrence.block import Shape
 from recurrence.draft import Draft
 from recurrence.loop import Loop
@@ -130,7 +131,7 @@ class LanguageDecoder(StatefulDecoder):
             start = state.stack.cache.lengths[passes[0]]
             padding = self._padding(known, start, state)
             x = self.inputs(known, padding, start) if x is None else x
-            return state.stack.run(x, passes, **self.stack.arguments(x, padding, start))
+            return state.stack.run(x, passes, **self.stack.arguments(x, padding, start, state.stack))
 
         def output(x: Tensor) -> tuple[Tensor, Tensor]:
             x = self.finish(x)
@@ -177,9 +178,15 @@ class LanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
         raise TypeError(f"{cls.__name__}: a family must define build_stack")
 
     @classmethod
-    def input_positions(cls, args) -> str:
-        """Positions added to the embedding: "none", "learned" or "sinusoidal"."""
-        return "none"
+    def position(cls, args) -> str:
+        """The kind of positions, one of :data:`recurrence.attention_position.POSITIONS`."""
+        kind = getattr(args, "position", None) or cls.options.known()["position"].default  # older checkpoints have none
+        return "rotary" if kind == "rope" else kind
+
+    @classmethod
+    def attention_positions(cls, args, shape: Shape) -> AttentionPositions:
+        """The positions inside self-attention."""
+        return attention_positions(cls.position(args), shape.width, shape.heads, causal=True)
 
     @classmethod
     def depth_step(cls, args) -> int:
@@ -195,7 +202,7 @@ class LanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
         """
         with cls.options.flags_in_errors():
             cls._check(args, task)
-        most = remember_positions(args, task) if cls.input_positions(args) == "learned" else sys.maxsize
+        most = remember_positions(args, task) if cls.position(args) == "learned" else sys.maxsize
         with cls.options.flags_in_errors("decoder"):
             stack = cls.build_stack(args, cls.options.shape(args, "decoder"))
         stack.loop.checkpointing = args.checkpoint_activations
@@ -227,7 +234,7 @@ class LanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
 
     @classmethod
     def _inputs(cls, args, embedding: nn.Module, dictionary, most: int) -> TokenInput:
-        width, kind = args.decoder_embed_dim, cls.input_positions(args)
+        width, kind = args.decoder_embed_dim, cls.position(args)
         table = position.Table(position.halved, width, dictionary.pad() + 1, blank_padding=True)
         return TokenInput(
             embedding,

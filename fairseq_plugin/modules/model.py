@@ -15,11 +15,11 @@ from fairseq_plugin.modules.budget import BudgetedModel, BudgetOptions, set_budg
 from fairseq_plugin.modules.decoder import LoopedDecoder
 from fairseq_plugin.modules.embedding import Output, TokenInput, load_pretrained, store_positions
 from fairseq_plugin.modules.encoder import LevelTable, LoopedEncoder
-from fairseq_plugin.modules.options import ACTIVATIONS, SIDES, option
+from fairseq_plugin.modules.options import ACTIVATIONS, SIDES, option, position_option
 from fairseq_plugin.modules.register import activation
 from recurrence import position
 from recurrence.admin import attach
-from recurrence.attention_position import POSITIONS, attention_positions
+from recurrence.attention_position import attention_positions
 from recurrence.block import Shape
 from recurrence.loop import Loop
 
@@ -41,12 +41,10 @@ class TranslationOptions(admin.AdminOptions, BudgetOptions):
     encoder_attention_heads: int = option(8, "encoder: attention heads; must divide the width")
     encoder_normalize_before: bool = option(False, "encoder: pre-norm instead of post-norm")
     decoder_normalize_before: bool = option(False, "decoder: pre-norm instead of post-norm")
-    position: str | None = option(
+    position: str | None = position_option(
         None,
-        "sinusoidal (the default) and learned positions are added to the embedding once; relative (Transformer-XL's), "
-        "rotary and alibi act in self-attention at every pass; with static level signals, the last four replace the "
-        "positions in the signals, which otherwise are the positions",
-        choices=POSITIONS,
+        " (default: sinusoidal). Static level signals are positions themselves: relative, rotary, alibi and none leave "
+        "only the depth in them",
     )
     encoder_learned_pos: bool = option(False, "encoder: learned positions instead of sinusoids")
     decoder_learned_pos: bool = option(False, "decoder: learned positions instead of sinusoids")

@@ -11,6 +11,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from torch import nn
 
+from recurrence.attention_position import POSITIONS
 from recurrence.block import Shape
 from recurrence.errors import FieldError
 
@@ -32,6 +33,18 @@ def option(default: Any, help: str | None = None, **about: Any) -> Any:
             `argparse_alias` and `argparse_const`.
     """
     return field(default=default, metadata={"help": help, **about})
+
+
+def position_option(default: Any, note: str = "", older: tuple[str, ...] = ()) -> Any:
+    """The field `position` of a family: kinds of positions, the same for all families.
+
+    Args:
+        default: see :func:`option`.
+        note: what to add to the help text.
+        older: other words that checkpoints and commands may have.
+    """
+    help = "sinusoidal and learned positions are added to the embedding once; relative (Transformer-XL's), rotary and "
+    return option(default, help + "alibi act in self-attention at every pass" + note, choices=POSITIONS + older)
 
 
 def like(name: str) -> Callable[[Any], Any]:

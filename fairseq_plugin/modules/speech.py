@@ -38,7 +38,7 @@ class Subsampler(Conv1dSubsampler):
 
 
 class SpeechInput(nn.Module):
-    """Subsampled and scaled frames, fairseq's sinusoids, dropout.
+    """Subsampled and scaled frames, fairseq's sinusoids if wanted, dropout.
 
     Source: fairseq S2T (arXiv:2010.05171), section 2.
 
@@ -49,13 +49,23 @@ class SpeechInput(nn.Module):
         kernel_sizes: one odd size per convolution.
         scale: factor on the subsampled frames.
         dropout: rate on the output.
+        sinusoids: whether positions are added.
     """
 
-    def __init__(self, features: int, channels: int, width: int, kernel_sizes: list[int], scale: float, dropout: float):
+    def __init__(
+        self,
+        features: int,
+        channels: int,
+        width: int,
+        kernel_sizes: list[int],
+        scale: float,
+        dropout: float,
+        sinusoids: bool = True,
+    ):
         super().__init__()
         self.features, self.scale, self.dropout = features, scale, dropout
         self.subsample = Subsampler(features, channels, width, kernel_sizes)
-        self.table = Table(halved, width, offset=2, blank_padding=True)
+        self.table = Table(halved, width, offset=2, blank_padding=True) if sinusoids else None
 
     def read(self, frames: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
         """Embeds speech.
@@ -79,7 +89,8 @@ class SpeechInput(nn.Module):
         weight = self.subsample.conv_layers[0].weight
         x, padding = self.subsample(frames.to(weight.dtype), lengths)  # fairseq-generate --fp16 leaves them in float32
         x = x * self.scale
-        x = x + self.table(x.size(1), padding, 0, like=x)
+        if self.table is not None:
+            x = x + self.table(x.size(1), padding, 0, like=x)
         return dropout(x, self.dropout, self.training), padding
 
 
@@ -100,8 +111,8 @@ def kernel_sizes(text: str) -> list[int]:
     return sizes
 
 
-def speech_input(args) -> SpeechInput:
-    """The input layer for these options."""
+def speech_input(args, sinusoids: bool) -> SpeechInput:
+    """The input layer for these options, with or without sinusoidal positions."""
     width = args.encoder_embed_dim
     return SpeechInput(
         args.input_feat_per_channel * args.input_channels,
@@ -110,4 +121,5 @@ def speech_input(args) -> SpeechInput:
         kernel_sizes(args.conv_kernel_sizes),
         scale=1.0 if args.no_scale_embedding else math.sqrt(width),
         dropout=args.dropout,
+        sinusoids=sinusoids,
     )

@@ -26,7 +26,7 @@ ILR_SIZES = {
     "decoder_attention_heads": "num_attention_heads",
     "norm_eps": "rms_norm_eps",
 }
-POSITION = {"nope": "none", "rope": "rope", "ape": "learned", "alibi": "alibi"}
+POSITION = {"nope": "none", "rope": "rotary", "ape": "learned", "alibi": "alibi"}
 
 
 def _ilr_model(system: str, config: dict) -> LanguageModel:

@@ -90,17 +90,26 @@ def segmented_bleu(hypotheses: list[str], references: list[str], segment: Segmen
     return round(BLEU(tokenize="none", smooth_method="exp", force=True).corpus_score(ours, [theirs]).score, 2)
 
 
+def hypotheses_and_references(log: Path, reference: Path) -> tuple[list[str], list[str]]:
+    """The best hypotheses of a log and the lines of the reference.
+
+    Raises:
+        ValueError: names the log, if they differ in number.
+    """
+    references = reference.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    try:
+        return in_order(best_hypotheses(log), len(references)), references
+    except ValueError as error:
+        raise ValueError(f"{log}: {error}") from error
+
+
 def scored(log: Path, reference: Path, tokenize: str, segments: dict[str, Segment]) -> dict:
     """The scores of a log; writes its plain translations beside it.
 
     Raises:
         ValueError: names the log, if hypotheses and references differ in number.
     """
-    references = reference.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    try:
-        hypotheses = in_order(best_hypotheses(log), len(references))
-    except ValueError as error:
-        raise ValueError(f"{log}: {error}") from error
+    hypotheses, references = hypotheses_and_references(log, reference)
     log.with_suffix(".txt").write_text("\n".join(hypotheses) + "\n", encoding="utf-8")
     more = {name: segmented_bleu(hypotheses, references, segment) for name, segment in segments.items()}
     return scores(hypotheses, references, tokenize) | more

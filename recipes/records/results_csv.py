@@ -36,6 +36,8 @@ METRICS = {
     **{f"wer_{part}": f"word errors %, {part}" for part in ("test-clean", "test-other", "dev-clean", "dev-other")},
     "perplexity_valid": "perplexity, validation",
     "accuracy": "accuracy %",
+    "exact_match": "exact match %",
+    "exact_match_in_distribution": "exact match %, in distribution",
     **ERRORS,
     **{f"perplexity_{1 << power}": f"perplexity at {1 << power:,}" for power in range(5, 13)},
 }

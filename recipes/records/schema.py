@@ -46,6 +46,11 @@ KINDS = {
         scales=("smoke", "small", "gpu", "paper"),
         own_flags=True,
     ),
+    "transduction": Kind(
+        required=("data", "languages", "tests", BATCH, "micro_batch", "updates", "save", "log", "train", "average")
+        + ("search", "symbols"),
+        optional=(),
+    ),
     "images": Kind(
         required=("data", "batch", "train"),
         optional=("classes", "divisor", "repeats"),

@@ -113,7 +113,7 @@ def test_further_passes_get_the_input_of_the_first_again(order, inject, expected
 
 # The stack, in one go and in steps
 
-ENCODINGS = ["none", "rope", "alibi"]
+ENCODINGS = ["none", "rotary", "alibi", "relative"]
 
 
 @torch.no_grad()

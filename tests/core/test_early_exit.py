@@ -86,7 +86,7 @@ def arguments_for(model: CausalStack) -> Callable[[Tensor], dict[str, Any]]:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("encoding", ["none", "rope", "alibi"])
+@pytest.mark.parametrize("encoding", ["none", "rotary", "alibi", "relative"])
 @pytest.mark.parametrize("inject", [(), (0, 2)], ids=["", "injected"])
 def test_later_tokens_see_the_states_that_left(encoding, inject):
     model, x = llama_stack(encoding, inject=inject), random_states(1, 50, 12)
@@ -103,7 +103,7 @@ def test_later_tokens_see_the_states_that_left(encoding, inject):
 
 @torch.no_grad()
 def test_states_that_left_follow_reordering():
-    model, chance = llama_stack("rope", inject=(0,)), torch.Generator().manual_seed(0)
+    model, chance = llama_stack("rotary", inject=(0,)), torch.Generator().manual_seed(0)
     threshold = some_exits(ExitReference(model.loop, arguments_for(model), 0), random_states(1, 30, 12))
     reference, rows = ExitReference(model.loop, arguments_for(model), 1.5 * threshold), 4
     loop_state = EarlyExitState(model.loop, exit_rule("text", 1.5 * threshold, 5))
@@ -119,7 +119,7 @@ def test_states_that_left_follow_reordering():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("encoding", ["rope", "alibi"])
+@pytest.mark.parametrize("encoding", ["rotary", "alibi", "relative"])
 def test_left_padding_does_not_change_where_a_text_leaves(encoding):
     model, x = llama_stack(encoding), random_states(1, 20, 12)
     padded = torch.cat([random_states(1, 6, 12, seed=1), x], dim=1)

@@ -81,7 +81,7 @@ def test_llama_gives_the_same_logits(corpus, flags, tmp_path):
 @pytest.mark.parametrize(
     ("arch", "flags", "message"),
     [
-        ("ilr_small", ["--position", "alibi"], "--position=alibi: must be rope"),
+        ("ilr_small", ["--position", "alibi"], "--position=alibi: must be rotary"),
         ("ilr_small", ["--position", "rope", "--inject-embedding"], "--inject-embedding: a layer of LlamaForCausalLM"),
         ("recurrent_lm", [], "--arch recurrent_lm: must be ilr_small, ilr_large or a translation model"),
     ],

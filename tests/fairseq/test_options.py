@@ -10,6 +10,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
+from recurrence.attention_position import POSITIONS
 from tests.support import language, models, stacks
 
 # One architecture of each family; of the one that assigns layers, one with a single layer and one with several.
@@ -290,10 +291,10 @@ def test_every_choice_of_the_signals_is_another_model():
 
 def test_every_encoding_and_every_recurrence_is_another_model():
     outputs = []
-    for position in ("none", "rope", "learned", "alibi"):
+    for position in POSITIONS:
         for reuse in ("--reuse-map 1,1,1", "--reuse-map 1,1,2", "--reuse-map 1,1,2 --inject-embedding",
                       "--block-loops 2", "--block-loops 2 --inject-embedding"):  # fmt: skip
             model = models.tiny("ilr_small", "--position", position, *reuse.split())
             outputs.append(model(language.texts())[0])
-    assert len(outputs) == 20
+    assert len(outputs) == 30
     assert not [pair for pair in itertools.combinations(outputs, 2) if torch.allclose(*pair)]

@@ -106,7 +106,7 @@ BAD = {
         "--block-loops -1": "--block-loops=-1: must be >= 1",
         "--block-loops 2 --reuse-map 1,2,1,1": "--block-loops=2: replaces --reuse-map=1,2,1,1: give only one of them",
         "--inject-embedding --reuse-map 1,1,1,1": "--inject-embedding: needs a pass that runs again",
-        "--position rope --decoder-embed-dim 36": "--position=rope: needs an even head width, but .* is 9",
+        "--position rope --decoder-embed-dim 36": "--position=rotary: needs an even head width, but .* is 9",
         "--decoder-attention-heads 3": "--decoder-attention-heads=3: must divide --decoder-embed-dim=128",
         "--decoder-attention-heads 0": "--decoder-attention-heads=0: must be >= 1",
         "--decoder-layers 0": "--decoder-layers=0: must be >= 1",

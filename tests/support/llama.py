@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from recurrence.attention_position import attention_positions
 from recurrence.block import Shape
 from recurrence.causal import CausalStack
 from recurrence.papers.ilr import llama_layers
@@ -16,8 +17,8 @@ def random_states(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def llama_stack(encoding: str = "none", order=(0, 0, 1, 2, 2), **values) -> CausalStack:
-    """A float64 stack of `SHAPE` in eval mode; encoding: "none", "rope" or "alibi"."""
+    """A float64 stack of `SHAPE` in eval mode; encoding: one of POSITIONS."""
     torch.manual_seed(0)
-    loop = llama_layers(SHAPE, order, **values)
-    rotary_width = 6 if encoding == "rope" else None
-    return CausalStack(loop, 2, rotary_width, alibi=encoding == "alibi", norm=nn.RMSNorm(12)).double().eval()
+    loop = llama_layers(SHAPE, order, relative=encoding == "relative", **values)
+    positions = attention_positions(encoding, SHAPE.width, SHAPE.heads, causal=True)
+    return CausalStack(loop, positions, nn.RMSNorm(12)).double().eval()
