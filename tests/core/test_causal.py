@@ -45,7 +45,7 @@ def test_slopes(heads, exponents):
 def test_linear_biases_of_all_queries_and_of_the_last():
     whole = position.alibi(4, 5, 0, like=random_states(1))
     assert whole.shape == (1, 4, 5, 5)
-    assert whole[0, 1, 3].tolist() == [2**-4 * (key - 3) for key in range(5)]
+    assert whole[0, 1, 3].tolist() == [-(2**-4) * abs(key - 3) for key in range(5)]
     assert torch.equal(position.alibi(4, 5, 4, like=random_states(1)), whole[:, :, 4:])
 
 

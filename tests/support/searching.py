@@ -1,5 +1,7 @@
 """fairseq's own beam search on tiny models, and comparisons of its results."""
 
+from collections.abc import Sequence
+
 import torch
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
@@ -9,13 +11,13 @@ from tests.support import language, models
 
 
 @torch.no_grad()
-def varied_model(arch: str, seed: int = 0) -> nn.Module:
+def varied_model(arch: str, seed: int = 0, flags: Sequence[str] = ()) -> nn.Module:
     """A tiny model whose predictions depend on the context, the end of the sentence most of all.
 
     With a random output layer, a tiny model repeats one symbol forever: beams never split, cross or end. This one
     projects onto the directions in which features of different contexts differ.
     """
-    model = models.tiny(arch, seed=seed)
+    model = models.tiny(arch, *flags, seed=seed)
     source, lengths, target = models.inputs(arch, (5, 3, 6) * 4, (12,) * 12)
     features = model.decoder(target, model.encoder(source, lengths), features_only=True)[0].flatten(0, 1)
     mean = features.mean(0)

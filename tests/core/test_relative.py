@@ -1,0 +1,113 @@
+"""Relative positions: equal to the formula, for whole texts and token by token, with keys projected once per block."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from recurrence.attention import SelfAttention
+from recurrence.attention_position import Relative, attention_positions
+from recurrence.block import Shape
+from recurrence.errors import FieldError
+from recurrence.loop_state import LoopState
+from recurrence.papers.takase import shared_layers
+from recurrence.position import DistanceTable, distances
+from recurrence.relative import RelativeKeys, by_key
+from tests.support.llama import random_states
+from tests.support.relative_reference import relative_attention, sinusoid
+from tests.support.stacks import randomise
+
+EXACT = dict(rtol=0, atol=1e-12)
+HIDDEN = float("-inf")
+
+
+def attention() -> SelfAttention:
+    return randomise(SelfAttention(12, 3, bias=True, dropout=0.0, relative=True).double(), seed=0)
+
+
+def causal_mask(length: int) -> Tensor:
+    return torch.full((length, length), HIDDEN, dtype=torch.float64).triu(1)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_and_its_gradients_equal_the_formula(causal):
+    layer, x = attention(), random_states(2, 7, 12).requires_grad_()
+    keys = layer.relative(DistanceTable(12).upto(7, 0 if causal else -6, x))
+    found = layer(x, bias=causal_mask(7) if causal else None, distances=keys)
+    expected = torch.stack([relative_attention(layer, row, causal) for row in x])
+    torch.testing.assert_close(found, expected, **EXACT)
+    inputs = [x, *layer.parameters()]
+    gradients = [torch.autograd.grad(y.square().sum(), inputs) for y in (found, expected)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-9)
+
+
+def test_rows_of_distances_do_not_depend_on_the_size_of_the_table():
+    small, large, like = DistanceTable(6), DistanceTable(6), random_states(1)
+    large.upto(300, 0, like)
+    for last in (0, -4):
+        expected = torch.stack([sinusoid(distance, 6) for distance in range(5, last - 1, -1)])
+        for table in (small, large):
+            torch.testing.assert_close(table.upto(5, last, like), expected, **EXACT)
+    assert distances(4, 5).shape == (4, 5)
+
+
+@pytest.mark.parametrize(("queries", "keys", "last"), [(4, 4, -3), (4, 4, 0), (1, 1, 0), (1, 6, 0), (3, 6, 0)])
+def test_scores_by_distance_are_found_by_key(queries, keys, last):
+    scores = torch.arange(keys, last - 1, -1.0).expand(2, queries, -1).contiguous()  # each is its distance
+    found = by_key(scores, keys)
+    for query in range(queries):
+        for key in range(keys):
+            distance = keys - queries + query - key
+            assert distance < last or found[0, query, key] == found[1, query, key] == distance
+
+
+def layers(order, causal: bool = True):
+    parts = dict(relative=True, pre_norm=True)
+    return shared_layers(Shape(12, 20, 2), order, **parts).double(), Relative(12, causal)
+
+
+def counted(monkeypatch) -> list:
+    calls, forward = [], RelativeKeys.forward
+    monkeypatch.setattr(RelativeKeys, "forward", lambda self, rows: calls.append(self) or forward(self, rows))
+    return calls
+
+
+def test_keys_are_projected_once_for_each_stored_block(monkeypatch):
+    loop, positions = layers((0, 1, 0, 1, 1))
+    calls = counted(monkeypatch)
+    loop(random_states(2, 9, 12), **positions.causal_arguments(loop, random_states(2, 9, 12), None))
+    assert calls == [block.self_attn.relative for block in loop.blocks]
+
+
+@torch.no_grad()
+def test_decoding_keeps_the_keys_until_the_text_outgrows_them(monkeypatch):
+    loop, positions = layers((0, 0, 0))
+    x, state, steps = random_states(2, 70, 12), LoopState(loop), []
+    whole = loop(x, **positions.causal_arguments(loop, x, None))
+    calls = counted(monkeypatch)
+    for start in range(70):
+        step = x[:, start : start + 1]
+        steps.append(state.run(step, loop.running, **positions.causal_arguments(loop, step, None, start, state)))
+    torch.testing.assert_close(torch.cat(steps, dim=1), whole, **EXACT)
+    assert len(calls) == 3  # for 32, 64 and 128 tokens
+
+
+def test_positions_learn_in_every_pass_with_a_gradient():
+    loop, positions = layers((0, 0), causal=False)
+    x = random_states(2, 5, 12)
+    loop(x, **positions.arguments(loop, x, None)).square().sum().backward()
+    for name, parameter in loop.blocks[0].self_attn.relative.named_parameters():
+        assert parameter.grad.abs().max() > 0, name
+
+
+def test_checkpointing_gives_the_same_gradients():
+    loop, positions = layers((0, 0))
+    x, found = random_states(2, 5, 12), []
+    for loop.checkpointing in (False, True):
+        loss = loop(x, **positions.causal_arguments(loop, x, None)).square().sum()
+        found.append(torch.autograd.grad(loss, list(loop.parameters())))
+    assert all(map(torch.equal, *found))
+
+
+def test_rotary_positions_need_an_even_head_width():
+    with pytest.raises(FieldError, match="position=rotary: needs an even head width, but width=12 / heads=4 is 3"):
+        attention_positions("rotary", 12, 4, causal=True)
