@@ -19,6 +19,7 @@ accumulation.
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -89,7 +90,7 @@ class KausikRecurrence(LanguageModel):
         layers, function = args.decoder_layers, activation(args.activation_fn)
         if args.regular:
             order = cycle(layers, layers)
-            parts = dict(activation=function, bias=False, norm_bias=False, pre_norm=True)
+            parts: dict[str, Any] = dict(activation=function, bias=False, norm_bias=False, pre_norm=True)
             loop = shared_layers(shape, order, relative=cls.position(args) == "relative", **parts)
             norm = nn.LayerNorm(shape.width, shape.norm_eps, bias=False)
             stack = CausalStack(loop, cls.attention_positions(args, shape), norm)

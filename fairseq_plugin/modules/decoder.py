@@ -235,11 +235,13 @@ class LoopedDecoder(StatefulDecoder):
         if not self._projects_per_pass():
             contexts = [contexts[which] for which in self.loop.order]
 
+        kept = None if state is None else state.loop_state
+
         def arguments(x: Tensor, start: int) -> dict[str, Any]:
             length = start + x.size(1)
             part = None if padding is None else padding[:, :length]
             return dict(
-                **self.positions.causal_arguments(self.loop, x, part, start, state and state.loop_state),
+                **self.positions.causal_arguments(self.loop, x, part, start, kept),
                 levels=depth_levels(self.level_table, self.loop.passes, length, part, start, x),
                 contexts=contexts,
                 cross_bias=padding_bias(mask[0], like=x) if mask else None,

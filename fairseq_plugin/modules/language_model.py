@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fairseq.models import FairseqLanguageModel
 from torch import Tensor, nn
@@ -180,7 +181,9 @@ class LanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
     @classmethod
     def position(cls, args) -> str:
         """The kind of positions, one of :data:`recurrence.attention_position.POSITIONS`."""
-        kind = getattr(args, "position", None) or cls.options.known()["position"].default  # older checkpoints have none
+        kind: Any = getattr(args, "position", None)  # not in older checkpoints
+        if kind is None:
+            kind = cls.options.known()["position"].default
         return "rotary" if kind == "rope" else kind
 
     @classmethod
