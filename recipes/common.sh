@@ -1,15 +1,20 @@
-# Functions for the scripts that prepare data, draw figures or run a demo; source it. Settings come from the environment:
+# Functions of all shell scripts of the recipes; source it. Settings come from the environment:
 #   OUT      root of all output (default: out/ beside recipes/)
 #   DRY_RUN  1 prints the commands instead of running them
 #   THREADS  CPU threads (default: all cores)
 # A script called with -h or --help prints the comment at its head and does nothing.
-source "$(dirname "${BASH_SOURCE[0]}")/shell.sh"
+set -euo pipefail
 
 case ${1:-} in -h | --help)
     awk 'NR > 1 { if (!sub(/^# ?/, "")) exit; print }' "$0"
     exit
     ;;
 esac
+
+fail() {
+    printf 'error: %s\n' "$*" >&2
+    exit 1
+}
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 OUT=${OUT:-$ROOT/out}
@@ -22,6 +27,13 @@ export PYTHONWARNINGS=${PYTHONWARNINGS-ignore::FutureWarning,ignore::UserWarning
 export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
 
 log() { printf '== %s\n' "$*" >&2; }
+
+# quoted COMMAND...: print the command in one line, quoted for the shell.
+quoted() {
+    local line
+    printf -v line '%q ' "$@"
+    printf '%s' "${line% }"
+}
 
 # run COMMAND...: run the command, or print it if DRY_RUN=1.
 run() {
@@ -91,4 +103,51 @@ runs() {
         "$ROOT/recipes/$1.sh" "$row"
         RUNS+=("$row=$("$ROOT/recipes/$1.sh" folder "$row")/$2")
     done
+}
+
+# For the scripts of commands/, which print the commands of one row and run nothing: each under a line "# STAGE", with the
+# trainer's flags as arguments. records/commands.py calls them with DRY_RUN=1. The row's settings in tables.toml are
+# variables with names in capitals, together with
+#   RUN                  the folder of this run
+#   SCALE, SEED, ARCH, PRECISION, GPUS
+#   KWARGS               key=value arguments of the model's constructor, one per line
+#   MICRO_BATCH, ACCUMULATE     batch size of a process, and batches per update
+#   DATA_ROOT, CIFAR10   the user's folder of data, and the form of CIFAR-10, or digits (see records/request.py)
+
+heading() { echo "# $1"; }
+
+# array_of VARIABLE ARRAY: split a variable into an array of its lines; an unset variable gives an empty array.
+array_of() {
+    local -n into=$2
+    into=()
+    if [ -n "${!1:-}" ]; then mapfile -t into <<<"${!1}"; fi
+}
+
+# prepare SCRIPT [NAME=VALUE...]: print the stage that prepares a data set; SCRIPT is relative to recipes/data, or to recipes/ if
+# it has a slash.
+prepare() {
+    local script=$1
+    if [[ $script != */* ]]; then script=data/$script; fi
+    heading preparation
+    run env DRY_RUN=0 OUT="$OUT" ${DATA_ROOT:+"DATA_ROOT=$DATA_ROOT"} "${@:2}" "$ROOT/recipes/$script.sh"
+}
+
+# batches: set BATCHES to the flags of fairseq-train that give the table's batch size.
+batches() {
+    local unit=--batch-size
+    if [ -n "${TOKENS:-}" ]; then unit=--max-tokens; fi
+    BATCHES=($unit "$MICRO_BATCH" --update-freq "$ACCUMULATE")
+}
+
+# train_fairseq [BIN] FLAGS...: print the training command, at the row's precision, on GPUS processes.
+train_fairseq() {
+    local program=(fairseq-train) numbers=() bin=()
+    if [ "$GPUS" -gt 1 ]; then
+        program=(torchrun --standalone --nproc_per_node "$GPUS" -m fairseq_cli.train --distributed-world-size "$GPUS")
+    fi
+    if [ "$PRECISION" != fp32 ]; then numbers=("--$PRECISION"); fi
+    if [[ $1 != -* ]]; then bin=("$1") && shift; fi
+    run "${program[@]}" "${bin[@]}" --user-dir "$ROOT/fairseq_plugin" --arch "$ARCH" \
+        --save-dir "$RUN/checkpoints" --seed "$SEED" --required-batch-size-multiple 1 --update-epoch-batch-itr True \
+        "${numbers[@]}" "$@"
 }

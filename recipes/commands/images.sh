@@ -6,10 +6,9 @@
 #          cifar10.tar, otherwise on scikit-learn's digits; only shows that the row works
 #   small  CIFAR-10 at 64 pixels, 2,000 updates of 50 images, widths divided by DIVISOR
 #   long   CIFAR-10 at 64 pixels, 60 epochs of random crops and flips, at the row's own size
-#   gpu    the same for 300 epochs, with Mixup, CutMix and RandAugment
 #   paper  the data and the settings of the table
 # CIFAR10 is full or jpeg, all of CIFAR-10; 5000, a tenth of its images (see cifar10/prepare.sh); or digits.
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$0")/../common.sh"
 
 # image_size ARCH DIVISOR: set SIZE, the constructor's arguments for images of 64 pixels. The width is divided and rounded
 # to a multiple of twice the number of heads (in a pyramid, of the heads of its first stage); isotropic models get 64
@@ -49,15 +48,9 @@ small)
 long)
     SETTINGS=("${SMALL[@]}" --lr 2e-3 --epochs 60 --warmup-epochs 3 --batch-size 128 --workers 0 --resize 72 --color-jitter 0)
     ;;
-gpu)
-    SETTINGS=("${SMALL[@]}" --epochs 300 --warmup-epochs 10 --batch-size 512 --workers 8 --scale 0.5 1 --amp bfloat16
-        --aa rand-m9-mstd0.5-inc1 --mixup 0.8 --cutmix 1)
-    SIZE=(drop_path_rate=0.1)
-    ;;
 paper)
     SETTINGS=(--batch-size "$MICRO_BATCH" --grad-accum-steps "$ACCUMULATE" --img-size 224 --workers 8)
-    # A batch of all processes has each image REPEATS times; timm supports this only with several processes.
-    if [ $((GPUS * NODES)) -gt 1 ] && [ -n "${REPEATS:-}" ]; then SETTINGS+=(--aug-repeats "$REPEATS"); fi
+    if [ -n "${REPEATS:-}" ]; then SETTINGS+=(--aug-repeats "$REPEATS"); fi # copies of an image in a batch of all processes
     case $PRECISION in
     bf16) SETTINGS+=(--amp bfloat16) ;;
     fp16) SETTINGS+=(--amp float16) ;;
@@ -69,10 +62,8 @@ if [ "$SCALE" = paper ]; then
     IMAGES=("$OUT/data/$DATA")
     prepare "$DATA"
 else
-    more=("${SIZE[@]}")
     image_size "$ARCH" "${DIVISOR:-1}"
     if [[ $KWARGS == *embed_dim=* ]]; then SIZE=(); fi # the row sets its own width
-    SIZE+=("${more[@]}")
     if [ "$CIFAR10" = digits ]; then
         IMAGES=("$OUT/digits/images")
         prepare digits/prepare
@@ -84,10 +75,11 @@ else
     fi
 fi
 
-lines KWARGS kwargs
-launch python "$ROOT/recipes/train_image.py"
-stage training
-say "${LAUNCH[@]}" "${IMAGES[@]}" --model "$ARCH" --model-kwargs "${SIZE[@]}" "${kwargs[@]}" --output "$RUN" \
+array_of KWARGS kwargs
+PROGRAM=(python)
+if [ "$GPUS" -gt 1 ]; then PROGRAM=(torchrun --standalone --nproc_per_node "$GPUS"); fi
+heading training
+run "${PROGRAM[@]}" "$ROOT/recipes/train_image.py" "${IMAGES[@]}" --model "$ARCH" --model-kwargs "${SIZE[@]}" "${kwargs[@]}" --output "$RUN" \
     --seed "$SEED" "${SETTINGS[@]}" "$@" --resume
-stage scoring
-say_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score_image.py" "$RUN"
+heading scoring
+run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score_image.py" "$RUN"

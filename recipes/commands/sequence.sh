@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prints the commands of a row that uses one of the plugin's own tasks and is scored per text: prepare the data, if the task
 # reads any, train, score. All scales are in tables.toml.
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$0")/../common.sh"
 
 data=()
 read -r -a settings <<<"${DATA_SETTINGS:-}"
@@ -15,10 +15,10 @@ if [ -n "${DATA:-}" ]; then
     data=("$OUT/$BIN")
 fi
 
-stage training
+heading training
 train_fairseq "${data[@]}" --task "$TASK" ${TEXT:+--tokens-per-sample "$TEXT"} --log-format json "${BATCHES[@]}" \
     --max-update "$UPDATES" --no-epoch-checkpoints ${SAVE:+--save-interval-updates "$SAVE" --keep-interval-updates 1} \
     --log-interval "$LOG" "$@"
-stage scoring
-say_into "$RUN/scores.json" python "$ROOT/recipes/metrics/answers.py" "${data[@]}" \
+heading scoring
+run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/answers.py" "${data[@]}" \
     --path "$RUN/checkpoints/checkpoint_${CHECKPOINT:-best}.pt" --subset "${SUBSET:-valid}" --batch "$MICRO_BATCH"

@@ -2,12 +2,12 @@
 # Prints the commands of a speech row: prepare the recordings, train, average checkpoints, decode every test set, count word
 # errors. All scales are in tables.toml. If SHORT is set, training starts with that many updates on the short sequences
 # only; otherwise attention takes long to find an alignment.
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$0")/../common.sh"
 
 SAVE=${SAVE:-2000} KEEP=${KEEP:-10}
 TASK=(--user-dir "$ROOT/fairseq_plugin" --task speech_to_text --config-yaml config.yaml)
 read -r -a settings <<<"${DATA_SETTINGS:-}"
-lines SEARCH search
+array_of SEARCH search
 batches
 prepare "$DATA" "${settings[@]}"
 
@@ -19,19 +19,19 @@ train_on() {
 }
 
 if [ -n "${SHORT:-}" ]; then
-    stage training-short
+    heading training-short
     train_on train-short "$SHORT" "$@"
 fi
-stage training
+heading training
 train_on "$TRAINED" "$UPDATES" "$@"
-stage averaging
-say python -m fairseq_plugin.average --inputs "$RUN/checkpoints" --num-update-checkpoints "$KEEP" --output "$RUN/average.pt"
+heading averaging
+run python -m fairseq_plugin.average --inputs "$RUN/checkpoints" --num-update-checkpoints "$KEEP" --output "$RUN/average.pt"
 names=()
 while read -r name subset; do
-    stage "decoding-$name"
-    say_into "$RUN/$name.log" fairseq-generate "$OUT/$BIN" "${TASK[@]}" --path "$RUN/average.pt" --gen-subset "$subset" \
+    heading "decoding-$name"
+    run_into "$RUN/$name.log" fairseq-generate "$OUT/$BIN" "${TASK[@]}" --path "$RUN/average.pt" --gen-subset "$subset" \
         --max-tokens 50000 --scoring wer --required-batch-size-multiple 1 "${search[@]}"
     names+=("$name")
 done <<<"$TESTS"
-stage scoring
-say_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score_speech.py" "$RUN" "$OUT/$BIN" "${names[@]}"
+heading scoring
+run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score_speech.py" "$RUN" "$OUT/$BIN" "${names[@]}"

@@ -5,50 +5,34 @@
 #   smoke  64 wide, 10 updates, on Multi30k if DATA_ROOT holds it, otherwise on number words; only shows that the row works
 #   small  256 wide (WIDTH), 4,000 updates of about 900 target tokens on Multi30k: half an hour on one core at 4 + 4 passes
 #   long   the same, for tables that train for fewer updates at scale small
-#   gpu    as small, with 12,000 updates of about 3,600 target tokens
 #   paper  the data and the settings of the table
-# On Multi30k, the user's PAIR and TESTS set LANGUAGES and TESTS, one test set at a time.
 # WIDE=2 doubles the width of a row below scale paper; SCORED=loss scores a row by its last validation loss.
 # Below scale paper, all rows have the same width and training budget.
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$0")/../common.sh"
 
-TEST_SETS=() OTHER= TOKENIZE=${TOKENIZE:-13a}
-read -r -a PAIR <<<"$LANGUAGES"
-case $SCALE in
-paper)
+TEST_SETS=() TOKENIZE=${TOKENIZE:-13a}
+if [ "$SCALE" = paper ]; then
     BIN=$OUT/data/$DATA/bin
+    read -r -a PAIR <<<"$LANGUAGES"
     while read -r name subset; do
         TEST_SETS+=("$name:$subset:$OUT/data/$DATA/raw/$subset.${PAIR[1]}")
     done <<<"$TESTS"
     prepare "$DATA"
-    ;;
-*)
-    MULTI30K=$OUT/multi30k
-    if [ "$SCALE" = smoke ] && [ ! -d "${DATA_ROOT:-/nonexistent}/multi30k" ]; then
-        [ "$LANGUAGES $TESTS" = "de en test_2016_flickr" ] ||
-            fail "PAIR=$LANGUAGES, TESTS=$TESTS: at scale smoke, DATA_ROOT must name a folder that holds multi30k"
-        BIN=$OUT/numbers/smoke/bin PIECES=$OUT/numbers/smoke/pieces.model PAIR=(en de) TOKENIZE=char
-        TEST_SETS=("test:test:$OUT/numbers/smoke/test.de")
-        prepare numbers/prepare SCALE=smoke
-    else
-        if [[ ${PAIR[0]} > ${PAIR[1]} ]]; then joint=${PAIR[1]}-${PAIR[0]}; else joint=${PAIR[0]}-${PAIR[1]}; fi
-        if [ $joint != de-en ]; then MULTI30K+=/$joint; fi
-        BIN=$MULTI30K/bin-6000 PIECES=$MULTI30K/pieces-6000/bpe.model
-        name=test
-        if [ "$TESTS" != test_2016_flickr ]; then name=$TESTS TESTED=$BIN/$TESTS OTHER=-$TESTS; fi
-        TEST_SETS=("$name:test:$MULTI30K/raw/$TESTS.${PAIR[1]}")
-        prepare multi30k/prepare PIECES=6000 PAIR="$LANGUAGES" TEST="$TESTS"
-    fi
-    ;;
-esac
+elif [ "$SCALE" = smoke ] && [ ! -d "${DATA_ROOT:-/nonexistent}/multi30k" ]; then
+    BIN=$OUT/numbers/smoke/bin PIECES=$OUT/numbers/smoke/pieces.model PAIR=(en de) TOKENIZE=char
+    TEST_SETS=("test:test:$OUT/numbers/smoke/test.de")
+    prepare numbers/prepare SCALE=smoke
+else
+    BIN=$OUT/multi30k/bin-6000 PIECES=$OUT/multi30k/pieces-6000/bpe.model PAIR=(de en)
+    TEST_SETS=("test:test:$OUT/multi30k/raw/test_2016_flickr.en")
+    prepare multi30k/prepare PIECES=6000
+fi
 
-TESTED=${TESTED:-$BIN}
-lines AVERAGE average
-lines SEARCH search
+array_of AVERAGE average
+array_of SEARCH search
 case $SCALE in
 smoke) width=64 updates=10 save=5 warmup=2 batch=(--max-tokens 1024 --dropout 0.1) ;;
 small | long) width=${WIDTH:-256} updates=4000 save=200 warmup=400 batch=(--max-tokens 1024 --dropout 0.1) ;;
-gpu) width=${WIDTH:-256} updates=12000 save=500 warmup=1000 batch=(--max-tokens 4096 --dropout 0.3) ;;
 paper) batches && settings=("${BATCHES[@]}") ;;
 esac
 if [ "$SCALE" != paper ]; then
@@ -65,40 +49,40 @@ fi
 
 model=$RUN/average.pt
 if [ -n "${DECODE:-}" ]; then # DECODE: the checkpoint of another row and decoding flags; nothing is trained
-    lines DECODE decode
+    array_of DECODE decode
     model=${decode[0]} search+=("${decode[@]:1}" "$@")
 elif [ -n "${SHARE:-}" ]; then # SHARE: the checkpoint of a trained fairseq model and flags of the conversion to a loop
-    lines SHARE share
-    stage sharing
-    say python -m fairseq_plugin.convert share "${share[0]}" "$RUN/average.pt" "${share[@]:1}" "$@"
+    array_of SHARE share
+    heading sharing
+    run python -m fairseq_plugin.convert share "${share[0]}" "$RUN/average.pt" "${share[@]:1}" "$@"
 else
-    stage training
+    heading training
     train_fairseq "$BIN" --source-lang "${PAIR[0]}" --target-lang "${PAIR[1]}" --log-format json \
         "${settings[@]}" "$@"
     if [ "${SCORED:-}" = loss ]; then
-        stage "scoring$OTHER"
-        say_into "$RUN/scores$OTHER.json" python "$ROOT/recipes/metrics/loss.py" "$RUN/train.log"
+        heading scoring
+        run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/loss.py" "$RUN/train.log"
         exit
     fi
-    stage averaging
+    heading averaging
     if [ "${average[0]:-best}" = best ]; then
-        say cp "$RUN/checkpoints/checkpoint_best.pt" "$RUN/average.pt"
+        run cp "$RUN/checkpoints/checkpoint_best.pt" "$RUN/average.pt"
     else
-        say python -m fairseq_plugin.average --inputs "$RUN/checkpoints" "${average[@]}" --output "$RUN/average.pt"
+        run python -m fairseq_plugin.average --inputs "$RUN/checkpoints" "${average[@]}" --output "$RUN/average.pt"
     fi
 fi
-if [ "$SCALE" != paper ] && [ -z "${DECODE:-}" ]; then say cp "$PIECES" "$RUN/sentencepiece.bpe.model"; fi # where the hub interface looks
+if [ "$SCALE" != paper ] && [ -z "${DECODE:-}" ]; then run cp "$PIECES" "$RUN/sentencepiece.bpe.model"; fi # where the hub interface looks
 
 scored=()
 for set in "${TEST_SETS[@]}"; do
     IFS=: read -r name subset reference <<<"$set"
     read -r -a more <<<"$(sed -n "s/^$name //p" <<<"${SEARCH_OF:-}")"
     if [ "$SCALE" != paper ]; then more=(); fi
-    stage "decoding-$name"
-    say_into "$RUN/generate-$name.log" fairseq-generate "$TESTED" --user-dir "$ROOT/fairseq_plugin" \
+    heading "decoding-$name"
+    run_into "$RUN/generate-$name.log" fairseq-generate "$BIN" --user-dir "$ROOT/fairseq_plugin" \
         --path "$model" --source-lang "${PAIR[0]}" --target-lang "${PAIR[1]}" \
         --gen-subset "$subset" --max-tokens 4096 --required-batch-size-multiple 1 "${search[@]}" "${more[@]}"
     scored+=("$RUN/generate-$name.log=$reference")
 done
-stage "scoring$OTHER"
-say_into "$RUN/scores$OTHER.json" python "$ROOT/recipes/metrics/score.py" "${scored[@]}" --tokenize $TOKENIZE
+heading scoring
+run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score.py" "${scored[@]}" --tokenize $TOKENIZE

@@ -13,7 +13,7 @@
 #            (about 2 GB of the set, again from the start after an interruption). The set has no checksums.
 # Needs pip install '.[data]'. Writes $OUT/data/{fineweb_edu,fineweb_edu_32000}/{source,raw,bin}; raw/*.pieces has one document
 # per line, as token numbers. bin/dict.txt is padded to 1,024 or 32,000 entries.
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$0")/tools.sh"
 
 PIECES=${PIECES:-1024}
 TOKENS=${TOKENS:-500000000}

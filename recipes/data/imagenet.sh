@@ -7,7 +7,7 @@
 #            the three files must be in $OUT/data/imagenet
 # IMAGENET   folder that already has train/CLASS and val/CLASS: $OUT/data/imagenet becomes a link to it, nothing is unpacked
 # Needs torchvision and scipy. Writes $OUT/data/imagenet/{train,val}/CLASS/*.JPEG (1,281,167 and 50,000 images, 145 GB)
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$0")/tools.sh"
 
 SET=$OUT/data/imagenet
 HOME_PAGE=https://image-net.org/download-images.php

@@ -5,7 +5,7 @@
 # DATA_ROOT  folder with imagenet_small/imagenet-small.json; without it the list is downloaded (3.8 MB)
 # Prepares ImageNet itself first, with imagenet.sh, which also reads DATA_ROOT and IMAGENET.
 # Writes $OUT/data/imagenet_small/{train,val}/CLASS/*.JPEG, links to the images
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$0")/tools.sh"
 
 COMMIT=0ac6969a94f0579a8dce7ae9d5c1a62ecea2feed
 URL=https://raw.githubusercontent.com/eldor-fozilov/ringformer/$COMMIT/src_vision/imagenet-small.json

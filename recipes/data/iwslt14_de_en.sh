@@ -8,7 +8,7 @@
 # is lowercased too, as translations are.
 # DATA_ROOT  folder with iwslt14/de-en.tgz; without it the file is downloaded (19 MB)
 # Needs pip install '.[data]'. Writes $OUT/data/iwslt14_de_en/{source,raw,pieces,bin}
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$0")/tools.sh"
 
 URL=http://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz
 SET=$OUT/data/iwslt14_de_en

@@ -5,7 +5,7 @@
 # DATA_ROOT  folder with multi30k_en_de_bpe/{train,valid,test.2016}.{en,de}.gz; without it the files, uncompressed in the
 #            repository, are downloaded (5 MB)
 # Writes $OUT/data/multi30k_en_de/{raw,pieces,bin}
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$0")/tools.sh"
 
 URL=https://raw.githubusercontent.com/LividWo/Revisit-MMT/master/data/multi30k-en-de
 SET=$OUT/data/multi30k_en_de

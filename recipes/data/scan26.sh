@@ -5,7 +5,7 @@
 # the set train. The 2,624 commands with more actions are the set test.
 # DATA_ROOT  folder with scan/tasks.txt.gz; without it tasks.txt is downloaded (3 MB)
 # Writes $OUT/data/scan26/{raw,bin}
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$0")/tools.sh"
 
 URL=https://raw.githubusercontent.com/brendenlake/SCAN/master/tasks.txt
 SET=$OUT/data/scan26

@@ -11,7 +11,7 @@
 #            newstest/wmt13.test.tgz and newstest/wmt14_full.test-full.tgz; without it they are downloaded (1.7 GB)
 # Needs pip install '.[data]'. Writes $OUT/data/wmt14_de_en/{source,raw,pieces,bin}. For plain text, decode with fairseq's
 # --remove-bpe sentencepiece --tokenizer moses.
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$0")/tools.sh"
 
 SET=$OUT/data/wmt14_de_en
 SOURCE=$SET/source RAW=$SET/raw PIECES=$SET/pieces BIN=$SET/bin

@@ -10,7 +10,7 @@
 #            newstest/wmt13.test.tgz and newstest/wmt14_full.test-full.tgz; without it they are downloaded (6 GB)
 # Needs pip install '.[data]', 60 GB of disk and several hours. Writes $OUT/data/wmt14_en_fr/{source,raw,pieces,bin}; raw/ has
 # only the test sets.
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$0")/tools.sh"
 
 SET=$OUT/data/wmt14_en_fr
 SOURCE=$SET/source RAW=$SET/raw PIECES=$SET/pieces BIN=$SET/bin

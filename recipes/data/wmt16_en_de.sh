@@ -13,7 +13,7 @@
 #            wmt16}.test.tgz and newstest/wmt14_full.test-full.tgz; without it they are downloaded (0.5 or 1.7 GB)
 # Needs pip install '.[data]'. Writes $OUT/data/wmt16_en_de/{source,raw,pieces,bin}; with archive, raw/train is tokenized.
 # Not available: the paper's high-resource set, which was filtered and back-translated by models that are not public.
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$0")/tools.sh"
 
 URL='https://drive.usercontent.google.com/download?id=0B_bZck-ksdkpM25jRUN2X2UxMm8&export=download&confirm=t'
 FROM=${FROM:-archive}

@@ -39,11 +39,11 @@ def points(table: rows.Table) -> Iterator[Point]:
     lines = render.shown(table)
     lines = lines[(lines["scale"] == "paper") & (lines["metric"] == render.METRICS["top1"])]
     found = pd.to_numeric(lines["value"]).groupby(lines["row"]).mean()
-    for row in table.rows.values():
+    for name, row in table.rows.items():
         if row.paper.get("Resolution") == "224":
             kind = KINDS[2 * ("(Ours)" not in row.label) + ("Distill" in row.label)]
             costs = tuple(float(row.paper[axis]) for axis in AXES)
-            yield Point(row.name, kind, costs, float(row.paper[TOP1]), found.get(row.name))
+            yield Point(name, kind, costs, float(row.paper[TOP1]), found.get(name))
 
 
 def draw(rows_at_224: list[Point], path: Path) -> None:

@@ -3,7 +3,7 @@
 # DATA_ROOT  folder with war_and_peace/2600-0.txt; without it the book is downloaded from Project Gutenberg
 # CORPUS     a plain text to use instead, with paragraphs separated by empty lines
 # Writes $OUT/ilr/{raw,bin}; finished stages are skipped.
-source "$(dirname "$0")/../data/common.sh"
+source "$(dirname "$0")/../data/tools.sh"
 
 URL=https://www.gutenberg.org/files/2600/2600-0.txt
 RAW=$OUT/ilr/raw

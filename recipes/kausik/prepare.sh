@@ -2,7 +2,7 @@
 # Prepares tiny Shakespeare as characters: download, split at 90 % as nanoGPT does, binarize for fairseq.
 # DATA_ROOT  folder with shakespeare/input.txt; without it the file is downloaded from its repository
 # Writes $OUT/kausik/{raw,characters}; finished stages are skipped.
-source "$(dirname "$0")/../data/common.sh"
+source "$(dirname "$0")/../data/tools.sh"
 
 URL=https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt
 RAW=$OUT/kausik/raw

@@ -6,7 +6,7 @@
 # HELD_OUT   digits: speakers of the test set alone, separated by commas (default: all speakers are in all sets)
 # DATA_ROOT  folder with fsdd.tar or librispeech/SET.tar.gz; without it the files are downloaded from the data sets' homes
 # Writes $OUT/librispeech/digits-ROUNDS[-without-HELD_OUT] or $OUT/librispeech/librispeech; finished stages are skipped.
-source "$(dirname "$0")/../data/common.sh"
+source "$(dirname "$0")/../data/tools.sh"
 
 CORPUS=${CORPUS:-digits}
 ROUNDS=${ROUNDS:-8}

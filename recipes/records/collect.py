@@ -5,8 +5,12 @@ the run succeeded, scores.json.
 """
 
 import csv
+import importlib.metadata
 import json
+import os
+import platform
 import re
+import subprocess
 from pathlib import Path
 
 from results_csv import METRICS, append
@@ -15,6 +19,34 @@ from results_csv import METRICS, append
 CHECKPOINTS = ("average.pt", "checkpoints/checkpoint_best.pt", "checkpoints/checkpoint_last.pt")
 # What core parameters leave out: word embeddings, positions, convolutions of speech, the output layer, and buffers.
 NOT_CORE = re.compile(r"embed_tokens|embed_positions|subsample|output_projection|version|profiled$|\.offset$")
+
+
+def commit() -> str:
+    """The short hash of the checkout's commit, with + for uncommitted changes; "none" outside a checkout."""
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    try:
+        found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "none"
+    return found.stdout.strip()
+
+
+def device() -> str:
+    """The GPU's name, or the processor's and the number of threads."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    cpuinfo, threads = Path("/proc/cpuinfo"), torch.get_num_threads()
+    names = re.findall(r"model name\s*: (.+)", cpuinfo.read_text()) if cpuinfo.exists() else []
+    return f"{(names or [platform.machine()])[0]}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def write_environment(run: Path) -> None:
+    """Writes env.json: device, commit, cores and the versions of Python and all packages."""
+    versions = {one.name: one.version for one in importlib.metadata.distributions()}
+    found = {"python": platform.python_version(), "device": device(), "cores": os.cpu_count(), "commit": commit()}
+    (run / "env.json").write_text(json.dumps(found | {"packages": versions}, indent=2) + "\n", encoding="utf-8")
 
 
 def last_number(pattern: str, text: str) -> int | None:
@@ -72,14 +104,13 @@ def described(run: Path, record: dict) -> dict:
     return record | training(run) | device | {"commit": environment["commit"]}
 
 
-def success(run: Path, results: Path, record: dict, suffix: str = "") -> None:
+def success(run: Path, results: Path, record: dict) -> None:
     """Appends a line for each known metric of scores.json, and writes metrics.json, which marks the run as finished.
 
     Args:
         record: table, row, arch, scale, seed and cmd.
-        suffix: of the names of both files, for another test set than the default one.
     """
-    scores, line = json.loads((run / f"scores{suffix}.json").read_text()), described(run, record)
+    scores, line = json.loads((run / "scores.json").read_text()), described(run, record)
     line["params"] = line["params"] or scores.get("params")
     checkpoints = [run / name for name in CHECKPOINTS if (run / name).exists()]
     if checkpoints:
@@ -90,7 +121,7 @@ def success(run: Path, results: Path, record: dict, suffix: str = "") -> None:
             measured = {"metric": title, "value": scores[name], "signature": scores.get(f"{name}_signature", "")}
             lines.append(line | measured)
     append(results, lines)
-    (run / f"metrics{suffix}.json").write_text(json.dumps(line | scores, indent=2) + "\n")
+    (run / "metrics.json").write_text(json.dumps(line | scores, indent=2) + "\n")
 
 
 def failure(run: Path, results: Path, record: dict, metrics: list[str]) -> None:

@@ -5,9 +5,8 @@ import shlex
 import subprocess
 from pathlib import Path
 
-from request import PAIR, TESTS, Request, accumulation
-from rows import RECIPES, Run, Settings
-from schema import TableError
+from request import Request, accumulation
+from rows import RECIPES, Run, Settings, TableError
 
 # Settings that the shell reads as an array, one word a line.
 ARRAYS = ("search", "average", "evaluate", "share", "decode")
@@ -15,9 +14,8 @@ ARRAYS = ("search", "average", "evaluate", "share", "decode")
 
 def run_folder(request: Request, run: Run, seed: int) -> Path:
     """The folder of a run."""
-    return (
-        request.out / run.table.paper.folder.name / run.table.key / request.recorded_scale(run) / run.name / f"s{seed}"
-    )
+    table = run.table
+    return request.out / table.folder.name / table.key / request.recorded_scale(run) / run.name / f"s{seed}"
 
 
 def shell_value(key: str, value: object) -> str:
@@ -42,18 +40,13 @@ def shell_variables(request: Request, run: Run, settings: Settings, seed: int) -
     keys = {key: shell_value(key, value) for key, value in settings.keys.items()}
     if settings.keys.get("lengths"):
         keys["lengths"] = " ".join(str(int(length * settings.keys["text"])) for length in settings.keys["lengths"])
-    if run.table.kind == "translation" and request.scale != "paper":
-        keys |= {"languages": " ".join(request.pair), "tests": request.tests[0]}
     found = {key.upper(): value for key, value in keys.items()}
     found |= accumulation(request, run, settings.keys)
-    found |= {"ROOT": RECIPES.parent, "OUT": request.out, "RUN": run_folder(request, run, seed)}
-    found |= {"SCALE": request.scale, "SEED": seed, "ARCH": run.row.arch, "DATA_ROOT": request.data_root}
-    found["CIFAR10"] = request.cifar10
-    found |= {"GPUS": request.gpus, "NODES": request.nodes, "NODE_RANK": request.node_rank}
-    found |= {"MASTER_ADDR": request.master[0], "MASTER_PORT": request.master[1]}
+    found |= {"ROOT": RECIPES.parent, "OUT": request.out, "RUN": run_folder(request, run, seed), "SEED": seed}
+    found |= {"SCALE": request.scale, "ARCH": run.row.arch, "DATA_ROOT": request.data_root, "GPUS": request.gpus}
+    found |= {"CIFAR10": request.cifar10, "KWARGS": "\n".join(settings.kwargs), "PATH": os.environ["PATH"]}
+    found["DRY_RUN"] = "1"  # the scripts print the commands
     found["PRECISION"] = request.precision or settings.keys.get("precision", "bf16")
-    found["KWARGS"] = "\n".join(settings.kwargs)
-    found["PATH"] = os.environ["PATH"]
     return {name: str(value) for name, value in found.items()}
 
 
@@ -63,7 +56,7 @@ def stages(request: Request, run: Run, seed: int) -> dict[str, list[str]]:
     Raises:
         TableError: commands/KIND.sh rejects a setting.
     """
-    settings = run.settings(request.scale, request.switch)
+    settings = run.settings(request.scale, request.settings)
     required = {name: run.table.runs[name] for name in required_rows(run, settings)}
     folders = {"{" + name + "}": str(run_folder(request, other, seed)) for name, other in required.items()}
 
@@ -96,13 +89,8 @@ def script(found: dict[str, list[str]]) -> str:
 def recorded_command(request: Request, run: Run, seed: int) -> str:
     """The recipe's command as results.csv records it."""
     words = [f"SCALE={request.scale}", f"SEED={seed}"]
-    if request.switch != "paper":
-        words.append(f"SETTINGS={request.switch}")
+    if request.settings != "paper":
+        words.append(f"SETTINGS={request.settings}")
     if request.precision:
         words.append(f"PRECISION={request.precision}")
-    if request.pair != PAIR:
-        words.append(f"PAIR={shlex.quote(' '.join(request.pair))}")
-    if request.tests != TESTS[:1]:
-        words.append(f"TESTS={request.tests[0]}")
-    recipe = f"recipes/{run.table.paper.folder.name}/{run.table.key}.sh"
-    return " ".join([*words, recipe, shlex.join([run.name, *request.flags])])
+    return " ".join([*words, run.table.script, shlex.join([run.name, *request.flags])])

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 
 # fairseq's full log goes to a file. Of fairseq's own lines, the terminal only shows those that match SHOWN_LINE.
@@ -44,7 +43,14 @@ def run_command(command: str, log: Path | None = None) -> int:
     output = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") if log else {}
     # In a process group of its own, so that all of its processes can be ended, those of torchrun too.
     process = subprocess.Popen(["bash", "-c", command], start_new_session=True, **output)
-    handle_endings(process)
+
+    def end(number: int, _: object) -> None:
+        end_command(process)
+        sys.exit(128 + number)
+
+    for ending in ENDINGS:
+        if signal.getsignal(ending) != signal.SIG_IGN:  # as under nohup
+            signal.signal(ending, end)
     try:
         if log:
             run_logged(process, log)
@@ -53,6 +59,12 @@ def run_command(command: str, log: Path | None = None) -> int:
         end_command(process)
         process.wait()
     return 128 - status if status < 0 else status
+
+
+def end_command(process: subprocess.Popen) -> None:
+    """Ends all processes of a command, if it still runs."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
 
 
 @contextmanager
@@ -68,11 +80,8 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def run_stages(stages: dict[str, list[str]], folder: Path, out: Path, first_node: bool = True) -> None:
-    """Runs the stages that have not finished before, in order.
-
-    A marker file in the run's folder says that a stage has finished. Nodes other than the first only prepare data and
-    train.
+def run_stages(stages: dict[str, list[str]], folder: Path, out: Path) -> None:
+    """Runs the stages that have not finished before, in order; a marker in the run's folder tells.
 
     Args:
         folder: of the run.
@@ -82,40 +91,16 @@ def run_stages(stages: dict[str, list[str]], folder: Path, out: Path, first_node
         StageFailed: a command failed.
     """
     for stage, commands in stages.items():
-        trains = stage.startswith("training")
         marker = folder / f".{stage}.done"
         if marker.exists():
             print(f"== {stage}: done before", file=sys.stderr)
             continue
-        if not (first_node or trains or stage == "preparation"):
-            continue
         print(f"== {stage}", file=sys.stderr)
+        log = folder / "train.log" if stage.startswith("training") else None
         with locked(out / ".preparation.lock") if stage == "preparation" else nullcontext():
             for command in commands:
-                status = run_command(command, folder / "train.log" if trains else None)
+                status = run_command(command, log)
                 if status:
                     raise StageFailed(stage, status)
         if stage != "preparation":  # the scripts of recipes/data skip what they have done
             marker.touch()
-
-
-def end_command(process: subprocess.Popen) -> None:
-    """Ends all processes of a command, if it still runs."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
-
-
-def end(process: subprocess.Popen, number: int, _: object) -> None:
-    """Ends a command, then this program. Further signals do not interrupt this."""
-    for ending in ENDINGS:
-        signal.signal(ending, signal.SIG_IGN)
-    # The `finally` of run_command does the same, but the signal may have interrupted that very line.
-    end_command(process)
-    sys.exit(128 + number)
-
-
-def handle_endings(process: subprocess.Popen) -> None:
-    """Ends a command when this program is ended. Signals that nohup ignores stay ignored."""
-    for ending in ENDINGS:
-        if signal.getsignal(ending) != signal.SIG_IGN:
-            signal.signal(ending, partial(end, process))

@@ -15,8 +15,7 @@ from pathlib import Path
 import pandas as pd
 from count import counted
 from results_csv import COLUMNS, METRICS, read
-from rows import COUNTED, RECIPES, Column, Paper, Row, Run, Table, papers
-from schema import TableError
+from rows import COUNTED, RECIPES, Column, Paper, Row, Run, Table, TableError, papers
 
 BEGIN, END = "<!-- rows: begin -->", "<!-- rows: end -->"
 SCALES = ("paper", "long", "small")  # largest first
@@ -27,7 +26,8 @@ EXPONENTIAL = ("training_flops", "loss_error", "loss_error_published", "accuracy
 def markdown(frame: pd.DataFrame) -> str:
     """A Markdown table without the columns that are empty in every line."""
     frame = frame.loc[:, (frame != "").any()].map(lambda cell: cell.replace("|", "\\|"))
-    return frame.to_markdown(index=False, stralign=None, disable_numparse=True) + "\n\n"
+    text = frame.to_markdown(index=False, stralign=None, disable_numparse=True) + "\n\n"
+    return re.sub(r"-{4,}", "---", text, count=frame.shape[1])  # a line that changes with the longest cell
 
 
 def number(value: float, metric: str) -> str:
@@ -50,7 +50,7 @@ def shown(table: Table) -> pd.DataFrame:
         run, scale = table.runs.get(line["row"]), line["scale"]
         return scale.split("-")[0] in SCALES and not (run and scale in run.too_short)
 
-    path = table.paper.folder / "results.csv"
+    path = table.folder / "results.csv"
     lines = read(path) if path.exists() else []
     return pd.DataFrame([line for line in lines if line["table"] == table.name and wanted(line)], columns=COLUMNS)
 
@@ -60,14 +60,10 @@ def scales_of(lines: pd.DataFrame) -> list[str]:
     return sorted(lines["scale"].unique(), key=size)
 
 
-def run_shown(row: Row, column: Column) -> Run | None:
-    """The run whose number a cell shows."""
-    if not row.arch:
-        return None
-    if column.table:
-        return row.table.paper.tables[column.table].runs.get(row.name)
-    runs = [run for run in row.table.runs.values() if run.row is row]
-    return next((run for run in runs if run.variant == column.variant), runs[0])
+def run_shown(table: Table, name: str, column: Column) -> Run | None:
+    """The run whose number a cell shows; `table` is the one that the column names, or else its own."""
+    runs = [run for run in table.runs.values() if run.row is table.rows[name]] if name in table.rows else []
+    return next((run for run in runs if run.variant == column.variant), runs[0] if runs else None)
 
 
 def at_training_length(run: Run, metric: str, scale: str) -> str:
@@ -93,15 +89,15 @@ def measured(run: Run | None, metric: str, scale: str, lines: pd.DataFrame) -> s
     return text
 
 
-def ours(rows: list[Row], column: Column) -> dict[str, list[str]]:
+def ours(paper: Paper, table: Table, names: list[str], column: Column) -> dict[str, list[str]]:
     """Our columns beside one of the paper's, by title: a count, or one for each scale that has been measured."""
-    runs = [run_shown(row, column) for row in rows]
+    source = paper.tables[column.table] if column.table else table
+    runs = [run_shown(source, name, column) if table.rows[name].arch else None for name in names]
     if column.metric in COUNTED:
         return {"ours": [f"{counted(run)[column.metric]:,}" if run else "" for run in runs]}
     if not column.metric:
         return {}
-    table = next((run.table for run in runs if run), rows[0].table)
-    lines = shown(table)
+    lines = shown(source)
     return {
         f"ours ({scale})": [measured(run, column.metric, scale, lines) for run in runs] for scale in scales_of(lines)
     }
@@ -110,51 +106,52 @@ def ours(rows: list[Row], column: Column) -> dict[str, list[str]]:
 # Pages
 
 
-def printed_cell(row: Row, column: Column) -> str:
+def printed_cell(row: Row, title: str) -> str:
     """The paper's number, followed by that of a release page in brackets."""
-    page = row.released.get(column.title, "")
-    return " ".join(filter(None, [row.paper.get(column.title, ""), page and f"[{page}]"]))
+    page = row.released.get(title, "")
+    return " ".join(filter(None, [row.paper.get(title, ""), page and f"[{page}]"]))
 
 
-def printed_rows(table: Table, rows: list[Row]) -> str:
+def printed_rows(paper: Paper, table: Table, rows: dict[str, Row]) -> str:
     """The rows of the paper, ours beside them."""
-    frame = pd.DataFrame({"as printed": [row.label for row in rows]})
-    frame["our row"] = [f"`{row.name}`" if row.arch else "" for row in rows]
-    for column in table.columns:
-        frame[column.title] = [printed_cell(row, column) for row in rows]
-        for title, cells in ours(rows, column).items():
-            frame[f"{column.title}, {title}"] = cells
+    frame = pd.DataFrame({"as printed": [row.label for row in rows.values()]})
+    frame["our row"] = [f"`{name}`" if row.arch else "" for name, row in rows.items()]
+    for title, column in table.columns.items():
+        frame[title] = [printed_cell(row, title) for row in rows.values()]
+        for our_title, cells in ours(paper, table, list(rows), column).items():
+            frame[f"{title}, {our_title}"] = cells
     return markdown(frame)
 
 
-def added_rows(table: Table, rows: list[Row]) -> str:
+def added_rows(paper: Paper, table: Table, rows: dict[str, Row]) -> str:
     """The rows that are not in the paper."""
-    frame = pd.DataFrame({"not in the paper": [f"`{row.name}`" for row in rows], "what": [row.note for row in rows]})
-    for column in table.columns:
-        for title, cells in ours(rows, column).items():
-            frame[column.title + title.removeprefix("ours")] = cells
+    frame = pd.DataFrame({"not in the paper": [f"`{name}`" for name in rows]})
+    frame["what"] = [row.note for row in rows.values()]
+    for title, column in table.columns.items():
+        for our_title, cells in ours(paper, table, list(rows), column).items():
+            frame[title + our_title.removeprefix("ours")] = cells
     return markdown(frame)
 
 
-def remarks(rows: list[Row]) -> str:
+def remarks(rows: dict[str, Row]) -> str:
     """The release pages, the notes of the rows, and why counts differ."""
-    pages = dict.fromkeys(row.released["source"] for row in rows if row.released.get("source"))
+    pages = dict.fromkeys(row.released["source"] for row in rows.values() if row.released.get("source"))
     text = f"In brackets: {'; '.join(pages)}.\n\n" if pages else ""
-    notes = [f"- `{row.name}`: {row.note}.\n" for row in rows if row.note]
-    notes += [f"- `{row.name}`: our count is {row.count_differs}.\n" for row in rows if row.count_differs]
+    notes = [f"- `{name}`: {row.note}.\n" for name, row in rows.items() if row.note]
+    notes += [f"- `{name}`: our count is {row.count_differs}.\n" for name, row in rows.items() if row.count_differs]
     return text + "".join(notes) + ("\n" if notes else "")
 
 
-def section(table: Table) -> str:
+def section(paper: Paper, table: Table) -> str:
     """A table's section: the paper's rows with ours beside them, remarks, and the rows we added."""
-    printed = [row for row in table.rows.values() if row.printed]
-    added = [row for row in table.rows.values() if not row.printed]
+    printed = {name: row for name, row in table.rows.items() if row.printed}
+    added = {name: row for name, row in table.rows.items() if not row.printed}
     text = f"## {table.title}\n\n"
     if printed:
-        text += printed_rows(table, printed) + remarks(printed)
-    if table.entry.get("note"):
-        text += table.entry["note"].strip() + "\n\n"
-    return text + (added_rows(table, added) if added else "")
+        text += printed_rows(paper, table, printed) + remarks(printed)
+    if table.note:
+        text += table.note.strip() + "\n\n"
+    return text + (added_rows(paper, table, added) if added else "")
 
 
 def values(column: pd.Series) -> str:
@@ -196,14 +193,14 @@ def how(found: list[Table]) -> str:
 def results_page(paper: Paper) -> str:
     """The generated part of a RESULTS.md."""
     tables = list(paper.tables.values())
-    return "".join(map(section, tables)) + how(tables)
+    return "".join(section(paper, table) for table in tables) + how(tables)
 
 
 def index(found: list[Paper]) -> str:
     """The list of tables in recipes/README.md."""
     lines = [
         {
-            "results": f"[{paper.name}]({paper.folder.name}/RESULTS.md)",
+            "results": f"[{paper.paper}]({paper.folder.name}/RESULTS.md)",
             "table": table.title,
             "script": f"`{paper.folder.name}/{table.key}.sh`" if table.runs else "",
             "ours at": ", ".join(scales_of(shown(table))),

@@ -1,54 +1,46 @@
-"""What a recipe is asked to run: the settings of the environment, checked before anything starts. run.py lists them."""
+"""What a recipe is asked to run: settings and flags, checked before anything starts. run.py lists them."""
 
+import difflib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
-from rows import RECIPES, Run
-from schema import BELOW_PAPER, KINDS, SWITCHES, TableError
+from kinds import SCALES, SWITCHES
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from rows import RECIPES, Run, TableError
 
-PRECISIONS = ("bf16", "fp16", "fp32")
-# Below scale paper, translation models are trained on Multi30k.
-LANGUAGES, PAIR = ("cs", "de", "en", "fr"), ("de", "en")
-TESTS = ("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")
+Seed = Annotated[int, Field(ge=0, le=32767)]
+# Variables that the user may set for a recipe; the last four are for the preparation of data.
+KNOWN = ("SCALE", "SEED", "SEEDS", "SETTINGS", "OUT", "RESULTS", "DRY_RUN", "PRECISION", "DATA_ROOT", "THREADS")
+KNOWN += ("MICRO_BATCH", "GPUS", "PREPARED", "CORPUS", "CIFAR10", "VERIFY")
+OWN = {"--scale": "SCALE", "--seed": "SEEDS"}
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(BaseModel):
     """The settings of one call of a recipe.
 
-    Args:
-        switch: whose settings of scale paper to use: "paper", or one of SWITCHES.
+    Attributes:
+        settings: whose settings of scale paper to use.
         results: the results.csv to append to; empty: the default one.
         micro_batch: what one process takes at once, in the unit of the table's batch; None: the table's own.
-        master: address and port of node 0.
-        pair, tests: source and target language, and the test sets, of Multi30k.
         flags: passed on to the trainer.
     """
 
-    scale: str
-    seeds: list[int]
-    switch: str
-    out: Path
-    results: str
-    dry_run: bool
-    precision: str
-    threads: int
-    micro_batch: int | None
-    gpus: int
-    nodes: int
-    node_rank: int
-    master: tuple[str, int]
-    data_root: str
-    pair: tuple[str, ...]
-    tests: tuple[str, ...]
-    flags: list[str]
-
-    @property
-    def processes(self) -> int:
-        return self.gpus * self.nodes
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    scale: Literal[SCALES] = "smoke"
+    seeds: Annotated[list[Seed], Field(min_length=1)] = [1]
+    settings: Literal[("paper", *SWITCHES)] = "paper"
+    out: Path = RECIPES.parent / "out"
+    results: str = ""
+    dry_run: Literal["0", "1"] = "0"
+    precision: Literal["", "bf16", "fp16", "fp32"] = ""
+    threads: PositiveInt
+    micro_batch: PositiveInt | None = None
+    gpus: PositiveInt = 1
+    data_root: str = ""
+    flags: list[str] = []
 
     @property
     def cifar10(self) -> str:
@@ -66,96 +58,77 @@ class Request:
     def recorded_scale(self, run: Run) -> str:
         """The scale under which a run is recorded, with whatever makes it another experiment."""
         parts = [self.scale]
-        if self.switch != "paper":
-            parts.append(self.switch)
+        if self.settings != "paper":
+            parts.append(self.settings)
         on_cifar10 = run.table.kind == "images" or run.settings(self.scale).keys.get("data") == "cifar10/prepare"
         if on_cifar10 and self.cifar10 == "5000" and self.scale not in ("smoke", "paper"):
             parts.append("5000")  # images
-        if self.pair != PAIR:
-            parts += self.pair
         return "-".join(parts)
 
 
-def integer(
-    environment: Mapping[str, str], name: str, default: int | None, minimum: int = 1, maximum: int | None = None
-) -> int | None:
-    """A whole number of the environment.
+def own_flags(words: list[str]) -> tuple[dict[str, str], list[str]]:
+    """The recipe's own flags, --scale NAME and --seed NUMBER, as settings, and the trainer's.
+
+    `--scale` with a number is the trainer's, of image models.
 
     Raises:
-        TableError: it is not a number, or out of range.
+        TableError: a value is missing.
     """
-    text = environment.get(name, "")
-    if not text:
-        return default
-    number = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else -1
-    if number < minimum or (maximum is not None and number > maximum):
-        limit = f" of at least {minimum}" if maximum is None else f" from {minimum} to {maximum}"
-        raise TableError(f"{name}={text}: must be a whole number{limit}")
-    return number
+    found, rest = {}, []
+    left = iter(words)
+    for word in left:
+        flag, equals, value = word.partition("=")
+        taken = [word]
+        if flag in OWN and not equals:
+            value = next(left, "")
+            taken.append(value)
+        if flag in OWN and not value:
+            raise TableError(f"{flag}: needs a value")
+        if flag in OWN and not (flag == "--scale" and re.match(r"[\d.]", value)):
+            found[OWN[flag]] = value
+        else:
+            rest += taken
+    return found, rest
 
 
-def choice(environment: Mapping[str, str], name: str, allowed: tuple[str, ...], default: str) -> str:
-    """One of the allowed words.
+def reject_misspelt(environment: Mapping[str, str]) -> None:
+    """Rejects a variable that is nearly one of a recipe's, such as SCALES.
 
     Raises:
-        TableError: it is another word.
+        TableError: names it, its value, and the right one.
     """
-    word = environment.get(name) or default
-    if word not in allowed:
-        raise TableError(f"{name}={word}: must be {', '.join(allowed[:-1])} or {allowed[-1]}")
-    return word
+    for name, value in environment.items():
+        near = difflib.get_close_matches(name, KNOWN, n=1, cutoff=0.85)
+        if near and name not in KNOWN:
+            raise TableError(f"{name}={value}: unknown setting; did you mean {near[0]}?")
 
 
-def language_pair(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Source and target language.
-
-    Raises:
-        TableError: they are not two different languages of Multi30k.
-    """
-    pair = tuple((environment.get("PAIR") or " ".join(PAIR)).split())
-    if len(pair) != 2 or len({*pair} & {*LANGUAGES}) != 2:
-        raise TableError(f"PAIR={' '.join(pair)}: must be two of {', '.join(LANGUAGES)}")
-    return pair
-
-
-def read_request(environment: Mapping[str, str], flags: list[str]) -> Request:
-    """Reads the environment.
+def read_request(environment: Mapping[str, str], words: list[str]) -> Request:
+    """Reads the environment, and the flags behind a row.
 
     Raises:
         TableError: names the setting, its value and the rule.
     """
-    seeds = (environment.get("SEEDS") or environment.get("SEED") or "1").split()
-    tests = (environment.get("TESTS") or TESTS[0]).split()
-    nodes = integer(environment, "NODES", 1)
-    port = integer(environment, "MASTER_PORT", 29500, maximum=65535)
-    threads = integer(environment, "THREADS", None) or integer(environment, "OMP_NUM_THREADS", None)
-    request = Request(
-        scale=choice(environment, "SCALE", (*BELOW_PAPER, "paper"), "smoke"),
-        seeds=[integer({"SEED": seed}, "SEED", None, minimum=0, maximum=32767) for seed in seeds],
-        switch=choice(environment, "SETTINGS", ("paper", *SWITCHES), "paper"),
-        out=Path(environment.get("OUT") or RECIPES.parent / "out").absolute(),
-        results=environment.get("RESULTS", ""),
-        dry_run=choice(environment, "DRY_RUN", ("0", "1"), "0") == "1",
-        precision=choice(environment, "PRECISION", ("", *PRECISIONS), ""),
-        threads=threads or len(os.sched_getaffinity(0)),
-        micro_batch=integer(environment, "MICRO_BATCH", None),
-        gpus=integer(environment, "GPUS", 1),
-        nodes=nodes,
-        node_rank=integer(environment, "NODE_RANK", 0, minimum=0, maximum=nodes - 1),
-        master=(environment.get("MASTER_ADDR") or "localhost", port),
-        data_root=environment.get("DATA_ROOT", ""),
-        pair=language_pair(environment),
-        tests=tuple(choice({"TESTS": test}, "TESTS", TESTS, TESTS[0]) for test in tests),
-        flags=flags,
-    )
-    for name, found in (("SEEDS" if environment.get("SEEDS") else "SEED", request.seeds), ("TESTS", request.tests)):
-        if not found:
-            raise TableError(f"{name}={environment[name]}: must name at least one")
-    if request.scale != "paper" and request.processes > 1:
-        raise TableError(f"GPUS={request.gpus}, NODES={request.nodes}: must be 1 at scale {request.scale}")
-    if request.scale != "paper" and request.switch != "paper":
-        raise TableError(f"SETTINGS={request.switch}: differs from the paper's only at scale paper")
-    return request
+    reject_misspelt(environment)
+    own, flags = own_flags(words)
+    given = {name: value for name, value in {**environment, **own}.items() if name in KNOWN and value}
+    named = "SEEDS" if "SEEDS" in given else "SEED"
+    values = {name.lower(): value for name, value in given.items() if name.lower() in Request.model_fields}
+    if named in given:
+        values["seeds"] = given[named].split()
+    values["threads"] = given.get("THREADS") or environment.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0))
+    try:
+        request = Request(flags=flags, **values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = {"seeds": named}.get(first["loc"][0], first["loc"][0].upper())
+        value = given.get(name, first["input"])
+        raise TableError(f"{name}={value}: {first['msg'][0].lower()}{first['msg'][1:]}") from error
+    if request.scale != "paper":
+        for name, value, default in (("GPUS", request.gpus, 1), ("SETTINGS", request.settings, "paper")):
+            if value != default:
+                raise TableError(f"{name}={value}: must be {default} at scale {request.scale}")
+    return request.model_copy(update={"out": request.out.absolute()})
 
 
 def check(request: Request, run: Run) -> None:
@@ -164,16 +137,19 @@ def check(request: Request, run: Run) -> None:
     Raises:
         TableError: names the setting and the values it may have.
     """
-    for name, value, allowed in (("SCALE", request.scale, run.scales), ("SETTINGS", request.switch, run.switches)):
+    for name, value, allowed in (("SCALE", request.scale, run.scales), ("SETTINGS", request.settings, run.switches)):
         if value not in allowed:
             raise TableError(f"{name}={value}: must be one of {', '.join(allowed)} for {run.table.name}, {run.name}")
     if request.precision and run.table.kind == "images" and request.scale != "paper":
         raise TableError(f"PRECISION={request.precision}: only at scale paper for {run.table.name}")
-    on_multi30k = run.table.kind == "translation" and request.scale != "paper"
-    if (request.pair, request.tests) != (PAIR, TESTS[:1]) and not on_multi30k:
-        given = f"PAIR={' '.join(request.pair)}, TESTS={' '.join(request.tests)}"
-        raise TableError(f"{given}: only for translation on Multi30k, below scale paper")
-    accumulation(request, run, run.settings(request.scale, request.switch).keys)
+    keys = run.settings(request.scale, request.settings).keys
+    repeats = keys.get("repeats") if request.scale == "paper" else None
+    if repeats and request.gpus == 1 and not any(flag.startswith("--aug-repeats") for flag in request.flags):
+        raise TableError(
+            f"GPUS=1: repeated augmentation ({repeats} copies of an image in a batch) is spread over processes; "
+            "set GPUS to 2 or more, or train without it: --aug-repeats 0"
+        )
+    accumulation(request, run, keys)
 
 
 def accumulation(request: Request, run: Run, keys: dict) -> dict[str, int]:
@@ -185,12 +161,12 @@ def accumulation(request: Request, run: Run, keys: dict) -> dict[str, int]:
         TableError: processes times MICRO_BATCH does not divide the batch.
     """
     unit = next((name for name in ("batch", "tokens") if name in keys), "")
-    own_batch = KINDS[run.table.kind].own_flags and request.scale != "paper"
+    own_batch = run.kind.at_paper and request.scale != "paper"
     if not unit or run.table.kind == "count" or own_batch:
         return {}
     batch = keys[unit]
-    micro = min(request.micro_batch or keys.get("micro_batch", 128), batch // request.processes)
-    if not micro or batch % (request.processes * micro):
-        given = f"GPUS={request.gpus}, NODES={request.nodes}, MICRO_BATCH={micro or request.micro_batch or 1}"
+    micro = min(request.micro_batch or keys.get("micro_batch", 128), batch // request.gpus)
+    if not micro or batch % (request.gpus * micro):
+        given = f"GPUS={request.gpus}, MICRO_BATCH={micro or request.micro_batch or 1}"
         raise TableError(f"{given}: their product must divide the {unit} of an update, {batch}")
-    return {"MICRO_BATCH": micro, "ACCUMULATE": batch // (request.processes * micro)}
+    return {"MICRO_BATCH": micro, "ACCUMULATE": batch // (request.gpus * micro)}

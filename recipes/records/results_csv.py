@@ -1,9 +1,7 @@
 """The format of results.csv: one line per run and metric. A failed run has a line without a value."""
 
 import csv
-import errno
 import io
-import os
 import tempfile
 from pathlib import Path
 
@@ -56,18 +54,15 @@ def check_writable(path: Path) -> None:
 
 
 def append(path: Path, lines: list[dict]) -> None:
-    """Appends lines to a file, all or none; it is created if it does not exist. Existing lines are not changed."""
+    """Appends lines to a file in one write; it is created if it does not exist. Existing lines are not changed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab", buffering=0) as file:
-        size, text = file.tell(), io.StringIO(newline="")
-        writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
-        if not size:
-            writer.writeheader()
-        writer.writerows(lines)
-        data = text.getvalue().encode()
-        if file.write(data) < len(data):
-            file.truncate(size)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+    if not path.exists() or not path.stat().st_size:
+        writer.writeheader()
+    writer.writerows(lines)
+    with path.open("ab") as file:
+        file.write(text.getvalue().encode())
 
 
 def read(path: Path) -> list[dict]:

@@ -2,61 +2,88 @@
 
 A file has the paper's name, settings that its rows share, and its tables: columns, rows and every published cell, as
 printed. A row with an architecture can be run (or counted), a row without one is only shown; a row without a label is
-not in the paper. recipes/README.md describes the keys, schema.py lists them.
+not in the paper. recipes/README.md describes the keys; kinds.py has those of a row's settings.
 """
 
+import difflib
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import schema
-from schema import KINDS, OVERRIDES, SWITCHES, TableError, check_keys, check_settings, load_toml
+from kinds import KINDS, PARTS, SWITCHES, Kind
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
 
 RECIPES = Path(__file__).resolve().parents[1]
 COUNTED = ("params", "params_core")  # metrics that need no run: they are counted from the registered model
+PLAIN = {"extra_forbidden": "unknown key", "missing": "missing key"}  # pydantic's errors in our words
 
 
-@dataclass(frozen=True)
-class Column:
+class TableError(ValueError):
+    """A tables.toml, or a request to run one of its rows, is invalid."""
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Column(Strict):
     """A column of the paper's table.
 
-    Args:
-        title: as printed.
+    Attributes:
         metric: ours to show beside it; empty: none.
         variant: which of a row's runs it shows.
         table: the key of another table, whose row of the same name it shows, for example one that counts operations.
     """
 
-    title: str
     metric: str
     variant: str = ""
     table: str = ""
 
 
-@dataclass(frozen=True, eq=False)
-class Row:
-    """A row of a table. The keys of its entry in the file are attributes."""
+class Row(BaseModel):
+    """A row of a table. Every other key is a setting of its kind, or a part with settings for some scales."""
 
-    name: str
-    table: "Table" = field(repr=False)
-    entry: dict = field(repr=False)
-
-    def __getattr__(self, name: str):
-        if name not in schema.ROW_KEYS:
-            raise AttributeError(name)
-        return self.entry.get(name, {} if name in ("paper", "released") else "")
+    model_config = ConfigDict(extra="allow", strict=True)
+    label: str | None = None
+    arch: str = ""
+    flags: str | dict[str, str] = ""
+    settings: str = ""
+    paper: dict[str, str] = {}
+    released: dict[str, str] = {}
+    note: str = ""
+    count_differs: str = ""
+    too_short: list[str] = []
 
     @property
     def printed(self) -> bool:
         """Whether the paper has the row."""
-        return "label" in self.entry
+        return self.label is not None
 
-    def has(self, variant: str) -> bool:
-        """Whether the row has a run of this variant. If its flags are given by variant, it only has those."""
-        return not isinstance(self.flags, dict) or variant in self.flags
+    @model_validator(mode="after")
+    def complete(self) -> "Row":
+        for name in ("paper",) if self.printed else ("note", "arch"):
+            if name not in self.model_fields_set:
+                raise ValueError(f"missing key {name!r}")
+        if self.model_extra and not self.arch:
+            raise ValueError(f"unknown key {next(iter(self.model_extra))!r}")
+        return self
+
+
+class LeftOut(Strict):
+    """Printed cells that no row shows, with the reason."""
+
+    table: str
+    row: str
+    column: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -86,17 +113,18 @@ class Run:
     """What is trained or counted: a row, or one of its variants."""
 
     name: str
+    table: "Table"
     row: Row
     variant: str = ""
 
     @property
-    def table(self) -> "Table":
-        return self.row.table
+    def kind(self) -> type[Kind]:
+        return KINDS[self.table.kind]
 
-    @cached_property
+    @property
     def section(self) -> dict:
         """The section of settings that the row names, or else its table."""
-        return self.table.paper.settings[self.row.settings or self.table.entry["settings"]]
+        return self.table.sections[self.row.settings or self.table.settings]
 
     @property
     def flags(self) -> str:
@@ -106,17 +134,17 @@ class Run:
     @property
     def scales(self) -> tuple[str, ...]:
         """Scales at which it can run."""
-        return tuple(self.section.get("scales", KINDS[self.table.kind].scales))
-
-    @property
-    def too_short(self) -> tuple[str, ...]:
-        """Scales whose runs are too short to show the row's effect; results.csv has them, no table shows them."""
-        return (*self.table.entry.get("too_short", ()), *(self.row.too_short or ()))
+        return tuple(self.section.get("scales", self.kind.default_scales))
 
     @property
     def switches(self) -> tuple[str, ...]:
         """Possible values of SETTINGS."""
         return ("paper", *(name for name in SWITCHES if name in self.section))
+
+    @property
+    def too_short(self) -> list[str]:
+        """Scales whose runs are too short to show the row's effect; results.csv has them, no table shows them."""
+        return self.table.too_short + self.row.too_short
 
     def settings(self, scale: str = "paper", switch: str = "paper") -> Settings:
         """The settings at a scale. {ROW} in a flag still stands for the folder of another row's run.
@@ -124,165 +152,158 @@ class Run:
         Later sources override earlier ones: the section, its parts for the scale, the row, its variant, and their parts
         for the scale.
         """
-        kind, row = KINDS[self.table.kind], self.row.entry
-        variant = self.table.variants.get(self.variant, {})
+        row, variant = self.row.model_extra, self.table.variants.get(self.variant, {})
         switched = self.section.get(switch, {})
         parts = ("smaller", scale) if scale != "paper" else ()
         section_parts = [self.section.get(part, {}) for part in parts]
         row_parts = [entry.get(part, {}) for entry in (row, variant) for part in parts]
         sources = [self.section, switched, *section_parts, row | {"flags": self.flags}, variant, *row_parts]
 
-        keys = {key: value for source in sources for key, value in source.items() if key in kind.keys}
+        keys = {key: value for source in sources for key, value in source.items() if key not in (*PARTS, "flags")}
         train = keys.pop("train", "")
-        texts = [] if kind.own_flags and scale != "paper" else [train]
+        texts = [] if self.kind.at_paper and scale != "paper" else [train]
         texts += [source.get("flags", "") for source in sources]
         kwargs, flags = zip(*map(split_flags, texts))
         return Settings(keys, sum(kwargs, []), sum(flags, []))
 
+    def check(self) -> None:
+        """Checks the settings at every scale.
 
-@dataclass(frozen=True, eq=False)
-class Table:
-    """A table of a paper, or one of ours."""
+        Raises:
+            ValidationError: a setting is unknown, missing, or of another type.
+        """
+        for scale in self.scales:
+            for switch in self.switches if scale == "paper" else ("paper",):
+                keys = self.settings(scale, switch).keys
+                self.kind.model_validate(keys | self.trained(), context={"scale": scale})
 
-    paper: "Paper" = field(repr=False)
+    def trained(self) -> dict[str, str]:
+        """The key `train`, which :meth:`settings` has split into flags."""
+        return {"train": self.section["train"]} if "train" in self.section else {}
+
+
+class Table(Strict):
+    """A table of a paper, or one of ours.
+
+    Attributes:
+        key, folder, sections: its name and place, and the settings of its file.
+        name: in results.csv.
+        source: the table's name among the published numbers.
+        run: how a run is called, from the names of its row and variant.
+    """
+
+    model_config = ConfigDict(ignored_types=(cached_property,))
     key: str
-    entry: dict = field(repr=False)
+    folder: Path
+    sections: dict[str, dict]
+    title: str
+    name: str
+    columns: dict[str, Column]
+    rows: dict[str, Row]
+    source: str = ""
+    kind: str = ""
+    settings: str = ""
+    variants: dict[str, dict] = {}
+    run: str = "{row}"
+    note: str = ""
+    too_short: list[str] = []
+
+    @model_validator(mode="before")
+    @classmethod
+    def with_columns(cls, entry: dict) -> dict:
+        """A column that is a text has that metric."""
+        columns = entry.get("columns", {}).items()
+        named = {title: {"metric": one} if isinstance(one, str) else one for title, one in columns}
+        return entry | ({"columns": named} if "columns" in entry else {})
+
+    @model_validator(mode="after")
+    def complete(self) -> "Table":
+        if any(row.arch for row in self.rows.values()) and self.kind not in KINDS:
+            raise ValueError(f"kind {self.kind!r}: must be one of {', '.join(KINDS)}")
+        for column in self.columns.values():
+            if column.variant not in ("", *self.variants):
+                raise ValueError(f"variant {column.variant!r}: must be one of {', '.join(self.variants)}")
+        for name, row in self.rows.items():
+            given = [*row.paper, *row.released.keys() - {"source"}]
+            for title in given:
+                if title not in self.columns:
+                    raise ValueError(f"rows.{name}: unknown column {title!r}")
+            section = row.settings or self.settings
+            if row.arch and section not in self.sections:
+                raise ValueError(f"rows.{name}: settings {section!r}: must be one of {', '.join(self.sections)}")
+            if isinstance(row.flags, dict) and not row.flags.keys() <= self.variants.keys():
+                raise ValueError(f"rows.{name}: flags: must be by variant, {', '.join(self.variants)}")
+        return self
 
     @property
-    def title(self) -> str:
-        return self.entry["title"]
-
-    @property
-    def name(self) -> str:
-        """The table's name in results.csv."""
-        return self.entry["name"]
-
-    @property
-    def kind(self) -> str:
-        return self.entry.get("kind", "")
-
-    @property
-    def source(self) -> str:
-        """The table's name among the published numbers."""
-        return self.entry.get("source", "")
-
-    @property
-    def variants(self) -> dict[str, dict]:
-        return self.entry.get("variants", {})
-
-    @cached_property
-    def columns(self) -> list[Column]:
-        found = self.entry["columns"].items()
-        return [Column(title, **one) if isinstance(one, dict) else Column(title, one) for title, one in found]
-
-    @cached_property
-    def rows(self) -> dict[str, Row]:
-        return {name: Row(name, self, entry) for name, entry in self.entry["rows"].items()}
+    def script(self) -> str:
+        """The script that runs its rows."""
+        return f"recipes/{self.folder.name}/{self.key}.sh"
 
     @cached_property
     def runs(self) -> dict[str, Run]:
         """Every run by name, in the order of the rows."""
-        pattern = self.entry.get("run", "{row}")
         found = {}
-        for row in self.rows.values():
+        for name, row in self.rows.items():
             for variant in self.variants or [""]:
-                name = pattern.format(row=row.name, variant=variant)
-                if row.arch and row.has(variant):
-                    found[name] = Run(name, row, variant)
+                if row.arch and (not isinstance(row.flags, dict) or variant in row.flags):
+                    run = Run(self.run.format(row=name, variant=variant), self, row, variant)
+                    found[run.name] = run
         return found
 
-    def run(self, name: str) -> Run:
+    def find(self, name: str) -> Run:
         """The run of this name.
+
+        An architecture's name stands for its only row, for its only one without flags, or for the one named after it.
 
         Raises:
             TableError: there is none.
         """
-        if name not in self.runs:
-            raise TableError(f"ROW={name}: must be all, list or one of: {' '.join(self.runs)}")
-        return self.runs[name]
-
-    def check(self) -> None:
-        """Checks the table's entry.
-
-        Raises:
-            TableError: names the place and the key.
-        """
-        where = f"{self.paper.file}: {self.key}"
-        check_keys(where, self.entry, schema.TABLE_KEYS, schema.TABLE_REQUIRED)
-        for title, column in self.entry["columns"].items():
-            if isinstance(column, dict):
-                self.check_column(f"{where}.columns.{title}", column)
-        if any(row.arch for row in self.rows.values()):
-            check_keys(where, self.entry, schema.TABLE_KEYS, {"kind", "settings"})
-            if self.kind not in KINDS:
-                raise TableError(f"{where}: kind {self.kind!r}; must be one of: {', '.join(KINDS)}")
-        for name, variant in self.variants.items():
-            check_keys(f"{where}.variants.{name}", variant, {"flags", *OVERRIDES} | KINDS[self.kind].keys)
-        for row in self.rows.values():
-            self.check_row(f"{where}.rows.{row.name}", row)
-
-    def check_column(self, where: str, column: dict) -> None:
-        check_keys(where, column, schema.COLUMN_KEYS, {"metric"})
-        if column.get("table", self.key) not in self.paper.tables:
-            raise TableError(f"{where}: table {column['table']!r}: no such table")
-        if self.variants and column.get("variant", "") not in ("", *self.variants):
-            raise TableError(f"{where}: variant {column['variant']!r}: not among the variants")
-
-    def check_row(self, where: str, row: Row) -> None:
-        keys = KINDS[self.kind].keys if self.kind else set()
-        check_keys(where, row.entry, schema.ROW_KEYS | keys, {"paper"} if row.printed else {"note", "arch"})
-        check_keys(f"{where}.paper", row.paper, set(self.entry["columns"]))
-        check_keys(f"{where}.released", row.released, {*self.entry["columns"], "source"})
-        for part in OVERRIDES:
-            check_keys(f"{where}.{part}", row.entry.get(part, {}), {"flags", *keys})
-        if isinstance(row.flags, dict):
-            check_keys(f"{where}.flags", row.flags, set(self.variants))
-        if row.arch:
-            name, sections = row.settings or self.entry["settings"], self.paper.settings
-            if name not in sections:
-                raise TableError(f"{where}: settings {name!r}; must be one of: {', '.join(sections)}")
-            check_settings(f"{self.paper.file}: settings.{name}", sections[name], KINDS[self.kind])
+        if name in self.runs:
+            return self.runs[name]
+        of_arch = [run for run in self.runs.values() if run.row.arch == name]
+        plain = [run for run in of_arch if not run.flags]
+        for found in (of_arch, plain, [run for run in plain if name.endswith(f"_{run.name}")]):
+            if len(found) == 1:
+                return found[0]
+        if of_arch:
+            raise TableError(f"ROW={name}: several rows have it: {', '.join(run.name for run in of_arch)}")
+        names = [*self.runs, *(run.row.arch for run in self.runs.values())]
+        near = dict.fromkeys(difflib.get_close_matches(name, names, cutoff=0.5))
+        meant = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise TableError(f"ROW={name}: no such row{meant} (`{self.script} list` shows all)")
 
 
-@dataclass(frozen=True, eq=False)
-class Paper:
+class Paper(Strict):
     """All tables of one folder."""
 
     folder: Path
-    entry: dict = field(repr=False)
+    paper: str
+    tables: dict[str, Table]
+    left_out: list[LeftOut] = []
 
-    @property
-    def file(self) -> str:
-        return f"{self.folder.name}/tables.toml"
 
-    @property
-    def name(self) -> str:
-        return self.entry["paper"]
+def plain(file: str, error: ValidationError, place: str = "") -> TableError:
+    """The first of pydantic's errors in one line, with the place."""
+    first = error.errors()[0]
+    where = ".".join(filter(None, [place, *map(str, first["loc"])])).removeprefix("tables.")
+    message = PLAIN.get(first["type"], first["msg"].removeprefix("Value error, "))
+    return TableError(f"{file}: {where}: {message}" if where else f"{file}: {message}")
 
-    @cached_property
-    def settings(self) -> dict[str, dict]:
-        """The sections of settings by name. A section has all keys of the earlier one that its `like` names.
 
-        Raises:
-            TableError: `like` names no earlier section.
-        """
-        found: dict[str, dict] = {}
-        for name, section in self.entry.get("settings", {}).items():
-            like = section.get("like")
-            if like is not None and like not in found:
-                raise TableError(f"{self.file}: settings.{name}: like {like!r}: no such section above it")
-            found[name] = found.get(like, {}) | {key: value for key, value in section.items() if key != "like"}
-        return found
+def sections(file: str, entry: dict) -> dict[str, dict]:
+    """The sections of settings by name. A section has all keys of the earlier one that its `like` names.
 
-    @property
-    def left_out(self) -> list[dict]:
-        """Printed cells that no row shows, each with the reason."""
-        return self.entry.get("left_out", [])
-
-    @cached_property
-    def tables(self) -> dict[str, Table]:
-        others = ("paper", "settings", "left_out")
-        return {key: Table(self, key, entry) for key, entry in self.entry.items() if key not in others}
+    Raises:
+        TableError: `like` names no earlier section.
+    """
+    found: dict[str, dict] = {}
+    for name, section in entry.items():
+        like = section.get("like")
+        if like is not None and like not in found:
+            raise TableError(f"{file}: settings.{name}: like {like!r}: no such section above it")
+        found[name] = found.get(like, {}) | {key: value for key, value in section.items() if key != "like"}
+    return found
 
 
 def read(folder: Path) -> Paper:
@@ -291,14 +312,28 @@ def read(folder: Path) -> Paper:
     Raises:
         TableError: tables.toml cannot be parsed, or a key is missing or unknown; names the place.
     """
-    paper = Paper(folder, load_toml(folder / "tables.toml"))
-    check_keys(paper.file, paper.entry, set(paper.entry), {"paper"})
-    for entry in paper.left_out:
-        check_keys(f"{paper.file}: left_out", entry, schema.LEFT_OUT_KEYS, schema.LEFT_OUT_KEYS)
-    for key, table in paper.tables.items():
-        if not isinstance(table.entry, dict):
-            raise TableError(f"{paper.file}: unknown key {key!r}")
-        table.check()
+    file = f"{folder.name}/tables.toml"
+    try:
+        entry = tomllib.loads((folder / "tables.toml").read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise TableError(f"{file}: {error}") from error
+    common = {key: entry.pop(key) for key in ("paper", "left_out") if key in entry}
+    shared = sections(file, entry.pop("settings", {}))
+    place = {"folder": folder, "sections": shared}
+    tables = {key: one | {"key": key, **place} if isinstance(one, dict) else one for key, one in entry.items()}
+    where = ""
+    try:
+        paper = Paper.model_validate(common | {"folder": folder, "tables": tables})
+        for table in paper.tables.values():
+            for run in table.runs.values():
+                where = f"{table.key}.rows.{run.name}"
+                run.check()
+    except ValidationError as error:
+        raise plain(file, error, where) from error
+    for table in paper.tables.values():
+        for column in table.columns.values():
+            if column.table not in ("", *paper.tables):
+                raise TableError(f"{file}: {table.key}: table {column.table!r}: no such table")
     return paper
 
 

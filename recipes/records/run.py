@@ -1,12 +1,13 @@
+#!/usr/bin/env python
 """Runs rows of a paper's table: the program behind recipes/PAPER/TABLE.sh.
 
-    recipes/PAPER/TABLE.sh ROW [flags]   one row; flags are passed on to the trainer
+    recipes/PAPER/TABLE.sh ROW [flags]   one row, by its name or its architecture's; flags are passed on to the trainer
     recipes/PAPER/TABLE.sh all [flags]   every row, in the table's order
     recipes/PAPER/TABLE.sh list          the rows: name, architecture, the paper's name and numbers, flags
     recipes/PAPER/TABLE.sh folder ROW    the folder of the row's run
 
-Settings, all from the environment:
-  SCALE      smoke (default), small, long, gpu or paper; a table need not have all of them
+Two flags are the recipe's own, as SCALE and SEED: --scale NAME, --seed NUMBER. Settings from the environment:
+  SCALE      smoke (default), small, long or paper; a table need not have all of them
   SEED       random seed of the run (default 1); SEEDS="1 2 3" runs each
   SETTINGS   whose settings to use at scale paper, where they differ: paper (default), release (those that the authors'
              release recommends) or code (those that their programs set)
@@ -15,71 +16,53 @@ Settings, all from the environment:
   DRY_RUN    1 prints the commands instead of running them
   PRECISION  bf16, fp16 or fp32 (default: the table's); images: only at scale paper
   DATA_ROOT  folder that already holds the corpora (default: they are downloaded)
-  PAIR       source and target language on Multi30k, two of cs, de, en and fr (default "de en")
-  TESTS      test sets of Multi30k, each decoded and recorded separately: test_2016_flickr (default), test_2017_flickr,
-             test_2017_mscoco, test_2018_flickr
   THREADS    processor threads (default: all)
-  MICRO_BATCH                 batch of one process at scale paper; gradients are accumulated up to the table's batch
-  GPUS, NODES, NODE_RANK, MASTER_ADDR, MASTER_PORT    as for torchrun, at scale paper; run the same command on each node
+  GPUS       processes of a training at scale paper, each on one GPU, started by torchrun
+  MICRO_BATCH   batch of one process at scale paper; gradients are accumulated up to the table's batch
 
 commands/KIND.sh prints the commands. The folder of a run keeps them (cmd.sh), the environment (env.json), the
 training's log (train.log) and the outcome (metrics.json). Finished runs are skipped, interrupted ones resume.
 """
 
-import json
 import os
 import shutil
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
+import collect
 import results_csv
 from commands import recorded_command, required_rows, run_folder, script, stages
 from execute import StageFailed, locked, run_stages
-from request import TESTS, Request, check, read_request
-from rows import RECIPES, Run, Table, read
-from schema import TableError
+from request import Request, check, read_request
+from rows import RECIPES, Run, Table, TableError, read
 
 KEPT = (".*.done", "checkpoints/*.pt", "*.pth.tar")  # what a run leaves in its folder for the next call to go on from
 NO_RESULT = (2, 129, 130, 143)  # statuses of a usage error and of an interruption, which are not recorded as failures
 
 
 def run_row(request: Request, run: Run, seed: int) -> None:
-    """Runs a row once per test set, after the rows that it requires.
+    """Runs a row, after the rows that it requires.
 
     Raises:
         StageFailed: a command failed.
         TableError: a setting is invalid.
     """
     check(request, run)
-    if len(request.tests) > 1:
-        for test in request.tests:
-            run_row(replace(request, tests=(test,)), run, seed)
-        return
-    for name in required_rows(run, run.settings(request.scale, request.switch)):
-        run_row(replace(request, flags=[]), run.table.runs[name], seed)
+    for name in required_rows(run, run.settings(request.scale, request.settings)):
+        run_row(request.model_copy(update={"flags": []}), run.table.runs[name], seed)
     found, folder = stages(request, run, seed), run_folder(request, run, seed)
-    suffix = "" if request.tests == TESTS[:1] else f"-{request.tests[0]}"
-    if request.dry_run:
+    if request.dry_run == "1":
         print(script(found), end="")
-    elif request.node_rank:
-        folder.mkdir(parents=True, exist_ok=True)
-        run_stages(found, folder, request.out, first_node=False)
-    else:
-        with locked(folder / ".lock"):
-            if (folder / f"metrics{suffix}.json").exists():
-                if request.flags:
-                    check_begun(folder, training_command(request, run, seed))
-                print(f"== {folder}: finished before (remove the folder to run it again)", file=sys.stderr)
-            else:
-                run_recorded(request, run, seed, found, folder, suffix)
-
-
-def training_command(request: Request, run: Run, seed: int) -> str:
-    """The command as recorded, but for the default test set: all test sets share a training."""
-    return recorded_command(replace(request, tests=TESTS[:1]), run, seed)
+        return
+    with locked(folder / ".lock"):
+        if (folder / "metrics.json").exists():
+            if request.flags:
+                check_begun(folder, recorded_command(request, run, seed))
+            print(f"== {folder}: finished before (remove the folder to run it again)", file=sys.stderr)
+        else:
+            run_recorded(request, run, seed, found, folder)
 
 
 def check_begun(folder: Path, command: str) -> None:
@@ -89,43 +72,37 @@ def check_begun(folder: Path, command: str) -> None:
         TableError: names the folder and the other command.
     """
     kept = any(path for pattern in KEPT for path in folder.glob(pattern))
-    for path in folder.glob("cmd*.sh") if kept else ():
-        begun = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+    if kept and (folder / "cmd.sh").exists():
+        begun = (folder / "cmd.sh").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
         if "recipes/" in begun and begun != command:
             raise TableError(f"{folder}: holds a run of `{begun}`; use its flags, or remove the folder")
 
 
-def run_recorded(request: Request, run: Run, seed: int, found: dict[str, list[str]], folder: Path, suffix: str) -> None:
+def run_recorded(request: Request, run: Run, seed: int, found: dict[str, list[str]], folder: Path) -> None:
     """Runs the stages and appends the outcome to the results, a failure too.
-
-    Args:
-        suffix: of the files that belong to another test set than the default one.
 
     Raises:
         StageFailed: a command failed.
         TableError: the folder holds a run with other flags.
         OSError, ValueError: the results cannot be written; nothing has run.
     """
-    import collect
-    import environment
-
-    command = training_command(request, run, seed)
+    command = recorded_command(request, run, seed)
     check_begun(folder, command)
-    (folder / f"cmd{suffix}.sh").write_text(f"# {command}\n{script(found)}", encoding="utf-8")
-    (folder / "env.json").write_text(json.dumps(environment.environment(), indent=2) + "\n", encoding="utf-8")
+    (folder / "cmd.sh").write_text(f"# {command}\n{script(found)}", encoding="utf-8")
+    collect.write_environment(folder)
     home = request.out if request.scale == "smoke" else RECIPES
-    results = Path(request.results or home / run.table.paper.folder.name / "results.csv")
+    results = Path(request.results or home / run.table.folder.name / "results.csv")
     results_csv.check_writable(results)  # now, not after the training
     record = {"table": run.table.name, "row": run.name, "arch": run.row.arch, "seed": seed}
-    record |= {"scale": request.recorded_scale(run) + suffix, "cmd": recorded_command(request, run, seed)}
+    record |= {"scale": request.recorded_scale(run), "cmd": command}
     try:
         run_stages(found, folder, request.out)
     except StageFailed as error:
         if error.stage != "preparation" and error.status not in NO_RESULT:
-            collect.failure(folder, results, record, [column.metric for column in run.table.columns])
+            collect.failure(folder, results, record, [column.metric for column in run.table.columns.values()])
         raise
-    collect.success(folder, results, record, suffix)
-    print((folder / f"scores{suffix}.json").read_text(), end="")
+    collect.success(folder, results, record)
+    print((folder / "scores.json").read_text(), end="")
     print(f"== results are in {folder}", file=sys.stderr)
 
 
@@ -152,26 +129,25 @@ def carry_out(recipe: str, words: list[str]) -> None:
         StageFailed: a command failed.
     """
     path = Path(recipe).absolute()
-    paper = read(path.parent)
-    if path.stem not in paper.tables:
-        raise TableError(f"{paper.file}: no table {path.stem!r}")
-    table = paper.tables[path.stem]
+    tables = read(path.parent).tables
+    if path.stem not in tables:
+        raise TableError(f"{path.parent.name}/tables.toml: no table {path.stem!r}")
+    table = tables[path.stem]
     if not words:
-        raise TableError(f"usage: {recipe} ROW|all|list [flags], where ROW is one of: {' '.join(table.runs)}")
+        raise TableError(f"usage: {recipe} ROW|all|list [flags]; list shows the rows")
     name, *flags = words
     if name == "list":
         print(*listed(table), sep="\n")
         return
+    row = flags.pop(0) if name == "folder" and flags else name
     request = read_request(os.environ, flags)
-    if name == "folder":
-        run = table.run(flags[0] if flags else "")
-        check(request, run)
-        print(run_folder(request, run, request.seeds[0]))
-        return
-    runs = list(table.runs.values()) if name == "all" else [table.run(name)]
+    runs = list(table.runs.values()) if row == "all" else [table.find(row)]
     for run in runs:
         check(request, run)
-    if not request.dry_run and table.kind not in ("images", "count") and not shutil.which("fairseq-train"):
+    if name == "folder":
+        print(run_folder(request, runs[0], request.seeds[0]))
+        return
+    if request.dry_run == "0" and table.kind not in ("images", "count") and not shutil.which("fairseq-train"):
         raise TableError(
             "fairseq-train: not found; install the package with its extras and put its environment on PATH"
         )

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# Takase & Kiyono, significance tests of Table 1: paired bootstrap of its rows against Universal on every test set.
-#   recipes/takase/significance.sh [options of recipes/metrics/significance.py]
+# Takase & Kiyono, significance tests of Table 1: sacreBLEU's paired bootstrap of its rows against Universal on every test set.
+#   recipes/takase/significance.sh [options of sacrebleu]
 # Writes $OUT/takase/significance-SCALE-SET.json.
 source "$(dirname "$0")/../common.sh"
-if [ -n "${PAIR:-}${TESTS:-}" ]; then fail "PAIR=${PAIR:-}, TESTS=${TESTS:-}: must not be set here"; fi
 
 SCALE=${SCALE:-smoke}
 ROWS="universal sequence cycle cycle_rev sequence_18 cycle_18 cycle_rev_18"
@@ -22,7 +21,8 @@ else
 fi
 
 runs takase/table1 generate $ROWS
+SYSTEMS=("${RUNS[@]#*=}")
 for set in "${!REFERENCE[@]}"; do
-    run_into "$OUT/takase/significance-$SCALE-$set.json" python "$ROOT/recipes/metrics/significance.py" \
-        "${RUNS[@]/%/-$set.txt}" --reference "${REFERENCE[$set]}" --tokenize $TOKENIZE "$@"
+    run_into "$OUT/takase/significance-$SCALE-$set.json" sacrebleu "${REFERENCE[$set]}" -i "${SYSTEMS[@]/%/-$set.txt}" \
+        -m bleu --paired-bs --tokenize $TOKENIZE --format json "$@"
 done

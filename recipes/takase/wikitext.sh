@@ -5,7 +5,7 @@
 # DATA_ROOT  folder with wikitext103/wiki.{train,valid,test}.tokens or wikitext2/{valid,test}.txt; without it the set is
 #            downloaded
 # Writes $OUT/takase/wikitext/{raw,bin}-$SET; finished stages are skipped.
-source "$(dirname "$0")/../data/common.sh"
+source "$(dirname "$0")/../data/tools.sh"
 
 SET=${SET:-103}
 RAW=$OUT/takase/wikitext/raw-$SET
@@ -24,7 +24,7 @@ take() {
 }
 
 corpus() {
-    local name
+    local name lines
     if [ -z "${DATA_ROOT:-}" ]; then
         need unzip
         download "$URL" "$RAW/set.zip" "wikitext$SET/*" "${MD5[$SET]:-}"
@@ -37,7 +37,9 @@ corpus() {
     fi
     take wikitext2/valid.txt wikitext-2/wiki.valid.tokens all.tokens
     take wikitext2/test.txt wikitext-2/wiki.test.tokens test.tokens
-    run python "$ROOT/recipes/takase/cut.py" "$RAW/all.tokens" "$RAW/train.tokens" "$RAW/valid.tokens"
+    if [ "$DRY_RUN" != 1 ]; then lines=$(($(wc -l <"$RAW/all.tokens") * 9 / 10)); fi
+    run_into "$RAW/train.tokens" head -n "${lines:-LINES}" "$RAW/all.tokens"
+    run_into "$RAW/valid.tokens" tail -n "+$((${lines:-0} + 1))" "$RAW/all.tokens"
 }
 
 binarization() { binarize_sets "$BIN" "$RAW/*.tokens" --only-source --workers 2; }

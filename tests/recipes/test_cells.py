@@ -26,7 +26,7 @@ NO_TABLE = re.compile(r"\b(text|caption|fig|figure|section|appendix|footnote)\b"
 
 def test_every_table_has_its_script():
     scripts = {path for path in RECIPES.glob("*/*.sh") if '/../table" "$0" "$@"' in path.read_text(encoding="utf-8")}
-    assert scripts == {table.paper.folder / f"{table.key}.sh" for table in TABLES if table.runs}
+    assert scripts == {table.folder / f"{table.key}.sh" for table in TABLES if table.runs}
     assert all(os.access(script, os.X_OK) for script in scripts)
     names = [table.name for table in TABLES]
     assert len(set(names)) == len(names)
@@ -49,8 +49,8 @@ def test_every_published_cell_is_there_or_left_out_with_a_reason(paper):
         for row in table.rows.values()
         for title, value in row.paper.items()
     }
-    left_out = [(one["table"], one["row"], one["column"]) for one in paper.left_out]
-    assert all(one["reason"] for one in paper.left_out)
+    left_out = [(one.table, one.row, one.column) for one in paper.left_out]
+    assert all(one.reason for one in paper.left_out)
     missing = []
     with path.open(encoding="utf-8", newline="") as file:
         for cell in csv.DictReader(file):
@@ -73,18 +73,18 @@ def agrees(number: int, paper: str, title: str = "") -> bool:
 @pytest.mark.parametrize("table", TABLES, ids=name)
 def test_parameters_are_the_papers(table):
     """At the precision that it prints, or the row says what they are instead."""
-    for row in table.rows.values():
-        for column in table.columns:
+    for key, row in table.rows.items():
+        for title, column in table.columns.items():
             if column.metric not in rows.COUNTED or not row.arch:
                 continue
-            number = count.counted(render.run_shown(row, column))[column.metric]
+            number = count.counted(render.run_shown(table, key, column))[column.metric]
             assert number > 0
-            paper = row.paper.get(column.title)
+            paper = row.paper.get(title)
             if row.count_differs:
-                assert f"{number:,}" in row.count_differs, (row.name, number)
-                assert not agrees(number, paper, column.title)
+                assert f"{number:,}" in row.count_differs, (key, number)
+                assert not agrees(number, paper, title)
             elif paper:
-                assert agrees(number, paper, column.title), (row.name, number, paper)
+                assert agrees(number, paper, title), (key, number, paper)
 
 
 @pytest.mark.skipif(cli.is_official(), reason="fairseq 0.12.2 stores some weights of its own transformer twice")
@@ -114,17 +114,22 @@ paper = { A = "1" }
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('title = "T"\n', "", "t: missing key 'title'"),
-        ('title = "T"', 'titel = "T"', "t: unknown key 'titel'"),
-        ('arch = "sret_t"', 'archs = "sret_t"', "t.rows.r: unknown key 'archs'"),
+        ('title = "T"\n', "", "t.title: missing key"),
+        ('title = "T"', 'titel = "T"\ntitle = "T"', "t.titel: unknown key"),
+        ('arch = "sret_t"', 'arch = "sret_t"\narchs = "x"', "t.rows.r.archs: unknown key"),
         ('label = "R"\n', "", "t.rows.r: missing key 'note'"),
         ('paper = { A = "1" }', "", "t.rows.r: missing key 'paper'"),
-        ('{ A = "1" }', '{ B = "1" }', "t.rows.r.paper: unknown key 'B'; must be one of: A"),
-        ('count = "images"', "", "settings.s: missing key 'count'"),
-        ('count = "images"', 'count = "images"\nrate = 1', "settings.s: unknown key 'rate'"),
-        ('settings = "s"', 'settings = "z"', "t.rows.r: settings 'z'; must be one of: s"),
-        ('{ A = "gmac" }', '{ A = { metric = "gmac", table = "z" } }', "t.columns.A: table 'z': no such"),
-        ('kind = "count"', 'kind = "sums"', "t: kind 'sums'; must be one of: "),
+        ('{ A = "1" }', '{ B = "1" }', "t: rows.r: unknown column 'B'"),
+        ('count = "images"', "", "t.rows.r.count: missing key"),
+        ('count = "images"', 'count = "images"\nrate = 1', "t.rows.r.rate: unknown key"),
+        (
+            'count = "images"',
+            'count = "images"\nthroughput = "1"',
+            "t.rows.r.throughput: Input should be a valid integer",
+        ),
+        ('settings = "s"', 'settings = "z"', "t: rows.r: settings 'z': must be one of s"),
+        ('{ A = "gmac" }', '{ A = { metric = "gmac", table = "z" } }', "t: table 'z': no such"),
+        ('kind = "count"', 'kind = "sums"', "t: kind 'sums': must be one of "),
         ('paper = "P"', "paper = ", "Invalid value"),
     ],
 )

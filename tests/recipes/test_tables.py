@@ -6,13 +6,12 @@ import re
 import shlex
 
 import commands
-import execute
+import kinds
 import pytest
 import render
 import request
 import rows
 import run as program
-import schema
 import timm
 from fairseq import options
 
@@ -64,7 +63,7 @@ def program_of(command: str) -> str:
     if words[0] == "torchrun" and "fairseq_cli.train" in words:
         words = ["fairseq-train", *words[words.index("fairseq_cli.train") + 1 :]]
     elif words[0] == "torchrun":
-        words = ["python", *words[words.index("--master_port") + 2 :]]
+        words = ["python", *words[words.index("--nproc_per_node") + 2 :]]
     return accepted(*(re.sub(r"/\S+/s1/", "/run/", word) for word in words))
 
 
@@ -84,7 +83,9 @@ def expect_real_commands(asked: request.Request, run: rows.Run) -> None:
 @pytest.mark.parametrize(("table", "scale"), SCALES_OF_TABLES, ids=name)
 def test_the_real_parsers_take_every_command_of_every_row(table, scale, tmp_path):
     """Each row into a folder of its own; at scale paper the first one in 8 processes too, which divide any batch."""
-    asked, runs = requested(tmp_path, SCALE=scale), [run for run in table.runs.values() if scale in run.scales]
+    alone = "--aug-repeats", "0"  # on one GPU
+    runs = [run for run in table.runs.values() if scale in run.scales]
+    asked = requested(tmp_path, *alone if scale == "paper" and table.kind == "images" else (), SCALE=scale)
     for run in runs:
         expect_real_commands(asked, run)
     if scale == "paper":
@@ -96,11 +97,11 @@ def test_the_real_parsers_take_every_command_of_every_row(table, scale, tmp_path
     assert not list(tmp_path.iterdir()), "nothing is written"
 
 
-@pytest.mark.parametrize("switch", schema.SWITCHES)
+@pytest.mark.parametrize("switch", kinds.SWITCHES)
 def test_the_real_parsers_take_the_settings_of_release_and_code(switch, tmp_path):
     for table in TABLES:
         for run in [run for run in table.runs.values() if switch in run.switches and "paper" in run.scales]:
-            asked = requested(tmp_path, SCALE="paper", SETTINGS=switch)
+            asked = requested(tmp_path, SCALE="paper", SETTINGS=switch, GPUS="8")
             request.check(asked, run)
             for lines in commands.stages(asked, run, 1).values():
                 assert all(program_of(line) for line in lines)
@@ -111,8 +112,8 @@ def words_of(found: dict[str, list[str]], stage: str = "training") -> list[str]:
 
 
 def ringformer(table: str, row: str) -> rows.Run:
-    (paper,) = [paper for paper in PAPERS if paper.name == "RingFormer"]
-    return paper.tables[table].run(row)
+    (paper,) = [paper for paper in PAPERS if paper.paper == "RingFormer"]
+    return paper.tables[table].find(row)
 
 
 def test_the_batch_of_the_table_is_gathered_from_any_processes(tmp_path):
@@ -121,25 +122,25 @@ def test_the_batch_of_the_table_is_gathered_from_any_processes(tmp_path):
         ({}, ("512", "2")),
         ({"GPUS": "2"}, ("512", "1")),
         ({"GPUS": "8"}, ("128", "1")),
-        ({"GPUS": "4", "NODES": "2", "MICRO_BATCH": "16"}, ("16", "8")),
+        ({"GPUS": "8", "MICRO_BATCH": "16"}, ("16", "8")),
     ):
         words = words_of(commands.stages(requested(tmp_path, SCALE="paper", **settings), run, 1))
         assert (words[words.index("--batch-size") + 1], words[words.index("--update-freq") + 1]) == expected
 
 
-def test_images_are_repeated_where_timm_can(tmp_path):
-    (paper,) = [paper for paper in PAPERS if paper.name == "SReT"]
-    run = paper.tables["table1"].run("loops_3")
-    alone, distributed = (
-        words_of(commands.stages(requested(tmp_path, SCALE="paper", GPUS=processes), run, 1)) for processes in "18"
-    )
-    assert "--aug-repeats" not in alone
-    assert distributed[distributed.index("--aug-repeats") + 1] == "3"
+def test_repeated_augmentation_is_not_dropped_in_silence(tmp_path):
+    (paper,) = [paper for paper in PAPERS if paper.paper == "SReT"]
+    run = paper.tables["table1"].find("loops_3")
+    words = words_of(commands.stages(requested(tmp_path, SCALE="paper", GPUS="8"), run, 1))
+    assert words[words.index("--aug-repeats") + 1] == "3"
+    with pytest.raises(rows.TableError, match="GPUS=1: repeated augmentation .3 copies .* --aug-repeats 0"):
+        request.check(requested(tmp_path, SCALE="paper"), run)
+    request.check(requested(tmp_path, "--aug-repeats", "0", SCALE="paper"), run)
 
 
 def test_a_row_that_is_distilled_has_its_teacher_trained_first(tmp_path):
-    (paper,) = [paper for paper in PAPERS if paper.name == "SReT"]
-    run, asked = paper.tables["table5"].run("t_384"), requested(tmp_path, SCALE="small")
+    (paper,) = [paper for paper in PAPERS if paper.paper == "SReT"]
+    run, asked = paper.tables["table5"].find("t_384"), requested(tmp_path, SCALE="small")
     needed = commands.required_rows(run, run.settings("small"))
     assert needed == ["t_distilled", "s_global"]
     words = words_of(commands.stages(asked, run, 1))
@@ -149,20 +150,9 @@ def test_a_row_that_is_distilled_has_its_teacher_trained_first(tmp_path):
     assert commands.required_rows(run, run.settings()) == ["t_distilled"]
 
 
-def test_other_nodes_train_and_do_nothing_else(tmp_path):
-    (tmp_path / "run").mkdir()
-    found = {"preparation": ["true"], "training": ["echo trained"], "scoring": [f"touch {tmp_path}/scored"]}
-    execute.run_stages(found, tmp_path / "run", tmp_path, first_node=False)
-    done = {path.name for path in (tmp_path / "run").iterdir()}
-    assert done == {"train.log", ".training.done"}
-    settings = dict(SCALE="paper", NODES="2", NODE_RANK="1", MASTER_ADDR="first")
-    words = words_of(commands.stages(requested(tmp_path, **settings), ringformer("table1", "vanilla"), 1))
-    assert words[1:9] == ["--nnodes", "2", "--nproc_per_node", "1", "--node_rank", "1", "--master_addr", "first"]
-
-
 def test_settings_of_the_release_add_their_flags_to_the_papers(tmp_path):
     (paper,) = [paper for paper in PAPERS if paper.folder.name == "takase"]
-    run, trained = paper.tables["table3"].run("en_fr-cycle"), {}
+    run, trained = paper.tables["table3"].find("en_fr-cycle"), {}
     for switch in ("paper", "release"):
         asked = requested(tmp_path, SCALE="paper", SETTINGS=switch)
         args = options.parse_args_and_arch(PARSERS["fairseq-train"](), words_of(commands.stages(asked, run, 1))[1:])
@@ -186,30 +176,34 @@ PAPER, CODE = {"SCALE": "paper"}, "PATH[$(touch {0})0]"
 
 
 @pytest.mark.parametrize(
-    ("row", "settings", "message"),
+    ("words", "settings", "message"),
     [
-        ("ring", {}, "ROW=ring: must be all, list or one of: vanilla one_wide_ffn "),
-        ("vanilla", {"SCALE": "huge"}, "SCALE=huge: must be smoke, small, "),
-        ("vanilla", {"SCALE": "long"}, "SCALE=long: must be one of smoke, small, gpu, paper for RingFormer 1, vanilla"),
-        ("vanilla", {"SEED": "x"}, "SEED=x: must be a whole number from 0 to 32767"),
-        ("vanilla", {"SEEDS": "1 -2"}, "SEED=-2: must be a whole number from 0 to 32767"),
-        ("vanilla", {"PRECISION": "fp8"}, "PRECISION=fp8: must be "),
-        ("vanilla", {"SETTINGS": "mine"}, "SETTINGS=mine: must be paper, release or code"),
-        ("vanilla", {"SETTINGS": "code"}, "SETTINGS=code: differs from the paper's only at scale paper"),
+        ("ring", {}, "ROW=ring: no such row; did you mean ringformer"),
+        ("vanilla", {"SCALE": "huge"}, "SCALE=huge: input should be 'smoke', 'small', 'long' or 'paper'"),
+        ("vanilla", {"SCALES": "paper"}, "SCALES=paper: unknown setting; did you mean SCALE?"),
+        ("vanilla", {"DRYRUN": "1"}, "DRYRUN=1: unknown setting; did you mean DRY_RUN?"),
+        ("vanilla --scale huge", {}, "SCALE=huge: input should be "),
+        ("vanilla --seed x", {}, "SEEDS=x: input should be a valid integer"),
+        ("vanilla --seed", {}, "--seed: needs a value"),
+        ("vanilla", {"SCALE": "long"}, "SCALE=long: must be one of smoke, small, paper for RingFormer 1, vanilla"),
+        ("vanilla", {"SEED": "x"}, "SEED=x: input should be a valid integer"),
+        ("vanilla", {"SEEDS": "1 -2"}, "SEEDS=1 -2: input should be greater than or equal to 0"),
+        ("vanilla", {"SEED": " "}, "SEED= : list should have at least 1 item"),
+        ("vanilla", {"PRECISION": "fp8"}, "PRECISION=fp8: input should be "),
+        ("vanilla", {"SETTINGS": "mine"}, "SETTINGS=mine: input should be 'paper', 'release' or 'code'"),
+        ("vanilla", {"SETTINGS": "code"}, "SETTINGS=code: must be paper at scale smoke"),
         ("vanilla", PAPER | {"SETTINGS": "release"}, "SETTINGS=release: must be one of paper, code for "),
-        ("vanilla", {"DRY_RUN": "yes"}, "DRY_RUN=yes: must be 0 or 1"),
-        ("vanilla", {"GPUS": "2"}, "GPUS=2, NODES=1: must be 1 at scale smoke"),
-        ("vanilla", PAPER | {"GPUS": "3"}, "GPUS=3, NODES=1, MICRO_BATCH=341: their product must divide the "),
-        *(("vanilla", PAPER | {name: CODE}, f"{name}={CODE}: must be ") for name in ("GPUS", "NODES", "MICRO_BATCH")),
-        ("vanilla", PAPER | {"NODES": "2", "NODE_RANK": "2"}, "NODE_RANK=2: must be a whole number from 0 to 1"),
-        ("vanilla", PAPER | {"MASTER_PORT": "x"}, "MASTER_PORT=x: must be a whole number"),
+        ("vanilla", {"DRY_RUN": "yes"}, "DRY_RUN=yes: input should be '0' or '1'"),
+        ("vanilla", {"GPUS": "2"}, "GPUS=2: must be 1 at scale smoke"),
+        ("vanilla", PAPER | {"GPUS": "3"}, "GPUS=3, MICRO_BATCH=341: their product must divide the "),
+        *(("vanilla", PAPER | {name: CODE}, f"{name}={CODE}: input should be ") for name in ("GPUS", "MICRO_BATCH")),
     ],
 )
-def test_wrong_settings_are_named_before_anything_starts(row, settings, message, tmp_path):
+def test_wrong_settings_are_named_before_anything_starts(words, settings, message, tmp_path):
     touched = tmp_path / "touched"
     settings = {key: value.replace("{0}", str(touched)) for key, value in settings.items()}
     out = tmp_path / "out"
-    output = recipe("ringformer/table1.sh", row, fails=True, OUT=str(out), **settings)
+    output = recipe("ringformer/table1.sh", *words.split(), fails=True, OUT=str(out), **settings)
     assert f"error: {message.replace('{0}', str(touched))}" in output
     assert not touched.exists()
     assert not out.exists()
@@ -222,13 +216,33 @@ def test_usage_and_list():
     assert lines[0].split("\t")[1:4] == ["ringformer_tiny", "static signal", "H/F 128/512, P* 0.46M, BLEU 23.35"]
 
 
+def test_a_row_is_found_by_the_name_of_its_architecture():
+    tables = {f"{table.folder.name}/{table.key}": table for table in TABLES}
+    assert tables["sret/table5"].find("sret_tl").name == "tl"
+    assert tables["sret/table5"].find("sret_tl_global").name == "tl_global"
+    assert tables["ringformer/table1"].find("ringformer_base").name == "ringformer"
+    assert tables["ringformer/table4"].find("ringformer_tiny").name == "ringformer"
+    with pytest.raises(rows.TableError, match="ROW=recursive_deit_tiny: several rows have it: loops_1, loops_2"):
+        tables["sret/table1"].find("recursive_deit_tiny")
+    with pytest.raises(rows.TableError, match="did you mean tl_distilled"):
+        tables["sret/table5"].find("tl_distiled")
+
+
+def test_the_recipes_own_flags_are_settings_and_the_others_the_trainers(tmp_path):
+    asked = requested(tmp_path, "--dropout", "0.2", "--scale", "small", "--seed=2", SCALE="smoke", SEED="1")
+    assert (asked.scale, asked.seeds, asked.flags) == ("small", [2], ["--dropout", "0.2"])
+    crops = requested(tmp_path, "--scale", "0.5", "1", "--lr=1e-3")
+    assert (crops.scale, crops.flags) == ("smoke", ["--scale", "0.5", "1", "--lr=1e-3"])
+
+
 # What is made of them
 
 
-def shown(monkeypatch, *lines: dict, row: str = "vanilla") -> str:
+def shown(monkeypatch, *lines: dict) -> str:
     """Table 4 beside these results."""
     monkeypatch.setattr(render, "read", lambda path: list(lines))
-    return render.section(ringformer("table4", row).table)
+    (paper,) = [paper for paper in PAPERS if paper.paper == "RingFormer"]
+    return render.section(paper, paper.tables["table4"])
 
 
 def test_every_scale_has_its_column_and_smoke_none(monkeypatch):

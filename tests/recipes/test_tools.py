@@ -111,8 +111,6 @@ WRONG_CALLS = [
     ("metrics/perplexity.py run --pieces text --contexts 64 --also valid", "argument --also: valid: must have a value"),
     ("metrics/score_speech.py run data test", FILE + "'data/test.tsv'"),
     ("metrics/score_image.py run", FILE + "'run/summary.csv'"),
-    ("metrics/significance.py a=x b=y --reference z", FILE + "'x'"),
-    ("metrics/significance_speech.py a=x b=y", FILE + "'x'"),
     ("metrics/answers.py --path foo.pt --batch 4", "foo.pt"),
     ("metrics/eight_bits.py images foo.pth.tar images", "foo.pth.tar"),
     (
@@ -137,8 +135,6 @@ WRONG_CALLS = [
     ("data/iwslt.py foo bar", FILE + "'foo/train.tags.de-en.de'"),
     ("data/imagenet_small.py", "arguments are required: list, imagenet, output"),
     ("data/imagenet_small.py list imagenet output", FILE + "'list'"),
-    ("takase/cut.py", "arguments are required: text, first, rest"),
-    ("takase/cut.py text first rest", FILE + "'text'"),
     ("kausik/characters.py", "arguments are required: source, folder"),
     ("kausik/characters.py text folder", FILE + "'text'"),
     ("ilr/book.py book folder", FILE + "'book'"),
@@ -230,11 +226,11 @@ def test_table_2_of_intra_layer_recurrence_has_the_ratios_that_its_note_tells():
     for variant in ("small", "large"):
         found = []
         for row in ("baseline", "one_layer_twice", "doubled"):
-            settings = table.run(f"{row}-{variant}").settings()
+            settings = table.find(f"{row}-{variant}").settings()
             symbols, text = settings.keys["symbols"], settings.keys["text"]
             found.append(flops.per_text(symbols, text, ["--arch", "ilr_small", *settings.flags]))
         ratios += [f"{one['both'] / found[0]['both']:.3f}" for one in found[1:]]
         total = found[0]["both"] * settings.keys["batch"] * settings.keys["updates"]
         assert total == pytest.approx({"small": 6.68e15, "large": 2.028e18}[variant], rel=2e-3)
     assert ratios == ["1.235", "1.941", "1.098", "1.782"]
-    assert f"ours {ratios[0]}, {ratios[1]} and {ratios[2]}" in table.entry["note"]
+    assert f"ours {ratios[0]}, {ratios[1]} and {ratios[2]}" in table.note

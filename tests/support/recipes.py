@@ -30,7 +30,7 @@ RUNS = [run for table in TABLES for run in table.runs.values()]
 
 def name(value: object) -> str:
     """A test id for a table or another value."""
-    return f"{value.paper.folder.name}/{value.key}" if isinstance(value, rows.Table) else str(value)
+    return f"{value.folder.name}/{value.key}" if isinstance(value, rows.Table) else str(value)
 
 
 def recipe(script: str | Path, *arguments: str, fails: bool = False, **settings: str) -> str:
