@@ -81,7 +81,7 @@ def test_hypotheses_come_back_in_order_and_all(tmp_path):
 def test_a_reference_may_end_with_an_empty_line(tmp_path):
     (tmp_path / "generate.log").write_text("D-0\t-0.1\teins\nD-1\t-0.1\t\n")
     (tmp_path / "reference").write_text("eins\n\n")
-    assert score.scored(tmp_path / "generate.log", tmp_path / "reference", "13a")["exact_match"] == 100
+    assert score.scored(tmp_path / "generate.log", tmp_path / "reference", "13a", {})["exact_match"] == 100
 
 
 def test_scores_are_those_of_sacrebleu(tmp_path):
