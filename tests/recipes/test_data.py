@@ -22,7 +22,7 @@ from tests.support import cli, sources
 from tests.support.recipes import RECIPES, parsed, recipe
 
 NAMES = ["fineweb_edu", "imagenet", "imagenet_small", "iwslt14_de_en", "multi30k_en_de", "wmt14_de_en", "wmt14_en_fr"]
-NAMES += ["wmt16_en_de"]
+NAMES += ["wmt16_en_de", "scan26"]
 NOWHERE = {"DATA_ROOT": "/nonexistent"}
 SETTINGS = [(name, {}) for name in NAMES]
 SETTINGS += [("iwslt14_de_en", NOWHERE)]
@@ -67,7 +67,7 @@ def binarized(folder: Path, name: str, language: str = "") -> list[str]:
 
 def test_every_script_is_tried():
     scripts = {path.stem for path in (RECIPES / "data").glob("*.sh")}
-    assert scripts == {*NAMES, "common", "prepared"}  # the last by recipes/test_commands.py
+    assert scripts == {*NAMES, "tools", "prepared"}  # the last by recipes/test_commands.py
 
 
 @pytest.mark.parametrize(("name", "settings"), SETTINGS, ids=str)
