@@ -74,7 +74,9 @@ def middle_loop(order: Order, passes: int) -> Order | None:
 
 
 def sequence(unique_layers: int, layers: int) -> Order:
-    """M = 3, N = 6: 0 0 1 1 2 2. If M does not divide N, the paper's rule needs more than M blocks."""
+    """M = 3, N = 6: 0 0 1 1 2 2. If M does not divide N, the paper's rule stores more than M blocks, each of which runs
+    N // M times, the last one possibly less often: M = 3, N = 7: 0 0 1 1 2 2 3.
+    """
     group = layers // unique_layers
     return tuple(depth // group for depth in range(layers))
 
@@ -130,15 +132,16 @@ class Strategy:
         return self.rule(unique_layers, layers)
 
     def at_depth(self, order: Order, passes: int) -> Order | None:
-        """The order with `passes` passes, if this strategy gives `order` at its own depth; else None."""
+        """The order with `passes` passes of the same blocks, if this strategy gives `order`; else None."""
         blocks = block_count(order)
-        if not blocks <= passes or not self.fits(blocks, passes) or not self.fits(blocks, len(order)):
+        if not blocks <= passes or not self.fits(blocks, passes) or self.rule(blocks, len(order)) != order:
             return None
-        return self.rule(blocks, passes) if self.rule(blocks, len(order)) == order else None
+        found = self.rule(blocks, passes)
+        return found if block_count(found) == blocks else None
 
 
 STRATEGIES = {
-    "sequence": Strategy(sequence, lambda m, n: n % m == 0, "must divide {layers} with sequence"),
+    "sequence": Strategy(sequence),
     "cycle": Strategy(cycle),
     "cycle_rev": Strategy(cycle_rev),
     "sandwich": Strategy(sandwich, lambda m, n: m == 3, "must be 3 with sandwich: first, middle and last"),

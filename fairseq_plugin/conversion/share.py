@@ -16,7 +16,7 @@ from fairseq_plugin.conversion.upstream import FIXED, LANGUAGE, SPEECH, TRANSLAT
 from fairseq_plugin.modules.adaptive import NONE
 from fairseq_plugin.modules.options import SIDES
 from recurrence.errors import FieldError
-from recurrence.order import STRATEGIES, Order
+from recurrence.order import STRATEGIES, Order, block_count
 from recurrence.weights.names import StateDict, to_ours
 from recurrence.weights.share import share
 
@@ -102,7 +102,11 @@ def _order(strategy: str, unique_layers: int, args: argparse.Namespace, side: st
     """The order of one side. Raises ValueError, with the names of the command's options."""
     options = {"unique_layers": "--unique-layers", "layers": f"--{side}-layers"}
     try:
-        return STRATEGIES[strategy].order(unique_layers, getattr(args, f"{side}_layers"))
+        layers = getattr(args, f"{side}_layers")
+        order = STRATEGIES[strategy].order(unique_layers, layers)
+        if block_count(order) != unique_layers:
+            raise FieldError("unique_layers", unique_layers, f"must divide {{layers}} with {strategy}", layers=layers)
+        return order
     except FieldError as error:
         raise ValueError(error.message(options.get)) from None
 

@@ -14,6 +14,7 @@ The number of heads in `universal_wide` and `universal_big` is assumed; their ot
 counts.
 """
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +26,11 @@ from recurrence import init
 from recurrence.block import Shape
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
-from recurrence.order import STRATEGIES, Order, parse_order, published_order
+from recurrence.order import STRATEGIES, Order, block_count, parse_order, published_order
 from recurrence.papers.relaxed import relaxed
 from recurrence.papers.takase import shared_layers
+
+logger = logging.getLogger(__name__)
 
 
 def unique_layers(side: str) -> Any:
@@ -140,7 +143,11 @@ def shared_order(args, side: str) -> Order:
     unique_layers, layers = getattr(args, f"{side}_unique_layers"), getattr(args, f"{side}_layers")
     if args.share_layer_num is not None:
         return published_order(args.strategy, args.share_layer_num, layers)
-    return STRATEGIES[args.strategy].order(unique_layers, layers)
+    order = STRATEGIES[args.strategy].order(unique_layers, layers)
+    if block_count(order) != unique_layers:
+        rule = "Figure 2 stores %d layers on the %s's side, because this number does not divide the %d passes"
+        logger.warning(f"unique layers %d: {rule}", unique_layers, block_count(order), side, layers)
+    return order
 
 
 BASE, BIG = size(512, 2048, 8, 12, unique_layers=6), size(1024, 4096, 16, 12, unique_layers=6)

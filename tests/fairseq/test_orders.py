@@ -150,3 +150,10 @@ def test_a_command_rejects_a_wrong_order_before_training(corpus, tmp_path):
     log = cli.train(corpus.data, tmp_path, *FLAGS, "--encoder-order", "0,2", "--max-update", "1", fails=True)
     assert "error: --encoder-order=0,2: must name every block from 0 to 2; block 1 is missing" in log
     assert not cli.logged(log)
+
+
+def test_sequence_stores_more_layers_where_the_paper_does(caplog):
+    """Figure 2 begins a new layer every N // M passes, so that M = 3 and N = 7 need four layers."""
+    model = models.tiny("sequence", "--encoder-layers", "7", "--encoder-unique-layers", "3")
+    assert model.encoder.loop.order == (0, 0, 1, 1, 2, 2, 3)
+    assert "unique layers 3: Figure 2 stores 4 layers on the encoder's side" in caplog.text

@@ -52,7 +52,6 @@ BAD = {
         "--decoder-learned-pos --no-token-positional-embeddings": "--decoder-learned-pos: does not go with --no-token",
     },
     "sequence": {
-        "--encoder-unique-layers 5": "--encoder-unique-layers=5: must divide --encoder-layers=12",
         "--share-layer-num 13": f"--share-layer-num=13: {UNIQUE}",
         "--share-layer-num 0": f"--share-layer-num=0: {UNIQUE}",
     },
@@ -117,7 +116,6 @@ BAD = {
         "--decoder-order 0,0,1 --decoder-layers 4": "--decoder-layers=4: must be 3, the number of passes in",
         "--decoder-order 0,0,1 --decoder-unique-layers 2": "--decoder-unique-layers=2: does not go with --decoder-o",
         "--decoder-order 0,0 --share-layer-num 2": "--share-layer-num=2: does not go with --decoder-order=0,0",
-        "--decoder-unique-layers 5": "--decoder-unique-layers=5: must divide --decoder-layers=12",
         "--decoder-unique-layers 13": "--decoder-unique-layers=13: must be >= 1 and <= --decoder-layers=12",
         "--share-layer-num 0": "--share-layer-num=0: must be >= 1 and <= --decoder-layers=12",
         "--adaptive-input-cutoff 8,23": f"--adaptive-input-cutoff=8,23: {ASCENDING}",
