@@ -37,7 +37,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         """q (B, H, T, C/H), k and v (B, H, S, C/H), bias broadcastable to (B, H, T, S) -> (B, T, C)."""
         rate = self.dropout if self.training else 0.0
-        if rate and q.dtype == torch.float32 and q.device.type == "cpu" and runs_eagerly(q, k, v):
+        if rate and runs_eagerly(q, k, v) and q.dtype == torch.float32 and q.device.type == "cpu":
             weights = attention_weights(q, k, causal_bias(q.size(2), q) if causal else bias)
             y = dropout(weights, rate, self.training) @ v  # torch does not fuse dropout here, and draws masks slower
         else:

@@ -109,7 +109,7 @@ def run_until_each_exits(loop: Loop, x: Tensor, early_exit: EarlyExit, **argumen
     Raises:
         RuntimeError: when traced, because the number of passes depends on the values.
     """
-    if not isinstance(x, Tensor) or torch.compiler.is_exporting():
+    if not isinstance(x, Tensor) or torch.compiler.is_exporting() or torch.jit.is_tracing():
         raise RuntimeError("exit_threshold: a traced graph cannot leave a loop early; must be 0 to trace a model")
     out, rows, passes = None, torch.arange(len(x), device=x.device), loop.running
     for ran, index in enumerate(passes, start=1):

@@ -22,6 +22,9 @@ class Loop(nn.Module):
     Each block is registered once, however often it runs, so that state dicts and checkpoints hold each tensor once.
     Parameters that a pass owns, its cache slot and its level are indexed by the pass.
 
+    `after[index]` is the identity on the state after that pass: a module, for hooks and feature extraction, of which
+    each pass has one even where all run the same block.
+
     Training may draw which passes run and backpropagate through the last of them only, see :attr:`training_depth`. The
     passes before those act as a constant added to the residual stream, so the loop's input still gets a gradient along
     the stream.
@@ -59,6 +62,7 @@ class Loop(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.order = tuple(order)
         self.own = None if own is None else nn.ModuleList(own)
+        self.after = nn.ModuleList(nn.Identity() for _ in order)
         self.checkpointing = checkpointing
         self.inject, self.adapter = frozenset(inject), adapter
         self.register_buffer("noted", None)  # the order, see `note_order`
@@ -122,7 +126,7 @@ class Loop(nn.Module):
                 elif block in self.inject:
                     first_inputs[block] = x
                 arguments = {name: values[index] for name, values in per_pass.items()}
-                x = self._run_block(self.blocks[block], x, {**arguments, **shared})
+                x = self.after[index](self._run_block(self.blocks[block], x, {**arguments, **shared}))
                 if states is not None:
                     states.append(x)
             return x
@@ -190,6 +194,7 @@ class Loop(nn.Module):
         kept = sorted(set(order))
         self.blocks = nn.ModuleList(self.blocks[which] for which in kept)
         self.order = tuple(kept.index(which) for which in order)
+        self.after = self.after[:passes]
         self.inject = frozenset(kept.index(which) for which in self.inject.intersection(kept))
         self.run, self.training_depth, self.looping = None, TrainingDepth(passes), None
         if self.own is not None:

@@ -78,7 +78,8 @@ class DropPath(nn.Module):
             return x
         if self.always:
             return x * 0
-        chance = x.new_ones(x.shape[0], 1, 1) * self._keeps  # one draw per sample
+        keeps = self._keeps if isinstance(x, Tensor) else 1 - self.rate  # a traced graph would store the tensor
+        chance = x.new_ones(x.shape[0], 1, 1) * keeps  # one draw per sample
         return x * (chance.bernoulli() / chance)
 
 

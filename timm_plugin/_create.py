@@ -12,6 +12,8 @@ from torch import nn
 from timm_plugin._model import ImageModel, checkpoint_filter_fn
 from timm_plugin._vit import LoopedVisionTransformer
 
+FEATURE_KINDS = ("getter", "hook", "fx")
+
 
 def create(
     build: type[ImageModel],
@@ -32,15 +34,15 @@ def create(
         **kwargs: arguments of the model and of timm's builder.
 
     Raises:
-        ValueError: for dynamic image sizes, for another feature_cls than "getter" where all depths are one module, or
-            if a value breaks its rule.
+        ValueError: for dynamic image sizes, for a feature_cls that needs a module per depth where all depths are in
+            one, or if a value breaks its rule.
     """
     for name in ("dynamic_img_size", "dynamic_img_pad"):
         if kwargs.pop(name, False):
             raise ValueError(f"{name}=True: {variant} takes images of the size that img_size gives")
     feature_cls = kwargs.get("feature_cls", "getter")
-    if feature_cls != "getter" and issubclass(build, LoopedVisionTransformer):
-        raise ValueError(f"feature_cls={feature_cls!r}: must be 'getter', as all depths are of one module, the loop")
+    if feature_cls not in FEATURE_KINDS and issubclass(build, LoopedVisionTransformer):
+        raise ValueError(f"feature_cls={feature_cls!r}: must be one of {FEATURE_KINDS}, as one module has all depths")
     with nullcontext() if device is None else torch.device(device):
         model = build_model_with_cfg(
             build,

@@ -9,6 +9,7 @@ from torch import Tensor, fx, nn
 
 from recurrence.elastic import at_depths, branches
 from recurrence.loop import Loop, named_loops
+from timm_plugin._script import scriptable
 
 
 class ImageModel(nn.Module):
@@ -193,19 +194,27 @@ class ImageModel(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def __prepare_scriptable__(self) -> fx.GraphModule:
-        """`torch.jit.script` compiles this: the traced forward pass in the model's mode (training or not)."""
-        return fx.symbolic_trace(self)
+        """`torch.jit.script` compiles this: the traced forward passes of training and inference, chosen by the mode.
+
+        Raises:
+            RuntimeError: if the model is in training and its depth changes from update to update.
+        """
+        return scriptable(self, self.config)
 
 
 def loop_groups(name: str, loop: Loop, start: int = 0) -> list[tuple[str, tuple[int]]]:
-    """timm's patterns for layer-wise decay: a pass's own parameters at its depth, a block at its first pass.
+    """timm's patterns for layer-wise decay: a pass's own parameters at its depth, a block at its last pass.
+
+    So a block that all passes share learns almost as fast as the classifier, whether passes own parameters or not: timm
+    only counts depths that have parameters.
 
     Args:
         name: name of the loop in the model, as a regular expression.
         loop: the loop over depth.
         start: depth of its first pass.
     """
-    blocks = [(rf"^{name}\.blocks\.{which}\.", (start + loop.order.index(which),)) for which in range(len(loop.blocks))]
+    last = {which: start + index for index, which in enumerate(loop.order)}
+    blocks = [(rf"^{name}\.blocks\.{which}\.", (depth,)) for which, depth in last.items()]
     return blocks + [(rf"^{name}\.own\.{index}\.", (start + index,)) for index in range(loop.passes)]
 
 

@@ -32,8 +32,8 @@ class Stage(nn.Module):
         self.pool = nn.Conv2d(half, width, 3, stride=2, padding=1, groups=half) if downsample else nn.Identity()
         self.loop, self.early_exit = loop, early_exit
 
-    def forward(self, x: Tensor, token: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """The map and the class token of the previous stage -> those of this stage.
+    def forward(self, x: Tensor, token: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        """The map of the previous stage -> that of this stage; with a class token, both as a pair.
 
         Args:
             x: (B, C, height, width); before a convolution, (B, C / 2, 2 height, 2 width).
@@ -49,7 +49,7 @@ class Stage(nn.Module):
             tokens = run_until_each_exits(self.loop, tokens, self.early_exit)
         tokens = tokens.transpose(1, 2)
         if token is None:
-            return tokens.unflatten(2, self.grid), None
+            return tokens.unflatten(2, self.grid)
         return tokens[..., 1:].unflatten(2, self.grid), tokens[..., :1, None]
 
 
@@ -107,7 +107,7 @@ class SReT(ImageModel):
         """
         token = self.class_tokens(x)
         for stage in self.stages:
-            x, token = stage(x, token)
+            x, token = run_stage(stage, x, token)
         return join_token(x, token)
 
     def class_tokens(self, x: Tensor) -> Tensor | None:
@@ -136,7 +136,7 @@ class SReT(ImageModel):
         maps, prefix, x = [], [], self.embed(x)
         token = self.class_tokens(x)
         for index, stage in enumerate(stages):
-            x, token = stage(x, token)
+            x, token = run_stage(stage, x, token)
             if index not in taken:
                 continue
             normed = norm and index == len(self.feature_info) - 1
@@ -210,6 +210,11 @@ class SReT(ImageModel):
         if theirs is not None and theirs.dim() == 4 and theirs.shape[2:] != grid:
             state_dict["pos_embed"] = resample_map(theirs, grid)
         return state_dict
+
+
+def run_stage(stage: Stage, x: Tensor, token: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """A stage on a map and its class token, if there is one."""
+    return (stage(x), None) if token is None else stage(x, token)
 
 
 def join_token(x: Tensor, token: Tensor | None) -> Tensor:

@@ -61,7 +61,8 @@ class LoopedVisionTransformer(ImageModel):
             self.loop.note_order()  # the names in the checkpoint do not show the trained order
         self.norm = nn.LayerNorm(config.embed_dim, 1e-6)
         self.feature_info = [
-            dict(module="loop", num_chs=config.embed_dim, reduction=config.patch_size) for _ in config.order()
+            dict(module=f"loop.after.{index}", num_chs=config.embed_dim, reduction=config.patch_size)
+            for index in range(self.passes_per_depth - 1, self.loop.passes, self.passes_per_depth)
         ]
         self.make_head(config.num_classes, config.global_pool, config.drop_rate)
         INITS[config.init](self)

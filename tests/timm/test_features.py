@@ -5,7 +5,7 @@ import torch
 
 from recurrence.elastic import at_depths
 from tests.support import vision
-from tests.support.vision import every_case, every_model, is_pyramid, timm
+from tests.support.vision import every_case, every_model, every_registered_structure, is_pyramid, timm
 
 
 def features(model: torch.nn.Module) -> int:
@@ -40,12 +40,49 @@ def test_features_only_gives_the_whole_models_features(case):
     assert default.feature_info.channels() == [info["num_chs"] for info in model.feature_info][-3:]
 
 
-@pytest.mark.parametrize("kind", ["hook", "fx", "list", "dict"])
-def test_features_of_modules_are_rejected_where_all_depths_are_of_one(kind):
-    with pytest.raises(ValueError, match=f"feature_cls='{kind}': must be 'getter'"):
-        vision.fresh("uit", features_only=True, feature_cls=kind)
-    hooked = vision.fresh("sret_t", features_only=True, feature_cls="hook").eval()
-    assert [tensor.shape[1] for tensor in hooked(torch.randn(2, 3, 64, 64))] == hooked.feature_info.channels()
+@every_registered_structure
+def test_a_hook_or_a_graph_finds_every_depth_by_its_name(structure):
+    model, x = vision.small_with_images(structure)
+    names = [info["module"] for info in model.feature_info]
+    assert len(set(names)) == len(names)
+    output_fmt = "NCHW" if is_pyramid(structure) else "NLC"  # what the modules give, as in timm's own models
+    expected = model.forward_intermediates(x, output_fmt=output_fmt, intermediates_only=True)
+    for kind, holds in (("hook", "body"), ("fx", "graph_module")):
+        net = vision.small(structure, features_only=True, feature_cls=kind, out_indices=list(range(len(names))))
+        net.get_submodule(holds).load_state_dict(model.state_dict(), strict=False)  # it has no classifier
+        found = net(x)
+        assert len(found) == len(expected)
+        for state, feature in zip(found, expected):
+            patches = state if state.dim() == 4 else state[:, model.num_prefix_tokens :]
+            torch.testing.assert_close(patches, feature, rtol=1e-9, atol=1e-12)
+
+
+def test_a_stage_with_a_class_token_gives_its_map_first():
+    model, x = vision.small_with_images("sret, class token")
+    expected = model.forward_intermediates(x, intermediates_only=True)
+    net = vision.small("sret, class token", features_only=True, feature_cls="hook")
+    net.body.load_state_dict(model.state_dict(), strict=False)
+    torch.testing.assert_close(net(x), expected, rtol=0, atol=0)
+
+
+def test_features_of_a_module_per_depth_are_rejected_where_one_has_all():
+    for kind in ("list", "dict"):
+        with pytest.raises(ValueError, match=f"feature_cls='{kind}': must be one of .'getter', 'hook', 'fx'., as one"):
+            vision.fresh("uit", features_only=True, feature_cls=kind)
+
+
+def test_transformers_backbone_has_a_name_for_every_depth():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.TimmBackboneConfig(backbone="plain_vit", use_pretrained_backbone=False, out_indices=[1, 2])
+    backbone = transformers.TimmBackbone(config, **vision.arguments("plain_vit"))
+    assert backbone.out_features == ["loop.after.1", "loop.after.2"]
+    assert len(backbone(torch.randn(1, 3, 32, 32)).feature_maps) == 2
+
+
+def test_pruned_passes_have_no_names():
+    model = vision.fresh("ringformer_vit")
+    model.prune_intermediate_layers([1])
+    assert len(model.loop.after) == model.loop.passes == 2
 
 
 @every_case

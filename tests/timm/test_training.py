@@ -68,12 +68,12 @@ def test_published_placement_of_drop_path():
 
 
 def depth(loops: dict[str, Loop], name: str) -> float:
-    """Where a parameter comes in, counted in passes: at the embedding, at the pass of its first use, at the head."""
+    """Where a parameter comes in, counted in passes: at the embedding, at the pass of its last use, at the head."""
     start = 1
     for prefix, loop in loops.items():
         if name.startswith(f"{prefix}."):
             kind, index = name.removeprefix(f"{prefix}.").split(".")[:2]
-            return start + (loop.order.index(int(index)) if kind == "blocks" else int(index))
+            return start + (loop.passes - 1 - loop.order[::-1].index(int(index)) if kind == "blocks" else int(index))
         if name.startswith(f"{prefix.rpartition('.')[0]}.pool."):
             return start
         start += loop.passes
@@ -81,7 +81,7 @@ def depth(loops: dict[str, Loop], name: str) -> float:
 
 
 @every_case
-def test_layer_decay_takes_a_block_at_its_first_pass(case):
+def test_layer_decay_takes_a_block_at_its_last_pass(case):
     """The stem first, the head last, the final norm with the last pass, as in timm's models."""
     model = vision.fresh(case)
     groups = param_groups_layer_decay(model, weight_decay=0, layer_decay=0.5)
