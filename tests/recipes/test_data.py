@@ -22,10 +22,10 @@ from tests.support import cli, sources
 from tests.support.recipes import RECIPES, parsed, recipe
 
 NAMES = ["fineweb_edu", "imagenet", "imagenet_small", "iwslt14_de_en", "multi30k_en_de", "wmt14_de_en", "wmt14_en_fr"]
-NAMES += ["wmt16_en_de", "scan26"]
+NAMES += ["scan26", "wmt16_en_de"]
 NOWHERE = {"DATA_ROOT": "/nonexistent"}
 SETTINGS = [(name, {}) for name in NAMES]
-SETTINGS += [("iwslt14_de_en", NOWHERE)]
+SETTINGS += [("iwslt14_de_en", NOWHERE), ("scan26", NOWHERE)]
 SETTINGS += [("wmt16_en_de", {"FROM": "corpora"}), ("fineweb_edu", {"PIECES": "32000"})]
 OFFLINE = {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9", "DATA_ROOT": ""}
 needs_datasets = pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="datasets is not installed")
@@ -35,7 +35,7 @@ needs_datasets = pytest.mark.skipif(importlib.util.find_spec("datasets") is None
 def root(tmp_path_factory) -> Path:
     """Every source, as DATA_ROOT has to hold them."""
     folder = tmp_path_factory.mktemp("root")
-    names = ("corpora", "newstest", "wmt16", "iwslt", "multi30k", "bert", "fineweb", "imagenet")
+    names = ("corpora", "newstest", "wmt16", "iwslt", "multi30k", "bert", "fineweb", "imagenet", "scan")
     for name in names:
         getattr(sources, name)(folder)
     return folder
@@ -108,6 +108,21 @@ def test_multi30k_in_pieces_is_joined_for_its_references(root, out):
     assert rows(folder / "pieces" / "test.de")[0] == "das ist z@@ wei n@@ ull n@@ ull ."
     assert rows(folder / "raw" / "test.de") == [row[0].lower().replace(".", " .") for row in sources.pairs(2, 200)]
     assert (folder / "bin" / "dict.de.txt").read_text() == (folder / "bin" / "dict.en.txt").read_text()
+
+
+def test_scan_is_split_by_the_number_of_actions(root, out):
+    prepare("scan26", out, root)
+    folder = out / "data" / "scan26"
+    commands = {name: rows(folder / "raw" / f"{name}.command") for name in ("train", "valid", "test")}
+    assert commands["test"] == [f"walk {number}" for number in range(27, 31)]
+    assert commands["valid"] == ["walk 10", "walk 20"]
+    assert len(commands["train"]) == 24
+    for name in commands:
+        counts = [len(line.split()) for line in rows(folder / "raw" / f"{name}.action")]
+        assert [f"walk {count}" for count in counts] == commands[name]
+    dictionary = Dictionary.load(str(folder / "bin" / "dict.action.txt"))
+    longest = data_utils.load_indexed_dataset(str(folder / "bin" / "test.command-action.action"), dictionary)[3]
+    assert len(longest) == 31
 
 
 @pytest.mark.slow

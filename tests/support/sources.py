@@ -108,6 +108,14 @@ def multi30k(root: Path) -> None:
             (folder / f"{name}.{language}.gz").write_bytes(gzip.compress(text(cut).encode()))
 
 
+def scan(root: Path) -> None:
+    """Commands of SCAN's kind, with 1 to 30 actions."""
+    lines = (f"IN: walk {number} OUT: {' '.join(['I_WALK'] * number)}" for number in range(1, 31))
+    folder = root / "scan"
+    folder.mkdir(parents=True)
+    (folder / "tasks.txt.gz").write_bytes(gzip.compress(text(lines).encode()))
+
+
 def bert(root: Path) -> None:
     """A vocabulary of BERT's kind: every letter, some words, the marks."""
     letters = sorted({letter for row in pairs(200) for letter in "".join(row).replace(" ", "")} | {"Y", "e", "s"})
