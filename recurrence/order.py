@@ -27,14 +27,15 @@ def block_count(order: Order) -> int:
 
 def check_order(order: Order, blocks: int) -> None:
     """Raises ValueError if an order is empty, names a missing block or leaves one out."""
-    missing = sorted(set(order) - set(range(blocks)))
-    unused = sorted(set(range(blocks)) - set(order))
+    named = set(order)
     if not order:
         raise ValueError(f"order={order}: needs at least one pass")
-    if missing:
-        raise ValueError(f"order={order}: names block {missing[0]}, but there are {blocks} blocks")
-    if unused:
-        raise ValueError(f"order={order}: block {unused[0]} of {blocks} never runs")
+    missing = min((block for block in named if not 0 <= block < blocks), default=None)
+    if missing is not None:
+        raise ValueError(f"order={order}: names block {missing}, but there are {blocks} blocks")
+    unused = next((block for block in range(blocks) if block not in named), None)
+    if unused is not None:
+        raise ValueError(f"order={order}: block {unused} of {blocks} never runs")
 
 
 def parse_order(text: str) -> Order:

@@ -1,5 +1,6 @@
 """Builds the registered models with timm's own builder."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -9,8 +10,11 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg
 from torch import nn
 
+from recurrence.order import block_count
 from timm_plugin._model import ImageModel, checkpoint_filter_fn
+from timm_plugin._types import fits
 from timm_plugin._vit import LoopedVisionTransformer
+from timm_plugin._vit_config import OF_ORDERS
 
 FEATURE_KINDS = ("getter", "hook", "fx")
 
@@ -19,6 +23,7 @@ def create(
     build: type[ImageModel],
     variant: str,
     pretrained: bool,
+    preset: dict[str, Any],
     /,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
@@ -30,6 +35,7 @@ def create(
         build: the model's class; gets the arguments that timm's builder does not take.
         variant: the registered name.
         pretrained: load the weights of the name's tag.
+        preset: arguments of the model where the user gives none.
         device, dtype: of the parameters.
         **kwargs: arguments of the model and of timm's builder.
 
@@ -48,11 +54,24 @@ def create(
             build,
             variant,
             pretrained,
+            **with_order(preset, kwargs),
             pretrained_filter_fn=checkpoint_filter_fn,
             feature_cfg=dict(out_indices=build.out_indices, feature_cls="getter"),
             **kwargs,
         )
     return model if dtype is None else model.to(dtype)
+
+
+def with_order(preset: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the preset that the given ones leave; an order replaces those that assign layers to passes."""
+    left = {name: value for name, value in preset.items() if name not in given}
+    order = given.get("order")
+    if order is None:
+        return left
+    left = {name: value for name, value in left.items() if name not in OF_ORDERS}
+    if "depth" not in given and fits(order, Sequence[int]):
+        left["depth"] = max(1, block_count(order))
+    return left
 
 
 def image_cfg(**kwargs: Any) -> dict[str, Any]:

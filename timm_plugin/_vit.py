@@ -54,10 +54,12 @@ class LoopedVisionTransformer(ImageModel):
         self.loop = config.loop(tokens)
         config.make_elastic(self.loop, step=config.depth_step(), prefix_only=config.level_signal == "static")
         self.early_exit = exit_rule("images", config.exit_threshold, self.loop.passes)
-        self.passes_per_depth = self.loop.passes // len(config.order())  # an attention and the shared MLP are one depth
+        self.passes_per_depth = self.loop.passes // len(
+            config.passes()
+        )  # an attention and the shared MLP are one depth
         self._make_tables(tokens)
         shows_passes = self.loop.own.state_dict() or self.depth_embed is not None or self.level_embed is not None
-        if config.loop_order != "internal" or not shows_passes:
+        if config.order is not None or config.loop_order != "internal" or not shows_passes:
             self.loop.note_order()  # the names in the checkpoint do not show the trained order
         self.norm = nn.LayerNorm(config.embed_dim, 1e-6)
         self.feature_info = [
@@ -73,7 +75,7 @@ class LoopedVisionTransformer(ImageModel):
         Fixed tables are buffers in the checkpoint, so that they can be resampled for another image size.
         """
         config, dtype = self.config, torch.get_default_dtype()
-        shape, passes = (tokens, config.embed_dim), len(config.order())
+        shape, passes = (tokens, config.embed_dim), len(config.passes())
         self.register_buffer("pos_embed", None)
         self.register_buffer("depth_embed", None)
         self.level_embed = None

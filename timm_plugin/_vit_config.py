@@ -11,7 +11,7 @@ from recurrence.block import Shape
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.lowrank import PROJECTIONS
-from recurrence.order import STRATEGIES
+from recurrence.order import STRATEGIES, check_order
 from recurrence.papers.baselines import one_wide_ffn
 from recurrence.papers.relaxed import relaxed
 from recurrence.papers.ringformer import Signals, ringformer
@@ -22,6 +22,7 @@ from timm_plugin._init import INITS
 # SReT's names where it has one, else that of the strategy.
 STRATEGY_NAMES = {"sequence": "internal", "cycle": "external", "cycle_rev": "reverse"}
 TERMS = tuple(name for name in PROJECTIONS if not name.startswith("cross_"))
+OF_ORDERS = ("depth", "loops", "loop_order", "shared")  # what `order` replaces
 LOOP_ORDERS = {STRATEGY_NAMES.get(name, name): strategy for name, strategy in STRATEGIES.items()}
 
 
@@ -41,6 +42,8 @@ class ViTConfig(ImageConfig):
         loops: how often each layer runs.
         loop_order: "internal" repeats each block in succession (0 0 1 1), "external" the whole stack (0 1 0 1),
             "reverse" like external, but the last time backwards (0 1 1 0).
+        order: the block that runs in each pass, such as (0, 1, 1, 2), in place of `loops`, `loop_order` and `shared`;
+            `depth`, the number of blocks, then follows from it.
         residual_rank: give each pass its own LayerNorms, biases and a term of this rank <= C on every projection; None
             for none of these.
         terms: the projections with such a term, at least one, ("qkv", "out") for those of attention; None for all.
@@ -72,6 +75,7 @@ class ViTConfig(ImageConfig):
     shared: bool = False
     loops: int = 1
     loop_order: str = "internal"
+    order: Sequence[int] | None = None
     residual_rank: int | None = None
     terms: Sequence[str] | None = None
     level_signal: str = "none"
@@ -115,10 +119,15 @@ class ViTConfig(ImageConfig):
 
     def _check_combinations(self) -> None:
         """Raises ValueError for options that exclude each other, or need each other."""
+        if self.order is not None:
+            self._check_order()
         tables = self.level_signal in ("static", "learned")
         if self.shared_mlp and (self.shared or self.nll or self.token_mixing or self.lrc or self.loops > 1 or tables):
             rule = "goes with neither shared, nll, token_mixing, lrc, loops nor a static or learned level_signal"
             raise ValueError(f"shared_mlp=True: {rule}")
+        if self.shared_mlp and self.loop_after_updates:
+            rule = "does not go with shared_mlp, without which attention layers have no MLP"
+            raise ValueError(f"loop_after_updates={self.loop_after_updates}: {rule}")
         projects_runs = self.nll and self.loop_order == "external"
         if self.loop_order != "internal" and (self.shared_mlp or self.shared and not projects_runs):
             rule = "must not be given with shared_mlp, or with shared unless the loops are external with nll"
@@ -151,12 +160,23 @@ class ViTConfig(ImageConfig):
                 rule = "goes with neither shared_mlp, token_mixing, nll, lrc nor low-rank level_signal"
                 raise ValueError(f"residual_rank={self.residual_rank}: {rule}")
 
-    def order(self) -> tuple[int, ...]:
-        """One stored block per pass.
+    def _check_order(self) -> None:
+        """Raises ValueError if the order is not one of `depth` blocks, or does not go with another option."""
+        check_order(tuple(self.order), self.depth)
+        for name in ("loops", "loop_order", "shared"):
+            if getattr(self, name) != getattr(ViTConfig, name):
+                raise ValueError(f"order={self.order}: does not go with {name}={getattr(self, name)!r}")
+        if self.shared_mlp or self.level_signal == "low-rank":
+            raise ValueError(f"order={self.order}: goes with neither shared_mlp nor low-rank level_signal")
+
+    def passes(self) -> tuple[int, ...]:
+        """The stored block of each pass.
 
         Raises:
             ValueError: if the loop order does not support these numbers.
         """
+        if self.order is not None:
+            return tuple(self.order)
         if self.shared:
             return (0,) * (self.depth * self.loops)
         try:
@@ -166,7 +186,7 @@ class ViTConfig(ImageConfig):
 
     def loop(self, tokens: int) -> Loop:
         """The stack for this number of tokens, built by the paper's file."""
-        order = self.order()
+        order = self.passes()
         shape = Shape(
             width=self.embed_dim,
             ffn_width=round(self.embed_dim * self.mlp_ratio),
@@ -196,7 +216,12 @@ class ViTConfig(ImageConfig):
         return sret(shape, order, recursion, rates, **parts)
 
     def depth_step(self) -> int:
-        """The number of passes must be a multiple of this: the depth, unless all layers are one block and run once."""
+        """The number of passes must be a multiple of this: the depth, unless all layers are one block and run once.
+
+        In any order, it depends on the order alone.
+        """
+        if self.order is not None:
+            return 1
         if self.shared and self.loops == 1 and not (self.nll and self.loop_order == "external"):
             return 1
         return self.depth

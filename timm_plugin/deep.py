@@ -41,25 +41,25 @@ def sret_108(pretrained: bool = False, **kwargs: Any) -> SReT:
     With `embed_dim=16, depths=(100, 250, 150)` it has 1,000 passes and 14,825,624 parameters.
     """
     model_args = dict(embed_dim=48, depths=(11, 27, 16))
-    return create(SReT, "sret_108", pretrained, **dict(model_args, **kwargs))
+    return create(SReT, "sret_108", pretrained, model_args, **kwargs)
 
 
 @register_model
 def sret_108_mixed(pretrained: bool = False, **kwargs: Any) -> SReT:
     """SReT-108 trained at mixed depth, beside its 54 first passes. 14,220,472 parameters."""
     model_args = dict(embed_dim=48, depths=(11, 27, 16), mixed_depth=True)
-    return create(SReT, "sret_108_mixed", pretrained, **dict(model_args, **kwargs))
+    return create(SReT, "sret_108_mixed", pretrained, model_args, **kwargs)
 
 
 @register_model
 def deit_108(pretrained: bool = False, **kwargs: Any) -> LoopedVisionTransformer:
     """DeiT-108 of Figure 9: DeiT-Tiny with 108 unshared blocks. 48,424,360 parameters."""
     model_args = dict(embed_dim=192, depth=108, num_heads=3, pos_embed="learn", init="deit")
-    return create(LoopedVisionTransformer, "deit_108", pretrained, **dict(model_args, **kwargs))
+    return create(LoopedVisionTransformer, "deit_108", pretrained, model_args, **kwargs)
 
 
 @register_model
 def deit_108_mixed(pretrained: bool = False, **kwargs: Any) -> LoopedVisionTransformer:
     """DeiT-108 with 54 stored blocks, run twice, trained at mixed depth. 24,401,704 parameters."""
     model_args = dict(embed_dim=192, depth=54, num_heads=3, pos_embed="learn", init="deit", loops=2, mixed_depth=True)
-    return create(LoopedVisionTransformer, "deit_108_mixed", pretrained, **dict(model_args, **kwargs))
+    return create(LoopedVisionTransformer, "deit_108_mixed", pretrained, model_args, **kwargs)

@@ -6,11 +6,11 @@ Source: see :mod:`recurrence.elastic`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from torch import Tensor, nn
 
-from recurrence.elastic import make_elastic, stops
+from recurrence.elastic import check_late, make_elastic, stops
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
 
@@ -29,6 +29,8 @@ class ElasticConfig:
             run of each stored block. Training then returns a list of logits, see :class:`MixedDepthLoss`.
         pass_loss: weight of the mean loss of the earlier passes at which a shallower model would end; 0 for none.
         backprop_passes: number of last passes with gradients; None for all.
+        loop_after_updates: late loops: each stored block runs once until this update, then all passes run; 0 for all
+            passes from the start. Goes with no other of these options.
     """
 
     depth_range: Sequence[int] | None = None
@@ -38,6 +40,7 @@ class ElasticConfig:
     mixed_depth: bool = False
     pass_loss: float = 0.0
     backprop_passes: int | None = None
+    loop_after_updates: int = 0
 
     def check_depth(self) -> None:
         """Checks the options that do not depend on the stack; raises ValueError."""
@@ -53,6 +56,8 @@ class ElasticConfig:
             raise ValueError(f"depth_warmup_updates={self.depth_warmup_updates}: must be >= 0")
         if self.depth_warmup_updates and self.depth_range is None and not self.pass_loss:
             raise ValueError(f"depth_warmup_updates={self.depth_warmup_updates}: needs depth_range or pass_loss")
+        given = {field.name: getattr(self, field.name) for field in fields(ElasticConfig)}
+        check_late({name: value for name, value in given.items() if value != getattr(ElasticConfig, name)})
 
     def make_elastic(self, loop: Loop, unit: int = 1, step: int = 1, prefix_only: bool = False) -> None:
         """Applies the options to a loop.
@@ -67,12 +72,15 @@ class ElasticConfig:
         """
         depths = None if self.depth_range is None else (unit * self.depth_range[0], unit * self.depth_range[1])
         how = self.depth_distribution, self.backprop_passes, self.depth_warmup_updates, self.mixed_depth
+        late = self.loop_after_updates
         try:
-            make_elastic(loop, depths, *how, self.depth_seed or 0, step=max(unit, step), prefix_only=prefix_only)
+            make_elastic(loop, depths, *how, late, self.depth_seed or 0, step=max(unit, step), prefix_only=prefix_only)
         except FieldError as error:
             if error.field == "depth_range":
                 error.value = "{}-{}".format(*self.depth_range)  # in the option's unit
             raise ValueError(str(error)) from None
+        if late and not loop.training_depth.loop_after:
+            raise ValueError(f"loop_after_updates={late}: needs a block that runs again, but each runs once")
         if self.pass_loss and not stops(loop, max(loop.training_depth.depths)):
             order = " ".join(map(str, loop.order))
             raise ValueError(f"pass_loss={self.pass_loss}: no earlier pass ends a model of fewer, in the order {order}")

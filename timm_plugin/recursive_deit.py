@@ -27,4 +27,4 @@ def recursive_deit_tiny(pretrained: bool = False, **kwargs: Any) -> LoopedVision
     with `nll=True` 3,942,184 (12 projections) and 3,197,224 (2).
     """
     model_args = dict(embed_dim=192, depth=12, num_heads=3, pos_embed="learn", init="deit", loops=2)
-    return create(LoopedVisionTransformer, "recursive_deit_tiny", pretrained, **dict(model_args, **kwargs))
+    return create(LoopedVisionTransformer, "recursive_deit_tiny", pretrained, model_args, **kwargs)

@@ -36,11 +36,11 @@ class LoopedMixer(LoopedVisionTransformer):
 def recursive_mixer_s16(pretrained: bool = False, **kwargs: Any) -> LoopedMixer:
     """Mixer-S/16, each of its 8 blocks run twice: width 512. 18,528,296 parameters whatever `loops`."""
     model_args = dict(MIXER, embed_dim=512, depth=8, loops=2, lrc=True)
-    return create(LoopedMixer, "recursive_mixer_s16", pretrained, **dict(model_args, **kwargs))
+    return create(LoopedMixer, "recursive_mixer_s16", pretrained, model_args, **kwargs)
 
 
 @register_model
 def recursive_mixer_b16(pretrained: bool = False, **kwargs: Any) -> LoopedMixer:
     """Mixer-B/16, each of its 12 blocks run twice: width 768. 59,880,520 parameters whatever `loops`."""
     model_args = dict(MIXER, embed_dim=768, depth=12, loops=2, lrc=True)
-    return create(LoopedMixer, "recursive_mixer_b16", pretrained, **dict(model_args, **kwargs))
+    return create(LoopedMixer, "recursive_mixer_b16", pretrained, model_args, **kwargs)

@@ -42,42 +42,42 @@ def sret_ext(pretrained: bool = False, **kwargs: Any) -> SReT:
     # The paper gives ExT 4.0M parameters and 0.7 GMAC but no shape. Of the pyramids with a stem of this kind, two
     # passes per block, TL's ratios and these slices, width 48 with 1, 5 and 5 blocks is the nearest to both.
     model_args = dict(embed_dim=48, depths=(1, 5, 5), num_heads=(2, 4, 8), mlp_ratio=4.0, nll_ratio=1.0)
-    return create(SReT, "sret_ext", pretrained, **dict(model_args, **kwargs))
+    return create(SReT, "sret_ext", pretrained, model_args, **kwargs)
 
 
 @register_model
 def sret_t(pretrained: bool = False, **kwargs: Any) -> SReT:
     """SReT-T of Table 5: width 64 to 256, MLP 3.6, NLL 1, slices 8, 4, 1 and 2, 1, 1. 4,755,979 parameters."""
     model_args = dict(embed_dim=64, depths=(2, 5, 3), num_heads=(2, 4, 8), mlp_ratio=3.6, nll_ratio=1.0)
-    return create(SReT, "sret_t", pretrained, **dict(model_args, **kwargs))
+    return create(SReT, "sret_t", pretrained, model_args, **kwargs)
 
 
 @register_model
 def sret_tl(pretrained: bool = False, **kwargs: Any) -> SReT:
     """SReT-TL of Table 5: SReT-T with MLP 4.0. 4,988,024 parameters."""
     model_args = dict(embed_dim=64, depths=(2, 5, 3), num_heads=(2, 4, 8), mlp_ratio=4.0, nll_ratio=1.0)
-    return create(SReT, "sret_tl", pretrained, **dict(model_args, **kwargs))
+    return create(SReT, "sret_tl", pretrained, model_args, **kwargs)
 
 
 @register_model
 def sret_s(pretrained: bool = False, **kwargs: Any) -> SReT:
     """SReT-S of Table 5: width 126 to 504, heads of 42, MLP 3.0, NLL 2. 20,899,692 parameters."""
     model_args = dict(embed_dim=126, depths=(2, 5, 3), num_heads=(3, 6, 12), mlp_ratio=3.0, nll_ratio=2.0)
-    return create(SReT, "sret_s", pretrained, **dict(model_args, **kwargs))
+    return create(SReT, "sret_s", pretrained, model_args, **kwargs)
 
 
 @register_model
 def sret_t_global(pretrained: bool = False, **kwargs: Any) -> SReT:
     """SReT-T* of Table 5, without slices. 4,755,979 parameters."""
     model_args = dict(embed_dim=64, depths=(2, 5, 3), num_heads=(2, 4, 8), mlp_ratio=3.6, nll_ratio=1.0, groups=GLOBAL)
-    return create(SReT, "sret_t_global", pretrained, **dict(model_args, **kwargs))
+    return create(SReT, "sret_t_global", pretrained, model_args, **kwargs)
 
 
 @register_model
 def sret_tl_global(pretrained: bool = False, **kwargs: Any) -> SReT:
     """SReT-TL* of Table 5, without slices. 4,988,024 parameters."""
     model_args = dict(embed_dim=64, depths=(2, 5, 3), num_heads=(2, 4, 8), mlp_ratio=4.0, nll_ratio=1.0, groups=GLOBAL)
-    return create(SReT, "sret_tl_global", pretrained, **dict(model_args, **kwargs))
+    return create(SReT, "sret_tl_global", pretrained, model_args, **kwargs)
 
 
 @register_model
@@ -86,4 +86,4 @@ def sret_s_global(pretrained: bool = False, **kwargs: Any) -> SReT:
     model_args = dict(
         embed_dim=126, depths=(2, 5, 3), num_heads=(3, 6, 12), mlp_ratio=3.0, nll_ratio=2.0, groups=GLOBAL
     )
-    return create(SReT, "sret_s_global", pretrained, **dict(model_args, **kwargs))
+    return create(SReT, "sret_s_global", pretrained, model_args, **kwargs)

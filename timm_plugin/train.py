@@ -38,9 +38,9 @@ from tqdm import tqdm
 from recurrence import gemm
 from recurrence.analysis.coefficients import named_coefficients
 from recurrence.count import stored
-from recurrence.elastic import at_depths, may_idle, trained_depths
+from recurrence.elastic import at_depths, describe_late, may_idle, trained_depths
 from recurrence.errors import report_to_torchrun
-from recurrence.loop import Loop
+from recurrence.loop import Loop, named_loops
 from timm_plugin import repairs
 from timm_plugin._compat import load_checkpoint_metadata
 from timm_plugin.training.data import datasets, make_loaders
@@ -97,6 +97,10 @@ class Trainer:
         warmup, updates = args.depth_warmup_updates or 0, args.epochs * self.updates
         if 0 < updates <= warmup:
             logger.warning(f"--depth-warmup-updates {warmup}: the smallest depth is not trained in {updates} updates")
+        if 0 < updates <= (args.loop_after_updates or 0):
+            logger.warning(
+                f"--loop-after-updates {args.loop_after_updates}: the loops do not begin in {updates} updates"
+            )
         self.optimizer = create_optimizer_v2(model, args.opt, lr=args.lr, weight_decay=args.weight_decay)
         self.scheduler = make_scheduler(args, self.optimizer, self.updates)
         self.scaler = utils.NativeScaler(device.type) if args.amp == "float16" else None
@@ -135,6 +139,15 @@ class Trainer:
         self.optimizer.zero_grad()
         return loss.detach()
 
+    def set_num_updates(self, updates: int) -> None:
+        """Gives the model, and its average, the depth of the next update; logs where late loops begin."""
+        loops = named_loops(self.model)
+        before = [loop.run for loop in loops.values()]
+        for ema in (False, True)[: 1 + self.task.has_ema()]:
+            self.task.get_eval_model(ema=ema).set_num_updates(updates)
+        if before != [loop.run for loop in loops.values()]:
+            logger.info(f"update {updates}: {describe_late(loops)}")
+
     def train(self, epoch: int) -> dict[str, float]:
         """Trains for one epoch (from 0).
 
@@ -152,8 +165,8 @@ class Trainer:
         total = self.updates * args.grad_accum_steps
         batches = self.bar(islice(self.train_loader, total), f"epoch {epoch + 1}", total=total)
         for number, (images, targets) in enumerate(batches, start=1):
-            if args.depth_range or args.depth_warmup_updates:
-                self.model.set_num_updates((epoch * total + number - 1) // args.grad_accum_steps)
+            if args.depth_range or args.depth_warmup_updates or args.loop_after_updates:
+                self.set_num_updates((epoch * total + number - 1) // args.grad_accum_steps)
             updates, pending = divmod(epoch * total + number, args.grad_accum_steps)
             loss = self.learn(images, targets, last=not pending)
             if not pending:

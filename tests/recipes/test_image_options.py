@@ -82,6 +82,14 @@ REJECTED = {
     "--depth-warmup-updates 0: must be > 0": ["--depth-warmup-updates", "0"],
     "--pass-loss 0.0: must be > 0": ["--pass-loss", "0"],
     "--backprop-passes 0: must be > 0": ["--backprop-passes", "0"],
+    "--loop-after-updates 0: must be > 0": ["--loop-after-updates", "0"],
+    "--loop-after-updates 9: must not be given with vit_tiny_patch16_224, which has no loop": [
+        *("--loop-after-updates", "9"),
+    ],
+    "loop_after_updates=9: does not go with pass_loss=1.0": [
+        *("--model", "uit", "--model-kwargs", *SMALL, "--pass-loss", "1", "--loop-after-updates", "9"),
+    ],
+    "order=(0, 2): names block 2, but there are 2 blocks": ["--model", "uit", "--model-kwargs", *SMALL, "order=0,2"],
     "depth_range=2-9: MAX must be <= 3, because": [
         *("--model", "uit", "--model-kwargs", *SMALL, "depth=3", "--depth-range", "2-9"),
     ],

@@ -27,6 +27,7 @@ KNOBS: dict[type, dict[str, tuple[str, Any, dict[str, Any]]]] = {
         "shared": ("plain_vit", True, {}),
         "loops": ("recursive_deit_tiny", 3, {}),
         "loop_order": ("recursive_deit_tiny", "external", {}),
+        "order": ("recursive_deit_tiny", (0, 1, 1, 2), {}),
         "residual_rank": ("plain_vit", 4, {}),
         "terms": ("plain_vit", ("qkv", "out"), dict(residual_rank=4)),
         "level_signal": ("uit", "none", {}),

@@ -187,9 +187,9 @@ def by_reference(case: str, model: nn.Module, image: Tensor) -> Tensor:
     if is_pyramid(name):
         return reference_vision.sret(to_published("sret", model), image, config.num_heads, slices_of(model))
     if "mixer" in name:
-        return reference_vision.recursive_mixer(model.state_dict(), image, config.order())
+        return reference_vision.recursive_mixer(model.state_dict(), image, config.passes())
     if "deit" in name:
-        return reference_vision.recursive_deit(model.state_dict(), image, config.num_heads, config.order())
+        return reference_vision.recursive_deit(model.state_dict(), image, config.num_heads, config.passes())
     system = SYSTEM_OF[name.split("_")[0]]
     weights = to_published(system, model)
     return reference_vision.ringformer_system(weights, system, image, config.num_heads, config.depth)

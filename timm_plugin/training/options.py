@@ -36,6 +36,7 @@ NOT_NEGATIVE = (lambda value: value >= 0, "must be >= 0")
 MODEL = (timm.is_model, "must be a registered model")
 # Passed to the model's constructor.
 DEPTH = ("depth_range", "depth_distribution", "depth_warmup_updates", "mixed_depth", "pass_loss", "backprop_passes")
+DEPTH += ("loop_after_updates",)
 WARMUP_EPOCHS = 5
 TRIVIAL = "trivial"  # value of --aa for TrivialAugmentWide, which timm does not have
 # Splits of --dataset; timm would take any other word for the test set.
@@ -45,7 +46,7 @@ RULES: dict[str, tuple[Callable[..., bool], str]] = {
     **dict.fromkeys(["hflip", "reprob", "smoothing"], RATE),
     **dict.fromkeys(["epochs", "batch_size", "grad_accum_steps", "lr", "clip_grad"], POSITIVE),
     **dict.fromkeys(["temperature", "img_size", "resize", "pass_loss", "backprop_passes"], POSITIVE),
-    "depth_warmup_updates": POSITIVE,
+    **dict.fromkeys(["depth_warmup_updates", "loop_after_updates"], POSITIVE),
     **dict.fromkeys(["warmup_epochs", "min_lr", "weight_decay", "workers"], NOT_NEGATIVE),
     **dict.fromkeys(["mixup", "cutmix", "color_jitter", "aug_repeats"], NOT_NEGATIVE),
     **dict.fromkeys(["model", "teacher"], MODEL),
@@ -150,6 +151,12 @@ def _depth(command_line: argparse.ArgumentParser) -> None:
         help="weight of the mean loss of the earlier passes at which a shallower model would end",
     )
     add("--backprop-passes", type=int, metavar="K", help="backpropagate through the last K passes only")
+    add(
+        "--loop-after-updates",
+        type=int,
+        metavar="UPDATES",
+        help="late loops: run each stored block once until this update, then all passes",
+    )
 
 
 def _augmentation(command_line: argparse.ArgumentParser) -> None:

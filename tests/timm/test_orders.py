@@ -1,0 +1,133 @@
+"""Any order of an image model's blocks, and loops that begin late."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+from timm.utils import ParseKwargs
+from torch import nn
+
+from recurrence.depth import source_passes
+from tests.support import vision
+from tests.support.depth import depth_log
+from tests.support.vision import timm
+
+TINY = dict(img_size=32, patch_size=8, embed_dim=16, num_heads=2)
+
+
+@pytest.mark.parametrize("name", ["plain_vit", "uit", "recursive_deit_tiny", "recursive_mixer_s16"])
+def test_an_order_replaces_the_layers_of_the_preset(name):
+    sizes = {**TINY, "num_heads": 1} if "mixer" in name else TINY
+    model = timm.create_model(name, **sizes, order=(0, 1, 1, 2))
+    assert (model.loop.order, len(model.loop.blocks), model.config.depth) == ((0, 1, 1, 2), 3, 3)
+    assert len(model.feature_info) == 4
+    timm.create_model(name, **sizes, order=(0, 1, 1, 2), depth=3)
+
+
+@pytest.mark.parametrize(
+    ("order", "given"),
+    [((0, 0, 1, 1), {}), ((0, 1, 0, 1), dict(loop_order="external")), ((0, 1, 1, 0), dict(loop_order="reverse"))],
+)
+def test_the_order_of_loops_is_the_loops(order, given):
+    looped = vision.small("recursive_deit_tiny", depth=2, loops=2, **given)
+    ordered = vision.small("recursive_deit_tiny", depth=2, order=order, seed=1)
+    ordered.load_state_dict(looped.state_dict())
+    assert torch.equal(ordered(vision.images(looped)), looped(vision.images(looped)))
+
+
+def test_a_text_of_the_command_line_is_an_order():
+    """As `--model-kwargs` of timm's train.py parses it; that of the plugin's trainer does the same."""
+    ParseKwargs([], "kwargs")(None, given := Namespace(), ["order=0,1,1,2", "depth=3"])
+    assert timm.create_model("plain_vit", **TINY, **given.kwargs).loop.order == (0, 1, 1, 2)
+
+
+@pytest.mark.parametrize("loader", ["state dict", "timm"])
+def test_a_checkpoint_runs_in_another_order_of_its_blocks(loader, tmp_path, caplog):
+    trained, used = (
+        vision.small("recursive_deit_tiny", order=order, residual_rank=4, seed=seed)
+        for seed, order in enumerate([(0, 1, 1, 1, 2), (0, 1, 1, 2)])
+    )
+    if loader == "timm":
+        torch.save({"state_dict": trained.state_dict()}, tmp_path / "weights.pth")
+        timm.models.load_checkpoint(used, str(tmp_path / "weights.pth"))
+    else:
+        used.load_state_dict(trained.state_dict())
+    assert depth_log(caplog) == ["loop: runs 4 passes (0 1 1 2), trained with 5 (0 1 1 1 2)"]
+    for own, source in zip(used.loop.own, source_passes((0, 1, 1, 1, 2), (0, 1, 1, 2))):
+        expected = trained.loop.own[source].state_dict()
+        assert all(torch.equal(tensor, expected[key]) for key, tensor in own.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("plain_vit", dict(order=(0, 2)), r"order=\(0, 2\): block 1 of 3 never runs"),
+        ("plain_vit", dict(order=(0, 1, 3), depth=3), r"order=\(0, 1, 3\): names block 3, but there are 3 blocks"),
+        ("plain_vit", dict(order=(0, -1)), r"order=\(0, -1\): names block -1, but there are 1 blocks"),
+        ("plain_vit", dict(order=(0, 10**9)), r"order=\(0, 1000000000\): block 1 of 1000000001 never runs"),
+        ("plain_vit", dict(order=()), r"order=\(\): needs at least one pass"),
+        ("plain_vit", dict(order="0,1"), "order='0,1': must be a list of whole numbers or None"),
+        ("plain_vit", dict(order=(0, 0.5)), r"order=\(0, 0.5\): must be a list of whole numbers or None"),
+        ("recursive_deit_tiny", dict(order=(0, 1), loops=2), r"order=\(0, 1\): does not go with loops=2"),
+        ("uit", dict(order=(0, 1), shared=True), r"order=\(0, 1\): does not go with shared=True"),
+        (
+            "ringformer_vit",
+            dict(order=(0, 0)),
+            r"order=\(0, 0\): goes with neither shared_mlp nor low-rank level_signal",
+        ),
+        ("owf_vit", dict(order=(0, 0)), r"order=\(0, 0\): goes with neither shared_mlp nor low-rank level_signal"),
+        ("uit", dict(loop_after_updates=-1), "loop_after_updates=-1: must be >= 1"),
+        ("uit", dict(loop_after_updates=5, depth_range=(1, 3)), r"loop_after_updates=5: does not go with depth_range="),
+        ("uit", dict(loop_after_updates=5, pass_loss=0.5), "loop_after_updates=5: does not go with pass_loss=0.5"),
+        ("plain_vit", dict(loop_after_updates=5), "loop_after_updates=5: needs a block that runs again"),
+        ("owf_vit", dict(loop_after_updates=5), "loop_after_updates=5: does not go with shared_mlp"),
+    ],
+)
+def test_wrong_arguments_are_rejected(name, given, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        timm.create_model(name, **TINY, **given)
+
+
+# Late loops
+
+
+def late(case: str, **changes) -> nn.Module:
+    """A small model whose loops begin after two updates."""
+    return vision.small(case, loop_after_updates=2, **changes)
+
+
+CASES = ["ringformer_vit", "uit", "deit, external loops with NLL", "deit, any order", "uit, any order", "sret_t"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_block_runs_once_before_the_loops_begin(case):
+    model, whole = late(case), vision.small(case)
+    x = vision.images(model)
+    for update in range(4):
+        model.set_num_updates(update)
+        for loop, other in zip(model.loops(), whole.loops()):
+            first = tuple(sorted(map(other.order.index, range(len(other.blocks)))))
+            other.run = first if update < 2 else None
+            assert loop.running == (other.run or tuple(range(other.passes)))
+        torch.testing.assert_close(model(x), whole(x), rtol=0, atol=0)
+
+
+def test_a_trainer_that_does_not_report_its_updates_is_rejected():
+    model = late("uit").train()
+    with pytest.raises(RuntimeError, match="call model.set_num_updates"):
+        model(vision.images(model))
+
+
+@pytest.mark.parametrize("case", ["ringformer_vit", "deit, any order", "sret_t"])
+def test_a_checkpoint_from_before_runs_what_was_trained(case, tmp_path, caplog):
+    """Also through timm's loader, which drops metadata."""
+    model = late(case)
+    model.set_num_updates(1)
+    torch.save({"state_dict": model.state_dict()}, tmp_path / "weights.pth")
+    used, x = vision.small(case, seed=1), vision.images(model)
+    timm.models.load_checkpoint(used, str(tmp_path / "weights.pth"))
+    assert torch.equal(used(x), model(x))
+    assert "runs each block once" in caplog.text
+    model.set_num_updates(2)
+    used.load_state_dict(model.state_dict())
+    assert torch.equal(used(x), model(x))
