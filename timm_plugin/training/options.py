@@ -35,8 +35,10 @@ POSITIVE = (lambda value: value > 0, "must be > 0")
 NOT_NEGATIVE = (lambda value: value >= 0, "must be >= 0")
 MODEL = (timm.is_model, "must be a registered model")
 # Passed to the model's constructor.
-DEPTH = ("depth_range", "depth_distribution", "depth_warmup_updates", "mixed_depth", "pass_loss", "backprop_passes")
-DEPTH += ("loop_after_updates",)
+DEPTH = (
+    *("depth_range", "depth_distribution", "depth_warmup_updates"),
+    *("mixed_depth", "pass_loss", "backprop_passes", "loop_after_updates"),
+)
 WARMUP_EPOCHS = 5
 TRIVIAL = "trivial"  # value of --aa for TrivialAugmentWide, which timm does not have
 # Splits of --dataset; timm would take any other word for the test set.
