@@ -66,7 +66,7 @@ def test_no_figure_is_left_out():
 @pytest.mark.parametrize("scale", SCALES)
 @every_figure
 def test_the_tools_take_every_command(script, words, scale, tmp_path, monkeypatch):
-    found = commands(script, *words, SCALE=scale, OUT=str(tmp_path))
+    found = commands(script, *words, SCALE=scale, GPUS="8" if scale == "paper" else "1", OUT=str(tmp_path))
     drawn = [line for line in found if Path(line[1]).parent == RECIPES / "figures" and "--output" in line]
     assert len(drawn) == PICTURES[name(script)]
     assert len({line[line.index("--output") + 1] for line in drawn}) == len(drawn)
@@ -80,7 +80,7 @@ def test_the_tools_take_every_command(script, words, scale, tmp_path, monkeypatc
             assert of_a_run or tmp_path / "data" in path.parents, f"{path}: of no run"
     folders = [Path(run).relative_to(tmp_path).parts for run in runs if "s1" in Path(run).parts]
     assert bool(folders) == (name(script) not in PRINTED_ONLY)
-    assert all("small" in TABLES[paper, table].run(row).scales for paper, table, _, row, *_ in folders)
+    assert all("small" in TABLES[paper, table].find(row).scales for paper, table, _, row, *_ in folders)
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
 
 
