@@ -7,7 +7,7 @@ Feedforward Is All You Need (arXiv:2309.01826). As published, see :mod:`fairseq_
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq_plugin.models.ringformer import BASE, LARGE, PUBLISHED, TINY, passes
+from fairseq_plugin.models.ringformer import BASE, LARGE, PUBLISHED, TINY, passes, vanilla_layers
 from fairseq_plugin.modules.elastic import DepthOptions
 from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions
 from fairseq_plugin.modules.register import register_family
@@ -39,6 +39,8 @@ class Universal(LoopedTransformer):
         """Order 0 0 0 ..."""
         return shared_layers(shape, (0,) * passes(args, side), **parts)
 
+    unshared = staticmethod(vanilla_layers)
+
     @classmethod
     def has_static_levels(cls, args) -> bool:
         """Always."""
@@ -59,6 +61,11 @@ class OneWideFFN(LoopedTransformer):
         return one_wide_ffn(shape, passes(args, side), **parts)
 
     @classmethod
+    def unshared(cls, args, layers: dict[str, int]) -> dict[str, Any]:
+        """Raises ValueError."""
+        raise ValueError(f"--arch={args.arch}: shares only its FFN, so that no block runs again")
+
+    @classmethod
     def _check(cls, args, task) -> None:
         super()._check(args, task)
         ours, theirs = args.decoder_ffn_embed_dim, args.encoder_ffn_embed_dim
@@ -76,6 +83,8 @@ class Vanilla(LoopedTransformer):
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
         """Order 0 1 2 ..."""
         return vanilla(shape, passes(args, side), **parts)
+
+    unshared = staticmethod(vanilla_layers)
 
 
 BASELINE = dict(PUBLISHED, norm_eps=1e-6)

@@ -87,6 +87,12 @@ class IntraLayerRecurrence(LanguageModel):
         return args.decoder_layers if args.reuse_map is None else 1
 
     @classmethod
+    def unshared(cls, args, layers: dict[str, int]) -> dict[str, Any]:
+        """A reuse map of ones."""
+        ones = ",".join(["1"] * layers["decoder"])
+        return {"decoder_layers": layers["decoder"], "reuse_map": ones, "block_loops": 1, "inject_embedding": False}
+
+    @classmethod
     def build_stack(cls, args, shape: Shape) -> nn.Module:
         """The loop, with its final norm."""
         parts = dict(adapter=bool(args.inject_adapter), relative=cls.position(args) == "relative")

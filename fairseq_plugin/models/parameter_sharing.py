@@ -122,6 +122,11 @@ class ParameterSharing(LoopedTransformer):
         """See :func:`shared_loop`."""
         return shared_loop(args, side, shape, **parts)
 
+    @classmethod
+    def unshared(cls, args, layers: dict[str, int]) -> dict[str, Any]:
+        """As many stored layers as passes."""
+        return unshared_layers(layers)
+
 
 def shared_loop(args, side: str, shape: Shape, **parts: Any) -> Loop:
     """The stack of one side; with `--residual-rank`, passes own terms, biases and LayerNorms."""
@@ -129,6 +134,12 @@ def shared_loop(args, side: str, shape: Shape, **parts: Any) -> Loop:
     if args.residual_rank is None:
         return shared_layers(shape, order, **parts)
     return relaxed(shape, order, args.residual_rank, **parts)
+
+
+def unshared_layers(layers: dict[str, int]) -> dict[str, Any]:
+    """Options of an unshared stack on each side, see :meth:`ConfiguredModel.unshared`."""
+    numbers = {f"{side}_{name}": n for side, n in layers.items() for name in ("layers", "unique_layers")}
+    return {"strategy": "cycle", "share_layer_num": None, "residual_rank": None, **numbers}
 
 
 def shared_order(args, side: str) -> Order:

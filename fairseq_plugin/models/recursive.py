@@ -58,6 +58,11 @@ class RecursiveTransformer(LoopedTransformer):
         return sret(shape, STRATEGIES["sequence"].order(layers // loops, layers), recursion, **parts)
 
     @classmethod
+    def unshared(cls, args, layers: dict[str, int]) -> dict[str, Any]:
+        """One run of each block, with its coefficients and projection."""
+        return {"block_loops": 1, **{f"{side}_layers": number for side, number in layers.items()}}
+
+    @classmethod
     def _check(cls, args, task) -> None:
         super()._check(args, task)
         if args.init == "admin" and not args.no_lrc:

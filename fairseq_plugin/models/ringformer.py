@@ -15,7 +15,7 @@ from typing import Any
 
 from fairseq_plugin.modules.elastic import DepthOptions
 from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions
-from fairseq_plugin.modules.options import option
+from fairseq_plugin.modules.options import SIDES, option
 from fairseq_plugin.modules.register import register_family, size
 from recurrence import init
 from recurrence.block import Shape
@@ -28,6 +28,11 @@ LOW_RANK = dict(where={"level_signal": ("low-rank",)})
 LEARNED = dict(where={"level_signal": ("low-rank", "full")})
 AROUND = dict(choices=("after", "before", "none"), **LEARNED)
 PLACES = ("attention_signal", "cross_attention_signal", "ffn_signal")
+
+
+def vanilla_layers(args, layers: dict[str, int]) -> dict[str, Any]:
+    """The unshared baseline, see :meth:`ConfiguredModel.unshared`."""
+    return {"arch": "vanilla_base", **{f"{side}_layers": layers[side] for side in SIDES}}
 
 
 @dataclass
@@ -91,6 +96,8 @@ class RingFormer(LoopedTransformer):
         if args.level_signal == "static":
             return shared_layers(shape, (0,) * passes(args, side), **parts)
         return ringformer(shape, passes(args, side), _signals(args, shape.width), **parts)
+
+    unshared = staticmethod(vanilla_layers)
 
     @classmethod
     def _check(cls, args, task) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fairseq_plugin.modules import adaptive, elastic
 from fairseq_plugin.modules.budget import BudgetedModel, BudgetOptions, set_budget
 from fairseq_plugin.modules.decoder import StatefulDecoder
+from fairseq_plugin.modules.eight_bits import EightBitModel, EightBitOptions, set_eight_bits
 from fairseq_plugin.modules.embedding import Output, TokenInput, store_positions, visible_padding
 from fairseq_plugin.modules.options import option
 from recurrence import position
@@ -22,7 +23,7 @@ from recurrence.loop import Loop
 
 
 @dataclass
-class LanguageOptions(adaptive.AdaptiveOptions, BudgetOptions):
+class LanguageOptions(adaptive.AdaptiveOptions, BudgetOptions, EightBitOptions):
     """Options of every language model."""
 
     no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
@@ -168,7 +169,7 @@ class LanguageDecoder(StatefulDecoder):
         return incremental_state[self.KEY]
 
 
-class LanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
+class LanguageModel(BudgetedModel, EightBitModel, elastic.ElasticModel, FairseqLanguageModel):
     """A language model. A family defines `options` and :meth:`build_stack`."""
 
     options: type[LanguageOptions] = LanguageOptions
@@ -216,6 +217,7 @@ class LanguageModel(BudgetedModel, elastic.ElasticModel, FairseqLanguageModel):
         output = cls._output(args, embedding, task.target_dictionary)
         model = cls(LanguageDecoder(task.target_dictionary, embedding, inputs, stack, output, most))
         set_budget(model, args)
+        set_eight_bits(model, args)
         model.set_elastic(args, cls.depth_step(args))
         return model
 

@@ -190,3 +190,19 @@ class ConfiguredModel(nn.Module):
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
         """Adds the command-line options, without defaults, which would override presets."""
         gen_parser_from_dataclass(parser, cls.options(), delete_default=True)
+
+    @classmethod
+    def unshared(cls, args: Any, layers: dict[str, int]) -> dict[str, Any]:
+        """The options of the same model without loops, with which :mod:`fairseq_plugin.compare` compares it.
+
+        Args:
+            args: its options.
+            layers: number of blocks by side, each run once.
+
+        Returns:
+            What differs: `arch`, if another family has no loops, and options; None for one that must not be given.
+
+        Raises:
+            ValueError: if there is no such model.
+        """
+        raise ValueError(f"--arch={args.arch}: has no loop over depth")

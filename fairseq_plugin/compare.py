@@ -1,0 +1,289 @@
+"""Compare a looped model with unshared ones of equal storage, operations and training time.
+
+Usage::
+
+    python -m fairseq_plugin.compare DATA --output DIR --seeds 1,2,3 --arch ringformer_base [flags of fairseq-train]
+
+The flags describe the looped model; the other rows are derived from it. fairseq-train trains all rows with every seed.
+fairseq-generate scores translations (BLEU) and transcripts (word error rate), fairseq-eval-lm texts (perplexity). What
+has finished is not repeated: the same command continues an interrupted comparison.
+"""
+
+import argparse
+import copy
+import re
+import shlex
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
+from fairseq.tasks.fairseq_task import FairseqTask
+from fairseq.trainer import Trainer
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import fairseq_plugin
+from fairseq_plugin.controls import sized, unshared_flags
+from fairseq_plugin.modules.options import ConfiguredModel
+from fairseq_plugin.repairs.checkpoints import load_safely
+from recurrence import count, gemm
+from recurrence.comparison.command import Comparison, add_options, compare
+from recurrence.comparison.rows import Row, widest
+from recurrence.comparison.runs import Step, Values
+from recurrence.comparison.words import split
+from recurrence.eight_bits import megabytes, quantise_
+from recurrence.loop import Loop
+
+USER_DIR = str(Path(fairseq_plugin.__file__).parent)
+TOKENS, FRAMES = 32, 512  # of the example over which operations are counted
+SCORES = {"translation": ("BLEU", True), "language_modeling": ("perplexity", False), "speech_to_text": ("WER", False)}
+# fairseq's last line about a test set.
+RESULT = re.compile(r"Generate \S+ with beam=\d+: (?:BLEU4? = |WER: |chrF2 = )?([\d.]+|nan)")
+DECODED = re.compile(r"(?:Translated|Evaluated) .*? in ([\d.]+)s")
+PERPLEXITY = re.compile(r"Loss \(base 2\): \S+, Perplexity: ([\d.]+|nan|inf)")
+RESERVED = {
+    "seed": "is set by --seeds",
+    "save_dir": "is set by --output",
+    "no_save": "would leave nothing to score",
+    "no_last_checkpoints": "would leave nothing to continue from",
+    "finetune_from_model": "has the weights of one row",
+    "restore_file": "has the weights of one row",
+}
+
+
+class TextComparison(Comparison):
+    """Rows of fairseq-train.
+
+    Args:
+        args: all options, checked by fairseq's parser.
+        words: the command line of the trainer.
+    """
+
+    length = "updates"
+    diverged = re.compile(r"FloatingPointError|AnomalyDetected|Minimum loss scale reached")
+
+    def __init__(self, args: Namespace, words: Sequence[str]):
+        self.args, self.words = args, list(words)
+        _check(args)
+        self.task = set_up_task(args)
+        self.looped = build(self.task, args)
+        loops = self.looped.loops_by_side()
+        if all(loop.passes == len(loop.blocks) for loop in loops.values()):
+            raise ValueError(f"--arch={args.arch}: runs each of its blocks once; must be a looped model")
+        self.blocks = {side: len(loop.blocks) for side, loop in loops.items()}
+        self.passes = {side: loop.passes for side, loop in loops.items()}
+        check_training(args, self.task, self.looped)
+
+    @property
+    def score(self):
+        from recurrence.comparison.report import Score
+
+        example = f"{TOKENS} + {TOKENS} tokens"
+        if self.args.task == "language_modeling":
+            example = f"{self.args.tokens_per_sample} tokens"
+        elif self.args.task == "speech_to_text":
+            example = f"{FRAMES} frames, {TOKENS} tokens"
+        return Score(*SCORES[self.args.task], example)
+
+    def rows(self, names: Sequence[str]) -> list[Row]:
+        stored = count.stored(self.looped)
+        flags = {"looped": self.words}
+        for name in names:
+            if name in ("once", "storage"):
+                flags[name] = self._unshared(self.blocks)
+            elif name == "deep":
+                flags[name] = self._unshared(self.passes)
+        if "storage" in names and count.stored(self._build(flags["storage"])) != stored:
+            flags["storage"] = self._widened(stored)
+        flags["time"] = flags.get("storage", [])
+        return [self._row(name, flags[name]) for name in names]
+
+    def _unshared(self, layers: dict[str, int], **sizes: int) -> list[str]:
+        return unshared_flags(self.args, self.words, layers, **sizes)
+
+    def _widened(self, stored: int) -> list[str]:
+        def flags(units: int, hidden: int) -> list[str]:
+            return self._unshared(self.blocks, **sized(self.args, self.blocks, units, hidden))
+
+        return flags(*widest(lambda *sizes: count.stored(self._build(flags(*sizes))), stored))
+
+    def _build(self, words: Sequence[str], device: str = "meta") -> nn.Module:
+        with torch.device(device):
+            return build(self.task, parse(words))
+
+    def _row(self, name: str, words: Sequence[str]) -> Row:
+        model = self._build(words, "cpu").eval()
+        loops: Sequence[Loop] = list(model.loops_by_side().values())
+        blocks, passes = sum(len(loop.blocks) for loop in loops), sum(loop.passes for loop in loops)
+        operations = operations_of(model, self.task, self.args)
+        numbers = count.stored(model), operations, megabytes(model)
+        quantise_(model)
+        return Row(name, tuple(words), blocks, passes, *numbers, megabytes(model))
+
+    def steps(self, row: Row, seed: int, folder: Path, length: int | None = None) -> list[Step]:
+        checkpoints, flags = folder / "checkpoints", [*row.flags, *self._lasting(length)]
+        train = ["fairseq_cli.train", *flags, "--user-dir", USER_DIR, "--seed", seed, "--save-dir", checkpoints]
+        best = checkpoints / ("checkpoint_last.pt" if self.args.disable_validation else "checkpoint_best.pt")
+        steps = [_step("train", train, flags, _trained)]
+        if self.args.average:
+            kind = "update" if self.args.keep_interval_updates > 0 else "epoch"
+            some = ["--inputs", checkpoints, f"--num-{kind}-checkpoints", self.args.average]
+            best = folder / "average.pt"
+            steps.append(_step("average", ["fairseq_plugin.average", *some, "--output", best], some[2:], lambda *_: {}))
+        return [*steps, self._scoring("score", best, ""), self._scoring("score_8bit", best, "_8bit")]
+
+    def _lasting(self, length: int | None) -> list[str]:
+        """Flags of a training of that many updates, with what a schedule counts in updates in proportion."""
+        if length is None:
+            return []
+        flags = ["--max-epoch", "0", "--max-update", str(length)]
+        if self.args.max_update:
+            for name in ("total_num_update", "lr_period_updates"):
+                value = float(getattr(self.args, name, None) or 0)
+                if value > 0:
+                    flags.append(f"--{name.replace('_', '-')}={round(value * length / self.args.max_update)}")
+        return flags
+
+    def _scoring(self, name: str, checkpoint: Path, suffix: str) -> Step:
+        """The step that decodes a test set; in eight bits if the suffix says so."""
+        is_text = self.args.task == "language_modeling"
+        of_task, _ = split(self.words, _task_actions(self.args.task))
+        flags = [self.args.data, "--task", self.args.task, *of_task, "--user-dir", USER_DIR]
+        flags += ["--gen-subset", "test", "--required-batch-size-multiple", "1", *(["--cpu"] if self.args.cpu else [])]
+        if not is_text:
+            scorer = "wer" if self.args.task == "speech_to_text" else "sacrebleu"
+            flags += ["--scoring", scorer, "--quiet"]
+        flags += shlex.split(self.args.score)
+        if suffix:
+            flags += ["--cpu", "--model-overrides", "{'eight_bits': True}"]
+        program = "fairseq_cli.eval_lm" if is_text else "fairseq_cli.generate"
+
+        def read(folder: Path, log: str) -> Values:
+            score, seconds = (PERPLEXITY if is_text else RESULT).search(log), DECODED.search(log)
+            if score is None or seconds is None:
+                raise ValueError("has no score")
+            return {f"score{suffix}": float(score[1]), f"decoding{suffix}": float(seconds[1])}
+
+        return _step(name, [program, *flags, "--path", checkpoint], flags, read)
+
+
+def _step(name: str, command: Sequence[Any], flags: Sequence[Any], read) -> Step:
+    return Step(name, (sys.executable, "-m", *map(str, command)), tuple(map(str, flags)), read)
+
+
+def _trained(folder: Path, _: str) -> Values:
+    """Updates, and the seconds that they took: without validation and saving, over all calls of an interrupted run."""
+    extra = load_safely(folder / "checkpoints" / "checkpoint_last.pt")
+    meters = {key: state for _, key, _, state in extra["extra_state"]["metrics"]["default"]}
+    return {"updates": extra["optimizer_history"][-1]["num_updates"], "seconds": meters["train_wall"]["sum"]}
+
+
+def parse(words: Sequence[str]) -> Namespace:
+    """The options of fairseq-train's command line."""
+    return options.parse_args_and_arch(options.get_training_parser(), list(words))
+
+
+def _task_actions(task: str) -> list[argparse.Action]:
+    parser = argparse.ArgumentParser(add_help=False)
+    TASK_REGISTRY[task].add_args(parser)
+    return parser._actions
+
+
+def _check(args: Namespace) -> None:
+    """Raises ValueError for options that the comparison sets, and for models and tasks that it cannot compare."""
+    model = ARCH_MODEL_REGISTRY.get(args.arch)
+    if model is None or not issubclass(model, ConfiguredModel):
+        raise ValueError(f"--arch={args.arch}: must be a looped model of this plugin")
+    model.unshared(args, {"encoder": 1, "decoder": 1})  # raises ValueError if nothing loops over depth
+    if args.task not in SCORES:
+        raise ValueError(f"--task={args.task}: must be one of {', '.join(SCORES)}")
+    defaults = options.get_training_parser()
+    for name, rule in RESERVED.items():
+        if getattr(args, name) != defaults.get_default(name):
+            raise ValueError(f"--{name.replace('_', '-')}={getattr(args, name)}: {rule}")
+    if args.average and args.no_epoch_checkpoints and args.keep_interval_updates < 1:
+        raise ValueError(f"--average={args.average}: needs --keep-interval-updates, or checkpoints of epochs")
+
+
+def set_up_task(args: Namespace) -> FairseqTask:
+    """The task with its dictionaries; the test set is there.
+
+    Raises:
+        ValueError: if a file of the data is missing.
+    """
+    cfg = convert_namespace_to_omegaconf(args)
+    subset = re.search(r"--gen-subset[ =](\S+)", args.score)
+    try:
+        task = tasks.setup_task(cfg.task)
+        task.load_dataset(subset[1] if subset else "test", task_cfg=cfg.task)
+    except (FileNotFoundError, IndexError) as error:
+        raise ValueError(f"DATA={args.data}: {error}") from None
+    if getattr(task.cfg, "eval_bleu", False):
+        task.cfg.eval_bleu = False  # would build a generator with each model
+    return task
+
+
+def build(task: FairseqTask, args: Namespace) -> nn.Module:
+    """The model of a row; the options stay as they are."""
+    return task.build_model(copy.copy(args))
+
+
+def check_training(args: Namespace, task: FairseqTask, model: nn.Module) -> None:
+    """Builds the criterion, the optimizer and the schedule with fairseq's trainer, so that its errors come first."""
+    cfg = convert_namespace_to_omegaconf(args)
+    cfg.distributed_training.distributed_world_size = 1
+    trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
+    assert trainer.lr_scheduler is not None
+
+
+def operations_of(model: nn.Module, task: FairseqTask, args: Namespace) -> int:
+    """Multiply-accumulates of matrix products in a forward pass over one example, attention as full matrices."""
+    target = task.target_dictionary
+    tokens = torch.full((1, TOKENS), target.eos())
+    inputs: tuple[torch.Tensor, ...]
+    if args.task == "language_modeling":
+        inputs = (torch.full((1, args.tokens_per_sample), target.eos()),)
+    elif args.task == "speech_to_text":
+        frames = torch.zeros(1, FRAMES, model.encoder.inputs.features)
+        inputs = frames, torch.tensor([FRAMES]), tokens
+    else:
+        inputs = torch.full((1, TOKENS), task.source_dictionary.eos()), torch.tensor([TOKENS]), tokens
+    with torch.no_grad(), gemm.using("mkl"), sdpa_kernel(SDPBackend.MATH):  # what PyTorch's counter knows
+        return count.flops(lambda: model(*inputs)) // 2
+
+
+def command_line() -> argparse.ArgumentParser:
+    """fairseq-train's options, and those of the comparison."""
+    parser = options.get_training_parser()
+    parser.prog, parser.description = "python -m fairseq_plugin.compare", __doc__.split("\n")[0]
+    parser.usage = "%(prog)s DATA --output DIR --seeds N,N,N [options of the comparison] [options of fairseq-train]"
+    group = add_options(parser)
+    group.add_argument(
+        "--score", default="", metavar="FLAGS", help="further flags of fairseq-generate or fairseq-eval-lm, in quotes"
+    )
+    average = "score the mean of the last N checkpoints (default: the best one on the validation set)"
+    group.add_argument("--average", type=int, default=0, metavar="N", help=average)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; ``--help`` describes it."""
+    parser, words = command_line(), list(sys.argv[1:] if arguments is None else arguments)
+    ours = next(group for group in parser._action_groups if group.title == "comparison")._group_actions
+    args = options.parse_args_and_arch(parser, words)
+    _, words = split(words, ours)
+    try:
+        compare(TextComparison(args, words), args)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""The command line that both comparisons share: its options, and what it does with them."""
+
+import argparse
+import re
+import shlex
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+
+from recurrence.comparison import runs as running
+from recurrence.comparison.rows import ROWS, Row
+from recurrence.comparison.runs import Run, Step, Values
+
+NEEDS = "needs pandas, scipy, matplotlib and tabulate: pip install 'recurrent-transformers[compare]'"
+
+
+class Comparison(ABC):
+    """A looped model, its controls, and how they are trained and scored.
+
+    Attributes:
+        score: see :class:`recurrence.comparison.report.Score`.
+        length: in what the length of a training is counted, "updates" or "epochs".
+        diverged: what the log of a training that diverged contains.
+    """
+
+    length: str
+    diverged: re.Pattern
+
+    @property
+    @abstractmethod
+    def score(self):
+        """Name, direction and unit of the score."""
+
+    @abstractmethod
+    def rows(self, names: Sequence[str]) -> list[Row]:
+        """The rows of these names, derived from the looped model's flags and counted.
+
+        Raises:
+            ValueError: if one cannot be derived, naming the option that prevents it.
+        """
+
+    @abstractmethod
+    def steps(self, row: Row, seed: int, folder: Path, length: int | None = None) -> list[Step]:
+        """The steps of a run; the first one trains.
+
+        Args:
+            row: what to train.
+            seed: of the training.
+            folder: of the run.
+            length: of the training; None for that of the flags.
+        """
+
+
+def add_options(parser: argparse.ArgumentParser, output: bool = True) -> argparse._ArgumentGroup:
+    """Adds the options of a comparison, as a group.
+
+    Args:
+        parser: the trainer's.
+        output: whether the trainer has no --output of its own.
+    """
+    group = parser.add_argument_group("comparison")
+    if output:
+        group.add_argument("--output", required=True, metavar="DIR", help="folder of the runs and the report")
+    group.add_argument("--seeds", type=_seeds, default=(1,), metavar="N,N", help="seeds of every row (default: 1)")
+    group.add_argument(
+        "--rows", type=_rows, default=tuple(ROWS), metavar="ROW,ROW", help=f"beside looped (default: {','.join(ROWS)})"
+    )
+    group.add_argument("--jobs", type=_jobs, default=1, metavar="N", help="runs at once, which share the cores")
+    group.add_argument("--dry-run", action="store_true", help="print rows, sizes and commands, and run nothing")
+    return group
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"\d+(,\d+)*", text) or len(set(text.split(","))) < len(text.split(",")):
+        raise argparse.ArgumentTypeError(f"{text}: must be different whole numbers, such as 1,2,3")
+    return tuple(map(int, text.split(",")))
+
+
+def _rows(text: str) -> tuple[str, ...]:
+    names = {"looped", *text.split(",")}
+    for name in sorted(names - set(ROWS)):
+        raise argparse.ArgumentTypeError(f"{name}: must be one of {', '.join(ROWS)}")
+    if "time" in names and "storage" not in names:
+        raise argparse.ArgumentTypeError(f"{text}: time is storage trained for longer, and needs storage")
+    return tuple(name for name in ROWS if name in names)
+
+
+def _jobs(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be >= 1")
+    return int(text)
+
+
+def compare(comparison: Comparison, args: argparse.Namespace) -> None:
+    """Counts the rows, trains and scores what has not been, and writes the report.
+
+    Args:
+        comparison: the models.
+        args: the options of :func:`add_options`.
+
+    Raises:
+        ValueError: naming the option and the rule, before anything is trained.
+    """
+    try:
+        from recurrence.comparison import report
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{error}; a comparison {NEEDS}") from None
+    rows, output = comparison.rows(args.rows), Path(args.output)
+    print(report.counted(rows, comparison.score), flush=True)
+    if args.dry_run:
+        for run in _planned(comparison, [row for row in rows if row.name != "time"], args.seeds, output):
+            print(f"\n# {run.row}, seed {run.seed}", *(shlex.join(step.command) for step in run.steps), sep="\n")
+        if "time" in args.rows:
+            print(f"\n# time: the commands of storage, with as many {comparison.length} as take the time of looped")
+        return
+    running.ended_by_signals()
+    with running.locked(output):
+        results = _results(comparison, rows, args.seeds, output, args.jobs)
+        runs = report.table_of(rows, results)
+        print(f"\n{report.write(output, rows, runs, comparison.score)}")
+    print(f"{output}/comparison.md, {output}/comparison.svg and {output}/runs.csv hold this.")
+
+
+def _results(comparison: Comparison, rows: Sequence[Row], seeds: Sequence[int], output: Path, jobs: int):
+    """The results by row and seed. Rows that are the same model share their runs; `time` waits for the others."""
+    runs = _planned(comparison, [row for row in rows if row.name != "time"], seeds, output)
+    running.check_begun(runs)
+    runner, results = running.Runner(jobs), {}
+    for run, values in runner.carry_out(runs):
+        results[run.row, run.seed] = values
+    for row in rows:
+        for seed in seeds:
+            if _trained_as(row, rows) != row.name and row.name != "time":
+                results[row.name, seed] = results[_trained_as(row, rows), seed]
+    longer = []
+    for row in (row for row in rows if row.name == "time"):
+        for seed in seeds:
+            length = _length(comparison, results["looped", seed], results["storage", seed])
+            if length is None:
+                results["time", seed] = {"failure": "looped or storage has failed, so their times cannot be compared"}
+            else:
+                longer.append(_run(comparison, row, seed, output, length))
+    running.check_begun(longer)
+    for run, values in runner.carry_out(longer):
+        results[run.row, run.seed] = values
+    return results
+
+
+def _length(comparison: Comparison, looped: Values, storage: Values) -> int | None:
+    """How long `time` trains: as many updates or epochs of `storage` as take the time of `looped`."""
+    if "seconds" not in looped or "seconds" not in storage:
+        return None
+    return max(1, round(storage[comparison.length] * looped["seconds"] / storage["seconds"]))
+
+
+def _planned(comparison: Comparison, rows: Sequence[Row], seeds: Sequence[int], output: Path) -> list[Run]:
+    """The runs in order, seed by seed, so that an interrupted comparison has pairs."""
+    trained = [row for row in rows if _trained_as(row, rows) == row.name]
+    return [_run(comparison, row, seed, output) for seed in seeds for row in trained]
+
+
+def _trained_as(row: Row, rows: Sequence[Row]) -> str:
+    """The first row with the same flags."""
+    return row.name if row.name == "time" else next(other.name for other in rows if other.flags == row.flags)
+
+
+def _run(comparison: Comparison, row: Row, seed: int, output: Path, length: int | None = None) -> Run:
+    folder = output / row.name / f"seed{seed}"
+    return Run(row.name, seed, folder, tuple(comparison.steps(row, seed, folder, length)), comparison.diverged)

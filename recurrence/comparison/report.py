@@ -1,0 +1,181 @@
+"""What a comparison writes: runs.csv, comparison.md and comparison.svg."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from recurrence.comparison.rows import ROWS, Row
+from recurrence.comparison.runs import Values
+from recurrence.comparison.statistics import Gain, gain, headroom, summary
+
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+STATISTICS = ("mean", "std", "count")
+RESULTS = ("updates", "epochs", "seconds", "score", "decoding", "score_8bit", "failure")
+
+
+@dataclass(frozen=True)
+class Score:
+    """The score of a comparison.
+
+    Args:
+        name: such as BLEU.
+        higher_is_better: whether larger scores are better.
+        example: what a forward pass is counted over.
+    """
+
+    name: str
+    higher_is_better: bool
+    example: str
+
+
+def table_of(rows: Sequence[Row], results: Mapping[tuple[str, int], Values]) -> pd.DataFrame:
+    """One line per run: its row, its seed, the numbers of the row, and the results that it has.
+
+    Args:
+        rows: the rows.
+        results: by row and seed.
+    """
+    lines = []
+    for (name, seed), values in results.items():
+        row = next(row for row in rows if row.name == name)
+        numbers = {key: value for key, value in vars(row).items() if key not in ("name", "flags")}
+        lines.append({"row": name, "seed": seed, **numbers, **{key: values.get(key) for key in RESULTS}})
+    runs = pd.DataFrame(lines).sort_values("seed", kind="stable")
+    return runs.sort_values("row", kind="stable", key=lambda names: names.map(list(ROWS).index)).reset_index(drop=True)
+
+
+def write(folder: Path, rows: Sequence[Row], runs: pd.DataFrame, score: Score) -> str:
+    """Writes the three files; returns the page."""
+    runs.dropna(axis="columns", how="all").to_csv(folder / "runs.csv", index=False)
+    page = "\n\n".join([shown(rows, runs, score), *sentences(rows, runs, score)]) + "\n"
+    (folder / "comparison.md").write_text(page, encoding="utf-8")
+    draw(runs, score, folder / "comparison.svg")
+    return page
+
+
+def counted(rows: Sequence[Row], score: Score) -> str:
+    """The rows before anything is trained, as Markdown."""
+    target = rows[0].parameters
+    lines = {
+        row.name: {
+            "": ROWS[row.name][0],
+            **_sizes(row, score),
+            "parameters beside looped": f"{row.parameters / target - 1:+.2%}",
+        }
+        for row in rows
+    }
+    return _markdown(lines)
+
+
+def shown(rows: Sequence[Row], runs: pd.DataFrame, score: Score) -> str:
+    """The table, as Markdown."""
+    lines = {row.name: {**_sizes(row, score), **_results(row.name, runs, score)} for row in rows}
+    if not any(line["failed"] for line in lines.values()):
+        for line in lines.values():
+            del line["failed"]
+    return _markdown(lines)
+
+
+def _sizes(row: Row, score: Score) -> dict[str, str]:
+    return {
+        "blocks": f"{row.blocks}",
+        "passes": f"{row.passes}",
+        "stored parameters": f"{row.parameters:,}",
+        "MB": f"{row.megabytes:.2f}",
+        "MB in 8 bits": f"{row.megabytes_8bit:.2f}",
+        f"MMAC, {score.example}": f"{row.operations / 1e6:,.1f}",
+    }
+
+
+def _results(name: str, runs: pd.DataFrame, score: Score) -> dict[str, str]:
+    mean, deviation, count = (summary(runs).xs(what, axis="columns", level=1).loc[name] for what in STATISTICS)
+    failed = runs[(runs.row == name) & runs.failure.notna()]
+    found = gain(by_seed(runs), "looped", name, score.higher_is_better) if name != "looped" else None
+    return {
+        "training, s": _number(mean.seconds, 0),
+        "decoding, s": _number(mean.decoding),
+        score.name: _with_deviation(mean.score, deviation.score),
+        f"{score.name} in 8 bits": _with_deviation(mean.score_8bit, deviation.score_8bit),
+        "seeds": f"{count['score']:.0f}",
+        "looping gains": "" if found is None else _interval(found),
+        "failed": "; ".join(f"seed {seed}: {why}" for seed, why in zip(failed.seed, failed.failure)),
+    }
+
+
+def sentences(rows: Sequence[Row], runs: pd.DataFrame, score: Score) -> list[str]:
+    """One sentence for each control, then what depth itself gains."""
+    scores, looped = by_seed(runs), rows[0]
+    said = []
+    for row in rows[1:]:
+        found = gain(scores, "looped", row.name, score.higher_is_better)
+        begin = ROWS[row.name][1]
+        said.append(f"{begin}: no pair of runs has finished." if found is None else _sentence(begin, found, score))
+        if row.name == "storage" and row.parameters != looped.parameters:
+            said[-1] += f" It stores {row.parameters / looped.parameters - 1:+.2%} beside the looped model."
+    said.append(headroom(scores, score.higher_is_better, looped.passes / looped.blocks))
+    return said
+
+
+def by_seed(runs: pd.DataFrame) -> pd.DataFrame:
+    """The scores: one line per seed, one column per row."""
+    return runs.assign(score=runs.score.astype(float)).pivot(index="seed", columns="row", values="score")
+
+
+def draw(runs: pd.DataFrame, score: Score, path: Path) -> None:
+    """Score over megabytes and score over training time: a mark per row, with the standard deviation over seeds."""
+    from matplotlib.figure import Figure
+
+    mean, deviation, _ = (summary(runs).xs(what, axis="columns", level=1) for what in STATISTICS)
+    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    for name in mean.index:
+        at, spread, style = mean.loc[name], deviation.fillna(0).loc[name], "s" if name == "looped" else "o"
+        if math.isnan(at.score):
+            continue
+        (line, *_) = left.errorbar(at.megabytes, at.score, spread.score, fmt=style, label=name, capsize=2)
+        look = dict(fmt=style, color=line.get_color(), capsize=2)
+        left.errorbar(at.megabytes_8bit, at.score_8bit, spread.score_8bit, mfc="none", **look)
+        right.errorbar(at.seconds, at.score, spread.score, spread.seconds, **look)
+    left.set(xlabel="MB (hollow: in 8 bits)", ylabel=score.name)
+    right.set(xlabel="training, s")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+    left.legend(fontsize="small")
+    figure.savefig(path)
+
+
+def _sentence(begin: str, found: Gain, score: Score) -> str:
+    seeds = NUMBERS[found.seeds] if found.seeds < len(NUMBERS) else str(found.seeds)
+    amount = f"{abs(found.mean):.2f}"
+    if score.higher_is_better:
+        said = f"looping {'gains' if found.mean >= 0 else 'loses'} {amount} {score.name}"
+    else:
+        said = f"looping {'lowers' if found.mean >= 0 else 'raises'} {score.name} by {amount}"
+    if found.low is None:
+        return f"{begin} {said} (one seed, so no interval)."
+    ends = (found.low, found.high) if found.mean >= 0 else (-found.high, -found.low)
+    shown = f"{begin} {said} ({ends[0]:.2f} to {ends[1]:.2f}, {seeds} seeds)."
+    return shown if found.low > 0 or found.high < 0 else f"{shown[:-1]}: the interval includes no difference."
+
+
+def _interval(found: Gain) -> str:
+    ends = "one seed" if found.low is None else f"{found.low:+.2f} to {found.high:+.2f}"
+    return f"{found.mean:+.2f} ({ends})"
+
+
+def _with_deviation(mean: float, deviation: float) -> str:
+    return _number(mean) if math.isnan(deviation) else f"{_number(mean)} ± {deviation:.2f}"
+
+
+def _number(value: float, digits: int = 2) -> str:
+    return "" if math.isnan(value) else f"{value:,.{digits}f}"
+
+
+def _markdown(lines: Mapping[str, Mapping]) -> str:
+    """A table with one line per row."""
+    frame = pd.DataFrame.from_dict(lines, orient="index")
+    aligned = ["left" if name in ("", "failed") else "right" for name in frame]
+    return frame.to_markdown(disable_numparse=True, colalign=("left", *aligned))

@@ -1,0 +1,67 @@
+"""The rows of a comparison, and how large a control of equal storage must be."""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+
+# What a row is, and how a sentence about its difference to the looped model begins.
+ROWS = {
+    "looped": ("the looped model, as given", ""),
+    "once": ("the same stored blocks, each run once", "Against the same blocks run once"),
+    "storage": ("unshared, as deep as `once`, widened until it stores as much", "At equal storage"),
+    "deep": ("a block of its own for every pass", "Against a block of its own for every pass"),
+    "time": ("`storage`, trained for as long as `looped`", "At equal training time"),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model of the comparison.
+
+    Args:
+        name: one of ROWS.
+        flags: the trainer's, without those of a single run (seed, folder, length).
+        blocks: number of stored blocks of all stacks together.
+        passes: number of runs of blocks in one forward pass.
+        parameters: stored, trainable.
+        operations: multiply-accumulates of a forward pass over one example.
+        megabytes: size of its weights in float32.
+        megabytes_8bit: in eight bits, see :mod:`recurrence.eight_bits`.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    blocks: int
+    passes: int
+    parameters: int
+    operations: int
+    megabytes: float
+    megabytes_8bit: float
+
+
+def widest(stored: Callable[[int, int], int], target: int) -> tuple[int, int]:
+    """The widest model that stores at most `target` parameters.
+
+    Heads of a constant width and the FFN grow in proportion; hidden units of the FFN fill what is left.
+
+    Args:
+        stored: (heads, hidden units beyond the proportion) -> parameters.
+
+    Returns:
+        Heads >= 1 and hidden units >= 0.
+
+    Raises:
+        ValueError: if a single head stores more.
+    """
+    heads = largest(lambda number: stored(number, 0) <= target, 1)
+    if not heads:
+        raise ValueError(f"a model with one head stores {stored(1, 0):,} parameters: must be at most {target:,}")
+    return heads, largest(lambda units: stored(heads, units) <= target, 0)
+
+
+def largest(fits: Callable[[int], bool], smallest: int) -> int:
+    """The largest number that fits, where every number from `smallest` to it does; `smallest` - 1 if none does."""
+    size = 1
+    while fits(smallest + size - 1):
+        size *= 2
+    return smallest - 1 + bisect_left(range(size), True, key=lambda index: not fits(smallest + index))

@@ -1,0 +1,200 @@
+"""Carries out the runs of a comparison: several at once, each step once, and all of them ended with this program.
+
+A step's files are in the folder of its run: STEP.flags, with which it was begun; STEP.log; and STEP.json, its result.
+A step that has its result is not repeated.
+"""
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command of a run.
+
+    Args:
+        name: of its files.
+        command: to run.
+        flags: those that must not change between calls.
+        read: (folder of the run, log) -> its result, once it has succeeded.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    flags: tuple[str, ...]
+    read: Callable[[Path, str], Values]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A row with a seed: its folder, its steps, and what the log of a training says that has diverged."""
+
+    row: str
+    seed: int
+    folder: Path
+    steps: tuple[Step, ...]
+    diverged: re.Pattern
+
+
+class Runner:
+    """Runs commands in process groups of their own, and ends them all together.
+
+    Args:
+        jobs: runs at once; the cores are divided among them, unless OMP_NUM_THREADS is set.
+    """
+
+    def __init__(self, jobs: int):
+        self.jobs, self.ended = jobs, threading.Event()
+        self.processes: set[subprocess.Popen] = set()
+        threads = str(max(1, len(os.sched_getaffinity(0)) // jobs))
+        self.environment = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **os.environ}
+
+    def run(self, command: Sequence[str], log: Path) -> int:
+        """Appends the output of a command to its log; returns the status, negative if a signal ended it."""
+        with log.open("ab") as file:
+            options: dict[str, Any] = dict(stdout=file, stderr=subprocess.STDOUT, env=self.environment)
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **options)
+        self.processes.add(process)
+        if self.ended.is_set():
+            self.end()
+        try:
+            return process.wait()
+        finally:
+            self.processes.discard(process)
+
+    def end(self) -> None:
+        """Ends all commands; none starts any more."""
+        self.ended.set()
+        for process in list(self.processes):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+
+    def carry_out(self, runs: Sequence[Run]) -> Iterator[tuple[Run, Values]]:
+        """Runs and their results, in the order in which they finish, see :func:`carry_out`."""
+        with ThreadPoolExecutor(self.jobs) as pool:
+            futures = {pool.submit(carry_out, run, self): run for run in runs}
+            try:
+                for future in as_completed(futures):
+                    yield futures[future], future.result()
+            except BaseException:
+                self.end()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+
+def carry_out(run: Run, runner: Runner) -> Values:
+    """Carries out the steps of a run that have no result yet.
+
+    Returns:
+        The results of all steps together; `failure` says in one line why a step has none. A training that diverged is
+        not repeated, any other failure is.
+    """
+    run.folder.mkdir(parents=True, exist_ok=True)
+    found: Values = {}
+    for step in run.steps:
+        values = _finished(run, step)
+        if values is None:
+            _show(run, f"{step.name} ...")
+            values = _attempt(run, step, runner)
+            _show(run, f"{step.name}: {_shown(values)}")
+        found.update(values)
+        if "failure" in found:
+            break
+    return found
+
+
+def _finished(run: Run, step: Step) -> Values | None:
+    """The result of an earlier call with the same flags; None if there is none."""
+    result, begun = run.folder / f"{step.name}.json", run.folder / f"{step.name}.flags"
+    if not begun.exists() or json.loads(begun.read_text()) != list(step.flags):
+        result.unlink(missing_ok=True)
+    return json.loads(result.read_text()) if result.exists() else None
+
+
+def _attempt(run: Run, step: Step, runner: Runner) -> Values:
+    log, flags = run.folder / f"{step.name}.log", run.folder / f"{step.name}.flags"
+    flags.write_text(json.dumps(step.flags))
+    begin = log.stat().st_size if log.exists() else 0
+    status = runner.run(step.command, log)
+    if runner.ended.is_set():
+        return {"failure": "interrupted"}
+    text = log.read_bytes()[begin:].decode(errors="replace")
+    if status:
+        lines = [line for line in text.splitlines() if line.strip()]
+        values: Values = {"failure": " ".join(lines[-1:])[:200] or f"ended with status {status}"}
+        if status < 0 or not run.diverged.search(text):
+            return values
+    else:
+        try:
+            values = step.read(run.folder, text)
+        except (OSError, ValueError) as error:
+            return {"failure": f"{log}: {error}"}
+        wrong = [name for name, value in values.items() if not math.isfinite(value)]
+        values |= {"failure": f"diverged: {wrong[0]} is {values[wrong[0]]}"} if wrong else {}
+    part = run.folder / f"{step.name}.tmp"
+    part.write_text(json.dumps(values))
+    part.replace(run.folder / f"{step.name}.json")
+    return values
+
+
+def check_begun(runs: Sequence[Run]) -> None:
+    """Raises ValueError if a training was begun with other flags, before any is started."""
+    for run in runs:
+        begun, now = run.folder / f"{run.steps[0].name}.flags", list(run.steps[0].flags)
+        before = json.loads(begun.read_text()) if begun.exists() else now
+        if before != now:
+            changed = " ".join(word for word in (*now, *before) if word not in now or word not in before)
+            output = run.folder.parent.parent
+            raise ValueError(f"--output={output}: holds a run of {run.row} with other flags ({changed})")
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds a folder for this process.
+
+    Raises:
+        ValueError: if another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"--output={folder}: another comparison is running there") from None
+        yield
+
+
+def ended_by_signals() -> None:
+    """Lets SIGTERM and SIGHUP end this program as Ctrl-C does, so that its commands end, too."""
+
+    def end(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(ending) != signal.SIG_IGN:
+            signal.signal(ending, end)
+
+
+def _show(run: Run, text: str) -> None:
+    print(f"{run.row}, seed {run.seed}: {text}", flush=True)
+
+
+def _shown(values: Values) -> str:
+    return ", ".join(
+        f"{name} {round(value, 2) if isinstance(value, float) else value}" for name, value in values.items()
+    )

@@ -1,0 +1,63 @@
+"""Print the accuracy of a run of timm_plugin.train after its last epoch, and the time per image, as JSON.
+
+Usage::
+
+    python -m timm_plugin.accuracy RUN [--eight-bits]
+
+The images are those of the training's --val-split, preprocessed as in the training. With --eight-bits the weights are
+quantised (:mod:`recurrence.eight_bits`), on a CPU.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from timm.utils.checkpoint_saver import load_checkpoint_metadata
+
+from recurrence.eight_bits import quantise_
+from timm_plugin.convert import load
+from timm_plugin.depth import accuracy
+from timm_plugin.training.data import datasets, make_loaders
+
+
+def measured(run: Path, eight_bits: bool = False) -> dict[str, float]:
+    """Top-1 accuracy in %, and seconds for all images.
+
+    Args:
+        run: --output of timm_plugin.train.
+        eight_bits: quantise the weights first.
+
+    Raises:
+        ValueError: if the run has no checkpoint, or its images are gone.
+    """
+    checkpoint = run / "last.pth.tar"
+    if not checkpoint.exists():
+        raise ValueError(f"RUN={run}: has no last.pth.tar")
+    args = load_checkpoint_metadata(checkpoint)["args"]
+    args.distributed, device = False, torch.device("cpu" if eight_bits else args.device)
+    *sets, args.num_classes = datasets(args)
+    model = load(checkpoint)
+    if eight_bits:
+        quantise_(model)
+    _, images = make_loaders(args, model.to(device), sets, device)
+    batches = [(pixels.to(device), labels) for pixels, labels in images]
+    top1, seconds, _ = accuracy(model, batches)
+    return {"top1": top1, "seconds": seconds * len(sets[1])}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; ``--help`` describes it."""
+    parser = argparse.ArgumentParser("python -m timm_plugin.accuracy", description=__doc__.split("\n")[0])
+    parser.add_argument("run", type=Path, metavar="RUN", help="--output of timm_plugin.train")
+    parser.add_argument("--eight-bits", action="store_true", help="quantise the weights")
+    args = parser.parse_args(arguments)
+    try:
+        print(json.dumps(measured(args.run, args.eight_bits)))
+    except ValueError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()
