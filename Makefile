@@ -78,5 +78,5 @@ $(DEMO): setup.py
 
 $(FULL): $(DEMO)
 	$(PIP) pdm-backend # editdistance is built where it has no wheel (Python 3.13)
-	$(PIP) --no-build-isolation --editable ".[fairseq,speech,timm,demo,dev]"
+	$(PIP) --no-build-isolation --editable ".[fairseq,speech,timm,compare,demo,dev]"
 	@touch $@

@@ -33,6 +33,8 @@ DEMO = [
     "tabulate",
     "tqdm",
 ]
+# What `python -m fairseq_plugin.compare` and `timm_plugin.compare` need beside their trainers.
+COMPARE = ["matplotlib>=3.7", "pandas>=2", "scipy>=1.10", "tabulate"]
 # What the preparation of some public data sets needs (recipes/data).
 DATA = ["datasets", "sacrebleu>=2", "sacremoses", "scipy", "subword-nmt", "tokenizers"]
 DEV = [
@@ -83,6 +85,7 @@ setup(
         "fairseq": FAIRSEQ,
         "timm": TIMM,
         "speech": SPEECH,
+        "compare": COMPARE,
         "demo": DEMO,
         "data": DATA,
         "dev": DEV,

@@ -30,12 +30,12 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fairseq_plugin
-from fairseq_plugin.controls import sized, unshared_flags
+from fairseq_plugin.controls import control_flags
 from fairseq_plugin.modules.options import ConfiguredModel
 from fairseq_plugin.repairs.checkpoints import load_safely
 from recurrence import count, gemm
 from recurrence.comparison.command import Comparison, add_options, compare
-from recurrence.comparison.rows import Row, widest
+from recurrence.comparison.rows import Row, Score
 from recurrence.comparison.runs import Step, Values
 from recurrence.comparison.words import split
 from recurrence.eight_bits import megabytes, quantise_
@@ -77,14 +77,10 @@ class TextComparison(Comparison):
         loops = self.looped.loops_by_side()
         if all(loop.passes == len(loop.blocks) for loop in loops.values()):
             raise ValueError(f"--arch={args.arch}: runs each of its blocks once; must be a looped model")
-        self.blocks = {side: len(loop.blocks) for side, loop in loops.items()}
-        self.passes = {side: loop.passes for side, loop in loops.items()}
         check_training(args, self.task, self.looped)
 
     @property
-    def score(self):
-        from recurrence.comparison.report import Score
-
+    def score(self) -> Score:
         example = f"{TOKENS} + {TOKENS} tokens"
         if self.args.task == "language_modeling":
             example = f"{self.args.tokens_per_sample} tokens"
@@ -93,26 +89,8 @@ class TextComparison(Comparison):
         return Score(*SCORES[self.args.task], example)
 
     def rows(self, names: Sequence[str]) -> list[Row]:
-        stored = count.stored(self.looped)
-        flags = {"looped": self.words}
-        for name in names:
-            if name in ("once", "storage"):
-                flags[name] = self._unshared(self.blocks)
-            elif name == "deep":
-                flags[name] = self._unshared(self.passes)
-        if "storage" in names and count.stored(self._build(flags["storage"])) != stored:
-            flags["storage"] = self._widened(stored)
-        flags["time"] = flags.get("storage", [])
+        flags = control_flags(self.args, self.words, self.looped, self._build)
         return [self._row(name, flags[name]) for name in names]
-
-    def _unshared(self, layers: dict[str, int], **sizes: int) -> list[str]:
-        return unshared_flags(self.args, self.words, layers, **sizes)
-
-    def _widened(self, stored: int) -> list[str]:
-        def flags(units: int, hidden: int) -> list[str]:
-            return self._unshared(self.blocks, **sized(self.args, self.blocks, units, hidden))
-
-        return flags(*widest(lambda *sizes: count.stored(self._build(flags(*sizes))), stored))
 
     def _build(self, words: Sequence[str], device: str = "meta") -> nn.Module:
         with torch.device(device):

@@ -3,15 +3,45 @@
 
 import argparse
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import gcd
 from typing import Any
 
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from torch import nn
 
 from fairseq_plugin.modules import elastic
 from fairseq_plugin.modules.options import ConfiguredModel
+from recurrence import count
+from recurrence.comparison.rows import widest
 from recurrence.comparison.words import split
+
+
+def control_flags(
+    args: Namespace, words: Sequence[str], looped: nn.Module, build: Callable[[Sequence[str]], nn.Module]
+) -> dict[str, list[str]]:
+    """The flags of every row, see :data:`recurrence.comparison.rows.ROWS`.
+
+    Args:
+        args: the looped model's options, all filled in.
+        words: its command line.
+        looped: the model.
+        build: builds a model from a command line.
+
+    Raises:
+        ValueError: if a row cannot be derived.
+    """
+    loops, target = looped.loops_by_side(), count.stored(looped)
+    blocks = {side: len(loop.blocks) for side, loop in loops.items()}
+    once = storage = unshared_flags(args, words, blocks)
+    if count.stored(build(once)) != target:
+
+        def widened(units: int, hidden: int) -> list[str]:
+            return unshared_flags(args, words, blocks, **sized(args, blocks, units, hidden))
+
+        storage = widened(*widest(lambda *sizes: count.stored(build(widened(*sizes))), target))
+    deep = unshared_flags(args, words, {side: loop.passes for side, loop in loops.items()})
+    return {"looped": list(words), "once": once, "storage": storage, "deep": deep, "time": storage}
 
 
 def unshared_flags(args: Namespace, words: Sequence[str], layers: dict[str, int], **sizes: Any) -> list[str]:

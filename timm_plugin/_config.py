@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from timm_plugin._types import check_types
 from timm_plugin.elastic import ElasticConfig
@@ -32,6 +33,26 @@ class ImageConfig(ElasticConfig):
     attn_drop_rate: float = 0.0
     drop_path_rate: float = 0.0
     exit_threshold: float = 0.0
+
+    def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:
+        """Arguments of the same model without loops, with which :mod:`timm_plugin.compare` compares it.
+
+        Args:
+            blocks: number of blocks of each stage, each run once.
+
+        Raises:
+            ValueError: if there is no such model.
+        """
+        return {**{field.name: field.default for field in fields(ElasticConfig)}, "exit_threshold": 0.0}
+
+    def sized(self, units: int, hidden: int) -> dict[str, Any]:
+        """Arguments of a wider or narrower model with heads of the same width.
+
+        Args:
+            units: heads, as a multiple of the smallest numbers in the same proportion.
+            hidden: hidden units of each MLP (of a pyramid: in its first stage) beyond the proportion.
+        """
+        raise NotImplementedError
 
     def check(self, at_least_one: Sequence[str], **choices: Sequence[str]) -> None:
         """Checks each option by itself.

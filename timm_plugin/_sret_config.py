@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
+from typing import Any
 
 import torch.nn.functional as F
 from timm.layers import to_2tuple
@@ -185,6 +187,23 @@ class SReTConfig(ImageConfig):
         recursion = Recursion(self.lrc, projection_width, slices=self.slices(stage, tokens))
         order = STRATEGIES["sequence"].order(blocks, blocks * self.loops)
         return sret(shape, order, recursion, self.drop_path(stage), pre_norm=True, activation=F.gelu)
+
+    def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:
+        """Arguments of the same model without loops, see :meth:`ImageConfig.unshared`; a block has the slices of its
+        first run."""
+        plain = {name: getattr(SReTConfig, name) for name in ("inference_permutation", "permutation_seed")}
+        return {**super().unshared(blocks), "depths": tuple(blocks), "loops": 1, **plain}
+
+    def sized(self, units: int, hidden: int) -> dict[str, Any]:
+        """Arguments of a wider or narrower model, see :meth:`ImageConfig.sized`."""
+        whole = gcd(*self.num_heads)
+        width = self.embed_dim * units // whole
+        mlp = int(self.embed_dim * self.mlp_ratio) * units // whole + hidden
+        return {
+            "num_heads": tuple(heads // whole * units for heads in self.num_heads),
+            "embed_dim": width,
+            "mlp_ratio": mlp / width,
+        }
 
     def per_run(self, groups: Sequence[int]) -> tuple[int, ...]:
         """The number of slices in each of a block's runs, from a stage's entry of `groups`."""

@@ -23,6 +23,17 @@ from timm_plugin._init import INITS
 STRATEGY_NAMES = {"sequence": "internal", "cycle": "external", "cycle_rev": "reverse"}
 TERMS = tuple(name for name in PROJECTIONS if not name.startswith("cross_"))
 OF_ORDERS = ("depth", "loops", "loop_order", "shared")  # what `order` replaces
+# What only a loop has.
+LOOPED = (
+    "order",
+    "shared",
+    "loops",
+    "loop_order",
+    "residual_rank",
+    "terms",
+    "level_signal",
+    "signal_rank_divisor",
+)
 LOOP_ORDERS = {STRATEGY_NAMES.get(name, name): strategy for name, strategy in STRATEGIES.items()}
 
 
@@ -214,6 +225,20 @@ class ViTConfig(ImageConfig):
             mixing = dict(tokens=tokens, mixing_width=self.embed_dim // 2, ffn_dropout=self.mlp_drop_rate)
             return sret(shape, order, recursion, rates, block=MixerBlock, **mixing)
         return sret(shape, order, recursion, rates, **parts)
+
+    def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:
+        """Arguments of the same model without loops, see :meth:`ImageConfig.unshared`."""
+        if self.shared_mlp:
+            raise ValueError("shared_mlp=True: shares only its MLP, so that no block runs again")
+        (depth,) = blocks
+        default = {name: getattr(ViTConfig, name) for name in LOOPED}
+        return {**super().unshared(blocks), "depth": depth, **default}
+
+    def sized(self, units: int, hidden: int) -> dict[str, Any]:
+        """Arguments of a wider or narrower model, see :meth:`ImageConfig.sized`."""
+        width = self.embed_dim // self.num_heads * units
+        mlp = round(self.embed_dim * self.mlp_ratio) * units // self.num_heads + hidden
+        return {"num_heads": units, "embed_dim": width, "mlp_ratio": mlp / width}
 
     def depth_step(self) -> int:
         """The number of passes must be a multiple of this: the depth, unless all layers are one block and run once.

@@ -16,7 +16,9 @@ from pathlib import Path
 import torch
 from timm.utils.checkpoint_saver import load_checkpoint_metadata
 
+from recurrence import gemm
 from recurrence.eight_bits import quantise_
+from timm_plugin import repairs
 from timm_plugin.convert import load
 from timm_plugin.depth import accuracy
 from timm_plugin.training.data import datasets, make_loaders
@@ -49,6 +51,9 @@ def measured(run: Path, eight_bits: bool = False) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; ``--help`` describes it."""
+    gemm.bound_caches()
+    repairs.apply()
+    repairs.reject_unreadable_images()
     parser = argparse.ArgumentParser("python -m timm_plugin.accuracy", description=__doc__.split("\n")[0])
     parser.add_argument("run", type=Path, metavar="RUN", help="--output of timm_plugin.train")
     parser.add_argument("--eight-bits", action="store_true", help="quantise the weights")

@@ -90,7 +90,8 @@ class IntraLayerRecurrence(LanguageModel):
     def unshared(cls, args, layers: dict[str, int]) -> dict[str, Any]:
         """A reuse map of ones."""
         ones = ",".join(["1"] * layers["decoder"])
-        return {"decoder_layers": layers["decoder"], "reuse_map": ones, "block_loops": 1, "inject_embedding": False}
+        looped = {"block_loops": 1, "inject_embedding": False, "inject_adapter": None}
+        return {"decoder_layers": layers["decoder"], "reuse_map": ones, **looped}
 
     @classmethod
     def build_stack(cls, args, shape: Shape) -> nn.Module:

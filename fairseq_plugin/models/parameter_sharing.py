@@ -139,7 +139,8 @@ def shared_loop(args, side: str, shape: Shape, **parts: Any) -> Loop:
 def unshared_layers(layers: dict[str, int]) -> dict[str, Any]:
     """Options of an unshared stack on each side, see :meth:`ConfiguredModel.unshared`."""
     numbers = {f"{side}_{name}": n for side, n in layers.items() for name in ("layers", "unique_layers")}
-    return {"strategy": "cycle", "share_layer_num": None, "residual_rank": None, **numbers}
+    orders = dict.fromkeys([f"{side}_order" for side in layers])
+    return {"strategy": "cycle", "share_layer_num": None, "residual_rank": None, **orders, **numbers}
 
 
 def shared_order(args, side: str) -> Order:

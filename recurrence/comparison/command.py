@@ -3,12 +3,13 @@
 import argparse
 import re
 import shlex
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
 from recurrence.comparison import runs as running
-from recurrence.comparison.rows import ROWS, Row
+from recurrence.comparison.rows import ROWS, Row, Score
 from recurrence.comparison.runs import Run, Step, Values
 
 NEEDS = "needs pandas, scipy, matplotlib and tabulate: pip install 'recurrent-transformers[compare]'"
@@ -18,7 +19,6 @@ class Comparison(ABC):
     """A looped model, its controls, and how they are trained and scored.
 
     Attributes:
-        score: see :class:`recurrence.comparison.report.Score`.
         length: in what the length of a training is counted, "updates" or "epochs".
         diverged: what the log of a training that diverged contains.
     """
@@ -28,8 +28,8 @@ class Comparison(ABC):
 
     @property
     @abstractmethod
-    def score(self):
-        """Name, direction and unit of the score."""
+    def score(self) -> Score:
+        """Name and direction of the score."""
 
     @abstractmethod
     def rows(self, names: Sequence[str]) -> list[Row]:
@@ -119,6 +119,9 @@ def compare(comparison: Comparison, args: argparse.Namespace) -> None:
         runs = report.table_of(rows, results)
         print(f"\n{report.write(output, rows, runs, comparison.score)}")
     print(f"{output}/comparison.md, {output}/comparison.svg and {output}/runs.csv hold this.")
+    failed = [run for run, values in results.items() if "failure" in values and not values.get("diverged")]
+    if failed:
+        sys.exit(f"{len(failed)} of {len(results)} runs failed; the same command tries them again.")
 
 
 def _results(comparison: Comparison, rows: Sequence[Row], seeds: Sequence[int], output: Path, jobs: int):
@@ -137,7 +140,10 @@ def _results(comparison: Comparison, rows: Sequence[Row], seeds: Sequence[int], 
         for seed in seeds:
             length = _length(comparison, results["looped", seed], results["storage", seed])
             if length is None:
-                results["time", seed] = {"failure": "looped or storage has failed, so their times cannot be compared"}
+                results["time", seed] = {
+                    "failure": "looped or storage failed, so its time is unknown",
+                    "diverged": True,
+                }
             else:
                 longer.append(_run(comparison, row, seed, output, length))
     running.check_begun(longer)

@@ -2,33 +2,17 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
-from recurrence.comparison.rows import ROWS, Row
+from recurrence.comparison.rows import ROWS, Row, Score
 from recurrence.comparison.runs import Values
 from recurrence.comparison.statistics import Gain, gain, headroom, summary
 
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 STATISTICS = ("mean", "std", "count")
 RESULTS = ("updates", "epochs", "seconds", "score", "decoding", "score_8bit", "failure")
-
-
-@dataclass(frozen=True)
-class Score:
-    """The score of a comparison.
-
-    Args:
-        name: such as BLEU.
-        higher_is_better: whether larger scores are better.
-        example: what a forward pass is counted over.
-    """
-
-    name: str
-    higher_is_better: bool
-    example: str
 
 
 def table_of(rows: Sequence[Row], results: Mapping[tuple[str, int], Values]) -> pd.DataFrame:
@@ -114,7 +98,8 @@ def sentences(rows: Sequence[Row], runs: pd.DataFrame, score: Score) -> list[str
         begin = ROWS[row.name][1]
         said.append(f"{begin}: no pair of runs has finished." if found is None else _sentence(begin, found, score))
         if row.name == "storage" and row.parameters != looped.parameters:
-            said[-1] += f" It stores {row.parameters / looped.parameters - 1:+.2%} beside the looped model."
+            more = row.parameters / looped.parameters - 1
+            said[-1] += f" It stores {abs(more):.2%} {'more' if more > 0 else 'less'}."
     said.append(headroom(scores, score.higher_is_better, looped.passes / looped.blocks))
     return said
 
@@ -158,7 +143,7 @@ def _sentence(begin: str, found: Gain, score: Score) -> str:
         return f"{begin} {said} (one seed, so no interval)."
     ends = (found.low, found.high) if found.mean >= 0 else (-found.high, -found.low)
     shown = f"{begin} {said} ({ends[0]:.2f} to {ends[1]:.2f}, {seeds} seeds)."
-    return shown if found.low > 0 or found.high < 0 else f"{shown[:-1]}: the interval includes no difference."
+    return shown if found.low > 0 or found.high < 0 else f"{shown[:-1]}; the interval includes zero."
 
 
 def _interval(found: Gain) -> str:

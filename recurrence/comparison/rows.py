@@ -39,6 +39,21 @@ class Row:
     megabytes_8bit: float
 
 
+@dataclass(frozen=True)
+class Score:
+    """The score of a comparison.
+
+    Args:
+        name: such as BLEU.
+        higher_is_better: whether larger scores are better.
+        example: what a forward pass is counted over.
+    """
+
+    name: str
+    higher_is_better: bool
+    example: str
+
+
 def widest(stored: Callable[[int, int], int], target: int) -> tuple[int, int]:
     """The widest model that stores at most `target` parameters.
 

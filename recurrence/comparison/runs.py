@@ -101,8 +101,8 @@ def carry_out(run: Run, runner: Runner) -> Values:
     """Carries out the steps of a run that have no result yet.
 
     Returns:
-        The results of all steps together; `failure` says in one line why a step has none. A training that diverged is
-        not repeated, any other failure is.
+        The results of all steps together; `failure` says in one line why a step has none. A training that `diverged`
+        is not repeated, any other failure is.
     """
     run.folder.mkdir(parents=True, exist_ok=True)
     found: Values = {}
@@ -139,13 +139,15 @@ def _attempt(run: Run, step: Step, runner: Runner) -> Values:
         values: Values = {"failure": " ".join(lines[-1:])[:200] or f"ended with status {status}"}
         if status < 0 or not run.diverged.search(text):
             return values
+        values["diverged"] = True
     else:
         try:
             values = step.read(run.folder, text)
         except (OSError, ValueError) as error:
             return {"failure": f"{log}: {error}"}
         wrong = [name for name, value in values.items() if not math.isfinite(value)]
-        values |= {"failure": f"diverged: {wrong[0]} is {values[wrong[0]]}"} if wrong else {}
+        if wrong:
+            values |= {"failure": f"{wrong[0]} is {values[wrong[0]]}", "diverged": True}
     part = run.folder / f"{step.name}.tmp"
     part.write_text(json.dumps(values))
     part.replace(run.folder / f"{step.name}.json")

@@ -1,0 +1,159 @@
+"""Compare a looped image model with unshared ones of equal storage, operations and training time.
+
+Usage::
+
+    python -m timm_plugin.compare IMAGES --output DIR --seeds 1,2,3 --model ringformer_vit [timm_plugin.train's options]
+
+The options describe the looped model; the other rows are derived from it. timm_plugin.train trains all rows with every
+seed; the score is the accuracy on --val-split after the last epoch. What has finished is not repeated: the same command
+continues an interrupted comparison.
+"""
+
+import argparse
+import copy
+import json
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from timm import utils
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from recurrence import count, gemm
+from recurrence.comparison.command import Comparison, add_options, compare
+from recurrence.comparison.rows import Row, Score, widest
+from recurrence.comparison.runs import Step, Values
+from recurrence.comparison.words import split
+from recurrence.eight_bits import megabytes, quantise_
+from timm_plugin import MODELS, repairs
+from timm_plugin._config import ImageConfig
+from timm_plugin.train import Trainer
+from timm_plugin.training import options
+from timm_plugin.training.tasks import build
+
+
+class ImageComparison(Comparison):
+    """Rows of timm_plugin.train.
+
+    Args:
+        args: all options, as the trainer's parser gives them.
+        words: the trainer's command line, without --output.
+    """
+
+    length = "epochs"
+    diverged = re.compile(r"error: loss (nan|inf)")
+
+    def __init__(self, args: Namespace, words: Sequence[str]):
+        self.args, self.words = args, list(words)
+        for name, rule in {"seed": "is set by --seeds", "resume": "is always on"}.items():
+            if getattr(args, name) != options.parser("").get_default(name):
+                raise ValueError(f"--{name}: {rule}")
+        if args.model not in MODELS:
+            raise ValueError(f"--model={args.model}: must be a looped model of timm_plugin")
+        self.args.resume = True
+        options.check(args)
+        trainer = Trainer(args, utils.init_distributed_device(args))  # its errors come before the first training
+        self.looped = trainer.model
+        self.classes = args.num_classes
+        self.blocks = [len(loop.blocks) for loop in self.looped.loops()]
+        self.passes = [loop.passes for loop in self.looped.loops()]
+        if self.blocks == self.passes:
+            raise ValueError(f"--model={args.model}: runs each of its blocks once; must be a looped model")
+
+    @property
+    def score(self) -> Score:
+        return Score("top-1 %", True, "an image of {} x {}".format(*self.looped.patch_embed.img_size))
+
+    def rows(self, names: Sequence[str]) -> list[Row]:
+        stored, once = count.stored(self.looped), self._unshared(self.blocks)
+        flags = {"looped": self.words, "once": once, "storage": once, "deep": self._unshared(self.passes)}
+        if "storage" in names and count.stored(self._build(once, "meta")) != stored:
+            sizes = widest(lambda *sizes: count.stored(self._build(self._sized(*sizes), "meta")), stored)
+            flags["storage"] = self._sized(*sizes)
+        flags["time"] = flags["storage"]
+        return [self._row(name, flags[name]) for name in names]
+
+    def _unshared(self, blocks: Sequence[int], **sizes: Any) -> list[str]:
+        """The flags of an unshared model: the options that its configuration changes come last, and so count."""
+        changed = changes(self.looped.config, {**self.looped.config.unshared(blocks), **sizes})
+        depth = argparse.ArgumentParser(add_help=False)
+        options.add_depth(depth)
+        _, words = split(self.words, depth._actions)
+        return [*words, "--model-kwargs", *(f"{name}={value}".replace(" ", "") for name, value in changed.items())]
+
+    def _sized(self, units: int, hidden: int) -> list[str]:
+        return self._unshared(self.blocks, **self.looped.config.sized(units, hidden))
+
+    def _build(self, words: Sequence[str], device: str = "cpu") -> nn.Module:
+        args = options.parser("").parse_args([*words, "--output", self.args.output])
+        with torch.device(device):
+            return build("model", args, num_classes=self.classes)
+
+    def _row(self, name: str, words: Sequence[str]) -> Row:
+        model = self._build(words).eval()
+        blocks, passes = sum(len(loop.blocks) for loop in model.loops()), sum(loop.passes for loop in model.loops())
+        image = torch.zeros(1, model.in_chans, *model.patch_embed.img_size)
+        with torch.no_grad(), gemm.using("mkl"), sdpa_kernel(SDPBackend.MATH):  # what PyTorch's counter knows
+            operations = count.flops(lambda: model(image)) // 2
+        numbers = count.stored(model), operations, megabytes(model)
+        quantise_(model)
+        return Row(name, tuple(words), blocks, passes, *numbers, megabytes(model))
+
+    def steps(self, row: Row, seed: int, folder: Path, length: int | None = None) -> list[Step]:
+        flags = [*row.flags, *([] if length is None else ["--epochs", str(length)])]
+        train = ["timm_plugin.train", *flags, "--output", folder, "--seed", seed, "--resume"]
+        return [
+            _step("train", train, flags, _trained),
+            _step("score", ["timm_plugin.accuracy", folder], [], _scored("")),
+            _step("score_8bit", ["timm_plugin.accuracy", folder, "--eight-bits"], [], _scored("_8bit")),
+        ]
+
+
+def changes(config: ImageConfig, wanted: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that differ from a configuration."""
+    return {name: value for name, value in wanted.items() if getattr(config, name) != value}
+
+
+def _step(name: str, command: Sequence[Any], flags: Sequence[str], read) -> Step:
+    return Step(name, (sys.executable, "-m", *map(str, command)), tuple(flags), read)
+
+
+def _trained(folder: Path, _: str) -> Values:
+    """Epochs, and the seconds that they took, without evaluation."""
+    import pandas as pd
+
+    table = pd.read_csv(folder / "summary.csv")
+    return {"epochs": len(table), "seconds": float(table["train_seconds"].sum())}
+
+
+def _scored(suffix: str):
+    def read(_: Path, log: str) -> Values:
+        found = json.loads(log.strip().splitlines()[-1])
+        return {f"score{suffix}": found["top1"], f"decoding{suffix}": found["seconds"]}
+
+    return read
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; ``--help`` describes it."""
+    parser, words = options.parser(__doc__.split("\n")[0]), list(sys.argv[1:] if arguments is None else arguments)
+    parser.prog = "python -m timm_plugin.compare"
+    parser.usage = "%(prog)s IMAGES --output DIR --seeds N,N,N --model MODEL [options of both]"
+    ours = add_options(parser, output=False)._group_actions
+    args = parser.parse_args(words)
+    output = [action for action in parser._actions if action.dest == "output"]
+    _, words = split(words, [*ours, *output])
+    repairs.apply()
+    try:
+        compare(ImageComparison(copy.copy(args), words), args)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()
