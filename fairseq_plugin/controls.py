@@ -106,13 +106,22 @@ def _flags(family: type[ConfiguredModel], arch: str, wanted: dict[str, Any]) -> 
     options = {name: wanted[name] for name in family.options()._get_all_attributes() if name in wanted}
     given: dict[str, Any] = {}
     for _ in range(2):  # what an option is by default may depend on others
-        filled = Namespace(**given)
-        ARCH_CONFIG_REGISTRY[arch](filled)
-        given |= {name: value for name, value in options.items() if getattr(filled, name) != value}
-    flags = []
-    for name, value in given.items():
-        flag = "--" + name.replace("_", "-")
-        if value is None or value is False:
-            raise ValueError(f"{flag}: cannot be taken back, as {arch} has it by default")
-        flags.append(flag if value is True else f"{flag}={value}")
-    return flags
+        filled = _filled(arch, given)
+        given |= {name: value for name, value in options.items() if getattr(filled, name) != value and _sayable(value)}
+    filled = _filled(arch, given)
+    for name, value in options.items():
+        if getattr(filled, name) != value:
+            raise ValueError(f"--{name.replace('_', '-')}: {arch} has it by default, and it cannot be taken back")
+    flags = [(f"--{name.replace('_', '-')}", value) for name, value in given.items()]
+    return [flag if value is True else f"{flag}={value}" for flag, value in flags]
+
+
+def _filled(arch: str, given: dict[str, Any]) -> Namespace:
+    args = Namespace(**given)
+    ARCH_CONFIG_REGISTRY[arch](args)
+    return args
+
+
+def _sayable(value: Any) -> bool:
+    """Whether a flag gives an option this value."""
+    return value is not None and value is not False

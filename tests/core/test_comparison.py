@@ -1,0 +1,296 @@
+"""recurrence.comparison: sizes of controls, command lines, paired statistics, runs that continue, and the report."""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from recurrence.comparison import report
+from recurrence.comparison.command import Comparison, add_options, compare
+from recurrence.comparison.rows import Row, Score, largest, widest
+from recurrence.comparison.runs import Run, Runner, Step, check_begun, locked
+from recurrence.comparison.statistics import gain, headroom
+from recurrence.comparison.words import split
+
+BLEU, PERPLEXITY = Score("BLEU", True, "a sentence"), Score("perplexity", False, "a text")
+PYTHON = (sys.executable, "-c")
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 7, 8, 1000])
+def test_the_largest_number_that_fits(most):
+    assert largest(lambda number: number <= most, 1) == most
+
+
+def test_whole_heads_come_first_then_hidden_units():
+    def stored(heads, hidden):
+        return (8 * heads) ** 2 + 16 * heads * (4 * 8 * heads + hidden)
+
+    heads, hidden = widest(stored, 10_000)
+    assert (heads, hidden) == (4, 13)
+    assert stored(heads, hidden) <= 10_000 < min(stored(heads, hidden + 1), stored(heads + 1, 0))
+
+
+def test_a_single_head_that_is_too_large_is_rejected():
+    with pytest.raises(ValueError, match="a model with one head stores 100 parameters: must be at most 99"):
+        widest(lambda heads, hidden: 100 * heads + hidden, 99)
+
+
+def test_options_are_taken_out_of_a_command_line_with_their_values():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--one")
+    parser.add_argument("--flag", action="store_true")
+    parser.add_argument("--some", nargs="*")
+    words = ["data", "--one=1", "--other", "2", "--flag", "more", "--some", "a", "b", "--rest", "--one", "-3"]
+    assert split(words, parser._actions) == (
+        ["--one=1", "--flag", "--some", "a", "b", "--one", "-3"],
+        ["data", "--other", "2", "more", "--rest"],
+    )
+
+
+def scores(**rows):
+    return pd.DataFrame(rows, index=range(1, 1 + len(next(iter(rows.values())))), dtype=float)
+
+
+def test_differences_are_paired_over_seeds():
+    found = gain(scores(looped=[1.47, 3.5, 2.0], once=[0.01, 2.14, 0.66]), "looped", "once", True)
+    differences = np.array([1.46, 1.36, 1.34])
+    expected = stats.t.interval(0.95, 2, loc=differences.mean(), scale=stats.sem(differences))
+    assert [found.mean, found.low, found.high] == pytest.approx([differences.mean(), *expected])
+    assert (round(found.low, 2), round(found.high, 2), found.seeds) == (1.23, 1.55, 3)
+
+
+def test_a_failed_seed_leaves_its_pair_out():
+    found = gain(scores(looped=[1, 2, 3], once=[0, np.nan, 1]), "looped", "once", True)
+    assert (found.mean, found.seeds) == (1.5, 2)
+
+
+def test_no_pair_gives_no_gain():
+    assert gain(scores(looped=[1], once=[np.nan]), "looped", "once", True) is None
+    assert gain(scores(looped=[1]), "looped", "once", True) is None
+
+
+def test_equal_differences_have_an_interval_of_no_width():
+    found = gain(scores(looped=[1, 2], once=[0, 1]), "looped", "once", True)
+    assert (found.mean, found.low, found.high, found.error) == (1, 1, 1, 0)
+
+
+def test_headroom_needs_three_standard_errors():
+    noisy = scores(once=[10, 10, 10], looped=[10, 10, 10], deep=[10.0, 11.0, 10.2])
+    assert headroom(noisy, True, 4).startswith("No headroom: depth itself gains nothing here (`deep` over `once`: 0.40")
+    clear = scores(once=[10, 20, 30], looped=[11, 21, 31], deep=[12, 22.1, 31.9])
+    assert headroom(clear, True, 4).startswith("Iso-depth exponent 0.50: 4 loops are worth 4^0.50 = 2 layers")
+    assert headroom(-clear, False, 4) == headroom(clear, True, 4)
+    assert headroom(clear[:1], True, 4).endswith("needs two seeds.")
+    assert headroom(clear.drop(columns="deep"), True, 4).endswith("needs the rows once and deep.")
+
+
+def row(name, parameters=1000):
+    return Row(name, (f"--{name}",), 1, 4, parameters, 10**6, 4.0, 1.0)
+
+
+def results(**values):
+    """Results by row and seed, from one score per seed; None for a failure."""
+    return {
+        (name, seed): {"failure": "loss nan", "diverged": True}
+        if score is None
+        else {"updates": 5, "seconds": 2.0, "score": score, "score_8bit": score - 0.1, "decoding": 1.0}
+        for name, of_seeds in values.items()
+        for seed, score in enumerate(of_seeds, start=1)
+    }
+
+
+def page(tmp_path, score=BLEU, **values):
+    rows = [row("looped"), *(row(name, 990) for name in values if name != "looped")]
+    return report.write(tmp_path, rows, report.table_of(rows, results(**values)), score)
+
+
+def test_the_report_has_a_sentence_for_each_control(tmp_path):
+    text = page(tmp_path, looped=[31.47, 33.5, 32.0], storage=[30.01, 32.14, 30.66], time=[32, 33, 31])
+    assert "At equal storage looping gains 1.39 BLEU (1.23 to 1.55, three seeds). It stores 1.00% less." in text
+    assert re.search(
+        r"At equal training time looping gains 0.32 BLEU \(-\d.\d\d to .*; the interval includes zero\.", text
+    )
+    assert re.search(r"\| storage +\|.* 30.94 ± 1.09 \|.* \+1.39 \(\+1.23 to \+1.55\) \|", text)
+    assert "failed" not in text
+    assert (tmp_path / "comparison.md").read_text() == text
+    assert "<svg" in (tmp_path / "comparison.svg").read_text()
+    table = pd.read_csv(tmp_path / "runs.csv")
+    assert list(table["row"]) == ["looped"] * 3 + ["storage"] * 3 + ["time"] * 3
+    assert list(table["seed"]) == [1, 2, 3] * 3
+
+
+def test_lower_scores_may_be_better(tmp_path):
+    text = page(tmp_path, PERPLEXITY, looped=[20, 21, 22.1], once=[25, 26, 27])
+    assert "Against the same blocks run once looping lowers perplexity by 4.97 (4.82 to 5.11, three seeds)." in text
+
+
+def test_one_seed_has_no_interval_and_says_so(tmp_path):
+    text = page(tmp_path, looped=[30], once=[31])
+    assert "Against the same blocks run once looping loses 1.00 BLEU (one seed, so no interval)." in text
+    assert "±" not in text
+
+
+def test_a_control_that_diverges_is_a_result(tmp_path):
+    text = page(tmp_path, looped=[30, 31], deep=[None, None])
+    assert "Against a block of its own for every pass: no pair of runs has finished." in text
+    assert "seed 1: loss nan; seed 2: loss nan" in text
+
+
+def step(code, folder, name="train", flags=("--lr", "1"), values=None):
+    return Step(name, (*PYTHON, code), flags, lambda *_: {"count": 1.0} if values is None else values)
+
+
+def run(folder, *steps):
+    return Run("looped", 1, folder / "looped" / "seed1", steps, re.compile("FloatingPointError"))
+
+
+def carried_out(*runs, jobs=1):
+    return [values for _, values in Runner(jobs).carry_out(runs)]
+
+
+def appends(path, text="x"):
+    return f"open({str(path)!r}, 'a').write({text!r})"
+
+
+def test_a_finished_step_is_not_repeated(tmp_path):
+    marks, again = tmp_path / "marks", tmp_path / "again"
+    for flags in (("a",), ("a",), ("b",)):
+        steps = step(appends(marks), tmp_path), step(appends(again), tmp_path, "score", flags)
+        assert carried_out(run(tmp_path, *steps)) == [{"count": 1.0}]
+    assert marks.read_text() == "x"
+    assert again.read_text() == "xx", "it is repeated with other flags"
+
+
+def test_a_failure_is_tried_again_and_a_divergence_is_not(tmp_path):
+    marks = tmp_path / "marks"
+    broken = run(tmp_path, step(f"{appends(marks)}; raise OSError('disk full')", tmp_path), step("", tmp_path, "score"))
+    for _ in range(2):
+        assert carried_out(broken) == [{"failure": "OSError: disk full"}]
+    assert marks.read_text() == "xx"
+    diverged = run(tmp_path, step(f"{appends(marks)}; raise FloatingPointError('gradients are Nan')", tmp_path))
+    for _ in range(2):
+        assert carried_out(diverged) == [{"failure": "FloatingPointError: gradients are Nan", "diverged": True}]
+    assert marks.read_text() == "xxx"
+
+
+def test_a_score_that_is_not_finite_is_a_divergence(tmp_path):
+    (values,) = carried_out(run(tmp_path, step("", tmp_path, values={"score": float("nan")})))
+    assert values["failure"] == "score is nan"
+    assert values["diverged"]
+
+
+def test_a_training_with_other_flags_is_rejected(tmp_path):
+    carried_out(run(tmp_path, step("", tmp_path)))
+    check_begun([run(tmp_path, step("", tmp_path))])
+    with pytest.raises(ValueError, match=r"--output=.*: holds a run of looped with other flags \(2 1\)"):
+        check_begun([run(tmp_path, step("", tmp_path, flags=("--lr", "2")))])
+
+
+def test_jobs_run_at_once_and_share_the_cores(tmp_path):
+    wait = "import os, pathlib, time; p = pathlib.Path({!r}); p.touch(); print(os.environ['OMP_NUM_THREADS'])\n"
+    wait += "while not pathlib.Path({!r}).exists(): time.sleep(0.01)"
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    runs = [
+        Run(name, 1, tmp_path / name, (step(code, tmp_path),), re.compile("x"))
+        for name, code in {"a": wait.format(one, two), "b": wait.format(two, one)}.items()
+    ]
+    assert carried_out(*runs, jobs=2) == [{"count": 1.0}] * 2
+    assert int((tmp_path / "a" / "train.log").read_text()) >= 1
+
+
+def test_two_comparisons_do_not_share_a_folder(tmp_path):
+    code = "import sys, pathlib; from recurrence.comparison.runs import locked\n"
+    code += "with locked(pathlib.Path(sys.argv[1])): pass"
+    with locked(tmp_path):
+        other = subprocess.run([*PYTHON, code, tmp_path], capture_output=True, text=True)
+    assert f"--output={tmp_path}: another comparison is running there" in other.stderr
+
+
+class Counting(Comparison):
+    """Rows that only write their name; the time of a row is its number of letters."""
+
+    length, diverged, score = "updates", re.compile("FloatingPointError"), BLEU
+
+    def rows(self, names):
+        return [row("once" if name == "storage" else name) if name != "storage" else row(name) for name in names]
+
+    def steps(self, row, seed, folder, length=None):
+        values = {"updates": length or 10, "seconds": 10.0 * len(row.name), "score": float(seed), "score_8bit": 1.0}
+        values["decoding"] = 1.0
+        return [step(appends(folder.parent.parent / "order", f"{row.name}{seed} "), folder, values=values)]
+
+
+def options(*words):
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    return parser.parse_args(words)
+
+
+def test_time_trains_storage_for_as_long_as_looped(tmp_path, capsys):
+    compare(Counting(), options("--output", str(tmp_path), "--seeds", "1,2"))
+    order = (tmp_path / "order").read_text().split()
+    assert order == [f"{name}{seed}" for seed in (1, 2) for name in ("looped", "once", "storage", "deep")] + [
+        "time1",
+        "time2",
+    ]
+    assert json.loads((tmp_path / "time" / "seed1" / "train.json").read_text())["updates"] == round(10 * 6 / 7)
+    before = capsys.readouterr().out
+    compare(Counting(), options("--output", str(tmp_path), "--seeds", "1,2"))
+    assert (tmp_path / "order").read_text().split() == order
+    assert capsys.readouterr().out[-300:] == before[-300:]
+
+
+def test_a_dry_run_prints_rows_and_commands_and_runs_nothing(tmp_path, capsys):
+    compare(Counting(), options("--output", str(tmp_path), "--rows", "deep", "--dry-run"))
+    said = capsys.readouterr().out
+    assert "# deep, seed 1" in said
+    assert "storage" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        ("--rows wide", "wide: must be one of looped, once, storage, deep, time"),
+        ("--rows time", "time is storage trained for longer, and needs storage"),
+        ("--seeds 1,1", "1,1: must be different whole numbers"),
+        ("--seeds one", "one: must be different whole numbers"),
+        ("--jobs 0", "0: must be >= 1"),
+    ],
+)
+def test_wrong_options_are_rejected(words, rule, capsys):
+    with pytest.raises(SystemExit):
+        options("--output", "x", *words.split())
+    assert rule in capsys.readouterr().err
+
+
+def test_ending_a_comparison_ends_its_commands(tmp_path):
+    begun = tmp_path / "looped" / "seed1" / "begun"
+    code = f"""
+import re, sys
+from pathlib import Path
+from recurrence.comparison.runs import Run, Runner, Step, ended_by_signals
+ended_by_signals()
+sleep = "import time, os; open({str(begun)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+step = Step("train", (sys.executable, "-c", sleep), (), lambda *_: {{}})
+list(Runner(1).carry_out([Run("looped", 1, Path({str(begun.parent)!r}), (step,), re.compile("x"))]))
+"""
+    program = subprocess.Popen([*PYTHON, code], cwd=Path(__file__).resolve().parents[2])
+    while not (begun.exists() and begun.read_text()):
+        time.sleep(0.05)
+        assert program.poll() is None
+    program.terminate()
+    assert program.wait(30) == 128 + 15
+    child = Path(f"/proc/{begun.read_text()}")
+    deadline = time.monotonic() + 10
+    while child.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not child.exists()

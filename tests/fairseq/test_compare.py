@@ -1,0 +1,206 @@
+"""python -m fairseq_plugin.compare: controls of every architecture, what is rejected, and a comparison from end to end."""
+
+import json
+import shlex
+
+import pandas as pd
+import pytest
+import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+from fairseq_plugin import compare
+from fairseq_plugin.controls import control_flags, sized
+from fairseq_plugin.models.baselines import OneWideFFN, Vanilla
+from fairseq_plugin.models.recurrent_lm import KausikRecurrence
+from recurrence import count
+from tests.support import cli, models
+from tests.support.flags import options
+
+UNSHARED = {arch for arch in models.EVERY if "vanilla" in arch and ARCH_MODEL_REGISTRY[arch] is not Vanilla}
+WITHOUT_LOOP = {arch for arch in models.EVERY if ARCH_MODEL_REGISTRY[arch] in (OneWideFFN, KausikRecurrence)}
+LOOPED = [arch for arch in models.EVERY if arch not in UNSHARED | WITHOUT_LOOP and "vanilla" not in arch]
+
+
+def built(words):
+    """The model of a command line on the meta device."""
+    words = list(words)
+    at = words.index("--arch")
+    arch = words[at + 1]
+    return models.on_meta(arch, *(word for index, word in enumerate(words) if index not in (at, at + 1)))
+
+
+def controls(arch, *flags):
+    """The models of all rows."""
+    words = ["--arch", arch, *models.tiny_flags(arch, *flags)]
+    args = options(arch, *words[2:])
+    args.arch = arch
+    flags = control_flags(args, words, built(words), built)
+    return args, {name: built(row) for name, row in flags.items()}, flags
+
+
+def order(loop):
+    return loop.order
+
+
+@pytest.mark.parametrize("arch", LOOPED)
+def test_controls_of_every_looped_architecture(arch):
+    args, rows, flags = controls(arch)
+    looped, once, storage, deep = (rows[name].loops_by_side() for name in ("looped", "once", "storage", "deep"))
+    for side, loop in looped.items():
+        blocks = tuple(range(len(loop.blocks)))
+        assert once[side].order == storage[side].order == blocks
+        assert deep[side].order == tuple(range(loop.passes))
+    target, size = count.stored(rows["looped"]), count.stored(rows["storage"])
+    assert 0.97 * target <= size <= target
+    assert count.stored(rows["once"]) <= target <= count.stored(rows["deep"])
+    assert flags["time"] == flags["storage"]
+    control = options(flags["storage"][flags["storage"].index("--arch") + 1], *_flags_of(flags["storage"]))
+    for side in looped:  # the width of a head is that of the looped model
+        width, heads = (getattr(control, f"{side}_{name}") for name in ("embed_dim", "attention_heads"))
+        assert width * getattr(args, f"{side}_attention_heads") == heads * getattr(args, f"{side}_embed_dim")
+
+
+def _flags_of(words):
+    at = words.index("--arch")
+    return [word for index, word in enumerate(words) if index not in (at, at + 1)]
+
+
+def test_every_architecture_is_compared_or_rejected():
+    kinds = [
+        set(LOOPED),
+        WITHOUT_LOOP,
+        UNSHARED | {arch for arch in models.EVERY if ARCH_MODEL_REGISTRY[arch] is Vanilla},
+    ]
+    assert set().union(*kinds) == set(models.EVERY)
+    assert sum(map(len, kinds)) == len(models.EVERY)
+
+
+@pytest.mark.parametrize("arch", sorted(WITHOUT_LOOP))
+def test_what_has_no_loop_over_depth_is_rejected(arch):
+    args = options(arch)
+    args.arch = arch
+    with pytest.raises(ValueError, match=f"--arch={arch}: (shares only its FFN|recurs along the text)"):
+        ARCH_MODEL_REGISTRY[arch].unshared(args, {"encoder": 1, "decoder": 1})
+
+
+@pytest.mark.parametrize(
+    ("arch", "flags"),
+    [
+        ("ringformer_base", ["--mixed-depth", "--depth-range", "1-2", "--dropout", "0", "--level-signal", "full"]),
+        ("universal", ["--init", "admin"]),
+        ("cycle", ["--residual-rank", "2"]),
+        ("cycle", ["--encoder-order", "0,1,1,2", "--decoder-order", "0,0"]),
+        ("sandwich", []),
+        ("ilr_small", ["--block-loops", "3", "--inject-embedding"]),
+        ("cycle_lm", ["--adaptive-input-cutoff", "none", "--adaptive-softmax-cutoff", "none"]),
+    ],
+)
+def test_controls_keep_the_options_that_are_not_of_a_loop(arch, flags):
+    args, rows, words = controls(arch, *flags)
+    control = options(words["once"][words["once"].index("--arch") + 1], *_flags_of(words["once"]))
+    for name in ("dropout", "init", "activation_fn", "position", "adaptive_input_cutoff", "encoder_normalize_before"):
+        assert getattr(control, name, None) == getattr(args, name, None)
+    assert not {"depth_range", "residual_rank", "inject_embedding"} & {
+        name for name, value in vars(control).items() if value not in (None, False)
+    }
+
+
+def test_heads_of_both_sides_grow_in_proportion():
+    args = options("ringformer_base", "--encoder-attention-heads", "4", "--decoder-attention-heads", "8")
+    found = sized(args, {"encoder": 1, "decoder": 1}, 5, 7)
+    assert found == {
+        "encoder_attention_heads": 5,
+        "encoder_embed_dim": 640,
+        "encoder_ffn_embed_dim": 2567,
+        "decoder_attention_heads": 10,
+        "decoder_embed_dim": 640,
+        "decoder_ffn_embed_dim": 2567,
+    }
+
+
+FLAGS = [
+    *cli.MODEL,
+    *("--optimizer", "adam", "--lr", "0.01", "--criterion", "cross_entropy", "--dropout", "0", "--batch-size", "32"),
+    *("--no-epoch-checkpoints", "--cpu", "--num-workers", "0", "--max-update", "6"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        (["--arch", "transformer"], "--arch=transformer: must be a looped model of this plugin"),
+        (["--arch", "vanilla_tiny"], "--arch=vanilla_tiny: runs each of its blocks once; must be a looped model"),
+        (["--arch", "one_wide_ffn_tiny"], "--arch=one_wide_ffn_tiny: shares only its FFN, so that no block runs again"),
+        (["--arch", cli.ARCH, "--seed", "3"], "--seed=3: is set by --seeds"),
+        (["--arch", cli.ARCH, "--save-dir", "x"], "--save-dir=x: is set by --output"),
+        (
+            ["--arch", cli.ARCH, "--average", "2"],
+            "--average=2: needs --keep-interval-updates, or checkpoints of epochs",
+        ),
+        (["--arch", cli.ARCH, "--encoder-attention-heads", "3"], "--encoder-attention-heads=3: must divide"),
+        (["--arch", cli.ARCH, "--wrong", "3"], "--wrong 3"),
+        (["--arch", cli.ARCH, "--score", "--gen-subset none"], "none"),
+        (["--arch", cli.ARCH, "--lr-scheduler", "polynomial_decay", "--total-num-update", "0"], "total_num_update"),
+    ],
+)
+def test_wrong_flags_are_rejected_before_anything_is_trained(corpus, tmp_path, capsys, words, rule):
+    with pytest.raises((SystemExit, AssertionError, ValueError)) as error:
+        compare.main([str(corpus.data), "--output", str(tmp_path / "out"), *FLAGS, *words])
+    assert rule in capsys.readouterr().err + str(error.value) or "update" in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_comparison_from_end_to_end(corpus, tmp_path):
+    output = tmp_path / "out"
+    words = ["-m", "fairseq_plugin.compare", corpus.data, "--output", output, "--rows", "once,storage,time"]
+    words += ["--score", "--beam 2 --max-len-b 15", "--arch", cli.ARCH, *FLAGS]
+    said = cli.python(*words, "--dry-run")
+    assert "| storage |" in said
+    assert not output.exists()
+    commands = [shlex.split(line) for line in said.splitlines() if "fairseq_cli.train" in line]
+    assert len(commands) == 3
+    cli.python(*words)
+    runs = pd.read_csv(output / "runs.csv")
+    assert list(runs["row"]) == ["looped", "once", "storage", "time"]
+    assert runs[["score", "score_8bit", "seconds", "decoding"]].notna().all(axis=None)
+    looped, storage, longer = (runs[runs["row"] == name].iloc[0] for name in ("looped", "storage", "time"))
+    assert longer["updates"] == max(1, round(storage["updates"] * looped["seconds"] / storage["seconds"]))
+    assert storage["updates"] == 6
+    page = (output / "comparison.md").read_text()
+    assert "one seed, so no interval" in page
+    result = output / "once" / "seed1" / "score.json"
+    kept = {path: path.stat().st_mtime_ns for path in output.glob("*/*/*.json") if path != result}
+    result.unlink()
+    again = cli.python(*words)
+    assert [line for line in again.splitlines() if line.endswith("...")] == ["once, seed 1: score ..."]
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert json.loads(result.read_text())["score"] == runs[runs["row"] == "once"].iloc[0]["score"]
+
+
+@pytest.mark.slow
+def test_texts_are_scored_by_perplexity(german, tmp_path):
+    flags = ["--task", "language_modeling", "--tokens-per-sample", "16", "--sample-break-mode", "none", *FLAGS[12:]]
+    flags += ["--arch", "ilr_small", "--decoder-layers", "1", "--reuse-map", "2", "--decoder-embed-dim", "16"]
+    words = [german.data, "--output", tmp_path, "--rows", "once", *flags]
+    cli.python("-m", "fairseq_plugin.compare", *words)
+    runs = pd.read_csv(tmp_path / "runs.csv")
+    assert (runs["score"] > 1).all()
+    assert "perplexity by" in (tmp_path / "comparison.md").read_text()
+
+
+def test_eight_bits_need_a_cpu_and_a_truth_value():
+    model = models.tiny("ringformer_tiny").float()
+    model.eight_bits = True
+    model.to(torch.bfloat16)
+    with pytest.raises(ValueError, match="eight_bits=True: needs --cpu, and float32"):
+        model.prepare_for_inference_(None)
+    with pytest.raises(ValueError, match="eight_bits=2: must be True or False"):
+        compare.build(models.task_of("ringformer_tiny"), options_with(eight_bits=2))
+
+
+def options_with(**values):
+    args = options("ringformer_tiny", *models.tiny_flags("ringformer_tiny"))
+    for name, value in values.items():
+        setattr(args, name, value)
+    return args

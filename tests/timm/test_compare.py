@@ -1,0 +1,98 @@
+"""python -m timm_plugin.compare: controls of every image model, what is rejected, and a comparison from end to end."""
+
+from math import gcd
+
+import pandas as pd
+import pytest
+import timm
+
+from recurrence import count
+from recurrence.comparison.rows import widest
+from tests.support import cli, vision
+from tests.support.image_training import write_images
+from timm_plugin import compare
+
+
+def control(name, model, blocks, **sizes):
+    wanted = {**model.config.unshared(blocks), **sizes}
+    changed = compare.changes(model.config, wanted)
+    return timm.create_model(vision.CASES[name][0], **{**vision.arguments(name), **changed})
+
+
+@vision.every_registered_structure
+def test_controls_of_every_model(structure):
+    model = vision.fresh(structure)
+    if model.config.__dict__.get("shared_mlp"):
+        with pytest.raises(ValueError, match="shared_mlp=True: shares only its MLP, so that no block runs again"):
+            model.config.unshared([1])
+        return
+    blocks, passes = [
+        [number(loop) for loop in model.loops()] for number in (lambda loop: len(loop.blocks), lambda loop: loop.passes)
+    ]
+    once, deep = control(structure, model, blocks), control(structure, model, passes)
+    assert [loop.order for loop in once.loops()] == [tuple(range(number)) for number in blocks]
+    assert [loop.order for loop in deep.loops()] == [tuple(range(number)) for number in passes]
+    target = count.stored(model)
+    assert count.stored(once) <= target <= count.stored(deep)
+    if count.stored(once) == target:
+        return
+
+    def wider(units, hidden):
+        return control(structure, model, blocks, **model.config.sized(units, hidden))
+
+    sizes = widest(lambda *sizes: count.stored(wider(*sizes)), target)
+    assert 0.96 * target <= count.stored(wider(*sizes)) <= target
+    for old, new in zip(model.loops(), wider(*sizes).loops()):
+        heads = [loop.blocks[0].self_attn for loop in (old, new)]
+        widths = [attention.qkv.in_features // attention.heads for attention in heads]
+        assert widths[0] == widths[1]
+
+
+def test_sizes_grow_in_proportion():
+    config = vision.fresh("sret_t").config
+    whole = gcd(*config.num_heads)
+    assert compare.changes(config, config.sized(whole, 0)) == {}
+    wider = config.sized(2 * whole, 0)
+    assert wider["embed_dim"] == 2 * config.embed_dim
+    assert wider["num_heads"] == tuple(2 * heads for heads in config.num_heads)
+
+
+MODEL = ["--model", "ringformer_vit", "--img-size", "16", "--model-kwargs"]
+MODEL += ["patch_size=4", "embed_dim=24", "depth=3", "num_heads=2", "signal_rank_divisor=4"]
+FLAGS = ["--epochs", "2", "--warmup-epochs", "0", "--batch-size", "12", "--workers", "0", "--device", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        (["--model", "vit_tiny_patch16_224"], "--model=vit_tiny_patch16_224: must be a looped model of timm_plugin"),
+        (
+            ["--model-kwargs", "shared=False", "level_signal=none", "signal_rank_divisor=16"],
+            "runs each of its blocks once",
+        ),
+        (["--seed", "3"], "--seed: is set by --seeds"),
+        (["--epochs", "0"], "--epochs 0: must be > 0"),
+        (["--model-kwargs", "width=3"], "unexpected keyword argument 'width'"),
+        (["--val-split", "none"], "--val-split none: must be a folder or a .tar file"),
+    ],
+)
+def test_wrong_options_are_rejected_before_anything_is_trained(tmp_path, capsys, words, rule):
+    write_images(tmp_path / "images")
+    with pytest.raises(SystemExit):
+        compare.main([str(tmp_path / "images"), "--output", str(tmp_path / "out"), *MODEL, *FLAGS, *words])
+    assert rule in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_comparison_from_end_to_end(tmp_path):
+    write_images(tmp_path / "images")
+    output = tmp_path / "out"
+    words = ["-m", "timm_plugin.compare", tmp_path / "images", "--output", output, "--seeds", "1,2", *MODEL, *FLAGS]
+    words += ["--depth-range", "1-3"]
+    cli.python(*words)
+    runs = pd.read_csv(output / "runs.csv")
+    assert list(runs["row"]) == [name for name in ("looped", "once", "storage", "deep", "time") for _ in (1, 2)]
+    assert runs[["score", "score_8bit", "seconds", "decoding"]].notna().all(axis=None)
+    assert "two seeds" in (output / "comparison.md").read_text()
+    assert not [line for line in cli.python(*words).splitlines() if line.endswith("...")]
