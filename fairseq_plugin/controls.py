@@ -106,22 +106,17 @@ def _flags(family: type[ConfiguredModel], arch: str, wanted: dict[str, Any]) -> 
     options = {name: wanted[name] for name in family.options()._get_all_attributes() if name in wanted}
     given: dict[str, Any] = {}
     for _ in range(2):  # what an option is by default may depend on others
-        filled = _filled(arch, given)
-        given |= {name: value for name, value in options.items() if getattr(filled, name) != value and _sayable(value)}
-    filled = _filled(arch, given)
-    for name, value in options.items():
-        if getattr(filled, name) != value:
-            raise ValueError(f"--{name.replace('_', '-')}: {arch} has it by default, and it cannot be taken back")
+        given |= {name: value for name, value in _other(arch, given, options).items() if value is not None}
+    for name in _other(arch, given, options):
+        raise ValueError(f"--{name.replace('_', '-')}: {arch} has it by default, and it cannot be taken back")
     flags = [(f"--{name.replace('_', '-')}", value) for name, value in given.items()]
     return [flag if value is True else f"{flag}={value}" for flag, value in flags]
 
 
-def _filled(arch: str, given: dict[str, Any]) -> Namespace:
+def _other(arch: str, given: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """The wanted values that an architecture does not have with these options; None for what must not be set."""
     args = Namespace(**given)
     ARCH_CONFIG_REGISTRY[arch](args)
-    return args
-
-
-def _sayable(value: Any) -> bool:
-    """Whether a flag gives an option this value."""
-    return value is not None and value is not False
+    values = {name: None if value is False else value for name, value in wanted.items()}
+    has = {name: None if getattr(args, name) is False else getattr(args, name) for name in values}
+    return {name: value for name, value in values.items() if value != has[name]}

@@ -124,8 +124,8 @@ class ParameterSharing(LoopedTransformer):
 
     @classmethod
     def unshared(cls, args, layers: dict[str, int]) -> dict[str, Any]:
-        """As many stored layers as passes."""
-        return unshared_layers(layers)
+        """The paper's Vanilla."""
+        return unshared_layers("takase_vanilla", layers)
 
 
 def shared_loop(args, side: str, shape: Shape, **parts: Any) -> Loop:
@@ -136,11 +136,11 @@ def shared_loop(args, side: str, shape: Shape, **parts: Any) -> Loop:
     return relaxed(shape, order, args.residual_rank, **parts)
 
 
-def unshared_layers(layers: dict[str, int]) -> dict[str, Any]:
-    """Options of an unshared stack on each side, see :meth:`ConfiguredModel.unshared`."""
+def unshared_layers(arch: str, layers: dict[str, int]) -> dict[str, Any]:
+    """The paper's unshared baseline as options, see :meth:`ConfiguredModel.unshared`."""
     numbers = {f"{side}_{name}": n for side, n in layers.items() for name in ("layers", "unique_layers")}
     orders = dict.fromkeys([f"{side}_order" for side in layers])
-    return {"strategy": "cycle", "share_layer_num": None, "residual_rank": None, **orders, **numbers}
+    return {"arch": arch, "strategy": "sequence", "share_layer_num": None, "residual_rank": None, **orders, **numbers}
 
 
 def shared_order(args, side: str) -> Order:

