@@ -49,6 +49,8 @@ def create(
     feature_cls = kwargs.get("feature_cls", "getter")
     if feature_cls not in FEATURE_KINDS and issubclass(build, LoopedVisionTransformer):
         raise ValueError(f"feature_cls={feature_cls!r}: must be one of {FEATURE_KINDS}, as one module has all depths")
+    stages = kwargs.get("depths", preset.get("depths"))  # of a pyramid, whose features are one of each
+    indices = build.out_indices if stages is None else tuple(range(len(stages)))
     with nullcontext() if device is None else torch.device(device):
         model = build_model_with_cfg(
             build,
@@ -56,7 +58,7 @@ def create(
             pretrained,
             **with_order(preset, kwargs),
             pretrained_filter_fn=checkpoint_filter_fn,
-            feature_cfg=dict(out_indices=build.out_indices, feature_cls="getter"),
+            feature_cfg=dict(out_indices=indices, feature_cls="getter"),
             **kwargs,
         )
     return model if dtype is None else model.to(dtype)

@@ -9,9 +9,13 @@ Differs from the published code: inference is deterministic (permutations are st
 The class token and the patches of Table 3 were not released. Assumed here: PiT's patches, a class token without a
 position, and between stages the same convolution for the class token, as a map of one place. This gives the paper's
 parameter counts in all rows.
+
+Not in the paper: SReT-Nano, a model for CIFAR-10 whose weights are part of this package, see
+`weights/sret_nano.cifar10.md`.
 """
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from timm.models import generate_default_cfgs, register_model
@@ -19,6 +23,7 @@ from timm.models import generate_default_cfgs, register_model
 from timm_plugin._create import SRET_URL, create, sret_cfg
 from timm_plugin._sret import SReT
 
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 GLOBAL = ((1, 1),) * 3  # no slices in either run of a block, in any of the three stages
 
 _cfg = partial(sret_cfg, pool_size=(7, 7), first_conv="patch_embed.conv1", origin_url=SRET_URL)
@@ -32,6 +37,15 @@ default_cfgs = generate_default_cfgs(
         "sret_t_global": _cfg(),
         "sret_tl_global": _cfg(),
         "sret_s_global": _cfg(),
+        "sret_nano.cifar10": _cfg(
+            file=str(Path(__file__).parent / "weights" / "sret_nano.cifar10.safetensors"),
+            license="mit",
+            input_size=(3, 64, 64),
+            pool_size=(4, 4),
+            crop_pct=1.0,
+            num_classes=10,
+            label_names=CIFAR10,
+        ),
     }
 )
 
@@ -87,3 +101,12 @@ def sret_s_global(pretrained: bool = False, **kwargs: Any) -> SReT:
         embed_dim=126, depths=(2, 5, 3), num_heads=(3, 6, 12), mlp_ratio=3.0, nll_ratio=2.0, groups=GLOBAL
     )
     return create(SReT, "sret_s_global", pretrained, model_args, **kwargs)
+
+
+@register_model
+def sret_nano(pretrained: bool = False, **kwargs: Any) -> SReT:
+    """SReT for CIFAR-10: widths 64 and 128, a block each, run four times. 291,250 parameters with 10 classes."""
+    model_args = dict(
+        embed_dim=64, depths=(1, 1), num_heads=(2, 4), groups=((1,), (1,)), loops=4, mlp_ratio=3.5, nll_ratio=0.0
+    )
+    return create(SReT, "sret_nano", pretrained, model_args, **kwargs)

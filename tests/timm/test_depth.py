@@ -17,7 +17,7 @@ from timm_plugin._vit_config import LOOP_ORDERS
 LOOPS = {
     **{name: dict(depth=5) for name in vision.MODELS if name.startswith(("ringformer", "uit"))},
     **{name: dict(loops=3) for name in vision.MODELS if name.startswith("recursive") or name == "deit_108_mixed"},
-    **{name: dict(loops=3, groups=((1, 1, 1),) * 3) for name in vision.MODELS if name.startswith("sret")},
+    **{name: dict(loops=5, groups=((1,),) * 3) for name in vision.MODELS if name.startswith("sret")},
 }
 
 

@@ -77,10 +77,12 @@ def test_configuration(name):
     model = on_meta(name)
     cfg = model.pretrained_cfg
     assert cfg["architecture"] == name
-    assert cfg["input_size"] == (3, 224, 224)
+    tagged = bool(cfg.get("tag"))  # of the data set whose weights are part of the package
+    assert tagged == bool(cfg.get("file"))
+    assert cfg["input_size"] == ((3, 64, 64) if tagged else (3, 224, 224))
     assert cfg["fixed_input_size"] is True
     assert (cfg["mean"], cfg["std"]) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    assert 0.87 < cfg["crop_pct"] <= 0.9
+    assert cfg["crop_pct"] == 1 if tagged else 0.87 < cfg["crop_pct"] <= 0.9
     assert cfg["interpolation"] in ("bilinear", "bicubic")
     assert re.fullmatch(r"arXiv:\d{4}\.\d{5}", cfg["paper_ids"])
     assert cfg["paper_name"]
