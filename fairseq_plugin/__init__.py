@@ -19,7 +19,7 @@ from fairseq_plugin.models import (  # noqa: E402,F401
     speech,
 )
 from fairseq_plugin.modules import decoder, elastic  # noqa: E402
-from fairseq_plugin.tasks import copying, pixel_classification, shifted_language_modeling  # noqa: E402,F401
+from fairseq_plugin.tasks import automaton, copying, pixel_classification, shifted_language_modeling  # noqa: E402,F401
 
 decoder.return_attention_when_aligning()
 elastic.support_elastic_training()

@@ -52,6 +52,8 @@ def as_llama(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
         )
     if model.position(args) != "rotary":
         raise ValueError(f"--position={args.position}: must be rotary, the only positions of LlamaForCausalLM")
+    if args.post_norm:
+        raise ValueError("--post-norm: the layers of LlamaForCausalLM are pre-norm")
     loop = model.decoder.stack.loop
     if loop.inject:
         raise ValueError("--inject-embedding: a layer of LlamaForCausalLM only reads the layer before it")

@@ -14,11 +14,15 @@ class AnswerCrossEntropy(LabelSmoothedCrossEntropyCriterion):
 
     fairseq's own criterion looks up the probability of the padding before it masks it. That fails if the padding's
     index is after the last symbol, as in :func:`fairseq_plugin.modules.build.unpadded_dictionary`.
+
+    If a task gives a target for each number of passes, (B, P, T), that of the passes that ran counts.
     """
 
     def get_lprobs_and_target(self, model, net_output, sample) -> tuple[Tensor, Tensor]:
         """Log-probabilities (targets, vocabulary) and the targets (targets,)."""
+        logits, extra = net_output
         target = model.get_targets(sample, net_output)
+        if target.dim() == 3:
+            target = target[:, extra["passes"] - 1]
         has_target = target.ne(self.padding_idx)
-        logits, *extra = net_output
-        return model.get_normalized_probs((logits[has_target], *extra), log_probs=True), target[has_target]
+        return model.get_normalized_probs((logits[has_target], extra), log_probs=True), target[has_target]

@@ -56,7 +56,7 @@ class ElasticCriterion(FairseqCriterion):
         earlier = []
         for passes in stops(loop, len(loop.running), loop.training_depth.smallest):
             logits = model.decoder.output_layer(model.decoder.finish(states[passes - 1]))
-            earlier.append(super().forward(_GivenOutput(model, logits), sample, reduce)[0])
+            earlier.append(super().forward(_GivenOutput(model, logits, passes), sample, reduce)[0])
         mean = sum(earlier) / len(earlier) if earlier else 0
         return loss + model.pass_loss * mean, sample_size, log
 
@@ -103,13 +103,13 @@ def _part(log: dict[str, Any], prefix: str) -> dict[str, Any]:
 
 
 class _GivenOutput:
-    """A model that returns given logits (B, T, vocabulary); everything else is delegated to the real model."""
+    """A model that returns given logits (B, T, vocabulary) of so many passes; all else is delegated to the real model."""
 
-    def __init__(self, model: nn.Module, logits: Tensor):
-        self.model, self.logits = model, logits
+    def __init__(self, model: nn.Module, logits: Tensor, passes: int):
+        self.model, self.logits, self.passes = model, logits, passes
 
     def __call__(self, **inputs: Any) -> tuple[Tensor, dict]:
-        return self.logits, {"attn": [None]}
+        return self.logits, {"attn": [None], "passes": self.passes}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)

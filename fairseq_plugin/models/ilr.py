@@ -16,8 +16,9 @@ from typing import Any
 
 from torch import nn
 
+from fairseq_plugin.modules.adaptive import PLAIN
 from fairseq_plugin.modules.elastic import DepthOptions
-from fairseq_plugin.modules.language_model import ONE_MATRIX, LanguageModel, LanguageOptions
+from fairseq_plugin.modules.language_model import LanguageModel, LanguageOptions
 from fairseq_plugin.modules.options import option, position_option
 from fairseq_plugin.modules.register import register_family
 from recurrence import init
@@ -32,12 +33,19 @@ from recurrence.papers.ilr import llama_layers
 class IntraLayerRecurrenceOptions(DepthOptions, LanguageOptions):
     """The reuse map and the kind of positions."""
 
-    fixed = ONE_MATRIX
+    fixed = dict(PLAIN, share_decoder_input_output_embed=True)
 
     decoder_layers: int = option(6, "number of stored layers, which --reuse-map or --block-loops repeat")
     decoder_ffn_embed_dim: int = option(
         lambda args: 4 * args.decoder_embed_dim, "hidden width of the FFN (4 times the model's)"
     )
+    post_norm: bool = option(
+        False,
+        "norm after each residual sum instead of before each sublayer, so that the state stays bounded however many "
+        "passes run; the embedding is then scaled by sqrt(width), and all matrices start with deviation 1 / sqrt(width)",
+    )
+    no_scale_embedding: bool = option(lambda args: not args.post_norm)
+    embedding_std: float = option(lambda args: max(args.decoder_embed_dim, 1) ** -0.5 if args.post_norm else 0.02)
     block_loops: int = option(1, "how often the stack runs, instead of a reuse map")
     reuse_map: str | None = option(
         None,
@@ -97,7 +105,7 @@ class IntraLayerRecurrence(LanguageModel):
     def build_stack(cls, args, shape: Shape) -> nn.Module:
         """The loop, with its final norm."""
         parts = dict(adapter=bool(args.inject_adapter), relative=cls.position(args) == "relative")
-        loop = llama_layers(shape, cls.order(args), _injected(args), **parts)
+        loop = llama_layers(shape, cls.order(args), _injected(args), pre_norm=not args.post_norm, **parts)
         init.normal_(loop, args.embedding_std)
         return CausalStack(loop, cls.attention_positions(args, shape), nn.RMSNorm(shape.width, shape.norm_eps))
 

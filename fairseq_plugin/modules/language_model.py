@@ -97,7 +97,7 @@ class LanguageDecoder(StatefulDecoder):
 
         Returns:
             Logits (B, T, vocabulary) of the T tokens read, or features (B, T, C) (always with an adaptive softmax), and
-            fairseq's dictionary, whose `attn` is [None].
+            fairseq's dictionary, whose `attn` is [None]; `passes` is the number of passes, without early exit.
 
         Raises:
             ValueError: if there are no new tokens, or more than the learned positions.
@@ -120,7 +120,7 @@ class LanguageDecoder(StatefulDecoder):
         x = self.stack(x, padding, None if state is None else state.stack)
         if state is not None:
             state.length = prev_output_tokens.size(1)
-        return x, {"attn": [None]}
+        return x, {"attn": [None], "passes": len(self.stack.loop.running)}
 
     def finish(self, x: Tensor) -> Tensor:
         """From the state after a pass to the input of the output layer."""

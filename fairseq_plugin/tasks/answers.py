@@ -33,7 +33,8 @@ class AnswerDataset(FairseqDataset):
         texts: number of texts.
         length: length of the longest text in tokens, which determines the size of batches.
         pad: the index in a target at positions without one.
-        item: `item(index) -> (source, target)`, two (T,) tensors; T is the same for all texts of a batch.
+        item: `item(index) -> (source, target)`, two (T,) tensors; T is the same for all texts of a batch. The target may
+            be (P, T), with one for each number of passes.
         shuffle: whether each epoch has another order.
     """
 
@@ -45,7 +46,7 @@ class AnswerDataset(FairseqDataset):
         self.pad, self.item, self.shuffle = pad, item, shuffle
 
     def __getitem__(self, index: int) -> tuple[int, Tensor, Tensor]:
-        """The index, the text (T,) and its target (T,)."""
+        """The index, the text (T,) and its target (T,) or (P, T)."""
         return index, *self.item(index)
 
     def __len__(self) -> int:
@@ -71,10 +72,11 @@ class AnswerDataset(FairseqDataset):
             return {}
         index, source, target = zip(*samples)
         source, target = torch.stack(source), torch.stack(target)
+        answered = target if target.dim() == 2 else target[:, 0]
         return {
             "id": torch.tensor(index),
             "nsentences": len(samples),
-            "ntokens": int(target.ne(self.pad).sum()),
+            "ntokens": int(answered.ne(self.pad).sum()),
             "net_input": {"src_tokens": source, "src_lengths": torch.full((len(samples),), source.size(1))},
             "target": target,
         }

@@ -3,7 +3,8 @@
 A pass owns nothing. Block recurrence repeats the whole stack instead, and adds the stack's input again before each
 repetition (`inject`), by a sum or by a learned adapter. The layer:
 
-`x + attention(norm x)`, then `x + down(silu(gate n) * up n)` with n = norm x; RMSNorm, no biases.
+`x + attention(norm x)`, then `x + down(silu(gate n) * up n)` with n = norm x; RMSNorm, no biases. In the post-norm form,
+which keeps the state bounded however many passes run, `norm(x + attention x)`, then `norm(x + ffn x)`.
 
 Source: LLaMA (arXiv:2302.13971), section 2.2; Intra-Layer Recurrence (arXiv:2505.01855), sections 3 and 4.
 Differs from the paper: it adds the stack's input at each repetition and leaves the first open; here, as in the code, it
@@ -25,11 +26,17 @@ from recurrence.order import Order, block_count
 
 
 class LlamaBlock(nn.Module):
-    """Self-attention and SwiGLU, each after an RMSNorm, which torch computes in float32 for half precision."""
+    """Self-attention and SwiGLU, with RMSNorms, which torch computes in float32 for half precision.
 
-    def __init__(self, shape: Shape, relative: bool = False):
+    Args:
+        shape: sizes and rates.
+        pre_norm: norm before each sublayer, as in LLaMA, instead of after its residual sum.
+        relative: whether self-attention has relative positions, see :mod:`recurrence.relative`.
+    """
+
+    def __init__(self, shape: Shape, pre_norm: bool = True, relative: bool = False):
         super().__init__()
-        self.sublayer = Sublayer(shape.dropout, pre_norm=True)
+        self.sublayer = Sublayer(shape.dropout, pre_norm)
         self.self_attn = SelfAttention(shape.width, shape.heads, False, shape.attention_dropout, relative)
         self.ffn = SwiGLU(shape.width, shape.ffn_width, shape.activation_dropout)
         self.norms = nn.ModuleList(nn.RMSNorm(shape.width, shape.norm_eps) for _ in range(2))
@@ -77,7 +84,12 @@ class Adapter(nn.Module):
 
 
 def llama_layers(
-    shape: Shape, order: Order, inject: Collection[int] = (), adapter: bool = False, relative: bool = False
+    shape: Shape,
+    order: Order,
+    inject: Collection[int] = (),
+    adapter: bool = False,
+    pre_norm: bool = True,
+    relative: bool = False,
 ) -> Loop:
     """LLaMA's layers in an order.
 
@@ -86,10 +98,10 @@ def llama_layers(
         order: of a reuse map or of block recurrence, see :mod:`recurrence.order`.
         inject: see :class:`Loop`.
         adapter: combine state and injected input by an :class:`Adapter` instead of adding them.
-        relative: whether self-attention has relative positions, see :mod:`recurrence.relative`.
+        pre_norm, relative: see :class:`LlamaBlock`.
 
     Raises:
         ValueError: if the order skips a layer, see :class:`Loop`.
     """
-    blocks = [LlamaBlock(shape, relative) for _ in range(block_count(order))]
+    blocks = [LlamaBlock(shape, pre_norm, relative) for _ in range(block_count(order))]
     return Loop(blocks, order, inject=inject, adapter=Adapter(shape.width) if adapter else None)

@@ -82,6 +82,7 @@ def test_llama_gives_the_same_logits(corpus, flags, tmp_path):
     ("arch", "flags", "message"),
     [
         ("ilr_small", ["--position", "alibi"], "--position=alibi: must be rotary"),
+        ("ilr_small", ["--post-norm"], "--post-norm: the layers of LlamaForCausalLM"),
         ("ilr_small", ["--position", "rope", "--inject-embedding"], "--inject-embedding: a layer of LlamaForCausalLM"),
         ("recurrent_lm", [], "--arch recurrent_lm: must be ilr_small, ilr_large or a translation model"),
     ],

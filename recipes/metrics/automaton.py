@@ -1,0 +1,81 @@
+"""Print how many rows of a cellular automaton a model gets wholly right after each number of steps, as JSON.
+
+    python automaton.py --path checkpoint_last.pt --steps 4 6 8 --cells 24 48 > scores.json
+
+A model whose passes are steps runs as many passes as steps are asked for, also more than in training. Every other model
+runs as trained and reads the number of steps; numbers that its text cannot ask for are left out.
+"""
+
+import argparse
+import json
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from fairseq import checkpoint_utils
+
+import fairseq_plugin  # noqa: F401  (registers models and tasks)
+from fairseq_plugin.tasks.automaton import AutomatonTask, question
+from recurrence.elastic import at_depths
+from recurrence.loop import named_loops
+
+
+def load(path: str) -> tuple[torch.nn.Module, AutomatonTask]:
+    """A trained model, in eval mode, and its task.
+
+    Raises:
+        OSError: if there is no such checkpoint.
+        ValueError: if it was trained on another task.
+    """
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([path])
+    if not isinstance(task, AutomatonTask):
+        raise ValueError(f"--path={path}: must be a model trained with --task automaton")
+    return model.eval().to("cuda" if torch.cuda.is_available() else "cpu"), task
+
+
+def reachable(task: AutomatonTask, steps: Iterable[int]) -> list[int]:
+    """Those numbers of steps for which the model can be asked."""
+    return [step for step in steps if task.cfg.pass_steps or step <= task.cfg.steps]
+
+
+@torch.no_grad()
+def predicted(model: torch.nn.Module, task: AutomatonTask, rows: np.ndarray, steps: int, batch: int = 256) -> np.ndarray:
+    """The rows (texts, cells) that many steps later, as the model predicts them."""
+    depths = dict.fromkeys(named_loops(model).values(), steps) if task.cfg.pass_steps else {}
+    device, found = next(model.parameters()).device, []
+    with at_depths(depths):
+        for part in question(rows, 1 if task.cfg.pass_steps else steps).split(batch):
+            logits = model(part.to(device))[0]
+            found.append(logits[:, 1:].argmax(-1).cpu().numpy())
+    return np.concatenate(found)
+
+
+def exact_match(model: torch.nn.Module, task: AutomatonTask, steps: list[int], cells: int, texts: int) -> dict[int, float]:
+    """The percentage of random rows that are wholly right, for each number of steps; `task.cfg.seed` draws the rows."""
+    steps = reachable(task, steps)
+    rows = task.draw(np.random.default_rng([task.cfg.seed, *b"test"]), texts, cells, max(steps))
+    right = {step: (predicted(model, task, rows[0], step) == rows[step]).all(1) for step in steps}
+    return {step: round(100 * float(rows_right.mean()), 2) for step, rows_right in right.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--path", required=True, help="checkpoint")
+    parser.add_argument("--steps", type=int, nargs="+", default=[1, 2, 4, 6, 8, 10, 12, 16, 24, 48], help="%(default)s")
+    parser.add_argument("--cells", type=int, nargs="+", default=[24, 32, 48], help="cells of a row (default: %(default)s)")
+    parser.add_argument("--texts", type=int, default=1000, help="rows (default: %(default)s)")
+    args = parser.parse_args()
+    scores = {}
+    try:
+        model, task = load(args.path)
+        for cells in args.cells:
+            suffix = "" if cells == task.cfg.cells else f"_of_{cells}"
+            found = exact_match(model, task, args.steps, cells, args.texts)
+            scores |= {f"exact_match_at_{step}{suffix}": value for step, value in found.items()}
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    print(json.dumps(scores, indent=2))
+
+
+if __name__ == "__main__":
+    main()
