@@ -103,7 +103,7 @@ def _part(log: dict[str, Any], prefix: str) -> dict[str, Any]:
 
 
 class _GivenOutput:
-    """A model that returns given logits (B, T, vocabulary) of so many passes; all else is delegated to the real model."""
+    """A model that returns given logits (B, T, vocabulary) of so many passes; the rest is delegated to the real one."""
 
     def __init__(self, model: nn.Module, logits: Tensor, passes: int):
         self.model, self.logits, self.passes = model, logits, passes

@@ -42,7 +42,7 @@ class IntraLayerRecurrenceOptions(DepthOptions, LanguageOptions):
     post_norm: bool = option(
         False,
         "norm after each residual sum instead of before each sublayer, so that the state stays bounded however many "
-        "passes run; the embedding is then scaled by sqrt(width), and all matrices start with deviation 1 / sqrt(width)",
+        "passes run; the embedding is then scaled by sqrt(width), and matrices start with deviation 1 / sqrt(width)",
     )
     no_scale_embedding: bool = option(lambda args: not args.post_norm)
     embedding_std: float = option(lambda args: max(args.decoder_embed_dim, 1) ** -0.5 if args.post_norm else 0.02)

@@ -34,10 +34,6 @@ class LanguageOptions(adaptive.AdaptiveOptions, BudgetOptions, EightBitOptions):
     max_target_positions: int | None = option(None)
 
 
-# For families with one unscaled matrix for input and output.
-ONE_MATRIX = dict(adaptive.PLAIN, no_scale_embedding=True, share_decoder_input_output_embed=True)
-
-
 class TextState:
     """Incremental state: that of the stack, the draft, the number of tokens seen, and whether any was padding."""
 

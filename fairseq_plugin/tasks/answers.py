@@ -33,8 +33,8 @@ class AnswerDataset(FairseqDataset):
         texts: number of texts.
         length: length of the longest text in tokens, which determines the size of batches.
         pad: the index in a target at positions without one.
-        item: `item(index) -> (source, target)`, two (T,) tensors; T is the same for all texts of a batch. The target may
-            be (P, T), with one for each number of passes.
+        item: `item(index) -> (source, target)`, two (T,) tensors; T is the same for all texts of a batch. The
+            target may be (P, T), with one for each number of passes.
         shuffle: whether each epoch has another order.
     """
 

@@ -95,7 +95,7 @@ class AutomatonDataset(AnswerDataset):
         cfg = self.task.cfg
         random = np.random.default_rng([cfg.seed, epoch if self.split == "train" else 0, *self.split.encode()])
         first, *later = self.task.draw(random, len(self), cfg.cells, cfg.steps)
-        steps = np.ones(len(self), dtype=int)
+        steps: np.ndarray = np.ones(len(self), dtype=int)
         targets = np.stack(later, axis=1)  # (texts, steps, cells)
         if not cfg.pass_steps:
             steps = random.integers(1, cfg.steps + 1, len(self))

@@ -20,5 +20,11 @@ train_fairseq "${data[@]}" --task "$TASK" ${TEXT:+--tokens-per-sample "$TEXT"} -
     --max-update "$UPDATES" --no-epoch-checkpoints ${SAVE:+--save-interval-updates "$SAVE" --keep-interval-updates 1} \
     --log-interval "$LOG" "$@"
 heading scoring
-run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/answers.py" "${data[@]}" \
-    --path "$RUN/checkpoints/checkpoint_${CHECKPOINT:-best}.pt" --subset "${SUBSET:-valid}" --batch "$MICRO_BATCH"
+trained=$RUN/checkpoints/checkpoint_${CHECKPOINT:-best}.pt
+if [ -n "${SCORE:-}" ]; then
+    read -r -a score <<<"$SCORE"
+    run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/automaton.py" --path "$trained" "${score[@]}"
+else
+    run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/answers.py" "${data[@]}" --path "$trained" \
+        --subset "${SUBSET:-valid}" --batch "$MICRO_BATCH"
+fi

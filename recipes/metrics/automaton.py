@@ -39,7 +39,9 @@ def reachable(task: AutomatonTask, steps: Iterable[int]) -> list[int]:
 
 
 @torch.no_grad()
-def predicted(model: torch.nn.Module, task: AutomatonTask, rows: np.ndarray, steps: int, batch: int = 256) -> np.ndarray:
+def predicted(
+    model: torch.nn.Module, task: AutomatonTask, rows: np.ndarray, steps: int, batch: int = 256
+) -> np.ndarray:
     """The rows (texts, cells) that many steps later, as the model predicts them."""
     depths = dict.fromkeys(named_loops(model).values(), steps) if task.cfg.pass_steps else {}
     device, found = next(model.parameters()).device, []
@@ -50,7 +52,9 @@ def predicted(model: torch.nn.Module, task: AutomatonTask, rows: np.ndarray, ste
     return np.concatenate(found)
 
 
-def exact_match(model: torch.nn.Module, task: AutomatonTask, steps: list[int], cells: int, texts: int) -> dict[int, float]:
+def exact_match(
+    model: torch.nn.Module, task: AutomatonTask, steps: list[int], cells: int, texts: int
+) -> dict[int, float]:
     """The percentage of random rows that are wholly right, for each number of steps; `task.cfg.seed` draws the rows."""
     steps = reachable(task, steps)
     rows = task.draw(np.random.default_rng([task.cfg.seed, *b"test"]), texts, cells, max(steps))
@@ -62,14 +66,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--path", required=True, help="checkpoint")
     parser.add_argument("--steps", type=int, nargs="+", default=[1, 2, 4, 6, 8, 10, 12, 16, 24, 48], help="%(default)s")
-    parser.add_argument("--cells", type=int, nargs="+", default=[24, 32, 48], help="cells of a row (default: %(default)s)")
+    parser.add_argument(
+        "--cells", type=int, nargs="+", default=[24], help="cells of a row; the names have them from the second on"
+    )
     parser.add_argument("--texts", type=int, default=1000, help="rows (default: %(default)s)")
     args = parser.parse_args()
     scores = {}
     try:
         model, task = load(args.path)
         for cells in args.cells:
-            suffix = "" if cells == task.cfg.cells else f"_of_{cells}"
+            suffix = "" if cells == args.cells[0] else f"_of_{cells}"
             found = exact_match(model, task, args.steps, cells, args.texts)
             scores |= {f"exact_match_at_{step}{suffix}": value for step, value in found.items()}
     except (OSError, ValueError) as error:

@@ -114,6 +114,7 @@ class Sequence(Text):
     positions: PositiveInt | None = None
     classes: PositiveInt | None = None
     subset: str = ""
+    score: str = ""  # options of metrics/automaton.py, which then scores instead of metrics/answers.py
 
 
 class Speech(Kind):

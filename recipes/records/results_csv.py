@@ -12,6 +12,7 @@ ERRORS = {
     "loss_error_published": "standard error of the loss as published",
     "accuracy_error": "standard error of the accuracy",
 }
+STEPS = (1, 2, 4, 6, 8, 10, 12, 16, 24, 48)
 # Metrics by their names in scores.json and in tables.toml, with their names in results.csv.
 METRICS = {
     "bleu": "BLEU",
@@ -36,6 +37,13 @@ METRICS = {
     "accuracy": "accuracy %",
     "exact_match": "exact match %",
     "exact_match_in_distribution": "exact match %, in distribution",
+    # After so many steps of a cellular automaton, in rows of 24 cells, or of so many.
+    **{f"exact_match_at_{step}": f"exact match % at {step}" for step in STEPS},
+    **{
+        f"exact_match_at_{step}_of_{cells}": f"exact match % at {step}, {cells} cells"
+        for cells in (32, 48, 96)
+        for step in STEPS
+    },
     **ERRORS,
     **{f"perplexity_{1 << power}": f"perplexity at {1 << power:,}" for power in range(5, 13)},
 }

@@ -3,8 +3,8 @@
 A pass owns nothing. Block recurrence repeats the whole stack instead, and adds the stack's input again before each
 repetition (`inject`), by a sum or by a learned adapter. The layer:
 
-`x + attention(norm x)`, then `x + down(silu(gate n) * up n)` with n = norm x; RMSNorm, no biases. In the post-norm form,
-which keeps the state bounded however many passes run, `norm(x + attention x)`, then `norm(x + ffn x)`.
+`x + attention(norm x)`, then `x + down(silu(gate n) * up n)` with n = norm x; RMSNorm, no biases. Its post-norm form
+keeps the state bounded however many passes run: `norm(x + attention x)`, then `norm(x + ffn x)`.
 
 Source: LLaMA (arXiv:2302.13971), section 2.2; Intra-Layer Recurrence (arXiv:2505.01855), sections 3 and 4.
 Differs from the paper: it adds the stack's input at each repetition and leaves the first open; here, as in the code, it

@@ -1,0 +1,161 @@
+"""The cellular automaton: its rows, a target for each number of passes, and models that go on beyond their training."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from omegaconf import OmegaConf
+
+from fairseq_plugin.criterions.answer_cross_entropy import AnswerCrossEntropy
+from fairseq_plugin.criterions.elastic import elastic_criterion
+from fairseq_plugin.tasks.automaton import START, AutomatonConfig, AutomatonTask, after
+from recurrence.elastic import at_depths
+from tests.support import cli, models
+
+TINY = ["--decoder-embed-dim", "16", "--decoder-attention-heads", "2", "--decoder-layers", "1", "--post-norm"]
+
+
+def automaton(**values) -> AutomatonTask:
+    return AutomatonTask(
+        OmegaConf.structured(AutomatonConfig(**{**dict(train_texts=8, valid_texts=4, seed=1), **values}))
+    )
+
+
+def texts(task: AutomatonTask, split: str, epoch: int = 1) -> dict:
+    """All rows of a subset as one batch."""
+    task.load_dataset(split)
+    dataset = task.dataset(split)
+    dataset.set_epoch(epoch)
+    return dataset.collater([dataset[i] for i in range(len(dataset))])
+
+
+def test_rule_110_by_its_table():
+    """Wolfram's table of rule 110, 111 to 000: 0 1 1 0 1 1 1 0; the cell itself is the last of the three."""
+    table = dict(zip(("111", "110", "101", "100", "011", "010", "001", "000"), (0, 1, 1, 0, 1, 1, 1, 0)))
+    row = np.random.default_rng(1).integers(2, size=40)
+    padded = "00" + "".join(map(str, row))
+    assert after(row[None], 110)[0].tolist() == [table[padded[i : i + 3]] for i in range(40)]
+
+
+def test_the_answer_is_the_row_that_many_steps_later():
+    task = automaton(cells=10, steps=4, train_texts=64)
+    batch = texts(task, "train")
+    source, target = batch["net_input"]["src_tokens"], batch["target"]
+    asked = source[:, 0] - START + 1
+    assert set(asked.tolist()) == {1, 2, 3, 4}
+    assert target[:, 0].eq(task.answers.pad()).all()
+    assert batch["ntokens"] == 640
+    for row, steps, answer in zip(source[:, 1:].numpy(), asked, target[:, 1:]):
+        for _ in range(int(steps)):
+            row = after(row, 110)
+        assert row.tolist() == answer.tolist()
+
+
+def test_passes_as_steps_have_a_target_each():
+    task = automaton(cells=10, steps=4, pass_steps=True)
+    batch = texts(task, "train")
+    source, target = batch["net_input"]["src_tokens"], batch["target"]
+    assert target.shape == (8, 4, 11)
+    assert source[:, 0].eq(START).all()
+    assert batch["ntokens"] == 80
+    row = source[:, 1:].numpy()
+    for step in range(4):
+        row = after(row, 110)
+        assert row.tolist() == target[:, step, 1:].tolist()
+
+
+def test_rows_depend_on_seed_subset_and_in_training_on_the_epoch():
+    def drawn(split, epoch=1, **values):
+        return texts(automaton(**values), split, epoch)["net_input"]["src_tokens"]
+
+    assert torch.equal(drawn("train"), drawn("train"))
+    assert not torch.equal(drawn("train"), drawn("train", epoch=2))
+    assert not torch.equal(drawn("train"), drawn("train", seed=2))
+    assert torch.equal(drawn("valid"), drawn("valid", epoch=2))
+    assert not torch.equal(drawn("valid"), drawn("test"))
+
+
+def loss_at(model, batch: dict, passes: int) -> torch.Tensor:
+    """The sum of the losses against the row after as many steps as passes run."""
+    with at_depths({model.decoder.stack.loop: passes}):
+        logits = model(**batch["net_input"])[0]
+    return F.cross_entropy(logits[:, 1:].flatten(0, 1), batch["target"][:, passes - 1, 1:].flatten(), reduction="sum")
+
+
+def test_the_target_is_that_of_the_passes_that_run():
+    task = automaton(cells=6, steps=5, pass_steps=True)
+    model, batch = models.build("ilr_small", *TINY, "--reuse-map", "3", on=task), texts(task, "train")
+    criterion = AnswerCrossEntropy(task, sentence_avg=False, label_smoothing=0.0)
+    for passes in (1, 3, 5):
+        with at_depths({model.decoder.stack.loop: passes}):
+            loss, size, _ = criterion(model, batch)
+        assert size == 48
+        torch.testing.assert_close(loss, loss_at(model, batch, passes))
+
+
+def test_the_pass_loss_compares_every_pass_with_its_own_step():
+    task = automaton(cells=6, steps=3, pass_steps=True)
+    model = models.build("ilr_small", *TINY, "--reuse-map", "3", "--pass-loss", "0.5", on=task)
+    model.train_elastic(seed=1)
+    batch = texts(task, "train")
+    criterion = elastic_criterion(AnswerCrossEntropy)(task, sentence_avg=False, label_smoothing=0.0)
+    loss, _, _ = criterion(model.train(), batch)
+    expected = loss_at(model, batch, 3) + 0.5 * (loss_at(model, batch, 1) + loss_at(model, batch, 2)) / 2
+    torch.testing.assert_close(loss, expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (dict(rule=256), "--rule=256: must be from 0 to 255"),
+        (dict(cells=0), "--cells=0: must be >= 1"),
+        (dict(steps=0), "--steps=0: must be >= 1"),
+        (dict(train_texts=0), "--train-texts=0: must be >= 1"),
+        (dict(valid_texts=0), "--valid-texts=0: must be >= 1"),
+    ],
+)
+def test_bad_values_are_rejected_by_name(values, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        automaton(**values)
+
+
+@pytest.mark.parametrize("flags", [("--reuse-map", "6"), ("--reuse-map", "2", "--depth-range", "1-6")])
+def test_more_passes_than_steps_are_rejected(flags):
+    with pytest.raises(ValueError, match=re.escape("--steps=5: must be >= 6, the largest number of passes")):
+        models.build("ilr_small", *TINY, *flags, on=automaton(steps=5, pass_steps=True))
+
+
+def trained(folder, *flags: str) -> dict[str, float]:
+    """Exact matches of a model of width 64 by the number of steps, as the recipes score them."""
+    size = ["--decoder-embed-dim", "64", "--decoder-ffn-embed-dim", "128", "--decoder-attention-heads", "4"]
+    model = ["--arch", "ilr_small", "--decoder-layers", "1", "--post-norm", *size]
+    learning = [
+        "--criterion",
+        "answer_cross_entropy",
+        "--optimizer",
+        "adam",
+        "--adam-betas",
+        "(0.9, 0.98)",
+        "--lr",
+        "3e-3",
+    ]
+    learning += ["--lr-scheduler", "cosine", "--warmup-updates", "50", "--clip-norm", "1", "--batch-size", "64"]
+    learning += ["--update-epoch-batch-itr", "True", "--disable-validation", "--no-epoch-checkpoints"]
+    cli.run("fairseq-train", *cli.HOST, "--task", "automaton", *model, *learning, "--save-dir", folder, *flags)
+    scorer = cli.REPOSITORY / "recipes" / "metrics" / "automaton.py"
+    log = cli.python(str(scorer), "--path", folder / "checkpoint_last.pt", "--texts", "200")
+    return json.loads(log[log.index("{") :])
+
+
+@pytest.mark.slow
+def test_a_loop_goes_on_beyond_its_trained_depth(tmp_path):
+    """Where its block, run once and told the number of steps, fails although it was trained on it."""
+    steps = ["--pass-steps", "--reuse-map", "6", "--depth-range", "1-6", "--pass-loss", "1", "--max-update", "250"]
+    looped, once = trained(tmp_path / "looped", *steps), trained(tmp_path / "once", "--max-update", "500")
+    for passes in (6, 10, 24):
+        assert looped[f"exact_match_at_{passes}"] >= 80
+    assert once["exact_match_at_1"] >= 80
+    assert once["exact_match_at_10"] <= 20
