@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from timm_plugin._model import ImageModel, checkpoint_filter_fn
 from timm_plugin._types import fits
 from timm_plugin._vit import LoopedVisionTransformer
 from timm_plugin._vit_config import OF_ORDERS
+from timm_plugin.elastic import ElasticConfig
 
 FEATURE_KINDS = ("getter", "hook", "fx")
 
@@ -41,11 +43,14 @@ def create(
 
     Raises:
         ValueError: for dynamic image sizes, for a feature_cls that needs a module per depth where all depths are in
-            one, or if a value breaks its rule.
+            one, for options of depth beside features_only, or if a value breaks its rule.
     """
     for name in ("dynamic_img_size", "dynamic_img_pad"):
         if kwargs.pop(name, False):
             raise ValueError(f"{name}=True: {variant} takes images of the size that img_size gives")
+    if kwargs.get("features_only"):
+        check_features(kwargs)
+        preset = {name: value for name, value in preset.items() if name not in DEPTH_OPTIONS}
     feature_cls = kwargs.get("feature_cls", "getter")
     if feature_cls not in FEATURE_KINDS and issubclass(build, LoopedVisionTransformer):
         raise ValueError(f"feature_cls={feature_cls!r}: must be one of {FEATURE_KINDS}, as one module has all depths")
@@ -74,6 +79,19 @@ def with_order(preset: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     if "depth" not in given and fits(order, Sequence[int]):
         left["depth"] = max(1, block_count(order))
     return left
+
+
+# Options of the passes that training draws or supervises, and of early exit.
+DEPTH_OPTIONS = {field.name: field.default for field in fields(ElasticConfig)} | {"exit_threshold": 0.0}
+
+
+def check_features(options: dict[str, Any]) -> None:
+    """Raises ValueError for options that have no meaning for a model whose output is the maps of chosen depths."""
+    for name, default in DEPTH_OPTIONS.items():
+        if options.get(name, default) != default:
+            raise ValueError(
+                f"{name}={options[name]}: must not be given with features_only=True, which runs all passes"
+            )
 
 
 def image_cfg(**kwargs: Any) -> dict[str, Any]:

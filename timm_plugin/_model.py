@@ -1,6 +1,7 @@
 """The methods that timm expects of every model."""
 
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ class ImageModel(nn.Module):
 
     pools: tuple[str, ...] = ()
     out_indices: tuple[int, ...] = ()
+    deep_supervision = False  # whether training returns the logits of several depths, see `set_deep_supervision`
 
     def make_head(self, num_classes: int, global_pool: str, drop_rate: float) -> None:
         """Adds the classifier on `num_features` pooled features; none for `num_classes=0`.
@@ -100,6 +102,34 @@ class ImageModel(nn.Module):
         for loop in self.loops():
             loop.set_num_updates(num_updates)
 
+    @property
+    def supervises_depths(self) -> bool:
+        """Whether `mixed_depth` or `pass_loss` asks for a loss at several depths."""
+        return bool(self.config.mixed_depth or self.config.pass_loss)
+
+    def set_deep_supervision(self, enable: bool = True) -> None:
+        """Makes training return a list of logits, as `mixed_depth` or `pass_loss` needs; timm's trainer takes one.
+
+        :class:`timm_plugin.task.DeepSupervisionTask` calls this. Without it, only the last pass is trained on.
+
+        Raises:
+            ValueError: if the model has neither option.
+        """
+        if not self.supervises_depths:
+            raise ValueError(f"enable={enable}: deep supervision needs mixed_depth or pass_loss")
+        self.deep_supervision = enable
+
+    def train(self, mode: bool = True) -> "ImageModel":
+        """As of any module; also warns if nothing asks for the outputs that the loss of several depths needs."""
+        if mode and self.supervises_depths and not self.deep_supervision:
+            name = "mixed_depth" if self.config.mixed_depth else "pass_loss"
+            warnings.warn(
+                f"{name}={getattr(self.config, name)}: without timm_plugin.task.DeepSupervisionTask or "
+                "set_deep_supervision(), training returns the logits of the last pass only",
+                stacklevel=2,
+            )
+        return super().train(mode)
+
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recomputes each pass in the backward pass; non-reentrant, so that shared blocks work under DDP."""
         for loop in self.loops():
@@ -130,10 +160,11 @@ class ImageModel(nn.Module):
     def forward(self, x: Tensor) -> Tensor | list[Tensor]:
         """Images (B, in_chans, height, width) -> logits (B, num_classes).
 
-        In training at mixed depth, a list of logits for :class:`timm_plugin.elastic.MixedDepthLoss`: those of the full
-        depth, then of the other (only the first if the update drew the full depth).
+        With :meth:`set_deep_supervision`, training at mixed depth returns a list of logits for
+        :class:`timm_plugin.elastic.MixedDepthLoss`: those of the full depth, then of the other (only the first if the
+        update drew the full depth).
         """
-        if not (self.training and self.config.mixed_depth):
+        if not (self.training and self.deep_supervision):
             return self.forward_head(self.forward_features(x))
         x, outputs = self.embed(x), []
         for depths in branches(self.loops()):

@@ -32,18 +32,23 @@ class Stage(nn.Module):
         self.pool = nn.Conv2d(half, width, 3, stride=2, padding=1, groups=half) if downsample else nn.Identity()
         self.loop, self.early_exit = loop, early_exit
 
-    def forward(self, x: Tensor, token: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, token: Tensor | None = None, every_pass: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """The map of the previous stage -> that of this stage; with a class token, both as a pair.
 
         Args:
             x: (B, C, height, width); before a convolution, (B, C / 2, 2 height, 2 width).
             token: (B, C, 1, 1), or (B, C / 2, 1, 1) before a convolution; None for none.
+            every_pass: run all passes, also if training draws them or an image may leave early.
         """
         tokens = self.pool(x).flatten(2)
         if token is not None:
             tokens = torch.cat([self.pool(token).flatten(2), tokens], 2)
         tokens = tokens.transpose(1, 2)
-        if self.early_exit is None or self.training:
+        if every_pass:
+            tokens = self.loop(tokens, run=range(self.loop.passes) if self.loop.run is None else self.loop.run)
+        elif self.early_exit is None or self.training:
             tokens = self.loop(tokens)
         else:
             tokens = run_until_each_exits(self.loop, tokens, self.early_exit)
@@ -130,13 +135,16 @@ class SReT(ImageModel):
     def features(
         self, x: Tensor, indices: int | Sequence[int] | None, norm: bool, stop_early: bool
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """For :meth:`forward_intermediates`: the output, maps (B, C, height, width), class tokens (B, 1, C)."""
+        """For :meth:`forward_intermediates`: the output, maps (B, C, height, width), class tokens (B, 1, C).
+
+        No image leaves a loop early, and training runs all passes, too.
+        """
         taken, last = feature_take_indices(len(self.stages), indices)
         stages = self.stages[: last + 1] if stop_early else self.stages
         maps, prefix, x = [], [], self.embed(x)
         token = self.class_tokens(x)
         for index, stage in enumerate(stages):
-            x, token = run_stage(stage, x, token)
+            x, token = run_stage(stage, x, token, every_pass=True)
             if index not in taken:
                 continue
             normed = norm and index == len(self.feature_info) - 1
@@ -212,9 +220,10 @@ class SReT(ImageModel):
         return state_dict
 
 
-def run_stage(stage: Stage, x: Tensor, token: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def run_stage(stage: Stage, x: Tensor, token: Tensor | None, every_pass: bool = False) -> tuple[Tensor, Tensor | None]:
     """A stage on a map and its class token, if there is one."""
-    return (stage(x), None) if token is None else stage(x, token)
+    how = dict(every_pass=True) if every_pass else {}
+    return (stage(x, **how), None) if token is None else stage(x, token, **how)
 
 
 def join_token(x: Tensor, token: Tensor | None) -> Tensor:

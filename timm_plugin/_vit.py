@@ -118,11 +118,12 @@ class LoopedVisionTransformer(ImageModel):
         return self.norm(x)
 
     def forward(self, x: Tensor) -> Tensor | list[Tensor]:
-        """Images -> logits (B, num_classes); in training with `pass_loss`, a list: last pass first, then earlier ones.
+        """Images -> logits (B, num_classes).
 
-        :class:`timm_plugin.elastic.PassLoss` takes this list.
+        With :meth:`set_deep_supervision`, training with `pass_loss` returns a list for
+        :class:`timm_plugin.elastic.PassLoss`: the logits of the last pass, then of earlier ones.
         """
-        if not (self.training and self.config.pass_loss):
+        if not (self.training and self.deep_supervision and self.config.pass_loss):
             return super().forward(x)
         states: list[Tensor] = []
         x = self.loop(self.embed(x), levels=self.levels(), states=states)

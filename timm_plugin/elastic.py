@@ -26,7 +26,7 @@ class ElasticConfig:
         depth_warmup_updates: updates during which the smallest depth that is drawn, or has a loss by `pass_loss`, falls
             linearly from the full depth.
         mixed_depth: train at two depths in every update: all passes, and the drawn depth or, without `depth_range`, one
-            run of each stored block. Training then returns a list of logits, see :class:`MixedDepthLoss`.
+            run of each stored block. Needs :class:`timm_plugin.task.DeepSupervisionTask`, as `pass_loss` does.
         pass_loss: weight of the mean loss of the earlier passes at which a shallower model would end; 0 for none.
         backprop_passes: number of last passes with gradients; None for all.
         loop_after_updates: late loops: each stored block runs once until this update, then all passes run; 0 for all
@@ -89,6 +89,8 @@ class ElasticConfig:
 class PassLoss(nn.Module):
     """The loss of the last pass plus the weighted mean loss of earlier passes, for models with `pass_loss`.
 
+    Needs `model.set_deep_supervision()`.
+
     Args:
         criterion: `(logits, target) -> loss`.
         weight: weight of the mean over the earlier passes.
@@ -108,7 +110,7 @@ class PassLoss(nn.Module):
 
 
 class MixedDepthLoss(nn.Module):
-    """The mean loss of the depths of an update, for models with `mixed_depth`.
+    """The mean loss of the depths of an update, for models with `mixed_depth` and `set_deep_supervision()`.
 
     Source: Sliced Recursive Transformer (arXiv:2111.05297), section 5.7; the weights are assumed to be equal.
 

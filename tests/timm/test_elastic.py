@@ -81,6 +81,7 @@ def test_one_loop_of_sret_takes_the_slices_of_the_first_run():
 @pytest.mark.parametrize("structure", ["ringformer_vit", "uit", "deit, external loops"])
 def test_pass_loss_is_the_mean_over_models_of_fewer_passes(structure):
     model = vision.small(structure, pass_loss=0.5)
+    model.set_deep_supervision()
     assert torch.is_tensor(model(vision.images(model)))
     output = model.train()(vision.images(model))
     ends = range(len(model.loop.blocks), model.loop.passes)
@@ -147,7 +148,8 @@ def test_a_trainer_that_does_not_report_its_updates_is_rejected():
 
 
 def test_losses_of_earlier_passes_begin_one_after_the_other():
-    model = vision.fresh("uit", pass_loss=0.5, depth_warmup_updates=100).train()
+    model = vision.fresh("uit", pass_loss=0.5, depth_warmup_updates=100)
+    model.set_deep_supervision()
     images, outputs = vision.images(model), []
     for update in (0, 50, 100):
         model.set_num_updates(update)

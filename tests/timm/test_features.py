@@ -1,5 +1,7 @@
 """What timm asks of a model beside its logits: features of every depth, pooled features, another classifier."""
 
+import re
+
 import pytest
 import torch
 
@@ -259,3 +261,41 @@ def test_a_pruned_model_with_a_new_head_starts_anew(case):
 def test_a_batch_may_be_empty(case):
     model = vision.small(case)
     assert model(vision.images(model)[:0]).shape == (0, vision.CLASSES)
+
+
+DEPTH_OPTIONS = dict(
+    depth_range=(1, 2),
+    depth_distribution="poisson",
+    depth_seed=3,
+    depth_warmup_updates=5,
+    mixed_depth=True,
+    pass_loss=0.5,
+    backprop_passes=1,
+    exit_threshold=0.1,
+)
+
+
+@pytest.mark.parametrize(
+    "name", ["uit", "ringformer_vit", "plain_vit", "recursive_deit_tiny", "recursive_mixer_s16", "sret_t"]
+)
+@pytest.mark.parametrize("option", DEPTH_OPTIONS)
+def test_features_only_rejects_what_only_other_outputs_have(name, option):
+    value = DEPTH_OPTIONS[option]
+    with pytest.raises(
+        ValueError, match=rf"^{option}={re.escape(str(value))}: must not be given with features_only=True"
+    ):
+        vision.fresh(name, features_only=True, **{option: value})
+
+
+@pytest.mark.parametrize("name", ["uit", "sret_t"])
+def test_intermediates_are_those_of_all_passes(name):
+    """Also where training draws the depth, or an image would leave the loop."""
+    sliced = dict(groups=((1, 1),) * 3) if name == "sret_t" else {}
+    plain, drawn, leaving = (
+        vision.small(name, **sliced, **options) for options in ({}, dict(depth_range=(1, 2)), dict(exit_threshold=1e9))
+    )
+    x = vision.images(plain)
+    drawn.train().set_num_updates(1)
+    for model in (leaving, drawn):
+        expected = plain.train(model.training).forward_intermediates(x, intermediates_only=True)
+        torch.testing.assert_close(model.forward_intermediates(x, intermediates_only=True), expected)

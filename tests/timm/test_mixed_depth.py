@@ -14,7 +14,10 @@ MIXED = ("sret_108_mixed", "deit_108_mixed")
 
 def small(structure: str, **options):
     """In training mode; without random slices, so that two calls can be compared."""
-    return vision.small(structure, **{**changes(structure)[0], "mixed_depth": True, **options}).train()
+    model = vision.small(structure, **{**changes(structure)[0], "mixed_depth": True, **options})
+    if model.config.mixed_depth:
+        model.set_deep_supervision()
+    return model.train()
 
 
 def test_only_the_models_named_so_train_at_two_depths_by_default():
@@ -53,7 +56,7 @@ def test_the_shallow_branch_is_the_model_of_one_loop(name):
 
 
 def test_a_drawn_depth_is_the_shallow_branch():
-    model = vision.small("uit", depth=4, depth_range=(1, 4), mixed_depth=True).train()
+    model = small("uit", depth=4, depth_range=(1, 4))
     x, loss, depths = vision.images(model), MixedDepthLoss(torch.nn.CrossEntropyLoss()), set()
     for update in range(12):
         model.set_num_updates(update)

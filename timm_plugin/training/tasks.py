@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from timm import task
 from torch import Tensor, nn
 
-from recurrence.loop import named_loops
-from timm_plugin.elastic import MixedDepthLoss, PassLoss
+from timm_plugin.task import DeepSupervisionTask
 from timm_plugin.training.options import DEPTH, reject
 
 
@@ -101,17 +100,12 @@ def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) 
     """
     criterion = dict(soft_targets=True) if args.mixup or args.cutmix else dict(smoothing=args.smoothing)
     settings = dict(criterion_kwargs=criterion, device=device)
-    mixed = any(loop.training_depth.mixed for loop in named_loops(model).values())
+    supervised = getattr(model, "supervises_depths", False)
     if not args.teacher:
-        classification = task.ClassificationTask(model, **settings)
-        if mixed:
-            classification.criterion = MixedDepthLoss(classification.criterion)
-        if args.pass_loss:
-            classification.criterion = PassLoss(classification.criterion, args.pass_loss)
-        return classification
+        return (DeepSupervisionTask if supervised else task.ClassificationTask)(model, **settings)
     if args.pass_loss:
         reject("pass_loss", args.pass_loss, "must not be given with --teacher, whose labels are for one pass")
-    if mixed:
+    if supervised:
         reject("teacher", args.teacher, f"must not be given with {args.model}, whose two depths learn from labels")
     teacher = load_teacher(args).to(device)
     if args.distillation == "hard":
