@@ -214,11 +214,17 @@ def build(task: FairseqTask, args: Namespace) -> nn.Module:
 
 
 def check_training(args: Namespace, task: FairseqTask, model: nn.Module) -> None:
-    """Builds the criterion, the optimizer and the schedule with fairseq's trainer, so that its errors come first."""
+    """Builds the criterion, the optimizer and the schedule with fairseq's trainer, so that its errors come first.
+
+    Raises:
+        ValueError: where fairseq asserts that options go together.
+    """
     cfg = convert_namespace_to_omegaconf(args)
     cfg.distributed_training.distributed_world_size = 1
-    trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
-    assert trainer.lr_scheduler is not None
+    try:
+        Trainer(cfg, task, model, task.build_criterion(cfg.criterion)).lr_step_begin_epoch(1)
+    except AssertionError as error:
+        raise ValueError(f"fairseq-train: {error}") from None
 
 
 def operations_of(model: nn.Module, task: FairseqTask, args: Namespace) -> int:

@@ -10,16 +10,16 @@ that timm can read; its validation split is scored. torchao is skipped if it is 
 
 import argparse
 import copy
-import io
 import json
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
 from score import scores
 from torch import nn
 from torch.ao.quantization import quantize_dynamic
+
+from recurrence.eight_bits import megabytes
 
 Score = Callable[[nn.Module], dict[str, float]]
 
@@ -42,13 +42,6 @@ if find_spec("torchao"):
         "torchao, weights": lambda model: torchao("Int8WeightOnlyConfig", model),
         "torchao, weights and activations": lambda model: torchao("Int8DynamicActivationInt8WeightConfig", model),
     }
-
-
-def megabytes(model: nn.Module) -> float:
-    """Size of the saved state dict, in MB."""
-    file = io.BytesIO()
-    torch.save(model.state_dict(), file)
-    return round(len(file.getvalue()) / 1e6, 2)
 
 
 def load_text(args: argparse.Namespace) -> tuple[nn.Module, Score]:
@@ -112,7 +105,7 @@ def main() -> None:
     results = {}
     for name, quantise in QUANTISERS.items():
         quantised = quantise(model)
-        results[name] = {**score(quantised), "megabytes": megabytes(quantised)}
+        results[name] = {**score(quantised), "megabytes": round(megabytes(quantised), 2)}
     print(json.dumps(results, indent=2))
 
 

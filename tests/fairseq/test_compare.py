@@ -138,13 +138,13 @@ FLAGS = [
         (["--arch", cli.ARCH, "--encoder-attention-heads", "3"], "--encoder-attention-heads=3: must divide"),
         (["--arch", cli.ARCH, "--wrong", "3"], "--wrong 3"),
         (["--arch", cli.ARCH, "--score", "--gen-subset none"], "none"),
-        (["--arch", cli.ARCH, "--lr-scheduler", "polynomial_decay", "--total-num-update", "0"], "total_num_update"),
+        (["--arch", cli.ARCH, "--lr-scheduler", "triangular", "--max-lr", "0.001"], "max_lr must be more than lr"),
     ],
 )
 def test_wrong_flags_are_rejected_before_anything_is_trained(corpus, tmp_path, capsys, words, rule):
-    with pytest.raises((SystemExit, AssertionError, ValueError)) as error:
+    with pytest.raises(SystemExit):
         compare.main([str(corpus.data), "--output", str(tmp_path / "out"), *FLAGS, *words])
-    assert rule in capsys.readouterr().err + str(error.value) or "update" in str(error.value)
+    assert rule in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
