@@ -234,18 +234,18 @@ class ImageModel(nn.Module):
 
 
 def loop_groups(name: str, loop: Loop, start: int = 0) -> list[tuple[str, tuple[int]]]:
-    """timm's patterns for layer-wise decay: a pass's own parameters at its depth, a block at its last pass.
+    """timm's patterns for layer-wise decay: a pass's own parameters at its depth, a block at the middle of its passes.
 
-    So a block that all passes share learns almost as fast as the classifier, whether passes own parameters or not: timm
-    only counts depths that have parameters.
+    So the scales of a model are those of an unshared one in the mean. timm only counts depths that have parameters:
+    where passes own none, as in UiT, a block that all share is one layer.
 
     Args:
         name: name of the loop in the model, as a regular expression.
         loop: the loop over depth.
         start: depth of its first pass.
     """
-    last = {which: start + index for index, which in enumerate(loop.order)}
-    blocks = [(rf"^{name}\.blocks\.{which}\.", (depth,)) for which, depth in last.items()]
+    runs = [[index for index, which in enumerate(loop.order) if which == block] for block in range(len(loop.blocks))]
+    blocks = [(rf"^{name}\.blocks\.{which}\.", (start + run[len(run) // 2],)) for which, run in enumerate(runs)]
     return blocks + [(rf"^{name}\.own\.{index}\.", (start + index,)) for index in range(loop.passes)]
 
 

@@ -12,15 +12,17 @@ import re
 import shutil
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import safetensors.torch
 from PIL import Image
 from timm.data import dataset
 from timm.data.readers import reader_wds
 from timm.models import _helpers
 from timm.utils.checkpoint_saver import CheckpointSaver
+from torch import Tensor
 
 from timm_plugin._compat import load_checkpoint_metadata
 
@@ -102,20 +104,31 @@ def _load_and_rank(self: CheckpointSaver, path: str | Path) -> bool:
 
 
 def checkpoint_errors() -> None:
-    """Report a truncated or unsafe checkpoint in one line that names it, without timm's advice to trust it."""
+    """Name the file in the error of a truncated or unsafe checkpoint, before the words of timm or torch."""
     load = getattr(_helpers, "_torch_load", None)
     if load is not None and load is not _load_or_name:
         _load_or_name.__wrapped__, _helpers._torch_load = load, _load_or_name
+    if isinstance(getattr(_helpers, "safetensors", None), ModuleType):
+        _helpers.safetensors = SimpleNamespace(torch=SimpleNamespace(load_file=_load_tensors))
 
 
 def _load_or_name(path: str | Path, *args, **kwargs) -> Any:
     try:
         return _load_or_name.__wrapped__(path, *args, **kwargs)
-    except (EOFError, KeyError, RuntimeError, pickle.UnpicklingError) as error:
+    except FileNotFoundError:
+        raise
+    except (EOFError, KeyError, OSError, RuntimeError, pickle.UnpicklingError) as error:
         rejected = re.search(r"GLOBAL (\S+)", f"{error} {error.__cause__}")
         reason = f"refers to {rejected[1]}" if rejected else "is truncated, or of another kind"
         message = f"{path}: not a checkpoint that can be read safely, as it {reason}; nothing in it was run"
-        raise RuntimeError(message) from None
+        raise RuntimeError(f"{message}. {error}") from error
+
+
+def _load_tensors(path: str | Path, *args, **kwargs) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load_file(path, *args, **kwargs)
+    except safetensors.SafetensorError as error:
+        raise RuntimeError(f"{path}: truncated, or no safetensors: {error}") from error
 
 
 def grey_images() -> None:

@@ -5,14 +5,22 @@
 runs `python validate.py ...` with the plugin imported and timm repaired (:mod:`timm_plugin.repairs`). train.py can
 also import the plugin with its option --device-modules; validate.py, inference.py, benchmark.py, onnx_export.py and
 bulk_runner.py have no such option.
+
+A script in a checkout of timm uses the checkout's timm, as it does by itself. `--img-size` also sets the size of a
+model of this plugin, which takes images of one size.
 """
 
+import argparse
+import os
 import runpy
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import timm
+
 from recurrence import gemm
-from timm_plugin import repairs
+from timm_plugin import MODELS, repairs
 
 
 def main() -> None:
@@ -23,11 +31,40 @@ def main() -> None:
     script = Path(sys.argv[1])
     if not script.is_file():
         sys.exit(f"{script}: no such file; must be a script of a checkout of timm, such as validate.py")
+    folder = script.resolve().parent
+    _use_timm_of(folder)
     gemm.bound_caches()
     repairs.apply()
-    sys.argv = sys.argv[1:]
-    sys.path.insert(0, str(script.resolve().parent))  # as Python does for a script
+    sys.argv = [sys.argv[1], *with_img_size(sys.argv[2:])]
+    sys.path.insert(0, str(folder))  # as Python does for a script
     runpy.run_path(str(script), run_name="__main__")
+
+
+def _use_timm_of(folder: Path) -> None:
+    """Starts this program anew if the folder has a timm of its own, for this plugin has imported another."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if not (folder / "timm" / "__init__.py").is_file() or Path(timm.__file__).parent == folder / "timm":
+        return
+    if given[0] == str(folder):
+        sys.exit(f"{folder}/timm: not imported, as timm is imported from {Path(timm.__file__).parent}")
+    path = os.pathsep.join([str(folder), *filter(None, given)])
+    command = [sys.executable, "-m", "timm_plugin.run", *sys.argv[1:]]
+    os.execve(sys.executable, command, {**os.environ, "PYTHONPATH": path})
+
+
+def with_img_size(arguments: Sequence[str]) -> list[str]:
+    """The arguments of a script, with --img-size as an argument of the model, too, if it is one of this plugin."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in ("--model", "--img-size"):
+        parser.add_argument(option)
+    parser.add_argument("--model-kwargs", nargs="*", default=[])
+    known, rest = parser.parse_known_args(list(arguments))
+    if str(known.model).partition(".")[0] not in MODELS or known.img_size is None:
+        return list(arguments)
+    if any(pair.startswith("img_size=") for pair in known.model_kwargs):
+        return list(arguments)
+    given = ["--model", known.model, "--img-size", known.img_size]
+    return [*rest, *given, "--model-kwargs", f"img_size={known.img_size}", *known.model_kwargs]
 
 
 if __name__ == "__main__":

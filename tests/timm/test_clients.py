@@ -1,6 +1,7 @@
 """Clients of image models beyond training them: torch.func, exported graphs of any batch, the meta device."""
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tests.support import cli, vision
 from tests.support.vision import every_registered_structure, timm
 from timm_plugin import _compat
+from timm_plugin.run import with_img_size
 
 
 @every_registered_structure
@@ -85,6 +87,20 @@ def test_a_mixer_says_why_its_size_is_fixed():
         model.set_input_size(64)
 
 
+def test_the_example_of_grad_cam_shows_what_the_class_depends_on():
+    text = (cli.REPOSITORY / "docs" / "images.md").read_text(encoding="utf-8")
+    (example,) = (part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "heat" in part)
+    names: dict = {}
+    exec(example, names)
+    assert names["heat"].shape == (2, 4, 4)
+    assert names["heat"].flatten(1).amax(1).gt(0).all()
+    tokens = vision.small("uit")
+    kept = []
+    tokens.loop.after[-2].register_forward_hook(lambda module, inputs, output: kept.append(output))
+    (gradient,) = torch.autograd.grad(tokens(vision.images(tokens)).sum(), kept)
+    assert gradient[:, 1:].abs().amax(2).gt(0).all()  # of every patch
+
+
 @pytest.mark.slow
 def test_scripts_of_timm_run_with_the_plugin(tmp_path):
     (tmp_path / "beside.py").write_text("names = ['sret_t']\n")
@@ -95,6 +111,35 @@ def test_scripts_of_timm_run_with_the_plugin(tmp_path):
     )
     said = cli.run(sys.executable, "-m", "timm_plugin.run", "no.py", fails=True)
     assert "no.py: no such file; must be a script of a checkout of timm, such as validate.py" in said
+
+
+@pytest.mark.slow
+def test_a_script_of_a_checkout_uses_the_timm_beside_it(tmp_path):
+    (tmp_path / "timm").symlink_to(Path(timm.__file__).parent)
+    (tmp_path / "script.py").write_text("import timm; print('timm of', timm.__file__, timm.is_model('sret_t'))\n")
+    said = cli.run(
+        sys.executable, "-m", "timm_plugin.run", tmp_path / "script.py", env={"PYTHONPATH": str(cli.REPOSITORY)}
+    )
+    assert f"timm of {tmp_path}/timm/__init__.py True" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("images --model sret_t --img-size 64 --lr 1", "images --lr 1 {} --model-kwargs img_size=64"),
+        ("--model=sret_nano.cifar10 --img-size=96", "{} --model-kwargs img_size=96"),
+        ("x --model sret_t --img-size 64 --model-kwargs loops=3", "x {} --model-kwargs img_size=64 loops=3"),
+        ("x --model sret_t --img-size 64 --model-kwargs img_size=32", None),
+        ("x --model resnet18 --img-size 64", None),
+        ("x --model sret_t", None),
+    ],
+)
+def test_the_image_size_of_a_script_is_also_the_models(given, expected):
+    """Which takes images of one size; scripts of timm before 1.0.31 only resize the images."""
+    words = given.replace("=sret", " sret").replace("size=9", "size 9").split()
+    names = [words[words.index(option) + 1] for option in ("--model", "--img-size") if option in words]
+    shown = "--model {} --img-size {}".format(*names) if expected else ""
+    assert with_img_size(given.split()) == (expected.format(shown).split() if expected else given.split())
 
 
 def test_names_that_not_every_timm_has_are_read_in_one_place():

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import PIL
 import pytest
+import safetensors.torch
 import timm
 import torch
 from PIL import Image
@@ -198,6 +199,31 @@ def test_a_file_that_is_no_checkpoint_is_named(tmp_path, content):
         ValueError, match=rf"^{path}: not a checkpoint that can be read safely, as it is truncated, or of"
     ):
         convert.load(path)
+
+
+@pytest.mark.parametrize("suffix", ["pth", "safetensors"])
+@pytest.mark.parametrize("keeps", [0.05, 0.5, 0.999])
+def test_a_truncated_checkpoint_is_named_for_every_model(tmp_path, suffix, keeps):
+    path, model = tmp_path / f"weights.{suffix}", timm.create_model("resnet10t")
+    if suffix == "pth":
+        torch.save(model.state_dict(), path)
+    else:
+        safetensors.torch.save_file(model.state_dict(), path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(keeps * len(whole))])
+    with pytest.raises(RuntimeError, match=f"^{path}: .*truncated, or "):
+        timm.create_model("resnet10t", checkpoint_path=str(path))
+    with pytest.raises(FileNotFoundError):
+        timm.create_model("resnet10t", checkpoint_path=str(tmp_path / f"none.{suffix}"))
+
+
+def test_timms_words_on_unsafe_checkpoints_are_kept(tmp_path):
+    path = tmp_path / "unsafe.pth"
+    torch.save({"state_dict": {}, "args": cli.run}, path)
+    with pytest.raises(
+        RuntimeError, match=rf"(?s)^{path}: .* refers to \S+; nothing in it was run. .*weights_only=False"
+    ):
+        timm.create_model("resnet10t", checkpoint_path=str(path))
 
 
 def test_a_folder_does_not_say_where_else_its_weights_are(tmp_path):

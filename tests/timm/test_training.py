@@ -68,12 +68,13 @@ def test_published_placement_of_drop_path():
 
 
 def depth(loops: dict[str, Loop], name: str) -> float:
-    """Where a parameter comes in, counted in passes: at the embedding, at the pass of its last use, at the head."""
+    """Where a parameter comes in, counted in passes: at the embedding, at the middle pass of its uses, at the head."""
     start = 1
     for prefix, loop in loops.items():
         if name.startswith(f"{prefix}."):
             kind, index = name.removeprefix(f"{prefix}.").split(".")[:2]
-            return start + (loop.passes - 1 - loop.order[::-1].index(int(index)) if kind == "blocks" else int(index))
+            runs = [run for run, which in enumerate(loop.order) if which == int(index)]
+            return start + (runs[len(runs) // 2] if kind == "blocks" else int(index))
         if name.startswith(f"{prefix.rpartition('.')[0]}.pool."):
             return start
         start += loop.passes
@@ -81,7 +82,7 @@ def depth(loops: dict[str, Loop], name: str) -> float:
 
 
 @every_case
-def test_layer_decay_takes_a_block_at_its_last_pass(case):
+def test_layer_decay_takes_a_block_at_the_middle_of_its_passes(case):
     """The stem first, the head last, the final norm with the last pass, as in timm's models."""
     model = vision.fresh(case)
     groups = param_groups_layer_decay(model, weight_decay=0, layer_decay=0.5)
@@ -93,6 +94,16 @@ def test_layer_decay_takes_a_block_at_its_last_pass(case):
     for name, parameter in model.named_parameters():
         level = len(levels) - 2 if name.startswith("norm.") else levels.index(depths[name])
         assert scales[parameter] == 0.5 ** (len(levels) - 1 - level), name
+
+
+def test_layer_decay_of_a_shared_block_is_that_of_the_unshared_ones_in_the_mean():
+    means = []
+    for name in ("ringformer_vit", "plain_vit"):
+        model = timm.create_model(name, device="meta")
+        groups = param_groups_layer_decay(model, weight_decay=0, layer_decay=0.75)
+        sizes = [(sum(parameter.numel() for parameter in group["params"]), group["lr_scale"]) for group in groups]
+        means.append(sum(size * scale for size, scale in sizes) / sum(size for size, _ in sizes))
+    assert means[0] == pytest.approx(means[1], abs=0.02)
 
 
 @every_case
