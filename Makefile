@@ -11,11 +11,12 @@ FULL := $(VENV)/.installed-$(VERSION)
 BENCH ?= translation speech language scan vision
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-vision test test-timm test-timm-versions fuzz lint bench gpu test-official
+.PHONY: help install demo demo-translation demo-vision test test-timm test-timm-versions fuzz lint bench gpu test-official
 
 help:
 	@echo "make install        put everything that fairseq, timm, the tests and the recipes need into $(VENV)"
-	@echo "make demo           train a small RingFormer to translate numbers, decode, score (about 2 minutes of training)"
+	@echo "make demo           one block as a loop and run once on a cellular automaton: which of them goes on? (a minute)"
+	@echo "make demo-translation    train a small RingFormer to translate numbers, decode, score (2 minutes of training)"
 	@echo "make demo-vision    train a small RingFormer-ViT and a small SReT on handwritten digits (about 2 minutes)"
 	@echo "make test           run the tests, on all cores         ARGS='-m \"not slow\"' passes options on to pytest"
 	@echo "make test-timm      run timm's own tests of models on ours     ARGS='--models sret_t,uit*' selects among them"
@@ -31,6 +32,9 @@ help:
 install: $(FULL)
 
 demo: $(DEMO)
+	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/automaton/run.sh
+
+demo-translation: $(DEMO)
 	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/numbers/run.sh
 
 demo-vision: $(DEMO)

@@ -3,6 +3,8 @@
 #
 #   recipes/digits/run.sh [options of train_image.py]
 #
+# The RingFormer-ViT is also trained with its block run once.
+#
 # SCALE  demo   two minutes of training on 2 cores (default)
 #        smoke  one epoch each, under a minute; only shows that the recipe works
 # SEED (default 1); OUT, DRY_RUN, THREADS as in recipes/common.sh
@@ -26,13 +28,14 @@ training() {
 
 scoring() { run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score_image.py" "$RUN"; }
 
-# learn ARCH EPOCHS key=value...: train and score one model.
+# learn NAME ARCH EPOCHS key=value...: train and score one model.
 learn() {
-    ARCH=$1 EPOCHS=$2 KWARGS=("${@:3}") RUN=$OUT/digits/run/$SCALE/$1/s$SEED
+    ARCH=$2 EPOCHS=$3 KWARGS=("${@:4}") RUN=$OUT/digits/run/$SCALE/$1/s$SEED
     stages "$RUN" training scoring
 }
 
 run env OUT="$OUT" "$ROOT/recipes/digits/prepare.sh"
-learn ringformer_vit "$RING_EPOCHS" patch_size=4 embed_dim=64 depth=6 num_heads=4
-learn sret_ext "$SRET_EPOCHS" embed_dim=64 "num_heads=(2,4,8)" "depths=(1,1,1)"
-run python "$ROOT/recipes/digits/report.py" "$OUT/digits/run/$SCALE"/{ringformer_vit,sret_ext}/"s$SEED"
+learn ringformer_vit ringformer_vit "$RING_EPOCHS" patch_size=4 embed_dim=64 depth=6 num_heads=4
+learn ringformer_vit_once ringformer_vit "$RING_EPOCHS" patch_size=4 embed_dim=64 depth=1 num_heads=4
+learn sret_ext sret_ext "$SRET_EPOCHS" embed_dim=64 "num_heads=(2,4,8)" "depths=(1,1,1)"
+run python "$ROOT/recipes/digits/report.py" "$OUT/digits/run/$SCALE"/{ringformer_vit,ringformer_vit_once,sret_ext}/"s$SEED"

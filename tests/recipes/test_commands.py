@@ -31,7 +31,10 @@ def test_every_script_is_tried():
     """Those of recipes/data by recipes/test_data.py."""
     tried = {RECIPES / script for script, *_ in RUNS} | {*TABLES, *FIGURES, *SOURCED}
     tried |= {RECIPES / name / "prepare.sh" for name in PREPARE} | {RECIPES / "takase" / "wikitext.sh"}
-    tried |= {RECIPES / name for name in ("takase/significance.sh", "digits/run.sh", "kausik/linear_time.sh")}
+    tried |= {
+        RECIPES / name
+        for name in ("takase/significance.sh", "digits/run.sh", "automaton/run.sh", "kausik/linear_time.sh")
+    }
     tried |= {path for folder in ("data", "commands") for path in (RECIPES / folder).glob("*.sh")}
     assert tried == set(RECIPES.rglob("*.sh"))
 
@@ -50,6 +53,7 @@ NOWHERE = {"DATA_ROOT": "/nonexistent"}
     ("script", "arguments", "settings", "message"),
     [
         ("numbers/run.sh", [], {"SCALE": "paper"}, "SCALE=paper: must be demo or smoke"),
+        ("automaton/run.sh", [], {"SCALE": "paper"}, "SCALE=paper: must be demo or smoke"),
         ("digits/run.sh", [], {"SCALE": "paper"}, "SCALE=paper: must be demo or smoke"),
         ("cifar10/prepare.sh", [], {"CIFAR10": "5000", "DATA_ROOT": ""}, "CIFAR10=5000: needs DATA_ROOT, a folder"),
         ("cifar10/prepare.sh", [], NOWHERE, "DATA_ROOT=/nonexistent: holds no cifar10.tar"),
