@@ -208,7 +208,9 @@ def prepare(
         logger.warning("--loop-after-updates=%d: the loops do not begin in %d updates", late, updates)
     memory_efficient = cfg.common.memory_efficient_fp16 or cfg.common.memory_efficient_bf16
     for name in ("fp16", "bf16"):
-        if getattr(cfg.common, name) and not memory_efficient and _may_skip_parameters(model):
+        # Before late loops begin, passes have no momentum yet.
+        kept = late and not getattr(cfg.optimizer, "weight_decay", 0)
+        if getattr(cfg.common, name) and not memory_efficient and not kept and _may_skip_parameters(model):
             raise ValueError(
                 f"--{name}: its optimizer moves and decays all parameters at every update, even those of passes that "
                 f"did not run; must be --amp or --memory-efficient-{name}"

@@ -1,0 +1,189 @@
+"""Late loops in fairseq: --loop-after-updates, in training, over a resumed run, on several ranks, and in generation."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+
+from fairseq_plugin import average
+from fairseq_plugin.repairs.checkpoints import load_safely
+from recurrence.elastic import may_idle
+from tests.support import cli, language, models
+from tests.support.conversion import as_fairseq
+
+LATE = ("--loop-after-updates", "3")
+
+
+@pytest.mark.parametrize(
+    ("arch", "flags"),
+    [
+        ("ringformer_base", ()),
+        ("universal", ()),
+        ("cycle_rev", ()),
+        ("cycle", ("--encoder-order", "0,1,1,2,0", "--decoder-order", "1,0,1")),
+        ("recursive_iwslt_de_en", ()),
+        ("s2t_cycle", ()),
+        ("ilr_small", ("--position", "rope")),
+        ("ilr_small", ("--position", "rope", "--block-loops", "2", "--inject-embedding")),
+        ("cycle_lm", ()),
+    ],
+    ids=str,
+)
+def test_each_block_runs_once_before_the_loops_begin(arch, flags):
+    model, whole, batch = models.tiny(arch, *flags, *LATE), models.tiny(arch, *flags), models.inputs(arch)
+    model.train_elastic(1)
+    for update in (0, 2, 3, 2):
+        model.set_num_updates(update)
+        for loop, other in zip(models.loops(model), models.loops(whole)):
+            first = tuple(sorted(map(other.order.index, range(len(other.blocks)))))
+            other.run = first if update < 3 else None
+            assert loop.running == (other.run or tuple(range(other.passes)))
+        torch.testing.assert_close(model(*batch)[0], whole(*batch)[0], rtol=0, atol=0)
+
+
+def test_only_a_side_that_loops_begins_late():
+    model = models.tiny("cycle", "--encoder-order", "0,1", "--decoder-order", "0,1,1", *LATE)
+    model.train_elastic(1)
+    assert [loop.training_depth.loop_after for loop in models.loops(model)] == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("arch", "flags", "message"),
+    [
+        ("ringformer_base", "--loop-after-updates 0", "--loop-after-updates=0: must be >= 1"),
+        *(
+            ("ringformer_base", f"--loop-after-updates 3 {other}", f"--loop-after-updates=3: does not go with {name}")
+            for other, name in (
+                ("--depth-range 1-4", "--depth-range=1-4"),
+                ("--mixed-depth", "--mixed-depth=True"),
+                ("--pass-loss 0.5", "--pass-loss=0.5"),
+                ("--backprop-passes 3", "--backprop-passes=3"),
+            )
+        ),
+        (
+            "cycle",
+            "--encoder-order 0,1 --decoder-order 0,1 --loop-after-updates 3",
+            "--loop-after-updates=3: needs a block that runs again, but each runs once",
+        ),
+    ],
+)
+def test_wrong_options_are_rejected(arch, flags, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        models.tiny(arch, *flags.split()).train_elastic(1)
+
+
+def test_a_checkpoint_from_before_converts_to_the_layers_that_were_trained():
+    flags = ("--encoder-order", "0,1,1,1,2", "--decoder-order", "0,0,1", "--residual-rank", "2")
+    trained, used = models.tiny("cycle", *flags, *LATE), models.tiny("cycle", *flags, seed=1)
+    trained.train_elastic(1)
+    trained.set_num_updates(0)
+    used.load_state_dict(trained.state_dict())
+    converted = as_fairseq(used, models.saved_options("cycle", *flags))
+    assert (len(converted.encoder.layers), len(converted.decoder.layers)) == (3, 2)
+
+
+def test_language_models_and_unshared_ones_have_the_option_where_they_loop():
+    assert "loop_after_updates" in vars(models.options("cycle_lm"))
+    assert all(not may_idle(loop) for loop in models.loops(models.tiny("cycle_lm", *LATE)))
+    assert {arch for arch in language.ARCHS if not hasattr(models.options(arch), "loop_after_updates")} == {
+        "recurrent_lm"
+    }
+
+
+# fairseq's own commands
+
+FLAGS = (
+    *("--encoder-layers", "4", "--decoder-layers", "3", "--loop-after-updates", "4", "--weight-decay", "0.5"),
+    *("--batch-size", "8", "--max-update", "8", "--save-interval-updates", "2", "--validate-interval-updates", "2"),
+)
+FEW = ("--gen-subset", "valid", "--beam", "1", "--max-len-b", "20")
+
+
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory) -> tuple[Path, str]:
+    """Folder and log of a training of 8 updates, 4 of them before the loops begin."""
+    folder = tmp_path_factory.mktemp("late")
+    return folder, cli.train(corpus.data, folder, *FLAGS)
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return load_safely(path)["model"]
+
+
+def test_the_log_says_when_the_depth_changes(trained):
+    _, log = trained
+    assert re.findall(r"update (\d+): (encoder .*)", log) == [
+        ("0", "encoder 1 of 4 passes (0), decoder 1 of 3 passes (0)"),
+        ("4", "encoder 4 of 4 passes (0 0 0 0), decoder 3 of 3 passes (0 0 0)"),
+    ]
+
+
+def test_passes_that_did_not_run_are_neither_moved_nor_decayed(trained):
+    folder, _ = trained
+    before, at, after = (weights(folder / f"checkpoint_1_{update}.pt") for update in (2, 4, 6))
+    later = {key for key in at if re.search(r"loop\.own\.[1-3]\.", key)}
+    assert later
+    assert all(torch.equal(before[key], at[key]) for key in later)
+    assert not any(torch.equal(at[key], after[key]) for key in later if key.endswith("weight"))
+
+
+@pytest.mark.parametrize("start", [2, 4])
+def test_a_resumed_run_ends_with_the_same_weights(corpus, trained, start, tmp_path):
+    """From before the loops begin, and from the checkpoint after the last update of one run each."""
+    folder, log = trained
+    again = cli.train(corpus.data, tmp_path, *FLAGS, "--restore-file", folder / f"checkpoint_1_{start}.pt")
+    assert [line["loss"] for line in cli.logged(again)] == [line["loss"] for line in cli.logged(log)][start:]
+    ours, theirs = weights(tmp_path / "checkpoint_last.pt"), weights(folder / "checkpoint_last.pt")
+    assert all(torch.equal(tensor, theirs[key]) for key, tensor in ours.items())
+
+
+def test_checkpoints_generate_at_the_depth_of_their_training(corpus, trained, tmp_path):
+    """Those from before run each block once, which is what validation measured; averages over the start run all."""
+    folder, log = trained
+    for update, passes in ((4, [1, 1]), (6, [4, 3])):
+        path = folder / f"checkpoint_1_{update}.pt"
+        (model,), *_ = checkpoint_utils.load_model_ensemble_and_task([str(path)], dict(data=str(corpus.data)))
+        assert [len(loop.running) for loop in models.loops(model)] == passes
+    early = cli.generate(corpus.data, folder / "checkpoint_1_4.pt", *FEW)
+    assert "encoder.loop: runs each block once, 1 passes of 4, as in training" in early
+    assert len(cli.hypotheses(early)) == corpus.sentences["valid"]
+    (valid,) = (line for line in cli.logged(log, "valid") if line["valid_num_updates"] == 4)
+    found = cli.run(
+        *("fairseq-validate", corpus.data, *cli.HOST, "--batch-size", "8", "--path", folder / "checkpoint_1_4.pt")
+    )
+    assert re.search(rf"\| loss {valid['valid_loss']:g} ", found)
+    inputs = [str(folder / f"checkpoint_1_{update}.pt") for update in (4, 6)]
+    average.main(["--inputs", *inputs, "--output", str(tmp_path / "average.pt")])
+    over = dict(data=str(corpus.data))
+    (model,), *_ = checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "average.pt")], over)
+    assert [len(loop.running) for loop in models.loops(model)] == [4, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["pytorch_ddp", "legacy_ddp"])
+def test_two_ranks_equal_one_process(corpus, backend, tmp_path):
+    flags = (*FLAGS, *cli.WITHOUT_DROPOUT, "--disable-validation")
+    one, two = tmp_path / "one", tmp_path / "two"
+    cli.train(corpus.data, one, *flags, "--update-freq", "2")
+    cli.torchrun(2, *cli.train_command(corpus.data, two, *flags, "--ddp-backend", backend))
+    ours, theirs = (weights(folder / "checkpoint_last.pt") for folder in (two, one))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_half_precision_needs_an_optimizer_that_keeps_idle_parameters(corpus, tmp_path):
+    """Without weight decay it does: parameters that never had a gradient have no momentum."""
+    log = cli.train(corpus.data, tmp_path, *FLAGS, "--bf16", fails=True)
+    assert "error: --bf16: its optimizer moves and decays all parameters" in log
+    cli.train(corpus.data, tmp_path, *FLAGS, "--bf16", "--weight-decay", "0", "--max-update", "4")
+    first, last = (weights(tmp_path / f"checkpoint_1_{update}.pt") for update in (2, 4))
+    later = [key for key in last if re.search(r"loop\.own\.[1-3]\.", key)]
+    assert all(torch.equal(first[key], last[key]) for key in later)
+
+
+@pytest.mark.slow
+def test_loops_that_never_begin_are_warned_of(corpus, tmp_path):
+    log = cli.train(corpus.data, tmp_path, *FLAGS, "--max-update", "2", "--disable-validation", "--no-save")
+    assert "--loop-after-updates=4: the loops do not begin in 2 updates" in log
