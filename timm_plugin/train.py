@@ -143,8 +143,9 @@ class Trainer:
         """Gives the model, and its average, the depth of the next update; logs where late loops begin."""
         loops = named_loops(self.model)
         before = [loop.run for loop in loops.values()]
-        for ema in (False, True)[: 1 + self.task.has_ema()]:
-            self.task.get_eval_model(ema=ema).set_num_updates(updates)
+        averaged = named_loops(self.task.get_eval_model(ema=True)) if self.task.has_ema() else {}
+        for loop in (*loops.values(), *averaged.values()):
+            loop.set_num_updates(updates)
         if before != [loop.run for loop in loops.values()]:
             logger.info(f"update {updates}: {describe_late(loops)}")
 
