@@ -78,17 +78,12 @@ def for_both(svg: str) -> str:
     return svg.replace("<defs>", f"<style>{DARK}</style>\n <defs>", 1)
 
 
-def save_picture(figure: Figure, path: Path) -> None:
-    """Writes the picture, without the numbers."""
+def save(figure: Figure, path: Path, columns: Sequence[str], rows: Iterable[Sequence]) -> None:
+    """Writes the picture, and its numbers as CSV of the same name, with six significant digits."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata=NO_DATE[path.suffix])
     if path.suffix == ".svg":
         path.write_text(for_both(path.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-def save(figure: Figure, path: Path, columns: Sequence[str], rows: Iterable[Sequence]) -> None:
-    """Writes the picture, and its numbers as CSV of the same name, with six significant digits."""
-    save_picture(figure, path)
     with path.with_suffix(".csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)

@@ -230,10 +230,8 @@ def main() -> int:
     options = parser.parse_args()
     try:
         found, readme = list(papers()), RECIPES / "README.md"
-        texts = {readme: replaced(readme, index(found))}
-        texts |= {
-            path: replaced(path, results_page(paper)) for paper in found for path in [paper.folder / "RESULTS.md"]
-        }
+        generated = {readme: index(found)} | {paper.folder / "RESULTS.md": results_page(paper) for paper in found}
+        texts = {path: replaced(path, text) for path, text in generated.items()}
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
     stale = [path for path, text in texts.items() if path.read_text(encoding="utf-8") != text]
