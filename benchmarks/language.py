@@ -1,6 +1,6 @@
 """Measure the overhead of reuse maps in language models and the gain of cached generation (`make bench`).
 
-    python -m benchmarks.language [--threads 2] [--rounds 9] [--position rope]
+    python -m benchmarks.language [--threads 2] [--rounds 9] [--position rotary]
 
 A reuse map should cost its passes and nothing more. Its training step is compared with the step of 1,1,1,1 times the
 ratio of their passes and, more strictly, with that step when only the blocks are repeated; embedding, output layer and
@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, set_up, show
 from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
+from recurrence.attention_position import POSITIONS
 
 SYMBOLS, LENGTH, BATCH = 1024, 1024, 4
 TOKENS = 8
@@ -89,7 +90,7 @@ def generation(model, cached: bool):
 def main() -> None:
     """The command line."""
     arguments = parser(__doc__, rounds=9)
-    arguments.add_argument("--position", default="rope", choices=["none", "rope", "learned", "alibi"])
+    arguments.add_argument("--position", default="rotary", choices=POSITIONS)
     options = arguments.parse_args()
     where = set_up(options, lambda reuse: build(reuse, options.position), training_step)
     print(f"{where}; ilr_small, {SYMBOLS} symbols, positions: {options.position}")

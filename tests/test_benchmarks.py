@@ -60,7 +60,7 @@ def test_speech_is_compared_with_fairseqs_model(monkeypatch, capsys):
 def test_cached_generation_of_the_benchmark_gives_the_same_logits_each_time(monkeypatch):
     monkeypatch.setattr(language, "LENGTH", 12)
     monkeypatch.setattr(language, "ENDS", range(12 - language.TOKENS, 12))
-    model = language.build(language.LOOPED, "rope")
+    model = language.build(language.LOOPED, "rotary")
     cached, recomputed = language.generation(model, True), language.generation(model, False)
     first, expected = cached(), recomputed()
     torch.testing.assert_close(first, expected, rtol=1e-4, atol=1e-5)

@@ -25,11 +25,12 @@ TINY = {
 # Variants of each family; every invariant holds for each of them.
 VARIANTS = {
     "IntraLayerRecurrence": {
-        "rope": ["--position", "rope"],
+        "rotary": ["--position", "rotary"],
         "alibi": ["--position", "alibi"],
+        "relative": ["--position", "relative"],
         "learned": ["--position", "learned"],
         "none": ["--position", "none"],
-        "injected map": ["--position", "rope", "--inject-embedding"],
+        "injected map": ["--position", "rotary", "--inject-embedding"],
         "injected loops, adapter": [
             *("--position", "none", "--block-loops", "2", "--inject-embedding", "--inject-adapter"),
         ],
@@ -47,6 +48,7 @@ VARIANTS = {
         "window": ["--window", "3"],
         "accumulating": ["--window", "2", "--accumulate", "--activation-fn", "relu"],
         "regular": ["--regular"],
+        "regular relative": ["--regular", "--position", "relative"],
     },
 }
 # Variants of one architecture.

@@ -37,7 +37,13 @@ VARIANTS = {
 }
 # Variants of one architecture.
 VARIANTS_OF = {
-    "ringformer_base": {"signals everywhere": ["--cross-attention-signal", "after", "--signal-init", "random"]},
+    "ringformer_base": {
+        "signals everywhere": ["--cross-attention-signal", "after", "--signal-init", "random"],
+        "relative": ["--position", "relative"],
+    },
+    "one_wide_ffn_base": {"relative": ["--position", "relative"]},
+    "universal": {"rotary": ["--position", "rotary"]},
+    "universal_small": {"alibi": ["--position", "alibi"]},
     "cycle": {
         "low-rank terms": ["--residual-rank", "3"],
         "any order": ["--encoder-order", "0,1,1,2,0", "--decoder-order", "1,0,1,1", "--residual-rank", "2"],
