@@ -6,6 +6,8 @@
 import torch
 from torch import Tensor
 
+from tests.support.relative_reference import sinusoid
+
 Weights = dict[str, Tensor]
 
 
@@ -31,13 +33,27 @@ def slope(head: int, heads: int) -> float:
     return (slopes if power == heads else slopes[1::2] + slopes[0::2])[head]
 
 
+def relative(w: Weights, name: str, q: Tensor, k: Tensor, head: int, heads: int) -> Tensor:
+    """What Transformer-XL adds to the products of queries and keys of one head: (T, T)."""
+    u, v, keys = (
+        w[f"{name}.{part}"].chunk(heads)[head] for part in ("content_bias", "position_bias", "project.weight")
+    )
+    distances = torch.stack(
+        [torch.stack([sinusoid(i - j, keys.size(1)) for j in range(len(k))]) for i in range(len(q))]
+    )
+    return k @ u + torch.einsum("id,ijd->ij", q + v, distances @ keys.T)
+
+
 def llama_attention(w: Weights, name: str, x: Tensor, heads: int, position: str) -> Tensor:
     qkv = [(x @ w[f"{name}.{which}_proj.weight"].T).chunk(heads, 1) for which in "qkv"]
     outputs = []
     for head, (q, k, v) in enumerate(zip(*qkv)):
-        if position == "rope":
+        if position == "rotary":
             q, k = rotated(q), rotated(k)
-        scores = q @ k.T / q.size(1) ** 0.5
+        scores = q @ k.T
+        if position == "relative":
+            scores = scores + relative(w, f"{name}.relative", q, k, head, heads)
+        scores = scores / q.size(1) ** 0.5
         if position == "alibi":
             place = torch.arange(len(x), dtype=x.dtype)
             scores = scores + slope(head, heads) * (place[None, :] - place[:, None])
