@@ -11,7 +11,7 @@ FULL := $(VENV)/.installed-$(VERSION)
 BENCH ?= translation speech language scan vision
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-translation demo-vision test test-timm test-timm-versions fuzz lint bench gpu test-official
+.PHONY: help install demo demo-translation demo-vision test test-fairseq test-timm test-timm-versions fuzz lint bench gpu test-official
 
 help:
 	@echo "make install        put everything that fairseq, timm, the tests and the recipes need into $(VENV)"
@@ -19,6 +19,7 @@ help:
 	@echo "make demo-translation    train a small RingFormer to translate numbers, decode, score (2 minutes of training)"
 	@echo "make demo-vision    train a small RingFormer-ViT and a small SReT on handwritten digits (about 2 minutes)"
 	@echo "make test           run the tests, on all cores         ARGS='-m \"not slow\"' passes options on to pytest"
+	@echo "make test-fairseq   run fairseq's own tests without and with the plugin    FAIRSEQ=../fairseq is a checkout of it"
 	@echo "make test-timm      run timm's own tests of models on ours     ARGS='--models sret_t,uit*' selects among them"
 	@echo "make test-timm-versions    run every image model on the versions of timm    ARGS=1.0.20 selects, a checkout's path too"
 	@echo "make fuzz           try random options on every architecture and model    ARGS='--seconds 3600' says how long (600)"
@@ -43,6 +44,10 @@ demo-vision: $(DEMO)
 # With bytecode, also where the environment forbids it: the tests start hundreds of commands.
 test: $(FULL)
 	PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONDONTWRITEBYTECODE= python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-fairseq: $(FULL)
+	@test -d "$(FAIRSEQ)/tests" || { echo "FAIRSEQ=$(FAIRSEQ): must be the folder of a checkout of fairseq" >&2; exit 1; }
+	PATH="$(CURDIR)/$(BIN):$$PATH" python -m tests.support.fairseq_suite $(FAIRSEQ) $(ARGS)
 
 test-timm: $(FULL)
 	PATH="$(CURDIR)/$(BIN):$$PATH" python -m tests.support.timm_suite $(ARGS)

@@ -57,8 +57,8 @@ def build(args: argparse.Namespace, weights: StateDict) -> BaseFairseqModel:
     built = model.build_model(args, task)
     try:
         built.load_state_dict(dict(weights))
-    except RuntimeError as error:
-        first = str(error).splitlines()[1].strip()
+    except (KeyError, RuntimeError) as error:  # fairseq 0.12.2 looks up keys itself
+        first = f"Missing key {error}" if isinstance(error, KeyError) else str(error).splitlines()[1].strip()
         raise ValueError(f"--arch {args.arch}: does not fit the weights: {first}") from None
     return built.eval()
 

@@ -2,6 +2,7 @@
 
 import functools
 import io
+import logging
 import math
 import os
 from collections.abc import Callable
@@ -14,7 +15,10 @@ from torch import Tensor
 
 from fairseq_plugin.repairs.replace import replace
 
+logger = logging.getLogger("fairseq_plugin.repairs")
+
 STREAMED = 0xFFFFFF00  # a WAV header with at least this size was written before the length was known
+WARNED: set[int] = set()  # rates
 UNREADABLE = (AssertionError, EOFError, IndexError, OSError, RuntimeError, ValueError)
 
 
@@ -91,30 +95,30 @@ def filterbank(waveform: np.ndarray, sample_rate: int, n_bins: int = 80) -> np.n
     return np.stack(frames) if frames else np.zeros((0, n_bins), dtype=np.float32)
 
 
-def reject_bad_audio() -> None:
-    """Rejects by name a file that is unreadable, truncated or empty, or whose rate is not the configured one.
+class AudioError(ValueError, OSError):
+    """A file that cannot be read as speech; fairseq raises either error."""
 
-    fairseq computes filterbanks at any rate, so the features would differ, and reads a truncated file as a shorter one.
+
+def reject_bad_audio() -> None:
+    """Rejects by name a file that is unreadable, truncated or empty, and warns of another rate than the configured one.
+
+    fairseq computes filterbanks at any rate, so features of files with different rates differ, and reads a truncated
+    file as a shorter one.
     """
 
     def name_the_file(read: Callable) -> Callable:
-        def get_features_or_waveform(path, need_waveform=False, use_sample_rate=None, **transforms):
+        def get_features_or_waveform(path, need_waveform=False, use_sample_rate=None, *args, **kwargs):
             try:
-                rate = None if need_waveform or use_sample_rate is None else _rate(path)
+                if use_sample_rate is not None and not need_waveform:
+                    _check_rate(path, use_sample_rate)
                 _reject_truncated(path)
-                found = read(path, need_waveform, use_sample_rate, **transforms)
+                found = read(path, need_waveform, use_sample_rate, *args, **kwargs)
             except UNREADABLE as error:
-                raise ValueError(f"{path}: cannot be read as speech: {error or type(error).__name__}") from error
-            if rate not in (None, use_sample_rate):
-                raise ValueError(
-                    f"{path}: {rate} samples per second: must be use_sample_rate={use_sample_rate}, as in the data's "
-                    "configuration (or by default)"
-                )
-            dimensions = 1 if need_waveform else 2
-            if found.ndim != dimensions or not found.size:
-                raise ValueError(
-                    f"{path}: an array of shape {found.shape}: must have {dimensions} dimensions and not be empty "
-                    "(audio of less than 25 ms has no features)"
+                raise AudioError(f"{path}: cannot be read as speech: {error or type(error).__name__}") from error
+            if not found.size:
+                raise AudioError(
+                    f"{path}: an array of shape {found.shape}: must not be empty (audio of less than 25 ms has no "
+                    "features)"
                 )
             return found
 
@@ -141,6 +145,17 @@ def _reject_truncated(path: str) -> None:
                     raise ValueError(f"truncated: has {left:,} of {size:,} bytes of samples")
                 return
             file.seek(size + size % 2, os.SEEK_CUR)
+
+
+def _check_rate(path: str, expected: int) -> None:
+    """Warns of the first file of each rate that is not the expected one."""
+    rate = _rate(path)
+    if rate not in (None, expected, *WARNED):
+        WARNED.add(rate)
+        logger.warning(
+            f"{path}: {rate} samples per second, not use_sample_rate={expected} as in the data's configuration (or by "
+            "default): features of different rates do not fit together"
+        )
 
 
 def _rate(path: str) -> int | None:

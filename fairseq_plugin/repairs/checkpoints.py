@@ -14,6 +14,7 @@ import numpy as np
 import omegaconf
 import torch
 from fairseq import checkpoint_utils, models
+from fairseq.data import Dictionary
 from fairseq.distributed import utils as distributed_utils
 from fairseq.models.ema.ema import EMA
 from fairseq.trainer import Trainer
@@ -25,10 +26,12 @@ from fairseq_plugin.repairs.saving import damage
 
 _rebuild_array = np.empty(0).__reduce__()[0]
 
-# The options of an architecture are a Namespace; --eval-bleu stores its counts as arrays (int64 on one rank, float64 on
-# several). numpy 1 and numpy 2 pickle the rebuild function under different names.
+# The options of an architecture are a Namespace, and tasks of speech store their dictionaries; --eval-bleu stores its
+# counts as arrays (int64 on one rank, float64 on several). numpy 1 and numpy 2 pickle the rebuild function under
+# different names.
 CHECKPOINT_TYPES = (
     argparse.Namespace,
+    Dictionary,
     np.ndarray,
     np.dtype,
     np.dtypes.Int64DType,
@@ -93,6 +96,10 @@ def explain_rejected_checkpoint() -> None:
         replace(checkpoint_utils, name, explain_rejection)
 
 
+class MismatchError(ValueError, RuntimeError):
+    """A checkpoint whose parameters do not fit the model; torch raises a RuntimeError."""
+
+
 def explain_mismatched_checkpoint() -> None:
     """Names the checkpoint whose parameters do not fit the model, and the first of these parameters.
 
@@ -117,12 +124,12 @@ def _named_parameter(error: Exception, trainer: Trainer, filename: str, *args, *
     return ValueError(f"{filename}: does not fit the model of this command: {first}")
 
 
-def _named_file(error: RuntimeError, filenames: list[str], *args, **kwargs) -> ValueError | None:
+def _named_file(error: RuntimeError, filenames: list[str], *args, **kwargs) -> MismatchError | None:
     if "loading state_dict" not in str(error):
         return None
     first = str(error).splitlines()[1].strip()
-    files = ", ".join(filenames)
-    return ValueError(f"{files}: does not fit the model that the dictionaries and --model-overrides describe: {first}")
+    model = "the model that the dictionaries and --model-overrides describe"
+    return MismatchError(f"{', '.join(filenames)}: does not fit {model}: {first}")
 
 
 def build_from_plain_options() -> None:
@@ -151,8 +158,10 @@ def _save_task_state(state: dict[str, Any], trainer: Trainer) -> None:
     state["extra_state"]["task_state"] = state["task_state"]
 
 
-def _restore_task_state(extra: dict[str, Any] | None, trainer: Trainer, *args, **kwargs) -> None:
-    if extra is not None and "task_state" in extra:
+def _restore_task_state(
+    extra: dict[str, Any] | None, trainer: Trainer, filename: str, reset_optimizer: bool = False, *args, **kwargs
+) -> None:
+    if extra is not None and "task_state" in extra and not reset_optimizer:  # as in fine-tuning, with other data
         trainer.task.load_state_dict(extra["task_state"])
 
 

@@ -15,10 +15,11 @@ from fairseq import options, trainer, utils
 from fairseq.tasks import TASK_REGISTRY
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.speech_to_text import SpeechToTextTask
+from fairseq.tasks.translation_lev import TranslationLevenshteinTask
 from torch import nn
 
 from fairseq_plugin.repairs.foreign import copies_of
-from fairseq_plugin.repairs.replace import call_after, call_before, replace
+from fairseq_plugin.repairs.replace import call_after, call_before, in_groups, is_known, replace
 
 
 def is_fairseq_command() -> bool:
@@ -117,7 +118,10 @@ def _take_share(cfg: Any, *args, **kwargs) -> None:
 
 
 def reject_useless_options() -> None:
-    """Rejects options that fairseq-generate or -interactive takes but cannot use; it fails on the first batch."""
+    """Rejects options that fairseq-generate or -interactive takes but cannot use; it fails on the first batch.
+
+    A user's own task may use them.
+    """
     for module in copies_of("fairseq_cli.generate"):
         call_before(module, "_main", _check_generation)
     for module in copies_of("fairseq_cli.interactive"):
@@ -125,22 +129,27 @@ def reject_useless_options() -> None:
 
 
 def _check_generation(cfg: Any, *args) -> None:
-    _check_alignment(cfg)
+    task = TASK_REGISTRY[cfg.task._name]
+    if not is_known(task):
+        return
+    _check_alignment(cfg, task)
     if cfg.generation.constraints:
         raise ValueError("--constraints: only for fairseq-interactive, whose input lines contain them")
-    if cfg.generation.print_step and cfg.task._name != "translation_lev":
+    if cfg.generation.print_step and not issubclass(task, TranslationLevenshteinTask):
         raise ValueError("--print-step: needs --task translation_lev, whose models edit a sentence in steps")
 
 
 def _check_interaction(cfg: Any) -> None:
-    _check_alignment(cfg)
+    cfg = in_groups(cfg)
+    task = TASK_REGISTRY[cfg.task._name]
+    if is_known(task):
+        _check_alignment(cfg, task)
     if cfg.generation.score_reference:
         raise ValueError("--score-reference: there is no reference to score; must be given to fairseq-generate")
 
 
-def _check_alignment(cfg: Any) -> None:
-    without_words = issubclass(TASK_REGISTRY[cfg.task._name], LanguageModelingTask | SpeechToTextTask)
-    if cfg.generation.print_alignment and without_words:
+def _check_alignment(cfg: Any, task: type) -> None:
+    if cfg.generation.print_alignment and issubclass(task, LanguageModelingTask | SpeechToTextTask):
         raise ValueError(f"--print-alignment: --task {cfg.task._name} has no words of a source to align with")
 
 

@@ -1,10 +1,12 @@
 """Corpora: intact, with two sides of equal length, and numbered by the model's dictionary."""
 
+import contextlib
 import hashlib
+import logging
 import os
 import struct
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,9 @@ from fairseq.trainer import Trainer
 
 from fairseq_plugin.repairs.foreign import copies_of
 from fairseq_plugin.repairs.ranges import check_ranges
-from fairseq_plugin.repairs.replace import call_after, call_before, explain_errors, replace
+from fairseq_plugin.repairs.replace import call_after, call_before, explain_errors, is_known, replace
+
+logger = logging.getLogger("fairseq_plugin.repairs")
 
 CORPUS_SIDES = ("source", "target")
 DIGESTS = "dictionaries"  # their key in a checkpoint
@@ -116,7 +120,10 @@ def _check_tokens(path: str, dataset: MMapIndexedDataset, dictionary: Dictionary
 
 
 def require_targets() -> None:
-    """Rejects a training or validation set without targets before the first update; fairseq fails later."""
+    """Rejects a training or validation set without targets before the first update; fairseq fails later.
+
+    A user's own task or criterion may do without targets.
+    """
     call_after(Trainer, "get_train_iterator", _check_training_set)  # which it loads
     call_before(Trainer, "get_valid_iterator", _check_validation_set)
 
@@ -131,8 +138,10 @@ def _check_validation_set(trainer: Trainer, subset: str, *args, **kwargs) -> Non
 
 def _check_targets(trainer: Trainer, kind: str, subset: str) -> None:
     dataset = trainer.task.dataset(subset)
-    if getattr(dataset, "tgt", dataset) is None:
-        names = ", ".join(filter(None, (getattr(trainer.task.cfg, f"{side}_lang", "") for side in CORPUS_SIDES)))
+    known = is_known(type(trainer.task)) and is_known(type(trainer.get_criterion()))
+    if known and getattr(dataset, "tgt", dataset) is None:
+        options = getattr(trainer.task, "cfg", None)
+        names = ", ".join(filter(None, (getattr(options, f"{side}_lang", "") for side in CORPUS_SIDES)))
         raise ValueError(f"--{kind}-subset {subset}: has no target side; must have both of {names}")
 
 
@@ -158,6 +167,8 @@ def require_same_dictionaries() -> None:
     """Rejects a checkpoint whose digests are not those of the data's dictionaries.
 
     fairseq accepts any dictionary of the right length; in another order, it makes the model produce wrong words.
+    Fine-tuning with another dictionary is possible: a checkpoint whose optimizer is not resumed gets a warning only.
+    Without a given task, the data are those of an ensemble's first model.
     """
     for owner, name in ((checkpoint_utils, "load_model_ensemble_and_task"), (Trainer, "load_checkpoint")):
         call_before(owner, name, _forget_digests)
@@ -175,35 +186,52 @@ def _note_digests(state: dict[str, Any], path: Any, *args, **kwargs) -> None:
         LOADED.append((str(path), state[DIGESTS]))
 
 
-def _compare_with_task(loaded: tuple[list, Any, FairseqTask], *args, **kwargs) -> None:
-    _compare(loaded[-1])
+def _compare_with_task(
+    loaded: tuple[list, Any, FairseqTask], filenames, overrides=None, task=None, *args, **kw
+) -> None:
+    differing = _differing(loaded[-1], LOADED if task is not None else LOADED[:1])
+    if differing:
+        raise ValueError(differing)
 
 
-def _compare_with_run(extra: dict[str, Any] | None, trainer: Trainer, *args, **kwargs) -> None:
-    _compare(trainer.task)
+def _compare_with_run(
+    extra: dict[str, Any] | None, trainer: Trainer, filename: str, reset_optimizer: bool = False, *args, **kwargs
+) -> None:
+    differing = _differing(trainer.task, LOADED)
+    if differing and not reset_optimizer:
+        raise ValueError(differing)
+    if differing:
+        logger.warning(differing)
 
 
 def digests(task: FairseqTask) -> dict[str, list]:
-    """Length, and SHA-256 of the symbols in order, of each of a task's dictionaries."""
+    """Length, and SHA-256 of the symbols in order, of each of a task's dictionaries, by its side or language."""
     found = {}
-    for side in CORPUS_SIDES:
-        try:
-            dictionary = getattr(task, f"{side}_dictionary")
-        except NotImplementedError:  # raised by fairseq's tasks without such a dictionary
-            continue
+    for name, dictionary in _dictionaries(task):
         if isinstance(dictionary, Dictionary):
             symbols = "\n".join(dictionary[index] for index in range(len(dictionary)))
-            found[side] = [len(dictionary), hashlib.sha256(symbols.encode()).hexdigest()]
+            found[name] = [len(dictionary), hashlib.sha256(symbols.encode()).hexdigest()]
     return found
 
 
-def _compare(task: FairseqTask) -> None:
-    """Raises ValueError for a dictionary of the checkpoint's length with other symbols or in another order."""
+def _dictionaries(task: FairseqTask) -> Iterator[tuple[str, Any]]:
+    """A multilingual task's dictionaries by language: the languages of its two sides change. Otherwise by side."""
+    if isinstance(languages := getattr(task, "dicts", None), dict):
+        yield from languages.items()
+        return
+    for side in CORPUS_SIDES:
+        with contextlib.suppress(NotImplementedError):  # raised by fairseq's tasks without such a dictionary
+            yield side, getattr(task, f"{side}_dictionary", None)
+
+
+def _differing(task: FairseqTask, loaded: list[tuple[str, dict[str, list]]]) -> str | None:
+    """Names a dictionary of a checkpoint's length, but with other symbols or in another order."""
     ours = digests(task)
-    for path, theirs in LOADED:
-        for side in ours.keys() & theirs.keys():
-            if ours[side][0] == theirs[side][0] and ours[side] != theirs[side]:
-                raise ValueError(
-                    f"{path}: was trained with another {side} dictionary than that of the data: of equal length, but "
+    for path, theirs in loaded:
+        for name in sorted(ours.keys() & theirs.keys()):
+            if ours[name][0] == theirs[name][0] and ours[name] != theirs[name]:
+                return (
+                    f"{path}: was trained with another {name} dictionary than that of the data: of equal length, but "
                     "with other symbols or in another order"
                 )
+    return None

@@ -1,16 +1,20 @@
 """Batches and blocks: no sentence is silently left out of an epoch or a score."""
 
 import importlib
+import logging
 import types
 from collections.abc import Callable
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
-import torch
 from fairseq.data import data_utils
 from fairseq.tasks.language_modeling import LanguageModelingTask
 
+from fairseq_plugin.repairs.foreign import copies_of
 from fairseq_plugin.repairs.replace import call_before, replace
+
+logger = logging.getLogger("fairseq_plugin.repairs")
 
 # fairseq's modules that use names removed from numpy, and the name that shows whether they are missing.
 USERS_OF_REMOVED_NAMES = {
@@ -79,23 +83,44 @@ def _nine_in_batches() -> list[np.ndarray]:
 
 
 def evaluate_all_blocks() -> None:
-    """Lets ``fairseq-eval-lm`` report the perplexity of the full text or fail.
+    """Lets ``fairseq-eval-lm`` report the perplexity of the whole text.
 
     fairseq skips every block that is longer than the model's positions, prints "Perplexity: 1.00" if it skips all of
-    them, and does not add up its ranks.
+    them, and each of several ranks reports its own share.
     """
-    call_before(LanguageModelingTask, "eval_lm_dataloader", _reject_partial_evaluation)
+    for module in copies_of("fairseq_cli.eval_lm"):
+        call_before(module, "main", _evaluate_on_each_rank)
+    replace(LanguageModelingTask, "eval_lm_dataloader", fit_blocks)
 
 
-def _reject_partial_evaluation(task: LanguageModelingTask, dataset, *args, max_positions=None, **kwargs) -> None:
-    if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
-        raise ValueError(
-            f"{torch.distributed.get_world_size()} ranks: each would report the perplexity of its own share of "
-            "the text; run fairseq-eval-lm in one process"
-        )
-    longer = 0 if max_positions is None else sum(dataset.size(i) > max_positions for i in range(len(dataset)))
-    if longer:
-        raise ValueError(
-            f"--tokens-per-sample {task.args.tokens_per_sample}: {longer} of {len(dataset)} blocks of the text "
-            f"are longer than the model's {max_positions} positions; give the value that it was trained with"
-        )
+def _evaluate_on_each_rank(cfg: Any, **kwargs) -> None:
+    """Gives each rank the whole text; ``--num-shards`` still chooses a share."""
+    distributed = getattr(cfg, "distributed_training", cfg)  # of a flat Namespace, too
+    distributed.distributed_world_size, distributed.distributed_rank = 1, 0
+
+
+def fit_blocks(load: Callable) -> Callable:
+    """Cuts the text into blocks of at most the model's positions."""
+
+    def eval_lm_dataloader(self, dataset, *args, max_positions=None, context_window=0, **kwargs):
+        if _too_long(dataset, max_positions):
+            split = next((name for name, known in self.datasets.items() if known is dataset), None)
+            if split is not None:
+                logger.warning(
+                    f"--tokens-per-sample {self.args.tokens_per_sample}: more than the model's {max_positions} "
+                    "positions, which are used instead"
+                )
+                self.args.tokens_per_sample = max_positions - context_window
+                self.load_dataset(split)
+                dataset = self.dataset(split)
+            if skipped := _too_long(dataset, max_positions):  # whole sentences or documents
+                logger.warning(f"{skipped} of {len(dataset)} blocks are too long for the model and are left out")
+        options = dict(max_positions=max_positions, context_window=context_window)
+        return load(self, dataset, *args, **options, **kwargs)
+
+    return eval_lm_dataloader
+
+
+def _too_long(dataset: Any, max_positions: int | None) -> int:
+    """Number of blocks that are longer than a model's positions."""
+    return 0 if max_positions is None else sum(dataset.size(i) > max_positions for i in range(len(dataset)))

@@ -1,5 +1,6 @@
 """fairseq-interactive and the hub interface: one translation per line, and warnings about unreadable text."""
 
+import contextlib
 import logging
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from fairseq_plugin.repairs.foreign import copies_of
 from fairseq_plugin.repairs.replace import call_after, replace
 
 logger = logging.getLogger("fairseq_plugin.repairs")
+OF_TEXT = {"src_tokens", "src_lengths", "prev_output_tokens"}  # the inputs of a model that translates text
 WORD_START = "\u2581"  # the first character of a sentencepiece piece that starts a word
 
 
@@ -27,13 +29,10 @@ def read_undecodable_lines_as_empty() -> None:
     def read_or_leave_empty(read: Callable) -> Callable:
         def buffered_read(path: str, buffer_size: int) -> Iterator[list[str]]:
             buffer = []
-            with open(sys.stdin.fileno() if path == "-" else path, "rb", closefd=path != "-") as file:
+            standard = contextlib.nullcontext(getattr(sys.stdin, "buffer", sys.stdin))  # a program's may have text only
+            with standard if path == "-" else open(path, "rb") as file:
                 for number, line in enumerate(file):
-                    try:
-                        buffer.append(line.decode("utf-8").strip())
-                    except UnicodeDecodeError as error:
-                        logger.warning(f"line {number}: not UTF-8 ({error.reason} at byte {error.start}): left empty")
-                        buffer.append("")
+                    buffer.append(_decoded(line, number).strip())
                     if len(buffer) >= buffer_size:
                         yield buffer
                         buffer = []
@@ -44,6 +43,15 @@ def read_undecodable_lines_as_empty() -> None:
 
     for module in copies_of("fairseq_cli.interactive"):
         replace(module, "buffered_read", read_or_leave_empty)
+
+
+def _decoded(line: bytes | str, number: int) -> str:
+    """A line's text; empty, with a warning, if it is not UTF-8."""
+    try:
+        return line if isinstance(line, str) else line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        logger.warning(f"line {number}: not UTF-8 ({error.reason} at byte {error.start}): left empty")
+        return ""
 
 
 def answer_every_line() -> None:
@@ -83,14 +91,14 @@ def answer_every_line() -> None:
 def keep_empty_sources_empty() -> None:
     """Translates an empty source into an empty target; fairseq's search makes up a translation.
 
-    References are scored as they are (`--score-reference`).
+    References are scored as they are (`--score-reference`), and so are sources of which the text is only a part.
     """
 
     def answer_nothing(step: Callable) -> Callable:
         def inference_step(self, generator, models, sample, *args, **kwargs):
             tokens = sample["net_input"].get("src_tokens")
-            speech = not isinstance(tokens, Tensor) or tokens.dim() != 2 or tokens.is_floating_point()
-            if speech or isinstance(generator, SequenceScorer):
+            text_only = sample["net_input"].keys() <= OF_TEXT and isinstance(tokens, Tensor) and tokens.dim() == 2
+            if not text_only or tokens.is_floating_point() or isinstance(generator, SequenceScorer):
                 return step(self, generator, models, sample, *args, **kwargs)
             eos, pad = self.target_dictionary.eos(), self.target_dictionary.pad()
             blank = ((tokens == eos) | (tokens == pad)).all(1).tolist()
@@ -114,7 +122,7 @@ def _is_readable(text: str, task: FairseqTask, max_positions: Any, encode: Calla
     """Whether a text can be translated; logs a warning if not, or if most of it is unknown."""
     if not text:
         return False
-    most = max_positions[0] if isinstance(max_positions, tuple | list) else max_positions
+    most = _longest_source(max_positions)
     try:
         (tokens,), (length,) = task.get_interactive_tokens_and_lengths([text], encode)
     except (OSError, ValueError) as error:
@@ -124,6 +132,13 @@ def _is_readable(text: str, task: FairseqTask, max_positions: Any, encode: Calla
         logger.warning(f"{text[:80]}...: is {length} tokens long: must be <= {most}: left empty")
     warn_of_unknown_words(text, tokens, task.source_dictionary)
     return most is None or length <= most
+
+
+def _longest_source(max_positions: Any) -> int | None:
+    """The source's part of a task's and models' positions; of a multilingual task, the largest of its pairs'."""
+    if isinstance(max_positions, dict):
+        return max(filter(None, map(_longest_source, max_positions.values())), default=None)
+    return max_positions[0] if isinstance(max_positions, tuple | list) else max_positions
 
 
 def warn_in_hub_interface() -> None:

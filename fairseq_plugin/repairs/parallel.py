@@ -6,14 +6,16 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from fairseq.distributed import utils as distributed_utils
-from fairseq.models import ARCH_MODEL_REGISTRY, distributed_fairseq_model
+from fairseq.models import distributed_fairseq_model
 from fairseq.trainer import Trainer
 from omegaconf import DictConfig
 
-from fairseq_plugin.repairs.replace import call_after, call_before, replace
+from fairseq_plugin.repairs.commands import is_fairseq_command
+from fairseq_plugin.repairs.replace import call_after, call_before, in_groups, replace
 
 LAUNCHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
 
@@ -24,28 +26,12 @@ def launched_processes() -> int:
     return int(os.environ["WORLD_SIZE"]) if launched else 1
 
 
-def reject_sharding(cfg: DictConfig) -> None:
-    """Rejects ``--ddp-backend fully_sharded`` for this plugin's models.
-
-    Raises:
-        ValueError: naming the option and the alternatives.
-    """
-    name = getattr(cfg.model, "arch", None) or getattr(cfg.model, "_name", None)
-    family = ARCH_MODEL_REGISTRY.get(name)
-    ours = family is not None and family.__module__.startswith("fairseq_plugin.")
-    if ours and cfg.distributed_training.ddp_backend == "fully_sharded":
-        raise ValueError(
-            "--ddp-backend=fully_sharded: would gather a stored block for every run, and needs "
-            "fairscale, which is no longer maintained; must be pytorch_ddp or legacy_ddp"
-        )
-
-
 def run_ranks_on_cpu() -> None:
     """Trains with several ranks on CPUs over gloo, started by torchrun or by ``--distributed-world-size``.
 
     fairseq counts CUDA devices where it should count ranks: without any, it divides by zero or exits successfully
     without starting a process. Other commands stay in one process, because fairseq's validation fails if ranks get
-    different numbers of batches.
+    different numbers of batches; a program whose processes are already started and meet somewhere keeps them.
 
     Differs from fairseq: torchrun's world size is used even without ``--distributed-world-size``. fairseq ignores it
     then, and each process trains alone and overwrites the other's files.
@@ -54,13 +40,14 @@ def run_ranks_on_cpu() -> None:
     def count_ranks(call_main: Callable) -> Callable:
         def call_main_on_any_device(cfg, main, **kwargs):
             distributed = cfg.distributed_training
-            reject_sharding(cfg)
-            if cfg.common.fp16 and _trains(main) and not torch.cuda.is_available():
-                raise ValueError("--fp16: needs a GPU, on which fairseq scales its losses; --bf16 trains without one")
-            if _on_cpu(cfg) and not _trains(main):
+            if not _trains(main):
+                started = distributed.distributed_init_method is not None and distributed.distributed_no_spawn
+                if started or not _on_cpu(cfg):
+                    return call_main(cfg, main, **kwargs)
                 _reject_ranks(distributed)
                 return main(cfg, **kwargs)
-            if launched_processes() > 1 and distributed.distributed_init_method is None and _trains(main):
+            _reject_flat_half_precision(cfg.common)
+            if launched_processes() > 1 and distributed.distributed_init_method is None:
                 distributed.distributed_world_size = launched_processes()
             if _on_cpu(cfg) and not distributed.pipeline_model_parallel:
                 _prepare_cpu(distributed)
@@ -122,14 +109,15 @@ def _leave_process_groups(done: None, *args) -> None:
 def reject_ranks_that_train_alone() -> None:
     """Rejects a launch in which each of several processes would train as if it were the only one.
 
-    fairseq-hydra-train imports this package too late for :func:`run_ranks_on_cpu`.
+    fairseq-hydra-train imports this package too late for :func:`run_ranks_on_cpu`. A program of the user may train a
+    model of its own in each process.
     """
     call_before(Trainer, "__init__", _reject_if_alone)
 
 
 def _reject_if_alone(self, cfg, *args, **kwargs) -> None:
-    world_size = cfg.distributed_training.distributed_world_size
-    if launched_processes() > 1 and world_size == 1:
+    world_size = in_groups(cfg).distributed_training.distributed_world_size
+    if is_fairseq_command() and launched_processes() > 1 and world_size == 1:
         raise ValueError(
             f"distributed_world_size={world_size}: {launched_processes()} processes were launched, and each "
             "would train alone and overwrite the others' files; pass "
@@ -138,7 +126,16 @@ def _reject_if_alone(self, cfg, *args, **kwargs) -> None:
 
 
 def _trains(main: Callable) -> bool:
-    return Path(inspect.getfile(main)).name in ("train.py", "hydra_train.py")  # the module's name may be __main__
+    """Whether a function is the main one of fairseq's training; its module's name may be ``__main__``."""
+    code = getattr(inspect.unwrap(main), "__code__", None)
+    return code is not None and Path(code.co_filename).name in ("train.py", "hydra_train.py")
+
+
+def _reject_flat_half_precision(common: Any) -> None:
+    """Raises ValueError for ``--fp16`` without a GPU, which fairseq asks for the place of its one flat parameter."""
+    flat = common.fp16 and not common.memory_efficient_fp16 and not common.fp16_no_flatten_grads
+    if flat and not torch.cuda.is_available():
+        raise ValueError("--fp16: needs a GPU, on which fairseq scales its losses; --bf16 trains without one")
 
 
 def _reject_ranks(distributed: DictConfig) -> None:

@@ -1,4 +1,4 @@
-"""How repairs replace fairseq's functions, or run before or after them."""
+"""How repairs replace fairseq's functions, or run before or after them, and what callers may pass to these."""
 
 import functools
 from argparse import Namespace
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 
 def replace(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
@@ -87,3 +88,13 @@ def explain_errors(owner: Any, name: str, kinds: Any, explained: Callable[..., E
 
     make.__name__ = explained.__name__
     replace(owner, name, make)
+
+
+def in_groups(cfg: Any) -> Any:
+    """A command's configuration in groups: fairseq's functions also take the flat Namespace of its parsers."""
+    return convert_namespace_to_omegaconf(cfg) if isinstance(cfg, Namespace) else cfg
+
+
+def is_known(kind: type) -> bool:
+    """Whether a class is fairseq's or ours; what a user's own task or criterion can do is not known."""
+    return kind.__module__.partition(".")[0] in ("fairseq", "fairseq_plugin")

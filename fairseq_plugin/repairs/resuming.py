@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from fairseq import checkpoint_utils
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.distributed import utils as distributed_utils
@@ -57,7 +58,8 @@ def restore_intact_checkpoints() -> None:
     """Names a damaged checkpoint and the newest intact one beside it; ``RECURRENCE_RESTORE=newest`` resumes from that.
 
     fairseq fails with a traceback about a zip archive, or resumes with damaged numbers, because torch checks no
-    checksums. If ``checkpoint_last.pt`` or the file of ``--restore-file`` is missing, it silently starts a new run.
+    checksums. If ``checkpoint_last.pt`` or the file of ``--restore-file`` is missing, it silently starts a new run;
+    a warning says so.
     """
 
     def restore_intact(load: Callable) -> Callable:
@@ -70,7 +72,7 @@ def restore_intact_checkpoints() -> None:
 
 
 def _choose(wanted: str, options: Any) -> str:
-    """The file to resume from. Raises ValueError if it is damaged or missing and a new run was not intended."""
+    """The file to resume from; a missing one starts a new run. Raises ValueError if it is damaged."""
     path = Path(wanted)
     if PathManager.path_requires_pathmanager(wanted):
         return wanted
@@ -78,7 +80,8 @@ def _choose(wanted: str, options: Any) -> str:
     if path.is_file() and wrong is None:
         return wanted
     if wrong is None and options.restore_file != "checkpoint_last.pt":
-        raise ValueError(f"--restore-file {wanted}: no such file")
+        logger.warning(f"--restore-file {wanted}: no such file: starting a new run")
+        return wanted
     best = newest_intact(path.parent) if path.parent.is_dir() else None
     if best is None and wrong is None:
         return wanted  # a new run
@@ -104,6 +107,8 @@ def agree_on_checkpoint() -> None:
 
     def as_rank_0_sees(load: Callable) -> Callable:
         def load_checkpoint(cfg, trainer, **passthrough):
+            if not torch.distributed.is_initialized():
+                return load(cfg, trainer, **passthrough)
             last = os.path.join(cfg.save_dir, f"checkpoint_last{trainer.checkpoint_suffix}.pt")
             beside = [str(path) for path in Path(cfg.save_dir).glob("checkpoint*.pt")]
             paths = [last, cfg.restore_file, *beside, *([cfg.finetune_from_model] if cfg.finetune_from_model else [])]
@@ -171,8 +176,9 @@ def end_finished_runs() -> None:
 
 
 def _end_if_finished(loaded: tuple[dict[str, Any] | None, Any], cfg: Any, trainer: Trainer, **passthrough) -> None:
-    reached = None if loaded[0] is None else _limit_reached(trainer)
-    if reached is not None:
+    if loaded[0] is None or not isinstance(trainer, Trainer):
+        return
+    if reached := _limit_reached(trainer):
         updates = trainer.get_num_updates()
         logger.info(f"nothing is left to train: {updates} updates are done and {reached} is reached")
         trainer.cfg.optimization.max_epoch = -1

@@ -15,7 +15,7 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
 
-from fairseq_plugin.repairs.replace import call_before, call_with_options, replace
+from fairseq_plugin.repairs.replace import call_before, in_groups, replace
 from recurrence.files import atomic_write
 
 logger = logging.getLogger("fairseq_plugin.repairs")
@@ -33,7 +33,7 @@ def write_checkpoints_atomically() -> None:
 
     def save_atomically(save: Callable) -> Callable:
         def torch_persistent_save(obj: Any, filename: str, async_write: bool = False) -> None:
-            if not PathManager.supports_rename(filename):
+            if async_write or not PathManager.supports_rename(filename):
                 return save(obj, filename, async_write)
             for left in reversed(range(TRIES)):
                 try:
@@ -59,7 +59,8 @@ def copy_checkpoints_atomically() -> None:
 
     def copy_atomically(copy: Callable) -> Callable:
         def copy_then_rename(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
-            if PathManager.path_requires_pathmanager(src_path) or PathManager.path_requires_pathmanager(dst_path):
+            remote = any(map(PathManager.path_requires_pathmanager, (src_path, dst_path)))
+            if remote or not overwrite:
                 return copy(src_path, dst_path, overwrite)
             try:
                 with open(src_path, "rb") as source, atomic_write(dst_path) as file:
@@ -73,24 +74,16 @@ def copy_checkpoints_atomically() -> None:
     replace(PathManager, "copy", copy_atomically)
 
 
-def reject_asynchronous_saving() -> None:
-    """Rejects ``--write-checkpoints-asynchronously``, with which fairseq reports a full disk as a success.
-
-    fairseq then also writes no ``checkpoint_last.pt`` to resume from.
-    """
-    call_with_options(_reject_asynchronous)
-    call_before(Trainer, "__init__", _reject_configured)
+def warn_of_asynchronous_saving() -> None:
+    """Warns of ``--write-checkpoints-asynchronously``, with which fairseq reports a full disk as a success."""
+    call_before(Trainer, "__init__", _warn_of_asynchronous_saving)
 
 
-def _reject_configured(self, cfg, *args, **kwargs) -> None:
-    _reject_asynchronous(cfg.checkpoint)
-
-
-def _reject_asynchronous(checkpoint: Any) -> None:
-    if getattr(checkpoint, "write_checkpoints_asynchronously", False):
-        raise ValueError(
-            "--write-checkpoints-asynchronously: fairseq then writes no checkpoint_last.pt and does not report failed "
-            "writes; leave it out"
+def _warn_of_asynchronous_saving(self, cfg, *args, **kwargs) -> None:
+    if in_groups(cfg).checkpoint.write_checkpoints_asynchronously:
+        logger.warning(
+            "--write-checkpoints-asynchronously: fairseq then writes no checkpoint_last.pt to resume from and does not "
+            "report failed writes"
         )
 
 

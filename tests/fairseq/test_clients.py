@@ -12,8 +12,8 @@ from fairseq.tasks.translation_lev import TranslationLevenshteinConfig, Translat
 from fairseq_cli import interactive
 from omegaconf import OmegaConf
 
+from fairseq_plugin.modules.commands import reject_sharding
 from fairseq_plugin.modules.model import check_task
-from fairseq_plugin.repairs import parallel
 from fairseq_plugin.repairs.interactive import warn_of_unknown_words
 from tests.support import cli, language, models
 
@@ -46,9 +46,9 @@ def test_multilingual_tasks_are_rejected():
 def test_sharded_parameters_are_rejected(arch):
     cfg = OmegaConf.create({"model": {"_name": arch}, "distributed_training": {"ddp_backend": "fully_sharded"}})
     with pytest.raises(ValueError, match="--ddp-backend=fully_sharded: would gather a stored block"):
-        parallel.reject_sharding(cfg)
+        reject_sharding(cfg)
     for other in ({"distributed_training": {"ddp_backend": "pytorch_ddp"}}, {"model": {"_name": "transformer"}}):
-        parallel.reject_sharding(OmegaConf.merge(cfg, other))
+        reject_sharding(OmegaConf.merge(cfg, other))
 
 
 def test_alignments_are_not_trained(corpus, tmp_path):

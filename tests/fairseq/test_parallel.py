@@ -69,10 +69,12 @@ def test_two_nodes_train_the_same_and_resume(corpus, expected, tmp_path):
 
 
 def test_torchrun_reports_the_line_with_which_a_rank_ends(corpus, tmp_path):
-    log = cli.torchrun(2, *cli.train_command(corpus.data, tmp_path, *FLAGS, "--restore-file", "nothing.pt"), fails=True)
+    path = tmp_path / "cut.pt"
+    path.write_bytes(b"PK\x03\x04")
+    log = cli.torchrun(2, *cli.train_command(corpus.data, tmp_path, *FLAGS, "--restore-file", path), fails=True)
     assert log.count("Traceback") == 1  # torchrun's own
     cause = log.partition("Root Cause")[2]
-    assert "train.py: error: --restore-file nothing.pt: no such file" in cause
+    assert f"train.py: error: {path} is truncated after 4 bytes" in cause
 
 
 def test_init_method_and_world_size_start_the_ranks(corpus, expected, tmp_path):

@@ -1,5 +1,6 @@
 """Repairs of fairseq: each repairs its defect, and changes nothing in a fairseq without it."""
 
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -24,7 +25,6 @@ from fairseq.models.ema.ema import EMA
 from fairseq.modules import transformer_layer
 from fairseq.scoring.bleu import SacrebleuConfig, SacrebleuScorer
 from fairseq.search import DiverseBeamSearch
-from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.trainer import Trainer
 from fairseq_cli import train, validate
 
@@ -103,6 +103,7 @@ class TestApply:
     def test_only_the_types_of_fairseq_s_own_checkpoints_are_allowed(self, seen):
         assert seen["allowed"] == [
             "argparse.Namespace",
+            "fairseq.data.dictionary.Dictionary",
             "numpy._core.multiarray._reconstruct",
             "numpy.core.multiarray._reconstruct",
             "numpy.dtype",
@@ -211,13 +212,6 @@ class TestBatches:
         data_repairs.keep_last_batch()
         assert hasattr(copy.batch_by_size, "fairseq_repairs") == dropped
         assert sum(map(len, self.batches(copy.batch_by_size, 9, **limits))) == 9
-
-
-def test_no_perplexity_of_one_rank_s_share(monkeypatch):
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    with pytest.raises(ValueError, match="2 ranks: .* run fairseq-eval-lm in one process"):
-        LanguageModelingTask.eval_lm_dataloader(None, [])
 
 
 class TestNumpyNames:
@@ -398,6 +392,18 @@ class TestParallel:
         assert calls == [cfg]
         assert cfg.distributed_training.distributed_init_method is None
 
+    def test_started_processes_of_a_program_keep_their_ranks(self, monkeypatch):
+        flags = ("--distributed-world-size", "2", "--distributed-init-method", "tcp://localhost:29511")
+        cfg, calls = self.config(*flags, "--distributed-no-spawn"), []
+        monkeypatch.setattr(distributed_utils, "distributed_main", lambda *given: calls.append(given))
+
+        def main(cfg):
+            pass
+
+        distributed_utils.call_main(cfg, main)
+        distributed_utils.call_main(cfg, functools.partial(main))
+        assert [(given[0], given[2]) for given in calls] == [(0, cfg), (0, cfg)]
+
     def test_other_commands_reject_several_ranks(self):
         flags = ("--distributed-world-size", "2", "--distributed-init-method", "tcp://localhost:29511")
         with pytest.raises(ValueError, match="--distributed-world-size 2: must be 1; on a CPU, only training"):
@@ -427,6 +433,7 @@ class TestParallel:
         assert not torch.distributed.is_initialized()
         assert not hasattr(distributed_utils.get_global_group, "_global_group")
 
-    def test_a_launched_process_that_would_train_alone_is_rejected(self, launched):
+    def test_a_launched_process_that_would_train_alone_is_rejected(self, launched, monkeypatch):
+        monkeypatch.setattr(sys, "argv", ["/usr/bin/fairseq-hydra-train"])
         with pytest.raises(ValueError, match=r"distributed_world_size=1: 2 processes were launched"):
             Trainer(self.config(), None, None, None)

@@ -123,20 +123,14 @@ def short_wav(path: Path) -> None:
     soundfile.write(path, tone(440, 0.02, 16000), 16000)
 
 
-def slow_wav(path: Path) -> None:
-    soundfile.write(path, tone(440, 0.5, 8000), 8000)
-
-
 BAD = {
     "nothing.wav": (Path.touch, "cannot be read as speech"),
     "text.wav": (lambda path: path.write_text("RIFF is how a WAV begins"), "cannot be read as speech"),
     "missing.wav": (lambda path: None, "cannot be read as speech"),
-    "empty.wav": (empty_wav, r"shape \(0, 80\): must have 2 dimensions and not be empty"),
+    "empty.wav": (empty_wav, r"shape \(0, 80\): must not be empty"),
     "short.wav": (short_wav, "audio of less than 25 ms has no features"),
-    "slow.wav": (slow_wav, "8000 samples per second: must be use_sample_rate=16000"),
     "cut.npy": (lambda path: path.write_bytes(b"\x93NUMPY\x01"), "cannot be read as speech"),
     "pickle.npy": (lambda path: np.save(path, np.array([{}]), allow_pickle=True), "cannot be read as speech"),
-    "flat.npy": (lambda path: np.save(path, np.zeros(80)), r"shape \(80,\): must have 2 dimensions"),
     "speech.mp3": (Path.touch, "cannot be read as speech"),
 }
 

@@ -1,0 +1,300 @@
+"""The repairs act for every model of a program: fairseq's own train, resume, load and are used with them."""
+
+import collections
+import logging
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fairseq import checkpoint_utils, models
+from fairseq.data import Dictionary
+from fairseq.tasks import TASK_REGISTRY
+from fairseq.tasks.translation import TranslationTask
+
+from fairseq_plugin.repairs import audio
+from fairseq_plugin.repairs.replace import is_known
+from tests.support import upstream
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> dict[str, Path]:
+    """The folder of each kind of data."""
+    return {kind: write(tmp_path_factory.mktemp(kind)) for kind, write in upstream.WRITERS.items()}
+
+
+@pytest.fixture(scope="module")
+def trained_once(data, tmp_path_factory):
+    """Trains a model for an epoch, once; returns its data and its checkpoint."""
+    paths: dict[str, Path] = {}
+
+    def train(model: str) -> tuple[Path, Path]:
+        of_kind = data[upstream.MODELS[model][0]]
+        if model not in paths:
+            paths[model] = upstream.run_training(model, of_kind, tmp_path_factory.mktemp(model))
+        return of_kind, paths[model]
+
+    return train
+
+
+@pytest.fixture(autouse=True)
+def said(caplog) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO)
+    return caplog
+
+
+@pytest.mark.parametrize("model", upstream.MODELS)
+def test_a_model_trains_resumes_and_loads(model, trained_once, tmp_path, said):
+    data, path = trained_once(model)
+    said.clear()
+    resumed = upstream.run_training(model, data, tmp_path, "--restore-file", path, "--lr", "0.002", "--max-epoch", "2")
+    assert f"Loaded checkpoint {path} (epoch 2 @ " in said.text
+    assert f"options changed since {path}: --lr [0.002] (was [0.001])" in said.text
+    assert "end of epoch 2 (average epoch stats below)" in said.text
+    assert not [record for record in said.records if isinstance(record.msg, torch.nn.Module)]
+    (loaded,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(resumed)])
+    before, after = upstream.parameters(path), upstream.parameters(resumed)
+    assert before.keys() == after.keys()
+    assert any((before[name] != after[name]).any() for name in before)
+    assert sum(map(torch.numel, loaded.parameters())) <= sum(value.size for value in after.values())
+
+
+@pytest.mark.parametrize("model", upstream.TRANSLATING)
+class TestTranslation:
+    def test_every_sentence_is_translated_without_repeating_words(self, model, trained_once):
+        data, path = trained_once(model)
+        blocked = ("--no-repeat-ngram-size", "1", "--max-len-b", "8", "--beam", "2")
+        for flags in (("--nbest", "1"), ("--diverse-beam-groups", "2"), ("--num-batch-buckets", "2")):
+            found = upstream.translations(upstream.use("generate", data, path, *blocked, *flags)[1])
+            assert sorted(found) == list(range(upstream.SENTENCES["test"]))
+            assert all(max(collections.Counter(text.split()).values(), default=1) == 1 for text in found.values())
+
+    def test_shards_are_shares_of_the_sentences(self, model, trained_once):
+        data, path = trained_once(model)
+        shares = [
+            upstream.translations(
+                upstream.use("generate", data, path, "--batch-size", "2", "--num-shards", "2", "--shard-id", shard)[1]
+            )
+            for shard in range(2)
+        ]
+        assert sorted([*shares[0], *shares[1]]) == list(range(upstream.SENTENCES["test"]))
+
+    def test_every_line_of_a_program_is_answered(self, model, trained_once, said):
+        data, path = trained_once(model)
+        lines = "one two\n\n" + "one " * 1100 + "\nfoo bar\n"
+        found = upstream.answer(data, path, lines, "--buffer-size", "3", "--batch-size", "2", "--max-len-b", "4")
+        assert sorted(found) == [0, 1, 2, 3]
+        assert (bool(found[0]), found[1], found[2]) == (True, "", "")
+        assert re.search(r"is 1101 tokens long: must be <= \d+: left empty", said.text)
+        assert "foo bar: 2 of 2 symbols are unknown" in said.text
+
+    def test_a_loss_that_is_no_number_is_named(self, model, data, tmp_path):
+        with pytest.raises(FloatingPointError, match="^update .*: the loss or a gradient is no longer a finite number"):
+            upstream.run_training(
+                model, data["text"], tmp_path, "--lr", "1e35", "--batch-size", "4", "--max-epoch", "9"
+            )
+
+    def test_parameters_that_do_not_fit_are_named(self, model, trained_once, tmp_path):
+        data, path = trained_once(model)
+        flags = ("--restore-file", path, "--encoder-embed-dim=16")
+        with pytest.raises(ValueError, match=f"^{path}: does not fit the model of this command: .*encoder"):
+            upstream.run_training(model, data, tmp_path, *flags)
+        with pytest.raises(RuntimeError, match=f"^{path}: does not fit the model that the dictionaries"):
+            checkpoint_utils.load_model_ensemble_and_task([str(path)], {"decoder_embed_dim": 16})
+
+
+def test_a_model_is_validated_without_its_task(trained_once):
+    data, path = trained_once("transformer")
+    upstream.use("validate", data, path, "--max-tokens", "500")
+
+
+def test_buckets_and_bf16_train(data, tmp_path):
+    upstream.run_training("transformer", data["text"], tmp_path, "--num-batch-buckets", "2", "--bf16")
+
+
+def test_a_model_is_built_from_plain_options(trained_once):
+    path = trained_once("transformer")[1]
+    (loaded,), cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(path)])
+    options = collections.OrderedDict()
+    vars(options).update(vars(cfg.model))
+    again = models.build_model(options, task)
+    assert again.state_dict().keys() == loaded.state_dict().keys()
+
+
+class TestMultilingual:
+    """A task with a dictionary per language, each of them a source and a target."""
+
+    @pytest.mark.parametrize(("source", "target"), [("en", "de"), ("de", "en")])
+    def test_both_directions_translate(self, source, target, trained_once):
+        data, path = trained_once("multilingual_transformer")
+        flags = ("--task", "multilingual_translation", "--lang-pairs", "en-de,de-en")
+        words = ("--source-lang", source, "--target-lang", target, "--max-len-b", "5", "--gen-subset", "valid")
+        assert len(upstream.translations(upstream.use("generate", data, path, *flags, *words)[1])) == 9
+
+    def test_a_language_s_dictionary_in_another_order_is_rejected(self, trained_once):
+        data, path = trained_once("multilingual_transformer")
+        _, _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)])
+        checkpoint_utils.load_model_ensemble_and_task([str(path)], task=task)
+        task.dicts["de"] = reordered(task.dicts["de"])
+        with pytest.raises(ValueError, match=f"^{path}: was trained with another de dictionary"):
+            checkpoint_utils.load_model_ensemble_and_task([str(path)], task=task)
+
+
+def reordered(dictionary: Dictionary) -> Dictionary:
+    """A dictionary with the same words in another order."""
+    found = Dictionary()
+    for word in reversed(dictionary.symbols[dictionary.nspecial :]):
+        found.add_symbol(word)
+    return found
+
+
+class TestDictionaries:
+    @pytest.fixture
+    @staticmethod
+    def other(data, tmp_path) -> Path:
+        """The corpus, with a dictionary of the target in another order."""
+        for path in data["text"].iterdir():
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+        lines = (tmp_path / "dict.de.txt").read_text().splitlines()
+        upstream.write_lines(tmp_path / "dict.de.txt", lines[::-1])
+        return tmp_path
+
+    def test_a_model_is_not_used_or_resumed_with_another_one(self, other, trained_once, tmp_path):
+        path = trained_once("transformer")[1]
+        message = f"^{path}: was trained with another target dictionary"
+        with pytest.raises(ValueError, match=message):
+            upstream.use("generate", other, path)
+        with pytest.raises(ValueError, match=message):
+            upstream.run_training("transformer", other, tmp_path / "run", "--restore-file", path, "--max-epoch", "2")
+
+    def test_another_one_is_fine_tuned_with_a_warning(self, other, trained_once, tmp_path, said):
+        path = trained_once("transformer")[1]
+        upstream.run_training("transformer", other, tmp_path / "run", "--finetune-from-model", path)
+        assert f"{path}: was trained with another target dictionary" in said.text
+
+    def test_models_of_different_data_are_loaded_together(self, other, trained_once, tmp_path):
+        """As fairseq's own tests do; without a task, the first one's data count."""
+        paths = [
+            str(trained_once("transformer")[1]),
+            str(upstream.run_training("transformer", other, tmp_path / "run")),
+        ]
+        assert len(checkpoint_utils.load_model_ensemble_and_task(paths)[0]) == 2
+
+
+class TestLanguageModel:
+    def test_the_whole_text_is_scored_at_the_model_s_positions(self, trained_once, said):
+        """By default, fairseq's blocks have 1024 tokens, the model 12 positions."""
+        data, path = trained_once("transformer_lm")
+        expected = upstream.use("eval_lm", data, path, "--tokens-per-sample", "12")[0]
+        assert "which are used instead" not in said.text
+        assert upstream.use("eval_lm", data, path)[0] == expected
+        assert "--tokens-per-sample 1024: more than the model's 12 positions, which are used instead" in said.text
+        assert upstream.use("eval_lm", data, path, "--context-window", "4")[0]["loss"] > 0
+
+    def test_sentences_that_are_too_long_are_told(self, trained_once, said):
+        data, path = trained_once("transformer_lm")
+        flags = ("--sample-break-mode", "eos", "--model-overrides", "{'max_target_positions': 5}")
+        assert math.isfinite(upstream.use("eval_lm", data, path, *flags)[0]["loss"])
+        assert "blocks are too long for the model and are left out" in said.text
+
+    def test_each_rank_scores_the_whole_text(self, trained_once):
+        data, path = trained_once("transformer_lm")
+        ranks = ("--distributed-world-size", "2", "--distributed-rank", "1", "--tokens-per-sample", "12")
+        assert upstream.use("eval_lm", data, path, *ranks) == upstream.use("eval_lm", data, path, *ranks[4:])
+
+    def test_every_prompt_is_continued(self, trained_once):
+        data, path = trained_once("transformer_lm")
+        found = upstream.answer(data, path, "one\n\n", "--task", "language_modeling", "--max-len-b", "8")
+        assert sorted(found) == [0, 1]
+        assert found[0].startswith("one")
+
+    @pytest.mark.parametrize("flags", [["--sample-break-mode", "eos"], ["--sample-break-mode", "complete"]])
+    def test_sentences_train(self, flags, data, tmp_path):
+        upstream.run_training("transformer_lm", data["text"], tmp_path, *flags)
+
+    def test_an_adaptive_softmax_is_averaged_and_needs_its_loss(self, data, tmp_path):
+        flags = ("--adaptive-softmax-cutoff", "6", "--store-ema", "--ema-decay", "0.5")
+        with pytest.raises(ValueError, match="^--criterion cross_entropy: must be adaptive_loss"):
+            upstream.run_training("transformer_lm", data["text"], tmp_path, *flags)
+        able = ("--criterion", "adaptive_loss", "--ddp-backend", "legacy_ddp")
+        path = upstream.run_training("transformer_lm", data["text"], tmp_path, *flags, *able)
+        assert checkpoint_utils.load_ema_from_checkpoint(str(path))["model"].keys() >= upstream.parameters(path).keys()
+
+
+class TestSpeech:
+    def test_every_utterance_is_written(self, trained_once):
+        data, path = trained_once("s2t_transformer")
+        flags = ("--task", "speech_to_text", "--config-yaml", "config.yaml", "--max-len-b", "4", "--max-tokens", "500")
+        assert len(upstream.translations(upstream.use("generate", data, path, *flags)[1])) == upstream.SENTENCES["test"]
+        lines = f"{data / 'tone-test-0.wav'}\n{data / 'missing.wav'}\n"
+        found = upstream.answer(data, path, lines, *flags[:6])
+        assert sorted(found) == [0, 1]
+        assert found[1] == ""
+
+    def test_letters_are_fine_tuned_and_resumed(self, trained_once, tmp_path):
+        """The task stores its dictionary in the checkpoint."""
+        data, path = trained_once("wav2vec2")
+        task = [
+            "--task=audio_finetuning",
+            "--labels=ltr",
+            "--sample-rate=16000",
+            "--criterion=ctc",
+            "--post-process=letter",
+        ]
+        flags = [*task, "--w2v-path", path, "--max-tokens=50000"]
+        upstream.MODELS["wav2vec_ctc"] = ("audio", flags)
+        try:
+            tuned = upstream.run_training("wav2vec_ctc", data, tmp_path)
+            assert isinstance(
+                checkpoint_utils.load_checkpoint_to_cpu(str(tuned))["task_state"]["target_dictionary"], Dictionary
+            )
+            upstream.run_training("wav2vec_ctc", data, tmp_path, "--max-epoch", "2")
+        finally:
+            del upstream.MODELS["wav2vec_ctc"]
+        (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(tuned)])
+        assert model.w2v_encoder.proj.out_features == 9
+
+    def test_another_rate_is_told_once(self, data, said, monkeypatch):
+        monkeypatch.setattr(audio, "WARNED", set())
+        for number in range(2):
+            path = str(data["speech"] / f"tone-test-{number}.wav")
+            assert audio.audio_utils.get_features_or_waveform(path, use_sample_rate=8000).shape[1] == 80
+        assert said.text.count("16000 samples per second, not use_sample_rate=8000") == 1
+
+    def test_other_features_are_read(self, tmp_path):
+        """As for speakers, pitches and energies of text_to_speech."""
+        torch.manual_seed(0)
+        np.save(tmp_path / "pitch.npy", np.ones(7))
+        assert audio.audio_utils.get_features_or_waveform(str(tmp_path / "pitch.npy")).shape == (7,)
+
+
+class TestSaving:
+    def test_a_missing_restore_file_starts_a_new_run(self, data, tmp_path, said):
+        """As fairseq's own tests do, to leave a checkpoint_last.pt alone."""
+        upstream.run_training("transformer", data["text"], tmp_path, "--restore-file", "x.pt")
+        assert "--restore-file x.pt: no such file: starting a new run" in said.text
+
+    def test_asynchronous_writes_are_those_of_fairseq(self, data, tmp_path, said):
+        folder = tmp_path / "run"
+        upstream.run_training("transformer", data["text"], folder, "--write-checkpoints-asynchronously")
+        assert [path.name for path in folder.iterdir()] == ["checkpoint1.pt"]
+        assert "--write-checkpoints-asynchronously: fairseq then writes no checkpoint_last.pt" in said.text
+
+
+def of_a_user(base: type) -> type:
+    """A class outside fairseq."""
+    return type("Own", (base,), {"__module__": "somewhere.tasks"})
+
+
+def test_what_a_user_s_task_can_do_is_not_known(trained_once, monkeypatch):
+    data, path = trained_once("transformer")
+    own = of_a_user(TranslationTask)
+    assert is_known(TranslationTask)
+    assert not is_known(own)
+    with pytest.raises(ValueError, match="^--print-step: needs"):
+        upstream.use("generate", data, path, "--print-step")
+    monkeypatch.setitem(TASK_REGISTRY, "translation", own)
+    with pytest.raises(KeyError, match="steps"):  # of fairseq, at the first hypothesis
+        upstream.use("generate", data, path, "--print-step")

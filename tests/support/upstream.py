@@ -1,0 +1,197 @@
+"""fairseq's own models, tiny, trained and used in this process by fairseq's own commands."""
+
+import random
+import re
+import sys
+from collections.abc import Iterable
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+from fairseq import checkpoint_utils, options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.distributed import utils as distributed_utils
+from fairseq_cli import eval_lm, generate, interactive, preprocess, train, validate
+from omegaconf import DictConfig
+
+import fairseq_plugin  # noqa: F401  (repairs fairseq)
+from tests.support.speech import tone
+
+SENTENCES = {"train": 25, "valid": 9, "test": 11}  # none a multiple of 8
+WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
+RATE = 16000
+
+SIDES = ("encoder", "decoder")
+TRANSFORMER = [
+    flag
+    for side in SIDES
+    for name, value in (("layers", 1), ("embed-dim", 8), ("ffn-embed-dim", 8), ("attention-heads", 2))
+    for flag in (f"--{side}-{name}", str(value))
+]
+LSTM = [
+    *[
+        f"--{side}-{name}={size}"
+        for side in SIDES
+        for name, size in (("layers", 1), ("embed-dim", 8), ("hidden-size", 8))
+    ],
+    "--decoder-out-embed-dim=8",
+]
+FCONV = [f"--{side}-{option}" for side in SIDES for option in ("embed-dim=8", "layers=[(8, 3)] * 2")]
+ONE_SIDE = {"roberta": "encoder", "transformer_lm": "decoder"}
+WAV2VEC = {
+    "conv-feature-layers": "[(8, 10, 5)] + [(8, 3, 4)] * 2",
+    **{"encoder-layers": 1, "encoder-embed-dim": 8, "encoder-ffn-embed-dim": 8, "encoder-attention-heads": 2},
+    **{"final-dim": 8, "latent-dim": 8, "latent-vars": 4, "latent-groups": 2, "conv-pos": 8, "conv-pos-groups": 2},
+    **{"num-negatives": 2, "mask-length": 2},
+}
+TRANSLATION = ("--task", "translation", "--source-lang", "en", "--target-lang", "de")
+SMOOTHED = ("--criterion", "label_smoothed_cross_entropy")
+# Each of fairseq's models: its kind of data, then the flags of its task, criterion and size.
+MODELS = {
+    "transformer": ("text", [*TRANSLATION, *SMOOTHED, *TRANSFORMER]),
+    "lstm": ("text", [*TRANSLATION, *LSTM]),
+    "fconv": ("text", [*TRANSLATION, *FCONV, "--decoder-out-embed-dim=8", "--decoder-attention=True"]),
+    "multilingual_transformer": (
+        "text",
+        ["--task", "multilingual_translation", "--lang-pairs", "en-de,de-en", *TRANSFORMER],
+    ),
+    "transformer_lm": ("text", ["--task", "language_modeling", "--tokens-per-sample", "12", *TRANSFORMER[8:]]),
+    "roberta": (
+        "text",
+        ["--task=masked_lm", "--criterion=masked_lm", "--tokens-per-sample=12", "--batch-size=4", *TRANSFORMER[:8]],
+    ),
+    "s2t_transformer": (
+        "speech",
+        ["--task", "speech_to_text", "--config-yaml", "config.yaml", "--conv-channels", "8", *SMOOTHED, *TRANSFORMER],
+    ),
+    "wav2vec2": (
+        "audio",
+        [
+            *("--task=audio_pretraining", "--criterion=wav2vec", "--infonce", "--sample-rate", str(RATE)),
+            *("--max-sample-size=8000", "--min-sample-size=1000", "--max-tokens=50000"),
+            *[f"--{name}={value}" for name, value in WAV2VEC.items()],
+        ],
+    ),
+}
+TRANSLATING = ("transformer", "lstm", "fconv")
+
+
+def write_text(folder: Path) -> Path:
+    """Writes and binarises a small parallel corpus, and its English side alone (dict.txt)."""
+    chance = random.Random(0)
+    for split, count in SENTENCES.items():
+        source = [chance.choices(list(WORDS), k=chance.randint(1, 9)) for _ in range(count)]
+        for language, lines in {"en": source, "de": [[WORDS[word] for word in line] for line in source]}.items():
+            text = "".join(" ".join(line) + "\n" for line in lines)
+            (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
+    data = folder / "data"
+    for flags, ending in ((("--source-lang=en", "--target-lang=de"), ""), (("--only-source",), ".en")):
+        prefixes = [f"--{split}pref={folder / split}{ending}" for split in SENTENCES]
+        words = [*flags, *prefixes, f"--destdir={data}"]
+        preprocess.main(options.get_preprocessing_parser().parse_args(words))
+    return data
+
+
+def write_tones(folder: Path) -> dict[str, list[Path]]:
+    """Writes an audio file per sentence of each split."""
+    paths = {
+        split: [folder / f"tone-{split}-{number}.wav" for number in range(SENTENCES[split])] for split in SENTENCES
+    }
+    for number, path in enumerate(path for of_split in paths.values() for path in of_split):
+        soundfile.write(path, tone(200 + 10 * number, 0.25 + 0.005 * number, RATE), RATE)
+    return paths
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def write_speech(folder: Path) -> Path:
+    """Tones and what they say, for speech_to_text."""
+    write_lines(folder / "dict.txt", [f"{word} 1" for word in WORDS])
+    write_lines(folder / "config.yaml", ["vocab_filename: dict.txt", "input_channels: 1", "input_feat_per_channel: 80"])
+    for split, paths in write_tones(folder).items():
+        rows = [f"{path.stem}\t{path}\t{soundfile.info(path).frames // 160 - 2}\tone two\tsomeone" for path in paths]
+        write_lines(folder / f"{split}.tsv", ["id\taudio\tn_frames\ttgt_text\tspeaker", *rows])
+    return folder
+
+
+def write_audio(folder: Path) -> Path:
+    """Tones and their letters, for audio_pretraining and audio_finetuning."""
+    write_lines(folder / "dict.ltr.txt", [f"{letter} 1" for letter in "abcd|"])
+    for split, paths in write_tones(folder).items():
+        sizes = [f"{path.name}\t{soundfile.info(path).frames}" for path in paths]
+        write_lines(folder / f"{split}.tsv", [str(folder), *sizes])
+        write_lines(folder / f"{split}.ltr", ["a b |" if number % 2 else "c d |" for number in range(len(paths))])
+    return folder
+
+
+WRITERS = {"text": write_text, "speech": write_speech, "audio": write_audio}
+
+
+def forget_runs() -> None:
+    """fairseq keeps the best score and the patience of a run as attributes of functions."""
+    vars(checkpoint_utils.save_checkpoint).pop("best", None)
+    for name in ("best", "num_runs"):
+        vars(train.should_stop_early).pop(name, None)
+
+
+def training_options(model: str, data: Path, save_dir: Path, *flags: Any) -> DictConfig:
+    """The options of a training as fairseq-train parses them."""
+    own = MODELS[model][1]
+    words = [data, "--arch", model, "--save-dir", save_dir, "--cpu", "--num-workers", "0", "--max-tokens", "3000", *own]
+    words += ["--optimizer", "adam", "--lr", "0.001", "--clip-norm", "1", "--seed", "1", "--max-epoch", "1", *flags]
+    args = options.parse_args_and_arch(options.get_training_parser(), list(map(str, words)))
+    return convert_namespace_to_omegaconf(args)
+
+
+def run_training(model: str, data: Path, save_dir: Path, *flags: Any) -> Path:
+    """Trains for an epoch, unless flags say otherwise, and returns the last checkpoint."""
+    forget_runs()
+    distributed_utils.call_main(training_options(model, data, save_dir, *flags), train.main)
+    return save_dir / "checkpoint_last.pt"
+
+
+COMMANDS = {
+    "generate": (options.get_generation_parser, generate.main),
+    "interactive": (options.get_interactive_generation_parser, interactive.main),
+    "validate": (options.get_validation_parser, validate.main),
+    "eval_lm": (options.get_eval_lm_parser, eval_lm.main),
+}
+
+
+def use(command: str, data: Path, path: Path, *flags: Any) -> tuple[Any, str]:
+    """Runs one of ``COMMANDS`` with a flat Namespace, as fairseq's own tests do; returns its result and its output."""
+    parser, main = COMMANDS[command]
+    words = [data, "--path", path, "--cpu", "--num-workers", "0", *flags]
+    args = options.parse_args_and_arch(parser(), list(map(str, words)))
+    with redirect_stdout(StringIO()) as output:
+        result = main(args)
+    return result, output.getvalue()
+
+
+def answer(data: Path, path: Path, lines: str, *flags: Any) -> dict[int, str]:
+    """What fairseq-interactive answers to the lines of a program's own standard input."""
+    before, sys.stdin = sys.stdin, StringIO(lines)
+    try:
+        return translations(use("interactive", data, path, *flags)[1])
+    finally:
+        sys.stdin = before
+
+
+def translations(output: str) -> dict[int, str]:
+    """The best translation of each sentence."""
+    found: dict[int, str] = {}
+    for number, text in re.findall(r"^H-(\d+)\t\S+\t?(.*)$", output, flags=re.MULTILINE):
+        found.setdefault(int(number), text)
+    return found
+
+
+def parameters(path: Path) -> dict[str, np.ndarray]:
+    """The parameters in a checkpoint, as arrays."""
+    return {
+        name: tensor.numpy() for name, tensor in checkpoint_utils.load_checkpoint_to_cpu(str(path))["model"].items()
+    }
