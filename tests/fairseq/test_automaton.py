@@ -153,7 +153,8 @@ def trained(folder, *flags: str) -> dict[str, float]:
 @pytest.mark.slow
 def test_a_loop_goes_on_beyond_its_trained_depth(tmp_path):
     """Where its block, run once and told the number of steps, fails although it was trained on it."""
-    steps = ["--pass-steps", "--reuse-map", "6", "--depth-range", "1-6", "--pass-loss", "1", "--max-update", "250"]
+    steps = ["--pass-steps", "--dropout", "0.1", "--reuse-map", "6", "--depth-range", "1-6", "--pass-loss", "1"]
+    steps += ["--max-update", "250"]
     looped, once = trained(tmp_path / "looped", *steps), trained(tmp_path / "once", "--max-update", "500")
     for passes in (6, 10, 24):
         assert looped[f"exact_match_at_{passes}"] >= 80
