@@ -99,7 +99,7 @@ PYTHON
 
 export -f corpus noise
 export OUT PYTHON
-stage environment 60 "$PYTHON" recipes/records/environment.py
+stage environment 60 "$PYTHON" -m torch.utils.collect_env
 stage tests 240 "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider tests/test_gpu.py
 stage corpus 60 bash -c corpus
 stage images 30 bash -c noise

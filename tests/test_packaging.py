@@ -60,6 +60,7 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel):
         for package in PACKAGES
         for pattern in ("*.py", "*.yaml", "weights/*")
         for path in (cli.REPOSITORY / package).rglob(pattern)
+        if path.is_file()
     }
     assert ours
     assert held == ours
@@ -116,7 +117,7 @@ def imported(package: str) -> set[str]:
 def test_every_import_is_declared(site):
     required = [line for line in metadata(site).get_all("Requires-Dist") if "extra ==" not in line]
     declared = {re.match(r"[\w-]+", line)[0] for line in required}
-    tools = {"fvcore", "matplotlib"}  # extras: counting and drawing name them where they are missing
+    tools = {"fvcore", "matplotlib", "pandas", "scipy"}  # extras: counting, drawing, comparing name what is missing
     assert imported("recurrence") <= declared | tools
     speech = {"kaldi_native_fbank", "scipy", "soundfile", "torchaudio"}  # an extra, and what it takes the place of
     images = {"torchvision"}  # the extra timm has it; one task reads images
@@ -126,7 +127,7 @@ def test_every_import_is_declared(site):
 
 def test_fairseq_and_each_use_have_an_extra(site):
     declared = metadata(site)
-    assert set(declared.get_all("Provides-Extra")) == {"fairseq", "speech", "timm", "demo", "data", "dev"}
+    assert set(declared.get_all("Provides-Extra")) == {"fairseq", "speech", "timm", "demo", "compare", "data", "dev"}
     releases = [line for line in declared.get_all("Requires-Dist") if re.match(r"fairseq\b", line)]
     assert any("fairseq-fixed" in line and '>= "3.11"' in line for line in releases)
     assert any("fairseq==0.12.2" in line and '< "3.11"' in line for line in releases)

@@ -55,7 +55,7 @@ def create(
     if feature_cls not in FEATURE_KINDS and issubclass(build, LoopedVisionTransformer):
         raise ValueError(f"feature_cls={feature_cls!r}: must be one of {FEATURE_KINDS}, as one module has all depths")
     stages = kwargs.get("depths", preset.get("depths"))  # of a pyramid, whose features are one of each
-    indices = build.out_indices if stages is None else tuple(range(len(stages)))
+    indices = tuple(range(len(stages))) if isinstance(stages, Sequence) else build.out_indices
     with nullcontext() if device is None else torch.device(device):
         model = build_model_with_cfg(
             build,

@@ -81,6 +81,8 @@ class SReTConfig(ImageConfig):
             raise ValueError(
                 f"pass_loss={self.pass_loss}: must be 0 in a pyramid, where no pass ends a shallower model"
             )
+        if self.drop_path_placement != "depth" and not self.drop_path_rate:
+            raise ValueError(f"drop_path_placement={self.drop_path_placement!r}: needs drop_path_rate > 0")
         if self.embed_dim % 2:
             raise ValueError(f"embed_dim={self.embed_dim}: must be even, as the stem begins with half of it")
         if min(self.depths, default=0) < 1:

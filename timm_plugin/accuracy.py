@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from timm.utils.checkpoint_saver import load_checkpoint_metadata
 
 from recurrence import gemm
 from recurrence.eight_bits import quantise_
 from timm_plugin import repairs
+from timm_plugin._compat import load_checkpoint_metadata
 from timm_plugin.convert import load
 from timm_plugin.depth import accuracy
 from timm_plugin.training.data import datasets, make_loaders

@@ -13,7 +13,7 @@ from tests.support.depth import depth_log, relaxed_loop
         ((0,) * 4, 1, [1, 2, 3, 4]),
         (cycle(2, 6), 1, [2, 3, 4, 5, 6]),
         (sequence(2, 6), 2, [1, 2, 3]),
-        ((0, 0, 1), 1, [3]),
+        ((0, 0, 1), 1, [2, 3]),
     ],
 )
 def test_depths_at_which_a_checkpoint_runs(order, unit, expected):

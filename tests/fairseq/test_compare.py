@@ -178,7 +178,8 @@ def test_a_comparison_from_end_to_end(corpus, tmp_path):
 
 @pytest.mark.slow
 def test_texts_are_scored_by_perplexity(german, tmp_path):
-    flags = ["--task", "language_modeling", "--tokens-per-sample", "16", "--sample-break-mode", "none", *FLAGS[12:]]
+    flags = ["--task", "language_modeling", "--tokens-per-sample", "16", "--sample-break-mode", "none"]
+    flags += FLAGS[len(cli.MODEL) :]
     flags += ["--arch", "ilr_small", "--decoder-layers", "1", "--reuse-map", "2", "--decoder-embed-dim", "16"]
     words = [german.data, "--output", tmp_path, "--rows", "once", *flags]
     cli.python("-m", "fairseq_plugin.compare", *words)

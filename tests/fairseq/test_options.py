@@ -106,7 +106,7 @@ KNOBS = {
     "conv_channels": Knob("--conv-channels 16", "parameters"),
     "conv_kernel_sizes": Knob("--conv-kernel-sizes 3,5,1", "parameters"),
     "reuse_map": Knob("--reuse-map 1,3,1", "output"),
-    "post_norm": Knob("--post-norm", "output"),
+    "post_norm": Knob("--post-norm", "values output"),
     "inject_embedding": Knob("--inject-embedding", "output"),
     "inject_adapter": Knob("--inject-adapter", "parameters", base="--inject-embedding"),
     "position": Knob("--position alibi", "output"),

@@ -80,8 +80,7 @@ def test_perplexity_is_printed_when_another_library_logs_first(german, language_
     assert 1.1 < float(log.split("Perplexity: ")[1].split()[0]) < 10
 
 
-def test_no_perplexity_of_no_text(german, language_model):
-    log = evaluate(german.data, language_model, fails=True)
-    assert "--tokens-per-sample 1024" in log
-    assert "16 positions" in log
-    assert "Perplexity" not in log
+def test_a_text_is_cut_to_the_positions_of_the_model(german, language_model):
+    log = evaluate(german.data, language_model)
+    assert "--tokens-per-sample 1024: more than the model's 16 positions, which are used instead" in log
+    assert "Perplexity" in log

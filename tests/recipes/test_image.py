@@ -32,7 +32,7 @@ def trainings(script: str, *arguments: str, **settings: str) -> list[tuple[str, 
 @pytest.mark.parametrize(("script", "scale", "arguments"), RUNS, ids=str)
 def test_the_trainer_takes_every_command(script, scale, arguments, tmp_path):
     calls = trainings(script, *arguments, SCALE=scale, OUT=str(tmp_path), DATA_ROOT="")
-    assert len(calls) == 2
+    assert len(calls) == 3
     for model, kwargs in calls:
         assert stored(timm.create_model(model, num_classes=10, device="meta", **kwargs)) > 0
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"

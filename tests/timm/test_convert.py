@@ -34,6 +34,7 @@ REJECTED = {
 REJECTED_CASES = {
     "deit, external loops with NLL": "non-linear projection",
     "deit, NLL and LRC": "residual coefficients",
+    "deit, any order": "residual coefficients",
     "deit, SReT's stem": "it has a convolutional stem",
 }
 CLOSE = dict(rtol=0, atol=1e-5)

@@ -196,6 +196,7 @@ SRET_REJECTIONS = [
     (dict(stem="overlap"), r"stem='overlap': must be one of \('conv', 'patch'\)"),
     (dict(stem="patch", img_size=(64, 15)), r"img_size=\(64, 15\): must be >= 16, the side of a patch"),
     (dict(class_token=True), r"groups=.*: class_token=True needs 1 everywhere, as it is of no slice"),
+    (dict(drop_path_placement="published"), "drop_path_placement='published': needs drop_path_rate > 0"),
     (dict(drop_path_placement="last"), r"drop_path_placement='last': must be one of \('depth', 'published'\)"),
     (dict(inference_permutation="none"), r"inference_permutation='none': must be one of \('fixed', 'random'\)"),
     (dict(global_pool="token"), "global_pool='token': must be one of"),

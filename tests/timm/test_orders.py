@@ -59,7 +59,7 @@ def test_a_checkpoint_runs_in_another_order_of_its_blocks(loader, tmp_path, capl
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "message"),
+    ("model", "given", "message"),
     [
         ("plain_vit", dict(order=(0, 2)), r"order=\(0, 2\): block 1 of 3 never runs"),
         ("plain_vit", dict(order=(0, 1, 3), depth=3), r"order=\(0, 1, 3\): names block 3, but there are 3 blocks"),
@@ -83,9 +83,9 @@ def test_a_checkpoint_runs_in_another_order_of_its_blocks(loader, tmp_path, capl
         ("owf_vit", dict(loop_after_updates=5), "loop_after_updates=5: does not go with shared_mlp"),
     ],
 )
-def test_wrong_arguments_are_rejected(name, given, message):
+def test_wrong_arguments_are_rejected(model, given, message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        timm.create_model(name, **TINY, **given)
+        timm.create_model(model, **TINY, **given)
 
 
 # Late loops

@@ -171,6 +171,7 @@ SYSTEM_OF = {"ringformer": "ringformer_vit", "uit": "uit", "owf": "owf_vit", "pl
 # What the references leave out: other poolings and tables than the family's own, and low-rank terms.
 WITHOUT_REFERENCE = {
     "uit, no class token",
+    "uit, any order",
     "ringformer, maximum",
     "owf, average",
     "plain, no positions",

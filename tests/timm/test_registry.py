@@ -114,6 +114,16 @@ FEW = {
     "test_published_sizes_work": "of the models with slices",
     "test_released_files_load_as_they_are": "of the models whose code has been released",
     "test_the_shallow_branch_is_the_model_of_one_loop": "of the models of mixed depth",
+    "test_an_order_replaces_the_layers_of_the_preset": "of one model of each family that takes an order",
+    "test_each_block_runs_once_before_the_loops_begin": "of one model of each kind of loop",
+    "test_a_checkpoint_from_before_runs_what_was_trained": "of one model of each kind of loop",
+    "test_features_only_rejects_what_only_other_outputs_have": "of one model of each family",
+    "test_intermediates_are_those_of_all_passes": "of one model of each family",
+    "test_deep_supervision_is_the_loss_of_all_depths": "of the models with elastic depth",
+    "test_distillation_trains_the_full_depth": "of the models with elastic depth",
+    "test_training_without_the_outputs_is_told": "of the models of mixed depth",
+    "test_every_field_has_a_value": "of one model of each family",
+    "test_both_of_any_two_arguments_act_or_they_are_rejected": "of one model of each configuration",
     "test_pass_loss_is_the_mean_over_models_of_fewer_passes": "of the models of which earlier passes would be one",
 }
 

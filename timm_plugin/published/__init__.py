@@ -70,7 +70,14 @@ def from_published(
 
 
 def to_published(system: str, model: ImageModel) -> StateDict:
-    """The inverse of :func:`from_published`: the model's weights under the published keys, without fixed tables."""
+    """The inverse of :func:`from_published`: the model's weights under the published keys, without fixed tables.
+
+    Raises:
+        ValueError: for a model whose blocks run in an order of its own.
+    """
+    order = getattr(model.config, "order", None)
+    if isinstance(order, tuple):
+        raise ValueError(f"order={order}: the published code has no such order")
     return to_theirs(model.state_dict(), SYSTEMS[system][2](system, model))
 
 
