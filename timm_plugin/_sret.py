@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from timm.layers import global_pool_nlc, resample_abs_pos_embed, trunc_normal_
 from torch import Tensor, nn
 
+from recurrence.eager import is_plain
 from recurrence.early_exit import EarlyExit, exit_rule, run_until_each_exits
 from recurrence.loop import Loop
 from recurrence.weights.names import rename
@@ -44,7 +46,7 @@ class Stage(nn.Module):
         """
         tokens = self.pool(x).flatten(2)
         if token is not None:
-            tokens = torch.cat([self.pool(token).flatten(2), tokens], 2)
+            tokens = torch.cat([self._pooled(token).flatten(2), tokens], 2)
         tokens = tokens.transpose(1, 2)
         if every_pass:
             tokens = self.loop(tokens, run=range(self.loop.passes) if self.loop.run is None else self.loop.run)
@@ -56,6 +58,15 @@ class Stage(nn.Module):
         if token is None:
             return tokens.unflatten(2, self.grid)
         return tokens[..., 1:].unflatten(2, self.grid), tokens[..., :1, None]
+
+    def _pooled(self, token: Tensor) -> Tensor:
+        """The convolution of a class token, (B, C / 2, 1, 1) -> (B, C, 1, 1), which sees the centre of the kernel only.
+
+        Some CPUs give the rest of the kernel a gradient of NaN in bfloat16.
+        """
+        if not is_plain(self.pool, nn.Conv2d):
+            return self.pool(token)
+        return F.conv2d(token, self.pool.weight[..., 1:2, 1:2], self.pool.bias, groups=self.pool.groups)
 
 
 class SReT(ImageModel):

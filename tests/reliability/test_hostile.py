@@ -79,7 +79,7 @@ IMAGES = {
     "recipes/metrics/eight_bits.py": {
         "eight bits": [
             "-c",
-            f"{REPAIRED}import argparse, eight_bits as e; e.load_images(argparse.Namespace(checkpoint=Path('{{file}}')))",
+            f"{REPAIRED}import argparse as a, eight_bits as e; e.load_images(a.Namespace(checkpoint=Path('{{file}}')))",
         ]
     },
 }
