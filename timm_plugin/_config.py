@@ -1,5 +1,6 @@
 """The options that all image models share, and their rules."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -9,7 +10,7 @@ from timm_plugin.elastic import ElasticConfig
 
 
 @dataclass(frozen=True)
-class ImageConfig(ElasticConfig):
+class ImageConfig(ElasticConfig, ABC):
     """Base of the families' configurations; the options of depth in training are those of :class:`ElasticConfig`.
 
     Args:
@@ -45,6 +46,7 @@ class ImageConfig(ElasticConfig):
         """
         return {**{field.name: field.default for field in fields(ElasticConfig)}, "exit_threshold": 0.0}
 
+    @abstractmethod
     def sized(self, units: int, hidden: int) -> dict[str, Any]:
         """Arguments of a wider or narrower model with heads of the same width.
 
@@ -52,7 +54,6 @@ class ImageConfig(ElasticConfig):
             units: heads, as a multiple of the smallest numbers in the same proportion.
             hidden: hidden units of each MLP (of a pyramid: in its first stage) beyond the proportion.
         """
-        raise NotImplementedError
 
     def check(self, at_least_one: Sequence[str], **choices: Sequence[str]) -> None:
         """Checks each option by itself.
