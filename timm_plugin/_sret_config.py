@@ -120,6 +120,9 @@ class SReTConfig(ImageConfig):
             if not permuted and value != getattr(SReTConfig, name):
                 raise ValueError(f"{name}={value!r}: needs slices in groups of a run that permutes them")
 
+        if self.inference_permutation == "random" and self.permutation_seed != SReTConfig.permutation_seed:
+            raise ValueError(f"permutation_seed={self.permutation_seed}: needs inference_permutation='fixed'")
+
     def _permuted_slices(self, permuted_runs: str) -> list[tuple[int, int]]:
         """Stage and run of the slices that a design permutes."""
         return [

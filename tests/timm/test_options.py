@@ -192,6 +192,10 @@ SRET_REJECTIONS = [
         )
     ),
     (dict(permutation_seed=7, loops=1, groups=((4,),) * 3), "permutation_seed=7: needs slices in groups of a run"),
+    (
+        dict(permutation_seed=7, inference_permutation="random"),
+        "permutation_seed=7: needs inference_permutation='fixed'",
+    ),
     (dict(permuted_runs="none", groups=((4, 1),) * 3), "permuted_runs='none': has no effect with groups="),
     (dict(stem="overlap"), r"stem='overlap': must be one of \('conv', 'patch'\)"),
     (dict(stem="patch", img_size=(64, 15)), r"img_size=\(64, 15\): must be >= 16, the side of a patch"),
