@@ -1,6 +1,6 @@
 """Print the results of the translation demo: some translations, the scores, the stored parameters and the folders.
 
-python report.py RUN_FOLDER --data DATA_FOLDER --arch ringformer_tiny
+python report.py RUN_FOLDER --once RUN_FOLDER --data DATA_FOLDER --arch ringformer_tiny
 """
 
 import argparse
@@ -21,6 +21,11 @@ def lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").rstrip("\n").split("\n")
 
 
+def read(run: Path, name: str) -> dict:
+    """What a stage of a run has found."""
+    return json.loads((run / f"{name}.json").read_text())
+
+
 def translations(run: Path, data: Path) -> list[str]:
     """The first sentences of the test set with their translations, and up to two wrong translations of later ones."""
     triples = list(zip(lines(data / "test.en"), lines(run / "generate.txt"), lines(data / "test.de"), strict=True))
@@ -34,7 +39,7 @@ def translations(run: Path, data: Path) -> list[str]:
 
 def parameters(run: Path, arch: str) -> list[str]:
     """Stored parameters of the model and of its unshared counterpart."""
-    counts = json.loads((run / "parameters.json").read_text())
+    counts = read(run, "parameters")
     table = [f"  {name:18} {number:>10,}" for name, number in counts.items()]
     return table + [f"  {arch} stores {100 * counts[arch] / counts[UNSHARED]:.0f} % of {UNSHARED}"]
 
@@ -42,11 +47,12 @@ def parameters(run: Path, arch: str) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
+    parser.add_argument("--once", type=Path, required=True, help="the run with one pass on each side")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--arch", required=True)
     args = parser.parse_args()
     try:
-        metrics = json.loads((args.run / "scores.json").read_text()) | training(args.run)
+        metrics, once = (read(run, "scores") | training(run) for run in (args.run, args.once))
         examples, sizes = translations(args.run, args.data), parameters(args.run, args.arch)
     except OSError as error:
         parser.error(str(error))
@@ -54,6 +60,9 @@ def main() -> None:
     print(f"\nScores on {metrics['sentences']:,} such numbers, after {metrics['wall_s']} s of training")
     print(f"  exact match        {metrics['exact_match']:.1f} %")
     print(f"  BLEU               {metrics['bleu']:.2f}   ({metrics['bleu_signature']})")
+    print(
+        f"  with one pass on each side: exact match {once['exact_match']:.1f} %, {once['params']:,} stored parameters"
+    )
     print("\nStored parameters, including embeddings and output layer:", *sizes, sep="\n")
     print(f"\nData: {args.data}")
     print(f"Checkpoints, logs and translations: {args.run}")

@@ -3,8 +3,10 @@
 #
 #   recipes/numbers/run.sh [flags of fairseq-train]
 #
+# The model is also trained with one pass on each side.
+#
 # ARCH   a tiny architecture (default ringformer_tiny)
-# SCALE  demo   numbers below 10,000, 8,000 of them for training; 2 minutes of training on 2 cores (default)
+# SCALE  demo   numbers below 10,000, 8,000 of them for training; 2.5 minutes of training on 2 cores (default)
 #        smoke  numbers below 1,000 and 60 updates, under a minute; only shows that the recipe works
 # SEED (default 1); OUT, DRY_RUN, THREADS as in recipes/common.sh
 # Expected at scale demo: exact match of about 98 % on 1,000 numbers not seen in training.
@@ -18,9 +20,7 @@ demo) PASSES=6 UPDATES=300 WARMUP=60 ;;
 esac
 
 DATA=$OUT/numbers/$SCALE
-RUN=$OUT/numbers/run/$SCALE/$ARCH/s$SEED
-MODEL=(--user-dir "$ROOT/fairseq_plugin" --source-lang en --target-lang de
-    --encoder-layers $PASSES --decoder-layers $PASSES)
+RUNS=$OUT/numbers/run/$SCALE
 FLAGS=("$@")
 
 training() {
@@ -50,6 +50,14 @@ counting() {
         "$DATA/bin" "${MODEL[@]}" "${FLAGS[@]}"
 }
 
+# learn NAME PASSES: train and score the model with so many passes on each side.
+learn() {
+    RUN=$RUNS/$1/s$SEED
+    MODEL=(--user-dir "$ROOT/fairseq_plugin" --source-lang en --target-lang de --encoder-layers "$2" --decoder-layers "$2")
+    stages "$RUN" training decoding scoring counting
+}
+
 SCALE=$SCALE OUT=$OUT DRY_RUN=$DRY_RUN "$(dirname "$0")/prepare.sh"
-stages "$RUN" training decoding scoring counting
-run python "$ROOT/recipes/numbers/report.py" "$RUN" --data "$DATA" --arch "$ARCH"
+learn "$ARCH" $PASSES
+learn "${ARCH}_once" 1
+run python "$ROOT/recipes/numbers/report.py" "$RUNS/$ARCH/s$SEED" --once "$RUNS/${ARCH}_once/s$SEED" --data "$DATA" --arch "$ARCH"

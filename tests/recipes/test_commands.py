@@ -100,7 +100,7 @@ def out(tmp_path_factory) -> Path:
 def output(out) -> str:
     """What the demo at scale smoke prints, after it failed once and was interrupted in training once."""
     settings = {"SCALE": "smoke", "OUT": str(out)}
-    (train,) = [words for words in commands("numbers/run.sh", **settings) if words[0] == "fairseq-train"]
+    train, _ = [words for words in commands("numbers/run.sh", **settings) if words[0] == "fairseq-train"]
     recipe("numbers/run.sh", "--max-tokens", "1", fails=True, **settings)
     cli.run(*train, "--max-update", "30", "--disable-validation", env={"PYTHONPATH": str(cli.REPOSITORY)})
     return recipe("numbers/run.sh", **settings)
@@ -136,6 +136,9 @@ def test_the_report_shows_scores_parameters_and_places(run, output):
     assert f"{counts['ringformer_tiny']:,}" in output
     assert str(run) in output
     assert " -> " in output
+    once = collect.training(run.parents[1] / "ringformer_tiny_once" / "s1")["params"]
+    assert f"{once:,} stored parameters" in output
+    assert once < counts["ringformer_tiny"]
 
 
 @pytest.mark.slow
@@ -143,7 +146,7 @@ def test_the_unshared_model_is_counted_without_the_flags_that_it_lacks(out, run)
     counts = json.loads((run / "parameters.json").read_text())
     for flags in (("--depth-range", "1-2"), ("--level-signal", "none")):
         planned = commands("numbers/run.sh", *flags, SCALE="smoke", OUT=str(out))
-        (count,) = [words for words in planned if str(RECIPES / "metrics" / "parameters.py") in words]
+        count, _ = [words for words in planned if str(RECIPES / "metrics" / "parameters.py") in words]
         found = json.loads(cli.python(*count[1 : count.index(">")]).splitlines()[-1])
         assert found["vanilla_tiny"] == counts["vanilla_tiny"]
         assert (found["ringformer_tiny"] == counts["ringformer_tiny"]) == (flags[0] == "--depth-range")

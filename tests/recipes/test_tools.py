@@ -112,7 +112,7 @@ WRONG_CALLS = [
     ("digits/data.py /dev/null", "Not a directory: '/dev/null"),
     ("numbers/data.py /dev/null --limit 9 --train 1 --valid 1 --test 1", "File exists: '/dev/null'"),
     ("digits/report.py foo", FILE + "'foo/scores.json'"),
-    ("numbers/report.py foo --data bar --arch vanilla_tiny", FILE + "'foo/scores.json'"),
+    ("numbers/report.py foo --once foo --data bar --arch vanilla_tiny", FILE + "'foo/scores.json'"),
     (
         "figures/curves.py foo --output /dev/null/x.svg",
         "argument --output: '/dev/null/x.svg': /dev/null is not a folder",
