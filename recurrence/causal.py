@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from recurrence.attention_position import AttentionPositions
-from recurrence.early_exit import EarlyExit, EarlyExitState, new_loop_state
 from recurrence.loop import Loop
 from recurrence.loop_state import LoopState
 
@@ -26,11 +25,10 @@ class CausalStack(nn.Module):
         super().__init__()
         self.loop, self.norm = loop, norm
         self.positions = AttentionPositions() if positions is None else positions
-        self.early_exit: EarlyExit | None = None
 
     def new_state(self) -> LoopState:
         """The decoding state of a new text."""
-        return new_loop_state(self.loop, self.early_exit)
+        return LoopState(self.loop)
 
     def forward(self, x: Tensor, padding: Tensor | None = None, state: LoopState | None = None) -> Tensor:
         """Runs all passes on the tokens of x.
@@ -45,8 +43,6 @@ class CausalStack(nn.Module):
         """
         if state is None:
             x = self.loop(x, **self.arguments(x, padding, 0))
-        elif isinstance(state, EarlyExitState):
-            x = state.read(x, lambda x, start: self.arguments(x, padding, start, state), padding)
         else:
             x = state.run(x, self.loop.running, **self.arguments(x, padding, state.length, state))
         return self.finish(x)

@@ -21,8 +21,6 @@ class ImageConfig(ElasticConfig, ABC):
         pos_drop_rate: dropout on the embedded image.
         attn_drop_rate: dropout on the attention weights.
         drop_path_rate: of the last pass; it rises linearly from 0.
-        exit_threshold: at inference, an image leaves a loop after a pass that moves it by less than this fraction of
-            its L2 norm; 0 for never.
     """
 
     img_size: int | Sequence[int] = 224
@@ -33,7 +31,6 @@ class ImageConfig(ElasticConfig, ABC):
     proj_drop_rate: float = 0.0
     attn_drop_rate: float = 0.0
     drop_path_rate: float = 0.0
-    exit_threshold: float = 0.0
 
     def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:
         """Arguments of the same model without loops, with which :mod:`timm_plugin.compare` compares it.
@@ -44,7 +41,7 @@ class ImageConfig(ElasticConfig, ABC):
         Raises:
             ValueError: if there is no such model.
         """
-        return {**{field.name: field.default for field in fields(ElasticConfig)}, "exit_threshold": 0.0}
+        return {field.name: field.default for field in fields(ElasticConfig)}
 
     @abstractmethod
     def sized(self, units: int, hidden: int) -> dict[str, Any]:

@@ -42,12 +42,16 @@ def create(
         **kwargs: arguments of the model and of timm's builder.
 
     Raises:
-        ValueError: for dynamic image sizes, for a feature_cls that needs a module per depth where all depths are in
-            one, for options of depth beside features_only, or if a value breaks its rule.
+        ValueError: for dynamic image sizes, for an exit_threshold, which older versions had, for a feature_cls that
+            needs a module per depth where all depths are in one, for options of depth beside features_only, or if a
+            value breaks its rule.
     """
     for name in ("dynamic_img_size", "dynamic_img_pad"):
         if kwargs.pop(name, False):
             raise ValueError(f"{name}=True: {variant} takes images of the size that img_size gives")
+    threshold = kwargs.pop("exit_threshold", 0.0)  # arguments saved by older versions have 0
+    if threshold:
+        raise ValueError(f"exit_threshold={threshold}: was removed, as it never saved time; run fewer passes instead")
     if kwargs.get("features_only"):
         check_features(kwargs)
         preset = {name: value for name, value in preset.items() if name not in DEPTH_OPTIONS}
@@ -81,8 +85,8 @@ def with_order(preset: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     return left
 
 
-# Options of the passes that training draws or supervises, and of early exit.
-DEPTH_OPTIONS = {field.name: field.default for field in fields(ElasticConfig)} | {"exit_threshold": 0.0}
+# Options of the passes that training draws or supervises.
+DEPTH_OPTIONS = {field.name: field.default for field in fields(ElasticConfig)}
 
 
 def check_features(options: dict[str, Any]) -> None:

@@ -13,7 +13,6 @@ from timm.layers import global_pool_nlc, resample_abs_pos_embed, trunc_normal_
 from torch import Tensor, nn
 
 from recurrence.eager import is_plain
-from recurrence.early_exit import EarlyExit, exit_rule, run_until_each_exits
 from recurrence.loop import Loop
 from recurrence.weights.names import rename
 from timm_plugin._compat import feature_take_indices, update_model_input_size
@@ -26,13 +25,11 @@ from timm_plugin.published.sret import stage_pieces
 class Stage(nn.Module):
     """A convolution that halves the map of the previous stage, then a loop over depth on its tokens."""
 
-    def __init__(
-        self, loop: Loop, grid: tuple[int, int], width: int, downsample: bool, early_exit: EarlyExit | None = None
-    ):
+    def __init__(self, loop: Loop, grid: tuple[int, int], width: int, downsample: bool):
         super().__init__()
         self.grid, half = grid, width // 2
         self.pool = nn.Conv2d(half, width, 3, stride=2, padding=1, groups=half) if downsample else nn.Identity()
-        self.loop, self.early_exit = loop, early_exit
+        self.loop = loop
 
     def forward(
         self, x: Tensor, token: Tensor | None = None, every_pass: bool = False
@@ -42,7 +39,7 @@ class Stage(nn.Module):
         Args:
             x: (B, C, height, width); before a convolution, (B, C / 2, 2 height, 2 width).
             token: (B, C, 1, 1), or (B, C / 2, 1, 1) before a convolution; None for none.
-            every_pass: run all passes, also if training draws them or an image may leave early.
+            every_pass: run all passes, also if training draws them.
         """
         tokens = self.pool(x).flatten(2)
         if token is not None:
@@ -50,10 +47,8 @@ class Stage(nn.Module):
         tokens = tokens.transpose(1, 2)
         if every_pass:
             tokens = self.loop(tokens, run=range(self.loop.passes) if self.loop.run is None else self.loop.run)
-        elif self.early_exit is None or self.training:
-            tokens = self.loop(tokens)
         else:
-            tokens = run_until_each_exits(self.loop, tokens, self.early_exit)
+            tokens = self.loop(tokens)
         tokens = tokens.transpose(1, 2)
         if token is None:
             return tokens.unflatten(2, self.grid)
@@ -108,9 +103,8 @@ class SReT(ImageModel):
 
     def _stage(self, number: int, height: int, width: int) -> Stage:
         loop = self.config.loop(number, height * width)
-        early_exit = exit_rule(f"images in stage {number}", self.config.exit_threshold, loop.passes)
         channels = self.config.embed_dim * 2**number
-        return Stage(loop, (height, width), channels, downsample=number > 0, early_exit=early_exit)
+        return Stage(loop, (height, width), channels, downsample=number > 0)
 
     def embed(self, x: Tensor) -> Tensor:
         """Images (B, in_chans, height, width) -> the map before the first stage, (B, C, height / 8, width / 8)."""

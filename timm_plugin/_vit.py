@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from recurrence import position
 from recurrence.depth import same_kind, source_passes, warn_of_depth
-from recurrence.early_exit import exit_rule, run_until_each_exits
 from recurrence.elastic import stops
 from timm_plugin._compat import feature_take_indices, update_model_input_size
 from timm_plugin._init import INITS
@@ -53,7 +52,6 @@ class LoopedVisionTransformer(ImageModel):
         tokens = self.patch_embed.num_patches + self.num_prefix_tokens
         self.loop = config.loop(tokens)
         config.make_elastic(self.loop, step=config.depth_step(), prefix_only=config.level_signal == "static")
-        self.early_exit = exit_rule("images", config.exit_threshold, self.loop.passes)
         self.passes_per_depth = self.loop.passes // len(
             config.passes()
         )  # an attention and the shared MLP are one depth
@@ -111,11 +109,7 @@ class LoopedVisionTransformer(ImageModel):
 
     def encode(self, x: Tensor) -> Tensor:
         """Embedded tokens -> tokens after the final norm, (B, N, C), the class token first."""
-        if self.early_exit is None or self.training:
-            x = self.loop(x, levels=self.levels())
-        else:
-            x = run_until_each_exits(self.loop, x, self.early_exit, levels=self.levels())
-        return self.norm(x)
+        return self.norm(self.loop(x, levels=self.levels()))
 
     def forward(self, x: Tensor) -> Tensor | list[Tensor]:
         """Images -> logits (B, num_classes).
@@ -139,7 +133,7 @@ class LoopedVisionTransformer(ImageModel):
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """For :meth:`forward_intermediates`: the output, maps (B, C, rows, columns), prefixes (B, 0 or 1, C).
 
-        No image leaves the loop early, and training runs all passes, too.
+        Training runs all passes, too.
         """
         run = range(self.loop.passes) if self.loop.run is None else self.loop.run
         taken, last = feature_take_indices(len(run) // self.passes_per_depth, indices)

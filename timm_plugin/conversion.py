@@ -30,8 +30,6 @@ def to_timm(model: ImageModel) -> VisionTransformer:
     name = f"{_name(model)} cannot become a VisionTransformer"
     if not isinstance(model, LoopedVisionTransformer):
         raise ValueError(f"{name}: it has stages")
-    if model.early_exit is not None:
-        raise ValueError(f"{name}: exit_threshold={model.config.exit_threshold}: must be 0 to run all layers")
     if model.config.stem != "patch":
         raise ValueError(f"{name}: it has a convolutional stem")
     if model.level_embed is not None or model.depth_embed is not None:

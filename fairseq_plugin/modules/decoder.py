@@ -15,7 +15,6 @@ from recurrence.attention import padding_bias
 from recurrence.attention_position import AttentionPositions
 from recurrence.cache import stays
 from recurrence.draft import Draft, Drafting
-from recurrence.early_exit import EarlyExit, EarlyExitState, new_loop_state
 from recurrence.linear import pack
 from recurrence.loop import Loop
 from recurrence.loop_state import LoopState
@@ -150,7 +149,6 @@ class LoopedDecoder(StatefulDecoder):
             borrow(self, "embed_tokens", embed_tokens)
         self.inputs, self.loop, self.output_projection = inputs, loop, output
         self.positions, self.level_table, self.layer_norm = positions, level_table, layer_norm
-        self.early_exit: EarlyExit | None = None
 
     def forward(
         self,
@@ -196,8 +194,6 @@ class LoopedDecoder(StatefulDecoder):
         x = self.inputs(prev_output_tokens, padding, start)
         if state is None:
             x = self.loop(x, states=states, **arguments(x, start))
-        elif isinstance(state.loop_state, EarlyExitState):
-            x = state.loop_state.read(x, arguments, padding)
         else:
             x = state.loop_state.run(x, self.loop.running, **arguments(x, start))
         attn = [record[-1][:, -x.size(1) :] if record else None]
@@ -269,7 +265,7 @@ class LoopedDecoder(StatefulDecoder):
         if incremental_state is None:
             return None
         if self.KEY not in incremental_state:
-            loop_state = new_loop_state(self.loop, self.early_exit)
+            loop_state = LoopState(self.loop)
             incremental_state[self.KEY] = DecodingState(
                 loop_state,
                 self.new_draft(loop_state),

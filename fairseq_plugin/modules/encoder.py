@@ -5,7 +5,6 @@ from torch import Tensor, nn
 
 from recurrence.attention import padding_bias
 from recurrence.attention_position import AttentionPositions
-from recurrence.early_exit import EarlyExit, run_until_exit
 from recurrence.linear import pack
 from recurrence.loop import Loop
 from recurrence.position import Table, depth_time
@@ -53,7 +52,6 @@ class LoopedEncoder(FairseqEncoder):
         self.embed_tokens, self.inputs, self.loop = embed_tokens, inputs, loop
         self.positions, self.level_table, self.layer_norm = positions, level_table, layer_norm
         self._max_positions = max_positions
-        self.early_exit: EarlyExit | None = None
 
     def forward(self, src_tokens: Tensor, src_lengths: Tensor | None = None, return_all_hiddens: bool = False):
         """Encodes a batch.
@@ -72,10 +70,7 @@ class LoopedEncoder(FairseqEncoder):
         arguments = self.positions.arguments(self.loop, x, mask)
         arguments["levels"] = depth_levels(self.level_table, self.loop.passes, x.size(1), padding, 0, x)
         states: list[Tensor] | None = [] if return_all_hiddens else None
-        if self.early_exit is None or self.training:
-            x = self.loop(x, states=states, **arguments)
-        else:
-            x = run_until_exit(self.loop, x, self.early_exit, padding, states=states, **arguments)
+        x = self.loop(x, states=states, **arguments)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return {

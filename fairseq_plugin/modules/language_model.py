@@ -10,8 +10,8 @@ from fairseq.models import FairseqLanguageModel
 from torch import Tensor, nn
 
 from fairseq_plugin.modules import adaptive, elastic
-from fairseq_plugin.modules.budget import BudgetedModel, BudgetOptions, set_budget
 from fairseq_plugin.modules.decoder import StatefulDecoder
+from fairseq_plugin.modules.drafting import DraftingModel, DraftingOptions, set_drafting
 from fairseq_plugin.modules.eight_bits import EightBitModel, EightBitOptions, set_eight_bits
 from fairseq_plugin.modules.embedding import Output, TokenInput, store_positions, visible_padding
 from fairseq_plugin.modules.options import option
@@ -23,7 +23,7 @@ from recurrence.loop import Loop
 
 
 @dataclass
-class LanguageOptions(adaptive.AdaptiveOptions, BudgetOptions, EightBitOptions):
+class LanguageOptions(adaptive.AdaptiveOptions, DraftingOptions, EightBitOptions):
     """Options of every language model."""
 
     no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
@@ -93,7 +93,7 @@ class LanguageDecoder(StatefulDecoder):
 
         Returns:
             Logits (B, T, vocabulary) of the T tokens read, or features (B, T, C) (always with an adaptive softmax), and
-            fairseq's dictionary, whose `attn` is [None]; `passes` is the number of passes, without early exit.
+            fairseq's dictionary, whose `attn` is [None]; `passes` is the number of passes.
 
         Raises:
             ValueError: if there are no new tokens, or more than the learned positions.
@@ -165,7 +165,7 @@ class LanguageDecoder(StatefulDecoder):
         return incremental_state[self.KEY]
 
 
-class LanguageModel(BudgetedModel, EightBitModel, elastic.ElasticModel, FairseqLanguageModel):
+class LanguageModel(DraftingModel, EightBitModel, elastic.ElasticModel, FairseqLanguageModel):
     """A language model. A family defines `options` and :meth:`build_stack`."""
 
     options: type[LanguageOptions] = LanguageOptions
@@ -212,7 +212,7 @@ class LanguageModel(BudgetedModel, EightBitModel, elastic.ElasticModel, FairseqL
         inputs = cls._inputs(args, embedding, task.source_dictionary, most)
         output = cls._output(args, embedding, task.target_dictionary)
         model = cls(LanguageDecoder(task.target_dictionary, embedding, inputs, stack, output, most))
-        set_budget(model, args)
+        set_drafting(model, args)
         set_eight_bits(model, args)
         model.set_elastic(args, cls.depth_step(args))
         return model

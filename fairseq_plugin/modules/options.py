@@ -61,9 +61,11 @@ class Options(FairseqDataclass):
 
     Attributes:
         fixed: values of inherited fields that the family does not offer as options.
+        removed: options that older checkpoints have, and what to use instead.
     """
 
     fixed: ClassVar[dict[str, Any]] = {}
+    removed: ClassVar[dict[str, str]] = {"exit_threshold": "it never saved time; run fewer passes instead"}
 
     @classmethod
     def known(cls) -> dict[str, Field]:
@@ -99,12 +101,16 @@ class Options(FairseqDataclass):
 
         Raises:
             ValueError: for an unknown key in a yaml file.
-            FieldError: for a value of the wrong type, not among the choices, or without the options that it needs.
+            FieldError: for a removed option, or a value of the wrong type, not among the choices, or without the
+                options that it needs.
         """
         known, arch = cls.known(), getattr(args, "_name", None)
-        unknown = () if isinstance(args, argparse.Namespace) else set(args) - {*known, "_name"}
+        unknown = () if isinstance(args, argparse.Namespace) else set(args) - {*known, *cls.removed, "_name"}
         for name in sorted(unknown):
             raise ValueError(f"{name}: not an option of {arch}")
+        for name, instead in cls.removed.items():
+            if getattr(args, name, None):
+                raise FieldError(name, getattr(args, name), f"was removed: {instead}")
         for name, spec in known.items():
             value, kind, choices = getattr(args, name, None), _kind(spec), spec.metadata.get("choices")
             if value is None:

@@ -50,7 +50,7 @@ def recorded_states(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
 
 
 def _begins(options: dict[str, Any]) -> bool:
-    """Whether a call of a loop with these options starts at the first pass; early exit calls it pass by pass."""
+    """Whether a call of a loop with these options starts at the first pass; drafting runs it in parts."""
     return options.get("run") is None or options["run"][0] == 0
 
 

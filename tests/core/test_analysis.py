@@ -180,12 +180,12 @@ def test_recorded_weights_keep_masks_and_positions():
     assert all(not part.triu(1).any() and torch.allclose(part.sum(-1), torch.ones(1).double()) for part in recorded)
 
 
-def test_early_exit_runs_pass_by_pass_and_every_pass_is_recorded():
-    model = vision.small("uit", exit_threshold=1e-9)
-    x = vision.images(model)
+def test_a_loop_that_runs_pass_by_pass_records_every_pass():
+    model = vision.small("uit")
+    tokens = model.embed(vision.images(model))
     with record.recorded_states(model) as states, record.recorded_attention(model) as weights, torch.no_grad():
-        model(x)
-        model(x)
+        for index in 2 * tuple(range(model.loop.passes)):
+            tokens = model.loop(tokens, run=(index,))
     assert [len(states["loop"]), len(weights["loop"])] == [model.loop.passes] * 2
 
 

@@ -12,7 +12,7 @@ from fairseq.search import Sampling
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from torch import nn
 
-from fairseq_plugin.modules.budget import set_budget
+from fairseq_plugin.modules.drafting import set_drafting
 from recurrence.elastic import at_depths
 from tests.support import cli, language, models
 from tests.support.searching import (
@@ -29,13 +29,13 @@ from tests.support.searching import (
     varied_model,
 )
 
-BUDGETS = {"as few as possible": (1, 1), "several": (2, 4), "all passes but one": (3, 7)}
-every_budget = pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
+DRAFTS = {"as few as possible": (1, 1), "several": (2, 4), "all passes but one": (3, 7)}
+every_draft = pytest.mark.parametrize("draft", DRAFTS.values(), ids=DRAFTS)
 
 
 def drafting(model: nn.Module, passes: int = 2, tokens: int = 4) -> nn.Module:
     """The model, which drafts from now on."""
-    set_budget(model, Namespace(draft_passes=passes, draft_tokens=tokens))
+    set_drafting(model, Namespace(draft_passes=passes, draft_tokens=tokens))
     return model
 
 
@@ -45,28 +45,27 @@ def test_every_language_model_drafts_or_is_rejected():
 
 
 @models.every_model_with_encoder
-@every_budget
-def test_greedy_translation(arch, budget):
+@every_draft
+def test_greedy_translation(arch, draft):
     model, (_, source) = varied_model(arch), sources(arch)
     expected = translate(generator(model, beam=1), source)
-    expect_equal(translate(generator(drafting(model, *budget), beam=1), source), expected)
+    expect_equal(translate(generator(drafting(model, *draft), beam=1), source), expected)
     tally = model.decoder.drafting.tally
     assert tally.total == max(len(sentence[0]["tokens"]) for sentence in expected) >= tally.entries
 
 
 @pytest.mark.parametrize(("arch", "flags"), OVER_DEPTH)
-@every_budget
-def test_greedy_continuation(arch, flags, budget):
+@every_draft
+def test_greedy_continuation(arch, flags, draft):
     model = looped(arch, *flags)
     expected = continue_prompts(search(model, beam_size=1, max_len_b=14), prompts())
-    expect_equal(continue_prompts(search(drafting(model, *budget), beam_size=1, max_len_b=14), prompts()), expected)
+    expect_equal(continue_prompts(search(drafting(model, *draft), beam_size=1, max_len_b=14), prompts()), expected)
 
 
 @pytest.mark.parametrize(("arch", "flags"), ALONG_THE_TEXT)
 def test_recurrence_along_the_text_is_rejected(arch, flags):
-    for option, value in (("draft_passes", 1), ("exit_threshold", 0.1)):
-        with pytest.raises(ValueError, match=f"{option}={value}: not available for KausikRecurrence"):
-            set_budget(models.tiny(arch, *flags), Namespace(**{option: value}))
+    with pytest.raises(ValueError, match="draft_passes=1: not available for KausikRecurrence"):
+        drafting(models.tiny(arch, *flags), 1)
 
 
 @torch.no_grad()
@@ -169,18 +168,14 @@ REJECTED = [
     (dict(draft_passes=2, draft_tokens=0), "draft_tokens=0: must be >= 1"),
     (dict(draft_passes=2.0), "draft_passes=2.0: must be a whole number >= 1"),
     (dict(draft_tokens=2), "draft_tokens=2: needs draft_passes"),
-    (dict(exit_threshold=-0.1), "exit_threshold=-0.1: must be a number >= 0"),
-    (dict(exit_threshold="0.1"), "exit_threshold=0.1: must be a number >= 0"),
-    (dict(exit_threshold=float("nan")), "exit_threshold=nan: must be a number >= 0"),
-    (dict(exit_threshold=0.1, draft_passes=2), "exit_threshold=0.1: does not go with draft_passes"),
 ]
 
 
 @pytest.mark.parametrize(("options", "message"), REJECTED, ids=[message.split(":")[0] for _, message in REJECTED])
-def test_wrong_draft_and_exit_options_are_rejected(options, message):
+def test_wrong_options_are_rejected(options, message):
     for model in (models.tiny("universal_tiny"), looped("universal_lm")):
         with pytest.raises(ValueError, match=re.escape(message)):
-            set_budget(model, Namespace(**options))
+            set_drafting(model, Namespace(**options))
 
 
 def test_drafting_rejects_a_beam_above_1():

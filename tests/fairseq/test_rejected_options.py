@@ -1,8 +1,13 @@
 """Bad values are rejected with the option, the value and the rule."""
 
+from argparse import Namespace
+
 import pytest
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from omegaconf import OmegaConf
 
 from fairseq_plugin.modules.build import build_architecture, build_language_model, numbered_dictionary
+from recurrence.errors import FieldError
 from tests.support import language, models
 
 ONE_MATRIX = "--adaptive-input-cutoff none --adaptive-softmax-cutoff none"
@@ -212,3 +217,15 @@ def test_bad_values_from_python_are_rejected_by_name(arch, options, message):
 def test_an_embedding_is_only_injected_into_a_block_that_runs_again(reuse_map):
     with pytest.raises(ValueError, match="--inject-embedding: needs a pass that runs again"):
         build_language_model("ilr_small", numbered_dictionary(9), reuse_map=reuse_map, inject_embedding=True)
+
+
+def test_a_removed_option_is_rejected_unless_it_is_off():
+    """Checkpoints of older versions name it; a yaml file's configuration knows its own keys only."""
+    args = Namespace(_name="ringformer_tiny")
+    ARCH_CONFIG_REGISTRY["ringformer_tiny"](args)
+    check = ARCH_MODEL_REGISTRY["ringformer_tiny"].options.check
+    for value in (None, 0.0):
+        check(OmegaConf.create({**vars(args), "exit_threshold": value}))
+    for kind in (OmegaConf.create, lambda values: Namespace(**values)):
+        with pytest.raises(FieldError, match=r"^exit_threshold=0.3: was removed: .*; run fewer passes"):
+            check(kind({**vars(args), "exit_threshold": 0.3}))

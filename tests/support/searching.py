@@ -87,7 +87,7 @@ def expect_scores_of_the_full_forward(model: nn.Module, hypothesis: dict, *sourc
     torch.testing.assert_close(hypothesis["positional_scores"].double(), scores, rtol=0, atol=1e-4)
 
 
-# Language models for drafting and early exit
+# Language models for drafting
 
 DEEP = {"KausikRecurrence": ["--decoder-layers", "4"]}  # tiny models of other families have four passes or more
 

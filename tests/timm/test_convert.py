@@ -101,11 +101,6 @@ def test_another_epsilon_is_rejected():
         to_timm(vision.small("plain_vit", norm_eps=0.1))
 
 
-def test_early_exit_is_rejected():
-    with pytest.raises(ValueError, match=r"^plain_vit cannot .*: exit_threshold=0\.1: must be 0"):
-        to_timm(vision.small("plain_vit", exit_threshold=0.1))
-
-
 # Sharing
 
 

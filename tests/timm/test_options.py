@@ -40,7 +40,6 @@ KNOBS: dict[type, dict[str, tuple[str, Any, dict[str, Any]]]] = {
         "nll": ("recursive_deit_tiny", True, {}),
         "lrc": ("recursive_deit_tiny", True, {}),
         "norm_eps": ("plain_vit", 0.1, {}),
-        "exit_threshold": ("plain_vit", 1e9, {}),
         "init": ("plain_vit", "deit", {}),
         **{
             f"{part}_rate": ("plain_vit", 0.5, {})
@@ -69,7 +68,6 @@ KNOBS: dict[type, dict[str, tuple[str, Any, dict[str, Any]]]] = {
             f"{part}_rate": ("sret_t_global", 0.5, {})
             for part in ("drop", "pos_drop", "proj_drop", "attn_drop", "drop_path")
         },
-        "exit_threshold": ("sret_t", 1e9, {}),
         "drop_path_placement": ("sret_t_global", "published", dict(drop_path_rate=0.5)),
     },
 }
@@ -250,3 +248,10 @@ def test_another_head_obeys_the_rules_for_pooling():
     with pytest.raises(ValueError, match="global_pool='': needs num_classes=0, or a class token"):
         model.reset_classifier(3, "")
     assert model(vision.images(model)).shape == (2, vision.CLASSES)
+
+
+@pytest.mark.parametrize("name", ["uit", "sret_t"])
+def test_a_removed_option_is_rejected_unless_it_is_off(name):
+    with pytest.raises(ValueError, match=r"^exit_threshold=0.1: was removed, .*; run fewer passes instead$"):
+        vision.fresh(name, exit_threshold=0.1)
+    vision.fresh(name, exit_threshold=0.0)
