@@ -25,4 +25,4 @@ while read -r name subset; do
     scored+=("$RUN/generate-$name.log=$OUT/data/$DATA/raw/$subset.${PAIR[1]}")
 done <<<"$TESTS"
 heading scoring
-run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/exact_match.py" "${scored[@]}"
+run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score.py" "${scored[@]}" --exact

@@ -6,18 +6,21 @@
 #   small  256 wide (WIDTH), 4,000 updates of about 900 target tokens on Multi30k: half an hour on one core at 4 + 4 passes
 #   long   the same, for tables that train for fewer updates at scale small
 #   paper  the data and the settings of the table
-# WIDE=2 doubles the width of a row below scale paper; SCORED=loss scores a row by its last validation loss.
+# WIDE=2 doubles the width of a row below scale paper; SCORED=loss scores a row by its last validation loss. VOCABULARY, a file of
+# the data set, adds BLEU of its pieces; COMPOUNDS=1 adds BLEU of split compounds at scale paper.
 # Below scale paper, all rows have the same width and training budget.
 source "$(dirname "$0")/../common.sh"
 
-TEST_SETS=() TOKENIZE=${TOKENIZE:-13a}
+TEST_SETS=() MORE_SCORES=() TOKENIZE=${TOKENIZE:-13a}
 if [ "$SCALE" = paper ]; then
-    BIN=$OUT/data/$DATA/bin
+    FOLDER=$OUT/data/$DATA${SET:+/$SET} BIN=$FOLDER/bin
     read -r -a PAIR <<<"$LANGUAGES"
     while read -r name subset; do
-        TEST_SETS+=("$name:$subset:$OUT/data/$DATA/raw/$subset.${PAIR[1]}")
+        TEST_SETS+=("$name:$subset:$FOLDER/raw/$subset.${PAIR[1]}")
     done <<<"$TESTS"
-    prepare "$DATA"
+    prepare "$DATA" ${SET:+"SET=$SET"}
+    if [ -n "${VOCABULARY:-}" ]; then MORE_SCORES=(--pieces "$FOLDER/$VOCABULARY" --longest 48); fi
+    if [ -n "${COMPOUNDS:-}" ]; then MORE_SCORES+=(--compounds "${PAIR[1]}"); fi
 elif [ "$SCALE" = smoke ] && [ ! -d "${DATA_ROOT:-/nonexistent}/multi30k" ]; then
     BIN=$OUT/numbers/smoke/bin PIECES=$OUT/numbers/smoke/pieces.model PAIR=(en de) TOKENIZE=char
     TEST_SETS=("test:test:$OUT/numbers/smoke/test.de")
@@ -27,6 +30,7 @@ else
     TEST_SETS=("test:test:$OUT/multi30k/raw/test_2016_flickr.en")
     prepare multi30k/prepare PIECES=6000
 fi
+if [ "$SCALE" != paper ] && [ -n "${VOCABULARY:-}" ]; then MORE_SCORES=(--pieces "$PIECES"); fi
 
 array_of AVERAGE average
 array_of SEARCH search
@@ -85,4 +89,5 @@ for set in "${TEST_SETS[@]}"; do
     scored+=("$RUN/generate-$name.log=$reference")
 done
 heading scoring
-run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score.py" "${scored[@]}" --tokenize $TOKENIZE
+run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score.py" "${scored[@]}" --tokenize $TOKENIZE \
+    "${MORE_SCORES[@]}"

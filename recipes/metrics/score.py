@@ -1,15 +1,18 @@
 """Print BLEU, chrF and exact matches of translations by fairseq-generate against detokenised references, as JSON.
 
     python score.py generate-NAME.log=REFERENCE... [--pieces VOCABULARY] [--compounds LANGUAGE] > scores.json
+    python score.py generate-NAME.log=REFERENCE... --exact > scores.json
 
 Takes the best hypothesis of each sentence and restores the order of the corpus; every reference must have a hypothesis.
 fairseq-generate has already joined subwords (--remove-bpe) and detokenised (--tokenizer). The plain translations are
 written beside each log, as .txt. With several test sets, bleu is the mean and bleu_NAME the score of one set.
 
 --pieces adds bleu_pieces, BLEU of the pieces of a vocabulary, as RingFormer's published code scores: NLTK's corpus BLEU
-with its third smoothing, which is sacreBLEU's `exp`. --compounds adds bleu_compounds, BLEU of Moses' tokens with
-compounds split at their hyphens: the procedure of Vaswani et al. (arXiv:1706.03762), as in Ott et al.
-(arXiv:1806.00187), which Takase & Kiyono use in footnote 2. Neither can be compared with sacreBLEU's own score.
+with its third smoothing, which is sacreBLEU's `exp`, of references that are cut to --longest pieces. --compounds adds
+bleu_compounds_NAME, BLEU of Moses' tokens with compounds split at their hyphens: the procedure of Vaswani et al.
+(arXiv:1706.03762), as in Ott et al. (arXiv:1806.00187), which Takase & Kiyono use in footnote 2. Neither can be
+compared with sacreBLEU's own score. --exact prints only the percentages of exact matches: exact_match is that of the
+first set, exact_match_NAME that of each other one.
 """
 
 import argparse
@@ -23,7 +26,7 @@ from arguments import distinct, named_file
 from sacrebleu.metrics import BLEU, CHRF
 
 COMPOUND = re.compile(r"(\S)-(\S)")
-Segment = Callable[[str], str]  # a text to tokens with spaces between them
+Segment = Callable[[str], list[str]]  # a text to tokens
 BEST = re.compile(r"^D-(\d+)\t[^\t]*\t(.*)$")
 
 
@@ -49,44 +52,52 @@ def in_order(hypotheses: dict[int, str], count: int) -> list[str]:
     return [hypotheses[number] for number in range(count)]
 
 
+def exact_match(hypotheses: list[str], references: list[str]) -> float:
+    """The percentage of hypotheses that equal their reference."""
+    equal = sum(ours == theirs for ours, theirs in zip(hypotheses, references, strict=True))
+    return round(100 * equal / len(references), 2)
+
+
 def scores(hypotheses: list[str], references: list[str], tokenize: str) -> dict:
     """BLEU and chrF with their signatures, and the percentage of exact matches."""
     bleu, chrf = BLEU(tokenize=tokenize), CHRF()
-    equal = sum(ours == theirs for ours, theirs in zip(hypotheses, references, strict=True))
     return {
         "sentences": len(references),
         "bleu": round(bleu.corpus_score(hypotheses, [references]).score, 2),
         "chrf": round(chrf.corpus_score(hypotheses, [references]).score, 2),
-        "exact_match": round(100 * equal / len(references), 2),
+        "exact_match": exact_match(hypotheses, references),
         "bleu_signature": str(bleu.get_signature()),
         "chrf_signature": str(chrf.get_signature()),
     }
 
 
 def pieces(vocabulary: Path) -> Segment:
-    """Splits a text into the pieces of a sentencepiece model, or of a cased BERT vocabulary."""
+    """The function that splits a text into the pieces of a sentencepiece model, or of a cased BERT vocabulary."""
     if vocabulary.suffix == ".model":
         import sentencepiece
 
         model = sentencepiece.SentencePieceProcessor(model_file=str(vocabulary))
-        return lambda text: " ".join(model.encode(text, out_type=str))
+        return lambda text: model.encode(text, out_type=str)
     import tokenizers
 
     bert = tokenizers.BertWordPieceTokenizer(str(vocabulary), lowercase=False, strip_accents=False)
-    return lambda text: " ".join(bert.encode(text, add_special_tokens=False).tokens)
+    return lambda text: bert.encode(text, add_special_tokens=False).tokens
 
 
 def compounds(language: str) -> Segment:
-    """Splits a text into Moses' tokens, and compounds such as `well-known` at their hyphens."""
+    """The function that splits a text into Moses' tokens, and compounds such as `well-known` at their hyphens."""
     import sacremoses
 
     moses = sacremoses.MosesTokenizer(language)
-    return lambda text: COMPOUND.sub(r"\1 ##AT##-##AT## \2", moses.tokenize(text, return_str=True, escape=False))
+    return lambda text: COMPOUND.sub(
+        r"\1 ##AT##-##AT## \2", moses.tokenize(text, return_str=True, escape=False)
+    ).split()
 
 
-def segmented_bleu(hypotheses: list[str], references: list[str], segment: Segment) -> float:
-    """BLEU of the tokens into which texts are split."""
-    ours, theirs = ([segment(text) for text in texts] for texts in (hypotheses, references))
+def segmented_bleu(hypotheses: list[str], references: list[str], segment: Segment, longest: int | None = None) -> float:
+    """BLEU of the tokens into which texts are split; of a reference only the first `longest` count."""
+    ours = [" ".join(segment(text)) for text in hypotheses]
+    theirs = [" ".join(segment(text)[:longest]) for text in references]
     return round(BLEU(tokenize="none", smooth_method="exp", force=True).corpus_score(ours, [theirs]).score, 2)
 
 
@@ -103,18 +114,6 @@ def hypotheses_and_references(log: Path, reference: Path) -> tuple[list[str], li
         raise ValueError(f"{log}: {error}") from error
 
 
-def scored(log: Path, reference: Path, tokenize: str, segments: dict[str, Segment]) -> dict:
-    """The scores of a log; writes its plain translations beside it.
-
-    Raises:
-        ValueError: names the log, if hypotheses and references differ in number.
-    """
-    hypotheses, references = hypotheses_and_references(log, reference)
-    log.with_suffix(".txt").write_text("\n".join(hypotheses) + "\n", encoding="utf-8")
-    more = {name: segmented_bleu(hypotheses, references, segment) for name, segment in segments.items()}
-    return scores(hypotheses, references, tokenize) | more
-
-
 def merged(sets: dict[str, dict]) -> dict:
     """The mean scores of several test sets, with the BLEU of each; a single set keeps its scores.
 
@@ -125,36 +124,63 @@ def merged(sets: dict[str, dict]) -> dict:
     if len(sets) == 1:
         return combined
     combined["sentences"] = sum(result["sentences"] for result in sets.values())
-    for metric in combined.keys() & {"bleu", "chrf", "exact_match", "bleu_pieces", "bleu_compounds"}:
+    for metric in combined.keys() & {"bleu", "chrf", "exact_match", "bleu_pieces"}:
         combined[metric] = round(mean(result[metric] for result in sets.values()), 2)
     return combined | {f"bleu_{name}": result["bleu"] for name, result in sets.items()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
+def measured(args: argparse.Namespace) -> dict:
+    """All scores; writes the plain translations of each log beside it.
+
+    Raises:
+        ValueError: two logs have the same name, or hypotheses and references differ in number; names the log.
+    """
+    logs = [(Path(log), reference) for log, reference in args.sets]
+    files = distinct([(log.stem.removeprefix("generate-"), (log, reference)) for log, reference in logs])
+    texts = {name: hypotheses_and_references(*pair) for name, pair in files.items()}
+    if args.exact:
+        (_, first), *others = ((name, exact_match(*pair)) for name, pair in texts.items())
+        return {"exact_match": first, **{f"exact_match_{name}": value for name, value in others}}
+    for (log, _), (hypotheses, _) in zip(files.values(), texts.values()):
+        log.with_suffix(".txt").write_text("\n".join(hypotheses) + "\n", encoding="utf-8")
+    found = {name: scores(*pair, args.tokenize) for name, pair in texts.items()}
+    if args.pieces:
+        segment = pieces(args.pieces)
+        for name, pair in texts.items():
+            found[name]["bleu_pieces"] = segmented_bleu(*pair, segment, args.longest)
+    together = merged(found)
+    if args.compounds:
+        segment = compounds(args.compounds)
+        together |= {f"bleu_compounds_{name}": segmented_bleu(*pair, segment) for name, pair in texts.items()}
+    return together
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument(
         "sets",
         type=named_file,
         nargs="+",
         metavar="LOG=REFERENCE",
         help="log of fairseq-generate, and a file with one reference per line",
     )
-    parser.add_argument(
+    found.add_argument(
         "--tokenize", choices=BLEU.TOKENIZERS, default=BLEU.TOKENIZER_DEFAULT, help="sacreBLEU's tokenizer"
     )
-    parser.add_argument("--pieces", type=Path, metavar="VOCABULARY", help="a sentencepiece model, or BERT's vocab.txt")
-    parser.add_argument("--compounds", metavar="LANGUAGE", help="of the references, for Moses' tokenizer")
-    args = parser.parse_args()
+    found.add_argument("--pieces", type=Path, metavar="VOCABULARY", help="a sentencepiece model, or BERT's vocab.txt")
+    found.add_argument("--longest", type=int, metavar="PIECES", help="of a reference, for --pieces (default: all)")
+    found.add_argument("--compounds", metavar="LANGUAGE", help="of the references, for Moses' tokenizer")
+    found.add_argument("--exact", action="store_true", help="exact matches only")
+    return found
+
+
+def main() -> None:
+    args = parser().parse_args()
     try:
-        segments = {"bleu_pieces": pieces(args.pieces)} if args.pieces else {}
-        if args.compounds:
-            segments["bleu_compounds"] = compounds(args.compounds)
-        pairs = [(Path(log), reference) for log, reference in args.sets]
-        files = distinct([(log.stem.removeprefix("generate-"), (log, reference)) for log, reference in pairs])
-        sets = {name: scored(log, reference, args.tokenize, segments) for name, (log, reference) in files.items()}
+        print(json.dumps(measured(args), indent=2))
     except (OSError, ValueError) as error:
-        parser.error(str(error))
-    print(json.dumps(merged(sets), indent=2))
+        parser().error(str(error))
 
 
 if __name__ == "__main__":

@@ -72,7 +72,8 @@ def model(run: Run) -> torch.nn.Module:
 def counted(run: Run) -> dict[str, int]:
     """The counts by metric, each stored tensor once.
 
-    params: all parameters. params_core: those of encoder and decoder stack, for models that have both.
+    params: all parameters. For translation models, params_core: those of encoder and decoder stack, params_embedding: of
+    the decoder's word embedding, params_head: of the output layer.
     """
     from recurrence.count import stored
 
@@ -80,4 +81,6 @@ def counted(run: Run) -> dict[str, int]:
     found = {"params": stored(built)}
     if hasattr(built, "encoder") and hasattr(built.encoder, "loop"):
         found["params_core"] = stored(built.encoder.loop) + stored(built.decoder.loop)
+        found["params_embedding"] = stored(built.decoder.embed_tokens)
+        found["params_head"] = stored(built.decoder.output_projection)
     return found

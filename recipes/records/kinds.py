@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationInfo, model_validator
 
 SCALES = ("smoke", "small", "long", "paper")
-SWITCHES = ("release", "code")  # settings of the published code, where they differ from the paper's
+SWITCHES = ("body", "release", "code")  # settings of the paper's body, or of the published code, where they differ
 OVERRIDES = ("smaller", *SCALES[:-1])  # settings below scale paper: at all scales, or at one
 PARTS = (*OVERRIDES, *SWITCHES)
 
@@ -51,9 +51,12 @@ class Translation(Kind):
     languages: str = ""
     tests: dict[str, str] = {}
     symbols: PositiveInt | None = None
+    set: str = ""  # of a data set that has several
     average: str = ""
     search: str = ""
     search_of: dict[str, str] = {}
+    vocabulary: str = ""
+    compounds: bool = False
     tokenize: str = ""
     scored: Literal["", "loss"] = ""
     width: PositiveInt | None = None

@@ -60,9 +60,15 @@ def scales_of(lines: pd.DataFrame) -> list[str]:
     return sorted(lines["scale"].unique(), key=size)
 
 
-def run_shown(table: Table, name: str, column: Column) -> Run | None:
-    """The run whose number a cell shows; `table` is the one that the column names, or else its own."""
-    runs = [run for run in table.runs.values() if run.row is table.rows[name]] if name in table.rows else []
+def run_shown(table: Table, name: str, row: Row, column: Column) -> Run | None:
+    """The run whose number a cell of a row shows.
+
+    `table` is the one that the column names, or else the row's own. In another table, it is the row of the same name,
+    or else one of the same architecture and flags: how a model was trained does not change what is counted.
+    """
+    same = table.rows.get(name)
+    models = [run for run in table.runs.values() if (run.row.arch, run.flags) == (row.arch, row.flags)]
+    runs = [run for run in table.runs.values() if run.row is same] if same else models
     return next((run for run in runs if run.variant == column.variant), runs[0] if runs else None)
 
 
@@ -92,7 +98,8 @@ def measured(run: Run | None, metric: str, scale: str, lines: pd.DataFrame) -> s
 def ours(paper: Paper, table: Table, names: list[str], column: Column) -> dict[str, list[str]]:
     """Our columns beside one of the paper's, by title: a count, or one for each scale that has been measured."""
     source = paper.tables[column.table] if column.table else table
-    runs = [run_shown(source, name, column) if table.rows[name].arch else None for name in names]
+    rows = [(name, table.rows[name]) for name in names]
+    runs = [run_shown(source, name, row, column) if row.arch else None for name, row in rows]
     if column.metric in COUNTED:
         return {"ours": [f"{counted(run)[column.metric]:,}" if run else "" for run in runs]}
     if not column.metric:

@@ -17,6 +17,8 @@ STEPS = (1, 2, 4, 6, 8, 10, 12, 16, 24, 48)
 METRICS = {
     "bleu": "BLEU",
     "chrf": "chrF",
+    "bleu_pieces": "BLEU of pieces",
+    "bleu_compounds_newstest2014": "BLEU newstest2014, compounds split",
     "loss": "loss, nats",
     "top1": "top-1 %",
     "mmac": "MMAC",
@@ -45,7 +47,10 @@ METRICS = {
         for step in STEPS
     },
     **ERRORS,
-    **{f"perplexity_{1 << power}": f"perplexity at {1 << power:,}" for power in range(5, 13)},
+    **{
+        f"perplexity_{length}": f"perplexity at {length:,}"
+        for length in (*(1 << power for power in range(5, 13)), 3072)
+    },
 }
 
 

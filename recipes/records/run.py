@@ -9,8 +9,9 @@
 Two flags are the recipe's own, as SCALE and SEED: --scale NAME, --seed NUMBER. Settings from the environment:
   SCALE      smoke (default), small, long or paper; a table need not have all of them
   SEED       random seed of the run (default 1); SEEDS="1 2 3" runs each
-  SETTINGS   whose settings to use at scale paper, where they differ: paper (default), release (those that the authors'
-             release recommends) or code (those that their programs set)
+  SETTINGS   whose settings to use at scale paper, where they differ: paper (default), body (those of the paper's body,
+             where the default follows its appendix), release (those that the authors' release recommends) or code
+             (those that their programs set)
   OUT        folder of all output (default: out/ beside recipes/)
   RESULTS    table to append the results to (default: results.csv of the paper; for scale smoke, under OUT)
   DRY_RUN    1 prints the commands instead of running them

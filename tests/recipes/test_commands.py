@@ -46,7 +46,7 @@ def test_fairseq_takes_every_command(script, scale, arguments, tmp_path):
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
 
 
-NOWHERE = {"DATA_ROOT": "/nonexistent"}
+NOWHERE, NO_SET = {"DATA_ROOT": "/nonexistent"}, {"PREPARED": "/nonexistent"}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ NOWHERE = {"DATA_ROOT": "/nonexistent"}
         ("digits/run.sh", [], {"SCALE": "paper"}, "SCALE=paper: must be demo or smoke"),
         ("cifar10/prepare.sh", [], {"CIFAR10": "5000", "DATA_ROOT": ""}, "CIFAR10=5000: needs DATA_ROOT, a folder"),
         ("cifar10/prepare.sh", [], NOWHERE, "DATA_ROOT=/nonexistent: holds no cifar10.tar"),
-        ("kausik/table2.sh", ["recurrent"], {"SCALE": "long"}, "SCALE=long: must be one of smoke, small, paper for "),
+        ("kausik/table6.sh", ["copying"], {"SCALE": "long"}, "SCALE=long: must be one of smoke, small, paper for "),
         ("kausik/table2.sh", ["regular"], {}, "ROW=regular: no such row; did you mean regular_"),
         ("kausik/table3.sh", ["recurrent"], {"SCALE": "paper", "SETTINGS": "release"}, "SETTINGS=release: must be one"),
         ("kausik/prepare.sh", [], NOWHERE, "DATA_ROOT=/nonexistent: holds no shakespeare/input.txt"),
@@ -66,8 +66,19 @@ NOWHERE = {"DATA_ROOT": "/nonexistent"}
         ("ilr/prepare.sh", [], {"CORPUS": "/nonexistent"}, "CORPUS=/nonexistent: no such file"),
         ("takase/table5.sh", ["vanila"], {}, "ROW=vanila: no such row; did you mean vanilla"),
         ("takase/table3.sh", ["de_en-cycel"], {}, "ROW=de_en-cycel: no such row; did you mean de_en-cycle"),
-        ("data/prepared.sh", [], {"PREPARED": ""}, "PREPARED: must name a folder with bin/ and raw/"),
-        ("data/prepared.sh", [], {"PREPARED": "/nonexistent"}, "PREPARED=/nonexistent: holds no bin/ and raw/"),
+        ("data/prepared.sh", [], {}, "SET=: must be genuine or synthetic"),
+        (
+            "data/prepared.sh",
+            [],
+            {"SET": "genuine"},
+            "PREPARED: must name a folder with the genuine pairs in bin/ and raw/",
+        ),
+        (
+            "data/prepared.sh",
+            [],
+            {"SET": "genuine"} | NO_SET,
+            "PREPARED=/nonexistent: holds no raw/ and bin/train.*.idx",
+        ),
         ("takase/wikitext.sh", [], {"SET": "3"}, "SET=3: must be 2 or 103"),
         ("librispeech/prepare.sh", [], {"CORPUS": "ted"}, "CORPUS=ted: must be digits or librispeech"),
         ("librispeech/prepare.sh", [], NOWHERE, "DATA_ROOT=/nonexistent: holds no fsdd.tar"),

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import shlex
 import shutil
+import struct
 import sys
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def binarized(folder: Path, name: str, language: str = "") -> list[str]:
 
 def test_every_script_is_tried():
     scripts = {path.stem for path in (RECIPES / "data").glob("*.sh")}
-    assert scripts == {*NAMES, "tools", "prepared"}  # the last by recipes/test_commands.py
+    assert scripts == {*NAMES, "tools", "prepared"}
 
 
 @pytest.mark.parametrize(("name", "settings"), SETTINGS, ids=str)
@@ -279,6 +280,25 @@ def test_an_unfinished_download_goes_on_and_is_verified(tmp_path):
     assert not target.exists()
     cli.run("bash", "-c", f"{call} {digest}")
     assert target.read_bytes() == source.read_bytes()
+
+
+def test_each_set_of_a_table_has_a_folder_of_its_own(tmp_path):
+    def link(name: str, folder: str, **more) -> str:
+        settings = {"OUT": str(tmp_path), "SET": name, "PREPARED": str(tmp_path / folder), **more}
+        return recipe("data/prepared.sh", **settings)
+
+    for folder, pairs in (("small", 44_200_000), ("large", 328_500_000), ("other", 7)):
+        for name in ("raw", "bin"):
+            (tmp_path / folder / name).mkdir(parents=True)
+        index = b"MMIDIDX\0\0" + struct.pack("<QBQ", 1, 4, pairs)  # the head of fairseq's index
+        (tmp_path / folder / "bin" / "train.en-de.en.idx").write_bytes(index)
+    wrong = link("genuine", "large", fails=True)
+    assert "large: 328500000 pairs, but the genuine set has 44150000 to 44250000" in wrong
+    link("genuine", "small")
+    link("synthetic", "large")
+    links = [(tmp_path / "data" / "prepared" / name).resolve().name for name in ("genuine", "synthetic")]
+    assert links == ["small", "large"]
+    assert "other: the genuine pairs have been" in link("genuine", "other", fails=True, VERIFY="0")
 
 
 @pytest.mark.slow

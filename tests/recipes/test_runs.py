@@ -22,7 +22,7 @@ def test_a_failed_run_is_recorded_and_the_next_call_goes_on(tmp_path):
     settings = dict(SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="", THREADS="1")
     recipe("ringformer/table4.sh", "cross_attention_signal", "--max-tokens", "1", fails=True, **settings)
     (failed,) = results_csv.read(tmp_path / "ringformer" / "results.csv")
-    assert (failed["metric"], failed["value"], failed["row"]) == ("BLEU", "", "cross_attention_signal")
+    assert (failed["metric"], failed["value"], failed["row"]) == ("BLEU of pieces", "", "cross_attention_signal")
     output = recipe("ringformer/table4.sh", "cross_attention_signal", **settings)
     assert '"sentences": 100' in output
     bleu, chrf = results_csv.read(tmp_path / "ringformer" / "results.csv")[:2]

@@ -32,31 +32,52 @@ def smoothed_bleu(hypotheses: list[list[str]], references: list[list[str]]) -> f
 
 
 def test_bleu_of_segments_is_that_of_the_formula():
-    for segment in (str, score.compounds("en")):
-        expected = smoothed_bleu(*([segment(text).split() for text in texts] for texts in (OURS, THEIRS)))
+    for segment in (str.split, score.compounds("en")):
+        expected = smoothed_bleu(*([segment(text) for text in texts] for texts in (OURS, THEIRS)))
         assert score.segmented_bleu(OURS, THEIRS, segment) == pytest.approx(expected, abs=0.005)
 
 
 def test_compounds_are_split_at_their_hyphens():
-    assert score.compounds("en")("It's well-known.") == "It 's well ##AT##-##AT## known ."
+    assert score.compounds("en")("It's well-known.") == ["It", "'s", "well", "##AT##-##AT##", "known", "."]
 
 
 def test_pieces_of_a_bert_vocabulary(tmp_path):
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\ncat\n##s\n")
-    assert score.pieces(vocabulary)("the cats ran") == "the cat ##s [UNK]"
+    assert score.pieces(vocabulary)("the cats ran") == ["the", "cat", "##s", "[UNK]"]
 
 
-def test_both_are_scored_from_a_log(tmp_path):
-    log, reference, vocabulary = (tmp_path / name for name in ("generate-test.log", "test.en", "vocab.txt"))
-    log.write_text("".join(f"D-{number}\t-0.1\t{text}\n" for number, text in enumerate(OURS)))
+def test_long_references_are_cut():
+    cut = [" ".join(text.split()[:2]) for text in THEIRS]
+    assert score.segmented_bleu(OURS, THEIRS, str.split, 2) == score.segmented_bleu(OURS, cut, str.split)
+    assert score.segmented_bleu(OURS, THEIRS, str.split, 2) != score.segmented_bleu(OURS, THEIRS, str.split)
+
+
+def measured(tmp_path, *options: str) -> dict:
+    """The scores of two sets, of which the second has other references."""
+    reference, other = tmp_path / "test.en", tmp_path / "other.en"
     reference.write_text("\n".join(THEIRS) + "\n")
-    vocabulary.write_text(
-        "[PAD]\n[UNK]\n[CLS]\n[SEP]\n" + "\n".join(sorted(set(" ".join(OURS + THEIRS).split()))) + "\n"
-    )
-    segments = {"bleu_pieces": score.pieces(vocabulary), "bleu_compounds": score.compounds("en")}
-    found = score.scored(log, reference, "13a", segments)
-    sets = score.merged({"one": found, "two": {**found, "bleu_pieces": 0.0}})
-    assert found["bleu_pieces"] > 0
-    assert sets["bleu_pieces"] == pytest.approx(found["bleu_pieces"] / 2, abs=0.006)
-    assert sets["bleu_compounds"] == found["bleu_compounds"]
+    other.write_text("\n".join(OURS) + "\n")
+    sets = []
+    for name, file in (("test", reference), ("other", other)):
+        log = tmp_path / f"generate-{name}.log"
+        log.write_text("".join(f"D-{number}\t-0.1\t{text}\n" for number, text in enumerate(OURS)))
+        sets.append(f"{log}={file}")
+    return score.measured(score.parser().parse_args([*sets, *options]))
+
+
+def test_all_are_scored_from_logs(tmp_path):
+    vocabulary = tmp_path / "vocab.txt"
+    words = sorted({*" ".join(OURS + THEIRS).replace("-", " - ").split()})
+    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words]) + "\n")
+    found = measured(tmp_path, "--pieces", str(vocabulary), "--compounds", "en")
+    of_pieces = score.segmented_bleu(OURS, THEIRS, score.pieces(vocabulary))
+    assert found["bleu_pieces"] == pytest.approx((of_pieces + 100) / 2, abs=0.006)
+    assert found["bleu_compounds_test"] == score.segmented_bleu(OURS, THEIRS, score.compounds("en"))
+    assert found["bleu_compounds_other"] == found["bleu_other"] == 100
+    assert found["exact_match"] == 50
+    assert (tmp_path / "generate-test.txt").read_text().splitlines() == OURS
+
+
+def test_only_exact_matches_are_of_each_set(tmp_path):
+    assert measured(tmp_path, "--exact") == {"exact_match": 0, "exact_match_other": 100}

@@ -116,6 +116,14 @@ def ringformer(table: str, row: str) -> rows.Run:
     return paper.tables[table].find(row)
 
 
+def test_settings_of_the_body_are_those_of_section_4_1(tmp_path):
+    asked = requested(tmp_path, SCALE="paper", SETTINGS="body")
+    words = words_of(commands.stages(asked, ringformer("table1", "ringformer"), 1))
+    args = options.parse_args_and_arch(PARSERS["fairseq-train"](), words[1:])
+    assert (args.max_update, args.warmup_updates, args.lr) == (830_000, 40_000, [7e-4])
+    assert args.batch_size * args.update_freq[0] == 512
+
+
 def test_the_batch_of_the_table_is_gathered_from_any_processes(tmp_path):
     run = ringformer("table1", "ringformer")
     for settings, expected in (
@@ -190,9 +198,9 @@ PAPER, CODE = {"SCALE": "paper"}, "PATH[$(touch {0})0]"
         ("vanilla", {"SEEDS": "1 -2"}, "SEEDS=1 -2: input should be greater than or equal to 0"),
         ("vanilla", {"SEED": " "}, "SEED= : list should have at least 1 item"),
         ("vanilla", {"PRECISION": "fp8"}, "PRECISION=fp8: input should be "),
-        ("vanilla", {"SETTINGS": "mine"}, "SETTINGS=mine: input should be 'paper', 'release' or 'code'"),
+        ("vanilla", {"SETTINGS": "mine"}, "SETTINGS=mine: input should be 'paper', 'body', 'release' or 'code'"),
         ("vanilla", {"SETTINGS": "code"}, "SETTINGS=code: must be paper at scale smoke"),
-        ("vanilla", PAPER | {"SETTINGS": "release"}, "SETTINGS=release: must be one of paper, code for "),
+        ("vanilla", PAPER | {"SETTINGS": "release"}, "SETTINGS=release: must be one of paper, body, code for "),
         ("vanilla", {"DRY_RUN": "yes"}, "DRY_RUN=yes: input should be '0' or '1'"),
         ("vanilla", {"GPUS": "2"}, "GPUS=2: must be 1 at scale smoke"),
         ("vanilla", PAPER | {"GPUS": "3"}, "GPUS=3, MICRO_BATCH=341: their product must divide the "),
@@ -252,7 +260,7 @@ def test_every_scale_has_its_column_and_smoke_none(monkeypatch):
     assert "| 25.48 | 20.50 |" in shown(monkeypatch, *three[:1], smoke)
     assert "| 25.48 | 21.50 ± 0.58 (3 seeds) |" in shown(monkeypatch, *three)
     both = shown(monkeypatch, *three, line(row="vanilla", value="25", scale="paper"))
-    assert "| BLEU | BLEU, ours (paper) | BLEU, ours (small) |" in both
+    assert "| BLEU | sacreBLEU, ours (paper) | sacreBLEU, ours (small) |" in both
     assert "| 25.48 | 25.00 | 21.50 ± 0.58 (3 seeds) |" in both
     assert "| 25.48 | failed |" in shown(monkeypatch, line(row="vanilla", value=""))
 
