@@ -72,8 +72,8 @@ def model(run: Run) -> torch.nn.Module:
 def counted(run: Run) -> dict[str, int]:
     """The counts by metric, each stored tensor once.
 
-    params: all parameters. For translation models, params_core: those of encoder and decoder stack, params_embedding: of
-    the decoder's word embedding, params_head: of the output layer.
+    params: all parameters. For translation models, params_core: those of encoder and decoder stack, params_embedding:
+    of the decoder's word embedding, params_head: of the output layer.
     """
     from recurrence.count import stored
 
