@@ -177,6 +177,35 @@ class Table(nn.Module):
         return picked.masked_fill(padding[:, start:, None], 0) if self.blank_padding else picked
 
 
+class LevelTable(Table):
+    """The Universal Transformer's signals, which are added to the stream before each pass.
+
+    Args:
+        width: C.
+        timed: whether the signals have the position; otherwise only the depth.
+    """
+
+    def __init__(self, width: int, timed: bool):
+        super().__init__(depth_time, width)
+        self.timed = timed
+
+    def levels(self, passes: int, length: int, padding: Tensor | None, start: int, like: Tensor) -> list[Tensor]:
+        """The signal of each pass.
+
+        Args:
+            passes: P.
+            length, padding, start, like: see :meth:`Table.forward`.
+
+        Returns:
+            P times (length - start, C) without padding, else (B, length - start, C), or (C,) if it is not timed.
+        """
+        depths = list(self.rows(passes, like))
+        if not self.timed:
+            return depths
+        position = self(length, padding, start, like)
+        return [position + depth for depth in depths]
+
+
 class DistanceTable(Table):
     """Looks up rows of :func:`distances`.
 

@@ -53,13 +53,12 @@ def set_drafting(model: nn.Module, args: Namespace) -> None:
     if given is None:
         return
     decoder = model.decoder
-    stack = getattr(decoder, "stack", decoder)
-    if stack is not decoder and not isinstance(stack, CausalStack):
+    if not isinstance(decoder.stack, CausalStack):
         rule = (
             f"not available for {type(model).__name__}, whose recurrence along the text runs all layers for every token"
         )
         raise FieldError("draft_passes", given[0], rule)
-    decoder.drafting = Drafting(*given, stack.loop.passes)
+    decoder.drafting = Drafting(*given, decoder.stack.loop.passes)
 
 
 def _given(args: Namespace) -> tuple[int, int] | None:

@@ -7,20 +7,7 @@ from recurrence.attention import padding_bias
 from recurrence.attention_position import AttentionPositions
 from recurrence.linear import pack
 from recurrence.loop import Loop
-from recurrence.position import Table, depth_time
-
-
-class LevelTable(Table):
-    """Rows for positions and for depths.
-
-    Args:
-        width: C.
-        timed: whether the signal has the position; otherwise only the depth.
-    """
-
-    def __init__(self, width: int, timed: bool):
-        super().__init__(depth_time, width)
-        self.timed = timed
+from recurrence.position import LevelTable
 
 
 class LoopedEncoder(FairseqEncoder):
@@ -33,7 +20,7 @@ class LoopedEncoder(FairseqEncoder):
         loop: the stack.
         positions: those inside self-attention.
         level_table: table of the signals added before each pass; None for none.
-        layer_norm: final LayerNorm of a pre-norm stack; None for post-norm.
+        norm: final LayerNorm of a pre-norm stack; None for post-norm.
         max_positions: longest source, in tokens or frames.
     """
 
@@ -45,12 +32,12 @@ class LoopedEncoder(FairseqEncoder):
         loop: Loop,
         positions: AttentionPositions,
         level_table: LevelTable | None,
-        layer_norm: nn.LayerNorm | None,
+        norm: nn.LayerNorm | None,
         max_positions: int,
     ):
         super().__init__(dictionary)
         self.embed_tokens, self.inputs, self.loop = embed_tokens, inputs, loop
-        self.positions, self.level_table, self.layer_norm = positions, level_table, layer_norm
+        self.positions, self.level_table, self.layer_norm = positions, level_table, norm
         self._max_positions = max_positions
 
     def forward(self, src_tokens: Tensor, src_lengths: Tensor | None = None, return_all_hiddens: bool = False):
@@ -68,7 +55,8 @@ class LoopedEncoder(FairseqEncoder):
         x, padding = self.inputs.read(src_tokens, src_lengths)
         mask = None if padding is None else padding_bias(padding, like=x)
         arguments = self.positions.arguments(self.loop, x, mask)
-        arguments["levels"] = depth_levels(self.level_table, self.loop.passes, x.size(1), padding, 0, x)
+        if self.level_table is not None:
+            arguments["levels"] = self.level_table.levels(self.loop.passes, x.size(1), padding, 0, x)
         states: list[Tensor] | None = [] if return_all_hiddens else None
         x = self.loop(x, states=states, **arguments)
         if self.layer_norm is not None:
@@ -94,29 +82,3 @@ class LoopedEncoder(FairseqEncoder):
     def max_positions(self) -> int:
         """Longest source, in tokens or frames."""
         return self._max_positions
-
-
-def depth_levels(
-    table: LevelTable | None, passes: int, length: int, padding: Tensor | None, start: int, x: Tensor
-) -> list[Tensor] | None:
-    """The Universal Transformer's position + depth signal of each pass.
-
-    Args:
-        table: rows for positions and depths; None for no signal.
-        passes: P.
-        length: number of tokens, the leading ones included.
-        padding: (B, length) bool, or None for no padding.
-        start: number of leading tokens to skip.
-        x: gives dtype and device.
-
-    Returns:
-        P times (length - start, C) without padding, else (B, length - start, C), or (C,) if it is not timed; None
-        without table.
-    """
-    if table is None:
-        return None
-    depths = list(table.rows(passes, like=x))
-    if not table.timed:
-        return depths
-    position = table(length, padding, start, like=x)
-    return [position + depth for depth in depths]

@@ -2,7 +2,6 @@
 
 import math
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +9,14 @@ from fairseq.models import FairseqLanguageModel
 from torch import Tensor, nn
 
 from fairseq_plugin.modules import adaptive, elastic
-from fairseq_plugin.modules.decoder import StatefulDecoder
+from fairseq_plugin.modules.decoder import StackDecoder
 from fairseq_plugin.modules.drafting import DraftingModel, DraftingOptions, set_drafting
 from fairseq_plugin.modules.eight_bits import EightBitModel, EightBitOptions, set_eight_bits
-from fairseq_plugin.modules.embedding import Output, TokenInput, store_positions, visible_padding
+from fairseq_plugin.modules.embedding import Output, TokenInput, store_positions
 from fairseq_plugin.modules.options import option
 from recurrence import position
 from recurrence.attention_position import AttentionPositions, attention_positions
 from recurrence.block import Shape
-from recurrence.draft import Draft
 from recurrence.loop import Loop
 
 
@@ -34,29 +32,14 @@ class LanguageOptions(adaptive.AdaptiveOptions, DraftingOptions, EightBitOptions
     max_target_positions: int | None = option(None)
 
 
-class TextState:
-    """Incremental state: that of the stack, the draft, the number of tokens seen, and whether any was padding."""
-
-    def __init__(self, stack, draft: Draft | None):
-        self.stack, self.draft, self.length, self.padded = stack, draft, 0, False
-
-    def reorder(self, new_order: Tensor) -> None:
-        """Reorders the batch: entry i becomes entry new_order[i]."""
-        self.stack.reorder(new_order)
-        if self.draft is not None:
-            self.draft.reorder(new_order)
-
-
-class LanguageDecoder(StatefulDecoder):
-    """Input layer, stack, output layer.
+class LanguageDecoder(StackDecoder):
+    """The decoder of a language model.
 
     Args:
-        dictionary: the dictionary of the output.
+        dictionary, stack, max_positions: see :class:`StackDecoder`.
         embed_tokens: the embedding.
         inputs: the input layer with that embedding.
-        stack: has `forward(x, padding, state)` and `new_state()`, see :class:`recurrence.causal.CausalStack`.
         output: the output layer, or fairseq's adaptive softmax.
-        max_positions: longest text, in tokens.
     """
 
     def __init__(
@@ -68,101 +51,15 @@ class LanguageDecoder(StatefulDecoder):
         output: nn.Module,
         max_positions: int,
     ):
-        super().__init__(dictionary, max_positions)
+        super().__init__(dictionary, stack, max_positions)
         self.embed_tokens, self.inputs, self.stack = embed_tokens, inputs, stack
         adapts = isinstance(output, adaptive.AdaptiveSoftmax)
         self.adaptive_softmax = output if adapts else None
         self.output_projection = None if adapts else output
 
-    def forward(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: None = None,
-        incremental_state: dict | None = None,
-        features_only: bool = False,
-        src_lengths: Tensor | None = None,
-        return_all_hiddens: bool = False,
-    ):
-        """Reads all tokens or, with an incremental state, the new ones: a prompt, then one per step.
-
-        Args:
-            prev_output_tokens: (B, L), the text from its beginning, padded on either side.
-            incremental_state: fairseq's dictionary that keeps the state between steps.
-            features_only: skip the output layer.
-            encoder_out, src_lengths, return_all_hiddens: unused.
-
-        Returns:
-            Logits (B, T, vocabulary) of the T tokens read, or features (B, T, C) (always with an adaptive softmax), and
-            fairseq's dictionary, whose `attn` is [None]; `passes` is the number of passes.
-
-        Raises:
-            ValueError: if there are no new tokens, or more than the learned positions.
-        """
-        state = self._state(incremental_state)
-        if state is not None and state.draft is not None:
-            self._check_length(prev_output_tokens, state)
-            features, logits = self._draft(prev_output_tokens, state)
-            state.length = prev_output_tokens.size(1)
-            return (features if features_only else logits), {"attn": [None]}
-        x, extra = self.extract_features(prev_output_tokens, incremental_state=incremental_state)
-        return (x if features_only else self.output_layer(x)), extra
-
-    def extract_features(self, prev_output_tokens: Tensor, encoder_out: None = None, incremental_state=None, **unused):
-        """As :meth:`forward`, without output layer and drafting."""
-        state = self._state(incremental_state)
-        start = self._check_length(prev_output_tokens, state)
-        padding = self._padding(prev_output_tokens, start, state)
-        x = self.inputs(prev_output_tokens, padding, start)
-        x = self.stack(x, padding, None if state is None else state.stack)
-        if state is not None:
-            state.length = prev_output_tokens.size(1)
-        return x, {"attn": [None], "passes": len(self.stack.loop.running)}
-
-    def finish(self, x: Tensor) -> Tensor:
-        """From the state after a pass to the input of the output layer."""
-        return self.stack.finish(x)
-
-    def _draft(self, tokens: Tensor, state: TextState) -> tuple[Tensor, Tensor]:
-        """Features and logits of the new tokens, with drafting."""
-
-        def read(known: Tensor, passes: Sequence[int], x: Tensor | None) -> Tensor:
-            start = state.stack.cache.lengths[passes[0]]
-            padding = self._padding(known, start, state)
-            x = self.inputs(known, padding, start) if x is None else x
-            return state.stack.run(x, passes, **self.stack.arguments(x, padding, start, state.stack))
-
-        def output(x: Tensor) -> tuple[Tensor, Tensor]:
-            x = self.finish(x)
-            return x, self.output_layer(x)
-
-        return state.draft(tokens, read, self.guess, output)
-
-    def _check_length(self, tokens: Tensor, state: TextState | None) -> int:
-        """How many of the tokens (B, L) were read before. Raises ValueError if there are no new ones."""
-        start, length = 0 if state is None else state.length, tokens.size(1)
-        if length <= start:
-            raise ValueError(f"{length} tokens: must be > the {start} that the incremental state has seen")
-        return start
-
     def output_layer(self, features: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, vocabulary); unchanged features with an adaptive softmax, which needs the targets."""
-        return features if self.adaptive_softmax is not None else self.output_projection(features)
-
-    def _padding(self, tokens: Tensor, start: int, state: TextState | None) -> Tensor | None:
-        """(B, L) bool; None if no token can see padding. A step only searches its new tokens."""
-        pad = self.dictionary.pad()
-        if state is None:
-            return visible_padding(tokens, pad, self.training)
-        state.padded = state.padded or bool(tokens[:, start:].eq(pad).any())
-        return tokens.eq(pad) if state.padded else None
-
-    def _state(self, incremental_state: dict | None) -> TextState | None:
-        if incremental_state is None:
-            return None
-        if self.KEY not in incremental_state:
-            stack = self.stack.new_state()
-            incremental_state[self.KEY] = TextState(stack, self.new_draft(stack))
-        return incremental_state[self.KEY]
+        return features if self.adaptive_softmax is not None else super().output_layer(features)
 
 
 class LanguageModel(DraftingModel, EightBitModel, elastic.ElasticModel, FairseqLanguageModel):

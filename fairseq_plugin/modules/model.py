@@ -11,17 +11,18 @@ from fairseq.tasks.translation_lev import TranslationLevenshteinTask
 from torch import Tensor, nn
 
 from fairseq_plugin.modules import admin, elastic
-from fairseq_plugin.modules.decoder import LoopedDecoder
+from fairseq_plugin.modules.decoder import CrossDecoder
 from fairseq_plugin.modules.drafting import DraftingModel, DraftingOptions, set_drafting
 from fairseq_plugin.modules.eight_bits import EightBitModel, EightBitOptions, set_eight_bits
 from fairseq_plugin.modules.embedding import Output, TokenInput, load_pretrained, store_positions
-from fairseq_plugin.modules.encoder import LevelTable, LoopedEncoder
+from fairseq_plugin.modules.encoder import LoopedEncoder
 from fairseq_plugin.modules.options import ACTIVATIONS, SIDES, option, position_option
 from fairseq_plugin.modules.register import activation
 from recurrence import position
 from recurrence.admin import attach
 from recurrence.attention_position import attention_positions
 from recurrence.block import Shape
+from recurrence.causal import CrossStack
 from recurrence.loop import Loop
 
 STATIC = "static level signals are the positions, as in the Universal Transformer"
@@ -130,9 +131,10 @@ class LoopedTransformer(DraftingModel, EightBitModel, elastic.ElasticModel, admi
         tied = decoder_embedding if joint or args.share_decoder_input_output_embed else None
         std = None if args.output_bias else args.decoder_embed_dim**-0.5  # as published with a bias: PyTorch's default
         output = Output(args.decoder_embed_dim, len(target), args.output_bias, tied, std)
-        encoder = LoopedEncoder(source, encoder_embedding, **cls._parts(args, "encoder", encoder_embedding, task))
-        parts = cls._parts(args, "decoder", decoder_embedding, task)
-        decoder = LoopedDecoder(target, decoder_embedding, owns_embedding=not joint, output=output, **parts)
+        inputs, most, stack = cls._parts(args, "encoder", encoder_embedding, task)
+        encoder = LoopedEncoder(source, encoder_embedding, inputs, max_positions=most, **stack)
+        inputs, most, stack = cls._parts(args, "decoder", decoder_embedding, task)
+        decoder = CrossDecoder(target, decoder_embedding, not joint, inputs, CrossStack(**stack), output, most)
         model = cls(encoder, decoder)
         profile = admin.given_profile(args, model.stacks)
         if profile is not None:
@@ -189,21 +191,21 @@ class LoopedTransformer(DraftingModel, EightBitModel, elastic.ElasticModel, admi
         return embedding
 
     @classmethod
-    def _parts(cls, args, side: str, embedding: nn.Embedding | None, task) -> dict:
-        """The arguments that encoder and decoder have in common."""
+    def _parts(cls, args, side: str, embedding: nn.Embedding | None, task) -> tuple[nn.Module, int, dict]:
+        """The input layer, the longest text, and the parts of the stack."""
         most = cls._longest(args, side, task)
         kind, pre_norm = cls.position(args, side), getattr(args, f"{side}_normalize_before")
         with cls.options.flags_in_errors(side):
             shape = cls.options.shape(args, side)
             positions = attention_positions(kind, shape.width, shape.heads, causal=side == "decoder")
-        return dict(
-            inputs=cls.inputs(args, side, embedding, most),
+        inputs = cls.inputs(args, side, embedding, most)
+        stack = dict(
             loop=cls._loop(args, side, shape),
             positions=positions,
-            level_table=LevelTable(shape.width, timed=kind is None) if cls.has_static_levels(args) else None,
-            layer_norm=nn.LayerNorm(shape.width, args.norm_eps) if pre_norm else None,
-            max_positions=most,
+            level_table=position.LevelTable(shape.width, timed=kind is None) if cls.has_static_levels(args) else None,
+            norm=nn.LayerNorm(shape.width, args.norm_eps) if pre_norm else None,
         )
+        return inputs, most, stack
 
     @classmethod
     def _longest(cls, args, side: str, task) -> int:

@@ -202,17 +202,23 @@ class RecurrentStack(nn.Module):
         """The decoding state of a new text."""
         return StackState(self.loop.passes)
 
-    def forward(self, x: Tensor, padding: Tensor | None = None, state: StackState | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        padding: Tensor | None = None,
+        state: StackState | None = None,
+        states: list[Tensor] | None = None,
+    ) -> Tensor:
         """Runs all layers; arguments and result are those of :meth:`recurrence.causal.CausalStack.forward`."""
         if state is not None:
             padding = None if padding is None else padding[:, -x.size(1) :]
-            return self.norm(self.loop(x, slots=state.layers, padding=padding))
+            return self.norm(self.loop(x, slots=state.layers, padding=padding, states=states))
         window = self._drawn_window()
         if padding is None or not padding[:, 0].any():
-            return self.norm(self.loop(x, window=window))
+            return self.norm(self.loop(x, window=window, states=states))
         # Every text begins at the first column of its windows.
         leading, columns = padding.cumprod(1).sum(1, keepdim=True), torch.arange(x.size(1), device=x.device)
-        x = self.loop(_columns(x, columns + leading), window=window)
+        x = self.loop(_columns(x, columns + leading), window=window, states=states)
         return self.norm(_columns(x, columns - leading))
 
     def _drawn_window(self) -> int | None:
