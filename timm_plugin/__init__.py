@@ -3,9 +3,9 @@
 That is all; `timm_plugin.repairs.apply()` also repairs timm's reading of images and its checkpoints.
 """
 
-from timm_plugin import deep, recursive_deit, recursive_mixer, repairs, ringformer_vit, sret
+from timm_plugin import baselines, deep, recursive_deit, recursive_mixer, repairs, ringformer_vit, sret  # noqa: F401
 
-FAMILIES = (ringformer_vit, sret, recursive_deit, recursive_mixer, deep)
+FAMILIES = tuple(module for module in list(vars().values()) if hasattr(module, "default_cfgs"))
 MODELS = tuple(name for family in FAMILIES for name in family.default_cfgs)
 """Every registered name."""
 

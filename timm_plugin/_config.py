@@ -1,17 +1,34 @@
-"""The options that all image models share, and their rules."""
+"""The options that all image models share, and their rules. A family derives its own from them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any, ClassVar
 
+from recurrence.errors import FieldError
 from timm_plugin._types import check_types
 from timm_plugin.elastic import ElasticConfig
+
+
+def option(default: Any, choices: Sequence[str] = (), least: int | None = None) -> Any:
+    """A field of a configuration.
+
+    Args:
+        default: used if neither the user nor a preset gives a value.
+        choices: the allowed values; () for any.
+        least: the smallest allowed number.
+    """
+    return field(default=default, metadata=dict(choices=tuple(choices), least=least))
 
 
 @dataclass(frozen=True)
 class ImageConfig(ElasticConfig, ABC):
     """Base of the families' configurations; the options of depth in training are those of :class:`ElasticConfig`.
+
+    A family adds fields, rules (:meth:`check`) and the parts that it builds. A value that breaks a rule of
+    :mod:`recurrence` is rejected there, under the core's name for it; :meth:`arguments_in_errors` gives it ours.
 
     Args:
         img_size: height and width of the images, or one number for both.
@@ -19,12 +36,23 @@ class ImageConfig(ElasticConfig, ABC):
         num_classes: classes; 0 returns pooled features.
         drop_rate: dropout before the classifier.
         pos_drop_rate: dropout on the embedded image.
+        proj_drop_rate: dropout on the output of attention.
         attn_drop_rate: dropout on the attention weights.
         drop_path_rate: of the last pass; it rises linearly from 0.
+
+    Attributes:
+        model: the class of its models.
+        fixed: inherited options that the family does not offer; they have the family's defaults.
+        names: options by their names in the core.
+        undecayed: words in the names of parameters that have no weight decay.
+        unlike_upstream: what timm's `VisionTransformer` has no place for, if that is known before weights are folded.
+
+    Raises:
+        ValueError: if a value breaks its rule.
     """
 
     img_size: int | Sequence[int] = 224
-    in_chans: int = 3
+    in_chans: int = option(3, least=1)
     num_classes: int = 1000
     drop_rate: float = 0.0
     pos_drop_rate: float = 0.0
@@ -32,16 +60,87 @@ class ImageConfig(ElasticConfig, ABC):
     attn_drop_rate: float = 0.0
     drop_path_rate: float = 0.0
 
+    model: ClassVar[Any]
+    fixed: ClassVar[tuple[str, ...]] = ()
+    names: ClassVar[dict[str, str]] = {
+        "width": "embed_dim",
+        "ffn_width": "mlp_ratio * embed_dim",
+        "heads": "num_heads",
+        "unique_layers": "depth",
+        "layers": "depth * loops",
+    }
+    undecayed: ClassVar[tuple[str, ...]] = ("cls_token", "pos_embed")
+    unlike_upstream: ClassVar[str | None] = None
+
+    def __post_init__(self):
+        with self.arguments_in_errors():
+            self.check()
+
+    def check(self) -> None:
+        """Checks the values; a family adds its rules.
+
+        Raises:
+            ValueError: naming the option, its value and the rule.
+        """
+        check_types(self)
+        self.check_depth()
+        for spec in fields(self):
+            value, about = getattr(self, spec.name), spec.metadata
+            if about.get("choices") and value not in about["choices"]:
+                raise ValueError(f"{spec.name}={value!r}: must be one of {about['choices']}")
+            if about.get("least") is not None and value < about["least"]:
+                raise ValueError(f"{spec.name}={value}: must be >= {about['least']}")
+            if spec.name.endswith("_rate") and not 0 <= value <= 1:
+                raise ValueError(f"{spec.name}={value}: must be a rate within [0, 1]")
+
+    @contextmanager
+    def arguments_in_errors(self) -> Iterator[None]:
+        """Turns the core's `heads=3: must divide width=16` into `num_heads=3: must divide embed_dim=16`."""
+        try:
+            yield
+        except FieldError as error:
+            raise ValueError(error.message(lambda name: self.names.get(name, name))) from None
+
+    @classmethod
+    def options(cls) -> list[str]:
+        """The arguments that the family takes."""
+        return [spec.name for spec in fields(cls) if spec.name not in cls.fixed]
+
+    @classmethod
+    def of(cls, **given: Any) -> "ImageConfig":
+        """The configuration with these arguments of `timm.create_model`.
+
+        Raises:
+            TypeError: for an argument that the family does not have.
+            ValueError: if a value breaks its rule.
+        """
+        options = cls.options()
+        for name, value in given.items():
+            if name in options or name in cls.fixed and value == getattr(cls, name):
+                continue
+            near = get_close_matches(name, options, cutoff=0.75)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"it takes {', '.join(options)}"
+            raise TypeError(f"{cls.__name__} got an unexpected keyword argument {name!r}: {hint}")
+        return cls(**given)
+
+    @classmethod
+    def merged(cls, preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a preset that the given ones leave."""
+        return {name: value for name, value in preset.items() if name not in given}
+
     def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:
         """Arguments of the same model without loops, with which :mod:`timm_plugin.compare` compares it.
 
         Args:
             blocks: number of blocks of each stage, each run once.
 
+        Returns:
+            The options that change and, if another family has no loops, its `model`.
+
         Raises:
             ValueError: if there is no such model.
         """
-        return {field.name: field.default for field in fields(ElasticConfig)}
+        return {spec.name: spec.default for spec in fields(ElasticConfig)}
 
     @abstractmethod
     def sized(self, units: int, hidden: int) -> dict[str, Any]:
@@ -51,26 +150,3 @@ class ImageConfig(ElasticConfig, ABC):
             units: heads, as a multiple of the smallest numbers in the same proportion.
             hidden: hidden units of each MLP (of a pyramid: in its first stage) beyond the proportion.
         """
-
-    def check(self, at_least_one: Sequence[str], **choices: Sequence[str]) -> None:
-        """Checks each option by itself.
-
-        Args:
-            at_least_one: options that must be >= 1.
-            **choices: allowed values of other options.
-
-        Raises:
-            ValueError: naming the option, its value and the rule.
-        """
-        check_types(self)
-        self.check_depth()
-        for name, values in choices.items():
-            if getattr(self, name) not in values:
-                raise ValueError(f"{name}={getattr(self, name)!r}: must be one of {tuple(values)}")
-        for name in ("in_chans", *at_least_one):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be >= 1")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name.endswith("_rate") and not 0 <= value <= 1:
-                raise ValueError(f"{field.name}={value}: must be a rate within [0, 1]")

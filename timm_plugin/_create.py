@@ -1,6 +1,7 @@
-"""Builds the registered models with timm's own builder."""
+"""Registers families of models with timm, and builds their models with timm's own builder."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
@@ -8,38 +9,74 @@ from typing import Any
 
 import torch
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.models import build_model_with_cfg
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import nn
 
-from recurrence.order import block_count
-from timm_plugin._model import ImageModel, checkpoint_filter_fn
-from timm_plugin._types import fits
-from timm_plugin._vit import LoopedVisionTransformer
-from timm_plugin._vit_config import OF_ORDERS
+from timm_plugin._config import ImageConfig
+from timm_plugin._model import checkpoint_filter_fn
 from timm_plugin.elastic import ElasticConfig
 
-FEATURE_KINDS = ("getter", "hook", "fx")
+# Options of the passes that training draws or supervises.
+DEPTH_OPTIONS = {spec.name: spec.default for spec in fields(ElasticConfig)}
+
+
+Presets = dict[str, tuple[str, dict[str, Any]]]
+
+
+def register_family(
+    module: str,
+    family: type[ImageConfig],
+    cfg: dict[str, Any],
+    presets: Presets,
+    shipped: dict[str, dict] | None = None,
+) -> None:
+    """Registers one model for each preset, as a function of a module.
+
+    Args:
+        module: name of the module, which gets the functions and timm's `default_cfgs`.
+        family: the configuration of the models.
+        cfg: their pretrained configuration, see :func:`image_cfg`.
+        presets: by name, the row of the paper's table that it reproduces (with the classes that its parameters are
+            counted with, if not 1,000), and the options that differ from the family's defaults.
+        shipped: by name and tag, what differs in the configuration of weights that the package ships.
+    """
+    file: Any = sys.modules[module]
+    tagged = {name: {**cfg, **about} for name, about in (shipped or {}).items()}
+    untagged = dict.fromkeys(presets.keys() - {name.partition(".")[0] for name in tagged}, cfg)
+    cfgs = generate_default_cfgs({**untagged, **tagged})
+    file.default_cfgs = {**getattr(file, "default_cfgs", {}), **{name: cfgs[name] for name in presets}}
+    for name, (about, options) in presets.items():
+        entry = _entry(family, name, options)
+        entry.__name__, entry.__qualname__, entry.__module__, entry.__doc__ = name, name, module, about
+        setattr(file, name, register_model(entry))
+
+
+def _entry(family: type[ImageConfig], name: str, options: dict[str, Any]) -> Callable[..., nn.Module]:
+    def entry(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+        return create(family, name, pretrained, options, **kwargs)
+
+    return entry
 
 
 def create(
-    build: type[ImageModel],
+    family: type[ImageConfig],
     variant: str,
     pretrained: bool,
-    preset: dict[str, Any],
+    options: dict[str, Any],
     /,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     **kwargs: Any,
 ) -> nn.Module:
-    """Builds a registered model; every entry function calls this.
+    """Builds a registered model.
 
     Args:
-        build: the model's class; gets the arguments that timm's builder does not take.
+        family: its configuration; gets the arguments that timm's builder does not take.
         variant: the registered name.
         pretrained: load the weights of the name's tag.
-        preset: arguments of the model where the user gives none.
+        options: of the preset, where the user gives none.
         device, dtype: of the parameters.
-        **kwargs: arguments of the model and of timm's builder.
+        **kwargs: options of the model, and arguments of timm's builder.
 
     Raises:
         ValueError: for dynamic image sizes, for an exit_threshold, which older versions had, for a feature_cls that
@@ -54,39 +91,26 @@ def create(
         raise ValueError(f"exit_threshold={threshold}: was removed, as it never saved time; run fewer passes instead")
     if kwargs.get("features_only"):
         check_features(kwargs)
-        preset = {name: value for name, value in preset.items() if name not in DEPTH_OPTIONS}
+        options = {name: value for name, value in options.items() if name not in DEPTH_OPTIONS}
     feature_cls = kwargs.get("feature_cls", "getter")
-    if feature_cls not in FEATURE_KINDS and issubclass(build, LoopedVisionTransformer):
-        raise ValueError(f"feature_cls={feature_cls!r}: must be one of {FEATURE_KINDS}, as one module has all depths")
-    stages = kwargs.get("depths", preset.get("depths"))  # of a pyramid, whose features are one of each
-    indices = tuple(range(len(stages))) if isinstance(stages, Sequence) else build.out_indices
+    kinds = family.model.feature_kinds
+    if kinds and feature_cls not in kinds:
+        rule = f"must be one of {kinds}, as one module has all depths"
+        raise ValueError(f"feature_cls={feature_cls!r}: {rule}")
+    options = family.merged(options, kwargs)
+    stages = {**options, **kwargs}.get("depths")  # of a pyramid, whose features are one of each
+    indices = tuple(range(len(stages))) if isinstance(stages, Sequence) else family.model.out_indices
     with nullcontext() if device is None else torch.device(device):
         model = build_model_with_cfg(
-            build,
+            partial(family.model, family),
             variant,
             pretrained,
-            **with_order(preset, kwargs),
+            **options,
             pretrained_filter_fn=checkpoint_filter_fn,
             feature_cfg=dict(out_indices=indices, feature_cls="getter"),
             **kwargs,
         )
     return model if dtype is None else model.to(dtype)
-
-
-def with_order(preset: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of the preset that the given ones leave; an order replaces those that assign layers to passes."""
-    left = {name: value for name, value in preset.items() if name not in given}
-    order = given.get("order")
-    if order is None:
-        return left
-    left = {name: value for name, value in left.items() if name not in OF_ORDERS}
-    if "depth" not in given and fits(order, Sequence[int]):
-        left["depth"] = max(1, block_count(order))
-    return left
-
-
-# Options of the passes that training draws or supervises.
-DEPTH_OPTIONS = {field.name: field.default for field in fields(ElasticConfig)}
 
 
 def check_features(options: dict[str, Any]) -> None:
@@ -109,6 +133,7 @@ def image_cfg(**kwargs: Any) -> dict[str, Any]:
         "fixed_input_size": True,
         "mean": IMAGENET_DEFAULT_MEAN,
         "std": IMAGENET_DEFAULT_STD,
+        "first_conv": "patch_embed.proj",
         "classifier": "head",
         **kwargs,
     }

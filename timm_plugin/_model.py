@@ -1,7 +1,7 @@
 """The methods that timm expects of every model."""
 
-import re
 import warnings
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,20 +10,46 @@ from torch import Tensor, fx, nn
 
 from recurrence.elastic import at_depths, branches
 from recurrence.loop import Loop, named_loops
+from timm_plugin._config import ImageConfig
 from timm_plugin._script import scriptable
 
 
 class ImageModel(nn.Module):
     """Base of the image models: the head, and the parts of timm's interface that all families share.
 
-    A family sets `config`, `pools` (its kinds of pooling), `out_indices` (the features of `features_only=True`),
-    `num_features`, `feature_info` and `norm`, calls :meth:`make_head`, and implements `embed`, `encode`, `pool` and
-    `features`.
+    A subclass sets `pools` and `out_indices`. Its :meth:`build` sets `num_features`, `feature_info` and `norm`, and
+    calls :meth:`make_head`. It implements `embed`, `encode`, `pool` and `features`.
+
+    Args:
+        family: the class of the configuration.
+        **kwargs: its options.
+
+    Attributes:
+        pools: its kinds of pooling.
+        out_indices: the features of `features_only=True`.
+        feature_kinds: the values of `feature_cls`.
+        deep_supervision: whether training returns the logits of several depths, see :meth:`set_deep_supervision`.
+
+    Raises:
+        TypeError: for an option that the family does not have.
+        ValueError: for a value that breaks its rule.
     """
 
     pools: tuple[str, ...] = ()
     out_indices: tuple[int, ...] = ()
-    deep_supervision = False  # whether training returns the logits of several depths, see `set_deep_supervision`
+    feature_kinds: tuple[str, ...] = ("getter", "hook", "fx")
+    deep_supervision = False
+
+    def __init__(self, family: type[ImageConfig], **kwargs: Any):
+        super().__init__()
+        self.config: Any = family.of(**kwargs)
+        self.in_chans = self.config.in_chans
+        with self.config.arguments_in_errors():
+            self.build(self.config)
+
+    @abstractmethod
+    def build(self, config: Any) -> None:
+        """Creates the parts of the model."""
 
     def make_head(self, num_classes: int, global_pool: str, drop_rate: float) -> None:
         """Adds the classifier on `num_features` pooled features; none for `num_classes=0`.
@@ -84,7 +110,7 @@ class ImageModel(nn.Module):
         if "patch_size" in vars(self.config):  # set_input_size may have changed both sizes
             shape["patch_size"] = self.patch_embed.patch_size[0]
         with torch.device("cpu"):
-            new = type(self)(**{**vars(self.config), **shape})
+            new = type(self)(type(self.config), **{**vars(self.config), **shape})
         for own, whole in zip(self.loops(), new.loops()):
             whole.truncate(own.passes)
         if new.num_features != self.num_features:  # stages were pruned
@@ -141,12 +167,8 @@ class ImageModel(nn.Module):
             loop.compile_blocks(**options)
 
     def no_weight_decay(self) -> set[str]:
-        """Names of parameters without weight decay: tables of positions or levels, signals, and scalars."""
-        tables = (
-            r"(^|\.)(cls_token|pos_embed|level_embed|((qkv|ffn)_signal|terms\.\w+)\.(up|down)"
-            r"|residual(s\.\d+)?\.(identity|branch))$"
-        )
-        return {name for name, _ in self.named_parameters() if re.search(tables, name)}
+        """Names of parameters without weight decay, as the family says."""
+        return {name for name, _ in self.named_parameters() if set(name.split(".")) & set(self.config.undecayed)}
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """From the output of `forward_features` to logits, or to the input of the classifier."""
@@ -160,16 +182,22 @@ class ImageModel(nn.Module):
     def forward(self, x: Tensor) -> Tensor | list[Tensor]:
         """Images (B, in_chans, height, width) -> logits (B, num_classes).
 
-        With :meth:`set_deep_supervision`, training at mixed depth returns a list of logits for
-        :class:`timm_plugin.elastic.MixedDepthLoss`: those of the full depth, then of the other (only the first if the
-        update drew the full depth).
+        With :meth:`set_deep_supervision`, training returns a list of logits, those of the deepest first, for
+        :class:`timm_plugin.elastic.MixedDepthLoss` or `PassLoss`.
         """
         if not (self.training and self.deep_supervision):
             return self.forward_head(self.forward_features(x))
-        x, outputs = self.embed(x), []
+        return [self.forward_head(encoded) for encoded in self.encode_depths(self.embed(x))]
+
+    def encode_depths(self, x: Tensor) -> list[Tensor]:
+        """What `encode` gives at each depth that this update supervises.
+
+        At mixed depth, all passes, then the other depth (only the first if the update drew all passes).
+        """
+        outputs = []
         for depths in branches(self.loops()):
             with at_depths(depths):
-                outputs.append(self.forward_head(self.encode(x)))
+                outputs.append(self.encode(x))
         return outputs
 
     def forward_intermediates(

@@ -17,9 +17,8 @@ from recurrence.loop import Loop
 from recurrence.weights.names import rename
 from timm_plugin._compat import feature_take_indices, update_model_input_size
 from timm_plugin._model import ImageModel, loop_groups
-from timm_plugin._sret_config import SReTConfig
+from timm_plugin._names import stage_pieces
 from timm_plugin._stem import STEMS
-from timm_plugin.published.sret import stage_pieces
 
 
 class Stage(nn.Module):
@@ -65,18 +64,17 @@ class Stage(nn.Module):
 
 
 class SReT(ImageModel):
-    """Stem, three stages of shared blocks, mean over the map or class token, norm, classifier.
+    """Stem, stages of shared blocks, mean over the map or class token, norm, classifier.
 
     `features_only` returns the maps of the stages.
     """
 
     pools: tuple[str, ...] = ("", "avg", "max", "avgmax")
     out_indices = (0, 1, 2)
+    feature_kinds = ()
 
-    def __init__(self, **kwargs: Any):
-        super().__init__()
-        self.config = config = SReTConfig(**kwargs)
-        self.in_chans = config.in_chans
+    def build(self, config: Any) -> None:
+        """See :meth:`ImageModel.build`."""
         self.patch_embed = STEMS[config.stem](config.in_chans, config.embed_dim, config.img_size)
         if config.stem == "patch":
             self._traits = dict(first_conv="patch_embed.proj")  # timm adapts this one to other in_chans

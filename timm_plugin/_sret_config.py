@@ -1,9 +1,10 @@
 """The options of SReT, their rules, and the loop of each stage."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import gcd
-from typing import Any
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from timm.layers import to_2tuple
@@ -13,7 +14,8 @@ from recurrence.loop import Loop
 from recurrence.order import STRATEGIES
 from recurrence.papers.sret import Recursion, sret
 from recurrence.slicing import SliceConfig
-from timm_plugin._config import ImageConfig
+from timm_plugin._config import ImageConfig, option
+from timm_plugin._sret import SReT
 from timm_plugin._stem import STEMS
 from timm_plugin._types import check_size
 
@@ -54,29 +56,34 @@ class SReTConfig(ImageConfig):
     """
 
     global_pool: str = "avg"
-    stem: str = "conv"
+    stem: str = option("conv", choices=tuple(STEMS))
     class_token: bool = False
-    embed_dim: int = 64
+    embed_dim: int = option(64, least=1)
     num_heads: Sequence[int] = (2, 4, 8)
     depths: Sequence[int] = (2, 5, 3)
-    loops: int = 2
+    loops: int = option(2, least=1)
     groups: Sequence[Sequence[int]] = ((8, 2), (4, 1), (1, 1))
-    permuted_runs: str = "later"
-    inference_permutation: str = "fixed"
+    permuted_runs: str = option("later", choices=tuple(FIRST_PERMUTED))
+    inference_permutation: str = option("fixed", choices=("fixed", "random"))
     permutation_seed: int = 0
     mlp_ratio: float = 4.0
     nll_ratio: float = 1.0
     lrc: bool = True
-    drop_path_placement: str = "depth"
+    drop_path_placement: str = option("depth", choices=("depth", "published"))
 
-    def __post_init__(self):
-        self.check(
-            ("embed_dim", "loops"),
-            stem=tuple(STEMS),
-            drop_path_placement=("depth", "published"),
-            permuted_runs=tuple(FIRST_PERMUTED),
-            inference_permutation=("fixed", "random"),
-        )
+    model: ClassVar[Any] = SReT
+    undecayed: ClassVar[tuple[str, ...]] = (*ImageConfig.undecayed, "identity", "branch")
+    unlike_upstream: ClassVar[str | None] = "it has stages"
+    names: ClassVar[dict[str, str]] = {
+        "width": "its stage's width",
+        "heads": "num_heads",
+        "ffn_width": "mlp_ratio * its stage's width",
+        "projection_width": "nll_ratio * its stage's width",
+    }
+
+    def check(self) -> None:
+        """See :meth:`ImageConfig.check`."""
+        super().check()
         if self.pass_loss:
             raise ValueError(
                 f"pass_loss={self.pass_loss}: must be 0 in a pyramid, where no pass ends a shallower model"
@@ -92,20 +99,12 @@ class SReTConfig(ImageConfig):
                 raise ValueError(f"{name}={getattr(self, name)}: needs one entry for each of {len(self.depths)} stages")
         if not all(self.groups):
             raise ValueError(f"groups={self.groups}: needs at least one number for each stage")
-        if self.mlp_ratio <= 0:
-            raise ValueError(f"mlp_ratio={self.mlp_ratio}: must be > 0")
         if self.nll_ratio < 0:
             raise ValueError(f"nll_ratio={self.nll_ratio}: must be >= 0")
-        for name in ("mlp_ratio", "nll_ratio"):
-            ratio = getattr(self, name)
-            if ratio and int(self.embed_dim * ratio) < 1:
-                raise ValueError(f"{name}={ratio}: gives embed_dim={self.embed_dim} no hidden unit; must be larger")
+        for stage in range(len(self.depths)):
+            self.shape(stage)  # which has the rules for sizes
         self._check_slices()
         self.check_img_size(self.img_size)
-        for stage, heads in enumerate(self.num_heads):
-            width = self.embed_dim * 2**stage
-            if heads < 1 or width % heads:
-                raise ValueError(f"num_heads={self.num_heads}: {heads} must divide its stage's width {width}")
         self.check_groups(self.grids())
 
     def _check_slices(self) -> None:
@@ -119,7 +118,6 @@ class SReTConfig(ImageConfig):
             value = getattr(self, name)
             if not permuted and value != getattr(SReTConfig, name):
                 raise ValueError(f"{name}={value!r}: needs slices in groups of a run that permutes them")
-
         if self.inference_permutation == "random" and self.permutation_seed != SReTConfig.permutation_seed:
             raise ValueError(f"permutation_seed={self.permutation_seed}: needs inference_permutation='fixed'")
 
@@ -149,21 +147,22 @@ class SReTConfig(ImageConfig):
 
     def check_groups(self, sizes: Sequence[tuple[int, int]]) -> None:
         """Raises ValueError, listing image sizes that work, if slices do not divide the tokens of a stage."""
-        for stage, (groups, (height, width)) in enumerate(zip(self.groups, sizes)):
-            for count in groups:
-                if count < 1 or (height * width) % count:
-                    raise ValueError(
-                        f"groups={self.groups}: {count} must divide the {height * width} tokens ({height} x {width}) "
-                        f"of stage {stage + 1}; square images that work: {', '.join(map(str, self.sizes_that_work()))}"
-                    )
+        for stage, (height, width) in enumerate(sizes):
+            try:
+                self.slices(stage, height * width)
+            except ValueError as error:
+                works = ", ".join(map(str, self.sizes_that_work()))
+                rule = f"{error} ({height} x {width}) of stage {stage + 1}; square images that work: {works}"
+                raise ValueError(rule) from None
 
     def sizes_that_work(self) -> list[int]:
         """Up to six sides of square images, multiples of 32, whose tokens all groups divide; nearest first."""
         side = max(to_2tuple(self.img_size))
 
         def works(candidate: int) -> bool:
-            tokens = [height * width for height, width in self.grids(candidate)]
-            return all(count and not n % count for groups, n in zip(self.groups, tokens) for count in groups)
+            with suppress(ValueError):
+                return all(self.slices(stage, h * w) for stage, (h, w) in enumerate(self.grids(candidate)))
+            return False
 
         return sorted(filter(works, range(32, 1025, 32)), key=lambda candidate: abs(candidate - side))[:6]
 
@@ -176,10 +175,10 @@ class SReTConfig(ImageConfig):
         passes = range(self.loops * self.depths[stage])
         return tuple(self.drop_path_rate * (start + index // every) / total for index in passes)
 
-    def loop(self, stage: int, tokens: int) -> Loop:
-        """The stack of a stage with this number of tokens."""
-        width, blocks = self.embed_dim * 2**stage, self.depths[stage]
-        shape = Shape(
+    def shape(self, stage: int) -> Shape:
+        """Sizes and rates of the blocks of a stage."""
+        width = self.embed_dim * 2**stage
+        return Shape(
             width=width,
             ffn_width=int(width * self.mlp_ratio),
             heads=self.num_heads[stage],
@@ -188,7 +187,11 @@ class SReTConfig(ImageConfig):
             attention_dropout=self.attn_drop_rate,
             activation_dropout=self.proj_drop_rate,
         )
-        projection_width = int(width * self.nll_ratio) if self.nll_ratio else None
+
+    def loop(self, stage: int, tokens: int) -> Loop:
+        """The stack of a stage with this number of tokens."""
+        shape, blocks = self.shape(stage), self.depths[stage]
+        projection_width = int(shape.width * self.nll_ratio) if self.nll_ratio else None
         recursion = Recursion(self.lrc, projection_width, slices=self.slices(stage, tokens))
         order = STRATEGIES["sequence"].order(blocks, blocks * self.loops)
         return sret(shape, order, recursion, self.drop_path(stage), pre_norm=True, activation=F.gelu)

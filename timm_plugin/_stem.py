@@ -116,6 +116,8 @@ class StemEmbed(nn.Module):
         embed_dim: C.
     """
 
+    first_conv = "stem.conv1"  # which timm adapts to other in_chans
+
     def __init__(self, img_size: int | Sequence[int], patch_size: int, in_chans: int, embed_dim: int):
         super().__init__()
         self.patch_size = to_2tuple(patch_size)
@@ -139,7 +141,7 @@ class StemEmbed(nn.Module):
         return self.grid_size[0] * self.grid_size[1]
 
     def set_input_size(self, img_size: int | Sequence[int] | None = None, patch_size: int | None = None) -> None:
-        """Changes the image size; the patch size is always 16, as `ViTConfig` checks."""
+        """Changes the image size; the patch size is always 16, as its configuration checks."""
         if img_size is not None:
             self.stem.set_input_size(img_size)
 

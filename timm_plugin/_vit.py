@@ -1,7 +1,4 @@
-"""A vision transformer with a loop over depth: one resolution, one stack of passes.
-
-RingFormer's image models, their baselines, recursive DeiT and recursive Mixer are configurations of it.
-"""
+"""A vision transformer with a loop over depth: one resolution, one stack of passes. Families derive from it."""
 
 import math
 from collections.abc import Sequence
@@ -9,41 +6,34 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from timm.layers import PatchEmbed, global_pool_nlc, resample_abs_pos_embed, trunc_normal_
+from timm.layers import global_pool_nlc, resample_abs_pos_embed, trunc_normal_
 from torch import Tensor, nn
 
 from recurrence import position
-from recurrence.depth import same_kind, source_passes, warn_of_depth
 from recurrence.elastic import stops
 from timm_plugin._compat import feature_take_indices, update_model_input_size
-from timm_plugin._init import INITS
 from timm_plugin._model import ImageModel, loop_groups
-from timm_plugin._stem import StemEmbed
-from timm_plugin._vit_config import ViTConfig
 
 
 class LoopedVisionTransformer(ImageModel):
     """Patches, positions, a loop over depth, a final norm, and a classifier on the class token or the pooled patches.
 
-    `features_only` returns maps of the patch tokens after the last three depths, or those chosen by `out_indices`.
+    The configuration builds patches and stack, and initialises them. `features_only` returns maps of the patch tokens
+    after the last three depths, or those chosen by `out_indices`.
+
+    Attributes:
+        tables: names of the tables with an entry for each token.
     """
 
     pools: tuple[str, ...] = ("", "token", "avg", "max", "avgmax")
     out_indices = (-3, -2, -1)
+    tables: tuple[str, ...] = ("pos_embed",)
 
-    def __init__(self, **kwargs: Any):
-        super().__init__()
-        self.config = config = ViTConfig(**kwargs)
-        self.in_chans, self.num_features = config.in_chans, config.embed_dim
-        embed = StemEmbed if config.stem == "conv" else PatchEmbed
-        if config.stem == "conv":
-            self._traits = dict(first_conv="patch_embed.stem.conv1")  # timm adapts this one to other in_chans
-        self.patch_embed = embed(
-            img_size=config.img_size,
-            patch_size=config.patch_size,
-            in_chans=config.in_chans,
-            embed_dim=config.embed_dim,
-        )
+    def build(self, config: Any) -> None:
+        """See :meth:`ImageModel.build`."""
+        self.num_features = config.embed_dim
+        self.patch_embed = config.patches()
+        self._traits = dict(first_conv=f"patch_embed.{getattr(self.patch_embed, 'first_conv', 'proj')}")
         self.num_prefix_tokens = int(config.class_token)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, config.embed_dim)) if config.class_token else None
         if not config.class_token:
@@ -51,78 +41,63 @@ class LoopedVisionTransformer(ImageModel):
         self.pos_drop = nn.Dropout(config.pos_drop_rate)
         tokens = self.patch_embed.num_patches + self.num_prefix_tokens
         self.loop = config.loop(tokens)
-        config.make_elastic(self.loop, step=config.depth_step(), prefix_only=config.level_signal == "static")
-        self.passes_per_depth = self.loop.passes // len(
-            config.passes()
-        )  # an attention and the shared MLP are one depth
-        self._make_tables(tokens)
-        shows_passes = self.loop.own.state_dict() or self.depth_embed is not None or self.level_embed is not None
-        if config.order is not None or config.loop_order != "internal" or not shows_passes:
-            self.loop.note_order()  # the names in the checkpoint do not show the trained order
+        config.make_elastic(self.loop, **config.other_depths())
+        self.make_tables(tokens)
+        if config.reordered or not self.shows_passes():
+            self.loop.note_order()
         self.norm = nn.LayerNorm(config.embed_dim, 1e-6)
         self.feature_info = [
             dict(module=f"loop.after.{index}", num_chs=config.embed_dim, reduction=config.patch_size)
-            for index in range(self.passes_per_depth - 1, self.loop.passes, self.passes_per_depth)
+            for index in range(config.passes_per_depth - 1, self.loop.passes, config.passes_per_depth)
         ]
         self.make_head(config.num_classes, config.global_pool, config.drop_rate)
-        INITS[config.init](self)
+        config.initialise(self)
 
-    def _make_tables(self, tokens: int) -> None:
-        """Creates positions, which are added once, and levels, which are added before every pass.
+    def make_tables(self, tokens: int) -> None:
+        """Creates the positions.
 
         Fixed tables are buffers in the checkpoint, so that they can be resampled for another image size.
         """
-        config, dtype = self.config, torch.get_default_dtype()
-        shape, passes = (tokens, config.embed_dim), len(config.passes())
+        shape = tokens, self.num_features
         self.register_buffer("pos_embed", None)
-        self.register_buffer("depth_embed", None)
-        self.level_embed = None
-        if config.level_signal == "static":
-            self.pos_embed = position.depth_time(*shape).to(dtype)[None]
-            self.depth_embed = depth_table(passes, config.embed_dim).to(dtype)
-        elif config.level_signal == "learned":
-            self.level_embed = nn.Parameter(torch.empty(passes, *shape))
-            nn.init.normal_(self.level_embed)
-        elif config.pos_embed == "sincos":
-            self.pos_embed = position.interleaved(*shape).to(dtype)[None]
-        elif config.pos_embed == "learn":
+        if self.config.pos_embed == "sincos":
+            self.pos_embed = position.interleaved(*shape).to(torch.get_default_dtype())[None]
+        elif self.config.pos_embed == "learn":
             self.pos_embed = trunc_normal_(nn.Parameter(torch.empty(1, *shape)), std=0.02)
 
-    def levels(self) -> list[Tensor] | None:
-        """The tensors added before each pass, (1, N, C) each; None for none.
+    def shows_passes(self) -> bool:
+        """Whether the names in a checkpoint show how many passes trained it, and so in which of the usual orders."""
+        return bool(self.loop.own.state_dict())
 
-        Tables are indexed, not iterated, because torch.fx cannot iterate over them.
-        """
-        if self.depth_embed is not None:
-            return [self.pos_embed + self.depth_embed[index] for index in range(self.loop.passes)]
-        levels = self.level_embed
-        return None if levels is None else [levels[index][None] for index in range(self.loop.passes)]
+    def positions(self) -> Tensor | None:
+        """The table that is added once, before the first pass: (1, N, C); None for none."""
+        return self.pos_embed
+
+    def levels(self) -> list[Tensor] | None:
+        """The tensors added before each pass, (1, N, C) each; None for none."""
+        return None
 
     def embed(self, x: Tensor) -> Tensor:
         """Images (B, in_chans, height, width) -> tokens (B, N, C) before the first pass."""
         x = self.patch_embed(x)
         if self.cls_token is not None:
             x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
-        if self.pos_embed is not None and self.depth_embed is None:
-            x = x + self.pos_embed
+        if (positions := self.positions()) is not None:
+            x = x + positions
         return self.pos_drop(x)
 
     def encode(self, x: Tensor) -> Tensor:
         """Embedded tokens -> tokens after the final norm, (B, N, C), the class token first."""
         return self.norm(self.loop(x, levels=self.levels()))
 
-    def forward(self, x: Tensor) -> Tensor | list[Tensor]:
-        """Images -> logits (B, num_classes).
-
-        With :meth:`set_deep_supervision`, training with `pass_loss` returns a list for
-        :class:`timm_plugin.elastic.PassLoss`: the logits of the last pass, then of earlier ones.
-        """
-        if not (self.training and self.deep_supervision and self.config.pass_loss):
-            return super().forward(x)
+    def encode_depths(self, x: Tensor) -> list[Tensor]:
+        """See :meth:`ImageModel.encode_depths`; with `pass_loss`, the last pass, then earlier ones."""
+        if not self.config.pass_loss:
+            return super().encode_depths(x)
         states: list[Tensor] = []
-        x = self.loop(self.embed(x), levels=self.levels(), states=states)
+        x = self.loop(x, levels=self.levels(), states=states)
         earlier = [states[depth - 1] for depth in stops(self.loop, len(states), self.loop.training_depth.smallest)]
-        return [self.forward_head(self.norm(state)) for state in (x, *earlier)]
+        return [self.norm(state) for state in (x, *earlier)]
 
     def pool(self, x: Tensor) -> Tensor:
         """(B, N, C) -> (B, C), or (B, N, C) if global_pool is ""."""
@@ -136,12 +111,12 @@ class LoopedVisionTransformer(ImageModel):
         Training runs all passes, too.
         """
         run = range(self.loop.passes) if self.loop.run is None else self.loop.run
-        taken, last = feature_take_indices(len(run) // self.passes_per_depth, indices)
+        taken, last = feature_take_indices(len(run) // self.config.passes_per_depth, indices)
         if stop_early:
-            run = run[: (last + 1) * self.passes_per_depth]
+            run = run[: (last + 1) * self.config.passes_per_depth]
         states: list[Tensor] = []
         x = self.loop(self.embed(x), levels=self.levels(), run=run, states=states)
-        states = [states[(index + 1) * self.passes_per_depth - 1] for index in taken]
+        states = [states[(index + 1) * self.config.passes_per_depth - 1] for index in taken]
         states = [self.norm(state) for state in states] if norm else states
         prefix, patches = zip(*(state.tensor_split([self.num_prefix_tokens], dim=1) for state in states))
         maps = [tokens.transpose(1, 2).unflatten(2, self.patch_embed.grid_size) for tokens in patches]
@@ -150,9 +125,16 @@ class LoopedVisionTransformer(ImageModel):
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Removes the passes and parts that the chosen depths do not need; returns the depths."""
-        taken, last = feature_take_indices(self.loop.passes // self.passes_per_depth, indices)
-        self.loop.truncate((last + 1) * self.passes_per_depth)
+        """Removes the passes and parts that the chosen depths do not need; returns the depths.
+
+        Raises:
+            ValueError: if late loops have not begun: the model would forget that it runs each block once.
+        """
+        if self.loop.run is not None:
+            rule = f"late loops must have begun before passes are pruned, but only {tuple(self.loop.run)} run"
+            raise ValueError(f"loop_after_updates={self.config.loop_after_updates}: {rule}")
+        taken, last = feature_take_indices(self.loop.passes // self.config.passes_per_depth, indices)
+        self.loop.truncate((last + 1) * self.config.passes_per_depth)
         if prune_norm:
             self.norm = nn.Identity()
         if prune_head:
@@ -161,18 +143,15 @@ class LoopedVisionTransformer(ImageModel):
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """timm's groups of parameters for layer-wise learning rates."""
-        stem = r"^cls_token|pos_embed|level_embed|patch_embed"
+        stem = "|".join(["^cls_token", *self.tables, "patch_embed"])
         return dict(stem=stem, blocks=[*loop_groups("loop", self.loop), (r"^norm", (99999,))])
 
     def set_input_size(self, img_size: int | tuple[int, int] | None = None, patch_size: int | None = None) -> None:
         """Changes the image size; tables are resampled by timm's function.
 
         Raises:
-            ValueError: if a size breaks its rule in :class:`ViTConfig`, or the model mixes tokens with an MLP, whose
-                weights fit one number of tokens only. The model is unchanged then.
+            ValueError: if a size breaks its rule in its configuration. The model is unchanged then.
         """
-        if self.config.token_mixing:
-            raise ValueError(f"img_size={img_size}: an MLP over the tokens takes {self.patch_embed.img_size} only")
         sizes = dict(img_size=img_size, patch_size=patch_size)
         now = dict(img_size=self.patch_embed.img_size, patch_size=self.patch_embed.patch_size[0])
         # A configuration checks itself; this one is not kept.
@@ -181,7 +160,7 @@ class LoopedVisionTransformer(ImageModel):
         self.patch_embed.set_input_size(img_size=img_size, patch_size=patch_size)
         grid = self.patch_embed.grid_size
         if grid != before:
-            for name in ("pos_embed", "level_embed"):
+            for name in self.tables:
                 table = getattr(self, name)
                 if table is not None:
                     resampled = resample_table(table, grid, before, self.num_prefix_tokens)
@@ -191,7 +170,7 @@ class LoopedVisionTransformer(ImageModel):
         update_model_input_size(self, self.patch_embed.img_size, patch_size=patch_size)
 
     def adapt(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Resamples tables of another image size and adapts those of another depth, see :mod:`recurrence.depth`.
+        """Resamples tables of another image size.
 
         A table does not say how its tokens lie: as in timm, another number than the model's is taken for a square. So a
         table of 2 x 8 tokens is read as 4 x 4; load it at its own size, then call :meth:`set_input_size`.
@@ -200,8 +179,7 @@ class LoopedVisionTransformer(ImageModel):
             ValueError: if a table of another size has no square number of tokens, unless that is because only one of
                 the two models has a class token, which torch reports.
         """
-        self._take_levels(state_dict)
-        for name in ("pos_embed", "level_embed"):
+        for name in self.tables:
             theirs, own = state_dict.get(name), getattr(self, name)
             if own is None or theirs is None or theirs.dim() != own.dim() or theirs.shape[1] == own.shape[1]:
                 continue
@@ -212,26 +190,6 @@ class LoopedVisionTransformer(ImageModel):
                 rule = "must be those of square images; load it at its own img_size, then call set_input_size"
                 raise ValueError(f"{name}: {tokens} tokens, not the {math.prod(grid)} of this model: {rule}")
         return state_dict
-
-    def _take_levels(self, state_dict: dict[str, Tensor]) -> None:
-        """Adapts level tables to this depth: learned ones by the rule for passes, fixed ones are recomputed."""
-        for name in ("level_embed", "depth_embed"):
-            theirs, own, used = state_dict.get(name), getattr(self, name), self.loop.order
-            if theirs is None or own is None or len(theirs) == len(own):
-                continue
-            trained = same_kind(used, len(theirs))
-            if trained is None:
-                continue  # torch reports the shape mismatch
-            warn_of_depth(name, used, trained)
-            if name == "depth_embed":  # not the buffer itself, which may still be uninitialised
-                state_dict[name] = depth_table(len(own), self.num_features).to(theirs)
-            else:
-                state_dict[name] = theirs[list(source_passes(trained, used))]
-
-
-def depth_table(passes: int, width: int) -> Tensor:
-    """The fixed table of depths: (P, 1, 1, C), float64."""
-    return position.depth_time(passes, width)[:, None, None]
 
 
 def resample_table(table: Tensor, grid: Sequence[int], old_grid: Sequence[int] | None, prefix: int) -> Tensor:

@@ -9,7 +9,6 @@ seed; the score is the accuracy on --val-split after the last epoch. What has fi
 continues an interrupted comparison.
 """
 
-import argparse
 import copy
 import json
 import re
@@ -19,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 from timm import utils
 from torch import nn
@@ -31,10 +31,11 @@ from recurrence.comparison.runs import Step, Values
 from recurrence.comparison.words import split
 from recurrence.eight_bits import megabytes, quantise_
 from timm_plugin import MODELS, repairs
-from timm_plugin._config import ImageConfig
 from timm_plugin.train import Trainer
 from timm_plugin.training import options
 from timm_plugin.training.tasks import build
+
+BY_TRAINER = ("img_size", "num_classes")  # which the trainer sets
 
 
 class ImageComparison(Comparison):
@@ -50,6 +51,9 @@ class ImageComparison(Comparison):
 
     def __init__(self, args: Namespace, words: Sequence[str]):
         self.args, self.words = args, list(words)
+        of_the_model = ("model", "model_kwargs", *options.DEPTH)
+        actions = [action for action in options.parser("")._actions if action.dest in of_the_model]
+        _, self.rest = split(self.words, actions)
         for name, rule in {"seed": "is set by --seeds", "resume": "is always on"}.items():
             if getattr(args, name) != options.parser("").get_default(name):
                 raise ValueError(f"--{name}: {rule}")
@@ -79,12 +83,15 @@ class ImageComparison(Comparison):
         return [self._row(name, flags[name]) for name in names]
 
     def _unshared(self, blocks: Sequence[int], **sizes: Any) -> list[str]:
-        """The flags of an unshared model: the options that its configuration changes come last, and so count."""
-        changed = changes(self.looped.config, {**self.looped.config.unshared(blocks), **sizes})
-        depth = argparse.ArgumentParser(add_help=False)
-        options.add_depth(depth)
-        _, words = split(self.words, depth._actions)
-        return [*words, "--model-kwargs", *(f"{name}={value}".replace(" ", "") for name, value in changed.items())]
+        """The flags of an unshared model, which name all of its options that differ from its preset."""
+        config = self.looped.config
+        wanted = {**vars(config), **config.unshared(blocks), **sizes}
+        model = wanted.pop("model", self.args.model)
+        preset = timm.create_model(model, device="meta").config
+        known = [name for name in preset.options() if name in wanted]
+        changed = {name: wanted[name] for name in known if wanted[name] != getattr(preset, name)}
+        kwargs = [f"{name}={value}".replace(" ", "") for name, value in changed.items() if name not in BY_TRAINER]
+        return [*self.rest, "--model", model, "--model-kwargs", *kwargs]
 
     def _sized(self, units: int, hidden: int) -> list[str]:
         return self._unshared(self.blocks, **self.looped.config.sized(units, hidden))
@@ -112,11 +119,6 @@ class ImageComparison(Comparison):
             _step("score", ["timm_plugin.accuracy", folder], [], _scored("")),
             _step("score_8bit", ["timm_plugin.accuracy", folder, "--eight-bits"], [], _scored("_8bit")),
         ]
-
-
-def changes(config: ImageConfig, wanted: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that differ from a configuration."""
-    return {name: value for name, value in wanted.items() if getattr(config, name) != value}
 
 
 def _step(name: str, command: Sequence[Any], flags: Sequence[str], read) -> Step:

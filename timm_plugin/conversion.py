@@ -1,6 +1,7 @@
 """Converts looped vision transformers to timm's `VisionTransformer` and back."""
 
 import timm
+from timm.layers import PatchEmbed
 from timm.models.vision_transformer import Block, Mlp, VisionTransformer
 from torch import nn
 
@@ -12,7 +13,7 @@ from recurrence.weights.unshare import is_one, unshare
 from timm_plugin._model import ImageModel
 from timm_plugin._names import BLOCK
 from timm_plugin._vit import LoopedVisionTransformer
-from timm_plugin._vit_config import STRATEGY_NAMES
+from timm_plugin.recursive_deit import STRATEGY_NAMES
 
 # Both have ImageNet's mean and std, like all models of this plugin; arguments set all their sizes.
 UPSTREAM, LOOPED = "deit_base_patch16_224", "recursive_deit_tiny"
@@ -28,15 +29,10 @@ def to_timm(model: ImageModel) -> VisionTransformer:
         ValueError: naming the part that timm's `VisionTransformer` cannot have.
     """
     name = f"{_name(model)} cannot become a VisionTransformer"
-    if not isinstance(model, LoopedVisionTransformer):
-        raise ValueError(f"{name}: it has stages")
-    if model.config.stem != "patch":
+    if model.config.unlike_upstream:
+        raise ValueError(f"{name}: {model.config.unlike_upstream}")
+    if not isinstance(model.patch_embed, PatchEmbed):
         raise ValueError(f"{name}: it has a convolutional stem")
-    if model.level_embed is not None or model.depth_embed is not None:
-        raise ValueError(f"{name}: it adds positions and depths before every pass, and no layer of timm does")
-    if model.config.level_signal == "low-rank":
-        rule = "its level signals read the residual stream before the norm, and no layer of timm does"
-        raise ValueError(f"{name}: {rule}")
     try:
         layers, factor = unshare(model.loop, EPSILON)
     except ValueError as error:

@@ -12,54 +12,30 @@ branch.
 Not in the paper: a mixed-depth DeiT, with 54 stored blocks that run twice.
 """
 
-from functools import partial
-from typing import Any
+from timm_plugin._create import register_family, sret_cfg
+from timm_plugin._sret_config import SReTConfig
+from timm_plugin.recursive_deit import DEIT_TINY, RecursiveDeiTConfig
 
-from timm.models import generate_default_cfgs, register_model
+SRET = dict(embed_dim=48, depths=(11, 27, 16))  # with `embed_dim=16, depths=(100, 250, 150)`, 1,000 passes
 
-from timm_plugin._create import create, sret_cfg
-from timm_plugin._sret import SReT
-from timm_plugin._vit import LoopedVisionTransformer
-
-_sret_cfg = partial(sret_cfg, pool_size=(7, 7), first_conv="patch_embed.conv1")
-_deit_cfg = partial(sret_cfg, first_conv="patch_embed.proj")
-
-default_cfgs = generate_default_cfgs(
+register_family(
+    __name__,
+    SReTConfig,
+    sret_cfg(pool_size=(7, 7), first_conv="patch_embed.conv1"),
     {
-        "sret_108": _sret_cfg(),
-        "sret_108_mixed": _sret_cfg(),
-        "deit_108": _deit_cfg(),
-        "deit_108_mixed": _deit_cfg(),
-    }
+        "sret_108": ("SReT-108 of Figure 9", SRET),
+        "sret_108_mixed": ("SReT-108 trained at mixed depth, beside its 54 first passes", dict(SRET, mixed_depth=True)),
+    },
 )
-
-
-@register_model
-def sret_108(pretrained: bool = False, **kwargs: Any) -> SReT:
-    """SReT-108 of Figure 9: width 48, with 11, 27 and 16 blocks of two passes. 14,220,472 parameters.
-
-    With `embed_dim=16, depths=(100, 250, 150)` it has 1,000 passes and 14,825,624 parameters.
-    """
-    model_args = dict(embed_dim=48, depths=(11, 27, 16))
-    return create(SReT, "sret_108", pretrained, model_args, **kwargs)
-
-
-@register_model
-def sret_108_mixed(pretrained: bool = False, **kwargs: Any) -> SReT:
-    """SReT-108 trained at mixed depth, beside its 54 first passes. 14,220,472 parameters."""
-    model_args = dict(embed_dim=48, depths=(11, 27, 16), mixed_depth=True)
-    return create(SReT, "sret_108_mixed", pretrained, model_args, **kwargs)
-
-
-@register_model
-def deit_108(pretrained: bool = False, **kwargs: Any) -> LoopedVisionTransformer:
-    """DeiT-108 of Figure 9: DeiT-Tiny with 108 unshared blocks. 48,424,360 parameters."""
-    model_args = dict(embed_dim=192, depth=108, num_heads=3, pos_embed="learn", init="deit")
-    return create(LoopedVisionTransformer, "deit_108", pretrained, model_args, **kwargs)
-
-
-@register_model
-def deit_108_mixed(pretrained: bool = False, **kwargs: Any) -> LoopedVisionTransformer:
-    """DeiT-108 with 54 stored blocks, run twice, trained at mixed depth. 24,401,704 parameters."""
-    model_args = dict(embed_dim=192, depth=54, num_heads=3, pos_embed="learn", init="deit", loops=2, mixed_depth=True)
-    return create(LoopedVisionTransformer, "deit_108_mixed", pretrained, model_args, **kwargs)
+register_family(
+    __name__,
+    RecursiveDeiTConfig,
+    sret_cfg(),
+    {
+        "deit_108": ("DeiT-108 of Figure 9", dict(DEIT_TINY, depth=108)),
+        "deit_108_mixed": (
+            "DeiT-108 with 54 stored blocks, run twice, trained at mixed depth",
+            dict(DEIT_TINY, depth=54, loops=2, mixed_depth=True),
+        ),
+    },
+)

@@ -44,8 +44,8 @@ class ElasticConfig:
 
     def check_depth(self) -> None:
         """Checks the options that do not depend on the stack; raises ValueError."""
-        if self.depth_range is not None and (len(self.depth_range) != 2 or not self.depth_range[0] >= 1):
-            raise ValueError(f"depth_range={self.depth_range}: must be two numbers of passes, each >= 1")
+        if self.depth_range is not None and len(self.depth_range) != 2:
+            raise ValueError(f"depth_range={self.depth_range}: must be two numbers of passes")
         if self.depth_seed is not None and self.depth_range is None:
             raise ValueError(f"depth_seed={self.depth_seed}: needs depth_range")
         if self.pass_loss < 0:
@@ -68,7 +68,7 @@ class ElasticConfig:
             step, prefix_only: see :func:`recurrence.elastic.depths_of`.
 
         Raises:
-            ValueError: by the option's name.
+            FieldError, ValueError: naming the option, its value and the rule.
         """
         depths = None if self.depth_range is None else (unit * self.depth_range[0], unit * self.depth_range[1])
         how = self.depth_distribution, self.backprop_passes, self.depth_warmup_updates, self.mixed_depth
@@ -78,7 +78,7 @@ class ElasticConfig:
         except FieldError as error:
             if error.field == "depth_range":
                 error.value = "{}-{}".format(*self.depth_range)  # in the option's unit
-            raise ValueError(str(error)) from None
+            raise
         if late and not loop.training_depth.loop_after:
             raise ValueError(f"loop_after_updates={late}: needs a block that runs again, but each runs once")
         if self.pass_loss and not stops(loop, max(loop.training_depth.depths)):

@@ -7,24 +7,127 @@ with an NLL of the stream's width; `stem="conv"` is SReT's stem followed by a 2x
 number of tokens as patches; mean pooling (`class_token=False, global_pool="avg"`) follows the final norm.
 """
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from timm.models import generate_default_cfgs, register_model
+from torch import nn
 
-from timm_plugin._create import SRET_URL, create, sret_cfg
-from timm_plugin._vit import LoopedVisionTransformer
+from recurrence.loop import Loop
+from recurrence.lowrank import PROJECTIONS
+from recurrence.order import STRATEGIES, Order
+from recurrence.papers.relaxed import relaxed
+from recurrence.papers.sret import Recursion, sret
+from timm_plugin._config import ImageConfig, option
+from timm_plugin._create import SRET_URL, register_family, sret_cfg
+from timm_plugin._init import deit_
+from timm_plugin._stem import StemEmbed
+from timm_plugin._vit_config import OrderedConfig
 
-default_cfgs = generate_default_cfgs(
-    {"recursive_deit_tiny": sret_cfg(first_conv="patch_embed.proj", origin_url=SRET_URL)}
-)
+# SReT's names where it has one, else that of the strategy.
+STRATEGY_NAMES = {"sequence": "internal", "cycle": "external", "cycle_rev": "reverse"}
+LOOP_ORDERS = {STRATEGY_NAMES.get(name, name): strategy for name, strategy in STRATEGIES.items()}
+TERMS = tuple(name for name in PROJECTIONS if not name.startswith("cross_"))
 
 
-@register_model
-def recursive_deit_tiny(pretrained: bool = False, **kwargs: Any) -> LoopedVisionTransformer:
-    """DeiT-Tiny, each block run twice, of Table 1: 5,717,416 parameters whatever `loops` (1 to 4 in the paper).
+@dataclass(frozen=True)
+class RecursiveConfig(OrderedConfig):
+    """The options of vision transformers with recursion, besides those of :class:`OrderedConfig`.
 
-    Section 5.2 compares internal loops with external ones (`loop_order="external"`) on `depth=6`: 3,048,232 parameters,
-    with `nll=True` 3,942,184 (12 projections) and 3,197,224 (2).
+    Args:
+        loops: how often each block runs.
+        loop_order: "internal" repeats each block in succession (0 0 1 1), "external" the whole stack (0 1 0 1),
+            "reverse" like external, but the last time backwards (0 1 1 0).
+        lrc: learnable residual coefficients (SReT's LRC).
     """
-    model_args = dict(embed_dim=192, depth=12, num_heads=3, pos_embed="learn", init="deit", loops=2)
-    return create(LoopedVisionTransformer, "recursive_deit_tiny", pretrained, model_args, **kwargs)
+
+    loops: int = option(1, least=1)
+    loop_order: str = option("internal", choices=tuple(LOOP_ORDERS))
+    lrc: bool = False
+
+    replaced: ClassVar[tuple[str, ...]] = ("loops", "loop_order")
+    undecayed: ClassVar[tuple[str, ...]] = (*OrderedConfig.undecayed, "identity", "branch")
+
+    def usual_order(self) -> Order:
+        """All blocks, each `loops` times."""
+        return LOOP_ORDERS[self.loop_order].order(self.depth, self.depth * self.loops)
+
+    @property
+    def reordered(self) -> bool:
+        """See :attr:`ViTConfig.reordered`."""
+        return super().reordered or self.loop_order != "internal"
+
+    def other_depths(self) -> dict[str, Any]:
+        """All blocks run equally often, unless an order says which of them run again."""
+        return dict(step=self.depth) if self.order is None else {}
+
+    def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:
+        """The same model with each block run once, see :meth:`ImageConfig.unshared`."""
+        (depth,) = blocks
+        once = {name: getattr(RecursiveConfig, name) for name in ("order", "loops", "loop_order")}
+        return {**ImageConfig.unshared(self, blocks), **once, "depth": depth}
+
+
+@dataclass(frozen=True)
+class RecursiveDeiTConfig(RecursiveConfig):
+    """The options of recursive DeiT, besides those of :class:`RecursiveConfig`.
+
+    Args:
+        nll: a non-linear projection (SReT's NLL) after each pass, or with external loops after each run of the stack.
+        stem: "patch" for one convolution, "conv" for SReT's stem.
+        residual_rank: give each pass its own LayerNorms, biases and a term of this rank <= C on every projection; None
+            for none of these.
+        terms: the projections with such a term, at least one, ("qkv", "out") for those of attention; None for all.
+    """
+
+    pos_embed: str = option("learn", choices=("sincos", "learn", "none"))
+    nll: bool = False
+    stem: str = option("patch", choices=("patch", "conv"))
+    residual_rank: int | None = None
+    terms: Sequence[str] | None = None
+
+    undecayed: ClassVar[tuple[str, ...]] = (*RecursiveConfig.undecayed, "terms")
+    initialise: ClassVar[Callable[[nn.Module], None]] = staticmethod(deit_)
+
+    def check(self) -> None:
+        """See :meth:`ImageConfig.check`."""
+        super().check()
+        if self.stem == "conv" and self.patch_size != 16:
+            raise ValueError(f"patch_size={self.patch_size}: stem='conv' has patches of 16")
+        if self.residual_rank is not None and (self.nll or self.lrc):
+            raise ValueError(f"residual_rank={self.residual_rank}: goes with neither nll nor lrc")
+        if self.terms is not None and self.residual_rank is None:
+            raise ValueError(f"terms={self.terms}: needs residual_rank")
+        if not set(self.terms or ()) <= set(TERMS):
+            raise ValueError(f"terms={self.terms}: must name some of {TERMS}")
+
+    def loop(self, tokens: int) -> Loop:
+        """DeiT's blocks in the order, with SReT's additions or with low-rank terms."""
+        order = self.passes()
+        parts = self.parts(len(order))
+        if self.residual_rank is not None:
+            return relaxed(self.shape(), order, self.residual_rank, self.terms, **parts)
+        every = self.depth if self.loop_order == "external" else 1
+        return sret(self.shape(), order, Recursion(self.lrc, self.embed_dim if self.nll else None, every), **parts)
+
+    def patches(self) -> nn.Module:
+        """Also SReT's stem."""
+        if self.stem == "patch":
+            return super().patches()
+        return StemEmbed(self.img_size, self.patch_size, self.in_chans, self.embed_dim)
+
+    def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:
+        """Also without low-rank terms."""
+        return {**super().unshared(blocks), "residual_rank": None, "terms": None}
+
+
+DEIT_TINY = dict(embed_dim=192, depth=12, num_heads=3)
+
+# Table 1 has `loops` from 1 to 4. Section 5.2 compares internal loops with external ones (`loop_order="external"`) on
+# `depth=6`, without and with `nll=True`.
+register_family(
+    __name__,
+    RecursiveDeiTConfig,
+    sret_cfg(origin_url=SRET_URL),
+    {"recursive_deit_tiny": ("DeiT-Tiny, each block run twice, of Table 1", dict(DEIT_TINY, loops=2))},
+)

@@ -6,41 +6,57 @@ The paper does not say which Mixer, and the published code has none. Assumed her
 each block run twice in succession, four coefficients per block as in SReT, no projection between the passes.
 """
 
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from timm.models import generate_default_cfgs, register_model
-
-from timm_plugin._create import create, sret_cfg
+from recurrence.loop import Loop
+from recurrence.papers.sret import MixerBlock, Recursion, sret
+from timm_plugin._create import register_family, sret_cfg
 from timm_plugin._vit import LoopedVisionTransformer
-
-MIXER = dict(token_mixing=True, num_heads=1, class_token=False, pos_embed="none", global_pool="avg")
-
-_cfg = partial(sret_cfg, crop_pct=0.875, first_conv="patch_embed.proj")
-
-default_cfgs = generate_default_cfgs({"recursive_mixer_s16": _cfg(), "recursive_mixer_b16": _cfg()})
+from timm_plugin.recursive_deit import RecursiveConfig
 
 
 class LoopedMixer(LoopedVisionTransformer):
-    """A Mixer with a loop over depth. Like timm's, it has no `set_input_size`: its weights fit one number of tokens."""
+    """A Mixer with a loop over depth."""
 
-    set_input_size = property()  # has no getter, so that Python asks __getattr__, and hasattr is False
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "set_input_size":
-            raise AttributeError(f"set_input_size: an MLP over the tokens takes {self.patch_embed.img_size} only")
-        return super().__getattr__(name)
+    set_input_size = property()  # so that hasattr says no, as of timm's Mixer: the weights fit one number of tokens
 
 
-@register_model
-def recursive_mixer_s16(pretrained: bool = False, **kwargs: Any) -> LoopedMixer:
-    """Mixer-S/16, each of its 8 blocks run twice: width 512. 18,528,296 parameters whatever `loops`."""
-    model_args = dict(MIXER, embed_dim=512, depth=8, loops=2, lrc=True)
-    return create(LoopedMixer, "recursive_mixer_s16", pretrained, model_args, **kwargs)
+@dataclass(frozen=True)
+class RecursiveMixerConfig(RecursiveConfig):
+    """The options of recursive Mixers, which are those of :class:`RecursiveConfig` but of attention."""
+
+    global_pool: str = "avg"
+    num_heads: int = 1
+    class_token: bool = False
+    pos_embed: str = "none"
+    lrc: bool = True
+
+    model: ClassVar[Any] = LoopedMixer
+    fixed: ClassVar[tuple[str, ...]] = ("num_heads", "class_token", "pos_embed", "attn_drop_rate")
+
+    def loop(self, tokens: int) -> Loop:
+        """Mixer's blocks in the order, with an MLP over the tokens of hidden width C / 2."""
+        order = self.passes()
+        parts = self.parts(len(order))
+        return sret(
+            self.shape(),
+            order,
+            Recursion(self.lrc),
+            parts["drop_path"],
+            block=MixerBlock,
+            tokens=tokens,
+            mixing_width=self.embed_dim // 2,
+            ffn_dropout=parts["ffn_dropout"],
+        )
 
 
-@register_model
-def recursive_mixer_b16(pretrained: bool = False, **kwargs: Any) -> LoopedMixer:
-    """Mixer-B/16, each of its 12 blocks run twice: width 768. 59,880,520 parameters whatever `loops`."""
-    model_args = dict(MIXER, embed_dim=768, depth=12, loops=2, lrc=True)
-    return create(LoopedMixer, "recursive_mixer_b16", pretrained, model_args, **kwargs)
+register_family(
+    __name__,
+    RecursiveMixerConfig,
+    sret_cfg(crop_pct=0.875),
+    {
+        "recursive_mixer_s16": ("Mixer-S/16, each of its 8 blocks run twice", dict(embed_dim=512, depth=8, loops=2)),
+        "recursive_mixer_b16": ("Mixer-B/16, each of its 12 blocks run twice", dict(embed_dim=768, depth=12, loops=2)),
+    },
+)

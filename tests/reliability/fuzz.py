@@ -14,7 +14,6 @@ import sys
 import time
 import typing
 from collections.abc import Iterator
-from dataclasses import fields
 
 import timm
 import torch
@@ -101,8 +100,8 @@ def first(output: object) -> torch.Tensor:
 def image_options(name: str, chance: random.Random) -> dict:
     small = {**vision.small_shape(name), "num_classes": 3}
     config = timm.create_model(name, **small).config
-    names = [field.name for field in fields(config)]
-    return {**small, **{option: chance.choice(VALUES) for option in chance.sample(names, chance.randint(1, 2))}}
+    chosen = chance.sample(config.options(), chance.randint(1, 2))
+    return {**small, **{option: chance.choice(VALUES) for option in chosen}}
 
 
 def image_loss(name: str, options: dict) -> torch.Tensor:

@@ -80,13 +80,6 @@ def test_images_of_any_size_are_rejected_by_name(name):
         timm.create_model(name, dynamic_img_size=True)
 
 
-def test_a_mixer_says_why_its_size_is_fixed():
-    model = vision.fresh("recursive_mixer_s16")
-    assert not hasattr(model, "set_input_size")  # as timm asks
-    with pytest.raises(AttributeError, match=r"set_input_size: an MLP over the tokens takes \(32, 32\) only"):
-        model.set_input_size(64)
-
-
 def test_the_example_of_grad_cam_shows_what_the_class_depends_on():
     text = (cli.REPOSITORY / "docs" / "images.md").read_text(encoding="utf-8")
     (example,) = (part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "heat" in part)

@@ -14,16 +14,17 @@ from timm_plugin import compare
 
 
 def control(name, model, blocks, **sizes):
-    wanted = {**model.config.unshared(blocks), **sizes}
-    changed = compare.changes(model.config, wanted)
-    return timm.create_model(vision.CASES[name][0], **{**vision.arguments(name), **changed})
+    wanted = {**vars(model.config), **model.config.unshared(blocks), **sizes}
+    architecture = wanted.pop("model", vision.CASES[name][0])
+    options = timm.create_model(architecture, device="meta").config.options()
+    return timm.create_model(architecture, **{option: wanted[option] for option in options if option in wanted})
 
 
 @vision.every_registered_structure
 def test_controls_of_every_model(structure):
     model = vision.fresh(structure)
-    if model.config.__dict__.get("shared_mlp"):
-        with pytest.raises(ValueError, match="shared_mlp=True: shares only its MLP, so that no block runs again"):
+    if structure.startswith("owf"):
+        with pytest.raises(ValueError, match="One Wide FFN shares only its MLP, so that no block runs again"):
             model.config.unshared([1])
         return
     blocks = [len(loop.blocks) for loop in model.loops()]
@@ -50,7 +51,7 @@ def test_controls_of_every_model(structure):
 def test_sizes_grow_in_proportion():
     config = vision.fresh("sret_t").config
     whole = gcd(*config.num_heads)
-    assert compare.changes(config, config.sized(whole, 0)) == {}
+    assert {**vars(config), **config.sized(whole, 0)} == vars(config)
     wider = config.sized(2 * whole, 0)
     assert wider["embed_dim"] == 2 * config.embed_dim
     assert wider["num_heads"] == tuple(2 * heads for heads in config.num_heads)
@@ -65,13 +66,10 @@ FLAGS = ["--epochs", "2", "--warmup-epochs", "0", "--batch-size", "12", "--worke
     ("words", "rule"),
     [
         (["--model", "vit_tiny_patch16_224"], "--model=vit_tiny_patch16_224: must be a looped model of timm_plugin"),
-        (
-            ["--model-kwargs", "shared=False", "level_signal=none", "signal_rank_divisor=16"],
-            "runs each of its blocks once",
-        ),
+        (["--model-kwargs", "depth=1"], "runs each of its blocks once"),
         (["--seed", "3"], "--seed: is set by --seeds"),
         (["--epochs", "0"], "--epochs 0: must be > 0"),
-        (["--model-kwargs", "width=3"], "unexpected keyword argument 'width'"),
+        (["--model-kwargs", "width=3"], "unexpected keyword argument 'width': it takes "),
         (["--val-split", "none"], "--val-split none: must be a folder or a .tar file"),
     ],
 )

@@ -69,13 +69,13 @@ def test_timms_own_model_gives_the_same_logits(case):
 
 @pytest.mark.parametrize("order", ["internal", "external", "reverse"])
 def test_low_rank_terms_are_folded(order):
-    model, x = vision.small_with_images("plain_vit", **TERMS, loop_order=order)
+    model, x = vision.small_with_images("recursive_deit_tiny", **TERMS, loop_order=order)
     torch.testing.assert_close(to_timm(model)(x), model(x), **CLOSE)
 
 
 def test_low_rank_terms_on_attention_alone_are_folded():
     """Relaxed Recursive Transformers' LoRA of each pass, on chosen projections; the others share their biases too."""
-    model = vision.small("plain_vit", **TERMS, terms=("qkv", "out"))
+    model = vision.small("recursive_deit_tiny", **TERMS, terms=("qkv", "out"))
     own = {name.split(".")[2] for name, _ in model.loop.own[0].named_parameters() if name.startswith("terms.")}
     x, passes = vision.images(model), model.loop.passes
     assert own == {"up", "down", "bias"}

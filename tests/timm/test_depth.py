@@ -12,7 +12,7 @@ from recurrence.position import depth_time
 from tests.support import vision
 from tests.support.depth import depth_log
 from tests.support.vision import timm
-from timm_plugin._vit_config import LOOP_ORDERS
+from timm_plugin.recursive_deit import LOOP_ORDERS
 
 LOOPS = {
     **{name: dict(depth=5) for name in vision.MODELS if name.startswith(("ringformer", "uit"))},

@@ -6,19 +6,19 @@ from torch import nn
 from tests.support import vision
 
 
-def started(init: str) -> nn.Module:
-    return vision.fresh("plain_vit", embed_dim=64, mlp_ratio=4, num_classes=50, init=init)
+def started(name: str) -> nn.Module:
+    return vision.fresh(name, embed_dim=64, mlp_ratio=4, num_classes=50)
 
 
 def test_deits_is_truncated_normal():
-    model = started("deit")
+    model = started("recursive_deit_tiny")
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
     assert all(layer.weight.std().item() == pytest.approx(0.02, rel=0.1) and not layer.bias.any() for layer in layers)
     assert model.cls_token.std().item() == pytest.approx(0.02, rel=0.5)
 
 
 def test_ringformers_is_xaviers_in_the_mlp():
-    model = started("ringformer")
+    model = started("plain_vit")
     for block in model.loop.blocks:
         for layer in (block.ffn.up, block.ffn.down):
             assert layer.weight.abs().max().item() == pytest.approx((6 / (5 * 64)) ** 0.5, rel=0.05)

@@ -1,223 +1,282 @@
-"""Options of image models: each has an effect; wrong values are rejected by name with the rule."""
+"""Options of image models: each has an effect, as do both of any two, or is rejected by name with the rule."""
 
+import itertools
+import math
+import re
+import warnings
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
 
-from tests.support import vision
+from tests.support import stacks, vision
 from tests.support.vision import CASES, timm
-from timm_plugin._sret_config import SReTConfig
 from timm_plugin._vit_config import ViTConfig
-from timm_plugin.elastic import ElasticConfig  # its options are tested in test_elastic.py
+from timm_plugin.elastic import ElasticConfig
 
-# Of every option, a model, another value than the model's, and what has to go with it.
-KNOBS: dict[type, dict[str, tuple[str, Any, dict[str, Any]]]] = {
-    ViTConfig: {
-        "img_size": ("plain_vit", 48, {}),
-        "patch_size": ("plain_vit", 16, {}),
-        "in_chans": ("plain_vit", 1, {}),
-        "num_classes": ("plain_vit", 5, {}),
-        "global_pool": ("plain_vit", "avg", {}),
-        "embed_dim": ("plain_vit", 16, {}),
-        "depth": ("uit", 2, {}),
-        "num_heads": ("plain_vit", 4, {}),
-        "mlp_ratio": ("plain_vit", 3.0, {}),
-        "shared": ("plain_vit", True, {}),
-        "loops": ("recursive_deit_tiny", 3, {}),
-        "loop_order": ("recursive_deit_tiny", "external", {}),
-        "order": ("recursive_deit_tiny", (0, 1, 1, 2), {}),
-        "residual_rank": ("plain_vit", 4, {}),
-        "terms": ("plain_vit", ("qkv", "out"), dict(residual_rank=4)),
-        "level_signal": ("uit", "none", {}),
-        "signal_rank_divisor": ("ringformer_vit", 8, {}),
-        "shared_mlp": ("plain_vit", True, {}),
-        "token_mixing": ("plain_vit", True, dict(num_heads=1, class_token=False, global_pool="avg")),
-        "pos_embed": ("plain_vit", "none", {}),
-        "class_token": ("plain_vit", False, dict(global_pool="avg")),
-        "stem": ("plain_vit", "conv", dict(patch_size=16, img_size=64)),
-        "nll": ("recursive_deit_tiny", True, {}),
-        "lrc": ("recursive_deit_tiny", True, {}),
-        "norm_eps": ("plain_vit", 0.1, {}),
-        "init": ("plain_vit", "deit", {}),
-        **{
-            f"{part}_rate": ("plain_vit", 0.5, {})
-            for part in ("drop", "pos_drop", "proj_drop", "mlp_drop", "attn_drop", "drop_path")
-        },
-    },
-    SReTConfig: {
-        "img_size": ("sret_t", 128, {}),
-        "in_chans": ("sret_t", 1, {}),
-        "num_classes": ("sret_t", 5, {}),
-        "global_pool": ("sret_t", "max", {}),
-        "stem": ("sret_t_global", "patch", {}),
-        "class_token": ("sret_t_global", True, {}),
-        "embed_dim": ("sret_t", 16, {}),
-        "num_heads": ("sret_t", (4, 2, 4), {}),
-        "depths": ("sret_t", (1, 1, 1), {}),
-        "loops": ("sret_t", 1, dict(groups=((1,),) * 3)),
-        "groups": ("sret_t", ((1, 1),) * 3, {}),
-        "permuted_runs": ("sret_t", "all", {}),
-        "inference_permutation": ("sret_t", "random", {}),
-        "permutation_seed": ("sret_t", 1, {}),
-        "mlp_ratio": ("sret_t", 3.0, {}),
-        "nll_ratio": ("sret_t", 2.0, {}),
-        "lrc": ("sret_t", False, {}),
-        **{
-            f"{part}_rate": ("sret_t_global", 0.5, {})
-            for part in ("drop", "pos_drop", "proj_drop", "attn_drop", "drop_path")
-        },
-        "drop_path_placement": ("sret_t_global", "published", dict(drop_path_rate=0.5)),
-    },
+# A model of each family.
+NAMES = ("plain_vit", "uit", "owf_vit", "ringformer_vit", "recursive_deit_tiny", "recursive_mixer_s16", "sret_t")
+# Values for every option of any family; the first one that a small model does not have is tried.
+VALUES: dict[str, tuple[Any, ...]] = dict(
+    img_size=(64,),
+    in_chans=(1,),
+    num_classes=(3,),
+    **dict.fromkeys(vision.RATES, (0.5,)),
+    depth_range=((1, 2),),
+    depth_distribution=("poisson",),
+    depth_seed=(7,),
+    depth_warmup_updates=(3,),
+    mixed_depth=(True,),
+    pass_loss=(0.5,),
+    backprop_passes=(1,),
+    loop_after_updates=(2,),
+    patch_size=(16,),
+    global_pool=("max",),
+    embed_dim=(16,),
+    depth=(4,),
+    num_heads=(4,),
+    mlp_ratio=(3.0,),
+    loops=(3,),
+    order=((0, 1, 1, 2),),
+    loop_order=("external",),
+    residual_rank=(2,),
+    terms=(("out",),),
+    level_signal=("learned",),
+    signal_rank_divisor=(4,),
+    pos_embed=("none",),
+    class_token=(True, False),
+    stem=("conv",),
+    nll=(True,),
+    lrc=(True, False),
+    norm_eps=(0.5,),
+    depths=((2, 1, 1),),
+    groups=(((2, 2), (1, 1), (1, 1)),),
+    permuted_runs=("all",),
+    inference_permutation=("random",),
+    permutation_seed=(5,),
+    nll_ratio=(0.5,),
+    drop_path_placement=("published",),
+)
+OF_SRET: dict[str, tuple[Any, ...]] = dict(num_heads=((4, 4, 4),), img_size=(128,), stem=("patch",))
+# What has to go with an option.
+NEEDS: dict[str, dict[str, Any]] = dict(
+    depth_distribution=dict(depth_range=(1, 2)),
+    depth_seed=dict(depth_range=(1, 2)),
+    depth_warmup_updates=dict(depth_range=(1, 2)),
+    terms=dict(residual_rank=2),
+    class_token=dict(global_pool="avg"),
+    drop_path_placement=dict(drop_path_rate=0.5),
+    stem=dict(patch_size=16, img_size=64),
+)
+SRET_NEEDS: dict[str, dict[str, Any]] = {**NEEDS, "stem": dict(groups=((1, 1),) * 3)}
+OF_DEPTH = {field.name for field in fields(ElasticConfig)}
+UPDATES = 6  # enough that draws of two seeds differ
+
+
+@cache
+def configuration(name: str) -> Any:
+    return vision.fresh(name).config
+
+
+def value(name: str, option: str) -> Any:
+    """A value of the option that differs from the model's."""
+    values = OF_SRET.get(option, VALUES[option]) if name == "sret_t" else VALUES[option]
+    return next(value for value in values if value != getattr(configuration(name), option))
+
+
+def everything_seen(name: str, options: dict[str, Any], updates: int = UPDATES) -> tuple | None:
+    """All that a user sees of a model: shapes, initial values, outputs and gradients; None if it is rejected."""
+    try:
+        model = vision.fresh(name, **options)
+    except ValueError:
+        return None
+    found: list[Any] = [(key, tuple(tensor.shape)) for key, tensor in model.state_dict().items()]
+    found += [parameter.detach().abs().sum().item() for parameter in model.parameters()]
+    stacks.randomise(model, 0, noise=0.1)
+    x = vision.images(model)
+    with torch.no_grad():
+        torch.manual_seed(0)
+        found += model.eval()(x).flatten().tolist()
+    if model.supervises_depths:
+        model.set_deep_supervision()
+    model.train()
+    for update in range(updates):
+        model.zero_grad()
+        model.set_num_updates(update)
+        torch.manual_seed(0)
+        y = model(x)
+        y = torch.cat(y) if isinstance(y, list) else y
+        found += y.flatten().tolist()
+        y.square().sum().backward()
+        found += [None if p.grad is None else p.grad.abs().sum().item() for p in model.parameters()]
+    return tuple(found)
+
+
+def test_there_is_a_model_of_each_family():
+    families = {type(configuration(name)) for name in NAMES}
+    assert len(families) == len(NAMES)
+    assert families == {type(vision.fresh(name).config) for name in vision.MODELS}
+
+
+# The options of depth on UiT, the common ones on the plain ViT, the others on each family that has them.
+COMMON = {"uit": sorted(OF_DEPTH), "plain_vit": sorted(set(ViTConfig.options()) - OF_DEPTH - {"depth"}) + ["order"]}
+OWN = {
+    **{name: sorted(set(configuration(name).options()) - set(ViTConfig.options())) for name in NAMES},
+    "uit": [*COMMON["uit"], "level_signal", "depth"],
+    "plain_vit": COMMON["plain_vit"],
 }
 
 
-@pytest.mark.parametrize("config", KNOBS)
-def test_every_option_is_turned(config):
-    assert set(KNOBS[config]) == {field.name for field in fields(config)} - {
-        field.name for field in fields(ElasticConfig)
+@pytest.mark.parametrize(("family", "option"), [(name, option) for name in NAMES for option in OWN[name]])
+def test_every_option_acts(family, option):
+    needed = (SRET_NEEDS if family == "sret_t" else NEEDS).get(option, {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        without, found = (
+            everything_seen(family, {**needed, **given}) for given in ({}, {option: value(family, option)})
+        )
+    assert found is not None
+    assert found != without
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", NAMES)
+def test_both_of_any_two_options_act_or_they_are_rejected(family):
+    options = configuration(family).options()
+    seen = cache(
+        lambda chosen, updates: everything_seen(family, {option: value(family, option) for option in chosen}, updates)
+    )
+    silent = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for pair in itertools.combinations(options, 2):
+            updates = UPDATES if OF_DEPTH & set(pair) else 1
+            both = seen(pair, updates)
+            alone = [seen((option,), updates) for option in pair]
+            silent += [pair] if both is not None and both in alone else []
+    assert not silent, silent
+
+
+def test_values_outside_their_range_are_rejected_in_every_family():
+    checked = set()
+    for name in NAMES:
+        for field in fields(configuration(name)):
+            choices, least = (field.metadata.get(kind) for kind in ("choices", "least"))
+            wrong = ["other"] if choices else [] if least is None else [least - 1]
+            rule = f"must be one of {choices}" if choices else f"must be >= {least}"
+            if field.name.endswith("_rate"):
+                wrong, rule = [-0.1, 1.5], "must be a rate within [0, 1]"
+            for value in wrong if field.name in configuration(name).options() else ():
+                with pytest.raises(ValueError, match=re.escape(f"{field.name}={value!r}: {rule}")):
+                    vision.fresh(name, **{field.name: value})
+                checked.add(field.name)
+    assert checked >= {
+        "in_chans",
+        "depth",
+        "loops",
+        "signal_rank_divisor",
+        "loop_order",
+        "permuted_runs",
+        *vision.RATES,
     }
-    for option, (model, value, needed) in KNOBS[config].items():
-        assert isinstance(vision.fresh(model, **needed, **{option: value}).config, config)
-        assert getattr(vision.fresh(model).config, option) != value
 
 
-def outcome(model: str, **options: Any) -> tuple[dict, torch.Tensor, torch.Tensor]:
-    """Shapes of the parameters, and outputs at inference and in training with given random numbers."""
-    instance = vision.small(model, **options).eval()
-    x = vision.images(instance, 4)
-    outputs = []
-    for training in (False, True):
-        torch.manual_seed(1234)  # a seed of no fixed permutation
-        outputs.append(instance.train(training)(x))
-    return {name: tuple(parameter.shape) for name, parameter in instance.named_parameters()}, *outputs
+TYPES = {
+    "recursive_deit_tiny": {
+        "num_heads": ["2", 1.5, math.nan, True, {}],
+        "mlp_ratio": [math.nan, math.inf, "4", (4,), True],
+        "drop_rate": ["0.1", math.nan, True],
+        "nll": [1, "yes"],
+        "global_pool": [1, True],
+        "residual_rank": [1.5, "2", True],
+        "terms": ["qkv", (1,)],
+        "img_size": ["224", (1, 2, 3), (224,), 1.5, (), True],
+    },
+    "sret_t": {"depths": [3, "22", (1.5, 2, 2), ("1",)], "groups": [(1, 1, 1), 2, "8", ((1.5, 1),) * 3]},
+}
 
 
-# Drop rates only act in training; test_training.py tests them for every model.
 @pytest.mark.parametrize(
-    ("config", "option"),
-    [(config, option) for config in KNOBS for option in KNOBS[config] if not option.endswith("_rate")],
+    ("model", "option", "value"),
+    [(model, option, value) for model in TYPES for option in TYPES[model] for value in TYPES[model][option]],
 )
-def test_every_option_acts(config, option):
-    model, value, needed = KNOBS[config][option]
-    shapes, *outputs = outcome(model, **({} if option == "loops" else needed))
-    changed_shapes, *changed = outcome(model, **needed, **{option: value})
-    assert shapes != changed_shapes or not all(map(torch.allclose, outputs, changed))
+def test_a_value_of_another_type_is_named(model, option, value):
+    with pytest.raises(ValueError, match=f"^{option}="):
+        vision.fresh(model, **{option: value})
 
 
-VIT_REJECTIONS = [
-    *((dict(loop_order="random"), r"loop_order='random': must be one of \('internal', 'external', 'reverse', "),),
-    *((dict(level_signal="full"), "level_signal='full': must be one of"),),
-    *((dict(pos_embed="rotary"), "pos_embed='rotary': must be one of"),),
-    *((dict(stem="linear"), "stem='linear': must be one of"), (dict(init="zero"), "init='zero': must be one of")),
-    *((dict(global_pool="map"), "global_pool='map': must be one of"),),
-    *(
-        ({name: 0}, f"{name}=0: must be >= 1")
-        for name in ("patch_size", "in_chans", "embed_dim", "depth", "num_heads", "loops", "signal_rank_divisor")
-    ),
-    *(
-        ({name: value}, rf"{name}={value}: must be a rate within \[0, 1\]")
-        for name in KNOBS[ViTConfig]
-        if name.endswith("_rate")
-        for value in (-0.1, 1.5)
-    ),
-    (dict(num_classes=-1), "num_classes=-1: must be >= 0"),
-    (dict(mlp_ratio=0), "mlp_ratio=0: must be > 0"),
-    (dict(mlp_ratio=1e-9), "mlp_ratio=1e-09: gives embed_dim=32 no hidden unit; must be larger"),
-    (dict(signal_rank_divisor=3), "signal_rank_divisor=3: needs level_signal='low-rank'"),
-    (
-        dict(signal_rank_divisor=33, shared=True, level_signal="low-rank"),
-        "signal_rank_divisor=33: must be >= 1 and <= embed_dim=32",
-    ),
-    *(
-        ({**options, "loop_order": order}, f"loop_order='{order}': must not be given with shared_mlp, or with shared")
-        for order, options in (
-            ("reverse", dict(shared=True, loops=2)),
-            ("reverse", dict(shared=True, loops=2, nll=True)),
-            ("external", dict(shared=True, loops=2)),
-            ("external", dict(shared_mlp=True)),
-        )
-    ),
-    (dict(norm_eps=-1e-6), "norm_eps=-1e-06: must be > 0"),
-    (dict(num_heads=3), "num_heads=3: must divide embed_dim=32"),
-    (dict(img_size=4), "img_size=4: must be >= patch_size=8"),
-    (dict(img_size=(32, 4)), r"img_size=\(32, 4\): must be >= patch_size=8"),
-    (dict(class_token=False), "global_pool='token': needs class_token=True"),
-    (dict(terms=("qkv",)), r"terms=\('qkv',\): needs residual_rank"),
-    (dict(terms=(), residual_rank=4), r"terms=\(\): must name some of \('qkv', 'up', 'out', 'down'\)"),
-    (dict(terms=("q",), residual_rank=4), r"terms=\('q',\): must name some of \('qkv', "),
-    (dict(terms=("cross_q",), residual_rank=4), r"terms=\('cross_q',\): must name some of \('qkv', "),
-    (dict(level_signal="learned", pos_embed="learn"), "pos_embed='learn': must not be given with level_signal='learn"),
-    (dict(shared_mlp=True, nll=True), "shared_mlp=True: goes with neither shared, nll, token_mixing, lrc"),
-    *(
-        (dict(shared_mlp=True, level_signal=table), "shared_mlp=True: goes with .* static or learned level_signal")
-        for table in ("static", "learned")
-    ),
-    (dict(token_mixing=True), "token_mixing=True: goes with no class_token"),
-    (dict(token_mixing=True, class_token=False, global_pool="avg"), "num_heads=2: token_mixing=True has no heads"),
-    (dict(stem="conv"), "patch_size=8: stem='conv' has patches of 16"),
-]
-SRET_REJECTIONS = [
-    *(({name: 0}, f"{name}=0: must be >= 1") for name in ("in_chans", "embed_dim", "loops")),
-    *(
-        ({name: value}, rf"{name}={value}: must be a rate within \[0, 1\]")
-        for name in KNOBS[SReTConfig]
-        if name.endswith("_rate")
-        for value in (-0.1, 1.5)
-    ),
-    (dict(num_classes=-1), "num_classes=-1: must be >= 0"),
-    (dict(embed_dim=7), "embed_dim=7: must be even"),
-    (dict(depths=()), r"depths=\(\): needs at least one"),
-    (dict(depths=(1, 0, 1)), r"depths=\(1, 0, 1\): needs at least one, and each must be >= 1"),
-    (dict(num_heads=(2, 4)), r"num_heads=\(2, 4\): needs one entry for each of 3 stages"),
-    (dict(num_heads=(3, 2, 4)), r"num_heads=\(3, 2, 4\): 3 must divide its stage's width 8"),
-    (dict(groups=((1, 1),) * 2), "groups=.*: needs one entry for each of 3 stages"),
-    (dict(groups=((1,), (), (1,))), "groups=.*: needs at least one number for each stage"),
-    (dict(groups=((0, 1), (1, 1), (1, 1))), r"groups=.*: 0 must divide the 64 tokens \(8 x 8\) of stage 1"),
-    (dict(groups=((1, 1), (3, 1), (1, 1))), r"groups=.*: 3 must divide the 16 tokens \(4 x 4\) of stage 2"),
-    (dict(mlp_ratio=0), "mlp_ratio=0: must be > 0"),
-    (dict(nll_ratio=-1), "nll_ratio=-1: must be >= 0"),
-    *(
-        ({name: 0.1}, f"{name}=0.1: gives embed_dim=8 no hidden unit; must be larger")
-        for name in ("mlp_ratio", "nll_ratio")
-    ),
-    *(
-        ({**options, "groups": ((1, 1),) * 3}, f"{message}: needs slices in groups of a run that permutes")
-        for options, message in (
-            (dict(permutation_seed=7), "permutation_seed=7"),
-            (dict(inference_permutation="random"), "inference_permutation='random'"),
-        )
-    ),
-    (dict(permutation_seed=7, loops=1, groups=((4,),) * 3), "permutation_seed=7: needs slices in groups of a run"),
-    (
-        dict(permutation_seed=7, inference_permutation="random"),
-        "permutation_seed=7: needs inference_permutation='fixed'",
-    ),
-    (dict(permuted_runs="none", groups=((4, 1),) * 3), "permuted_runs='none': has no effect with groups="),
-    (dict(stem="overlap"), r"stem='overlap': must be one of \('conv', 'patch'\)"),
-    (dict(stem="patch", img_size=(64, 15)), r"img_size=\(64, 15\): must be >= 16, the side of a patch"),
-    (dict(class_token=True), r"groups=.*: class_token=True needs 1 everywhere, as it is of no slice"),
-    (dict(drop_path_placement="published"), "drop_path_placement='published': needs drop_path_rate > 0"),
-    (dict(drop_path_placement="last"), r"drop_path_placement='last': must be one of \('depth', 'published'\)"),
-    (dict(inference_permutation="none"), r"inference_permutation='none': must be one of \('fixed', 'random'\)"),
-    (dict(global_pool="token"), "global_pool='token': must be one of"),
-    (dict(global_pool=""), "global_pool='': needs num_classes=0, or a class token"),
-]
+REJECTIONS = {
+    "plain_vit": [
+        (dict(embed_dim=0), "embed_dim=0: must be >= 1"),
+        (dict(num_heads=0), "num_heads=0: must be >= 1"),
+        (dict(num_heads=3), "num_heads=3: must divide embed_dim=32"),
+        (dict(mlp_ratio=1e-9), r"mlp_ratio \* embed_dim=0: must be >= 1"),
+        (dict(norm_eps=-1e-6), "norm_eps=-1e-06: must be > 0"),
+        (dict(global_pool="map"), "global_pool='map': must be one of"),
+        (dict(num_classes=-1), "num_classes=-1: must be >= 0"),
+        (dict(img_size=(32, 4)), r"img_size=\(32, 4\): must be >= patch_size=8"),
+        (dict(class_token=False), "global_pool='token': needs class_token=True"),
+    ],
+    "ringformer_vit": [(dict(signal_rank_divisor=33), "signal_rank_divisor=33: must be >= 1 and <= embed_dim=32")],
+    "recursive_deit_tiny": [
+        (dict(loop_order="sandwich", depth=2), "depth=2: must be 3 with sandwich"),
+        (dict(stem="conv"), "patch_size=8: stem='conv' has patches of 16"),
+        (dict(residual_rank=33), "residual_rank=33: must be >= 1 and <= embed_dim=32"),
+        (dict(residual_rank=4, nll=True), "residual_rank=4: goes with neither nll nor lrc"),
+        (dict(terms=("qkv",)), r"terms=\('qkv',\): needs residual_rank"),
+        (dict(terms=(), residual_rank=4), r"terms=\(\): must name some of \('qkv', "),
+        (dict(terms=("cross_q",), residual_rank=4), r"terms=\('cross_q',\): must name some of \('qkv', 'up', "),
+    ],
+    "sret_t": [
+        (dict(embed_dim=7), "embed_dim=7: must be even"),
+        (dict(depths=()), r"depths=\(\): needs at least one"),
+        (dict(depths=(1, 0, 1)), r"depths=\(1, 0, 1\): needs at least one, and each must be >= 1"),
+        (dict(num_heads=(2, 4)), r"num_heads=\(2, 4\): needs one entry for each of 3 stages"),
+        (dict(num_heads=(3, 2, 4)), "num_heads=3: must divide its stage's width=8"),
+        (dict(groups=((1,), (), (1,))), "groups=.*: needs at least one number for each stage"),
+        (dict(groups=((1, 1), (3, 1), (1, 1))), r"groups=3: must divide the 16 tokens \(4 x 4\) of stage 2"),
+        (dict(mlp_ratio=0.1), r"mlp_ratio \* its stage's width=0: must be >= 1"),
+        (dict(nll_ratio=-1), "nll_ratio=-1: must be >= 0"),
+        (dict(nll_ratio=0.1), r"nll_ratio \* its stage's width=0: must be >= 1"),
+        (dict(permutation_seed=7, groups=((1, 1),) * 3), "permutation_seed=7: needs slices in groups of a run that"),
+        (dict(inference_permutation="random", loops=1, groups=((4,),) * 3), "inference_permutation='random': needs sl"),
+        (dict(permutation_seed=7, inference_permutation="random"), "permutation_seed=7: needs inference_permutation="),
+        (dict(permuted_runs="none", groups=((4, 1),) * 3), "permuted_runs='none': has no effect with groups="),
+        (dict(stem="patch", img_size=(64, 15)), r"img_size=\(64, 15\): must be >= 16, the side of a patch"),
+        (dict(class_token=True), r"groups=.*: class_token=True needs 1 everywhere, as it is of no slice"),
+        (dict(drop_path_placement="published"), "drop_path_placement='published': needs drop_path_rate > 0"),
+        (dict(global_pool="token"), "global_pool='token': must be one of"),
+        (dict(global_pool=""), "global_pool='': needs num_classes=0, or a class token"),
+    ],
+}
 
 
 @pytest.mark.parametrize(
-    ("model", "options", "message"),
-    [("plain_vit", *case) for case in VIT_REJECTIONS] + [("sret_t", *case) for case in SRET_REJECTIONS],
+    ("model", "options", "message"), [(model, *case) for model, cases in REJECTIONS.items() for case in cases]
 )
 def test_wrong_values_are_rejected(model, options, message):
     with pytest.raises(ValueError, match=message):
         vision.fresh(model, **options)
 
 
-def test_one_block_may_be_followed_by_a_projection_after_each_run():
-    model = vision.fresh("uit", loops=2, nll=True, loop_order="external")
-    assert sum(own.projection is not None for own in model.loop.own) == 2
+@pytest.mark.parametrize(
+    ("family", "option", "hint"),
+    [
+        ("ringformer_vit", "loops", "RingFormerConfig got an unexpected keyword argument 'loops': it takes "),
+        ("ringformer_vit", "embed_dims", "'embed_dims': did you mean embed_dim?"),
+        ("recursive_mixer_s16", "num_heads", "'num_heads': it takes "),
+        ("uit", "pos_embed", "'pos_embed': it takes "),
+    ],
+)
+def test_an_option_of_another_family_is_unknown(family, option, hint):
+    with pytest.raises(TypeError, match=re.escape(hint)):
+        vision.fresh(family, **{option: 2})
+
+
+def test_an_option_that_a_family_does_not_offer_may_have_its_value():
+    assert vision.fresh("recursive_mixer_s16", num_heads=1, class_token=False, global_pool="avg").config.num_heads == 1
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -250,8 +309,7 @@ def test_another_head_obeys_the_rules_for_pooling():
     assert model(vision.images(model)).shape == (2, vision.CLASSES)
 
 
-@pytest.mark.parametrize("name", ["uit", "sret_t"])
-def test_a_removed_option_is_rejected_unless_it_is_off(name):
+def test_a_removed_option_is_rejected_unless_it_is_off():
     with pytest.raises(ValueError, match=r"^exit_threshold=0.1: was removed, .*; run fewer passes instead$"):
-        vision.fresh(name, exit_threshold=0.1)
-    vision.fresh(name, exit_threshold=0.0)
+        vision.fresh("uit", exit_threshold=0.1)
+    vision.fresh("uit", exit_threshold=0.0)

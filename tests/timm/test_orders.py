@@ -69,18 +69,11 @@ def test_a_checkpoint_runs_in_another_order_of_its_blocks(loader, tmp_path, capl
         ("plain_vit", dict(order="0,1"), "order='0,1': must be a list of whole numbers or None"),
         ("plain_vit", dict(order=(0, 0.5)), r"order=\(0, 0.5\): must be a list of whole numbers or None"),
         ("recursive_deit_tiny", dict(order=(0, 1), loops=2), r"order=\(0, 1\): does not go with loops=2"),
-        ("uit", dict(order=(0, 1), shared=True), r"order=\(0, 1\): does not go with shared=True"),
-        (
-            "ringformer_vit",
-            dict(order=(0, 0)),
-            r"order=\(0, 0\): goes with neither shared_mlp nor low-rank level_signal",
-        ),
-        ("owf_vit", dict(order=(0, 0)), r"order=\(0, 0\): goes with neither shared_mlp nor low-rank level_signal"),
         ("uit", dict(loop_after_updates=-1), "loop_after_updates=-1: must be >= 1"),
         ("uit", dict(loop_after_updates=5, depth_range=(1, 3)), r"loop_after_updates=5: does not go with depth_range="),
         ("uit", dict(loop_after_updates=5, pass_loss=0.5), "loop_after_updates=5: does not go with pass_loss=0.5"),
         ("plain_vit", dict(loop_after_updates=5), "loop_after_updates=5: needs a block that runs again"),
-        ("owf_vit", dict(loop_after_updates=5), "loop_after_updates=5: does not go with shared_mlp"),
+        ("owf_vit", dict(loop_after_updates=5), "loop_after_updates=5: must be 0 in One Wide FFN"),
     ],
 )
 def test_wrong_arguments_are_rejected(model, given, message):

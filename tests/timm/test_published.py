@@ -175,7 +175,7 @@ WITHOUT_REFERENCE = {
     "ringformer, maximum",
     "owf, average",
     "plain, no positions",
-    "plain, low-rank terms",
+    "deit, low-rank terms",
     "sret, neither NLL nor LRC",
     "sret, maximum",
     "sret, class token",

@@ -2,7 +2,6 @@
 
 import ast
 import json
-import math
 import os
 import subprocess
 import sys
@@ -19,12 +18,9 @@ from timm.data.readers import reader_wds
 from timm.models import _helpers
 from timm.utils import CheckpointSaver
 
-import timm_plugin
 from recurrence import gemm
 from tests.support import cli
 from timm_plugin import convert, repairs
-from timm_plugin._sret_config import SReTConfig
-from timm_plugin._vit_config import ViTConfig
 
 
 @pytest.fixture(autouse=True)
@@ -239,51 +235,6 @@ def test_repairs_are_made_once():
     assert CheckpointSaver._save is save is repairs._save
     assert CheckpointSaver.load_state_dict_from_checkpoint is read
     assert save.__wrapped__ is not save
-
-
-WRONG = {
-    "num_heads": ["2", 1.5, math.nan, True, {}],
-    "depth": [1.5, "2", True, (2,)],
-    "depths": [3, "22", (1.5, 2, 2), ("1",)],
-    "loops": ["2", 1.5, (1,), True, math.inf],
-    "groups": [(1, 1, 1), 2, "8", ((1.5, 1),) * 3],
-    "nll_ratio": [math.nan, math.inf, "1", True],
-    "mlp_ratio": [math.nan, "4", (4,)],
-    "img_size": ["224", (1, 2, 3), (224,), 1.5, (), True],
-    "embed_dim": ["64", 64.0, True],
-    "lrc": [1, "yes"],
-    "nll": [1, "yes"],
-    "shared": [0, "no"],
-    "drop_rate": ["0.1", math.nan, True],
-    "drop_path_rate": ["0.1", math.nan],
-    "global_pool": [1, True],
-    "loop_order": [1, True],
-    "residual_rank": [1.5, "2", True],
-    "class_token": [1, "yes"],
-    "num_classes": ["10", 1.5],
-    "in_chans": ["3", 3.0],
-    "patch_size": [(16, 16), "16"],
-    "norm_eps": ["1e-6", math.nan],
-}
-KINDS = {"sret_t": SReTConfig, "uit": ViTConfig}  # one model for each configuration
-CASES = [
-    (name, option, value)
-    for name, config in KINDS.items()
-    for option, values in WRONG.items()
-    for value in values
-    if option in config.__dataclass_fields__ and (option, type(value)) != ("num_heads", dict)
-]
-
-
-@pytest.mark.parametrize(("kind", "option", "value"), CASES)
-def test_a_value_of_another_type_is_named(kind, option, value):
-    with pytest.raises(ValueError, match=rf"^{option}="):
-        timm.create_model(kind, **{option: value})
-
-
-def test_the_cases_meet_both_kinds_of_options():
-    assert set(KINDS) <= set(timm_plugin.MODELS)
-    assert len(CASES) > 80
 
 
 def test_repairs_of_functions_that_an_older_timm_lacks_are_skipped(monkeypatch):

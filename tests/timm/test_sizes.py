@@ -84,14 +84,6 @@ def test_a_checkpoint_of_another_size_is_resampled(case, tmp_path):
         model = vision.small(case)
 
 
-def test_an_mlp_over_the_tokens_takes_one_size():
-    options = dict(token_mixing=True, num_heads=1, class_token=False, global_pool="avg")
-    model = vision.small("recursive_deit_tiny", **options)
-    with pytest.raises(ValueError, match=r"img_size=64: an MLP over the tokens takes \(32, 32\) only"):
-        model.set_input_size(64)
-    assert model(vision.images(model)).shape == (2, vision.CLASSES)
-
-
 SIDES, WHOLE = "must be one side or two, in whole numbers >= 1", "must be a whole number"
 
 

@@ -52,7 +52,7 @@ def test_drop_path_rises_with_the_depth_where_it_sits(name):
         total = sum(map(len, passes))
         assert sum(passes, []) == pytest.approx([0.2 * entry / total for entry in range(total)])
     else:
-        runs = model.passes_per_depth  # of One Wide FFN, an attention and the MLP are one depth
+        runs = model.config.passes_per_depth  # of One Wide FFN, an attention and the MLP are one depth
         assert passes[0][::runs] == pytest.approx(calculate_drop_path_rates(0.2, len(passes[0]) // runs))
         assert passes[0][runs - 1 :: runs] == passes[0][::runs]
     assert not [module for module in vision.fresh(name).modules() if isinstance(module, DropPath)]

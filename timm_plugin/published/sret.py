@@ -3,29 +3,12 @@
 Source: the published code of SReT (arXiv:2111.05297).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from recurrence.loop import Loop
 from recurrence.weights.names import Piece
 from timm_plugin._model import ImageModel
-from timm_plugin._names import BLOCK
-
-# Published names -> ours, in a block, and in the projection after a run of a block.
-BLOCK_NAMES = {
-    **BLOCK,
-    "coefficient1": "residuals.0.identity",
-    "coefficient2": "residuals.0.branch",
-    "coefficient3": "residuals.1.identity",
-    "coefficient4": "residuals.1.branch",
-}
-NLL_NAMES = {
-    "norm1": "norm",
-    "mlp.fc1": "up",
-    "mlp.fc2": "down",
-    "coefficient1": "residual.identity",
-    "coefficient2": "residual.branch",
-}
+from timm_plugin._names import stage_pieces
 
 
 def arguments(system: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -58,31 +41,6 @@ def arguments(system: str, config: dict[str, Any]) -> dict[str, Any]:
         drop_path_rate=config["drop_path_rate"],
         drop_path_placement="published" if config["drop_path_rate"] else "depth",
     )
-
-
-def stage_pieces(loops: Sequence[Loop]) -> Iterator[Piece]:
-    """The table of the weights of the stages. The published code lists a block at each run, followed by the projection.
-
-    Args:
-        loops: the loops of the stages.
-    """
-    for stage, loop in enumerate(loops):
-        if stage:
-            for kind in ("weight", "bias"):
-                yield Piece(f"pools.{stage - 1}.conv.{kind}", f"stages.{stage}.pool.{kind}")
-        for index, which in enumerate(loop.order):
-            theirs, ours = f"transformers.{stage}.blocks", f"stages.{stage}.loop"
-            yield from _layer_pieces(f"{theirs}.{2 * index}", f"{ours}.blocks.{which}", BLOCK_NAMES)
-            yield from _layer_pieces(f"{theirs}.{2 * index + 1}", f"{ours}.own.{index}.projection", NLL_NAMES)
-
-
-def _layer_pieces(theirs: str, ours: str, table: dict[str, str]) -> Iterator[Piece]:
-    for name, own in table.items():
-        if name.startswith("coefficient"):
-            yield Piece(f"{theirs}.{name}.bias", f"{ours}.{own}")
-        else:
-            yield Piece(f"{theirs}.{name}.weight", f"{ours}.{own}.weight")
-            yield Piece(f"{theirs}.{name}.bias", f"{ours}.{own}.bias")
 
 
 def pieces(system: str, model: ImageModel) -> Iterator[Piece]:

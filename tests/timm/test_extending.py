@@ -1,0 +1,100 @@
+"""docs/extending.md: its example is a complete architecture, and it names the files of a forward pass."""
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from recurrence.residual import DropPath
+from tests.support import cli, vision
+from tests.support.vision import timm
+
+GUIDE = (cli.REPOSITORY / "docs" / "extending.md").read_text(encoding="utf-8")
+SMALL = {**vision.STACK, "num_classes": vision.CLASSES}
+
+
+@pytest.fixture(scope="module")
+def example():
+    """Imports the guide's files as if they stood where it says; what they register stays for the session."""
+    for name, marker in (("recurrence.papers.scaled", "class ScaledBlock"), ("timm_plugin.scaled_vit", "ScaledConfig")):
+        (code,) = (text for text in re.findall(r"```python\n(.*?)```", GUIDE, re.S) if marker in text)
+        module = sys.modules[name] = ModuleType(name)
+        exec(code, vars(module))
+    yield sys.modules["timm_plugin.scaled_vit"]
+    for name in ("recurrence.papers.scaled", "timm_plugin.scaled_vit"):
+        del sys.modules[name]
+
+
+def scaled(**options) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return timm.create_model("scaled_vit", **{**SMALL, **options})
+
+
+def test_the_example_is_a_model_of_timms(example, tmp_path):
+    model = scaled().eval()
+    x = vision.images(model)
+    assert (model.loop.order, len(model.loop.blocks)) == ((0, 0, 0), 1)
+    maps = scaled(features_only=True).eval()(x)
+    assert [tensor.shape for tensor in maps] == [(2, 32, 4, 4)] * 3
+    torch.save({"state_dict": model.state_dict()}, tmp_path / "model.pth")
+    assert torch.equal(scaled(checkpoint_path=str(tmp_path / "model.pth"), first_scale=2.0).eval()(x), model(x))
+    deeper = scaled(depth=5, checkpoint_path=str(tmp_path / "model.pth")).eval()
+    assert torch.equal(deeper.loop.own[4].scales[0], model.loop.own[2].scales[0])
+    assert deeper(x).isfinite().all()
+
+
+def test_the_example_has_the_options_of_every_vit(example):
+    model = scaled(depth_range=(1, 3), drop_path_rate=0.2, first_scale=0.5).train()
+    assert [module.rate for module in model.modules() if isinstance(module, DropPath)] == pytest.approx([0, 0.1, 0.2])
+    assert torch.equal(model.loop.own[1].scales[0], torch.full((32,), 0.5))
+    depths = set()
+    for update in range(12):
+        model.set_num_updates(update)
+        model(vision.images(model)).sum().backward()
+        depths.add(len(model.loop.running))
+    assert depths == {1, 2, 3}
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        (dict(first_scale=-1.0), ValueError, "first_scale=-1.0: must be > 0"),
+        (dict(first_scale="1"), ValueError, "first_scale='1': must be a number"),
+        (dict(num_heads=5), ValueError, "num_heads=5: must divide embed_dim=32"),
+        (dict(first_scales=1.0), TypeError, "unexpected keyword argument 'first_scales': did you mean first_scale?"),
+        (dict(loops=2), TypeError, "unexpected keyword argument 'loops': it takes .*first_scale"),
+    ],
+)
+def test_wrong_options_of_the_example_are_rejected(example, options, kind, message):
+    with pytest.raises(kind, match=re.escape(message).replace(r"\.\*", ".*")):
+        scaled(**options)
+
+
+def files_of_a_forward_pass(name: str) -> set[str]:
+    """The files of this repository whose functions run in a forward pass in training."""
+    model = vision.fresh(name).train()
+    x, files = vision.images(model), set()
+
+    def note(frame, event, _):
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(cli.REPOSITORY) and "tests" not in path.parts:
+            files.add(path.relative_to(cli.REPOSITORY).as_posix())
+
+    sys.setprofile(note)
+    try:
+        model(x)
+    finally:
+        sys.setprofile(None)
+    return files
+
+
+def test_the_guide_names_the_files_of_a_forward_pass():
+    ((name, count, said),) = re.findall(r"^A forward pass of `(\w+)` .*? of (\d+) files: (.*?)\.$", GUIDE, re.S | re.M)
+    named, files = re.findall(r"\]\(\.\./([\w/]+\.py)\)", said), files_of_a_forward_pass(name)
+    ours = ("timm_plugin/", "recurrence/papers/")
+    assert {file for file in named if file.startswith(ours)} == {file for file in files if file.startswith(ours)}
+    assert len(files) <= int(count) == len(named), sorted(files)
