@@ -11,6 +11,7 @@ scaled, because N(0, 1) is too large for an output matrix.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fairseq_plugin.modules.elastic import DepthOptions
@@ -24,6 +25,7 @@ from recurrence.loop import Loop
 from recurrence.papers.ringformer import Signals, ringformer
 from recurrence.papers.takase import shared_layers
 
+WEIGHTS = Path(__file__).parents[1] / "weights"
 LOW_RANK = dict(where={"level_signal": ("low-rank",)})
 LEARNED = dict(where={"level_signal": ("low-rank", "full")})
 AROUND = dict(choices=("after", "before", "none"), **LEARNED)
@@ -84,6 +86,11 @@ class RingFormer(LoopedTransformer):
 
     options = RingFormerOptions
     initialise = init.ringformer_
+
+    @classmethod
+    def hub_models(cls) -> dict[str, dict[str, str]]:
+        """The models inside the package, which `from_pretrained` takes by name."""
+        return {name: {"path": str(WEIGHTS / name), "bpe": "sentencepiece"} for name in ("ringformer_tiny.numbers",)}
 
     @classmethod
     def has_static_levels(cls, args) -> bool:

@@ -1,0 +1,29 @@
+"""The translation model inside the package."""
+
+import pytest
+import torch
+from num2words import num2words
+
+from fairseq_plugin.models.ringformer import WEIGHTS, RingFormer
+from fairseq_plugin.repairs.checkpoints import load_safely
+
+NAMES = sorted(RingFormer.hub_models())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_translates_numbers_by_its_name_alone(name):
+    hub = RingFormer.from_pretrained(name).eval()
+    numbers = range(17, 10_000, 499)
+    translated = hub.translate([num2words(number) for number in numbers], beam=1)
+    right = sum(words == num2words(number, lang="de") for words, number in zip(translated, numbers, strict=True))
+    assert right >= 0.9 * len(numbers)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_file_is_small_and_tells_no_path(name):
+    state = load_safely(WEIGHTS / name / "model.pt")
+    assert {tensor.dtype for tensor in state["model"].values() if tensor.is_floating_point()} == {torch.float16}
+    assert sum(path.stat().st_size for path in (WEIGHTS / name).iterdir()) < 8e6
+    content = (WEIGHTS / name / "model.pt").read_bytes()
+    assert b"/checkpoints" not in content
+    assert b"/bin" not in content
