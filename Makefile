@@ -8,7 +8,7 @@ VERSION := $(shell $(PYTHON) -c "import platform; print(platform.python_version(
 DEMO := $(VENV)/.demo-$(VERSION)
 FULL := $(VENV)/.installed-$(VERSION)
 
-BENCH ?= translation speech language scan vision
+BENCH ?= translation language scan vision
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo demo-translation demo-vision test test-fairseq test-timm test-timm-versions fuzz lint bench gpu test-official

@@ -14,9 +14,8 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from recurrence import count, gemm, linear
+from recurrence import gemm
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = ("float32", "bfloat16", "float16")
@@ -49,42 +48,10 @@ def ratios(work: dict[str, Callable[[], object]], rounds: int, base: str) -> Row
     }
 
 
-def machine_rate(repeats: int = 9) -> float:
-    """Floating-point operations per second of a large matrix product with the fastest library: the machine's limit."""
-    rows = 8192 if DEVICE == "cuda" else 1024
-    x, weight = (torch.ones(rows, 1024, **WEIGHTS) for _ in range(2))
-    libraries = ("onednn", "mkl") if DEVICE == "cpu" else ("mkl",)
-    times = []
-    with torch.no_grad():
-        for name in libraries * repeats:
-            with gemm.using(name):
-                start = time.perf_counter()
-                linear.linear(x, weight)
-                finish()
-                times.append(time.perf_counter() - start)
-    return 2 * x.numel() * rows / min(times)  # the fastest run, as other load can only slow it down
-
-
-def shares(work: dict[str, Callable[[], object]], rows: Rows) -> dict[str, float]:
-    """The share of the machine's limit that each function reaches in its measured time.
-
-    Counts the operations of matrix products and convolutions with PyTorch's counter.
-    """
-    limit = machine_rate()
-    # Select operators that PyTorch's counter knows.
-    with gemm.using("mkl"), sdpa_kernel(SDPBackend.MATH), torch.compiler.set_stance("force_eager"):
-        return {name: count.flops(run) / rows[name][0] / limit for name, run in work.items()}
-
-
 def finish() -> None:
     """Waits until the device has computed everything, so that a clock read afterwards counts it."""
     if DEVICE == "cuda":
         torch.cuda.synchronize()
-
-
-def memory() -> int:
-    """Bytes that this process holds: tensors on a GPU, or everything on a CPU."""
-    return torch.cuda.memory_allocated() if DEVICE == "cuda" else resident("VmRSS")
 
 
 def resident(field: str) -> int:
@@ -117,11 +84,11 @@ def peak_memory(benchmark: str, names: list[str], base: str) -> Rows:
     return {name: (value, value / mib[base]) for name, value in mib.items()}
 
 
-def show(title: str, rows: Rows, unit: str, shares: dict[str, float] | None = None) -> None:
-    """Prints a table; `shares` are the results of :func:`shares`."""
-    print(f"\n{title}\n{'':28s}{unit:>10s}{'ratio':>8s}{'of limit' if shares else '':>10s}")
+def show(title: str, rows: Rows, unit: str) -> None:
+    """Prints a table."""
+    print(f"\n{title}\n{'':28s}{unit:>10s}{'ratio':>8s}")
     for name, (value, ratio) in rows.items():
-        print(f"{name:28s}{value:10.4g}{ratio:8.3f}" + (f"{shares[name]:10.1%}" if shares else ""))
+        print(f"{name:28s}{value:10.4g}{ratio:8.3f}")
     sys.stdout.flush()
 
 

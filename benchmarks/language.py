@@ -2,10 +2,8 @@
 
     python -m benchmarks.language [--threads 2] [--rounds 9] [--position rotary]
 
-A reuse map should cost its passes and nothing more. Its training step is compared with the step of 1,1,1,1 times the
-ratio of their passes and, more strictly, with that step when only the blocks are repeated; embedding, output layer and
-loss are timed separately in the same rounds. Cached generation is compared with running the full text again for every
-token.
+A reuse map should cost its passes and nothing more: its training step is compared with the step of 1,1,1,1 times the
+ratio of their passes. Cached generation is compared with running the full text again for every token.
 """
 
 import torch
@@ -46,25 +44,6 @@ def training_step(model):
     return step
 
 
-def without_passes(model):
-    """The same without the blocks: only embedding, final norm, output layer and loss."""
-    tokens, decoder = texts(BATCH), model.decoder
-
-    def step():
-        model.train().zero_grad()
-        x = decoder.inputs(tokens, None)
-        logits = decoder.output_layer(decoder.stack.norm(x))
-        F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
-
-    return step
-
-
-def share_of_passes(rows: dict[str, tuple[float, float]], passes: int, plain_passes: int) -> float:
-    """The ideal cost of a step with this many passes, relative to a step of the plain model."""
-    rest = rows["without blocks"][1]
-    return rest + (1 - rest) * passes / plain_passes
-
-
 def generation(model, cached: bool):
     """A function that computes the logits of the last TOKENS tokens of a text of LENGTH, one after the other."""
     tokens, state = texts(1), {}
@@ -96,13 +75,11 @@ def main() -> None:
     print(f"{where}; ilr_small, {SYMBOLS} symbols, positions: {options.position}")
 
     plain, looped = build(PLAIN, options.position), build(LOOPED, options.position)
-    steps = {PLAIN: training_step(plain), LOOPED: training_step(looped), "without blocks": without_passes(plain)}
+    steps = {PLAIN: training_step(plain), LOOPED: training_step(looped)}
     rows = ratios(steps, options.rounds, PLAIN)
     show(f"Training step, {BATCH} x {LENGTH} tokens", rows, "seconds")
     passes = [model.decoder.stack.loop.passes for model in (looped, plain)]
     print(f"{LOOPED}: {rows[LOOPED][1] * passes[1] / passes[0]:.3f} x {passes[0]} / {passes[1]} of the step of {PLAIN}")
-    share = share_of_passes(rows, *passes)
-    print(f"{' ' * len(LOOPED)}  {rows[LOOPED][1] / share:.3f} x {share:.3f}, if only the blocks are repeated")
 
     show("Peak training memory", peak_memory("benchmarks.language", [PLAIN, LOOPED], PLAIN), "MiB")
 

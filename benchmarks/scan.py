@@ -1,24 +1,21 @@
 """Compare Kausik's recurrence with the published formula and with a regular layer in speed and memory (`make bench`).
 
-    python -m benchmarks.scan [--threads 2] [--rounds 5] [--tokens 100000] [--no-onednn]
+    python -m benchmarks.scan [--threads 2] [--rounds 5] [--no-onednn]
 
 Training steps of `recurrent_lm` (width 384, 6 heads, 1 layer) on 16 texts of 256 characters are timed in one process,
-in alternation. Peak memory is measured in a separate process for each model. Streaming reads --tokens tokens, one at a
-time, and compares time and memory of the last thousand with those of the second thousand.
+in alternation. Peak memory is measured in a separate process for each model. recipes/kausik/linear_time.sh measures
+both over the length of a text.
 """
-
-import time
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.common import DEVICE, WEIGHTS, finish, memory, parser, peak_memory, ratios, set_up, show
+from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, set_up, show
 from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
 from tests.support.scan_reference import published
 
 SYMBOLS, BATCH, LENGTH = 65, 16, 256
-SHORTEST = 3000  # tokens of a stream, whose second and last thousand are apart
 MODELS = {"as published": {}, "recurrent_lm": {}, "regular": {"regular": True}}
 
 
@@ -56,39 +53,14 @@ def training_step(model):
     return step
 
 
-@torch.no_grad()
-def stream(tokens: int) -> dict[str, tuple[float, float]]:
-    """Milliseconds per token and MiB held, for the second and for the last thousand of at least 3,000 tokens."""
-    model, state = build("recurrent_lm").eval(), {}
-    text, measured = torch.randint(4, SYMBOLS, (1, tokens)).to(DEVICE), {}
-    for end in range(1, tokens + 1):
-        if end in (1001, tokens - 999):
-            start = time.perf_counter()
-        model.decoder(text[:, :end], incremental_state=state)
-        if end in (2000, tokens):
-            finish()
-            measured[f"tokens {end - 999:,} to {end:,}"] = time.perf_counter() - start, memory() / 2**20
-    return measured
-
-
 def main() -> None:
     """The command line."""
-    arguments = parser(__doc__, rounds=5)
-    arguments.add_argument(
-        "--tokens", type=int, default=100_000, help=f"length of the stream, at least {SHORTEST:,}; 0 skips it"
-    )
-    options = arguments.parse_args()
-    if options.tokens and options.tokens < SHORTEST:
-        arguments.error(f"--tokens {options.tokens}: must be 0, or at least {SHORTEST:,}")
+    options = parser(__doc__, rounds=5).parse_args()
     where = set_up(options, build, training_step)
     print(f"{where}; {BATCH} x {LENGTH} tokens, width 384, 6 heads, 1 layer")
     steps = {name: training_step(build(name)) for name in MODELS}
     show("Training step", ratios(steps, options.rounds, "as published"), "seconds")
     show("Peak training memory", peak_memory("benchmarks.scan", MODELS, "regular"), "MiB")
-    if options.tokens:
-        print("\nStreaming, one token at a time\n" + " " * 30 + "ms per token      MiB held")
-        for part, (seconds, mib) in stream(options.tokens).items():
-            print(f"{part:32s}{seconds:10.3f}{mib:14.1f}")
 
 
 if __name__ == "__main__":

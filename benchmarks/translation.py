@@ -1,10 +1,8 @@
 """Compare the speed of translation models with fairseq's `transformer` of the same width and depth (`make bench`).
 
 python -m benchmarks.translation [--threads 2] [--rounds 7] [--dtype bfloat16] [--tokens 4000] [--arch universal ...]
-    [--compile]
 """
 
-import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 
@@ -14,10 +12,9 @@ from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
-from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, set_up, shares, show
+from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, set_up, show
 from fairseq_plugin.catalogue import architectures, is_language_model, is_speech_model
 from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
-from recurrence.loop import Loop
 
 UPSTREAM = "transformer"
 ARCHS = ("ringformer_base", "universal", "one_wide_ffn_base", "vanilla_base")
@@ -25,7 +22,6 @@ BATCH, LENGTH, VOCABULARY, BEAM, SENTENCES = 24, 28, 8000, 4, 3
 # The same dropout rates in all models, instead of their defaults.
 RATES = dict(dropout=0.1, attention_dropout=0.1, activation_dropout=0.1)
 Batch = tuple[Tensor, Tensor, Tensor]
-Build = Callable[[str, Dictionary], nn.Module]
 
 
 def build(arch: str, symbols: Dictionary):
@@ -75,57 +71,26 @@ def generation(model: nn.Module, symbols: Dictionary, inputs: Batch) -> Callable
     return generate
 
 
-def compile_ours(models: dict[str, nn.Module], steps: dict[str, Callable[[], None]]) -> None:
-    """Compiles the blocks of our models for training, and prints the time of the first step, which compiles."""
-    for arch, model in models.items():
-        loops = [module for module in model.modules() if isinstance(module, Loop)]
-        for loop in loops:
-            loop.compile_blocks()
-        if loops:
-            start = time.perf_counter()
-            steps[arch]()
-            print(f"{arch}: compiled within {time.perf_counter() - start:.0f} s")
-
-
-def compare(
-    benchmark: str,
-    options: Namespace,
-    archs: Sequence[str],
-    build: Build,
-    batch: Callable,
-    trained_on: int = BATCH,
-    compiled: bool = False,
-) -> None:
-    """Prints the time of training steps and of beam search and the peak memory, relative to fairseq's model.
+def compare(options: Namespace, archs: Sequence[str], trained_on: int = BATCH) -> None:
+    """Prints the time of training steps and of beam search and the peak memory, relative to the first architecture.
 
     Args:
-        benchmark: name of the benchmark's module.
         options: parsed command line.
-        archs: fairseq's architecture, and the architectures to compare with it.
-        build: builds a model from an architecture and a dictionary.
-        batch: builds a batch from a dictionary and a number of sources.
-        trained_on: number of sources in a training step.
-        compiled: whether our models train with compiled blocks.
+        archs: fairseq's architecture, and those to compare with it.
+        trained_on: number of sentences in a training step.
     """
     symbols = numbered_dictionary(VOCABULARY)
-    where = set_up(
-        options, lambda arch: build(arch, symbols), lambda model: training_step(model, batch(symbols, trained_on))
-    )
     trained, searched = batch(symbols, trained_on), batch(symbols, SENTENCES)
+    where = set_up(options, lambda arch: build(arch, symbols), lambda model: training_step(model, trained))
     upstream = archs[0]
     print(f"{where}; {VOCABULARY} symbols; ratios against fairseq's {upstream}")
     models = {arch: build(arch, symbols) for arch in archs}
     steps = {arch: training_step(model, trained) for arch, model in models.items()}
-    if compiled:
-        compile_ours(models, steps)
-    title = "Training step, {} x {} -> {}".format(*trained[0].shape[:2], trained[2].size(1))
-    rows = ratios(steps, options.rounds, upstream)
-    show(title, rows, "seconds", shares(steps, rows))
+    show(f"Training step, {trained_on} x {LENGTH} tokens", ratios(steps, options.rounds, upstream), "seconds")
     searches = {arch: generation(model, symbols, searched) for arch, model in models.items()}
-    title = f"Beam {BEAM}, {SENTENCES} one by one, {searched[2].size(1)} tokens"
-    rows = ratios(searches, options.rounds, upstream)
-    show(title, rows, "seconds", shares(searches, rows))
-    show("Peak training memory", peak_memory(benchmark, archs, upstream), "MiB")
+    title = f"Beam {BEAM}, {SENTENCES} one by one, {LENGTH} tokens"
+    show(title, ratios(searches, options.rounds, upstream), "seconds")
+    show("Peak training memory", peak_memory("benchmarks.translation", archs, upstream), "MiB")
 
 
 def main() -> None:
@@ -139,12 +104,11 @@ def main() -> None:
         help="architecture to measure; repeat for several (default: those of 512/2048)",
     )
     arguments.add_argument("--tokens", type=int, default=BATCH * LENGTH, help="target tokens per training step")
-    arguments.add_argument("--compile", action="store_true", help="compile the blocks of our models for training")
     options = arguments.parse_args()
     if options.tokens < LENGTH:
         arguments.error(f"--tokens {options.tokens}: must be at least {LENGTH}, a sentence")
     archs, trained_on = (UPSTREAM, *(options.arch or ARCHS)), options.tokens // LENGTH
-    compare("benchmarks.translation", options, archs, build, batch, trained_on, options.compile)
+    compare(options, archs, trained_on)
 
 
 if __name__ == "__main__":

@@ -12,15 +12,14 @@ import torch.nn.functional as F
 from torch import nn
 
 import timm_plugin  # noqa: F401  registers our models
-from benchmarks.common import DEVICE, WEIGHTS, Rows, parser, peak_memory, ratios, set_up, shares, show
-from recurrence import count
+from benchmarks.common import DEVICE, WEIGHTS, Rows, parser, peak_memory, ratios, set_up, show
 from recurrence.linear import pack
 
 BASE, BASE_BATCHES = "vit_base_patch16_224", (4, 1)
 LARGE = (BASE, "ringformer_vit", "uit", "owf_vit", "plain_vit")
 TINY, TINY_BATCH = "deit_tiny_patch16_224", 16
 SMALL = (TINY, "sret_t", "sret_t_global", "sret_tl")
-PARTS = ("counts", "forward", "training", "throughput", "compiled", "memory")
+PARTS = ("forward", "training", "throughput", "compiled", "memory")
 
 
 def build(name: str) -> nn.Module:
@@ -67,25 +66,6 @@ def throughput(
     return {name: (batch / seconds, 1 / ratio) for name, (seconds, ratio) in times.items()}
 
 
-def show_counts() -> None:
-    """Prints the multiply-accumulates of one image, and why the paper counts more for RingFormer."""
-    image = torch.zeros(1, 3, 224, 224)
-    for names in (LARGE, SMALL):
-        macs = {name: count.macs(timm.create_model(name).eval(), image) for name in names}
-        rows = {name: (number / 1e9, number / macs[names[0]]) for name, number in macs.items()}
-        show("Multiply-accumulates of one image", rows, "GMAC")
-    model = timm.create_model("ringformer_vit").eval()
-    flops = count.ringformer_flops(model, image).total()
-    width, passes, tokens = model.num_features, model.loop.passes, model.pos_embed.shape[1]
-    rank, signals = model.loop.own[0].qkv_signal.rank, 4 * passes
-    factors, multiplied = signals * 2 * rank * width * tokens, signals * (rank + 1) * width**2
-    print(
-        f"\nBy RingFormer's rule: {flops / 1e9:.4f} GFLOPs, {factors / 1e9:.4f} of them for {signals} level signals of "
-        f"rank {rank}, one factor after the other.\nThe paper counts {(flops - factors + multiplied) / 1e9:.4f}: the "
-        f"factors' products of {width} x {width}, applied to one of the {tokens} tokens, take {multiplied / 1e9:.4f}."
-    )
-
-
 def main() -> None:
     """The command line."""
     arguments = parser(__doc__, rounds=7)
@@ -93,17 +73,13 @@ def main() -> None:
     options = arguments.parse_args()
     where, parts, rounds = set_up(options, build, training_step), options.part or PARTS, options.rounds
     print(f"{where}; ratios against timm's {BASE} and {TINY}")
-    if "counts" in parts:
-        show_counts()
     large = {name: build(name) for name in LARGE} if {"forward", "training"} & set(parts) else {}
     for number in BASE_BATCHES if "forward" in parts else ():
         runs = {name: inference(model, number) for name, model in large.items()}
-        rows = ratios(runs, rounds, BASE)
-        show(f"Forward pass, batch {number}", rows, "seconds", shares(runs, rows))
+        show(f"Forward pass, batch {number}", ratios(runs, rounds, BASE), "seconds")
     if "training" in parts:
         steps = {name: training_step(model) for name, model in large.items()}
-        rows = ratios(steps, rounds, BASE)
-        show(f"Training step, batch {BASE_BATCHES[0]}", rows, "seconds", shares(steps, rows))
+        show(f"Training step, batch {BASE_BATCHES[0]}", ratios(steps, rounds, BASE), "seconds")
     small = {name: build(name) for name in SMALL}
     if "throughput" in parts:
         show(f"Throughput, batch {TINY_BATCH}", throughput(small, rounds), "images/s")

@@ -15,16 +15,13 @@ synthetic) LEAST=328400000 MOST=328600000 ;;
 *) fail "SET=${SET:-}: must be genuine or synthetic" ;;
 esac
 
-# pairs: the number of pairs in the training set, from the head of fairseq's index.
-pairs() { od --address-radix=n --format=d8 --skip-bytes=18 --read-bytes=8 "$1"; }
-
 # check: fail unless PREPARED holds this set, and its runs have used no other.
 check() {
     local index=("$PREPARED"/bin/train.*.idx) found
     [ -d "$PREPARED/raw" ] && [ -f "${index[0]}" ] || fail "PREPARED=$PREPARED: holds no raw/ and bin/train.*.idx"
     [ ! -e "$LINK" ] || [ "$LINK" -ef "$PREPARED" ] ||
         fail "PREPARED=$PREPARED: the $SET pairs have been $(realpath "$LINK"); to use others, remove $LINK"
-    found=$(($(pairs "${index[0]}")))
+    found=$(($(od --address-radix=n --format=d8 --skip-bytes=18 --read-bytes=8 "${index[0]}"))) # in the head of fairseq's index
     [ "$VERIFY" != 1 ] || { [ "$found" -ge $LEAST ] && [ "$found" -lt $MOST ]; } ||
         fail "PREPARED=$PREPARED: $found pairs, but the $SET set has $LEAST to $MOST (VERIFY=0 accepts it)"
 }

@@ -17,9 +17,7 @@ from fairseq.data.audio.audio_utils import get_fbank
 import fairseq_plugin  # noqa: F401  (fairseq's filterbank needs torchaudio without it)
 
 COLUMNS = ("id", "audio", "n_frames", "tgt_text", "speaker")
-LOCAL_HEADER = (
-    30  # bytes before the file name in a zip entry; the last 4 are the lengths of the name and the extra field
-)
+LOCAL_HEADER = 30  # bytes before a zip entry's name; the last 4 are the lengths of the name and of the extra field
 
 
 class Utterance(NamedTuple):

@@ -2,8 +2,8 @@
 
     python recipes/figures/attention_distance.py A=RUN/last.pth.tar B=OTHER/last.pth.tar --output distance.svg
 
-For models trained by train_image.py whose attention is global, which excludes SReT with sliced attention. The class
-token is left out (`recurrence.analysis.distance`). The numbers are saved next to the picture, as CSV.
+For models trained by train_image.py with one grid of tokens, which excludes SReT. The class token is left out
+(`recurrence.analysis.distance`). The numbers are saved next to the picture, as CSV.
 """
 
 from pathlib import Path
@@ -17,15 +17,6 @@ from recurrence.analysis.distance import mean_attention_distance, patch_distance
 from recurrence.analysis.record import recorded_attention
 
 
-def pixel_distances(run: ImageRun, tokens: int) -> Tensor:
-    """Pairwise distances of the patches in a pass with this many tokens, (T, T): the finest grid that they can fill."""
-    height, width = run.model.patch_embed.img_size
-    rows, columns = run.model.patch_embed.grid_size
-    while rows * columns > tokens:
-        rows, columns = -(-rows // 2), -(-columns // 2)  # the next stage of a pyramid
-    return patch_distances((rows, columns), (height / rows, width / columns))
-
-
 def distances(checkpoint: Path, samples: int, batch: int, data: str | None) -> tuple[list[Tensor], list[float]]:
     """Mean attention distances in pixels, for each pass with attention.
 
@@ -33,13 +24,16 @@ def distances(checkpoint: Path, samples: int, batch: int, data: str | None) -> t
         The distance of each head, (H,), for each pass; and the distance of uniform attention for each pass.
 
     Raises:
-        ValueError: if the model has no loop, no attention, or attends within slices.
+        ValueError: if the model has no loop, no attention, or is a pyramid.
     """
     run, images_seen, sums = ImageRun(checkpoint, data), 0, None
+    if hasattr(run.model, "stages"):
+        raise ValueError(f"{checkpoint}: must be a model with one grid of tokens, not a pyramid")
+    side, grid = run.model.patch_embed.img_size, run.model.patch_embed.grid_size
+    pixels = patch_distances(grid, (side[0] / grid[0], side[1] / grid[1]))
 
     def keep(weights: Tensor) -> Tensor:
         """Sums over the batch: the distance of each head, then the distance of uniform attention."""
-        pixels = pixel_distances(run, weights.size(-1))
         return len(weights) * torch.cat([mean_attention_distance(weights, pixels), pixels.mean()[None]])
 
     with recorded_attention(run.model, keep) as recorded, torch.no_grad():

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import timm
 import torch
 from fairseq import checkpoint_utils, utils
 from timm import data
 from timm.utils.checkpoint_saver import load_checkpoint_metadata
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
 import fairseq_plugin  # noqa: F401  (registers the models, and allows the types that fairseq's checkpoints hold)
@@ -107,21 +106,6 @@ class TextRun:
         dataset = self.task.dataset(split)
         for indices in np.array_split(chosen := spread(dataset, count), -(-len(chosen) // batch)):
             yield utils.move_to_cuda(dataset.collater([dataset[index] for index in indices])["net_input"], "cpu")
-
-
-def progress(checkpoint: Path) -> tuple[str, int]:
-    """How long a checkpoint was trained: ("updates", number) in fairseq, ("epochs", number) in train_image.py."""
-    if is_image_model(checkpoint):
-        return "epochs", load_checkpoint_metadata(checkpoint)["epoch"] + 1
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
-    return "updates", state["optimizer_history"][-1]["num_updates"]
-
-
-def weights(checkpoint: Path) -> dict[str, Tensor]:
-    """The state dict of a checkpoint; the averaged weights if train_image.py has saved them."""
-    if is_image_model(checkpoint):
-        return timm.models.load_state_dict(str(checkpoint))
-    return checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["model"]
 
 
 def device() -> torch.device:

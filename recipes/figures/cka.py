@@ -1,14 +1,12 @@
 """Plot the linear CKA between the layers of two trained models (RingFormer, Figures 2 and 4).
 
     python recipes/figures/cka.py A=RUN/checkpoint_best.pt B=OTHER/checkpoint_best.pt --output cka.svg
-    python recipes/figures/cka.py A=RUN/last.pth.tar B=OTHER/last.pth.tar --samples 1000 --output cka.svg
 
 Two translation or language models are compared over the tokens of the same sentences, without padding, separately for
 encoder and decoder, after each layer; if a layer consists of several passes, as in One Wide FFN, after its last pass.
-Two image models are compared over the same images, with the states of each pass flattened. CKA is estimated from
-minibatches with the unbiased estimator of HSIC (`recurrence.analysis.cka`). The numbers are saved next to the picture,
-as CSV. If both models have as many layers, the mean over corresponding layers is printed, with its 95 % interval (a
-bootstrap over the minibatches).
+CKA is estimated from minibatches with the unbiased estimator of HSIC (`recurrence.analysis.cka`). The numbers are saved
+next to the picture, as CSV. If both models have as many layers, the mean over corresponding layers is printed, with its
+95 % interval (a bootstrap over the minibatches).
 """
 
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ from math import isnan, nan
 from pathlib import Path
 
 import torch
-from checkpoints import ImageRun, TextRun, is_image_model
+from checkpoints import TextRun
 from matplotlib.axes import Axes
 from pictures import BLACK, WHITE, labelled, page, parser, positive, save
 from torch import Tensor, nn
@@ -32,14 +30,6 @@ RESAMPLES = 1000
 def evaluate(model: nn.Module, *inputs: Tensor, **named: Tensor) -> None:
     """Runs the model for its recorder. Not inlined in the generators: they would keep no_grad active in the caller."""
     model(*inputs, **named)
-
-
-def image_layers(run: ImageRun, samples: int, batch: int) -> Iterator[Layers]:
-    """For each batch of images, the flattened states after each pass, (B, T * C)."""
-    with recorded_states(run.model) as states:
-        for images, _ in run.images(samples, batch):
-            evaluate(run.model, images)
-            yield {"all": [state.flatten(1) for passes in states.values() for state in passes]}
 
 
 def after_layers(states: list[Tensor], layers: int | None) -> list[Tensor]:
@@ -70,16 +60,10 @@ def compare(
     """CKA of the layers of each side that both models have.
 
     Raises:
-        ValueError: if only one is an image model, or a minibatch has fewer than 4 samples.
+        ValueError: if a file is not a checkpoint of fairseq-train, or a minibatch has fewer than 4 samples.
     """
-    kinds = [is_image_model(path) for path in (first, second)]
-    if kinds[0] != kinds[1]:
-        raise ValueError(f"{second}: must come from the same trainer as {first}")
     sides: dict[str, MinibatchCKA] = {}
-    if kinds[0]:
-        batches = [image_layers(ImageRun(path, data), samples, batch) for path in (first, second)]
-    else:
-        batches = [text_layers(TextRun(path, data), samples, batch, split) for path in (first, second)]
+    batches = [text_layers(TextRun(path, data), samples, batch, split) for path in (first, second)]
     for layers, other_layers in zip(*batches, strict=True):
         for side in layers.keys() & other_layers.keys():
             sides.setdefault(side, MinibatchCKA()).update(layers[side], other_layers[side])
@@ -114,7 +98,7 @@ def draw(sides: dict[str, Tensor], labels: tuple[str, str], path: Path, upper: b
         mesh = axes.pcolormesh(values, vmin=0, vmax=1)
         axes.grid(False)
         axes.set(xlabel=f"layer of {labels[1]}", ylabel=f"layer of {labels[0]}", aspect="equal")
-        axes.set_title("" if side == "all" else side)
+        axes.set_title(side)
         for axis, count in ((axes.xaxis, values.shape[1]), (axes.yaxis, values.shape[0])):
             shown = range(0, count, 1 + (count - 1) // 12)
             axis.set_ticks([index + 0.5 for index in shown], [str(index + 1) for index in shown])
@@ -135,13 +119,9 @@ def main(arguments: list[str] | None = None) -> None:
     command_line = parser(__doc__)
     command_line.add_argument("first", type=labelled, metavar="LABEL=CHECKPOINT")
     command_line.add_argument("second", type=labelled, metavar="LABEL=CHECKPOINT")
-    command_line.add_argument(
-        "--data", help="folder of the images or the preprocessed corpus (default: as in training)"
-    )
-    command_line.add_argument("--samples", type=positive(int), default=1000, help="images or sentences (default 1000)")
-    command_line.add_argument(
-        "--batch", type=positive(int), default=64, help="images or sentences per minibatch (default 64)"
-    )
+    command_line.add_argument("--data", help="folder of the preprocessed corpus (default: as in training)")
+    command_line.add_argument("--samples", type=positive(int), default=1000, help="sentences (default 1000)")
+    command_line.add_argument("--batch", type=positive(int), default=64, help="sentences per minibatch (default 64)")
     command_line.add_argument("--split", default="valid", help="set of the sentences, valid (default) or test")
     command_line.add_argument("--upper", action="store_true", help="omit the cells below the diagonal")
     options = command_line.parse_args(arguments)

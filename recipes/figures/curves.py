@@ -1,12 +1,10 @@
 """Plot training curves from logs of fairseq and train_image.py (Kausik, Figure 2; Takase & Kiyono, Figure 3).
 
-    python recipes/figures/curves.py OUT/kausik/table2/small --nats --output curves.svg
     python recipes/figures/curves.py A=RUN/train.log B=OTHER/train.log --x hours --y valid_nll_loss --output curves.svg
     python recipes/figures/curves.py A=RUN/summary.csv --x epoch --y eval_top1 --unit "top-1 %" --output curves.svg
 
-A run is a log of fairseq-train with --log-format json, or a summary.csv of train_image.py. A folder stands for every
-ROW/sSEED/{train.log,summary.csv} in it, labelled by row. Runs with the same label share a colour. The numbers are saved
-next to the picture, as CSV.
+A run is a log of fairseq-train with --log-format json, or a summary.csv of train_image.py. Runs with the same label
+share a colour. The numbers are saved next to the picture, as CSV.
 """
 
 import math
@@ -23,23 +21,8 @@ AXES = {"updates": "updates", "epoch": "epochs", "hours": "hours of training", "
 STAGES = {"valid": "validation", "valid1": "training, evaluated:", "train_inner": "training"}
 
 
-def logs(label: str, path: Path) -> list[tuple[str, Path]]:
-    """The logs of one argument, a file or a folder of runs, each with its label.
-
-    Raises:
-        ValueError: if there are none.
-    """
-    if path.is_file():
-        return [(label, path)]
-    files = sorted([*path.glob("*/s*/summary.csv"), *path.glob("*/s*/train.log")])
-    runs = {log.parent: log for log in reversed(files)}  # a run with both keeps summary.csv, which has more
-    if not runs:
-        raise ValueError(f"{path}: no log, and no folder of ROW/sSEED/train.log or ROW/sSEED/summary.csv")
-    return [(run.parent.name, log) for run, log in sorted(runs.items())]
-
-
 def curves(
-    arguments: list[tuple[str, Path]], x: str, y: str, stage: str = "valid", factor: float = 1.0
+    logs: list[tuple[str, Path]], x: str, y: str, stage: str = "valid", factor: float = 1.0
 ) -> list[tuple[str, Curve]]:
     """The label and the curve of each run. Runs that have no such curve yet are skipped with a message on stderr.
 
@@ -47,12 +30,11 @@ def curves(
         ValueError: if no run has the curve.
     """
     runs, errors = [], []
-    for argument in arguments:
-        for label, log in logs(*argument):
-            try:
-                runs.append((label, [(at, factor * value) for at, value in curve(log, x, y, stage)]))
-            except ValueError as error:
-                errors.append(error)
+    for label, log in logs:
+        try:
+            runs.append((label, [(at, factor * value) for at, value in curve(log, x, y, stage)]))
+        except ValueError as error:
+            errors.append(error)
     if not runs:
         raise errors[0]
     for error in errors:
@@ -96,7 +78,7 @@ def reference(text: str) -> tuple[str, float]:
 def main(arguments: list[str] | None = None) -> None:
     command_line = parser(__doc__)
     add = command_line.add_argument
-    add("runs", type=labelled, nargs="+", metavar="LABEL=LOG|FOLDER")
+    add("runs", type=labelled, nargs="+", metavar="LABEL=LOG")
     add("--x", choices=AXES, default="updates")
     add("--y", help="name in the log (default valid_loss; loss with --stage train_inner)")
     add(
@@ -113,7 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
     y = options.y or ("loss" if options.stage == "train_inner" else f"{options.stage}_loss")
     try:
         runs = curves(options.runs, options.x, y, options.stage, math.log(2) if options.nats else 1.0)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         command_line.error(str(error))
     quantity = re.sub(r"^(valid\d*|eval|train)_", "", y).replace("_", " ")
     unit = options.unit or ("nats" if options.nats else "bits")

@@ -6,7 +6,7 @@ The abstract says that the recurrent transformer works "in linear time in the le
 training and inference". One layer of `recurrent_lm` (width 384, 6 heads) and one regular layer without positions read
 one text: a training step, and the next token of a text that has been read. Without a cache, the regular layer reads the
 whole text again for each token. Each model and length is measured in a process of its own, so that the peak of its
-memory is its own; a time is the median of three.
+memory is its own; a time is the median of three. The numbers are printed as a Markdown table, too.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import torch
 import torch.nn.functional as F
 
@@ -132,6 +133,18 @@ def draw(output: Path, found: dict[tuple[str, int], dict[str, float]]) -> None:
     pictures.save(figure, output, ("model", "characters", "quantity", "value"), rows)
 
 
+def table(found: dict[tuple[str, int], dict[str, float]]) -> str:
+    """The numbers in Markdown: a line for each model and quantity, a column for each length."""
+    lengths = sorted({length for _, length in found})
+    lines = [
+        {"layer": name, "": title} | {f"{length:,}": found[name, length][key] for length in lengths}
+        for name in MODELS
+        for key, title in QUANTITIES.items()
+        if key in found[name, lengths[0]]
+    ]
+    return pd.DataFrame(lines).to_markdown(index=False, floatfmt=".3g")
+
+
 def lengths(text: str) -> list[int]:
     """Parses whole numbers with commas between them."""
     return [positive(part) for part in text.split(",")]
@@ -154,6 +167,7 @@ def main() -> None:
             values = ", ".join(f"{QUANTITIES[key]} {value:.4g}" for key, value in found[name, length].items())
             print(f"{name}, {length:,} characters: {values}", flush=True)
     draw(args.output, found)
+    print(f"\n{table(found)}")
 
 
 if __name__ == "__main__":

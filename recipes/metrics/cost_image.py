@@ -35,17 +35,11 @@ def speed(model: nn.Module, side: int, batch: int) -> dict[str, float]:
     return {"images_per_s": images_per_second, "speed_over_deit": ratio}
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("arch", metavar="ARCH", help="a registered model")
     parser.add_argument("kwargs", nargs="*", action=ParseKwargs, default={}, metavar="key=value")
     parser.add_argument("--throughput", type=positive, metavar="BATCH", help="images per batch; measures the speed")
-    return parser
-
-
-def main() -> None:
-    parser = make_parser()
     args = parser.parse_args()
     if not timm.is_model(args.arch):
         parser.error(f"ARCH={args.arch}: must be a registered model")

@@ -80,8 +80,7 @@ def load_images(args: argparse.Namespace) -> tuple[nn.Module, Score]:
     return model, lambda model: {"top1": round(accuracy(model, batches)[0], 2)}
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The command line, with one subcommand per modality."""
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
     text, images = commands.add_parser("text"), commands.add_parser("images")
@@ -92,11 +91,6 @@ def make_parser() -> argparse.ArgumentParser:
     text.add_argument("--tokenize", default="char", help="sacreBLEU's tokenizer (default: char)")
     text.set_defaults(load=load_text)
     images.set_defaults(load=load_images)
-    return parser
-
-
-def main() -> None:
-    parser = make_parser()
     args = parser.parse_args()
     try:
         model, score = args.load(args)

@@ -9,11 +9,5 @@ runs sret/mlp summary.csv $ROWS
 run python "$ROOT/recipes/figures/curves.py" "${RUNS[@]}" --x epoch --y eval_top1 --unit "top-1 %" \
     --output "$OUT/sret/mixer-$SCALE.svg"
 
-draw() { run python "$ROOT/recipes/figures/coefficients.py" "${RUNS[0]#*=}" "$@"; }
 runs sret/table5 summary.csv t
-draw --first-block --output "$OUT/sret/coefficients-first-block-$SCALE.svg" "$@"
-draw --output "$OUT/sret/coefficients-images-$SCALE.svg" "$@"
-
-# Not in the paper: the coefficients of the translation model.
-runs sret/translation train.log iwslt
-draw --output "$OUT/sret/coefficients-translation-$SCALE.svg" "$@"
+run python "$ROOT/recipes/figures/coefficients.py" "${RUNS[0]#*=}" --output "$OUT/sret/coefficients-$SCALE.svg" "$@"

@@ -322,6 +322,7 @@ def test_the_recipe_records_a_loss_and_its_curve_is_drawn(tmp_path):
     assert float(found[1]["value"]) == pytest.approx(math.log(2) * losses[20], abs=1e-4)
     assert [updates for updates, _ in curve(log, "updates", "loss", "train_inner")] == list(range(1, 21))
     curves, drawn = cli.REPOSITORY / "recipes" / "figures" / "curves.py", tmp_path / "admin.svg"
-    cli.python(curves, tmp_path / "takase" / "admin" / "smoke", "--stage", "train_inner", "--nats", "--output", drawn)
+    logs = [f"{row}={log.parents[2] / row / 's1' / 'train.log'}" for row in ("plain", "admin")]
+    cli.python(curves, *logs, "--stage", "train_inner", "--nats", "--output", drawn)
     picture = drawn.read_text()
     assert all(f"<!-- {row} -->" in picture for row in ("plain", "admin"))

@@ -21,6 +21,13 @@ def test_what_a_recurrent_layer_holds_does_not_grow(found):
     assert found["regular", 64]["cached_mib"] > found["regular", 32]["cached_mib"]
 
 
+def test_the_table_has_a_line_for_each_quantity(found):
+    head, _, *lines = linear_time.table(found).splitlines()
+    assert [cell.strip() for cell in head.split("|")[3:-1]] == ["32", "64"]
+    assert len(lines) == 2 * len(linear_time.QUANTITIES) - 1  # only the regular layer works without a cache
+    assert lines[0].split("|")[1].strip() == "recurrent"
+
+
 def test_the_picture_has_every_quantity(found, tmp_path):
     linear_time.draw(tmp_path / "time.svg", found)
     assert (tmp_path / "time.svg").stat().st_size > 10_000

@@ -1,4 +1,4 @@
-"""recipes/train_image.py rejects wrong options by name; the README's commands are accepted."""
+"""The image trainer rejects wrong options by name; the commands in recipes' README are accepted."""
 
 import shlex
 from pathlib import Path

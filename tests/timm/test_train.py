@@ -1,4 +1,4 @@
-"""recipes/train_image.py on generated images: resuming, several processes, data, distillation."""
+"""The image trainer on generated images: resuming, several processes, data, distillation."""
 
 import os
 import shutil
