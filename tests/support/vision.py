@@ -84,6 +84,15 @@ def rates_of(name: str) -> list[str]:
     return [rate for rate in RATES if rate not in absent]
 
 
+def depth_option(name: str) -> str | None:
+    """The option that says how often the blocks of a model run: "depth" of one block, or "loops"; None if once each."""
+    model = fresh(name)
+    if all(len(loop.blocks) == loop.passes for loop in model.loops()):
+        return None
+    one_block = all(len(loop.blocks) == 1 for loop in model.loops())
+    return "loops" if hasattr(model.config, "loops") else "depth" if one_block else None
+
+
 def is_permuted(model: nn.Module) -> bool:
     """Whether the model permutes tokens."""
     return any(name.endswith("slices.permutation") for name, _ in model.named_buffers())

@@ -14,21 +14,22 @@ from tests.support.depth import depth_log
 from tests.support.vision import timm
 from timm_plugin.recursive_deit import LOOP_ORDERS
 
-LOOPS = {
-    **{name: dict(depth=5) for name in vision.MODELS if name.startswith(("ringformer", "uit"))},
-    **{name: dict(loops=3) for name in vision.MODELS if name.startswith("recursive") or name == "deit_108_mixed"},
-    **{name: dict(loops=5, groups=((1,),) * 3) for name in vision.MODELS if name.startswith("sret")},
-}
+
+def deeper(structure: str) -> dict:
+    """What makes a small model deeper; for one whose blocks run once, with blocks that it does not have."""
+    if vision.is_pyramid(structure):
+        return dict(loops=5, groups=((1,),) * 3)
+    return {"depth": dict(depth=5), "loops": dict(loops=3), None: dict(depth=4)}[vision.depth_option(structure)]
 
 
 @vision.every_registered_structure
 def test_image_models_run_deeper_from_a_checkpoint_path(structure, tmp_path, caplog):
     trained, path = vision.small(structure), tmp_path / "weights.pth"
     torch.save(trained.state_dict(), path)
-    changed = vision.arguments(structure, **LOOPS.get(structure, dict(depth=4)))
+    changed = vision.arguments(structure, **deeper(structure))
     with vision.in_float64():
         create = functools.partial(timm.create_model, structure, checkpoint_path=str(path), **changed)
-        if structure not in LOOPS:
+        if vision.depth_option(structure) is None:
             with pytest.raises(RuntimeError, match=r"Missing key\(s\) in state_dict"):
                 create()
             return
@@ -55,8 +56,8 @@ def uit(model: nn.Module, passes: int, x: torch.Tensor) -> torch.Tensor:
     return model.forward_head(model.norm(y))
 
 
-def test_every_image_model_has_its_rule():
-    unshared = {name for name in vision.MODELS if name not in LOOPS}
+def test_the_models_that_are_not_made_deeper():
+    unshared = {name for name in vision.MODELS if vision.depth_option(name) is None}
     assert unshared == {name for name in vision.MODELS if name.startswith(("plain", "owf"))} | {"deit_108"}
 
 

@@ -9,31 +9,26 @@ from recurrence.elastic import at_depths
 from tests.support import stacks, vision
 from timm_plugin.elastic import PassLoss
 
-SLICED = ("sret_ext", "sret_t", "sret_tl", "sret_s", "sret_108")
-UNSHARED = ("plain", "owf", "deit_108")
-
 
 def changes(structure: str) -> tuple[dict, tuple[int, int]]:
     """How a small model of several passes is built, and a range of them."""
-    if structure.startswith(("ringformer", "uit")):
-        return dict(depth=4), (1, 4 if structure.startswith("uit") else 6)
-    if structure.startswith("sret"):
+    if vision.is_pyramid(structure):
         return dict(loops=3, groups=((1, 1, 1),) * 3), (1, 4)
+    if vision.depth_option(structure) == "depth":
+        return dict(depth=4), (1, 4 if vision.fresh(structure).config.other_depths().get("prefix_only") else 6)
     return dict(depth=2, loops=3), (2, 8)
 
 
 def at(structure: str, depth: int) -> dict:
     """What builds it at a depth."""
-    if structure.startswith(("ringformer", "uit")):
-        return dict(depth=depth)
-    if structure.startswith("sret"):
+    if vision.is_pyramid(structure):
         return dict(loops=depth, groups=((1,) * depth,) * 3)
-    return dict(depth=2, loops=depth // 2)
+    return dict(depth=depth) if vision.depth_option(structure) == "depth" else dict(depth=2, loops=depth // 2)
 
 
 @vision.every_registered_structure
 def test_every_model_is_elastic_or_rejected_by_name(structure):
-    if structure.startswith(UNSHARED) and not structure.endswith("_mixed"):
+    if vision.depth_option(structure) is None:
         with pytest.raises(
             ValueError, match=r"depth_range=1-3: .*(needs a block that runs again|cannot run at 1 passes)"
         ):
@@ -41,7 +36,7 @@ def test_every_model_is_elastic_or_rejected_by_name(structure):
         return
     options, depth_range = changes(structure)
     model = vision.small(structure, **options, depth_range=depth_range)
-    unit = [len(loop.blocks) if structure.startswith("sret") else 1 for loop in model.loops()]
+    unit = [len(loop.blocks) if vision.is_pyramid(structure) else 1 for loop in model.loops()]
     x = vision.images(model)
     for depth in (depth // unit[0] for depth in model.loops()[0].training_depth.depths):
         built = vision.small(structure, seed=1, **{**options, **at(structure, depth), "mixed_depth": False})

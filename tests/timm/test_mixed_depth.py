@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from recurrence.elastic import at_depths
 from tests.support import vision
-from tests.timm.test_elastic import UNSHARED, changes
+from tests.timm.test_elastic import changes
 from timm_plugin.elastic import MixedDepthLoss
 
 MIXED = ("sret_108_mixed", "deit_108_mixed")
@@ -26,7 +26,7 @@ def test_only_the_models_named_so_train_at_two_depths_by_default():
 
 @vision.every_registered_structure
 def test_both_depths_are_trained_or_the_option_is_rejected(structure):
-    if structure.startswith(UNSHARED) and structure not in MIXED:
+    if vision.depth_option(structure) is None:
         with pytest.raises(ValueError, match="mixed_depth=True: the order .* has no shorter form"):
             vision.fresh(structure, mixed_depth=True)
         return
@@ -42,17 +42,6 @@ def test_both_depths_are_trained_or_the_option_is_rejected(structure):
     loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     assert torch.is_tensor(model.eval()(x))
-
-
-@pytest.mark.parametrize("name", MIXED)
-def test_the_shallow_branch_is_the_model_of_one_loop(name):
-    model = small(name, loops=2, groups=((1, 1),) * 3) if name.startswith("sret") else small(name, loops=2)
-    groups = dict(groups=((1,),) * 3) if name.startswith("sret") else {}
-    single = small(name, loops=1, **groups, mixed_depth=False)
-    single.load_state_dict(model.state_dict())
-    x = vision.images(model)
-    _, shallow = model(x)
-    torch.testing.assert_close(shallow, single(x), rtol=0, atol=1e-12)
 
 
 def test_a_drawn_depth_is_the_shallow_branch():

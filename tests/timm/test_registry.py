@@ -111,7 +111,6 @@ def test_device_and_type_are_those_asked_for(name):
 FEW = {
     "test_published_sizes_work": "of the models with slices",
     "test_released_files_load_as_they_are": "of the models whose code has been released",
-    "test_the_shallow_branch_is_the_model_of_one_loop": "of the models of mixed depth",
     "test_an_order_replaces_the_layers_of_the_preset": "of one model of each family that takes an order",
     "test_each_block_runs_once_before_the_loops_begin": "of one model of each kind of loop",
     "test_a_checkpoint_from_before_runs_what_was_trained": "of one model of each kind of loop",
