@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import gcd
-from typing import Any, ClassVar
+from typing import Any
 
 import torch.nn.functional as F
 from timm.layers import to_2tuple
@@ -71,10 +71,10 @@ class SReTConfig(ImageConfig):
     lrc: bool = True
     drop_path_placement: str = option("depth", choices=("depth", "published"))
 
-    model: ClassVar[Any] = SReT
-    undecayed: ClassVar[tuple[str, ...]] = (*ImageConfig.undecayed, "identity", "branch")
-    unlike_upstream: ClassVar[str | None] = "it has stages"
-    names: ClassVar[dict[str, str]] = {
+    model = SReT
+    undecayed = (*ImageConfig.undecayed, "identity", "branch")
+    unlike_upstream = "it has stages"
+    names = {
         "width": "its stage's width",
         "heads": "num_heads",
         "ffn_width": "mlp_ratio * its stage's width",

@@ -12,6 +12,7 @@ from torch import nn
 from recurrence.block import Shape
 from recurrence.loop import Loop
 from recurrence.order import Order, block_count, check_order
+from recurrence.papers.takase import shared_layers
 from timm_plugin._config import ImageConfig, option
 from timm_plugin._init import ringformer_
 from timm_plugin._types import fits
@@ -148,6 +149,11 @@ class OrderedConfig(ViTConfig):
     def passes(self) -> Order:
         """The block of each pass."""
         return self.usual_order() if self.order is None else tuple(self.order)
+
+    def loop(self, tokens: int) -> Loop:
+        """Plain layers in the order."""
+        order = self.passes()
+        return shared_layers(self.shape(), order, **self.parts(len(order)))
 
     def check(self) -> None:
         """See :meth:`ImageConfig.check`."""

@@ -8,7 +8,7 @@ Differs from the published code: UiT stores the position and depth parts of its 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,6 @@ from recurrence.depth import same_kind, source_passes, warn_of_depth
 from recurrence.loop import Loop
 from recurrence.order import Order
 from recurrence.papers.baselines import one_wide_ffn
-from recurrence.papers.takase import shared_layers
 from timm_plugin._config import option
 from timm_plugin._create import register_family
 from timm_plugin._vit import LoopedVisionTransformer
@@ -90,18 +89,14 @@ class UniversalConfig(OrderedConfig):
 
     level_signal: str = option("static", choices=("static", "learned"))
 
-    model: ClassVar[Any] = UniversalViT
-    fixed: ClassVar[tuple[str, ...]] = ("pos_embed",)  # the tables hold the positions
-    undecayed: ClassVar[tuple[str, ...]] = (*OrderedConfig.undecayed, "level_embed")
-    unlike_upstream: ClassVar[str | None] = "it adds positions and depths before every pass, and no layer of timm does"
+    model = UniversalViT
+    fixed = ("pos_embed",)  # the tables hold the positions
+    undecayed = (*OrderedConfig.undecayed, "level_embed")
+    unlike_upstream = "it adds positions and depths before every pass, and no layer of timm does"
 
     def usual_order(self) -> Order:
         """0 0 0 ..."""
         return (0,) * self.depth
-
-    def loop(self, tokens: int) -> Loop:
-        """Plain layers in the order."""
-        return shared_layers(self.shape(), self.passes(), **self.parts(len(self.passes())))
 
     def other_depths(self) -> dict[str, Any]:
         """Of static levels, there are none for more passes than the model's."""
@@ -112,7 +107,7 @@ class UniversalConfig(OrderedConfig):
 class OneWideConfig(ViTConfig):
     """The options of One Wide FFN, which are those of :class:`ViTConfig`."""
 
-    passes_per_depth: ClassVar[int] = 2  # an attention, and the MLP that all share
+    passes_per_depth = 2  # an attention, and the MLP that all share
 
     def check(self) -> None:
         """See :meth:`ImageConfig.check`."""
@@ -137,10 +132,6 @@ class PlainConfig(OrderedConfig):
     def usual_order(self) -> Order:
         """0 1 2 ..."""
         return tuple(range(self.depth))
-
-    def loop(self, tokens: int) -> Loop:
-        """Plain layers in the order."""
-        return shared_layers(self.shape(), self.passes(), **self.parts(len(self.passes())))
 
 
 register_family(

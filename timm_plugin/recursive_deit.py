@@ -7,9 +7,9 @@ with an NLL of the stream's width; `stem="conv"` is SReT's stem followed by a 2x
 number of tokens as patches; mean pooling (`class_token=False, global_pool="avg"`) follows the final norm.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import nn
 
@@ -45,8 +45,8 @@ class RecursiveConfig(OrderedConfig):
     loop_order: str = option("internal", choices=tuple(LOOP_ORDERS))
     lrc: bool = False
 
-    replaced: ClassVar[tuple[str, ...]] = ("loops", "loop_order")
-    undecayed: ClassVar[tuple[str, ...]] = (*OrderedConfig.undecayed, "identity", "branch")
+    replaced = ("loops", "loop_order")
+    undecayed = (*OrderedConfig.undecayed, "identity", "branch")
 
     def usual_order(self) -> Order:
         """All blocks, each `loops` times."""
@@ -86,8 +86,8 @@ class RecursiveDeiTConfig(RecursiveConfig):
     residual_rank: int | None = None
     terms: Sequence[str] | None = None
 
-    undecayed: ClassVar[tuple[str, ...]] = (*RecursiveConfig.undecayed, "terms")
-    initialise: ClassVar[Callable[[nn.Module], None]] = staticmethod(deit_)
+    undecayed = (*RecursiveConfig.undecayed, "terms")
+    initialise = staticmethod(deit_)
 
     def check(self) -> None:
         """See :meth:`ImageConfig.check`."""

@@ -7,7 +7,6 @@ each block run twice in succession, four coefficients per block as in SReT, no p
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from recurrence.loop import Loop
 from recurrence.papers.sret import MixerBlock, Recursion, sret
@@ -32,8 +31,8 @@ class RecursiveMixerConfig(RecursiveConfig):
     pos_embed: str = "none"
     lrc: bool = True
 
-    model: ClassVar[Any] = LoopedMixer
-    fixed: ClassVar[tuple[str, ...]] = ("num_heads", "class_token", "pos_embed", "attn_drop_rate")
+    model = LoopedMixer
+    fixed = ("num_heads", "class_token", "pos_embed", "attn_drop_rate")
 
     def loop(self, tokens: int) -> Loop:
         """Mixer's blocks in the order, with an MLP over the tokens of hidden width C / 2."""

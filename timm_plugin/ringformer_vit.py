@@ -10,7 +10,7 @@ mlp_drop_rate=0.1`.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from recurrence.loop import Loop
 from recurrence.papers.ringformer import Signals, ringformer
@@ -38,10 +38,8 @@ class RingFormerConfig(ViTConfig):
     norm_eps: float = 1e-5
     signal_rank_divisor: int = option(16, least=1)
 
-    undecayed: ClassVar[tuple[str, ...]] = (*ViTConfig.undecayed, "qkv_signal", "ffn_signal")
-    unlike_upstream: ClassVar[str | None] = (
-        "its level signals read the residual stream before the norm, and no layer of timm does"
-    )
+    undecayed = (*ViTConfig.undecayed, "qkv_signal", "ffn_signal")
+    unlike_upstream = "its level signals read the residual stream before the norm, and no layer of timm does"
 
     def check(self) -> None:
         """See :meth:`ImageConfig.check`."""
