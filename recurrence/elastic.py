@@ -101,23 +101,32 @@ def make_elastic(
         _check_backprop_passes(loop)
 
 
-def check_late(given: Mapping[str, Any]) -> None:
-    """Checks the options of loops that begin late.
+def check_options(given: Mapping[str, Any]) -> None:
+    """Checks the options of depth in training that do not depend on the stack.
 
     Args:
-        given: the options of depth in training that the user has set, by name.
+        given: those that the user has set, by name: `depth_range`, the arguments of :func:`make_elastic`, `pass_loss`
+            (weight of the losses of earlier passes), and options of one plugin alone.
 
     Raises:
-        FieldError: if loops that begin late get another of these options.
+        FieldError: where a value breaks its rule, does not go with another or lacks one that it needs.
     """
-    if "loop_after_updates" not in given:
-        return
-    updates = given["loop_after_updates"]
-    if updates < 1:
-        raise FieldError("loop_after_updates", updates, "must be >= 1")
-    for other, value in given.items():
-        if other != "loop_after_updates":
-            raise FieldError("loop_after_updates", updates, f"does not go with {{{other}}}", **{other: value})
+    for name in ("depth_warmup_updates", "backprop_passes", "loop_after_updates"):
+        if given.get(name, 1) < 1:
+            raise FieldError(name, given[name], "must be >= 1")
+    loss = given.get("pass_loss")
+    if loss is not None and not 0 < loss < float("inf"):
+        raise FieldError("pass_loss", loss, "must be > 0")
+    if loss is not None and "mixed_depth" in given:
+        raise FieldError("mixed_depth", True, "does not go with {pass_loss}", pass_loss=loss)
+    if "depth_warmup_updates" in given and not {"depth_range", "pass_loss"} & given.keys():
+        rule = "needs {depth_range} or {pass_loss}"
+        raise FieldError("depth_warmup_updates", given["depth_warmup_updates"], rule, depth_range=None, pass_loss=None)
+    if "loop_after_updates" in given:
+        for other, value in given.items():
+            if other != "loop_after_updates":
+                rule = f"does not go with {{{other}}}"
+                raise FieldError("loop_after_updates", given["loop_after_updates"], rule, **{other: value})
 
 
 def describe_late(loops: Mapping[str, Loop]) -> str:

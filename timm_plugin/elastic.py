@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 
 from torch import Tensor, nn
 
-from recurrence.elastic import check_late, make_elastic, stops
+from recurrence.elastic import check_options, make_elastic, stops
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
 
@@ -43,21 +43,13 @@ class ElasticConfig:
     loop_after_updates: int = 0
 
     def check_depth(self) -> None:
-        """Checks the options that do not depend on the stack; raises ValueError."""
+        """Checks the options that do not depend on the stack; raises ValueError, of which FieldError is one."""
         if self.depth_range is not None and len(self.depth_range) != 2:
             raise ValueError(f"depth_range={self.depth_range}: must be two numbers of passes")
         if self.depth_seed is not None and self.depth_range is None:
             raise ValueError(f"depth_seed={self.depth_seed}: needs depth_range")
-        if self.pass_loss < 0:
-            raise ValueError(f"pass_loss={self.pass_loss}: must be >= 0")
-        if self.pass_loss and self.mixed_depth:
-            raise ValueError(f"mixed_depth=True: does not go with pass_loss={self.pass_loss}")
-        if self.depth_warmup_updates < 0:
-            raise ValueError(f"depth_warmup_updates={self.depth_warmup_updates}: must be >= 0")
-        if self.depth_warmup_updates and self.depth_range is None and not self.pass_loss:
-            raise ValueError(f"depth_warmup_updates={self.depth_warmup_updates}: needs depth_range or pass_loss")
         given = {field.name: getattr(self, field.name) for field in fields(ElasticConfig)}
-        check_late({name: value for name, value in given.items() if value != getattr(ElasticConfig, name)})
+        check_options({name: value for name, value in given.items() if value != getattr(ElasticConfig, name)})
 
     def make_elastic(self, loop: Loop, unit: int = 1, step: int = 1, prefix_only: bool = False) -> None:
         """Applies the options to a loop.

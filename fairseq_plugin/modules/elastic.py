@@ -23,7 +23,7 @@ from torch import nn
 from fairseq_plugin.criterions.elastic import elastic_criterion
 from fairseq_plugin.modules.options import ConfiguredModel, Options, option
 from fairseq_plugin.repairs.replace import call_after, call_before, replace
-from recurrence.elastic import check_late, describe_late, idle, make_elastic, may_idle, stops
+from recurrence.elastic import check_options, describe_late, idle, make_elastic, may_idle, stops
 from recurrence.errors import FieldError
 from recurrence.loop import Loop, named_loops
 from recurrence.training_depth import DISTRIBUTIONS
@@ -95,19 +95,7 @@ def check(args: Any, sides: int) -> None:
         raise FieldError("depth_apart", True, "needs an encoder and a decoder")
     if "depth_apart" in given and "depth_range" not in given:
         raise FieldError("depth_apart", True, "needs {depth_range}", depth_range=None)
-    if "pass_loss" in given and not 0 < given["pass_loss"] < float("inf"):
-        raise FieldError("pass_loss", given["pass_loss"], "must be > 0")
-    if "mixed_depth" in given and "pass_loss" in given:
-        rule = "does not go with {pass_loss}"
-        raise FieldError("mixed_depth", given["mixed_depth"], rule, pass_loss=given["pass_loss"])
-    if "depth_warmup_updates" in given and not {"depth_range", "pass_loss"} & set(given):
-        needs = "needs {depth_range} or {pass_loss}"
-        raise FieldError("depth_warmup_updates", given["depth_warmup_updates"], needs, depth_range=None, pass_loss=None)
-    if given.get("depth_warmup_updates", 1) < 1:
-        raise FieldError("depth_warmup_updates", given["depth_warmup_updates"], "must be >= 1")
-    if given.get("backprop_passes", 1) < 1:
-        raise FieldError("backprop_passes", given["backprop_passes"], "must be >= 1")
-    check_late(given)
+    check_options(given)
 
 
 def _given(args: Any) -> dict[str, Any]:

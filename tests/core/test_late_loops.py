@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from recurrence.block import Shape
-from recurrence.elastic import check_late, describe_late, idle, make_elastic, may_idle, trained_depths
+from recurrence.elastic import check_options, describe_late, idle, make_elastic, may_idle, trained_depths
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.papers.relaxed import relaxed
@@ -138,5 +138,5 @@ def test_late_loops_are_described_for_the_log():
 )
 def test_late_loops_go_with_no_other_depth_of_training(given, message):
     with pytest.raises(FieldError, match=f"^{message}$"):
-        check_late(given)
-    check_late(dict(mixed_depth=True))
+        check_options(given)
+    check_options(dict(mixed_depth=True))
