@@ -1,7 +1,7 @@
 """The options that all looped vision transformers share, and their rules."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -40,7 +40,6 @@ class ViTConfig(ImageConfig):
 
     Attributes:
         passes_per_depth: passes that count as one depth.
-        initialise: sets the initial values of a model.
 
     Raises:
         ValueError: if a value breaks its rule.
@@ -59,7 +58,6 @@ class ViTConfig(ImageConfig):
 
     model: ClassVar[Any] = LoopedVisionTransformer
     passes_per_depth: ClassVar[int] = 1
-    initialise: ClassVar[Callable[[nn.Module], None]] = staticmethod(ringformer_)
 
     @abstractmethod
     def loop(self, tokens: int) -> Loop:
@@ -108,6 +106,10 @@ class ViTConfig(ImageConfig):
     def patches(self) -> nn.Module:
         """What turns images into patches: timm's `PatchEmbed`, or a module with its interface."""
         return PatchEmbed(self.img_size, self.patch_size, self.in_chans, self.embed_dim)
+
+    def initialise(self, model: nn.Module) -> None:
+        """Sets the initial values of a model."""
+        ringformer_(model)
 
     def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:
         """The plain ViT of the same size, see :meth:`ImageConfig.unshared`."""

@@ -87,7 +87,6 @@ class RecursiveDeiTConfig(RecursiveConfig):
     terms: Sequence[str] | None = None
 
     undecayed = (*RecursiveConfig.undecayed, "terms")
-    initialise = staticmethod(deit_)
 
     def check(self) -> None:
         """See :meth:`ImageConfig.check`."""
@@ -115,6 +114,10 @@ class RecursiveDeiTConfig(RecursiveConfig):
         if self.stem == "patch":
             return super().patches()
         return StemEmbed(self.img_size, self.patch_size, self.in_chans, self.embed_dim)
+
+    def initialise(self, model: nn.Module) -> None:
+        """As DeiT."""
+        deit_(model)
 
     def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:
         """Also without low-rank terms."""
