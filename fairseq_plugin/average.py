@@ -20,7 +20,7 @@ from fairseq import checkpoint_utils
 from torch import Tensor
 
 from fairseq_plugin.repairs.checkpoints import load_safely
-from recurrence.analysis.depth_curve import unmark_safe
+from recurrence.safe_depth import unmark_safe
 
 logger = logging.getLogger("fairseq_plugin.average")
 

@@ -30,6 +30,7 @@ from fairseq_plugin.repairs.checkpoints import load_safely
 from fairseq_plugin.repairs.foreign import literal
 from recurrence.analysis import depth_curve as curve
 from recurrence.loop import Loop, named_loops
+from recurrence.safe_depth import mark_safe
 
 LOWER_IS_BETTER = ("wer", "ter", "perplexity")
 
@@ -234,7 +235,7 @@ def read_batches(cfg: Any, model: nn.Module, task: FairseqTask) -> list[dict]:
 def write(path: str, ranges: dict[str, tuple[int, int]]) -> None:
     """Writes the safe depths of each loop into a checkpoint."""
     state = load_safely(path)
-    curve.mark_safe(state["model"], ranges)
+    mark_safe(state["model"], ranges)
     checkpoint_utils.torch_persistent_save(state, path)
 
 

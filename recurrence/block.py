@@ -126,7 +126,13 @@ class Block(nn.Module, ABC):
         ffn: whether there is an FFN.
         ffn_dropout: rate on the FFN's output; None for the shape's.
         relative: whether self-attention has relative positions, see :mod:`recurrence.relative`.
+
+    Attributes:
+        foldable: whether it is a plain layer after the parameters of a pass are folded in, see
+            :mod:`recurrence.weights.unshare`.
     """
+
+    foldable = False
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from recurrence.order import STRATEGIES, Order, block_count, first_runs, middle_loop
+from recurrence.safe_depth import adopt_safe
 
 if TYPE_CHECKING:
     from recurrence.loop import Loop
@@ -68,11 +69,7 @@ def adapt(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict, err
     is not the trained depth. A checkpoint from before its loops began runs what was trained, which is logged, too.
     """
     trained, name = _trained_order(loop, state_dict, prefix, local_metadata), prefix.rstrip(".")
-    safe = state_dict.get(f"{prefix}safe")
-    if safe is not None:
-        _adopt_safe_range(loop, safe, name)
-    else:
-        loop.safe = None
+    has_safe_depths = adopt_safe(loop, state_dict, prefix)
     if trained is not None and trained != loop.order:
         if set(trained) != set(loop.order):
             errors.append(
@@ -80,7 +77,7 @@ def adapt(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict, err
                 f"{len(loop.blocks)}: at another depth, the stored blocks may only run more or less often"
             )
         else:
-            if safe is None:
+            if not has_safe_depths:
                 warn_of_depth(name, loop.order, trained)
             _take_passes(state_dict, prefix, source_passes(trained, loop.order))
     if loop.noted is not None:
@@ -91,13 +88,13 @@ def adapt(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict, err
 def _adopt_looping(loop: "Loop", state_dict: dict, prefix: str) -> None:
     """Runs each block once if the checkpoint is from before its loops began; an average over their start loops."""
     looping = state_dict.pop(f"{prefix}looping", torch.ones(()))
-    loop.run = None if looping > 0 else first_runs(loop.order)
+    loop.chosen = None if looping > 0 else first_runs(loop.order)
     if loop.looping is not None:
         state_dict[f"{prefix}looping"] = looping
-    elif loop.run is not None:
+    elif loop.chosen is not None:
         logger.warning(
             "%s: runs each block once, %d passes of %d, as in training: the checkpoint is from before its loops began",
-            *(prefix.rstrip("."), len(loop.run), loop.passes),
+            *(prefix.rstrip("."), len(loop.chosen), loop.passes),
         )
 
 
@@ -126,14 +123,6 @@ def _trained_order(loop: "Loop", state_dict: dict, prefix: str, local_metadata: 
     if passes < loop.passes and not (loop.own and loop.own[-1].state_dict()):
         return None
     return None if passes in (0, loop.passes) else same_kind(loop.order, passes)
-
-
-def _adopt_safe_range(loop: "Loop", safe: torch.Tensor, name: str) -> None:
-    """Gives the loop a buffer for the checkpoint's safe range; warns if its depth is outside of it."""
-    loop.safe = torch.empty(2, device=next(loop.parameters()).device)
-    smallest, largest = map(round, safe.tolist())
-    if not smallest <= loop.passes <= largest:
-        logger.warning("%s: runs %d passes, outside the safe range %d to %d", name, loop.passes, smallest, largest)
 
 
 def _take_passes(state_dict: dict, prefix: str, sources: Sequence[int]) -> None:

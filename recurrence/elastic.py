@@ -161,11 +161,11 @@ def _check_backprop_passes(loop: Loop) -> None:
             raise FieldError("backprop_passes", last, f"no update would reach {name}; must be larger")
 
 
-def idle(loop: Loop, run: Sequence[int]) -> list[nn.Parameter]:
+def idle(loop: Loop, passes: Sequence[int]) -> list[nn.Parameter]:
     """Parameters without a gradient in an update that runs these passes; none at mixed depth, which also runs all."""
     if loop.training_depth.mixed:
         return []
-    learning = run[loop.training_depth.constant_passes(len(run)) :]
+    learning = passes[loop.training_depth.constant_passes(len(passes)) :]
     learning_blocks = {loop.order[index] for index in learning}
     modules = [loop.blocks[which] for which in set(loop.order) - learning_blocks]
     if loop.own is not None:
@@ -181,7 +181,7 @@ def may_idle(loop: Loop) -> bool:
     runs = [passes_at(loop.order, depth) for depth in loop.training_depth.depths]
     if loop.training_depth.loop_after:
         runs.append(first_runs(loop.order))
-    return any(idle(loop, run) for run in runs)
+    return any(idle(loop, passes) for passes in runs)
 
 
 def stops(loop: Loop, running: int, smallest: int = 1) -> list[int]:
@@ -192,8 +192,10 @@ def stops(loop: Loop, running: int, smallest: int = 1) -> list[int]:
     training = loop.training_depth
     first = max(smallest, training.constant_passes(running) + 1)
     candidates = range(first, running) if training.draw is None else training.depths
-    run = passes_at(loop.order, running)
-    return [depth for depth in candidates if first <= depth < running and passes_at(loop.order, depth) == run[:depth]]
+    passes = passes_at(loop.order, running)
+    return [
+        depth for depth in candidates if first <= depth < running and passes_at(loop.order, depth) == passes[:depth]
+    ]
 
 
 def branches(loops: Iterable[Loop]) -> list[dict[Loop, int]]:
@@ -230,9 +232,9 @@ def at_depths(depths: dict[Loop, int]) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for loop, depth in depths.items():
-            run = passes_at(loop.order, depth)
-            if run is None:
+            passes = passes_at(loop.order, depth)
+            if passes is None:
                 raise ValueError(f"depth={depth}: the order {' '.join(map(str, loop.order))} does not run at it")
-            stack.callback(setattr, loop, "run", loop.run)
-            loop.run = run
+            stack.callback(setattr, loop, "chosen", loop.chosen)
+            loop.chosen = passes
         yield

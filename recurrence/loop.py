@@ -68,7 +68,7 @@ class Loop(nn.Module):
         self.register_buffer("noted", None)  # the order, see `note_order`
         self.register_buffer("safe", None)  # smallest and largest safe depth, if the checkpoint has them
         self.register_buffer("looping", None)  # 0 until late loops begin, then 1; None if they begin at once
-        self.run: tuple[int, ...] | None = None  # the passes to run instead of all
+        self.chosen: tuple[int, ...] | None = None  # the passes to run instead of all
         self.training_depth = TrainingDepth(self.passes)
         self.register_state_dict_post_hook(store_order)
 
@@ -84,7 +84,7 @@ class Loop(nn.Module):
         contexts: Sequence[Any] | None = None,
         slots: Sequence[Any] | None = None,
         distances: Sequence[Any] | None = None,
-        run: Sequence[int] | None = None,
+        passes: Sequence[int] | None = None,
         first_inputs: dict[int, Tensor] | None = None,
         states: list[Tensor] | None = None,
         **shared: Any,
@@ -97,7 +97,7 @@ class Loop(nn.Module):
             contexts: one value per pass, such as projected memory.
             slots: one cache slot per pass.
             distances: keys of relative positions per pass, see :mod:`recurrence.relative`.
-            run: indices of the passes to run, in order; None runs :attr:`running`.
+            passes: indices of the passes to run, in order; None runs :attr:`running`.
             first_inputs: inputs of the first pass of the blocks in `inject`, if an earlier call ran that pass; updated
                 in place by first passes of this call.
             states: the state after each pass is appended to this list; None to keep none, so that without gradients
@@ -110,13 +110,13 @@ class Loop(nn.Module):
         Raises:
             RuntimeError: see :attr:`running`.
         """
-        run = self.running if run is None else run
+        passes = self.running if passes is None else passes
         first_inputs = {} if first_inputs is None else first_inputs
         per_pass = dict(own=self.own, context=contexts, slot=slots, distances=distances)
         per_pass = {name: values for name, values in per_pass.items() if values is not None}
 
-        def advance(x: Tensor, passes: Sequence[int]) -> Tensor:
-            for index in passes:
+        def advance(x: Tensor, indices: Sequence[int]) -> Tensor:
+            for index in indices:
                 block = self.order[index]
                 if levels is not None:
                     x = x + levels[index]
@@ -132,13 +132,13 @@ class Loop(nn.Module):
             return x
 
         learns = self.training and torch.is_grad_enabled()
-        constant = self.training_depth.constant_passes(len(run)) if learns else 0
+        constant = self.training_depth.constant_passes(len(passes)) if learns else 0
         if constant:
             with torch.no_grad():
-                y = advance(x, run[:constant])
+                y = advance(x, passes[:constant])
             torch.clear_autocast_cache()  # it may hold casts of the weights made without gradients
             x = _StraightThrough.apply(x, y)
-        return advance(x, run[constant:])
+        return advance(x, passes[constant:])
 
     def _run_block(self, block: Any, x: Tensor, arguments: dict) -> Tensor:
         if block._compiled_call_impl is not None and not self.training:
@@ -149,13 +149,13 @@ class Loop(nn.Module):
 
     @property
     def running(self) -> tuple[int, ...]:
-        """Indices of the passes that a call runs, in order: all, unless `run` is set or the update draws others.
+        """Indices of the passes that a call runs, in order: all, unless `chosen` is set or the update draws others.
 
         Raises:
             RuntimeError: in training, if the depth changes and :meth:`set_num_updates` was not called.
         """
-        if self.run is not None:
-            return self.run
+        if self.chosen is not None:
+            return self.chosen
         return passes_at(self.order, self.training_depth.drawn if self.training else self.passes)
 
     def set_num_updates(self, num_updates: int) -> None:
@@ -165,7 +165,7 @@ class Loop(nn.Module):
         """
         self.training_depth.updates = num_updates
         late = num_updates < self.training_depth.loop_after
-        self.run = first_runs(self.order) if late else None
+        self.chosen = first_runs(self.order) if late else None
         if self.looping is not None:
             self.looping.fill_(not late)
 
@@ -196,7 +196,7 @@ class Loop(nn.Module):
         self.order = tuple(kept.index(which) for which in order)
         self.after = self.after[:passes]
         self.inject = frozenset(kept.index(which) for which in self.inject.intersection(kept))
-        self.run, self.training_depth, self.looping = None, TrainingDepth(passes), None
+        self.chosen, self.training_depth, self.looping = None, TrainingDepth(passes), None
         if self.own is not None:
             self.own = self.own[:passes]
         if self.noted is not None:

@@ -45,7 +45,7 @@ class LoopState:
             which: kept[:, start:end] for which, kept in self._first_inputs.items() if order.index(which) < passes[0]
         }
         first_inputs = dict(known)
-        x = self.loop(x, slots=self.cache.slots(), run=passes, first_inputs=first_inputs, **arguments)
+        x = self.loop(x, slots=self.cache.slots(), passes=passes, first_inputs=first_inputs, **arguments)
         for which in first_inputs.keys() - known.keys():
             new = first_inputs[which]
             self._first_inputs[which] = torch.cat([self._first_inputs.get(which, new[:, :0]), new], dim=1)

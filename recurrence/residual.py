@@ -39,6 +39,12 @@ class Coefficients(nn.Module):
         return torch.addcmul(self.branch * y, x, self.identity)
 
 
+def named_coefficients(model: nn.Module) -> dict[str, float]:
+    """The coefficients of all residual sums of a model, by parameter name."""
+    sums = {name: module for name, module in model.named_modules() if isinstance(module, Coefficients)}
+    return {f"{name}.{role}": value.item() for name, each in sums.items() for role, value in each.named_parameters()}
+
+
 class _Weighted(torch.autograd.Function):
     """`a x + b y`; the gradients of a and b are dot products, which need no temporary tensor."""
 

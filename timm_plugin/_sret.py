@@ -45,7 +45,7 @@ class Stage(nn.Module):
             tokens = torch.cat([self._pooled(token).flatten(2), tokens], 2)
         tokens = tokens.transpose(1, 2)
         if every_pass:
-            tokens = self.loop(tokens, run=range(self.loop.passes) if self.loop.run is None else self.loop.run)
+            tokens = self.loop(tokens, passes=range(self.loop.passes) if self.loop.chosen is None else self.loop.chosen)
         else:
             tokens = self.loop(tokens)
         tokens = tokens.transpose(1, 2)

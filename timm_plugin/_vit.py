@@ -110,12 +110,12 @@ class LoopedVisionTransformer(ImageModel):
 
         Training runs all passes, too.
         """
-        run = range(self.loop.passes) if self.loop.run is None else self.loop.run
+        run = range(self.loop.passes) if self.loop.chosen is None else self.loop.chosen
         taken, last = feature_take_indices(len(run) // self.config.passes_per_depth, indices)
         if stop_early:
             run = run[: (last + 1) * self.config.passes_per_depth]
         states: list[Tensor] = []
-        x = self.loop(self.embed(x), levels=self.levels(), run=run, states=states)
+        x = self.loop(self.embed(x), levels=self.levels(), passes=run, states=states)
         states = [states[(index + 1) * self.config.passes_per_depth - 1] for index in taken]
         states = [self.norm(state) for state in states] if norm else states
         prefix, patches = zip(*(state.tensor_split([self.num_prefix_tokens], dim=1) for state in states))
@@ -130,7 +130,7 @@ class LoopedVisionTransformer(ImageModel):
         Raises:
             ValueError: if late loops have not begun: the model would forget that it runs each block once.
         """
-        if self.loop.run is not None or self.loop.looping is not None and not self.loop.looping:
+        if self.loop.chosen is not None or self.loop.looping is not None and not self.loop.looping:
             rule = "late loops must have begun before passes are pruned"
             raise ValueError(f"loop_after_updates={self.config.loop_after_updates}: {rule}")
         taken, last = feature_take_indices(self.loop.passes // self.config.passes_per_depth, indices)

@@ -26,6 +26,7 @@ from recurrence.analysis import depth_curve as curve
 from recurrence.analysis.record import require_loops
 from recurrence.files import atomic_write
 from recurrence.loop import Loop
+from recurrence.safe_depth import mark_safe
 from timm_plugin import repairs
 from timm_plugin.convert import load
 
@@ -159,7 +160,7 @@ def write(path: Path, ranges: dict[str, tuple[int, int]]) -> None:
     with torch.serialization.safe_globals([argparse.Namespace]):
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     for weights in [state[name] for name in WEIGHTS if name in state] or [state]:
-        curve.mark_safe(weights, ranges)
+        mark_safe(weights, ranges)
     try:
         with atomic_write(path) as file:
             torch.save(state, file)

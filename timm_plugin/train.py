@@ -36,11 +36,11 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from recurrence import gemm
-from recurrence.analysis.coefficients import named_coefficients
 from recurrence.count import stored
 from recurrence.elastic import at_depths, describe_late, may_idle, trained_depths
 from recurrence.errors import report_to_torchrun
 from recurrence.loop import Loop, named_loops
+from recurrence.residual import named_coefficients
 from timm_plugin import repairs
 from timm_plugin._compat import load_checkpoint_metadata
 from timm_plugin.training.data import datasets, make_loaders
@@ -142,11 +142,11 @@ class Trainer:
     def set_num_updates(self, updates: int) -> None:
         """Gives the model, and its average, the depth of the next update; logs where late loops begin."""
         loops = named_loops(self.model)
-        before = [loop.run for loop in loops.values()]
+        before = [loop.chosen for loop in loops.values()]
         averaged = named_loops(self.task.get_eval_model(ema=True)) if self.task.has_ema() else {}
         for loop in (*loops.values(), *averaged.values()):
             loop.set_num_updates(updates)
-        if before != [loop.run for loop in loops.values()]:
+        if before != [loop.chosen for loop in loops.values()]:
             logger.info(f"update {updates}: {describe_late(loops)}")
 
     def train(self, epoch: int) -> dict[str, float]:

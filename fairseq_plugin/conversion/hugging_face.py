@@ -24,6 +24,8 @@ from fairseq_plugin.models.ilr import IntraLayerRecurrence
 from fairseq_plugin.modules.embedding import TokenInput
 from fairseq_plugin.modules.model import LoopedTransformer
 from fairseq_plugin.modules.options import SIDES
+from fairseq_plugin.published.language import ilr_layer
+from recurrence.weights.names import to_theirs
 
 Converted = tuple[dict[str, Any], dict[str, Tensor]]  # the configuration and the weights
 SEARCH = dict(num_beams=5, max_length=200)  # as fairseq-generate's
@@ -60,8 +62,7 @@ def as_llama(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
     embedding = model.decoder.embed_tokens
     weights = {"model.embed_tokens.weight": embedding.weight, "model.norm.weight": model.decoder.stack.norm.weight}
     for layer, index in enumerate(loop.running):
-        block = loop.blocks[loop.order[index]]
-        weights |= {f"model.layers.{layer}.{name}": tensor for name, tensor in _layer(block).items()}
+        weights |= to_theirs(loop.state_dict(), ilr_layer(f"model.layers.{layer}", f"blocks.{loop.order[index]}"))
     config = dict(
         architectures=["LlamaForCausalLM"],
         model_type="llama",
@@ -79,24 +80,6 @@ def as_llama(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
         torch_dtype=str(embedding.weight.dtype).removeprefix("torch."),
     )
     return config, {name: tensor.detach().clone().contiguous() for name, tensor in weights.items()}
-
-
-def _layer(block) -> dict[str, Tensor]:
-    """The weights of one LLaMA block under transformers' names."""
-    attention, ffn = block.self_attn, block.ffn
-    q, k, v = attention.qkv.weight.chunk(3)
-    gate, up = ffn.gate_up.weight.chunk(2)
-    return {
-        "self_attn.q_proj.weight": q,
-        "self_attn.k_proj.weight": k,
-        "self_attn.v_proj.weight": v,
-        "self_attn.o_proj.weight": attention.out.weight,
-        "mlp.gate_proj.weight": gate,
-        "mlp.up_proj.weight": up,
-        "mlp.down_proj.weight": ffn.down.weight,
-        "input_layernorm.weight": block.norms[0].weight,
-        "post_attention_layernorm.weight": block.norms[1].weight,
-    }
 
 
 def as_fsmt(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:

@@ -10,10 +10,13 @@ from torch import Tensor, nn
 
 from fairseq_plugin.modules.embedding import Output, TokenInput, borrow, visible_padding
 from fairseq_plugin.repairs.replace import call_before
+from recurrence.attention_position import AttentionPositions
 from recurrence.cache import stays
 from recurrence.causal import CrossStack
 from recurrence.draft import Draft, Drafting
 from recurrence.linear import pack
+from recurrence.loop import Loop
+from recurrence.position import LevelTable
 
 
 class Contexts:
@@ -60,20 +63,21 @@ class DecodingState:
 class StackDecoder(FairseqIncrementalDecoder):
     """Input layer, causal stack, output layer. The incremental state is one object under KEY.
 
-    A subclass registers `inputs` and the output layer.
+    A subclass has `inputs`, `stack` and `output_projection`.
 
     Args:
         dictionary: the dictionary of the output.
-        stack: has `forward(x, padding, state, states)` and `new_state()`, see :class:`recurrence.causal.CausalStack`.
         max_positions: longest text, in tokens.
+
+    Attributes:
+        stack: has `forward(x, padding, state, states)` and `new_state()`, see :class:`recurrence.causal.CausalStack`.
     """
 
     KEY = "recurrence"
     inputs: TokenInput
 
-    def __init__(self, dictionary, stack: nn.Module, max_positions: int):
+    def __init__(self, dictionary, max_positions: int):
         super().__init__(dictionary)
-        borrow(self, "stack", stack)  # the subclass registers it, or its parts
         self._max_positions = max_positions
         self.need_attn = False
         self.drafting: Drafting | None = None
@@ -242,11 +246,12 @@ class CrossDecoder(StackDecoder):
     """The decoder of an encoder-decoder. In checkpoints, the parts of the stack have no prefix: `decoder.loop`.
 
     Args:
-        dictionary, stack, max_positions: see :class:`StackDecoder`.
+        dictionary, max_positions: see :class:`StackDecoder`.
         embed_tokens: the embedding.
         owns_embedding: whether it is registered here; a shared embedding is registered by the encoder.
         inputs: the input layer with that embedding.
         output: the output layer.
+        loop, positions, level_table, norm: the parts of the stack, see :class:`recurrence.causal.CrossStack`.
     """
 
     def __init__(
@@ -255,17 +260,26 @@ class CrossDecoder(StackDecoder):
         embed_tokens: nn.Embedding,
         owns_embedding: bool,
         inputs: TokenInput,
-        stack: CrossStack,
         output: Output,
         max_positions: int,
+        *,
+        loop: Loop,
+        positions: AttentionPositions,
+        level_table: LevelTable | None,
+        norm: nn.LayerNorm | None,
     ):
-        super().__init__(dictionary, stack, max_positions)
+        super().__init__(dictionary, max_positions)
         if owns_embedding:
             self.embed_tokens = embed_tokens
         else:
             borrow(self, "embed_tokens", embed_tokens)
-        self.inputs, self.loop, self.output_projection = inputs, stack.loop, output
-        self.positions, self.level_table, self.layer_norm = stack.positions, stack.level_table, stack.norm
+        self.inputs, self.loop, self.output_projection = inputs, loop, output
+        self.positions, self.level_table, self.layer_norm = positions, level_table, norm
+
+    @property
+    def stack(self) -> CrossStack:
+        """The parts as a stack, those of now: a client may have replaced one."""
+        return CrossStack(self.loop, self.positions, self.layer_norm, self.level_table)
 
 
 def return_attention_when_aligning() -> None:

@@ -26,6 +26,7 @@ from fairseq_plugin.repairs.replace import call_after, call_before, replace
 from recurrence.elastic import check_options, describe_late, idle, make_elastic, may_idle, stops
 from recurrence.errors import FieldError
 from recurrence.loop import Loop, named_loops
+from recurrence.safe_depth import forget_safe
 from recurrence.training_depth import DISTRIBUTIONS
 
 logger = logging.getLogger(__name__)
@@ -162,9 +163,9 @@ class ElasticModel(ConfiguredModel):
         """fairseq's trainer calls this before each update. Late loops begin here; the log says so."""
         loops = self.loops_by_side()
         late = {side: loop for side, loop in loops.items() if loop.training_depth.loop_after}
-        before = [(loop.run, loop.training_depth.updates is None) for loop in late.values()]
+        before = [(loop.chosen, loop.training_depth.updates is None) for loop in late.values()]
         super().set_num_updates(num_updates)
-        if before != [(loop.run, False) for loop in late.values()]:
+        if before != [(loop.chosen, False) for loop in late.values()]:
             logger.info("update %d: %s", num_updates, describe_late(loops))
 
 
@@ -229,8 +230,7 @@ def support_elastic_training() -> None:
 
 
 def _forget_safe_depths(extra: dict[str, Any] | None, trainer: Trainer, *args, **kwargs) -> None:
-    for loop in named_loops(trainer.get_model()).values():
-        loop.safe = None  # training changes the weights that were measured
+    forget_safe(named_loops(trainer.get_model()).values())
 
 
 def _skip_idle(reduced: None, parallel: LegacyDistributedDataParallel) -> None:

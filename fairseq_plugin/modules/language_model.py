@@ -36,9 +36,10 @@ class LanguageDecoder(StackDecoder):
     """The decoder of a language model.
 
     Args:
-        dictionary, stack, max_positions: see :class:`StackDecoder`.
+        dictionary, max_positions: see :class:`StackDecoder`.
         embed_tokens: the embedding.
         inputs: the input layer with that embedding.
+        stack: see :class:`StackDecoder`.
         output: the output layer, or fairseq's adaptive softmax.
     """
 
@@ -51,7 +52,7 @@ class LanguageDecoder(StackDecoder):
         output: nn.Module,
         max_positions: int,
     ):
-        super().__init__(dictionary, stack, max_positions)
+        super().__init__(dictionary, max_positions)
         self.embed_tokens, self.inputs, self.stack = embed_tokens, inputs, stack
         adapts = isinstance(output, adaptive.AdaptiveSoftmax)
         self.adaptive_softmax = output if adapts else None

@@ -22,7 +22,6 @@ from recurrence import position
 from recurrence.admin import attach
 from recurrence.attention_position import attention_positions
 from recurrence.block import Shape
-from recurrence.causal import CrossStack
 from recurrence.loop import Loop
 
 STATIC = "static level signals are the positions, as in the Universal Transformer"
@@ -134,7 +133,7 @@ class LoopedTransformer(DraftingModel, EightBitModel, elastic.ElasticModel, admi
         inputs, most, stack = cls._parts(args, "encoder", encoder_embedding, task)
         encoder = LoopedEncoder(source, encoder_embedding, inputs, max_positions=most, **stack)
         inputs, most, stack = cls._parts(args, "decoder", decoder_embedding, task)
-        decoder = CrossDecoder(target, decoder_embedding, not joint, inputs, CrossStack(**stack), output, most)
+        decoder = CrossDecoder(target, decoder_embedding, not joint, inputs, output, most, **stack)
         model = cls(encoder, decoder)
         profile = admin.given_profile(args, model.stacks)
         if profile is not None:

@@ -65,5 +65,14 @@ def from_published(system: str, state_dict: StateDict, config: dict) -> BaseFair
 
 
 def to_published(system: str, model: BaseFairseqModel, config: dict) -> StateDict:
-    """The inverse of :func:`from_published`: the model's weights under the published keys, without fixed tables."""
-    return to_theirs(folded(model), SYSTEMS[system][1](model, config))
+    """The inverse of :func:`from_published`: the model's weights under the published keys, without fixed tables.
+
+    Raises:
+        ValueError: naming a parameter that the published code does not have.
+    """
+    own, pieces = folded(model), list(SYSTEMS[system][1](model, config))
+    named = {piece.ours for piece in pieces}
+    others = [key for key in own if key not in named and not FIXED.fullmatch(key)]
+    if others:
+        raise ValueError(f"{others[0]}: the published code of {system} has no such parameter ({len(others)} in all)")
+    return to_theirs(own, pieces)

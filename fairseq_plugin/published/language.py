@@ -50,10 +50,11 @@ def _ilr_pieces(model: LanguageModel, config: dict) -> Iterator[Piece]:
         raise ValueError("--inject-adapter: the published code creates an adapter but never uses it")
     yield from _outside_layers(model, "model.embed_tokens", "model.embed_positions", "model.norm")
     for index in range(len(model.decoder.stack.loop.blocks)):
-        yield from _ilr_layer(f"model.layers.{index}", f"decoder.stack.loop.blocks.{index}")
+        yield from ilr_layer(f"model.layers.{index}", f"decoder.stack.loop.blocks.{index}")
 
 
-def _ilr_layer(theirs: str, ours: str) -> Iterator[Piece]:
+def ilr_layer(theirs: str, ours: str) -> Iterator[Piece]:
+    """The table of one block, whose published names are those of LLaMA in transformers."""
     for row, name in enumerate("qkv"):
         yield Piece(
             f"{theirs}.self_attn.{name}_proj.weight", f"{ours}.self_attn.qkv.weight", our_rows=(row, row + 1, 3)

@@ -11,9 +11,9 @@ numbers are saved next to the picture, as CSV.
 from collections import defaultdict
 from pathlib import Path
 
+from coefficient_names import Coefficient, coefficients
 from pictures import COLOURS, FEW, page, parser, save
 
-from recurrence.analysis.coefficients import Coefficient, coefficients
 from recurrence.analysis.logs import points
 
 Evolution = dict[Coefficient, dict[float, float]]

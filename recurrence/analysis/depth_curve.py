@@ -11,9 +11,6 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from recurrence.depth import passes_at
 from recurrence.elastic import at_depths
 from recurrence.loop import Loop
@@ -122,18 +119,6 @@ def safe_ranges(
         if len(scores) > 1:
             ranges[name] = safe_range(scores, tolerance, higher_is_better)
     return ranges
-
-
-def mark_safe(state_dict: dict[str, Tensor], ranges: dict[str, tuple[int, int]]) -> None:
-    """Writes the safe depths of each loop into a state dict, where loading finds them (:mod:`recurrence.depth`)."""
-    for name, ends in ranges.items():
-        state_dict[f"{name}.safe"] = torch.tensor(ends, dtype=torch.float)
-
-
-def unmark_safe(state_dict: dict[str, Tensor]) -> None:
-    """Removes the safe depths of all loops from a state dict, for weights that were not measured."""
-    for key in [key for key in state_dict if key.endswith(".safe")]:
-        del state_dict[key]
 
 
 def add_options(parser: argparse.ArgumentParser) -> Callable[..., argparse.Action]:

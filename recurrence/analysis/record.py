@@ -51,7 +51,7 @@ def recorded_states(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
 
 def _begins(options: dict[str, Any]) -> bool:
     """Whether a call of a loop with these options starts at the first pass; drafting runs it in parts."""
-    return options.get("run") is None or options["run"][0] == 0
+    return options.get("passes") is None or options["passes"][0] == 0
 
 
 @contextmanager

@@ -23,6 +23,8 @@ from recurrence.loop import Loop
 class OneNormBlock(Block):
     """A layer whose sublayers share one LayerNorm; with `ffn=False` only its attention."""
 
+    foldable = True
+
     def __init__(self, shape: Shape, **parts: Any):
         super().__init__(shape, **parts)
         self.norms = shape.norms(1)
@@ -40,6 +42,7 @@ class WideFFN(nn.Module):
 
     self_attn = cross_attn = None
     sublayers = 1
+    foldable = True
 
     def __init__(
         self,

@@ -47,6 +47,8 @@ class RelaxedPass(Pass):
 class RelaxedBlock(Block):
     """A transformer layer without LayerNorms; a pass may add a term to each projection."""
 
+    foldable = True
+
     def projections(self) -> dict[str, tuple[nn.Linear, int]]:
         """The projections of the block by name, and how many targets each stacks."""
         found = {}

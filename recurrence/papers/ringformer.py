@@ -91,6 +91,8 @@ class RingFormerPass(Pass):
 class RingFormerBlock(Block):
     """The block that all passes run; post-norm in translation, pre-norm for images."""
 
+    foldable = True
+
     def run(self, x: Tensor, own: RingFormerPass, attend: Callable, cross_attend: Callable | None) -> Tensor:
         """`x <- LN_i(x + attention(x; M_i x))`, `x <- LN_i(x + FFN(x + M_i x))`; no signal is added to the stream."""
         x = self.sublayer(x, lambda n: attend(n, x, qkv=own.qkv_signal), own.norms[0], own.join(0))

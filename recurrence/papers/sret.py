@@ -80,6 +80,8 @@ class SReTPass(Pass):
 class SReTBlock(Block):
     """Equation 9: `x <- beta x + alpha attention(LN x)`, `x <- delta x + gamma FFN(LN x)`; in translation post-norm."""
 
+    foldable = True
+
     def __init__(self, shape: Shape, recursion: Recursion, **parts: Any):
         super().__init__(shape, **parts)
         self.norms = shape.norms(self.sublayers)

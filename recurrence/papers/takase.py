@@ -27,6 +27,8 @@ class TransformerBlock(Block):
         **parts: see :class:`recurrence.block.Block`.
     """
 
+    foldable = True
+
     def __init__(self, shape: Shape, norm_bias: bool = True, **parts: Any):
         super().__init__(shape, **parts)
         self.norms = shape.norms(self.sublayers, norm_bias)

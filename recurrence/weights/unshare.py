@@ -22,11 +22,6 @@ from recurrence.admin import Admin
 from recurrence.block import Block, Pass
 from recurrence.loop import Loop
 from recurrence.lowrank import PROJECTIONS
-from recurrence.papers.baselines import OneNormBlock, WideFFN
-from recurrence.papers.relaxed import RelaxedBlock
-from recurrence.papers.ringformer import RingFormerBlock
-from recurrence.papers.sret import MixerBlock, SReTBlock
-from recurrence.papers.takase import TransformerBlock
 from recurrence.residual import Coefficients, Sum
 from recurrence.signal import LevelSignal
 from recurrence.weights.names import StateDict
@@ -34,10 +29,6 @@ from recurrence.weights.names import StateDict
 # The projections that read the residual stream, and those that write to it.
 READS = {"self_attn": "self_attn.qkv", "cross_attn": "cross_attn.q", "ffn": "ffn.up"}
 WRITES = {"self_attn": "self_attn.out", "cross_attn": "cross_attn.out", "ffn": "ffn.down"}
-
-# Blocks that are plain layers after the parameters of a pass are folded in. Others are rejected: their equations may
-# have parts that the layers would silently lack.
-FOLDABLE = (TransformerBlock, OneNormBlock, WideFFN, RingFormerBlock, RelaxedBlock, SReTBlock)
 
 Factor: TypeAlias = Tensor | float
 
@@ -92,9 +83,8 @@ def unshare(loop: Loop, epsilon: float = 1e-5) -> tuple[list[StateDict], Factor]
 def check(loop: Loop) -> None:
     """Raises ValueError if a loop has a part that plain layers cannot have, and names it."""
     for block in loop.blocks:
-        if not isinstance(block, FOLDABLE):
-            mixing = "token mixing: " if isinstance(block, MixerBlock) else ""
-            raise ValueError(f"{mixing}{type(block).__name__} is not a block of attention and FFN with LayerNorms")
+        if not getattr(block, "foldable", False):  # it may have parts that the layers would silently lack
+            raise ValueError(f"{type(block).__name__} is not a block of attention and FFN with LayerNorms")
         if block.pre_norm and getattr(block, "residuals", None):
             raise ValueError("residual coefficients: a pre-norm upstream layer adds to the stream as it is")
     if loop.inject:
@@ -133,7 +123,7 @@ def _coefficients(residual: Sum | Coefficients | Admin) -> tuple[Factor, float]:
     return (1.0, 1.0) if isinstance(residual, Sum) else (residual.identity.item(), residual.branch.item())
 
 
-def _folded(block: Block | WideFFN, own: Pass) -> StateDict:
+def _folded(block: Block, own: Pass) -> StateDict:
     """Weights and biases of all projections in one pass."""
     tensors = {}
     for term_name, (name, _) in PROJECTIONS.items():

@@ -5,11 +5,10 @@ import json
 import math
 
 import pytest
-import timm
 import torch
 from torch import nn
 
-from recurrence.analysis import cka, coefficients, distance, landscape, logs, record, responses
+from recurrence.analysis import cka, distance, landscape, logs, record, responses
 from tests.support import models, vision
 from tests.support.cka_reference import linear_cka
 
@@ -185,7 +184,7 @@ def test_a_loop_that_runs_pass_by_pass_records_every_pass():
     tokens = model.embed(vision.images(model))
     with record.recorded_states(model) as states, record.recorded_attention(model) as weights, torch.no_grad():
         for index in 2 * tuple(range(model.loop.passes)):
-            tokens = model.loop(tokens, run=(index,))
+            tokens = model.loop(tokens, passes=(index,))
     assert [len(states["loop"]), len(weights["loop"])] == [model.loop.passes] * 2
 
 
@@ -264,44 +263,6 @@ def test_response_is_the_root_mean_square_of_a_token():
 def test_responses_in_half_precision_do_not_overflow():
     state = torch.full((1, 4, 8), 300, dtype=torch.float16)
     torch.testing.assert_close(responses.response_map(state, (2, 2)), state[..., 0].view(1, 2, 2))
-
-
-# Residual coefficients
-
-
-def test_coefficients_have_a_stage_a_sublayer_a_place_and_a_role():
-    model = vision.fresh("sret_t")
-    found = coefficients.coefficients(model.state_dict())
-    assert len(found) == sum(4 * len(loop.blocks) + 2 * loop.passes for loop in model.loops())
-    assert set(found.values()) == {1.0}
-    with torch.no_grad():
-        model.stages[1].loop.blocks[1].residuals[1].branch.fill_(2)
-        model.stages[1].loop.own[3].projection.residual.identity.fill_(3)
-    found = coefficients.coefficients(model.state_dict())
-    assert found.pop(("stages.1", "FFN", 1, "branch")) == 2
-    assert found.pop(("stages.1", "projection", 3, "identity")) == 3
-    assert set(found.values()) == {1.0}
-    assert coefficients.coefficients(vision.fresh("ringformer_vit").state_dict()) == {}
-
-
-def test_a_mixer_mixes_tokens():
-    model = timm.create_model("recursive_mixer_s16", depth=1, embed_dim=16, lrc=True)
-    found = coefficients.coefficients(model.state_dict())
-    assert {one.sublayer for one in found} == {"token mixing", "FFN"}
-
-
-def test_coefficients_of_a_log_are_those_of_the_model():
-    model = models.build("recursive_iwslt_de_en", *models.tiny_flags("recursive_iwslt_de_en"), "--nll")
-    logged = {
-        f"{name}.{role}": value
-        for name, found in model.coefficients().items()
-        for role, value in found.named_parameters()
-    }
-    assert logged
-    assert coefficients.coefficients(logged) == coefficients.coefficients(model.state_dict())
-    assert {found.sublayer for found in coefficients.coefficients(logged)} == {
-        *("attention", "cross-attention", "FFN", "projection")
-    }
 
 
 # Loss landscapes

@@ -226,11 +226,11 @@ def test_only_the_last_passes_get_gradients(name):
     y.square().sum().backward()
     before, handed = len(which) - last, {}
     with torch.no_grad():
-        detached = twin(x.detach(), run=range(before), first_inputs=handed)
+        detached = twin(x.detach(), passes=range(before), first_inputs=handed)
     detached.requires_grad_()
     if name == "block recurrence":
         handed = {0: x.detach()}
-    expected = twin(detached, run=range(before, len(which)), first_inputs=handed)
+    expected = twin(detached, passes=range(before, len(which)), first_inputs=handed)
     expected.square().sum().backward()
     assert torch.equal(y, expected)
     for (key, ours), theirs in zip(loop.named_parameters(), twin.parameters()):
@@ -310,7 +310,7 @@ def test_contexts_of_a_depth_are_nested_and_reject_depths_that_do_not_run():
         with pytest.raises(ValueError, match="depth=3: the order 0 0 0 1 1 1 does not run"), at_depths({loop: 3}):
             pass
         assert loop.running == (0, 1, 3, 4)
-    assert loop.run is None
+    assert loop.chosen is None
 
 
 def test_an_adapter_learns_only_where_a_block_runs_again():

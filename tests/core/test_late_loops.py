@@ -50,7 +50,7 @@ def test_late_loops_run_each_block_once_and_then_the_order(name, which):
     first = sorted({which.index(block) for block in which})
     for update in (0, 2, 3, 4, 2):  # the last as in a run that resumes
         late.set_num_updates(update)
-        expected = whole(x, run=first if update < 3 else None)[0]
+        expected = whole(x, passes=first if update < 3 else None)[0]
         for training in (True, False):
             assert torch.equal(late.train(training)(x)[0], expected)
     assert trained_depths(late) == (len(which), len(which))  # validation reports no other depth

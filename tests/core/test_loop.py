@@ -75,13 +75,13 @@ def test_only_the_chosen_passes_run():
     calls: list = []
     loop = Loop([Recorder(which, calls) for which in range(2)], (0, 1, 1, 0), [nn.Linear(1, 1) for _ in range(4)])
     states, levels = [], [torch.tensor(float(level)) for level in range(4)]
-    x = loop(torch.tensor(1.0), levels=levels, slots="abcd", run=(0, 2, 3), states=states)
+    x = loop(torch.tensor(1.0), levels=levels, slots="abcd", passes=(0, 2, 3), states=states)
     # (((1 + 0) 2 + 2) 3 + 3) 2
     assert x.item() == 30
     assert [state.item() for state in states] == [2, 12, 30]
     assert [call[2] for call in calls] == [loop.own[0], loop.own[2], loop.own[3]]
     assert [call[4] for call in calls] == ["a", "c", "d"]
-    assert loop(torch.tensor(1.0), run=()) == 1
+    assert loop(torch.tensor(1.0), passes=()) == 1
 
 
 @pytest.mark.parametrize(
@@ -332,8 +332,8 @@ def test_a_truncated_loop_injects_into_the_blocks_that_are_left():
     loop = Loop([Recorder(name, []) for name in range(4)], (0, 3, 1, 3, 2, 3), inject=(2, 3))
     states, again = [], []
     loop(torch.tensor(1.0), states=states)
-    loop.run = (0, 5)
+    loop.chosen = (0, 5)
     loop.truncate(4)
-    assert (loop.inject, loop.run) == ({2}, None)
+    assert (loop.inject, loop.chosen) == ({2}, None)
     loop(torch.tensor(1.0), states=again)
     assert again == states[:4]

@@ -6,9 +6,10 @@ import pytest
 import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
-from fairseq_plugin.published import from_published, to_published
+from fairseq_plugin.published import SYSTEMS, from_published, to_published
 from fairseq_plugin.published.language import POSITION
 from recurrence import count
+from recurrence.weights.names import to_theirs
 from tests.support import language, language_reference, models
 from tests.support.golden import golden
 from tests.support.recorded import ILR, load
@@ -29,6 +30,15 @@ def test_another_base_of_the_rotation_is_rejected():
 def test_an_adapter_that_the_published_code_would_ignore_is_rejected():
     model = models.tiny("ilr_small", "--block-loops", "2", "--inject-embedding", "--inject-adapter")
     with pytest.raises(ValueError, match="--inject-adapter: the published code creates an adapter but never uses it"):
+        to_published("ilr", model, {})
+
+
+def test_relative_positions_that_the_published_code_lacks_are_rejected():
+    model = models.tiny("ilr_small", "--position", "relative")
+    message = (
+        r"^decoder.stack.loop.blocks.0.self_attn.relative.content_bias: .* ilr has no such parameter \(9 in all\)$"
+    )
+    with pytest.raises(ValueError, match=message):
         to_published("ilr", model, {})
 
 
@@ -68,7 +78,7 @@ def test_reference_equality(arch, flags):
     model = models.tiny(arch, *flags)
     looped, loop = "--block-loops" in flags, model.decoder.stack.loop
     adapter, loop.adapter = loop.adapter, None  # which the published names do not include
-    weights, loop.adapter = to_published("ilr", model, {}), adapter
+    weights, loop.adapter = to_theirs(model.state_dict(), SYSTEMS["ilr"][1](model, {})), adapter
     for name, parameter in loop.named_parameters():  # nor these
         if ".relative." in name:
             weights[f"model.layers.{name.removeprefix('blocks.')}"] = parameter

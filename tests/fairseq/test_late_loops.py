@@ -38,8 +38,8 @@ def test_each_block_runs_once_before_the_loops_begin(arch, flags):
         model.set_num_updates(update)
         for loop, other in zip(models.loops(model), models.loops(whole)):
             first = tuple(sorted(map(other.order.index, range(len(other.blocks)))))
-            other.run = first if update < 3 else None
-            assert loop.running == (other.run or tuple(range(other.passes)))
+            other.chosen = first if update < 3 else None
+            assert loop.running == (other.chosen or tuple(range(other.passes)))
         torch.testing.assert_close(model(*batch)[0], whole(*batch)[0], rtol=0, atol=0)
 
 

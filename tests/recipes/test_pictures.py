@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from recurrence.analysis.coefficients import coefficients as named
 from recurrence.analysis.record import recorded_states
 from tests.support import cli, models
 
@@ -159,7 +158,7 @@ def test_coefficients_of_the_summary_are_those_of_the_checkpoint(runs, tmp_path)
         "epochs",
         {("stages.0", sublayer, 0) for sublayer in ("attention", "FFN", "projection")},
     )
-    stored = named(torch.load(run / "last.pth.tar", weights_only=False)["state_dict"])
+    stored = coefficients.coefficients(torch.load(run / "last.pth.tar", weights_only=False)["state_dict"])
     assert {which: line[2] for which, line in logged.items()} == pytest.approx({one: stored[one] for one in logged})
     assert any(abs(line[2] - 1) > 1e-3 for line in logged.values()), "they have been trained"
     coefficients.main([str(run / "summary.csv"), "--output", str(tmp_path / "first.png")])

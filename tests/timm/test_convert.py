@@ -29,7 +29,7 @@ REJECTED = {
     **{name: SIGNALS for name in MODELS if name.startswith("ringformer_vit")},
     **{name: TABLES for name in MODELS if name.startswith("uit")},
     **{name: "it has stages" for name in MODELS if name.startswith("sret")},
-    **{name: "token mixing" for name in MODELS if name.startswith("recursive_mixer")},
+    **{name: "MixerBlock" for name in MODELS if name.startswith("recursive_mixer")},
 }
 REJECTED_CASES = {
     "deit, external loops with NLL": "non-linear projection",

@@ -100,8 +100,8 @@ def test_each_block_runs_once_before_the_loops_begin(case):
         model.set_num_updates(update)
         for loop, other in zip(model.loops(), whole.loops()):
             first = tuple(sorted(map(other.order.index, range(len(other.blocks)))))
-            other.run = first if update < 2 else None
-            assert loop.running == (other.run or tuple(range(other.passes)))
+            other.chosen = first if update < 2 else None
+            assert loop.running == (other.chosen or tuple(range(other.passes)))
         torch.testing.assert_close(model(x), whole(x), rtol=0, atol=0)
 
 

@@ -8,8 +8,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from torch import nn
-
 PLACE = r"(train_)?(_orig_mod\.)?(?P<stack>.*?)\.?(\bloop\.)?\b"
 STORED = re.compile(
     PLACE + r"(blocks\.(?P<block>\d+)\.residuals\.(?P<sublayer>\d+)"
@@ -60,11 +58,6 @@ def coefficients(table: Mapping[str, Any]) -> dict[Coefficient, float]:
         sublayer = LOGGED_SUBLAYERS[found["sublayer"]]
         named[name] = Coefficient(found["stack"], sublayer, int(found["index"]), found["role"])
     return {coefficient: float(table[name]) for name, coefficient in named.items()}
-
-
-def named_coefficients(model: nn.Module) -> dict[str, float]:
-    """The residual coefficients of a model by parameter name; :func:`coefficients` reads them."""
-    return {name: value.item() for name, value in model.named_parameters() if STORED.match(name)}
 
 
 def _stored(found: re.Match, sublayers: tuple[str, ...]) -> Coefficient:
