@@ -53,7 +53,6 @@ FAIRSEQ = {
     },
     "recipes/figures/checkpoints.py": {
         "figure": ["-c", "import checkpoints; checkpoints.TextRun(Path('{file}'), '{data}')"],
-        "updates": ["-c", "import checkpoints; checkpoints.weights(Path('{file}'))"],
     },
     "recipes/metrics/answers.py": {
         "answers": ["-c", "import answers; sys.argv[1:] = '{data} --path {file} --batch 1'.split(); answers.main()"]
