@@ -156,7 +156,8 @@ class Loop(nn.Module):
         """
         if self.chosen is not None:
             return self.chosen
-        return passes_at(self.order, self.training_depth.drawn if self.training else self.passes)
+        passes = self.training_depth.drawn if self.training else self.passes
+        return tuple(range(passes)) if passes == self.passes else passes_at(self.order, passes)
 
     def set_num_updates(self, num_updates: int) -> None:
         """Call this before each update, with the number of updates so far; fairseq's trainer does.

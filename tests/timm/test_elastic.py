@@ -1,4 +1,4 @@
-"""Elastic depth of image models: which have it, that a depth is the model of that depth, and the losses."""
+"""Elastic depth of image models: which have it, that a depth is the model of that depth, mixed depth, the losses."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch import nn
 
 from recurrence.elastic import at_depths
 from tests.support import stacks, vision
-from timm_plugin.elastic import PassLoss
+from timm_plugin.elastic import MixedDepthLoss, PassLoss
 
 
 def changes(structure: str) -> tuple[dict, tuple[int, int]]:
@@ -150,3 +150,55 @@ def test_losses_of_earlier_passes_begin_one_after_the_other():
         model.set_num_updates(update)
         outputs.append(len(model(images)))
     assert outputs == [1, 2, 3]
+
+
+# Training at two depths in every update
+
+
+MIXED = ("sret_108_mixed", "deit_108_mixed")
+
+
+def mixed(structure: str, **options) -> nn.Module:
+    """In training mode; without random slices, so that two calls can be compared."""
+    model = vision.small(structure, **{**changes(structure)[0], "mixed_depth": True, **options})
+    if model.config.mixed_depth:
+        model.set_deep_supervision()
+    return model.train()
+
+
+def test_only_the_models_named_so_train_at_two_depths_by_default():
+    assert {name for name in vision.MODELS if vision.fresh(name).config.mixed_depth} == set(MIXED)
+
+
+@vision.every_registered_structure
+def test_both_depths_are_trained_or_the_option_is_rejected(structure):
+    if vision.depth_option(structure) is None:
+        with pytest.raises(ValueError, match="mixed_depth=True: the order .* has no shorter form"):
+            vision.fresh(structure, mixed_depth=True)
+        return
+    model = mixed(structure)
+    x, target = vision.images(model), torch.tensor([0, 3])
+    deep, shallow = model(x)
+    with at_depths({loop: len(loop.blocks) for loop in model.loops()}):
+        torch.testing.assert_close(shallow, model.forward_head(model.forward_features(x)), rtol=0, atol=1e-12)
+    torch.testing.assert_close(deep, model.forward_head(model.forward_features(x)), rtol=0, atol=1e-12)
+    assert not torch.allclose(deep, shallow)
+    loss = MixedDepthLoss(nn.CrossEntropyLoss())([deep, shallow], target)
+    torch.testing.assert_close(loss, (F.cross_entropy(deep, target) + F.cross_entropy(shallow, target)) / 2)
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert torch.is_tensor(model.eval()(x))
+
+
+def test_a_drawn_depth_is_the_shallow_branch():
+    model = mixed("uit", depth=4, depth_range=(1, 4))
+    x, loss, depths = vision.images(model), MixedDepthLoss(nn.CrossEntropyLoss()), set()
+    for update in range(12):
+        model.set_num_updates(update)
+        outputs, depth = model(x), len(model.loop.running)
+        depths.add(depth)
+        assert len(outputs) == (1 if depth == 4 else 2)
+        with at_depths({model.loop: depth}):
+            assert torch.equal(outputs[-1], model.forward_head(model.forward_features(x)))
+    assert depths == {1, 2, 3, 4}
+    assert loss(outputs[:1], torch.tensor([0, 3])) == F.cross_entropy(outputs[0], torch.tensor([0, 3]))

@@ -1,4 +1,4 @@
-"""Training: batches, dropped paths, groups of parameters, mixed precision."""
+"""Training: initial values, batches, dropped paths, groups of parameters, mixed precision."""
 
 import math
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 from timm.layers import calculate_drop_path_rates
 from timm.optim import create_optimizer_v2, param_groups_layer_decay
+from torch import nn
 
 from recurrence.loop import Loop
 from recurrence.residual import DropPath
@@ -129,3 +130,27 @@ def test_mixed_precision(case, dtype):
     error = (y.float() - expected).abs().max() / expected.abs().max()
     assert error < (0.1 if dtype == torch.bfloat16 else 0.03)
     assert torch.isfinite(loss)
+
+
+# Initial values
+
+
+def started(name: str) -> nn.Module:
+    return vision.fresh(name, embed_dim=64, mlp_ratio=4, num_classes=50)
+
+
+def test_deits_is_truncated_normal():
+    model = started("recursive_deit_tiny")
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    assert all(layer.weight.std().item() == pytest.approx(0.02, rel=0.1) and not layer.bias.any() for layer in layers)
+    assert model.cls_token.std().item() == pytest.approx(0.02, rel=0.5)
+
+
+def test_ringformers_is_xaviers_in_the_mlp():
+    model = started("plain_vit")
+    for block in model.loop.blocks:
+        for layer in (block.ffn.up, block.ffn.down):
+            assert layer.weight.abs().max().item() == pytest.approx((6 / (5 * 64)) ** 0.5, rel=0.05)
+            assert layer.bias.std().item() == pytest.approx(1e-6, rel=0.5)
+        assert block.self_attn.qkv.weight.abs().max().item() == pytest.approx(64**-0.5, rel=0.05)
+    assert not model.cls_token.any()
