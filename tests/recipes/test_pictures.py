@@ -1,7 +1,6 @@
 """The commands that draw the papers' figures, on small checkpoints of fairseq's and timm's own trainers."""
 
 import csv
-import json
 import re
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import torch
 from torch import nn
 
 from recurrence.analysis.record import recorded_states
-from tests.support import cli, models
+from tests.support import cli
 
 pytest.importorskip("timm")
 matplotlib = pytest.importorskip("matplotlib.image")
@@ -153,13 +152,13 @@ def test_landscapes(runs, tmp_path, capsys):
 
 def test_coefficients_of_the_summary_are_those_of_the_checkpoint(runs, tmp_path):
     run = runs / "sret_tl" / "s1"
-    unit, logged = coefficients.evolution(run / "summary.csv")
-    assert (unit, {(*which[:2], which.index) for which in logged}) == (
-        "epochs",
-        {("stages.0", sublayer, 0) for sublayer in ("attention", "FFN", "projection")},
-    )
-    stored = coefficients.coefficients(torch.load(run / "last.pth.tar", weights_only=False)["state_dict"])
-    assert {which: line[2] for which, line in logged.items()} == pytest.approx({one: stored[one] for one in logged})
+    logged = coefficients.evolution(run / "summary.csv")
+    assert len(logged) == 6
+    state = torch.load(run / "last.pth.tar", weights_only=False)["state_dict"]
+    for place, sublayer in coefficients.SUBLAYERS.items():
+        for role in coefficients.LINES:
+            stored = float(state[f"stages.0.loop.{place}.{role}"])
+            assert logged[sublayer, role] == {1: logged[sublayer, role][1], 2: pytest.approx(stored)}
     assert any(abs(line[2] - 1) > 1e-3 for line in logged.values()), "they have been trained"
     coefficients.main([str(run / "summary.csv"), "--output", str(tmp_path / "first.png")])
     assert len(table(tmp_path / "first.png")) == 2 * 6
@@ -173,18 +172,6 @@ def test_accuracy_over_costs(tmp_path, monkeypatch):
     assert len(found) == 27
     assert list(found["t"].values()) == ["t", "SReT", "4.8", "1.1", "76", "75.5"]
     assert list(found["deit_distilled"].values()) == ["deit_distilled", "others, distilled", "5.7", "1.3", "74.5", ""]
-
-
-def test_coefficients_of_fairseqs_log(tmp_path):
-    model = models.build("recursive_iwslt_de_en", *models.tiny_flags("recursive_iwslt_de_en"))
-    log = tmp_path / "train.log"
-    names = [f"{name}.{role}" for name, both in model.coefficients().items() for role, _ in both.named_parameters()]
-    lines = [{"num_updates": str(10 * step), **dict.fromkeys(names, f"{1 + step / 10}")} for step in (1, 2)]
-    log.write_text("".join(f"2026 | INFO | train_inner | {json.dumps(line)}\n" for line in lines))
-    coefficients.main([str(log), "--output", str(tmp_path / "coefficients.svg")])
-    found = table(tmp_path / "coefficients.svg")
-    assert {(row["updates"], row["coefficient"]) for row in found} == {("10", "1.1"), ("20", "1.2")}
-    assert {row["sublayer"] for row in found} == {"attention", "cross-attention", "FFN"}
 
 
 def test_curves_of_fairseq_and_timm(runs, trained, tmp_path):
