@@ -38,16 +38,9 @@ class RingFormerConfig(ViTConfig):
     norm_eps: float = 1e-5
     signal_rank_divisor: int = option(16, least=1)
 
+    names = {**ViTConfig.names, "rank": "embed_dim // signal_rank_divisor"}
     undecayed = (*ViTConfig.undecayed, "qkv_signal", "ffn_signal")
     unlike_upstream = "its level signals read the residual stream before the norm, and no layer of timm does"
-
-    def check(self) -> None:
-        """See :meth:`ImageConfig.check`."""
-        super().check()
-        if self.signal_rank_divisor > self.embed_dim:
-            raise ValueError(
-                f"signal_rank_divisor={self.signal_rank_divisor}: must be >= 1 and <= embed_dim={self.embed_dim}"
-            )
 
     def loop(self, tokens: int) -> Loop:
         """One block, order 0 0 0 ..."""

@@ -219,7 +219,9 @@ REJECTIONS = {
         (dict(img_size=(32, 4)), r"img_size=\(32, 4\): must be >= patch_size=8"),
         (dict(class_token=False), "global_pool='token': needs class_token=True"),
     ],
-    "ringformer_vit": [(dict(signal_rank_divisor=33), "signal_rank_divisor=33: must be >= 1 and <= embed_dim=32")],
+    "ringformer_vit": [
+        (dict(signal_rank_divisor=33), "embed_dim // signal_rank_divisor=0: must be >= 1 and <= embed_dim=32")
+    ],
     "recursive_deit_tiny": [
         (dict(loop_order="sandwich", depth=2), "depth=2: must be 3 with sandwich"),
         (dict(stem="conv"), "patch_size=8: stem='conv' has patches of 16"),
