@@ -6,8 +6,7 @@ RECORDINGS has {digit}_{speaker}_{index}.wav at 8 kHz. Indices 0 to 4 are the te
 index 5 is for validation, the others are for training. With --held-out, the test set is all recordings of these
 speakers, who are in no other set. In each round, the recordings of each speaker are shuffled,
 split into sequences of 1 to 7 digits (evaluation: 3 to 7) and joined without pauses, so each recording occurs once per
-round. The manifest train-short lists the training sequences of one or two digits. The audio is resampled to 16 kHz; the
-audio of the test set is kept, for fairseq-interactive.
+round. The manifest train-short lists the training sequences of one or two digits. The audio is resampled to 16 kHz.
 """
 
 import argparse
@@ -81,13 +80,10 @@ def joined(spoken: list[tuple[str, Path]]) -> io.BytesIO:
     return content
 
 
-def utterances(name: str, chosen: Iterator[tuple[str, list]], keep: Path | None = None) -> Iterator[Utterance]:
-    """The chosen sequences with their audio, which is also written to the folder `keep` if one is given."""
+def utterances(name: str, chosen: Iterator[tuple[str, list]]) -> Iterator[Utterance]:
+    """The chosen sequences with their audio."""
     for number, (speaker, spoken) in enumerate(chosen):
-        audio = joined(spoken)
-        if keep is not None:
-            (keep / f"{name}-{number}.wav").write_bytes(audio.getvalue())
-        yield Utterance(f"{name}-{number}", audio, " ".join(word for word, _ in spoken), speaker)
+        yield Utterance(f"{name}-{number}", joined(spoken), " ".join(word for word, _ in spoken), speaker)
 
 
 def write(recordings: Path, folder: Path, rounds: int, held_out: list[str]) -> None:
@@ -96,11 +92,11 @@ def write(recordings: Path, folder: Path, rounds: int, held_out: list[str]) -> N
     Raises:
         ValueError: as :func:`split` does.
     """
-    found, audio, few = split(recordings, held_out), folder / "audio", min(rounds, 5)
-    audio.mkdir(parents=True, exist_ok=True)
+    found, few = split(recordings, held_out), min(rounds, 5)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, number, shortest in (("train", rounds, 1), ("dev", few, 3), ("test", few, 3)):
         chosen = sequences(found[name], number, shortest, seed=1)
-        count, words, frames = write_set(folder, name, utterances(name, chosen, audio if name == "test" else None))
+        count, words, frames = write_set(folder, name, utterances(name, chosen))
         print(f"{name}: {count} sequences, {words} words, {frames / 100:.0f} s")
     head, *lines = (folder / "train.tsv").read_text().splitlines(keepends=True)
     short = [line for line in lines if len(line.split("\t")[3].split()) <= 2]
