@@ -15,10 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from recurrence.eager import runs_eagerly
+from recurrence.private_torch import masked
 
 STEPS = 1 << 16
-
-_masked = torch.ops.aten.native_dropout_backward
 
 
 def dropout(x: Tensor, rate: float, training: bool) -> Tensor:
@@ -43,9 +42,9 @@ class _Dropout(torch.autograd.Function):
     def forward(ctx, x, keep, scale):
         ctx.save_for_backward(keep)
         ctx.scale = scale
-        return _masked(x, keep, scale)
+        return masked(x, keep, scale)
 
     @staticmethod
     def backward(ctx, grad):
         (keep,) = ctx.saved_tensors
-        return _masked(grad, keep, ctx.scale), None, None
+        return masked(grad, keep, ctx.scale), None, None

@@ -2,7 +2,8 @@
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
+
+from recurrence.private_torch import has_hooks, is_transformed
 
 HALF_PRECISION = (torch.float16, torch.bfloat16)
 PLAIN = (Tensor, nn.Parameter)
@@ -14,10 +15,7 @@ def is_plain(layer: nn.Module, kind: type[nn.Module] = nn.Linear) -> bool:
     Not if it or its weight has another class (LoRA, quantisation), or if it has hooks or its own forward method.
     """
     return (
-        type(layer) is kind
-        and type(layer.weight) in PLAIN
-        and not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
-        and "forward" not in layer.__dict__
+        type(layer) is kind and type(layer.weight) in PLAIN and not has_hooks(layer) and "forward" not in layer.__dict__
     )
 
 
@@ -29,11 +27,6 @@ def runs_eagerly(*tensors: Tensor) -> bool:
         and not torch.jit.is_tracing()
         and not is_transformed()
     )
-
-
-def is_transformed() -> bool:
-    """Whether torch.func or forward-mode differentiation is active; they need torch's own operators."""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def product_dtype(like: Tensor) -> torch.dtype:

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import _disable_current_modes
+
+from recurrence.private_torch import onednn_linear, without_modes
 
 LIBRARIES = ("auto", "onednn", "mkl")
 LIBRARY = os.environ.get("RECURRENCE_GEMM", "auto")
@@ -24,10 +25,6 @@ MARGIN = 0.8
 REPEATS = 7  # measurements of each library
 
 CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-
-# oneDNN's product, and its packing of weights; None if this PyTorch has no oneDNN.
-onednn_linear = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
-onednn_pack = None if onednn_linear is None else getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
 
 
 def bound_caches() -> None:
@@ -66,7 +63,7 @@ def using(name: str) -> Iterator[None]:
 
 def _faster() -> str:
     """The faster library, by the shortest of several alternating measurements."""
-    with _disable_current_modes(), torch.no_grad():  # hide these from operator counters and recorders
+    with without_modes(), torch.no_grad():  # hide these from operator counters and recorders
         x, weight = (torch.ones(rows, 512, device="cpu", dtype=torch.float32) for rows in (128, 512))
         runs = {"onednn": lambda: onednn_linear(x, weight, None, "none", [], ""), "mkl": lambda: F.linear(x, weight)}
         times = [{name: _seconds(run) for name, run in runs.items()} for _ in range(REPEATS)]

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from recurrence import gemm
-from recurrence.eager import PLAIN, is_plain, is_transformed
+from recurrence.eager import PLAIN, is_plain
+from recurrence.private_torch import is_transformed, onednn_linear, onednn_pack
 
 # Below this number of multiplications, the overhead of the call exceeds the gain.
 SMALLEST = 1 << 20
@@ -53,9 +54,9 @@ def pack_weight(weight: Tensor) -> None:
     has changed since is used unpacked; changes through `.data` are not noticed.
     """
     suits = type(weight) in PLAIN and weight.dtype == torch.float32 and weight.device.type == "cpu"
-    if gemm.onednn_pack is not None and suits and not weight.is_inference() and gemm.library() == "onednn":
+    if onednn_pack is not None and suits and not weight.is_inference() and gemm.library() == "onednn":
         with torch.no_grad():
-            _packed[weight] = _state(weight), gemm.onednn_pack(weight)
+            _packed[weight] = _state(weight), onednn_pack(weight)
 
 
 def _as_packed(weight: Tensor) -> Tensor:
@@ -70,7 +71,7 @@ def _state(weight: Tensor) -> tuple[int, int]:
 def _suits(x: Tensor, weight: Tensor) -> bool:
     # Tracing (fx, jit, export) and torch.func get the plain operator.
     return (
-        gemm.onednn_linear is not None
+        onednn_linear is not None
         and type(x) in PLAIN
         and type(weight) in PLAIN
         and x.dtype == weight.dtype == torch.float32
@@ -86,7 +87,7 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return gemm.onednn_linear(x, weight, bias, "none", [], "")
+    return onednn_linear(x, weight, bias, "none", [], "")
 
 
 # Used by the compiler at inference, because its own lowering of the operator requires constant weights.

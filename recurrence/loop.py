@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from recurrence.depth import adapt, passes_at, store_order
 from recurrence.order import Order, check_order, first_runs
+from recurrence.private_torch import allow_graphs, uncompiled
 from recurrence.training_depth import TrainingDepth
 
 GRAPHS = 64  # limit for all compiled blocks together; each has one graph with padding, one without, per kind of pass
@@ -141,8 +142,7 @@ class Loop(nn.Module):
         return advance(x, passes[constant:])
 
     def _run_block(self, block: Any, x: Tensor, arguments: dict) -> Tensor:
-        if block._compiled_call_impl is not None and not self.training:
-            block = block._call_impl  # the uncompiled block
+        block = block if self.training else uncompiled(block)
         if self.checkpointing and self.training and torch.is_grad_enabled():
             return checkpoint(block, x, use_reentrant=False, **arguments)
         return block(x, **arguments)
@@ -179,9 +179,7 @@ class Loop(nn.Module):
         Args:
             **options: of :func:`torch.compile`.
         """
-        from torch._dynamo import config  # imported here because it loads the compiler
-
-        config.recompile_limit = max(config.recompile_limit, GRAPHS)  # counts the graphs of all blocks together
+        allow_graphs(GRAPHS)
         for block in self.blocks:
             block.compile(**{"dynamic": True, **options})
 

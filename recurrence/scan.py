@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from recurrence.eager import HALF_PRECISION, product_dtype
+from recurrence.private_torch import eager_only
 from recurrence.scan_ops import drop, linear_weight_gradient, norm, norm_weight_gradient
 from recurrence.scan_step import Activations, Deferred, Masks, Spec, Weights, activations, step, step_backward
 
 
-# Compiled, the loop would be unrolled into one graph of all steps.
-@torch._disable_dynamo  # torch.compiler.disable would import the compiler at once
+@eager_only  # compiled, the loop would be unrolled into one graph of all steps
 def scan(spec: Spec, weights: Weights, first: Tensor, x: Tensor, qkv: Tensor | None) -> Tensor:
     """All states, `first` included.
 

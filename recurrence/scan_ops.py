@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from recurrence.linear import linear as fast_linear
+from recurrence.private_torch import masked
 
-_masked = torch.ops.aten.native_dropout_backward
 _layer_norm_backward = torch.ops.aten.native_layer_norm_backward
 
 
@@ -77,7 +77,7 @@ def drop(x: Tensor, mask: Tensor | None, rate: float) -> Tensor:
     if mask is None:
         return x
     scale = 1 / (1 - rate) if rate < 1 else 0.0
-    return _masked(x, mask, scale)
+    return masked(x, mask, scale)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

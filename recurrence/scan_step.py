@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from recurrence.attention import causal_bias
+from recurrence.private_torch import softmax_backward
 from recurrence.scan_ops import (
     drop,
     linear,
@@ -194,5 +195,5 @@ def _attention_backward(spec: Spec, masks: Masks, acts: Activations, grad: Tenso
     rate, scale = spec.attention_dropout, acts.q.size(-1) ** -0.5
     v = matmul_tn(drop(acts.attention, masks.attention, rate), grad)
     attention = drop(matmul_nt(grad, acts.v), masks.attention, rate)
-    scores = torch._softmax_backward_data(attention, acts.attention, -1, attention.dtype) * scale
+    scores = softmax_backward(attention, acts.attention) * scale
     return merge_heads(matmul_nn(scores, acts.k)), merge_heads(matmul_tn(scores, acts.q)), merge_heads(v)

@@ -1,0 +1,78 @@
+"""What this package uses of PyTorch that is not public, each with what takes its place in a version that lacks it.
+
+A replacement is as exact, but slower: where a version does not tell whether the fast path is allowed, it is not.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+
+def optional(owner: Any, name: str, replacement: Any = None) -> Any:
+    """The attribute, or its replacement."""
+    return getattr(owner, name, replacement)
+
+
+# Products in oneDNN, and its packing of weights.
+_has_onednn = torch.backends.mkldnn.is_available()
+onednn_linear = optional(torch.ops.mkldnn, "_linear_pointwise") if _has_onednn else None
+onednn_pack = None if onednn_linear is None else optional(torch.ops.mkldnn, "_reorder_linear_weight")
+
+# Keeps a function out of compiled graphs; torch.compiler.disable would import the compiler at once.
+eager_only: Callable = optional(torch, "_disable_dynamo", torch.compiler.disable)
+
+_transforms_active = optional(torch._C, "_are_functorch_transforms_active", lambda: True)
+
+
+def is_transformed() -> bool:
+    """Whether torch.func or forward-mode differentiation is active; they need torch's own operators."""
+    return _transforms_active() or optional(forward_ad, "_current_level", 0) >= 0
+
+
+def without_modes() -> AbstractContextManager:
+    """Within the context, no operator counter or recorder sees the operators."""
+    try:
+        from torch.utils._python_dispatch import _disable_current_modes
+    except ImportError:
+        return nullcontext()
+    return _disable_current_modes()
+
+
+def has_hooks(layer: nn.Module) -> bool:
+    """Whether calling the layer also calls a hook."""
+    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
+
+
+def allow_graphs(number: int) -> None:
+    """Lets the compiler make at least so many graphs of one function, here of all blocks together."""
+    from torch._dynamo import config  # imported here because it loads the compiler
+
+    name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    setattr(config, name, max(getattr(config, name), number))
+
+
+def uncompiled(module: nn.Module) -> Callable:
+    """The module as it is called without :meth:`torch.nn.Module.compile`."""
+    return module if optional(module, "_compiled_call_impl") is None else module._call_impl
+
+
+def masked_by_product(x: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """x where the mask is True, scaled, and 0 elsewhere: (...), (...) bool -> (...)."""
+    return x * mask * scale
+
+
+def softmax_backward_by_sums(grad: Tensor, output: Tensor) -> Tensor:
+    """The gradient of the input of a softmax over the last dimension, from those of its output, and its output."""
+    return output * (grad - (grad * output).sum(-1, keepdim=True))
+
+
+def _softmax_backward(grad: Tensor, output: Tensor) -> Tensor:
+    return torch._softmax_backward_data(grad, output, -1, grad.dtype)
+
+
+masked = optional(torch.ops.aten, "native_dropout_backward", masked_by_product)
+softmax_backward = _softmax_backward if hasattr(torch, "_softmax_backward_data") else softmax_backward_by_sums
