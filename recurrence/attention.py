@@ -14,11 +14,10 @@ from recurrence.cache import Slot
 from recurrence.dropout import dropout
 from recurrence.eager import HALF_PRECISION, product_dtype, runs_eagerly
 from recurrence.linear import apply
-from recurrence.lowrank import project
 from recurrence.position import rotate
 from recurrence.private_torch import is_transformed
 from recurrence.relative import RelativeKeys
-from recurrence.signal import LevelSignal
+from recurrence.signal import LevelSignal, project
 
 
 class Attention(nn.Module):

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from recurrence.dropout import dropout
 from recurrence.linear import apply
-from recurrence.lowrank import project
-from recurrence.signal import LevelSignal
+from recurrence.signal import LevelSignal, project
 
 
 class FeedForward(nn.Module):

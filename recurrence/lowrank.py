@@ -4,9 +4,8 @@ Source: LoRA (arXiv:2106.09685), section 4.1.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from recurrence.linear import apply
 from recurrence.signal import LevelSignal
 
 # The projections of a block: name of the term -> the layer, and how many targets its weight stacks.
@@ -37,10 +36,3 @@ class LowRankTerm(LevelSignal):
         super().__init__(targets, width, out_width, rank, before=False)
         nn.init.normal_(self.down, std=width**-0.5)
         self.bias = nn.Parameter(torch.zeros(targets * out_width)) if bias else None
-
-
-def project(layer: nn.Linear, x: Tensor, term: LevelSignal | None, raw: Tensor | None = None) -> Tensor:
-    """The projection plus the pass's term, if any: (B, T, in) -> (B, T, out). raw: input of the term if it is not x."""
-    if term is None:
-        return apply(layer, x)
-    return term.project(layer, x, raw).permute(1, 2, 0, 3).flatten(2)

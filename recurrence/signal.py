@@ -141,3 +141,10 @@ class LevelSignal(nn.Module):
         if self.bias is not None:
             y = y + self.bias
         return y.view(-1, self.targets, signal.size(-1)).transpose(0, 1) + signal
+
+
+def project(layer: nn.Linear, x: Tensor, term: LevelSignal | None, raw: Tensor | None = None) -> Tensor:
+    """The projection plus the pass's term, if any: (B, T, in) -> (B, T, out). raw: input of the term if it is not x."""
+    if term is None:
+        return apply(layer, x)
+    return term.project(layer, x, raw).permute(1, 2, 0, 3).flatten(2)

@@ -1,0 +1,87 @@
+"""docs/extending.md: its example is a complete architecture, and it names the files of a forward pass."""
+
+import re
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from types import ModuleType
+from unittest import mock
+
+import pytest
+import torch
+from fairseq import models as registries
+
+from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
+from tests.support import cli, models
+
+GUIDE = (cli.REPOSITORY / "docs" / "extending.md").read_text(encoding="utf-8")
+FILES = {"recurrence.papers.scaled": "class ScaledBlock", "fairseq_plugin.models.scaled": "class ScaledTransformer"}
+REGISTRIES = [value for name, value in vars(registries).items() if name.endswith("_REGISTRY")]
+
+
+@pytest.fixture(scope="module")
+def build():
+    """Imports the guide's files as if they stood where it says; the architecture is registered for this file only."""
+    with ExitStack() as stack:
+        for registry in (sys.modules, *REGISTRIES):
+            stack.enter_context(mock.patch.dict(registry))
+        for name, marker in FILES.items():
+            (code,) = (text for text in re.findall(r"```python\n(.*?)```", GUIDE, re.S) if marker in text)
+            module = sys.modules[name] = ModuleType(name)
+            exec(code, vars(module))
+        yield scaled
+
+
+def scaled(**options) -> torch.nn.Module:
+    torch.manual_seed(0)
+    words = numbered_dictionary(models.TARGET_SYMBOLS)
+    sizes = dict(encoder_embed_dim=16, encoder_ffn_embed_dim=24, encoder_attention_heads=2, decoder_attention_heads=2)
+    return build_architecture("scaled_base", words, words, **{**sizes, "encoder_layers": 3, **options}).eval()
+
+
+@torch.no_grad()
+def test_the_example_translates_step_by_step_and_at_another_depth(build):
+    model, inputs = build(), models.inputs("ringformer_base")
+    inputs = [tensor % models.TARGET_SYMBOLS for tensor in inputs]
+    whole, _ = model(*inputs)
+    encoder_out, state = model.encoder(*inputs[:2]), {}
+    steps = [model.decoder(inputs[2][:, : end + 1], encoder_out, state)[0] for end in range(inputs[2].size(1))]
+    torch.testing.assert_close(torch.cat(steps, dim=1), whole)
+    deeper = build(encoder_layers=5)
+    deeper.load_state_dict(model.state_dict())
+    assert torch.equal(deeper.encoder.loop.own[4].scales[0], model.encoder.loop.own[2].scales[0])
+    assert build(first_scale=0.5).decoder.loop.own[1].scales[2].eq(0.5).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(first_scale=-1.0), "--first-scale=-1.0: must be > 0"),
+        (dict(first_scale="1"), "--first-scale=1: must be a number"),
+        (dict(encoder_attention_heads=5), "--encoder-attention-heads=5: must divide --encoder-embed-dim=16"),
+        (dict(first_scales=1.0), "first_scales=1.0: not an option of scaled_base"),
+    ],
+)
+def test_wrong_options_of_the_example_are_rejected(build, options, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        build(**options)
+
+
+def test_the_guide_names_the_files_of_a_forward_pass():
+    ((arch, count, said),) = re.findall(
+        r"^In training, a .*? of `(\w+)` .*? of (\d+) files: (.*?)\.$", GUIDE, re.S | re.M
+    )
+    model, inputs, files = models.tiny(arch).float().train(), models.inputs(arch), set()
+
+    def note(frame, event, _):
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(cli.REPOSITORY) and "tests" not in path.parts:
+            files.add(path.relative_to(cli.REPOSITORY).as_posix())
+
+    sys.setprofile(note)
+    try:
+        model(*inputs)
+    finally:
+        sys.setprofile(None)
+    named = re.findall(r"\]\(\.\./([\w/]+\.py)\)", said)
+    assert (set(named), int(count)) == (files, len(files))
