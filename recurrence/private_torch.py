@@ -30,7 +30,7 @@ _transforms_active = optional(torch._C, "_are_functorch_transforms_active", lamb
 
 def is_transformed() -> bool:
     """Whether torch.func or forward-mode differentiation is active; they need torch's own operators."""
-    return _transforms_active() or optional(forward_ad, "_current_level", 0) >= 0
+    return _transforms_active() or getattr(forward_ad, "_current_level", 0) >= 0
 
 
 def without_modes() -> AbstractContextManager:
@@ -57,7 +57,7 @@ def allow_graphs(number: int) -> None:
 
 def uncompiled(module: nn.Module) -> Callable:
     """The module as it is called without :meth:`torch.nn.Module.compile`."""
-    return module if optional(module, "_compiled_call_impl") is None else module._call_impl
+    return module if getattr(module, "_compiled_call_impl", None) is None else module._call_impl
 
 
 def masked_by_product(x: Tensor, mask: Tensor, scale: float) -> Tensor:
