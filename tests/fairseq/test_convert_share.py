@@ -180,7 +180,7 @@ def test_a_shared_model_decodes_step_by_step_and_trains():
         steps = [loop.decoder(target[:, : t + 1], encoder_out, state)[0] for t in range(7)]
     torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=0, atol=1e-9)
     state["recurrence"].reorder(torch.tensor([2, 0]))
-    assert all(len(context) == 2 for context in state["recurrence"].contexts)
+    assert all(len(context) == 2 for context in state["recurrence"].contexts.tensors)
     _, gradients = models.loss_and_gradients(loop, (source, lengths, target))
     assert gradients.keys() == dict(loop.named_parameters()).keys()
 
