@@ -25,8 +25,9 @@ def test_a_failed_run_is_recorded_and_the_next_call_goes_on(tmp_path):
     assert (failed["metric"], failed["value"], failed["row"]) == ("BLEU of pieces", "", "cross_attention_signal")
     output = recipe("ringformer/table4.sh", "cross_attention_signal", **settings)
     assert '"sentences": 100' in output
-    bleu, chrf = results_csv.read(tmp_path / "ringformer" / "results.csv")[:2]
-    assert (bleu["metric"], bleu["updates"], chrf["metric"]) == ("BLEU", "10", "chrF")
+    pieces, bleu, chrf = results_csv.read(tmp_path / "ringformer" / "results.csv")[:3]
+    assert (pieces["metric"], bleu["metric"], chrf["metric"]) == ("BLEU of pieces", "BLEU", "chrF")
+    assert bleu["updates"] == "10"
     assert bleu["cmd"] == "SCALE=smoke SEED=1 recipes/ringformer/table4.sh cross_attention_signal"
     folder = tmp_path / "ringformer" / "table4" / "smoke" / "cross_attention_signal" / "s1"
     assert {"cmd.sh", "env.json", "train.log", "metrics.json"} <= {path.name for path in folder.iterdir()}
