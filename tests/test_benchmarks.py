@@ -26,7 +26,7 @@ def test_times_are_taken_in_turn_and_compared_within_a_round(monkeypatch):
 
 @pytest.mark.slow
 def test_translation_is_compared_with_fairseqs_model(monkeypatch, capsys):
-    small = {"embed_dim": 8, "ffn_embed_dim": 8, "attention_heads": 2, "layers": 2}
+    small = {"embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2, "layers": 2}
     sizes = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in small.items()}
     monkeypatch.setattr(translation, "RATES", sizes)
     monkeypatch.setattr(translation, "peak_memory", lambda *_: {})
