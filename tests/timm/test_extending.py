@@ -2,7 +2,6 @@
 
 import re
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 
 from recurrence.residual import DropPath
 from tests.support import cli, vision
+from tests.support.crossed import files_crossed
 from tests.support.vision import timm
 
 GUIDE = (cli.REPOSITORY / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -74,27 +74,11 @@ def test_wrong_options_of_the_example_are_rejected(example, options, kind, messa
         scaled(**options)
 
 
-def files_of_a_forward_pass(name: str) -> set[str]:
-    """The files of this repository whose functions run in a forward pass in training."""
-    model = vision.fresh(name).train()
-    x, files = vision.images(model), set()
-
-    def note(frame, event, _):
-        path = Path(frame.f_code.co_filename)
-        if event == "call" and path.is_relative_to(cli.REPOSITORY) and "tests" not in path.parts:
-            files.add(path.relative_to(cli.REPOSITORY).as_posix())
-
-    sys.setprofile(note)
-    try:
-        model(x)
-    finally:
-        sys.setprofile(None)
-    return files
-
-
 def test_the_guide_names_the_files_of_a_forward_pass():
     ((name, count, said),) = re.findall(r"^A forward pass of `(\w+)` .*? of (\d+) files: (.*?)\.$", GUIDE, re.S | re.M)
-    named, files = re.findall(r"\]\(\.\./([\w/]+\.py)\)", said), files_of_a_forward_pass(name)
+    model = vision.fresh(name).train()
+    x = vision.images(model)
+    named, files = re.findall(r"\]\(\.\./([\w/]+\.py)\)", said), files_crossed(lambda: model(x))
     ours = ("timm_plugin/", "recurrence/papers/")
     assert {file for file in named if file.startswith(ours)} == {file for file in files if file.startswith(ours)}
     assert len(files) <= int(count) == len(named), sorted(files)
