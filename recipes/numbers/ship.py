@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from sentencepiece import sentencepiece_model_pb2
 
 from fairseq_plugin.average import average_checkpoints
 
@@ -23,6 +24,14 @@ def without_paths(value: Any) -> Any:
     if isinstance(value, argparse.Namespace):
         return argparse.Namespace(**without_paths(vars(value)))
     return "" if isinstance(value, str) and value.startswith("/") else value
+
+
+def pieces_without_paths(path: Path) -> bytes:
+    """A sentencepiece model without the files that it was trained on."""
+    model = sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes())
+    for name in ("input", "model_prefix"):
+        model.trainer_spec.ClearField(name)
+    return model.SerializeToString()
 
 
 def shipped(path: Path) -> dict[str, Any]:
@@ -48,7 +57,7 @@ def main() -> None:
         args.folder.mkdir(parents=True, exist_ok=True)
         for dictionary in sorted((args.data / "bin").glob("dict.*.txt")):
             shutil.copyfile(dictionary, args.folder / dictionary.name)
-        shutil.copyfile(args.data / "pieces.model", args.folder / "sentencepiece.bpe.model")
+        (args.folder / "sentencepiece.bpe.model").write_bytes(pieces_without_paths(args.data / "pieces.model"))
         torch.save(state, args.folder / "model.pt")
     except (OSError, ValueError) as error:
         parser.error(str(error))

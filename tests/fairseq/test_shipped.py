@@ -1,5 +1,7 @@
 """The translation model inside the package."""
 
+import re
+
 import pytest
 import torch
 from num2words import num2words
@@ -20,10 +22,10 @@ def test_it_translates_numbers_by_its_name_alone(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_its_file_is_small_and_tells_no_path(name):
+def test_its_files_are_small_and_tell_no_path(name):
     state = load_safely(WEIGHTS / name / "model.pt")
     assert {tensor.dtype for tensor in state["model"].values() if tensor.is_floating_point()} == {torch.float16}
     assert sum(path.stat().st_size for path in (WEIGHTS / name).iterdir()) < 8e6
-    content = (WEIGHTS / name / "model.pt").read_bytes()
-    assert b"/checkpoints" not in content
-    assert b"/bin" not in content
+    for path in WEIGHTS.joinpath(name).iterdir():
+        if path.suffix != ".md":
+            assert not re.search(rb"/(checkpoints|bin|numbers|train\.)", path.read_bytes()), path
