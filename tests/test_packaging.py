@@ -60,7 +60,7 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel):
         for package in PACKAGES
         for pattern in ("*.py", "*.yaml", "weights/**/*")
         for path in (cli.REPOSITORY / package).rglob(pattern)
-        if path.is_file()
+        if path.is_file() and "__pycache__" not in path.parts
     }
     assert ours
     assert held == ours
