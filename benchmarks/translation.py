@@ -13,8 +13,9 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
 from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, set_up, show
-from fairseq_plugin.catalogue import architectures, is_language_model, is_speech_model
-from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
+from fairseq_plugin.models.speech import SpeechToText
+from fairseq_plugin.modules.build import architectures, build_architecture, numbered_dictionary
+from fairseq_plugin.modules.model import LoopedTransformer
 
 UPSTREAM = "transformer"
 ARCHS = ("ringformer_base", "universal", "one_wide_ffn_base", "vanilla_base")
@@ -99,7 +100,7 @@ def main() -> None:
     arguments.add_argument(
         "--arch",
         action="append",
-        choices=[name for name in architectures() if not (is_language_model(name) or is_speech_model(name))],
+        choices=architectures(LoopedTransformer, but=SpeechToText),
         metavar="ARCH",
         help="architecture to measure; repeat for several (default: those of 512/2048)",
     )

@@ -14,8 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "recipes" / "records"))
 
 from results_csv import read  # noqa: E402
-
-from recurrence.catalogue import Table  # noqa: E402
+from tables import with_table  # noqa: E402
 
 README, SPEED = ROOT / "README.md", ROOT / "docs" / "speed.md"
 # Rows that were trained alike: title, folder, table, scale, metric, decimals, rows. The first row is the control.
@@ -75,23 +74,16 @@ def rows() -> Iterator[list[str]]:
             title = ""
 
 
-TABLE = Table(
-    "results",
-    (
-        "task",
-        "architecture and row",
-        "stored parameters:",
-        "quality:",
-        "seeds:",
-        "training step, relative to upstream:",
-    ),
-    rows,
+COLUMNS = (
+    *("task", "architecture and row", "stored parameters:", "quality:", "seeds:"),
+    "training step, relative to upstream:",
 )
 
 
-def main() -> None:
-    README.write_text(TABLE.within(README.read_text(encoding="utf-8")), encoding="utf-8")
+def within(document: str) -> str:
+    """The document with its table rewritten."""
+    return with_table(document, "results", COLUMNS, rows())
 
 
 if __name__ == "__main__":
-    main()
+    README.write_text(within(README.read_text(encoding="utf-8")), encoding="utf-8")

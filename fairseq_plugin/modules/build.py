@@ -12,6 +12,12 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq_plugin.modules.options import ConfiguredModel
 
 
+def architectures(kind: type = ConfiguredModel, but: type | tuple = ()) -> list[str]:
+    """Names of this package's architectures whose model is of a kind, by family, in the order of registration."""
+    registered = ARCH_MODEL_REGISTRY.items()
+    return [arch for arch, model in registered if issubclass(model, kind) and not issubclass(model, but)]
+
+
 def build_architecture(
     arch: str, source: Dictionary | None, target: Dictionary, max_positions: int = 1024, **options
 ) -> BaseFairseqModel:

@@ -14,16 +14,15 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.common import positive
-from fairseq_plugin.catalogue import architectures, is_language_model
-from fairseq_plugin.modules.build import build_language_model, given_options, numbered_dictionary
+from fairseq_plugin.modules.build import architectures, build_language_model, given_options, numbered_dictionary
+from fairseq_plugin.modules.language_model import LanguageModel
 from recurrence.count import flops
 
 
 def per_text(symbols: int, text: int, flags: list[str]) -> dict[str, int]:
     """Operations on one text: of the forward pass, and of forward and backward pass together ("both")."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    known = [name for name in architectures() if is_language_model(name)]
-    parser.add_argument("--arch", choices=known, required=True)
+    parser.add_argument("--arch", choices=architectures(LanguageModel), required=True)
     args, other_flags = parser.parse_known_args(flags)
     options, _ = given_options(args.arch, other_flags)  # the trainer's own flags are ignored
     with torch.device("meta"):

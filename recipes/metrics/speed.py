@@ -23,11 +23,15 @@ from torch import nn
 import fairseq_plugin  # noqa: F401  (registers the models)
 from benchmarks.common import DEVICE, positive, ratios
 from benchmarks.translation import LENGTH, training_step
-from fairseq_plugin.catalogue import is_speech_model
+from fairseq_plugin.models.speech import SpeechToText
 from fairseq_plugin.modules.build import build_architecture, given_options, numbered_dictionary
 
 JOINT, WRITTEN = 32_768, 10_000  # symbols of the joint vocabulary of text, and of the transcripts of speech
 FRAMES, FEATURES = 500, 80  # of an utterance
+
+
+def is_speech_model(arch: str) -> bool:
+    return issubclass(ARCH_MODEL_REGISTRY[arch], SpeechToText)
 
 
 def build(arch: str, **options) -> nn.Module:

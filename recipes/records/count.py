@@ -17,11 +17,11 @@ def translation(run: Run, keys: dict, flags: list[str]) -> torch.nn.Module:
 
 def speech(run: Run, keys: dict, flags: list[str]) -> torch.nn.Module:
     """A speech model that reads 80 filterbanks."""
-    from fairseq_plugin.catalogue import FILTERBANK
     from fairseq_plugin.modules.build import build_architecture, given_options, numbered_dictionary
 
     options, _ = given_options(run.row.arch, flags)
-    return build_architecture(run.row.arch, None, numbered_dictionary(keys["symbols"]), **options, **FILTERBANK)
+    options |= dict(input_feat_per_channel=80, input_channels=1)
+    return build_architecture(run.row.arch, None, numbered_dictionary(keys["symbols"]), **options)
 
 
 def language(run: Run, keys: dict, flags: list[str]) -> torch.nn.Module:

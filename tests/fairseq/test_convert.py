@@ -8,9 +8,9 @@ import torch
 from fairseq import models as fairseq_models
 
 from fairseq_plugin import convert
-from fairseq_plugin.catalogue import architectures
 from fairseq_plugin.conversion import upstream
 from fairseq_plugin.conversion.unshare import unshared
+from fairseq_plugin.modules.build import architectures
 from fairseq_plugin.repairs.checkpoints import load_safely
 from tests.support import cli, language, models, speech
 from tests.support.conversion import CLOSE, as_fairseq, logits, single_utterance

@@ -7,8 +7,7 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import FairseqTask
 
-from fairseq_plugin.catalogue import architectures
-from fairseq_plugin.modules.build import numbered_dictionary
+from fairseq_plugin.modules.build import architectures, numbered_dictionary
 from fairseq_plugin.modules.language_model import LanguageModel
 from fairseq_plugin.modules.model import LoopedTransformer
 from fairseq_plugin.modules.register import register_family
