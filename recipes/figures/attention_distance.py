@@ -2,10 +2,15 @@
 
     python recipes/figures/attention_distance.py A=RUN/last.pth.tar B=OTHER/last.pth.tar --output distance.svg
 
-For models trained by train_image.py with one grid of tokens, which excludes SReT. The class token is left out
-(`recurrence.analysis.distance`). The numbers are saved next to the picture, as CSV.
+For models trained by train_image.py with one grid of tokens, which excludes SReT. The numbers are saved next to the
+picture, as CSV.
+
+Source: Dosovitskiy et al. (arXiv:2010.11929), Figure 7; RingFormer (arXiv:2502.13181), Figure 3.
+Differs from RingFormer's published code: attention to the class token is left out and the other weights are normalised
+again, so that uniform attention has the grid's mean distance; in that code it counts as distance 0.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -13,8 +18,33 @@ from checkpoints import ImageRun
 from pictures import COLOURS, distinct, labelled, page, parser, positive, save
 from torch import Tensor
 
-from recurrence.analysis.distance import mean_attention_distance, patch_distances
 from recurrence.analysis.record import recorded_attention
+
+
+def patch_distances(grid: Sequence[int], patch: Sequence[float]) -> Tensor:
+    """Distances between the centres of all patches, numbered row by row: (N, N), float64, in the unit of `patch`.
+
+    Args:
+        grid: rows and columns of patches.
+        patch: height and width of a patch.
+    """
+    centres = torch.cartesian_prod(*(torch.arange(n, dtype=torch.float64) * side for n, side in zip(grid, patch)))
+    return torch.cdist(centres, centres, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def mean_attention_distance(weights: Tensor, distances: Tensor) -> Tensor:
+    """Mean distance between a patch and those that it attends to, over images and patches, in the unit of `distances`.
+
+    Args:
+        weights: (B, H, T, T); tokens before the last N, such as a class token, are left out.
+        distances: (N, N).
+
+    Returns:
+        (H,), float64.
+    """
+    weights = weights[..., -len(distances) :, -len(distances) :].double()
+    mean_distance = (weights * distances.to(weights)).sum(dim=-1) / weights.sum(dim=-1)
+    return mean_distance.mean(dim=(0, 2))
 
 
 def distances(checkpoint: Path, samples: int, batch: int, data: str | None) -> tuple[list[Tensor], list[float]]:

@@ -4,12 +4,15 @@
 
 Two translation or language models are compared over the tokens of the same sentences, without padding, separately for
 encoder and decoder, after each layer; if a layer consists of several passes, as in One Wide FFN, after its last pass.
-CKA is estimated from minibatches with the unbiased estimator of HSIC (`recurrence.analysis.cka`). The numbers are saved
-next to the picture, as CSV. If both models have as many layers, the mean over corresponding layers is printed, with its
-95 % interval (a bootstrap over the minibatches).
+CKA is 1 if two representations are equal up to rotation and scale. The numbers are saved next to the picture, as CSV.
+If both models have as many layers, the mean over corresponding layers is printed, with its 95 % interval (a bootstrap
+over the minibatches).
+
+Source: Kornblith et al. (arXiv:1905.00414) for linear CKA; Nguyen et al. (arXiv:2010.15327), section 3, for its form in
+minibatches with the unbiased estimator of HSIC of Song et al. (JMLR 13, 2012), equation 5.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import isnan, nan
 from pathlib import Path
 
@@ -19,11 +22,68 @@ from matplotlib.axes import Axes
 from pictures import BLACK, WHITE, labelled, page, parser, positive, save
 from torch import Tensor, nn
 
-from recurrence.analysis.cka import MinibatchCKA
 from recurrence.analysis.record import recorded_states
 
 Layers = dict[str, list[Tensor]]
 RESAMPLES = 1000
+MIN_SAMPLES = 4  # the unbiased estimator divides by n - 3
+
+
+class MinibatchCKA:
+    """Linear CKA of each layer of one model with each layer of another, accumulated over minibatches.
+
+    The expected estimate does not depend on the size of the minibatches.
+    """
+
+    def __init__(self):
+        self.minibatches: list[list[Tensor]] = []  # HSIC between the models, of the first and of the second
+
+    def update(self, first: Sequence[Tensor], second: Sequence[Tensor]) -> None:
+        """Adds a minibatch: the layers of the two models for the same n samples, (n, features) each.
+
+        Raises:
+            ValueError: if there are fewer than 4 samples.
+        """
+        if len(first[0]) < MIN_SAMPLES:
+            raise ValueError(f"minibatch of {len(first[0])}: must be >= {MIN_SAMPLES} samples")
+        one, other = (torch.stack([gram(layer) for layer in layers]) for layers in (first, second))
+        itself = [torch.cat([hsic(each[None], each[None])[0] for each in grams]) for grams in (one, other)]
+        self.minibatches.append([hsic(one, other), *itself])
+
+    def compute(self, chosen: Sequence[int] | None = None) -> Tensor:
+        """(layers of the first, layers of the second), float64; NaN where a layer is the same for all samples.
+
+        Args:
+            chosen: indices of minibatches; None for all.
+        """
+        kept = self.minibatches if chosen is None else [self.minibatches[index] for index in chosen]
+        between, one, other = (torch.stack(part).sum(dim=0) for part in zip(*kept))
+        return between / (one[:, None] * other).sqrt()
+
+    def bootstrap(self, resamples: int) -> Tensor:
+        """The same for minibatches drawn with replacement: (resamples, layers of the first, layers of the second)."""
+        generator, count = torch.Generator().manual_seed(0), len(self.minibatches)
+        drawn = [torch.randint(count, (count,), generator=generator).tolist() for _ in range(resamples)]
+        return torch.stack([self.compute(chosen) for chosen in drawn])
+
+
+def hsic(one: Tensor, other: Tensor) -> Tensor:
+    """The unbiased estimate of the Hilbert-Schmidt independence criterion of each pair of Gram matrices.
+
+    (P, n, n), (Q, n, n) -> (P, Q). Source: Song et al. (JMLR 13, 2012), equation 5.
+    """
+    n = one.size(-1)
+    one, other = (grams - torch.diag_embed(grams.diagonal(dim1=1, dim2=2)) for grams in (one, other))
+    rows, columns = one.sum(dim=2), other.sum(dim=2)
+    products = one.flatten(1) @ other.flatten(1).T
+    totals = rows.sum(dim=1)[:, None] * columns.sum(dim=1) / ((n - 1) * (n - 2))
+    return (products + totals - 2 / (n - 2) * rows @ columns.T) / (n * (n - 3))
+
+
+def gram(features: Tensor) -> Tensor:
+    """(n, features) -> (n, n), float64. Centring does not change HSIC, but keeps precision."""
+    features = features.double() - features.double().mean(dim=0)
+    return features @ features.T
 
 
 @torch.no_grad()

@@ -8,12 +8,10 @@ equations and the text of the paper disagree about the coefficients' letters; he
 """
 
 import re
-from collections import defaultdict
 from pathlib import Path
 
+from logs import points
 from pictures import COLOURS, FEW, page, parser, save
-
-from recurrence.analysis.logs import points
 
 SUBLAYERS = {
     "blocks.0.residuals.0": "attention",
@@ -31,11 +29,11 @@ def evolution(log: Path) -> Evolution:
     Raises:
         ValueError: if there are none.
     """
-    lines: Evolution = defaultdict(dict)
-    for point in points(log, "train"):
-        for name, value in point.items():
-            if found := COEFFICIENT.search(name):
-                lines[SUBLAYERS[found[1]], found[2]][int(point["epoch"])] = float(value)
+    lines: Evolution = {}
+    table = points(log, "train").set_index("epoch")
+    for name, values in table.items():
+        if found := COEFFICIENT.search(name):
+            lines[SUBLAYERS[found[1]], found[2]] = {int(epoch): value for epoch, value in values.dropna().items()}
     if not lines:
         raise ValueError(f"{log}: has no residual coefficients of an SReT (lrc=True)")
     return lines

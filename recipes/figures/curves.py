@@ -12,9 +12,8 @@ import re
 import sys
 from pathlib import Path
 
+from logs import curve
 from pictures import COLOURS, FEW, MARKERS, labelled, page, parser, save
-
-from recurrence.analysis.logs import curve
 
 Curve = list[tuple[float, float]]
 AXES = {"updates": "updates", "epoch": "epochs", "hours": "hours of training", "tokens": "input tokens (millions)"}

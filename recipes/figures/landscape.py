@@ -2,13 +2,15 @@
 
     python recipes/figures/landscape.py A=RUN/last.pth.tar B=OTHER/last.pth.tar --output landscape.svg
 
-Evaluates the cross entropy on training images, without augmentation. Each filter of a direction has the norm of the
-model's filter (`recurrence.analysis.landscape`). All models share the seeds and the images. The numbers are saved next
-to the picture, as CSV. The curvature of the loss at the trained weights along the two directions is printed for each
-model, in nats per squared filter norm: the second difference over the smallest step, as mean and standard deviation.
+Evaluates the cross entropy on training images, without augmentation. All models share the seeds and the images. The
+numbers are saved next to the picture, as CSV. The curvature of the loss at the trained weights along the two directions
+is printed for each model, in nats per squared filter norm: the second difference over the smallest step, as mean and
+standard deviation.
+
+Source: Li et al. (arXiv:1712.09913), section 4, for the directions; SReT (arXiv:2111.05297), Figure 9.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +18,51 @@ import torch
 import torch.nn.functional as F
 from checkpoints import ImageRun, device
 from pictures import distinct, labelled, page, parser, positive, save
-from torch import Tensor
+from torch import Tensor, nn
 
-from recurrence.analysis.landscape import filter_normalised, loss_surface
+Direction = dict[str, Tensor]
+
+
+def filter_normalised(model: nn.Module, seed: int) -> Direction:
+    """A Gaussian direction, by parameter, whose filters are scaled to the norms of the model's filters.
+
+    A filter is a row of a parameter's first dimension. Parameters of one dimension (biases, weights of norms, residual
+    coefficients) do not move. The random numbers are drawn on the CPU for one parameter after the other.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    direction = {}
+    for name, weight in model.named_parameters():
+        if weight.dim() > 1:
+            drawn = torch.randn(weight.shape, generator=generator).to(weight).flatten(1)
+            scale = weight.detach().flatten(1).norm(dim=1, keepdim=True) / drawn.norm(dim=1, keepdim=True)
+            direction[name] = (drawn * scale).view_as(weight)
+    return direction
+
+
+@torch.no_grad()
+def loss_surface(model: nn.Module, loss: Callable[[], float], directions: Sequence[Direction], steps: Tensor) -> Tensor:
+    """The loss at every combination of steps along the directions; the trained weights are restored afterwards.
+
+    Args:
+        model: at its trained weights.
+        loss: computes the loss of the model.
+        directions: see :func:`filter_normalised`.
+        steps: amounts along each direction; 1 moves each filter by its own length.
+
+    Returns:
+        (steps, steps, ...), a dimension for each direction, float64.
+    """
+    trained = {name: model.get_parameter(name).clone() for name in directions[0]}
+    losses = []
+    for amounts in torch.cartesian_prod(*[steps.double()] * len(directions)).view(-1, len(directions)).tolist():
+        for name, weight in trained.items():
+            moved = model.get_parameter(name).copy_(weight)
+            for direction, amount in zip(directions, amounts):
+                moved.add_(direction[name], alpha=amount)
+        losses.append(loss())
+    for name, weight in trained.items():
+        model.get_parameter(name).copy_(weight)
+    return torch.tensor(losses, dtype=torch.float64).view([len(steps)] * len(directions))
 
 
 def mean_loss(run: ImageRun, samples: int, batch: int) -> Callable[[], float]:

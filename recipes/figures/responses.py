@@ -14,17 +14,20 @@ from checkpoints import ImageRun
 from pictures import WIDTH, page, parser, positive, save
 from torch import Tensor
 
-from recurrence.analysis.record import recorded_states, require_loops
-from recurrence.analysis.responses import response_map
+from recurrence.analysis.record import recorded_states
 
 COLUMNS = 9  # maps side by side on a page
 
 
-def grids(run: ImageRun) -> list[tuple[int, int]]:
-    """The token grid of each loop, (rows, columns)."""
-    if hasattr(run.model, "stages"):
-        return [stage.grid for stage in run.model.stages]
-    return [run.model.patch_embed.grid_size] * len(require_loops(run.model))
+def response_map(state: Tensor, grid: Sequence[int]) -> Tensor:
+    """The root mean square over the channels of each token: (B, T, C) -> (B, rows, columns), in the state's units.
+
+    Tokens before those of the grid, such as a class token, are left out.
+    """
+    rows, columns = grid
+    places = state[:, state.size(1) - rows * columns :]
+    lengths = torch.linalg.vector_norm(places, dim=-1)  # unlike the squares, it does not overflow in half precision
+    return (lengths / places.size(-1) ** 0.5).unflatten(1, (rows, columns))
 
 
 def responses(run: ImageRun, images: Tensor) -> list[list[Tensor]]:
@@ -35,7 +38,9 @@ def responses(run: ImageRun, images: Tensor) -> list[list[Tensor]]:
     """
     with recorded_states(run.model) as states, torch.no_grad():
         run.model(images)
-    return [[response_map(state, grid) for state in passes] for passes, grid in zip(states.values(), grids(run))]
+    model = run.model
+    grids = [stage.grid for stage in model.stages] if hasattr(model, "stages") else [model.patch_embed.grid_size]
+    return [[response_map(state, grid) for state in passes] for passes, grid in zip(states.values(), grids)]
 
 
 def displayable(image: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import json
 import math
 from pathlib import Path
 
-from recurrence.analysis.logs import curve
+from recipes.figures.logs import curve
 
 
 def last_validation(log: Path) -> dict:

@@ -1,15 +1,16 @@
-"""Records the states after each pass and the attention weights of each pass, without changing what a model computes."""
+"""Records the states after each pass and the attention weights of each pass, without changing what a model computes.
+
+For whole calls of a model: not while decoding token by token, or drafting.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
 
 from torch import Tensor, nn
 
 from recurrence.attention import SelfAttention, attention_weights, causal_bias
 from recurrence.loop import Loop, named_loops
-from recurrence.papers.kausik import RecurrentBlock
 
 
 def require_loops(model: nn.Module) -> dict[str, Loop]:
@@ -37,21 +38,13 @@ def recorded_states(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     found: dict[str, list[Tensor]] = {}
 
     def listen(name: str, loop: Loop, inputs: tuple, options: dict) -> tuple[tuple, dict]:
-        states = options.get("states")
-        if states is None:
-            states = [] if _begins(options) else found.get(name, [])
-        found[name] = states
-        return inputs, {**options, "states": states}
+        found[name] = [] if options.get("states") is None else options["states"]
+        return inputs, {**options, "states": found[name]}
 
     with ExitStack() as stack:
         for name, loop in require_loops(model).items():
             stack.callback(loop.register_forward_pre_hook(partial(listen, name), with_kwargs=True).remove)
         yield found
-
-
-def _begins(options: dict[str, Any]) -> bool:
-    """Whether a call of a loop with these options starts at the first pass; drafting runs it in parts."""
-    return options.get("passes") is None or options["passes"][0] == 0
 
 
 @contextmanager
@@ -74,51 +67,34 @@ def recorded_attention(
             with a state.
     """
     found: dict[str, list[Tensor]] = {}
-    loops = require_loops(model)
-    for name, loop in loops.items():
-        _check(name, loop)
 
-    def begin(name: str, loop: Loop, inputs: tuple, options: dict) -> None:
-        if _begins(options):
-            found[name] = []
+    def begin(name: str, loop: Loop, inputs: tuple) -> None:
+        found[name] = []
 
     def attend(
         name: str, plain: Callable, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, *rest
     ) -> Tensor:
         mask = causal_bias(q.size(2), like=q) if causal else bias
-        found.setdefault(name, []).append(keep(attention_weights(q, k, mask)))
+        found[name].append(keep(attention_weights(q, k, mask)))
         return plain(q, k, v, bias, causal, *rest)
 
     with ExitStack() as stack:
-        for name, loop in loops.items():
-            stack.callback(loop.register_forward_pre_hook(partial(begin, name), with_kwargs=True).remove)
-            for attention in _attentions(loop):
-                stack.enter_context(_replaced(attention, partial(attend, name, attention.attend)))
+        for name, loop in require_loops(model).items():
+            stack.callback(loop.register_forward_pre_hook(partial(begin, name)).remove)
+            for attention in _global_attention(name, loop):
+                stack.callback(delattr, attention, "attend")
+                attention.attend = partial(attend, name, attention.attend)
         yield found
 
 
-@contextmanager
-def _replaced(attention: SelfAttention, attend: Callable) -> Iterator[None]:
-    """Within the context, the attention calls `attend`; contexts may be nested."""
-    outer = vars(attention).get("attend")
-    attention.attend = attend
-    try:
-        yield
-    finally:
-        del attention.attend
-        if outer is not None:
-            attention.attend = outer
-
-
-def _attentions(loop: Loop) -> list[SelfAttention]:
-    return [module for module in loop.blocks.modules() if isinstance(module, SelfAttention)]
-
-
-def _check(name: str, loop: Loop) -> None:
-    if not _attentions(loop):
+def _global_attention(name: str, loop: Loop) -> list[SelfAttention]:
+    """The self-attention of the loop's blocks; raises ValueError where it has not all weights of the sequence."""
+    found = [module for module in loop.blocks.modules() if isinstance(module, SelfAttention)]
+    if not found:
         raise ValueError(f"{name}: has no attention")
-    if any(isinstance(block, RecurrentBlock) for block in loop.blocks):
+    if any(hasattr(block, "window") for block in loop.blocks):
         raise ValueError(f"{name}: reads the sequence with a state; only global attention has all weights")
     for index, own in enumerate(loop.own or ()):
         if getattr(own, "slices", None) is not None:
             raise ValueError(f"{name}: pass {index + 1} attends within slices; only global attention has all weights")
+    return found

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import results_csv
 import torch
+from logs import curve
 from omegaconf import OmegaConf
 
 from fairseq_plugin.repairs.checkpoints import load_safely
 from recurrence import admin
-from recurrence.analysis.logs import curve
 from tests.support import cli, models, speech
 from tests.support.recipes import recipe
 
