@@ -31,6 +31,9 @@ class AutomatonConfig(FairseqDataclass):
     """Options of the task."""
 
     rule: int = option(110, "the rule's number, 0 to 255")
+    parity: bool = option(
+        False, "instead of the rule: a cell's value after t steps is the parity of the row's last t + 1 cells"
+    )
     cells: int = option(24, "cells of a row")
     steps: int = option(12, "the largest number of steps")
     pass_steps: bool = option(False, "the target is the row after as many steps as passes run")
@@ -75,7 +78,7 @@ class AutomatonTask(AnswerTask):
         """Random rows and those that follow, (steps + 1, texts, cells)."""
         rows = [random.integers(2, size=(texts, cells))]
         for _ in range(steps):
-            rows.append(after(rows[-1], self.cfg.rule))
+            rows.append(rows[0] ^ left(rows[-1]) if self.cfg.parity else after(rows[-1], self.cfg.rule))
         return np.stack(rows)
 
 
@@ -113,10 +116,14 @@ def question(rows: np.ndarray, steps: np.ndarray | int) -> Tensor:
     return torch.from_numpy(np.column_stack([np.full(len(rows), START + steps - 1), rows]))
 
 
+def left(rows: np.ndarray) -> np.ndarray:
+    """The left neighbour of each cell, (..., cells)."""
+    return np.insert(rows, 0, 0, axis=-1)[..., :-1]
+
+
 def after(rows: np.ndarray, rule: int) -> np.ndarray:
     """The rows (..., cells) one step later."""
-    padded = np.insert(rows, [0, 0], 0, axis=-1)
-    return rule >> (4 * padded[..., :-2] + 2 * padded[..., 1:-1] + rows) & 1
+    return rule >> (4 * left(left(rows)) + 2 * left(rows) + rows) & 1
 
 
 def check(cfg: AutomatonConfig) -> None:

@@ -67,6 +67,13 @@ def test_passes_as_steps_have_a_target_each():
         assert row.tolist() == target[:, step, 1:].tolist()
 
 
+def test_parity_is_that_of_the_last_cells():
+    rows = automaton(parity=True).draw(np.random.default_rng(1), texts=8, cells=10, steps=12)
+    for step, row in enumerate(rows):
+        window = [rows[0][:, max(0, cell - step) : cell + 1].sum(1) % 2 for cell in range(10)]
+        assert row.tolist() == np.stack(window, axis=1).tolist()
+
+
 def test_rows_depend_on_seed_subset_and_in_training_on_the_epoch():
     def drawn(split, epoch=1, **values):
         return texts(automaton(**values), split, epoch)["net_input"]["src_tokens"]
