@@ -4,6 +4,9 @@ Source: elementary cellular automata and the numbers of their rules: Wolfram, "S
 automata" (Reviews of Modern Physics 55, 1983). Here they are one-sided, for causal models: a cell's next value follows
 from the two cells to its left and from itself; left of the row, all cells are 0.
 
+With `--parity`, a cell's value after t steps is the parity of the row's last t + 1 cells; after all steps, of all
+cells so far.
+
 A text begins with one token that says how many steps to go, drawn for each text. With `--pass-steps`, passes are steps:
 the first token is the same for all texts, which have a target for each pass, the row after as many steps. The criterion
 answer_cross_entropy uses the target of the passes that ran.
@@ -31,9 +34,7 @@ class AutomatonConfig(FairseqDataclass):
     """Options of the task."""
 
     rule: int = option(110, "the rule's number, 0 to 255")
-    parity: bool = option(
-        False, "instead of the rule: a cell's value after t steps is the parity of the row's last t + 1 cells"
-    )
+    parity: bool = option(False, "instead of the rule: after t steps, the parity of the last t + 1 cells")
     cells: int = option(24, "cells of a row")
     steps: int = option(12, "the largest number of steps")
     pass_steps: bool = option(False, "the target is the row after as many steps as passes run")
