@@ -1,6 +1,5 @@
-"""fairseq's commands: their log, and options with wrong defaults."""
+"""fairseq's commands: their log, help, shards, and options with wrong defaults."""
 
-import functools
 import importlib.util
 import itertools
 import logging
@@ -11,15 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import options, trainer, utils
-from fairseq.tasks import TASK_REGISTRY
-from fairseq.tasks.language_modeling import LanguageModelingTask
-from fairseq.tasks.speech_to_text import SpeechToTextTask
-from fairseq.tasks.translation_lev import TranslationLevenshteinTask
-from torch import nn
+from fairseq import options, utils
 
 from fairseq_plugin.repairs.foreign import copies_of
-from fairseq_plugin.repairs.replace import call_after, call_before, in_groups, is_known, replace
+from fairseq_plugin.repairs.replace import call_after, call_before, replace
 
 
 def is_fairseq_command() -> bool:
@@ -55,28 +49,6 @@ def allow_bf16_without_xla() -> None:
 def _reset_tpu(parsed: Any, parser: ArgumentParser, input_args: list[str] | None = None, *args, **kwargs) -> None:
     if "--tpu" not in (sys.argv if input_args is None else input_args):
         no_xla(parsed[0] if isinstance(parsed, tuple) else parsed)
-
-
-def shorten_training_log() -> None:
-    """Keeps the module tree and nonexistent "shared parameters", such as absent biases, out of the log."""
-
-    def skip_absent(catalog: Callable) -> Callable:
-        def _catalog_shared_params(module, memo=None, prefix=""):
-            found = catalog(module, memo, prefix)
-            return found if memo is not None else [paths for paths in found if _attribute(module, paths[0]) is not None]
-
-        return _catalog_shared_params
-
-    replace(trainer, "_catalog_shared_params", skip_absent)
-    logging.getLogger("fairseq_cli.train").addFilter(_is_no_module)
-
-
-def _attribute(module: nn.Module, path: str) -> Any:
-    return functools.reduce(getattr, path.split("."), module)
-
-
-def _is_no_module(record: logging.LogRecord) -> bool:
-    return not isinstance(record.msg, nn.Module)
 
 
 def show_help_of_the_architecture() -> None:
@@ -115,42 +87,6 @@ def _take_share(cfg: Any, *args, **kwargs) -> None:
     if cfg.dataset.num_shards > 1:
         cfg.distributed_training.distributed_world_size = cfg.dataset.num_shards
         cfg.distributed_training.distributed_rank = cfg.dataset.shard_id
-
-
-def reject_useless_options() -> None:
-    """Rejects options that fairseq-generate or -interactive takes but cannot use; it fails on the first batch.
-
-    A user's own task may use them.
-    """
-    for module in copies_of("fairseq_cli.generate"):
-        call_before(module, "_main", _check_generation)
-    for module in copies_of("fairseq_cli.interactive"):
-        call_before(module, "main", _check_interaction)
-
-
-def _check_generation(cfg: Any, *args) -> None:
-    task = TASK_REGISTRY[cfg.task._name]
-    if not is_known(task):
-        return
-    _check_alignment(cfg, task)
-    if cfg.generation.constraints:
-        raise ValueError("--constraints: only for fairseq-interactive, whose input lines contain them")
-    if cfg.generation.print_step and not issubclass(task, TranslationLevenshteinTask):
-        raise ValueError("--print-step: needs --task translation_lev, whose models edit a sentence in steps")
-
-
-def _check_interaction(cfg: Any) -> None:
-    cfg = in_groups(cfg)
-    task = TASK_REGISTRY[cfg.task._name]
-    if is_known(task):
-        _check_alignment(cfg, task)
-    if cfg.generation.score_reference:
-        raise ValueError("--score-reference: there is no reference to score; must be given to fairseq-generate")
-
-
-def _check_alignment(cfg: Any, task: type) -> None:
-    if cfg.generation.print_alignment and issubclass(task, LanguageModelingTask | SpeechToTextTask):
-        raise ValueError(f"--print-alignment: --task {cfg.task._name} has no words of a source to align with")
 
 
 def default_validation_task() -> None:

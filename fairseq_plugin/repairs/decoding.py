@@ -1,14 +1,11 @@
-"""Search and scores: n-gram blocking, diverse beams, an encoder without a removed fast path, sacrebleu's warning."""
+"""Search: n-gram blocking, diverse beams, an encoder without a removed fast path."""
 
-import functools
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import torch
 from fairseq.data import Dictionary
 from fairseq.modules import transformer_layer
 from fairseq.ngram_repeat_block import NGramRepeatBlock
-from fairseq.scoring.bleu import SacrebleuScorer
 from fairseq.search import DiverseBeamSearch
 from torch import Tensor, nn
 
@@ -92,13 +89,3 @@ def disable_encoder_fast_path() -> None:
 
 def _disable_fast_path(built: None, layer: nn.Module, *args, **kwargs) -> None:
     layer.can_use_fastpath = False
-
-
-def score_without_false_warning() -> None:
-    """Keeps ``--scoring sacrebleu`` from warning that the text is tokenized: the scorer tokenizes both sides itself."""
-    call_after(SacrebleuScorer, "__init__", _score_by_force)
-
-
-def _score_by_force(built: None, scorer: SacrebleuScorer, *args, **kwargs) -> None:
-    # of the library, the scorer calls this function only
-    scorer.sacrebleu = SimpleNamespace(corpus_bleu=functools.partial(scorer.sacrebleu.corpus_bleu, force=True))

@@ -1,13 +1,10 @@
 """Error messages of commands: one line that names the cause."""
 
-import contextlib
 import os
 import re
 import sys
-from argparse import Namespace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import torch
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
@@ -15,8 +12,7 @@ from fairseq.modules import AdaptiveSoftmax
 from fairseq.trainer import Trainer
 
 from fairseq_plugin.repairs.commands import is_fairseq_command
-from fairseq_plugin.repairs.foreign import literal
-from fairseq_plugin.repairs.replace import call_before, call_with_options, explain_errors, in_groups, is_known
+from fairseq_plugin.repairs.replace import call_before, explain_errors, in_groups, is_known
 from recurrence.errors import report_to_torchrun
 
 TRACEBACK = "RECURRENCE_TRACEBACK"  # "1" prints the traceback too
@@ -51,22 +47,6 @@ def one_line(error: BaseException) -> str:
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     text = " ".join(text.split())
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
-
-
-def require_literal_overrides() -> None:
-    """Rejects ``--model-overrides`` that is not a dictionary by the option's name, before anything is loaded."""
-    call_with_options(_check_overrides)
-
-
-def _check_overrides(args: Namespace) -> None:
-    for option in ("model_overrides", "optimizer_overrides"):
-        text = getattr(args, option, None) or "{}"
-        value: Any = text
-        with contextlib.suppress(ValueError):
-            value = literal(text)
-        if not isinstance(value, dict | None):
-            name = option.replace("_", "-")
-            raise ValueError(f"--{name} {text}: must be a dictionary of literals, such as {{'dropout': 0.1}}")
 
 
 def name_nonfinite_updates() -> None:

@@ -1,6 +1,5 @@
 """Resuming: from an intact checkpoint, the same on every rank, at the right place of the epoch."""
 
-import argparse
 import contextlib
 import logging
 import math
@@ -15,7 +14,6 @@ from fairseq.data.iterators import EpochBatchIterator
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
-from omegaconf import OmegaConf
 
 from fairseq_plugin.repairs.foreign import copies_of
 from fairseq_plugin.repairs.replace import call_after, call_before, replace
@@ -25,33 +23,8 @@ logger = logging.getLogger("fairseq_plugin.repairs")
 
 PERMISSION = "RECURRENCE_RESTORE"  # with "newest", the newest intact checkpoint replaces a damaged or missing one
 EARLY_STOP = "early_stop"  # key of the count of --patience in a checkpoint
+RANKS = "ranks"  # key of the number of ranks that saved a checkpoint, while it is loaded
 SEEN_BY_RANK_0: dict[str, bool] = {}  # path -> whether rank 0 has the file, while ranks resume
-# Options that do not affect what a run computes.
-NOT_COMPUTING = frozenset(
-    {
-        "_name",
-        "all_gather_list_size",
-        "cpu",
-        "data_buffer_size",
-        "device_id",
-        "empty_cache_freq",
-        "load_checkpoint_on_all_dp_ranks",
-        "local_rank",
-        "log_file",
-        "log_format",
-        "log_interval",
-        "max_epoch",
-        "max_update",
-        "no_progress_bar",
-        "nprocs_per_node",
-        "num_workers",
-        "restore_file",
-        "save_dir",
-        "stop_time_hours",
-        "tensorboard_logdir",
-        "user_dir",
-    }
-)
 
 
 def restore_intact_checkpoints() -> None:
@@ -228,48 +201,6 @@ def _early_stop() -> dict[str, Any]:
     return vars(train.should_stop_early)
 
 
-def log_changed_options() -> None:
-    """Logs the options that differ from those of the checkpoint from which training resumes."""
-    call_after(checkpoint_utils, "load_checkpoint_to_cpu", _keep_options)
-    call_after(Trainer, "load_checkpoint", _log_changes)
-
-
-def _keep_options(state: dict[str, Any], *args, **kwargs) -> None:
-    if state.get("cfg") is not None and isinstance(state.get("extra_state"), dict):
-        state["extra_state"]["options"] = _options(state["cfg"])
-
-
-def _log_changes(extra: dict[str, Any] | None, trainer: Trainer, filename: str, *args, **kwargs) -> None:
-    if extra is None or "options" not in extra:
-        return
-    before, now = extra["options"], _options(trainer.cfg)
-    names = sorted(name for name in _computing(before) & _computing(now) if before[name] != now[name])
-    changes = [f"--{name.replace('_', '-')} {now[name]} (was {before[name]})" for name in names]
-    if changes:
-        logger.info(f"options changed since {filename}: {', '.join(changes)}")
-
-
-def _options(cfg: Any) -> dict[str, Any]:
-    """All options of a run by name. Each group is a dictionary, or a Namespace for models without a dataclass."""
-    groups: Any = OmegaConf.to_container(cfg, enum_to_str=True) if OmegaConf.is_config(cfg) else cfg
-    found: dict[str, Any] = {}
-    for group in groups.values():
-        values = vars(group) if isinstance(group, argparse.Namespace) else group
-        if isinstance(values, dict):
-            found |= {name: value for name, value in values.items() if name not in found and not _is_reference(value)}
-    return found
-
-
-def _is_reference(value: Any) -> bool:
-    """Whether an option refers to another one, as `${common.seed}` does."""
-    return isinstance(value, str) and value.startswith("${")
-
-
-def _computing(options: dict[str, Any]) -> set[str]:
-    """The names of options that affect what a run computes."""
-    return {name for name in options if name not in NOT_COMPUTING and not name.startswith("distributed_")}
-
-
 def keep_place_in_epoch() -> None:
     """Resumes at the same place of an epoch with another number of ranks.
 
@@ -277,13 +208,20 @@ def keep_place_in_epoch() -> None:
     half the ranks, it repeats half of the batches. The place is rounded down, so no batch is skipped, and fewer batches
     than there are ranks are repeated.
     """
+    call_after(checkpoint_utils, "load_checkpoint_to_cpu", _note_ranks)
     call_after(Trainer, "load_checkpoint", _convert_place)
     call_before(EpochBatchIterator, "load_state_dict", _check_place)
 
 
+def _note_ranks(state: dict[str, Any], *args, **kwargs) -> None:
+    distributed = (state.get("cfg") or {}).get("distributed_training")
+    if distributed and isinstance(state.get("extra_state"), dict):
+        state["extra_state"][RANKS] = distributed["distributed_world_size"]
+
+
 def _convert_place(extra: dict[str, Any] | None, trainer: Trainer, filename: str, *args, **kwargs) -> None:
     place = {} if extra is None else extra["train_iterator"]
-    before = place and extra.get("options", {}).get("distributed_world_size")
+    before = place and extra.get(RANKS)
     now, batches = trainer.data_parallel_world_size, place.get("iterations_in_epoch", 0)
     if before and before != now:
         place["iterations_in_epoch"] = batches * before // now

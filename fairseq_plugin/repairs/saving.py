@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
-from fairseq.trainer import Trainer
 
-from fairseq_plugin.repairs.replace import call_before, in_groups, replace
+from fairseq_plugin.repairs.replace import replace
 from recurrence.files import atomic_write
 
 logger = logging.getLogger("fairseq_plugin.repairs")
@@ -72,19 +71,6 @@ def copy_checkpoints_atomically() -> None:
         return copy_then_rename
 
     replace(PathManager, "copy", copy_atomically)
-
-
-def warn_of_asynchronous_saving() -> None:
-    """Warns of ``--write-checkpoints-asynchronously``, with which fairseq reports a full disk as a success."""
-    call_before(Trainer, "__init__", _warn_of_asynchronous_saving)
-
-
-def _warn_of_asynchronous_saving(self, cfg, *args, **kwargs) -> None:
-    if in_groups(cfg).checkpoint.write_checkpoints_asynchronously:
-        logger.warning(
-            "--write-checkpoints-asynchronously: fairseq then writes no checkpoint_last.pt to resume from and does not "
-            "report failed writes"
-        )
 
 
 def _write_error(error: OSError, path: str) -> OSError:

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fairseq import trainer
 from fairseq.data import Dictionary
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation_lev import TranslationLevenshteinConfig, TranslationLevenshteinTask
@@ -55,20 +54,6 @@ def test_alignments_are_not_trained(corpus, tmp_path):
     criterion = ("--criterion", "label_smoothed_cross_entropy_with_alignment")
     said = cli.train(corpus.data, tmp_path, *criterion, "--max-sentences", "4", fails=True)
     assert "--criterion=label_smoothed_cross_entropy_with_alignment: fused attention gives no weights to train" in said
-
-
-def test_the_log_starts_without_module_tree_and_absent_parameters(trained):
-    assert "num. shared model params" in trained.log
-    assert "(self_attn)" not in trained.log
-    assert "detected shared parameter" not in trained.log
-
-
-def test_shared_parameters_are_still_found():
-    model = models.build("cycle", "--share-all-embeddings", on=models.task(19, 19))
-    assert trainer._catalog_shared_params(model) == []  # a matrix that another module borrows is registered once
-    model.again = model.encoder.embed_tokens
-    (paths,) = trainer._catalog_shared_params(model)
-    assert sorted(paths) == ["again.weight", "encoder.embed_tokens.weight"]
 
 
 UNKNOWN, NO_BEGINNINGS = "of 3 symbols are unknown: segment", "none of 4 symbols starts a word: segment"

@@ -23,7 +23,6 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
 from fairseq.models.ema.ema import EMA
 from fairseq.modules import transformer_layer
-from fairseq.scoring.bleu import SacrebleuConfig, SacrebleuScorer
 from fairseq.search import DiverseBeamSearch
 from fairseq.trainer import Trainer
 from fairseq_cli import train, validate
@@ -270,22 +269,6 @@ class TestNgrams:
         method = decoding.NGramRepeatBlock._no_repeat_ngram
         decoding.block_repeated_ngrams()
         assert decoding.NGramRepeatBlock._no_repeat_ngram is method
-
-
-class TestScoring:
-    @staticmethod
-    def score() -> float:
-        scorer = SacrebleuScorer(SacrebleuConfig())
-        for number in range(200):
-            scorer.add_string("A dog runs through the snow.", f"A dog runs through snow {number}.")
-        return scorer.score()
-
-    def test_text_that_the_scorer_tokenizes_is_not_warned_of(self, monkeypatch, caplog):
-        score = self.score()
-        assert not caplog.records
-        monkeypatch.setattr(SacrebleuScorer, "__init__", SacrebleuScorer.__init__.__wrapped__)
-        assert self.score() == score > 0
-        assert "forgot to detokenize" in caplog.text
 
 
 class TestDiverseBeams:

@@ -6,8 +6,6 @@ from argparse import Namespace
 import pytest
 import torch
 from fairseq import checkpoint_utils, options
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq_cli import generate, interactive
 from omegaconf import OmegaConf
 
 from fairseq_plugin.repairs.checkpoints import CheckpointError
@@ -69,23 +67,6 @@ def test_an_override_of_no_option_is_rejected(as_namespace):
             override(f"{{'{name}': 3, 'encoder_layers': 3}}", as_namespace=as_namespace)
     override("{'encoder_layers_to_keep': '0,1'}", arch="transformer", as_namespace=as_namespace)
     override("{'signal_rank_divisor': 3}", "--lm-path", "lm.pt", as_namespace=as_namespace)
-
-
-@pytest.mark.parametrize(
-    ("command", "task", "flag", "rule"),
-    [
-        (generate._main, "translation", "--constraints", "only for fairseq-interactive"),
-        (generate._main, "translation", "--print-step", "needs --task translation_lev"),
-        (interactive.main, "translation", "--score-reference", "there is no reference to score"),
-        (generate._main, "language_modeling", "--print-alignment", "--task language_modeling has no words of a source"),
-        (interactive.main, "speech_to_text", "--print-alignment", "--task speech_to_text has no words of a source"),
-    ],
-)
-def test_an_option_that_a_command_cannot_use_is_rejected(command, task, flag, rule):
-    words = ["data", "--task", task, "--path", "x.pt", flag]
-    args = options.parse_args_and_arch(options.get_interactive_generation_parser(), words)
-    with pytest.raises(ValueError, match=f"^{flag}: {rule}"):
-        command(convert_namespace_to_omegaconf(args))
 
 
 COMMANDS = {"average": ["--inputs", "{file}", "--output", "{file}.out"], "convert": ["unshare", "{file}", "{file}.out"]}

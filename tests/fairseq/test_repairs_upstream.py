@@ -11,7 +11,6 @@ import pytest
 import torch
 from fairseq import checkpoint_utils, models
 from fairseq.data import Dictionary
-from fairseq.tasks import TASK_REGISTRY
 from fairseq.tasks.translation import TranslationTask
 
 from fairseq_plugin.repairs import audio
@@ -51,9 +50,7 @@ def test_a_model_trains_resumes_and_loads(model, trained_once, tmp_path, said):
     said.clear()
     resumed = upstream.run_training(model, data, tmp_path, "--restore-file", path, "--lr", "0.002", "--max-epoch", "2")
     assert f"Loaded checkpoint {path} (epoch 2 @ " in said.text
-    assert f"options changed since {path}: --lr [0.002] (was [0.001])" in said.text
     assert "end of epoch 2 (average epoch stats below)" in said.text
-    assert not [record for record in said.records if isinstance(record.msg, torch.nn.Module)]
     (loaded,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(resumed)])
     before, after = upstream.parameters(path), upstream.parameters(resumed)
     assert before.keys() == after.keys()
@@ -276,25 +273,13 @@ class TestSaving:
         upstream.run_training("transformer", data["text"], tmp_path, "--restore-file", "x.pt")
         assert "--restore-file x.pt: no such file: starting a new run" in said.text
 
-    def test_asynchronous_writes_are_those_of_fairseq(self, data, tmp_path, said):
+    def test_asynchronous_writes_are_those_of_fairseq(self, data, tmp_path):
         folder = tmp_path / "run"
         upstream.run_training("transformer", data["text"], folder, "--write-checkpoints-asynchronously")
         assert [path.name for path in folder.iterdir()] == ["checkpoint1.pt"]
-        assert "--write-checkpoints-asynchronously: fairseq then writes no checkpoint_last.pt" in said.text
 
 
-def of_a_user(base: type) -> type:
-    """A class outside fairseq."""
-    return type("Own", (base,), {"__module__": "somewhere.tasks"})
-
-
-def test_what_a_user_s_task_can_do_is_not_known(trained_once, monkeypatch):
-    data, path = trained_once("transformer")
-    own = of_a_user(TranslationTask)
+def test_what_a_user_s_task_can_do_is_not_known():
+    own = type("Own", (TranslationTask,), {"__module__": "somewhere.tasks"})
     assert is_known(TranslationTask)
     assert not is_known(own)
-    with pytest.raises(ValueError, match="^--print-step: needs"):
-        upstream.use("generate", data, path, "--print-step")
-    monkeypatch.setitem(TASK_REGISTRY, "translation", own)
-    with pytest.raises(KeyError, match="steps"):  # of fairseq, at the first hypothesis
-        upstream.use("generate", data, path, "--print-step")

@@ -70,7 +70,6 @@ OPTIONS = {
     "an explosion": (["--lr", "1e30"], "update 2: the loss or a gradient is no longer a finite number: lower --lr"),
     "no embedding": (["--decoder-embed-path", "/dev/null"], "/dev/null: must be an embedding"),
     "no file": (["--encoder-embed-path", "/nonexistent"], "/nonexistent: embedding cannot be read"),
-    "no dictionary": (["--optimizer-overrides", "lr"], "--optimizer-overrides lr: must be a dictionary of literals"),
 }
 
 
