@@ -17,7 +17,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from fairseq import options, tasks
@@ -27,19 +26,15 @@ from fairseq.tasks import TASK_REGISTRY
 from fairseq.tasks.fairseq_task import FairseqTask
 from fairseq.trainer import Trainer
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fairseq_plugin
 from fairseq_plugin.controls import control_flags
 from fairseq_plugin.modules.options import ConfiguredModel
 from fairseq_plugin.repairs.checkpoints import load_safely
-from recurrence import count, gemm
 from recurrence.comparison.command import Comparison, add_options, compare
-from recurrence.comparison.rows import Row, Score
+from recurrence.comparison.rows import Row, Score, counted
 from recurrence.comparison.runs import Step, Values
 from recurrence.comparison.words import split
-from recurrence.eight_bits import megabytes, quantise_
-from recurrence.loop import Loop
 
 USER_DIR = str(Path(fairseq_plugin.__file__).parent)
 TOKENS, FRAMES = 32, 512  # of the example over which operations are counted
@@ -73,9 +68,8 @@ class TextComparison(Comparison):
         self.args, self.words = args, list(words)
         _check(args)
         self.task = set_up_task(args)
-        self.looped = build(self.task, args)
-        loops = self.looped.loops_by_side()
-        if all(loop.passes == len(loop.blocks) for loop in loops.values()):
+        self.looped = self.task.build_model(copy.copy(args))
+        if all(loop.passes == len(loop.blocks) for loop in self.looped.loops_by_side().values()):
             raise ValueError(f"--arch={args.arch}: runs each of its blocks once; must be a looped model")
         check_training(args, self.task, self.looped)
 
@@ -94,27 +88,33 @@ class TextComparison(Comparison):
 
     def _build(self, words: Sequence[str], device: str = "meta") -> nn.Module:
         with torch.device(device):
-            return build(self.task, parse(words))
+            return self.task.build_model(parse(words))
 
     def _row(self, name: str, words: Sequence[str]) -> Row:
         model = self._build(words, "cpu").eval()
-        loops: Sequence[Loop] = list(model.loops_by_side().values())
-        blocks, passes = sum(len(loop.blocks) for loop in loops), sum(loop.passes for loop in loops)
-        operations = operations_of(model, self.task, self.args)
-        numbers = count.stored(model), operations, megabytes(model)
-        quantise_(model)
-        return Row(name, tuple(words), blocks, passes, *numbers, megabytes(model))
+        inputs = self._example(model)
+        return counted(name, words, model, lambda: model(*inputs))
+
+    def _example(self, model: nn.Module) -> tuple[torch.Tensor, ...]:
+        """The inputs of a forward pass over one example, whose operations are counted."""
+        target = self.task.target_dictionary.eos()
+        if self.args.task == "language_modeling":
+            return (torch.full((1, self.args.tokens_per_sample), target),)
+        tokens = torch.full((1, TOKENS), target)
+        if self.args.task == "speech_to_text":
+            return torch.zeros(1, FRAMES, model.encoder.inputs.features), torch.tensor([FRAMES]), tokens
+        return torch.full((1, TOKENS), self.task.source_dictionary.eos()), torch.tensor([TOKENS]), tokens
 
     def steps(self, row: Row, seed: int, folder: Path, length: int | None = None) -> list[Step]:
         checkpoints, flags = folder / "checkpoints", [*row.flags, *self._lasting(length)]
         train = ["fairseq_cli.train", *flags, "--user-dir", USER_DIR, "--seed", seed, "--save-dir", checkpoints]
         best = checkpoints / ("checkpoint_last.pt" if self.args.disable_validation else "checkpoint_best.pt")
-        steps = [_step("train", train, flags, _trained)]
+        steps = [Step.of_module("train", train, flags, _trained)]
         if self.args.average:
             kind = "update" if self.args.keep_interval_updates > 0 else "epoch"
-            some = ["--inputs", checkpoints, f"--num-{kind}-checkpoints", self.args.average]
-            best = folder / "average.pt"
-            steps.append(_step("average", ["fairseq_plugin.average", *some, "--output", best], some[2:], lambda *_: {}))
+            some, best = [f"--num-{kind}-checkpoints", self.args.average], folder / "average.pt"
+            words = ["fairseq_plugin.average", "--inputs", checkpoints, *some, "--output", best]
+            steps.append(Step.of_module("average", words, some, lambda *_: {}))
         return [*steps, self._scoring("score", best, ""), self._scoring("score_8bit", best, "_8bit")]
 
     def _lasting(self, length: int | None) -> list[str]:
@@ -149,11 +149,7 @@ class TextComparison(Comparison):
                 raise ValueError("has no score")
             return {f"score{suffix}": float(score[1]), f"decoding{suffix}": float(seconds[1])}
 
-        return _step(name, [program, *flags, "--path", checkpoint], flags, read)
-
-
-def _step(name: str, command: Sequence[Any], flags: Sequence[Any], read) -> Step:
-    return Step(name, (sys.executable, "-m", *map(str, command)), tuple(map(str, flags)), read)
+        return Step.of_module(name, [program, *flags, "--path", checkpoint], flags, read)
 
 
 def _trained(folder: Path, _: str) -> Values:
@@ -208,11 +204,6 @@ def set_up_task(args: Namespace) -> FairseqTask:
     return task
 
 
-def build(task: FairseqTask, args: Namespace) -> nn.Module:
-    """The model of a row; the options stay as they are."""
-    return task.build_model(copy.copy(args))
-
-
 def check_training(args: Namespace, task: FairseqTask, model: nn.Module) -> None:
     """Builds the criterion, the optimizer and the schedule with fairseq's trainer, so that its errors come first.
 
@@ -225,22 +216,6 @@ def check_training(args: Namespace, task: FairseqTask, model: nn.Module) -> None
         Trainer(cfg, task, model, task.build_criterion(cfg.criterion)).lr_step_begin_epoch(1)
     except AssertionError as error:
         raise ValueError(f"fairseq-train: {error}") from None
-
-
-def operations_of(model: nn.Module, task: FairseqTask, args: Namespace) -> int:
-    """Multiply-accumulates of matrix products in a forward pass over one example, attention as full matrices."""
-    target = task.target_dictionary
-    tokens = torch.full((1, TOKENS), target.eos())
-    inputs: tuple[torch.Tensor, ...]
-    if args.task == "language_modeling":
-        inputs = (torch.full((1, args.tokens_per_sample), target.eos()),)
-    elif args.task == "speech_to_text":
-        frames = torch.zeros(1, FRAMES, model.encoder.inputs.features)
-        inputs = frames, torch.tensor([FRAMES]), tokens
-    else:
-        inputs = torch.full((1, TOKENS), task.source_dictionary.eos()), torch.tensor([TOKENS]), tokens
-    with torch.no_grad(), gemm.using("mkl"), sdpa_kernel(SDPBackend.MATH):  # what PyTorch's counter knows
-        return count.flops(lambda: model(*inputs)) // 2
 
 
 def command_line() -> argparse.ArgumentParser:

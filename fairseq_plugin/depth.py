@@ -12,11 +12,10 @@ the range of depths whose score is at most `--tolerance` worse than at full dept
 """
 
 import argparse
-import copy
 import math
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -60,57 +59,28 @@ def assignments(loops: dict[str, Loop], apart: bool) -> Iterator[curve.Setting]:
     yield curve.Setting("+".join(map(str, dict.fromkeys(full.values()))), full)
 
 
-class Scorer:
-    """fairseq's scorer, which gets sentences in the form in which fairseq-generate scores them.
-
-    Args:
-        task: gives the dictionary of the target, and the decoders of `--bpe` and `--tokenizer`.
-        cfg: the options of fairseq-generate.
-        ignored: symbols that are not scored, such as those of languages.
-    """
-
-    def __init__(self, task: FairseqTask, cfg: Any, ignored: Collection[int] = ()):
-        self.ignored = ignored
-        self.words = copy.deepcopy(task.target_dictionary)  # words that are joined from pieces are added to it
-        self.scorer = scoring.build_scorer(cfg.scoring, self.words)
-        self.post_process = cfg.common_eval.post_process
-        parts = task.build_bpe(cfg.bpe), task.build_tokenizer(cfg.tokenizer)
-        self.decoders = [part.decode for part in parts if part is not None]
-
-    def add(self, reference: Tensor, hypothesis: Tensor) -> None:
-        """Adds a sentence by its tokens: the reference (S,), padded on either side, and the hypothesis (T,)."""
-        tokens = utils.strip_pad(reference, self.words.pad()).int().cpu(), hypothesis.int().cpu()
-        # Unknown words of the reference are escaped: none in the hypothesis equals them.
-        texts = [
-            self.words.string(part, self.post_process, escape_unk=escape, extra_symbols_to_ignore=self.ignored)
-            for part, escape in zip(tokens, (True, False))
-        ]
-        for decode in self.decoders:
-            texts = list(map(decode, texts))
-        if hasattr(self.scorer, "add_string"):
-            self.scorer.add_string(*texts)
-        elif self.post_process is None:
-            self.scorer.add(*tokens)
-        else:
-            self.scorer.add(*(self.words.encode_line(text, add_if_not_exist=True) for text in texts))
-
-    def score(self) -> float:
-        """The score of all sentences so far."""
-        return self.scorer.score()
-
-
 def translations(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequence[dict]) -> curve.Evaluation:
-    """The score of translations, by fairseq's search and scorer.
+    """The score of translations, by fairseq's search and scorer, in the form in which fairseq-generate scores them.
 
     Args:
         model: in eval mode.
-        task: builds the search.
+        task: builds the search; gives the dictionary of the target, and the decoders of `--bpe` and `--tokenizer`.
         cfg: the options of fairseq-generate.
         batches: fairseq's samples, with targets.
     """
-    generator = task.build_generator([model], cfg.generation)
+    generator, words = task.build_generator([model], cfg.generation), task.target_dictionary
+    scorer = scoring.build_scorer(cfg.scoring, words)
+    parts = task.build_bpe(cfg.bpe), task.build_tokenizer(cfg.tokenizer)
     prefix, ignored = cfg.generation.prefix_size, getattr(generator, "symbols_to_strip_from_output", ())
-    scorer = Scorer(task, cfg, ignored)
+
+    def text(tokens: Tensor, is_reference: bool) -> str:
+        tokens = utils.strip_pad(tokens, words.pad()).int().cpu()
+        # Unknown words of the reference are escaped: none in the hypothesis equals them.
+        written = words.string(tokens, cfg.common_eval.post_process, is_reference, extra_symbols_to_ignore=ignored)
+        for part in filter(None, parts):
+            written = part.decode(written)
+        return written
+
     seconds, outputs = 0.0, []
     for sample in batches:
         start = time.perf_counter()
@@ -118,7 +88,7 @@ def translations(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequenc
         hypotheses = task.inference_step(generator, [model], sample, prefix_tokens=given)
         seconds += time.perf_counter() - start
         for target, (best, *_) in zip(sample["target"], hypotheses):
-            scorer.add(target, best["tokens"])
+            scorer.add_string(text(target, True), text(best["tokens"], False))
             outputs.append(best["tokens"].tolist())
     return curve.Evaluation(scorer.score(), seconds / len(outputs), outputs)
 
@@ -160,11 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(args: argparse.Namespace, words: Sequence[str]) -> None:
-    """Runs the command line.
-
-    Args:
-        args: its options.
-        words: as they were typed.
+    """Runs the command line, given its options and the words that were typed.
 
     Raises:
         ValueError: naming the option and the rule.
@@ -175,6 +141,8 @@ def run(args: argparse.Namespace, words: Sequence[str]) -> None:
         value = getattr(args, name)
         if value:
             raise ValueError(f"--{name.replace('_', '-')}={value}: not supported here; use fairseq-generate")
+    if args.scoring == "bleu":
+        raise ValueError("--scoring=bleu: scores tokens; must be sacrebleu or another score of texts")
     cfg = convert_namespace_to_omegaconf(args)
     overrides = {**task_options(args, words), **literal(args.model_overrides)}
     (model,), saved, task = checkpoint_utils.load_model_ensemble_and_task([args.path], overrides)

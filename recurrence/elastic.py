@@ -170,9 +170,6 @@ def idle(loop: Loop, passes: Sequence[int]) -> list[nn.Parameter]:
     modules = [loop.blocks[which] for which in set(loop.order) - learning_blocks]
     if loop.own is not None:
         modules += [loop.own[index] for index in set(range(loop.passes)) - set(learning)]
-    injected = {index for index in learning if loop.order[index] in loop.inject} - set(first_runs(loop.order))
-    if loop.adapter is not None and not injected:
-        modules.append(loop.adapter)
     return [parameter for module in modules for parameter in module.parameters()]
 
 

@@ -37,7 +37,6 @@ class Loop(nn.Module):
         checkpointing: recompute each pass in the backward pass instead of keeping its activations. Non-reentrant,
             because the reentrant form fails under DistributedDataParallel if a block runs twice.
         inject: blocks whose later passes get the input of the block's first pass added to theirs.
-        adapter: called as `adapter(x, first)` to combine the two inputs instead of adding them.
 
     Raises:
         ValueError: if the order is empty, names a missing block or leaves one out, or `own` is not one entry per pass.
@@ -54,7 +53,6 @@ class Loop(nn.Module):
         own: Sequence[nn.Module] | None = None,
         checkpointing: bool = False,
         inject: Collection[int] = (),
-        adapter: nn.Module | None = None,
     ):
         super().__init__()
         check_order(order, len(blocks))
@@ -65,7 +63,7 @@ class Loop(nn.Module):
         self.own = None if own is None else nn.ModuleList(own)
         self.after = nn.ModuleList(nn.Identity() for _ in order)
         self.checkpointing = checkpointing
-        self.inject, self.adapter = frozenset(inject), adapter
+        self.inject = frozenset(inject)
         self.register_buffer("noted", None)  # the order, see `note_order`
         self.register_buffer("safe", None)  # smallest and largest safe depth, if the checkpoint has them
         self.register_buffer("looping", None)  # 0 until late loops begin, then 1; None if they begin at once
@@ -122,8 +120,7 @@ class Loop(nn.Module):
                 if levels is not None:
                     x = x + levels[index]
                 if block in first_inputs:
-                    first = first_inputs[block]
-                    x = x + first if self.adapter is None else self.adapter(x, first)
+                    x = x + first_inputs[block]
                 elif block in self.inject:
                     first_inputs[block] = x
                 arguments = {name: values[index] for name, values in per_pass.items()}

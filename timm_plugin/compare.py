@@ -22,14 +22,12 @@ import timm
 import torch
 from timm import utils
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from recurrence import count, gemm
+from recurrence import count
 from recurrence.comparison.command import Comparison, add_options, compare
-from recurrence.comparison.rows import Row, Score, widest
+from recurrence.comparison.rows import Row, Score, counted, widest
 from recurrence.comparison.runs import Step, Values
 from recurrence.comparison.words import split
-from recurrence.eight_bits import megabytes, quantise_
 from timm_plugin import MODELS, repairs
 from timm_plugin.train import Trainer
 from timm_plugin.training import options
@@ -103,26 +101,17 @@ class ImageComparison(Comparison):
 
     def _row(self, name: str, words: Sequence[str]) -> Row:
         model = self._build(words).eval()
-        blocks, passes = sum(len(loop.blocks) for loop in model.loops()), sum(loop.passes for loop in model.loops())
         image = torch.zeros(1, model.in_chans, *model.patch_embed.img_size)
-        with torch.no_grad(), gemm.using("mkl"), sdpa_kernel(SDPBackend.MATH):  # what PyTorch's counter knows
-            operations = count.flops(lambda: model(image)) // 2
-        numbers = count.stored(model), operations, megabytes(model)
-        quantise_(model)
-        return Row(name, tuple(words), blocks, passes, *numbers, megabytes(model))
+        return counted(name, words, model, lambda: model(image))
 
     def steps(self, row: Row, seed: int, folder: Path, length: int | None = None) -> list[Step]:
         flags = [*row.flags, *([] if length is None else ["--epochs", str(length)])]
         train = ["timm_plugin.train", *flags, "--output", folder, "--seed", seed, "--resume"]
         return [
-            _step("train", train, flags, _trained),
-            _step("score", ["timm_plugin.accuracy", folder], [], _scored("")),
-            _step("score_8bit", ["timm_plugin.accuracy", folder, "--eight-bits"], [], _scored("_8bit")),
+            Step.of_module("train", train, flags, _trained),
+            Step.of_module("score", ["timm_plugin.accuracy", folder], [], _scored("")),
+            Step.of_module("score_8bit", ["timm_plugin.accuracy", folder, "--eight-bits"], [], _scored("_8bit")),
         ]
-
-
-def _step(name: str, command: Sequence[Any], flags: Sequence[str], read) -> Step:
-    return Step(name, (sys.executable, "-m", *map(str, command)), tuple(flags), read)
 
 
 def _trained(folder: Path, _: str) -> Values:

@@ -17,7 +17,7 @@ from fairseq.models import BaseFairseqModel
 from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
-from fairseq_plugin.conversion.hugging_face_tokenizer import renumbered, tokenizer
+from fairseq_plugin.conversion.hugging_face_tokenizer import tokenizer
 from fairseq_plugin.conversion.unshare import unshared
 from fairseq_plugin.conversion.upstream import max_positions
 from fairseq_plugin.models.ilr import IntraLayerRecurrence
@@ -177,9 +177,6 @@ def write(
     _write_tokenizer(folder, source, pieces, is_translation)
     if target != source:
         _write_tokenizer(folder / "target", target, pieces, is_translation)
-    numbered = renumbered(source, pieces) if pieces and not is_translation else None
-    if numbered:
-        (folder / "tokenizer.model").write_bytes(numbered)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 

@@ -38,35 +38,6 @@ def tokenizer(dictionary: Dictionary, pieces: Path | None, template: str):
     return tokenizer
 
 
-def renumbered(dictionary: Dictionary, pieces: Path) -> bytes | None:
-    """A BPE sentencepiece model with the dictionary's numbering, for llama.cpp's converter; None for other types.
-
-    Pieces that never occurred in the training text are numbered after the dictionary, because longer pieces may be
-    merged from them. llama.cpp merges pieces by their scores, as in BPE but not in a unigram model.
-    """
-    from sentencepiece.sentencepiece_model_pb2 import ModelProto
-
-    proto = ModelProto()
-    proto.ParseFromString(pieces.read_bytes())
-    spec, kind = proto.trainer_spec, ModelProto.SentencePiece
-    if spec.model_type != spec.BPE:
-        return None
-    scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == kind.NORMAL}
-    control = (dictionary.bos(), dictionary.pad(), dictionary.eos())
-    kinds = {dictionary.unk(): kind.UNKNOWN, **dict.fromkeys(control, kind.CONTROL)}
-    symbols = [dictionary[index] for index in range(len(dictionary))]
-    del proto.pieces[:]
-    for index, symbol in enumerate([*symbols, *sorted(set(scores) - set(symbols))]):
-        usual = kind.NORMAL if symbol in scores else kind.UNUSED
-        proto.pieces.add(piece=symbol, score=scores.get(symbol, 0.0), type=kinds.get(index, usual))
-    for name in ("unk", "bos", "eos", "pad"):
-        index = getattr(dictionary, name)()
-        setattr(spec, f"{name}_id", index)
-        setattr(spec, f"{name}_piece", dictionary[index])
-    spec.vocab_size = len(proto.pieces)
-    return proto.SerializeToString()
-
-
 def _model_of_pieces(ids: dict[str, int], unknown: str, pieces: Path):
     """A sentencepiece model's segmentation with the dictionary's numbering.
 

@@ -6,8 +6,8 @@ The output matrix is the embedding, the FFN is 4 times as wide as the model, and
 recurrence (`--block-loops`) repeats the entire stack instead; with `--inject-embedding`, the stack's input is added
 again before each repetition.
 
-Differs from the published code: block recurrence stores an adapter (2 C^2 parameters) only with `--inject-adapter`,
-which uses it; that code always creates one and never uses it. There is a cache; dropout is an option (0).
+Differs from the published code: no adapter of 2 C^2 parameters, which that code creates for block recurrence and never
+uses. There is a cache; dropout is an option (0).
 """
 
 from collections.abc import Callable
@@ -56,11 +56,6 @@ class IntraLayerRecurrenceOptions(DepthOptions, LanguageOptions):
         "add the stack's input again before each further run of the stack; with a reuse map, add the input of a "
         "layer's first pass before each of its further passes",
     )
-    inject_adapter: bool = option(
-        False,
-        "combine what --inject-embedding adds with the state by a learned matrix, as in Huginn, instead of a sum",
-        where={"inject_embedding": (True,)},
-    )
     position: str = position_option("rotary", "; rope is an older word for rotary", older=("rope",))
 
 
@@ -98,14 +93,13 @@ class IntraLayerRecurrence(LanguageModel):
     def unshared(cls, args, layers: dict[str, int]) -> dict[str, Any]:
         """A reuse map of ones."""
         ones = ",".join(["1"] * layers["decoder"])
-        looped = {"block_loops": 1, "inject_embedding": False, "inject_adapter": None}
-        return {"decoder_layers": layers["decoder"], "reuse_map": ones, **looped}
+        return {"decoder_layers": layers["decoder"], "reuse_map": ones, "block_loops": 1, "inject_embedding": False}
 
     @classmethod
     def build_stack(cls, args, shape: Shape) -> nn.Module:
         """The loop, with its final norm."""
-        parts = dict(adapter=bool(args.inject_adapter), relative=cls.position(args) == "relative")
-        loop = llama_layers(shape, cls.order(args), _injected(args), pre_norm=not args.post_norm, **parts)
+        relative = cls.position(args) == "relative"
+        loop = llama_layers(shape, cls.order(args), _injected(args), not args.post_norm, relative)
         init.normal_(loop, args.embedding_std)
         return CausalStack(loop, cls.attention_positions(args, shape), nn.RMSNorm(shape.width, shape.norm_eps))
 

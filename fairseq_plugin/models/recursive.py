@@ -5,18 +5,15 @@ Source: Sliced Recursive Transformer (arXiv:2111.05297), section 5.6 and Figure 
 The paper gives no further details, and the published code has no translation model. Chosen here: fairseq's
 `transformer_iwslt_de_en` and `transformer_wmt_en_de` (post-norm, ReLU, biases); the 6 blocks of each stack run twice in
 succession; as in SReT, two learnable scalars per residual sum of a block (LRC) and, with `--nll`, a pre-norm MLP after
-each pass, as wide as the stream. Attention is not sliced, because a sentence is shorter than a slice of an image. The
-training log has every coefficient, as `encoder.block0.self_attn.identity` and so on.
+each pass, as wide as the stream. Attention is not sliced, because a sentence is shorter than a slice of an image.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq.logging import metrics
-
 from fairseq_plugin.modules.elastic import DepthOptions
 from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions
-from fairseq_plugin.modules.options import SIDES, option
+from fairseq_plugin.modules.options import option
 from fairseq_plugin.modules.register import register_family, size
 from recurrence import init
 from recurrence.block import Shape
@@ -24,9 +21,6 @@ from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.order import STRATEGIES
 from recurrence.papers.sret import Recursion, sret
-from recurrence.residual import Coefficients
-
-SUBLAYERS = {"encoder": ("self_attn", "ffn"), "decoder": ("self_attn", "cross_attn", "ffn")}
 
 
 @dataclass
@@ -67,29 +61,6 @@ class RecursiveTransformer(LoopedTransformer):
         super()._check(args, task)
         if args.init == "admin" and not args.no_lrc:
             raise ValueError("--init=admin: needs --no-lrc, because its vectors replace SReT's coefficients")
-
-    def forward(self, *args: Any, **kwargs: Any):
-        """As in any translation model; in training, also logs the coefficients."""
-        if self.training:
-            for name, coefficients in self.coefficients().items():
-                for kind, value in coefficients.named_parameters():
-                    # With weight 0, the log has the value of the last update instead of an average.
-                    metrics.log_scalar(f"{name}.{kind}", value.detach().clone(), weight=0, priority=2000, round=4)
-        return super().forward(*args, **kwargs)
-
-    def coefficients(self) -> dict[str, Coefficients]:
-        """The residual coefficients by block and sublayer, and by pass for the projections."""
-        found = {}
-        for side in SIDES:
-            loop = getattr(self, side).loop
-            for index, block in enumerate(loop.blocks):
-                named = zip(SUBLAYERS[side], block.residuals or ())
-                found.update({f"{side}.block{index}.{name}": residual for name, residual in named})
-            for index, own in enumerate(loop.own):
-                residual = getattr(own.projection, "residual", None)
-                if isinstance(residual, Coefficients):
-                    found[f"{side}.pass{index}.nll"] = residual
-        return found
 
 
 register_family(

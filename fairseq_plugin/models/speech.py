@@ -13,6 +13,7 @@ are inferred from its counts.
 Differs from fairseq: see :class:`fairseq_plugin.modules.speech.Subsampler`.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch import nn
 from fairseq_plugin.models.parameter_sharing import ParameterSharing, ParameterSharingOptions, unshared_layers
 from fairseq_plugin.modules.options import like, option
 from fairseq_plugin.modules.register import register_family, size
-from fairseq_plugin.modules.speech import kernel_sizes, speech_input
+from fairseq_plugin.modules.speech import SpeechInput, kernel_sizes
 
 # Options that fairseq's task adds.
 OF_THE_DATA = ("input_feat_per_channel", "input_channels", "speaker_to_id")
@@ -66,7 +67,16 @@ class SpeechToText(ParameterSharing):
     def inputs(cls, args, side: str, embedding: nn.Embedding | None, most: int) -> nn.Module:
         """Speech for the encoder, tokens for the decoder."""
         if side == "encoder":
-            return speech_input(args, sinusoids=cls.position(args, side) == "sinusoidal")
+            width = args.encoder_embed_dim
+            return SpeechInput(
+                args.input_feat_per_channel * args.input_channels,
+                args.conv_channels,
+                width,
+                kernel_sizes(args.conv_kernel_sizes),
+                scale=1.0 if args.no_scale_embedding else math.sqrt(width),
+                dropout=args.dropout,
+                sinusoids=cls.position(args, side) == "sinusoidal",
+            )
         return super().inputs(args, side, embedding, most)
 
     @classmethod

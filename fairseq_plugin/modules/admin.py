@@ -7,12 +7,11 @@ its first one writes can be used here.
 """
 
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq.distributed import utils as distributed_utils
 from fairseq.models import FairseqEncoderDecoderModel
@@ -127,20 +126,9 @@ def read_profile(path: str) -> list[float]:
         ValueError: if the file cannot be read or contains anything else.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        omegas = np.loadtxt(path, ndmin=2)[:, -1]
+    except (OSError, ValueError, IndexError) as error:
         raise ValueError(f"--admin-profile={path}: cannot be read ({error})") from None
-    return [_number(path, at, line) for at, line in enumerate(lines, start=1)]
-
-
-def _number(path: str, at: int, line: str) -> float:
-    """The omega in a line. Raises ValueError if the line is anything else than `OMEGA` or `INDEX OMEGA`."""
-    try:
-        *index, omega = map(float, line.split())
-    except ValueError:
-        index, omega = [], math.nan
-    if len(index) > 1 or not 0 < omega < math.inf:
-        raise ValueError(
-            f"--admin-profile={path}: line {at} must be a positive number, optionally after the sublayer's index"
-        )
-    return omega
+    if not (omegas > 0).all() or np.isinf(omegas).any():
+        raise ValueError(f"--admin-profile={path}: each line must end with a positive number")
+    return omegas.tolist()

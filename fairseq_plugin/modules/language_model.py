@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from fairseq_plugin.modules import adaptive, elastic
 from fairseq_plugin.modules.decoder import StackDecoder
-from fairseq_plugin.modules.drafting import DraftingModel, DraftingOptions, set_drafting
-from fairseq_plugin.modules.eight_bits import EightBitModel, EightBitOptions, set_eight_bits
+from fairseq_plugin.modules.decoding import DecodingModel, DecodingOptions
 from fairseq_plugin.modules.embedding import Output, TokenInput, store_positions
 from fairseq_plugin.modules.options import option
 from recurrence import position
@@ -21,7 +20,7 @@ from recurrence.loop import Loop
 
 
 @dataclass
-class LanguageOptions(adaptive.AdaptiveOptions, DraftingOptions, EightBitOptions):
+class LanguageOptions(adaptive.AdaptiveOptions, DecodingOptions):
     """Options of every language model."""
 
     no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
@@ -63,7 +62,7 @@ class LanguageDecoder(StackDecoder):
         return features if self.adaptive_softmax is not None else super().output_layer(features)
 
 
-class LanguageModel(DraftingModel, EightBitModel, elastic.ElasticModel, FairseqLanguageModel):
+class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
     """A language model. A family defines `options` and :meth:`build_stack`."""
 
     options: type[LanguageOptions] = LanguageOptions
@@ -110,8 +109,7 @@ class LanguageModel(DraftingModel, EightBitModel, elastic.ElasticModel, FairseqL
         inputs = cls._inputs(args, embedding, task.source_dictionary, most)
         output = cls._output(args, embedding, task.target_dictionary)
         model = cls(LanguageDecoder(task.target_dictionary, embedding, inputs, stack, output, most))
-        set_drafting(model, args)
-        set_eight_bits(model, args)
+        model.set_decoding(args)
         model.set_elastic(args, cls.depth_step(args))
         return model
 

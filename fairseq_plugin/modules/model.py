@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_plugin.modules import admin, elastic
 from fairseq_plugin.modules.decoder import CrossDecoder
-from fairseq_plugin.modules.drafting import DraftingModel, DraftingOptions, set_drafting
-from fairseq_plugin.modules.eight_bits import EightBitModel, EightBitOptions, set_eight_bits
+from fairseq_plugin.modules.decoding import DecodingModel, DecodingOptions
 from fairseq_plugin.modules.embedding import Output, TokenInput, load_pretrained, store_positions
 from fairseq_plugin.modules.encoder import LoopedEncoder
 from fairseq_plugin.modules.options import ACTIVATIONS, SIDES, option, position_option
@@ -33,7 +32,7 @@ LIMITS = dict(zip(SIDES, ("max_source_positions", "max_target_positions")))
 
 
 @dataclass
-class TranslationOptions(admin.AdminOptions, DraftingOptions, EightBitOptions):
+class TranslationOptions(admin.AdminOptions, DecodingOptions):
     """Options of every encoder-decoder; the defaults are fairseq's."""
 
     encoder_embed_dim: int = option(512, "encoder: width")
@@ -65,7 +64,7 @@ class TranslationOptions(admin.AdminOptions, DraftingOptions, EightBitOptions):
     max_target_positions: int | None = option(None)
 
 
-class LoopedTransformer(DraftingModel, EightBitModel, elastic.ElasticModel, admin.ProfiledModel):
+class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel):
     """An encoder and a decoder, each a loop. A family defines `options`, `initialise` and :meth:`loop`."""
 
     options: type[TranslationOptions] = TranslationOptions
@@ -139,8 +138,7 @@ class LoopedTransformer(DraftingModel, EightBitModel, elastic.ElasticModel, admi
         if profile is not None:
             model.set_profile(profile)
         args.encoder_embed_path = args.decoder_embed_path = ""  # the checkpoint's weights hold them
-        set_drafting(model, args)
-        set_eight_bits(model, args)
+        model.set_decoding(args)
         model.set_elastic(args, prefix_only=cls.has_static_levels(args))
         return model
 

@@ -1,7 +1,5 @@
 """The input layer for speech."""
 
-import math
-
 import torch
 import torch.nn.functional as F
 from fairseq.models.speech_to_text.s2t_transformer import Conv1dSubsampler
@@ -109,17 +107,3 @@ def kernel_sizes(text: str) -> list[int]:
     if len(sizes) != len(text.split(",")) or not all(size % 2 for size in sizes):
         raise ValueError(f"--conv-kernel-sizes={text}: must be odd whole numbers, separated by commas")
     return sizes
-
-
-def speech_input(args, sinusoids: bool) -> SpeechInput:
-    """The input layer for these options, with or without sinusoidal positions."""
-    width = args.encoder_embed_dim
-    return SpeechInput(
-        args.input_feat_per_channel * args.input_channels,
-        args.conv_channels,
-        width,
-        kernel_sizes(args.conv_kernel_sizes),
-        scale=1.0 if args.no_scale_embedding else math.sqrt(width),
-        dropout=args.dropout,
-        sinusoids=sinusoids,
-    )

@@ -46,8 +46,6 @@ def _ilr_model(system: str, config: dict) -> LanguageModel:
 
 
 def _ilr_pieces(model: LanguageModel, config: dict) -> Iterator[Piece]:
-    if model.decoder.stack.loop.adapter is not None:
-        raise ValueError("--inject-adapter: the published code creates an adapter but never uses it")
     yield from _outside_layers(model, "model.embed_tokens", "model.embed_positions", "model.norm")
     for index in range(len(model.decoder.stack.loop.blocks)):
         yield from ilr_layer(f"model.layers.{index}", f"decoder.stack.loop.blocks.{index}")

@@ -1,8 +1,15 @@
 """The rows of a comparison, and how large a control of equal storage must be."""
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from torch import nn, no_grad
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from recurrence import count, gemm
+from recurrence.eight_bits import megabytes, quantise_
+from recurrence.loop import named_loops
 
 # What a row is, and how a sentence about its difference to the looped model begins.
 ROWS = {
@@ -37,6 +44,23 @@ class Row:
     operations: int
     megabytes: float
     megabytes_8bit: float
+
+
+def counted(name: str, flags: Sequence[str], model: nn.Module, forward: Callable[[], object]) -> Row:
+    """The row of a model.
+
+    Args:
+        name, flags: see :class:`Row`.
+        model: in eval mode; it is quantised in the end.
+        forward: runs it on one example.
+    """
+    loops = named_loops(model).values()
+    blocks, passes = sum(len(loop.blocks) for loop in loops), sum(loop.passes for loop in loops)
+    with no_grad(), gemm.using("mkl"), sdpa_kernel(SDPBackend.MATH):  # what PyTorch's counter knows
+        operations = count.flops(forward) // 2
+    stored, size = count.stored(model), megabytes(model)
+    quantise_(model)
+    return Row(name, tuple(flags), blocks, passes, stored, operations, size, megabytes(model))
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,11 @@ class Step:
     flags: tuple[str, ...]
     read: Callable[[Path, str], Values]
 
+    @classmethod
+    def of_module(cls, name: str, words: Sequence[Any], flags: Sequence[Any], read: Callable[..., Values]) -> "Step":
+        """A step that runs a module of Python: its name and its arguments are the words."""
+        return cls(name, (sys.executable, "-m", *map(str, words)), tuple(map(str, flags)), read)
+
 
 @dataclass(frozen=True)
 class Run:

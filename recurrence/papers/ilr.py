@@ -1,14 +1,14 @@
 """Intra-Layer Recurrence: LLaMA's layers, each run as often as a reuse map says.
 
 A pass owns nothing. Block recurrence repeats the whole stack instead, and adds the stack's input again before each
-repetition (`inject`), by a sum or by a learned adapter. The layer:
+repetition (`inject`). The layer:
 
 `x + attention(norm x)`, then `x + down(silu(gate n) * up n)` with n = norm x; RMSNorm, no biases. Its post-norm form
 keeps the state bounded however many passes run: `norm(x + attention x)`, then `norm(x + ffn x)`.
 
 Source: LLaMA (arXiv:2302.13971), section 2.2; Intra-Layer Recurrence (arXiv:2505.01855), sections 3 and 4.
 Differs from the paper: it adds the stack's input at each repetition and leaves the first open; here, as in the code, it
-is added from the second on. The paper names the adapter as Huginn's (arXiv:2502.05171) and uses the sum.
+is added from the second on.
 Differs from LLaMA: the width of the FFN is an option; Intra-Layer Recurrence has 4 C instead of 8/3 C.
 """
 
@@ -68,26 +68,10 @@ class LlamaBlock(nn.Module):
         return self.sublayer(x, self.ffn, self.norms[1], torch.add)
 
 
-class Adapter(nn.Module):
-    """A matrix that maps state and injected input, side by side, to the input of a pass: (B, T, C) twice -> (B, T, C).
-
-    Source: Huginn (arXiv:2502.05171), section 3.1.
-    """
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.matrix = nn.Linear(2 * width, width, bias=False)
-
-    def forward(self, x: Tensor, first: Tensor) -> Tensor:
-        """x is the state, `first` the input of the block's first pass."""
-        return self.matrix(torch.cat([x, first], dim=-1))
-
-
 def llama_layers(
     shape: Shape,
     order: Order,
     inject: Collection[int] = (),
-    adapter: bool = False,
     pre_norm: bool = True,
     relative: bool = False,
 ) -> Loop:
@@ -97,11 +81,10 @@ def llama_layers(
         shape: sizes and rates.
         order: of a reuse map or of block recurrence, see :mod:`recurrence.order`.
         inject: see :class:`Loop`.
-        adapter: combine state and injected input by an :class:`Adapter` instead of adding them.
         pre_norm, relative: see :class:`LlamaBlock`.
 
     Raises:
         ValueError: if the order skips a layer, see :class:`Loop`.
     """
     blocks = [LlamaBlock(shape, pre_norm, relative) for _ in range(block_count(order))]
-    return Loop(blocks, order, inject=inject, adapter=Adapter(shape.width) if adapter else None)
+    return Loop(blocks, order, inject=inject)

@@ -311,9 +311,3 @@ def test_contexts_of_a_depth_are_nested_and_reject_depths_that_do_not_run():
             pass
         assert loop.running == (0, 1, 3, 4)
     assert loop.chosen is None
-
-
-def test_an_adapter_learns_only_where_a_block_runs_again():
-    loop = llama_layers(SHAPE, order.cycle(2, 6), inject=(0,), adapter=True)
-    for passes in (2, 4, 6):
-        assert (loop.adapter.matrix.weight in set(idle(loop, range(passes)))) == (passes == 2)

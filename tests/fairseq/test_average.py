@@ -30,8 +30,10 @@ def load(path):
     return torch.load(path, weights_only=True)
 
 
-def names(paths) -> list[str]:
-    return [path.name for path in paths]
+def run(folder, *flags) -> dict:
+    """The average that the command writes."""
+    average.main(["--inputs", str(folder), "--output", str(folder / "average.pt"), *flags])
+    return load(folder / "average.pt")
 
 
 def test_mean_in_double_precision_and_the_rest_of_the_first(checkpoints):
@@ -57,50 +59,44 @@ def test_safe_depths_of_a_file_are_not_those_of_the_mean(checkpoints):
         assert "decoder.loop.safe" not in average.average_checkpoints(paths)["model"]
 
 
-def test_mean_of_one_is_that_one(checkpoints):
-    path = checkpoints / "checkpoint1.pt"
-    state, original = average.average_checkpoints([path]), load(path)
-    assert all(torch.equal(state["model"][key], original["model"][key]) for key in original["model"])
-
-
 def test_command_line_stores_a_shared_tensor_once(checkpoints):
-    output = checkpoints / "average.pt"
-    average.main(["--inputs", str(checkpoints), "--num-epoch-checkpoints", "2", "--output", str(output)])
+    model = run(checkpoints, "--num-epoch-checkpoints", "2")["model"]
     first, second = (load(checkpoints / f"checkpoint{epoch}.pt")["model"]["embed"] for epoch in (2, 10))
-    model = load(output)["model"]
     torch.testing.assert_close(model["embed"], (first + second) / 2)
     assert model["embed"].data_ptr() == model["output"].data_ptr()
-    assert output.stat().st_size < 1.5 * 40 * 50 * 4
-
-
-def test_last_checkpoints_by_epoch_and_by_update(checkpoints):
-    last = average.last_checkpoints
-    assert names(last(checkpoints, average.EPOCH_FILE, 2)) == ["checkpoint10.pt", "checkpoint2.pt"]
-    assert names(last(checkpoints, average.EPOCH_FILE, 2, 9)) == ["checkpoint2.pt", "checkpoint1.pt"]
-    assert names(last(checkpoints, average.UPDATE_FILE, 1)) == ["checkpoint_10_1000.pt"]
-    assert names(last(checkpoints, average.UPDATE_FILE, 2, 200)) == ["checkpoint_2_200.pt", "checkpoint_1_100.pt"]
-
-
-@pytest.mark.parametrize("count", [0, 4])
-def test_a_number_of_checkpoints_out_of_range_is_rejected(checkpoints, count):
-    with pytest.raises(ValueError, match=f"--num-epoch-checkpoints={count}: must be >= 1 and <= 3, the number of"):
-        average.last_checkpoints(checkpoints, average.EPOCH_FILE, count)
+    assert (checkpoints / "average.pt").stat().st_size < 1.5 * 40 * 50 * 4
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("flags", "latest"),
     [
-        (["--checkpoint-upper-bound", "3"], "--checkpoint-upper-bound: needs --num-epoch-checkpoints"),
-        (["--num-epoch-checkpoints", "1"], "must be one folder"),
-        (["--num-epoch-checkpoints", "1", "--num-update-checkpoints", "1"], "not allowed with"),
+        ("--num-epoch-checkpoints 2", 10),
+        ("--num-epoch-checkpoints 2 --checkpoint-upper-bound 9", 2),
+        ("--num-update-checkpoints 1", 10),
+        ("--num-update-checkpoints 2 --checkpoint-upper-bound 200", 2),
     ],
 )
-def test_options_that_do_not_fit_are_rejected(checkpoints, capsys, options, message):
-    file = str(checkpoints / "checkpoint1.pt")
+def test_last_checkpoints_by_epoch_and_by_update(checkpoints, flags, latest):
+    assert run(checkpoints, *flags.split())["cfg"]["model"].epoch == latest
+
+
+@pytest.mark.parametrize(
+    ("inputs", "flags", "message"),
+    [
+        ("{}", "--num-epoch-checkpoints 0", "--num-epoch-checkpoints=0: must be >= 1 and <= 3, which there are"),
+        ("{}", "--num-epoch-checkpoints 4", "--num-epoch-checkpoints=4: must be >= 1 and <= 3, which there are"),
+        ("{}", "", "is no file; a folder needs --num-epoch-checkpoints"),
+        ("{}/nothing.pt", "", "nothing.pt is no file"),
+        ("{}/checkpoint1.pt", "--checkpoint-upper-bound 3", "--checkpoint-upper-bound needs --num-epoch-checkpoints"),
+        ("{}/checkpoint1.pt", "--num-epoch-checkpoints 1", "must be one folder"),
+        ("{}", "--num-epoch-checkpoints 1 --num-update-checkpoints 1", "not allowed with"),
+    ],
+)
+def test_options_that_do_not_fit_are_rejected(checkpoints, capsys, inputs, flags, message):
     with pytest.raises(SystemExit):
-        average.main(["--inputs", file, "--output", str(checkpoints / "out.pt"), *options])
+        average.main(["--inputs", inputs.format(checkpoints), "--output", str(checkpoints / "o.pt"), *flags.split()])
     assert message in capsys.readouterr().err
-    assert not (checkpoints / "out.pt").exists()
+    assert not (checkpoints / "o.pt").exists()
 
 
 @pytest.mark.parametrize("change", ["key", "shape"])
@@ -110,21 +106,3 @@ def test_checkpoints_of_different_models_are_rejected(checkpoints, change):
     torch.save(other, checkpoints / "other.pt")
     with pytest.raises(ValueError, match=r"other\.pt: (other|embed) differs from that in .*checkpoint1\.pt"):
         average.average_checkpoints([checkpoints / "checkpoint1.pt", checkpoints / "other.pt"])
-
-
-def test_no_checkpoints_are_rejected():
-    with pytest.raises(ValueError, match="must name at least one"):
-        average.average_checkpoints([])
-
-
-def test_a_folder_needs_a_number_of_checkpoints(checkpoints, capsys):
-    with pytest.raises(SystemExit):
-        average.main(["--inputs", str(checkpoints), "--output", str(checkpoints / "out.pt")])
-    assert f"--inputs {checkpoints}: a folder needs --num-epoch-checkpoints" in capsys.readouterr().err
-
-
-def test_a_missing_checkpoint_is_named(checkpoints, capsys):
-    files = [str(checkpoints / name) for name in ("checkpoint1.pt", "nothing.pt")]
-    with pytest.raises(SystemExit):
-        average.main(["--inputs", *files, "--output", str(checkpoints / "out.pt")])
-    assert f"--inputs {files[1]}: no such file" in capsys.readouterr().err

@@ -194,8 +194,8 @@ def test_eight_bits_need_a_cpu_and_a_truth_value():
     model.to(torch.bfloat16)
     with pytest.raises(ValueError, match="eight_bits=True: needs --cpu, and float32"):
         model.prepare_for_inference_(None)
-    with pytest.raises(ValueError, match="eight_bits=2: must be True or False"):
-        compare.build(models.task_of("ringformer_tiny"), options_with(eight_bits=2))
+    with pytest.raises(ValueError, match="eight_bits=2: must be true or false"):
+        models.task_of("ringformer_tiny").build_model(options_with(eight_bits=2))
 
 
 def options_with(**values):

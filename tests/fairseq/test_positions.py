@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from fairseq_plugin.conversion.unshare import unshared
-from fairseq_plugin.modules.drafting import set_drafting
 from recurrence.attention_position import POSITIONS, AttentionPositions
 from recurrence.relative import RelativeKeys
 from tests.fairseq.test_incremental import EXACT, SIDES, read_in_steps
@@ -76,7 +75,7 @@ def test_beam_search_prefixes_and_drafting(position, left_pad):
     prefixed = [translate(generator(model, incremental=way), source, prefix) for way in (True, False)]
     expect_equal(*prefixed)
     greedy = translate(generator(model, beam=1), source)
-    set_drafting(model, Namespace(draft_passes=2, draft_tokens=3))
+    model.set_decoding(Namespace(draft_passes=2, draft_tokens=3))
     expect_equal(translate(generator(model, beam=1), source), greedy)
 
 
@@ -85,7 +84,7 @@ def test_beam_search_prefixes_and_drafting(position, left_pad):
 def test_drafting_continues_prompts(arch, position):
     model = models.tiny(arch, "--position", position)
     expected = continue_prompts(search(model, beam_size=1, max_len_b=14), prompts())
-    set_drafting(model, Namespace(draft_passes=2, draft_tokens=3))
+    model.set_decoding(Namespace(draft_passes=2, draft_tokens=3))
     expect_equal(continue_prompts(search(model, beam_size=1, max_len_b=14), prompts()), expected)
 
 

@@ -31,9 +31,6 @@ VARIANTS = {
         "learned": ["--position", "learned"],
         "none": ["--position", "none"],
         "injected map": ["--position", "rotary", "--inject-embedding"],
-        "injected loops, adapter": [
-            *("--position", "none", "--block-loops", "2", "--inject-embedding", "--inject-adapter"),
-        ],
         "injected loops": ["--position", "alibi", "--block-loops", "2", "--inject-embedding"],
     },
     "SharedLanguageModel": {

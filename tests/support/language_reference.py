@@ -72,16 +72,14 @@ def llama_layer(w: Weights, index: int, x: Tensor, heads: int, position: str) ->
     return x + (gate * torch.sigmoid(gate) * up) @ w[f"{one}.mlp.down_proj.weight"].T
 
 
-def ilr(
-    w: Weights, tokens: Tensor, heads: int, position: str, counts=None, loops=1, layers=0, inject=False, adapter=None
-) -> Tensor:
+def ilr(w: Weights, tokens: Tensor, heads: int, position: str, counts=None, loops=1, layers=0, inject=False) -> Tensor:
     """Logits of one text: (T,) -> (T, vocabulary), with a reuse map `counts` or with `loops` over all `layers`."""
     embedding = x = w["model.embed_tokens.weight"][tokens]
     if position == "learned":
         embedding = x = x + w["model.embed_positions.weight"][: len(tokens)]
     for loop in range(loops if counts is None else 0):
         if loop > 0 and inject:
-            x = x + embedding if adapter is None else torch.cat([x, embedding], dim=1) @ adapter.T
+            x = x + embedding
         for index in range(layers):
             x = llama_layer(w, index, x, heads, position)
     for index, count in enumerate(counts or ()):
