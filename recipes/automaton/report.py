@@ -19,10 +19,10 @@ from fairseq_plugin.tasks.automaton import AutomatonTask  # noqa: E402
 from recurrence import count  # noqa: E402
 from recurrence.loop import named_loops  # noqa: E402
 
-STEPS = (4, 6, 8, 10, 12, 24)
+STEPS = (4, 6, 8, 10, 12, 24, 48)
 TRAINED = {"once": "1 to 12", "looped": "1 to 6"}
-DRAWN = 24  # steps in the picture
-SHOWN = (0, 6, 10)  # steps in the terminal
+LONG = 48  # cells of the second table, and cells and steps of the picture
+SHOWN = (0, 6, 12)  # steps in the terminal
 CELLS = {-1: "?", 0: "·", 1: "█"}
 
 Models = dict[str, tuple[torch.nn.Module, AutomatonTask]]
@@ -36,13 +36,13 @@ def history(model: torch.nn.Module, task: AutomatonTask, first: np.ndarray, step
     return np.stack([first, *later, *missing])
 
 
-def table(models: Models, texts: int) -> list[str]:
-    """The exact matches, one line per model."""
+def table(models: Models, cells: int, texts: int) -> list[str]:
+    """The exact matches of rows of so many cells, one line per model."""
     lines = [f"  {'steps':30}" + "".join(f"{step:>8}" for step in STEPS)]
     for name, (model, task) in models.items():
-        found = exact_match(model, task, list(STEPS), task.cfg.cells, texts)
-        cells = [f"{found[step]:.0f} %" if step in found else "-" for step in STEPS]
-        lines.append(f"  {f'{name:10} (trained on {TRAINED[name]})':30}" + "".join(f"{cell:>8}" for cell in cells))
+        found = exact_match(model, task, list(STEPS), cells, texts)
+        percents = [f"{found[step]:.0f} %" if step in found else "-" for step in STEPS]
+        lines.append(f"  {f'{name:10} (trained on {TRAINED[name]})':30}" + "".join(f"{one:>8}" for one in percents))
     return lines
 
 
@@ -68,7 +68,7 @@ def draw(histories: dict[str, np.ndarray], path: Path) -> None:
         colours = np.where((wrong & (rows == 0))[..., None], rose, colours)
         colours = np.where((wrong & (rows == 1))[..., None], red, colours)
         axis.imshow(np.where(asked[..., None], colours, grey).astype(np.uint8), interpolation="nearest")
-        axis.set(title=name, xticks=[], yticks=range(0, len(rows), 4))
+        axis.set(title=name, xticks=[], yticks=range(0, len(rows), 12))
         if "looped" in name:
             axis.axhline(6.5, color="tab:blue", linewidth=1)  # training ends here
     axes[0].set_ylabel("steps")
@@ -88,13 +88,15 @@ def main() -> None:
     stored = {name: count.stored(model) for name, (model, _) in models.items()}
     seconds = ", ".join(f"{name} {training(args.folder / name)['wall_s']} s" for name in models)
     print(f"\nRows of {task.cfg.cells} cells that are wholly right; {stored['looped']:,} stored parameters each")
-    print(*table(models, args.texts), sep="\n")
+    print(*table(models, task.cfg.cells, args.texts), sep="\n")
+    print(f"Rows of {LONG} cells; training had none")
+    print(*table(models, LONG, args.texts), sep="\n")
     print(
         f"\nTraining took: {seconds}. looped runs one block once per step; a model with a block of its own for each of"
     )
-    print(f"{DRAWN} steps would store {unshared(model, DRAWN):,} parameters.")
-    truth = task.draw(np.random.default_rng(7), 1, task.cfg.cells, DRAWN)[:, 0]
-    histories = {"truth": truth} | {name: history(*one, truth[0], DRAWN) for name, one in models.items()}
+    print(f"{LONG} steps would store {unshared(model, LONG):,} parameters.")
+    truth = task.draw(np.random.default_rng(7), 1, LONG, LONG)[:, 0]
+    histories = {"truth": truth} | {name: history(*one, truth[0], LONG) for name, one in models.items()}
     print("\nA row, and the same some steps later:")
     for step in SHOWN:
         for name, rows in histories.items():
