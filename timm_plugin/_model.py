@@ -209,7 +209,8 @@ class ImageModel(nn.Module):
         stop_early: bool = False,
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
-    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
+        output_dict: bool = False,
+    ) -> list[Tensor] | tuple[Tensor, list[Tensor]] | dict[str, Any]:
         """The output of `forward_features`, and the maps after the chosen depths or, of a pyramid, stages.
 
         Args:
@@ -220,6 +221,7 @@ class ImageModel(nn.Module):
             stop_early: stop after the last chosen one.
             output_fmt: "NCHW" or "NLC".
             intermediates_only: return only the list.
+            output_dict: return `image_features`, `image_intermediates` and `image_intermediates_prefix`, as asked for.
 
         Raises:
             ValueError: if output_fmt is neither.
@@ -231,7 +233,12 @@ class ImageModel(nn.Module):
             maps = [one.flatten(2).transpose(1, 2) for one in maps]
         else:
             maps = [one.contiguous() for one in maps]
-        chosen = list(zip(maps, prefix)) if return_prefix_tokens and self.num_prefix_tokens else maps
+        with_prefix = return_prefix_tokens and self.num_prefix_tokens
+        if output_dict:
+            found: dict[str, Any] = {"image_intermediates": maps}
+            found |= {"image_intermediates_prefix": prefix} if with_prefix else {}
+            return found if intermediates_only else {"image_features": x, **found}
+        chosen = list(zip(maps, prefix)) if with_prefix else maps
         return chosen if intermediates_only else (x, chosen)
 
     def get_intermediate_layers(

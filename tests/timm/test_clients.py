@@ -80,6 +80,22 @@ def test_images_of_any_size_are_rejected_by_name(name):
         timm.create_model(name, dynamic_img_size=True)
 
 
+@every_registered_structure
+@pytest.mark.parametrize("given", [{}, dict(return_prefix_tokens=True), dict(intermediates_only=True)])
+def test_a_dictionary_of_features_is_that_of_timm(structure, given):
+    model, x = vision.small_with_images(structure)
+    found = model.forward_intermediates(x, output_dict=True, **given)
+    features, intermediates = model.forward_intermediates(x, return_prefix_tokens="return_prefix_tokens" in given)
+    pairs = isinstance(intermediates[0], tuple)
+    expected = {} if "intermediates_only" in given else {"image_features": features}
+    expected["image_intermediates"] = [each[0] if pairs else each for each in intermediates]
+    expected |= {"image_intermediates_prefix": [prefix for _, prefix in intermediates]} if pairs else {}
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    token = bool(model.num_prefix_tokens)
+    theirs = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1, class_token=token, global_pool="avg")
+    assert found.keys() == theirs.forward_intermediates(torch.zeros(1, 3, 32, 32), output_dict=True, **given).keys()
+
+
 def test_the_example_of_grad_cam_shows_what_the_class_depends_on():
     text = (cli.REPOSITORY / "docs" / "images.md").read_text(encoding="utf-8")
     (example,) = (part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "heat" in part)
