@@ -23,7 +23,7 @@ STEPS = (4, 6, 8, 10, 12, 24, 48)
 TRAINED = {"once": "1 to 12", "looped": "1 to 6"}
 LONG = 48  # cells of the second table, and cells and steps of the picture
 SHOWN = (0, 6, 12)  # steps in the terminal
-CELLS = {-1: "?", 0: "·", 1: "█"}
+CELLS = {0: "·", 1: "█"}  # everything else, an answer that is no cell or none at all, is a question mark
 
 Models = dict[str, tuple[torch.nn.Module, AutomatonTask]]
 
@@ -103,7 +103,7 @@ def main() -> None:
             wrong = int((rows[step] != truth[step]).sum())
             verdict = f"{wrong} cells wrong" if wrong else ""
             place = f"step {step}" if name == "truth" else ""
-            print(f"  {place:8} {name:7} {''.join(map(CELLS.get, rows[step]))}  {verdict}")
+            print(f"  {place:8} {name:7} {''.join(CELLS.get(cell, '?') for cell in rows[step])}  {verdict}")
     picture = args.folder / "automaton.png"
     titles = {name: f"{name}, trained on {TRAINED[name]}" for name in models}
     draw({titles.get(name, name): rows for name, rows in histories.items()}, picture)
