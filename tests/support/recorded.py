@@ -61,7 +61,11 @@ def load(name: str, file: dict, **changes: Tensor) -> nn.Module:
     """Our model with a file's weights; `changes` replaces some of them."""
     system, weights, config = SYSTEM_OF[name], {**file["state_dict"], **changes}, file["meta"]["config"]
     if name in IMAGES:
-        return images.from_published(system, weights, config, file["inputs"].get("perms", ()))
+        model = images.from_published(system, weights, config)
+        slots = [key for key, _ in model.named_buffers() if key.endswith("slices.permutation")]
+        for key, permutation in zip(slots, file["inputs"].get("perms", ()), strict=True):
+            model.get_buffer(key).copy_(permutation)
+        return model
     return texts.from_published(system, weights, config)
 
 

@@ -1,17 +1,16 @@
-"""Reference implementations of the image models from their equations, independent of our code, one image at a time.
+"""References of SReT and its recursive DeiT and Mixer from their equations, independent of our code, image by image.
 
-Published models use the published key names, the others ours. Letters: c channels, d width, n tokens.
+SReT uses the published key names, the others ours. Letters: c channels, d width, n tokens.
 image: (c, height, width); x: (n, d).
 """
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from tests.support.reference import Weights, attend, gelu, layer_norm, linear, sinusoid, table
+from tests.support.reference import Weights, attend, gelu, layer_norm, linear
 
 
 def convolve(w: Weights, name: str, image: Tensor, stride: int, padding: int = 0, depthwise: bool = False) -> Tensor:
@@ -34,82 +33,11 @@ def patches(w: Weights, name: str, image: Tensor) -> Tensor:
     return convolve(w, name, image, stride=w[f"{name}.weight"].size(-1)).flatten(1).T
 
 
-# RingFormer and its baselines, published names
-
-
-def self_attention(w: Weights, name: str, x: Tensor, heads: int, signals: Iterable[Tensor] = (0, 0, 0)) -> Tensor:
-    q, k, v = (linear(w, f"{name}.{part}", x) + s for part, s in zip(("query", "key", "value"), signals))
-    return linear(w, f"{name}.out", attend(q, k, v, heads, causal=False))
+# SReT, published names
 
 
 def mlp(w: Weights, name: str, x: Tensor) -> Tensor:
     return linear(w, f"{name}.fc2", gelu(linear(w, f"{name}.fc1", x)))
-
-
-def universal_signal(width: int) -> Callable[[int, int], float]:
-    return lambda at, i: (math.sin if i % 2 else math.cos)((at + 1) / 10000 ** (2 * (i + 1) / width))
-
-
-def ring_encoder(w: Weights, x: Tensor, heads: int, depth: int) -> Tensor:
-    e = "transformer.encoder"
-    for i in range(depth):
-        m = {kind: w[f"{e}.{kind}_01"][i].T @ w[f"{e}.{kind}_02"][i] for kind in SIGNALS}
-        n = layer_norm(w, f"{e}.ATTN_layer_norms.{i}", x, 1e-5)
-        y = x + self_attention(w, f"{e}.layers.0.attn", n, heads, [x @ m[kind].T for kind in SIGNALS[:3]])
-        n = layer_norm(w, f"{e}.FF_layer_norms.{i}", y + y @ m[SIGNALS[3]].T, 1e-5)
-        x = y + mlp(w, f"{e}.layers.0.ffn", n)
-    return x
-
-
-SIGNALS = ["ATTN_lev_embed_Q", "ATTN_lev_embed_K", "ATTN_lev_embed_V", "lev_embed_FF"]
-
-
-def layer(w: Weights, name: str, x: Tensor, heads: int, mlp_norm: str) -> Tensor:
-    x = x + self_attention(w, f"{name}.attn", layer_norm(w, f"{name}.attention_norm", x, 1e-6), heads)
-    return x + mlp(w, f"{name}.ffn", layer_norm(w, f"{name}.{mlp_norm}", x, 1e-6))
-
-
-def universal_encoder(w: Weights, x: Tensor, heads: int, depth: int) -> Tensor:
-    e, formula = "transformer.encoder", universal_signal(x.size(1))
-    learned = w.get(f"{e}.level_embed.level_embed.weight")
-    for i in range(depth):
-        if learned is None:
-            level = table(formula, len(x), x.size(1)) + table(formula, depth, x.size(1))[i]
-        else:
-            level = learned[i * len(x) : (i + 1) * len(x)]
-        x = layer(w, f"{e}.layers.0", x + level, heads, "ff_norm")
-    return x
-
-
-def wide_encoder(w: Weights, x: Tensor, heads: int, depth: int) -> Tensor:
-    e = "transformer.encoder"
-    for i in range(depth):
-        block = f"{e}.attn_blocks.{i}"
-        x = x + self_attention(w, f"{block}.attn", layer_norm(w, f"{block}.attention_norm", x, 1e-6), heads)
-        x = x + mlp(w, f"{e}.ff_block.ffn", layer_norm(w, f"{e}.ff_block.ff_norm", x, 1e-6))
-    return x
-
-
-def plain_encoder(w: Weights, x: Tensor, heads: int, depth: int) -> Tensor:
-    for i in range(depth):
-        x = layer(w, f"transformer.encoder.layer.{i}", x, heads, "ffn_norm")
-    return x
-
-
-ENCODERS = {"ringformer_vit": ring_encoder, "uit": universal_encoder, "owf_vit": wide_encoder, "vit": plain_encoder}
-
-
-def ringformer_system(w: Weights, system: str, image: Tensor, heads: int, depth: int) -> Tensor:
-    """Logits of one image."""
-    x = patches(w, "transformer.embeddings.patch_embeddings", image)
-    x = torch.cat([w["transformer.embeddings.cls_token"][0], x])
-    if system != "uit":
-        x = x + table(sinusoid(x.size(1)), *x.shape)
-    x = ENCODERS[system](w, x, heads, depth)
-    return linear(w, "head", layer_norm(w, "transformer.encoder.encoder_norm", x[0], 1e-6))
-
-
-# SReT, published names
 
 
 def stem(w: Weights, name: str, image: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ Source: the published code of RingFormer (arXiv:2502.13181) and of SReT (arXiv:2
 """
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import timm
@@ -31,9 +30,7 @@ SYSTEMS = {
 }
 
 
-def from_published(
-    system: str, state_dict: dict[str, Any], config: dict[str, Any], permutations: Sequence[Tensor] = ()
-) -> ImageModel:
+def from_published(system: str, state_dict: dict[str, Any], config: dict[str, Any]) -> ImageModel:
     """Builds the timm model of a published checkpoint.
 
     Args:
@@ -43,7 +40,6 @@ def from_published(
             num_levels or num_layers (the other may be absent or None), rank_attn, level_encoding; for SReT image_size,
             base_dims, depth, recursive_num, heads, groups1 and groups2 (absent without slices), mlp_ratio,
             np_mlp_ratio, num_classes, drop_path_rate.
-        permutations: for SReT, one (N,) permutation for each permuted pass, in order; () keeps the model's.
 
     Returns:
         The model in eval mode, in the dtype of the weights.
@@ -65,7 +61,6 @@ def from_published(
     model = _in_type(dtype, name, arguments(system, config))
     own = to_ours(state_dict, pieces(system, model), model.state_dict(), FIXED.fullmatch)
     model.load_state_dict({**model.state_dict(), **own})
-    _set_permutations(model, permutations)
     return model.eval()
 
 
@@ -96,11 +91,3 @@ def _in_type(dtype: torch.dtype, name: str, arguments: dict[str, Any]) -> ImageM
         return timm.create_model(name, **arguments)
     finally:
         torch.set_default_dtype(before)
-
-
-def _set_permutations(model: ImageModel, permutations: Sequence[Tensor]) -> None:
-    slots = [name for name, _ in model.named_buffers() if name.endswith("slices.permutation")]
-    if permutations and len(permutations) != len(slots):
-        raise ValueError(f"permutations: {len(permutations)} given, the model has {len(slots)} permuted passes")
-    for name, permutation in zip(slots, permutations):
-        model.get_buffer(name).copy_(permutation)
