@@ -1,23 +1,11 @@
-"""The supported timm versions, and imports that are private in timm or missing in some version."""
+"""Imports that are private in timm, or missing in a version from 1.0.20 on."""
 
 import argparse
-import re
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from timm.models._features import feature_take_indices
-
-OLDEST = "1.0.20"
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", version)[:3]]
-
-
-if _numbers(timm.__version__) < _numbers(OLDEST):
-    raise ImportError(f"timm {timm.__version__}: timm_plugin needs timm >= {OLDEST}")
 
 try:
     from timm.models._input import update_model_input_size

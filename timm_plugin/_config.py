@@ -1,14 +1,16 @@
 """The options that all image models share, and their rules. A family derives its own from them."""
 
+import inspect
+import math
+import types
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
-from typing import Any, ClassVar
+from numbers import Integral, Real
+from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from recurrence.errors import FieldError
-from timm_plugin._types import check_types
 from timm_plugin.elastic import ElasticConfig
 
 
@@ -42,7 +44,7 @@ class ImageConfig(ElasticConfig, ABC):
 
     Attributes:
         model: the class of its models.
-        fixed: inherited options that the family does not offer; they have the family's defaults.
+        fixed: inherited options that must have the family's defaults.
         names: options by their names in the core.
         undecayed: words in the names of parameters that have no weight decay.
         unlike_upstream: what timm's `VisionTransformer` has no place for, if that is known before weights are folded.
@@ -82,16 +84,22 @@ class ImageConfig(ElasticConfig, ABC):
         Raises:
             ValueError: naming the option, its value and the rule.
         """
-        check_types(self)
-        self.check_depth()
+        check_size(self.img_size)
+        hints = get_type_hints(type(self))
         for spec in fields(self):
             value, about = getattr(self, spec.name), spec.metadata
+            if spec.name != "img_size" and not fits(value, hints[spec.name]):
+                kind = inspect.formatannotation(hints[spec.name]).replace("collections.abc.", "")
+                raise ValueError(f"{spec.name}={value!r}: must be of type {kind}")
+            if spec.name in self.fixed and value != spec.default:
+                raise ValueError(f"{spec.name}={value!r}: must be {spec.default!r} in this family")
             if about.get("choices") and value not in about["choices"]:
                 raise ValueError(f"{spec.name}={value!r}: must be one of {about['choices']}")
             if about.get("least") is not None and value < about["least"]:
                 raise ValueError(f"{spec.name}={value}: must be >= {about['least']}")
             if spec.name.endswith("_rate") and not 0 <= value <= 1:
                 raise ValueError(f"{spec.name}={value}: must be a rate within [0, 1]")
+        self.check_depth()
 
     @contextmanager
     def arguments_in_errors(self) -> Iterator[None]:
@@ -105,23 +113,6 @@ class ImageConfig(ElasticConfig, ABC):
     def options(cls) -> list[str]:
         """The arguments that the family takes."""
         return [spec.name for spec in fields(cls) if spec.name not in cls.fixed]
-
-    @classmethod
-    def of(cls, **given: Any) -> "ImageConfig":
-        """The configuration with these arguments of `timm.create_model`.
-
-        Raises:
-            TypeError: for an argument that the family does not have.
-            ValueError: if a value breaks its rule.
-        """
-        options = cls.options()
-        for name, value in given.items():
-            if name in options or name in cls.fixed and value == getattr(cls, name):
-                continue
-            near = get_close_matches(name, options, cutoff=0.75)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"it takes {', '.join(options)}"
-            raise TypeError(f"{cls.__name__} got an unexpected keyword argument {name!r}: {hint}")
-        return cls(**given)
 
     @classmethod
     def merged(cls, preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,3 +141,22 @@ class ImageConfig(ElasticConfig, ABC):
             units: heads, as a multiple of the smallest numbers in the same proportion.
             hidden: hidden units of each MLP (of a pyramid: in its first stage) beyond the proportion.
         """
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value has a declared type; an int is also a float, a bool is neither, and a number is finite."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return any(fits(value, option) for option in get_args(hint))
+    if get_origin(hint) is Sequence:
+        return isinstance(value, list | tuple) and all(fits(entry, *get_args(hint)) for entry in value)
+    if hint in (int, float):
+        number = isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
+        return number and math.isfinite(value)
+    return isinstance(value, hint)
+
+
+def check_size(value: Any) -> None:
+    """Rejects an image size that is neither one side nor two, in whole numbers >= 1; raises ValueError."""
+    sides = value if isinstance(value, list | tuple) else (value, value)
+    if len(sides) != 2 or not all(fits(side, int) and side >= 1 for side in sides):
+        raise ValueError(f"img_size={value!r}: must be one side or two, in whole numbers >= 1")

@@ -20,14 +20,11 @@ from timm_plugin.elastic import ElasticConfig
 DEPTH_OPTIONS = {spec.name: spec.default for spec in fields(ElasticConfig)}
 
 
-Presets = dict[str, tuple[str, dict[str, Any]]]
-
-
 def register_family(
     module: str,
     family: type[ImageConfig],
     cfg: dict[str, Any],
-    presets: Presets,
+    presets: dict[str, tuple[str, dict[str, Any]]],
     shipped: dict[str, dict] | None = None,
 ) -> None:
     """Registers one model for each preset, as a function of a module.
@@ -79,24 +76,18 @@ def create(
         **kwargs: options of the model, and arguments of timm's builder.
 
     Raises:
-        ValueError: for dynamic image sizes, for an exit_threshold, which older versions had, for a feature_cls that
-            needs a module per depth where all depths are in one, for options of depth beside features_only, or if a
-            value breaks its rule.
+        TypeError: for an argument that the family does not have.
+        ValueError: for dynamic image sizes, for options of depth beside features_only, or if a value breaks its rule.
     """
     for name in ("dynamic_img_size", "dynamic_img_pad"):
         if kwargs.pop(name, False):
             raise ValueError(f"{name}=True: {variant} takes images of the size that img_size gives")
-    threshold = kwargs.pop("exit_threshold", 0.0)  # arguments saved by older versions have 0
-    if threshold:
-        raise ValueError(f"exit_threshold={threshold}: was removed, as it never saved time; run fewer passes instead")
     if kwargs.get("features_only"):
-        check_features(kwargs)
         options = {name: value for name, value in options.items() if name not in DEPTH_OPTIONS}
-    feature_cls = kwargs.get("feature_cls", "getter")
-    kinds = family.model.feature_kinds
-    if kinds and feature_cls not in kinds:
-        rule = f"must be one of {kinds}, as one module has all depths"
-        raise ValueError(f"feature_cls={feature_cls!r}: {rule}")
+        for name in kwargs.keys() & DEPTH_OPTIONS:
+            if kwargs[name] != DEPTH_OPTIONS[name]:
+                rule = "must not be given with features_only=True, which runs all passes"
+                raise ValueError(f"{name}={kwargs[name]}: {rule}")
     options = family.merged(options, kwargs)
     stages = {**options, **kwargs}.get("depths")  # of a pyramid, whose features are one of each
     indices = tuple(range(len(stages))) if isinstance(stages, Sequence) else family.model.out_indices
@@ -111,15 +102,6 @@ def create(
             **kwargs,
         )
     return model if dtype is None else model.to(dtype)
-
-
-def check_features(options: dict[str, Any]) -> None:
-    """Raises ValueError for options that have no meaning for a model whose output is the maps of chosen depths."""
-    for name, default in DEPTH_OPTIONS.items():
-        if options.get(name, default) != default:
-            raise ValueError(
-                f"{name}={options[name]}: must not be given with features_only=True, which runs all passes"
-            )
 
 
 def image_cfg(**kwargs: Any) -> dict[str, Any]:

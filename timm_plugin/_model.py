@@ -11,7 +11,6 @@ from torch import Tensor, fx, nn
 from recurrence.elastic import at_depths, branches
 from recurrence.loop import Loop, named_loops
 from timm_plugin._config import ImageConfig
-from timm_plugin._script import scriptable
 
 
 class ImageModel(nn.Module):
@@ -27,7 +26,6 @@ class ImageModel(nn.Module):
     Attributes:
         pools: its kinds of pooling.
         out_indices: the features of `features_only=True`.
-        feature_kinds: the values of `feature_cls`.
         deep_supervision: whether training returns the logits of several depths, see :meth:`set_deep_supervision`.
 
     Raises:
@@ -37,12 +35,11 @@ class ImageModel(nn.Module):
 
     pools: tuple[str, ...] = ()
     out_indices: tuple[int, ...] = ()
-    feature_kinds: tuple[str, ...] = ("getter", "hook", "fx")
     deep_supervision = False
 
     def __init__(self, family: type[ImageConfig], **kwargs: Any):
         super().__init__()
-        self.config: Any = family.of(**kwargs)
+        self.config: Any = family(**kwargs)
         self.in_chans = self.config.in_chans
         with self.config.arguments_in_errors():
             self.build(self.config)
@@ -57,11 +54,9 @@ class ImageModel(nn.Module):
         Raises:
             ValueError: see :meth:`check_pool`.
         """
-        self.check_pool(num_classes, global_pool)
-        self.num_classes, self.global_pool = num_classes, global_pool
         self.head_hidden_size = self.embed_dim = self.num_features
         self.head_drop = nn.Dropout(drop_rate)
-        self.head = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
+        self.reset_classifier(num_classes, global_pool)
 
     def check_pool(self, num_classes: int, global_pool: str | None) -> None:
         """Raises ValueError if there cannot be as many classes, or the model does not have this pooling.
@@ -107,8 +102,6 @@ class ImageModel(nn.Module):
             needs_reset: timm's argument, unused.
         """
         shape = dict(img_size=self.patch_embed.img_size, num_classes=self.num_classes, global_pool=self.global_pool)
-        if "patch_size" in vars(self.config):  # set_input_size may have changed both sizes
-            shape["patch_size"] = self.patch_embed.patch_size[0]
         with torch.device("cpu"):
             new = type(self)(type(self.config), **{**vars(self.config), **shape})
         for own, whole in zip(self.loops(), new.loops()):
@@ -241,15 +234,6 @@ class ImageModel(nn.Module):
         chosen = list(zip(maps, prefix)) if with_prefix else maps
         return chosen if intermediates_only else (x, chosen)
 
-    def get_intermediate_layers(
-        self, x: Tensor, n: int | Sequence[int] = 1, reshape: bool = False, norm: bool = False, **kwargs: Any
-    ) -> list[Tensor]:
-        """DINO's interface to :meth:`forward_intermediates`: the last n features, or those of the given indices."""
-        output_fmt = "NCHW" if reshape else "NLC"
-        return list(
-            self.forward_intermediates(x, n, norm=norm, output_fmt=output_fmt, intermediates_only=True, **kwargs)
-        )
-
     def adapt(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
         """Makes a state dict of another image size, or a published one, fit this model; called by every load."""
         return state_dict
@@ -260,12 +244,14 @@ class ImageModel(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def __prepare_scriptable__(self) -> fx.GraphModule:
-        """`torch.jit.script` compiles this: the traced forward passes of training and inference, chosen by the mode.
-
-        Raises:
-            RuntimeError: if the model is in training and its depth changes from update to update.
-        """
-        return scriptable(self, self.config)
+        """`torch.jit.script` compiles this, the traced forward pass of inference; raises RuntimeError in training."""
+        if self.training:
+            raise RuntimeError("torch.jit.script: compiles the forward pass of inference; call eval() first")
+        tracer = fx.Tracer()
+        tracer.proxy_buffer_attributes = True  # buffers stay buffers
+        graph = tracer.trace(self)
+        graph.output_node().type = None  # of `forward`, which in training may have other results
+        return fx.GraphModule(self, graph)
 
 
 def loop_groups(name: str, loop: Loop, start: int = 0) -> list[tuple[str, tuple[int]]]:

@@ -30,25 +30,17 @@ class Stage(nn.Module):
         self.pool = nn.Conv2d(half, width, 3, stride=2, padding=1, groups=half) if downsample else nn.Identity()
         self.loop = loop
 
-    def forward(
-        self, x: Tensor, token: Tensor | None = None, every_pass: bool = False
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, token: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """The map of the previous stage -> that of this stage; with a class token, both as a pair.
 
         Args:
             x: (B, C, height, width); before a convolution, (B, C / 2, 2 height, 2 width).
             token: (B, C, 1, 1), or (B, C / 2, 1, 1) before a convolution; None for none.
-            every_pass: run all passes, also if training draws them.
         """
         tokens = self.pool(x).flatten(2)
         if token is not None:
             tokens = torch.cat([self._pooled(token).flatten(2), tokens], 2)
-        tokens = tokens.transpose(1, 2)
-        if every_pass:
-            tokens = self.loop(tokens, passes=range(self.loop.passes) if self.loop.chosen is None else self.loop.chosen)
-        else:
-            tokens = self.loop(tokens)
-        tokens = tokens.transpose(1, 2)
+        tokens = self.loop(tokens.transpose(1, 2)).transpose(1, 2)
         if token is None:
             return tokens.unflatten(2, self.grid)
         return tokens[..., 1:].unflatten(2, self.grid), tokens[..., :1, None]
@@ -71,7 +63,6 @@ class SReT(ImageModel):
 
     pools: tuple[str, ...] = ("", "avg", "max", "avgmax")
     out_indices = (0, 1, 2)
-    feature_kinds = ()
 
     def build(self, config: Any) -> None:
         """See :meth:`ImageModel.build`."""
@@ -138,16 +129,13 @@ class SReT(ImageModel):
     def features(
         self, x: Tensor, indices: int | Sequence[int] | None, norm: bool, stop_early: bool
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """For :meth:`forward_intermediates`: the output, maps (B, C, height, width), class tokens (B, 1, C).
-
-        No image leaves a loop early, and training runs all passes, too.
-        """
+        """For :meth:`forward_intermediates`: the output, maps (B, C, height, width), class tokens (B, 1, C)."""
         taken, last = feature_take_indices(len(self.stages), indices)
         stages = self.stages[: last + 1] if stop_early else self.stages
         maps, prefix, x = [], [], self.embed(x)
         token = self.class_tokens(x)
         for index, stage in enumerate(stages):
-            x, token = run_stage(stage, x, token, every_pass=True)
+            x, token = run_stage(stage, x, token)
             if index not in taken:
                 continue
             normed = norm and index == len(self.feature_info) - 1
@@ -188,17 +176,12 @@ class SReT(ImageModel):
             blocks += loop_groups(rf"stages\.{index}\.loop", stage.loop, start)
         return dict(stem=stem, blocks=[*blocks, (r"^norm", (99999,))])
 
-    def set_input_size(self, img_size: int | tuple[int, int] | None = None, patch_size: int | None = None) -> None:
+    def set_input_size(self, img_size: int | tuple[int, int]) -> None:
         """Changes the image size; positions are resampled, and permutations drawn again from their seeds.
 
         Raises:
-            ValueError: if it is no size, slices do not divide the tokens, or a patch size is given. The model is
-                unchanged then.
+            ValueError: if it is no size, or slices do not divide the tokens. The model is unchanged then.
         """
-        if patch_size is not None:
-            raise ValueError(f"patch_size={patch_size}: a stem's convolutions have one size")
-        if img_size is None:
-            return
         self.config.check_img_size(img_size)
         sizes = self.config.grids(img_size)[: len(self.stages)]
         self.config.check_groups(sizes)
@@ -223,10 +206,9 @@ class SReT(ImageModel):
         return state_dict
 
 
-def run_stage(stage: Stage, x: Tensor, token: Tensor | None, every_pass: bool = False) -> tuple[Tensor, Tensor | None]:
+def run_stage(stage: Stage, x: Tensor, token: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """A stage on a map and its class token, if there is one."""
-    how = dict(every_pass=True) if every_pass else {}
-    return (stage(x, **how), None) if token is None else stage(x, token, **how)
+    return (stage(x), None) if token is None else stage(x, token)
 
 
 def join_token(x: Tensor, token: Tensor | None) -> Tensor:

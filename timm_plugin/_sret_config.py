@@ -1,7 +1,6 @@
 """The options of SReT, their rules, and the loop of each stage."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from math import gcd
 from typing import Any
@@ -14,10 +13,9 @@ from recurrence.loop import Loop
 from recurrence.order import STRATEGIES
 from recurrence.papers.sret import Recursion, sret
 from recurrence.slicing import SliceConfig
-from timm_plugin._config import ImageConfig, option
+from timm_plugin._config import ImageConfig, check_size, option
 from timm_plugin._sret import SReT
 from timm_plugin._stem import STEMS
-from timm_plugin._types import check_size
 
 # The first run of a block that permutes the tokens, by `permuted_runs`; None for no run. Section 5.3 mentions different
 # designs but describes only the published one.
@@ -103,32 +101,16 @@ class SReTConfig(ImageConfig):
             raise ValueError(f"nll_ratio={self.nll_ratio}: must be >= 0")
         for stage in range(len(self.depths)):
             self.shape(stage)  # which has the rules for sizes
-        self._check_slices()
-        self.check_img_size(self.img_size)
-        self.check_groups(self.grids())
-
-    def _check_slices(self) -> None:
-        """Raises ValueError for slices beside a class token, or for options that no slice of a run uses."""
-        if self.class_token and any(count != 1 for groups in self.groups for count in groups):
+        sliced = any(count != 1 for groups in self.groups for count in groups)
+        if sliced and self.class_token:
             raise ValueError(f"groups={self.groups}: class_token=True needs 1 everywhere, as it is of no slice")
-        permuted = self._permuted_slices(self.permuted_runs)
-        if self.permuted_runs != "later" and permuted == self._permuted_slices("later"):
-            raise ValueError(f"permuted_runs={self.permuted_runs!r}: has no effect with groups={self.groups}")
-        for name in ("inference_permutation", "permutation_seed"):
-            value = getattr(self, name)
-            if not permuted and value != getattr(SReTConfig, name):
-                raise ValueError(f"{name}={value!r}: needs slices in groups of a run that permutes them")
+        for name in ("permuted_runs", "inference_permutation", "permutation_seed"):
+            if not sliced and getattr(self, name) != getattr(SReTConfig, name):
+                raise ValueError(f"{name}={getattr(self, name)!r}: needs slices in groups")
         if self.inference_permutation == "random" and self.permutation_seed != SReTConfig.permutation_seed:
             raise ValueError(f"permutation_seed={self.permutation_seed}: needs inference_permutation='fixed'")
-
-    def _permuted_slices(self, permuted_runs: str) -> list[tuple[int, int]]:
-        """Stage and run of the slices that a design permutes."""
-        return [
-            (stage, run)
-            for stage, groups in enumerate(self.groups)
-            for run, count in enumerate(self.per_run(groups))
-            if count > 1 and permutes(permuted_runs, run)
-        ]
+        self.check_img_size(self.img_size)
+        self.check_groups(self.grids())
 
     def check_img_size(self, img_size: int | Sequence[int]) -> None:
         """Raises ValueError if this is no image size, or leaves no token."""
@@ -146,25 +128,12 @@ class SReTConfig(ImageConfig):
         return [tuple(-(-side // 2**stage) for side in first) for stage in range(len(self.depths))]
 
     def check_groups(self, sizes: Sequence[tuple[int, int]]) -> None:
-        """Raises ValueError, listing image sizes that work, if slices do not divide the tokens of a stage."""
+        """Raises ValueError if slices do not divide the tokens of a stage."""
         for stage, (height, width) in enumerate(sizes):
             try:
                 self.slices(stage, height * width)
             except ValueError as error:
-                works = ", ".join(map(str, self.sizes_that_work()))
-                rule = f"{error} ({height} x {width}) of stage {stage + 1}; square images that work: {works}"
-                raise ValueError(rule) from None
-
-    def sizes_that_work(self) -> list[int]:
-        """Up to six sides of square images, multiples of 32, whose tokens all groups divide; nearest first."""
-        side = max(to_2tuple(self.img_size))
-
-        def works(candidate: int) -> bool:
-            with suppress(ValueError):
-                return all(self.slices(stage, h * w) for stage, (h, w) in enumerate(self.grids(candidate)))
-            return False
-
-        return sorted(filter(works, range(32, 1025, 32)), key=lambda candidate: abs(candidate - side))[:6]
+                raise ValueError(f"{error} ({height} x {width}) of stage {stage + 1}; try a multiple of 32") from None
 
     def drop_path(self, stage: int) -> tuple[float, ...]:
         """The rate of each pass of a stage."""
@@ -197,10 +166,8 @@ class SReTConfig(ImageConfig):
         return sret(shape, order, recursion, self.drop_path(stage), pre_norm=True, activation=F.gelu)
 
     def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:
-        """Arguments of the same model without loops, see :meth:`ImageConfig.unshared`; a block has the slices of its
-        first run."""
-        plain = {name: getattr(SReTConfig, name) for name in ("inference_permutation", "permutation_seed")}
-        return {**super().unshared(blocks), "depths": tuple(blocks), "loops": 1, **plain}
+        """See :meth:`ImageConfig.unshared`; a block has the slices of its first run."""
+        return {**super().unshared(blocks), "depths": tuple(blocks), "loops": 1}
 
     def sized(self, units: int, hidden: int) -> dict[str, Any]:
         """Arguments of a wider or narrower model, see :meth:`ImageConfig.sized`."""

@@ -140,10 +140,9 @@ class StemEmbed(nn.Module):
         """N."""
         return self.grid_size[0] * self.grid_size[1]
 
-    def set_input_size(self, img_size: int | Sequence[int] | None = None, patch_size: int | None = None) -> None:
-        """Changes the image size; the patch size is always 16, as its configuration checks."""
-        if img_size is not None:
-            self.stem.set_input_size(img_size)
+    def set_input_size(self, img_size: int | Sequence[int]) -> None:
+        """Changes the image size."""
+        self.stem.set_input_size(img_size)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, in_chans, height, width) -> (B, N, C)."""

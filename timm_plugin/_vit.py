@@ -146,49 +146,37 @@ class LoopedVisionTransformer(ImageModel):
         stem = "|".join(["^cls_token", *self.tables, "patch_embed"])
         return dict(stem=stem, blocks=[*loop_groups("loop", self.loop), (r"^norm", (99999,))])
 
-    def set_input_size(self, img_size: int | tuple[int, int] | None = None, patch_size: int | None = None) -> None:
+    def set_input_size(self, img_size: int | tuple[int, int]) -> None:
         """Changes the image size; tables are resampled by timm's function.
 
         Raises:
-            ValueError: if a size breaks its rule in its configuration. The model is unchanged then.
+            ValueError: if the configuration rejects it. The model is unchanged then.
         """
-        sizes = dict(img_size=img_size, patch_size=patch_size)
-        now = dict(img_size=self.patch_embed.img_size, patch_size=self.patch_embed.patch_size[0])
-        # A configuration checks itself; this one is not kept.
-        replace(self.config, **{**now, **{name: size for name, size in sizes.items() if size is not None}})
+        replace(self.config, img_size=img_size)  # a configuration checks itself; this one is not kept
         before = self.patch_embed.grid_size
-        self.patch_embed.set_input_size(img_size=img_size, patch_size=patch_size)
-        grid = self.patch_embed.grid_size
-        if grid != before:
-            for name in self.tables:
-                table = getattr(self, name)
-                if table is not None:
-                    resampled = resample_table(table, grid, before, self.num_prefix_tokens)
-                    if isinstance(table, nn.Parameter):
-                        resampled = nn.Parameter(resampled, requires_grad=table.requires_grad)
-                    setattr(self, name, resampled)
-        update_model_input_size(self, self.patch_embed.img_size, patch_size=patch_size)
+        self.patch_embed.set_input_size(img_size)
+        for name in self.tables:
+            table = getattr(self, name)
+            if table is not None:
+                resampled = resample_table(table, self.patch_embed.grid_size, before, self.num_prefix_tokens)
+                if isinstance(table, nn.Parameter):
+                    resampled = nn.Parameter(resampled, requires_grad=table.requires_grad)
+                setattr(self, name, resampled)
+        update_model_input_size(self, self.patch_embed.img_size)
 
     def adapt(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Resamples tables of another image size.
+        """Resamples tables of another image size, if they are of square images.
 
         A table does not say how its tokens lie: as in timm, another number than the model's is taken for a square. So a
         table of 2 x 8 tokens is read as 4 x 4; load it at its own size, then call :meth:`set_input_size`.
-
-        Raises:
-            ValueError: if a table of another size has no square number of tokens, unless that is because only one of
-                the two models has a class token, which torch reports.
         """
         for name in self.tables:
             theirs, own = state_dict.get(name), getattr(self, name)
             if own is None or theirs is None or theirs.dim() != own.dim() or theirs.shape[1] == own.shape[1]:
                 continue
-            grid, tokens = self.patch_embed.grid_size, theirs.shape[1] - self.num_prefix_tokens
-            if tokens >= 1 and math.isqrt(tokens) ** 2 == tokens:
-                state_dict[name] = resample_table(theirs, grid, None, self.num_prefix_tokens)
-            elif ("cls_token" in state_dict) == (self.cls_token is not None):
-                rule = "must be those of square images; load it at its own img_size, then call set_input_size"
-                raise ValueError(f"{name}: {tokens} tokens, not the {math.prod(grid)} of this model: {rule}")
+            tokens = theirs.shape[1] - self.num_prefix_tokens
+            if tokens >= 1 and math.isqrt(tokens) ** 2 == tokens:  # otherwise torch reports another shape
+                state_dict[name] = resample_table(theirs, self.patch_embed.grid_size, None, self.num_prefix_tokens)
         return state_dict
 
 

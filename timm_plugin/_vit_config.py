@@ -10,12 +10,11 @@ from timm.layers import PatchEmbed, to_2tuple
 from torch import nn
 
 from recurrence.block import Shape
+from recurrence.ffn import FeedForward
 from recurrence.loop import Loop
 from recurrence.order import Order, block_count, check_order
 from recurrence.papers.takase import shared_layers
-from timm_plugin._config import ImageConfig, option
-from timm_plugin._init import ringformer_
-from timm_plugin._types import fits
+from timm_plugin._config import ImageConfig, fits, option
 from timm_plugin._vit import LoopedVisionTransformer
 
 
@@ -108,8 +107,15 @@ class ViTConfig(ImageConfig):
         return PatchEmbed(self.img_size, self.patch_size, self.in_chans, self.embed_dim)
 
     def initialise(self, model: nn.Module) -> None:
-        """Sets the initial values of a model."""
-        ringformer_(model)
+        """Sets initial values: MLP weights Xavier uniform, their biases N(0, 1e-6); the rest as PyTorch has it.
+
+        Source: RingFormer's published code for images.
+        """
+        for mlp in model.modules():
+            if isinstance(mlp, FeedForward):
+                for layer in (mlp.up, mlp.down):
+                    nn.init.xavier_uniform_(layer.weight)
+                    nn.init.normal_(layer.bias, std=1e-6)
 
     def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:
         """The plain ViT of the same size, see :meth:`ImageConfig.unshared`."""

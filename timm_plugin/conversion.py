@@ -1,12 +1,13 @@
 """Converts looped vision transformers to timm's `VisionTransformer` and back."""
 
+import copy
+
 import timm
+import torch
 from timm.layers import PatchEmbed
 from timm.models.vision_transformer import Block, Mlp, VisionTransformer
 from torch import nn
 
-from recurrence.errors import FieldError
-from recurrence.order import STRATEGIES
 from recurrence.weights.names import StateDict
 from recurrence.weights.share import share
 from recurrence.weights.unshare import is_one, unshare
@@ -39,18 +40,8 @@ def to_timm(model: ImageModel) -> VisionTransformer:
         raise ValueError(f"{name}: {error}") from None
     if not is_one(factor):
         raise ValueError(f"norm_eps={model.config.norm_eps}: must be {EPSILON}, as timm's VisionTransformer has it")
-    width, hidden = model.num_features, len(layers[0]["ffn.up.bias"])
-    ratio = hidden / width
-    converted = timm.create_model(
-        UPSTREAM,
-        **_shape(model),
-        depth=len(layers),
-        num_heads=model.config.num_heads,
-        mlp_ratio=ratio if int(width * ratio) == hidden else (hidden + 0.5) / width,  # timm rounds down
-        class_token=model.config.class_token,
-        pos_embed="none" if model.pos_embed is None else "learn",
-        fc_norm=False,
-    )
+    config = model.config
+    converted = _upstream(model, len(layers), config.num_heads, len(layers[0]["ffn.up.bias"]), config.class_token)
     weights = {key: tensor for key, tensor in model.state_dict().items() if key.startswith(REST)}
     for index, layer in enumerate(layers):
         for theirs, ours in BLOCK.items():
@@ -76,16 +67,11 @@ def to_looped(model: nn.Module, strategy: str, unique_layers: int, rank: int | N
         ValueError: naming the option and the rule, or the part of the model that a looped model cannot have.
     """
     _check_shareable(model)
-    depth, width = len(model.blocks), model.embed_dim
+    depth, width, first = len(model.blocks), model.embed_dim, model.blocks[0]
     if not 1 <= unique_layers <= depth or depth % unique_layers:
         raise ValueError(f"--unique-layers={unique_layers}: must be >= 1 and divide the {depth} layers")
-    try:
-        STRATEGIES[strategy].order(unique_layers, depth)
-    except FieldError as error:
-        raise ValueError(error.message({"unique_layers": "--unique-layers", "layers": "depth"}.get)) from None
     if rank is not None and not 1 <= rank <= width:
         raise ValueError(f"--rank={rank}: must be >= 1 and <= the model's width, {width}")
-    first = model.blocks[0]
     looped = timm.create_model(
         LOOPED,
         **_shape(model),
@@ -96,53 +82,47 @@ def to_looped(model: nn.Module, strategy: str, unique_layers: int, rank: int | N
         num_heads=first.attn.num_heads,
         mlp_ratio=first.mlp.fc1.out_features / width,
         class_token=model.has_class_token,
-        pos_embed="none" if model.pos_embed is None else "learn",
-        norm_eps=first.norm1.eps,
     )
-    weights, layers = _rest_and_layers(model)
+    theirs = model.state_dict()
+    layers = [
+        {f"{ours}.{kind}": theirs[f"blocks.{index}.{name}.{kind}"] for name, ours in BLOCK.items() for kind in KINDS}
+        for index in range(depth)
+    ]
+    weights = {key: tensor for key, tensor in theirs.items() if key.startswith(REST)}
     weights |= {f"loop.{key}": tensor for key, tensor in share(layers, looped.loop.order, rank).items()}
     return _loaded(looped, weights)
 
 
-def _rest_and_layers(model: VisionTransformer) -> tuple[StateDict, list[StateDict]]:
-    """The weights of timm's model: those outside its blocks, and those of each block by our names."""
-    theirs, layers = model.state_dict(), []
-    rest = {key: theirs.pop(key) for key in list(theirs) if key.startswith(REST)}
-    for index in range(len(model.blocks)):
-        names = {f"{ours}.{kind}": f"blocks.{index}.{name}.{kind}" for name, ours in BLOCK.items() for kind in KINDS}
-        missing = sorted(set(names.values()) - set(theirs))
-        if missing:
-            raise ValueError(f"{missing[0]}: a looped model has this, the model to share has not")
-        layers.append({ours: theirs.pop(name) for ours, name in names.items()})
-    if theirs:
-        raise ValueError(f"{next(iter(theirs))}: a looped model has no such part")
-    return rest, layers
-
-
 def _check_shareable(model: nn.Module) -> None:
-    """Raises ValueError for settings that do not show in the names of the weights."""
-    if type(model) is not VisionTransformer:
-        raise ValueError(f"{type(model).__name__}: only timm's VisionTransformer can be shared")
-    patch = model.patch_embed.patch_size
-    if model.global_pool not in LoopedVisionTransformer.pools:
-        raise ValueError(f"global_pool={model.global_pool!r}: must be one of {LoopedVisionTransformer.pools}")
-    if model.pool_include_prefix:
-        raise ValueError("pool_include_prefix=True: a looped model only pools patches")
-    if model.no_embed_class:
-        raise ValueError("no_embed_class=True: a looped model has a position for the class token")
-    if patch[0] != patch[1]:
-        raise ValueError(f"patch_size={patch}: must be square")
-    if not isinstance(model.norm, nn.LayerNorm):
-        raise ValueError("final_norm: a looped model has a norm before its pooling")
-    if model.norm.eps != EPSILON:
-        raise ValueError(f"norm_layer: the last norm's epsilon must be {EPSILON}")
-    for block in model.blocks:
-        if type(block) is not Block:
-            raise ValueError(f"block_fn={type(block).__name__}: must be timm's Block")
-        if type(block.mlp) is not Mlp:
-            raise ValueError(f"mlp_layer={type(block.mlp).__name__}: must be timm's Mlp")
-        if not isinstance(block.mlp.act, nn.GELU) or block.mlp.act.approximate != "none":
-            raise ValueError("act_layer: a looped model has an exact GELU")
+    """Raises ValueError unless a model computes what timm's `VisionTransformer` of its size and weights computes."""
+    if type(model) is not VisionTransformer or any(type(block) is not Block for block in model.blocks):
+        raise ValueError(f"{type(model).__name__}: only timm's VisionTransformer, of timm's Block, can be shared")
+    attention, mlp = model.blocks[0].attn, model.blocks[0].mlp
+    if type(mlp) is not Mlp:
+        raise ValueError(f"mlp_layer={type(mlp).__name__}: must be timm's Mlp")
+    plain = _upstream(model, len(model.blocks), attention.num_heads, mlp.fc1.out_features, model.has_class_token)
+    try:
+        plain.double().eval().load_state_dict(model.state_dict())
+    except RuntimeError as error:
+        raise ValueError(f"a looped model has other parts: {error}") from None
+    image = torch.randn(1, model.patch_embed.proj.in_channels, *model.patch_embed.img_size, dtype=torch.float64)
+    with torch.no_grad():
+        if not torch.allclose(plain(image), copy.deepcopy(model).double().eval()(image)):
+            raise ValueError("timm's VisionTransformer of this size and these weights, without options, differs")
+
+
+def _upstream(model: nn.Module, depth: int, heads: int, hidden: int, class_token: bool) -> VisionTransformer:
+    """timm's `VisionTransformer` without options, in the sizes of a model of either kind."""
+    ratio = hidden / model.embed_dim
+    return timm.create_model(
+        UPSTREAM,
+        **_shape(model),
+        depth=depth,
+        num_heads=heads,
+        mlp_ratio=ratio if int(model.embed_dim * ratio) == hidden else (hidden + 0.5) / model.embed_dim,  # rounds down
+        class_token=class_token,
+        fc_norm=False,
+    )
 
 
 def _shape(model: nn.Module) -> dict:
@@ -154,6 +134,7 @@ def _shape(model: nn.Module) -> dict:
         num_classes=model.num_classes,
         global_pool=model.global_pool,
         embed_dim=model.embed_dim,
+        pos_embed="none" if model.pos_embed is None else "learn",
     )
 
 

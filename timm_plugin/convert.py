@@ -33,6 +33,7 @@ from timm_plugin.conversion import to_looped, to_timm
 logger = logging.getLogger("timm_plugin.convert")
 
 PREPROCESSING = ("mean", "std", "crop_pct", "interpolation")
+OPTIONS = {"num_classes": "num_classes", "in_chans": "in_chans", "global_pool": "gp"}  # of a model, in train.py
 
 
 def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
@@ -48,7 +49,10 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
         OSError: if there is no such file.
     """
     if path.is_dir():
-        _reject_sources(path, _saved_arguments(path))
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        for argument, value in (config.get("model_args") or {}).items():
+            if _names_source(argument):
+                raise ValueError(f"{path}: says {argument}={value!r}: must not name other files or addresses")
         return _with_weights(path, f"local-dir:{path}", kwargs, pretrained=True)
     metadata = {} if path.suffix == ".safetensors" else _metadata(path)
     options = metadata.get("args", argparse.Namespace())
@@ -81,24 +85,9 @@ def _metadata(path: Path) -> dict[str, Any]:
     return found
 
 
-def _saved_arguments(folder: Path) -> dict[str, Any]:
-    """The arguments of the model in a folder in timm's format."""
-    try:
-        return json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_args") or {}
-    except (OSError, ValueError, AttributeError) as error:
-        raise ValueError(f"{folder}/config.json: cannot be read: {error}") from None
-
-
 def _names_source(argument: str) -> bool:
     """Whether an argument of a model is a file or an address from which to load weights."""
     return argument.startswith("pretrained") or argument in ("checkpoint_path", "cache_dir")
-
-
-def _reject_sources(folder: Path, kwargs: dict[str, Any]) -> None:
-    """Raises ValueError if a folder in timm's format names other sources of weights."""
-    for name in kwargs:
-        if _names_source(name):
-            raise ValueError(f"{folder}: says {name}={kwargs[name]!r}: must not name other files or addresses")
 
 
 def untrained(path: Path, args: argparse.Namespace, **kwargs: Any) -> nn.Module:
@@ -124,9 +113,8 @@ def _trained_with(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """
     named = dict(getattr(args, "model_kwargs", None) or {})
     kwargs = {argument: value for argument, value in named.items() if not _names_source(argument)}
+    given = [(argument, getattr(args, option, None)) for argument, option in OPTIONS.items()]
     channels, *_ = getattr(args, "input_size", None) or (None,)  # train.py's --input-size
-    options = [("num_classes", "num_classes"), ("in_chans", "in_chans"), ("gp", "global_pool")]
-    given = [(argument, getattr(args, option, None)) for option, argument in options]
     for argument, value in (*given, ("in_chans", channels)):
         if value is not None:
             kwargs.setdefault(argument, value)

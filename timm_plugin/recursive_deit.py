@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from timm.layers import trunc_normal_
 from torch import nn
 
 from recurrence.loop import Loop
@@ -20,7 +21,6 @@ from recurrence.papers.relaxed import relaxed
 from recurrence.papers.sret import Recursion, sret
 from timm_plugin._config import ImageConfig, option
 from timm_plugin._create import SRET_URL, register_family, sret_cfg
-from timm_plugin._init import deit_
 from timm_plugin._stem import StemEmbed
 from timm_plugin._vit_config import OrderedConfig
 
@@ -116,8 +116,17 @@ class RecursiveDeiTConfig(RecursiveConfig):
         return StemEmbed(self.img_size, self.patch_size, self.in_chans, self.embed_dim)
 
     def initialise(self, model: nn.Module) -> None:
-        """As DeiT."""
-        deit_(model)
+        """Linear weights and class token truncated normal with std 0.02, biases 0.
+
+        Source: DeiT (arXiv:2012.12877), after its published code.
+        """
+        for layer in model.modules():
+            if isinstance(layer, nn.Linear):
+                trunc_normal_(layer.weight, std=0.02)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+        if model.cls_token is not None:
+            trunc_normal_(model.cls_token, std=0.02)
 
     def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:
         """Also without low-rank terms."""

@@ -94,13 +94,12 @@ class Trainer:
             largest = len(self.train_loader.sampler) // args.grad_accum_steps
             rule = f"must be <= {largest}, the images per process divided by --grad-accum-steps"
             reject("batch_size", args.batch_size, rule)
-        warmup, updates = args.depth_warmup_updates or 0, args.epochs * self.updates
-        if 0 < updates <= warmup:
-            logger.warning(f"--depth-warmup-updates {warmup}: the smallest depth is not trained in {updates} updates")
-        if 0 < updates <= (args.loop_after_updates or 0):
-            logger.warning(
-                f"--loop-after-updates {args.loop_after_updates}: the loops do not begin in {updates} updates"
-            )
+        updates = args.epochs * self.updates
+        for name in ("depth_warmup_updates", "loop_after_updates"):
+            if 0 < updates <= (getattr(args, name) or 0):
+                logger.warning(
+                    f"--{name.replace('_', '-')} {getattr(args, name)}: training ends after {updates} updates"
+                )
         self.optimizer = create_optimizer_v2(model, args.opt, lr=args.lr, weight_decay=args.weight_decay)
         self.scheduler = make_scheduler(args, self.optimizer, self.updates)
         self.scaler = utils.NativeScaler(device.type) if args.amp == "float16" else None

@@ -69,7 +69,7 @@ FLAGS = ["--epochs", "2", "--warmup-epochs", "0", "--batch-size", "12", "--worke
         (["--model-kwargs", "depth=1"], "runs each of its blocks once"),
         (["--seed", "3"], "--seed: is set by --seeds"),
         (["--epochs", "0"], "--epochs 0: must be > 0"),
-        (["--model-kwargs", "width=3"], "unexpected keyword argument 'width': it takes "),
+        (["--model-kwargs", "width=3"], "unexpected keyword argument 'width'"),
         (["--val-split", "none"], "--val-split none: must be a folder or a .tar file"),
     ],
 )

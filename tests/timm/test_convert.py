@@ -76,18 +76,11 @@ def test_low_rank_terms_are_folded(order):
 def test_low_rank_terms_on_attention_alone_are_folded():
     """Relaxed Recursive Transformers' LoRA of each pass, on chosen projections; the others share their biases too."""
     model = vision.small("recursive_deit_tiny", **TERMS, terms=("qkv", "out"))
-    own = {name.split(".")[2] for name, _ in model.loop.own[0].named_parameters() if name.startswith("terms.")}
-    x, passes = vision.images(model), model.loop.passes
-    assert own == {"up", "down", "bias"}
     assert set(model.loop.own[0].terms) == {"qkv", "out"}
-    assert {name for name, _ in model.loop.blocks[0].named_parameters() if name.endswith("bias")} == {
-        "ffn.up.bias",
-        "ffn.down.bias",
-    }
+    biases = {name for name, _ in model.loop.blocks[0].named_parameters() if name.endswith("bias")}
+    assert biases == {"ffn.up.bias", "ffn.down.bias"}
+    x = vision.images(model)
     torch.testing.assert_close(to_timm(model)(x), model(x), **CLOSE)
-    terms = sum(parameter.numel() for own in model.loop.own for parameter in own.terms.parameters())
-    width, rank = model.num_features, TERMS["residual_rank"]
-    assert terms == passes * (4 * 2 * rank * width + 4 * width)  # Q, K, V and output: two factors and a bias each
 
 
 def test_a_hidden_width_that_timm_would_round_down_is_kept():
@@ -139,29 +132,21 @@ def test_a_higher_rank_is_nearer():
     ("changes", "how", "message"),
     [
         ({}, ("cycle", 2, 17), "--rank=17: must be >= 1 and <= the model's width, 16"),
-        ({}, ("sandwich", 4, 4), "--unique-layers=4: must be 3 with sandwich"),
+        ({}, ("sandwich", 4, 4), "depth=4: must be 3 with sandwich"),
         ({}, ("cycle", 3, 4), "--unique-layers=3: must be >= 1 and divide the 4 layers"),
-        (dict(init_values=0.1), ("cycle", 2, 4), r"blocks.0.ls1.gamma: a looped model has no such part"),
-        (dict(reg_tokens=1), ("cycle", 2, 4), "reg_token: a looped model has no such part"),
-        (dict(qkv_bias=False), ("cycle", 2, 4), r"blocks.0.attn.qkv.bias: a looped model has this"),
-        (dict(global_pool="avg"), ("cycle", 2, 4), "final_norm: a looped model has a norm before its pooling"),
-        (dict(global_pool="map"), ("cycle", 2, 4), "global_pool='map': must be one of"),
-        (dict(no_embed_class=True), ("cycle", 2, 4), "no_embed_class=True: "),
-        (dict(act_layer="relu"), ("cycle", 2, 4), "act_layer: a looped model has an exact GELU"),
-        (dict(block_fn=ResPostBlock), ("cycle", 2, 4), "block_fn=ResPostBlock: must be timm's Block"),
+        (dict(init_values=0.1), ("cycle", 2, 4), "a looped model has other parts: .*blocks.0.ls1.gamma"),
+        (dict(qkv_bias=False), ("cycle", 2, 4), "a looped model has other parts: .*blocks.0.attn.qkv.bias"),
+        (dict(no_embed_class=True), ("cycle", 2, 4), "a looped model has other parts: .*pos_embed"),
+        (dict(act_layer="relu"), ("cycle", 2, 4), "without options, differs"),
+        (dict(act_layer=partial(nn.GELU, approximate="tanh")), ("cycle", 2, 4), "without options, differs"),
+        (dict(norm_layer=partial(nn.LayerNorm, eps=1e-5)), ("cycle", 2, 4), "without options, differs"),
+        (dict(block_fn=ResPostBlock), ("cycle", 2, 4), "of timm's Block"),
         (dict(mlp_layer=GluMlp), ("cycle", 2, 4), "mlp_layer=GluMlp: must be timm's Mlp"),
-        (dict(norm_layer=partial(nn.LayerNorm, eps=1e-5)), ("cycle", 2, 4), "norm_layer: the last norm's epsilon must"),
-        (
-            dict(global_pool="avg", fc_norm=False, pool_include_prefix=True),
-            ("cycle", 2, 4),
-            "pool_include_prefix=True: ",
-        ),
-        (dict(patch_size=(8, 16)), ("cycle", 2, 4), r"patch_size=\(8, 16\): must be square"),
         (dict(name="deit_tiny_distilled_patch16_224"), ("cycle", 2, 4), "VisionTransformerDistilled: only timm's"),
     ],
 )
 def test_models_that_cannot_be_shared_are_rejected(changes, how, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"(?s){message}"):
         to_looped(upstream(**changes), *how)
 
 

@@ -122,22 +122,16 @@ def test_a_checkpoint_that_cannot_be_written_stays_as_it_was(tmp_path, monkeypat
 def test_averages_are_marked_and_unmarked_weights_load_afterwards(tmp_path):
     model, path = vision.small("uit"), tmp_path / "last.pth.tar"
     weights = model.state_dict()
-    torch.save({"state_dict": weights, "state_dict_ema": model.state_dict()}, path)
-    depth.write(path, {"loop": (2, 3)})
     loaded = vision.small("uit", seed=1)
-    for use_ema in (False, True):
-        timm.models.load_checkpoint(loaded, str(path), use_ema=use_ema)
-        assert loaded.loop.safe.tolist() == [2, 3]
+    for names in (["state_dict", "state_dict_ema"], ["model"]):  # of a trainer, and of published weights
+        torch.save({name: model.state_dict() for name in names}, path)
+        depth.write(path, {"loop": (2, 3)})
+        for use_ema in (False, True):
+            loaded.loop.safe = None
+            timm.models.load_checkpoint(loaded, str(path), use_ema=use_ema)
+            assert loaded.loop.safe.tolist() == [2, 3]
     loaded.load_state_dict(weights)
     assert loaded.loop.safe is None
-
-
-def test_published_weights_are_marked_where_timm_reads_them(tmp_path):
-    model, path = vision.small("uit"), tmp_path / "uit.pth"
-    torch.save({"model": model.state_dict()}, path)
-    depth.write(path, {"loop": (2, 3)})
-    timm.models.load_checkpoint(model, str(path))
-    assert model.loop.safe.tolist() == [2, 3]
 
 
 def test_splits_folders_and_devices_are_checked(images, tmp_path, capsys):
@@ -163,9 +157,6 @@ def test_splits_folders_and_devices_are_checked(images, tmp_path, capsys):
             str(tmp_path / "uit.safetensors"),
         ): "uit.safetensors must be a file that",
         (str(images), "--tolerance", "nan"): "--tolerance: nan: must be a number >= 0 and < inf",
-        (str(images), "--tolerance", "-5"): "--tolerance: -5: must be a number >= 0 and < inf",
-        (str(images), "--tolerance", "inf"): "--tolerance: inf: must be a number >= 0 and < inf",
-        (str(images), "--tolerance", "few"): "--tolerance: few: must be a number >= 0 and < inf",
     }.items():
         with pytest.raises(SystemExit):
             depth.main([flags[0], *options, *flags[1:]])

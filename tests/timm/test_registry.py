@@ -12,7 +12,7 @@ from torch import nn
 from recurrence.count import passes, stored, unshared
 from tests.support import cli, vision
 from tests.support.counts import COUNTS
-from tests.support.vision import MODELS, every_case, every_model, timm
+from tests.support.vision import MODELS, every_model, timm
 from timm_plugin import FAMILIES
 
 
@@ -29,13 +29,6 @@ def test_registered_models_are_those_of_the_families():
         assert sorted(family.default_cfgs) == sorted(name for name in MODELS if name in timm.list_models(module=module))
 
 
-def test_no_name_is_one_of_timms():
-    """timm keys its registry by a model's name and by the last part of its module's."""
-    for family in FAMILIES:
-        assert importlib.util.find_spec(f"timm.models.{family.__name__.rpartition('.')[2]}") is None
-    assert not [name for name in MODELS if hasattr(timm.models, name)]
-
-
 @pytest.mark.parametrize("row", [row for row in COUNTS if row.model in MODELS], ids=str)
 def test_parameters(row):
     model = on_meta(row.model, **row.arguments)
@@ -50,19 +43,6 @@ def test_every_model_is_counted_as_registered(name):
     assert [row for row in COUNTS if row.model == name and set(row.arguments) <= {"num_classes"}]
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "difference"),
-    [
-        ("plain_vit", "vit_base_patch16_224", -197 * 768),  # positions are fixed
-        ("recursive_deit_tiny", "deit_tiny_patch16_224", 0),
-        ("recursive_mixer_s16", "mixer_s16_224", 8 * 4),  # coefficients
-        ("recursive_mixer_b16", "mixer_b16_224", 12 * 4),
-    ],
-)
-def test_parameters_of_timms_own_models(ours, theirs, difference):
-    assert stored(on_meta(ours)) == stored(on_meta(theirs)) + difference
-
-
 def test_models_of_very_many_layers():
     """The abstract: "more than 100 or even 1000" at "13~15M"."""
     found = on_meta("sret_108"), on_meta("sret_108", embed_dim=16, depths=(100, 250, 150))
@@ -74,29 +54,13 @@ def test_models_of_very_many_layers():
 def test_configuration(name):
     model = on_meta(name)
     cfg = model.pretrained_cfg
-    assert cfg["architecture"] == name
     tagged = bool(cfg.get("tag"))  # of the data set whose weights are part of the package
     assert tagged == bool(cfg.get("file"))
     assert cfg["input_size"] == ((3, 64, 64) if tagged else (3, 224, 224))
-    assert cfg["fixed_input_size"] is True
-    assert (cfg["mean"], cfg["std"]) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     assert cfg["crop_pct"] == 1 if tagged else 0.87 < cfg["crop_pct"] <= 0.9
-    assert cfg["interpolation"] in ("bilinear", "bicubic")
     assert re.fullmatch(r"arXiv:\d{4}\.\d{5}", cfg["paper_ids"])
-    assert cfg["paper_name"]
-    assert not cfg["url"]
-    assert not cfg.get("hf_hub_id")
     for key in ("classifier", "first_conv"):
         assert f"{cfg[key]}.weight" in model.state_dict()
-    data = timm.data.resolve_model_data_config(model)
-    assert timm.data.create_transform(**data, is_training=False)
-    assert data["crop_pct"] == cfg["crop_pct"]
-
-
-@every_case
-def test_unknown_arguments_are_rejected(case):
-    with pytest.raises(TypeError, match="not_an_option"):
-        vision.fresh(case, not_an_option=1)
 
 
 @every_model
@@ -115,7 +79,6 @@ FEW = {
     "test_each_block_runs_once_before_the_loops_begin": "of one model of each kind of loop",
     "test_a_checkpoint_from_before_runs_what_was_trained": "of one model of each kind of loop",
     "test_features_only_rejects_what_only_other_outputs_have": "of one model of each family",
-    "test_intermediates_are_those_of_all_passes": "of one model of each family",
     "test_deep_supervision_is_the_loss_of_all_depths": "of the models with elastic depth",
     "test_distillation_trains_the_full_depth": "of the models with elastic depth",
     "test_training_without_the_outputs_is_told": "of the models of mixed depth",

@@ -2,7 +2,6 @@
 
 import argparse
 import ast
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,7 +10,7 @@ import timm
 import torch
 from timm.optim import list_optimizers
 
-import timm_plugin
+import timm_plugin  # noqa: F401  (registers its models)
 from recurrence.training_depth import DISTRIBUTIONS
 
 
@@ -34,7 +33,7 @@ RATE = (lambda value: 0 <= value <= 1, "must be in 0 .. 1")
 POSITIVE = (lambda value: value > 0, "must be > 0")
 NOT_NEGATIVE = (lambda value: value >= 0, "must be >= 0")
 MODEL = (timm.is_model, "must be a registered model")
-# Passed to the model's constructor.
+# Passed to the model's constructor, which has their rules.
 DEPTH = (
     *("depth_range", "depth_distribution", "depth_warmup_updates"),
     *("mixed_depth", "pass_loss", "backprop_passes", "loop_after_updates"),
@@ -47,8 +46,7 @@ TORCH_SPLITS = ("train", "training", "val", "valid", "validation", "eval", "eval
 RULES: dict[str, tuple[Callable[..., bool], str]] = {
     **dict.fromkeys(["hflip", "reprob", "smoothing"], RATE),
     **dict.fromkeys(["epochs", "batch_size", "grad_accum_steps", "lr", "clip_grad"], POSITIVE),
-    **dict.fromkeys(["temperature", "img_size", "resize", "pass_loss", "backprop_passes"], POSITIVE),
-    **dict.fromkeys(["depth_warmup_updates", "loop_after_updates"], POSITIVE),
+    **dict.fromkeys(["temperature", "img_size", "resize"], POSITIVE),
     **dict.fromkeys(["warmup_epochs", "min_lr", "weight_decay", "workers"], NOT_NEGATIVE),
     **dict.fromkeys(["mixup", "cutmix", "color_jitter", "aug_repeats"], NOT_NEGATIVE),
     **dict.fromkeys(["model", "teacher"], MODEL),
@@ -78,12 +76,9 @@ def key_value(text: str) -> tuple[str, object]:
         return key, value
 
 
-def depths(text: str) -> tuple[int, int]:
-    """Parses MIN-MAX, the smallest and the largest number of passes."""
-    smallest, largest = map(int, text.split("-")) if re.fullmatch(r"\d+-\d+", text) else (0, 0)
-    if not 1 <= smallest < largest:
-        raise argparse.ArgumentTypeError(f"{text}: must be MIN-MAX with 1 <= MIN < MAX, such as 1-6")
-    return smallest, largest
+def depths(text: str) -> tuple[int, ...]:
+    """Parses MIN-MAX, the smallest and the largest number of passes; the model checks them."""
+    return tuple(map(int, text.split("-")))
 
 
 class HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
@@ -228,7 +223,6 @@ def check(args: argparse.Namespace) -> None:
     for name in ("model_kwargs", "teacher_kwargs"):
         if "img_size" in dict(getattr(args, name)):
             reject(name, "img_size", "must be given by --img-size, which also sets the size of the images")
-    _check_depth(args)
     for name in ("train_split", "val_split"):
         split = getattr(args, name)
         if args.dataset and split not in TORCH_SPLITS:
@@ -246,16 +240,6 @@ def check(args: argparse.Namespace) -> None:
         reject("batch_size", args.batch_size, "must be even with Mixup or CutMix")
     if not args.resume and (Path(args.output) / "last.pth.tar").exists():
         reject("output", args.output, "holds a run; add --resume to continue it")
-
-
-def _check_depth(args: argparse.Namespace) -> None:
-    if args.depth_distribution and not args.depth_range:
-        reject("depth_distribution", args.depth_distribution, "needs --depth-range")
-    if args.depth_warmup_updates and not (args.depth_range or args.pass_loss):
-        reject("depth_warmup_updates", args.depth_warmup_updates, "needs --depth-range or --pass-loss")
-    for name in DEPTH:
-        if getattr(args, name) and args.model not in timm_plugin.MODELS:
-            reject(name, getattr(args, name), f"must not be given with {args.model}, which has no loop over depth")
 
 
 def _check_distillation(args: argparse.Namespace) -> None:

@@ -24,7 +24,7 @@ def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Modul
     """
     name, kwargs = getattr(args, option), dict(getattr(args, f"{option}_kwargs"))
     if option == "model":
-        kwargs.update({key: getattr(args, key) for key in DEPTH if getattr(args, key)})
+        kwargs |= {key: value for key in DEPTH if (value := getattr(args, key)) is not None and value is not False}
         if args.depth_range:
             kwargs["depth_seed"] = args.seed
     if args.img_size and timm.get_pretrained_cfg(name).fixed_input_size:
