@@ -18,6 +18,7 @@ from fairseq_plugin.repairs import (
     interactive,
     messages,
     parallel,
+    ranges,
     resuming,
     saving,
     scaling,
@@ -77,6 +78,7 @@ REPAIRS = (
     interactive.keep_empty_sources_empty,
     interactive.warn_in_hub_interface,
     messages.print_errors_in_one_line,
+    ranges.require_values_in_range,
     messages.name_nonfinite_updates,
     messages.require_adaptive_loss,
 )
