@@ -44,17 +44,8 @@ def test_a_number_outside_its_range_is_rejected(option, value):
 @pytest.mark.parametrize(("option", "value"), TRIED)
 def test_what_is_rejected_fails_in_fairseq(option, value, text, tmp_path, monkeypatch):
     monkeypatch.setattr(ranges.check_ranges, "__code__", (lambda args: None).__code__)
-    flags = [
-        "--lr-scheduler",
-        "inverse_sqrt",
-        "--eval-bleu",
-        "--eval-bleu-detok",
-        "moses",
-        "--update-freq",
-        "1",
-        "--max-epoch",
-        "2",
-    ]
+    flags = ["--lr-scheduler", "inverse_sqrt", "--update-freq", "1", "--max-epoch", "2"]
+    flags += ["--eval-bleu", "--eval-bleu-detok", "moses"]
     with pytest.raises(Exception, match="."):
         upstream.run_training("transformer", text, tmp_path, *flags, f"{option}={value}")
 
