@@ -6,8 +6,8 @@ runs `python validate.py ...` with the plugin imported and timm repaired (:mod:`
 also import the plugin with its option --device-modules; validate.py, inference.py, benchmark.py, onnx_export.py and
 bulk_runner.py have no such option.
 
-A script in a checkout of timm uses the checkout's timm, as it does by itself. `--img-size` also sets the size of a
-model of this plugin, which takes images of one size.
+A script in a checkout of timm uses the checkout's timm, as it does by itself. Where a script takes `--model-kwargs`,
+`--img-size` also sets the size of a model of this plugin, which takes images of one size.
 """
 
 import argparse
@@ -35,7 +35,8 @@ def main() -> None:
     _use_timm_of(folder)
     gemm.bound_caches()
     repairs.apply()
-    sys.argv = [sys.argv[1], *with_img_size(sys.argv[2:])]
+    sized = "--model-kwargs" in script.read_text(encoding="utf-8")  # onnx_export.py has no such option
+    sys.argv = [sys.argv[1], *(with_img_size(sys.argv[2:]) if sized else sys.argv[2:])]
     sys.path.insert(0, str(folder))  # as Python does for a script
     runpy.run_path(str(script), run_name="__main__")
 

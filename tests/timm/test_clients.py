@@ -115,9 +115,11 @@ def test_scripts_of_timm_run_with_the_plugin(tmp_path):
     (tmp_path / "beside.py").write_text("names = ['sret_t']\n")
     script = tmp_path / "script.py"
     script.write_text("import sys, timm, beside\nprint(__name__, sys.argv[1:], timm.is_model(*beside.names))\n")
-    assert "__main__ ['--model', 'x'] True" in cli.run(
-        sys.executable, "-m", "timm_plugin.run", script, "--model", "x", env={"PYTHONPATH": str(cli.REPOSITORY)}
-    )
+    for about, added in (("", []), ("# --model-kwargs", ["--model-kwargs", "img_size=64"])):
+        script.write_text(f"{about}\n{script.read_text()}")
+        words, env = ["--model", "sret_t", "--img-size", "64"], {"PYTHONPATH": str(cli.REPOSITORY)}
+        said = cli.run(sys.executable, "-m", "timm_plugin.run", script, *words, env=env)
+        assert f"__main__ {[*words, *added]} True" in said
     said = cli.run(sys.executable, "-m", "timm_plugin.run", "no.py", fails=True)
     assert "no.py: no such file; must be a script of a checkout of timm, such as validate.py" in said
 
