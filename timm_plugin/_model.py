@@ -176,7 +176,7 @@ class ImageModel(nn.Module):
         """Images (B, in_chans, height, width) -> logits (B, num_classes).
 
         With :meth:`set_deep_supervision`, training returns a list of logits, those of the deepest first, for
-        :class:`timm_plugin.elastic.MixedDepthLoss` or `PassLoss`.
+        :class:`timm_plugin.elastic.DepthLoss`.
         """
         if not (self.training and self.deep_supervision):
             return self.forward_head(self.forward_features(x))

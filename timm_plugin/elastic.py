@@ -78,43 +78,24 @@ class ElasticConfig:
             raise ValueError(f"pass_loss={self.pass_loss}: no earlier pass ends a model of fewer, in the order {order}")
 
 
-class PassLoss(nn.Module):
-    """The loss of the last pass plus the weighted mean loss of earlier passes, for models with `pass_loss`.
+class DepthLoss(nn.Module):
+    """The loss of the logits of several depths, for models with `pass_loss` or `mixed_depth`.
 
-    Needs `model.set_deep_supervision()`.
+    Needs `model.set_deep_supervision()`. For mixed depth, the weights are assumed to be equal; the paper (Sliced
+    Recursive Transformer, arXiv:2111.05297, section 5.7) does not say.
 
     Args:
         criterion: `(logits, target) -> loss`.
-        weight: weight of the mean over the earlier passes.
+        weight: `pass_loss`, of the mean over the depths after the first one; None for the mean over all.
     """
 
-    def __init__(self, criterion: Callable[[Tensor, Tensor], Tensor], weight: float):
+    def __init__(self, criterion: Callable[[Tensor, Tensor], Tensor], weight: float | None = None):
         super().__init__()
         self.criterion, self.weight = criterion, weight
 
     def forward(self, output: Tensor | list[Tensor], target: Tensor) -> Tensor:
-        """output: logits (B, num_classes), or a list with those of the last pass first -> the loss, a scalar."""
-        last, *earlier = output if isinstance(output, list) else (output,)
-        loss = self.criterion(last, target)
-        if not earlier:
-            return loss
-        return loss + self.weight * sum(self.criterion(logits, target) for logits in earlier) / len(earlier)
-
-
-class MixedDepthLoss(nn.Module):
-    """The mean loss of the depths of an update, for models with `mixed_depth` and `set_deep_supervision()`.
-
-    Source: Sliced Recursive Transformer (arXiv:2111.05297), section 5.7; the weights are assumed to be equal.
-
-    Args:
-        criterion: `(logits, target) -> loss`.
-    """
-
-    def __init__(self, criterion: Callable[[Tensor, Tensor], Tensor]):
-        super().__init__()
-        self.criterion = criterion
-
-    def forward(self, output: Tensor | list[Tensor], target: Tensor) -> Tensor:
-        """output: logits (B, num_classes) of one or several depths -> the loss, a scalar."""
-        depths = output if isinstance(output, list) else [output]
-        return sum(self.criterion(logits, target) for logits in depths) / len(depths)
+        """output: logits (B, num_classes), or a list with those of the deepest first -> the loss, a scalar."""
+        losses = [self.criterion(logits, target) for logits in (output if isinstance(output, list) else [output])]
+        if self.weight is None or len(losses) == 1:
+            return sum(losses) / len(losses)
+        return losses[0] + self.weight * sum(losses[1:]) / (len(losses) - 1)

@@ -10,7 +10,7 @@ from timm.task import ClassificationTask
 from torch import Tensor, nn
 
 from timm_plugin._model import ImageModel
-from timm_plugin.elastic import MixedDepthLoss, PassLoss
+from timm_plugin.elastic import DepthLoss
 
 
 class DeepSupervisionTask(ClassificationTask):
@@ -27,8 +27,7 @@ class DeepSupervisionTask(ClassificationTask):
     def __init__(self, model: ImageModel, *args: Any, **kwargs: Any):
         super().__init__(model, *args, **kwargs)
         model.set_deep_supervision()
-        weight = model.config.pass_loss
-        self.criterion: nn.Module = PassLoss(self.criterion, weight) if weight else MixedDepthLoss(self.criterion)
+        self.criterion: nn.Module = DepthLoss(self.criterion, model.config.pass_loss or None)
 
     def forward(self, input: Tensor, target: Tensor) -> dict[str, Tensor]:
         """Images and labels -> the loss, and as the output the logits of the last pass."""

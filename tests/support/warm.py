@@ -17,10 +17,10 @@ import os
 import resource
 import runpy
 import select
-import selectors
 import shutil
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
 import tempfile
@@ -133,71 +133,46 @@ def answer(connection: socket.socket) -> str:
     return found.decode()
 
 
-class Server:
-    """The server in the interpreter."""
+class Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
+    """The server in the interpreter. It ends when its standard input is closed."""
 
-    def __init__(self, path: str):
-        self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(path)
-        self.listener.listen(64)
-        self.children: dict[int, socket.socket] = {}  # process id -> the client's connection
-        self.waiting = selectors.DefaultSelector()
-        self.waiting.register(self.listener, selectors.EVENT_READ, self.accept)
-        self.waiting.register(0, selectors.EVENT_READ, self.stop)
-        self.stopped = False
+    request_queue_size, max_children = 64, 1000
 
-    def serve(self) -> None:
-        while not self.stopped:
-            for key, _ in self.waiting.select(0.01 if self.children else None):
-                key.data(key.fileobj)
-            self.reap()
-        for pid in self.children:
-            os.kill(pid, signal.SIGKILL)
+    def service_actions(self) -> None:
+        super().service_actions()
+        if select.select([0], [], [], 0)[0] and not os.read(0, 1):
+            sys.exit()
 
-    def stop(self, _: int) -> None:
-        self.stopped = not os.read(0, 1)
 
-    def accept(self, listener: socket.socket) -> None:
-        connection, _ = listener.accept()
-        _, streams, _, _ = socket.recv_fds(connection, 1, 3)
-        with connection.makefile() as orders:
+class Supervisor(socketserver.BaseRequestHandler):
+    """Runs the job of a connection in a fork, and kills it if the client hangs up."""
+
+    def handle(self) -> None:
+        _, streams, _, _ = socket.recv_fds(self.request, 1, 3)
+        with self.request.makefile() as orders:
             job = json.loads(orders.readline())
         pid = os.fork()
         if not pid:
-            for open_here in (listener, connection, self.waiting):
-                open_here.close()
+            self.server.socket.close()
+            self.request.close()
             carry_out(job, streams)
         for stream in streams:
             os.close(stream)
-        self.children[pid] = connection
-        self.waiting.register(connection, selectors.EVENT_READ, self.hung_up)
-        connection.sendall(f"{pid}\n".encode())
-
-    def hung_up(self, connection: socket.socket) -> None:
-        for pid, waits in self.children.items():
-            if waits is connection:
+        ended = os.pidfd_open(pid)
+        with contextlib.suppress(OSError):  # the client is gone
+            self.request.sendall(f"{pid}\n".encode())
+            if ended not in select.select([ended, self.request], [], [])[0]:
                 os.kill(pid, signal.SIGKILL)
-        self.waiting.unregister(connection)
-
-    def reap(self) -> None:
-        for pid, connection in list(self.children.items()):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                del self.children[pid]
-                if connection in self.waiting.get_map():
-                    self.waiting.unregister(connection)
-                with contextlib.suppress(OSError):  # the client is gone
-                    connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
-                connection.close()
+            self.request.sendall(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n".encode())
 
 
 def main() -> None:
-    server = Server(sys.argv[1])
+    server = Server(sys.argv[1], Supervisor)
     print(flush=True)
     os.dup2(2, 1)
     for name in sys.argv[2:]:
         importlib.import_module(name)
-    server.serve()
+    server.serve_forever(poll_interval=0.1)
 
 
 def carry_out(job: dict, streams: list[int]) -> None:

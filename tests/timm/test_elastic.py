@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from recurrence.elastic import at_depths
-from tests.support import stacks, vision
-from timm_plugin.elastic import MixedDepthLoss, PassLoss
+from tests.support import vision
+from timm_plugin.elastic import DepthLoss
 
 
 def changes(structure: str) -> tuple[dict, tuple[int, int]]:
@@ -52,18 +52,6 @@ def test_every_model_is_elastic_or_rejected_by_name(structure):
     assert all(len(loop.running) == loop.passes for loop in model.eval().loops())
 
 
-@pytest.mark.parametrize("options", [dict(depth_seed=1), dict(depth_distribution="poisson")], ids=str)
-def test_seed_and_distribution_decide_the_draws(options):
-    def drawn(**options) -> list[int]:
-        model, found = vision.fresh("ringformer_vit", depth=4, depth_range=(1, 6), **options).train(), []
-        for update in range(20):
-            model.set_num_updates(update)
-            found.append(len(model.loop.running))
-        return found
-
-    assert drawn() == drawn(depth_seed=0) != drawn(**options)
-
-
 def test_one_loop_of_sret_takes_the_slices_of_the_first_run():
     model = vision.small("sret_t", depth_range=(1, 2))
     single = vision.small("sret_t", seed=1, loops=1, groups=tuple((first,) for first, _ in model.config.groups))
@@ -88,22 +76,9 @@ def test_pass_loss_is_the_mean_over_models_of_fewer_passes(structure):
     torch.testing.assert_close(list(output), expected, rtol=0, atol=1e-12)
     target = torch.tensor([0, 3])
     last, *earlier = (F.cross_entropy(logits, target) for logits in expected)
-    loss = PassLoss(nn.CrossEntropyLoss(), 0.5)
+    loss = DepthLoss(nn.CrossEntropyLoss(), 0.5)
     torch.testing.assert_close(loss(output, target), last + 0.5 * sum(earlier) / len(earlier))
     assert loss(expected[0], target) == last
-
-
-def test_only_the_last_passes_get_gradients():
-    model = vision.small("uit", depth=6, backprop_passes=2)
-    kept = {passes: kept_for_backward(vision.small("uit", depth=passes), passes) for passes in (2, 6)}
-    assert kept_for_backward(model, 6) <= 1.3 * kept[2] < kept[6]
-    model.train()(vision.images(model)).sum().backward()
-    assert all(parameter.grad is not None for parameter in model.parameters())
-
-
-def kept_for_backward(model: nn.Module, passes: int) -> int:
-    assert model.loop.passes == passes
-    return stacks.kept_for_backward(model, model.train(), vision.images(model))
 
 
 @pytest.mark.parametrize(
@@ -128,12 +103,6 @@ def kept_for_backward(model: nn.Module, passes: int) -> int:
 def test_wrong_arguments_are_rejected(model, options, message):
     with pytest.raises(ValueError, match=message):
         vision.fresh(model, **options)
-
-
-def test_a_trainer_that_does_not_report_its_updates_is_rejected():
-    model = vision.fresh("uit", depth_range=(1, 3))
-    with pytest.raises(RuntimeError, match="call model.set_num_updates"):
-        model(vision.images(model))
 
 
 def test_losses_of_earlier_passes_begin_one_after_the_other():
@@ -177,22 +146,8 @@ def test_both_depths_are_trained_or_the_option_is_rejected(structure):
         torch.testing.assert_close(shallow, model.forward_head(model.forward_features(x)), rtol=0, atol=1e-12)
     torch.testing.assert_close(deep, model.forward_head(model.forward_features(x)), rtol=0, atol=1e-12)
     assert not torch.allclose(deep, shallow)
-    loss = MixedDepthLoss(nn.CrossEntropyLoss())([deep, shallow], target)
+    loss = DepthLoss(nn.CrossEntropyLoss())([deep, shallow], target)
     torch.testing.assert_close(loss, (F.cross_entropy(deep, target) + F.cross_entropy(shallow, target)) / 2)
     loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     assert torch.is_tensor(model.eval()(x))
-
-
-def test_a_drawn_depth_is_the_shallow_branch():
-    model = mixed("uit", depth=4, depth_range=(1, 4))
-    x, loss, depths = vision.images(model), MixedDepthLoss(nn.CrossEntropyLoss()), set()
-    for update in range(12):
-        model.set_num_updates(update)
-        outputs, depth = model(x), len(model.loop.running)
-        depths.add(depth)
-        assert len(outputs) == (1 if depth == 4 else 2)
-        with at_depths({model.loop: depth}):
-            assert torch.equal(outputs[-1], model.forward_head(model.forward_features(x)))
-    assert depths == {1, 2, 3, 4}
-    assert loss(outputs[:1], torch.tensor([0, 3])) == F.cross_entropy(outputs[0], torch.tensor([0, 3]))

@@ -24,19 +24,6 @@ def test_create_model_takes_a_checkpoint(case, suffix, tmp_path):
 
 
 @every_case
-def test_copies_and_averages(case):
-    model, x = vision.small_with_images(case)
-    average = timm.utils.ModelEmaV3(copy.deepcopy(model), decay=0.5)
-    assert torch.equal(average.module(x), model(x))
-    halfway = {name: parameter.detach() + 0.5 for name, parameter in model.named_parameters()}
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 1
-    average.update(model)
-    torch.testing.assert_close(dict(average.module.named_parameters()), halfway)
-
-
-@every_case
 @pytest.mark.parametrize("kind", ["ModelEma", "ModelEmaV2"])
 def test_averages_of_whole_state_dicts_round_no_order(case, kind):
     """At their usual decay, an average of two equal whole numbers would be the next smaller one."""
@@ -160,14 +147,3 @@ def test_onnx_holds_each_shared_tensor_once(structure, tmp_path):
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     (logits,) = session.run(None, {graph.input[0].name: x.numpy()})
     torch.testing.assert_close(torch.from_numpy(logits), model(x), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_onnx_of_real_widths_may_be_optimised(tmp_path):
-    onnx = pytest.importorskip("onnx")
-    pytest.importorskip("onnxscript")
-    model = timm.create_model("recursive_deit_tiny", img_size=32, depth=1, loops=3, num_classes=7).eval()
-    torch.onnx.export(model, (vision.images(model),), tmp_path / "model.onnx", dynamo=True, verbose=False)
-    tensors = onnx.load(tmp_path / "model.onnx").graph.initializer
-    matrices = sorted(tuple(tensor.dims) for tensor in tensors if len(tensor.dims) == 2)
-    assert matrices == sorted([(7, 192), (576, 192), (192, 192), (768, 192), (192, 768)])

@@ -75,12 +75,6 @@ def test_transformers_backbone_has_a_name_for_every_depth():
     assert len(backbone(torch.randn(1, 3, 32, 32)).feature_maps) == 2
 
 
-def test_pruned_passes_have_no_names():
-    model = vision.fresh("ringformer_vit")
-    model.prune_intermediate_layers([1])
-    assert len(model.loop.after) == model.loop.passes == 2
-
-
 @every_case
 def test_forward_intermediates(case):
     model, x = vision.small_with_images(case)
@@ -157,14 +151,6 @@ def test_reset_classifier(case):
         model.reset_classifier(5, "map")
 
 
-@every_case
-def test_no_classifier_at_creation(case):
-    model, headless = vision.small(case), vision.fresh(case, num_classes=0).double().eval()
-    headless.load_state_dict({key: t for key, t in model.state_dict().items() if not key.startswith("head.")})
-    x = vision.images(model)
-    torch.testing.assert_close(headless(x), model.forward_head(model.forward_features(x), pre_logits=True))
-
-
 @pytest.mark.parametrize(("model", "loops", "maps"), [("uit", 2, 2), ("recursive_deit_tiny", 1, 3), ("sret_t", 1, 3)])
 def test_intermediates_of_another_depth_are_those_of_the_output(model, loops, maps):
     model = vision.small(model)
@@ -219,22 +205,7 @@ def test_a_batch_may_be_empty(case):
     assert model(vision.images(model)[:0]).shape == (0, vision.CLASSES)
 
 
-DEPTH_OPTIONS = dict(
-    depth_range=(1, 2),
-    depth_distribution="poisson",
-    depth_seed=3,
-    depth_warmup_updates=5,
-    mixed_depth=True,
-    pass_loss=0.5,
-    backprop_passes=1,
-)
-
-
-@pytest.mark.parametrize("name", ["uit", "sret_t"])
-@pytest.mark.parametrize("option", DEPTH_OPTIONS)
-def test_features_only_rejects_what_only_other_outputs_have(name, option):
-    value = DEPTH_OPTIONS[option]
-    with pytest.raises(
-        ValueError, match=rf"^{option}={re.escape(str(value))}: must not be given with features_only=True"
-    ):
-        vision.fresh(name, features_only=True, **{option: value})
+@pytest.mark.parametrize(("option", "value"), [("depth_range", (1, 2)), ("mixed_depth", True), ("backprop_passes", 1)])
+def test_features_only_rejects_what_only_other_outputs_have(option, value):
+    with pytest.raises(ValueError, match=re.escape(f"{option}={value}: must not be given with features_only=True")):
+        vision.fresh("uit", features_only=True, **{option: value})

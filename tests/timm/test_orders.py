@@ -7,9 +7,7 @@ import torch
 from timm.utils import ParseKwargs
 from torch import nn
 
-from recurrence.depth import source_passes
 from tests.support import vision
-from tests.support.depth import depth_log
 from tests.support.vision import timm
 
 TINY = dict(img_size=32, patch_size=8, embed_dim=16, num_heads=2)
@@ -39,23 +37,6 @@ def test_a_text_of_the_command_line_is_an_order():
     """As `--model-kwargs` of timm's train.py parses it; that of the plugin's trainer does the same."""
     ParseKwargs([], "kwargs")(None, given := Namespace(), ["order=0,1,1,2", "depth=3"])
     assert timm.create_model("plain_vit", **TINY, **given.kwargs).loop.order == (0, 1, 1, 2)
-
-
-@pytest.mark.parametrize("loader", ["state dict", "timm"])
-def test_a_checkpoint_runs_in_another_order_of_its_blocks(loader, tmp_path, caplog):
-    trained, used = (
-        vision.small("recursive_deit_tiny", order=order, residual_rank=4, seed=seed)
-        for seed, order in enumerate([(0, 1, 1, 1, 2), (0, 1, 1, 2)])
-    )
-    if loader == "timm":
-        torch.save({"state_dict": trained.state_dict()}, tmp_path / "weights.pth")
-        timm.models.load_checkpoint(used, str(tmp_path / "weights.pth"))
-    else:
-        used.load_state_dict(trained.state_dict())
-    assert depth_log(caplog) == ["loop: runs 4 passes (0 1 1 2), trained with 5 (0 1 1 1 2)"]
-    for own, source in zip(used.loop.own, source_passes((0, 1, 1, 1, 2), (0, 1, 1, 2))):
-        expected = trained.loop.own[source].state_dict()
-        assert all(torch.equal(tensor, expected[key]) for key, tensor in own.state_dict().items())
 
 
 @pytest.mark.parametrize(
@@ -109,12 +90,6 @@ def test_late_loops_must_have_begun_before_passes_are_pruned():
             model.prune_intermediate_layers([0])
     model.set_num_updates(2)
     assert model.prune_intermediate_layers([0]) == [0]
-
-
-def test_a_trainer_that_does_not_report_its_updates_is_rejected():
-    model = late("uit").train()
-    with pytest.raises(RuntimeError, match="call model.set_num_updates"):
-        model(vision.images(model))
 
 
 @pytest.mark.parametrize("case", ["ringformer_vit", "deit, any order", "sret_t"])

@@ -6,9 +6,8 @@ import pytest
 import torch
 from timm.layers import resample_abs_pos_embed
 
-from recurrence.count import stored
 from tests.support import vision
-from tests.support.vision import every_case, every_model, is_pyramid, timm
+from tests.support.vision import every_case, is_pyramid, timm
 
 TABLES = ("pos_embed", "level_embed")
 
@@ -29,19 +28,6 @@ def resampled(table: torch.Tensor, grid: tuple[int, int], old: tuple[int, int], 
         tokens = resample_abs_pos_embed(table.flatten(2).transpose(1, 2), grid, old, 0)
         return tokens.transpose(1, 2).reshape(1, -1, *grid)
     return torch.cat([resample_abs_pos_embed(level[None], grid, old, prefix) for level in table])
-
-
-@every_model
-def test_larger_images_at_creation(name):
-    size = 384
-    model, small = (timm.create_model(name, img_size=side, device="meta").eval() for side in (size, 224))
-    assert model(torch.empty(1, 3, size, size, device="meta")).shape == (1, model.num_classes)
-    tables = [table for table in TABLES if isinstance(getattr(model, table, None), torch.nn.Parameter)]
-    grown = sum(getattr(model, table).numel() - getattr(small, table).numel() for table in tables)
-    if "mixer" not in name:
-        assert stored(model) == stored(small) + grown
-    with pytest.raises(AssertionError):
-        model(torch.empty(1, 3, 224, 224, device="meta"))
 
 
 @every_case

@@ -138,22 +138,6 @@ def test_resizing_draws_new_permutations_from_the_seeds(sliced):
     assert all(torch.equal(got[name], expected[name]) for name in got)
 
 
-@pytest.mark.parametrize("loops", [1, 2, 3, 5])
-def test_any_number_of_passes(loops):
-    """With slices in every pass; all passes but the first are permuted."""
-    groups = ((2,) * loops, (4,) * loops, (1,) * loops)
-    model = vision.small("sret_t", loops=loops, groups=groups)
-    assert [loop.passes for loop in model.loops()] == [loops, 2 * loops, loops]
-    permuted = [own.slices is not None and own.slices.permutation is not None for own in model.stages[1].loop.own]
-    assert permuted == ([False] + [True] * (loops - 1)) * 2
-    assert sum(parameter.numel() for parameter in model.stages[0].loop.blocks.parameters()) == sum(
-        parameter.numel() for parameter in vision.small("sret_t").stages[0].loop.blocks.parameters()
-    )
-    loss, gradients = vision.loss_and_gradients(model, vision.images(model))
-    assert torch.isfinite(loss)
-    assert gradients.keys() == dict(model.named_parameters()).keys()
-
-
 def test_further_runs_have_as_many_slices_as_the_last():
     written_out = vision.small("sret_t", seed=1, loops=3, groups=((8, 2, 2), (4, 1, 1), (1, 1, 1)))
     assert written_out.stages[0].loop.own[2].slices.groups == 2

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tests.support import vision
-from timm_plugin.elastic import MixedDepthLoss, PassLoss
+from timm_plugin.elastic import DepthLoss
 
 tasks = pytest.importorskip("timm.task")
 SUPERVISED = {
@@ -52,7 +52,7 @@ def test_deep_supervision_is_the_loss_of_all_depths(name):
     result = task(images, target)
     outputs = model(images)
     assert len(outputs) > 1
-    of_depths = PassLoss(nn.CrossEntropyLoss(), weight) if weight else MixedDepthLoss(nn.CrossEntropyLoss())
+    of_depths = DepthLoss(nn.CrossEntropyLoss(), weight or None)
     torch.testing.assert_close(result["loss"], of_depths(outputs, target), rtol=0, atol=1e-12)
     torch.testing.assert_close(result["output"], outputs[0], rtol=0, atol=1e-12)
     assert torch.is_tensor(task.get_eval_model().eval()(images))
@@ -67,7 +67,7 @@ def test_distillation_trains_the_full_depth(name, kind):
     for options in ({}, dict(mixed_depth=False, **({} if name.startswith("sret") else dict(pass_loss=0.0)))):
         model = small(name, **options)
         teacher = vision.small("plain_vit", img_size=model.config.img_size)
-        criterion = MixedDepthLoss(nn.CrossEntropyLoss())
+        criterion = DepthLoss(nn.CrossEntropyLoss())
         task = getattr(tasks, kind)(model, teacher, criterion, dtype=torch.float64)
         torch.manual_seed(0)
         if (projection := getattr(task.trainable_module, "projection", None)) is not None:
