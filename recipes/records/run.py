@@ -111,7 +111,7 @@ def listed(table: Table) -> Iterator[str]:
     """One line per run: its name, architecture, the paper's name for it, the paper's numbers, and its flags."""
     for name, run in table.runs.items():
         numbers = ", ".join(f"{title} {value}" for title, value in run.row.paper.items())
-        yield "\t".join([name, run.row.arch, run.row.label or "not in the paper", numbers, run.flags])
+        yield "\t".join([name, run.row.arch, run.row.label or "not in the paper", numbers, " ".join(run.flags.split())])
 
 
 def prepare_environment(threads: int) -> None:
