@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, set_up, show
 from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
-from recurrence.attention_position import POSITIONS
+from recurrence.position import POSITIONS
 
 SYMBOLS, LENGTH, BATCH = 1024, 1024, 4
 TOKENS = 8

@@ -31,10 +31,9 @@ import fairseq_plugin
 from fairseq_plugin.controls import control_flags
 from fairseq_plugin.modules.options import ConfiguredModel
 from fairseq_plugin.repairs.checkpoints import load_safely
-from recurrence.comparison.command import Comparison, add_options, compare
+from recurrence.comparison.command import Comparison, add_options, compare, split
 from recurrence.comparison.rows import Row, Score, counted
 from recurrence.comparison.runs import Step, Values
-from recurrence.comparison.words import split
 
 USER_DIR = str(Path(fairseq_plugin.__file__).parent)
 TOKENS, FRAMES = 32, 512  # of the example over which operations are counted

@@ -13,8 +13,8 @@ from torch import nn
 from fairseq_plugin.modules import elastic
 from fairseq_plugin.modules.options import ConfiguredModel
 from recurrence import count
+from recurrence.comparison.command import split
 from recurrence.comparison.rows import widest
-from recurrence.comparison.words import split
 
 
 def control_flags(

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
+from recurrence.block import Sum
 from recurrence.loop import Loop
 
 
-class Admin(nn.Module):
+class Admin(Sum):
     """The residual sum of one sublayer in one pass: `f(x) + omega * x`, with omega (C,) all 1 until it is profiled.
 
     omega is `weight + offset`, and profiling writes the offset: an optimizer may have copied the weights before the
@@ -31,6 +32,10 @@ class Admin(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """x: the stream, y: the branch, both (B, T, C) -> (B, T, C)."""
         return torch.addcmul(y, x, self.omega)
+
+    def factors(self) -> tuple[Tensor, float]:
+        """See :meth:`Sum.factors`."""
+        return self.omega.detach(), 1.0
 
 
 def attach(loop: Loop, width: int) -> None:

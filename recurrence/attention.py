@@ -12,16 +12,21 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from recurrence.cache import Slot
 from recurrence.dropout import dropout
-from recurrence.eager import HALF_PRECISION, product_dtype, runs_eagerly
 from recurrence.linear import apply
-from recurrence.position import rotate
-from recurrence.private_torch import is_transformed
+from recurrence.private_torch import HALF_PRECISION, is_transformed, product_dtype, runs_eagerly
 from recurrence.relative import RelativeKeys
 from recurrence.signal import LevelSignal, project
 
 
 class Attention(nn.Module):
-    """The common part of self- and cross-attention: heads, dropout on the weights, output projection."""
+    """The common part of self- and cross-attention: heads, dropout on the weights, output projection.
+
+    Args:
+        width: C.
+        heads: H, a divisor of C.
+        bias: whether the projections have biases.
+        dropout: rate on the attention weights.
+    """
 
     def __init__(self, width: int, heads: int, bias: bool, dropout: float):
         super().__init__()
@@ -64,10 +69,7 @@ class SelfAttention(Attention):
     """Queries, keys and values from one input by one GEMM.
 
     Args:
-        width: C.
-        heads: H, a divisor of C.
-        bias: whether the projections have biases.
-        dropout: rate on the attention weights.
+        width, heads, bias, dropout: see :class:`Attention`.
         relative: whether scores depend on distances, see :mod:`recurrence.relative`.
     """
 
@@ -80,7 +82,7 @@ class SelfAttention(Attention):
         self,
         x: Tensor,
         raw: Tensor | None = None,
-        bias: Tensor | None = None,
+        self_bias: Tensor | None = None,
         causal: bool = False,
         slot: Slot | None = None,
         rotary: tuple[Tensor, Tensor] | None = None,
@@ -88,21 +90,18 @@ class SelfAttention(Attention):
         qkv: LevelSignal | None = None,
         out: LevelSignal | None = None,
     ) -> Tensor:
-        """Attends within x or, with a slot, from the tokens of x to those in the slot and to themselves.
+        """Attends within x or, with a slot, from the tokens of x to those in the slot and to themselves: (B, T, C).
 
         Args:
             x: (B, T, C).
             raw: (B, T, C), the input of level signals if it is not x.
-            bias: added to the scores, broadcastable to (B, H, T, S).
+            self_bias: added to the scores, broadcastable to (B, H, T, S).
             causal: each token only sees itself and earlier tokens. If the slot already holds tokens, this has no
                 effect: a single new token sees them all, and several need a bias.
             slot: incremental state of this pass.
-            rotary: cosines and sines that rotate queries and keys, see :func:`recurrence.position.rotate`.
-            distances: keys of the distances, see :mod:`recurrence.relative`; `bias` must then hide later tokens.
+            rotary: cosines and sines that rotate queries and keys, see :func:`rotate`.
+            distances: keys of the distances, see :mod:`recurrence.relative`; `self_bias` must then hide later tokens.
             qkv, out: signals of the pass on these projections.
-
-        Returns:
-            (B, T, C).
         """
         if qkv is None:
             stacked = apply(self.qkv, x).unflatten(-1, (3, -1)).permute(2, 0, 1, 3)
@@ -116,19 +115,17 @@ class SelfAttention(Attention):
             causal = causal and q.size(1) == k.size(1)
         if distances is not None:
             scores = self.relative.scores(q, distances, k.size(1))
-            q, bias, causal = self.relative.query(q), scores if bias is None else scores + bias, False
-        return self.attend(self.split(q), self.split(k), self.split(v), bias, causal, out)
+            q, causal = self.relative.query(q), False
+            self_bias = scores if self_bias is None else scores + self_bias
+        return self.attend(self.split(q), self.split(k), self.split(v), self_bias, causal, out)
 
 
 class CrossAttention(Attention):
     """Attention to a memory; its keys and values are projected once, however many passes read them.
 
     Args:
-        width: C.
-        heads: H, a divisor of C.
         memory_width: width of the memory.
-        bias: whether the projections have biases.
-        dropout: rate on the attention weights.
+        width, heads, bias, dropout: see :class:`Attention`.
     """
 
     def __init__(self, width: int, heads: int, memory_width: int, bias: bool, dropout: float):
@@ -143,31 +140,48 @@ class CrossAttention(Attention):
     def forward(
         self,
         x: Tensor,
-        keys_values: Tensor,
         raw: Tensor | None = None,
-        bias: Tensor | None = None,
+        *,
+        context: Tensor,
+        cross_bias: Tensor | None = None,
         record: list | None = None,
         q: LevelSignal | None = None,
         out: LevelSignal | None = None,
     ) -> Tensor:
-        """Attends to the memory.
+        """Attends to the memory: (B, T, C).
 
         Args:
             x: (B, T, C).
-            keys_values: (B, S, 2 C), see :meth:`project`.
             raw: (B, T, C), the input of level signals if it is not x.
-            bias: added to the scores, broadcastable to (B, H, T, S).
+            context: (B, S, 2 C), see :meth:`project`.
+            cross_bias: added to the scores, broadcastable to (B, H, T, S).
             record: a list to which the weights, averaged over the heads, (B, T, S), are appended.
             q, out: signals of the pass on these projections.
-
-        Returns:
-            (B, T, C).
         """
         queries = self.split(project(self.q, x, q, raw))
-        k, v = (self.split(part) for part in keys_values.chunk(2, dim=-1))
+        k, v = (self.split(part) for part in context.chunk(2, dim=-1))
         if record is not None:
-            record.append(attention_weights(queries, k, bias).mean(dim=1))
-        return self.attend(queries, k, v, bias, causal=False, out=out)
+            record.append(attention_weights(queries, k, cross_bias).mean(dim=1))
+        return self.attend(queries, k, v, cross_bias, causal=False, out=out)
+
+
+def rotate(x: Tensor, heads: int, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotates each head [a, b], split in halves, to [a cos - b sin, b cos + a sin].
+
+    Args:
+        x: (..., T, C).
+        heads: H.
+        cos, sin: rows of :func:`recurrence.position.rotary`, (T, D/2) or (B, T, D/2).
+
+    Returns:
+        (..., T, C).
+
+    Differs from the paper, which rotates pairs of neighbours; LLaMA's published code rotates halves, as here.
+    """
+    a, b = x.unflatten(-1, (heads, 2, -1)).unbind(-2)
+    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
+    turned = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
+    return turned.to(x.dtype)  # under autocast the angles have a higher dtype
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""The parts of the papers' blocks: sizes, the residual sum around a sublayer, a stored block, and what a pass owns.
+"""The parts of the papers' blocks: sizes, FFN, residual sums, the stored block, and what a pass owns.
 
 :mod:`recurrence.papers` has one file per paper, which combines them.
 """
@@ -6,17 +6,28 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recurrence.attention import CrossAttention, SelfAttention
 from recurrence.dropout import dropout
 from recurrence.errors import FieldError
-from recurrence.ffn import FeedForward
-from recurrence.residual import DropPath, Sum
-from recurrence.signal import LevelSignal
+from recurrence.signal import LevelSignal, project
+
+# The projections of a block: name of a pass's term on it -> the layer, and how many targets its weight stacks.
+PROJECTIONS = {
+    "qkv": ("self_attn.qkv", 3),
+    "up": ("ffn.up", 1),
+    "out": ("self_attn.out", 1),
+    "down": ("ffn.down", 1),
+    "cross_q": ("cross_attn.q", 1),
+    "cross_kv": ("cross_attn.kv", 2),
+    "cross_out": ("cross_attn.out", 1),
+}
 
 
 @dataclass(frozen=True)
@@ -59,14 +70,79 @@ class Shape:
         return nn.ModuleList(nn.LayerNorm(self.width, self.norm_eps, bias=bias) for _ in range(count))
 
 
-class Sublayer(nn.Module):
-    """A residual sum around a function: `norm(x + f(x))`, or pre-norm `x + f(norm(x))`.
-
-    It has no parameters: the norm and the sum (`join`) belong to the block or to the pass, and are passed in.
+class FeedForward(nn.Module):
+    """`W2 activation(W1 x)`.
 
     Args:
-        dropout: rate on the output of the function.
-        pre_norm: apply the norm before the function instead of after the sum.
+        width, hidden_width: of x and between the two products.
+        activation: applied to the hidden units.
+        bias: whether W1 and W2 have biases.
+        dropout: rate on the hidden units.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        hidden_width: int,
+        activation: Callable[[Tensor], Tensor] = F.relu,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        self.activation, self.dropout = activation, dropout
+        self.up = nn.Linear(width, hidden_width, bias=bias)
+        self.down = nn.Linear(hidden_width, width, bias=bias)
+
+    def forward(
+        self, x: Tensor, raw: Tensor | None = None, up: LevelSignal | None = None, down: LevelSignal | None = None
+    ) -> Tensor:
+        """(..., C) -> (..., C); up and down: the pass's terms on W1 and W2; raw: the input of up if it is not x."""
+        hidden = dropout(self.activation(project(self.up, x, up, raw)), self.dropout, self.training)
+        return project(self.down, hidden, down)
+
+
+class Sum(nn.Module):
+    """A residual sum: `x + y`."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """x: the stream, y: the branch, both (B, T, C) -> (B, T, C)."""
+        return x + y
+
+    def factors(self) -> tuple[Tensor | float, float]:
+        """The factors of x, a number or (C,), and of y."""
+        return 1.0, 1.0
+
+
+class DropPath(nn.Module):
+    """In training, drops a branch for entire samples and scales the others by 1 / (1 - rate).
+
+    Source: Huang et al. (arXiv:1603.09382), section 3.
+    """
+
+    def __init__(self, rate: float):
+        super().__init__()
+        if not 0 <= rate <= 1:
+            raise FieldError("drop_path", rate, "must be a rate within [0, 1]")
+        self.rate, self.never, self.always = rate, rate == 0, rate == 1
+        # A tensor, because each new number would recompile a compiled block; no buffer, to keep it out of checkpoints.
+        self._keeps = torch.tensor(1 - rate, dtype=torch.float64, device="cpu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        if self.never or not self.training:
+            return x
+        if self.always:
+            return x * 0
+        keeps = self._keeps if isinstance(x, Tensor) else 1 - self.rate  # a traced graph would store the tensor
+        chance = x.new_ones(x.shape[0], 1, 1) * keeps  # one draw per sample
+        return x * (chance.bernoulli() / chance)
+
+
+class Sublayer(nn.Module):
+    """A function in the residual stream: `norm(x + f(x))`, or pre-norm `x + f(norm(x))`.
+
+    It has no parameters: the norm and the sum (`join`) belong to the block or to the pass, and are passed in. The
+    dropout rate is that of the function's output.
     """
 
     def __init__(self, dropout: float, pre_norm: bool):
@@ -108,7 +184,7 @@ class Pass(nn.Module):
         return residual if self.drop_path is None else lambda x, y: residual(x, self.drop_path(y))
 
     def term(self, name: str) -> LevelSignal | None:
-        """The signal that the pass adds to a projection, one of :data:`recurrence.lowrank.PROJECTIONS`."""
+        """The signal that the pass adds to a projection, one of :data:`PROJECTIONS`."""
         return None
 
 
@@ -170,37 +246,25 @@ class Block(nn.Module, ABC):
         x: Tensor,
         own: Pass,
         context: Tensor | None = None,
-        slot: Any | None = None,
-        self_bias: Tensor | None = None,
         cross_bias: Tensor | None = None,
-        causal: bool = False,
-        rotary: tuple[Tensor, Tensor] | None = None,
-        distances: Tensor | None = None,
         record: list | None = None,
+        **attention: Any,
     ) -> Tensor:
         """One pass.
 
         Args:
             x: (B, T, C).
             own: the parameters of this pass.
-            context: (B, S, 2 C), projected memory, see :meth:`CrossAttention.project`.
-            slot: incremental state of this pass.
-            self_bias: added to the scores of self-attention, broadcastable to (B, H, T, T).
-            cross_bias: added to the scores of cross-attention, broadcastable to (B, H, T, S).
-            causal, rotary, distances: see :class:`recurrence.attention.SelfAttention`.
-            record: a list to which the weights of cross-attention, (B, T, S), are appended.
+            context, cross_bias, record: see :class:`recurrence.attention.CrossAttention`.
+            **attention: see :class:`recurrence.attention.SelfAttention`.
 
         Returns:
             (B, T, C).
         """
-
-        def attend(n: Tensor, raw: Tensor | None = None, **added: LevelSignal | None) -> Tensor:
-            return self.self_attn(n, raw, self_bias, causal, slot, rotary, distances, **added)
-
-        def cross_attend(n: Tensor, raw: Tensor | None = None, **added: LevelSignal | None) -> Tensor:
-            return self.cross_attn(n, context, raw, bias=cross_bias, record=record, **added)
-
-        return self.run(x, own, attend, None if self.cross_attn is None else cross_attend)
+        attend, cross_attend = partial(self.self_attn, **attention), None
+        if self.cross_attn is not None:
+            cross_attend = partial(self.cross_attn, context=context, cross_bias=cross_bias, record=record)
+        return self.run(x, own, attend, cross_attend)
 
     @abstractmethod
     def run(self, x: Tensor, own: Pass, attend: Callable, cross_attend: Callable | None) -> Tensor:

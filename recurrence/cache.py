@@ -11,15 +11,10 @@ from torch import Tensor
 class Cache:
     """Keys and values of P passes, time first, (L, P, 2, B, C), with room to grow.
 
-    A pass may have fewer tokens than the passes before it, see `lengths`.
-
-    Args:
-        passes: P.
-        room: initial capacity in tokens; doubles when full.
+    `lengths` has the number of tokens of each pass, at most that of the pass before it.
     """
 
-    def __init__(self, passes: int, room: int = 32):
-        self.passes, self.room = passes, room
+    def __init__(self, passes: int):
         self.lengths = [0] * passes
         self._filled: Tensor | None = None
         self._spare: Tensor | None = None
@@ -31,17 +26,10 @@ class Cache:
 
     def slots(self) -> list["Slot"]:
         """The slot of each pass."""
-        return [Slot(self, index) for index in range(self.passes)]
+        return [Slot(self, index) for index in range(len(self.lengths))]
 
     def write(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Stores T more tokens of a pass.
-
-        Args:
-            index: the pass.
-            keys, values: (B, T, C).
-
-        Returns:
-            Keys and values of all tokens of the pass so far: two views (B, L, C).
+        """Stores T more tokens of a pass: keys and values (B, T, C) to those of all its L tokens, two views (B, L, C).
 
         Raises:
             RuntimeError: if gradients would have to flow through the cache.
@@ -75,7 +63,7 @@ class Cache:
     def _grow(self, needed: int, like: Tensor) -> None:
         batch, _, width = like.shape
         kept = 0 if self._filled is None else self._filled.size(0)
-        grown = like.new_empty(max(self.room, 2 * kept, needed), self.passes, 2, batch, width)
+        grown = like.new_empty(max(32, 2 * kept, needed), len(self.lengths), 2, batch, width)
         if kept:
             grown[:kept] = self._filled
         self._filled, self._spare = grown, None

@@ -3,34 +3,107 @@
 Tokens are read all at once or in steps, such as a prompt and then token after token, with a cache slot for each pass.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from recurrence.attention import padding_bias
-from recurrence.attention_position import AttentionPositions
+from recurrence.cache import Cache
 from recurrence.loop import Loop
-from recurrence.loop_state import LoopState
-from recurrence.position import LevelTable
+from recurrence.position import AttentionPositions, LevelTable
+
+
+class LoopState:
+    """Decoding state of a loop: its cache, and the inputs that `inject` needs again.
+
+    Its passes may have read different numbers of tokens.
+    """
+
+    def __init__(self, loop: Loop):
+        self.loop, self.cache = loop, Cache(loop.passes)
+        self._first_inputs: dict[int, Tensor] = {}
+        self.distances: list[Tensor | None] | None = None  # of relative positions: the blocks' keys of distances
+        self.farthest = 0  # from this one down to 0
+
+    @property
+    def length(self) -> int:
+        """Number of tokens that the first pass has read."""
+        return self.cache.length
+
+    def run(self, x: Tensor, passes: Sequence[int], **arguments: Any) -> Tensor:
+        """Runs consecutive passes, which have read the same number of tokens, on their next ones.
+
+        Args:
+            x: (B, T, C), the input of the first of these passes.
+            passes: their indices.
+            **arguments: of :meth:`Loop.forward`.
+
+        Returns:
+            The state after the last of these passes, (B, T, C).
+        """
+        start, order = self.cache.lengths[passes[0]], self.loop.order
+        end = start + x.size(1)
+        known = {
+            which: kept[:, start:end] for which, kept in self._first_inputs.items() if order.index(which) < passes[0]
+        }
+        first_inputs = dict(known)
+        x = self.loop(x, slots=self.cache.slots(), passes=passes, first_inputs=first_inputs, **arguments)
+        for which in first_inputs.keys() - known.keys():
+            new = first_inputs[which]
+            self._first_inputs[which] = torch.cat([self._first_inputs.get(which, new[:, :0]), new], dim=1)
+        return x
+
+    def rewind(self, length: int) -> None:
+        """Drops all tokens after the first `length`."""
+        self.cache.rewind(length)
+        self._first_inputs = {which: kept[:, :length] for which, kept in self._first_inputs.items()}
+
+    def reorder(self, order: Tensor) -> None:
+        """Reorders the batch: entry i becomes entry order[i], (new B,)."""
+        self.cache.reorder(order)
+        self._first_inputs = {which: kept.index_select(0, order) for which, kept in self._first_inputs.items()}
 
 
 class CausalStack(nn.Module):
-    """A loop under a causal mask.
+    """A loop under a causal mask, whose blocks may also attend to a memory, the output of an encoder.
 
     Args:
-        loop: the passes; its blocks take `self_bias`, `causal` and what the positions add.
-        positions: those inside attention, see :mod:`recurrence.attention_position`; None for none.
+        loop: the passes.
+        positions: those inside attention, see :mod:`recurrence.position`; None for none.
         norm: applied after the last pass; None for none.
+        level_table: signals added before each pass; None for none.
     """
 
-    def __init__(self, loop: Loop, positions: AttentionPositions | None = None, norm: nn.Module | None = None):
+    def __init__(
+        self,
+        loop: Loop,
+        positions: AttentionPositions | None = None,
+        norm: nn.Module | None = None,
+        level_table: LevelTable | None = None,
+    ):
         super().__init__()
-        self.loop, self.norm = loop, norm
+        self.loop, self.norm, self.level_table = loop, norm, level_table
         self.positions = AttentionPositions() if positions is None else positions
 
     def new_state(self) -> LoopState:
         """The decoding state of a new text."""
         return LoopState(self.loop)
+
+    def project(self, memory: Tensor) -> list[Tensor]:
+        """Keys and values of the memory (B, S, memory width): one (B, S, 2 C) per stored block.
+
+        Or one per pass, if passes have terms of their own.
+        """
+        loop = self.loop
+        if not self._projects_per_pass():
+            return [block.cross_attn.project(memory) for block in loop.blocks]
+        passes = zip(loop.order, loop.own)
+        return [loop.blocks[which].cross_attn.project(memory, own.term("cross_kv")) for which, own in passes]
+
+    def _projects_per_pass(self) -> bool:
+        return self.loop.own[0].term("cross_kv") is not None
 
     def forward(
         self,
@@ -47,7 +120,7 @@ class CausalStack(nn.Module):
             padding: (B, L) bool over all tokens, including those in the state; None for no padding.
             state: from :meth:`new_state`, updated in place.
             states: see :meth:`Loop.forward`.
-            **memory: what :meth:`arguments` takes beside the text.
+            **memory: `contexts`, `memory_padding` and `record`, see :meth:`arguments`.
 
         Returns:
             (B, T, C).
@@ -64,68 +137,31 @@ class CausalStack(nn.Module):
         return x if self.norm is None else self.norm(x)
 
     def arguments(
-        self, x: Tensor, padding: Tensor | None, start: int, state: LoopState | None = None
-    ) -> dict[str, Any]:
-        """Arguments of the loop for tokens x (B, T, C) that follow `start` others; padding: (B, L)."""
-        return self.positions.causal_arguments(self.loop, x, padding, start, state)
-
-
-class CrossStack(CausalStack):
-    """A loop under a causal mask whose blocks also attend to a memory, the output of an encoder.
-
-    Args:
-        loop, positions, norm: see :class:`CausalStack`.
-        level_table: signals added before each pass; None for none.
-    """
-
-    def __init__(
-        self,
-        loop: Loop,
-        positions: AttentionPositions | None = None,
-        norm: nn.Module | None = None,
-        level_table: LevelTable | None = None,
-    ):
-        super().__init__(loop, positions, norm)
-        self.level_table = level_table
-
-    def project(self, memory: Tensor) -> list[Tensor]:
-        """Keys and values of the memory (B, S, memory width): one (B, S, 2 C) per stored block.
-
-        Or one per pass, if passes have terms of their own.
-        """
-        loop = self.loop
-        if not self._projects_per_pass():
-            return [block.cross_attn.project(memory) for block in loop.blocks]
-        passes = zip(loop.order, loop.own)
-        return [loop.blocks[which].cross_attn.project(memory, own.term("cross_kv")) for which, own in passes]
-
-    def arguments(  # type: ignore[override]  # it needs the memory, too
         self,
         x: Tensor,
         padding: Tensor | None,
         start: int,
         state: LoopState | None = None,
-        *,
-        contexts: list[Tensor],
-        memory_padding: Tensor | None,
-        record: list[Tensor] | None,
+        contexts: list[Tensor] | None = None,
+        memory_padding: Tensor | None = None,
+        record: list[Tensor] | None = None,
     ) -> dict[str, Any]:
-        """As :meth:`CausalStack.arguments`, and those of cross-attention.
+        """Arguments of the loop.
 
         Args:
-            x, padding, start, state: see :meth:`CausalStack.arguments`.
-            contexts: from :meth:`project`.
+            x: (B, T, C), tokens that follow `start` others.
+            padding, state: see :meth:`forward`.
+            contexts: from :meth:`project`; None without a memory.
             memory_padding: (B, S) bool; None for no padding.
-            record: see :meth:`recurrence.block.Block.forward`.
+            record: see :class:`recurrence.attention.CrossAttention`.
         """
-        arguments = super().arguments(x, padding, start, state)
+        arguments = self.positions.causal_arguments(self.loop, x, padding, start, state)
         if self.level_table is not None:
             length = start + x.size(1)
             arguments["levels"] = self.level_table.levels(self.loop.passes, length, padding, start, x)
+        if contexts is None:
+            return arguments
         if not self._projects_per_pass():
             contexts = [contexts[which] for which in self.loop.order]
         cross_bias = None if memory_padding is None else padding_bias(memory_padding, like=x)
         return dict(arguments, contexts=contexts, cross_bias=cross_bias, record=record)
-
-    def _projects_per_pass(self) -> bool:
-        return self.loop.own[0].term("cross_kv") is not None

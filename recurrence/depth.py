@@ -3,18 +3,21 @@
 The k-th run of a block uses the pass's own parameters (LayerNorms, level signals, low-rank terms, projections) of its
 k-th run in training, or of its last run if it ran less often. With one shared block, a shallower model runs the first
 passes, and a deeper one repeats the last.
+
+A checkpoint may mark the depths at which it is about as good as at full depth, as measured by
+:mod:`recurrence.analysis.depth_curve`: a buffer of each loop, `safe`. Loading it at another depth warns.
 """
 
 import logging
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from recurrence.order import STRATEGIES, Order, block_count, first_runs, middle_loop
-from recurrence.safe_depth import adopt_safe
 
 if TYPE_CHECKING:
     from recurrence.loop import Loop
@@ -142,3 +145,38 @@ def warn_of_depth(name: str, used: Order, trained: Order) -> None:
         "%s: runs %d passes (%s), trained with %d (%s)",
         *(name, len(used), " ".join(map(str, used)), len(trained), " ".join(map(str, trained))),
     )
+
+
+def mark_safe(state_dict: dict[str, Tensor], ranges: dict[str, tuple[int, int]]) -> None:
+    """Writes the smallest and largest safe depth of each loop, by its name, into a state dict."""
+    for name, ends in ranges.items():
+        state_dict[f"{name}.safe"] = torch.tensor(ends, dtype=torch.float)
+
+
+def unmark_safe(state_dict: dict[str, Tensor]) -> None:
+    """Removes the safe depths of all loops from a state dict, for weights that were not measured."""
+    for key in [key for key in state_dict if key.endswith(".safe")]:
+        del state_dict[key]
+
+
+def forget_safe(loops: Iterable["Loop"]) -> None:
+    """Removes the safe depths of loops, because training changes the weights that were measured."""
+    for loop in loops:
+        loop.safe = None
+
+
+def adopt_safe(loop: "Loop", state_dict: dict[str, Tensor], prefix: str) -> bool:
+    """Gives a loop a buffer for its safe depths in a state dict; warns if its depth is not one of them.
+
+    Returns:
+        Whether the state dict has them.
+    """
+    loop.safe, safe = None, state_dict.get(f"{prefix}safe")
+    if safe is None:
+        return False
+    loop.safe = torch.empty(2, device=next(loop.parameters()).device)
+    smallest, largest = map(round, safe.tolist())
+    if not smallest <= loop.passes <= largest:
+        name = prefix.rstrip(".")
+        logger.warning("%s: runs %d passes, outside the safe range %d to %d", name, loop.passes, smallest, largest)
+    return True

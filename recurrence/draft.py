@@ -10,19 +10,22 @@ Source: LayerSkip (arXiv:2404.16710), section 4.3; speculative decoding, arXiv:2
 Differs from both: there is no acceptance rule, so sampling gives the same tokens as a plain search with the same seed.
 """
 
+import atexit
+import logging
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from recurrence.cache import stays
+from recurrence.causal import LoopState
 from recurrence.errors import FieldError
-from recurrence.loop_state import LoopState
-from recurrence.tally import Tally
+
+logger = logging.getLogger(__name__)
 
 
 class Drafting:
-    """How far to look ahead, and a tally of the tokens that each check gave.
+    """How far to look ahead, and how many tokens each check gave, which is logged when the interpreter exits.
 
     Args:
         passes: d, number of passes that guess.
@@ -39,7 +42,18 @@ class Drafting:
         if tokens < 1:
             raise FieldError("draft_tokens", tokens, "must be >= 1")
         self.passes, self.tokens = passes, tokens
-        self.tally = Tally(f"drafting: {{average}} of at most {tokens + 1} tokens a check on average")
+        self.given = self.checks = 0  # tokens, checks
+
+    def count(self, checked: bool) -> None:
+        """Counts a token, and the check that gave it if it was not there yet."""
+        if not self.checks:
+            atexit.register(self.log)
+        self.given, self.checks = self.given + 1, self.checks + checked
+
+    def log(self) -> None:
+        """Logs how many tokens a check gave on average."""
+        average = self.given / self.checks
+        logger.info(f"drafting: {average:.2f} of at most {self.tokens + 1} tokens a check on average")
 
 
 class Draft:
@@ -79,7 +93,7 @@ class Draft:
         """
         start, length = self._seen, tokens.size(1)
         foreseen = self._foreseen(tokens)
-        self.drafting.tally.add(1, 0 if foreseen else 1)
+        self.drafting.count(not foreseen)
         if not foreseen:
             self.loop_state.rewind(start)
             self._tokens, state = self._ahead(tokens, read, guess)

@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recurrence.eager import runs_eagerly
-from recurrence.private_torch import masked
+from recurrence.private_torch import masked, runs_eagerly
 
 STEPS = 1 << 16
 

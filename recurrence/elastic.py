@@ -1,26 +1,65 @@
 """Elastic depth: training in which every update draws how many passes run, so that one checkpoint serves every depth.
 
-Source: see :mod:`recurrence.training_depth`. Two depths in an update: Sliced Recursive Transformer (arXiv:2111.05297),
-section 5.7, with each stored block run once in the shallow branch; with a drawn depth it is the sandwich rule of
-slimmable networks (arXiv:1903.05134) for depth. Late loops run each block once for a number of updates, and all passes
-from then on.
+Source: Huginn (arXiv:2502.05171), section 3.3: depths from a log-normal Poisson distribution, gradients through the
+last passes only. Scalable depth by uniform draws: LayerDrop (arXiv:1909.11556), section 3, for unshared layers. The
+warm-up: LayerSkip (arXiv:2404.16710), the gradual curriculum of its early-exit loss. Two depths in an update: Sliced
+Recursive Transformer (arXiv:2111.05297), section 5.7, with each stored block run once in the shallow branch; with a
+drawn depth it is the sandwich rule of slimmable networks (arXiv:1903.05134) for depth. Late loops, which run each block
+once for a number of updates: small language models trained under a limit of time, such as those of
+https://github.com/openai/parameter-golf.
 
-Differs from Huginn: the state does not start from noise; without an input injected into every pass, the loop's input
-gets its gradient along the residual stream, see :class:`recurrence.loop.Loop`.
+Differs from Huginn: depths are clipped to a range; the state does not start from noise; without an input injected into
+every pass, the loop's input gets its gradient along the residual stream, see :class:`recurrence.loop.Loop`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from recurrence.depth import passes_at
 from recurrence.errors import FieldError
-from recurrence.loop import Loop
+from recurrence.loop import Loop, TrainingDepth
 from recurrence.order import Order, block_count, first_runs
-from recurrence.training_depth import DISTRIBUTIONS, Draw, TrainingDepth
+
+DISTRIBUTIONS = ("uniform", "poisson")
+SIGMA = 0.5  # of Huginn's log-normal
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How many passes an update runs: a function of seed and update number, so that all ranks and resumed runs agree.
+
+    Args:
+        depths: the numbers of passes to draw from, ascending.
+        distribution: "uniform", or "poisson": Huginn's log-normal Poisson, rounded to the nearest of the depths.
+        mean: mean of the log-normal Poisson before rounding; Huginn's mean recurrence r + 1.
+        seed: seed of the training.
+        unit: number of passes that the log-normal Poisson counts as one.
+        stream: draws of different streams are independent.
+    """
+
+    depths: tuple[int, ...]
+    distribution: str = "uniform"
+    mean: int = 1
+    seed: int = 0
+    unit: int = 1
+    stream: int = 0
+
+    def __call__(self, update: int, smallest: int = 1) -> int:
+        """The depth of an update, of those that are at least `smallest` (the largest one if there are none)."""
+        depths = [depth for depth in self.depths if depth >= smallest] or self.depths[-1:]
+        rng = np.random.default_rng((self.seed % 2**64, update, self.stream))
+        if self.distribution == "uniform":
+            return depths[int(rng.random() * len(depths))]
+        # The mean of a log-normal is exp(mu + sigma^2 / 2).
+        rate = (self.mean / self.unit - 1) * rng.lognormal(-(SIGMA**2) / 2, SIGMA)
+        drawn = self.unit * (1 + rng.poisson(rate))
+        return min(depths, key=lambda depth: abs(depth - drawn))
 
 
 def depths_of(order: Order, smallest: int, largest: int, step: int = 1, prefix_only: bool = False) -> tuple[int, ...]:
@@ -91,14 +130,28 @@ def make_elastic(
     if depth_range is not None:
         depths = depths_of(loop.order, *depth_range, step, prefix_only)
         draw = Draw(depths, depth_distribution or "uniform", loop.passes, seed, step, stream)
-    late = loop_after_updates if len(loop.blocks) < loop.passes else 0
+    shared = len(loop.blocks) < loop.passes
+    late = loop_after_updates if shared else 0
     loop.training_depth = TrainingDepth(loop.passes, draw, backprop_passes, depth_warmup_updates, mixed_depth, late)
     if late:
         loop.looping = torch.zeros((), device=next(loop.parameters()).device)
-    if mixed_depth:
-        _check_mixed_depth(loop)
+    if mixed_depth and draw is None and (not shared or passes_at(loop.order, len(loop.blocks)) is None):
+        order = " ".join(map(str, loop.order))
+        raise FieldError("mixed_depth", True, f"the order {order} has no shorter form that runs each block once")
     if backprop_passes is not None:
         _check_backprop_passes(loop)
+
+
+def _check_backprop_passes(loop: Loop) -> None:
+    """Raises FieldError if the last passes are not fewer than all, or leave a parameter without any gradient."""
+    last, depths = loop.training_depth.backprop_passes, loop.training_depth.depths
+    if not 1 <= last < max(depths):
+        rule = f"must be >= 1 and < {max(depths)}, the most passes that an update runs"
+        raise FieldError("backprop_passes", last, rule)
+    never = set.intersection(*(set(idle(loop, passes_at(loop.order, depth))) for depth in depths))
+    for name, parameter in loop.named_parameters():
+        if parameter in never:
+            raise FieldError("backprop_passes", last, f"no update would reach {name}; must be larger")
 
 
 def check_options(given: Mapping[str, Any]) -> None:
@@ -117,8 +170,9 @@ def check_options(given: Mapping[str, Any]) -> None:
     loss = given.get("pass_loss")
     if loss is not None and not 0 < loss < float("inf"):
         raise FieldError("pass_loss", loss, "must be > 0")
-    if loss is not None and "mixed_depth" in given:
-        raise FieldError("mixed_depth", True, "does not go with {pass_loss}", pass_loss=loss)
+    for other in ("pass_loss", "backprop_passes"):
+        if "mixed_depth" in given and other in given:
+            raise FieldError("mixed_depth", True, f"does not go with {{{other}}}", **{other: given[other]})
     if "depth_warmup_updates" in given and not {"depth_range", "pass_loss"} & given.keys():
         rule = "needs {depth_range} or {pass_loss}"
         raise FieldError("depth_warmup_updates", given["depth_warmup_updates"], rule, depth_range=None, pass_loss=None)
@@ -136,29 +190,6 @@ def describe_late(loops: Mapping[str, Loop]) -> str:
         blocks = " ".join(str(loop.order[index]) for index in loop.running)
         parts.append(f"{name} {len(loop.running)} of {loop.passes} passes ({blocks})")
     return ", ".join(parts)
-
-
-def _check_mixed_depth(loop: Loop) -> None:
-    """Raises FieldError if a loop cannot train at two depths in an update."""
-    last = loop.training_depth.backprop_passes
-    if last is not None:
-        raise FieldError("mixed_depth", True, "does not go with {backprop_passes}", backprop_passes=last)
-    blocks = len(loop.blocks)
-    if loop.training_depth.draw is None and (blocks == loop.passes or passes_at(loop.order, blocks) is None):
-        order = " ".join(map(str, loop.order))
-        raise FieldError("mixed_depth", True, f"the order {order} has no shorter form that runs each block once")
-
-
-def _check_backprop_passes(loop: Loop) -> None:
-    """Raises FieldError if the last passes are not fewer than all, or leave a parameter without any gradient."""
-    last, depths = loop.training_depth.backprop_passes, loop.training_depth.depths
-    if not 1 <= last < max(depths):
-        rule = f"must be >= 1 and < {max(depths)}, the most passes that an update runs"
-        raise FieldError("backprop_passes", last, rule)
-    never = set.intersection(*(set(idle(loop, passes_at(loop.order, depth))) for depth in depths))
-    for name, parameter in loop.named_parameters():
-        if parameter in never:
-            raise FieldError("backprop_passes", last, f"no update would reach {name}; must be larger")
 
 
 def idle(loop: Loop, passes: Sequence[int]) -> list[nn.Parameter]:
@@ -225,7 +256,7 @@ def at_depths(depths: dict[Loop, int]) -> Iterator[None]:
     Incremental decoding cannot run more passes than the loop has, because the cache has one slot per pass.
 
     Raises:
-        ValueError: if the order of a loop does not run at its depth.
+        ValueError: if the order of a loop does not run at that depth.
     """
     with ExitStack() as stack:
         for loop, depth in depths.items():

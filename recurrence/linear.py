@@ -4,7 +4,7 @@ Results are those of `torch.nn.functional.linear` up to rounding; `torch.backend
 plain form.
 
 The layers are `torch.nn.Linear`, so that other tools recognise them. A layer that is wrapped, quantised or hooked is
-called as it is, see :func:`recurrence.eager.is_plain`.
+called as it is, see :func:`recurrence.private_torch.is_plain`.
 """
 
 import torch
@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from recurrence import gemm
-from recurrence.eager import PLAIN, is_plain
-from recurrence.private_torch import is_transformed, onednn_linear, onednn_pack
+from recurrence.private_torch import PLAIN, is_plain, is_transformed, onednn_linear, onednn_pack
 
 # Below this number of multiplications, the overhead of the call exceeds the gain.
 SMALLEST = 1 << 20

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,21 +13,69 @@ from torch.utils.checkpoint import checkpoint
 from recurrence.depth import adapt, passes_at, store_order
 from recurrence.order import Order, check_order, first_runs
 from recurrence.private_torch import allow_graphs, uncompiled
-from recurrence.training_depth import TrainingDepth
 
 GRAPHS = 64  # limit for all compiled blocks together; each has one graph with padding, one without, per kind of pass
+
+
+@dataclass
+class TrainingDepth:
+    """The depth of a loop in training.
+
+    Args:
+        passes: the number of passes of the loop.
+        draw: update number -> how many passes it runs, a :class:`recurrence.elastic.Draw`; None for all.
+        backprop_passes: number of last passes with gradients; None for all.
+        warmup: updates during which the smallest depth falls linearly from all passes.
+        mixed: each update trains at two depths, see :func:`recurrence.elastic.branches`.
+        loop_after: number of updates in which each block runs once, before its loops begin.
+    """
+
+    passes: int
+    draw: Callable | None = None
+    backprop_passes: int | None = None
+    warmup: int = 0
+    mixed: bool = False
+    loop_after: int = 0
+    updates: int | None = field(default=None, init=False)  # how many updates there were
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """The numbers of passes that may be drawn, ascending; all passes if none is drawn."""
+        return (self.passes,) if self.draw is None else self.draw.depths
+
+    @property
+    def drawn(self) -> int:
+        """How many passes this update runs, once the loops have begun; RuntimeError if that needs `updates`."""
+        if self.loop_after:
+            self._known_updates()
+        return self.passes if self.draw is None else self.draw(self._known_updates(), self.smallest)
+
+    @property
+    def smallest(self) -> int:
+        """The smallest depth that this update may draw or supervise: all passes at first, fewer during the warm-up."""
+        smallest = 1 if self.draw is None else self.draw.depths[0]
+        if not self.warmup:
+            return smallest
+        return self.passes - int((self.passes - smallest) * min(1.0, self._known_updates() / self.warmup))
+
+    def constant_passes(self, running: int) -> int:
+        """How many of the `running` passes come before those that training backpropagates through."""
+        return 0 if self.backprop_passes is None else max(0, running - self.backprop_passes)
+
+    def _known_updates(self) -> int:
+        if self.updates is None:
+            raise RuntimeError("the depth changes in training: call model.set_num_updates(update) before each update")
+        return self.updates
 
 
 class Loop(nn.Module):
     """Runs stored blocks in an order.
 
     Each block is registered once, however often it runs, so that state dicts and checkpoints hold each tensor once.
-    Parameters that a pass owns, its cache slot and its level are indexed by the pass.
+    What a pass owns is indexed by the pass. `after[index]` is the identity on the state after that pass: a module, for
+    hooks and feature extraction.
 
-    `after[index]` is the identity on the state after that pass: a module, for hooks and feature extraction, of which
-    each pass has one even where all run the same block.
-
-    Training may draw which passes run and backpropagate through the last of them only, see :attr:`training_depth`. The
+    Training may draw which passes run and backpropagate through the last of them only, see :class:`TrainingDepth`. The
     passes before those act as a constant added to the residual stream, so the loop's input still gets a gradient along
     the stream.
 
@@ -157,10 +206,7 @@ class Loop(nn.Module):
         return tuple(range(passes)) if passes == self.passes else passes_at(self.order, passes)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Call this before each update, with the number of updates so far; fairseq's trainer does.
-
-        Until late loops begin, each block runs once, in training and in validation.
-        """
+        """Call this before each update, with the number of updates so far; fairseq's trainer does."""
         self.training_depth.updates = num_updates
         late = num_updates < self.training_depth.loop_after
         self.chosen = first_runs(self.order) if late else None
@@ -171,10 +217,7 @@ class Loop(nn.Module):
         """Compiles each stored block for training, once for all its passes and for all shapes.
 
         All passes own tensors of the same shapes, so a block runs the same graph in each of them. Outside training,
-        blocks are not compiled: decoding would recompile as the cache grows.
-
-        Args:
-            **options: of :func:`torch.compile`.
+        blocks are not compiled: decoding would recompile as the cache grows. Options: see :func:`torch.compile`.
         """
         allow_graphs(GRAPHS)
         for block in self.blocks:

@@ -172,7 +172,7 @@ def published_order(strategy: str, share_layer_num: int, layers: int) -> Order:
 
 
 def reuse_map(counts: Iterable[int]) -> Order:
-    """Block i runs counts[i] times in succession: (4, 2, 1, 1) gives 0 0 0 0 1 1 2 3.
+    """Block i runs counts[i] >= 1 times in succession: (4, 2, 1, 1) gives 0 0 0 0 1 1 2 3.
 
     Raises:
         FieldError: if there is no entry, or one is below 1.

@@ -1,13 +1,25 @@
-"""Position tables: the published ones and fairseq's, computed in float64 and rounded once to the model's type.
+"""Position tables, the published ones and fairseq's, and positions inside self-attention.
 
-They are neither parameters nor buffers, so checkpoints do not contain them.
+Tables are computed in float64 and rounded once to the model's type. They are neither parameters nor buffers, so
+checkpoints do not contain them.
 """
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+
+from recurrence.attention import causal_bias
+from recurrence.errors import FieldError
+from recurrence.loop import Loop
+from recurrence.private_torch import product_dtype
+
+if TYPE_CHECKING:
+    from recurrence.causal import LoopState
+
+POSITIONS = ("sinusoidal", "learned", "relative", "rotary", "alibi", "none")
 
 
 def interleaved(length: int, width: int) -> Tensor:
@@ -64,25 +76,6 @@ def rotary(length: int, width: int) -> Tensor:
     even = torch.arange(0, width, 2, dtype=torch.float64)
     angles = torch.arange(length, dtype=torch.float64)[:, None] * 10000 ** (-even / width)
     return torch.cat([angles.cos(), angles.sin()], dim=1)
-
-
-def rotate(x: Tensor, heads: int, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotates each head [a, b], split in halves, to [a cos - b sin, b cos + a sin].
-
-    Args:
-        x: (..., T, C).
-        heads: H.
-        cos, sin: rows of :func:`rotary`, (T, D/2) or (B, T, D/2).
-
-    Returns:
-        (..., T, C).
-
-    Differs from the paper, which rotates pairs of neighbours; LLaMA's published code rotates halves, as here.
-    """
-    a, b = x.unflatten(-1, (heads, 2, -1)).unbind(-2)
-    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
-    turned = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
-    return turned.to(x.dtype)  # under autocast the angles have a higher dtype
 
 
 def alibi_slopes(heads: int, device: torch.device | None = None) -> Tensor:
@@ -142,30 +135,24 @@ class Table(nn.Module):
         return self._at_least(length + self.offset, like)[self.offset : self.offset + length]
 
     def _at_least(self, size: int, like: Tensor) -> Tensor:
+        """At least so many rows; cached, except in a compiled graph, whose tensors may live in memory of its own."""
         rows = self._rows
         if rows.size(0) < size or rows.dtype != like.dtype or rows.device != like.device:
-            rows = self._make(max(128, 1 << (size - 1).bit_length()), like)
+            size = max(128, 1 << (size - 1).bit_length())
+            if torch.compiler.is_compiling():
+                return self.function(size, self.width).to(like)
+            with torch.inference_mode(False):  # later training cannot use inference tensors
+                self._rows = rows = self.function(size, self.width).to(device=like.device, dtype=like.dtype)
         return rows
 
-    def _make(self, size: int, like: Tensor) -> Tensor:
-        """Computes rows and caches them, except in a compiled graph, whose tensors may live in memory of its own.
-
-        They are computed outside inference mode, because later training cannot use inference tensors.
-        """
-        if torch.compiler.is_compiling():
-            return self.function(size, self.width).to(like)
-        with torch.inference_mode(False):
-            self._rows = self.function(size, self.width).to(device=like.device, dtype=like.dtype)
-        return self._rows
-
     def forward(self, length: int, padding: Tensor | None, start: int, like: Tensor) -> Tensor:
-        """Rows of the tokens from `start` on.
+        """Rows of the tokens from `start` on, in dtype and on the device of `like`.
 
         Args:
             length: T.
             padding: (B, T) bool, or None for no padding.
             start: number of leading tokens to skip.
-            like: gives dtype and device.
+            like: any tensor.
 
         Returns:
             (T - start, C) without padding, else (B, T - start, C).
@@ -190,11 +177,7 @@ class LevelTable(Table):
         self.timed = timed
 
     def levels(self, passes: int, length: int, padding: Tensor | None, start: int, like: Tensor) -> list[Tensor]:
-        """The signal of each pass.
-
-        Args:
-            passes: P.
-            length, padding, start, like: see :meth:`Table.forward`.
+        """The signal of each of the P passes; other arguments as in :meth:`Table.forward`.
 
         Returns:
             P times (length - start, C) without padding, else (B, length - start, C), or (C,) if it is not timed.
@@ -207,11 +190,7 @@ class LevelTable(Table):
 
 
 class DistanceTable(Table):
-    """Looks up rows of :func:`distances`.
-
-    Args:
-        width: C.
-    """
+    """Looks up rows of :func:`distances`, of the width C."""
 
     def __init__(self, width: int):
         super().__init__(distances, width)
@@ -221,3 +200,121 @@ class DistanceTable(Table):
         rows = self._at_least(2 * length, like)
         first = rows.size(0) // 2 - length
         return rows[first : first + length - last + 1]
+
+
+class AttentionPositions(nn.Module):
+    """What a stack tells its blocks, at every pass, about the places of the tokens. Here: nothing.
+
+    Padding before a text does not change positions inside attention, because they depend on distances only.
+    """
+
+    adds_bias = False  # to the scores, so that a causal mask must be a bias, too
+
+    def arguments(
+        self, loop: Loop, x: Tensor, mask: Tensor | None, start: int = 0, state: "LoopState | None" = None
+    ) -> dict[str, Any]:
+        """Arguments of the loop: `self_bias`, and what the positions add.
+
+        Args:
+            loop: the passes.
+            x: (B, T, C), tokens that follow `start` others.
+            mask: added to the scores, broadcastable to (B, H, T, start + T); None for none.
+            start: number of tokens before those of x.
+            state: decoding state of the loop, which keeps what later steps use again; None for none.
+        """
+        return dict(self_bias=mask)
+
+    def causal_arguments(
+        self, loop: Loop, x: Tensor, padding: Tensor | None, start: int = 0, state: "LoopState | None" = None
+    ) -> dict[str, Any]:
+        """As :meth:`arguments`, under a causal mask; padding: (B, start + T) bool, None for no padding."""
+        several = x.size(1) > 1
+        needs_mask = padding is not None or (several and (self.adds_bias or start > 0))
+        mask = causal_bias(start + x.size(1), x, padding, start) if needs_mask else None
+        arguments = self.arguments(loop, x, mask, start, state)
+        return dict(arguments, causal=arguments["self_bias"] is None)
+
+
+class Rotary(AttentionPositions):
+    """Queries and keys are rotated, see :func:`recurrence.attention.rotate`; heads of the even width D."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.table = Table(rotary, width)
+
+    def arguments(self, loop, x, mask, start=0, state=None):
+        """See :meth:`AttentionPositions.arguments`."""
+        rows = self.table.rows(start + x.size(1), like=x)[start:]
+        return dict(self_bias=mask, rotary=rows.chunk(2, dim=-1))
+
+
+class Alibi(AttentionPositions):
+    """Scores fall with the distance, see :func:`alibi`; H heads."""
+
+    adds_bias = True
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.heads = heads
+
+    def arguments(self, loop, x, mask, start=0, state=None):
+        """See :meth:`AttentionPositions.arguments`."""
+        bias = alibi(self.heads, start + x.size(1), start, like=x).to(product_dtype(x))
+        return dict(self_bias=bias if mask is None else bias + mask)
+
+
+class Relative(AttentionPositions):
+    """Scores depend on distances, see :mod:`recurrence.relative`.
+
+    Keys of distances are projected once for each stored block, not once per pass, and kept while decoding.
+
+    Args:
+        width: C.
+        causal: whether the mask hides later tokens, so that no key of theirs is needed.
+    """
+
+    adds_bias = True
+
+    def __init__(self, width: int, causal: bool):
+        super().__init__()
+        self.table, self.causal = DistanceTable(width), causal
+
+    def arguments(self, loop, x, mask, start=0, state=None):
+        """See :meth:`AttentionPositions.arguments`."""
+        length = start + x.size(1)
+        keys = self._keys(loop, length, x) if state is None else self._kept(loop, length, x, state)
+        return dict(self_bias=mask, distances=[keys[which] for which in loop.order])
+
+    def _keys(self, loop: Loop, length: int, like: Tensor) -> list[Tensor | None]:
+        """The keys of every stored block; None for a block without self-attention."""
+        rows = self.table.upto(length, 0 if self.causal else 1 - length, like)
+        return [None if block.self_attn is None else block.self_attn.relative(rows) for block in loop.blocks]
+
+    def _kept(self, loop: Loop, length: int, like: Tensor, state: "LoopState") -> list[Tensor | None]:
+        if state.distances is None or state.farthest < length:
+            state.farthest = max(32, 1 << (length - 1).bit_length())
+            state.distances = self._keys(loop, state.farthest, like)
+        return [None if keys is None else keys[..., state.farthest - length :] for keys in state.distances]
+
+
+def attention_positions(kind: str, width: int, heads: int, causal: bool) -> AttentionPositions:
+    """The positions inside attention of this kind, one of `POSITIONS`.
+
+    Args:
+        kind: "sinusoidal" and "learned" positions are added to the embedding, so attention sees none.
+        width: C.
+        heads: H.
+        causal: whether each token only sees itself and earlier tokens.
+
+    Raises:
+        FieldError: for rotary positions, if the width of a head is odd.
+    """
+    if kind == "rotary":
+        head = width // heads
+        if head % 2:
+            rule = f"needs an even head width, but {{width}} / {{heads}} is {head}"
+            raise FieldError("position", kind, rule, width=width, heads=heads)
+        return Rotary(head)
+    if kind == "alibi":
+        return Alibi(heads)
+    return Relative(width, causal) if kind == "relative" else AttentionPositions()

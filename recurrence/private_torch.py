@@ -1,6 +1,7 @@
-"""What this package uses of PyTorch that is not public, each with what takes its place in a version that lacks it.
+"""What this package uses of PyTorch that is not public, and where its own computations may replace PyTorch's.
 
-A replacement is as exact, but slower: where a version does not tell whether the fast path is allowed, it is not.
+What is not public has a replacement for versions that lack it. A replacement is as exact, but slower: where a version
+does not tell whether the fast path is allowed, it is not.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+
+HALF_PRECISION = (torch.float16, torch.bfloat16)
+PLAIN = (Tensor, nn.Parameter)
 
 
 def optional(owner: Any, name: str, replacement: Any = None) -> Any:
@@ -33,6 +37,23 @@ def is_transformed() -> bool:
     return _transforms_active() or getattr(forward_ad, "_current_level", 0) >= 0
 
 
+def runs_eagerly(*tensors: Tensor) -> bool:
+    """Whether these are plain tensors, outside tracing, compilation and torch.func."""
+    return (
+        all(type(tensor) in PLAIN for tensor in tensors)
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+        and not is_transformed()
+    )
+
+
+def product_dtype(like: Tensor) -> torch.dtype:
+    """The dtype of products of this tensor: its own, or autocast's."""
+    device = like.device.type
+    casts = like.dtype != torch.float64 and device != "meta" and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if casts else like.dtype
+
+
 def without_modes() -> AbstractContextManager:
     """Within the context, no operator counter or recorder sees the operators."""
     try:
@@ -42,9 +63,13 @@ def without_modes() -> AbstractContextManager:
     return _disable_current_modes()
 
 
-def has_hooks(layer: nn.Module) -> bool:
-    """Whether calling the layer also calls a hook."""
-    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
+def is_plain(layer: nn.Module, kind: type[nn.Module] = nn.Linear) -> bool:
+    """Whether the layer may be computed from its weight, without calling the module.
+
+    Not if it or its weight has another class (LoRA, quantisation), or if it has hooks or its own forward method.
+    """
+    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
+    return type(layer) is kind and type(layer.weight) in PLAIN and not hooks and "forward" not in layer.__dict__
 
 
 def allow_graphs(number: int) -> None:

@@ -13,12 +13,7 @@ from torch import Tensor, nn
 
 
 class RelativeKeys(nn.Module):
-    """The projection of distances, and the vectors u and v of every head.
-
-    Args:
-        width: C.
-        heads: H, a divisor of C.
-    """
+    """The projection of distances, and the vectors u and v of every head: width C, a multiple of the heads H."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -37,15 +32,12 @@ class RelativeKeys(nn.Module):
         return q + self.content_bias.to(q.dtype)
 
     def scores(self, q: Tensor, keys: Tensor, length: int) -> Tensor:
-        """The scores of positions, scaled.
+        """The scores of positions, scaled: (B, H, T, L), undefined for distances below the last one.
 
         Args:
             q: (B, T, C), the queries of the last T of the tokens.
             keys: (H, C/H, M), see :meth:`forward`, of the distances `length`, `length` - 1, ... down to 0 or further.
             length: L, number of keys.
-
-        Returns:
-            (B, H, T, L); undefined for distances below the last one.
         """
         heads = (q + self.position_bias.to(q.dtype)).unflatten(-1, (self.heads, -1))  # (B, T, H, C/H)
         scores = heads.flatten(0, 1).transpose(0, 1) * heads.size(-1) ** -0.5 @ keys  # one product per head
@@ -53,14 +45,9 @@ class RelativeKeys(nn.Module):
 
 
 def by_key(scores: Tensor, length: int) -> Tensor:
-    """From scores by distance to scores by key: every row is shifted one column further than the row below.
+    """From scores by distance to scores by key, a view: every row is shifted one column further than the row below.
 
-    Args:
-        scores: (..., T, M), of the last T queries and the distances `length`, `length` - 1, ...
-        length: L, number of keys.
-
-    Returns:
-        (..., T, L), a view of the scores.
+    (..., T, M), of the last T queries and the distances `length`, `length` - 1, ..., to (..., T, length).
 
     Source: Transformer-XL (arXiv:1901.02860), appendix B.
     """

@@ -15,10 +15,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recurrence.eager import HALF_PRECISION, product_dtype
-from recurrence.private_torch import eager_only
-from recurrence.scan_ops import drop, linear_weight_gradient, norm, norm_weight_gradient
-from recurrence.scan_step import Activations, Deferred, Masks, Spec, Weights, activations, step, step_backward
+from recurrence.private_torch import HALF_PRECISION, eager_only, product_dtype
+from recurrence.scan_step import (
+    Activations,
+    Deferred,
+    Masks,
+    Spec,
+    Weights,
+    activations,
+    drop,
+    linear_weight_gradient,
+    norm,
+    norm_weight_gradient,
+    step,
+    step_backward,
+)
 
 
 @eager_only  # compiled, the loop would be unrolled into one graph of all steps

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recurrence.eager import HALF_PRECISION, is_plain, product_dtype
 from recurrence.linear import apply, linear
+from recurrence.private_torch import HALF_PRECISION, is_plain, product_dtype
 
 
 class LevelSignal(nn.Module):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from recurrence.attention import padding_bias
-from recurrence.eager import product_dtype
 from recurrence.linear import apply
+from recurrence.private_torch import product_dtype
 
 if TYPE_CHECKING:
     from recurrence.papers.kausik import RecurrentBlock
@@ -29,15 +29,12 @@ class LayerState:
         self.seen = self.inputs = self.states = self.p = None
 
     def read(self, block: "RecurrentBlock", x: Tensor, padding: Tensor | None) -> Tensor:
-        """Reads tokens one by one.
+        """Reads tokens one by one: input (B, T, C) -> output of the layer (B, T, C), undefined at padding.
 
         Args:
             block: the layer.
-            x: (B, T, C), the input of the layer.
+            x: its input.
             padding: (B, T) bool, tokens that do not count; None for none.
-
-        Returns:
-            The output of the layer, (B, T, C); undefined at padding.
 
         Raises:
             RuntimeError: if gradients would have to flow through the state.

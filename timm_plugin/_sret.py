@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from timm.layers import global_pool_nlc, resample_abs_pos_embed, trunc_normal_
 from torch import Tensor, nn
 
-from recurrence.eager import is_plain
 from recurrence.loop import Loop
+from recurrence.private_torch import is_plain
 from recurrence.weights.names import rename
 from timm_plugin._compat import feature_take_indices, update_model_input_size
 from timm_plugin._model import ImageModel, loop_groups

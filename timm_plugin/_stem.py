@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from timm.layers import to_2tuple
 from torch import Tensor, nn
 
-from recurrence.eager import is_plain
+from recurrence.private_torch import is_plain
 
 
 class Stem(nn.Module, ABC):

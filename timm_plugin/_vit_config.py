@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from timm.layers import PatchEmbed, to_2tuple
 from torch import nn
 
-from recurrence.block import Shape
-from recurrence.ffn import FeedForward
+from recurrence.block import FeedForward, Shape
 from recurrence.loop import Loop
 from recurrence.order import Order, block_count, check_order
 from recurrence.papers.takase import shared_layers

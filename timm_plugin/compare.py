@@ -24,10 +24,9 @@ from timm import utils
 from torch import nn
 
 from recurrence import count
-from recurrence.comparison.command import Comparison, add_options, compare
+from recurrence.comparison.command import Comparison, add_options, compare, split
 from recurrence.comparison.rows import Row, Score, counted, widest
 from recurrence.comparison.runs import Step, Values
-from recurrence.comparison.words import split
 from timm_plugin import MODELS, repairs
 from timm_plugin.train import Trainer
 from timm_plugin.training import options

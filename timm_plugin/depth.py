@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from recurrence import gemm
 from recurrence.analysis import depth_curve as curve
 from recurrence.analysis.record import require_loops
+from recurrence.depth import mark_safe
 from recurrence.files import atomic_write
 from recurrence.loop import Loop
-from recurrence.safe_depth import mark_safe
 from timm_plugin import repairs
 from timm_plugin.convert import load
 

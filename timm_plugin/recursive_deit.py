@@ -14,8 +14,8 @@ from typing import Any
 from timm.layers import trunc_normal_
 from torch import nn
 
+from recurrence.block import PROJECTIONS
 from recurrence.loop import Loop
-from recurrence.lowrank import PROJECTIONS
 from recurrence.order import STRATEGIES, Order
 from recurrence.papers.relaxed import relaxed
 from recurrence.papers.sret import Recursion, sret

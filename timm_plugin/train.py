@@ -40,7 +40,7 @@ from recurrence.count import stored
 from recurrence.elastic import at_depths, describe_late, may_idle, trained_depths
 from recurrence.errors import report_to_torchrun
 from recurrence.loop import Loop, named_loops
-from recurrence.residual import named_coefficients
+from recurrence.papers.sret import named_coefficients
 from timm_plugin import repairs
 from timm_plugin._compat import load_checkpoint_metadata
 from timm_plugin.training.data import datasets, make_loaders

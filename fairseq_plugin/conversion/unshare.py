@@ -32,9 +32,9 @@ from fairseq_plugin.modules.model import LIMITS
 from fairseq_plugin.modules.options import SIDES
 from fairseq_plugin.modules.speech import SpeechInput
 from recurrence import position
-from recurrence.attention_position import AttentionPositions
 from recurrence.causal import CausalStack
 from recurrence.loop import Loop
+from recurrence.position import AttentionPositions
 from recurrence.weights import unshare
 from recurrence.weights.names import Piece, StateDict, to_theirs
 

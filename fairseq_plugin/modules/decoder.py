@@ -10,13 +10,12 @@ from torch import Tensor, nn
 
 from fairseq_plugin.modules.embedding import Output, TokenInput, borrow, visible_padding
 from fairseq_plugin.repairs.replace import call_before
-from recurrence.attention_position import AttentionPositions
 from recurrence.cache import stays
-from recurrence.causal import CrossStack
+from recurrence.causal import CausalStack
 from recurrence.draft import Draft, Drafting
 from recurrence.linear import pack
 from recurrence.loop import Loop
-from recurrence.position import LevelTable
+from recurrence.position import AttentionPositions, LevelTable
 
 
 class Contexts:
@@ -191,7 +190,7 @@ class StackDecoder(FairseqIncrementalDecoder):
         return tokens.eq(pad) if state.padded else None
 
     def _memory(self, encoder_out, state: DecodingState | None) -> dict[str, Any]:
-        """What the stack reads beside the text, see :meth:`recurrence.causal.CrossStack.arguments`."""
+        """What the stack reads beside the text, see :meth:`recurrence.causal.CausalStack.arguments`."""
         if encoder_out is None:
             return {}
         contexts = self._contexts(encoder_out) if state is None else state.contexts.tensors
@@ -251,7 +250,7 @@ class CrossDecoder(StackDecoder):
         owns_embedding: whether it is registered here; a shared embedding is registered by the encoder.
         inputs: the input layer with that embedding.
         output: the output layer.
-        loop, positions, level_table, norm: the parts of the stack, see :class:`recurrence.causal.CrossStack`.
+        loop, positions, level_table, norm: the parts of the stack, see :class:`recurrence.causal.CausalStack`.
     """
 
     def __init__(
@@ -277,9 +276,9 @@ class CrossDecoder(StackDecoder):
         self.positions, self.level_table, self.layer_norm = positions, level_table, norm
 
     @property
-    def stack(self) -> CrossStack:
+    def stack(self) -> CausalStack:
         """The parts as a stack, those of now: a client may have replaced one."""
-        return CrossStack(self.loop, self.positions, self.layer_norm, self.level_table)
+        return CausalStack(self.loop, self.positions, self.layer_norm, self.level_table)
 
 
 def return_attention_when_aligning() -> None:

@@ -23,11 +23,10 @@ from torch import nn
 from fairseq_plugin.criterions.elastic import elastic_criterion
 from fairseq_plugin.modules.options import ConfiguredModel, Options, option
 from fairseq_plugin.repairs.replace import call_after, call_before, replace
-from recurrence.elastic import check_options, describe_late, idle, make_elastic, may_idle, stops
+from recurrence.depth import forget_safe
+from recurrence.elastic import DISTRIBUTIONS, check_options, describe_late, idle, make_elastic, may_idle, stops
 from recurrence.errors import FieldError
 from recurrence.loop import Loop, named_loops
-from recurrence.safe_depth import forget_safe
-from recurrence.training_depth import DISTRIBUTIONS
 
 logger = logging.getLogger(__name__)
 

@@ -4,10 +4,9 @@ from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
 from recurrence.attention import padding_bias
-from recurrence.attention_position import AttentionPositions
 from recurrence.linear import pack
 from recurrence.loop import Loop
-from recurrence.position import LevelTable
+from recurrence.position import AttentionPositions, LevelTable
 
 
 class LoopedEncoder(FairseqEncoder):

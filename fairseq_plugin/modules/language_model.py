@@ -14,9 +14,9 @@ from fairseq_plugin.modules.decoding import DecodingModel, DecodingOptions
 from fairseq_plugin.modules.embedding import Output, TokenInput, store_positions
 from fairseq_plugin.modules.options import option
 from recurrence import position
-from recurrence.attention_position import AttentionPositions, attention_positions
 from recurrence.block import Shape
 from recurrence.loop import Loop
+from recurrence.position import AttentionPositions, attention_positions
 
 
 @dataclass
@@ -74,7 +74,7 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
 
     @classmethod
     def position(cls, args) -> str:
-        """The kind of positions, one of :data:`recurrence.attention_position.POSITIONS`."""
+        """The kind of positions, one of :data:`recurrence.position.POSITIONS`."""
         kind: Any = getattr(args, "position", None)  # not in older checkpoints
         if kind is None:
             kind = cls.options.known()["position"].default

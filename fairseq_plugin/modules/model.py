@@ -19,9 +19,9 @@ from fairseq_plugin.modules.options import ACTIVATIONS, SIDES, option, position_
 from fairseq_plugin.modules.register import activation
 from recurrence import position
 from recurrence.admin import attach
-from recurrence.attention_position import attention_positions
 from recurrence.block import Shape
 from recurrence.loop import Loop
+from recurrence.position import attention_positions
 
 STATIC = "static level signals are the positions, as in the Universal Transformer"
 # Options from before --position, and the kind of positions that each stands for.

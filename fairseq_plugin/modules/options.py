@@ -11,9 +11,9 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from torch import nn
 
-from recurrence.attention_position import POSITIONS
 from recurrence.block import Shape
 from recurrence.errors import FieldError
+from recurrence.position import POSITIONS
 
 SIDES = ("encoder", "decoder")
 ACTIVATIONS = utils.get_available_activation_fns()

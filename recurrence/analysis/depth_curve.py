@@ -7,7 +7,6 @@ import argparse
 import csv
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,12 +14,11 @@ from recurrence.depth import passes_at
 from recurrence.elastic import at_depths
 from recurrence.loop import Loop
 
-COLUMNS = ("depth", "score", "seconds", "agreement")
 PICTURES = (".svg", ".png")
 
 
 class Setting(NamedTuple):
-    """A depth to try: its name, and the number of passes of each loop by the name of the loop."""
+    """A depth to try: its name, such as "4" or "encoder 4", and the passes of each loop by the name of the loop."""
 
     name: str
     passes: dict[str, int]
@@ -34,16 +32,8 @@ class Evaluation(NamedTuple):
     outputs: Sequence
 
 
-@dataclass(frozen=True)
-class Point:
-    """A point of the curve.
-
-    Args:
-        depth: name of the setting: "4", or "encoder 4" if the decoder runs all its passes.
-        score: on the test set.
-        seconds: per sentence, text or image.
-        agreement: fraction of outputs that equal those of the full depth.
-    """
+class Point(NamedTuple):
+    """A depth's name, its score, seconds per example, and the fraction of outputs that equal the full depth's."""
 
     depth: str
     score: float
@@ -67,10 +57,7 @@ def only_full_depth(loops: dict[str, Loop]) -> ValueError:
 def safe_range(scores: dict[int, float], tolerance: float, higher_is_better: bool = True) -> tuple[int, int]:
     """The longest range of depths that ends with the full one and has no score worse by more than the tolerance.
 
-    Args:
-        scores: score at each depth; the largest depth is the full one.
-        tolerance: in points of the score.
-        higher_is_better: whether larger scores are better.
+    `scores` has the score at each depth, of which the largest is the full one.
     """
     full = smallest = max(scores)
     for depth in sorted(scores, reverse=True):
@@ -82,15 +69,12 @@ def safe_range(scores: dict[int, float], tolerance: float, higher_is_better: boo
 
 
 def measure(loops: dict[str, Loop], settings: Sequence[Setting], evaluate: Callable[[], Evaluation]) -> list[Point]:
-    """Evaluates a model at each setting.
+    """Evaluates a model at each setting, the last of which must be the full depth: one point per setting.
 
     Args:
         loops: of the model, by name.
-        settings: the last one must be the full depth.
+        settings: the depths to try.
         evaluate: runs the model on the test set.
-
-    Returns:
-        One point per setting, in the same order.
     """
     evaluate()  # the first call also allocates and compiles, which should count at no depth
     evaluations = []
@@ -165,9 +149,7 @@ def report(
 
     Args:
         args: the options of :func:`add_options`.
-        loops: of the model, by name.
-        settings: the depths to try; the last one is the full depth.
-        evaluate: runs the model on the test set.
+        loops, settings, evaluate: see :func:`measure`.
         score: name of the score.
         higher_is_better: whether larger scores are better.
 
@@ -200,8 +182,8 @@ def save(points: Sequence[Point], score: str, path: Path) -> None:
     """
     with path.with_suffix(".csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows(astuple(point) for point in points)
+        writer.writerow(Point._fields)
+        writer.writerows(points)
     if path.suffix in PICTURES:
         _draw(points, score, path)
 

@@ -5,7 +5,7 @@ import re
 import shlex
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from recurrence.comparison import runs as running
@@ -52,12 +52,7 @@ class Comparison(ABC):
 
 
 def add_options(parser: argparse.ArgumentParser, output: bool = True) -> argparse._ArgumentGroup:
-    """Adds the options of a comparison, as a group.
-
-    Args:
-        parser: the trainer's.
-        output: whether the trainer has no --output of its own.
-    """
+    """Adds the options of a comparison to a trainer's parser; `output`: also --output, which it does not have."""
     group = parser.add_argument_group("comparison")
     if output:
         group.add_argument("--output", required=True, metavar="DIR", help="folder of the runs and the report")
@@ -92,11 +87,7 @@ def _jobs(text: str) -> int:
 
 
 def compare(comparison: Comparison, args: argparse.Namespace) -> None:
-    """Counts the rows, trains and scores what has not been, and writes the report.
-
-    Args:
-        comparison: the models.
-        args: the options of :func:`add_options`.
+    """Counts the rows, trains and scores what has not been, and writes the report; args: see :func:`add_options`.
 
     Raises:
         ValueError: naming the option and the rule, before anything is trained.
@@ -140,10 +131,8 @@ def _results(comparison: Comparison, rows: Sequence[Row], seeds: Sequence[int], 
         for seed in seeds:
             length = _length(comparison, results["looped", seed], results["storage", seed])
             if length is None:
-                results["time", seed] = {
-                    "failure": "looped or storage failed, so its time is unknown",
-                    "diverged": True,
-                }
+                failure = "looped or storage failed, so its time is unknown"
+                results["time", seed] = {"failure": failure, "diverged": True}
             else:
                 longer.append(_run(comparison, row, seed, output, length))
     running.check_begun(longer)
@@ -173,3 +162,30 @@ def _trained_as(row: Row, rows: Sequence[Row]) -> str:
 def _run(comparison: Comparison, row: Row, seed: int, output: Path, length: int | None = None) -> Run:
     folder = output / row.name / f"seed{seed}"
     return Run(row.name, seed, folder, tuple(comparison.steps(row, seed, folder, length)), comparison.diverged)
+
+
+def split(words: Sequence[str], actions: Iterable[argparse.Action]) -> tuple[list[str], list[str]]:
+    """Splits a valid command line, without abbreviations, into the options of these actions and all other words."""
+    known = {name: action for action in actions for name in action.option_strings}
+    theirs: list[str] = []
+    others: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, _ = word.partition("=")
+        if name not in known:
+            others.append(word)
+            continue
+        theirs.append(word)
+        count = 0 if equals else _values(known[name].nargs, rest)
+        theirs += rest[:count]
+        del rest[:count]
+    return theirs, others
+
+
+def _values(nargs: int | str | None, rest: Sequence[str]) -> int:
+    """How many of the words are the values of an option."""
+    if nargs is None or isinstance(nargs, int):
+        return 1 if nargs is None else nargs
+    free = next((index for index, word in enumerate(rest) if word.startswith("-")), len(rest))
+    return min(free, 1) if nargs == "?" else free

@@ -1,34 +1,107 @@
-"""What a comparison writes: runs.csv, comparison.md and comparison.svg."""
+"""What a comparison writes: runs.csv, comparison.md and comparison.svg.
+
+Differences are paired over seeds. pandas and scipy compute them and their intervals.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+from scipy import stats
 
 from recurrence.comparison.rows import ROWS, Row, Score
 from recurrence.comparison.runs import Values
-from recurrence.comparison.statistics import Gain, gain, headroom, summary
 
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 STATISTICS = ("mean", "std", "count")
+CONFIDENCE = 0.95
+HEADROOM = 3  # standard errors by which depth must gain
+PUBLISHED_EXPONENT = 0.46  # of language models, arXiv:2604.21106
 RESULTS = ("updates", "epochs", "seconds", "score", "decoding", "score_8bit", "failure")
 
 
-def table_of(rows: Sequence[Row], results: Mapping[tuple[str, int], Values]) -> pd.DataFrame:
-    """One line per run: its row, its seed, the numbers of the row, and the results that it has.
+@dataclass(frozen=True)
+class Gain:
+    """By how much one row is better than another, over the seeds that both have.
 
     Args:
-        rows: the rows.
-        results: by row and seed.
+        mean: positive if it is better.
+        low, high: ends of the 95 % interval; None for one seed.
+        error: standard error of the mean; None for one seed.
+        seeds: how many.
     """
+
+    mean: float
+    low: float | None
+    high: float | None
+    error: float | None
+    seeds: int
+
+
+def gain(scores: pd.DataFrame, row: str, over: str, higher_is_better: bool) -> Gain | None:
+    """The gain of a row over another one, paired over seeds; None if no seed has both.
+
+    Args:
+        scores: one line per seed, one column per row; NaN where a run failed.
+        row, over: two columns.
+        higher_is_better: whether larger scores are better.
+    """
+    if not {row, over} <= set(scores.columns):
+        return None
+    pairs = scores[[row, over]].dropna() * (1 if higher_is_better else -1)
+    if pairs.empty:
+        return None
+    mean = float((pairs[row] - pairs[over]).mean())
+    if len(pairs) == 1:
+        return Gain(mean, None, None, None, 1)
+    error = float((pairs[row] - pairs[over]).sem())
+    if error == 0:  # scipy divides by it
+        return Gain(mean, mean, mean, 0.0, len(pairs))
+    interval = stats.ttest_rel(pairs[row], pairs[over]).confidence_interval(CONFIDENCE)
+    return Gain(mean, float(interval.low), float(interval.high), error, len(pairs))
+
+
+def summary(runs: pd.DataFrame) -> pd.DataFrame:
+    """Mean and standard deviation over seeds of every number, and how many seeds have a score: one line per row."""
+    groups = runs.drop(columns=["seed", "failure"]).groupby("row", sort=False)
+    return groups.agg(["mean", "std", "count"])
+
+
+def headroom(scores: pd.DataFrame, higher_is_better: bool, passes: float) -> str:
+    """Whether unshared depth gains anything here, and if so, how much of it looping recovers, in a sentence.
+
+    r loops are worth r^e layers. With scores linear in the logarithm of depth, e is the gain of `looped` over `once`
+    as a share of that of `deep`. Source: arXiv:2604.21106, which fits e = 0.46 to the loss of language models.
+
+    Args:
+        scores, higher_is_better: see :func:`gain`.
+        passes: r, passes per stored block.
+    """
+    deep, looped = (gain(scores, row, "once", higher_is_better) for row in ("deep", "looped"))
+    if deep is None or looped is None:
+        return "Whether depth itself gains anything: needs the rows once and deep."
+    if deep.error is None:
+        return "Whether depth itself gains anything: needs two seeds."
+    over = f"`deep` over `once`: {deep.mean:.2f}, standard error {deep.error:.2f}"
+    if deep.mean <= HEADROOM * deep.error:
+        return f"No headroom: depth itself gains nothing here ({over})."
+    exponent = looped.mean / deep.mean
+    return (
+        f"Iso-depth exponent {exponent:.2f}: {passes:.3g} loops are worth {passes:.3g}^{exponent:.2f} = "
+        f"{passes**exponent:.2g} layers ({over}; published: {PUBLISHED_EXPONENT})."
+    )
+
+
+def table_of(rows: Sequence[Row], results: Mapping[tuple[str, int], Values]) -> pd.DataFrame:
+    """One line per run: its row, its seed, the numbers of the row, and the results, which are given by row and seed."""
     lines = []
-    for (name, seed), values in results.items():
-        row = next(row for row in rows if row.name == name)
+    for row in rows:
         numbers = {key: value for key, value in vars(row).items() if key not in ("name", "flags")}
-        lines.append({"row": name, "seed": seed, **numbers, **{key: values.get(key) for key in RESULTS}})
-    runs = pd.DataFrame(lines).sort_values("seed", kind="stable")
-    return runs.sort_values("row", kind="stable", key=lambda names: names.map(list(ROWS).index)).reset_index(drop=True)
+        for seed, values in sorted((seed, values) for (name, seed), values in results.items() if name == row.name):
+            lines.append({"row": row.name, "seed": seed, **numbers, **{key: values.get(key) for key in RESULTS}})
+    return pd.DataFrame(lines)
 
 
 def write(folder: Path, rows: Sequence[Row], runs: pd.DataFrame, score: Score) -> str:

@@ -103,11 +103,9 @@ class Runner:
 
 
 def carry_out(run: Run, runner: Runner) -> Values:
-    """Carries out the steps of a run that have no result yet.
+    """Carries out the steps of a run that have no result yet, and returns the results of all steps together.
 
-    Returns:
-        The results of all steps together; `failure` says in one line why a step has none. A training that `diverged`
-        is not repeated, any other failure is.
+    `failure` says in one line why a step has none. A training that `diverged` is not repeated, any other failure is.
     """
     run.folder.mkdir(parents=True, exist_ok=True)
     found: Values = {}

@@ -15,8 +15,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recurrence.block import Block, Pass, Shape, Sublayer
-from recurrence.ffn import FeedForward
+from recurrence.block import Block, FeedForward, Pass, Shape, Sublayer
 from recurrence.loop import Loop
 
 

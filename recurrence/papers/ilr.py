@@ -13,16 +13,41 @@ Differs from LLaMA: the width of the FFN is an option; Intra-Layer Recurrence ha
 """
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recurrence.attention import SelfAttention
 from recurrence.block import Shape, Sublayer
-from recurrence.ffn import SwiGLU
+from recurrence.dropout import dropout
+from recurrence.linear import apply
 from recurrence.loop import Loop
 from recurrence.order import Order, block_count
+
+
+class SwiGLU(nn.Module):
+    """`down(silu(gate x) * up x)` without biases, gate and up by one GEMM.
+
+    Source: Shazeer (arXiv:2002.05202), equation 6.
+
+    Args:
+        width, hidden_width: of x and between the products.
+        dropout: rate on the hidden units.
+    """
+
+    def __init__(self, width: int, hidden_width: int, dropout: float = 0.0):
+        super().__init__()
+        self.dropout = dropout
+        self.gate_up = nn.Linear(width, 2 * hidden_width, bias=False)
+        self.down = nn.Linear(hidden_width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., C) -> (..., C)."""
+        gate, up = apply(self.gate_up, x).chunk(2, dim=-1)
+        return apply(self.down, dropout(F.silu(gate) * up, self.dropout, self.training))
 
 
 class LlamaBlock(nn.Module):
@@ -41,30 +66,9 @@ class LlamaBlock(nn.Module):
         self.ffn = SwiGLU(shape.width, shape.ffn_width, shape.activation_dropout)
         self.norms = nn.ModuleList(nn.RMSNorm(shape.width, shape.norm_eps) for _ in range(2))
 
-    def forward(
-        self,
-        x: Tensor,
-        slot: Any | None = None,
-        self_bias: Tensor | None = None,
-        causal: bool = True,
-        rotary: tuple[Tensor, Tensor] | None = None,
-        distances: Tensor | None = None,
-    ) -> Tensor:
-        """One pass.
-
-        Args:
-            x: (B, T, C).
-            slot: incremental state of this pass.
-            self_bias, causal, rotary, distances: see :class:`recurrence.attention.SelfAttention`.
-
-        Returns:
-            (B, T, C).
-        """
-
-        def attend(n: Tensor) -> Tensor:
-            return self.self_attn(n, None, self_bias, causal, slot, rotary, distances)
-
-        x = self.sublayer(x, attend, self.norms[0], torch.add)
+    def forward(self, x: Tensor, causal: bool = True, **attention: Any) -> Tensor:
+        """One pass: (B, T, C) -> (B, T, C); causal, attention: see :class:`recurrence.attention.SelfAttention`."""
+        x = self.sublayer(x, partial(self.self_attn, causal=causal, **attention), self.norms[0], torch.add)
         return self.sublayer(x, self.ffn, self.norms[1], torch.add)
 
 

@@ -28,14 +28,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recurrence.attention import SelfAttention
-from recurrence.block import Shape, Sublayer
+from recurrence.block import FeedForward, Shape, Sublayer
 from recurrence.dropout import dropout
-from recurrence.eager import is_plain
 from recurrence.errors import FieldError
-from recurrence.ffn import FeedForward
 from recurrence.linear import apply, linear
 from recurrence.loop import Loop
-from recurrence.private_torch import is_transformed
+from recurrence.private_torch import is_plain, is_transformed
 from recurrence.scan import scan
 from recurrence.scan_step import Spec, Weights
 from recurrence.streaming import LayerState, StackState

@@ -11,13 +11,32 @@ LayerNorms and biases.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from recurrence.block import Block, Pass, Shape
+from recurrence.block import PROJECTIONS, Block, Pass, Shape
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
-from recurrence.lowrank import PROJECTIONS, LowRankTerm
 from recurrence.order import Order, block_count
+from recurrence.signal import LevelSignal
+
+
+class LowRankTerm(LevelSignal):
+    """A pass's term on stacked projections: a level signal with the same input as the projection, and a bias.
+
+    It starts at 0: `up` and the bias are 0, `down` ~ N(0, 1 / in).
+
+    Args:
+        targets: K, how many projections are stacked.
+        width, out_width: of each projection.
+        rank: rank of each term.
+        bias: whether there is a bias.
+    """
+
+    def __init__(self, targets: int, width: int, out_width: int, rank: int, bias: bool):
+        super().__init__(targets, width, out_width, rank, before=False)
+        nn.init.normal_(self.down, std=width**-0.5)
+        self.bias = nn.Parameter(torch.zeros(targets * out_width)) if bias else None
 
 
 class RelaxedPass(Pass):
@@ -84,7 +103,7 @@ def relaxed(
         shape: sizes and rates.
         order: the layer that runs in each pass.
         rank: rank of the terms.
-        terms: the projections with a term, of :data:`recurrence.lowrank.PROJECTIONS`; None for all.
+        terms: the projections with a term, of :data:`recurrence.block.PROJECTIONS`; None for all.
         drop_path: one rate per pass; None for none.
         bias: whether projections have biases.
         **parts: of :class:`recurrence.block.Block`.

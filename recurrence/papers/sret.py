@@ -12,16 +12,87 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recurrence.block import Block, Pass, Shape, Sublayer
+from recurrence.block import Block, FeedForward, Pass, Shape, Sublayer, Sum
 from recurrence.errors import FieldError
-from recurrence.ffn import FeedForward, TokenMixing
+from recurrence.linear import apply
 from recurrence.loop import Loop
 from recurrence.order import Order, block_count
-from recurrence.residual import Coefficients, NonlinearProjection
+from recurrence.private_torch import runs_eagerly
 from recurrence.slicing import SliceConfig, Slices
+
+
+class Coefficients(Sum):
+    """`identity * x + branch * y` with two learnable scalars, both 1 at the start.
+
+    Differs from the paper: its equations give the branches alpha, gamma and zeta, its text about their evolution the
+    identities; the names here say which is which.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.identity = nn.Parameter(torch.ones(1))
+        self.branch = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """x: the stream, y: the branch, both (B, T, C) -> (B, T, C)."""
+        if runs_eagerly(x, y) and x.shape == y.shape and x.dtype == y.dtype == self.branch.dtype == torch.float32:
+            return _Weighted.apply(x, y, self.identity, self.branch)
+        return torch.addcmul(self.branch * y, x, self.identity)
+
+    def factors(self) -> tuple[float, float]:
+        """See :meth:`Sum.factors`."""
+        return self.identity.item(), self.branch.item()
+
+
+def named_coefficients(model: nn.Module) -> dict[str, float]:
+    """The coefficients of all residual sums of a model, by parameter name."""
+    sums = {name: module for name, module in model.named_modules() if isinstance(module, Coefficients)}
+    return {f"{name}.{role}": value.item() for name, each in sums.items() for role, value in each.named_parameters()}
+
+
+class _Weighted(torch.autograd.Function):
+    """`a x + b y`; the gradients of a and b are dot products, which need no temporary tensor."""
+
+    @staticmethod
+    def forward(ctx, x, y, a, b):
+        ctx.save_for_backward(x, y, a, b)
+        return torch.addcmul(b * y, x, a)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, y, a, b = ctx.saved_tensors
+        flat, needs = grad.reshape(-1), ctx.needs_input_grad
+        grad_x = grad * a if needs[0] else None
+        grad_y = grad * b if needs[1] else None
+        grad_a = flat.dot(x.reshape(-1)).view_as(a) if needs[2] else None
+        grad_b = flat.dot(y.reshape(-1)).view_as(b) if needs[3] else None
+        return grad_x, grad_y, grad_a, grad_b
+
+
+class NonlinearProjection(nn.Module):
+    """SReT's NLL: an MLP after a run of a shared block, owned by that pass.
+
+    Args:
+        width: C.
+        hidden_width: hidden width of the MLP.
+        norm_eps: LayerNorm's epsilon.
+        learned: whether the residual sum has learnable coefficients.
+    """
+
+    def __init__(self, width: int, hidden_width: int, norm_eps: float, learned: bool):
+        super().__init__()
+        self.norm = nn.LayerNorm(width, norm_eps)
+        self.up = nn.Linear(width, hidden_width)
+        self.down = nn.Linear(hidden_width, width)
+        self.residual = Coefficients() if learned else Sum()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        return self.residual(x, apply(self.down, F.gelu(apply(self.up, self.norm(x)))))
 
 
 @dataclass(frozen=True)
@@ -94,6 +165,17 @@ class SReTBlock(Block):
         if cross_attend is not None:
             x = self.sublayer(x, cross_attend, self.norms[1], own.join(1, self.residuals))
         return own.project(self.ffn_sublayer(x, self.ffn, self.norms[-1], own.join(-1, self.residuals)))
+
+
+class TokenMixing(FeedForward):
+    """An MLP over the tokens, the same for every feature.
+
+    Source: MLP-Mixer (arXiv:2105.01601), section 2.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # passes add nothing to it
+        """(B, N, C) -> (B, N, C)."""
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)
 
 
 class MixerBlock(nn.Module):

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from recurrence.lowrank import PROJECTIONS
+from recurrence.block import PROJECTIONS
 from recurrence.order import Order
 from recurrence.weights.names import StateDict
 

@@ -18,11 +18,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from recurrence.admin import Admin
-from recurrence.block import Block, Pass
+from recurrence.block import PROJECTIONS, Block, Pass
 from recurrence.loop import Loop
-from recurrence.lowrank import PROJECTIONS
-from recurrence.residual import Coefficients, Sum
 from recurrence.signal import LevelSignal
 from recurrence.weights.names import StateDict
 
@@ -112,15 +109,8 @@ def _sublayers(loop: Loop, index: int) -> Iterator[Part]:
             {key: tensor for key, tensor in tensors.items() if key.startswith(f"{kind}.")},
             (norm.weight.detach(), torch.zeros_like(norm.weight) if norm.bias is None else norm.bias.detach()),
             norm.eps,
-            *_coefficients(residuals[which]),
+            *residuals[which].factors(),
         )
-
-
-def _coefficients(residual: Sum | Coefficients | Admin) -> tuple[Factor, float]:
-    """The coefficients of the stream and of the sublayer's output."""
-    if isinstance(residual, Admin):
-        return residual.omega.detach(), 1.0
-    return (1.0, 1.0) if isinstance(residual, Sum) else (residual.identity.item(), residual.branch.item())
 
 
 def _folded(block: Block, own: Pass) -> StateDict:

@@ -68,7 +68,7 @@ def test_self_attention(causal, bias):
 def test_self_attention_with_padding_and_causality_as_a_bias():
     attention = self_attention()
     x, padding = tokens(2, 5), torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1]]).bool()
-    y = attention(x, x, bias=padding_bias(padding, x) + causal_bias(5, x))
+    y = attention(x, x, self_bias=padding_bias(padding, x) + causal_bias(5, x))
     torch.testing.assert_close(y[:1], attention(x[:1], x[:1], causal=True))
     torch.testing.assert_close(y[1:, :3], attention(x[1:, :3], x[1:, :3], causal=True))
 
@@ -94,7 +94,7 @@ def test_cross_attention_and_its_weights():
         k, v = (affine(attention.kv, memory[b], row, 2) for row in range(2))
         y, weights = head_by_head(affine(attention.q, x[b]), k, v, lambda t, s, b=b: not padding[b, s])
         record = []
-        found = attention(x, projected, bias=mask, record=record)
+        found = attention(x, context=projected, cross_bias=mask, record=record)
         torch.testing.assert_close(found[b], affine(attention.out, y))
         torch.testing.assert_close(record[0][b], weights)
 
@@ -104,7 +104,7 @@ def test_a_row_that_sees_nothing_is_finite(dtype):
     attention = self_attention().to(dtype)
     x = tokens(2, 4).to(dtype).requires_grad_()
     padding = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]]).bool()
-    y = attention(x, x, bias=padding_bias(padding, x) + causal_bias(4, x))
+    y = attention(x, x, self_bias=padding_bias(padding, x) + causal_bias(4, x))
     y.sum().backward()
     assert y.isfinite().all()
     assert x.grad.isfinite().all()
@@ -117,7 +117,7 @@ def test_a_memory_that_is_all_padding_is_finite(dtype, rate):
     attention, x = cross_attention(4).to(dtype).train(), tokens(2, 3).to(dtype)
     attention.dropout, memory = rate, tokens(2, 5)[..., :4].to(dtype)
     padding = torch.tensor([[0, 0, 0, 1, 1], [1, 1, 1, 1, 1]]).bool()
-    y = attention(x, attention.project(memory), bias=padding_bias(padding, x))
+    y = attention(x, context=attention.project(memory), cross_bias=padding_bias(padding, x))
     y.sum().backward()
     assert y.isfinite().all()
     assert all(parameter.grad.isfinite().all() for parameter in attention.parameters())
@@ -135,15 +135,15 @@ def test_dropout_on_attention_weights_only_in_training():
 def test_dropped_attention_weights_are_zero(causal):
     attention, x = self_attention().float(), tokens(2, 5).float().requires_grad_()
     bias = None if causal else padding_bias(torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1]]).bool(), x)
-    plain = attention(x, bias=bias, causal=causal)
+    plain = attention(x, self_bias=bias, causal=causal)
     attention.train().dropout = 1e-6  # rounded to nothing: every weight stays
-    found = attention(x, bias=bias, causal=causal)
+    found = attention(x, self_bias=bias, causal=causal)
     torch.testing.assert_close(found, plain)
     (ours,), (wanted,) = (torch.autograd.grad(y.square().sum(), x) for y in (found, plain))
     torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-4)
     attention.dropout = 0.25
     torch.manual_seed(1)
-    found = attention(x, bias=bias, causal=causal)
+    found = attention(x, self_bias=bias, causal=causal)
     torch.manual_seed(1)
     q, k, v = (attention.split(part) for part in attention.qkv(x).chunk(3, dim=-1))
     left = dropout(attention_weights(q, k, causal_bias(5, x) if causal else bias), 0.25, training=True)

@@ -7,11 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from recurrence import position
+from recurrence import attention, position
 from recurrence.cache import Cache
-from recurrence.ffn import SwiGLU
 from recurrence.loop import Loop
-from recurrence.papers.ilr import LlamaBlock
+from recurrence.papers.ilr import LlamaBlock, SwiGLU
 from tests.support.llama import SHAPE, llama_stack, random_states
 
 EXACT = dict(rtol=0, atol=1e-12)
@@ -23,7 +22,7 @@ EXACT = dict(rtol=0, atol=1e-12)
 def test_rotation_turns_halves_of_each_head():
     x, heads, width = random_states(2, 5, 12), 2, 6
     cos, sin = position.rotary(5, width).chunk(2, dim=-1)
-    found = position.rotate(x, heads, cos, sin)
+    found = attention.rotate(x, heads, cos, sin)
     for p in range(5):
         for head in range(heads):
             for m in range(3):
@@ -140,20 +139,6 @@ def test_padding_on_the_left_shifts_nothing(encoding):
     first = model(padded[:, :6], padding[:, :6], state)[:, 4:]
     rest = [model(padded[:, t : t + 1], padding[:, : t + 1], state) for t in range(6, 13)]
     torch.testing.assert_close(torch.cat([first, *rest], dim=1), model(x), **EXACT)
-
-
-def test_one_slot_a_pass_and_no_growth_where_the_length_is_known():
-    model = llama_stack()
-    assert len(model.new_state().cache.slots()) == 5
-    cache = Cache(2, room=100)
-    cache.write(0, torch.ones(1, 60, 4), torch.ones(1, 60, 4))
-    memory = cache._filled.data_ptr()
-    cache.write(1, torch.ones(1, 60, 4), torch.ones(1, 60, 4))
-    for _ in range(40):
-        for index in range(2):
-            cache.write(index, torch.ones(1, 1, 4), torch.ones(1, 1, 4))
-        assert cache._filled.data_ptr() == memory
-    assert cache.length == cache._filled.size(0) == 100
 
 
 def test_the_cache_grows_by_doubling():

@@ -14,11 +14,10 @@ import pytest
 from scipy import stats
 
 from recurrence.comparison import report
-from recurrence.comparison.command import Comparison, add_options, compare
+from recurrence.comparison.command import Comparison, add_options, compare, split
+from recurrence.comparison.report import gain, headroom
 from recurrence.comparison.rows import Row, Score, largest, widest
 from recurrence.comparison.runs import Run, Runner, Step, check_begun, locked
-from recurrence.comparison.statistics import gain, headroom
-from recurrence.comparison.words import split
 
 BLEU, PERPLEXITY = Score("BLEU", True, "a sentence"), Score("perplexity", False, "a text")
 PYTHON = (sys.executable, "-c")

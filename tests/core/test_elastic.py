@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from recurrence import order
 from recurrence.block import Shape
 from recurrence.elastic import (
+    Draw,
     at_depths,
     branches,
     depths_of,
@@ -25,7 +26,6 @@ from recurrence.papers.relaxed import relaxed
 from recurrence.papers.ringformer import Signals, ringformer
 from recurrence.papers.sret import Recursion, sret
 from recurrence.papers.takase import shared_layers
-from recurrence.training_depth import Draw
 from tests.support import stacks
 
 SHAPE = Shape(8, 12, 2)
@@ -167,7 +167,6 @@ def test_depths_that_an_order_allows(which, ends, step, expected):
             r"mixed_depth=True: the order 0 0 0 1 1 has no shorter form that runs each",
         ),
         ((0, 1), dict(mixed_depth=True), r"mixed_depth=True: .* no shorter form that runs each block once"),
-        ((0, 0), dict(mixed_depth=True, backprop_passes=1), r"mixed_depth=True: does not go with backprop_passes=1"),
     ],
 )
 def test_wrong_arguments_are_rejected(which, given, message):

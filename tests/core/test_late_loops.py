@@ -134,9 +134,10 @@ def test_late_loops_are_described_for_the_log():
         (dict(loop_after_updates=0), "loop_after_updates=0: must be >= 1"),
         (dict(loop_after_updates=3, mixed_depth=True), "loop_after_updates=3: does not go with mixed_depth=True"),
         (dict(pass_loss=0.5, loop_after_updates=3), "loop_after_updates=3: does not go with pass_loss=0.5"),
+        (dict(mixed_depth=True, backprop_passes=1), "mixed_depth=True: does not go with backprop_passes=1"),
     ],
 )
-def test_late_loops_go_with_no_other_depth_of_training(given, message):
+def test_options_that_do_not_go_together_are_rejected(given, message):
     with pytest.raises(FieldError, match=f"^{message}$"):
         check_options(given)
     check_options(dict(mixed_depth=True))

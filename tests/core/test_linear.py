@@ -15,8 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from recurrence import gemm
 from recurrence import linear as module
-from recurrence.eager import is_plain
 from recurrence.linear import apply, linear
+from recurrence.private_torch import is_plain
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from recurrence import position
+from recurrence import attention, position
 from recurrence.position import Table
 
 
@@ -84,7 +84,7 @@ def test_a_table_first_asked_for_in_inference_mode_can_be_trained_with():
     table, x = Table(position.rotary, 4), torch.randn(2, 3, 8, requires_grad=True)
     with torch.inference_mode():
         table.rows(3, like=x)
-    position.rotate(x, 2, *table.rows(3, like=x).chunk(2, dim=-1)).sum().backward()
+    attention.rotate(x, 2, *table.rows(3, like=x).chunk(2, dim=-1)).sum().backward()
     assert x.grad.isfinite().all()
 
 
@@ -97,9 +97,9 @@ def test_a_compiled_graph_keeps_no_table():
 
 def test_rotated_tensors_keep_their_dtype():
     x, angles = torch.randn(2, 3, 8), position.rotary(3, 4).float().chunk(2, dim=-1)
-    turned = position.rotate(x.bfloat16(), 2, *angles)
+    turned = attention.rotate(x.bfloat16(), 2, *angles)
     assert turned.dtype == torch.bfloat16
-    assert torch.equal(turned, position.rotate(x.bfloat16().float(), 2, *angles).bfloat16())
+    assert torch.equal(turned, attention.rotate(x.bfloat16().float(), 2, *angles).bfloat16())
 
 
 def test_linear_biases_are_rounded_once():

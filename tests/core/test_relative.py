@@ -5,12 +5,11 @@ import torch
 from torch import Tensor
 
 from recurrence.attention import SelfAttention
-from recurrence.attention_position import Relative, attention_positions
 from recurrence.block import Shape
+from recurrence.causal import LoopState
 from recurrence.errors import FieldError
-from recurrence.loop_state import LoopState
 from recurrence.papers.takase import shared_layers
-from recurrence.position import DistanceTable, distances
+from recurrence.position import DistanceTable, Relative, attention_positions, distances
 from recurrence.relative import RelativeKeys, by_key
 from tests.support.llama import random_states
 from tests.support.relative_reference import relative_attention, sinusoid
@@ -32,7 +31,7 @@ def causal_mask(length: int) -> Tensor:
 def test_attention_and_its_gradients_equal_the_formula(causal):
     layer, x = attention(), random_states(2, 7, 12).requires_grad_()
     keys = layer.relative(DistanceTable(12).upto(7, 0 if causal else -6, x))
-    found = layer(x, bias=causal_mask(7) if causal else None, distances=keys)
+    found = layer(x, self_bias=causal_mask(7) if causal else None, distances=keys)
     expected = torch.stack([relative_attention(layer, row, causal) for row in x])
     torch.testing.assert_close(found, expected, **EXACT)
     inputs = [x, *layer.parameters()]

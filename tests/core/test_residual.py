@@ -6,11 +6,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recurrence.admin import Admin, attach, folded, profile, read, write
-from recurrence.block import Shape
+from recurrence.block import DropPath, Shape, Sum
 from recurrence.loop import Loop
-from recurrence.papers.sret import Recursion, sret
+from recurrence.papers.sret import Coefficients, NonlinearProjection, Recursion, sret
 from recurrence.papers.takase import shared_layers
-from recurrence.residual import Coefficients, DropPath, NonlinearProjection, Sum
 
 WIDTH = 6
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fairseq_plugin import average
-from recurrence.safe_depth import mark_safe
+from recurrence.depth import mark_safe
 
 
 @pytest.fixture

@@ -10,9 +10,8 @@ from torch import nn
 
 from fairseq_plugin import average
 from fairseq_plugin.repairs.checkpoints import load_safely
-from recurrence.depth import source_passes
+from recurrence.depth import mark_safe, source_passes
 from recurrence.loop import Loop
-from recurrence.safe_depth import mark_safe
 from tests.support import cli, language, models
 from tests.support.depth import depth_log
 

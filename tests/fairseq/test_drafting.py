@@ -49,8 +49,8 @@ def test_greedy_translation(arch, draft):
     model, (_, source) = varied_model(arch), sources(arch)
     expected = translate(generator(model, beam=1), source)
     expect_equal(translate(generator(drafting(model, *draft), beam=1), source), expected)
-    tally = model.decoder.drafting.tally
-    assert tally.total == max(len(sentence[0]["tokens"]) for sentence in expected) >= tally.entries
+    tally = model.decoder.drafting
+    assert tally.given == max(len(sentence[0]["tokens"]) for sentence in expected) >= tally.checks
 
 
 @pytest.mark.parametrize(("arch", "flags"), OVER_DEPTH)
@@ -79,8 +79,8 @@ def test_correct_guesses_are_all_accepted():
     expected = translate(generator(model, beam=1), source)
     assert {len(sentence[0]["tokens"]) for sentence in expected} == {13}
     expect_equal(translate(generator(drafting(model, 2, 4), beam=1), source), expected)
-    tally = model.decoder.drafting.tally
-    assert (tally.total, tally.entries) == (13, 3)  # 5, 5 and 3
+    tally = model.decoder.drafting
+    assert (tally.given, tally.checks) == (13, 3)  # 5, 5 and 3
 
 
 def sampled(model: nn.Module, source: tuple) -> list:
@@ -208,7 +208,7 @@ def test_the_commands_and_the_hub(trained, corpus):
 def test_the_log_reports_the_average_number_of_drafted_tokens(caplog):
     model, (_, source) = drafting(varied_model("cycle")), sources("cycle")
     translate(generator(model, beam=1), source)
-    tally = model.decoder.drafting.tally
-    with caplog.at_level(logging.INFO, "recurrence.tally"):
+    tally = model.decoder.drafting
+    with caplog.at_level(logging.INFO, "recurrence.draft"):
         tally.log()
-    assert caplog.messages == [f"drafting: {tally.total / tally.entries:.2f} of at most 5 tokens a check on average"]
+    assert caplog.messages == [f"drafting: {tally.given / tally.checks:.2f} of at most 5 tokens a check on average"]

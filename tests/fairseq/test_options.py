@@ -10,7 +10,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from recurrence.attention_position import POSITIONS
+from recurrence.position import POSITIONS
 from tests.support import language, models, stacks
 
 # One architecture of each family; of the one that assigns layers, one with a single layer and one with several.

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fairseq_plugin.conversion.unshare import unshared
-from recurrence.attention_position import POSITIONS, AttentionPositions
+from recurrence.position import POSITIONS, AttentionPositions
 from recurrence.relative import RelativeKeys
 from tests.fairseq.test_incremental import EXACT, SIDES, read_in_steps
 from tests.support import language, models, speech

@@ -3,10 +3,10 @@
 import torch
 from torch import nn
 
-from recurrence.attention_position import attention_positions
 from recurrence.block import Shape
 from recurrence.causal import CausalStack
 from recurrence.papers.ilr import llama_layers
+from recurrence.position import attention_positions
 
 SHAPE = Shape(12, 20, 2, norm_eps=1e-6)
 

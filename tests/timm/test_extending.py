@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from recurrence.residual import DropPath
+from recurrence.block import DropPath
 from tests.support import cli, vision
 from tests.support.crossed import files_crossed
 from tests.support.vision import timm

@@ -8,8 +8,8 @@ from timm.layers import calculate_drop_path_rates
 from timm.optim import create_optimizer_v2, param_groups_layer_decay
 from torch import nn
 
+from recurrence.block import DropPath
 from recurrence.loop import Loop
-from recurrence.residual import DropPath
 from tests.support import vision
 from tests.support.vision import every_case, every_model, is_pyramid, timm
 

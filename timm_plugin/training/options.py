@@ -11,7 +11,7 @@ import torch
 from timm.optim import list_optimizers
 
 import timm_plugin  # noqa: F401  (registers its models)
-from recurrence.training_depth import DISTRIBUTIONS
+from recurrence.elastic import DISTRIBUTIONS
 
 
 def is_policy(text: str) -> bool:
