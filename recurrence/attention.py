@@ -3,6 +3,7 @@
 Source: Vaswani et al. (arXiv:1706.03762), section 3.2. Heads are scaled by 1 / sqrt(head width).
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -27,6 +28,8 @@ class Attention(nn.Module):
         bias: whether the projections have biases.
         dropout: rate on the attention weights.
     """
+
+    __call__: Callable[..., Tensor]
 
     def __init__(self, width: int, heads: int, bias: bool, dropout: float):
         super().__init__()
@@ -111,7 +114,7 @@ class SelfAttention(Attention):
         if rotary is not None:
             q, k = rotate(stacked[:2], self.heads, *rotary).unbind(0)
         if slot is not None:
-            k, v = slot.write(k, v)
+            k, v = slot(k, v)
             causal = causal and q.size(1) == k.size(1)
         if distances is not None:
             scores = self.relative.scores(q, distances, k.size(1))

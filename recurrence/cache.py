@@ -4,8 +4,13 @@ A cache keyed by module is silently wrong if a block runs twice. Here each pass 
 tensor, so that beam search reorders them in one call.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
+
+Slot = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Cache:
@@ -24,9 +29,9 @@ class Cache:
         """Number of tokens of the first pass, the maximum of all passes."""
         return self.lengths[0]
 
-    def slots(self) -> list["Slot"]:
-        """The slot of each pass."""
-        return [Slot(self, index) for index in range(len(self.lengths))]
+    def slots(self) -> list[Slot]:
+        """The slot of each pass, which stores further tokens, see :meth:`write`."""
+        return [partial(self.write, index) for index in range(len(self.lengths))]
 
     def write(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Stores T more tokens of a pass: keys and values (B, T, C) to those of all its L tokens, two views (B, L, C).
@@ -72,14 +77,3 @@ class Cache:
 def stays(new: Tensor, old: Tensor) -> bool:
     """Whether two orders are known to be equal; never on a GPU, where comparing would wait for the device."""
     return new.device.type == "cpu" and torch.equal(new, old)
-
-
-class Slot:
-    """The part of a :class:`Cache` that belongs to one pass."""
-
-    def __init__(self, cache: Cache, index: int):
-        self.cache, self.index = cache, index
-
-    def write(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """See :meth:`Cache.write`."""
-        return self.cache.write(self.index, keys, values)

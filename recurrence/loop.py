@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,7 @@ class TrainingDepth:
     """
 
     passes: int
-    draw: Callable | None = None
+    draw: Any = None
     backprop_passes: int | None = None
     warmup: int = 0
     mixed: bool = False

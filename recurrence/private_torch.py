@@ -6,7 +6,6 @@ does not tell whether the fast path is allowed, it is not.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,20 +15,15 @@ HALF_PRECISION = (torch.float16, torch.bfloat16)
 PLAIN = (Tensor, nn.Parameter)
 
 
-def optional(owner: Any, name: str, replacement: Any = None) -> Any:
-    """The attribute, or its replacement."""
-    return getattr(owner, name, replacement)
-
-
 # Products in oneDNN, and its packing of weights.
 _has_onednn = torch.backends.mkldnn.is_available()
-onednn_linear = optional(torch.ops.mkldnn, "_linear_pointwise") if _has_onednn else None
-onednn_pack = None if onednn_linear is None else optional(torch.ops.mkldnn, "_reorder_linear_weight")
+onednn_linear = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if _has_onednn else None
+onednn_pack = None if onednn_linear is None else getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
 
 # Keeps a function out of compiled graphs; torch.compiler.disable would import the compiler at once.
-eager_only: Callable = optional(torch, "_disable_dynamo", torch.compiler.disable)
+eager_only: Callable = getattr(torch, "_disable_dynamo", torch.compiler.disable)
 
-_transforms_active = optional(torch._C, "_are_functorch_transforms_active", lambda: True)
+_transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 
 
 def is_transformed() -> bool:
@@ -99,5 +93,5 @@ def _softmax_backward(grad: Tensor, output: Tensor) -> Tensor:
     return torch._softmax_backward_data(grad, output, -1, grad.dtype)
 
 
-masked = optional(torch.ops.aten, "native_dropout_backward", masked_by_product)
+masked = getattr(torch.ops.aten, "native_dropout_backward", masked_by_product)
 softmax_backward = _softmax_backward if hasattr(torch, "_softmax_backward_data") else softmax_backward_by_sums

@@ -102,9 +102,7 @@ def activations(
     """A step up to the FFN's hidden units.
 
     Args:
-        spec: its sizes and rates.
-        weights: of the block.
-        masks: of this step.
+        spec, weights, masks: sizes and rates, weights of the block, dropout of this step.
         state: (B, w, C), h_{i-1}; when accumulating (B, 2 w, C), p_{i-1} above h_{i-1}.
         x: (B, w, C), the window x_i.
         qkv: (B, w, 3 C), queries, keys and values of x; None when accumulating.
@@ -178,12 +176,7 @@ def _queries_keys_values(spec: Spec, projected: Tensor, qkv: Tensor | None) -> t
 
 
 def _attention_backward(spec: Spec, masks: Masks, acts: Activations, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of queries (..., T, C), keys and values (..., 2 w, C).
-
-    Args:
-        spec, masks, acts: of the step.
-        grad: gradient of the attended values, (..., H, T, C/H).
-    """
+    """Gradients of queries (..., T, C), keys and values (..., 2 w, C), from those of the output, (..., H, T, C/H)."""
     rate, scale = spec.attention_dropout, acts.q.size(-1) ** -0.5
     v = matmul_tn(drop(acts.attention, masks.attention, rate), grad)
     attention = drop(matmul_nt(grad, acts.v), masks.attention, rate)
@@ -191,8 +184,8 @@ def _attention_backward(spec: Spec, masks: Masks, acts: Activations, grad: Tenso
     return merge_heads(matmul_nn(scores, acts.k)), merge_heads(matmul_tn(scores, acts.q)), merge_heads(v)
 
 
-# Matrix products, named as in BLAS: n for a factor as it is, t for a transposed one. With a single query, a matrix
-# product and the copies that it makes cost more than the plain sums.
+# The operators. Matrix products are named as in BLAS: n for a factor as it is, t for a transposed one. With a single
+# query, a matrix product and the copies that it makes cost more than the plain sums.
 
 
 def matmul_nt(a: Tensor, b: Tensor) -> Tensor:
@@ -223,16 +216,7 @@ def linear_weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
 
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """LayerNorm without bias.
-
-    Args:
-        x: (..., C).
-        weight: (C,).
-        eps: added to the variance.
-
-    Returns:
-        The output (..., C), and the mean and the inverse standard deviation of each token, (..., 1).
-    """
+    """LayerNorm without bias: the output (..., C), and mean and inverse standard deviation of each token, (..., 1)."""
     return torch.native_layer_norm(x, weight.shape, weight, None, eps)
 
 
@@ -249,17 +233,11 @@ def norm_weight_gradient(grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, we
 
 
 def drop(x: Tensor, mask: Tensor | None, rate: float) -> Tensor:
-    """Dropout, or its backward pass, with a given mask: (...) -> the same.
+    """Dropout with a given mask of what is kept, of values or, in the backward pass, of gradients: (...) -> the same.
 
-    Args:
-        x: the values or, in the backward pass, the gradient.
-        mask: True where x is kept; None keeps everything.
-        rate: the rate at which the mask was drawn; what is kept is scaled by 1 / (1 - rate).
+    None keeps everything. What is kept is scaled by 1 / (1 - rate).
     """
-    if mask is None:
-        return x
-    scale = 1 / (1 - rate) if rate < 1 else 0.0
-    return masked(x, mask, scale)
+    return x if mask is None else masked(x, mask, 1 / (1 - rate) if rate < 1 else 0.0)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

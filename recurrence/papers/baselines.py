@@ -63,13 +63,7 @@ class WideFFN(nn.Module):
 
 
 def vanilla(shape: Shape, layers: int, **parts: Any) -> Loop:
-    """Layers that share nothing.
-
-    Args:
-        shape: sizes and rates.
-        layers: N.
-        **parts: of :class:`recurrence.block.Block`.
-    """
+    """N layers that share nothing; parts: of :class:`recurrence.block.Block`."""
     blocks = [OneNormBlock(shape, **parts) for _ in range(layers)]
     return Loop(blocks, tuple(range(layers)), [Pass(block.sublayers) for block in blocks])
 

@@ -75,16 +75,13 @@ class RecurrentBlock(nn.Module):
         padding: Tensor | None = None,
         window: int | None = None,
     ) -> Tensor:
-        """Reads all tokens of a text or, with a slot, its next tokens.
+        """Reads all tokens of a text or, with a slot, its next tokens: (B, T, C) -> (B, T, C), undefined at padding.
 
         Args:
-            x: (B, T, C).
+            x: the input.
             slot: state of this layer.
             padding: (B, T) bool, with a slot only; without one, texts must begin at the first column.
             window: tokens read at a time in this call; None for the block's own.
-
-        Returns:
-            (B, T, C); undefined at padding.
         """
         if slot is not None:
             return slot.read(self, x, padding)
@@ -166,11 +163,8 @@ class RecurrentStack(nn.Module):
     """Recurrent layers: each scans the complete output of the one before.
 
     Args:
-        shape: sizes and rates.
         layers: N.
-        activation: applied to the FFN's hidden units.
-        window: w, tokens read at a time.
-        accumulate: see :class:`RecurrentBlock`.
+        shape, activation, window, accumulate: see :class:`RecurrentBlock`.
         window_range: in training, draw the window of each batch uniformly from this range, both ends included (July
             text, "Block recurrence with forget"); None for w always.
 

@@ -54,15 +54,7 @@ class Signals:
                 raise FieldError(name, "'before'", "a signal before the projection needs a post-norm block")
 
     def on(self, place: str | None, targets: int, width: int, out_width: int) -> LevelSignal | None:
-        """The signals of a pass on stacked projections.
-
-        Args:
-            place: "after", "before" or "inside"; None for no signals.
-            targets, width, out_width: see :class:`recurrence.signal.LevelSignal`.
-
-        Returns:
-            The signals; None if there is no place for them.
-        """
+        """The pass's signals "after", "before" or "inside" stacked projections; None for no place."""
         if place is None:
             return None
         return LevelSignal(targets, width, out_width, self.rank, place == "before", self.signal_init)

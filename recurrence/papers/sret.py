@@ -77,8 +77,7 @@ class NonlinearProjection(nn.Module):
     """SReT's NLL: an MLP after a run of a shared block, owned by that pass.
 
     Args:
-        width: C.
-        hidden_width: hidden width of the MLP.
+        width, hidden_width: C, and that of the MLP.
         norm_eps: LayerNorm's epsilon.
         learned: whether the residual sum has learnable coefficients.
     """

@@ -19,13 +19,7 @@ from recurrence.order import Order, block_count
 
 
 class TransformerBlock(Block):
-    """A transformer layer with one LayerNorm per sublayer.
-
-    Args:
-        shape: sizes and rates.
-        norm_bias: whether the LayerNorms have biases.
-        **parts: see :class:`recurrence.block.Block`.
-    """
+    """A transformer layer with one LayerNorm per sublayer; with or without `norm_bias`."""
 
     foldable = True
 

@@ -20,16 +20,13 @@ from recurrence.weights.names import StateDict
 
 
 def share(layers: Sequence[StateDict], order: Order, rank: int | None = None) -> StateDict:
-    """The weights of the loop.
+    """The state dict of the :class:`recurrence.loop.Loop`, in the dtype of the layers.
 
     Args:
         layers: in the key names of :class:`recurrence.block.Block`, with biases and a LayerNorm for each sublayer, as
             :func:`recurrence.weights.unshare.unshare` gives them; all alike.
         order: the block that runs as each layer.
         rank: of the terms; None for a loop whose passes own nothing.
-
-    Returns:
-        A state dict of :class:`recurrence.loop.Loop`, in the dtype of the layers.
 
     Raises:
         ValueError: unless there is one layer per pass.

@@ -99,7 +99,7 @@ def test_cross_attention_and_its_weights():
         torch.testing.assert_close(record[0][b], weights)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_that_sees_nothing_is_finite(dtype):
     attention = self_attention().to(dtype)
     x = tokens(2, 4).to(dtype).requires_grad_()
@@ -112,7 +112,7 @@ def test_a_row_that_sees_nothing_is_finite(dtype):
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.5])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_memory_that_is_all_padding_is_finite(dtype, rate):
     attention, x = cross_attention(4).to(dtype).train(), tokens(2, 3).to(dtype)
     attention.dropout, memory = rate, tokens(2, 5)[..., :4].to(dtype)
@@ -123,19 +123,13 @@ def test_a_memory_that_is_all_padding_is_finite(dtype, rate):
     assert all(parameter.grad.isfinite().all() for parameter in attention.parameters())
 
 
-def test_dropout_on_attention_weights_only_in_training():
-    attention, x = self_attention(), tokens(1, 5)
-    plain = attention(x, x)
-    attention.dropout = 0.5
-    assert torch.equal(attention(x, x), plain)
-    assert not torch.allclose(attention.train()(x, x), plain)
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_dropped_attention_weights_are_zero(causal):
     attention, x = self_attention().float(), tokens(2, 5).float().requires_grad_()
     bias = None if causal else padding_bias(torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1]]).bool(), x)
     plain = attention(x, self_bias=bias, causal=causal)
+    attention.dropout = 0.5
+    assert torch.equal(attention(x, self_bias=bias, causal=causal), plain), "only in training"
     attention.train().dropout = 1e-6  # rounded to nothing: every weight stays
     found = attention(x, self_bias=bias, causal=causal)
     torch.testing.assert_close(found, plain)
@@ -185,6 +179,7 @@ def test_cache_follows_reordering_shrinking_and_growing_batches():
     attention, cache = self_attention(), Cache(PASSES)
     orders = [[1, 0, 2, 2], [3, 3, 0, 1], [2, 0, 1], [0, 2], [1, 1], [0], [0, 0, 0]] * 6
     x = tokens(4, 0)
+    cache.reorder(torch.tensor([1, 0]))  # of nothing yet
     for order in orders:
         x = torch.cat([x, tokens(len(x), 1)], dim=1)
         expect_steps(attention, x, step(attention, cache, x[:, -1]))
@@ -192,13 +187,6 @@ def test_cache_follows_reordering_shrinking_and_growing_batches():
         cache.reorder(torch.tensor(order))
         x = x[order]
     assert cache.length == len(orders) > 32
-
-
-def test_reordering_an_empty_cache_changes_nothing():
-    cache = Cache(PASSES)
-    cache.reorder(torch.tensor([1, 0]))
-    attention, x = self_attention(), tokens(2, 1)
-    expect_steps(attention, x, step(attention, cache, x[:, 0]))
 
 
 def test_a_cache_rejects_what_wants_gradients():
@@ -247,5 +235,5 @@ def test_a_cache_never_waits_for_a_gpu():
         cache, keys = Cache(2), torch.empty(4, 1, WIDTH, device="cuda")
         for _ in range(3):
             for slot in cache.slots():
-                slot.write(keys, keys)
+                slot(keys, keys)
             cache.reorder(torch.arange(4, device="cuda"))

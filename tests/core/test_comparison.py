@@ -23,7 +23,7 @@ BLEU, PERPLEXITY = Score("BLEU", True, "a sentence"), Score("perplexity", False,
 PYTHON = (sys.executable, "-c")
 
 
-@pytest.mark.parametrize("most", [0, 1, 2, 7, 8, 1000])
+@pytest.mark.parametrize("most", [0, 1, 7, 8])
 def test_the_largest_number_that_fits(most):
     assert largest(lambda number: number <= most, 1) == most
 
@@ -69,16 +69,9 @@ def test_differences_are_paired_over_seeds():
 def test_a_failed_seed_leaves_its_pair_out():
     found = gain(scores(looped=[1, 2, 3], once=[0, np.nan, 1]), "looped", "once", True)
     assert (found.mean, found.seeds) == (1.5, 2)
-
-
-def test_no_pair_gives_no_gain():
     assert gain(scores(looped=[1], once=[np.nan]), "looped", "once", True) is None
-    assert gain(scores(looped=[1]), "looped", "once", True) is None
-
-
-def test_equal_differences_have_an_interval_of_no_width():
-    found = gain(scores(looped=[1, 2], once=[0, 1]), "looped", "once", True)
-    assert (found.mean, found.low, found.high, found.error) == (1, 1, 1, 0)
+    equal = gain(scores(looped=[1, 2], once=[0, 1]), "looped", "once", True)
+    assert (equal.mean, equal.low, equal.high, equal.error) == (1, 1, 1, 0)
 
 
 def test_headroom_needs_three_standard_errors():

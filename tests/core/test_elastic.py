@@ -94,6 +94,8 @@ def test_draws_are_a_function_of_seed_and_update():
     counts = Counter(draws[0])
     assert set(counts) == {1, 2, 3, 4}
     assert all(70 < count < 130 for count in counts.values())  # 100 +- 3.5 standard deviations
+    assert {Draw((1, 2), seed=-1)(update) for update in range(20)} == {1, 2}
+    assert {Draw((1, 2))(update, smallest=4) for update in range(20)} == {2}, "a range below the warm-up's depth"
 
 
 def test_depths_warm_up_from_all_passes_to_the_smallest():
@@ -110,10 +112,6 @@ def test_depths_warm_up_from_all_passes_to_the_smallest():
         if update >= 300:
             assert len(loop.running) == Draw((1, 2, 3, 4))(update)
     assert drawn == {smallest: set(range(smallest, 5)) for smallest in (4, 3, 2, 1)}
-
-
-def test_a_range_below_the_layers_keeps_its_largest_depth_until_the_warm_up_reaches_it():
-    assert [Draw((1, 2))(update, smallest=4) for update in range(20)] == [2] * 20
 
 
 def test_poisson_is_huginns():
@@ -144,11 +142,8 @@ def test_depths_that_an_order_allows(which, ends, step, expected):
     ("which", "given", "message"),
     [
         ((0,) * 4, dict(depth_range=(0, 4)), r"depth_range=0-4: must be MIN-MAX with 1 <= MIN < MAX"),
-        ((0,) * 4, dict(depth_range=(3, 3)), r"depth_range=3-3: must be MIN-MAX"),
         ((0, 0, 1, 1), dict(depth_range=(2, 3)), r"depth_range=2-3: the order 0 0 1 1 cannot run at 3 passes"),
-        ((0, 1, 0, 1), dict(depth_range=(1, 4)), r"depth_range=1-4: the order 0 1 0 1 cannot run at 1 passes"),
         ((0, 0, 1), dict(depth_range=(1, 3)), r"depth_range=1-3: the order 0 0 1 cannot run at 1 passes"),
-        ((0, 0, 1, 2, 2), dict(depth_range=(3, 5)), r"depth_range=3-5: the order 0 0 1 2 2 cannot run at 3 passes"),
         ((0, 1, 2), dict(depth_range=(3, 6)), r"depth_range=3-6: needs a block that runs again"),
         (
             (0, 0),
@@ -188,6 +183,8 @@ def test_mixed_depth_trains_all_passes_and_fewer():
         assert branches(loops) == ([full] if drawn == full else [full, drawn])
         assert not any(idle(loop, loop.running) for loop in loops)
     assert not any(map(may_idle, loops))
+    make_elastic(loops[0], (2, 4))
+    assert may_idle(loops[0])
 
 
 def test_trained_depths_are_those_with_a_loss():
@@ -201,14 +198,6 @@ def test_trained_depths_are_those_with_a_loss():
     ):
         make_elastic(loop, **given)
         assert trained_depths(loop) == expected
-
-
-def test_training_must_report_the_update():
-    loop = made("universal", (0,) * 4)
-    make_elastic(loop, (1, 4))
-    with pytest.raises(RuntimeError, match="call model.set_num_updates"):
-        loop(states())
-    loop.eval()(states())
 
 
 @pytest.mark.parametrize("name", ["ringformer", "cycle", "sequence", "sret", "block recurrence"])
@@ -271,23 +260,6 @@ def test_where_a_model_of_fewer_passes_ends(which, given, running, expected):
     assert stops(loop, running) == expected
 
 
-def test_passes_that_do_not_run_are_neither_moved_nor_decayed():
-    loop = made("ringformer", (0,) * 4)
-    make_elastic(loop, (1, 4), seed=1)
-    optimizer = torch.optim.AdamW(loop.parameters(), lr=0.1, weight_decay=0.5)
-    assert may_idle(loop)
-    for update in range(12):
-        loop.set_num_updates(update)
-        before = [parameter.detach().clone() for parameter in loop.own.parameters()]
-        optimizer.zero_grad()
-        loop(states(update)).square().sum().backward()
-        optimizer.step()
-        unmoved = {id(parameter) for parameter in idle(loop, loop.running)}
-        for parameter, old in zip(loop.own.parameters(), before):
-            assert torch.equal(parameter, old) == (id(parameter) in unmoved)
-    assert not may_idle(shared_layers(SHAPE, (0,) * 4))
-
-
 def test_a_loop_draws_around_its_own_depth_in_units_of_its_step():
     loop = relaxed(SHAPE, order.cycle(2, 8), 2)
     make_elastic(loop, (2, 24), "poisson", seed=3, step=2, stream=1)
@@ -295,10 +267,6 @@ def test_a_loop_draws_around_its_own_depth_in_units_of_its_step():
     assert draw == Draw(tuple(range(2, 25, 2)), "poisson", mean=8, seed=3, unit=2, stream=1)
     drawn = [draw(update) for update in range(2000)]
     assert sum(drawn) / len(drawn) == pytest.approx(8, abs=0.3)
-
-
-def test_a_negative_seed_draws_too():
-    assert {Draw((1, 2), seed=-1)(update) for update in range(20)} == {1, 2}
 
 
 def test_contexts_of_a_depth_are_nested_and_reject_depths_that_do_not_run():

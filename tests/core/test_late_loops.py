@@ -76,17 +76,13 @@ def test_parameters_of_loops_that_have_not_begun_are_neither_moved_nor_decayed(n
         assert unmoved == {key for key, parameter in loop.named_parameters() if id(parameter) in left_out}
 
 
-def test_late_loops_of_passes_that_own_nothing_leave_no_parameter_out():
-    loop = shared_layers(SHAPE, (0, 1, 1, 1, 2))
-    make_elastic(loop, loop_after_updates=2)
-    assert not may_idle(loop)
-
-
-def test_a_loop_whose_blocks_run_once_has_nothing_to_begin():
-    loop = shared_layers(SHAPE, (0, 1, 2))
-    make_elastic(loop, loop_after_updates=2)
-    assert loop.training_depth.loop_after == 0
-    assert "looping" not in loop.state_dict()
+def test_where_there_is_nothing_to_begin_or_to_leave_out():
+    loop, plain = (shared_layers(SHAPE, which) for which in ((0, 1, 1, 2), (0, 1, 2)))
+    for each in (loop, plain):
+        make_elastic(each, loop_after_updates=2)
+    assert not may_idle(loop), "its passes own nothing"
+    assert plain.training_depth.loop_after == 0
+    assert "looping" not in plain.state_dict()
 
 
 def test_a_checkpoint_from_before_the_loops_began_runs_what_was_trained(caplog):

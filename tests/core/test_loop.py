@@ -4,16 +4,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from recurrence import order
 from recurrence.block import Shape
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
-from recurrence.papers.baselines import one_wide_ffn, vanilla
+from recurrence.papers.baselines import one_wide_ffn
 from recurrence.papers.relaxed import relaxed
 from recurrence.papers.ringformer import Signals, ringformer
-from recurrence.papers.sret import MixerBlock, Recursion, sret
 from recurrence.papers.takase import shared_layers
-from tests.support import stacks
 
 WIDTH = 8
 
@@ -113,32 +110,20 @@ def test_a_truncated_loop_keeps_only_blocks_that_still_run(which, passes, kept, 
 # Stacks
 
 STACKS = {
-    "tied": lambda shape: shared_layers(shape, order.cycle(1, 3)),
-    "cycle": lambda shape: shared_layers(shape, order.cycle_rev(2, 5), memory_width=6),
-    "levels": lambda shape: ringformer(shape, 2, Signals(2), memory_width=6),
     "levels in an encoder": lambda shape: ringformer(shape, 2, Signals(2)),
     "levels everywhere": lambda shape: ringformer(
         shape, 2, Signals(2, cross_attention_signal="after", signal_init="random"), memory_width=6
     ),
     "levels in a pre-norm stack": lambda shape: ringformer(shape, 2, Signals(2), pre_norm=True),
     "hidden levels": lambda shape: ringformer(shape, 2, Signals(None, None, "inside"), pre_norm=True),
-    "one norm a block": lambda shape: vanilla(shape, 2, memory_width=6),
     "one FFN": lambda shape: one_wide_ffn(shape, 3),
     "low-rank terms": lambda shape: relaxed(shape, (0, 1, 0), 2, memory_width=6),
-    "low-rank terms, pre-norm": lambda shape: relaxed(shape, (0, 0), 3, memory_width=6, pre_norm=True),
-    "no FFN, no bias, pre-norm": lambda shape: one_wide_ffn(shape, 2, memory_width=6, bias=False, pre_norm=True),
-    "coefficients and projections": lambda shape: sret(shape, (0, 0), Recursion(True, 5), memory_width=6),
-    "token mixing": lambda shape: sret(
-        shape, (0, 0), Recursion(), block=MixerBlock, tokens=5, mixing_width=4, ffn_dropout=shape.dropout
-    ),
 }
-every_stack = pytest.mark.parametrize("name", STACKS)
 
 
-def stack(name: str, checkpointing: bool = False, **rates: float) -> Loop:
+def stack(name: str) -> Loop:
     torch.manual_seed(0)
-    loop = STACKS[name](Shape(WIDTH, 11, 2, **rates)).double()
-    loop.checkpointing = checkpointing
+    loop = STACKS[name](Shape(WIDTH, 11, 2)).double()
     for parameter in loop.parameters():
         parameter.data += 0.3 * torch.randn_like(parameter)
     return loop
@@ -152,56 +137,10 @@ def states() -> Tensor:
 
 def run(loop: Loop) -> Tensor:
     x, memory = states(), torch.randn(2, 4, 6, dtype=torch.float64)
-    if isinstance(loop.blocks[0], MixerBlock):
-        return loop(x)
     cross = [loop.blocks[which].cross_attn for which in loop.order]
     terms = [own.term("cross_kv") for own in loop.own]
     contexts = [None if part is None else part.project(memory, term) for part, term in zip(cross, terms)]
     return loop(x, contexts=contexts, causal=True)
-
-
-def gradients(loop: Loop) -> dict[str, Tensor]:
-    loop.zero_grad()
-    y = run(loop)
-    return stacks.gradients_of(loop, (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)).sum())
-
-
-@every_stack
-def test_each_stored_block_has_one_set_of_keys(name):
-    loop = stack(name)
-    tensors = loop.state_dict()
-    assert len({tensor.data_ptr() for tensor in tensors.values()}) == len(tensors)
-    assert {key.split(".")[1] for key in tensors if key.startswith("blocks.")} == set(map(str, loop.order))
-    stored = sum(parameter.numel() for parameter in loop.parameters())
-    assert sum(tensor.numel() for tensor in tensors.values()) == stored
-
-
-@every_stack
-def test_tied_gradient_is_the_sum_of_the_untied(name):
-    tied = nn.ModuleDict({"loop": stack(name)})
-    untied = stacks.untied(tied)
-    torch.testing.assert_close(run(tied["loop"]), run(untied["loop"]))
-    apart = {f"loop.{key}": gradient for key, gradient in gradients(untied["loop"]).items()}
-    expected = {f"loop.{key}": gradient for key, gradient in gradients(tied["loop"]).items()}
-    torch.testing.assert_close(stacks.summed_by_block(apart, tied), expected)
-
-
-@every_stack
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_checkpointing_changes_nothing(name, dropout):
-    rates = dict(dropout=dropout, attention_dropout=dropout, activation_dropout=dropout)
-    plain, checkpointed = (stack(name, checkpointing=on, **rates).train() for on in (False, True))
-    assert torch.equal(run(plain), run(checkpointed))
-    expected, got = gradients(plain), gradients(checkpointed)
-    assert all(torch.equal(got[key], expected[key]) for key in expected)
-
-
-def test_checkpointing_keeps_fewer_activations():
-    kept = {}
-    for on in (False, True):
-        loop = stack("tied", checkpointing=on).train()
-        kept[on] = stacks.kept_for_backward(loop, run, loop)
-    assert kept[True] < kept[False] / 3
 
 
 # One block, written out

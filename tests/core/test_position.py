@@ -72,11 +72,6 @@ def test_table_grows_and_follows_the_models_type():
         rows = table.rows(length, torch.zeros(1, dtype=dtype))
         # Evaluated in float64 and rounded once.
         assert torch.equal(rows, position.interleaved(length, 4).to(dtype))
-
-
-def test_table_is_never_stored():
-    table = Table(position.interleaved, 4)
-    table.rows(3, torch.zeros(1))
     assert not table.state_dict()
 
 

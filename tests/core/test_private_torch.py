@@ -18,10 +18,6 @@ def test_replacements_compute_the_same():
     torch.testing.assert_close(private_torch.softmax_backward_by_sums(grad, output), expected)
 
 
-def test_what_a_version_lacks_is_replaced():
-    assert private_torch.optional(torch, "no_such_name", len) is len
-
-
 def test_private_names_of_torch_are_in_one_file():
     private = re.compile(r"torch\._\w|_python_dispatch|_call_impl|_(forward|backward)_(pre_)?hooks|native_dropout")
     files = Path(recurrence.__file__).parent.rglob("*.py")

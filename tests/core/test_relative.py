@@ -90,23 +90,6 @@ def test_decoding_keeps_the_keys_until_the_text_outgrows_them(monkeypatch):
     assert len(calls) == 3  # for 32, 64 and 128 tokens
 
 
-def test_positions_learn_in_every_pass_with_a_gradient():
-    loop, positions = layers((0, 0), causal=False)
-    x = random_states(2, 5, 12)
-    loop(x, **positions.arguments(loop, x, None)).square().sum().backward()
-    for name, parameter in loop.blocks[0].self_attn.relative.named_parameters():
-        assert parameter.grad.abs().max() > 0, name
-
-
-def test_checkpointing_gives_the_same_gradients():
-    loop, positions = layers((0, 0))
-    x, found = random_states(2, 5, 12), []
-    for loop.checkpointing in (False, True):
-        loss = loop(x, **positions.causal_arguments(loop, x, None)).square().sum()
-        found.append(torch.autograd.grad(loss, list(loop.parameters())))
-    assert all(map(torch.equal, *found))
-
-
 def test_rotary_positions_need_an_even_head_width():
     with pytest.raises(FieldError, match="position=rotary: needs an even head width, but width=12 / heads=4 is 3"):
         attention_positions("rotary", 12, 4, causal=True)

@@ -40,20 +40,9 @@ def test_drop_path_drops_entire_samples_and_scales_the_others():
     kept = ratio[:, 0, 0] > 0
     torch.testing.assert_close(ratio[kept], torch.full_like(ratio[kept], 1 / 0.75))
     assert kept.double().mean().item() == pytest.approx(0.75, abs=0.03)
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.4, 1.0])
-def test_drop_path_beside_timms(rate):
-    """Another stream of random numbers, the same distribution and the same ends."""
-    layers = pytest.importorskip("timm.layers")
-    x, ours, theirs = tokens(1), DropPath(rate), layers.DropPath(rate)
-    assert torch.equal(ours.eval()(x), x)
-    assert torch.equal(theirs.eval()(x), x)
-    if rate in (0.0, 1.0):
-        assert torch.equal(ours.train()(x), theirs.train()(x))
-    else:
-        values = {round(value, 6) for value in (ours.train()(x) / x).flatten().tolist()}
-        assert values <= {0.0, round(1 / (1 - rate), 6)}
+    assert torch.equal(DropPath(0.25).eval()(x), x)
+    assert torch.equal(DropPath(0.0)(x), x)
+    assert not DropPath(1.0)(x).any()
 
 
 @pytest.mark.parametrize("learned", [False, True])
@@ -200,9 +189,3 @@ def test_spreads_beyond_the_largest_half_are_measured():
     profile([sums], lambda: [layer(x.half(), y.half()) for layer in sums])
     spread = (x.var(correction=0) + y.var(correction=0)).sqrt().item()
     assert read([sums]).tolist() == pytest.approx([1, spread], rel=1e-3)
-
-
-def test_coefficients_broadcast():
-    x, y, layer = tokens(1).float().requires_grad_(), tokens(2, batch=1).float().requires_grad_(), Coefficients()
-    layer(x, y).sum().backward()
-    torch.testing.assert_close(y.grad, torch.full_like(y, len(x)))
