@@ -110,14 +110,10 @@ def make_elastic(
         loop: at its inference depth, which is the mean of the log-normal Poisson.
         depth_range: smallest and largest number of passes; None always runs all.
         depth_distribution: one of DISTRIBUTIONS; None is uniform.
-        backprop_passes: number of last passes with gradients; None for all.
-        depth_warmup_updates: updates during which the smallest depth falls linearly from all passes.
-        mixed_depth: train at two depths in every update, see :func:`branches`.
-        loop_after_updates: updates in which each block runs once, before its loops begin; without effect on a loop
-            whose blocks all run once.
-        seed: seed of the training.
+        backprop_passes, depth_warmup_updates, mixed_depth: see :class:`recurrence.loop.TrainingDepth`.
+        loop_after_updates: see there; without effect on a loop whose blocks all run once.
+        seed, stream: see :class:`Draw`.
         step, prefix_only: see :func:`depths_of`.
-        stream: loops of different streams draw their depths independently.
 
     Raises:
         FieldError: where a value breaks its rule, or does not go with another.

@@ -1,11 +1,9 @@
 """What only a CUDA device can show; skipped where there is none."""
 
-import io
 
 import pytest
 import torch
 
-from recurrence import count
 from tests.support import cases, language, models, vision
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -56,14 +54,6 @@ def test_half_precision_trains(arch, dtype):
     model, inputs = on_gpu(arch, "--dropout", "0.1", "--attention-dropout", "0.1", dtype=dtype)
     model.train()(*inputs)[0].float().log_softmax(-1)[..., 0].mean().backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
-
-
-@models.every_model_with_encoder
-def test_a_checkpoint_saved_from_the_gpu_holds_each_tensor_once(arch):
-    model, _ = on_gpu(arch)
-    file = io.BytesIO()
-    torch.save({name: tensor.cpu() for name, tensor in model.state_dict().items()}, file)
-    assert file.tell() < 4 * count.stored(model) + 2000 * len(model.state_dict())
 
 
 @models.every_language_case

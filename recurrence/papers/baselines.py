@@ -79,11 +79,9 @@ def one_wide_ffn(
     """One attention block per layer, each followed by the shared FFN in an encoder.
 
     Args:
-        shape: sizes and rates.
+        shape, drop_path: see :mod:`recurrence.papers`; a rate per layer.
         layers: N.
-        drop_path: one rate per layer; None for none.
-        memory_width: width of the input of cross-attention in a decoder; None for an encoder.
-        relative: whether self-attention has relative positions.
+        memory_width, relative: see :class:`recurrence.block.Block`.
         **parts: of :class:`WideFFN`.
     """
     rates = drop_path or (None,) * layers

@@ -79,16 +79,6 @@ def llama_layers(
     pre_norm: bool = True,
     relative: bool = False,
 ) -> Loop:
-    """LLaMA's layers in an order.
-
-    Args:
-        shape: sizes and rates.
-        order: of a reuse map or of block recurrence, see :mod:`recurrence.order`.
-        inject: see :class:`Loop`.
-        pre_norm, relative: see :class:`LlamaBlock`.
-
-    Raises:
-        ValueError: if the order skips a layer, see :class:`Loop`.
-    """
+    """LLaMA's layers in the order of a reuse map or of block recurrence; inject: see :class:`Loop`."""
     blocks = [LlamaBlock(shape, pre_norm, relative) for _ in range(block_count(order))]
     return Loop(blocks, order, inject=inject)

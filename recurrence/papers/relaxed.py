@@ -100,16 +100,10 @@ def relaxed(
     """Stored layers in an order, with the terms of each pass.
 
     Args:
-        shape: sizes and rates.
-        order: the layer that runs in each pass.
+        shape, order, drop_path, parts: see :mod:`recurrence.papers`.
         rank: rank of the terms.
         terms: the projections with a term, of :data:`recurrence.block.PROJECTIONS`; None for all.
-        drop_path: one rate per pass; None for none.
         bias: whether projections have biases.
-        **parts: of :class:`recurrence.block.Block`.
-
-    Raises:
-        FieldError: where a value breaks its rule.
     """
     if not 1 <= rank <= shape.width:
         raise FieldError("residual_rank", rank, "must be >= 1 and <= {width}", width=shape.width)

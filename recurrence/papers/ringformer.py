@@ -100,18 +100,7 @@ class RingFormerBlock(Block):
 def ringformer(
     shape: Shape, passes: int, signals: Signals | None, drop_path: Sequence[float] | None = None, **parts: Any
 ) -> Loop:
-    """One stored block that runs in all passes.
-
-    Args:
-        shape: sizes and rates.
-        passes: P, runs of the block.
-        signals: the level signals of a pass; None for none.
-        drop_path: one rate per pass; None for none.
-        **parts: of :class:`recurrence.block.Block`.
-
-    Raises:
-        FieldError: where a value breaks its rule.
-    """
+    """One stored block that runs in all P passes, with or without the level signals of a pass."""
     block = RingFormerBlock(shape, **parts)
     if signals is not None:
         signals.check(shape.width, block.pre_norm)

@@ -215,19 +215,7 @@ def sret(
     block: Callable[..., nn.Module] = SReTBlock,
     **parts: Any,
 ) -> Loop:
-    """Stored blocks in an order, with SReT's additions to their passes.
-
-    Args:
-        shape: sizes and rates.
-        order: the block that runs in each pass.
-        recursion: coefficients, projections and slices.
-        drop_path: one rate per pass; None for none.
-        block: :class:`SReTBlock` or :class:`MixerBlock`.
-        **parts: of the block.
-
-    Raises:
-        FieldError: where a value breaks its rule.
-    """
+    """Blocks, :class:`SReTBlock` or :class:`MixerBlock`, in an order, with SReT's additions to their passes."""
     recursion.check(len(order))
     blocks = [block(shape, recursion, **parts) for _ in range(block_count(order))]
     rates = drop_path or (None,) * len(order)

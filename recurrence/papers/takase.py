@@ -36,18 +36,7 @@ class TransformerBlock(Block):
 
 
 def shared_layers(shape: Shape, order: Order, drop_path: Sequence[float] | None = None, **parts: Any) -> Loop:
-    """Stored layers in an order.
-
-    Args:
-        shape: sizes and rates.
-        order: the layer that runs in each pass.
-        drop_path: one rate per pass; None for none.
-        **parts: of :class:`TransformerBlock`.
-
-    Raises:
-        FieldError: where a value breaks its rule.
-        ValueError: if the order leaves a layer out, see :class:`Loop`.
-    """
+    """Stored layers in an order."""
     blocks = [TransformerBlock(shape, **parts) for _ in range(block_count(order))]
     rates = drop_path or (None,) * len(order)
     return Loop(blocks, order, [Pass(blocks[which].sublayers, rate) for which, rate in zip(order, rates)])
