@@ -1,6 +1,5 @@
 """What only a CUDA device can show; skipped where there is none."""
 
-
 import pytest
 import torch
 
