@@ -15,13 +15,7 @@ from timm_plugin.elastic import ElasticConfig
 
 
 def option(default: Any, choices: Sequence[str] = (), least: int | None = None) -> Any:
-    """A field of a configuration.
-
-    Args:
-        default: used if neither the user nor a preset gives a value.
-        choices: the allowed values; () for any.
-        least: the smallest allowed number.
-    """
+    """A field of a configuration: its default, the allowed values (any if there are none), the smallest number."""
     return field(default=default, metadata=dict(choices=tuple(choices), least=least))
 
 
@@ -120,13 +114,10 @@ class ImageConfig(ElasticConfig, ABC):
         return {name: value for name, value in preset.items() if name not in given}
 
     def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:
-        """Arguments of the same model without loops, with which :mod:`timm_plugin.compare` compares it.
+        """Options of the same model without loops, for :mod:`timm_plugin.compare`; its `model` if of another family.
 
         Args:
             blocks: number of blocks of each stage, each run once.
-
-        Returns:
-            The options that change and, if another family has no loops, its `model`.
 
         Raises:
             ValueError: if there is no such model.
@@ -135,7 +126,7 @@ class ImageConfig(ElasticConfig, ABC):
 
     @abstractmethod
     def sized(self, units: int, hidden: int) -> dict[str, Any]:
-        """Arguments of a wider or narrower model with heads of the same width.
+        """Options of a wider or narrower model with heads of the same width.
 
         Args:
             units: heads, as a multiple of the smallest numbers in the same proportion.

@@ -59,12 +59,7 @@ class ImageModel(nn.Module):
         self.reset_classifier(num_classes, global_pool)
 
     def check_pool(self, num_classes: int, global_pool: str | None) -> None:
-        """Raises ValueError if there cannot be as many classes, or the model does not have this pooling.
-
-        Args:
-            num_classes: number of classes.
-            global_pool: the pooling that is asked for; None for none in particular.
-        """
+        """Raises ValueError if there cannot be as many classes, or the model does not have this pooling."""
         if num_classes < 0:
             raise ValueError(f"num_classes={num_classes}: must be >= 0")
         if global_pool not in (None, *self.pools):
@@ -75,14 +70,10 @@ class ImageModel(nn.Module):
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replaces the classifier; with 0 classes the model returns the pooled features.
-
-        Args:
-            num_classes: number of classes.
-            global_pool: another pooling; None keeps the current one.
+        """Replaces the classifier, and the pooling if given; with 0 classes the model returns the pooled features.
 
         Raises:
-            ValueError: if there cannot be as many classes, or the family does not have this pooling.
+            ValueError: see :meth:`check_pool`.
         """
         self.check_pool(num_classes, global_pool)
         if global_pool is not None:
@@ -96,10 +87,7 @@ class ImageModel(nn.Module):
     def init_weights(self, needs_reset: bool = True) -> None:
         """Resets all parameters and buffers to those of a new model, for example after `to_empty`.
 
-        Pruned passes and stages stay pruned.
-
-        Args:
-            needs_reset: timm's argument, unused.
+        Pruned passes and stages stay pruned. `needs_reset` is timm's and unused.
         """
         shape = dict(img_size=self.patch_embed.img_size, num_classes=self.num_classes, global_pool=self.global_pool)
         with torch.device("cpu"):
@@ -258,12 +246,8 @@ def loop_groups(name: str, loop: Loop, start: int = 0) -> list[tuple[str, tuple[
     """timm's patterns for layer-wise decay: a pass's own parameters at its depth, a block at the middle of its passes.
 
     So the scales of a model are those of an unshared one in the mean. timm only counts depths that have parameters:
-    where passes own none, as in UiT, a block that all share is one layer.
-
-    Args:
-        name: name of the loop in the model, as a regular expression.
-        loop: the loop over depth.
-        start: depth of its first pass.
+    where passes own none, as in UiT, a block that all share is one layer. `name` is a regular expression;
+    its first pass is at depth `start`.
     """
     runs = [[index for index, which in enumerate(loop.order) if which == block] for block in range(len(loop.blocks))]
     blocks = [(rf"^{name}\.blocks\.{which}\.", (start + run[len(run) // 2],)) for which, run in enumerate(runs)]

@@ -44,13 +44,7 @@ class Stem(nn.Module, ABC):
 
 
 class PatchStem(Stem):
-    """PiT's patches: a convolution of 16x16 pixels, 8 apart.
-
-    Args:
-        in_chans: channels of the images.
-        embed_dim: C.
-        img_size: height and width of the images, each at least 16.
-    """
+    """PiT's patches: a convolution of 16x16 pixels, 8 apart."""
 
     def __init__(self, in_chans: int, embed_dim: int, img_size: int | Sequence[int]):
         super().__init__(img_size)
@@ -67,13 +61,7 @@ class PatchStem(Stem):
 
 
 class ConvStem(Stem):
-    """Three convolutions of stride 2, each with batch norm and ReLU: an eighth of height and width, rounded up.
-
-    Args:
-        in_chans: channels of the images.
-        embed_dim: C; the first convolution has C // 2 channels.
-        img_size: height and width of the images.
-    """
+    """Three convolutions of stride 2, each with batch norm and ReLU: an eighth of height and width, rounded up."""
 
     def __init__(self, in_chans: int, embed_dim: int, img_size: int | Sequence[int]):
         super().__init__(img_size)
@@ -107,14 +95,7 @@ STEMS: dict[str, type[ConvStem | PatchStem]] = {"conv": ConvStem, "patch": Patch
 
 
 class StemEmbed(nn.Module):
-    """Patches of 16 pixels by SReT's stem and a 2x2 convolution, instead of timm's `PatchEmbed`.
-
-    Args:
-        img_size: height and width of the images.
-        patch_size: 16.
-        in_chans: channels of the images.
-        embed_dim: C.
-    """
+    """Patches of 16 pixels by SReT's stem and a 2x2 convolution, instead of timm's `PatchEmbed`."""
 
     first_conv = "stem.conv1"  # which timm adapts to other in_chans
 

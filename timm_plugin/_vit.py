@@ -181,15 +181,8 @@ class LoopedVisionTransformer(ImageModel):
 
 
 def resample_table(table: Tensor, grid: Sequence[int], old_grid: Sequence[int] | None, prefix: int) -> Tensor:
-    """A table for another grid of tokens, by timm's function.
+    """A table (levels or 1, tokens, C) for another grid, by timm's function: (levels or 1, prefix + rows * columns, C).
 
-    Args:
-        table: (levels or 1, tokens, C).
-        grid: new rows and columns.
-        old_grid: those of the table; None for a square.
-        prefix: number of tokens before the grid, which stay as they are.
-
-    Returns:
-        (levels or 1, prefix + rows * columns, C).
+    `old_grid` is None for a square; `prefix` is the number of tokens before the grid, which stay as they are.
     """
     return torch.cat([resample_abs_pos_embed(level[None], grid, old_grid, prefix) for level in table.detach()])

@@ -25,11 +25,7 @@ from timm_plugin.training.data import datasets, make_loaders
 
 
 def measured(run: Path, eight_bits: bool = False) -> dict[str, float]:
-    """Top-1 accuracy in %, and seconds for all images.
-
-    Args:
-        run: --output of timm_plugin.train.
-        eight_bits: quantise the weights first.
+    """Top-1 accuracy in %, and seconds for all images, of a run of timm_plugin.train.
 
     Raises:
         ValueError: if the run has no checkpoint, or its images are gone.

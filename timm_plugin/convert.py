@@ -91,12 +91,7 @@ def _names_source(argument: str) -> bool:
 
 
 def untrained(path: Path, args: argparse.Namespace, **kwargs: Any) -> nn.Module:
-    """The architecture of a trainer's checkpoint, without loading any weights.
-
-    Args:
-        path: of the checkpoint, for errors.
-        args: the trainer's options, as saved.
-        **kwargs: of the model; they override the options.
+    """The model that a trainer's saved options describe, overridden by `kwargs`, without weights; path is for errors.
 
     Raises:
         ValueError: if the options name no registered model.

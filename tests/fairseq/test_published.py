@@ -103,11 +103,11 @@ def test_every_architecture_has_a_system_or_a_reference():
     assert set(SYSTEM_OF.values()) - {None} == set(TRANSLATION_SYSTEMS)
 
 
-@pytest.mark.parametrize("arch", [arch for arch in models.ARCHS if arch.startswith("recursive")])
+@pytest.mark.parametrize("unpublished", [arch for arch in models.ARCHS if arch.startswith("recursive")])
 @pytest.mark.parametrize("left_pad", [False, True])
-def test_reference_of_what_is_not_published(arch, left_pad):
+def test_reference_of_what_is_not_published(unpublished, left_pad):
     symbols = (models.TARGET_SYMBOLS, models.TARGET_SYMBOLS)
-    model = models.tiny(arch, "--share-all-embeddings", on=models.task(*symbols))
+    model = models.tiny(unpublished, "--share-all-embeddings", on=models.task(*symbols))
     source, lengths, target = models.batch(symbols=symbols, left_pad=left_pad)
     pad = model.decoder.dictionary.pad()
     expected = reference.logits(model.state_dict(), source, target, heads=2, pad=pad, depth=4)

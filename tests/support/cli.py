@@ -11,9 +11,10 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
+import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import IO
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLUGIN = REPOSITORY / "fairseq_plugin"
@@ -151,31 +152,29 @@ def two_nodes(*program, until: str = "", env: dict[str, str] | None = None) -> l
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         meeting = ("--master_addr", "127.0.0.1", "--master_port", str(probe.getsockname()[1]))
-    settings = dict(text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=_environment("torchrun", env))
     torchrun = [_program("torchrun"), "--nnodes", "2", "--nproc_per_node", "1", *meeting]
-    commands = [[*torchrun, "--node_rank", str(node), *map(str, program)] for node in range(2)]
-    nodes = [subprocess.Popen(command, **settings) for command in commands]
-    output: list[list[str]] = [[], []]
+    nodes, logs = [], [tempfile.TemporaryFile("a+") for _ in range(2)]  # noqa: SIM115
+    for node, log in enumerate(logs):
+        command = [*torchrun, "--node_rank", str(node), *map(str, program)]
+        settings = dict(stdout=log, stderr=subprocess.STDOUT, env=_environment("torchrun", env))
+        nodes.append(subprocess.Popen(command, **settings))
 
-    def read(node: int) -> None:
-        for line in nodes[node].stdout:
-            output[node].append(line)
-            if until and until in line:
-                for one in nodes:
-                    one.terminate()
+    def printed(log: IO[str]) -> str:
+        log.seek(0)
+        return log.read()
 
-    readers = [threading.Thread(target=read, args=(node,)) for node in range(2)]
-    for reader in readers:
-        reader.start()
     try:
+        while until and not any(until in printed(log) or one.poll() is not None for one, log in zip(nodes, logs)):
+            time.sleep(0.1)
+        for one in nodes if until else ():
+            one.terminate()
         for node, one in enumerate(nodes):
             status = one.wait(TIMEOUT_SECONDS)
-            readers[node].join()
-            assert bool(until) == bool(status), f"node {node}, exit {status}:\n{''.join(output[node])[-6000:]}"
+            assert bool(until) == bool(status), f"node {node}, exit {status}:\n{printed(logs[node])[-6000:]}"
     finally:
         for one in nodes:
             one.kill()
-    return ["".join(lines) for lines in output]
+    return [printed(log) for log in logs]
 
 
 def generate(data: Path, checkpoint: Path, *flags, **options) -> str:

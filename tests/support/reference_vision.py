@@ -8,25 +8,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tests.support.reference import Weights, attend, gelu, layer_norm, linear
 
 
-def convolve(w: Weights, name: str, image: Tensor, stride: int, padding: int = 0, depthwise: bool = False) -> Tensor:
-    """A convolution, one output position at a time: (c, height, width) -> (d, height / stride, width / stride)."""
-    weight, bias = w[f"{name}.weight"], w[f"{name}.bias"]
-    side, (c, height, width) = weight.size(-1), image.shape
-    padded = image.new_zeros(c, height + 2 * padding, width + 2 * padding)
-    padded[:, padding : padding + height, padding : padding + width] = image
-    rows = []
-    for top in range(0, padded.size(1) - side + 1, stride):
-        for left in range(0, padded.size(2) - side + 1, stride):
-            window = padded[:, top : top + side, left : left + side]
-            if depthwise:  # each input channel has len(weight) / c output channels
-                window = window.repeat_interleave(len(weight) // c, dim=0)[:, None]
-            rows.append((weight * window).sum((1, 2, 3)) + bias)
-    return torch.stack(rows, dim=1).unflatten(1, (-1, (padded.size(2) - side) // stride + 1))
+def convolve(w: Weights, name: str, image: Tensor, stride: int, padding: int = 0) -> Tensor:
+    """(c, height, width) -> (d, height / stride, width / stride); with one channel in each filter, depthwise."""
+    weight = w[f"{name}.weight"]
+    return F.conv2d(image[None], weight, w[f"{name}.bias"], stride, padding, groups=len(image) // weight.size(1))[0]
 
 
 def patches(w: Weights, name: str, image: Tensor) -> Tensor:
@@ -80,7 +71,7 @@ def sret(w: Weights, image: Tensor, heads: Sequence[int], slices: Sequence[Seque
     x, token = x + w["pos_embed"][0], w.get("cls_token", [None])[0]  # a 1 x 1 map
     for stage, passes in enumerate(slices):
         if stage:
-            pool = partial(convolve, w, f"pools.{stage - 1}.conv", stride=2, padding=1, depthwise=True)
+            pool = partial(convolve, w, f"pools.{stage - 1}.conv", stride=2, padding=1)
             x, token = pool(x), None if token is None else pool(token)
         grid, x = x.shape[1:], x.flatten(1).T
         if token is not None:

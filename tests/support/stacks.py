@@ -4,6 +4,7 @@ import copy
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -82,3 +83,12 @@ def poisoned_memory() -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(deterministic)
         settings.fill_uninitialized_memory = fill
+
+
+def parameters(module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
+    """The parametrization of each test function of a module: names, the function, values."""
+    for name, function in vars(module).items():
+        for mark in getattr(function, "pytestmark", ()):
+            if name.startswith("test_") and mark.name == "parametrize":
+                names, values = mark.args
+                yield names, name, values

@@ -1,15 +1,9 @@
 """Makes timm's own `tests/test_models.py` test our models: `TORCH_BACKEND=timm_backend`.
 
-That file parametrizes its tests with `timm.list_models`. It imports the module named by TORCH_BACKEND after it has
-imported `list_models` and before it calls it. Unchanged, it could not test a plugin:
-
-* it would also test timm's thousand models;
-* it contains two lists of families. `NON_STD_FILTERS` lists models whose `forward_features` returns tokens instead of a
-  map, by patterns of names (`vit_*`, `deit*`); `FEAT_INTER_FILTERS` lists timm's modules with `forward_intermediates`.
-
-So `list_models` is replaced in that file only. The replacement returns only our models, and adds our families to the
-two lists: models without `pool_size` (the size of a map) in their configuration to the first, all our modules to the
-second. The file itself is not changed.
+That file parametrizes its tests with `timm.list_models`, and imports the module named by TORCH_BACKEND before it calls
+it. There, `list_models` is replaced by one that returns our models only, and adds them to the file's two lists of
+families: `NON_STD_FILTERS`, whose `forward_features` returns tokens instead of a map, and `FEAT_INTER_FILTERS`, whose
+modules have `forward_intermediates`. The file itself is not changed.
 
 TIMM_PLUGIN_MODELS selects some of our models: patterns of names, separated by commas.
 """

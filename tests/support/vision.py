@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.support.stacks import gradients_of, randomise
+from tests.support.stacks import gradients_of, parameters, randomise
 
 timm = pytest.importorskip("timm")
 
@@ -56,17 +56,11 @@ every_model = pytest.mark.parametrize("name", MODELS)
 
 def models_tested(module: ModuleType) -> dict[str, set[str]]:
     """The models with which each test function of a module runs, if it is parametrized by model, case or structure."""
-    found = {}
-    for name, function in vars(module).items():
-        for mark in getattr(function, "pytestmark", ()):
-            if (
-                name.startswith("test_")
-                and mark.name == "parametrize"
-                and mark.args[0] in ("name", "case", "structure")
-            ):
-                cases = [case for value in mark.args[1] for case in STRUCTURES.get(value, [value])]
-                found[name] = {CASES[case][0] for case in cases}
-    return found
+    return {
+        name: {CASES[case][0] for value in values for case in STRUCTURES.get(value, [value])}
+        for names, name, values in parameters(module)
+        if names in ("name", "case", "structure")
+    }
 
 
 def is_pyramid(name: str) -> bool:

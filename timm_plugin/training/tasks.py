@@ -13,11 +13,7 @@ from timm_plugin.training.options import DEPTH, reject
 
 
 def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Module:
-    """Builds the model or the teacher, at --img-size if its constructor takes a size.
-
-    Args:
-        option: "model" or "teacher".
-        settings: further arguments of `timm.create_model`.
+    """Builds the "model" or the "teacher", at --img-size if its constructor takes a size.
 
     Raises:
         OptionError: the constructor rejects an argument, or the weights do not fit the model.
