@@ -5,6 +5,7 @@ Source: Sliced Recursive Transformer (arXiv:2111.05297), section 3; :mod:`timm_p
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -69,7 +70,7 @@ class SReT(ImageModel):
         self.patch_embed = STEMS[config.stem](config.in_chans, config.embed_dim, config.img_size)
         if config.stem == "patch":
             self._traits = dict(first_conv="patch_embed.proj")  # timm adapts this one to other in_chans
-        sizes = config.grids()
+        sizes = config.grids(config.img_size)
         self.pos_embed = nn.Parameter(torch.empty(1, config.embed_dim, *sizes[0]))
         trunc_normal_(self.pos_embed, std=0.02)
         self.pos_drop = nn.Dropout(config.pos_drop_rate)
@@ -182,9 +183,8 @@ class SReT(ImageModel):
         Raises:
             ValueError: if it is no size, or slices do not divide the tokens. The model is unchanged then.
         """
-        self.config.check_img_size(img_size)
-        sizes = self.config.grids(img_size)[: len(self.stages)]
-        self.config.check_groups(sizes)
+        replace(self.config, img_size=img_size)  # a configuration checks itself; this one is not kept
+        sizes = self.config.grids(img_size)
         device = self.pos_embed.device
         self.patch_embed.set_input_size(img_size)
         self.pos_embed = nn.Parameter(resample_map(self.pos_embed, sizes[0]), self.pos_embed.requires_grad)

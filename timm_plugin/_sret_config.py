@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, inf
 from typing import Any
 
 import torch.nn.functional as F
@@ -13,13 +13,13 @@ from recurrence.loop import Loop
 from recurrence.order import STRATEGIES
 from recurrence.papers.sret import Recursion, sret
 from recurrence.slicing import SliceConfig
-from timm_plugin._config import ImageConfig, check_size, option
+from timm_plugin._config import ImageConfig, option
 from timm_plugin._sret import SReT
 from timm_plugin._stem import STEMS
 
-# The first run of a block that permutes the tokens, by `permuted_runs`; None for no run. Section 5.3 mentions different
-# designs but describes only the published one.
-FIRST_PERMUTED = {"none": None, "later": 1, "all": 0}
+# The first run of a block that permutes the tokens, by `permuted_runs`. Section 5.3 mentions different designs but
+# describes only the published one.
+FIRST_PERMUTED = {"none": inf, "later": 1, "all": 0}
 
 
 @dataclass(frozen=True)
@@ -109,31 +109,19 @@ class SReTConfig(ImageConfig):
                 raise ValueError(f"{name}={getattr(self, name)!r}: needs slices in groups")
         if self.inference_permutation == "random" and self.permutation_seed != SReTConfig.permutation_seed:
             raise ValueError(f"permutation_seed={self.permutation_seed}: needs inference_permutation='fixed'")
-        self.check_img_size(self.img_size)
-        self.check_groups(self.grids())
-
-    def check_img_size(self, img_size: int | Sequence[int]) -> None:
-        """Raises ValueError if this is no image size, or leaves no token."""
-        check_size(img_size)
-        if min(self.grids(img_size)[0]) < 1:
-            raise ValueError(f"img_size={img_size}: must be >= 16, the side of a patch")
-
-    def grids(self, img_size: int | Sequence[int] | None = None) -> list[tuple[int, int]]:
-        """Height and width of each stage's map in tokens; each stage halves them, rounding up.
-
-        Args:
-            img_size: image size; None for the configured one.
-        """
-        first = [STEMS[self.stem].grid(side) for side in to_2tuple(self.img_size if img_size is None else img_size)]
-        return [tuple(-(-side // 2**stage) for side in first) for stage in range(len(self.depths))]
-
-    def check_groups(self, sizes: Sequence[tuple[int, int]]) -> None:
-        """Raises ValueError if slices do not divide the tokens of a stage."""
-        for stage, (height, width) in enumerate(sizes):
+        grids = self.grids(self.img_size)
+        if min(grids[0]) < 1:
+            raise ValueError(f"img_size={self.img_size}: must be >= 16, the side of a patch")
+        for stage, (height, width) in enumerate(grids):
             try:
                 self.slices(stage, height * width)
             except ValueError as error:
                 raise ValueError(f"{error} ({height} x {width}) of stage {stage + 1}; try a multiple of 32") from None
+
+    def grids(self, img_size: int | Sequence[int]) -> list[tuple[int, int]]:
+        """Height and width of each stage's map in tokens; each stage halves them, rounding up."""
+        first = [STEMS[self.stem].grid(side) for side in to_2tuple(img_size)]
+        return [tuple(-(-side // 2**stage) for side in first) for stage in range(len(self.depths))]
 
     def drop_path(self, stage: int) -> tuple[float, ...]:
         """The rate of each pass of a stage."""
@@ -180,19 +168,10 @@ class SReTConfig(ImageConfig):
             "mlp_ratio": mlp / width,
         }
 
-    def per_run(self, groups: Sequence[int]) -> tuple[int, ...]:
-        """The number of slices in each of a block's runs, from a stage's entry of `groups`."""
-        return tuple(groups[min(run, len(groups) - 1)] for run in range(self.loops))
-
     def slices(self, stage: int, tokens: int) -> SliceConfig:
         """The slices of a stage with this number of tokens."""
-        passes, seed = self.depths[stage] * self.loops, self.permutation_seed + 1000 * stage
-        permuted = tuple(permutes(self.permuted_runs, index % self.loops) for index in range(passes))
-        groups = self.per_run(self.groups[stage]) * self.depths[stage]
-        return SliceConfig(tokens, groups, permuted, self.inference_permutation, seed)
-
-
-def permutes(permuted_runs: str, run: int) -> bool:
-    """Whether a block permutes the tokens in this run, counted from 0."""
-    first = FIRST_PERMUTED[permuted_runs]
-    return first is not None and run >= first
+        groups, blocks = self.groups[stage], self.depths[stage]
+        of_runs = tuple(groups[min(run, len(groups) - 1)] for run in range(self.loops))
+        permuted = tuple(run >= FIRST_PERMUTED[self.permuted_runs] for run in range(self.loops))
+        seed = self.permutation_seed + 1000 * stage
+        return SliceConfig(tokens, of_runs * blocks, permuted * blocks, self.inference_permutation, seed)

