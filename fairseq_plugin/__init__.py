@@ -7,7 +7,6 @@ repairs.apply()
 gemm.bound_caches()
 
 # By name, because fairseq imports these folders by itself only where nothing has imported this package before.
-from fairseq_plugin.criterions import answer_cross_entropy  # noqa: E402,F401
 from fairseq_plugin.models import (  # noqa: E402,F401
     baselines,
     ilr,

@@ -6,12 +6,8 @@ Usage::
     python -m fairseq_plugin.convert share fairseq.pt looped.pt --unique-layers 3 --strategy cycle --rank 64
     python -m fairseq_plugin.convert hf looped.pt FOLDER --sentencepiece-model pieces.model
 
-``unshare`` writes one layer per pass, with level signals and low-rank terms folded into its weights. The result is a
-``transformer``, ``transformer_lm`` or ``s2t_transformer`` checkpoint that gives the same output and that fairseq loads
-without this package. ``share`` does the reverse: tied layers become their mean, and each pass gets low-rank terms that
-approximate the difference, as a start for further training. ``hf`` writes a folder for Hugging Face's transformers,
-including the tokenizer: a language model of Intra-Layer Recurrence with rotary positions becomes a
-``LlamaForCausalLM``, a translation model an ``FSMTForConditionalGeneration``.
+See :mod:`fairseq_plugin.conversion.unshare`, :mod:`~fairseq_plugin.conversion.share` and
+:mod:`~fairseq_plugin.conversion.hugging_face`.
 """
 
 import argparse
@@ -41,9 +37,6 @@ LIMITS = ("max_source_positions", "max_target_positions", "tokens_per_sample")  
 def unshare_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
     """The checkpoint of fairseq's own architecture with the same output as a looped one.
 
-    Args:
-        state: a checkpoint of a looped model; not changed.
-
     Raises:
         ValueError: naming the architecture if it is not one of this plugin's, or what fairseq cannot represent.
     """
@@ -56,11 +49,7 @@ def unshare_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def share_checkpoint(state: dict[str, Any], strategy: str, unique_layers: int, rank: int | None) -> dict[str, Any]:
-    """The looped checkpoint that approximates one of fairseq's own architectures.
-
-    Args:
-        state: a checkpoint of fairseq's; not changed.
-        strategy, unique_layers, rank: see :func:`fairseq_plugin.conversion.share.shared`.
+    """The looped checkpoint that approximates one of fairseq's own; see :func:`fairseq_plugin.conversion.share.shared`.
 
     Raises:
         ValueError: naming the option and the rule, or what a looped model cannot represent.
@@ -71,7 +60,7 @@ def share_checkpoint(state: dict[str, Any], strategy: str, unique_layers: int, r
 
 
 def _model_options(state: dict[str, Any]) -> argparse.Namespace:
-    """The options of the model and its training run, from either of the places where fairseq's versions store them.
+    """The options of the model and its run, from either of the places where fairseq's versions store them.
 
     Raises:
         ValueError: if there are none.
@@ -149,7 +138,7 @@ def write_hugging_face(state: dict[str, Any], folder: Path, dictionary: Path | N
 
     Args:
         state: a checkpoint of a looped model.
-        folder: the folder to write; must not exist.
+        folder: must not exist.
         dictionary: the dictionary, or the folder of the binarized data; None for the folder named in the checkpoint.
         pieces: the sentencepiece model of the training text; None if it was split at spaces.
 

@@ -35,11 +35,7 @@ LOWER_IS_BETTER = ("wer", "ter", "perplexity")
 
 
 def assignments(loops: dict[str, Loop], apart: bool) -> Iterator[curve.Setting]:
-    """The depths to try; the last one is the full depth.
-
-    Args:
-        loops: of the model, by name.
-        apart: vary one loop at a time.
+    """The depths to try, of loops by name; the last one is the full depth. `apart` varies one loop at a time.
 
     Raises:
         ValueError: if the checkpoint runs at no other depth.
@@ -64,7 +60,7 @@ def translations(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequenc
 
     Args:
         model: in eval mode.
-        task: builds the search; gives the dictionary of the target, and the decoders of `--bpe` and `--tokenizer`.
+        task: builds the search and the decoders of `--bpe` and `--tokenizer`.
         cfg: the options of fairseq-generate.
         batches: fairseq's samples, with targets.
     """

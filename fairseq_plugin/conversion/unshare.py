@@ -25,12 +25,11 @@ from fairseq_plugin.conversion.upstream import (
     layer_pieces,
     max_positions,
 )
-from fairseq_plugin.models.speech import OF_THE_DATA
+from fairseq_plugin.models.speech import OF_THE_DATA, SpeechInput
 from fairseq_plugin.modules.embedding import Output, TokenInput
 from fairseq_plugin.modules.language_model import LanguageModel
 from fairseq_plugin.modules.model import LIMITS
 from fairseq_plugin.modules.options import SIDES
-from fairseq_plugin.modules.speech import SpeechInput
 from recurrence import position
 from recurrence.causal import CausalStack
 from recurrence.loop import Loop
@@ -177,13 +176,9 @@ def _stack(side: str, loop: Loop, norm: nn.Module | None) -> tuple[StateDict, un
 
 
 def _inputs(side: str, inputs: TokenInput, most: int, factor: unshare.Factor) -> tuple[StateDict, bool]:
-    """The weights of embedding, positions and LayerNorm, scaled, and whether fairseq must use learned positions.
+    """The weights of embedding, positions (for `most` tokens) and LayerNorm, and whether positions must be learned.
 
-    Args:
-        side: "encoder" or "decoder".
-        inputs: the input layer.
-        most: length of the table of positions.
-        factor: what the stack's input is multiplied by.
+    `factor` is what the stack's input is multiplied by.
     """
     tensors = {f"{side}.embed_tokens.{key}": tensor for key, tensor in inputs.embed_tokens.state_dict().items()}
     table, learned, rows = inputs.table, inputs.embed_positions, None

@@ -22,14 +22,11 @@ FIXED = re.compile(r".+\.(version|_float_tensor)|encoder\.layers\.\d+\.(in_proj|
 
 
 def build(args: argparse.Namespace, weights: StateDict) -> BaseFairseqModel:
-    """Builds the model of a checkpoint, fairseq's or this plugin's, without its data.
+    """Builds the model of a checkpoint, fairseq's or this plugin's, without its data, in eval mode.
 
     Args:
         args: the model's options from the checkpoint; not changed.
         weights: its state dict, which also gives the sizes of the dictionaries.
-
-    Returns:
-        The model with these weights, in eval mode.
 
     Raises:
         ValueError: if there is no such architecture, or the weights are not its weights.
@@ -66,9 +63,8 @@ def build(args: argparse.Namespace, weights: StateDict) -> BaseFairseqModel:
 def readable(args: argparse.Namespace) -> OrderedDict:
     """Options in a form that fairseq can load without this package, under torch's safe loader.
 
-    That loader, torch's default since 2.6, rejects `argparse.Namespace` but restores the attributes of an
-    `OrderedDict`. With the options as its items and as its attributes, fairseq and CTranslate2's converter can use it
-    like a Namespace.
+    That loader rejects `argparse.Namespace` but restores the attributes of an `OrderedDict`. With the options as its
+    items and as its attributes, fairseq and CTranslate2's converter can use it like a Namespace.
     """
     options = OrderedDict(vars(args))
     vars(options).update(vars(args))
@@ -88,12 +84,7 @@ def language_defaults() -> dict:
 
 
 def layer_pieces(theirs: str, ours: str, memory: bool) -> Iterator[Piece]:
-    """The names of one layer's parameters in fairseq and here.
-
-    Args:
-        theirs, ours: prefixes of the layer's keys.
-        memory: whether the layer has cross-attention.
-    """
+    """The names of one layer's parameters in fairseq and here, after these prefixes; `memory` for cross-attention."""
     attentions = [("self_attn", "self_attn", "qkv", "qkv")]
     if memory:
         attentions += [("encoder_attn", "cross_attn", "q", "q"), ("encoder_attn", "cross_attn", "kv", "kv")]

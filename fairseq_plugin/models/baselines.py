@@ -61,11 +61,6 @@ class OneWideFFN(LoopedTransformer):
         return one_wide_ffn(shape, passes(args, side), **parts)
 
     @classmethod
-    def unshared(cls, args, layers: dict[str, int]) -> dict[str, Any]:
-        """Raises ValueError."""
-        raise ValueError(f"--arch={args.arch}: shares only its FFN, so that no block runs again")
-
-    @classmethod
     def _check(cls, args, task) -> None:
         super()._check(args, task)
         ours, theirs = args.decoder_ffn_embed_dim, args.encoder_ffn_embed_dim

@@ -111,6 +111,17 @@ class ParameterSharingOptions(SharingOptions, DepthOptions, TranslationOptions):
     encoder_unique_layers: int | None = unique_layers("encoder")
 
 
+def unshared_as(arch: str) -> Any:
+    """The method :meth:`ConfiguredModel.unshared` of a family whose unshared baseline this is."""
+
+    def unshared(args, layers: dict[str, int]) -> dict[str, Any]:
+        numbers = {f"{side}_{name}": n for side, n in layers.items() for name in ("layers", "unique_layers")}
+        none = dict.fromkeys(["share_layer_num", "residual_rank", *(f"{side}_order" for side in layers)])
+        return {"arch": arch, "strategy": "sequence", **none, **numbers}
+
+    return staticmethod(unshared)
+
+
 class ParameterSharing(LoopedTransformer):
     """M stored layers that run N times, in the order of a strategy or any other."""
 
@@ -122,10 +133,7 @@ class ParameterSharing(LoopedTransformer):
         """See :func:`shared_loop`."""
         return shared_loop(args, side, shape, **parts)
 
-    @classmethod
-    def unshared(cls, args, layers: dict[str, int]) -> dict[str, Any]:
-        """The paper's Vanilla."""
-        return unshared_layers("takase_vanilla", layers)
+    unshared = unshared_as("takase_vanilla")
 
 
 def shared_loop(args, side: str, shape: Shape, **parts: Any) -> Loop:
@@ -134,13 +142,6 @@ def shared_loop(args, side: str, shape: Shape, **parts: Any) -> Loop:
     if args.residual_rank is None:
         return shared_layers(shape, order, **parts)
     return relaxed(shape, order, args.residual_rank, **parts)
-
-
-def unshared_layers(arch: str, layers: dict[str, int]) -> dict[str, Any]:
-    """The paper's unshared baseline as options, see :meth:`ConfiguredModel.unshared`."""
-    numbers = {f"{side}_{name}": n for side, n in layers.items() for name in ("layers", "unique_layers")}
-    orders = dict.fromkeys([f"{side}_order" for side in layers])
-    return {"arch": arch, "strategy": "sequence", "share_layer_num": None, "residual_rank": None, **orders, **numbers}
 
 
 def shared_order(args, side: str) -> Order:

@@ -101,11 +101,6 @@ class KausikRecurrence(LanguageModel):
         return stack
 
     @classmethod
-    def unshared(cls, args, layers: dict[str, int]) -> dict[str, Any]:
-        """Raises ValueError."""
-        raise ValueError(f"--arch={args.arch}: recurs along the text, not over depth")
-
-    @classmethod
     def _check(cls, args, task) -> None:
         super()._check(args, task)
         if not args.regular and args.position in ("relative", "rotary", "alibi"):

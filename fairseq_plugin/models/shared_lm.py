@@ -15,11 +15,10 @@ number that gives 234M (234,337,280), with two passes each as in the small row; 
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
-from fairseq_plugin.models.parameter_sharing import SharingOptions, shared_loop, unshared_layers
+from fairseq_plugin.models.parameter_sharing import SharingOptions, shared_loop, unshared_as
 from fairseq_plugin.modules.adaptive import NONE
 from fairseq_plugin.modules.elastic import DepthOptions
 from fairseq_plugin.modules.language_model import LanguageModel, LanguageOptions
@@ -53,10 +52,7 @@ class SharedLanguageModel(LanguageModel):
         norm = nn.LayerNorm(shape.width, shape.norm_eps) if args.decoder_final_norm else None
         return CausalStack(loop, cls.attention_positions(args, shape), norm)
 
-    @classmethod
-    def unshared(cls, args, layers: dict[str, int]) -> dict[str, Any]:
-        """The paper's Vanilla."""
-        return unshared_layers("vanilla_lm", layers)
+    unshared = unshared_as("vanilla_lm")
 
 
 WIKITEXT_103 = dict(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fairseq_plugin.modules.embedding import borrow
 from fairseq_plugin.modules.options import Options, option
+from recurrence.errors import FieldError
 
 NONE = "none"
 ONE = f"'{NONE}' for a single matrix"
@@ -39,84 +40,55 @@ PLAIN = {name: spec.default for name, spec in AdaptiveOptions.known().items()}
 
 
 def cutoffs(args, which: str, symbols: int) -> list[int] | None:
-    """Ends of all bands but the last; None for a single matrix.
-
-    Args:
-        args: the model's options.
-        which: "input" or "softmax".
-        symbols: size of the dictionary.
+    """Ends of all bands but the last, of "input" or "softmax", for that many symbols; None for a single matrix.
 
     Raises:
-        ValueError: unless they are ascending whole numbers > 0 and below the number of symbols.
+        FieldError: unless they are ascending whole numbers > 0 and below the number of symbols.
     """
     text = getattr(args, f"adaptive_{which}_cutoff")
     if text == NONE:
         return None
-    rule = (
-        f"--adaptive-{which}-cutoff={text}: must be '{NONE}' or ascending whole numbers, each > 0 and < {symbols}, the "
-        "number of symbols"
-    )
     try:
         ends = [int(end) for end in utils.eval_str_list(text, type=str)]
     except (TypeError, ValueError):
-        raise ValueError(rule) from None
-    if not all(before < end for before, end in zip([0, *ends], [*ends, symbols])):
-        raise ValueError(rule)
+        ends = []
+    if not ends or not all(before < end for before, end in zip([0, *ends], [*ends, symbols])):
+        rule = f"must be '{NONE}' or ascending whole numbers, each > 0 and < {symbols}, the number of symbols"
+        raise FieldError(f"adaptive_{which}_cutoff", text, rule)
     return ends
 
 
 def check(args, symbols: int) -> None:
-    """Checks the options before anything is built.
-
-    Args:
-        args: the model's options.
-        symbols: size of the smaller dictionary, of input and output.
+    """Checks the options before anything is built; `symbols` is the size of the smaller dictionary.
 
     Raises:
-        ValueError: naming the option, the value and the rule.
+        FieldError: naming the option, the value and the rule.
     """
     bands = {which: cutoffs(args, which, symbols) for which in ("input", "softmax")}
     for which, ends in bands.items():
-        _check_factor(args, which, ends)
+        name, width = f"adaptive_{which}_factor", args.decoder_embed_dim
+        factor = getattr(args, name)
+        if not ends and factor != PLAIN[name]:
+            cutoff = f"adaptive_{which}_cutoff"
+            raise FieldError(name, factor, f"needs bands ({{{cutoff}}})", **{cutoff: None})
+        if ends and not (factor >= 1 and factor ** len(ends) <= width):
+            rule = f"must be >= 1 and leave the last of the {len(ends) + 1} bands of {{decoder_embed_dim}} a width >= 1"
+            raise FieldError(name, factor, rule, decoder_embed_dim=width)
     if bands["input"] and bands["input"][0] <= PADDING:
-        raise ValueError(
-            f"--adaptive-input-cutoff={args.adaptive_input_cutoff}: the first band must hold symbols 0 to {PADDING}, "
-            f"which include the padding; must start with a number > {PADDING}"
-        )
+        rule = f"the first band must hold symbols 0 to {PADDING}, which include the padding; must be > {PADDING} first"
+        raise FieldError("adaptive_input_cutoff", args.adaptive_input_cutoff, rule)
     if not 0 <= args.adaptive_softmax_dropout <= 1:
-        raise ValueError(f"--adaptive-softmax-dropout={args.adaptive_softmax_dropout}: must be a rate within [0, 1]")
-    _check_tying(args)
-    if (bands["input"] or bands["softmax"]) and args.share_decoder_input_output_embed:
-        raise ValueError(
-            "--share-decoder-input-output-embed: shares a single matrix; use --tie-adaptive-weights for bands"
-        )
-
-
-def _check_factor(args, which: str, ends: list[int] | None) -> None:
-    """Raises ValueError for a factor without bands, or one that leaves a band without a width."""
-    factor = getattr(args, f"adaptive_{which}_factor")
-    if not ends and factor != PLAIN[f"adaptive_{which}_factor"]:
-        raise ValueError(f"--adaptive-{which}-factor={factor}: needs bands (--adaptive-{which}-cutoff)")
-    if ends and not (factor >= 1 and factor ** len(ends) <= args.decoder_embed_dim):
-        raise ValueError(
-            f"--adaptive-{which}-factor={factor}: must be >= 1 and leave the last of the {len(ends) + 1} bands of "
-            f"--decoder-embed-dim={args.decoder_embed_dim} a width of at least 1"
-        )
-
-
-def _check_tying(args) -> None:
-    """Raises ValueError for tied matrices whose bands differ, and for tied projections without tied matrices."""
+        raise FieldError("adaptive_softmax_dropout", args.adaptive_softmax_dropout, "must be a rate within [0, 1]")
     if args.tie_adaptive_proj and not args.tie_adaptive_weights:
-        raise ValueError("--tie-adaptive-proj: needs --tie-adaptive-weights")
-    if not args.tie_adaptive_weights:
-        return
-    for name in ("cutoff", "factor"):
-        ours, theirs = getattr(args, f"adaptive_input_{name}"), getattr(args, f"adaptive_softmax_{name}")
-        if ours != theirs or args.adaptive_input_cutoff == NONE:
-            raise ValueError(
-                f"--tie-adaptive-weights: --adaptive-input-{name}={ours} and --adaptive-softmax-{name}={theirs} "
-                "must be equal and not 'none'"
-            )
+        raise FieldError("tie_adaptive_proj", True, "needs {tie_adaptive_weights}", tie_adaptive_weights=None)
+    for name in ("cutoff", "factor") if args.tie_adaptive_weights else ():
+        given = {f"adaptive_{which}_{name}": getattr(args, f"adaptive_{which}_{name}") for which in bands}
+        if len(set(map(str, given.values()))) > 1 or not bands["input"]:
+            rule = f"{' and '.join(f'{{{one}}}' for one in given)} must be equal and not '{NONE}'"
+            raise FieldError("tie_adaptive_weights", True, rule, **given)
+    if any(bands.values()) and args.share_decoder_input_output_embed:
+        rule = "shares a single matrix; use {tie_adaptive_weights} for bands"
+        raise FieldError("share_decoder_input_output_embed", True, rule, tie_adaptive_weights=None)
 
 
 def adaptive_input(args, dictionary) -> AdaptiveInput:

@@ -63,10 +63,9 @@ class ProfiledModel(FairseqEncoderDecoderModel):
 
     def profile_once(self, *inputs: Tensor, **options) -> None:
         """Profiles the model if that has not been done; takes the arguments of the forward pass."""
-        if self.may_be_fresh:
-            if not self.profiled:
-                self.profile(*inputs, **options)
-            self.may_be_fresh = False
+        if not self.profiled:
+            self.profile(*inputs, **options)
+        self.may_be_fresh = False
 
     def profile(self, *inputs: Tensor, **options) -> None:
         """Sets the omegas of a new model from one batch; called on all workers together."""
@@ -90,18 +89,10 @@ class ProfiledModel(FairseqEncoderDecoderModel):
 
 
 def given_profile(args, stacks: list[nn.Module]) -> Tensor | None:
-    """The numbers of `--admin-profile`. They replace the path in the options, so that loading needs no file.
+    """The numbers of `--admin-profile`, the encoder's first: (sublayers,). They replace the path in the options.
 
-    Args:
-        args: the model's options.
-        stacks: the encoder's loop and the decoder's.
-
-    Returns:
-        (sublayers,), the encoder's first; None without the option, or if a checkpoint is built at another depth than
-        the trained one, for whose passes the weights have omegas.
-
-    Raises:
-        ValueError: if the file is invalid or belongs to another depth.
+    None without the option, or if a checkpoint is built at another depth than the trained one, for whose passes the
+    weights have omegas. Raises ValueError if the file is invalid or belongs to another depth.
     """
     given = args.admin_profile
     if given is None:
@@ -122,8 +113,7 @@ def given_profile(args, stacks: list[nn.Module]) -> Tensor | None:
 def read_profile(path: str) -> list[float]:
     """The last number of each line of a file; the published code writes the sublayer's index before it.
 
-    Raises:
-        ValueError: if the file cannot be read or contains anything else.
+    Raises ValueError if the file cannot be read or contains anything else.
     """
     try:
         omegas = np.loadtxt(path, ndmin=2)[:, -1]

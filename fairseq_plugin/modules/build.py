@@ -48,8 +48,7 @@ def build_language_model(
 
     Args:
         arch: its name.
-        dictionary: the dictionary of the input.
-        output: the dictionary of the output; None if it is the same.
+        dictionary, output: the dictionaries of the input, and of the output if it is another.
         max_positions: number of learned positions, where there are any.
         **options: command-line options by name, which override the preset.
 

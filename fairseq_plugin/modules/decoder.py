@@ -8,7 +8,7 @@ from fairseq.models import FairseqIncrementalDecoder
 from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 from torch import Tensor, nn
 
-from fairseq_plugin.modules.embedding import Output, TokenInput, borrow, visible_padding
+from fairseq_plugin.modules.embedding import Output, TokenInput, borrow
 from fairseq_plugin.repairs.replace import call_before
 from recurrence.cache import stays
 from recurrence.causal import CausalStack
@@ -182,12 +182,16 @@ class StackDecoder(FairseqIncrementalDecoder):
         return start
 
     def _padding(self, tokens: Tensor, start: int, state: DecodingState | None) -> Tensor | None:
-        """(B, L) bool; None if no token can see padding. A step only searches its new tokens."""
-        pad = self.dictionary.pad()
+        """(B, L) bool; None if no token that matters can see padding. A step only searches its new tokens.
+
+        In training, the causal mask hides padding after the text, and the loss ignores the outputs there.
+        """
+        padding = tokens.eq(self.dictionary.pad())
         if state is None:
-            return visible_padding(tokens, pad, self.training)
-        state.padded = state.padded or bool(tokens[:, start:].eq(pad).any())
-        return tokens.eq(pad) if state.padded else None
+            visible = padding[:, :-1] & ~padding[:, 1:] if self.training else padding
+            return padding if visible.any() else None
+        state.padded = state.padded or bool(padding[:, start:].any())
+        return padding if state.padded else None
 
     def _memory(self, encoder_out, state: DecodingState | None) -> dict[str, Any]:
         """What the stack reads beside the text, see :meth:`recurrence.causal.CausalStack.arguments`."""

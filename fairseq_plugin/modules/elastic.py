@@ -1,30 +1,31 @@
-"""Elastic depth in fairseq-train: the options, the model, and support in the trainer.
+"""Elastic depth in fairseq-train: the options, the model, its losses, and support in the trainer.
 
 The options take effect when fairseq's trainer gets the model, not when the model is built, because a checkpoint is also
 built at depths to which its training range does not apply.
 
-Source: see :mod:`recurrence.elastic` and :mod:`fairseq_plugin.criterions.elastic`.
+Source: see :mod:`recurrence.elastic`. A loss for every pass through one output layer: Deeply-Supervised Nets
+(arXiv:1409.5185), for looped models as in Ouro (arXiv:2510.25741), here without its gate and pass weights.
 """
 
 import logging
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from fairseq.criterions import FairseqCriterion
 from fairseq.distributed.legacy_distributed_data_parallel import LegacyDistributedDataParallel
+from fairseq.logging import metrics
 from fairseq.models import distributed_fairseq_model
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
-from torch import nn
+from torch import Tensor, nn
 
-from fairseq_plugin.criterions.elastic import elastic_criterion
 from fairseq_plugin.modules.options import ConfiguredModel, Options, option
 from fairseq_plugin.repairs.replace import call_after, call_before, replace
+from recurrence import elastic as core
 from recurrence.depth import forget_safe
-from recurrence.elastic import DISTRIBUTIONS, check_options, describe_late, idle, make_elastic, may_idle, stops
+from recurrence.elastic import DISTRIBUTIONS
 from recurrence.errors import FieldError
 from recurrence.loop import Loop, named_loops
 
@@ -79,14 +80,10 @@ OPTIONS = tuple(DepthOptions.known())
 
 
 def check(args: Any, sides: int) -> None:
-    """Checks the options before the model is built.
-
-    Args:
-        args: the model's options.
-        sides: number of stacks.
+    """Checks the options of a model of one or two stacks before it is built.
 
     Raises:
-        ValueError: naming the option, the value and the rule.
+        FieldError: naming the option, the value and the rule.
     """
     given = _given(args)
     if "depth_range" in given:
@@ -95,7 +92,7 @@ def check(args: Any, sides: int) -> None:
         raise FieldError("depth_apart", True, "needs an encoder and a decoder")
     if "depth_apart" in given and "depth_range" not in given:
         raise FieldError("depth_apart", True, "needs {depth_range}", depth_range=None)
-    check_options(given)
+    core.check_options(given)
 
 
 def _given(args: Any) -> dict[str, Any]:
@@ -146,13 +143,16 @@ class ElasticModel(ConfiguredModel):
         streams = range(len(loops)) if given.pop("depth_apart", False) else [0] * len(loops)
         given |= dict(seed=seed, step=self.step, prefix_only=self.prefix_only)
         for (side, loop), depth_range, stream in zip(loops.items(), ranges, streams):
-            with self.options.flags_in_errors(side), _naming_side(side):
-                make_elastic(loop, depth_range, **given, stream=stream)
+            with self.options.flags_in_errors(side):
+                try:
+                    core.make_elastic(loop, depth_range, **given, stream=stream)
+                except FieldError as error:
+                    raise FieldError(error.field, error.value, f"{error.rule} ({side})", **error.others) from None
         late = given.get("loop_after_updates")
         if late and not any(loop.training_depth.loop_after for loop in loops.values()):
             raise ValueError(f"--loop-after-updates={late}: needs a block that runs again, but each runs once")
         decoder = loops["decoder"]
-        if self.pass_loss and not stops(decoder, max(decoder.training_depth.depths)):
+        if self.pass_loss and not core.stops(decoder, max(decoder.training_depth.depths)):
             raise ValueError(
                 f"--pass-loss={self.pass_loss}: no earlier pass of the decoder is the end of a model of fewer "
                 f"passes, in the order {' '.join(map(str, decoder.order))}"
@@ -165,16 +165,108 @@ class ElasticModel(ConfiguredModel):
         before = [(loop.chosen, loop.training_depth.updates is None) for loop in late.values()]
         super().set_num_updates(num_updates)
         if before != [(loop.chosen, False) for loop in late.values()]:
-            logger.info("update %d: %s", num_updates, describe_late(loops))
+            logger.info("update %d: %s", num_updates, core.describe_late(loops))
 
 
-@contextmanager
-def _naming_side(side: str) -> Iterator[None]:
-    """Adds the side to an error message."""
-    try:
-        yield
-    except FieldError as error:
-        raise FieldError(error.field, error.value, f"{error.rule} ({side})", **error.others) from None
+def elastic_criterion(kind: type[FairseqCriterion]) -> type[FairseqCriterion]:
+    """The class of a criterion with the methods of :class:`ElasticCriterion` before its own."""
+    return type(kind.__name__, (ElasticCriterion, kind), {})
+
+
+class ElasticCriterion(FairseqCriterion):
+    """Adds the losses of other depths and earlier passes in training, and logs those of other depths in validation.
+
+    The class that follows in the method resolution order computes each loss.
+    """
+
+    def forward(self, model, sample, reduce: bool = True):
+        """As any criterion of fairseq: the loss, the sample size, and the log."""
+        if not model.training:
+            return self._at_reported_depths(model, sample, reduce)
+        if model.pass_loss:
+            return self._with_pass_loss(model, sample, reduce)
+        return self._at_trained_depths(model, sample, reduce)
+
+    def _at_trained_depths(self, model, sample, reduce: bool):
+        """The mean loss of the depths that this update trains; the log is that of the full one at mixed depth."""
+        found = []
+        for depths in core.branches(model.loops_by_side().values()):
+            with core.at_depths(depths):
+                found.append(super().forward(model, sample, reduce))
+        losses, sample_sizes, logs = zip(*found)
+        return sum(losses) / len(losses), sample_sizes[0], logs[0]
+
+    def _with_pass_loss(self, model, sample, reduce: bool):
+        """Adds `pass_loss` times the mean loss of the earlier passes; the log has the loss of the last pass."""
+        loop = model.loops_by_side()["decoder"]
+        states: list[Tensor] = []
+
+        def ask(module: Loop, inputs: tuple, options: dict) -> tuple[tuple, dict]:
+            states.clear()
+            return inputs, {**options, "states": states}
+
+        with loop.register_forward_pre_hook(ask, with_kwargs=True):
+            loss, sample_size, log = super().forward(model, sample, reduce)
+        earlier = []
+        for passes in core.stops(loop, len(loop.running), loop.training_depth.smallest):
+            logits = model.decoder.output_layer(model.decoder.finish(states[passes - 1]))
+            earlier.append(super().forward(_GivenOutput(model, logits, passes), sample, reduce)[0])
+        mean = sum(earlier) / len(earlier) if earlier else 0
+        return loss + model.pass_loss * mean, sample_size, log
+
+    def _at_reported_depths(self, model, sample, reduce: bool):
+        """The loss at full depth; its log also has the values at each reported depth, as `DEPTH/KEY`."""
+        loss, sample_size, log = super().forward(model, sample, reduce)
+        all_logs = dict(log)
+        for name, depths in reported_depths(model).items():
+            depth_log = log
+            if any(depth != loop.passes for loop, depth in depths.items()):
+                with core.at_depths(depths):
+                    depth_log = super().forward(model, sample, reduce)[2]
+            all_logs.update({f"{name}/{key}": value for key, value in depth_log.items()})
+        return loss, sample_size, all_logs
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs) -> None:
+        """Also logs the loss at each reported depth, as `DEPTH_loss`."""
+        super().reduce_metrics(logging_outputs)
+        names = {key.split("/")[0] for log in logging_outputs for key in log if "/" in key}
+        for name in sorted(names):
+            logs = [_part(log, f"{name}/") for log in logging_outputs]
+            with metrics.aggregate(new_root=True) as found:
+                super().reduce_metrics(logs)
+            weight = sum(log.get("sample_size", 0) for log in logs)
+            metrics.log_scalar(f"{name}_loss", found["loss"].avg, weight, round=3)
+
+
+def reported_depths(model: nn.Module) -> dict[str, dict[Loop, int]]:
+    """The depths at which validation reports the loss, by name."""
+    ends = {loop: core.trained_depths(loop) for loop in model.loops_by_side().values()}
+    if all(smallest == largest for smallest, largest in ends.values()):
+        return {}
+    return {
+        "smallest_depth": {loop: smallest for loop, (smallest, _) in ends.items()},
+        "default_depth": {loop: loop.passes for loop in ends},
+        "largest_depth": {loop: largest for loop, (_, largest) in ends.items()},
+    }
+
+
+def _part(log: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """The entries with a prefix, without it."""
+    return {key.removeprefix(prefix): value for key, value in log.items() if key.startswith(prefix)}
+
+
+class _GivenOutput:
+    """A model that returns given logits (B, T, vocabulary) of so many passes; the rest is delegated to the real one."""
+
+    def __init__(self, model: nn.Module, logits: Tensor, passes: int):
+        self.model, self.logits, self.passes = model, logits, passes
+
+    def __call__(self, **inputs: Any) -> tuple[Tensor, dict]:
+        return self.logits, {"attn": [None], "passes": self.passes}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
 
 
 def prepare(
@@ -188,17 +280,17 @@ def prepare(
     if not getattr(model, "elastic", None):
         return
     model.train_elastic(cfg.common.seed)
-    warmup, updates = model.elastic.get("depth_warmup_updates", 0), cfg.optimization.max_update
-    if 0 < updates <= warmup:
-        logger.warning("--depth-warmup-updates=%d: the smallest depth is not trained in %d updates", warmup, updates)
-    late = model.elastic.get("loop_after_updates", 0)
-    if 0 < updates <= late:
-        logger.warning("--loop-after-updates=%d: the loops do not begin in %d updates", late, updates)
-    memory_efficient = cfg.common.memory_efficient_fp16 or cfg.common.memory_efficient_bf16
+    updates, late = cfg.optimization.max_update, "loop_after_updates" in model.elastic
+    for name in ("depth_warmup_updates", "loop_after_updates"):
+        number = model.elastic.get(name, 0)
+        if 0 < updates <= number:
+            flag = name.replace("_", "-")
+            logger.warning("--%s=%d: not reached within the %d updates of this training", flag, number, updates)
+    # Before late loops begin, passes have no momentum yet.
+    kept = late and not getattr(cfg.optimizer, "weight_decay", 0)
+    kept = kept or cfg.common.memory_efficient_fp16 or cfg.common.memory_efficient_bf16
     for name in ("fp16", "bf16"):
-        # Before late loops begin, passes have no momentum yet.
-        kept = late and not getattr(cfg.optimizer, "weight_decay", 0)
-        if getattr(cfg.common, name) and not memory_efficient and not kept and _may_skip_parameters(model):
+        if getattr(cfg.common, name) and not kept and _may_skip_parameters(model):
             raise ValueError(
                 f"--{name}: its optimizer moves and decays all parameters at every update, even those of passes that "
                 f"did not run; must be --amp or --memory-efficient-{name}"
@@ -208,7 +300,7 @@ def prepare(
 
 def _may_skip_parameters(model: ElasticModel) -> bool:
     """Whether some parameters get no gradient in updates with few passes."""
-    return any(may_idle(loop) for loop in model.loops_by_side().values())
+    return any(core.may_idle(loop) for loop in model.loops_by_side().values())
 
 
 def support_elastic_training() -> None:
@@ -236,5 +328,5 @@ def _skip_idle(reduced: None, parallel: LegacyDistributedDataParallel) -> None:
     model = parallel.module
     if isinstance(model, ElasticModel) and model.elastic and not parallel.accumulate_grads:
         for loop in model.loops_by_side().values():
-            for parameter in idle(loop, loop.running):
+            for parameter in core.idle(loop, loop.running):
                 parameter.grad = None  # instead of zeros, to which an optimizer applies momentum and decay

@@ -20,22 +20,6 @@ def borrow(module: nn.Module, name: str, owned_elsewhere: nn.Module | nn.Paramet
     module.__dict__[name] = owned_elsewhere
 
 
-def padding_mask(tokens: Tensor, pad: int) -> Tensor | None:
-    """(B, T) bool; None if there is no padding, so that no pass needs a mask."""
-    padding = tokens.eq(pad)
-    return padding if padding.any() else None
-
-
-def visible_padding(tokens: Tensor, pad: int, training: bool) -> Tensor | None:
-    """As :func:`padding_mask`, for a causal stack; in training also None if all padding comes after the tokens.
-
-    The causal mask already hides such padding from the tokens, and the loss ignores its outputs.
-    """
-    padding = tokens.eq(pad)
-    matters = padding[:, :-1] & ~padding[:, 1:] if training else padding
-    return padding if matters.any() else None
-
-
 def store_positions(args: Any, name: str, number: int) -> int:
     """Stores the number of learned positions in the model's options and returns it.
 
@@ -63,14 +47,10 @@ def load_pretrained(path: str, dictionary: Dictionary, embedding: nn.Embedding) 
         raise ValueError(f"{path}: embedding cannot be read: {error.strerror}") from error
     except (StopIteration, ValueError):
         vectors = {}
-    widths = {len(vector) for vector in vectors.values()}
-    if len(widths) != 1:
-        raise ValueError(f"{path}: must be an embedding: a header line, then one 'symbol numbers' per line")
-    (width,) = widths
-    if width != embedding.embedding_dim:
-        raise ValueError(
-            f"{path}: has {width} numbers per symbol: must be {embedding.embedding_dim}, the width of the model"
-        )
+    width = embedding.embedding_dim
+    if {len(vector) for vector in vectors.values()} != {width}:
+        rule = "must be an embedding: a header line, then one 'symbol numbers' per line"
+        raise ValueError(f"{path}: {rule}, {width} numbers as the model is wide")
     utils.load_embedding(vectors, dictionary, embedding)
 
 
@@ -131,16 +111,9 @@ class TokenInput(nn.Module):
         return dropout(x, self.dropout, self.training)
 
     def read(self, tokens: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Embeds an encoder's source.
-
-        Args:
-            tokens: (B, S), padded on either side.
-            lengths: unused.
-
-        Returns:
-            The input of the stack (B, S, C), and its padding (B, S) or None for no padding.
-        """
-        padding = padding_mask(tokens, self.embed_tokens.padding_idx)
+        """Embeds an encoder's source (B, S), padded on either side: (B, S, C), and its padding (B, S) or None."""
+        padding = tokens.eq(self.embed_tokens.padding_idx)
+        padding = padding if padding.any() else None  # so that no pass needs a mask
         return self(tokens, padding), padding
 
     def _learned(self, tokens: Tensor, padding: Tensor | None) -> Tensor:

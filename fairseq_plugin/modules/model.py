@@ -28,6 +28,12 @@ STATIC = "static level signals are the positions, as in the Universal Transforme
 OLDER_POSITIONS = dict(
     encoder_learned_pos="learned", decoder_learned_pos="learned", no_token_positional_embeddings="none"
 )
+# Tasks whose models are of another kind.
+NOT_FOR = {
+    MultilingualTranslationTask: "builds a model of fairseq's own parts for each pair of languages",
+    LanguageModelingTask: "has no source, which an encoder-decoder needs",
+    TranslationLevenshteinTask: "edits a sentence, which needs a Levenshtein model",
+}
 LIMITS = dict(zip(SIDES, ("max_source_positions", "max_target_positions")))
 
 
@@ -143,9 +149,9 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
         return model
 
     def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, **options):
-        """fairseq's forward pass: the encoder, then the decoder."""
+        """fairseq's forward pass: the encoder, then the decoder. The first one of training profiles Admin's vectors."""
         inputs = (src_tokens, src_lengths, prev_output_tokens)
-        if self.training:
+        if self.training and self.may_be_fresh:
             self.profile_once(*inputs, **options)
         return super().forward(*inputs, **options)
 
@@ -264,21 +270,13 @@ def check_task(args, task) -> None:
     Raises:
         ValueError: naming the option.
     """
-    if isinstance(task, MultilingualTranslationTask):
-        raise ValueError(
-            "--task: multilingual tasks build a model for each pair of languages out of fairseq's own encoders and "
-            "decoders; must be translation, with a joined dictionary and the language as the first word of the source"
-        )
-    if isinstance(task, LanguageModelingTask):
-        raise ValueError("--task=language_modeling: has no source, which an encoder-decoder needs; must be translation")
-    if isinstance(task, TranslationLevenshteinTask):
-        raise ValueError(
-            "--task=translation_lev: edits a sentence, which needs a Levenshtein model; must be translation"
-        )
+    for kind, reason in NOT_FOR.items():
+        if isinstance(task, kind):
+            raise ValueError(f"--task: {kind.__name__} {reason}; must be translation")
     if getattr(args, "criterion", None) == "label_smoothed_cross_entropy_with_alignment":
         raise ValueError(
-            "--criterion=label_smoothed_cross_entropy_with_alignment: fused attention gives no weights to train; "
-            "must be label_smoothed_cross_entropy (--print-alignment prints alignments of a trained model)"
+            "--criterion=label_smoothed_cross_entropy_with_alignment: fused attention gives no weights to train "
+            "(--print-alignment prints alignments of a trained model)"
         )
 
 

@@ -36,13 +36,7 @@ def option(default: Any, help: str | None = None, **about: Any) -> Any:
 
 
 def position_option(default: Any, note: str = "", older: tuple[str, ...] = ()) -> Any:
-    """The field `position` of a family: kinds of positions, the same for all families.
-
-    Args:
-        default: see :func:`option`.
-        note: what to add to the help text.
-        older: other words that checkpoints and commands may have.
-    """
+    """The field `position` of a family; `note` ends its help text, `older` are words of older checkpoints."""
     help = "sinusoidal and learned positions are added to the embedding once; relative (Transformer-XL's), rotary and "
     return option(default, help + "alibi act in self-attention at every pass" + note, choices=POSITIONS + older)
 
@@ -131,8 +125,7 @@ class Options(FairseqDataclass):
     def flags_in_errors(cls, side: str = "") -> Iterator[None]:
         """Turns `heads=3: must divide width=16` into `--encoder-attention-heads=3: must divide --encoder-embed-dim=16`.
 
-        Args:
-            side: "encoder" or "decoder" for errors about one stack.
+        `side` is "encoder" or "decoder" for errors about one stack.
         """
         known, options = cls.known(), cls()._get_all_attributes()
 

@@ -33,14 +33,7 @@ def from_published(system: str, state_dict: StateDict, config: dict) -> BaseFair
         system: "ringformer", "universal", "one_wide_ffn", "vanilla" (all of RingFormer's experiments), "takase", "ilr",
             "kausik".
         state_dict: published key names.
-        config: the published configuration: for RingFormer's systems hidden_dim, ffn_dim, num_head, enc_num_layers,
-            dec_num_layers, max_len, bias, dropout, layernorm_eps, pos_encoding, src_vocab, trg_vocab, pad; for Takase
-            encoder_embed_dim, encoder_ffn_embed_dim, {encoder,decoder}_{layers,attention_heads},
-            share_params_cross_layer, share_layer_num, share_type, activation_fn, vocab, pad, and init_type (optional);
-            for Intra-Layer Recurrence hidden_size, intermediate_size, num_hidden_layers, num_attention_heads,
-            vocab_size, max_position_embeddings, rms_norm_eps, rope_theta, positional_encoding, loop_map,
-            num_loops, use_recurrent_embeds; for Kausik's recurrent transformer n_embd, n_head, n_layer, block_size,
-            vocab_size, bias, dropout, rec_flag.
+        config: the published configuration under its own keys, which :data:`SYSTEMS` read.
 
     Returns:
         The model in eval mode, with the dtype of the weights. A translation model is called as

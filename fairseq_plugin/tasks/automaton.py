@@ -45,11 +45,7 @@ class AutomatonConfig(FairseqDataclass):
 
 @register_task("automaton", dataclass=AutomatonConfig)
 class AutomatonTask(AnswerTask):
-    """Draws rows and runs the automaton.
-
-    Raises:
-        ValueError: naming the option, the value and the rule.
-    """
+    """Draws rows and runs the automaton; rejects options by name."""
 
     def __init__(self, cfg: AutomatonConfig, **kwargs):
         super().__init__(cfg, **kwargs)

@@ -53,11 +53,7 @@ class CopyingConfig(FairseqDataclass):
 
 @register_task("copying", dataclass=CopyingConfig)
 class CopyingTask(AnswerTask):
-    """Draws the texts and runs the curriculum.
-
-    Raises:
-        ValueError: naming the option, the value and the rule.
-    """
+    """Draws the texts and runs the curriculum; rejects options by name."""
 
     def __init__(self, cfg: CopyingConfig, **kwargs):
         super().__init__(cfg, **kwargs)

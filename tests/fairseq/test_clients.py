@@ -20,13 +20,13 @@ from tests.support import cli, language, models
 def test_a_levenshtein_task_is_rejected():
     words = models.dictionary(19)
     task = TranslationLevenshteinTask(TranslationLevenshteinConfig(), words, words)
-    with pytest.raises(ValueError, match="--task=translation_lev: edits a sentence"):
+    with pytest.raises(ValueError, match="--task: TranslationLevenshteinTask edits a sentence"):
         models.build("cycle", on=task)
 
 
 def test_a_task_without_source_is_rejected_by_name():
     """`fairseq-eval-lm` of a translation model, for example."""
-    with pytest.raises(ValueError, match="^--task=language_modeling: has no source"):
+    with pytest.raises(ValueError, match="^--task: LanguageModelingTask has no source"):
         models.tiny("cycle", on=models.task_of("cycle_lm"))
 
 
@@ -37,7 +37,7 @@ def test_multilingual_tasks_are_rejected():
     )
     words = models.dictionary(19)
     task = MultilingualTranslationTask(args, {"de": words, "en": words}, training=True)
-    with pytest.raises(ValueError, match="--task: multilingual tasks build a model for each pair of languages"):
+    with pytest.raises(ValueError, match="--task: MultilingualTranslationTask builds a model of"):
         check_task(args, task)
 
 

@@ -271,8 +271,6 @@ def test_foreign_checkpoints_are_rejected_by_name(state, message):
         (["unshare", "{last}", "{last}"], "must not be IN, which is never overwritten"),
         (["unshare", "{folder}/missing.pt", "{out}"], "missing.pt: no such file"),
         (["share", "{last}", "{out}", "--unique-layers", "1"], "--arch ringformer_tiny: must be one of fairseq's own"),
-        (["share", "{last}", "{out}"], "required: --unique-layers"),
-        (["share", "{last}", "{out}", "--unique-layers", "1", "--strategy", "loop"], "invalid choice: 'loop'"),
     ],
 )
 def test_wrong_commands_are_rejected_and_write_nothing(trained, tmp_path, capsys, arguments, message):

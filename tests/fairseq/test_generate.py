@@ -66,12 +66,6 @@ def test_averaged_checkpoint_generates_and_blocks_ngrams(trained, corpus, beam_s
     assert not any(repeats_bigram(texts[0]) for texts in blocked.values())
 
 
-def test_diverse_beams_translate_every_sentence(trained, corpus):
-    flags = ("--beam", "2", "--diverse-beam-groups", "2", "--diverse-beam-strength", "0.5", "--max-len-b", "15")
-    found = cli.hypotheses(cli.generate(corpus.data, trained.folder / "checkpoint_last.pt", *flags))
-    assert len(found) == corpus.sentences["test"]
-
-
 def test_the_hub_warns_of_unknown_words(trained, corpus, caplog):
     hub = TransformerModel.from_pretrained(str(trained.folder), "checkpoint_last.pt", str(corpus.data))
     with caplog.at_level(logging.WARNING):

@@ -98,7 +98,6 @@ NO_FSMT = {
     **dict.fromkeys(["universal_tiny", "universal", "universal_large"], "positions and depths added before every pass"),
     "recursive_wmt_en_de": "the non-linear projection behind a pass",  # the tests build it with --nll
 }
-TEXTS = [arch for arch in models.WITH_ENCODER if arch in models.ARCHS]
 CLOSE = dict(rtol=1e-5, atol=1e-5)
 
 
@@ -113,7 +112,7 @@ def logits_of(fsmt, source, target, pad):
 
 
 @pytest.mark.parametrize("flags", [[], ["--share-all-embeddings"], ["--init", "admin"]], ids=["apart", "tied", "admin"])
-@pytest.mark.parametrize("arch", TEXTS)
+@models.every_translation_model
 def test_every_translation_model_is_an_fsmt_or_rejected(arch, flags):
     if arch in NO_FSMT:
         with pytest.raises(ValueError, match=f"--arch {arch}: .*{NO_FSMT[arch]}"):
@@ -156,8 +155,7 @@ def test_fsmt_has_as_many_positions_on_either_side():
         converted(model, args)
 
 
-@pytest.mark.parametrize("arch", ["cycle", "ringformer_tiny"])
-@pytest.mark.parametrize("joint", [True, False], ids=["joint", "two dictionaries"])
+@pytest.mark.parametrize(("arch", "joint"), [("ringformer_tiny", True), ("cycle", False)])
 def test_a_folder_translates_as_fairseq_does(corpus, arch, joint, tmp_path):
     words, dictionary, pieces, lines = corpus
     data = tmp_path / "data"

@@ -6,7 +6,6 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
-from fairseq_plugin.models.parameter_sharing import ParameterSharing as SharedTransformer
 from recurrence.elastic import at_depths
 from tests.support import cli, language, models
 from tests.support.conversion import CLOSE, as_fairseq, logits
@@ -135,21 +134,6 @@ def test_overrides_give_another_order(corpus, trained):
     assert "error: --encoder-layers=4: must be 5, the number of passes in --encoder-order=0,1,1,1,2" in wrong
     more = cli.generate(*command, f"{{{overrides}, 'encoder_order': '0,1,2,3'}}", fails=True)
     assert "encoder.loop.blocks.3" in more
-
-
-def test_the_hub_takes_an_order(corpus, trained):
-    hub = SharedTransformer.from_pretrained(
-        str(trained.parent), trained.name, str(corpus.data), encoder_order="0,1,2", encoder_layers=None
-    )
-    assert [loop.order for loop in models.loops(hub.models[0])] == [(0, 1, 2), (0, 0, 1)]
-    assert isinstance(hub.translate("one two three", beam=1), str)
-
-
-@pytest.mark.slow
-def test_a_command_rejects_a_wrong_order_before_training(corpus, tmp_path):
-    log = cli.train(corpus.data, tmp_path, *FLAGS, "--encoder-order", "0,2", "--max-update", "1", fails=True)
-    assert "error: --encoder-order=0,2: must name every block from 0 to 2; block 1 is missing" in log
-    assert not cli.logged(log)
 
 
 def test_sequence_stores_more_layers_where_the_paper_does(caplog):

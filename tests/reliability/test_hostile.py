@@ -8,6 +8,7 @@ import argparse
 import ast
 import copy
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,10 +30,6 @@ from fairseq.models.transformer import TransformerModel
 path = Path('{file}')
 TransformerModel.from_pretrained(str(path.parent), path.name, '{data}')
 """
-IN_RECIPES = "import sys; sys.path[:0] = ['recipes', *map(str, Path('recipes').iterdir())]; "
-
-REPAIRED = "from timm_plugin import repairs; repairs.apply(); "  # as the programs themselves begin
-
 # The commands of each module that reads a checkpoint: {data}, {images}, {file} and {folder}, which has no file yet.
 FAIRSEQ = {
     "fairseq_plugin/repairs/checkpoints.py": {
@@ -51,16 +48,6 @@ FAIRSEQ = {
         "unshare": ["fairseq_plugin.convert", "unshare", "{file}", "{folder}"],
         "share": ["fairseq_plugin.convert", "share", "{file}", "{folder}", "--unique-layers", "1"],
     },
-    "recipes/figures/checkpoints.py": {
-        "figure": ["-c", "import checkpoints; checkpoints.TextRun(Path('{file}'), '{data}')"],
-    },
-    "recipes/metrics/answers.py": {
-        "answers": ["-c", "import answers; sys.argv[1:] = '{data} --path {file} --batch 1'.split(); answers.main()"]
-    },
-    "recipes/metrics/automaton.py": {
-        "automaton": ["-c", "import automaton; automaton.load('{file}')"],
-    },
-    "recipes/records/collect.py": {"row": ["-c", "import collect; collect.core_parameters(Path('{file}'))"]},
 }
 IMAGES = {
     "timm_plugin/convert.py": {
@@ -72,15 +59,6 @@ IMAGES = {
         "teacher": ["train_image", "--teacher", "vit_tiny_patch16_224", "--teacher-checkpoint", "{file}"],
     },
     "timm_plugin/accuracy.py": {"accuracy": ["timm_plugin.accuracy", "{file_folder}"]},
-    "recipes/metrics/score_image.py": {
-        "score": ["-c", f"{REPAIRED}import score_image; score_image.model_of(Path('{{file}}').parent)"]
-    },
-    "recipes/metrics/eight_bits.py": {
-        "eight bits": [
-            "-c",
-            f"{REPAIRED}import argparse as a, eight_bits as e; e.load_images(a.Namespace(checkpoint=Path('{{file}}')))",
-        ]
-    },
 }
 
 
@@ -105,8 +83,13 @@ def calls() -> Iterator[tuple[str, ast.Call]]:
 
 def test_every_module_that_reads_checkpoints_is_tried():
     found = {module for module, call in calls() if ast.unparse(call.func).rpartition(".")[2] in READERS}
+    scripts = {module for module in found if module.startswith("recipes/")}
     own = {"timm_plugin/repairs.py", "fairseq_plugin/compare.py"}  # the latter reads what its own runs have saved
-    assert found - own == {*FAIRSEQ, *IMAGES} - {"fairseq_plugin/repairs/checkpoints.py"}
+    assert found - own - scripts == {*FAIRSEQ, *IMAGES} - {"fairseq_plugin/repairs/checkpoints.py"}
+    for script in scripts:  # what they read with is repaired
+        assert re.search(r"^ *(import|from) (fairseq|timm)_plugin\b", (cli.REPOSITORY / script).read_text(), re.M), (
+            script
+        )
 
 
 def test_no_module_reads_pickles_of_any_type():
@@ -124,7 +107,7 @@ def tried(warm, tmp_path, file, data, images, words):
     if words[0] == "train":
         words = ["fairseq-train", *cli.train_command(data, tmp_path / "new", "--batch-size", "32", *words[1:])]
     if words[0] == "-c":
-        words[1] = f"from pathlib import Path; {IN_RECIPES}{words[1]}"
+        words[1] = f"from pathlib import Path; {words[1]}"
     given = {
         "{file}": file,
         "{file_folder}": file.parent,

@@ -56,14 +56,14 @@ def test_a_full_disk_is_reported_in_one_line(warm, images, straight, tmp_path):
     assert checkpoint(tmp_path / "run")["epoch"] == 0
 
 
-@pytest.mark.parametrize("how", ["truncated", "empty", "flipped", "missing"])
+@pytest.mark.parametrize("how", ["truncated", "flipped", "missing"])
 def test_a_damaged_checkpoint_is_named_with_an_intact_one(warm, images, straight, tmp_path, how):
     shutil.copytree(straight, tmp_path / "run")
     last, data = tmp_path / "run" / "last.pth.tar", bytearray((straight / "last.pth.tar").read_bytes())
     data[len(data) // 2] ^= 255
     last.unlink()
     if how != "missing":
-        last.write_bytes({"truncated": data[: len(data) // 2], "empty": b"", "flipped": data}[how])
+        last.write_bytes({"truncated": data[: len(data) // 2], "flipped": data}[how])
     (ended,) = warm.run(trains(images, tmp_path / "run", "--resume"))
     assert ended.status == 2
     assert "Traceback" not in ended.log

@@ -1,1 +1,0 @@
-"""Criterions that fairseq does not have."""
