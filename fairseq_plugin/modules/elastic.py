@@ -126,8 +126,12 @@ class ElasticModel(ConfiguredModel):
         """The loops by side: "encoder", if there is one, and "decoder"."""
         raise TypeError(f"{type(self).__name__}: must define loops_by_side")
 
-    def set_elastic(self, args: Any, step: int = 1, prefix_only: bool = False) -> None:
-        """Stores the depth options until training starts."""
+    def set_loops(self, args: Any, step: int = 1, prefix_only: bool = False) -> None:
+        """Sets what training recomputes and compiles, and stores the depth options until it starts."""
+        for loop in self.loops_by_side().values():
+            loop.checkpointing = args.checkpoint_activations
+            if args.compile:
+                loop.compile_blocks(backend=args.compile)
         self.elastic, self.step, self.prefix_only = _given(args), step, prefix_only
 
     def train_elastic(self, seed: int) -> None:

@@ -20,6 +20,17 @@ def borrow(module: nn.Module, name: str, owned_elsewhere: nn.Module | nn.Paramet
     module.__dict__[name] = owned_elsewhere
 
 
+def new_embedding(dictionary: Dictionary, width: int, std: float) -> nn.Embedding:
+    """A normally distributed embedding; that of the padding is 0."""
+    # Published vocabularies of language models have no padding: its index is after the last symbol.
+    padding = dictionary.pad() if dictionary.pad() < len(dictionary) else None
+    embedding = nn.Embedding(len(dictionary), width, padding_idx=padding)
+    nn.init.normal_(embedding.weight, std=std)
+    if padding is not None:
+        nn.init.zeros_(embedding.weight[padding])
+    return embedding
+
+
 def store_positions(args: Any, name: str, number: int) -> int:
     """Stores the number of learned positions in the model's options and returns it.
 

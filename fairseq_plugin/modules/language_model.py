@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fairseq_plugin.modules import adaptive, elastic
 from fairseq_plugin.modules.decoder import StackDecoder
 from fairseq_plugin.modules.decoding import DecodingModel, DecodingOptions
-from fairseq_plugin.modules.embedding import Output, TokenInput, store_positions
+from fairseq_plugin.modules.embedding import Output, TokenInput, new_embedding, store_positions
 from fairseq_plugin.modules.options import option
 from recurrence import position
 from recurrence.block import Shape
@@ -102,15 +102,12 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
         most = remember_positions(args, task) if cls.position(args) == "learned" else sys.maxsize
         with cls.options.flags_in_errors("decoder"):
             stack = cls.build_stack(args, cls.options.shape(args, "decoder"))
-        stack.loop.checkpointing = args.checkpoint_activations
-        if args.compile:
-            stack.loop.compile_blocks(backend=args.compile)
         embedding = cls._embedding(args, task.source_dictionary)
         inputs = cls._inputs(args, embedding, task.source_dictionary, most)
         output = cls._output(args, embedding, task.target_dictionary)
         model = cls(LanguageDecoder(task.target_dictionary, embedding, inputs, stack, output, most))
         model.set_decoding(args)
-        model.set_elastic(args, cls.depth_step(args))
+        model.set_loops(args, cls.depth_step(args))
         return model
 
     def loops_by_side(self) -> dict[str, Loop]:
@@ -121,13 +118,7 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
     def _embedding(cls, args, dictionary) -> nn.Module:
         if args.adaptive_input_cutoff != adaptive.NONE:
             return adaptive.adaptive_input(args, dictionary)
-        # Published vocabularies have no padding: the index in their dictionary is after the last symbol.
-        padding = dictionary.pad() if dictionary.pad() < len(dictionary) else None
-        embedding = nn.Embedding(len(dictionary), args.decoder_embed_dim, padding_idx=padding)
-        nn.init.normal_(embedding.weight, std=args.embedding_std)
-        if padding is not None:
-            nn.init.zeros_(embedding.weight[padding])
-        return embedding
+        return new_embedding(dictionary, args.decoder_embed_dim, args.embedding_std)
 
     @classmethod
     def _inputs(cls, args, embedding: nn.Module, dictionary, most: int) -> TokenInput:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fairseq_plugin.modules import admin, elastic
 from fairseq_plugin.modules.decoder import CrossDecoder
 from fairseq_plugin.modules.decoding import DecodingModel, DecodingOptions
-from fairseq_plugin.modules.embedding import Output, TokenInput, load_pretrained, store_positions
+from fairseq_plugin.modules.embedding import Output, TokenInput, load_pretrained, new_embedding, store_positions
 from fairseq_plugin.modules.encoder import LoopedEncoder
 from fairseq_plugin.modules.options import ACTIVATIONS, SIDES, option, position_option
 from fairseq_plugin.modules.register import activation
@@ -145,7 +145,7 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
             model.set_profile(profile)
         args.encoder_embed_path = args.decoder_embed_path = ""  # the checkpoint's weights hold them
         model.set_decoding(args)
-        model.set_elastic(args, prefix_only=cls.has_static_levels(args))
+        model.set_loops(args, prefix_only=cls.has_static_levels(args))
         return model
 
     def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, **options):
@@ -174,9 +174,6 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
             )
         if args.init == "admin":
             attach(loop, shape.width)
-        loop.checkpointing = args.checkpoint_activations
-        if args.compile:
-            loop.compile_blocks(backend=args.compile)
         cls.initialise(loop)
         return loop
 
@@ -185,9 +182,7 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
         if dictionary is None:  # speech
             return None
         width = getattr(args, f"{side}_embed_dim")
-        embedding = nn.Embedding(len(dictionary), width, padding_idx=dictionary.pad())
-        nn.init.normal_(embedding.weight, std=_embedding_std(args, width))
-        nn.init.zeros_(embedding.weight[dictionary.pad()])
+        embedding = new_embedding(dictionary, width, _embedding_std(args, width))
         path = getattr(args, f"{side}_embed_path")
         if path:
             load_pretrained(path, dictionary, embedding)

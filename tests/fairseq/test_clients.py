@@ -9,9 +9,7 @@ from fairseq.data import Dictionary
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation_lev import TranslationLevenshteinConfig, TranslationLevenshteinTask
 from fairseq_cli import interactive
-from omegaconf import OmegaConf
 
-from fairseq_plugin.modules.commands import reject_sharding
 from fairseq_plugin.modules.model import check_task
 from fairseq_plugin.repairs.interactive import warn_of_unknown_words
 from tests.support import cli, language, models
@@ -39,15 +37,6 @@ def test_multilingual_tasks_are_rejected():
     task = MultilingualTranslationTask(args, {"de": words, "en": words}, training=True)
     with pytest.raises(ValueError, match="--task: MultilingualTranslationTask builds a model of"):
         check_task(args, task)
-
-
-@pytest.mark.parametrize("arch", ["cycle", "ilr_small"])
-def test_sharded_parameters_are_rejected(arch):
-    cfg = OmegaConf.create({"model": {"_name": arch}, "distributed_training": {"ddp_backend": "fully_sharded"}})
-    with pytest.raises(ValueError, match="--ddp-backend=fully_sharded: would gather a stored block"):
-        reject_sharding(cfg)
-    for other in ({"distributed_training": {"ddp_backend": "pytorch_ddp"}}, {"model": {"_name": "transformer"}}):
-        reject_sharding(OmegaConf.merge(cfg, other))
 
 
 def test_alignments_are_not_trained(corpus, tmp_path):

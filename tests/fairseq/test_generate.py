@@ -50,12 +50,6 @@ def test_generate_scores_every_sentence_with_sacrebleu(beam_search, corpus):
     assert f"ref_len = {len(reference)})" in beam_search
 
 
-def test_sampling_gives_every_sentence_its_samples(trained, corpus):
-    flags = ("--sampling", "--sampling-topk", "4", "--beam", "2", "--nbest", "2", "--max-len-b", "15")
-    samples = cli.hypotheses(cli.generate(corpus.data, trained.folder / "checkpoint_last.pt", *flags))
-    assert [len(samples.get(number, ())) for number in range(corpus.sentences["test"])] == [2] * 1001
-
-
 def test_averaged_checkpoint_generates_and_blocks_ngrams(trained, corpus, beam_search, tmp_path):
     output = tmp_path / "average.pt"
     average.main(["--inputs", str(trained.folder), "--num-epoch-checkpoints", "2", "--output", str(output)])

@@ -4,8 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
-from fairseq import checkpoint_utils
 
 from fairseq_plugin.models.ilr import IntraLayerRecurrence
 from fairseq_plugin.repairs.checkpoints import load_safely
@@ -86,42 +84,6 @@ def test_a_criterion_that_cannot_train_an_adaptive_softmax_is_rejected(german, t
     log = train(german.data, tmp_path, *ADAPTIVE, "--criterion", "cross_entropy", fails=True)
     rule = "error: --criterion cross_entropy: must be adaptive_loss with --adaptive-softmax-cutoff"
     assert rule in log.splitlines()[-1]
-
-
-def test_fairseqs_model_is_shared_and_evaluates_the_same(german, tmp_path):
-    """Adaptive inputs and softmax, tied, and 4 layers that become 2 with terms of full rank."""
-    sizes = ("--decoder-embed-dim", "32", "--decoder-ffn-embed-dim", "64", "--decoder-attention-heads", "2")
-    sizes += ("--decoder-input-dim", "32", "--decoder-output-dim", "32", "--decoder-layers", "4")
-    upstream = ("--arch", "transformer_lm_wiki103", *sizes, *BANDS, "--adaptive-softmax-cutoff", "6,8")
-    train(german.data, tmp_path, *upstream, "--max-update", "4", "--disable-validation")
-    trained, shared = tmp_path / "checkpoint_last.pt", tmp_path / "shared.pt"
-    how = ("--unique-layers", "2", "--strategy", "cycle_rev", "--rank", "32")
-    assert "(--arch cycle_rev_lm)" in cli.python("-m", "fairseq_plugin.convert", "share", trained, shared, *how)
-    length = ("--tokens-per-sample", "32")
-    assert perplexity(german.data, shared, *length) == perplexity(german.data, trained, *length)
-    tuned = ("--finetune-from-model", shared, *ADAPTIVE, "--residual-rank", "32", "--decoder-ffn-embed-dim", "64")
-    log = train(german.data, tmp_path / "tuned", *tuned, "--max-update", "2", "--disable-validation")
-    assert "loading pretrained model from" in log
-
-
-def test_ctranslate2_scores_an_unshared_model_as_fairseq_does(german, tmp_path):
-    ctranslate2 = pytest.importorskip("ctranslate2")
-    looped, unshared, folder = tmp_path / "checkpoint_last.pt", tmp_path / "unshared.pt", tmp_path / "ct2"
-    one_matrix = ("--adaptive-input-cutoff", "none", "--share-decoder-input-output-embed", "--residual-rank", "2")
-    train(
-        german.data, tmp_path, "--arch", "cycle_lm", *SHARED, *one_matrix, "--max-update", "20", "--disable-validation"
-    )
-    cli.python("-m", "fairseq_plugin.convert", "unshare", looped, unshared)
-    paths = ("--model_path", unshared, "--data_dir", german.data, "--output_dir", folder)
-    cli.run("ct2-fairseq-converter", *paths, "--user_dir", cli.PLUGIN)
-    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(looped)], dict(data=str(german.data)))
-    words = ["eins", "zwei", "drei", "drei"]
-    tokens = torch.tensor([[task.dictionary.eos(), *map(task.dictionary.index, words)]])
-    with torch.no_grad():
-        log_probabilities = model.eval()(tokens)[0].log_softmax(-1)
-    expected = log_probabilities[0, :-1].gather(1, tokens[0, 1:, None])[:, 0]
-    (found,) = ctranslate2.Generator(str(folder), intra_threads=1).score_batch([["</s>", *words]])
-    torch.testing.assert_close(torch.tensor(found.log_probs), expected, rtol=0, atol=1e-4)
 
 
 def test_generate_continues_every_line(ilr, german, corpus):

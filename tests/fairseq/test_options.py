@@ -10,8 +10,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from recurrence.position import POSITIONS
-from tests.support import language, models, stacks
+from tests.support import models, stacks
 
 # One architecture of each family; of the one that assigns layers, one with a single layer and one with several.
 FAMILIES = [
@@ -283,15 +282,4 @@ def test_every_choice_of_the_signals_is_another_model():
         model = models.randomise(build("ringformer_base", base + flags), seed=0).eval()
         outputs.append(model(*joint_inputs("ringformer_base"))[0])
     assert len(outputs) == 18
-    assert not [pair for pair in itertools.combinations(outputs, 2) if torch.allclose(*pair)]
-
-
-def test_every_encoding_and_every_recurrence_is_another_model():
-    outputs = []
-    for position in POSITIONS:
-        for reuse in ("--reuse-map 1,1,1", "--reuse-map 1,1,2", "--reuse-map 1,1,2 --inject-embedding",
-                      "--block-loops 2", "--block-loops 2 --inject-embedding"):  # fmt: skip
-            model = models.tiny("ilr_small", "--position", position, *reuse.split())
-            outputs.append(model(language.texts())[0])
-    assert len(outputs) == 30
     assert not [pair for pair in itertools.combinations(outputs, 2) if torch.allclose(*pair)]
