@@ -41,11 +41,6 @@ def flops(run: Callable[[], object]) -> int:
     return counter.get_total_flops()
 
 
-def passes(module: nn.Module) -> int:
-    """Effective depth: passes of all loops of the module together."""
-    return sum(loop.passes for loop in named_loops(module).values())
-
-
 def macs(module: nn.Module, *inputs: Tensor) -> int:
     """Multiply-accumulates of one call, as fvcore counts them, and those of fused attention, which it leaves out.
 

@@ -129,6 +129,19 @@ def test_padding_on_the_left_shifts_nothing(encoding):
     torch.testing.assert_close(torch.cat([first, *rest], dim=1), model(x), **EXACT)
 
 
+@torch.no_grad()
+def test_a_state_is_rewound_and_reordered_with_its_injected_inputs():
+    model, x, order = llama_stack(inject=(0, 2)), random_states(3, 12, 12), torch.tensor([2, 0, 0, 1])
+    state = model.new_state()
+    model(x[:, :4], None, state)
+    state.run(x[:, 4:9], (0, 1), **model.arguments(x[:, 4:9], None, 4, state))  # as drafting looks ahead
+    state.rewind(6)
+    assert state.cache.lengths == [6, 6, 4, 4, 4]
+    state.rewind(4)
+    state.reorder(order)
+    torch.testing.assert_close(model(x[order, 4:], None, state), model(x)[order, 4:], **EXACT)
+
+
 def test_the_cache_grows_by_doubling():
     cache, seen = Cache(1), set()
     for _ in range(1000):

@@ -2,42 +2,18 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
 
-from recurrence.block import Shape
 from recurrence.elastic import check_options, describe_late, idle, make_elastic, may_idle, trained_depths
 from recurrence.errors import FieldError
-from recurrence.loop import Loop
-from recurrence.papers.relaxed import relaxed
-from recurrence.papers.ringformer import Signals, ringformer
-from recurrence.papers.sret import Recursion, sret
 from recurrence.papers.takase import shared_layers
+from tests.core.test_elastic import SHAPE, made, states
 
-SHAPE = Shape(8, 12, 2)
 LATE = [
     ("ringformer", (0,) * 4),
     ("middle loop", (0, 1, 2, 1, 2, 3)),
     ("cycle", (0, 1, 1, 0, 2, 1)),
     ("sret", (0, 0, 1, 1)),
 ]
-
-
-def made(name: str, which: tuple[int, ...], seed: int = 0) -> Loop:
-    """A float64 loop with random parameters."""
-    torch.manual_seed(seed)
-    if name == "ringformer":
-        loop = ringformer(SHAPE, len(which), Signals(2))
-    elif name == "sret":
-        loop = sret(SHAPE, which, Recursion(projection_width=4))
-    else:
-        loop = relaxed(SHAPE, which, 2)
-    for parameter in loop.double().parameters():
-        nn.init.normal_(parameter, std=0.5)
-    return loop
-
-
-def states(seed: int = 3) -> Tensor:
-    return torch.randn(2, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize(("name", "which"), LATE)
@@ -50,9 +26,9 @@ def test_late_loops_run_each_block_once_and_then_the_order(name, which):
     first = sorted({which.index(block) for block in which})
     for update in (0, 2, 3, 4, 2):  # the last as in a run that resumes
         late.set_num_updates(update)
-        expected = whole(x, passes=first if update < 3 else None)[0]
+        expected = whole(x, passes=first if update < 3 else None)
         for training in (True, False):
-            assert torch.equal(late.train(training)(x)[0], expected)
+            assert torch.equal(late.train(training)(x), expected)
     assert trained_depths(late) == (len(which), len(which))  # validation reports no other depth
 
 
@@ -66,7 +42,7 @@ def test_parameters_of_loops_that_have_not_begun_are_neither_moved_nor_decayed(n
         loop.set_num_updates(update)
         before = {key: parameter.detach().clone() for key, parameter in loop.named_parameters()}
         optimizer.zero_grad()
-        loop(states(update))[0].square().sum().backward()
+        loop(states(update)).square().sum().backward()
         optimizer.step()
         unmoved = {key for key, parameter in loop.named_parameters() if torch.equal(parameter, before[key])}
         runs = [which.index(block) for block in range(max(which) + 1)]
@@ -92,14 +68,14 @@ def test_a_checkpoint_from_before_the_loops_began_runs_what_was_trained(caplog):
     trained.set_num_updates(2)
     early, used = {key: tensor.clone() for key, tensor in trained.state_dict().items()}, made("middle loop", which, 1)
     used.load_state_dict(early)
-    assert torch.equal(used(x)[0], trained.eval()(x)[0])
+    assert torch.equal(used(x), trained.eval()(x)[0])
     assert caplog.messages == [
         ": runs each block once, 3 passes of 5, as in training: the checkpoint is from before its loops began"
     ]
     assert "looping" not in used.state_dict()
     trained.set_num_updates(3)
     used.load_state_dict(trained.state_dict())
-    assert torch.equal(used(x)[0], trained(x)[0])
+    assert torch.equal(used(x), trained(x)[0])
     assert len(used.running) == 5
     mean = {key: (tensor + early[key]) / 2 for key, tensor in trained.state_dict().items()}
     used.load_state_dict(mean)  # the mean of both loops
