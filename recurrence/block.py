@@ -34,24 +34,17 @@ PROJECTIONS = {
 class Shape:
     """Sizes and rates of a stored block.
 
-    Args:
-        width: C.
-        ffn_width: hidden width of the FFN.
-        heads: H, a divisor of C.
-        norm_eps: epsilon of the norms.
-        dropout, attention_dropout, activation_dropout: rates on sublayer outputs, attention weights, hidden units.
-
     Raises:
         FieldError: where a value breaks its rule.
     """
 
-    width: int
-    ffn_width: int
-    heads: int
-    norm_eps: float = 1e-5
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
+    width: int  # C
+    ffn_width: int  # hidden width of the FFN
+    heads: int  # H, a divisor of C
+    norm_eps: float = 1e-5  # epsilon of the norms
+    dropout: float = 0.0  # rate on the outputs of sublayers
+    attention_dropout: float = 0.0  # on attention weights
+    activation_dropout: float = 0.0  # on hidden units
 
     def __post_init__(self):
         for name in ("width", "ffn_width", "heads"):

@@ -32,23 +32,14 @@ SIGMA = 0.5  # of Huginn's log-normal
 
 @dataclass(frozen=True)
 class Draw:
-    """How many passes an update runs: a function of seed and update number, so that all ranks and resumed runs agree.
+    """How many passes an update runs: a function of seed and update, so that ranks and resumed runs agree."""
 
-    Args:
-        depths: the numbers of passes to draw from, ascending.
-        distribution: "uniform", or "poisson": Huginn's log-normal Poisson, rounded to the nearest of the depths.
-        mean: mean of the log-normal Poisson before rounding; Huginn's mean recurrence r + 1.
-        seed: seed of the training.
-        unit: number of passes that the log-normal Poisson counts as one.
-        stream: draws of different streams are independent.
-    """
-
-    depths: tuple[int, ...]
-    distribution: str = "uniform"
-    mean: int = 1
-    seed: int = 0
-    unit: int = 1
-    stream: int = 0
+    depths: tuple[int, ...]  # the numbers of passes to draw from, ascending
+    distribution: str = "uniform"  # or "poisson": Huginn's log-normal Poisson, rounded to the nearest of the depths
+    mean: int = 1  # of the log-normal Poisson before rounding; Huginn's mean recurrence r + 1
+    seed: int = 0  # of the training
+    unit: int = 1  # number of passes that the log-normal Poisson counts as one
+    stream: int = 0  # draws of different streams are independent
 
     def __call__(self, update: int, smallest: int = 1) -> int:
         """The depth of an update, of those that are at least `smallest` (the largest one if there are none)."""

@@ -19,23 +19,14 @@ GRAPHS = 64  # limit for all compiled blocks together; each has one graph with p
 
 @dataclass
 class TrainingDepth:
-    """The depth of a loop in training.
+    """The depth of a loop in training."""
 
-    Args:
-        passes: the number of passes of the loop.
-        draw: update number -> how many passes it runs, a :class:`recurrence.elastic.Draw`; None for all.
-        backprop_passes: number of last passes with gradients; None for all.
-        warmup: updates during which the smallest depth falls linearly from all passes.
-        mixed: each update trains at two depths, see :func:`recurrence.elastic.branches`.
-        loop_after: number of updates in which each block runs once, before its loops begin.
-    """
-
-    passes: int
-    draw: Any = None
-    backprop_passes: int | None = None
-    warmup: int = 0
-    mixed: bool = False
-    loop_after: int = 0
+    passes: int  # of the loop
+    draw: Any = None  # a recurrence.elastic.Draw: update number -> how many passes it runs; None for all
+    backprop_passes: int | None = None  # number of last passes with gradients; None for all
+    warmup: int = 0  # updates during which the smallest depth falls linearly from all passes
+    mixed: bool = False  # each update trains at two depths, see recurrence.elastic.branches
+    loop_after: int = 0  # updates in which each block runs once, before its loops begin
     updates: int | None = field(default=None, init=False)  # how many updates there were
 
     @property

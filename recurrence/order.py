@@ -106,17 +106,11 @@ def sandwich(unique_layers: int, layers: int) -> Order:
 
 @dataclass(frozen=True)
 class Strategy:
-    """A way to assign M stored blocks to N >= M depths.
+    """A way to assign M stored blocks to N >= M depths."""
 
-    Args:
-        rule: (M, N) -> the order.
-        fits: (M, N) -> whether the strategy supports these numbers.
-        needs: the same rule in words, for the error message; may name {layers}.
-    """
-
-    rule: Callable[[int, int], Order]
-    fits: Callable[[int, int], bool] = lambda unique_layers, layers: True
-    needs: str = ""
+    rule: Callable[[int, int], Order]  # (M, N) -> the order
+    fits: Callable[[int, int], bool] = lambda unique_layers, layers: True  # whether it supports them
+    needs: str = ""  # the same rule in words, for the error message; may name {layers}
 
     def order(self, unique_layers: int, layers: int) -> Order:
         """The order of N passes.

@@ -18,22 +18,15 @@ from torch import Tensor, nn
 class SliceConfig:
     """The slices of every pass.
 
-    Args:
-        tokens: N, the number of tokens.
-        groups: number of slices in each pass; each must divide N.
-        permuted: for each pass, whether its slices come from a permutation of the tokens.
-        inference: "fixed" keeps one permutation per pass for inference, "random" draws one per call, as published.
-        seed: seed of the fixed permutations.
-
     Raises:
         ValueError: if a value breaks its rule.
     """
 
-    tokens: int
-    groups: tuple[int, ...]
-    permuted: tuple[bool, ...]
-    inference: str = "fixed"
-    seed: int = 0
+    tokens: int  # N, the number of tokens
+    groups: tuple[int, ...]  # number of slices in each pass; each must divide N
+    permuted: tuple[bool, ...]  # for each pass, whether its slices come from a permutation of the tokens
+    inference: str = "fixed"  # one permutation per pass; "random" draws one per call, as published
+    seed: int = 0  # of the fixed permutations
 
     def __post_init__(self):
         for groups in self.groups:

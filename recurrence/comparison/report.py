@@ -24,20 +24,13 @@ RESULTS = ("updates", "epochs", "seconds", "score", "decoding", "score_8bit", "f
 
 @dataclass(frozen=True)
 class Gain:
-    """By how much one row is better than another, over the seeds that both have.
+    """By how much one row is better than another, over the seeds that both have."""
 
-    Args:
-        mean: positive if it is better.
-        low, high: ends of the 95 % interval; None for one seed.
-        error: standard error of the mean; None for one seed.
-        seeds: how many.
-    """
-
-    mean: float
-    low: float | None
-    high: float | None
-    error: float | None
-    seeds: int
+    mean: float  # positive if it is better
+    low: float | None  # of the 95 % interval; None for one seed
+    high: float | None  # as low
+    error: float | None  # standard error of the mean; None for one seed
+    seeds: int  # how many
 
 
 def gain(scores: pd.DataFrame, row: str, over: str, higher_is_better: bool) -> Gain | None:

@@ -23,27 +23,16 @@ ROWS = {
 
 @dataclass(frozen=True)
 class Row:
-    """A model of the comparison.
+    """A model of the comparison."""
 
-    Args:
-        name: one of ROWS.
-        flags: the trainer's, without those of a single run (seed, folder, length).
-        blocks: number of stored blocks of all stacks together.
-        passes: number of runs of blocks in one forward pass.
-        parameters: stored, trainable.
-        operations: multiply-accumulates of a forward pass over one example.
-        megabytes: size of its weights in float32.
-        megabytes_8bit: in eight bits, see :mod:`recurrence.eight_bits`.
-    """
-
-    name: str
-    flags: tuple[str, ...]
-    blocks: int
-    passes: int
-    parameters: int
-    operations: int
-    megabytes: float
-    megabytes_8bit: float
+    name: str  # one of ROWS
+    flags: tuple[str, ...]  # the trainer's, without those of a single run (seed, folder, length)
+    blocks: int  # stored, of all stacks together
+    passes: int  # runs of blocks in one forward pass
+    parameters: int  # stored, trainable
+    operations: int  # multiply-accumulates of a forward pass over one example
+    megabytes: float  # size of its weights in float32
+    megabytes_8bit: float  # in eight bits, see recurrence.eight_bits
 
 
 def counted(name: str, flags: Sequence[str], model: nn.Module, forward: Callable[[], object]) -> Row:
@@ -65,17 +54,11 @@ def counted(name: str, flags: Sequence[str], model: nn.Module, forward: Callable
 
 @dataclass(frozen=True)
 class Score:
-    """The score of a comparison.
+    """The score of a comparison."""
 
-    Args:
-        name: such as BLEU.
-        higher_is_better: whether larger scores are better.
-        example: what a forward pass is counted over.
-    """
-
-    name: str
-    higher_is_better: bool
-    example: str
+    name: str  # such as BLEU
+    higher_is_better: bool  # whether larger scores are better
+    example: str  # what a forward pass is counted over
 
 
 def widest(stored: Callable[[int, int], int], target: int) -> tuple[int, int]:

@@ -25,19 +25,12 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class Step:
-    """A command of a run.
+    """A command of a run."""
 
-    Args:
-        name: of its files.
-        command: to run.
-        flags: those that must not change between calls.
-        read: (folder of the run, log) -> its result, once it has succeeded.
-    """
-
-    name: str
+    name: str  # of its files
     command: tuple[str, ...]
-    flags: tuple[str, ...]
-    read: Callable[[Path, str], Values]
+    flags: tuple[str, ...]  # those that must not change between calls
+    read: Callable[[Path, str], Values]  # (folder of the run, log) -> its result, once it has succeeded
 
     @classmethod
     def of_module(cls, name: str, words: Sequence[Any], flags: Sequence[Any], read: Callable[..., Values]) -> "Step":

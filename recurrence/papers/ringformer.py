@@ -21,21 +21,13 @@ from recurrence.signal import LevelSignal
 
 @dataclass(frozen=True)
 class Signals:
-    """Which level signals a pass owns.
+    """Which level signals a pass owns."""
 
-    Args:
-        rank: rank of M; None stores M itself (the full-rank row of Table 4).
-        attention_signal: "after" adds M x to the projection of x, "before" projects x + M x; None for no signal.
-        ffn_signal: "before" adds M x to the FFN's input, "inside" adds M x to its hidden units; None for no signal.
-        cross_attention_signal: like `attention_signal`, for cross-attention (none in the paper, section 3.2.2).
-        signal_init: "zero" starts every M at 0, "random" starts its factors at random.
-    """
-
-    rank: int | None
-    attention_signal: str | None = "after"
-    ffn_signal: str | None = "before"
-    cross_attention_signal: str | None = None
-    signal_init: str = "zero"
+    rank: int | None  # of M; None stores M itself (the full-rank row of Table 4)
+    attention_signal: str | None = "after"  # adds M x to the projection of x, "before" projects x + M x; None for none
+    ffn_signal: str | None = "before"  # adds M x to the FFN's input, "inside" to its hidden units; None for none
+    cross_attention_signal: str | None = None  # like attention_signal (none in the paper, section 3.2.2)
+    signal_init: str = "zero"  # starts every M at 0, "random" starts its factors at random
 
     def __post_init__(self):
         attention = ("after", "before", None)

@@ -96,19 +96,12 @@ class NonlinearProjection(nn.Module):
 
 @dataclass(frozen=True)
 class Recursion:
-    """What SReT adds to the passes of a block.
+    """What SReT adds to the passes of a block."""
 
-    Args:
-        coefficients: learnable scalars in the residual sums (LRC).
-        projection_width: hidden width of the projection after a pass (NLL); None for none.
-        projection_every: one projection after this many passes; must divide their number.
-        slices: slices of self-attention; None for global attention.
-    """
-
-    coefficients: bool = True
-    projection_width: int | None = None
-    projection_every: int = 1
-    slices: SliceConfig | None = None
+    coefficients: bool = True  # learnable scalars in the residual sums (LRC)
+    projection_width: int | None = None  # hidden width of the projection after a pass (NLL); None for none
+    projection_every: int = 1  # one projection after this many passes; must divide their number
+    slices: SliceConfig | None = None  # of self-attention; None for global attention
 
     def check(self, passes: int) -> None:
         """Raises FieldError if a value does not fit a loop with this many passes."""

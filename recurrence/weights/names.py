@@ -18,19 +18,13 @@ WHOLE = (0, 1, 1)
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows of one of their tensors, and the rows of ours that they become.
-
-    Args:
-        theirs, ours: keys.
-        their_rows, our_rows: which part of the first dimension.
-        level: index into a tensor of theirs that stacks all levels; None for other tensors.
-    """
+    """Rows of one of their tensors, and the rows of ours that they become."""
 
     theirs: str
     ours: str
-    their_rows: Rows = WHOLE
+    their_rows: Rows = WHOLE  # which part of the first dimension
     our_rows: Rows = WHOLE
-    level: int | None = None
+    level: int | None = None  # index into a tensor of theirs that stacks all levels; None for other tensors
 
     def read(self, theirs: StateDict) -> Tensor:
         """Its rows of their tensor, a view."""

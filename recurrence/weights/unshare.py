@@ -32,25 +32,15 @@ Factor: TypeAlias = Tensor | float
 
 @dataclass(frozen=True)
 class Part:
-    """`norm(identity x + branch f(x))`, or in a pre-norm stack `x + f(norm(x))`.
+    """`norm(identity x + branch f(x))`, or in a pre-norm stack `x + f(norm(x))`."""
 
-    Args:
-        kind: "self_attn", "cross_attn" or "ffn".
-        tensors: weights and biases of f.
-        norm: weight and bias.
-        epsilon: of the norm.
-        identity: coefficient of the stream, a number or (C,).
-        branch: coefficient of f.
-        filler: whether the loop has no such sublayer, and f is 0.
-    """
-
-    kind: str
-    tensors: StateDict
-    norm: tuple[Tensor, Tensor]
+    kind: str  # "self_attn", "cross_attn" or "ffn"
+    tensors: StateDict  # weights and biases of f
+    norm: tuple[Tensor, Tensor]  # weight and bias
     epsilon: float
-    identity: Factor = 1.0
-    branch: float = 1.0
-    filler: bool = False
+    identity: Factor = 1.0  # coefficient of the stream, a number or (C,)
+    branch: float = 1.0  # coefficient of f
+    filler: bool = False  # whether the loop has no such sublayer, and f is 0
 
 
 def unshare(loop: Loop, epsilon: float = 1e-5) -> tuple[list[StateDict], Factor]:
