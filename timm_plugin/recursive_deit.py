@@ -1,10 +1,13 @@
 """DeiT with recursion: SReT's first experiments, before its pyramid.
 
-Paper: Sliced Recursive Transformer (arXiv:2111.05297), Table 1, section 5.2, Figure 4.
+Paper: Sliced Recursive Transformer (arXiv:2111.05297), Table 1, section 5.2, Figures 4 and 9.
 
 The published code has none of these models. Assumed here: DeiT-Tiny's block and initialisation; NLL and LRC as in SReT,
 with an NLL of the stream's width; `stem="conv"` is SReT's stem followed by a 2x2 convolution, which gives the same
-number of tokens as patches; mean pooling (`class_token=False, global_pool="avg"`) follows the final norm.
+number of tokens as patches; mean pooling (`class_token=False, global_pool="avg"`) follows the final norm; DeiT-108 is
+DeiT-Tiny with 108 unshared blocks.
+
+Not in the paper: a mixed-depth DeiT, with 54 stored blocks that run twice; see :mod:`timm_plugin.sret`.
 """
 
 from collections.abc import Sequence
@@ -141,5 +144,12 @@ register_family(
     __name__,
     RecursiveDeiTConfig,
     sret_cfg(origin_url=SRET_URL),
-    {"recursive_deit_tiny": ("DeiT-Tiny, each block run twice, of Table 1", dict(DEIT_TINY, loops=2))},
+    {
+        "recursive_deit_tiny": ("DeiT-Tiny, each block run twice, of Table 1", dict(DEIT_TINY, loops=2)),
+        "deit_108": ("DeiT-108 of Figure 9", dict(DEIT_TINY, depth=108)),
+        "deit_108_mixed": (
+            "DeiT-108 with 54 stored blocks, run twice, trained at mixed depth",
+            dict(DEIT_TINY, depth=54, loops=2, mixed_depth=True),
+        ),
+    },
 )

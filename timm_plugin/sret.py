@@ -10,6 +10,12 @@ The class token and the patches of Table 3 were not released. Assumed here: PiT'
 position, and between stages the same convolution for the class token, as a map of one place. This gives the paper's
 parameter counts in all rows.
 
+For SReT-108 (section 5.7, Figure 9) the paper gives no shapes. Assumed here: a layer is a pass, as in Table 1; TL's
+ratios, slices and distribution of blocks over the stages, and the largest width within the abstract's "13~15M"
+parameters for "more than 100 or even 1000" layers. At mixed depth, the shallow branch runs each stored block once, with
+the projection of its first pass, and shares stem, pooling, norm and classifier with the deep branch. Both are trained
+on the labels with equal weight; inference uses the deep branch.
+
 Not in the paper: SReT-Nano, a model for CIFAR-10 whose weights are part of this package, see
 `weights/sret_nano.cifar10.md`.
 """
@@ -28,6 +34,7 @@ S = dict(embed_dim=126, depths=(2, 5, 3), num_heads=(3, 6, 12), mlp_ratio=3.0, n
 # per block, TL's ratios and these slices, width 48 with 1, 5 and 5 blocks is the nearest to both.
 EXT = dict(TL, embed_dim=48, depths=(1, 5, 5))
 NANO = dict(embed_dim=64, depths=(1, 1), num_heads=(2, 4), groups=((1,), (1,)), loops=4, mlp_ratio=3.5, nll_ratio=0.0)
+DEEP = dict(TL, embed_dim=48, depths=(11, 27, 16))  # with `embed_dim=16, depths=(100, 250, 150)`, 1,000 passes
 
 register_family(
     __name__,
@@ -42,6 +49,8 @@ register_family(
         "sret_tl_global": ("SReT-TL* of Table 5, without slices", dict(TL, groups=GLOBAL)),
         "sret_s_global": ("SReT-S* of Table 5, without slices", dict(S, groups=GLOBAL)),
         "sret_nano": ("SReT for CIFAR-10, with 10 classes", NANO),
+        "sret_108": ("SReT-108 of Figure 9", DEEP),
+        "sret_108_mixed": ("SReT-108 trained at mixed depth, beside its 54 first passes", dict(DEEP, mixed_depth=True)),
     },
     shipped={
         "sret_nano.cifar10": dict(
