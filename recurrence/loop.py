@@ -74,8 +74,6 @@ class Loop(nn.Module):
         blocks: called as `block(x, own=..., context=..., slot=..., **shared)`, omitting arguments that are not given.
         order: one block index per pass.
         own: one module per pass with the parameters of that pass; None if passes own nothing.
-        checkpointing: recompute each pass in the backward pass instead of keeping its activations. Non-reentrant,
-            because the reentrant form fails under DistributedDataParallel if a block runs twice.
         inject: blocks whose later passes get the input of the block's first pass added to theirs.
 
     Raises:
@@ -91,7 +89,6 @@ class Loop(nn.Module):
         blocks: Sequence[nn.Module],
         order: Order,
         own: Sequence[nn.Module] | None = None,
-        checkpointing: bool = False,
         inject: Collection[int] = (),
     ):
         super().__init__()
@@ -102,7 +99,9 @@ class Loop(nn.Module):
         self.order = tuple(order)
         self.own = None if own is None else nn.ModuleList(own)
         self.after = nn.ModuleList(nn.Identity() for _ in order)
-        self.checkpointing = checkpointing
+        # Recompute each pass in the backward pass. Non-reentrant, because the reentrant form fails under
+        # DistributedDataParallel if a block runs twice.
+        self.checkpointing = False
         self.inject = frozenset(inject)
         self.register_buffer("noted", None)  # the order, see `note_order`
         self.register_buffer("safe", None)  # smallest and largest safe depth, if the checkpoint has them

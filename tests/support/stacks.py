@@ -33,7 +33,7 @@ def untied(model: nn.Module) -> nn.Module:
     model = copy.deepcopy(model)
     for name, loop in named_loops(model).items():
         blocks = [copy.deepcopy(loop.blocks[which]) for which in loop.order]
-        apart = Loop(blocks, tuple(range(loop.passes)), loop.own, loop.checkpointing).train(loop.training)
+        apart = Loop(blocks, tuple(range(loop.passes)), loop.own).train(loop.training)
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, apart)
     return model
