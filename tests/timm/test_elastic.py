@@ -90,6 +90,7 @@ def test_pass_loss_is_the_mean_over_models_of_fewer_passes(structure):
         ("uit", dict(depth_range="1-3"), r"depth_range='1-3': must be of type Sequence\[int\] \| None"),
         ("uit", dict(depth_range=(1, 4)), "depth_range=1-4: MAX must be <= 3, because"),
         ("recursive_deit_tiny", dict(depth_range=(2, 6)), "depth_range=2-6: the order 0 0 1 1 2 2 cannot run at 2"),
+        ("deit, external loops", dict(depth=2, depth_range=(3, 4)), "depth_range=3-4: .* cannot run at 3 passes"),
         ("uit", dict(depth_seed=3), "depth_seed=3: needs depth_range"),
         ("uit", dict(depth_range=(1, 3), depth_distribution="normal"), "depth_distribution=normal: must be one of"),
         ("uit", dict(depth_warmup_updates=9), "depth_warmup_updates=9: needs depth_range or pass_loss"),
