@@ -22,7 +22,7 @@ EXPERIMENTS = (
     (
         "Translation, Multi30k German to English: BLEU, higher is better",
         ("multi30k", "multi30k", "small", "BLEU", 1),
-        ("vanilla", "ringformer", "vanilla_half", "universal", "cycle_rev"),
+        ("vanilla", "ringformer", "vanilla_half", "storage", "universal", "once", "cycle_rev"),
     ),
     (
         "Language, War and Peace: perplexity at 256, lower is better",
@@ -69,7 +69,7 @@ def rows() -> Iterator[list[str]]:
             runs = by_row.get_group(name)
             arch, parameters = runs["arch"].iloc[0], int(runs["params"].iloc[0])
             quality = f"{runs['value'].astype(float).mean():.{decimals}f}"
-            step = "" if name.endswith("_half") else training_step(arch)  # measured at full depth
+            step = "" if name.endswith(("_half", "storage", "once")) else training_step(arch)  # measured at full depth
             yield [title, f"`{arch}`, {name}", f"{parameters:,}", quality, str(len(runs)), step]
             title = ""
 
