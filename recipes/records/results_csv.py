@@ -12,7 +12,7 @@ ERRORS = {
     "loss_error_published": "standard error of the loss as published",
     "accuracy_error": "standard error of the accuracy",
 }
-STEPS = (1, 2, 4, 6, 8, 10, 12, 16, 24, 48)
+STEPS = (1, 2, 4, 6, 8, 10, 12, 16, 23, 24, 47, 48)
 # Metrics by their names in scores.json and in tables.toml, with their names in results.csv.
 METRICS = {
     "bleu": "BLEU",
