@@ -151,7 +151,7 @@ def test_a_file_that_is_no_profile_is_rejected(content, message, tmp_path):
 
 
 @pytest.mark.parametrize("side", models.SIDES)
-@pytest.mark.parametrize("arch", ["cycle", "recursive_iwslt_de_en"])
+@models.every_translation_model
 def test_pre_norm_is_rejected(arch, side):
     with pytest.raises(ValueError, match=f"^--init=admin: needs post-norm, and .* --{side}-normalize-before"):
         models.on_meta(arch, *ADMIN, f"--{side}-normalize-before")
