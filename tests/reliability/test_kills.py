@@ -65,10 +65,7 @@ def test_a_finished_run_stays_as_it_is(warm, text, straight, tmp_path):
     (ended,) = warm.run(training_job(text, folder, "--max-update", "10"))
     assert "nothing is left to train: 10 updates are done and --max-update 10 is reached" in ended.log
     assert (folder / "checkpoint_last.pt").read_bytes() == before
-    (ended,) = warm.run(
-        training_job(text, folder, *EPOCHS[2:], "--max-update", "11", "--lr", "0.002", "--clip-norm", "1")
-    )
-    assert "checkpoint_last.pt: --clip-norm 1.0 (was 0.0), --lr [0.002] (was [0.001])\n" in ended.log
+    warm.run(training_job(text, folder, *EPOCHS[2:], "--max-update", "11"))
     assert load_safely(folder / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == 11
 
 
