@@ -50,6 +50,7 @@ REPAIRS = (
     decoding.disable_encoder_fast_path,
     commands.restore_cli_logging,
     commands.allow_bf16_without_xla,
+    commands.pass_layers_to_keep_as_text,
     commands.show_help_of_the_architecture,
     commands.default_validation_task,
     commands.translate_one_shard,

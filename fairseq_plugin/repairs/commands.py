@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from fairseq import options, utils
+from fairseq.models.transformer.transformer_config import EncDecBaseConfig
 
 from fairseq_plugin.repairs.foreign import copies_of
 from fairseq_plugin.repairs.replace import call_after, call_before, replace
@@ -49,6 +50,11 @@ def allow_bf16_without_xla() -> None:
 def _reset_tpu(parsed: Any, parser: ArgumentParser, input_args: list[str] | None = None, *args, **kwargs) -> None:
     if "--tpu" not in (sys.argv if input_args is None else input_args):
         no_xla(parsed[0] if isinstance(parsed, tuple) else parsed)
+
+
+def pass_layers_to_keep_as_text() -> None:
+    """Lets ``--encoder-layers-to-keep 0,2`` and the decoder's train: the models split a text, and got a list."""
+    EncDecBaseConfig.__dataclass_fields__["layers_to_keep"].type = str
 
 
 def show_help_of_the_architecture() -> None:

@@ -58,6 +58,28 @@ def test_a_model_trains_resumes_and_loads(model, trained_once, tmp_path, said):
     assert sum(map(torch.numel, loaded.parameters())) <= sum(value.size for value in after.values())
 
 
+def test_a_trained_transformer_is_fine_tuned_with_fewer_layers(data, tmp_path):
+    two = ("--encoder-layers", "2", "--decoder-layers", "2")
+    path = upstream.run_training("transformer", data["text"], tmp_path / "two", *two)
+    tuning = (
+        "--encoder-layers-to-keep",
+        "1",
+        "--decoder-layers-to-keep",
+        "1",
+        "--finetune-from-model",
+        path,
+        "--lr",
+        "0",
+    )
+    tuned = upstream.run_training("transformer", data["text"], tmp_path / "one", *two, *tuning)
+    before, after = upstream.parameters(path), upstream.parameters(tuned)
+    for side in ("encoder", "decoder"):
+        kept = {name for name in after if name.startswith(f"{side}.layers.")}
+        assert kept and all(name.startswith(f"{side}.layers.0.") for name in kept)
+        assert all((after[name] == before[name.replace("layers.0", "layers.1")]).all() for name in kept)
+    assert upstream.translations(upstream.use("generate", data["text"], tuned)[1])
+
+
 @pytest.mark.parametrize("model", upstream.TRANSLATING)
 class TestTranslation:
     def test_every_sentence_is_translated_without_repeating_words(self, model, trained_once):
