@@ -84,22 +84,18 @@ def write_corpus(text: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def early_log(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment in which a library logs before the command has configured logging, as iopath does."""
-    folder = tmp_path_factory.mktemp("early_log")
-    (folder / "sitecustomize.py").write_text("import logging\nlogging.debug('first')\n")
-    return {"PYTHONPATH": str(folder)}
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """A corpus of number words, preprocessed by the real command line.
 
-
-@pytest.fixture(scope="session")
-def corpus(tmp_path_factory: pytest.TempPathFactory, early_log: dict[str, str]) -> Corpus:
-    """A corpus of number words, preprocessed by the real command line."""
+    A library has logged before the command configures logging, as iopath does.
+    """
     folder = tmp_path_factory.mktemp("corpus")
+    (folder / "sitecustomize.py").write_text("import logging\nlogging.debug('first')\n")
     text, data = folder / "numbers", folder / "data"
     write_corpus(text)
     prefixes = [argument for split in SENTENCES for argument in (f"--{split}pref", f"{text}.{split}")]
     flags = ["--source-lang", "en", "--target-lang", "de", "--joined-dictionary", "--destdir", data, *prefixes]
-    return Corpus(text, data, cli.preprocess(*flags, env=early_log, fresh=True), SENTENCES)
+    return Corpus(text, data, cli.preprocess(*flags, env={"PYTHONPATH": str(folder)}, fresh=True), SENTENCES)
 
 
 class Training(NamedTuple):

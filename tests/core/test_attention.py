@@ -10,7 +10,6 @@ from torch._subclasses import FakeTensorMode
 from recurrence.attention import CrossAttention, SelfAttention, _kernels, attention_weights, causal_bias, padding_bias
 from recurrence.cache import Cache
 from recurrence.dropout import dropout
-from recurrence.signal import LevelSignal
 
 WIDTH, HEADS = 12, 3
 
@@ -63,22 +62,6 @@ def test_self_attention(causal, bias):
         y, _ = head_by_head(q, k, v, lambda t, s: s <= t or not causal)
         expected.append(affine(attention.out, y))
     torch.testing.assert_close(attention(x, x, causal=causal), torch.stack(expected))
-
-
-def test_self_attention_with_padding_and_causality_as_a_bias():
-    attention = self_attention()
-    x, padding = tokens(2, 5), torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1]]).bool()
-    y = attention(x, x, self_bias=padding_bias(padding, x) + causal_bias(5, x))
-    torch.testing.assert_close(y[:1], attention(x[:1], x[:1], causal=True))
-    torch.testing.assert_close(y[1:, :3], attention(x[1:, :3], x[1:, :3], causal=True))
-
-
-def test_signal_joins_the_projections():
-    attention, signal = self_attention(), randomised(LevelSignal(3, WIDTH, WIDTH, 2, before=False))
-    x = tokens(1, 4)
-    q, k, v = (affine(attention.qkv, x[0], row, 3) + x[0] @ signal.matrix()[row].T for row in range(3))
-    expected = affine(attention.out, head_by_head(q, k, v, lambda t, s: True)[0])
-    torch.testing.assert_close(attention(x, x, qkv=signal)[0], expected)
 
 
 def cross_attention(memory_width: int) -> CrossAttention:
@@ -146,47 +129,6 @@ def test_dropped_attention_weights_are_zero(causal):
 
 
 # Cache
-
-PASSES = 3
-
-
-@torch.no_grad()
-def step(attention: SelfAttention, cache: Cache, x: Tensor) -> list[Tensor]:
-    """One token x (B, C) through attention once a pass, each pass with an input of its own."""
-    y = [attention((x * (index + 1))[:, None], (x * (index + 1))[:, None], slot=slot)
-         for index, slot in enumerate(cache.slots())]  # fmt: skip
-    return [token[:, 0] for token in y]
-
-
-def expect_steps(attention: SelfAttention, x: Tensor, y: list[Tensor]) -> None:
-    """The last step of every pass equals attention over the full sentences x (B, T, C)."""
-    for index, last in enumerate(y):
-        whole = x * (index + 1)
-        torch.testing.assert_close(last, attention(whole, whole, causal=True)[:, -1])
-
-
-def test_cache_equals_whole_sentences_past_its_first_allocation():
-    attention, cache = self_attention(), Cache(PASSES)
-    x = tokens(2, 70)
-    for length in range(1, 71):
-        y = step(attention, cache, x[:, length - 1])
-        if length in (1, 2, 31, 32, 33, 63, 64, 65, 70):
-            expect_steps(attention, x[:, :length], y)
-    assert cache.length == 70
-
-
-def test_cache_follows_reordering_shrinking_and_growing_batches():
-    attention, cache = self_attention(), Cache(PASSES)
-    orders = [[1, 0, 2, 2], [3, 3, 0, 1], [2, 0, 1], [0, 2], [1, 1], [0], [0, 0, 0]] * 6
-    x = tokens(4, 0)
-    cache.reorder(torch.tensor([1, 0]))  # of nothing yet
-    for order in orders:
-        x = torch.cat([x, tokens(len(x), 1)], dim=1)
-        expect_steps(attention, x, step(attention, cache, x[:, -1]))
-        order = [entry % len(x) for entry in order]
-        cache.reorder(torch.tensor(order))
-        x = x[order]
-    assert cache.length == len(orders) > 32
 
 
 def test_a_cache_rejects_what_wants_gradients():

@@ -47,13 +47,6 @@ def test_levels_are_those_of_their_pass_and_place():
         torch.testing.assert_close(timed[level], places + depth)
 
 
-def test_halved_is_fairseqs_table():
-    from fairseq.modules import SinusoidalPositionalEmbedding
-
-    upstream = SinusoidalPositionalEmbedding.get_embedding(50, 12, padding_idx=None)
-    torch.testing.assert_close(position.halved(50, 12), upstream.double(), rtol=0, atol=1e-5)
-
-
 def test_positions_number_the_sentence_wherever_it_is_padded():
     padding = torch.tensor([[0, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 1]]).bool()
     expected = [[0, 1, 2, 3], [0, 0, 0, 1], [0, 1, 2, 3], [0, 0, 1, 2]]

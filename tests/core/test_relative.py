@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from recurrence.attention import SelfAttention
 from recurrence.block import Shape
 from recurrence.causal import LoopState
-from recurrence.errors import FieldError
 from recurrence.papers.takase import shared_layers
-from recurrence.position import DistanceTable, Relative, attention_positions, distances
-from recurrence.relative import RelativeKeys, by_key
+from recurrence.position import DistanceTable, Relative, distances
+from recurrence.relative import RelativeKeys
 from tests.support.llama import random_states
 from tests.support.stacks import randomise
 
@@ -79,16 +78,6 @@ def test_rows_of_distances_do_not_depend_on_the_size_of_the_table():
     assert distances(4, 5).shape == (4, 5)
 
 
-@pytest.mark.parametrize(("queries", "keys", "last"), [(4, 4, -3), (4, 4, 0), (1, 1, 0), (1, 6, 0), (3, 6, 0)])
-def test_scores_by_distance_are_found_by_key(queries, keys, last):
-    scores = torch.arange(keys, last - 1, -1.0).expand(2, queries, -1).contiguous()  # each is its distance
-    found = by_key(scores, keys)
-    for query in range(queries):
-        for key in range(keys):
-            distance = keys - queries + query - key
-            assert distance < last or found[0, query, key] == found[1, query, key] == distance
-
-
 def layers(order, causal: bool = True):
     parts = dict(relative=True, pre_norm=True)
     return shared_layers(Shape(12, 20, 2), order, **parts).double(), Relative(12, causal)
@@ -118,8 +107,3 @@ def test_decoding_keeps_the_keys_until_the_text_outgrows_them(monkeypatch):
         steps.append(state.run(step, loop.running, **positions.causal_arguments(loop, step, None, start, state)))
     torch.testing.assert_close(torch.cat(steps, dim=1), whole, **EXACT)
     assert len(calls) == 3  # for 32, 64 and 128 tokens
-
-
-def test_rotary_positions_need_an_even_head_width():
-    with pytest.raises(FieldError, match="position=rotary: needs an even head width, but width=12 / heads=4 is 3"):
-        attention_positions("rotary", 12, 4, causal=True)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from recurrence.admin import Admin, attach, folded, profile, read, write
 from recurrence.block import DropPath, Shape, Sum
 from recurrence.loop import Loop
-from recurrence.papers.sret import Coefficients, NonlinearProjection, Recursion, sret
+from recurrence.papers.sret import Coefficients, Recursion, sret
 from recurrence.papers.takase import shared_layers
 
 WIDTH = 6
@@ -45,22 +45,6 @@ def test_drop_path_drops_entire_samples_and_scales_the_others():
     assert not DropPath(1.0)(x).any()
 
 
-@pytest.mark.parametrize("learned", [False, True])
-def test_nonlinear_projection(learned):
-    torch.manual_seed(0)
-    layer = NonlinearProjection(WIDTH, 9, norm_eps=1e-3, learned=learned).double()
-    for parameter in layer.parameters():
-        parameter.data += 0.3 * torch.randn_like(parameter)
-    x = tokens(1)
-    centred = x - x.mean(-1, keepdim=True)
-    n = centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-3).sqrt() * layer.norm.weight + layer.norm.bias
-    hidden = n @ layer.up.weight.T + layer.up.bias
-    y = (hidden * (1 + torch.erf(hidden / 2**0.5)) / 2) @ layer.down.weight.T + layer.down.bias
-    expected = layer.residual.identity * x + layer.residual.branch * y if learned else x + y
-    torch.testing.assert_close(layer(x), expected)
-    assert sum(p.numel() for p in layer.parameters()) == 2 * WIDTH + 2 * 9 * WIDTH + 9 + WIDTH + 2 * learned
-
-
 # In a stack
 
 
@@ -71,21 +55,6 @@ def stack(order=(0, 0, 1, 1), drop_path=None, coefficients=False, **recursion) -
     for parameter in loop.parameters():
         parameter.data += 0.3 * torch.randn_like(parameter)
     return loop
-
-
-def test_coefficients_belong_to_the_block_and_projections_to_the_pass():
-    loop = stack(coefficients=True, projection_width=5)
-    names = [name for name, _ in loop.named_parameters()]
-    assert len([name for name in names if ".residuals." in name]) == 2 * 2 * 2  # blocks, sublayers, two each
-    assert len([name for name in names if ".projection." in name]) == 4 * (2 + 4 + 2)  # passes
-    x = tokens(1)
-    states: list = []
-    loop(x, states=states)
-    block, own = loop.blocks[0], loop.own[0]
-    a = block.residuals[0](x, block.self_attn(block.norms[0](x)))
-    expected = own.projection(block.residuals[1](a, block.ffn(block.norms[1](a))))
-    torch.testing.assert_close(states[0], expected)
-    assert not torch.allclose(states[0], block.residuals[1](a, block.ffn(block.norms[1](a))))
 
 
 def test_projections_after_every_other_pass():
@@ -159,12 +128,9 @@ def test_a_profile_is_undone_by_nothing_that_fails():
     torch.testing.assert_close(read([loop]), before)
 
 
-def test_admin_rejects_pre_norm_and_residual_coefficients():
-    shape = Shape(WIDTH, 8, 2)
-    with pytest.raises(ValueError, match="^admin: does not go with pre_norm"):
-        attach(shared_layers(shape, (0,), pre_norm=True), WIDTH)
+def test_admin_rejects_residual_coefficients():
     with pytest.raises(ValueError, match="^admin: does not go with residual sums that have coefficients"):
-        attach(sret(shape, (0,), Recursion()), WIDTH)
+        attach(sret(Shape(WIDTH, 8, 2), (0,), Recursion()), WIDTH)
 
 
 def test_coefficients_and_their_gradients_are_those_of_the_plain_form():

@@ -183,44 +183,6 @@ def two_layers(window: int, accumulate: bool) -> RecurrentStack:
 
 @every_variant
 @torch.no_grad()
-def test_reading_token_by_token_equals_reading_all(window, accumulate):
-    stack, x = two_layers(window, accumulate), inputs(13)
-    state = stack.new_state()
-    parts = [stack(part, None, state) for part in x.split([4, 1, 1, 5, 1, 1], dim=1)]
-    torch.testing.assert_close(torch.cat(parts, dim=1), stack(x), atol=1e-12, rtol=0)
-
-
-@every_variant
-@torch.no_grad()
-def test_every_text_begins_where_its_padding_ends(window, accumulate):
-    stack = two_layers(window, accumulate)
-    x, lengths = inputs(9, batch=3), (9, 4, 6)
-    padding = torch.zeros(3, 9, dtype=torch.bool)
-    for row, length in enumerate(lengths):
-        padding[row, : 9 - length] = True
-    together, state = stack(x, padding), stack.new_state()
-    steps = [stack(x[:, :3], padding[:, :3], state)]
-    steps += [stack(x[:, t : t + 1], padding[:, : t + 1], state) for t in range(3, 9)]
-    stepwise = torch.cat(steps, dim=1)
-    for row, length in enumerate(lengths):
-        alone = stack(x[row : row + 1, 9 - length :])
-        torch.testing.assert_close(together[row, 9 - length :], alone[0], atol=1e-12, rtol=0)
-        torch.testing.assert_close(stepwise[row, 9 - length :], alone[0], atol=1e-12, rtol=0)
-
-
-@every_variant
-@torch.no_grad()
-def test_a_state_follows_its_text_when_beams_change_places(window, accumulate):
-    stack = two_layers(window, accumulate)
-    x, order = inputs(9, batch=3), torch.tensor([2, 0, 0, 1])
-    state = stack.new_state()
-    stack(x[:, :5], None, state)
-    state.reorder(order)
-    torch.testing.assert_close(stack(x[order, 5:], None, state), stack(x)[order, 5:], atol=1e-12, rtol=0)
-
-
-@every_variant
-@torch.no_grad()
 def test_a_stream_under_autocast_is_the_whole_text_under_autocast(window, accumulate):
     stack, x = two_layers(window, accumulate).float(), inputs(10).float()
     state = stack.new_state()

@@ -55,36 +55,6 @@ def test_projection_and_its_gradients(targets, out, rank, before, same_input, to
     torch.testing.assert_close(*gradients)
 
 
-@pytest.mark.parametrize(("targets", "out", "rank", "before"), [shape for shape in SHAPES if shape[2] != WIDTH])
-def test_projection_without_bias(targets, out, rank, before):
-    signal, linear = build(targets, out, rank, before, bias=False)
-    for tokens in (1, 60):
-        x = torch.randn(1, tokens, WIDTH, dtype=torch.float64)
-        torch.testing.assert_close(signal.project(linear, x, x), reference(signal, linear, x, x, out))
-
-
-class Wrapped(nn.Module):
-    """A layer with weights of its own beside, as LoRA has them."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.layer, self.more = layer, nn.Linear(layer.in_features, layer.out_features, bias=False).double()
-
-    def forward(self, x):
-        return self.layer(x) + self.more(x)
-
-
-@pytest.mark.parametrize("tokens", [1, 60])
-@pytest.mark.parametrize(("targets", "out", "rank", "before"), SHAPES)
-def test_a_wrapped_layer_runs_with_its_wrapper(targets, out, rank, before, tokens):
-    signal, linear = build(targets, out, rank, before)
-    wrapped = Wrapped(linear)
-    sum_of_both = nn.Linear(WIDTH, targets * out).double()
-    sum_of_both.load_state_dict({"weight": linear.weight + wrapped.more.weight, "bias": linear.bias})
-    x = torch.randn(1, tokens, WIDTH, dtype=torch.float64)
-    torch.testing.assert_close(signal.project(wrapped, x, x), signal.project(sum_of_both, x, x))
-
-
 @pytest.mark.parametrize(("targets", "out", "rank", "before"), [shape for shape in SHAPES if shape[2] == 2])
 def test_both_forms_are_in_use(targets, out, rank, before, monkeypatch):
     signal, linear = build(targets, out, rank, before)

@@ -4,10 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from recurrence import count
 from recurrence.attention import SelfAttention
-from recurrence.block import Shape
-from recurrence.papers.sret import Recursion, sret
 from recurrence.slicing import SliceConfig, Slices, fixed_permutation, random_permutation
 
 TOKENS, WIDTH = 12, 6
@@ -46,27 +43,6 @@ def test_slices_of_a_permutation(attention, x, groups):
     slices = Slices(groups, permutation).eval()
     torch.testing.assert_close(attended(attention, slices, x), expected)
     assert not torch.allclose(attended(attention, Slices(groups), x), expected)
-
-
-def operations(runs: int, groups: int) -> tuple[int, int]:
-    """Of attention's products, and of all others, in the runs of a block on an image, two a multiply-accumulate."""
-    slices = SliceConfig(TOKENS, (groups,) * runs, permuted=(True,) * runs)
-    shape, recursion = Shape(WIDTH, 4 * WIDTH, 2), Recursion(coefficients=False, slices=slices)
-    with torch.device("meta"):
-        loop, x = sret(shape, (0,) * runs, recursion), torch.empty(1, TOKENS, WIDTH)
-    linear = 2 * TOKENS * sum(weight.numel() for weight in loop.blocks.parameters() if weight.dim() > 1) * runs
-    return count.flops(lambda: loop(x)) - linear, linear
-
-
-@pytest.mark.parametrize(("runs", "groups"), [(2, 2), (3, 3), (2, 1), (2, 4), (1, 6)])
-def test_as_many_slices_as_runs_cost_the_same_as_global_attention(runs, groups):
-    """SReT's Theorem 1: N runs with G slices take N / G times the products of a global attention. Linear layers, those
-    of attention too, take N times theirs."""
-    products, linear = operations(runs, groups)
-    whole, once = operations(1, 1)
-    assert whole == 2 * 2 * TOKENS**2 * WIDTH
-    assert products * groups == whole * runs
-    assert linear == once * runs
 
 
 @pytest.mark.parametrize("always_random", [False, True])

@@ -8,11 +8,10 @@ import pytest
 import results_csv
 import torch
 from logs import curve
-from omegaconf import OmegaConf
 
 from fairseq_plugin.repairs.checkpoints import load_safely
 from recurrence import admin
-from tests.support import cli, models, speech
+from tests.support import cli, models
 from tests.support.recipes import recipe
 
 ADMIN = ("--init", "admin")
@@ -155,15 +154,6 @@ def test_a_file_that_is_no_profile_is_rejected(content, message, tmp_path):
 def test_pre_norm_is_rejected(arch, side):
     with pytest.raises(ValueError, match=f"^--init=admin: needs post-norm, and .* --{side}-normalize-before"):
         models.on_meta(arch, *ADMIN, f"--{side}-normalize-before")
-
-
-@pytest.mark.parametrize("name", speech.ARCHS)
-def test_models_for_speech_are_pre_norm_and_have_none(name):
-    task = speech.task(models.dictionary(models.TARGET_SYMBOLS))
-    with torch.device("meta"):
-        assert task.build_model(OmegaConf.create({"_name": name})).profiled is None
-    with pytest.raises(ValueError, match=f"^init=admin: not an option of {name}, for which it is default"):
-        task.build_model(OmegaConf.create({"_name": name, "init": "admin"}))
 
 
 def test_other_rejections():

@@ -7,7 +7,6 @@ import torch
 from fairseq import checkpoint_utils
 
 from fairseq_plugin import convert
-from fairseq_plugin.repairs.checkpoints import load_safely
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 
@@ -48,17 +47,3 @@ def test_it_scores_as_fairseq_does(unshared, corpus, trained):
         found = torch.tensor(result.log_probs)
         assert len(found) == len(target) + 1
         torch.testing.assert_close(found, row[: len(found)], rtol=0, atol=1e-4)
-
-
-def test_layers_that_are_equal_are_stored_once(unshared, corpus):
-    state = load_safely(unshared)
-    first = {key: tensor for key, tensor in state["model"].items() if ".layers.0." in key}
-    tied = {key.replace("layers.0", "layers.1"): tensor for key, tensor in first.items()}
-    apart = {key: tensor + 0.01 for key, tensor in tied.items()}
-    sizes = []
-    for name, layers in (("tied", tied), ("apart", apart)):
-        checkpoint = unshared.with_name(f"{name}.pt")
-        torch.save({**state, "model": {**state["model"], **layers}}, checkpoint)
-        sizes.append((export(checkpoint, corpus.data, quantization="int8") / "model.bin").stat().st_size)
-    matrices = sum(tensor.numel() for tensor in tied.values() if tensor.dim() == 2)
-    assert sizes[1] - sizes[0] >= matrices

@@ -2,12 +2,9 @@
 
 import csv
 import shutil
-from types import SimpleNamespace
 
 import pytest
-import torch
 from fairseq import checkpoint_utils
-from fairseq.data import Dictionary
 
 from fairseq_plugin import depth
 from recurrence.loop import named_loops
@@ -117,38 +114,3 @@ def test_task_options_given_at_their_default_replace_those_of_the_checkpoint(mon
     with pytest.raises(SystemExit):
         depth.main(["data", "--path", "a.pt", "--task", "language_modeling", *words])
     assert "overrides: {'data': 'data', 'sample_break_mode': 'none'}" in capsys.readouterr().err
-
-
-def test_sentences_are_scored_as_generate_scores_them(monkeypatch):
-    """Without padding and symbols of languages, joined from pieces; unknown words of the reference are escaped."""
-    pairs, words = [], Dictionary()
-    scorer = SimpleNamespace(add_string=lambda *pair: pairs.append(pair), score=lambda: 1.0)
-    monkeypatch.setattr(depth.scoring, "build_scorer", lambda cfg, dictionary: scorer)
-    a, b, c, language = map(words.add_symbol, ("\u2581a", "b", "\u2581c", "<lang:de>"))
-    search = SimpleNamespace(symbols_to_strip_from_output={language})
-    hypothesis = torch.tensor([language, a, b, c, words.unk(), 2])
-    task = SimpleNamespace(target_dictionary=words, build_bpe=lambda cfg: None, build_tokenizer=lambda cfg: None)
-    task.build_generator = lambda models, cfg: search
-    task.inference_step = lambda *args, prefix_tokens: [[{"tokens": hypothesis}]]
-    cfg = SimpleNamespace(scoring=None, bpe=None, tokenizer=None, generation=SimpleNamespace(prefix_size=0))
-    for post_process in (None, "sentencepiece"):
-        cfg.common_eval = SimpleNamespace(post_process=post_process)
-        target = torch.tensor([[1, 1, language, a, b, words.unk(), 2]])
-        depth.translations(None, task, cfg, [{"target": target}])
-    assert pairs == [("\u2581a b <<unk>>", "\u2581a b \u2581c <unk>"), ("ab<<unk>>", "ab c<unk>")]
-
-
-def test_the_time_of_a_text_ends_when_its_output_is_there(monkeypatch):
-    """A call returns before a GPU has computed its result; reading the result waits for it."""
-    model, now, read = models.tiny("ilr_small").eval(), [0.0], torch.Tensor.tolist
-
-    def wait(tensor):
-        now[0] += 3
-        return read(tensor)
-
-    monkeypatch.setattr(depth.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(torch.Tensor, "tolist", wait)
-    tokens = torch.arange(5, 14).view(3, 3)
-    batch = {"net_input": {"src_tokens": tokens}, "target": tokens}
-    task = SimpleNamespace(target_dictionary=model.decoder.dictionary)
-    assert depth.perplexity(model, task, None, [batch]).seconds == 1

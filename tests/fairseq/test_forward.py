@@ -134,16 +134,6 @@ def test_matrices_that_are_shared_are_one(arch, name):
     assert len([tensor for tensor in tensors if tensor.dim() == 2 and len(tensor) == models.TARGET_SYMBOLS]) == matrices
 
 
-@models.every_translation_model
-def test_pre_norm_is_another_model_with_a_final_norm(arch):
-    plain, pre_norm = models.tiny(arch), models.tiny(arch, *models.VARIANTS["pre-norm"])
-    assert set(pre_norm.state_dict()) - set(plain.state_dict()) == {
-        f"{side}.layer_norm.{kind}" for side in models.SIDES for kind in ("weight", "bias")
-    }
-    pre_norm.load_state_dict(plain.state_dict(), strict=False)
-    assert not torch.allclose(plain(*models.inputs(arch))[0], pre_norm(*models.inputs(arch))[0])
-
-
 @pytest.mark.parametrize("target_left", [False, True], ids=["target right", "target left"])
 def test_right_padded_targets_are_trained_without_a_mask(target_left):
     """Where causality is enough; what a token gives is the same, whatever hides the padding."""

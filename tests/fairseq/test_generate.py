@@ -1,8 +1,6 @@
-"""fairseq's decoding, repaired: generate, interactive, the hub, averaged and hostile checkpoints."""
+"""fairseq's decoding, repaired: generate, interactive, the hub, averaged checkpoints."""
 
 import logging
-import os
-import pickle
 import re
 
 import pytest
@@ -12,16 +10,9 @@ from fairseq.sequence_scorer import SequenceScorer
 
 import fairseq_plugin  # noqa: F401  repairs fairseq, as a notebook would
 from fairseq_plugin import average
-from fairseq_plugin.repairs.checkpoints import load_safely
 from tests.support import cli, models
 
 pytestmark = pytest.mark.slow
-
-
-def repeats_bigram(text: str) -> bool:
-    words = text.split()
-    bigrams = list(zip(words, words[1:], strict=False))
-    return len(bigrams) != len(set(bigrams))
 
 
 @pytest.fixture(scope="module")
@@ -35,36 +26,17 @@ def test_generate_translates_every_sentence(beam_search, corpus):
     assert f"Translated {corpus.sentences['test']:,} sentences" in beam_search
 
 
-def test_shards_have_every_sentence_once(trained, corpus):
-    flags = ("--beam", "1", "--max-len-b", "2", "--max-tokens", "200", "--num-shards", "2", "--shard-id")
-    path = trained.folder / "checkpoint_last.pt"
-    first, second = (cli.hypotheses(cli.generate(corpus.data, path, *flags, shard)).keys() for shard in (0, 1))
-    assert abs(len(first) - len(second)) < 100
-    assert not first & second
-    assert len(first | second) == corpus.sentences["test"]
-
-
 def test_generate_scores_every_sentence_with_sacrebleu(beam_search, corpus):
     reference = corpus.text.with_name(f"{corpus.text.name}.test.de").read_text().split()
     assert float(re.search(r"BLEU = (\S+)", beam_search)[1]) > 0
     assert f"ref_len = {len(reference)})" in beam_search
 
 
-def test_averaged_checkpoint_generates_and_blocks_ngrams(trained, corpus, beam_search, tmp_path):
+def test_an_averaged_checkpoint_generates(trained, corpus, tmp_path):
     output = tmp_path / "average.pt"
     average.main(["--inputs", str(trained.folder), "--num-epoch-checkpoints", "2", "--output", str(output)])
-    flags = ("--beam", "2", "--max-len-b", "15", "--no-repeat-ngram-size", "2")
-    blocked = cli.hypotheses(cli.generate(corpus.data, output, *flags))
-    assert len(blocked) == corpus.sentences["test"]
-    assert any(repeats_bigram(texts[0]) for texts in cli.hypotheses(beam_search).values())
-    assert not any(repeats_bigram(texts[0]) for texts in blocked.values())
-
-
-def test_the_hub_warns_of_unknown_words(trained, corpus, caplog):
-    hub = TransformerModel.from_pretrained(str(trained.folder), "checkpoint_last.pt", str(corpus.data))
-    with caplog.at_level(logging.WARNING):
-        hub.translate("all of this is raw text", beam=1, max_len_b=2)
-    assert "6 of 6 symbols are unknown" in caplog.text
+    found = cli.hypotheses(cli.generate(corpus.data, output, "--beam", "1", "--max-len-b", "15"))
+    assert len(found) == corpus.sentences["test"]
 
 
 def test_the_hub_prints_alignments(trained, corpus, caplog):
@@ -82,37 +54,6 @@ def test_interactive_equals_generate_and_the_hub(trained, corpus, beam_search):
     assert [texts[0] for _, texts in sorted(cli.hypotheses(log).items())] == expected
     hub = TransformerModel.from_pretrained(str(trained.folder), "checkpoint_last.pt", str(corpus.data))
     assert hub.translate(sources, beam=2, max_len_b=15) == expected
-
-
-class Hostile:
-    """Creates a file when it is unpickled carelessly."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
-
-
-def test_hostile_checkpoint_is_rejected_by_name_and_runs_nothing(trained, corpus, tmp_path):
-    state = load_safely(trained.folder / "checkpoint_last.pt")
-    checkpoint, trace = tmp_path / "hostile.pt", tmp_path / "trace"
-    torch.save({**state, "extra_state": Hostile(trace)}, checkpoint)
-    log = cli.generate(corpus.data, checkpoint, fails=True)
-    assert re.search(rf"error: {checkpoint}: rejected, because it refers to \w+\.mkdir,", log)
-    assert "weights_only" not in log.splitlines()[-1]
-    assert not trace.exists()
-    with open(checkpoint, "rb") as file:
-        torch.load(file, weights_only=False)  # the trap is real
-    assert trace.exists()
-
-
-def test_foreign_type_is_rejected_by_name(trained, corpus, tmp_path):
-    state = load_safely(trained.folder / "checkpoint_last.pt")
-    checkpoint = tmp_path / "foreign.pt"
-    torch.save({**state, "extra_state": pytest.UsageError("not a number")}, checkpoint)
-    with pytest.raises(pickle.UnpicklingError, match=rf"{checkpoint}: rejected, because it refers to \S+UsageError,"):
-        TransformerModel.from_pretrained(str(tmp_path), "foreign.pt", str(corpus.data))
 
 
 def test_the_reference_of_an_empty_source_is_scored_as_it_is():

@@ -77,17 +77,6 @@ def test_tokens_that_have_been_read_are_rejected(arch):
             model.decoder(tokens, incremental_state=state)
 
 
-@models.every_translation_model
-def test_learned_positions_step_by_step(arch):
-    if models.has_static_levels(arch):
-        with pytest.raises(ValueError, match="--encoder-learned-pos: static level signals are the positions"):
-            models.tiny(arch, "--encoder-learned-pos", "--decoder-learned-pos")
-        return
-    model = models.tiny(arch, "--encoder-learned-pos", "--decoder-learned-pos")
-    inputs = models.inputs(arch, target_lengths=(7, 7, 7))
-    torch.testing.assert_close(read_in_steps(model, inputs, list(range(1, 8))), model(*inputs)[0], **EXACT)
-
-
 ENDS = {4: 2, 9: 0, 20: 3, 35: None}  # after this step this row ends
 
 

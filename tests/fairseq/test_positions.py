@@ -7,16 +7,12 @@ import torch
 
 from fairseq_plugin.conversion.unshare import unshared
 from recurrence.position import POSITIONS, AttentionPositions
-from recurrence.relative import RelativeKeys
 from tests.fairseq.test_incremental import EXACT, SIDES, read_in_steps
 from tests.support import language, models, speech
 from tests.support.searching import (
-    continue_prompts,
     expect_equal,
     expect_scores_of_the_full_forward,
     generator,
-    prompts,
-    search,
     sources,
     translate,
     varied_model,
@@ -69,24 +65,6 @@ def test_beam_search_prefixes_and_drafting(position, left_pad):
     greedy = translate(generator(model, beam=1), source)
     model.set_decoding(Namespace(draft_passes=2, draft_tokens=3))
     expect_equal(translate(generator(model, beam=1), source), greedy)
-
-
-@pytest.mark.parametrize("position", IN_ATTENTION)
-@pytest.mark.parametrize("arch", ["ilr_small", "cycle_lm"])
-def test_drafting_continues_prompts(arch, position):
-    model = models.tiny(arch, "--position", position)
-    expected = continue_prompts(search(model, beam_size=1, max_len_b=14), prompts())
-    model.set_decoding(Namespace(draft_passes=2, draft_tokens=3))
-    expect_equal(continue_prompts(search(model, beam_size=1, max_len_b=14), prompts()), expected)
-
-
-def test_a_forward_pass_projects_distances_once_for_each_stored_layer(monkeypatch):
-    model, calls, forward = models.tiny("cycle", "--position", "relative"), [], RelativeKeys.forward
-    monkeypatch.setattr(RelativeKeys, "forward", lambda self, rows: calls.append(self) or forward(self, rows))
-    model(*models.inputs("cycle"))
-    blocks = [*model.encoder.loop.blocks, *model.decoder.loop.blocks]
-    assert len(blocks) == 4 < model.encoder.loop.passes + model.decoder.loop.passes
-    assert calls == [block.self_attn.relative for block in blocks]
 
 
 @models.every_translation_model

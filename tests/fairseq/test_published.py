@@ -13,18 +13,6 @@ from tests.support.golden import golden
 from tests.support.recorded import load, recorded
 
 
-@pytest.mark.parametrize("system", ["universal", "owf", "vanilla"])
-def test_a_learned_table_of_positions(system):
-    """pos_encoding=0: the fixed table's values as a learned one give what the fixed one gives."""
-    name = f"ringformer_translation_{system}"
-    file, inputs, keep = recorded(name)
-    file["meta"]["config"]["pos_encoding"] = 0
-    for side in ("encoder", "decoder"):
-        file["state_dict"][f"{side}.pos_layer.emb_layer.weight"] = file["state_dict"].pop(f"{side}.pos_layer.pe")[0]
-    logits, _ = load(name, file)(*inputs)
-    torch.testing.assert_close(logits[keep], file["outputs"]["logits"][keep], rtol=0, atol=1e-9)
-
-
 @pytest.mark.parametrize("name", ["takase_sequence", "takase_cycle", "takase_cycle_rev"])
 def test_copies_that_differ_are_rejected(name):
     file, _, _ = recorded(name)

@@ -24,9 +24,7 @@ from tests.support.counts import COUNTS, Count
 
 # Tests for some models only. Speech has no learned positions, no matrix for source and target, no post-norm stacks.
 OF_TRANSLATION = {
-    "test_learned_positions_step_by_step",
     "test_gradient_of_one_matrix_for_all_is_the_sum_of_three",
-    "test_pre_norm_is_another_model_with_a_final_norm",
     "test_one_matrix_for_all_needs_sides_that_agree",
 }
 OF_ENCODERS = {

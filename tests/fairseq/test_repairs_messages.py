@@ -1,6 +1,5 @@
 """The error messages of failing commands."""
 
-import re
 from argparse import Namespace
 
 import pytest
@@ -90,13 +89,6 @@ def test_help_lists_the_options_of_the_architecture(arch, option):
     assert "--encoder-embed-dim" in log
     assert "--eval-bleu-args" in log
     assert (option or "--encoder-embed-dim") in log
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_another_model_is_named_when_training_resumes(trained, corpus, tmp_path):
-    last = trained.folder / "checkpoint_last.pt"
-    log = cli.train(corpus.data, tmp_path, "--restore-file", str(last), "--encoder-embed-dim", "64", *SHORT, fails=True)
-    assert re.search(f"{last}: does not fit the model of this command: .*embed", log.splitlines()[-1])
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairseq_plugin.repairs.checkpoints import load_safely
 from tests.reliability.jobs import training_job
 from tests.support import cli
 
@@ -56,35 +55,6 @@ def test_a_corpus_that_does_not_fit_is_named_before_training(warm, text, straigh
     (ended,) = warm.run(training_job(data, tmp_path / "run", *flags))
     assert re.search(message, one_line(ended)), ended.last_line
     assert "begin training epoch" not in ended.log
-
-
-def test_generation_rejects_a_dictionary_in_another_order(warm, text, straight, tmp_path):
-    data = changed(text, tmp_path / "data", "dict.*", lambda old: b"".join(lines(old)[::-1]))
-    path = straight / "checkpoint_last.pt"
-    (ended,) = warm.run({"argv": ["fairseq-generate", data, *cli.HOST, "--path", path]})
-    assert one_line(ended).startswith(f"fairseq-generate: error: {path}: was trained with another")
-    assert set(load_safely(path)["dictionaries"]) == {"source", "target"}
-
-
-OPTIONS = {
-    "an explosion": (["--lr", "1e30"], "update 2: the loss or a gradient is no longer a finite number: lower --lr"),
-    "no embedding": (["--decoder-embed-path", "/dev/null"], "/dev/null: must be an embedding"),
-}
-
-
-@pytest.mark.parametrize(("flags", "message"), OPTIONS.values(), ids=OPTIONS)
-def test_an_impossible_option_is_named(warm, text, tmp_path, flags, message):
-    (ended,) = warm.run(training_job(text, tmp_path, "--max-epoch", "2", "--no-save", *flags))
-    assert f"fairseq-train: error: {message}" in one_line(ended)
-
-
-def test_a_checkpoint_of_another_model_is_named(warm, text, straight):
-    path = straight / "checkpoint_last.pt"
-    flags = ("--path", path, "--model-overrides", "{'encoder_embed_dim': 64}")
-    (ended,) = warm.run({"argv": ["fairseq-generate", text, *cli.HOST, *flags]})
-    model = "the model that the dictionaries and --model-overrides describe"
-    message = f"{path}: does not fit {model}: size mismatch for encoder.embed_tokens.weight: "
-    assert one_line(ended).startswith(f"fairseq-generate: error: {message}")
 
 
 def test_an_environment_variable_prints_the_traceback(warm, text, tmp_path):
