@@ -111,16 +111,6 @@ def test_a_text_that_is_no_order_is_rejected(text):
         order.parse_order(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "largest", "missing"),
-    [("0,2,1,3,5", 5, 4), ("1,1", 1, 0), ("0,99999", 99999, 1)],
-)
-def test_an_order_names_every_block(text, largest, missing):
-    message = f"order={text}: must name every block from 0 to {largest}; block {missing} is missing"
-    with pytest.raises(FieldError, match=f"^{message}$"):
-        order.parse_order(text)
-
-
 def test_first_runs_of_the_blocks():
     assert order.first_runs((0, 1, 1, 2)) == (0, 1, 3)
     assert order.first_runs((1, 0, 1, 1)) == (0, 1)

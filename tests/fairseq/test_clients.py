@@ -1,18 +1,16 @@
 """Unsupported tasks, criterions and raw text are rejected or warned about; the log has no module tree."""
 
 import logging
-from types import SimpleNamespace
 
 import pytest
 import torch
 from fairseq.data import Dictionary
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation_lev import TranslationLevenshteinConfig, TranslationLevenshteinTask
-from fairseq_cli import interactive
 
 from fairseq_plugin.modules.model import check_task
 from fairseq_plugin.repairs.interactive import warn_of_unknown_words
-from tests.support import cli, language, models
+from tests.support import cli, models
 
 
 def test_a_levenshtein_task_is_rejected():
@@ -71,27 +69,6 @@ def test_text_that_is_not_segmented_is_warned_of(known, line, warning, caplog):
 def test_speech_is_not_warned_of(caplog):
     warn_of_unknown_words("speech.wav", torch.zeros(7, 80), None)
     assert not caplog.text
-
-
-def lengths_of_lines(lines: list[str], task, max_positions, constraints: str | None = None) -> dict[int, int]:
-    """Numbers of tokens that fairseq-interactive reads of each line."""
-    dataset = SimpleNamespace(max_tokens=None, batch_size=None, skip_invalid_size_inputs_valid_test=False)
-    cfg = SimpleNamespace(dataset=dataset, generation=SimpleNamespace(constraints=constraints))
-    batches = interactive.make_batches(lines, cfg, task, max_positions, lambda text: text)
-    return {number: n for batch in batches for number, n in zip(batch.ids.tolist(), batch.src_lengths.tolist())}
-
-
-@pytest.mark.parametrize("constraints", [None, "ordered"])
-def test_a_line_that_is_too_long_is_left_empty(constraints, caplog):
-    """Only with --constraints does a tab end the source."""
-    lengths = lengths_of_lines(["3 4 5", "3\t4 5 6 7"], models.task(), (4, 4), constraints)
-    assert lengths == {0: 4, 1: 2 if constraints else 1}
-    assert ("is 6 tokens long: must be <= 4" in caplog.text) == (constraints is None)
-
-
-def test_a_prompt_that_is_too_long_is_read_as_an_empty_one(caplog):
-    assert lengths_of_lines(["3 4", "3 4 5 6 7", ""], language.task(), 4) == {0: 3, 1: 1, 2: 1}
-    assert "is 6 tokens long: must be <= 4" in caplog.text
 
 
 def test_interactive_warns(trained, corpus):

@@ -86,19 +86,6 @@ def test_generate_continues_every_line(ilr, german, corpus):
     assert sorted(cli.hypotheses(log)) == list(range(corpus.sentences["test"]))
 
 
-@pytest.mark.parametrize("mode", ["none", "eos"])
-def test_every_way_to_cut_a_text(mode, german, tmp_path):
-    """With learned positions, whose number is that of the training although the evaluation has another default."""
-    flags = ("--sample-break-mode", mode)
-    train(german.data, tmp_path, *ILR, "--position", "learned", *flags, "--max-update", "4", "--disable-validation")
-    checkpoint = tmp_path / "checkpoint_last.pt"
-    tokens, value = perplexity(german.data, checkpoint, "--tokens-per-sample", "32", *flags)
-    assert tokens == german.tokens
-    assert value > 1
-    if mode == "none":  # longer blocks are cut to the model's positions
-        assert perplexity(german.data, checkpoint, "--tokens-per-sample", "64", *flags)[0] == german.tokens
-
-
 def test_adaptive_inputs_and_softmax(german, tmp_path):
     log = train(german.data, tmp_path, *ADAPTIVE, "--max-epoch", "2")
     losses = [line["train_loss"] for line in cli.logged(log, "train")]

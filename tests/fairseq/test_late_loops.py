@@ -91,15 +91,6 @@ def test_the_log_says_when_the_depth_changes(trained):
     ]
 
 
-def test_passes_that_did_not_run_are_neither_moved_nor_decayed(trained):
-    folder, _ = trained
-    before, at, after = (weights(folder / f"checkpoint_1_{update}.pt") for update in (2, 4, 6))
-    later = {key for key in at if re.search(r"loop\.own\.[1-3]\.", key)}
-    assert later
-    assert all(torch.equal(before[key], at[key]) for key in later)
-    assert not any(torch.equal(at[key], after[key]) for key in later if key.endswith("weight"))
-
-
 @pytest.mark.parametrize("start", [2, 4])
 def test_a_resumed_run_ends_with_the_same_weights(corpus, trained, start, tmp_path):
     """From before the loops begin, and from the checkpoint after the last update of one run each."""

@@ -7,7 +7,7 @@ import torch
 from fairseq import checkpoint_utils
 
 from recurrence.elastic import at_depths
-from tests.support import cli, language, models
+from tests.support import cli, models
 from tests.support.conversion import CLOSE, as_fairseq, logits
 from tests.support.depth import depth_log
 
@@ -34,18 +34,6 @@ def test_each_side_has_its_own():
     assert models.loops(models.tiny("cycle_lm", "--decoder-order", "0,1,2,1"))[0].order == (0, 1, 2, 1)
 
 
-@pytest.mark.parametrize(
-    ("arch", "which"),
-    [("cycle", "0,1,0,1"), ("cycle_rev", "0,1,1,0"), ("sequence", "0,0,1,1"), ("cycle_lm", "0,1,0,1")],
-)
-def test_the_order_of_a_strategy_is_the_strategy(arch, which):
-    sides = ("decoder",) if arch in language.ARCHS else models.SIDES
-    given = models.tiny(arch, *(flag for side in sides for flag in (f"--{side}-order", which)), seed=1)
-    given.load_state_dict(models.tiny(arch).state_dict())
-    batch = models.inputs(arch)
-    assert torch.equal(given(*batch)[0], models.tiny(arch)(*batch)[0])
-
-
 def test_other_options_of_the_family_act():
     model = models.tiny("cycle", *MIDDLE, "--init", "admin", "--residual-rank", "2")
     assert [len(loop.own) for loop in models.loops(model)] == [5, 3]
@@ -63,31 +51,6 @@ def test_a_checkpoint_runs_in_another_order_of_its_blocks(caplog):
     ]
     with at_depths(dict(zip(models.loops(trained), (4, 4)))):
         torch.testing.assert_close(used(*batch)[0], trained(*batch)[0], rtol=0, atol=0)
-
-
-def test_elastic_depth_of_a_middle_loop():
-    model = models.tiny("cycle", *MIDDLE, "--residual-rank", "2", "--depth-range", "3-6,2-4").train()
-    model.train_elastic(1)
-    drawn = set()
-    for update in range(60):
-        model.set_num_updates(update)
-        drawn.add(tuple(tuple(loop.order[index] for index in loop.running) for loop in models.loops(model)))
-    encoder, decoder = map(set, zip(*drawn))
-    assert encoder == {(0, 1, 2), (0, 1, 1, 2), (0, 1, 1, 1, 2), (0, 1, 1, 1, 1, 2)}
-    assert decoder == {(0, 1), (0, 0, 1), (0, 0, 0, 1)}
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("0,1,1,2,2 --depth-range 3-5", "the order 0 1 1 2 2 cannot run at 3 passes"),
-        ("0,1,2 --depth-range 3-5", "needs a block that runs again, but each of the 3 runs once"),
-        ("0,1,1,2,2 --mixed-depth", "the order 0 1 1 2 2 has no shorter form that runs each block once"),
-    ],
-)
-def test_orders_without_a_shorter_form_are_rejected(flags, message):
-    with pytest.raises(ValueError, match=rf"^--(depth-range|mixed-depth)=.*: {message} \(encoder\)$"):
-        models.tiny("cycle", "--encoder-order", *flags.split()).train_elastic(1)
 
 
 @pytest.mark.parametrize("flags", [(), ("--residual-rank", "2"), ("--init", "admin")], ids=str)

@@ -125,6 +125,15 @@ class TestTranslation:
             checkpoint_utils.load_model_ensemble_and_task([str(path)], {"decoder_embed_dim": 16})
 
 
+def test_a_source_ends_before_the_words_that_its_translation_must_contain(trained_once, said):
+    data, path = trained_once("transformer")
+    flags = ("--task", "translation", "--max-source-positions", "5", "--constraints", "--max-len-b", "4")
+    found = upstream.answer(data, path, "one two two one\tfünf vier\none two two one two\tfünf\n", *flags)
+    assert {"fünf", "vier"} <= set(found[0].split())
+    assert found[1] == ""
+    assert "is 6 tokens long: must be <= 5" in said.text
+
+
 def test_a_model_is_validated_without_its_task(trained_once):
     data, path = trained_once("transformer")
     upstream.use("validate", data, path, "--max-tokens", "500")
