@@ -122,13 +122,10 @@ def test_it_can_be_differentiated_twice():
 
 
 TRANSFORMS = {
-    "grad": lambda f, x, w: torch.func.grad(lambda x, w: f(x, w).square().sum(), argnums=(0, 1))(x, w),
-    "vmap": lambda f, x, w: torch.func.vmap(f, in_dims=(0, None))(x, w),
     "gradient of each sample": lambda f, x, w: torch.func.vmap(
         torch.func.grad(lambda w, x: f(x, w).square().sum()), in_dims=(None, 0)
     )(w, x),
     "jvp": lambda f, x, w: torch.func.jvp(f, (x, w), (w.new_ones(x.shape), w.new_ones(w.shape))),
-    "jacrev": lambda f, x, w: torch.func.jacrev(lambda x: f(x, w).mean((0, 1)))(x),
 }
 
 

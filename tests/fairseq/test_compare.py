@@ -23,10 +23,13 @@ LOOPED = [arch for arch in models.EVERY if arch not in UNSHARED | WITHOUT_LOOP]
 
 def built(words):
     """The model of a command line on the meta device."""
-    words = list(words)
+    return models.on_meta(*arch_and_flags(words))
+
+
+def arch_and_flags(words):
+    """The architecture, then all other words."""
     at = words.index("--arch")
-    arch = words[at + 1]
-    return models.on_meta(arch, *(word for index, word in enumerate(words) if index not in (at, at + 1)))
+    return [words[at + 1], *words[:at], *words[at + 2 :]]
 
 
 def controls(arch, *flags):
@@ -50,15 +53,10 @@ def test_controls_of_every_looped_architecture(arch):
     assert 0.97 * target <= size <= target
     assert count.stored(rows["once"]) <= target <= count.stored(rows["deep"])
     assert flags["time"] == flags["storage"]
-    control = options(flags["storage"][flags["storage"].index("--arch") + 1], *_flags_of(flags["storage"]))
+    control = options(*arch_and_flags(flags["storage"]))
     for side in looped:  # the width of a head is that of the looped model
         width, heads = (getattr(control, f"{side}_{name}") for name in ("embed_dim", "attention_heads"))
         assert width * getattr(args, f"{side}_attention_heads") == heads * getattr(args, f"{side}_embed_dim")
-
-
-def _flags_of(words):
-    at = words.index("--arch")
-    return [word for index, word in enumerate(words) if index not in (at, at + 1)]
 
 
 @pytest.mark.parametrize("arch", sorted(WITHOUT_LOOP))
@@ -72,21 +70,16 @@ def test_what_has_no_loop_over_depth_is_rejected(arch):
 @pytest.mark.parametrize(
     ("arch", "flags"),
     [
-        (
-            "ringformer_base",
-            ["--mixed-depth", "--depth-range", "1-2", "--dropout", "0", "--attention-signal", "before"],
-        ),
-        ("universal", ["--init", "admin"]),
-        ("cycle", ["--residual-rank", "2"]),
-        ("cycle", ["--encoder-order", "0,1,1,2", "--decoder-order", "0,0"]),
-        ("sandwich", []),
-        ("ilr_small", ["--block-loops", "3", "--inject-embedding"]),
-        ("cycle_lm", ["--adaptive-input-cutoff", "none", "--adaptive-softmax-cutoff", "none"]),
+        ("ringformer_base", "--mixed-depth --depth-range 1-2 --dropout 0 --attention-signal before"),
+        ("universal", "--init admin"),
+        ("cycle", "--encoder-order 0,1,1,2 --decoder-order 0,0 --residual-rank 2"),
+        ("ilr_small", "--block-loops 3 --inject-embedding"),
+        ("cycle_lm", "--adaptive-input-cutoff none --adaptive-softmax-cutoff none"),
     ],
 )
 def test_controls_keep_the_options_that_are_not_of_a_loop(arch, flags):
-    args, rows, words = controls(arch, *flags)
-    control = options(words["once"][words["once"].index("--arch") + 1], *_flags_of(words["once"]))
+    args, rows, words = controls(arch, *flags.split())
+    control = options(*arch_and_flags(words["once"]))
     for name in ("dropout", "init", "activation_fn", "position", "adaptive_input_cutoff", "encoder_normalize_before"):
         assert getattr(control, name, None) == getattr(args, name, None)
     assert not {"depth_range", "residual_rank", "inject_embedding"} & {
@@ -122,10 +115,7 @@ FLAGS = [
         (["--arch", "one_wide_ffn_tiny"], "--arch=one_wide_ffn_tiny: has no loop over depth"),
         (["--arch", cli.ARCH, "--seed", "3"], "--seed=3: is set by --seeds"),
         (["--arch", cli.ARCH, "--save-dir", "x"], "--save-dir=x: is set by --output"),
-        (
-            ["--arch", cli.ARCH, "--average", "2"],
-            "--average=2: needs --keep-interval-updates",
-        ),
+        (["--arch", cli.ARCH, "--average", "2"], "--average=2: needs --keep-interval-updates"),
         (["--arch", cli.ARCH, "--encoder-attention-heads", "3"], "--encoder-attention-heads=3: must divide"),
         (["--arch", cli.ARCH, "--wrong", "3"], "--wrong 3"),
         (["--arch", cli.ARCH, "--score", "--gen-subset none"], "none"),
@@ -191,12 +181,7 @@ def test_eight_bits_need_a_cpu_and_a_truth_value():
     model.to(torch.bfloat16)
     with pytest.raises(ValueError, match="eight_bits=True: needs --cpu, and float32"):
         model.prepare_for_inference_(None)
-    with pytest.raises(ValueError, match="eight_bits=2: must be true or false"):
-        models.task_of("ringformer_tiny").build_model(options_with(eight_bits=2))
-
-
-def options_with(**values):
     args = options("ringformer_tiny", *models.tiny_flags("ringformer_tiny"))
-    for name, value in values.items():
-        setattr(args, name, value)
-    return args
+    args.eight_bits = 2
+    with pytest.raises(ValueError, match="eight_bits=2: must be true or false"):
+        models.task_of("ringformer_tiny").build_model(args)

@@ -51,20 +51,8 @@ def test_the_example_translates_step_by_step_and_at_another_depth(build):
     deeper.load_state_dict(model.state_dict())
     assert torch.equal(deeper.encoder.loop.own[4].scales[0], model.encoder.loop.own[2].scales[0])
     assert build(first_scale=0.5).decoder.loop.own[1].scales[2].eq(0.5).all()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (dict(first_scale=-1.0), "--first-scale=-1.0: must be > 0"),
-        (dict(first_scale="1"), "--first-scale=1: must be a number"),
-        (dict(encoder_attention_heads=5), "--encoder-attention-heads=5: must divide --encoder-embed-dim=16"),
-        (dict(first_scales=1.0), "first_scales=1.0: not an option of scaled_base"),
-    ],
-)
-def test_wrong_options_of_the_example_are_rejected(build, options, message):
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        build(**options)
+    with pytest.raises(ValueError, match=r"^--first-scale=-1.0: must be > 0"):
+        build(first_scale=-1.0)
 
 
 def test_the_guide_names_the_files_of_a_forward_pass():

@@ -19,12 +19,9 @@ LATE = ("--loop-after-updates", "3")
     ("arch", "flags"),
     [
         ("ringformer_base", ()),
-        ("universal", ()),
-        ("cycle_rev", ()),
         ("cycle", ("--encoder-order", "0,1,1,2,0", "--decoder-order", "1,0,1")),
         ("recursive_iwslt_de_en", ()),
         ("s2t_cycle", ()),
-        ("ilr_small", ("--position", "rope")),
         ("ilr_small", ("--position", "rope", "--block-loops", "2", "--inject-embedding")),
         ("cycle_lm", ()),
     ],

@@ -88,22 +88,6 @@ def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     )
 
 
-CONTRADICTIONS = {
-    "--position rotary --encoder-learned-pos": "--encoder-learned-pos: does not go with --position=rotary",
-    "--position sinusoidal --decoder-learned-pos": "--decoder-learned-pos: does not go with --position=sinusoidal",
-    "--position learned --no-token-positional-embeddings": "--no-token-positional-embeddings: does not go with "
-    "--position=learned",
-    "--encoder-learned-pos --no-token-positional-embeddings": "--encoder-learned-pos: does not go with "
-    "--no-token-positional-embeddings",
-}
-
-
-@pytest.mark.parametrize("flags", CONTRADICTIONS)
-def test_contradictions_are_one_error(flags):
-    with pytest.raises(ValueError, match=CONTRADICTIONS[flags]):
-        models.tiny("universal_small", *flags.split())
-
-
 def test_rope_is_an_older_word_for_rotary():
     older, newer = (models.tiny("ilr_small", "--position", word) for word in ("rope", "rotary"))
     newer.load_state_dict(older.state_dict())

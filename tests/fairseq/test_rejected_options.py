@@ -45,6 +45,8 @@ BAD = {
     "vanilla_tiny": {
         "--encoder-embed-dim 0": "--encoder-embed-dim=0: must be >= 1",
         "--decoder-learned-pos --no-token-positional-embeddings": "--decoder-learned-pos: does not go with --no-token",
+        "--position rotary --encoder-learned-pos": "--encoder-learned-pos: does not go with --position=rotary",
+        "--position learned --no-token-positional-embeddings": "--no-token-positional-embeddings: does not go with",
     },
     "sequence": {
         "--share-layer-num 13": f"--share-layer-num=13: {UNIQUE}",
