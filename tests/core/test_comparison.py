@@ -122,12 +122,6 @@ def test_lower_scores_may_be_better(tmp_path):
     assert "Against the same blocks run once looping lowers perplexity by 4.97 (4.82 to 5.11, three seeds)." in text
 
 
-def test_one_seed_has_no_interval_and_says_so(tmp_path):
-    text = page(tmp_path, looped=[30], once=[31])
-    assert "Against the same blocks run once looping loses 1.00 BLEU (one seed, so no interval)." in text
-    assert "±" not in text
-
-
 def test_a_control_that_diverges_is_a_result(tmp_path):
     text = page(tmp_path, looped=[30, 31], deep=[None, None])
     assert "Against a block of its own for every pass: no pair of runs has finished." in text

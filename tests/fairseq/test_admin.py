@@ -240,22 +240,6 @@ def test_two_workers_train_as_one_with_both_batches(straight, corpus, tmp_path):
 
 
 @pytest.mark.slow
-def test_trained_from_a_file_and_translated_without_it(corpus, tmp_path):
-    profile = tmp_path / "profile.ratio.init"
-    profile.write_text("".join(f"{omega}\n" for omega in SCALARS))
-    run = Run(corpus, tmp_path, "--bf16", "--admin-profile", profile)
-    assert "Admin: profiled" not in run.log
-    state = run.state()
-    torch.testing.assert_close(
-        torch.stack(list(offsets(state["model"]).values())), torch.tensor(SCALARS) - 1, rtol=0, atol=0.01
-    )
-    assert state["cfg"]["model"].admin_profile == SCALARS
-    profile.unlink()
-    output = cli.generate(corpus.data, run.folder / "checkpoint_last.pt", "--gen-subset", "valid", "--beam", "2")
-    assert len(cli.hypotheses(output)) == corpus.sentences["valid"]
-
-
-@pytest.mark.slow
 def test_the_recipe_records_its_last_loss(tmp_path):
     flags = ("--encoder-layers", "6", "--decoder-layers", "6", "--max-update", "6")
     recipe("takase/admin.sh", "admin", *flags, SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="")

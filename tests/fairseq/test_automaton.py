@@ -137,21 +137,13 @@ def test_more_passes_than_steps_are_rejected(flags):
 
 def trained(folder, *flags: str) -> dict[str, float]:
     """Exact matches of a model of width 64 by the number of steps, as the recipes score them."""
-    size = ["--decoder-embed-dim", "64", "--decoder-ffn-embed-dim", "128", "--decoder-attention-heads", "4"]
-    model = ["--arch", "ilr_small", "--decoder-layers", "1", "--post-norm", *size]
-    learning = [
-        "--criterion",
-        "answer_cross_entropy",
-        "--optimizer",
-        "adam",
-        "--adam-betas",
-        "(0.9, 0.98)",
-        "--lr",
-        "3e-3",
-    ]
-    learning += ["--lr-scheduler", "cosine", "--warmup-updates", "50", "--clip-norm", "1", "--batch-size", "64"]
-    learning += ["--update-epoch-batch-itr", "True", "--disable-validation", "--no-epoch-checkpoints"]
-    cli.run("fairseq-train", *cli.HOST, "--task", "automaton", *model, *learning, "--save-dir", folder, *flags)
+    model = "--arch ilr_small --decoder-layers 1 --post-norm --decoder-embed-dim 64 --decoder-ffn-embed-dim 128"
+    model += " --decoder-attention-heads 4 --criterion answer_cross_entropy"
+    learning = "--optimizer adam --adam-betas (0.9,0.98) --lr 3e-3 --lr-scheduler cosine --warmup-updates 50"
+    learning += " --clip-norm 1 --batch-size 64 --update-epoch-batch-itr True"
+    saving = "--disable-validation --no-epoch-checkpoints --save-dir"
+    words = f"--task automaton {model} {learning} {saving}".split()
+    cli.run("fairseq-train", *cli.HOST, *words, folder, *flags)
     scorer = cli.REPOSITORY / "recipes" / "metrics" / "automaton.py"
     log = cli.python(str(scorer), "--path", folder / "checkpoint_last.pt", "--texts", "200")
     return json.loads(log[log.index("{") :])

@@ -116,18 +116,6 @@ def test_alignments():
     torch.testing.assert_close(attention(), expected)
 
 
-@models.every_language_model
-def test_several_tokens_may_be_read_in_one_step(arch):
-    if language.FAMILY[arch] == "KausikRecurrence":
-        return
-    model, tokens, state = drafting(looped(arch)), language.texts((40, 40, 40)), {}
-    ends = [7, *range(8, 30), 35, 36, 40]
-    with torch.no_grad():
-        parts = [model.decoder(tokens[:, :end], incremental_state=state)[0] for end in ends]
-        whole = model.decoder(tokens)[0]
-    torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=1e-9)
-
-
 def test_nothing_is_drafted_past_the_longest_text():
     """Learned positions end there."""
     model = drafting(models.tiny("ilr_small", "--position", "learned"), 2, 9)

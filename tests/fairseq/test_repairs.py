@@ -299,14 +299,6 @@ class TestParallel:
     def config(*flags: str):
         return convert_namespace_to_omegaconf(arguments("--cpu", *flags))
 
-    def test_launched_ranks_come_from_the_environment(self, launched):
-        distributed = self.config("--distributed-world-size", "3").distributed_training
-        parallel._prepare_cpu(distributed)
-        assert distributed.distributed_world_size == 2
-        assert (distributed.distributed_rank, distributed.device_id) == (1, 0)
-        assert (distributed.distributed_init_method, distributed.distributed_backend) == ("env://", "gloo")
-        assert distributed.distributed_no_spawn
-
     def test_ranks_without_a_launcher_meet_at_a_free_port(self):
         distributed = self.config("--distributed-world-size", "2").distributed_training
         parallel._prepare_cpu(distributed)
