@@ -9,6 +9,7 @@ DEMO := $(VENV)/.demo-$(VERSION)
 FULL := $(VENV)/.installed-$(VERSION)
 
 BENCH ?= translation language scan vision
+ROUNDS ?= 20
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo demo-translation demo-vision test test-fairseq test-timm test-timm-versions fuzz lint bench gpu test-official
@@ -22,7 +23,7 @@ help:
 	@echo "make test-fairseq   run fairseq's own tests without and with the plugin    FAIRSEQ=../fairseq is a checkout of it"
 	@echo "make test-timm      run timm's own tests of models on ours     ARGS='--models sret_t,uit*' selects among them"
 	@echo "make test-timm-versions    run every image model on the versions of timm    ARGS=1.0.20 selects, a checkout's path too"
-	@echo "make fuzz           try random options on every architecture and model    ARGS='--seconds 3600' says how long (600)"
+	@echo "make fuzz           try random options on every architecture and model    ROUNDS=100 says how often (20)"
 	@echo "make bench          speed and memory, as ratios to fairseq's and timm's own models    BENCH=vision runs one"
 	@echo "make gpu            tests, trainings and speeds on a GPU, in about 10 minutes; a table at the end says how each went"
 	@echo "make lint           check style, formatting and annotations"
@@ -56,7 +57,7 @@ test-timm-versions: $(FULL)
 	$(BIN)/python -m tests.support.timm_versions $(ARGS)
 
 fuzz: $(FULL)
-	PATH="$(CURDIR)/$(BIN):$$PATH" python -m tests.reliability.fuzz $(ARGS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" ROUNDS=$(ROUNDS) python -m pytest tests/reliability/test_fuzz.py $(ARGS)
 
 lint: $(FULL)
 	$(BIN)/ruff check .

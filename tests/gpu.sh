@@ -72,37 +72,24 @@ translate() {
     rm -rf "$run"
 }
 
-# image NAME MODEL [options of train_image.py]: an epoch of noise, as loaded from files.
+# image NAME MODEL [options of train_image.py]: an epoch of small pictures, enlarged.
 image() {
     stage "image-$1" 150 "$PYTHON" recipes/train_image.py "$OUT/images" --model "$2" --output "$OUT/image-$1" --epochs 1 \
         --batch-size 16 --img-size 224 --warmup-epochs 0 --workers 2 "${@:3}"
     rm -rf "$OUT/image-$1"
 }
 
-noise() {
-    "$PYTHON" - "$OUT/images" <<'PYTHON'
-import sys
-from pathlib import Path
-
-import numpy as np
-from PIL import Image
-
-draw = np.random.default_rng(1)
-for part, count in {"train": 64, "val": 16}.items():
-    for label in ("a", "b"):
-        folder = Path(sys.argv[1]) / part / label
-        folder.mkdir(parents=True, exist_ok=True)
-        for index in range(count):
-            Image.fromarray(draw.integers(0, 256, (224, 224, 3), dtype=np.uint8)).save(folder / f"{index}.png")
-PYTHON
+images() {
+    rm -rf "$OUT/images"
+    "$PYTHON" -c "import pathlib, tests.support.image_training as made; made.write_images(pathlib.Path('$OUT/images'))"
 }
 
-export -f corpus noise
+export -f corpus images
 export OUT PYTHON
 stage environment 60 "$PYTHON" -m torch.utils.collect_env
 stage tests 240 "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider tests/test_gpu.py
 stage corpus 60 bash -c corpus
-stage images 30 bash -c noise
+stage images 60 bash -c images
 translate fp32 ringformer_base &
 translate fp16 ringformer_base --fp16 &
 translate amp ringformer_base --amp &

@@ -74,17 +74,6 @@ def test_parity_is_that_of_the_last_cells():
         assert row.tolist() == np.stack(window, axis=1).tolist()
 
 
-def test_rows_depend_on_seed_subset_and_in_training_on_the_epoch():
-    def drawn(split, epoch=1, **values):
-        return texts(automaton(**values), split, epoch)["net_input"]["src_tokens"]
-
-    assert torch.equal(drawn("train"), drawn("train"))
-    assert not torch.equal(drawn("train"), drawn("train", epoch=2))
-    assert not torch.equal(drawn("train"), drawn("train", seed=2))
-    assert torch.equal(drawn("valid"), drawn("valid", epoch=2))
-    assert not torch.equal(drawn("valid"), drawn("test"))
-
-
 def loss_at(model, batch: dict, passes: int) -> torch.Tensor:
     """The sum of the losses against the row after as many steps as passes run."""
     with at_depths({model.decoder.stack.loop: passes}):

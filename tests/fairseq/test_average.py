@@ -83,13 +83,11 @@ def test_last_checkpoints_by_epoch_and_by_update(checkpoints, flags, latest):
 @pytest.mark.parametrize(
     ("inputs", "flags", "message"),
     [
-        ("{}", "--num-epoch-checkpoints 0", "--num-epoch-checkpoints=0: must be >= 1 and <= 3, which there are"),
         ("{}", "--num-epoch-checkpoints 4", "--num-epoch-checkpoints=4: must be >= 1 and <= 3, which there are"),
         ("{}", "", "is no file; a folder needs --num-epoch-checkpoints"),
         ("{}/nothing.pt", "", "nothing.pt is no file"),
         ("{}/checkpoint1.pt", "--checkpoint-upper-bound 3", "--checkpoint-upper-bound needs --num-epoch-checkpoints"),
         ("{}/checkpoint1.pt", "--num-epoch-checkpoints 1", "must be one folder"),
-        ("{}", "--num-epoch-checkpoints 1 --num-update-checkpoints 1", "not allowed with"),
     ],
 )
 def test_options_that_do_not_fit_are_rejected(checkpoints, capsys, inputs, flags, message):

@@ -167,21 +167,6 @@ def test_options_that_older_versions_left_empty_are_read():
     looped(model, args, "cycle", 2, None)
 
 
-def test_a_shared_model_decodes_step_by_step_and_trains():
-    """Keys and values of cross-attention are of each pass, not of each block."""
-    loop, _ = looped(*fairseq_model(), "cycle", 2, 3)
-    source, lengths, target = models.batch(target_lengths=(7, 7, 7))
-    expected, _ = loop(source, lengths, target)
-    with torch.no_grad():
-        encoder_out, state = loop.encoder(source, lengths), {}
-        steps = [loop.decoder(target[:, : t + 1], encoder_out, state)[0] for t in range(7)]
-    torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=0, atol=1e-9)
-    state["recurrence"].reorder(torch.tensor([2, 0]))
-    assert all(len(context) == 2 for context in state["recurrence"].contexts.tensors)
-    _, gradients = models.loss_and_gradients(loop, (source, lengths, target))
-    assert gradients.keys() == dict(loop.named_parameters()).keys()
-
-
 @pytest.mark.parametrize(
     ("how", "values", "message"),
     [

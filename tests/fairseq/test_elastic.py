@@ -1,5 +1,6 @@
 """Elastic depth in fairseq: which architectures support it, its losses, resuming and several ranks."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -111,13 +112,10 @@ def test_stacks_of_two_depths_are_drawn_together():
     assert drawn == {(4, 2), (5, 2), (5, 3), (6, 3), (7, 3), (7, 4), (8, 4)}
 
 
-@pytest.mark.parametrize(
-    "arch", [arch for arch in models.WITH_ENCODER if arch in models.REPRESENTS and is_elastic(arch)]
-)
-def test_stacks_are_drawn_separately_where_asked(arch):
+def test_stacks_are_drawn_separately_where_asked():
     runs = []
     for apart in ([], ["--depth-apart"]):
-        model = models.tiny(arch, "--depth-range", "-".join(map(str, ends(arch))), *apart)
+        model = models.tiny("cycle", "--depth-range", "2-6", *apart)
         model.train_elastic(1)
         drawn = []
         for update in range(600):
@@ -126,22 +124,7 @@ def test_stacks_are_drawn_separately_where_asked(arch):
         runs.append(drawn)
     together, apart = runs
     assert [encoder for encoder, _ in apart] == [encoder for encoder, _ in together]
-    assert set(apart) == {(encoder, decoder) for encoder in depths(arch) for decoder in depths(arch)}
-
-
-def test_block_recurrence_runs_complete_stacks():
-    flags, injected = ["--position", "rope", "--block-loops"], "--inject-embedding"
-    model = models.tiny("ilr_small", *flags, "3", injected, "--depth-range", "3-9")
-    tokens = language.texts()
-    model.train_elastic(1)
-    (loop,) = model.loops_by_side().values()
-    assert loop.training_depth.depths == (3, 6, 9)
-    for depth in loop.training_depth.depths:
-        more = [injected] if depth > 3 else []  # rejected if no block runs twice
-        built = models.tiny("ilr_small", *flags, str(depth // 3), *more, seed=1)
-        built.load_state_dict(model.state_dict())
-        with torch.no_grad(), at_depths({loop: depth}):
-            torch.testing.assert_close(model(tokens)[0], built(tokens)[0], rtol=0, atol=0)
+    assert set(apart) == set(itertools.product(range(2, 7), repeat=2))
 
 
 # Losses
@@ -199,22 +182,6 @@ def test_mixed_depth_is_the_mean_over_two_models(arch):
     gradients = torch.autograd.grad(loss, list(model.parameters()))
     expected = torch.autograd.grad((deep + shallow) / 2, list(model.parameters()))
     torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("apart", [[], ["--depth-apart"]], ids=["together", "apart"])
-def test_mixed_depth_with_a_range_trains_the_drawn_depth(apart):
-    arch = "ringformer_base"
-    model = models.tiny(arch, *cli.WITHOUT_DROPOUT, "--mixed-depth", "--depth-range", "1-4", *apart).train()
-    model.train_elastic(1)
-    with_depths, plain, batch = criterion(arch, elastic=True), criterion(arch), sample(arch)
-    loops = model.loops_by_side()
-    for update in range(6):
-        model.set_num_updates(update)
-        losses = []
-        for depths in {(4, 4), tuple(len(loop.running) for loop in loops.values())}:
-            with at_depths(dict(zip(loops.values(), depths))):
-                losses.append(plain(model, batch)[0])
-        torch.testing.assert_close(with_depths(model, batch)[0], sum(losses) / len(losses))
 
 
 def test_validation_reports_the_loss_at_three_depths():
@@ -331,10 +298,3 @@ def test_two_ranks_equal_one_process(corpus, backend, depth, tmp_path):
         [line["loss"] for line in cli.logged(alone)], abs=0.0011
     )
     torch.testing.assert_close(weights(two), weights(one), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_a_command_rejects_wrong_depth_options_before_training(corpus, tmp_path):
-    log = cli.train(corpus.data, tmp_path, *DEPTH, "--bf16", "--batch-size", "8", "--max-update", "1", fails=True)
-    assert "error: --bf16: its optimizer moves and decays all parameters" in log
-    assert not cli.logged(log)

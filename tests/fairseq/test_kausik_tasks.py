@@ -22,6 +22,7 @@ from fairseq_plugin.tasks.copying import CopyingConfig, CopyingTask
 from fairseq_plugin.tasks.pixel_classification import PixelClassificationConfig, PixelClassificationTask
 from fairseq_plugin.tasks.shifted_language_modeling import ShiftedTexts
 from recurrence import count
+from tests.fairseq.test_automaton import automaton, texts
 from tests.support import cli, models
 from tests.support.states import same_state
 
@@ -35,14 +36,6 @@ def copying(**values) -> CopyingTask:
     """The task with a few texts; its own defaults otherwise."""
     few = dict(train_texts=8, valid_texts=4, seed=1)
     return CopyingTask(OmegaConf.structured(CopyingConfig(**{**few, **values})))
-
-
-def texts(task: CopyingTask, split: str, epoch: int = 1) -> dict:
-    """All texts of a subset as one batch."""
-    task.load_dataset(split)
-    dataset = task.dataset(split)
-    dataset.set_epoch(epoch)
-    return dataset.collater([dataset[i] for i in range(len(dataset))])
 
 
 # Copying
@@ -65,9 +58,10 @@ def test_the_tokens_to_copy_are_in_the_text_and_are_the_last_targets(selective):
     assert set(target[:, -16:].flatten().tolist()) == set(range(1, 15))
 
 
-def test_texts_depend_on_seed_subset_and_in_training_on_the_epoch():
+@pytest.mark.parametrize("task", [copying, automaton])
+def test_texts_depend_on_seed_subset_and_in_training_on_the_epoch(task):
     def drawn(split, epoch=1, **values):
-        return texts(copying(noise=8, **values), split, epoch)["net_input"]["src_tokens"]
+        return texts(task(**values), split, epoch)["net_input"]["src_tokens"]
 
     assert torch.equal(drawn("train"), drawn("train"))
     assert not torch.equal(drawn("train"), drawn("train", epoch=2))
