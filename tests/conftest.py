@@ -98,6 +98,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return Corpus(text, data, cli.preprocess(*flags, env={"PYTHONPATH": str(folder)}, fresh=True), SENTENCES)
 
 
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of generated images, SPLIT/COLOUR/NUMBER.png."""
+    folder = tmp_path_factory.mktemp("images")
+    importlib.import_module("tests.support.image_training").write_images(folder)
+    return folder
+
+
 class Training(NamedTuple):
     """A finished training.
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from recurrence.elastic import check_options, describe_late, idle, make_elastic, may_idle, trained_depths
+from recurrence.elastic import check_options, idle, make_elastic, may_idle, trained_depths
 from recurrence.errors import FieldError
 from recurrence.papers.takase import shared_layers
 from tests.core.test_elastic import SHAPE, made, states
@@ -88,16 +88,6 @@ def test_a_checkpoint_from_before_the_loops_began_runs_what_was_trained(caplog):
     used.load_state_dict(early)
     used.train().set_num_updates(0)  # of a training without late loops
     assert len(used.running) == 5
-
-
-def test_late_loops_are_described_for_the_log():
-    loops = {"encoder": made("middle loop", (0, 1, 1, 1, 2)), "decoder": made("universal", (0,) * 4)}
-    for loop in loops.values():
-        make_elastic(loop, loop_after_updates=3)
-        loop.set_num_updates(2)
-    assert describe_late(loops) == "encoder 3 of 5 passes (0 1 2), decoder 1 of 4 passes (0)"
-    loops["encoder"].set_num_updates(3)
-    assert describe_late(loops).startswith("encoder 5 of 5 passes (0 1 1 1 2)")
 
 
 @pytest.mark.parametrize(

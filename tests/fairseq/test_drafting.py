@@ -91,10 +91,12 @@ def test_sampling_draws_the_same_tokens(arch):
 
 
 def test_forced_words_penalties_ngrams_and_ensembles():
+    """As with every step of the complete prefix, at full depth."""
     pair, (_, source) = [varied_model("cycle"), varied_model("cycle", seed=2)], sources("cycle")
     prefix = models.collate([row[:-1] for row in models.sentences((4, 2, 3, 4), models.TARGET_SYMBOLS, seed=5)])
     rules = dict(beam_size=1, max_len_b=12, min_len=5, unk_penalty=2.0, no_repeat_ngram_size=2)
-    expected = translate(search(*pair, **rules), source, prefix)
+    expected = translate(search(*pair, incremental=False, **rules), source, prefix)
+    expect_equal(translate(search(*pair, **rules), source, prefix), expected)
     drafting(pair[0], 1, 5)
     drafting(pair[1], 3, 2)
     expect_equal(translate(search(*pair, **rules), source, prefix), expected)

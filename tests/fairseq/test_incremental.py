@@ -184,29 +184,3 @@ def test_beam_search_goes_on_from_prompts(arch, flags):
         assert all(one["tokens"][: len(given)].tolist() == given for one in continuations)
         for one in continuations:
             expect_scores_of_the_full_forward(model, one)
-
-
-@models.every_model_with_encoder
-def test_prefix_tokens(arch):
-    model, (_, source) = varied_model(arch), sources(arch)
-    prefix = models.collate([row[:-1] for row in models.sentences((4, 2, 3, 4), models.TARGET_SYMBOLS, seed=5)])
-    found = translate(generator(model), source, prefix)
-    expect_equal(found, translate(generator(model, incremental=False), source, prefix))
-    for sentence, forced in zip(found, prefix):
-        forced = forced[models.is_token(forced)].tolist()
-        assert all(hypothesis["tokens"][: len(forced)].tolist() == forced for hypothesis in sentence)
-
-
-@models.every_model_with_encoder
-def test_ensemble_with_another_architecture(arch):
-    peers, step = (speech.ARCHS, 1) if arch in speech.ARCHS else (models.ARCHS, 5)
-    other = peers[peers.index(arch) - step]
-    assert other != arch
-    pair, (_, source) = [varied_model(arch), varied_model(other, seed=2)], sources(arch)
-    found = translate(generator(*pair), source)
-    expect_equal(found, translate(generator(*pair, incremental=False), source))
-    assert best(found) != best(translate(generator(pair[0]), source))
-
-
-def best(found: list[list[dict]]) -> list[list[int]]:
-    return [sentence[0]["tokens"].tolist() for sentence in found]

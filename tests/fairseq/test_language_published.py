@@ -1,14 +1,9 @@
 """Published language models: what their conversion rejects; their recorded results are in tests/test_published.py."""
 
-from argparse import Namespace
-
 import pytest
-import torch
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
 from fairseq_plugin.published import from_published, to_published
-from recurrence import count
-from tests.support import language, models
+from tests.support import models
 from tests.support.golden import golden
 from tests.support.recorded import load
 
@@ -32,12 +27,3 @@ def test_relative_positions_that_the_published_code_lacks_are_rejected():
     )
     with pytest.raises(ValueError, match=message):
         to_published("ilr", model, {})
-
-
-def test_baevskis_model_is_fairseqs():
-    """As many parameters as `transformer_lm_wiki103` of six layers."""
-    on, args = language.task(267_744), Namespace(decoder_layers=6, tokens_per_sample=512, max_target_positions=512)
-    ARCH_CONFIG_REGISTRY["transformer_lm_wiki103"](args)
-    with torch.device("meta"):
-        upstream = ARCH_MODEL_REGISTRY["transformer_lm_wiki103"].build_model(args, on)
-    assert count.stored(models.on_meta("vanilla_lm", on=on)) == count.stored(upstream) == 120_971_264

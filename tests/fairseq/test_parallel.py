@@ -51,13 +51,6 @@ def test_two_processes_equal_one_with_the_same_total_batch(one_process, expected
     assert two == pytest.approx(one, abs=0.0011)
 
 
-def test_resume_on_two_ranks(corpus, two_processes, expected, tmp_path):
-    folder, _ = two_processes
-    flags = ("--restore-file", folder / "checkpoint_1_3.pt", "--no-save")
-    log = cli.torchrun(2, *cli.train_command(corpus.data, tmp_path, *FLAGS, *flags))
-    assert losses(log) == pytest.approx({number: expected[number] for number in (4, 5, 6)}, abs=0.0011)
-
-
 def test_two_nodes_train_the_same_and_resume(corpus, expected, tmp_path):
     program = ("-m", "fairseq_cli.train", *cli.train_command(corpus.data, tmp_path / "nodes", *FLAGS))
     first, second = cli.two_nodes(*program, "--max-update", "3")

@@ -29,8 +29,6 @@ OF_ENCODERS = {
     "test_the_decoders_widths_follow_the_encoders",
     "test_attention_weights_of_every_step",
     "test_beam_search",
-    "test_prefix_tokens",
-    "test_ensemble_with_another_architecture",
 }
 OF_LANGUAGE = {
     "test_texts_may_be_longer_than_those_of_training",

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support import models, speech
 
@@ -33,20 +32,3 @@ def test_features_are_read_in_the_type_of_the_model():
     """fairseq-generate --fp16 only casts the model."""
     model, (frames, lengths, target) = models.tiny("s2t_cycle").half(), models.inputs("s2t_cycle")
     assert torch.equal(model(frames.float(), lengths, target)[0], model(frames.half(), lengths, target)[0])
-
-
-def test_lengths_are_read_once():
-    """On a GPU every reading waits for all that was asked of it."""
-
-    class Readings(TorchDispatchMode):
-        count = 0
-
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            self.count += function is torch.ops.aten._local_scalar_dense.default
-            return function(*args, **(kwargs or {}))
-
-    model, (frames, lengths, _) = models.tiny("s2t_vanilla"), models.inputs("s2t_vanilla")
-    with Readings() as readings:
-        _, padding = model.encoder.inputs.read(frames, lengths)
-    assert padding.any()
-    assert readings.count == 1

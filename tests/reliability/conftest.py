@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from tests.reliability.jobs import training_job
-from tests.support.image_training import write_images
 from tests.support.warm import Warm
 
 
@@ -14,14 +13,6 @@ def warm(tmp_path_factory):
     started = Warm(tmp_path_factory.mktemp("warm"))
     yield started
     started.close()
-
-
-@pytest.fixture(scope="session")
-def images(tmp_path_factory) -> Path:
-    """The folder of the generated images."""
-    folder = tmp_path_factory.mktemp("images")
-    write_images(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")

@@ -26,19 +26,10 @@ from tests.support.image_training import (
     rejection,
     table,
     train,
-    write_images,
 )
 from tests.support.states import same_state
 from timm_plugin import train as train_image
 from timm_plugin.training import data, options, tasks
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory) -> Path:
-    """The folder of the generated images."""
-    folder = tmp_path_factory.mktemp("images")
-    write_images(folder)
-    return folder
 
 
 def expect_weights(one: Path, other: Path, atol: float = 1e-4) -> None:

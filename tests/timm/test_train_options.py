@@ -1,23 +1,13 @@
 """The image trainer rejects wrong options by name; the commands in recipes' README are accepted."""
 
 import shlex
-from pathlib import Path
 
 import pytest
 import timm
 
 from tests.support import cli
-from tests.support.image_training import MODEL, SMALL, TEACHER, flags, rejection, write_images
+from tests.support.image_training import MODEL, SMALL, TEACHER, flags, rejection
 from timm_plugin.training import options
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory) -> Path:
-    """The folder of the generated images."""
-    folder = tmp_path_factory.mktemp("images")
-    write_images(folder)
-    return folder
-
 
 REJECTED = {
     "--hflip 2.0: must be in 0 .. 1": ["--hflip", "2"],
