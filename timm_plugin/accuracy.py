@@ -19,7 +19,7 @@ from recurrence import gemm
 from recurrence.eight_bits import quantise_
 from timm_plugin import repairs
 from timm_plugin._compat import load_checkpoint_metadata
-from timm_plugin.convert import load
+from timm_plugin.checkpoints import load
 from timm_plugin.depth import accuracy
 from timm_plugin.training.data import datasets, make_loaders
 

@@ -10,112 +10,22 @@ pretrained=True)` builds it; after ``unshare``, it does so without this package.
 checkpoint, or a file of weights, for which ``--model`` and ``--model-kwargs`` name the model.
 """
 
-import argparse
-import json
 import logging
 import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import timm
-from safetensors import SafetensorError
 from timm.models import save_for_hf
 from timm.utils import ParseKwargs
 from torch import nn
 
 from recurrence.weights import command
 from timm_plugin import repairs
-from timm_plugin._compat import load_checkpoint_metadata
+from timm_plugin.checkpoints import PREPROCESSING, load
 from timm_plugin.conversion import to_looped, to_timm
 
 logger = logging.getLogger("timm_plugin.convert")
-
-PREPROCESSING = ("mean", "std", "crop_pct", "interpolation")
-OPTIONS = {"num_classes": "num_classes", "in_chans": "in_chans", "global_pool": "gp"}  # of a model, in train.py
-
-
-def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
-    """The model of a checkpoint, read with torch's safe loader, with the preprocessing of its training.
-
-    Args:
-        path: a file, or a folder in timm's format.
-        name: of the model; None for the one that the checkpoint names.
-        **kwargs: of the model; they override those of the checkpoint.
-
-    Raises:
-        ValueError: if the model is not named, or the weights cannot be read or do not fit it.
-        OSError: if there is no such file.
-    """
-    if path.is_dir():
-        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        for argument, value in (config.get("model_args") or {}).items():
-            if _names_source(argument):
-                raise ValueError(f"{path}: says {argument}={value!r}: must not name other files or addresses")
-        return _with_weights(path, f"local-dir:{path}", kwargs, pretrained=True)
-    metadata = {} if path.suffix == ".safetensors" else _metadata(path)
-    options = metadata.get("args", argparse.Namespace())
-    if name is None and timm.is_model(str(metadata.get("arch"))):
-        name = metadata["arch"]
-    if name is None:
-        raise ValueError(f"--model: must name the model of {path}, which does not name it")
-    model = _with_weights(path, name, {**_trained_with(name, options), **kwargs}, checkpoint_path=str(path))
-    given = {option: getattr(options, option, None) for option in PREPROCESSING}
-    model.pretrained_cfg = {**model.pretrained_cfg, **{key: value for key, value in given.items() if value}}
-    return model
-
-
-def _with_weights(path: Path, name: str, kwargs: dict[str, Any], **source: Any) -> nn.Module:
-    """The model with the weights of a file or folder; raises ValueError if they cannot be read, or do not fit it."""
-    try:
-        return timm.create_model(name, **source, **kwargs).eval()
-    except (RuntimeError, TypeError, SafetensorError) as error:
-        raise ValueError(f"{path}: not the weights of {name} with {kwargs}: {error}") from None
-
-
-def _metadata(path: Path) -> dict[str, Any]:
-    """The metadata of a training checkpoint; {} for a state dict."""
-    try:
-        found = load_checkpoint_metadata(path)
-    except RuntimeError as error:
-        raise ValueError(str(error)) from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: not a checkpoint: holds a {type(found).__name__}")
-    return found
-
-
-def _names_source(argument: str) -> bool:
-    """Whether an argument of a model is a file or an address from which to load weights."""
-    return argument.startswith("pretrained") or argument in ("checkpoint_path", "cache_dir")
-
-
-def untrained(path: Path, args: argparse.Namespace, **kwargs: Any) -> nn.Module:
-    """The model that a trainer's saved options describe, overridden by `kwargs`, without weights; path is for errors.
-
-    Raises:
-        ValueError: if the options name no registered model.
-    """
-    if not timm.is_model(str(args.model)):
-        raise ValueError(f"{path}: says model={args.model!r}: must be a registered model")
-    return timm.create_model(args.model, **{**_trained_with(args.model, args), **kwargs})
-
-
-def _trained_with(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """The model's arguments among the options of a trainer, ours or timm's train.py.
-
-    Not the files or addresses from which a fine-tuning took its first weights.
-    """
-    named = dict(getattr(args, "model_kwargs", None) or {})
-    kwargs = {argument: value for argument, value in named.items() if not _names_source(argument)}
-    given = [(argument, getattr(args, option, None)) for argument, option in OPTIONS.items()]
-    channels, *_ = getattr(args, "input_size", None) or (None,)  # train.py's --input-size
-    for argument, value in (*given, ("in_chans", channels)):
-        if value is not None:
-            kwargs.setdefault(argument, value)
-    if getattr(args, "img_size", None) and timm.get_pretrained_cfg(name).fixed_input_size:
-        kwargs.setdefault("img_size", args.img_size)
-    return kwargs
 
 
 def save(model: nn.Module, source: nn.Module, folder: Path) -> None:

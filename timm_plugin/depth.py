@@ -28,7 +28,7 @@ from recurrence.depth import mark_safe
 from recurrence.files import atomic_write
 from recurrence.loop import Loop
 from timm_plugin import repairs
-from timm_plugin.convert import load
+from timm_plugin.checkpoints import load
 
 # Where timm looks for the weights in a checkpoint; it loads averages if there are any.
 WEIGHTS = ("state_dict", "state_dict_ema", "model_ema", "model")
@@ -121,7 +121,7 @@ def read_images(
     Args:
         folder: of classes, or of splits.
         split: one of SPLITS; without effect in a folder of classes.
-        model: as :func:`timm_plugin.convert.load` returns it, with the preprocessing of its training.
+        model: as :func:`timm_plugin.checkpoints.load` returns it, with the preprocessing of its training.
         size: `input_size` or `img_size`, as for timm's `resolve_data_config`.
         batch_size: B.
         device: where to put the images.

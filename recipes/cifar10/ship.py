@@ -8,7 +8,7 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from timm_plugin.convert import load
+from timm_plugin.checkpoints import load
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 import fairseq_plugin  # noqa: F401  (registers the models, and allows the types that fairseq's checkpoints hold)
 from timm_plugin import repairs
-from timm_plugin.convert import untrained
+from timm_plugin.checkpoints import load
 
 
 def is_image_model(checkpoint: Path) -> bool:
@@ -57,7 +57,7 @@ class ImageRun:
         self.args: Namespace = load_checkpoint_metadata(checkpoint)["args"]
         if data is not None:
             self.args.data = data
-        self.model: nn.Module = untrained(checkpoint, self.args, checkpoint_path=str(checkpoint)).eval()
+        self.model: nn.Module = load(checkpoint)
 
     def images(self, count: int, batch: int, training: bool = False) -> DataLoader:
         """Batches of images (B, 3, height, width), preprocessed as for evaluation, and their classes (B,).

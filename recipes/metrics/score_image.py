@@ -16,14 +16,13 @@ from timm.utils.checkpoint_saver import load_checkpoint_metadata
 from torch import nn
 
 from recurrence.count import macs
-from timm_plugin.convert import untrained
+from timm_plugin.checkpoints import load
 
 
 def model_of(run: Path) -> tuple[nn.Module, int]:
-    """The architecture of a run with untrained weights, and the side of its images in pixels."""
+    """The model of a run, and the side of its images in pixels."""
     checkpoint = run / "last.pth.tar"
-    args = load_checkpoint_metadata(checkpoint)["args"]
-    model = untrained(checkpoint, args)
+    model, args = load(checkpoint), load_checkpoint_metadata(checkpoint)["args"]
     return model, args.img_size or model.pretrained_cfg["input_size"][-1]
 
 
@@ -35,7 +34,7 @@ def scores(run: Path) -> dict:
         raise ValueError(f"{file.name}: has no epoch")
     last = epochs[-1]
     model, side = model_of(run)
-    cost = macs(model.eval(), torch.zeros(1, 3, side, side))
+    cost = macs(model, torch.zeros(1, 3, side, side))
     found = {"top1": round(float(last["eval_top1"]), 2), "mmac": round(cost / 1e6, 1)}
     if "eval_smallest_depth_top1" in last:  # trained at several depths
         found["top1_smallest_depth"] = round(float(last["eval_smallest_depth_top1"]), 2)
@@ -48,7 +47,7 @@ def main() -> None:
     args = parser.parse_args()
     try:
         print(json.dumps(scores(args.run), indent=2))
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, ValueError) as error:
         parser.error(str(error))
 
 

@@ -50,7 +50,7 @@ FAIRSEQ = {
     },
 }
 IMAGES = {
-    "timm_plugin/convert.py": {
+    "timm_plugin/checkpoints.py": {
         "unshare": ["timm_plugin.convert", "unshare", "{file}", "{folder}"],
         "share": ["timm_plugin.convert", "share", "{file}", "{folder}", "--unique-layers", "1"],
     },

@@ -17,10 +17,9 @@ from torch import nn
 
 from tests.support import cli, vision
 from tests.support.vision import CASES, MODELS, timm
-from timm_plugin import convert
+from timm_plugin import checkpoints, convert
 from timm_plugin._vit import LoopedVisionTransformer
 from timm_plugin.conversion import to_looped, to_timm
-from timm_plugin.convert import untrained
 
 # What timm's VisionTransformer has no place for, by model; every other one converts.
 SIGNALS = "its level signals read the residual stream before the norm, and no layer of timm does"
@@ -189,15 +188,15 @@ def test_a_training_checkpoint_describes_its_model(tmp_path):
     args = argparse.Namespace(model="plain_vit", num_classes=kwargs.pop("num_classes"), img_size=None, crop_pct=0.5)
     args.model_kwargs, args.gp, args.input_size = kwargs, "avg", [1, 32, 32]
     torch.save(dict(arch="plain_vit", args=args, state_dict=model.state_dict()), path)
-    loaded, x = convert.load(path), vision.images(model)
+    loaded, x = checkpoints.load(path), vision.images(model)
     assert loaded.config == model.config
     assert torch.equal(loaded(x), model(x))
     assert resolve_data_config(model=loaded) == {**resolve_data_config(model=model), "crop_pct": 0.5}
-    assert convert.load(path, global_pool="max").global_pool == "max"
+    assert checkpoints.load(path, global_pool="max").global_pool == "max"
     convert.main(["unshare", str(path), str(tmp_path / "own")])
     assert json.loads((tmp_path / "own" / "config.json").read_text())["pretrained_cfg"]["crop_pct"] == 0.5
     with pytest.raises(ValueError, match=r"last.pth.tar: not the weights of plain_vit with .*'depth': 5"):
-        convert.load(path, depth=5)
+        checkpoints.load(path, depth=5)
 
 
 @pytest.mark.parametrize(
@@ -246,11 +245,10 @@ def test_weights_that_cannot_be_read_or_do_not_fit_are_named(tmp_path, capsys, p
 def test_a_checkpoint_describes_its_model_and_no_other_file(tmp_path):
     args = argparse.Namespace(model="uit_small", num_classes=3, img_size=32)
     args.model_kwargs = {"embed_dim": 32, "num_heads": 2, "checkpoint_path": str(tmp_path / "other.pth")}
-    model = untrained(tmp_path / "last.pth.tar", args, patch_size=8)
-    assert model(torch.zeros(1, 3, 32, 32)).shape == (1, 3)
+    model = timm.create_model("uit_small", num_classes=3, img_size=32, embed_dim=32, num_heads=2, patch_size=8)
     torch.save({"arch": "uit_small", "args": args, "state_dict": model.state_dict()}, tmp_path / "last.pth.tar")
-    tuned = convert.load(tmp_path / "last.pth.tar", patch_size=8)  # a run that began with other.pth, which is gone
+    tuned = checkpoints.load(tmp_path / "last.pth.tar", patch_size=8)  # a run that began with other.pth, which is gone
     assert all(torch.equal(*pair) for pair in zip(tuned.parameters(), model.parameters()))
-    args.model = f"local-dir:{tmp_path}"
-    with pytest.raises(ValueError, match=r"last\.pth\.tar: says model='local-dir:.*': must be a registered model"):
-        untrained(tmp_path / "last.pth.tar", args)
+    torch.save({"arch": f"local-dir:{tmp_path}", "args": args}, tmp_path / "last.pth.tar")
+    with pytest.raises(ValueError, match=r"--model: must name the model of .*last\.pth\.tar"):
+        checkpoints.load(tmp_path / "last.pth.tar")

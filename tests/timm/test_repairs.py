@@ -20,7 +20,7 @@ from timm.utils import CheckpointSaver
 
 from recurrence import gemm
 from tests.support import cli
-from timm_plugin import convert, repairs
+from timm_plugin import checkpoints, repairs
 
 
 @pytest.fixture(autouse=True)
@@ -194,7 +194,7 @@ def test_a_file_that_is_no_checkpoint_is_named(tmp_path, content):
     with pytest.raises(
         ValueError, match=rf"^{path}: not a checkpoint that can be read safely, as it is truncated, or of"
     ):
-        convert.load(path)
+        checkpoints.load(path)
 
 
 @pytest.mark.parametrize("suffix", ["pth", "safetensors"])
@@ -226,7 +226,7 @@ def test_a_folder_does_not_say_where_else_its_weights_are(tmp_path):
     arguments = {"pretrained_cfg_overlay": {"url": "http://127.0.0.1:9/x"}}
     (tmp_path / "config.json").write_text(json.dumps({"architecture": "sret_t", "model_args": arguments}))
     with pytest.raises(ValueError, match="says pretrained_cfg_overlay=.*: must not name other files or addresses"):
-        convert.load(tmp_path)
+        checkpoints.load(tmp_path)
 
 
 def test_repairs_are_made_once():

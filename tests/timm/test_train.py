@@ -290,10 +290,6 @@ def test_a_run_is_scored_at_the_size_of_its_images(images, tmp_path, monkeypatch
     monkeypatch.setattr(sys, "argv", ["train_image.py", *flags(images, tmp_path, "--epochs", "2")])
     train_image.main()
     assert score_image.model_of(tmp_path)[1] == SIDE
-    state = torch.load(tmp_path / "last.pth.tar", weights_only=False)
-    state["args"].img_size = None
-    torch.save(state, tmp_path / "last.pth.tar")
-    assert score_image.model_of(tmp_path)[1] == 224
     (tmp_path / "summary.csv").write_text("epoch,eval_top1\n")
     with pytest.raises(ValueError, match="summary.csv: has no epoch"):
         score_image.scores(tmp_path)
