@@ -97,7 +97,7 @@ def compare(comparison: Comparison, args: argparse.Namespace) -> None:
     except ModuleNotFoundError as error:
         raise ValueError(f"{error}; a comparison {NEEDS}") from None
     rows, output = comparison.rows(args.rows), Path(args.output)
-    print(report.counted(rows, comparison.score), flush=True)
+    print(report.planned(rows, comparison.score), flush=True)
     if args.dry_run:
         for run in _planned(comparison, [row for row in rows if row.name != "time"], args.seeds, output):
             print(f"\n# {run.row}, seed {run.seed}", *(shlex.join(step.command) for step in run.steps), sep="\n")

@@ -106,7 +106,7 @@ def write(folder: Path, rows: Sequence[Row], runs: pd.DataFrame, score: Score) -
     return page
 
 
-def counted(rows: Sequence[Row], score: Score) -> str:
+def planned(rows: Sequence[Row], score: Score) -> str:
     """The rows before anything is trained, as Markdown."""
     target = rows[0].parameters
     lines = {
