@@ -60,6 +60,16 @@ def resident(field: str) -> int:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
 
 
+def backward_pass(model: nn.Module, loss: Callable[[], torch.Tensor]) -> Callable[[], None]:
+    """A function that runs one forward and backward pass of a model in training mode."""
+
+    def step() -> None:
+        model.train().zero_grad()
+        loss().backward()
+
+    return step
+
+
 def training_peak(build: Callable[[], nn.Module], training_step: Callable[[nn.Module], Callable[[], None]]) -> int:
     """Peak memory in bytes of parameters, gradients, Adam and activations over three training steps, on CPU or GPU.
 

@@ -9,7 +9,7 @@ ratio of their passes. Cached generation is compared with running the full text 
 import torch
 import torch.nn.functional as F
 
-from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, set_up, show
+from benchmarks.common import DEVICE, WEIGHTS, backward_pass, parser, peak_memory, ratios, set_up, show
 from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
 from recurrence.position import POSITIONS
 
@@ -35,13 +35,8 @@ def texts(batch: int) -> torch.Tensor:
 def training_step(model):
     """A function that runs one forward and backward pass."""
     tokens = texts(BATCH)
-
-    def step():
-        model.train().zero_grad()
-        logits, _ = model(tokens)
-        F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
-
-    return step
+    targets = tokens[:, 1:].flatten()
+    return backward_pass(model, lambda: F.cross_entropy(model(tokens)[0][:, :-1].flatten(0, 1), targets))
 
 
 def generation(model, cached: bool):

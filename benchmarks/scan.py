@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, set_up, show
+from benchmarks.common import DEVICE, WEIGHTS, backward_pass, parser, peak_memory, ratios, set_up, show
 from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
 from tests.support.scan_reference import published
 
@@ -44,13 +44,8 @@ def training_step(model):
     """A function that runs one forward and backward pass."""
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(4, SYMBOLS, (BATCH, LENGTH + 1), generator=generator).to(DEVICE)
-
-    def step():
-        model.train().zero_grad()
-        logits, _ = model(tokens[:, :-1])
-        F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
-
-    return step
+    targets = tokens[:, 1:].flatten()
+    return backward_pass(model, lambda: F.cross_entropy(model(tokens[:, :-1])[0].flatten(0, 1), targets))
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
-from benchmarks.common import DEVICE, WEIGHTS, parser, peak_memory, ratios, set_up, show
+from benchmarks.common import DEVICE, WEIGHTS, backward_pass, parser, peak_memory, ratios, set_up, show
 from fairseq_plugin.models.speech import SpeechToText
 from fairseq_plugin.modules.build import architectures, build_architecture, numbered_dictionary
 from fairseq_plugin.modules.model import LoopedTransformer
@@ -43,14 +43,8 @@ def batch(symbols: Dictionary, sentences: int) -> Batch:
 
 def training_step(model: nn.Module, inputs: Batch) -> Callable[[], None]:
     """A function that runs one forward and backward pass."""
-    source, lengths, target = inputs
-
-    def step():
-        model.train().zero_grad()
-        logits, _ = model(source, lengths, target)
-        F.cross_entropy(logits.flatten(0, 1), target.flatten()).backward()
-
-    return step
+    targets = inputs[-1].flatten()
+    return backward_pass(model, lambda: F.cross_entropy(model(*inputs)[0].flatten(0, 1), targets))
 
 
 def generation(model: nn.Module, symbols: Dictionary, inputs: Batch) -> Callable[[], None]:

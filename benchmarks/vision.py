@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import timm_plugin  # noqa: F401  registers our models
-from benchmarks.common import DEVICE, WEIGHTS, Rows, parser, peak_memory, ratios, set_up, show
+from benchmarks.common import DEVICE, WEIGHTS, Rows, backward_pass, parser, peak_memory, ratios, set_up, show
 from recurrence.linear import pack
 
 BASE, BASE_BATCHES = "vit_base_patch16_224", (4, 1)
@@ -50,12 +50,7 @@ def training_step(model: nn.Module):
     """A function that runs one forward and backward pass."""
     x = images(BASE_BATCHES[0])
     labels = torch.arange(len(x), device=DEVICE)
-
-    def step():
-        model.train().zero_grad()
-        F.cross_entropy(model(x), labels).backward()
-
-    return step
+    return backward_pass(model, lambda: F.cross_entropy(model(x), labels))
 
 
 def throughput(
