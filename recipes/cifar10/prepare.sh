@@ -5,20 +5,15 @@
 # CIFAR10    jpeg (cifar10_full.tgz), 5000 (cifar10.tar) or full (the download); default: 5000 with DATA_ROOT, otherwise full
 # SIZE       height and width to shrink the images to (default: 32 pixels, as they are)
 # Writes $OUT/cifar10/$CIFAR10 and, with SIZE, $OUT/cifar10/$CIFAR10-$SIZE; finished stages are skipped.
-source "$(dirname "$0")/../common.sh"
+source "$(dirname "$0")/../data/tools.sh"
 
 # unpack ARCHIVE TRAIN TEST: unpack an archive of DATA_ROOT that has this many images.
 unpack() {
-    local split files
     [ -n "${DATA_ROOT:-}" ] || fail "CIFAR10=$CIFAR10: needs DATA_ROOT, a folder that holds $1"
     [ "$DRY_RUN" = 1 ] || [ -f "$DATA_ROOT/$1" ] || fail "DATA_ROOT=$DATA_ROOT: holds no $1"
     run tar -xf "$DATA_ROOT/$1" -C "$FOLDER"
-    if [ "$DRY_RUN" = 1 ]; then return; fi
-    for split in "train:$2" "test:$3"; do
-        files=$(find "$FOLDER/${split%:*}" -name '*.jpg' | wc -l)
-        [ "$files" -eq "${split#*:}" ] || fail "${split%:*}: $files images, but $1 has ${split#*:}"
-        log "${split%:*}: $files images"
-    done
+    images "$FOLDER/train" "$2"
+    images "$FOLDER/test" "$3"
 }
 
 jpeg() { unpack cifar10_full.tgz 50000 10000; }

@@ -7,40 +7,15 @@
 #   small  CIFAR-10 at 64 pixels, 2,000 updates of 50 images, widths divided by DIVISOR
 #   long   CIFAR-10 at 64 pixels, 60 epochs of random crops and flips, at the row's own size
 #   paper  the data and the settings of the table
-# CIFAR10 is full or jpeg, all of CIFAR-10; 5000, a tenth of its images (see cifar10/prepare.sh); or digits.
+# CIFAR10 is full or jpeg, all of CIFAR-10; 5000, a tenth of its images (see cifar10/prepare.sh); or digits. SIZE has the arguments
+# of a smaller model, one per line (see records/commands.py).
 source "$(dirname "$0")/../common.sh"
 
-# image_size ARCH DIVISOR: set SIZE, the constructor's arguments for images of 64 pixels. The width is divided and rounded
-# to a multiple of twice the number of heads (in a pyramid, of the heads of its first stage); isotropic models get 64
-# patches. Architectures that are not listed keep the size given by the row.
-image_size() {
-    local width heads patches=(patch_size=8) step
-    case $1 in
-    ringformer_vit | uit | owf_vit | plain_vit) width=768 heads=12 ;;
-    ringformer_vit_wide) width=1284 heads=12 ;;
-    uit_wide) width=1560 heads=12 ;;
-    ringformer_vit_small | uit_small | owf_vit_small | plain_vit_small) width=512 heads=8 ;;
-    ringformer_vit_small_wide) width=728 heads=8 ;;
-    uit_small_wide) width=848 heads=8 ;;
-    owf_vit_small_narrow) width=376 heads=8 ;;
-    plain_vit_small_narrow) width=328 heads=8 ;;
-    recursive_deit_tiny | deit_108 | deit_108_mixed) width=192 heads=3 ;;
-    recursive_mixer_s16) width=512 heads=1 ;;
-    recursive_mixer_b16) width=768 heads=1 ;;
-    sret_ext | sret_108*) width=48 heads=2 patches=() ;;
-    sret_s | sret_s_global) width=126 heads=3 patches=() ;;
-    sret_*) width=64 heads=2 patches=() ;;
-    *) SIZE=() && return ;;
-    esac
-    step=$(($2 * 2 * heads))
-    SIZE=("embed_dim=$(((width + step / 2) / step * 2 * heads))" "${patches[@]}")
-}
-
 # Settings for training on small images.
-SIZE=() SMALL=(--img-size 64 --crop-pct 1 --opt adamw --lr 1e-3 --weight-decay 0.05 --clip-grad 1)
+SMALL=(--img-size 64 --crop-pct 1 --opt adamw --lr 1e-3 --weight-decay 0.05 --clip-grad 1)
 GENTLE=(--batch-size 50 --workers 0 --scale 0.5 1 --color-jitter 0)
 case $SCALE in
-smoke) SETTINGS=("${SMALL[@]}" "${GENTLE[@]}" --epochs 1 --warmup-epochs 0) DIVISOR=8 ;;
+smoke) SETTINGS=("${SMALL[@]}" "${GENTLE[@]}" --epochs 1 --warmup-epochs 0) ;;
 small)
     SETTINGS=("${SMALL[@]}" "${GENTLE[@]}" --epochs 2 --warmup-epochs 0.2)
     if [ "$CIFAR10" = 5000 ]; then SETTINGS+=(--epochs 20 --warmup-epochs 2); fi
@@ -62,8 +37,6 @@ if [ "$SCALE" = paper ]; then
     IMAGES=("$OUT/data/$DATA")
     prepare "$DATA"
 else
-    image_size "$ARCH" "${DIVISOR:-1}"
-    if [[ $KWARGS == *embed_dim=* ]]; then SIZE=(); fi # the row sets its own width
     if [ "$CIFAR10" = digits ]; then
         IMAGES=("$OUT/digits/images")
         prepare digits/prepare
@@ -76,10 +49,11 @@ else
 fi
 
 array_of KWARGS kwargs
+array_of SIZE size
 PROGRAM=(python)
 if [ "$GPUS" -gt 1 ]; then PROGRAM=(torchrun --standalone --nproc_per_node "$GPUS"); fi
 heading training
-run "${PROGRAM[@]}" "$ROOT/recipes/train_image.py" "${IMAGES[@]}" --model "$ARCH" --model-kwargs "${SIZE[@]}" "${kwargs[@]}" --output "$RUN" \
+run "${PROGRAM[@]}" "$ROOT/recipes/train_image.py" "${IMAGES[@]}" --model "$ARCH" --model-kwargs "${size[@]}" "${kwargs[@]}" --output "$RUN" \
     --seed "$SEED" "${SETTINGS[@]}" "$@" --resume
 heading scoring
 run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score_image.py" "$RUN"

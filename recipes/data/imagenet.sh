@@ -26,8 +26,8 @@ unpacking() {
     for file in ILSVRC2012_devkit_t12.tar.gz ILSVRC2012_img_val.tar ILSVRC2012_img_train.tar; do archive $file; done
     if [ "$VERIFY" != 1 ]; then check=(--as-it-is); fi
     run python "$STEPS/imagenet.py" "$SET" "${check[@]}"
-    images val 50000
-    images train 1281167
+    images "$SET/val" 50000
+    images "$SET/train" 1281167
 }
 
 if [ -L "$SET" ] && [ -z "${IMAGENET:-}" ]; then

@@ -15,8 +15,8 @@ selection() {
     obtain imagenet_small/imagenet-small.json "$URL" "$SET/imagenet-small.json"
     run rm -rf "$SET/train" "$SET/val"
     run python "$STEPS/imagenet_small.py" "$SET/imagenet-small.json" "$OUT/data/imagenet" "$SET"
-    images train 100000
-    images val 5000
+    images "$SET/train" 100000
+    images "$SET/val" 5000
 }
 
 OUT=$OUT DRY_RUN=$DRY_RUN "$STEPS/imagenet.sh"

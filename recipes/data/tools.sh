@@ -40,24 +40,22 @@ obtain() {
     run ln -sfn "$(realpath -m "$DATA_ROOT/$1")" "$3"
 }
 
-# lines FILE COUNT: log the number of lines and fail unless it is the published count.
-lines() {
+# expect PATH COUNT THINGS COMMAND...: log the number that the command prints, and fail unless it is the published COUNT.
+expect() {
     local found
     if [ "$DRY_RUN" = 1 ]; then return; fi
-    found=$(wc -l <"$1")
-    log "$(basename "$1"): $found lines"
-    [ "$VERIFY" != 1 ] || [ "$found" -eq "$2" ] || fail "$1: $found lines, but the set has $2 (VERIFY=0 accepts it)"
+    found=$("${@:4}")
+    log "${1##*/}: $found $3"
+    [ "$VERIFY" != 1 ] || [ "$found" -eq "$2" ] || fail "$1: $found $3, but the set has $2 (VERIFY=0 accepts it)"
 }
 
-# images SPLIT COUNT: log the number of images and classes in $SET/SPLIT and fail unless COUNT images are there.
-images() {
-    local found classes
-    if [ "$DRY_RUN" = 1 ]; then return; fi
-    found=$(find "$SET/$1" -name '*.JPEG' | wc -l)
-    classes=$(find "$SET/$1" -mindepth 1 -maxdepth 1 -type d | wc -l)
-    log "$1: $found images of $classes classes"
-    [ "$VERIFY" != 1 ] || [ "$found" -eq "$2" ] || fail "$1: $found images, but the set has $2 (VERIFY=0 accepts it)"
-}
+# of_file FILE COMMAND..., files FOLDER PATTERN: for expect, a command on a file, and the number of files below a folder.
+of_file() { "${@:2}" <"$1"; }
+files() { find "$1" -name "$2" | wc -l; }
+
+# lines FILE COUNT, images FOLDER COUNT: expect this many.
+lines() { expect "$1" "$2" lines of_file "$1" wc -l; }
+images() { expect "$1" "$2" images files "$1" '*.[jJ][pP]*[gG]'; }
 
 # package NAME...: fail unless these Python packages are installed.
 package() {

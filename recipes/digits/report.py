@@ -8,23 +8,23 @@ import json
 import sys
 from pathlib import Path
 
+import pandas as pd
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "records"))
 
 from collect import training  # noqa: E402
 
-HEAD = ("model", "stored parameters", "held-out digits", "MMAC", "seconds of training")
 
-
-def line(run: Path) -> tuple[str, ...]:
+def line(run: Path) -> dict[str, str]:
     """A run's line of the table."""
     results = json.loads((run / "scores.json").read_text()) | training(run)
-    return (
-        run.parent.name,
-        f"{results['params']:,}",
-        f"{results['top1']:.2f} %",
-        f"{results['mmac']:.1f}",
-        str(results["wall_s"]),
-    )
+    return {
+        "model": run.parent.name,
+        "stored parameters": f"{results['params']:,}",
+        "held-out digits": f"{results['top1']:.2f} %",
+        "MMAC": f"{results['mmac']:.1f}",
+        "seconds of training": f"{results['wall_s']}",
+    }
 
 
 def main() -> None:
@@ -32,14 +32,10 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+")
     runs = parser.parse_args().runs
     try:
-        lines = [HEAD, *map(line, runs)]
+        table = pd.DataFrame(map(line, runs)).set_index("model")
     except OSError as error:
         parser.error(str(error))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    print()
-    for first, *rest in lines:
-        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
-        print("   ".join([first.ljust(widths[0]), *cells]))
+    print(f"\n{table.to_string()}")
     print("\nCheckpoints and logs:", *runs, sep="\n  ")
 
 

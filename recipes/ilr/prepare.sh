@@ -23,9 +23,9 @@ book() {
 
 segmentation() {
     local set
-    run python "$ROOT/recipes/data/segment.py" train "$RAW/bpe.model" --pieces $PIECES "$RAW/train.txt"
+    run python "$STEPS/segment.py" train "$RAW/bpe.model" --pieces $PIECES "$RAW/train.txt"
     for set in train valid test; do
-        run python "$ROOT/recipes/data/segment.py" encode "$RAW/bpe.model" "$RAW/$set.txt" "$RAW/$set.pieces"
+        run python "$STEPS/segment.py" encode "$RAW/bpe.model" "$RAW/$set.txt" "$RAW/$set.pieces"
     done
 }
 

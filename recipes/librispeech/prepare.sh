@@ -29,12 +29,8 @@ train-other-500:ddb22f27f96ec163645d53215559df6aa36515f26e01dd70798188350adcb6d2
 digit_recordings() {
     obtain fsdd.tar $DIGITS_URL "$RAW/fsdd.tar"
     run tar --extract --file "$RAW/fsdd.tar" --directory "$RAW" --wildcards '*recordings/*.wav'
-    if [ "$DRY_RUN" = 1 ]; then return; fi
-    local found
-    found=$(find "$RAW" -name '*_*_*.wav' | wc -l)
-    [ "$VERIFY" != 1 ] || [ "$found" -eq 3000 ] ||
-        fail "$RAW: $found recordings, but the set has 3000 (VERIFY=0 accepts it)"
-    find "$RAW" -name '0_george_0.wav' -printf '%h\n' >"$RAW/recordings.txt"
+    expect "$RAW" 3000 recordings files "$RAW" '*_*_*.wav'
+    run_into "$RAW/recordings.txt" find "$RAW" -name '0_george_0.wav' -printf '%h\n'
 }
 
 digit_sequences() {

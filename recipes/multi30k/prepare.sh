@@ -24,12 +24,10 @@ corpus() {
 }
 
 segmentation() {
-    local set language
-    run python "$ROOT/recipes/data/segment.py" train "$CUT/bpe.model" --pieces "$PIECES" "$RAW"/train.{de,en}
-    for set in train val test_2016_flickr; do
-        for language in de en; do
-            run python "$ROOT/recipes/data/segment.py" encode "$CUT/bpe.model" "$RAW/$set.$language" "$CUT/$set.$language"
-        done
+    local file
+    run python "$STEPS/segment.py" train "$CUT/bpe.model" --pieces "$PIECES" "$RAW"/train.{de,en}
+    for file in {train,val,test_2016_flickr}.{de,en}; do
+        run python "$STEPS/segment.py" encode "$CUT/bpe.model" "$RAW/$file" "$CUT/$file"
     done
 }
 

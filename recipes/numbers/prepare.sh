@@ -2,7 +2,7 @@
 # Prepares number words, English to German: generate with num2words, segment with a joint vocabulary, binarize for fairseq.
 # SCALE  demo (default) or smoke, see run.sh
 # Writes $OUT/numbers/$SCALE; finished stages are skipped.
-source "$(dirname "$0")/../common.sh"
+source "$(dirname "$0")/../data/tools.sh"
 
 SCALE=${SCALE:-demo}
 case $SCALE in
@@ -18,22 +18,15 @@ corpus() {
 
 # With at most 9 characters, pieces are the natural parts of the words: einund zwanzig tausend drei hundert zwölf.
 segmentation() {
-    local set language
-    run python "$ROOT/recipes/data/segment.py" train "$DATA/pieces.model" --pieces $PIECES --longest 9 --kind unigram \
-        "$DATA/train.en" "$DATA/train.de"
-    for set in train valid test; do
-        for language in en de; do
-            run python "$ROOT/recipes/data/segment.py" encode "$DATA/pieces.model" "$DATA/$set.$language" "$DATA/$set.pieces.$language"
-        done
+    local file
+    run python "$STEPS/segment.py" train "$DATA/pieces.model" --pieces $PIECES --longest 9 --kind unigram "$DATA"/train.{en,de}
+    for file in {train,valid,test}.{en,de}; do
+        run python "$STEPS/segment.py" encode "$DATA/pieces.model" "$DATA/$file" "$DATA/${file/./.pieces.}"
     done
 }
 
-# fairseq does not overwrite a dictionary, so the leftovers of an interrupted call are removed first.
 binarization() {
-    run rm -rf "$DATA/bin"
-    run_into "$DATA/preprocess.log" fairseq-preprocess --user-dir "$ROOT/fairseq_plugin" \
-        --source-lang en --target-lang de --joined-dictionary --destdir "$DATA/bin" \
-        --trainpref "$DATA/train.pieces" --validpref "$DATA/valid.pieces" --testpref "$DATA/test.pieces"
+    binarize_sets "$DATA/bin" "$DATA/*.pieces" --source-lang en --target-lang de --joined-dictionary
 }
 
 if [ "$DRY_RUN" != 1 ]; then mkdir -p "$DATA"; fi

@@ -1,6 +1,6 @@
 """Print the results of the translation demo: some translations, the scores, the stored parameters and the folders.
 
-python report.py RUN_FOLDER --once RUN_FOLDER --data DATA_FOLDER --arch ringformer_tiny
+python report.py RUN_FOLDER --once RUN_FOLDER --data DATA_FOLDER --arch ringformer_tiny [flags of fairseq-train]
 """
 
 import argparse
@@ -8,9 +8,15 @@ import json
 import sys
 from pathlib import Path
 
+import torch
+from fairseq.data import Dictionary
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "records"))
 
 from collect import training  # noqa: E402
+
+from fairseq_plugin.modules.build import build_architecture, given_options  # noqa: E402
+from recurrence.count import stored  # noqa: E402
 
 SHOWN = 6
 UNSHARED = "vanilla_tiny"
@@ -19,11 +25,6 @@ UNSHARED = "vanilla_tiny"
 def lines(path: Path) -> list[str]:
     """The lines of a text file."""
     return path.read_text(encoding="utf-8").rstrip("\n").split("\n")
-
-
-def read(run: Path, name: str) -> dict:
-    """What a stage of a run has found."""
-    return json.loads((run / f"{name}.json").read_text())
 
 
 def translations(run: Path, data: Path) -> list[str]:
@@ -37,23 +38,25 @@ def translations(run: Path, data: Path) -> list[str]:
     return examples
 
 
-def parameters(run: Path, arch: str) -> list[str]:
-    """Stored parameters of the model and of its unshared counterpart."""
-    counts = read(run, "parameters")
-    table = [f"  {name:18} {number:>10,}" for name, number in counts.items()]
-    return table + [f"  {arch} stores {100 * counts[arch] / counts[UNSHARED]:.0f} % of {UNSHARED}"]
+def unshared(data: Path, flags: list[str]) -> int:
+    """Stored parameters of the model with a block for each pass; other flags than its own are ignored."""
+    symbols, (options, _) = Dictionary.load(str(data / "bin" / "dict.de.txt")), given_options(UNSHARED, flags)
+    with torch.device("meta"):
+        return stored(build_architecture(UNSHARED, symbols, symbols, **options))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("run", type=Path)
     parser.add_argument("--once", type=Path, required=True, help="the run with one pass on each side")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--arch", required=True)
-    args = parser.parse_args()
+    args, flags = parser.parse_known_args()
     try:
-        metrics, once = (read(run, "scores") | training(run) for run in (args.run, args.once))
-        examples, sizes = translations(args.run, args.data), parameters(args.run, args.arch)
+        metrics, once = (json.loads((run / "scores.json").read_text()) | training(run) for run in (args.run, args.once))
+        examples, whole = translations(args.run, args.data), unshared(args.data, flags)
     except OSError as error:
         parser.error(str(error))
     print("\nTranslations of numbers not seen in training:", *examples, sep="\n")
@@ -63,7 +66,10 @@ def main() -> None:
     print(
         f"  with one pass on each side: exact match {once['exact_match']:.1f} %, {once['params']:,} stored parameters"
     )
-    print("\nStored parameters, including embeddings and output layer:", *sizes, sep="\n")
+    print("\nStored parameters, including embeddings and output layer:")
+    for name, number in ((args.arch, metrics["params"]), (UNSHARED, whole)):
+        print(f"  {name:18} {number:>10,}")
+    print(f"  {args.arch} stores {100 * metrics['params'] / whole:.0f} % of {UNSHARED}")
     print(f"\nData: {args.data}")
     print(f"Checkpoints, logs and translations: {args.run}")
 

@@ -44,20 +44,15 @@ scoring() {
     run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score.py" "$RUN/generate.log=$DATA/test.de" --tokenize char
 }
 
-# Counts the parameters of this model and of its counterpart with one block per pass.
-counting() {
-    run_into "$RUN/parameters.json" python "$ROOT/recipes/metrics/parameters.py" "$ARCH" vanilla_tiny -- \
-        "$DATA/bin" "${MODEL[@]}" "${FLAGS[@]}"
-}
-
 # learn NAME PASSES: train and score the model with so many passes on each side.
 learn() {
     RUN=$RUNS/$1/s$SEED
     MODEL=(--user-dir "$ROOT/fairseq_plugin" --source-lang en --target-lang de --encoder-layers "$2" --decoder-layers "$2")
-    stages "$RUN" training decoding scoring counting
+    stages "$RUN" training decoding scoring
 }
 
 SCALE=$SCALE OUT=$OUT DRY_RUN=$DRY_RUN "$(dirname "$0")/prepare.sh"
 learn "$ARCH" $PASSES
 learn "${ARCH}_once" 1
-run python "$ROOT/recipes/numbers/report.py" "$RUNS/$ARCH/s$SEED" --once "$RUNS/${ARCH}_once/s$SEED" --data "$DATA" --arch "$ARCH"
+run python "$ROOT/recipes/numbers/report.py" "$RUNS/$ARCH/s$SEED" --once "$RUNS/${ARCH}_once/s$SEED" --data "$DATA" --arch "$ARCH" \
+    --encoder-layers $PASSES --decoder-layers $PASSES "${FLAGS[@]}"

@@ -35,6 +35,24 @@ def required_rows(run: Run, settings: Settings) -> list[str]:
     return [name for name in run.table.runs if "{" + name + "}" in words]
 
 
+def smaller_model(arch: str, divisor: int) -> list[str]:
+    """The constructor's arguments of an image model for images of 64 pixels; a model of timm's own has none.
+
+    The width is divided and rounded to a multiple of twice the number of heads (in a pyramid, of the heads of its first
+    stage); isotropic models get 64 patches.
+    """
+    import timm
+
+    from timm_plugin import MODELS
+
+    if arch not in MODELS:
+        return []
+    config = timm.create_model(arch, device="meta").config
+    step = 2 * (config.num_heads if isinstance(config.num_heads, int) else config.num_heads[0])
+    width = (config.embed_dim + divisor * step // 2) // (divisor * step) * step
+    return [f"embed_dim={width}", *(["patch_size=8"] if hasattr(config, "patch_size") else [])]
+
+
 def shell_variables(request: Request, run: Run, settings: Settings, seed: int) -> dict[str, str]:
     """The variables of commands/KIND.sh: the row's settings with names in capitals, and what the request adds."""
     keys = {key: shell_value(key, value) for key, value in settings.keys.items()}
@@ -45,6 +63,9 @@ def shell_variables(request: Request, run: Run, settings: Settings, seed: int) -
     found |= {"ROOT": RECIPES.parent, "OUT": request.out, "RUN": run_folder(request, run, seed), "SEED": seed}
     found |= {"SCALE": request.scale, "ARCH": run.row.arch, "DATA_ROOT": request.data_root, "GPUS": request.gpus}
     found |= {"CIFAR10": request.cifar10, "KWARGS": "\n".join(settings.kwargs), "PATH": os.environ["PATH"]}
+    if run.table.kind == "images" and request.scale != "paper" and "embed_dim=" not in " ".join(settings.kwargs):
+        divisor = 8 if request.scale == "smoke" else settings.keys.get("divisor", 1)
+        found["SIZE"] = "\n".join(smaller_model(run.row.arch, divisor))
     found["DRY_RUN"] = "1"  # the scripts print the commands
     found["PRECISION"] = request.precision or settings.keys.get("precision", "bf16")
     return {name: str(value) for name, value in found.items()}

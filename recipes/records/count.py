@@ -4,37 +4,37 @@ import argparse
 from functools import cache
 
 import torch
-from rows import Run
+from rows import Run, Settings
 
 
-def translation(run: Run, keys: dict, flags: list[str]) -> torch.nn.Module:
-    """A translation model with the vocabulary of scale paper on both sides."""
-    from fairseq_plugin.modules.build import build_architecture, given_options, numbered_dictionary
+def text_model(arch: str, settings: Settings) -> torch.nn.Module:
+    """A model of fairseq's with the vocabulary of scale paper, for translation on both sides.
 
-    symbols, (options, _) = numbered_dictionary(keys["symbols"]), given_options(run.row.arch, flags)
-    return build_architecture(run.row.arch, symbols, symbols, **options)
+    A speech model reads 80 filterbanks. A language model reads texts as long as in training, or as `positions` says;
+    with `classes`, it predicts those.
+    """
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    from fairseq_plugin.models.speech import SpeechToText
+    from fairseq_plugin.modules.build import (
+        build_architecture,
+        build_language_model,
+        given_options,
+        numbered_dictionary,
+    )
+    from fairseq_plugin.modules.language_model import LanguageModel
+
+    keys, kind = settings.keys, ARCH_MODEL_REGISTRY[arch]
+    symbols, (options, _) = numbered_dictionary(keys["symbols"]), given_options(arch, settings.flags)
+    if issubclass(kind, LanguageModel):
+        output = numbered_dictionary(keys["classes"]) if "classes" in keys else None
+        return build_language_model(arch, symbols, keys.get("positions") or keys["text"], output=output, **options)
+    if issubclass(kind, SpeechToText):
+        return build_architecture(arch, None, symbols, **options, input_feat_per_channel=80, input_channels=1)
+    return build_architecture(arch, symbols, symbols, **options)
 
 
-def speech(run: Run, keys: dict, flags: list[str]) -> torch.nn.Module:
-    """A speech model that reads 80 filterbanks."""
-    from fairseq_plugin.modules.build import build_architecture, given_options, numbered_dictionary
-
-    options, _ = given_options(run.row.arch, flags)
-    options |= dict(input_feat_per_channel=80, input_channels=1)
-    return build_architecture(run.row.arch, None, numbered_dictionary(keys["symbols"]), **options)
-
-
-def language(run: Run, keys: dict, flags: list[str]) -> torch.nn.Module:
-    """A language model for texts as long as in training, or as `positions` says; with `classes`, it predicts those."""
-    from fairseq_plugin.modules.build import build_language_model, given_options, numbered_dictionary
-
-    symbols, positions = numbered_dictionary(keys["symbols"]), keys.get("positions") or keys["text"]
-    options, _ = given_options(run.row.arch, flags)
-    output = numbered_dictionary(keys["classes"]) if "classes" in keys else None
-    return build_language_model(run.row.arch, symbols, positions, output=output, **options)
-
-
-def images(run: Run, keys: dict, kwargs: list[str], flags: list[str]) -> torch.nn.Module:
+def image_model(arch: str, settings: Settings) -> torch.nn.Module:
     """An image model for the table's image size and number of classes."""
     import timm
 
@@ -43,41 +43,27 @@ def images(run: Run, keys: dict, kwargs: list[str], flags: list[str]) -> torch.n
 
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--img-size", type=int)
-    size = parser.parse_known_args(flags)[0].img_size
-    values = dict(map(key_value, kwargs)) | ({"img_size": size} if size else {})
+    size = parser.parse_known_args(settings.flags)[0].img_size
+    values = dict(map(key_value, settings.kwargs)) | ({"img_size": size} if size else {})
     values.pop("checkpoint_path", None)
-    return timm.create_model(run.row.arch, num_classes=keys.get("classes", 1000), **values)
-
-
-def model(run: Run) -> torch.nn.Module:
-    """The model of scale paper on the meta device."""
-    from fairseq.models import ARCH_MODEL_REGISTRY
-
-    import fairseq_plugin  # noqa: F401  (registers its models)
-    from fairseq_plugin.models.speech import SpeechToText
-    from fairseq_plugin.modules.language_model import LanguageModel
-
-    settings = run.settings()
-    keys, flags = settings.keys, settings.flags
-    with torch.device("meta"):
-        if run.row.arch not in ARCH_MODEL_REGISTRY:
-            return images(run, keys, settings.kwargs, flags)
-        kind = ARCH_MODEL_REGISTRY[run.row.arch]
-        if issubclass(kind, LanguageModel):
-            return language(run, keys, flags)
-        return (speech if issubclass(kind, SpeechToText) else translation)(run, keys, flags)
+    return timm.create_model(arch, num_classes=settings.keys.get("classes", 1000), **values)
 
 
 @cache
-def counted(run: Run) -> dict[str, int]:
-    """The counts by metric, each stored tensor once.
+def parameters(run: Run) -> dict[str, int]:
+    """The counts of a row's model of scale paper by metric, each stored tensor once.
 
     params: all parameters. For translation models, params_core: those of encoder and decoder stack, params_embedding:
     of the decoder's word embedding, params_head: of the output layer.
     """
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    import fairseq_plugin  # noqa: F401  (registers its models)
     from recurrence.count import stored
 
-    built = model(run)
+    build = text_model if run.row.arch in ARCH_MODEL_REGISTRY else image_model
+    with torch.device("meta"):
+        built = build(run.row.arch, run.settings())
     found = {"params": stored(built)}
     if hasattr(built, "encoder") and hasattr(built.encoder, "loop"):
         found["params_core"] = stored(built.encoder.loop) + stored(built.decoder.loop)

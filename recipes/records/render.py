@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pandas as pd
-from count import counted
+from count import parameters
 from results_csv import COLUMNS, METRICS, read
 from rows import COUNTED, RECIPES, Column, Paper, Row, Run, Table, TableError, papers
 
@@ -101,7 +101,7 @@ def ours(paper: Paper, table: Table, names: list[str], column: Column) -> dict[s
     rows = [(name, table.rows[name]) for name in names]
     runs = [run_shown(source, name, row, column) if row.arch else None for name, row in rows]
     if column.metric in COUNTED:
-        return {"ours": [f"{counted(run)[column.metric]:,}" if run else "" for run in runs]}
+        return {"ours": [f"{parameters(run)[column.metric]:,}" if run else "" for run in runs]}
     if not column.metric:
         return {}
     lines = shown(source)

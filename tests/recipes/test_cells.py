@@ -77,7 +77,7 @@ def test_parameters_are_the_papers(table):
         for title, column in table.columns.items():
             if column.metric not in rows.COUNTED or not row.arch:
                 continue
-            number = count.counted(render.run_shown(table, key, row, column))[column.metric]
+            number = count.parameters(render.run_shown(table, key, row, column))[column.metric]
             assert number > 0
             paper = row.paper.get(title)
             if row.count_differs:

@@ -306,7 +306,7 @@ def test_a_part_of_shakespeare_is_accepted_on_request(tmp_path):
     (tmp_path / "shakespeare").mkdir()
     (tmp_path / "shakespeare" / "input.txt").write_text("To be, or not\n" * 20)
     settings = dict(OUT=str(tmp_path / "out"), DATA_ROOT=str(tmp_path))
-    assert "280 characters, but the corpus has 1115394" in recipe("kausik/prepare.sh", fails=True, **settings)
+    assert "280 characters, but the set has 1115394" in recipe("kausik/prepare.sh", fails=True, **settings)
     recipe("kausik/prepare.sh", VERIFY="0", **settings)
     assert binarized(tmp_path / "out" / "kausik" / "characters", "valid")[0].startswith("T o \u2581 b e")
 

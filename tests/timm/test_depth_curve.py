@@ -62,9 +62,7 @@ def test_the_curve_of_a_checkpoint(images, tmp_path, capsys, caplog):
     assert "loop: runs 4 passes, outside the safe range 1 to 3" in caplog.text
 
 
-@pytest.fixture
-def cropped(images, tmp_path):
-    """A checkpoint trained with another crop than the model's, and the first image as its evaluation saw it."""
+def test_images_are_cropped_as_in_training(images, tmp_path, monkeypatch):
     shape = {name: value for name, value in vision.STACK.items() if name != "img_size"}
     args = argparse.Namespace(model="uit", model_kwargs=shape, num_classes=2, img_size=32, crop_pct=0.5)
     model = timm.create_model("uit", **vision.STACK, num_classes=2)
@@ -73,24 +71,10 @@ def cropped(images, tmp_path):
     image = timm.data.create_transform(**config)(Image.open(images / "a" / "0.png"))
     config["crop_pct"] = model.pretrained_cfg["crop_pct"]
     assert not torch.equal(timm.data.create_transform(**config)(Image.open(images / "a" / "0.png")), image)
-    return tmp_path / "last.pth.tar", image
-
-
-def test_images_are_cropped_as_in_training(images, cropped, monkeypatch):
-    path, expected = cropped
     read, seen = depth.read_images, []
     monkeypatch.setattr(depth, "read_images", lambda *args: seen.extend(read(*args)) or seen)
-    depth.main([str(images), "--checkpoint", str(path), "--device", "cpu"])
-    torch.testing.assert_close(seen[0][0][0], expected)
-
-
-def test_the_score_in_eight_bits_has_the_crop_of_the_training(images, cropped, monkeypatch):
-    path, expected = cropped
-    eight_bits, seen = pytest.importorskip("eight_bits"), []
-    monkeypatch.setattr(depth, "accuracy", lambda model, batches: seen.extend(batches) or (0.0,))
-    model, score = eight_bits.load_images(argparse.Namespace(checkpoint=path, images=images))
-    assert score(model) == {"top1": 0}
-    torch.testing.assert_close(seen[0][0][0], expected)
+    depth.main([str(images), "--checkpoint", str(tmp_path / "last.pth.tar"), "--device", "cpu"])
+    torch.testing.assert_close(seen[0][0][0], image)
 
 
 def test_a_checkpoint_that_cannot_be_written_stays_as_it_was(tmp_path, monkeypatch):
@@ -126,7 +110,7 @@ def test_averages_are_marked_and_unmarked_weights_load_afterwards(tmp_path):
 
 def test_splits_folders_and_devices_are_checked(images, tmp_path, capsys):
     torch.save({"arch": "uit", "state_dict": vision.small("uit").state_dict()}, tmp_path / "uit.pth")
-    (tmp_path / "uit.safetensors").touch()
+    (tensors := tmp_path / "uit.safetensors").touch()
     (tmp_path / "splits").mkdir()
     (tmp_path / "empty").mkdir()
     for split in ("train", "test"):
@@ -140,12 +124,7 @@ def test_splits_folders_and_devices_are_checked(images, tmp_path, capsys):
         (str(images), "--device", "abacus"): "--device=abacus: must be a device of this machine",
         (str(images), "--batch-size", "0"): "--batch-size=0: must be >= 1",
         (str(images), "--checkpoint", "missing"): "--checkpoint=missing: no such file",
-        (
-            str(images),
-            "--write",
-            "--checkpoint",
-            str(tmp_path / "uit.safetensors"),
-        ): "uit.safetensors must be a file that",
+        (str(images), "--write", "--checkpoint", str(tensors)): "uit.safetensors must be a file that",
         (str(images), "--tolerance", "nan"): "--tolerance: nan: must be a number >= 0 and < inf",
     }.items():
         with pytest.raises(SystemExit):
