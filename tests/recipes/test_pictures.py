@@ -198,20 +198,6 @@ def test_the_pictures_of_the_repository_have_their_numbers_and_commands():
     assert commands <= {path.stem for path in (cli.REPOSITORY / "recipes" / "figures").glob("*.py")}
 
 
-WRONG_NUMBERS = [
-    *((tool, "--samples", "0") for tool in (attention_distance, cka, landscape, responses)),
-    *((tool, "--batch", "0") for tool in (attention_distance, cka, landscape)),
-    *((landscape, "--reach", reach) for reach in ("0", "nan", "inf")),
-]
-
-
-@pytest.mark.parametrize(("tool", "option", "value"), WRONG_NUMBERS)
-def test_numbers_are_positive(tool, option, value, tmp_path, capsys):
-    output = ("--output", tmp_path / "a.svg")
-    message = rejection(capsys, tool.main, "a", *["b"] * (tool is cka), f"{option}={value}", *output)
-    assert f"argument {option}: {value}: must be > 0 and finite" in message
-
-
 def test_images_and_checkpoints_that_cannot_be_read_are_named(runs, tmp_path, capsys):
     last = runs / "ringformer_vit" / "s1" / "last.pth.tar"
     cut = tmp_path / "cut.pth.tar"
@@ -242,6 +228,8 @@ def test_bad_input_is_named(runs, trained, tmp_path, capsys):
         (attention_distance, (image,), "must be a model with one grid of tokens, not a pyramid"),
         (landscape, (text,), "must be a checkpoint of train_image.py (.pth.tar)"),
         (landscape, (image, "--steps", "4"), "--steps=4: must be odd"),
+        (landscape, (image, "--reach", "nan"), "argument --reach: nan: must be > 0 and finite"),
+        (responses, (image, "--samples", "0"), "argument --samples: 0: must be > 0 and finite"),
         (curves, (tmp_path,), "Is a directory"),
     ):
         assert message in rejection(capsys, tool.main, *words, *output)

@@ -36,10 +36,7 @@ def test_a_failed_run_is_recorded_and_the_next_call_goes_on(tmp_path):
     before = (tmp_path / "ringformer" / "results.csv").read_text()
     assert "finished before" in recipe("ringformer/table4.sh", "cross_attention_signal", **settings)
     other = recipe("ringformer/table4.sh", "cross_attention_signal", "--dropout", "0.2", fails=True, **settings)
-    assert (
-        "holds a run of `SCALE=smoke SEED=1 recipes/ringformer/table4.sh cross_attention_signal`; use its flags"
-        in other
-    )
+    assert f"holds a run of `{bleu['cmd']}`; use its flags" in other
     assert (tmp_path / "ringformer" / "results.csv").read_text() == before
 
 
@@ -49,15 +46,10 @@ def test_an_image_row_from_the_digits_to_a_score(tmp_path):
     top1, cost = results_csv.read(tmp_path / "ringformer" / "results.csv")
     assert (top1["metric"], top1["row"], cost["metric"]) == ("top-1 %", "ringformer", "MMAC")
     assert 0 < float(top1["value"]) <= 100
-    folder = tmp_path / "ringformer" / "table2" / "smoke" / "ringformer" / "s1"
-    (folder / "metrics.json").unlink()  # as if the run had been killed
+    (tmp_path / "ringformer" / "table2" / "smoke" / "ringformer" / "s1" / "metrics.json").unlink()  # as if killed
     settings = dict(SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="", THREADS="1")
     output = recipe("ringformer/table2.sh", "ringformer", "--lr", "2e-3", fails=True, **settings)
-    rule = "holds a run of `SCALE=smoke SEED=1 recipes/ringformer/table2.sh ringformer`; use its flags, or "
-    assert rule in output
-    recipe("ringformer/table2.sh", "ringformer", **settings)
-    lines = (tmp_path / "ringformer" / "results.csv").read_text().splitlines()
-    assert (len(lines), len(results_csv.read(tmp_path / "ringformer" / "results.csv"))) == (5, 2)
+    assert "holds a run of `SCALE=smoke SEED=1 recipes/ringformer/table2.sh ringformer`; use its flags, or " in output
 
 
 def test_of_reruns_the_last_counts_that_succeeded(tmp_path):
@@ -100,14 +92,6 @@ def test_results_that_cannot_be_written_are_found_before_the_run(tmp_path):
     output = recipe("ringformer/table4.sh", "ringformer", fails=True, **settings)
     assert f"error: [Errno 21] Is a directory: '{tmp_path}'" in output
     assert not list(tmp_path.rglob("train.log"))
-
-
-def test_results_are_not_added_to_another_table(tmp_path):
-    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    settings = dict(SCALE="smoke", OUT=str(tmp_path / "out"), RESULTS=str(tmp_path / "other.csv"), DATA_ROOT="")
-    output = recipe("ringformer/flops.sh", "vit", fails=True, **settings)
-    assert f"error: {tmp_path / 'other.csv'}: columns ['a', 'b'], must be " in output
-    assert (tmp_path / "other.csv").read_text() == "a,b\n1,2\n"
 
 
 def test_the_images_of_a_pixel_row_are_those_that_are_prepared(tmp_path):

@@ -59,14 +59,6 @@ def test_made_on_the_meta_device(name):
     assert all(found[key].equal(expected[key]) for key in expected)
 
 
-def test_weights_load_into_a_model_from_the_meta_device():
-    trained = vision.small("recursive_deit_tiny").float()
-    model = timm.create_model("recursive_deit_tiny", **vision.arguments("recursive_deit_tiny"), device="meta")
-    model.to_empty(device="cpu").load_state_dict(trained.state_dict())
-    for key, tensor in model.state_dict().items():
-        assert tensor.equal(trained.state_dict()[key])
-
-
 def test_weights_of_another_depth_load_into_a_model_from_the_meta_device():
     trained, expected = vision.fresh("uit"), vision.fresh("uit", depth=5)
     model = timm.create_model("uit", **vision.arguments("uit", depth=5), device="meta")

@@ -81,31 +81,6 @@ def test_pass_loss_is_the_mean_over_models_of_fewer_passes(structure):
     assert loss(expected[0], target) == last
 
 
-@pytest.mark.parametrize(
-    ("model", "options", "message"),
-    [
-        ("uit", dict(depth_range=(1, 2, 3)), r"depth_range=\(1, 2, 3\): must be two numbers of passes"),
-        ("uit", dict(depth_range=(0, 3)), "depth_range=0-3: must be MIN-MAX with 1 <= MIN < MAX"),
-        ("sret_t", dict(depths=(2, 2, 1), depth_range=(2, 1)), "depth_range=2-1: must be MIN-MAX with 1 <= MIN < MAX"),
-        ("uit", dict(depth_range="1-3"), r"depth_range='1-3': must be of type Sequence\[int\] \| None"),
-        ("uit", dict(depth_range=(1, 4)), "depth_range=1-4: MAX must be <= 3, because"),
-        ("recursive_deit_tiny", dict(depth_range=(2, 6)), "depth_range=2-6: the order 0 0 1 1 2 2 cannot run at 2"),
-        ("deit, external loops", dict(depth=2, depth_range=(3, 4)), "depth_range=3-4: .* cannot run at 3 passes"),
-        ("uit", dict(depth_seed=3), "depth_seed=3: needs depth_range"),
-        ("uit", dict(depth_range=(1, 3), depth_distribution="normal"), "depth_distribution=normal: must be one of"),
-        ("uit", dict(depth_warmup_updates=9), "depth_warmup_updates=9: needs depth_range or pass_loss"),
-        ("sret_t", dict(pass_loss=1.0), "pass_loss=1.0: must be 0 in a pyramid"),
-        ("recursive_deit_tiny", dict(pass_loss=1.0), "pass_loss=1.0: no earlier pass ends a model of fewer"),
-        ("ringformer_vit", dict(backprop_passes=2), "backprop_passes=2: no update would reach own.0"),
-        ("uit", dict(mixed_depth=True, pass_loss=1.0), "mixed_depth=True: does not go with pass_loss=1.0"),
-        ("uit", dict(depth=1, mixed_depth=True), "mixed_depth=True: the order 0 has no shorter form that runs each"),
-    ],
-)
-def test_wrong_arguments_are_rejected(model, options, message):
-    with pytest.raises(ValueError, match=message):
-        vision.fresh(model, **options)
-
-
 def test_losses_of_earlier_passes_begin_one_after_the_other():
     model = vision.fresh("uit", pass_loss=0.5, depth_warmup_updates=100)
     model.set_deep_supervision()
