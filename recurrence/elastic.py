@@ -1,15 +1,14 @@
 """Elastic depth: training in which every update draws how many passes run, so that one checkpoint serves every depth.
 
-Source: Huginn (arXiv:2502.05171), section 3.3: depths from a log-normal Poisson distribution, gradients through the
-last passes only. Scalable depth by uniform draws: LayerDrop (arXiv:1909.11556), section 3, for unshared layers. The
-warm-up: LayerSkip (arXiv:2404.16710), the gradual curriculum of its early-exit loss. Two depths in an update: Sliced
-Recursive Transformer (arXiv:2111.05297), section 5.7, with each stored block run once in the shallow branch; with a
-drawn depth it is the sandwich rule of slimmable networks (arXiv:1903.05134) for depth. Late loops, which run each block
-once for a number of updates: small language models trained under a limit of time, such as those of
-https://github.com/openai/parameter-golf.
+Source: random depths for shared blocks: Huginn (arXiv:2502.05171), section 3.3; uniform draws: LayerDrop
+(arXiv:1909.11556), section 3, for unshared layers. The warm-up: LayerSkip (arXiv:2404.16710), the gradual curriculum of
+its early-exit loss. Two depths in an update: Sliced Recursive Transformer (arXiv:2111.05297), section 5.7, with each
+stored block run once in the shallow branch; with a drawn depth it is the sandwich rule of slimmable networks
+(arXiv:1903.05134) for depth. Late loops, which run each block once for a number of updates: small language models
+trained under a limit of time, such as those of https://github.com/openai/parameter-golf.
 
-Differs from Huginn: depths are clipped to a range; the state does not start from noise; without an input injected into
-every pass, the loop's input gets its gradient along the residual stream, see :class:`recurrence.loop.Loop`.
+Differs from Huginn: draws are uniform within a range, gradients flow through all passes, and the state does not start
+from noise.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,31 +25,20 @@ from recurrence.errors import FieldError
 from recurrence.loop import Loop, TrainingDepth
 from recurrence.order import Order, block_count, first_runs
 
-DISTRIBUTIONS = ("uniform", "poisson")
-SIGMA = 0.5  # of Huginn's log-normal
-
 
 @dataclass(frozen=True)
 class Draw:
     """How many passes an update runs: a function of seed and update, so that ranks and resumed runs agree."""
 
     depths: tuple[int, ...]  # the numbers of passes to draw from, ascending
-    distribution: str = "uniform"  # or "poisson": Huginn's log-normal Poisson, rounded to the nearest of the depths
-    mean: int = 1  # of the log-normal Poisson before rounding; Huginn's mean recurrence r + 1
     seed: int = 0  # of the training
-    unit: int = 1  # number of passes that the log-normal Poisson counts as one
     stream: int = 0  # draws of different streams are independent
 
     def __call__(self, update: int, smallest: int = 1) -> int:
         """The depth of an update, of those that are at least `smallest` (the largest one if there are none)."""
         depths = [depth for depth in self.depths if depth >= smallest] or self.depths[-1:]
         rng = np.random.default_rng((self.seed % 2**64, update, self.stream))
-        if self.distribution == "uniform":
-            return depths[int(rng.random() * len(depths))]
-        # The mean of a log-normal is exp(mu + sigma^2 / 2).
-        rate = (self.mean / self.unit - 1) * rng.lognormal(-(SIGMA**2) / 2, SIGMA)
-        drawn = self.unit * (1 + rng.poisson(rate))
-        return min(depths, key=lambda depth: abs(depth - drawn))
+        return depths[int(rng.random() * len(depths))]
 
 
 def depths_of(order: Order, smallest: int, largest: int, step: int = 1, prefix_only: bool = False) -> tuple[int, ...]:
@@ -85,8 +73,6 @@ def depths_of(order: Order, smallest: int, largest: int, step: int = 1, prefix_o
 def make_elastic(
     loop: Loop,
     depth_range: tuple[int, int] | None = None,
-    depth_distribution: str | None = None,
-    backprop_passes: int | None = None,
     depth_warmup_updates: int = 0,
     mixed_depth: bool = False,
     loop_after_updates: int = 0,
@@ -95,13 +81,12 @@ def make_elastic(
     prefix_only: bool = False,
     stream: int = 0,
 ) -> None:
-    """Makes training draw the depth of a loop, backpropagate through its last passes only, or begin to loop late.
+    """Makes training draw the depth of a loop, train at two depths, or begin to loop late.
 
     Args:
-        loop: at its inference depth, which is the mean of the log-normal Poisson.
+        loop: at its inference depth.
         depth_range: smallest and largest number of passes; None always runs all.
-        depth_distribution: one of DISTRIBUTIONS; None is uniform.
-        backprop_passes, depth_warmup_updates, mixed_depth: see :class:`recurrence.loop.TrainingDepth`.
+        depth_warmup_updates, mixed_depth: see :class:`recurrence.loop.TrainingDepth`.
         loop_after_updates: see there; without effect on a loop whose blocks all run once.
         seed, stream: see :class:`Draw`.
         step, prefix_only: see :func:`depths_of`.
@@ -109,36 +94,17 @@ def make_elastic(
     Raises:
         FieldError: where a value breaks its rule, or does not go with another.
     """
-    if depth_distribution not in (None, *DISTRIBUTIONS):
-        raise FieldError("depth_distribution", depth_distribution, f"must be one of {DISTRIBUTIONS}")
-    if depth_range is None and depth_distribution is not None:
-        raise FieldError("depth_distribution", depth_distribution, "needs {depth_range}", depth_range=None)
     draw = None
     if depth_range is not None:
-        depths = depths_of(loop.order, *depth_range, step, prefix_only)
-        draw = Draw(depths, depth_distribution or "uniform", loop.passes, seed, step, stream)
+        draw = Draw(depths_of(loop.order, *depth_range, step, prefix_only), seed, stream)
     shared = len(loop.blocks) < loop.passes
     late = loop_after_updates if shared else 0
-    loop.training_depth = TrainingDepth(loop.passes, draw, backprop_passes, depth_warmup_updates, mixed_depth, late)
+    loop.training_depth = TrainingDepth(loop.passes, draw, depth_warmup_updates, mixed_depth, late)
     if late:
         loop.looping = torch.zeros((), device=next(loop.parameters()).device)
     if mixed_depth and draw is None and (not shared or passes_at(loop.order, len(loop.blocks)) is None):
         order = " ".join(map(str, loop.order))
         raise FieldError("mixed_depth", True, f"the order {order} has no shorter form that runs each block once")
-    if backprop_passes is not None:
-        _check_backprop_passes(loop)
-
-
-def _check_backprop_passes(loop: Loop) -> None:
-    """Raises FieldError if the last passes are not fewer than all, or leave a parameter without any gradient."""
-    last, depths = loop.training_depth.backprop_passes, loop.training_depth.depths
-    if not 1 <= last < max(depths):
-        rule = f"must be >= 1 and < {max(depths)}, the most passes that an update runs"
-        raise FieldError("backprop_passes", last, rule)
-    never = set.intersection(*(set(idle(loop, passes_at(loop.order, depth))) for depth in depths))
-    for name, parameter in loop.named_parameters():
-        if parameter in never:
-            raise FieldError("backprop_passes", last, f"no update would reach {name}; must be larger")
 
 
 def check_options(given: Mapping[str, Any]) -> None:
@@ -151,15 +117,14 @@ def check_options(given: Mapping[str, Any]) -> None:
     Raises:
         FieldError: where a value breaks its rule, does not go with another or lacks one that it needs.
     """
-    for name in ("depth_warmup_updates", "backprop_passes", "loop_after_updates"):
+    for name in ("depth_warmup_updates", "loop_after_updates"):
         if given.get(name, 1) < 1:
             raise FieldError(name, given[name], "must be >= 1")
     loss = given.get("pass_loss")
     if loss is not None and not 0 < loss < float("inf"):
         raise FieldError("pass_loss", loss, "must be > 0")
-    for other in ("pass_loss", "backprop_passes"):
-        if "mixed_depth" in given and other in given:
-            raise FieldError("mixed_depth", True, f"does not go with {{{other}}}", **{other: given[other]})
+    if "mixed_depth" in given and loss is not None:
+        raise FieldError("mixed_depth", True, "does not go with {pass_loss}", pass_loss=loss)
     if "depth_warmup_updates" in given and not {"depth_range", "pass_loss"} & given.keys():
         rule = "needs {depth_range} or {pass_loss}"
         raise FieldError("depth_warmup_updates", given["depth_warmup_updates"], rule, depth_range=None, pass_loss=None)
@@ -183,11 +148,9 @@ def idle(loop: Loop, passes: Sequence[int]) -> list[nn.Parameter]:
     """Parameters without a gradient in an update that runs these passes; none at mixed depth, which also runs all."""
     if loop.training_depth.mixed:
         return []
-    learning = passes[loop.training_depth.constant_passes(len(passes)) :]
-    learning_blocks = {loop.order[index] for index in learning}
-    modules = [loop.blocks[which] for which in set(loop.order) - learning_blocks]
+    modules = [loop.blocks[which] for which in set(loop.order) - {loop.order[index] for index in passes}]
     if loop.own is not None:
-        modules += [loop.own[index] for index in set(range(loop.passes)) - set(learning)]
+        modules += [loop.own[index] for index in set(range(loop.passes)) - set(passes)]
     return [parameter for module in modules for parameter in module.parameters()]
 
 
@@ -202,15 +165,11 @@ def may_idle(loop: Loop) -> bool:
 def stops(loop: Loop, running: int, smallest: int = 1) -> list[int]:
     """The depths below `running`, from `smallest` on, whose state is what a model of that depth would output.
 
-    Only those after a pass with gradients and, if depths are drawn, those that can be drawn.
+    If depths are drawn, only those that can be.
     """
-    training = loop.training_depth
-    first = max(smallest, training.constant_passes(running) + 1)
-    candidates = range(first, running) if training.draw is None else training.depths
-    passes = passes_at(loop.order, running)
-    return [
-        depth for depth in candidates if first <= depth < running and passes_at(loop.order, depth) == passes[:depth]
-    ]
+    drawn, passes = loop.training_depth.draw, passes_at(loop.order, running)
+    candidates = [depth for depth in range(smallest, running) if drawn is None or depth in drawn.depths]
+    return [depth for depth in candidates if passes_at(loop.order, depth) == passes[:depth]]
 
 
 def branches(loops: Iterable[Loop]) -> list[dict[Loop, int]]:

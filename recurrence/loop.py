@@ -23,7 +23,6 @@ class TrainingDepth:
 
     passes: int  # of the loop
     draw: Any = None  # a recurrence.elastic.Draw: update number -> how many passes it runs; None for all
-    backprop_passes: int | None = None  # number of last passes with gradients; None for all
     warmup: int = 0  # updates during which the smallest depth falls linearly from all passes
     mixed: bool = False  # each update trains at two depths, see recurrence.elastic.branches
     loop_after: int = 0  # updates in which each block runs once, before its loops begin
@@ -49,10 +48,6 @@ class TrainingDepth:
             return smallest
         return self.passes - int((self.passes - smallest) * min(1.0, self._known_updates() / self.warmup))
 
-    def constant_passes(self, running: int) -> int:
-        """How many of the `running` passes come before those that training backpropagates through."""
-        return 0 if self.backprop_passes is None else max(0, running - self.backprop_passes)
-
     def _known_updates(self) -> int:
         if self.updates is None:
             raise RuntimeError("the depth changes in training: call model.set_num_updates(update) before each update")
@@ -66,9 +61,7 @@ class Loop(nn.Module):
     What a pass owns is indexed by the pass. `after[index]` is the identity on the state after that pass: a module, for
     hooks and feature extraction.
 
-    Training may draw which passes run and backpropagate through the last of them only, see :class:`TrainingDepth`. The
-    passes before those act as a constant added to the residual stream, so the loop's input still gets a gradient along
-    the stream.
+    Training may draw which passes run, see :class:`TrainingDepth`.
 
     Args:
         blocks: called as `block(x, own=..., context=..., slot=..., **shared)`, omitting arguments that are not given.
@@ -153,29 +146,19 @@ class Loop(nn.Module):
         per_pass = dict(own=self.own, context=contexts, slot=slots, distances=distances)
         per_pass = {name: values for name, values in per_pass.items() if values is not None}
 
-        def advance(x: Tensor, indices: Sequence[int]) -> Tensor:
-            for index in indices:
-                block = self.order[index]
-                if levels is not None:
-                    x = x + levels[index]
-                if block in first_inputs:
-                    x = x + first_inputs[block]
-                elif block in self.inject:
-                    first_inputs[block] = x
-                arguments = {name: values[index] for name, values in per_pass.items()}
-                x = self.after[index](self._run_block(self.blocks[block], x, {**arguments, **shared}))
-                if states is not None:
-                    states.append(x)
-            return x
-
-        learns = self.training and torch.is_grad_enabled()
-        constant = self.training_depth.constant_passes(len(passes)) if learns else 0
-        if constant:
-            with torch.no_grad():
-                y = advance(x, passes[:constant])
-            torch.clear_autocast_cache()  # it may hold casts of the weights made without gradients
-            x = _StraightThrough.apply(x, y)
-        return advance(x, passes[constant:])
+        for index in passes:
+            block = self.order[index]
+            if levels is not None:
+                x = x + levels[index]
+            if block in first_inputs:
+                x = x + first_inputs[block]
+            elif block in self.inject:
+                first_inputs[block] = x
+            arguments = {name: values[index] for name, values in per_pass.items()}
+            x = self.after[index](self._run_block(self.blocks[block], x, {**arguments, **shared}))
+            if states is not None:
+                states.append(x)
+        return x
 
     def _run_block(self, block: Any, x: Tensor, arguments: dict) -> Tensor:
         block = block if self.training else uncompiled(block)
@@ -241,19 +224,3 @@ class Loop(nn.Module):
 def named_loops(model: nn.Module) -> dict[str, Loop]:
     """The loops of a model by their names in it, in the order of registration."""
     return {name: module for name, module in model.named_modules() if isinstance(module, Loop)}
-
-
-class _StraightThrough(torch.autograd.Function):
-    """y, with the gradient given to x: as if y were x plus a constant."""
-
-    @staticmethod
-    def forward(x: Tensor, y: Tensor) -> Tensor:
-        return y.view_as(y)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        """Nothing is kept."""
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad, None

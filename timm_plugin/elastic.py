@@ -17,29 +17,25 @@ from recurrence.loop import Loop
 
 @dataclass(frozen=True)
 class ElasticConfig:
-    """How many passes training runs, and which of them have gradients. The model at inference does not change.
+    """How many passes training runs, and which of them have a loss. The model at inference does not change.
 
     Args:
         depth_range: smallest and largest number of passes (for SReT, of `loops`) that an update may draw.
-        depth_distribution: "uniform" (default) or "poisson", Huginn's log-normal Poisson.
         depth_seed: seed of the draws (default 0).
         depth_warmup_updates: updates during which the smallest depth that is drawn, or has a loss by `pass_loss`, falls
             linearly from the full depth.
         mixed_depth: train at two depths in every update: all passes, and the drawn depth or, without `depth_range`, one
             run of each stored block. Needs :class:`timm_plugin.task.DeepSupervisionTask`, as `pass_loss` does.
         pass_loss: weight of the mean loss of the earlier passes at which a shallower model would end; 0 for none.
-        backprop_passes: number of last passes with gradients; None for all.
         loop_after_updates: late loops: each stored block runs once until this update, then all passes run; 0 for all
             passes from the start. Goes with no other of these options.
     """
 
     depth_range: Sequence[int] | None = None
-    depth_distribution: str | None = None
     depth_seed: int | None = None
     depth_warmup_updates: int = 0
     mixed_depth: bool = False
     pass_loss: float = 0.0
-    backprop_passes: int | None = None
     loop_after_updates: int = 0
 
     def check_depth(self) -> None:
@@ -63,8 +59,7 @@ class ElasticConfig:
             FieldError, ValueError: naming the option, its value and the rule.
         """
         depths = None if self.depth_range is None else (unit * self.depth_range[0], unit * self.depth_range[1])
-        how = self.depth_distribution, self.backprop_passes, self.depth_warmup_updates, self.mixed_depth
-        late = self.loop_after_updates
+        how, late = (self.depth_warmup_updates, self.mixed_depth), self.loop_after_updates
         try:
             make_elastic(loop, depths, *how, late, self.depth_seed or 0, step=max(unit, step), prefix_only=prefix_only)
         except FieldError as error:

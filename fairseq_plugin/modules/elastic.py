@@ -25,7 +25,6 @@ from fairseq_plugin.modules.options import ConfiguredModel, Options, option
 from fairseq_plugin.repairs.replace import call_after, call_before, replace
 from recurrence import elastic as core
 from recurrence.depth import forget_safe
-from recurrence.elastic import DISTRIBUTIONS
 from recurrence.errors import FieldError
 from recurrence.loop import Loop, named_loops
 
@@ -34,18 +33,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class DepthOptions(Options):
-    """How many passes an update runs, and which of them have gradients."""
+    """How many passes an update runs, and which of them have a loss."""
 
     depth_range: str | None = option(
         None,
         "each update draws how many passes run, MIN-MAX; MIN-MAX,MIN-MAX if encoder and decoder differ. Validation "
         "reports the loss at the smallest, the full (that of inference) and the largest depth",
-    )
-    depth_distribution: str | None = option(
-        None,
-        "how depths are drawn: uniform (default), or by the log-normal Poisson distribution of Huginn around the full "
-        "depth",
-        choices=DISTRIBUTIONS,
     )
     depth_apart: bool = option(
         False, "encoder and decoder draw their depths separately, so that they also work at depths that differ"
@@ -64,10 +57,6 @@ class DepthOptions(Options):
         None,
         "weight of the mean loss of the earlier passes at which a shallower model would end; the logged loss is that "
         "of the last pass only",
-    )
-    backprop_passes: int | None = option(
-        None,
-        "backpropagate only through the last N passes of each stack, so that memory does not grow with depth",
     )
     loop_after_updates: int | None = option(
         None,
@@ -135,7 +124,7 @@ class ElasticModel(ConfiguredModel):
         self.elastic, self.step, self.prefix_only = _given(args), step, prefix_only
 
     def train_elastic(self, seed: int) -> None:
-        """Makes training draw depths and truncate gradients according to the options.
+        """Makes training draw depths according to the options.
 
         Raises:
             ValueError: naming the option, the value and the rule.

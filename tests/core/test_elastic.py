@@ -1,4 +1,4 @@
-"""Elastic depth: the drawn depths, equality with a model of that depth, and truncated gradients."""
+"""Elastic depth: the drawn depths, and equality with a model of that depth."""
 
 from collections import Counter
 
@@ -26,7 +26,6 @@ from recurrence.papers.relaxed import relaxed
 from recurrence.papers.ringformer import Signals, ringformer
 from recurrence.papers.sret import Recursion, sret
 from recurrence.papers.takase import shared_layers
-from tests.support import stacks
 
 SHAPE = Shape(8, 12, 2)
 STACKS = {
@@ -71,6 +70,8 @@ def test_a_depth_is_the_model_of_that_depth_with_the_same_checkpoint(name, depth
     assert torch.equal(drawn, expected)
     drawn.sum().backward(), expected.sum().backward()
     assert torch.equal(x.grad, y.grad)
+    unused = {id(parameter) for parameter in elastic.parameters() if parameter.grad is None}
+    assert {id(parameter) for parameter in idle(elastic, elastic.running)} == unused
     assert not torch.equal(drawn, elastic.eval()(x)) or depth == len(which)
     with at_depths({elastic: depth}):
         assert torch.equal(elastic(x), expected)
@@ -114,17 +115,6 @@ def test_depths_warm_up_from_all_passes_to_the_smallest():
     assert drawn == {smallest: set(range(smallest, 5)) for smallest in (4, 3, 2, 1)}
 
 
-def test_poisson_is_huginns():
-    draws = [Draw(tuple(range(1, 200)), "poisson", mean=9)(update) for update in range(4000)]
-    mean = sum(draws) / len(draws)
-    variance = sum((draw - mean) ** 2 for draw in draws) / len(draws)
-    # r - 1 is Poisson with a log-normal rate of mean 8 and sigma 1/2: variance 8 + 8^2 (exp(1/4) - 1).
-    assert mean == pytest.approx(9, abs=0.3)
-    assert variance == pytest.approx(8 + 64 * (2.718281828**0.25 - 1), rel=0.15)
-    clipped = [Draw((2, 4, 6), "poisson", mean=4)(update) for update in range(500)]
-    assert set(clipped) == {2, 4, 6}
-
-
 @pytest.mark.parametrize(
     ("which", "ends", "step", "expected"),
     [
@@ -150,12 +140,6 @@ def test_depths_that_an_order_allows(which, ends, step, expected):
             dict(depth_range=(1, 3), prefix_only=True),
             r"depth_range=1-3: MAX must be <= 2, because there is no depth signal",
         ),
-        ((0, 0), dict(depth_distribution="normal"), r"depth_distribution=normal: must be one of"),
-        ((0, 0), dict(depth_distribution="poisson"), r"depth_distribution=poisson: needs depth_range"),
-        ((0,) * 4, dict(backprop_passes=0), r"backprop_passes=0: must be >= 1 and < 4"),
-        ((0,) * 4, dict(backprop_passes=4), r"backprop_passes=4: must be >= 1 and < 4"),
-        ((0,) * 4, dict(backprop_passes=2), r"backprop_passes=2: no update would reach own.0\.\S+; must be larger"),
-        ((0, 1) * 3, dict(backprop_passes=1), r"backprop_passes=1: no update would reach blocks.0"),
         (
             (0, 0, 0, 1, 1),
             dict(mixed_depth=True),
@@ -200,56 +184,11 @@ def test_trained_depths_are_those_with_a_loss():
         assert trained_depths(loop) == expected
 
 
-@pytest.mark.parametrize("name", ["ringformer", "cycle", "sequence", "sret", "block recurrence"])
-def test_only_the_last_passes_get_gradients(name):
-    """Those of the blocks are as if the passes before had been run apart; what stands before still gets one."""
-    which, depths = STACKS[name][1:]
-    loop, twin = made(name, which), made(name, which)
-    last = len(which) - 2 if len(which) > 4 else 3
-    make_elastic(loop, (min(depths), len(which)) if name != "block recurrence" else None, backprop_passes=last)
-    loop.training_depth.draw = None
-    x = states().requires_grad_()
-    found: list = []
-    y = loop(x, states=found)
-    y.square().sum().backward()
-    before, handed = len(which) - last, {}
-    with torch.no_grad():
-        detached = twin(x.detach(), passes=range(before), first_inputs=handed)
-    detached.requires_grad_()
-    if name == "block recurrence":
-        handed = {0: x.detach()}
-    expected = twin(detached, passes=range(before, len(which)), first_inputs=handed)
-    expected.square().sum().backward()
-    assert torch.equal(y, expected)
-    for (key, ours), theirs in zip(loop.named_parameters(), twin.parameters()):
-        assert (ours.grad is None) == (theirs.grad is None), key
-        assert ours.grad is None or torch.equal(ours.grad, theirs.grad), key
-    assert {id(p) for p in idle(loop, range(len(which)))} == {id(p) for p in loop.parameters() if p.grad is None}
-    assert len(found) == len(which)
-    if name != "block recurrence":  # which hands the input itself to later passes
-        assert torch.equal(x.grad, detached.grad)
-    assert torch.equal(loop.eval()(x), y)
-
-
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_memory_does_not_grow_with_depth(checkpointing):
-    kept = {}
-    for passes, last in ((12, 2), (2, None), (12, None)):
-        loop = shared_layers(Shape(32, 64, 4), (0,) * passes)
-        loop.checkpointing = checkpointing
-        make_elastic(loop, backprop_passes=last)
-        x = torch.randn(4, 20, 32, requires_grad=True)
-        kept[passes, last] = stacks.kept_for_backward(loop, loop, x)
-    assert kept[12, 2] == kept[2, None]
-    assert kept[12, None] > 3 * kept[2, None]
-
-
 @pytest.mark.parametrize(
     ("which", "given", "running", "expected"),
     [
         ((0,) * 4, {}, 4, [1, 2, 3]),
         ((0,) * 4, dict(depth_range=(2, 4)), 4, [2, 3]),
-        ((0,) * 4, dict(backprop_passes=2), 4, [3]),
         ((0, 1, 0, 1), {}, 4, [2, 3]),
         ((0, 0, 1, 1), {}, 4, []),
     ],
@@ -258,15 +197,6 @@ def test_where_a_model_of_fewer_passes_ends(which, given, running, expected):
     loop = shared_layers(SHAPE, which)
     make_elastic(loop, **given)
     assert stops(loop, running) == expected
-
-
-def test_a_loop_draws_around_its_own_depth_in_units_of_its_step():
-    loop = relaxed(SHAPE, order.cycle(2, 8), 2)
-    make_elastic(loop, (2, 24), "poisson", seed=3, step=2, stream=1)
-    draw = loop.training_depth.draw
-    assert draw == Draw(tuple(range(2, 25, 2)), "poisson", mean=8, seed=3, unit=2, stream=1)
-    drawn = [draw(update) for update in range(2000)]
-    assert sum(drawn) / len(drawn) == pytest.approx(8, abs=0.3)
 
 
 def test_contexts_of_a_depth_are_nested_and_reject_depths_that_do_not_run():

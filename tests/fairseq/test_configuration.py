@@ -69,7 +69,7 @@ def test_fairseqs_parser_rejects_options_of_other_architectures(one, option, cap
 
 
 CHOICES = [("ringformer_base", "ffn_signal"), ("ringformer_base", "activation_fn"), ("ilr_small", "position")]
-CHOICES += [("ringformer_base", "compile"), ("sequence_lm", "depth_distribution")]
+CHOICES += [("ringformer_base", "compile"), ("sequence_lm", "position")]
 
 
 @pytest.mark.parametrize(("one", "name"), CHOICES)

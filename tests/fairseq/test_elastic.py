@@ -222,7 +222,6 @@ def test_validation_at_mixed_depth_reports_one_run_of_each_block_and_all_passes(
         ("ringformer_base", "--mixed-depth --pass-loss 1", "--mixed-depth=True: does not go with --pass-loss=1.0"),
         ("ringformer_base", "--decoder-layers 1 --mixed-depth", r"--mixed-depth=True: the order 0 has .* \(decoder\)"),
         ("sequence", "--pass-loss 1", "--pass-loss=1.0: no earlier pass of the decoder is the end of a model of fewer"),
-        ("ringformer_base", "--backprop-passes 2", r"--backprop-passes=2: no update would reach own.0"),
     ],
 )
 def test_wrong_depth_options_are_rejected(arch, flags, message):
@@ -233,7 +232,7 @@ def test_wrong_depth_options_are_rejected(arch, flags, message):
 # fairseq's own commands
 
 DEPTH = ("--encoder-layers", "4", "--decoder-layers", "4", "--depth-range", "1-4")
-LESS = ("--pass-loss", "0.5", "--backprop-passes", "2", "--weight-decay", "0.5", "--depth-warmup-updates", "6")
+LESS = ("--pass-loss", "0.5", "--weight-decay", "0.5", "--depth-warmup-updates", "6")
 SHORT = ("--batch-size", "8", "--max-update", "8", "--save-interval-updates", "4")
 FLAGS = (*DEPTH, "--depth-apart", *LESS, *SHORT)
 

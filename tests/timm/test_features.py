@@ -205,7 +205,7 @@ def test_a_batch_may_be_empty(case):
     assert model(vision.images(model)[:0]).shape == (0, vision.CLASSES)
 
 
-@pytest.mark.parametrize(("option", "value"), [("depth_range", (1, 2)), ("mixed_depth", True), ("backprop_passes", 1)])
+@pytest.mark.parametrize(("option", "value"), [("depth_range", (1, 2)), ("mixed_depth", True)])
 def test_features_only_rejects_what_only_other_outputs_have(option, value):
     with pytest.raises(ValueError, match=re.escape(f"{option}={value}: must not be given with features_only=True")):
         vision.fresh("uit", features_only=True, **{option: value})

@@ -24,12 +24,10 @@ VALUES: dict[str, tuple[Any, ...]] = dict(
     num_classes=(3,),
     **dict.fromkeys(vision.RATES, (0.5,)),
     depth_range=((1, 2),),
-    depth_distribution=("poisson",),
     depth_seed=(7,),
     depth_warmup_updates=(3,),
     mixed_depth=(True,),
     pass_loss=(0.5,),
-    backprop_passes=(1,),
     loop_after_updates=(2,),
     patch_size=(16,),
     global_pool=("max",),
@@ -61,7 +59,6 @@ VALUES: dict[str, tuple[Any, ...]] = dict(
 OF_SRET: dict[str, tuple[Any, ...]] = dict(num_heads=((4, 4, 4),), img_size=(128,), stem=("patch",))
 # What has to go with an option.
 NEEDS: dict[str, dict[str, Any]] = dict(
-    depth_distribution=dict(depth_range=(1, 2)),
     depth_seed=dict(depth_range=(1, 2)),
     depth_warmup_updates=dict(depth_range=(1, 2)),
     terms=dict(residual_rank=2),

@@ -59,9 +59,7 @@ EVERYTHING = {
     ],
 }
 ELASTIC = ["--model", "ringformer_vit", "--model-kwargs", *SMALL, "depth=4", "--depth-range", "1-4"]
-EVERYTHING["elastic depth"] = [
-    *(*ELASTIC, "--pass-loss", "0.5", "--depth-warmup-updates", "5", "--backprop-passes", "2", "--min-lr", "1e-5")
-]
+EVERYTHING["elastic depth"] = [*(*ELASTIC, "--pass-loss", "0.5", "--depth-warmup-updates", "5", "--min-lr", "1e-5")]
 LATE = ["--model", "recursive_deit_tiny", "--model-kwargs", *SMALL, "order=0,1,1,0", "residual_rank=4"]
 LATE += ["--loop-after-updates", "6"]  # in the second of three epochs
 EVERYTHING["late loops"] = [*LATE, "--model-ema-decay", "0.9"]

@@ -11,7 +11,6 @@ import torch
 from timm.optim import list_optimizers
 
 import timm_plugin  # noqa: F401  (registers its models)
-from recurrence.elastic import DISTRIBUTIONS
 
 
 def is_policy(text: str) -> bool:
@@ -34,10 +33,7 @@ POSITIVE = (lambda value: value > 0, "must be > 0")
 NOT_NEGATIVE = (lambda value: value >= 0, "must be >= 0")
 MODEL = (timm.is_model, "must be a registered model")
 # Passed to the model's constructor, which has their rules.
-DEPTH = (
-    *("depth_range", "depth_distribution", "depth_warmup_updates"),
-    *("mixed_depth", "pass_loss", "backprop_passes", "loop_after_updates"),
-)
+DEPTH = ("depth_range", "depth_warmup_updates", "mixed_depth", "pass_loss", "loop_after_updates")
 WARMUP_EPOCHS = 5
 TRIVIAL = "trivial"  # value of --aa for TrivialAugmentWide, which timm does not have
 # Splits of --dataset; timm would take any other word for the test set.
@@ -133,7 +129,6 @@ def _model(command_line: argparse.ArgumentParser) -> None:
 def _depth(command_line: argparse.ArgumentParser) -> None:
     add = command_line.add_argument_group("depth, for the looped models of timm_plugin").add_argument
     add("--depth-range", type=depths, metavar="MIN-MAX", help="draw the number of passes (SReT: loops) of each update")
-    add("--depth-distribution", choices=DISTRIBUTIONS, help="poisson: Huginn's log-normal (default: uniform)")
     add(
         "--depth-warmup-updates",
         type=int,
@@ -147,7 +142,6 @@ def _depth(command_line: argparse.ArgumentParser) -> None:
         metavar="W",
         help="weight of the mean loss of the earlier passes at which a shallower model would end",
     )
-    add("--backprop-passes", type=int, metavar="K", help="backpropagate through the last K passes only")
     add(
         "--loop-after-updates",
         type=int,
