@@ -16,12 +16,11 @@ import torch
 from fairseq import checkpoint_utils, models
 from fairseq.data import Dictionary
 from fairseq.distributed import utils as distributed_utils
-from fairseq.models.ema.ema import EMA
 from fairseq.trainer import Trainer
 from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.nodes import AnyNode
 
-from fairseq_plugin.repairs.replace import call_after, explain_errors, replace
+from fairseq_plugin.repairs.replace import call_after, replace
 from fairseq_plugin.repairs.saving import damage
 
 _rebuild_array = np.empty(0).__reduce__()[0]
@@ -96,42 +95,6 @@ def explain_rejected_checkpoint() -> None:
         replace(checkpoint_utils, name, explain_rejection)
 
 
-class MismatchError(ValueError, RuntimeError):
-    """A checkpoint whose parameters do not fit the model; torch raises a RuntimeError."""
-
-
-def explain_mismatched_checkpoint() -> None:
-    """Names the checkpoint whose parameters do not fit the model, and the first of these parameters.
-
-    In inference fairseq lists every parameter whose shape differs, but no file; in training the file alone. A model at
-    another depth gets its parameters, but the state of its optimizer does not fit: that error names the option.
-    """
-
-    explain_errors(checkpoint_utils, "load_model_ensemble_and_task", RuntimeError, _named_file)
-    explain_errors(Trainer, "load_checkpoint", Exception, _named_parameter)
-
-
-def _named_parameter(error: Exception, trainer: Trainer, filename: str, *args, **kwargs) -> ValueError | None:
-    if "loaded state dict contains a parameter group" in str(error):
-        return ValueError(
-            f"{filename}: its optimizer state belongs to other parameters, such as those of another depth; use "
-            "--reset-optimizer or --finetune-from-model"
-        )
-    cause = str(error.__context__)
-    if "Cannot load model parameters" not in str(error) or "loading state_dict" not in cause:
-        return None
-    first = cause.splitlines()[1].strip()
-    return ValueError(f"{filename}: does not fit the model of this command: {first}")
-
-
-def _named_file(error: RuntimeError, filenames: list[str], *args, **kwargs) -> MismatchError | None:
-    if "loading state_dict" not in str(error):
-        return None
-    first = str(error).splitlines()[1].strip()
-    model = "the model that the dictionaries and --model-overrides describe"
-    return MismatchError(f"{', '.join(filenames)}: does not fit {model}: {first}")
-
-
 def build_from_plain_options() -> None:
     """Builds a model from the options that :func:`conversion.upstream.readable` writes into a checkpoint.
 
@@ -163,23 +126,6 @@ def _restore_task_state(
 ) -> None:
     if extra is not None and "task_state" in extra and not reset_optimizer:  # as in fine-tuning, with other data
         trainer.task.load_state_dict(extra["task_state"])
-
-
-def average_adaptive_softmax() -> None:
-    """Lets ``--store-ema`` average a model with an adaptive softmax.
-
-    fairseq leaves marks of versions out of the average, which the adaptive softmax then rejects as "no longer
-    supported".
-    """
-
-    def keep_versions(restore: Callable) -> Callable:
-        def restore_with_versions(self, state_dict: dict, *args, **kwargs) -> None:
-            versions = {key: tensor for key, tensor in self.model.state_dict().items() if "version" in key}
-            restore(self, {**versions, **state_dict}, *args, **kwargs)
-
-        return restore_with_versions
-
-    replace(EMA, "restore", keep_versions)
 
 
 def load_safely(path: str | Path) -> dict[str, Any]:

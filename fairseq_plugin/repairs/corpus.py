@@ -13,13 +13,11 @@ import numpy as np
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary, data_utils
 from fairseq.data.indexed_dataset import MMapIndexedDataset
-from fairseq.data.iterators import EpochBatchIterator
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 
 from fairseq_plugin.repairs.foreign import copies_of
-from fairseq_plugin.repairs.ranges import check_ranges
-from fairseq_plugin.repairs.replace import call_after, call_before, explain_errors, is_known, replace
+from fairseq_plugin.repairs.replace import call_after, call_before, replace
 
 logger = logging.getLogger("fairseq_plugin.repairs")
 
@@ -39,7 +37,6 @@ def reject_unequal_sides() -> None:
 
 
 def _check_text(args: Namespace) -> None:
-    check_ranges(args)
     languages = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
     for option in () if args.dict_only else ("trainpref", "validpref", "testpref"):
         for prefix in (getattr(args, option) or "").split(","):
@@ -117,41 +114,6 @@ def _check_tokens(path: str, dataset: MMapIndexedDataset, dictionary: Dictionary
             f"{path}.bin: has a symbol {highest}, but its dictionary has {len(dictionary)} symbols, from 0 on: "
             "the data were made with another dictionary"
         )
-
-
-def require_targets() -> None:
-    """Rejects a training or validation set without targets before the first update; fairseq fails later.
-
-    A user's own task or criterion may do without targets.
-    """
-    call_after(Trainer, "get_train_iterator", _check_training_set)  # which it loads
-    call_before(Trainer, "get_valid_iterator", _check_validation_set)
-
-
-def _check_training_set(batches: EpochBatchIterator, trainer: Trainer, *args, **kwargs) -> None:
-    _check_targets(trainer, "train", trainer.cfg.dataset.train_subset)
-
-
-def _check_validation_set(trainer: Trainer, subset: str, *args, **kwargs) -> None:
-    _check_targets(trainer, "valid", subset)
-
-
-def _check_targets(trainer: Trainer, kind: str, subset: str) -> None:
-    dataset = trainer.task.dataset(subset)
-    known = is_known(type(trainer.task)) and is_known(type(trainer.get_criterion()))
-    if known and getattr(dataset, "tgt", dataset) is None:
-        options = getattr(trainer.task, "cfg", None)
-        names = ", ".join(filter(None, (getattr(options, f"{side}_lang", "") for side in CORPUS_SIDES)))
-        raise ValueError(f"--{kind}-subset {subset}: has no target side; must have both of {names}")
-
-
-def name_dictionary_files() -> None:
-    """Names the file of an unreadable dictionary; fairseq only quotes the line."""
-    explain_errors(Dictionary, "add_from_file", (RuntimeError, ValueError), _named_file)
-
-
-def _named_file(error: Exception, dictionary: Dictionary, file: Any) -> ValueError | None:
-    return ValueError(f"{file}: {error}") if isinstance(file, str) else None
 
 
 def store_dictionary_digests() -> None:

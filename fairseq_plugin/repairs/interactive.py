@@ -1,9 +1,7 @@
 """fairseq-interactive and the hub interface: one translation per line, and warnings about unreadable text."""
 
-import contextlib
 import logging
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,37 +19,6 @@ from fairseq_plugin.repairs.replace import call_after, replace
 logger = logging.getLogger("fairseq_plugin.repairs")
 OF_TEXT = {"src_tokens", "src_lengths", "prev_output_tokens"}  # the inputs of a model that translates text
 WORD_START = "\u2581"  # the first character of a sentencepiece piece that starts a word
-
-
-def read_undecodable_lines_as_empty() -> None:
-    """Lets fairseq-interactive read a line that is not UTF-8 as an empty line, with a warning; fairseq exits."""
-
-    def read_or_leave_empty(read: Callable) -> Callable:
-        def buffered_read(path: str, buffer_size: int) -> Iterator[list[str]]:
-            buffer = []
-            standard = contextlib.nullcontext(getattr(sys.stdin, "buffer", sys.stdin))  # a program's may have text only
-            with standard if path == "-" else open(path, "rb") as file:
-                for number, line in enumerate(file):
-                    buffer.append(_decoded(line, number).strip())
-                    if len(buffer) >= buffer_size:
-                        yield buffer
-                        buffer = []
-            if buffer:
-                yield buffer
-
-        return buffered_read
-
-    for module in copies_of("fairseq_cli.interactive"):
-        replace(module, "buffered_read", read_or_leave_empty)
-
-
-def _decoded(line: bytes | str, number: int) -> str:
-    """A line's text; empty, with a warning, if it is not UTF-8."""
-    try:
-        return line if isinstance(line, str) else line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        logger.warning(f"line {number}: not UTF-8 ({error.reason} at byte {error.start}): left empty")
-        return ""
 
 
 def answer_every_line() -> None:
@@ -125,7 +92,7 @@ def _is_readable(text: str, task: FairseqTask, max_positions: Any, encode: Calla
     most = _longest_source(max_positions)
     try:
         (tokens,), (length,) = task.get_interactive_tokens_and_lengths([text], encode)
-    except (OSError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         logger.warning(f"{text[:80]}: {error}: left empty")
         return False
     if most is not None and length > most:

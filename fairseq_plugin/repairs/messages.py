@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -12,7 +13,7 @@ from fairseq.modules import AdaptiveSoftmax
 from fairseq.trainer import Trainer
 
 from fairseq_plugin.repairs.commands import is_fairseq_command
-from fairseq_plugin.repairs.replace import call_before, explain_errors, in_groups, is_known
+from fairseq_plugin.repairs.replace import call_before, in_groups, is_known, replace
 from recurrence.errors import report_to_torchrun
 
 TRACEBACK = "RECURRENCE_TRACEBACK"  # "1" prints the traceback too
@@ -51,14 +52,20 @@ def one_line(error: BaseException) -> str:
 
 def name_nonfinite_updates() -> None:
     """Reports a loss or gradient that is not finite; fairseq searches for the module, and the search fails."""
-    explain_errors(Trainer, "train_step", (FloatingPointError, StopIteration), _named_update)
 
+    def name_the_update(step: Callable) -> Callable:
+        def train_step(self, *args, **kwargs):
+            try:
+                return step(self, *args, **kwargs)
+            except (FloatingPointError, StopIteration) as error:
+                raise FloatingPointError(
+                    f"update {self.get_num_updates() + 1}: the loss or a gradient is no longer a finite number: lower "
+                    f"--lr or set --clip-norm ({str(error) or type(error).__name__})"
+                ) from error
 
-def _named_update(error: Exception, trainer: Trainer, *args, **kwargs) -> FloatingPointError:
-    return FloatingPointError(
-        f"update {trainer.get_num_updates() + 1}: the loss or a gradient is no longer a finite number: lower --lr or "
-        f"set --clip-norm ({str(error) or type(error).__name__})"
-    )
+        return train_step
+
+    replace(Trainer, "train_step", name_the_update)
 
 
 def require_adaptive_loss() -> None:

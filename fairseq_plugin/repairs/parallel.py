@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from fairseq.distributed import utils as distributed_utils
@@ -46,7 +45,6 @@ def run_ranks_on_cpu() -> None:
                     return call_main(cfg, main, **kwargs)
                 _reject_ranks(distributed)
                 return main(cfg, **kwargs)
-            _reject_flat_half_precision(cfg.common)
             if launched_processes() > 1 and distributed.distributed_init_method is None:
                 distributed.distributed_world_size = launched_processes()
             if _on_cpu(cfg) and not distributed.pipeline_model_parallel:
@@ -129,13 +127,6 @@ def _trains(main: Callable) -> bool:
     """Whether a function is the main one of fairseq's training; its module's name may be ``__main__``."""
     code = getattr(inspect.unwrap(main), "__code__", None)
     return code is not None and Path(code.co_filename).name in ("train.py", "hydra_train.py")
-
-
-def _reject_flat_half_precision(common: Any) -> None:
-    """Raises ValueError for ``--fp16`` without a GPU, which fairseq asks for the place of its one flat parameter."""
-    flat = common.fp16 and not common.memory_efficient_fp16 and not common.fp16_no_flatten_grads
-    if flat and not torch.cuda.is_available():
-        raise ValueError("--fp16: needs a GPU, on which fairseq scales its losses; --bf16 trains without one")
 
 
 def _reject_ranks(distributed: DictConfig) -> None:

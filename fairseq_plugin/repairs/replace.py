@@ -65,31 +65,6 @@ def call_with_options(hook: Callable[[Namespace], None]) -> None:
     call_after(options, "parse_args_and_arch", pass_on)
 
 
-def explain_errors(owner: Any, name: str, kinds: Any, explained: Callable[..., Exception | None]) -> None:
-    """Replaces errors of ``owner.name`` by clearer ones.
-
-    Args:
-        owner, name: see :func:`replace`.
-        kinds: the types of errors to replace.
-        explained: gets the error and the arguments and returns the new error, or None to keep the original.
-    """
-
-    def make(original: Callable) -> Callable:
-        def run(*args, **kwargs):
-            try:
-                return original(*args, **kwargs)
-            except kinds as error:
-                clearer = explained(error, *args, **kwargs)
-                if clearer is None:
-                    raise
-                raise clearer from error
-
-        return run
-
-    make.__name__ = explained.__name__
-    replace(owner, name, make)
-
-
 def in_groups(cfg: Any) -> Any:
     """A command's configuration in groups: fairseq's functions also take the flat Namespace of its parsers."""
     return convert_namespace_to_omegaconf(cfg) if isinstance(cfg, Namespace) else cfg

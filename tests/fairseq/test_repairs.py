@@ -308,7 +308,6 @@ class TestParallel:
         ("flags", "program", "message"),
         [
             ("--distributed-world-size 0", train, "--distributed-world-size 0: must be >= 1"),
-            pytest.param("--fp16", train, "--fp16: needs a GPU", marks=without_gpu),
             (MEETING, validate, "--distributed-world-size 2: must be 1; on a CPU, only training"),
         ],
     )

@@ -116,14 +116,6 @@ class TestTranslation:
                 model, data["text"], tmp_path, "--lr", "1e35", "--batch-size", "4", "--max-epoch", "9"
             )
 
-    def test_parameters_that_do_not_fit_are_named(self, model, trained_once, tmp_path):
-        data, path = trained_once(model)
-        flags = ("--restore-file", path, "--encoder-embed-dim=16")
-        with pytest.raises(ValueError, match=f"^{path}: does not fit the model of this command: .*encoder"):
-            upstream.run_training(model, data, tmp_path, *flags)
-        with pytest.raises(RuntimeError, match=f"^{path}: does not fit the model that the dictionaries"):
-            checkpoint_utils.load_model_ensemble_and_task([str(path)], {"decoder_embed_dim": 16})
-
 
 def test_a_source_ends_before_the_words_that_its_translation_must_contain(trained_once, said):
     data, path = trained_once("transformer")
@@ -243,13 +235,12 @@ class TestLanguageModel:
     def test_sentences_train(self, flags, data, tmp_path):
         upstream.run_training("transformer_lm", data["text"], tmp_path, *flags)
 
-    def test_an_adaptive_softmax_is_averaged_and_needs_its_loss(self, data, tmp_path):
-        flags = ("--adaptive-softmax-cutoff", "6", "--store-ema", "--ema-decay", "0.5")
+    def test_an_adaptive_softmax_needs_its_loss(self, data, tmp_path):
+        flags = ("--adaptive-softmax-cutoff", "6")
         with pytest.raises(ValueError, match="^--criterion cross_entropy: must be adaptive_loss"):
             upstream.run_training("transformer_lm", data["text"], tmp_path, *flags)
         able = ("--criterion", "adaptive_loss", "--ddp-backend", "legacy_ddp")
-        path = upstream.run_training("transformer_lm", data["text"], tmp_path, *flags, *able)
-        assert checkpoint_utils.load_ema_from_checkpoint(str(path))["model"].keys() >= upstream.parameters(path).keys()
+        upstream.run_training("transformer_lm", data["text"], tmp_path, *flags, *able)
 
 
 class TestSpeech:
@@ -284,13 +275,6 @@ class TestSpeech:
             del upstream.MODELS["wav2vec_ctc"]
         (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(tuned)])
         assert model.w2v_encoder.proj.out_features == 9
-
-    def test_another_rate_is_told_once(self, data, said, monkeypatch):
-        monkeypatch.setattr(audio, "WARNED", set())
-        for number in range(2):
-            path = str(data["speech"] / f"tone-test-{number}.wav")
-            assert audio.audio_utils.get_features_or_waveform(path, use_sample_rate=8000).shape[1] == 80
-        assert said.text.count("16000 samples per second, not use_sample_rate=8000") == 1
 
     def test_other_features_are_read(self, tmp_path):
         """As for speakers, pitches and energies of text_to_speech."""

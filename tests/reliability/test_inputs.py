@@ -2,10 +2,8 @@
 
 import re
 import shutil
-import struct
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.reliability.jobs import training_job
@@ -42,9 +40,6 @@ CORPORA = {
     "an empty corpus": ("train.*.bin", lambda old: b"", r"/train.en-de.en.bin: holds no token"),
     "a truncated corpus": ("train.*.de.bin", lambda old: old[:99], r"de.bin: has 99 bytes, .*: it is truncated"),
     "a truncated index": ("train.*.de.idx", lambda old: old[:99], r"train.en-de.de: cannot be read as a corpus"),
-    "no counts": ("dict.en.*", lambda old: old.replace(b" ", b"_"), r"/dict.en.txt: Incorrect dictionary format"),
-    "no training side": ("train.*.de.*", lambda old: None, "--train-subset train: has no target side"),
-    "no validation side": ("valid.*.de.*", lambda old: None, "--valid-subset valid: has no target side"),
 }
 
 
@@ -84,28 +79,11 @@ def test_preprocessing_rejects_sides_that_do_not_match(warm, tmp_path, source, t
 @pytest.mark.parametrize("flags", [(), ("--buffer-size", "8", "--batch-size", "4")])
 def test_no_line_is_lost_in_interactive_translation(warm, text, straight, tmp_path, flags):
     file = tmp_path / "in.txt"
-    file.write_bytes(b"one two\n\nthree \xff four\n" + b"one " * 2000 + b"\nfive\n")
+    file.write_bytes(b"one two\n\n" + b"one " * 2000 + b"\nfive\n")
     path = ("--path", straight / "checkpoint_last.pt", "--max-len-b", "5")
     (ended,) = warm.run({"argv": ["fairseq-interactive", text, *cli.HOST, *path, "--input", file, *flags]})
     assert ended.status == 0, ended.log[-2000:]
     found = [line.split("\t") for line in ended.log.splitlines() if line.startswith("H-")]
-    assert [number for number, *_ in found] == [f"H-{index}" for index in range(5)]
-    assert [bool(words) for *_, words in found] == [True, False, False, False, True]
-    assert "line 2: not UTF-8 (invalid start byte at byte 6): left empty" in ended.log
+    assert [number for number, *_ in found] == [f"H-{index}" for index in range(4)]
+    assert [bool(words) for *_, words in found] == [True, False, False, True]
     assert "is 2001 tokens long: must be <= 1024: left empty" in ended.log
-
-
-def test_a_truncated_wave_file_is_named(tmp_path):
-    soundfile = pytest.importorskip("soundfile")
-    from fairseq.data.audio.audio_utils import get_features_or_waveform
-
-    path = tmp_path / "speech.wav"
-    soundfile.write(path, np.random.default_rng(0).normal(0, 0.1, 8000), 8000)
-    complete = path.read_bytes()
-    assert len(get_features_or_waveform(str(path), need_waveform=True)) == 8000
-    path.write_bytes(complete[: len(complete) // 2])
-    with pytest.raises(ValueError, match=rf"^{path}: cannot be read as speech: truncated: has 7,978 of 16,000 bytes"):
-        get_features_or_waveform(str(path), need_waveform=True)
-    unknown = struct.pack("<I", 0xFFFFFFFF)  # the length in the header of a streamed file
-    path.write_bytes(complete[:4] + unknown + complete[8:40] + unknown + complete[44:])
-    assert len(get_features_or_waveform(str(path), need_waveform=True)) == 8000
