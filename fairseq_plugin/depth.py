@@ -2,7 +2,7 @@
 
 Usage::
 
-    python -m fairseq_plugin.depth data-bin --path average.pt --beam 5 --remove-bpe sentencepiece --output depth.svg
+    python -m fairseq_plugin.depth data-bin --path average.pt --beam 5 --remove-bpe sentencepiece --output depth.csv
     python -m fairseq_plugin.depth data-bin --path average.pt --apart --write
 
 The options are those of fairseq-generate for every task; options of the task that are not given are those of the

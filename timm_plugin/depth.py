@@ -2,7 +2,7 @@
 
 Usage::
 
-    python -m timm_plugin.depth IMAGES --checkpoint model_best.pth.tar --output depth.svg
+    python -m timm_plugin.depth IMAGES --checkpoint model_best.pth.tar --output depth.csv
     python -m timm_plugin.depth IMAGES --checkpoint uit.pth --model uit --write
 
 IMAGES is a folder of classes or of splits, as for timm. In a pyramid, a depth is the number of times that every block

@@ -14,8 +14,6 @@ from recurrence.depth import passes_at
 from recurrence.elastic import at_depths
 from recurrence.loop import Loop
 
-PICTURES = (".svg", ".png")
-
 
 class Setting(NamedTuple):
     """A depth to try: its name, such as "4" or "encoder 4", and the passes of each loop by the name of the loop."""
@@ -108,7 +106,7 @@ def safe_ranges(
 def add_options(parser: argparse.ArgumentParser) -> Callable[..., argparse.Action]:
     """Adds a group with the options of :func:`report`; returns what adds further ones to it."""
     add = parser.add_argument_group("depth curve").add_argument
-    add("--output", type=_output, metavar="FILE", help="CSV, or a picture (.svg, .png) with the CSV beside it")
+    add("--output", type=Path, metavar="FILE", help="also write the curve as CSV")
     add("--write", action="store_true", help="store the safe depths in the checkpoint; loading at other depths warns")
     add(
         "--tolerance",
@@ -118,13 +116,6 @@ def add_options(parser: argparse.ArgumentParser) -> Callable[..., argparse.Actio
         help="a depth is safe if its score is worse than the full depth's by at most T points (default: 0.3)",
     )
     return add
-
-
-def _output(text: str) -> Path:
-    path = Path(text)
-    if path.suffix not in (".csv", *PICTURES):
-        raise argparse.ArgumentTypeError(f"{text!r}: must end in .csv, .svg or .png")
-    return path
 
 
 def _points(text: str) -> float:
@@ -162,7 +153,7 @@ def report(
     for name, (smallest, largest) in ranges.items():
         print(f"{name}: safe from {smallest} to {largest} passes")
     if args.output is not None:
-        save(points, score, args.output)
+        save(points, args.output)
     return ranges
 
 
@@ -174,35 +165,9 @@ def table(points: Iterable[Point], score: str) -> str:
     return "\n".join(lines)
 
 
-def save(points: Sequence[Point], score: str, path: Path) -> None:
-    """Writes the curve as CSV, and also as a picture if the path has the suffix of one.
-
-    Raises:
-        ValueError: if a picture needs matplotlib and there is none.
-    """
-    with path.with_suffix(".csv").open("w", encoding="utf-8", newline="") as file:
+def save(points: Sequence[Point], path: Path) -> None:
+    """Writes the curve as CSV."""
+    with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Point._fields)
         writer.writerows(points)
-    if path.suffix in PICTURES:
-        _draw(points, score, path)
-
-
-def _draw(points: Sequence[Point], score: str, path: Path) -> None:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError(f"--output {path}: a picture needs matplotlib, as the extra [demo] has it") from None
-    figure = Figure(figsize=(6.5, 2.4), layout="constrained")
-    names = [point.depth for point in points]
-    shown = {
-        score: [point.score for point in points],
-        "milliseconds each": [1000 * point.seconds for point in points],
-        "agreement with full depth": [point.agreement for point in points],
-    }
-    for axes, (title, values) in zip(figure.subplots(1, len(shown)), shown.items()):
-        axes.plot(names, values, marker="o", color="#0072B2")
-        axes.set(title=title, xlabel="passes")
-        axes.tick_params(axis="x", labelrotation=90 if max(map(len, names)) > 2 else 0)
-        axes.grid(alpha=0.3)
-    figure.savefig(path)

@@ -5,7 +5,7 @@ with biases and a LayerNorm. They are state dicts in the key names of :class:`re
 passes share stay shared, so that torch writes them to a file once.
 
 Exact, up to rounding, for level signals and low-rank terms (`W x + M x = (W + M) x`), post-norm residual coefficients
-and Admin's vectors, one LayerNorm for all sublayers, one FFN for all blocks or none, and any epsilon. A LayerNorm of
+and Admin's vectors, one LayerNorm for all sublayers, one FFN for all blocks, and any epsilon. A LayerNorm of
 `s x` with epsilon `s^2 e` equals one of `x` with epsilon `e`. So scaling the stream by s, and the matrices that read
 and write it to match, changes the epsilon and nothing else.
 """
@@ -40,7 +40,6 @@ class Part:
     epsilon: float
     identity: Factor = 1.0  # coefficient of the stream, a number or (C,)
     branch: float = 1.0  # coefficient of f
-    filler: bool = False  # whether the loop has no such sublayer, and f is 0
 
 
 def unshare(loop: Loop, epsilon: float = 1e-5) -> tuple[list[StateDict], Factor]:
@@ -60,7 +59,7 @@ def unshare(loop: Loop, epsilon: float = 1e-5) -> tuple[list[StateDict], Factor]
     """
     check(loop)
     with torch.no_grad():
-        sublayers = _with_ffn([part for index in loop.running for part in _sublayers(loop, index)])
+        sublayers = [part for index in loop.running for part in _sublayers(loop, index)]
         scale = _scale_pre_norm if loop.blocks[0].pre_norm else _scale_post_norm
         scaled, factor = scale(sublayers, epsilon)
         return _layers(scaled), factor
@@ -73,6 +72,8 @@ def check(loop: Loop) -> None:
             raise ValueError(f"{type(block).__name__} is not a block of attention and FFN with LayerNorms")
         if block.pre_norm and getattr(block, "residuals", None):
             raise ValueError("residual coefficients: a pre-norm upstream layer adds to the stream as it is")
+    if not any(block.ffn is not None for block in loop.blocks):
+        raise ValueError("layers without an FFN: an upstream layer has one")
     if loop.inject:
         raise ValueError("injected inputs: an upstream layer only reads the layer before it")
     for own in loop.own:
@@ -119,23 +120,6 @@ def _folded(block: Block, own: Pass) -> StateDict:
     return tensors
 
 
-def _with_ffn(sublayers: list[Part]) -> list[Part]:
-    """Adds an FFN of width 1 with the output 0 to every layer that has none."""
-    filled = []
-    for part, following in zip(sublayers, [*sublayers[1:], None]):
-        filled.append(part)
-        if part.kind != "ffn" and (following is None or following.kind == "self_attn"):
-            like = part.norm[0]
-            zeros = {
-                "ffn.up.weight": like.new_zeros(1, len(like)),
-                "ffn.up.bias": like.new_zeros(1),
-                "ffn.down.weight": like.new_zeros(len(like), 1),
-                "ffn.down.bias": torch.zeros_like(like),
-            }
-            filled.append(replace(part, kind="ffn", tensors=zeros, identity=1.0, branch=1.0, filler=True))
-    return filled
-
-
 def _scale_pre_norm(sublayers: list[Part], epsilon: float) -> tuple[list[Part], float]:
     """Scales the stream by one factor everywhere; its norms undo it."""
     factor = math.sqrt(epsilon / sublayers[0].epsilon)
@@ -143,31 +127,16 @@ def _scale_pre_norm(sublayers: list[Part], epsilon: float) -> tuple[list[Part], 
 
 
 def _scale_post_norm(sublayers: list[Part], epsilon: float) -> tuple[list[Part], Factor]:
-    """Scales the stream before each sublayer by a factor of its own, which the norm before that sublayer applies.
-
-    Two norms in succession, with epsilons e and f, equal one with epsilon `e f / (1 + f)`, divided by `sqrt(1 + f)`.
-    So around a filler FFN, f = 1/9 in the norm after it, and e is ten times the wanted epsilon in the norm before it.
-    """
-    before_filler = [following.filler for following in sublayers[1:]] + [False]
-    sums: list[float] = []  # factor of each residual sum
-    streams: list[Factor] = []  # factor of the stream before each sublayer
-    for part, is_before_filler in zip(sublayers, before_filler):
-        sums.append(math.sqrt(epsilon / part.epsilon / (10 if is_before_filler else 1)))
-        streams.append(3 * math.sqrt(epsilon) if part.filler else sums[-1] * part.identity)
+    """Scales the stream before each sublayer by a factor of its own, which the norm before that sublayer applies."""
+    sums = [math.sqrt(epsilon / part.epsilon) for part in sublayers]  # factor of each residual sum
+    streams: list[Factor] = [factor * part.identity for factor, part in zip(sums, sublayers)]  # before each sublayer
     if any(0 in torch.as_tensor(stream) for stream in streams):
         raise ValueError("residual coefficients: one of the stream itself is 0, an upstream layer always keeps it")
     scaled = []
-    for part, is_before_filler, factor, stream, following in zip(
-        sublayers, before_filler, sums, streams, [*streams[1:], 1.0]
-    ):
+    for part, factor, stream, following in zip(sublayers, sums, streams, [*streams[1:], 1.0]):
         weight, bias = part.norm
-        if is_before_filler:
-            weight, bias = torch.ones_like(weight), torch.zeros_like(bias)
-        if part.filler:
-            weight = weight * math.sqrt(10 / 9)
         norm = times(weight, following), times(bias, following)
-        tensors = part.tensors if part.filler else _scaled(part, 1 / stream, factor * part.branch)
-        scaled.append(replace(part, tensors=tensors, norm=norm))
+        scaled.append(replace(part, tensors=_scaled(part, 1 / stream, factor * part.branch), norm=norm))
     return scaled, streams[0]
 
 

@@ -19,9 +19,11 @@ from tests.support.conversion import CLOSE, as_fairseq, logits, single_utterance
 TABLE = "positions and depths added before every pass"
 LLAMA = "LlamaBlock is not a block of attention and FFN with LayerNorms"
 NLL = "the non-linear projection behind a pass"
+NO_FFN = "layers without an FFN"
 REJECTED = {
     **dict.fromkeys(["universal_tiny", "universal", "universal_large"], TABLE),
     **dict.fromkeys(["ilr_small", "ilr_large"], LLAMA),
+    **dict.fromkeys(["one_wide_ffn_tiny", "one_wide_ffn_base", "one_wide_ffn_large"], NO_FFN),  # in the decoder
     "recurrent_lm": "a recurrence along the sequence",
     "recursive_wmt_en_de": NLL,  # whose preset converts; the tests build it with --nll
 }
@@ -105,7 +107,7 @@ def test_another_epsilon_than_fairseqs_is_rejected_for_speech():
         unshared(model, changed)
 
 
-@pytest.mark.parametrize("arch", ["cycle", "one_wide_ffn_tiny", "ringformer_tiny"])
+@pytest.mark.parametrize("arch", ["cycle", "ringformer_tiny"])
 def test_admins_vectors_are_folded(arch):
     check(arch, "--init", "admin")
 
