@@ -111,13 +111,8 @@ class TextComparison(Comparison):
         checkpoints, flags = folder / "checkpoints", [*row.flags, *self._lasting(length)]
         train = ["fairseq_cli.train", *flags, "--user-dir", USER_DIR, "--seed", seed, "--save-dir", checkpoints]
         best = checkpoints / ("checkpoint_last.pt" if self.args.disable_validation else "checkpoint_best.pt")
-        steps = [Step.of_module("train", train, flags, _trained)]
-        if self.args.average:
-            kind = "update" if self.args.keep_interval_updates > 0 else "epoch"
-            some, best = [f"--num-{kind}-checkpoints", self.args.average], folder / "average.pt"
-            words = ["fairseq_plugin.average", "--inputs", checkpoints, *some, "--output", best]
-            steps.append(Step.of_module("average", words, some, lambda *_: {}))
-        return [*steps, self._scoring("score", best, ""), self._scoring("score_8bit", best, "_8bit")]
+        trains = Step.of_module("train", train, flags, _trained)
+        return [trains, self._scoring("score", best, ""), self._scoring("score_8bit", best, "_8bit")]
 
     def _lasting(self, length: int | None) -> list[str]:
         """Flags of a training of that many updates, with what a schedule counts in updates in proportion."""
@@ -184,8 +179,6 @@ def _check(args: Namespace) -> None:
     for name, rule in RESERVED.items():
         if getattr(args, name) != defaults.get_default(name):
             raise ValueError(f"--{name.replace('_', '-')}={getattr(args, name)}: {rule}")
-    if args.average and args.no_epoch_checkpoints and args.keep_interval_updates < 1:
-        raise ValueError(f"--average={args.average}: needs --keep-interval-updates, or checkpoints of epochs")
 
 
 def set_up_task(args: Namespace) -> FairseqTask:
@@ -311,8 +304,6 @@ def command_line() -> argparse.ArgumentParser:
     group.add_argument(
         "--score", default="", metavar="FLAGS", help="further flags of fairseq-generate or fairseq-eval-lm, in quotes"
     )
-    average = "score the mean of the last N checkpoints (default: the best one on the validation set)"
-    group.add_argument("--average", type=int, default=0, metavar="N", help=average)
     return parser
 
 

@@ -3,25 +3,26 @@
 from argparse import Namespace
 from typing import Any
 
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, options
 from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_plugin.modules.options import ConfiguredModel
 from fairseq_plugin.repairs.foreign import literal
-from fairseq_plugin.repairs.replace import call_before, call_with_options
+from fairseq_plugin.repairs.replace import call_after, call_before
 
 GIVEN: set[str] = set()  # the names in this command's --model-overrides
 
 
 def check_commands() -> None:
     """Lets fairseq's commands check the names; calling it again has no effect."""
-    call_with_options(_note_overrides)
+    call_after(options, "parse_args_and_arch", _note_overrides)
     call_before(checkpoint_utils, "overwrite_args_by_name", _check_overrides)
 
 
-def _note_overrides(args: Namespace) -> None:
+def _note_overrides(parsed: Any, *unused, **other) -> None:
     GIVEN.clear()
+    args = parsed[0] if isinstance(parsed, tuple) else parsed
     if not getattr(args, "lm_path", None):  # which gets the overrides of the translation models, too
         GIVEN.update(literal(getattr(args, "model_overrides", None) or "{}"))
 

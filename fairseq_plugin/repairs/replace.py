@@ -5,7 +5,6 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
-from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 
@@ -53,16 +52,6 @@ def call_after(owner: Any, name: str, hook: Callable[..., None]) -> None:
 
     make.__name__ = hook.__name__
     replace(owner, name, make)
-
-
-def call_with_options(hook: Callable[[Namespace], None]) -> None:
-    """Calls ``hook`` with a command's parsed options; the hook may raise to reject them."""
-
-    def pass_on(parsed: Any, *args, **kwargs) -> None:
-        hook(parsed[0] if isinstance(parsed, tuple) else parsed)
-
-    pass_on.__name__ = hook.__name__
-    call_after(options, "parse_args_and_arch", pass_on)
 
 
 def in_groups(cfg: Any) -> Any:

@@ -29,14 +29,6 @@ class Signals:
     cross_attention_signal: str | None = None  # like attention_signal (none in the paper, section 3.2.2)
     signal_init: str = "zero"  # starts every M at 0, "random" starts its factors at random
 
-    def __post_init__(self):
-        attention = ("after", "before", None)
-        choices: dict[str, tuple] = dict(attention_signal=attention, cross_attention_signal=attention)
-        choices |= dict(ffn_signal=("before", "inside", None), signal_init=("zero", "random"))
-        for name, values in choices.items():
-            if getattr(self, name) not in values:
-                raise FieldError(name, repr(getattr(self, name)), f"must be one of {values}")
-
     def check(self, width: int, pre_norm: bool) -> None:
         """Raises FieldError if the rank is not in 1 .. width, or a pre-norm block has a signal before a projection."""
         if self.rank is not None and not 1 <= self.rank <= width:

@@ -89,10 +89,6 @@ def test_random_start(rank):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Signals(2, cross_attention_signal="inside"), "cross_attention_signal='inside': must be one of"),
-        (lambda: Signals(2, signal_init="one"), "signal_init='one': must be one of"),
-        (lambda: Signals(2, attention_signal="inside"), "attention_signal='inside': must be one of"),
-        (lambda: Signals(2, ffn_signal="after"), "ffn_signal='after': must be one of"),
         (lambda: Signals(9).check(8, False), "rank=9: must be >= 1 and <= width=8"),
     ],
 )

@@ -115,7 +115,6 @@ FLAGS = [
         (["--arch", "one_wide_ffn_tiny"], "--arch=one_wide_ffn_tiny: has no loop over depth"),
         (["--arch", cli.ARCH, "--seed", "3"], "--seed=3: is set by --seeds"),
         (["--arch", cli.ARCH, "--save-dir", "x"], "--save-dir=x: is set by --output"),
-        (["--arch", cli.ARCH, "--average", "2"], "--average=2: needs --keep-interval-updates"),
         (["--arch", cli.ARCH, "--encoder-attention-heads", "3"], "--encoder-attention-heads=3: must divide"),
         (["--arch", cli.ARCH, "--wrong", "3"], "--wrong 3"),
         (["--arch", cli.ARCH, "--score", "--gen-subset none"], "none"),
