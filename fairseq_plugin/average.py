@@ -65,7 +65,6 @@ def _check_same_parameters(first_path: Any, first: dict[str, Tensor], path: Any,
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; ``--help`` describes it."""
     parser = argparse.ArgumentParser(prog="python -m fairseq_plugin.average", description=__doc__.split("\n")[0])
     parser.add_argument("--inputs", nargs="+", required=True, metavar="PATH", help="checkpoints, or one folder of them")
     parser.add_argument("--output", required=True, metavar="FILE", help="the checkpoint to write")

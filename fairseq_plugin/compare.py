@@ -308,7 +308,6 @@ def command_line() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; ``--help`` describes it."""
     parser, words = command_line(), list(sys.argv[1:] if arguments is None else arguments)
     ours = next(group for group in parser._action_groups if group.title == "comparison")._group_actions
     args = options.parse_args_and_arch(parser, words)

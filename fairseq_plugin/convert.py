@@ -101,7 +101,6 @@ def _with_model(state: dict[str, Any], args: argparse.Namespace, weights: dict) 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; ``--help`` describes it."""
     parser, _ = command.build("python -m fairseq_plugin.convert", __doc__.split("\n")[0], "fairseq")
     args = parser.parse_args(arguments)
     try:

@@ -109,7 +109,6 @@ def perplexity(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequence[
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; ``--help`` describes it."""
     parser = options.get_generation_parser()
     parser.prog, parser.description = "python -m fairseq_plugin.depth", __doc__.split("\n")[0]
     # fairseq's own usage fills a screen before each error.

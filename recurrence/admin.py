@@ -34,7 +34,6 @@ class Admin(Sum):
         return torch.addcmul(y, x, self.omega)
 
     def factors(self) -> tuple[Tensor, float]:
-        """See :meth:`Sum.factors`."""
         return self.omega.detach(), 1.0
 
 

@@ -243,7 +243,6 @@ class Rotary(AttentionPositions):
         self.table = Table(rotary, width)
 
     def arguments(self, loop, x, mask, start=0, state=None):
-        """See :meth:`AttentionPositions.arguments`."""
         rows = self.table.rows(start + x.size(1), like=x)[start:]
         return dict(self_bias=mask, rotary=rows.chunk(2, dim=-1))
 
@@ -258,7 +257,6 @@ class Alibi(AttentionPositions):
         self.heads = heads
 
     def arguments(self, loop, x, mask, start=0, state=None):
-        """See :meth:`AttentionPositions.arguments`."""
         bias = alibi(self.heads, start + x.size(1), start, like=x).to(product_dtype(x))
         return dict(self_bias=bias if mask is None else bias + mask)
 
@@ -280,7 +278,6 @@ class Relative(AttentionPositions):
         self.table, self.causal = DistanceTable(width), causal
 
     def arguments(self, loop, x, mask, start=0, state=None):
-        """See :meth:`AttentionPositions.arguments`."""
         length = start + x.size(1)
         keys = self._keys(loop, length, x) if state is None else self._kept(loop, length, x, state)
         return dict(self_bias=mask, distances=[keys[which] for which in loop.order])

@@ -90,7 +90,6 @@ class StackState:
         self.layers = [LayerState() for _ in range(layers)]
 
     def reorder(self, order: Tensor) -> None:
-        """See :meth:`LayerState.reorder`."""
         for layer in self.layers:
             layer.reorder(order)
 

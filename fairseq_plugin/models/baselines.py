@@ -36,14 +36,12 @@ class Universal(LoopedTransformer):
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
-        """Order 0 0 0 ..."""
         return shared_layers(shape, (0,) * passes(args, side), **parts)
 
     unshared = staticmethod(vanilla_layers)
 
     @classmethod
     def has_static_levels(cls, args) -> bool:
-        """Always."""
         return True
 
 
@@ -57,7 +55,6 @@ class OneWideFFN(LoopedTransformer):
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
-        """Order 0 1 2 ..., in the encoder with the FFN after each."""
         return one_wide_ffn(shape, passes(args, side), **parts)
 
     @classmethod
@@ -76,7 +73,6 @@ class Vanilla(LoopedTransformer):
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
-        """Order 0 1 2 ..."""
         return vanilla(shape, passes(args, side), **parts)
 
     unshared = staticmethod(vanilla_layers)

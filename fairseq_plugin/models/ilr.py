@@ -91,13 +91,11 @@ class IntraLayerRecurrence(LanguageModel):
 
     @classmethod
     def unshared(cls, args, layers: dict[str, int]) -> dict[str, Any]:
-        """A reuse map of ones."""
         ones = ",".join(["1"] * layers["decoder"])
         return {"decoder_layers": layers["decoder"], "reuse_map": ones, "block_loops": 1, "inject_embedding": False}
 
     @classmethod
     def build_stack(cls, args, shape: Shape) -> nn.Module:
-        """The loop, with its final norm."""
         relative = cls.position(args) == "relative"
         loop = llama_layers(shape, cls.order(args), _injected(args), not args.post_norm, relative)
         init.normal_(loop, args.embedding_std)

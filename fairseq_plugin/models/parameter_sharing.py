@@ -66,7 +66,6 @@ class SharingOptions(Options):
 
     @classmethod
     def orders(cls, args: Any) -> dict[str, str | None]:
-        """The given orders by side."""
         return {side: getattr(args, f"{side}_order", None) for side in SIDES if f"{side}_order" in cls.known()}
 
     @classmethod
@@ -130,7 +129,6 @@ class ParameterSharing(LoopedTransformer):
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
-        """See :func:`shared_loop`."""
         return shared_loop(args, side, shape, **parts)
 
     unshared = unshared_as("takase_vanilla")

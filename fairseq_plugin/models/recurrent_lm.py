@@ -86,7 +86,6 @@ class KausikRecurrence(LanguageModel):
 
     @classmethod
     def build_stack(cls, args, shape: Shape) -> nn.Module:
-        """The layers, with their final norm."""
         layers, function = args.decoder_layers, activation(args.activation_fn)
         if args.regular:
             order = cycle(layers, layers)

@@ -53,7 +53,6 @@ class RecursiveTransformer(LoopedTransformer):
 
     @classmethod
     def unshared(cls, args, layers: dict[str, int]) -> dict[str, Any]:
-        """One run of each block, with its coefficients and projection."""
         return {"block_loops": 1, **{f"{side}_layers": number for side, number in layers.items()}}
 
     @classmethod

@@ -94,12 +94,10 @@ class RingFormer(LoopedTransformer):
 
     @classmethod
     def has_static_levels(cls, args) -> bool:
-        """Only for static signals."""
         return args.level_signal == "static"
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
-        """RingFormer's stack; with static signals, the Universal Transformer's."""
         if args.level_signal == "static":
             return shared_layers(shape, (0,) * passes(args, side), **parts)
         return ringformer(shape, passes(args, side), _signals(args, shape.width), **parts)

@@ -45,7 +45,6 @@ class SharedLanguageModel(LanguageModel):
 
     @classmethod
     def build_stack(cls, args, shape: Shape) -> nn.Module:
-        """The loop."""
         parts = dict(activation=activation(args.activation_fn), relative=cls.position(args) == "relative")
         loop = shared_loop(args, "decoder", shape, pre_norm=True, **parts)
         init.fairseq_(loop)

@@ -166,7 +166,6 @@ class SpeechToText(ParameterSharing):
 
     @classmethod
     def inputs(cls, args, side: str, embedding: nn.Embedding | None, most: int) -> nn.Module:
-        """Speech for the encoder, tokens for the decoder."""
         if side == "encoder":
             width = args.encoder_embed_dim
             return SpeechInput(

@@ -58,7 +58,6 @@ class ProfiledModel(FairseqEncoderDecoderModel):
 
     @property
     def stacks(self) -> list[nn.Module]:
-        """The encoder's loop and the decoder's."""
         return list(self.loops_by_side().values())
 
     def profile_once(self, *inputs: Tensor, **options) -> None:

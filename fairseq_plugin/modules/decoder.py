@@ -241,7 +241,6 @@ class StackDecoder(FairseqIncrementalDecoder):
         pack(self)
 
     def max_positions(self) -> int:
-        """Longest text, in tokens."""
         return self._max_positions
 
 

@@ -173,7 +173,6 @@ class ElasticCriterion(FairseqCriterion):
     """
 
     def forward(self, model, sample, reduce: bool = True):
-        """As any criterion of fairseq: the loss, the sample size, and the log."""
         if not model.training:
             return self._at_reported_depths(model, sample, reduce)
         if model.pass_loss:

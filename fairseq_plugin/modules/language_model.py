@@ -111,7 +111,6 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
         return model
 
     def loops_by_side(self) -> dict[str, Loop]:
-        """The only loop."""
         return {"decoder": self.decoder.stack.loop}
 
     @classmethod

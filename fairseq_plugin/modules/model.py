@@ -156,7 +156,6 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
         return super().forward(*inputs, **options)
 
     def loops_by_side(self) -> dict[str, Loop]:
-        """The encoder's loop and the decoder's."""
         return {"encoder": self.encoder.loop, "decoder": self.decoder.loop}
 
     @classmethod

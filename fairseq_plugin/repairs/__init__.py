@@ -65,7 +65,6 @@ REPAIRS = (
     workers.end_workers_with_epoch,
     workers.end_readers_before_exit,
     corpus.reject_unequal_sides,
-    corpus.reject_damaged_corpora,
     corpus.store_dictionary_digests,
     corpus.require_same_dictionaries,
     interactive.answer_every_line,

@@ -1,23 +1,20 @@
-"""Corpora: intact, with two sides of equal length, and numbered by the model's dictionary."""
+"""Corpora: with two sides of equal length, and numbered by the model's dictionary."""
 
 import contextlib
 import hashlib
 import logging
 import os
-import struct
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 from fairseq import checkpoint_utils
-from fairseq.data import Dictionary, data_utils
-from fairseq.data.indexed_dataset import MMapIndexedDataset
+from fairseq.data import Dictionary
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 
 from fairseq_plugin.repairs.foreign import copies_of
-from fairseq_plugin.repairs.replace import call_after, call_before, replace
+from fairseq_plugin.repairs.replace import call_after, call_before
 
 logger = logging.getLogger("fairseq_plugin.repairs")
 
@@ -55,52 +52,6 @@ def _check_sides(option: str, paths: list[str]) -> None:
         raise ValueError(f"--{option}: {found}: both sides must have the same number")
     if option == "trainpref" and not all(counts.values()):
         raise ValueError(f"--{option}: {found}: must have at least one")
-
-
-def reject_damaged_corpora() -> None:
-    """Rejects binary data that are empty, truncated, or contain numbers beyond the dictionary.
-
-    fairseq fails with ``_bin_buffer_mmap``, or with ``index out of range in self`` at the first affected sentence.
-    """
-
-    def check_corpus(load: Callable) -> Callable:
-        def load_indexed_dataset(path, dictionary=None, *args, **kwargs):
-            if os.path.isfile(f"{path}.bin") and not os.path.getsize(f"{path}.bin"):
-                raise ValueError(f"{path}.bin: holds no token")
-            try:
-                dataset = load(path, dictionary, *args, **kwargs)
-            except (AssertionError, KeyError, ValueError, struct.error) as error:
-                raise ValueError(f"{path}: cannot be read as a corpus of fairseq-preprocess: {error!r}") from error
-            for part in getattr(dataset, "datasets", [dataset]):
-                if isinstance(part, MMapIndexedDataset):
-                    _check_tokens(path, part, dictionary)
-            return dataset
-
-        return load_indexed_dataset
-
-    def close_what_is_open(close: Callable) -> Callable:
-        def __del__(self) -> None:
-            if hasattr(self, "_bin_buffer_mmap"):
-                close(self)
-
-        return __del__
-
-    replace(data_utils, "load_indexed_dataset", check_corpus)
-    for owner in (MMapIndexedDataset, MMapIndexedDataset.Index):
-        replace(owner, "__del__", close_what_is_open)
-
-
-def _check_tokens(path: str, dataset: MMapIndexedDataset, dictionary: Dictionary | None) -> None:
-    index, size = dataset._index, len(dataset._bin_buffer)
-    width = np.dtype(index.dtype).itemsize
-    if len(index) and index._pointers[-1] + index._sizes[-1] * width > size:
-        raise ValueError(f"{path}.bin: has {size:,} bytes, fewer than {path}.idx says: it is truncated")
-    highest = np.frombuffer(dataset._bin_buffer, dtype=index.dtype).max()
-    if dictionary is not None and np.issubdtype(index.dtype, np.integer) and highest >= len(dictionary):
-        raise ValueError(
-            f"{path}.bin: has a symbol {highest}, but its dictionary has {len(dictionary)} symbols, from 0 on: "
-            "the data were made with another dictionary"
-        )
 
 
 def store_dictionary_digests() -> None:

@@ -18,7 +18,6 @@ from fairseq_plugin.repairs.replace import call_after, replace
 
 logger = logging.getLogger("fairseq_plugin.repairs")
 OF_TEXT = {"src_tokens", "src_lengths", "prev_output_tokens"}  # the inputs of a model that translates text
-WORD_START = "\u2581"  # the first character of a sentencepiece piece that starts a word
 
 
 def answer_every_line() -> None:
@@ -118,9 +117,7 @@ def _warn(tokens: Tensor, interface: GeneratorHubInterface, sentence: str) -> No
 
 
 def warn_of_unknown_words(text: str, tokens: Tensor, dictionary: Dictionary | None) -> None:
-    """Warns if more than half of a sentence is unknown, or if no piece in it starts a word.
-
-    Both are signs of unsegmented text, which would silently be translated wrongly.
+    """Warns if more than half of a sentence is unknown: a sign of unsegmented text, whose translation would be wrong.
 
     Args:
         text: the sentence as it was typed.
@@ -130,12 +127,8 @@ def warn_of_unknown_words(text: str, tokens: Tensor, dictionary: Dictionary | No
     if dictionary is None or tokens.dim() != 1 or tokens.is_floating_point():
         return
     unknown, words = int(tokens.eq(dictionary.unk()).sum()), int(tokens.ne(dictionary.eos()).sum())
-    wrong = f"{unknown} of {words} symbols are unknown" if 2 * unknown > words else ""
-    begins = any(dictionary[token].startswith(WORD_START) for token in tokens.tolist())
-    if words and not wrong and not begins and any(symbol.startswith(WORD_START) for symbol in dictionary.symbols):
-        wrong = f"none of {words} symbols starts a word"
-    if wrong:
+    if 2 * unknown > words:
         logger.warning(
-            f"{text[:80]}: {wrong}: segment the text as for training "
+            f"{text[:80]}: {unknown} of {words} symbols are unknown: segment the text as for training "
             "(--bpe sentencepiece --sentencepiece-model FILE, or bpe=..., sentencepiece_model=...)"
         )

@@ -29,7 +29,6 @@ class OneNormBlock(Block):
         self.norms = shape.norms(1)
 
     def run(self, x: Tensor, own: Pass, attend: Callable, cross_attend: Callable | None) -> Tensor:
-        """See :meth:`Block.run`."""
         x = self.sublayer(x, attend, self.norms[0], own.join(0))
         if cross_attend is not None:
             x = self.sublayer(x, cross_attend, self.norms[0], own.join(1))

@@ -52,7 +52,6 @@ class RelaxedPass(Pass):
                 self.terms[name] = LowRankTerm(targets, layer.in_features, layer.out_features // targets, rank, bias)
 
     def term(self, name: str) -> LowRankTerm | None:
-        """See :meth:`Pass.term`."""
         return getattr(self.terms, name, None)
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:

@@ -60,7 +60,6 @@ class RingFormerPass(Pass):
         self.ffn_signal = signals.on(signals.ffn_signal, 1, width, shape.ffn_width)
 
     def term(self, name: str) -> LevelSignal | None:
-        """See :meth:`Pass.term`."""
         return getattr(self, "ffn_signal" if name == "up" else f"{name}_signal", None)
 
 

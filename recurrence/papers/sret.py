@@ -44,7 +44,6 @@ class Coefficients(Sum):
         return torch.addcmul(self.branch * y, x, self.identity)
 
     def factors(self) -> tuple[float, float]:
-        """See :meth:`Sum.factors`."""
         return self.identity.item(), self.branch.item()
 
 

@@ -34,21 +34,11 @@ def lines(content: bytes) -> list[bytes]:
     return content.splitlines(keepends=True)
 
 
-CORPORA = {
-    "another order": ("dict.*", lambda old: b"".join(lines(old)[::-1]), "was trained with another"),
-    "a short dictionary": ("dict.*", lambda old: b"".join(lines(old)[:2]), "has a symbol 15, but its dictionary has 6"),
-    "an empty corpus": ("train.*.bin", lambda old: b"", r"/train.en-de.en.bin: holds no token"),
-    "a truncated corpus": ("train.*.de.bin", lambda old: old[:99], r"de.bin: has 99 bytes, .*: it is truncated"),
-    "a truncated index": ("train.*.de.idx", lambda old: old[:99], r"train.en-de.de: cannot be read as a corpus"),
-}
-
-
-@pytest.mark.parametrize(("pattern", "edit", "message"), CORPORA.values(), ids=CORPORA)
-def test_a_corpus_that_does_not_fit_is_named_before_training(warm, text, straight, tmp_path, pattern, edit, message):
-    data = changed(text, tmp_path / "data", pattern, edit)
+def test_training_rejects_a_dictionary_in_another_order(warm, text, straight, tmp_path):
+    data = changed(text, tmp_path / "data", "dict.*", lambda old: b"".join(lines(old)[::-1]))
     flags = ("--restore-file", straight / "checkpoint_last.pt", "--max-epoch", "4")
     (ended,) = warm.run(training_job(data, tmp_path / "run", *flags))
-    assert re.search(message, one_line(ended)), ended.last_line
+    assert "was trained with another" in one_line(ended)
     assert "begin training epoch" not in ended.log
 
 
