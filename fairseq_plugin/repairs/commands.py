@@ -1,4 +1,4 @@
-"""fairseq's commands: their log, help, shards, and options with wrong defaults."""
+"""fairseq's commands: their log, help, and options with wrong defaults."""
 
 import importlib.util
 import itertools
@@ -13,7 +13,6 @@ import torch
 from fairseq import options, utils
 from fairseq.models.transformer.transformer_config import EncDecBaseConfig
 
-from fairseq_plugin.repairs.foreign import copies_of
 from fairseq_plugin.repairs.replace import call_after, call_before, replace
 
 
@@ -81,18 +80,6 @@ def show_help_of_the_architecture() -> None:
         return parse_args_and_arch
 
     replace(options, "parse_args_and_arch", with_added_options)
-
-
-def translate_one_shard() -> None:
-    """Lets fairseq-generate translate the share of ``--shard-id`` in ``--num-shards``; it translates everything."""
-    for module in copies_of("fairseq_cli.generate"):
-        call_before(module, "_main", _take_share)
-
-
-def _take_share(cfg: Any, *args, **kwargs) -> None:
-    if cfg.dataset.num_shards > 1:
-        cfg.distributed_training.distributed_world_size = cfg.dataset.num_shards
-        cfg.distributed_training.distributed_rank = cfg.dataset.shard_id
 
 
 def default_validation_task() -> None:

@@ -1,15 +1,11 @@
-"""Search: n-gram blocking, diverse beams, an encoder without a removed fast path."""
-
-from collections.abc import Callable
+"""Search: n-gram blocking, an encoder without a removed fast path."""
 
 import torch
-from fairseq.data import Dictionary
 from fairseq.modules import transformer_layer
 from fairseq.ngram_repeat_block import NGramRepeatBlock
-from fairseq.search import DiverseBeamSearch
 from torch import Tensor, nn
 
-from fairseq_plugin.repairs.replace import call_after, replace
+from fairseq_plugin.repairs.replace import call_after
 
 
 def block_repeated_ngrams() -> None:
@@ -44,36 +40,6 @@ def _no_repeat_ngram(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: 
         banned = torch.zeros_like(lprobs).scatter_add_(1, ngrams[:, :, -1], repeats.to(lprobs))
         lprobs.masked_fill_(banned > 0, float("-inf"))
     return lprobs
-
-
-def repair_diverse_beams() -> None:
-    """Makes ``--diverse-beam-groups`` work: fairseq indexes the batch by the sentences' numbers in the corpus."""
-
-    def number_within_batch(step: Callable) -> Callable:
-        def step_within_batch(self, step_number, lprobs, scores, prev_output_tokens=None, original_batch_idxs=None):
-            if original_batch_idxs is not None:
-                if step_number == 0:
-                    self.sentences_of_batch = original_batch_idxs
-                same = original_batch_idxs.unsqueeze(1) == self.sentences_of_batch
-                original_batch_idxs = same.int().argmax(1)
-            return step(self, step_number, lprobs, scores, prev_output_tokens, original_batch_idxs)
-
-        return step_within_batch
-
-    if not _diverse_beams_work():
-        replace(DiverseBeamSearch, "step", number_within_batch)
-
-
-def _diverse_beams_work() -> bool:
-    search = DiverseBeamSearch(Dictionary(), num_groups=2, diversity_strength=0.5)
-    sentences = torch.tensor([7, 8])
-    lprobs, scores = torch.zeros(2, 2, search.vocab_size), torch.zeros(2, 2, 1)
-    try:
-        for step in range(2):
-            search.step(step, lprobs, scores, None, sentences)
-    except IndexError:
-        return False
-    return True
 
 
 def disable_encoder_fast_path() -> None:

@@ -17,10 +17,6 @@ import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils, options
-from fairseq.data import Dictionary, data_utils
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.distributed import utils as distributed_utils
-from fairseq.search import DiverseBeamSearch
 from fairseq.trainer import Trainer
 from fairseq_cli import train, validate
 
@@ -231,28 +227,6 @@ class TestNgrams:
             assert found == [self.expected(row[: step + 1].tolist(), n) for row in tokens]
             some_banned |= any(found)
         assert some_banned
-
-
-class TestDiverseBeams:
-    @staticmethod
-    def beams(numbers: list[int]) -> list[torch.Tensor]:
-        """Candidates of three steps; the first of three sentences ends after the second."""
-        dictionary, chance = Dictionary(), torch.Generator().manual_seed(0)
-        for word in "abcdef":
-            dictionary.add_symbol(word)
-        search = DiverseBeamSearch(dictionary, num_groups=2, diversity_strength=0.5)
-        found = []
-        for step in range(3):
-            sentences = torch.tensor(numbers[step == 2 :])
-            shape = (len(sentences), 4)
-            lprobs = torch.randn(*shape, len(dictionary), generator=chance).log_softmax(-1)
-            scores = torch.randn(*shape, step + 1, generator=chance)
-            found += search.step(step, lprobs, scores, None, sentences)
-        return found
-
-    def test_numbers_of_the_corpus_give_the_beams_of_the_batch(self):
-        expected, found = self.beams([0, 1, 2]), self.beams([815, 7, 42])
-        assert all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))
 
 
 class TestLog:
