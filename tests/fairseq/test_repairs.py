@@ -17,6 +17,9 @@ import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils, options
+from fairseq.data import data_utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.distributed import utils as distributed_utils
 from fairseq.trainer import Trainer
 from fairseq_cli import train, validate
 
