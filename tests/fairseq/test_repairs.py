@@ -267,7 +267,6 @@ class TestBf16:
         assert arguments("--bf16", "--tpu").tpu is True
 
 
-without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 MEETING = "--distributed-world-size 2 --distributed-init-method tcp://localhost:29511"
 
 
