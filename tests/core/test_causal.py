@@ -4,11 +4,26 @@ import pytest
 import torch
 from torch import nn
 
+from recurrence.block import Shape
+from recurrence.causal import CausalStack
 from recurrence.loop import Loop
-from recurrence.papers.ilr import LlamaBlock
-from tests.support.llama import SHAPE, llama_stack, random_states
+from recurrence.papers.ilr import LlamaBlock, llama_layers
+from recurrence.position import attention_positions
 
 EXACT = dict(rtol=0, atol=1e-12)
+SHAPE = Shape(12, 20, 2, norm_eps=1e-6)
+
+
+def random_states(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def llama_stack(encoding: str = "none") -> CausalStack:
+    """A float64 stack in eval mode that injects its input twice; encoding: one of POSITIONS."""
+    torch.manual_seed(0)
+    loop = llama_layers(SHAPE, (0, 0, 1, 2, 2), relative=encoding == "relative", inject=(0, 2))
+    positions = attention_positions(encoding, SHAPE.width, SHAPE.heads, causal=True)
+    return CausalStack(loop, positions, nn.RMSNorm(12)).double().eval()
 
 
 def test_norms_are_computed_in_float32():
@@ -54,7 +69,7 @@ def test_further_passes_get_the_input_of_the_first_again(order, inject, expected
 @pytest.mark.parametrize("encoding", ["none", "rotary", "alibi", "relative"])
 @pytest.mark.parametrize("steps", [[40] + [1] * 10, [7, 1, 1, 20, 1, 20]], ids=str)
 def test_steps_of_any_length_equal_one_go(encoding, steps):
-    model, x = llama_stack(encoding, inject=(0, 2)), random_states(2, 50, 12)
+    model, x = llama_stack(encoding), random_states(2, 50, 12)
     state, parts, start = model.new_state(), [], 0
     for step in steps:
         parts.append(model(x[:, start : start + step], None, state))
@@ -65,7 +80,7 @@ def test_steps_of_any_length_equal_one_go(encoding, steps):
 
 @torch.no_grad()
 def test_a_state_is_rewound_and_reordered_with_its_injected_inputs():
-    model, x, order = llama_stack(inject=(0, 2)), random_states(3, 12, 12), torch.tensor([2, 0, 0, 1])
+    model, x, order = llama_stack(), random_states(3, 12, 12), torch.tensor([2, 0, 0, 1])
     state = model.new_state()
     model(x[:, :4], None, state)
     state.run(x[:, 4:9], (0, 1), **model.arguments(x[:, 4:9], None, 4, state))  # as drafting looks ahead

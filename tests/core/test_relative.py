@@ -12,7 +12,7 @@ from recurrence.causal import LoopState
 from recurrence.papers.takase import shared_layers
 from recurrence.position import DistanceTable, Relative, distances
 from recurrence.relative import RelativeKeys
-from tests.support.llama import random_states
+from tests.core.test_causal import random_states
 from tests.support.stacks import randomise
 
 EXACT = dict(rtol=0, atol=1e-12)

@@ -98,8 +98,6 @@ def collate(
     return (words.collate([text for (text,) in texts], source_left or target_left, length=longest + extra),)
 
 
-def texts(
-    lengths: tuple[int, ...] = (6, 3, 8), left_pad: bool = False, seed: int = 1, symbols: int = SYMBOLS
-) -> Tensor:
+def texts(lengths: tuple[int, ...] = (6, 3, 8), left_pad: bool = False) -> Tensor:
     """Random texts of those lengths, padded on either side: (B, T)."""
-    return words.collate(sentences(lengths, symbols, seed), left_pad)
+    return words.collate(sentences(lengths, SYMBOLS, seed=1), left_pad)

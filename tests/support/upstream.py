@@ -40,7 +40,6 @@ LSTM = [
     "--decoder-out-embed-dim=8",
 ]
 FCONV = [f"--{side}-{option}" for side in SIDES for option in ("embed-dim=8", "layers=[(8, 3)] * 2")]
-ONE_SIDE = {"roberta": "encoder", "transformer_lm": "decoder"}
 WAV2VEC = {
     "conv-feature-layers": "[(8, 10, 5)] + [(8, 3, 4)] * 2",
     **{"encoder-layers": 1, "encoder-embed-dim": 8, "encoder-ffn-embed-dim": 8, "encoder-attention-heads": 2},

@@ -2,8 +2,7 @@
 
 As a program, its arguments are a socket and the modules to import. A client connects, sends three file descriptors for
 the standard streams and a job as one line of JSON, and receives the fork's process id and, when it has ended, its exit
-status (negative for a signal). Closing the connection kills the fork. :class:`Warm` is the client for tests,
-tests/support/stand_in.py that for programs on the PATH.
+status (negative for a signal). Closing the connection kills the fork. The client is tests/support/stand_in.py.
 """
 
 import atexit
@@ -24,7 +23,6 @@ import socketserver
 import subprocess
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,6 +35,7 @@ PROGRAMS = ("eval_lm", "generate", "interactive", "preprocess", "train", "valida
 ALL = (*UPSTREAM, *(f"fairseq_cli.{name}" for name in PROGRAMS), "fairseq_plugin", "timm_plugin", "timm_plugin.train")
 CHANGES = ("os.rename", "os.remove", "os.link", "shutil.copyfile")
 TIMEOUT = 120  # seconds
+TRAPS = "WARM_TRAPS"  # the variable that holds a job's
 
 
 class Ended(NamedTuple):
@@ -55,7 +54,7 @@ class Ended(NamedTuple):
 
 
 class Warm:
-    """The tests' client, which starts the interpreter.
+    """Starts the interpreter, and programs that run in its forks.
 
     Args:
         folder: the folder for logs.
@@ -65,11 +64,11 @@ class Warm:
     def __init__(self, folder: Path, modules: Sequence[str] = ALL):
         self.folder, self.jobs = folder, 0
         self.socket = Path(tempfile.mkdtemp(prefix="warm-")) / "socket"  # a socket's path must be short
-        environment = {name: value for name, value in os.environ.items() if name not in cli.LAUNCHER_VARIABLES}
-        environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(cli.REPOSITORY), "PYTHONWARNINGS": "ignore"}
+        self.environment = {name: value for name, value in os.environ.items() if name not in cli.LAUNCHER_VARIABLES}
+        self.environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(cli.REPOSITORY), "PYTHONWARNINGS": "ignore"}
         command = [sys.executable, "-m", "tests.support.warm", str(self.socket), *modules]
         self.process = subprocess.Popen(
-            command, cwd=cli.REPOSITORY, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            command, cwd=cli.REPOSITORY, env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         self.process.stdout.readline()  # printed when it listens
 
@@ -87,50 +86,36 @@ class Warm:
     def run(self, *jobs: dict[str, Any]) -> list[Ended]:
         """Runs jobs in parallel and returns when all have ended.
 
-        A job has `argv` and may have `env`, `cwd` and `input`; `kill_at`, the number of the change to files before
-        which it kills itself; `kill_at_update`, the same for updates; `kill_after`, seconds after which it is killed;
+        A job has `argv` and may have `env` and `cwd`; `kill_at`, the number of the change to files before which it
+        kills itself; `kill_at_update`, the same for updates; `kill_after`, seconds after which it is killed;
         `most_bytes`, the size limit of files that it writes.
         """
-        running = [self._begin(job) for job in jobs]
-        return [self._end(connection, log, end) for connection, log, end in running]
+        return [self._end(*begun) for begun in [self._begin(**job) for job in jobs]]
 
-    def _begin(self, job: dict[str, Any]) -> tuple[socket.socket, Path, float]:
+    def _begin(
+        self, argv: list, env=None, cwd=".", kill_after=TIMEOUT, **traps
+    ) -> tuple[subprocess.Popen, Path, float]:
         self.jobs += 1
-        log = self.folder / f"{self.jobs}.log"
-        connection = socket.socket(socket.AF_UNIX)
-        connection.connect(str(self.socket))
-        with tempfile.TemporaryFile() as stdin, log.open("wb") as output:
-            stdin.write(job.get("input", "").encode())
-            stdin.seek(0)
-            socket.send_fds(connection, [b"\n"], [stdin.fileno(), output.fileno(), output.fileno()])
-        words = [str(word) for word in job["argv"]]
-        connection.sendall(json.dumps({**job, "argv": words, "cwd": str(job.get("cwd", "."))}).encode() + b"\n")
-        return connection, log, time.monotonic() + job.get("kill_after", TIMEOUT)
+        log, (program, *words) = self.folder / f"{self.jobs}.log", map(str, argv)
+        if program not in cli.STAND_INS:  # a module, a script or -c
+            is_module = program != "-c" and not program.endswith(".py")
+            program, words = "python", ["-m", program, *words] if is_module else [program, *words]
+        environment = {**self.environment, **(env or {}), TRAPS: json.dumps(traps)}
+        with log.open("wb") as output:
+            streams = dict(stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            process = subprocess.Popen([self.stand_ins() / program, *words], cwd=cwd, env=environment, **streams)
+        return process, log, kill_after
 
-    def _end(self, connection: socket.socket, log: Path, end: float) -> Ended:
-        with connection:
-            pid = int(answer(connection))
-            if not select.select([connection], [], [], max(end - time.monotonic(), 0))[0]:
-                with contextlib.suppress(ProcessLookupError):  # it has just ended
-                    os.kill(pid, signal.SIGKILL)
-            status = int(answer(connection))
-        return Ended(status, log.read_text(errors="replace"))
+    def _end(self, process: subprocess.Popen, log: Path, seconds: float) -> Ended:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+        process.kill()  # does nothing to one that has ended
+        return Ended(process.wait(), log.read_text(errors="replace"))
 
     def close(self) -> None:
         self.process.stdin.close()
         self.process.wait()
         shutil.rmtree(self.socket.parent)
-
-
-def answer(connection: socket.socket) -> str:
-    """Reads one line, and no byte after it."""
-    found = b""
-    while not found.endswith(b"\n"):
-        byte = connection.recv(1)
-        if not byte:
-            raise ConnectionError("the interpreter has ended")
-        found += byte
-    return found.decode()
 
 
 class Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
@@ -184,18 +169,11 @@ def carry_out(job: dict, streams: list[int]) -> None:
         sys.stdin = io.TextIOWrapper(open(0, "rb", closefd=False))  # noqa: SIM115
         sys.stdout.reconfigure(line_buffering=True)
         sys.stderr.reconfigure(line_buffering=True)
-        if "environment" in job:
-            os.environ.clear()
-        os.environ.update(job.get("environment", {}) | job.get("env", {}))
+        os.environ.clear()
+        os.environ.update(job["environment"])
         os.chdir(job["cwd"])
         sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
-        if "most_bytes" in job:
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (job["most_bytes"], resource.RLIM_INFINITY))
-        if "kill_at" in job:
-            kill_at(job["kill_at"])
-        if "kill_at_update" in job:
-            kill_at_update(job["kill_at_update"])
+        set_traps(**json.loads(os.environ.pop(TRAPS, "{}")))
         status = command(job["argv"])
     except BaseException:
         traceback.print_exc()
@@ -205,6 +183,17 @@ def carry_out(job: dict, streams: list[int]) -> None:
             with contextlib.suppress(ValueError):  # closed by the command
                 stream.flush()
         os._exit(status)
+
+
+def set_traps(kill_at: int | None = None, kill_at_update: int | None = None, most_bytes: int | None = None) -> None:
+    """See :meth:`Warm.run`."""
+    if most_bytes is not None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
+    if kill_at is not None:
+        die_at_change(kill_at)
+    if kill_at_update is not None:
+        die_at_update(kill_at_update)
 
 
 def command(argv: list[str]) -> int:
@@ -240,7 +229,7 @@ def command(argv: list[str]) -> int:
     return 0
 
 
-def kill_at(number: int) -> None:
+def die_at_change(number: int) -> None:
     """Kills this process at its n-th change to files: before a rename, removal or link, or halfway through a write."""
     import torch
 
@@ -297,7 +286,7 @@ def _half_a_copy(copy: Callable, is_due: Callable[[], bool]) -> Callable:
     return copy_or_die
 
 
-def kill_at_update(number: int) -> None:
+def die_at_update(number: int) -> None:
     """Kills this process before its n-th update."""
     from fairseq.trainer import Trainer
 
