@@ -91,7 +91,6 @@ def test_the_score_at_full_depth_is_that_of_generate(trained, corpus, tmp_path):
     ("flags", "message"),
     [
         (["--constraints"], "--constraints=ordered"),
-        (["--replace-unk", "names.txt"], "--replace-unk=names.txt"),
         (["--lm-path", "lm.pt"], "--lm-path=lm.pt"),
         (["--score-reference"], "--score-reference=True"),
         (["--scoring", "bleu"], "--scoring=bleu"),

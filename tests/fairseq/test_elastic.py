@@ -214,11 +214,7 @@ def test_validation_at_mixed_depth_reports_one_run_of_each_block_and_all_passes(
         ("universal", "--depth-range 1-6", r"--depth-range=1-6: MAX must be <= 4, because .* \(encoder\)"),
         ("ringformer_base", "--depth-apart", "--depth-apart=True: needs --depth-range$"),
         ("universal_lm", "--depth-range 2-4 --depth-apart", "--depth-apart=True: needs an encoder and a decoder"),
-        (
-            "ringformer_base",
-            "--depth-warmup-updates 9",
-            "--depth-warmup-updates=9: needs --depth-range or --pass",
-        ),
+        ("ringformer_base", "--depth-warmup-updates 9", "--depth-warmup-updates=9: needs --depth-range or --pass"),
         ("ringformer_base", "--mixed-depth --pass-loss 1", "--mixed-depth=True: does not go with --pass-loss=1.0"),
         ("ringformer_base", "--decoder-layers 1 --mixed-depth", r"--mixed-depth=True: the order 0 has .* \(decoder\)"),
         ("sequence", "--pass-loss 1", "--pass-loss=1.0: no earlier pass of the decoder is the end of a model of fewer"),

@@ -76,18 +76,6 @@ class TestConversion:
         assert not silence.any()
 
 
-def test_a_torchaudio_that_works_is_used(monkeypatch):
-    monkeypatch.setattr(audio, "torchaudio_works", lambda: True)
-    called = []
-    for name in ("convert_waveform", "_get_torchaudio_fbank"):
-        repaired = getattr(audio_utils, name)
-        original = repaired.__wrapped__
-        (cell,) = [cell for cell in repaired.__closure__ if cell.cell_contents is original]
-        monkeypatch.setattr(cell, "cell_contents", lambda *arguments, name=name: called.append(name))
-        repaired(np.zeros((1, 800), np.float32), 16000)
-    assert called == ["convert_waveform", "_get_torchaudio_fbank"]
-
-
 @pytest.fixture
 def folder(tmp_path) -> Path:
     """A good file of every kind: good.wav, good.npy, good.zip with both."""

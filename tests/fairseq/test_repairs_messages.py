@@ -68,20 +68,6 @@ def test_an_override_of_no_option_is_rejected(as_namespace):
     override("{'signal_rank_divisor': 3}", "--lm-path", "lm.pt", as_namespace=as_namespace)
 
 
-COMMANDS = {"average": ["--inputs", "{file}", "--output", "{file}.out"], "convert": ["unshare", "{file}", "{file}.out"]}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", COMMANDS)
-def test_our_own_commands_fail_with_one_line_too(name, tmp_path):
-    file = tmp_path / "truncated.pt"
-    file.write_bytes(b"PK\x03\x04")
-    words = [word.format(file=file) for word in COMMANDS[name]]
-    log = cli.python("-W", "ignore", "-m", f"fairseq_plugin.{name}", *words, fails=True)
-    assert f"error: {file}: not an intact checkpoint: truncated after 4 bytes" in log.splitlines()[-1]
-    assert "Traceback" not in log
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("arch", "option"), [("ringformer_base", "--signal-rank-divisor"), ("transformer", None)])
 def test_help_lists_the_options_of_the_architecture(arch, option):
