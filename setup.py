@@ -14,8 +14,10 @@ FAIRSEQ = [
     "numpy<2; python_version < '3.11'",
     "sacrebleu>=2",
     "sacremoses",
+    "safetensors",
     "sentencepiece>=0.1.99",
     "tensorboardX",
+    "tokenizers",
 ]
 TIMM = ["timm>=1.0.20", "torchvision", "tqdm"]
 SPEECH = ["editdistance", "kaldi-native-fbank>=1.18", "scipy>=1.8", "soundfile>=0.12"]

@@ -1,22 +1,29 @@
-"""Converts checkpoints: a looped model to fairseq's own, and fairseq's to a looped one.
+"""Converts checkpoints: a looped model to fairseq's own or a Hugging Face transformer, and fairseq's to a looped one.
 
 Usage::
 
     python -m fairseq_plugin.convert unshare looped.pt unshared.pt
     python -m fairseq_plugin.convert share fairseq.pt looped.pt --unique-layers 3 --strategy cycle --rank 64
+    python -m fairseq_plugin.convert hf looped.pt FOLDER --sentencepiece-model pieces.model
 
-See :mod:`fairseq_plugin.conversion.unshare` and :mod:`~fairseq_plugin.conversion.share`.
+See :mod:`fairseq_plugin.conversion.unshare`, :mod:`~fairseq_plugin.conversion.share` and
+:mod:`~fairseq_plugin.conversion.hugging_face`.
 """
 
 import argparse
 import logging
+import os
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
+from fairseq.data.data_utils import infer_language_pair
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from fairseq_plugin.conversion import upstream
+from fairseq_plugin.conversion import hugging_face, upstream
 from fairseq_plugin.conversion.share import check_shareable, shared
 from fairseq_plugin.conversion.unshare import unshared
 from fairseq_plugin.repairs.checkpoints import load_safely
@@ -101,7 +108,11 @@ def _with_model(state: dict[str, Any], args: argparse.Namespace, weights: dict) 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser, _ = command.build("python -m fairseq_plugin.convert", __doc__.split("\n")[0], "fairseq")
+    """Run the command line; ``--help`` describes it."""
+    parser, commands = command.build("python -m fairseq_plugin.convert", __doc__.split("\n")[0], "fairseq")
+    _add_tokenizer_options(
+        command.add_paths(commands.add_parser("hf", help="a translation or ilr_* model, for transformers"))
+    )
     args = parser.parse_args(arguments)
     try:
         if args.input.resolve() == args.output.resolve():
@@ -109,6 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not args.input.is_file():
             raise ValueError(f"IN={args.input}: no such file")
         state = load_safely(args.input)
+        if args.command == "hf":
+            write_hugging_face(state, args.output, args.dictionary, args.sentencepiece_model)
+            return
         if args.command == "unshare":
             state = unshare_checkpoint(state)
         else:
@@ -117,6 +131,65 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(str(error))
     checkpoint_utils.torch_persistent_save(state, str(args.output))
     logger.info("wrote %s (--arch %s)", args.output, _model_options(state).arch)
+
+
+def write_hugging_face(state: dict[str, Any], folder: Path, dictionary: Path | None, pieces: Path | None) -> None:
+    """Writes a checkpoint as a folder for transformers, atomically.
+
+    Args:
+        state: a checkpoint of a looped model.
+        folder: must not exist.
+        dictionary: the dictionary, or the folder of the binarized data; None for the folder named in the checkpoint.
+        pieces: the sentencepiece model of the training text; None if it was split at spaces.
+
+    Raises:
+        ValueError: naming the option, the file or the architecture.
+    """
+    if folder.exists():
+        raise ValueError(f"OUT={folder}: must not exist yet")
+    args = _model_options(state)
+    config, weights = hugging_face.converted(upstream.build(args, state["model"]), args)
+    files = _dictionaries(state, dictionary, config["model_type"] == "fsmt")
+    dictionaries = [Dictionary.load(str(path)) for path in files]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.resolve().parent, prefix=f".{folder.name}.") as parent:
+        hugging_face.write(Path(parent) / "model", config, weights, dictionaries, pieces)
+        (Path(parent) / "model").rename(folder)
+    logger.info("wrote %s (%s)", folder, config["architectures"][0])
+
+
+def _dictionaries(state: dict[str, Any], data: Path | None, is_translation: bool) -> list[Path]:
+    """The files of a model's dictionaries, the source's first.
+
+    Raises:
+        ValueError: naming a missing file.
+    """
+    options = vars(_run_options(state, _model_options(state)))
+    data = data or Path(str(options.get("data", "")).split(os.pathsep)[0])
+    names = ["dict.txt"]
+    if is_translation:
+        pair = options.get("source_lang"), options.get("target_lang")
+        names = [f"dict.{language}.txt" for language in (pair if all(pair) else infer_language_pair(data))]
+    found = [data / name for name in names] if data.is_dir() else [data] * len(names)
+    for path in found:
+        if not path.is_file():
+            raise ValueError(f"--dictionary={path}: no such file")
+    return found
+
+
+def _add_tokenizer_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dictionary",
+        type=Path,
+        metavar="PATH",
+        help="a dictionary, or the folder of binarized data (default: the folder named in the checkpoint)",
+    )
+    parser.add_argument(
+        "--sentencepiece-model",
+        type=Path,
+        metavar="FILE",
+        help="the sentencepiece model of the training text (default: split at spaces)",
+    )
 
 
 if __name__ == "__main__":

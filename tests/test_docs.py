@@ -147,7 +147,7 @@ def test_our_programs_know_the_options(program):
         script = next(i for i, word in enumerate(words) if word.endswith(".py") or words[i - 1] == "-m")
         module = words[script - 1] == "-m"
         subcommand = [
-            word for word in words[script + 1 : script + 2] if word in ("share", "unshare", "train", "encode")
+            word for word in words[script + 1 : script + 2] if word in ("share", "unshare", "hf", "train", "encode")
         ]
         called = (*(["-m"] if module else []), words[script], *subcommand)
         if called not in helps:

@@ -1,0 +1,194 @@
+"""Models as folders of transformers: its own classes give the same logits and number the same tokens."""
+
+import pytest
+import sentencepiece
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from fairseq.data import Dictionary  # noqa: E402
+
+from fairseq_plugin import convert  # noqa: E402
+from fairseq_plugin.conversion.hugging_face import converted  # noqa: E402
+from tests.support import language, models  # noqa: E402
+
+TEXT = ["the old man looked at the sea", "she sells sea shells on the sea shore", "the man sells the old sea shells"]
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram", "words"])
+def corpus(request, tmp_path_factory):
+    """The dictionary of a small corpus, its file, and the sentencepiece model, if one segmented it."""
+    folder = tmp_path_factory.mktemp(request.param)
+    lines, model = TEXT, None
+    if request.param != "words":
+        (folder / "text").write_text("\n".join(TEXT * 20) + "\n")
+        model = folder / "pieces.model"
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(folder / "text"),
+            model_prefix=str(model.with_suffix("")),
+            vocab_size=40,
+            model_type=request.param,
+            character_coverage=1.0,
+            hard_vocab_limit=False,
+            minloglevel=2,
+        )
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+        lines = [" ".join(processor.encode(line, out_type=str)) for line in TEXT]
+    words = Dictionary()
+    for line in lines:
+        words.encode_line(line)
+    words.finalize()
+    words.save(str(folder / "dict.txt"))
+    return words, folder / "dict.txt", model, lines
+
+
+def checkpoint(path, model, arch, *flags):
+    torch.save({"args": models.saved_options(arch, *flags), "model": model.state_dict(), "cfg": None}, path)
+
+
+def task(words):
+    found = language.task()
+    found.dictionary = found.output_dictionary = words
+    return found
+
+
+@pytest.mark.parametrize("flags", [[], ["--block-loops", "2"]], ids=["reuse map", "block loops"])
+def test_llama_gives_the_same_logits(corpus, flags, tmp_path):
+    words, dictionary, pieces, lines = corpus
+    model = models.tiny("ilr_small", "--position", "rope", *flags, on=task(words)).float()
+    checkpoint(tmp_path / "ilr.pt", model, "ilr_small", "--position", "rope", *flags)
+    command = ["hf", tmp_path / "ilr.pt", tmp_path / "llama", "--dictionary", dictionary]
+    convert.main([*map(str, command), *(["--sentencepiece-model", str(pieces)] if pieces else [])])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "llama")
+    llama = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "llama").eval()
+    assert len(llama.model.layers) == model.decoder.stack.loop.passes
+    for raw, segmented in zip(TEXT, lines):
+        tokens = words.encode_line(segmented, add_if_not_exist=False, append_eos=False).long()
+        tokens = torch.cat([torch.tensor([words.eos()]), tokens])[None]
+        assert tokenizer(raw)["input_ids"] == tokens[0].tolist()
+        assert tokenizer.decode(tokens[0], skip_special_tokens=True) == raw
+        with torch.no_grad():
+            torch.testing.assert_close(llama(tokens).logits, model(tokens)[0], rtol=1e-5, atol=1e-5)
+    made = llama.generate(tokens, max_new_tokens=5, do_sample=False)
+    assert made.size(1) > tokens.size(1)
+
+
+@pytest.mark.parametrize(
+    ("arch", "flags", "message"),
+    [
+        ("ilr_small", ["--position", "alibi"], "--position=alibi: must be rotary"),
+        ("ilr_small", ["--post-norm"], "--post-norm: the layers of LlamaForCausalLM"),
+        ("ilr_small", ["--position", "rope", "--inject-embedding"], "--inject-embedding: a layer of LlamaForCausalLM"),
+        ("recurrent_lm", [], "--arch recurrent_lm: must be ilr_small, ilr_large or a translation model"),
+    ],
+)
+def test_llama_rejects_unsupported_models_and_options(arch, flags, message, tmp_path, capsys):
+    words = language.task().dictionary
+    words.save(str(tmp_path / "dict.txt"))
+    checkpoint(tmp_path / "in.pt", models.tiny(arch, *flags).float(), arch, *flags)
+    with pytest.raises(SystemExit):
+        convert.main(["hf", str(tmp_path / "in.pt"), str(tmp_path / "out"), "--dictionary", str(tmp_path / "dict.txt")])
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+# Translation
+
+NO_FSMT = {
+    **dict.fromkeys(["universal_tiny", "universal", "universal_large"], "positions and depths added before every pass"),
+    **dict.fromkeys(["one_wide_ffn_tiny", "one_wide_ffn_base", "one_wide_ffn_large"], "layers without an FFN"),
+    "recursive_wmt_en_de": "the non-linear projection behind a pass",  # the tests build it with --nll
+}
+CLOSE = dict(rtol=1e-5, atol=1e-5)
+
+
+def translation(arch, *flags, on=None):
+    """A tiny model, and its options as a checkpoint has them."""
+    return models.tiny(arch, *flags, on=on).float(), models.saved_options(arch, *flags)
+
+
+def logits_of(fsmt, source, target, pad):
+    with torch.no_grad():
+        return fsmt(input_ids=source, attention_mask=source.ne(pad), decoder_input_ids=target, use_cache=False).logits
+
+
+@pytest.mark.parametrize("flags", [[], ["--share-all-embeddings"], ["--init", "admin"]], ids=["apart", "tied", "admin"])
+@models.every_translation_model
+def test_every_translation_model_is_an_fsmt_or_rejected(arch, flags):
+    if arch in NO_FSMT:
+        with pytest.raises(ValueError, match=f"--arch {arch}: .*{NO_FSMT[arch]}"):
+            converted(*translation(arch))
+        return
+    symbols = (23, 23) if "--share-all-embeddings" in flags else (19, 23)
+    model, args = translation(arch, *flags, on=models.task(*symbols))
+    config, weights = converted(model, args)
+    fsmt = transformers.FSMTForConditionalGeneration(transformers.FSMTConfig(**config)).eval()
+    missing, unexpected = fsmt.load_state_dict(weights, strict=False)
+    assert not unexpected
+    tied = {"model.encoder.embed_tokens.weight", "model.decoder.output_projection.weight"}
+    assert set(missing) == tied - set(weights)
+    for left_pad in (False, True):
+        source, lengths, target = models.batch(left_pad=left_pad, symbols=symbols)
+        pad = model.decoder.dictionary.pad()
+        keep = target.ne(pad)
+        with torch.no_grad():
+            expected = model(source, lengths, target)[0]
+        torch.testing.assert_close(logits_of(fsmt, source, target, pad)[keep], expected[keep], **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (models.VARIANTS["pre-norm"], "--encoder-normalize-before: not supported by FSMT"),
+        (["--layernorm-embedding"], "--layernorm-embedding: not supported by FSMTForConditionalGeneration"),
+        (["--activation-fn", "tanh"], "--activation-fn=tanh: must be relu or gelu"),
+    ],
+)
+def test_fsmt_rejects_unsupported_options(flags, message):
+    with pytest.raises(ValueError, match=message):
+        converted(*translation("cycle", *flags))
+
+
+def test_fsmt_has_as_many_positions_on_either_side():
+    model, args = translation("cycle")
+    args.max_target_positions = 9
+    with pytest.raises(ValueError, match="--max-target-positions=9: must be the source's, 1024"):
+        converted(model, args)
+
+
+@pytest.mark.parametrize(("arch", "joint"), [("ringformer_tiny", True), ("cycle", False)])
+def test_a_folder_translates_as_fairseq_does(corpus, arch, joint, tmp_path):
+    words, dictionary, pieces, lines = corpus
+    data = tmp_path / "data"
+    data.mkdir()
+    target = words
+    if not joint:
+        target = Dictionary.load(str(dictionary))
+        target.add_symbol("beyond")
+    words.save(str(data / "dict.de.txt"))
+    target.save(str(data / "dict.en.txt"))
+    task = models.task(19, 19)
+    task.src_dict, task.tgt_dict = words, target
+    model, args = translation(arch, on=task)
+    args.source_lang, args.target_lang = "de", "en"
+    torch.save({"args": args, "model": model.state_dict(), "cfg": None}, tmp_path / "in.pt")
+    command = ["hf", tmp_path / "in.pt", tmp_path / "fsmt", "--dictionary", data]
+    convert.main([*map(str, command), *(["--sentencepiece-model", str(pieces)] if pieces else [])])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "fsmt")
+    assert (tmp_path / "fsmt" / "target").is_dir() != joint
+    if not joint:
+        assert len(transformers.AutoTokenizer.from_pretrained(tmp_path / "fsmt" / "target")) >= len(target)
+    fsmt, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "fsmt", output_loading_info=True)
+    assert not report["missing_keys"]
+    rows = [words.encode_line(line, add_if_not_exist=False).long() for line in lines]
+    batch = tokenizer(TEXT, padding=True, return_tensors="pt")
+    for row, ids, mask in zip(rows, batch["input_ids"], batch["attention_mask"]):
+        assert ids[mask.bool()].tolist() == row.tolist()
+    previous = torch.tensor([[target.eos(), 5, 6, 7]] * len(TEXT))
+    lengths = batch["attention_mask"].sum(1)
+    with torch.no_grad():
+        expected = model(batch["input_ids"], lengths, previous)[0]
+    torch.testing.assert_close(logits_of(fsmt.eval(), batch["input_ids"], previous, words.pad()), expected, **CLOSE)
+    greedy = fsmt.generate(**batch, num_beams=1, max_new_tokens=4)
+    assert greedy[:, 0].eq(target.eos()).all()
+    assert greedy[:, 1].tolist() == expected[:, 0].argmax(1).tolist()
