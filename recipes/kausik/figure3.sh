@@ -6,8 +6,7 @@
 source "$(dirname "$0")/../common.sh"
 
 SCALE=${SCALE:-smoke}
-ROWS="regular drawn_windows"
-runs kausik/table4 train.log $ROWS
+runs kausik/table4 train.log regular drawn_windows
 draw() { run python "$ROOT/recipes/figures/curves.py" "${RUNS[@]}" --title "CIFAR-10 as pixels, scale $SCALE" "$@"; }
 draw --nats --output "$OUT/kausik/july-figure3-loss-$SCALE.svg" "$@"
 draw --y valid_accuracy --unit % --output "$OUT/kausik/july-figure3-accuracy-$SCALE.svg" "$@"

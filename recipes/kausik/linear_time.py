@@ -26,7 +26,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "figures"), str(Path(_
 
 import pictures  # noqa: E402
 
-from benchmarks.common import DEVICE, finish, positive, resident  # noqa: E402
+from benchmarks.common import DEVICE, finish, positive, ratios, resident  # noqa: E402
 from fairseq_plugin.modules.build import build_language_model, numbered_dictionary  # noqa: E402
 
 SYMBOLS, RUNS, READ = 65, 3, 16
@@ -40,15 +40,9 @@ QUANTITIES = {
 }
 
 
-def median(run: Callable[[], object], runs: int = RUNS) -> float:
+def seconds(run: Callable[[], object]) -> float:
     """The median of the seconds that calls take, after one that is not counted."""
-    times = []
-    for _ in range(runs + 1):
-        start = time.perf_counter()
-        run()
-        finish()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times[1:])
+    return ratios({"run": run}, RUNS, "run")["run"][0]
 
 
 def measure(name: str, length: int) -> dict[str, float]:
@@ -59,7 +53,7 @@ def measure(name: str, length: int) -> dict[str, float]:
     found = _reading(model.eval(), text, length)
     if name == "regular":
         with torch.no_grad():
-            found["uncached"] = 1000 * median(lambda: model(text[:, :length]))
+            found["uncached"] = 1000 * seconds(lambda: model(text[:, :length]))
 
     def step() -> None:
         model.zero_grad()
@@ -67,7 +61,7 @@ def measure(name: str, length: int) -> dict[str, float]:
 
     model.train()
     before = resident("VmRSS")
-    found["training"] = median(step)
+    found["training"] = seconds(step)
     peak = torch.cuda.max_memory_allocated() if DEVICE == "cuda" else resident("VmHWM") - before
     return found | {"training_mib": peak / 2**20}
 

@@ -7,10 +7,8 @@ source "$(dirname "$0")/../common.sh"
 SCALE=${SCALE:-smoke}
 draw() { run python "$ROOT/recipes/figures/curves.py" "${RUNS[@]}" --x epoch --y eval_top1 --unit "top-1 %" "$@"; }
 
-ROWS="loops_1 loops_2 loops_3 loops_4"
-runs sret/table1 summary.csv $ROWS
+runs sret/table1 summary.csv loops_1 loops_2 loops_3 loops_4
 draw --output "$OUT/sret/loops-$SCALE.svg" "$@"
 
-ROWS="nll_0_5 nll_1 nll_2 nll_4"
-runs sret/nll_ratio summary.csv $ROWS
+runs sret/nll_ratio summary.csv nll_0_5 nll_1 nll_2 nll_4
 draw --output "$OUT/sret/nll-ratio-$SCALE.svg" "$@"

@@ -6,8 +6,7 @@
 source "$(dirname "$0")/../common.sh"
 
 SCALE=${SCALE:-smoke}
-ROWS="wmt_once wmt wmt_no_lrc"
-runs sret/translation train.log $ROWS
+runs sret/translation train.log wmt_once wmt wmt_no_lrc
 draw() { run python "$ROOT/recipes/figures/curves.py" "${RUNS[@]}" "$@"; }
 draw --y valid_bleu --unit "greedy" --output "$OUT/sret/translation-bleu-$SCALE.svg" "$@"
 draw --stage train_inner --y nll_loss --nats --unit "nats a piece" \

@@ -4,6 +4,5 @@
 source "$(dirname "$0")/../common.sh"
 
 SCALE=${SCALE:-smoke}
-ROWS="deit_108 sret_108 sret_108_mixed"
-runs sret/mixed_depth last.pth.tar $ROWS
+runs sret/mixed_depth last.pth.tar deit_108 sret_108 sret_108_mixed
 run python "$ROOT/recipes/figures/landscape.py" "${RUNS[@]}" --output "$OUT/sret/landscape-$SCALE.svg" "$@"

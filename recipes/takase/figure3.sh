@@ -4,7 +4,6 @@
 source "$(dirname "$0")/../common.sh"
 
 SCALE=${SCALE:-smoke}
-ROWS="vanilla universal sequence cycle cycle_rev"
-runs takase/table1 train.log $ROWS
+runs takase/table1 train.log vanilla universal sequence cycle cycle_rev
 run python "$ROOT/recipes/figures/curves.py" "${RUNS[@]}" --x updates --y valid_nll_loss --nats --unit "nats a piece" \
     --output "$OUT/takase/figure3-$SCALE.svg" "$@"

@@ -11,7 +11,6 @@ from pathlib import Path
 import clean  # noqa: E402
 import documents  # noqa: E402
 import imagenet  # noqa: E402
-import iwslt  # noqa: E402
 import numpy as np
 import pytest
 import wordpieces  # noqa: E402
@@ -320,12 +319,6 @@ def test_pairs_are_kept_by_length_and_ratio(tmp_path):
         (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=r"x\.en: must have as many lines as .*x\.de, but has fewer"):
         clean.clean([f"{tmp_path}/x"], [f"{tmp_path}/y"], ["de", "en"], 9, 9)
-
-
-def test_talks_lose_their_marks():
-    tags = "<url>u</url>\n<title>A <b></title>\n Text.\n<keywords>k</keywords>\n"
-    assert iwslt.training_text(tags) == ["A <b>", "Text."]
-    assert iwslt.segments('<seg id="1"> It’s </seg>\n<p>no</p>\n<seg id="12">so</seg>') == ["It's", "so"]
 
 
 def test_documents_are_whole_and_end_with_the_budget(tmp_path):

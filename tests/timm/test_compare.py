@@ -1,7 +1,5 @@
 """python -m timm_plugin.compare: controls of every image model, what is rejected, and a comparison from end to end."""
 
-from math import gcd
-
 import pandas as pd
 import pytest
 import timm
@@ -46,15 +44,6 @@ def test_controls_of_every_model(structure):
         heads = [loop.blocks[0].self_attn for loop in (old, new)]
         widths = [attention.qkv.in_features // attention.heads for attention in heads]
         assert widths[0] == widths[1]
-
-
-def test_sizes_grow_in_proportion():
-    config = vision.fresh("sret_t").config
-    whole = gcd(*config.num_heads)
-    assert {**vars(config), **config.sized(whole, 0)} == vars(config)
-    wider = config.sized(2 * whole, 0)
-    assert wider["embed_dim"] == 2 * config.embed_dim
-    assert wider["num_heads"] == tuple(2 * heads for heads in config.num_heads)
 
 
 MODEL = ["--model", "ringformer_vit", "--img-size", "16", "--model-kwargs"]
