@@ -1,15 +1,25 @@
-"""Speech: reads audio files without torchaudio."""
+"""Speech: reads audio files without torchaudio, and rejects files that would be misread silently."""
 
 import functools
+import io
+import logging
 import math
+import os
 from collections.abc import Callable
 
 import numpy as np
 import torch
-from fairseq.data.audio import audio_utils
+from fairseq.data.audio import audio_utils, speech_to_text_dataset
+from fairseq.tasks import speech_to_text
 from torch import Tensor
 
 from fairseq_plugin.repairs.replace import replace
+
+logger = logging.getLogger("fairseq_plugin.repairs")
+
+STREAMED = 0xFFFFFF00  # a WAV header with at least this size was written before the length was known
+WARNED: set[int] = set()  # rates
+UNREADABLE = (AssertionError, EOFError, IndexError, OSError, RuntimeError, ValueError)
 
 
 def read_audio_without_torchaudio() -> None:
@@ -83,3 +93,77 @@ def filterbank(waveform: np.ndarray, sample_rate: int, n_bins: int = 80) -> np.n
     kaldi.input_finished()
     frames = [kaldi.get_frame(number) for number in range(kaldi.num_frames_ready)]
     return np.stack(frames) if frames else np.zeros((0, n_bins), dtype=np.float32)
+
+
+class AudioError(ValueError, OSError):
+    """A file that cannot be read as speech; fairseq raises either error."""
+
+
+def reject_bad_audio() -> None:
+    """Rejects by name a file that is unreadable, truncated or empty, and warns of another rate than the configured one.
+
+    fairseq computes filterbanks at any rate, so features of files with different rates differ, and reads a truncated
+    file as a shorter one.
+    """
+
+    def name_the_file(read: Callable) -> Callable:
+        def get_features_or_waveform(path, need_waveform=False, use_sample_rate=None, *args, **kwargs):
+            try:
+                if use_sample_rate is not None and not need_waveform:
+                    _check_rate(path, use_sample_rate)
+                _reject_truncated(path)
+                found = read(path, need_waveform, use_sample_rate, *args, **kwargs)
+            except UNREADABLE as error:
+                raise AudioError(f"{path}: cannot be read as speech: {error or type(error).__name__}") from error
+            if not found.size:
+                raise AudioError(
+                    f"{path}: an array of shape {found.shape}: must not be empty (audio of less than 25 ms has no "
+                    "features)"
+                )
+            return found
+
+        return get_features_or_waveform
+
+    for module in (audio_utils, speech_to_text_dataset, speech_to_text):
+        replace(module, "get_features_or_waveform", name_the_file)
+
+
+def _reject_truncated(path: str) -> None:
+    """Raises ValueError for a WAV file with fewer samples than its header says."""
+    name, place = audio_utils.parse_path(path)
+    if place or not os.path.isfile(name):
+        return  # the zip reader checks the length of its parts
+    with open(name, "rb") as file:
+        if file.read(4) != b"RIFF":
+            return
+        file.seek(12)
+        while len(header := file.read(8)) == 8:
+            size = int.from_bytes(header[4:], "little")
+            left = os.path.getsize(name) - file.tell()
+            if header[:4] == b"data":
+                if left < size < STREAMED:
+                    raise ValueError(f"truncated: has {left:,} of {size:,} bytes of samples")
+                return
+            file.seek(size + size % 2, os.SEEK_CUR)
+
+
+def _check_rate(path: str, expected: int) -> None:
+    """Warns of the first file of each rate that is not the expected one."""
+    rate = _rate(path)
+    if rate not in (None, expected, *WARNED):
+        WARNED.add(rate)
+        logger.warning(
+            f"{path}: {rate} samples per second, not use_sample_rate={expected} as in the data's configuration (or by "
+            "default): features of different rates do not fit together"
+        )
+
+
+def _rate(path: str) -> int | None:
+    """Samples per second of an audio file or a part of a stored zip; None for features."""
+    import soundfile
+
+    name, place = audio_utils.parse_path(path)
+    if not place:
+        return None if name.endswith(".npy") else soundfile.info(name).samplerate
+    data = audio_utils.read_from_stored_zip(name, *place)
+    return soundfile.info(io.BytesIO(data)).samplerate if audio_utils.is_sf_audio_data(data) else None

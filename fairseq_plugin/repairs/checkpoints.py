@@ -16,6 +16,7 @@ import torch
 from fairseq import checkpoint_utils, models
 from fairseq.data import Dictionary
 from fairseq.distributed import utils as distributed_utils
+from fairseq.models.ema.ema import EMA
 from fairseq.trainer import Trainer
 from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.nodes import AnyNode
@@ -169,3 +170,40 @@ def _explanation(path: str | Path, error: str) -> str:
         "it was run. Reading an untrusted file can run any code, so do not load this one unless you know why that name "
         "is there."
     )
+
+
+def average_adaptive_softmax() -> None:
+    """Lets ``--store-ema`` average a model with an adaptive softmax.
+
+    fairseq leaves marks of versions out of the average, which the adaptive softmax then rejects as "no longer
+    supported".
+    """
+
+    def keep_versions(restore: Callable) -> Callable:
+        def restore_with_versions(self, state_dict: dict, *args, **kwargs) -> None:
+            versions = {key: tensor for key, tensor in self.model.state_dict().items() if "version" in key}
+            restore(self, {**versions, **state_dict}, *args, **kwargs)
+
+        return restore_with_versions
+
+    replace(EMA, "restore", keep_versions)
+
+
+def explain_state_of_another_depth() -> None:
+    """Names the options with which training resumes at another depth, whose parameters the optimizer does not know."""
+
+    def name_the_options(load: Callable) -> Callable:
+        def load_checkpoint(self, filename, *args, **kwargs):
+            try:
+                return load(self, filename, *args, **kwargs)
+            except ValueError as error:
+                if "loaded state dict contains a parameter group" not in str(error):
+                    raise
+                raise ValueError(
+                    f"{filename}: its optimizer state belongs to other parameters, such as those of another depth; use "
+                    "--reset-optimizer or --finetune-from-model"
+                ) from error
+
+        return load_checkpoint
+
+    replace(Trainer, "load_checkpoint", name_the_options)

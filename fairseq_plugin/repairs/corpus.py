@@ -14,6 +14,7 @@ from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 
 from fairseq_plugin.repairs.foreign import copies_of
+from fairseq_plugin.repairs.ranges import check_ranges
 from fairseq_plugin.repairs.replace import call_after, call_before
 
 logger = logging.getLogger("fairseq_plugin.repairs")
@@ -33,6 +34,7 @@ def reject_unequal_sides() -> None:
 
 
 def _check_text(args: Namespace) -> None:
+    check_ranges(args)
     languages = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
     for option in () if args.dict_only else ("trainpref", "validpref", "testpref"):
         for prefix in (getattr(args, option) or "").split(","):

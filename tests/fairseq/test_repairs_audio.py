@@ -1,4 +1,4 @@
-"""Audio files without torchaudio: Kaldi's filterbank, and conversion."""
+"""Audio files without torchaudio: Kaldi's filterbank, conversion, and bad files rejected by name."""
 
 from pathlib import Path
 
@@ -93,3 +93,30 @@ def test_features_of_a_file_are_the_same_wherever_they_are(folder):
         np.testing.assert_array_equal(found, expected)
     waveform = audio_utils.get_features_or_waveform(str(places[0]), need_waveform=True, use_sample_rate=8000)
     assert waveform.shape == (4000,)
+
+
+BAD = {
+    "text.wav": (b"RIFF is how a WAV begins", "cannot be read as speech"),
+    "cut.npy": (b"\x93NUMPY\x01", "cannot be read as speech"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_are_rejected_by_name(name, tmp_path):
+    data, message = BAD[name]
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ValueError, match=rf"^{tmp_path / name}: .*{message}"):
+        audio_utils.get_features_or_waveform(str(tmp_path / name), use_sample_rate=16000)
+
+
+def test_a_truncated_file_is_named_and_another_rate_is_told_once(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(audio, "WARNED", set())
+    path = tmp_path / "speech.wav"
+    soundfile.write(path, tone(440, 1.0, 8000), 8000)
+    complete = path.read_bytes()
+    for _ in range(2):
+        assert audio_utils.get_features_or_waveform(str(path), use_sample_rate=16000).shape[1] == 80
+    assert caplog.text.count("8000 samples per second, not use_sample_rate=16000") == 1
+    path.write_bytes(complete[: len(complete) // 2])
+    with pytest.raises(ValueError, match=rf"^{path}: cannot be read as speech: truncated: has 7,978 of 16,000 bytes"):
+        audio_utils.get_features_or_waveform(str(path), need_waveform=True)

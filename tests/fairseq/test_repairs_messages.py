@@ -75,3 +75,12 @@ def test_help_lists_the_options_of_the_architecture(arch, option):
     assert "--encoder-embed-dim" in log
     assert "--eval-bleu-args" in log
     assert (option or "--encoder-embed-dim") in log
+
+
+@pytest.mark.slow
+def test_another_depth_resumes_without_the_optimizers_state(trained, corpus, tmp_path):
+    last = trained.folder / "checkpoint_last.pt"
+    flags = ("--restore-file", str(last), "--encoder-layers", "3", "--batch-size", "16", "--disable-validation")
+    log = cli.train(corpus.data, tmp_path, *flags, fails=True)
+    assert f"error: {last}: its optimizer state belongs to other parameters" in log.splitlines()[-1]
+    cli.train(corpus.data, tmp_path, *flags, "--reset-optimizer", "--reset-dataloader", "--max-epoch", "1")

@@ -225,12 +225,13 @@ class TestLanguageModel:
     def test_sentences_train(self, flags, data, tmp_path):
         upstream.run_training("transformer_lm", data["text"], tmp_path, *flags)
 
-    def test_an_adaptive_softmax_needs_its_loss(self, data, tmp_path):
-        flags = ("--adaptive-softmax-cutoff", "6")
+    def test_an_adaptive_softmax_is_averaged_and_needs_its_loss(self, data, tmp_path):
+        flags = ("--adaptive-softmax-cutoff", "6", "--store-ema", "--ema-decay", "0.5")
         with pytest.raises(ValueError, match="^--criterion cross_entropy: must be adaptive_loss"):
             upstream.run_training("transformer_lm", data["text"], tmp_path, *flags)
         able = ("--criterion", "adaptive_loss", "--ddp-backend", "legacy_ddp")
-        upstream.run_training("transformer_lm", data["text"], tmp_path, *flags, *able)
+        path = upstream.run_training("transformer_lm", data["text"], tmp_path, *flags, *able)
+        assert checkpoint_utils.load_ema_from_checkpoint(str(path))["model"].keys() >= upstream.parameters(path).keys()
 
 
 class TestSpeech:

@@ -1,0 +1,72 @@
+"""Rejects values on which fairseq fails by the option's name, before any work."""
+
+import json
+import math
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+from fairseq import options
+
+from fairseq_plugin.repairs.foreign import literal
+from fairseq_plugin.repairs.replace import call_after
+
+POSITIVE = (lambda value: value >= 1, "must be >= 1")
+
+
+def _betas(text: Any) -> bool:
+    return len(literal(text) if isinstance(text, str) else text) == 2
+
+
+def _options(text: Any) -> bool:
+    return isinstance(literal(text) if isinstance(text, str) else text, dict)
+
+
+def _json_object(text: str) -> bool:
+    return isinstance(json.loads(text), dict)
+
+
+# Values that break a rule fail in fairseq. Others, for example --clip-norm -1 and --batch-size 0, mean no limit there.
+RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(["max_tokens", "beam", "workers"], POSITIVE),
+    "nbest": (lambda value: value != 0, "must not be 0"),
+    "num_workers": (lambda value: value >= 0, "must be >= 0"),
+    "update_freq": (lambda values: min(values) >= 1, "must be >= 1 for each epoch"),
+    "label_smoothing": (lambda value: not math.isnan(value), "must be a number"),
+    "adam_betas": (_betas, "must be two numbers, such as (0.9, 0.98)"),
+    **dict.fromkeys(["model_overrides", "optimizer_overrides"], (_options, "must be a dictionary of literals")),
+    **dict.fromkeys(["eval_bleu_args", "eval_bleu_detok_args"], (_json_object, 'must be JSON, such as {"beam": 4}')),
+}
+
+
+def require_values_in_range() -> None:
+    """Rejects values outside their range (``RULES``) by the option's name.
+
+    fairseq divides by zero, names no option, or fails after the first epoch.
+    """
+    call_after(options, "parse_args_and_arch", _check_parsed)
+
+
+def _check_parsed(parsed: Any, *unused, **other) -> None:
+    check_ranges(parsed[0] if isinstance(parsed, tuple) else parsed)
+
+
+def check_ranges(args: Namespace) -> None:
+    """Raises ValueError for an option that breaks its rule; missing options and None break none."""
+    for name, (holds, rule) in RULES.items():
+        value = getattr(args, name, None)
+        if value is not None and not _holds(holds, value):
+            raise ValueError(f"--{name.replace('_', '-')} {value}: {rule}")
+    window, tokens = (getattr(args, name, None) or 0 for name in ("context_window", "tokens_per_sample"))
+    if window > 0 and window >= tokens:
+        raise ValueError(f"--context-window {window}: must be < --tokens-per-sample {tokens}")
+    warmup = getattr(args, "warmup_updates", 1) if getattr(args, "lr_scheduler", None) == "inverse_sqrt" else 1
+    if warmup < 1:
+        raise ValueError(f"--warmup-updates {warmup}: must be >= 1 with --lr-scheduler inverse_sqrt")
+
+
+def _holds(holds: Callable[[Any], bool], value: Any) -> bool:
+    try:
+        return holds(value)
+    except (TypeError, ValueError):
+        return False
