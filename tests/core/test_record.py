@@ -74,21 +74,15 @@ def test_recorded_weights_keep_masks_and_positions():
     assert all(not part.triu(1).any() and torch.allclose(part.sum(-1), torch.ones(1).double()) for part in recorded)
 
 
-def test_recorders_reject_by_name():
-    with pytest.raises(ValueError, match="Linear: has no loop"), record.recorded_states(nn.Linear(2, 2)):
-        pass
-    with (
-        pytest.raises(ValueError, match=r"stages.0.loop: pass 1 attends within slices"),
-        record.recorded_attention(vision.fresh("sret_t")),
-    ):
-        pass
-    with (
-        pytest.raises(ValueError, match="has no attention"),
-        record.recorded_attention(vision.fresh("recursive_mixer_s16")),
-    ):
-        pass
-    with (
-        pytest.raises(ValueError, match=r"decoder.stack.loop: reads the sequence with a state"),
-        record.recorded_attention(models.tiny("recurrent_lm")),
-    ):
+@pytest.mark.parametrize(
+    ("recorder", "build", "message"),
+    [
+        (record.recorded_states, lambda: nn.Linear(2, 2), "Linear: has no loop"),
+        (record.recorded_attention, lambda: vision.fresh("sret_t"), "stages.0.loop: pass 1 attends within slices"),
+        (record.recorded_attention, lambda: vision.fresh("recursive_mixer_s16"), "has no attention"),
+        (record.recorded_attention, lambda: models.tiny("recurrent_lm"), "reads the sequence with a state"),
+    ],
+)
+def test_recorders_reject_by_name(recorder, build, message):
+    with pytest.raises(ValueError, match=message), recorder(build()):
         pass
