@@ -115,7 +115,10 @@ def _value(node: ast.expr) -> Any:
 
 
 def confine_archives() -> None:
-    """Unpacks a model's archive into its own folder only; fairseq writes to any path that a name in it points to."""
+    """Unpacks a model's archive into its own folder only; fairseq writes to any path that a name in it points to.
+
+    ValueError in a Python whose tarfile cannot do that.
+    """
 
     class _Tarfile(types.ModuleType):
         def __getattr__(self, name: str):
@@ -123,6 +126,8 @@ def confine_archives() -> None:
 
         @staticmethod
         def open(*args, **kwargs) -> tarfile.TarFile:
+            if not hasattr(tarfile, "data_filter"):
+                raise ValueError("unpacking a model's archive needs Python 3.10.12, 3.11.4, or later")
             archive = tarfile.open(*args, **kwargs)  # noqa: SIM115  the caller closes it
             archive.extraction_filter = tarfile.data_filter
             return archive
