@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO
@@ -141,12 +140,12 @@ def torchrun(processes: int, *arguments, **options) -> str:
     return launch(processes, "-m", "fairseq_cli.train", *arguments, **options)
 
 
-def two_nodes(*program, until: str = "", env: dict[str, str] | None = None) -> list[str]:
+def two_nodes(*program, fails: bool = False, env: dict[str, str] | None = None) -> list[str]:
     """Runs a program under torchrun on two nodes, both on this machine, and returns the output of each.
 
     Args:
         program: the program that torchrun starts, in one process per node.
-        until: stop both nodes when this text is printed; without it, both must end successfully.
+        fails: whether both nodes must fail; otherwise both must succeed.
         env: additional environment variables.
     """
     with socket.socket() as probe:
@@ -164,13 +163,9 @@ def two_nodes(*program, until: str = "", env: dict[str, str] | None = None) -> l
         return log.read()
 
     try:
-        while until and not any(until in printed(log) or one.poll() is not None for one, log in zip(nodes, logs)):
-            time.sleep(0.1)
-        for one in nodes if until else ():
-            one.terminate()
         for node, one in enumerate(nodes):
             status = one.wait(TIMEOUT_SECONDS)
-            assert bool(until) == bool(status), f"node {node}, exit {status}:\n{printed(logs[node])[-6000:]}"
+            assert (status != 0) == fails, f"node {node}, exit {status}:\n{printed(logs[node])[-6000:]}"
     finally:
         for one in nodes:
             one.kill()

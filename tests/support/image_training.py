@@ -13,6 +13,7 @@ from tests.support import cli
 from timm_plugin import train as train_image
 
 SCRIPT = cli.REPOSITORY / "recipes" / "train_image.py"
+KILLED = Path(__file__).with_name("killed_training.py")
 COLOURS = {"blue": (40, 40, 200), "green": (40, 200, 40), "red": (200, 40, 40)}
 IMAGES_PER_CLASS = {"train": 16, "val": 5}
 SIDE = 16  # of an image, in pixels
