@@ -1,6 +1,7 @@
 """The image trainer on generated images: resuming, several processes, data, distillation."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
