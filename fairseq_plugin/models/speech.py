@@ -23,6 +23,7 @@ from fairseq.models.speech_to_text.s2t_transformer import Conv1dSubsampler
 from torch import Tensor, nn
 
 from fairseq_plugin.models.parameter_sharing import ParameterSharing, ParameterSharingOptions, unshared_as
+from fairseq_plugin.modules.embedding import dropout_rate
 from fairseq_plugin.modules.options import like, option
 from fairseq_plugin.modules.register import register_family, size
 from recurrence.dropout import dropout
@@ -174,7 +175,7 @@ class SpeechToText(ParameterSharing):
                 width,
                 kernel_sizes(args.conv_kernel_sizes),
                 scale=1.0 if args.no_scale_embedding else math.sqrt(width),
-                dropout=args.dropout,
+                dropout=dropout_rate(args),
                 sinusoids=cls.position(args, side) == "sinusoidal",
             )
         return super().inputs(args, side, embedding, most)

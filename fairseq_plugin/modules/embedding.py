@@ -46,6 +46,20 @@ def store_positions(args: Any, name: str, number: int) -> int:
     return number
 
 
+def dropout_rate(args: Any) -> float:
+    """The rate on embeddings: `--embedding-dropout`, which older checkpoints do not have, or else `--dropout`.
+
+    Raises:
+        ValueError: if it is no rate.
+    """
+    rate = getattr(args, "embedding_dropout", None)
+    if rate is None:
+        return args.dropout
+    if not 0 <= rate <= 1:
+        raise ValueError(f"--embedding-dropout={rate}: must be a rate within [0, 1]")
+    return rate
+
+
 def load_pretrained(path: str, dictionary: Dictionary, embedding: nn.Embedding) -> None:
     """Sets the vectors of the symbols that a file has; the others keep theirs.
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fairseq_plugin.modules import adaptive, elastic
 from fairseq_plugin.modules.decoder import StackDecoder
 from fairseq_plugin.modules.decoding import DecodingModel, DecodingOptions
-from fairseq_plugin.modules.embedding import Output, TokenInput, new_embedding, store_positions
+from fairseq_plugin.modules.embedding import Output, TokenInput, dropout_rate, new_embedding, store_positions
 from fairseq_plugin.modules.options import option
 from recurrence import position
 from recurrence.block import Shape
@@ -129,7 +129,7 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
             table=table if kind == "sinusoidal" else None,
             learned=most if kind == "learned" else 0,
             std=args.embedding_std,
-            dropout=args.dropout,
+            dropout=dropout_rate(args),
         )
 
     @classmethod

@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from fairseq_plugin.modules import admin, elastic
 from fairseq_plugin.modules.decoder import CrossDecoder
 from fairseq_plugin.modules.decoding import DecodingModel, DecodingOptions
-from fairseq_plugin.modules.embedding import Output, TokenInput, load_pretrained, new_embedding, store_positions
+from fairseq_plugin.modules.embedding import (
+    Output,
+    TokenInput,
+    dropout_rate,
+    load_pretrained,
+    new_embedding,
+    store_positions,
+)
 from fairseq_plugin.modules.encoder import LoopedEncoder
 from fairseq_plugin.modules.options import ACTIVATIONS, SIDES, option, position_option
 from fairseq_plugin.modules.register import activation
@@ -117,7 +124,7 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
             learned=most if kind == "learned" else 0,
             std=_embedding_std(args, width),
             layernorm=args.layernorm_embedding,
-            dropout=args.dropout,
+            dropout=dropout_rate(args),
         )
 
     @classmethod

@@ -161,6 +161,7 @@ class StackOptions(Options):
     decoder_attention_heads: int = option(8, "decoder: attention heads; must divide the width")
     norm_eps: float = option(1e-5)
     dropout: float = option(0.1, "rate on embeddings and on every sublayer's output")
+    embedding_dropout: float | None = option(None, "another rate on embeddings than that of --dropout")
     attention_dropout: float = option(0.0, "rate on attention weights")
     activation_dropout: float = option(0.0, "rate on the FFN's hidden units", argparse_alias="--relu-dropout")
     checkpoint_activations: bool = option(

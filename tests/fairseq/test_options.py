@@ -74,6 +74,7 @@ KNOBS = {
     **side_knobs("encoder"),
     **side_knobs("decoder"),
     "dropout": Knob("--dropout 0.5", "training"),
+    "embedding_dropout": Knob("--embedding-dropout 0.5", "training"),
     "attention_dropout": Knob("--attention-dropout 0.5", "training"),
     "activation_dropout": Knob("--activation-dropout 0.5", "training"),
     "activation_fn": Knob("--activation-fn tanh", "output"),

@@ -29,6 +29,7 @@ BAD = {
         "--attention-signal none --ffn-signal none": "--level-signal=low-rank: has no effect",
         "--attention-signal before --encoder-normalize-before": "--attention-signal='before': .* needs a post-norm",
         "--dropout 1.5": r"--dropout=1.5: must be a rate within \[0, 1\]",
+        "--embedding-dropout 1.5": r"--embedding-dropout=1.5: must be a rate within \[0, 1\]",
         "--share-all-embeddings": "--share-all-embeddings: needs a joined dictionary",
         f"{STATIC_SIGNAL} --decoder-learned-pos": "--decoder-learned-pos: static level signals are the positions",
     },
