@@ -95,11 +95,11 @@ learn_bpe() {
 # apply_bpe CODES INPUT OUTPUT
 apply_bpe() { run_through "$2" "$3" subword-nmt apply-bpe -c "$1"; }
 
-# binarize FOLDER [flags]: run fairseq-preprocess into FOLDER. It does not overwrite a dictionary, so the leftovers of an
-# interrupted call are removed first.
+# binarize FOLDER [flags]: run fairseq-preprocess into FOLDER, with its log in FOLDER.log. It does not overwrite a
+# dictionary, so the leftovers of an interrupted call are removed first.
 binarize() {
     run rm -rf "$1"
-    run fairseq-preprocess --user-dir "$ROOT/fairseq_plugin" --destdir "$@"
+    run_logged "$1.log" fairseq-preprocess --user-dir "$ROOT/fairseq_plugin" --destdir "$@"
 }
 
 # binarize_sets FOLDER FILES [flags]: the same for FILES, a pattern in which * stands for train, valid and test.

@@ -1,12 +1,13 @@
-"""Runs every image model on other versions of timm, each installed into its own folder.
+"""Runs every image model on other versions of timm, each installed into its own folder, and the scripts of a checkout.
 
 Usage::
 
     python -m tests.support.timm_versions                   # the oldest supported version, one in between, the newest
-    python -m tests.support.timm_versions 1.0.22 ../timm    # a version, and a checkout of timm
+    python -m tests.support.timm_versions 1.0.22 ../timm    # a version, and a checkout of timm with its scripts
 """
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,17 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 VERSIONS = ("1.0.20", "1.0.26", "")  # the empty one is the newest release
+# timm's scripts as timm_plugin.run starts them, the first of which writes RUN.
+MODEL = "--model sret_nano --num-classes 3"
+LOADER = "--device cpu --workers 1 --batch-size 4"
+SCRIPTS = (
+    f"train.py IMAGES {MODEL} {LOADER} --img-size 64 --epochs 1 --output OUT --experiment run",
+    f"validate.py IMAGES {MODEL} {LOADER} --img-size 64 --split val --checkpoint RUN/last.pth.tar",
+    f"inference.py IMAGES/val/red {MODEL} {LOADER} --checkpoint RUN/last.pth.tar --results-dir OUT",
+    f"benchmark.py {MODEL} --device cpu --batch-size 2 --bench both --num-bench-iter 2 --num-warm-iter 1",
+    f"onnx_export.py OUT/model.onnx {MODEL} --checkpoint RUN/last.pth.tar",
+    "avg_checkpoints.py --input RUN --output OUT/average.pth -n 1",
+)
 
 
 def check() -> None:
@@ -39,11 +51,29 @@ def check() -> None:
     print(f"timm {timm.__version__}: {len(vision.MODELS)} models work")
 
 
-def run_on(version: str) -> None:
-    """Installs a version, or uses a checkout, and runs :func:`check` on it.
+def run_scripts(checkout: Path) -> None:
+    """Runs the scripts of a checkout on generated images.
 
     Raises:
-        subprocess.CalledProcessError: if it cannot be installed, or a model fails.
+        subprocess.CalledProcessError: if one fails.
+    """
+    from tests.support.image_training import write_images
+
+    with tempfile.TemporaryDirectory() as folder:
+        places = {"IMAGES": f"{folder}/images", "OUT": folder, "RUN": f"{folder}/run"}
+        write_images(Path(places["IMAGES"]))
+        for command in SCRIPTS:
+            script, *words = re.sub("IMAGES|OUT|RUN", lambda name: places[name[0]], command).split()
+            run = (sys.executable, "-W", "ignore", "-m", "timm_plugin.run", checkout / script, *words)
+            subprocess.run(run, check=True, cwd=folder, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+            print(f"{script} of {checkout} works", flush=True)
+
+
+def run_on(version: str) -> None:
+    """Installs a version, or uses a checkout with its scripts, and runs :func:`check` on it.
+
+    Raises:
+        subprocess.CalledProcessError: if it cannot be installed, or a model or a script fails.
     """
     with tempfile.TemporaryDirectory() as folder:
         if Path(version).is_dir():
@@ -55,6 +85,8 @@ def run_on(version: str) -> None:
         script = "from tests.support.timm_versions import check; check()"
         environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{REPOSITORY}"}
         subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, env=environment, cwd=folder)
+        if Path(version, "train.py").is_file():
+            run_scripts(Path(version).resolve())
 
 
 if __name__ == "__main__":
