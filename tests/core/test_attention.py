@@ -30,19 +30,12 @@ def tokens(*shape: int) -> Tensor:
     return torch.randn(*shape, WIDTH, dtype=torch.float64)
 
 
-def head_by_head(q: Tensor, k: Tensor, v: Tensor, visible) -> tuple[Tensor, Tensor]:
-    """(T, C), (S, C), (S, C) of one sentence and `visible(t, s)` -> what the heads see (T, C), mean weights (T, S)."""
-    head = WIDTH // HEADS
-    y, weights = torch.zeros_like(q), torch.zeros(len(q), len(k), dtype=q.dtype)
-    for first in range(0, WIDTH, head):
-        part = slice(first, first + head)
-        for t in range(len(q)):
-            seen = [s for s in range(len(k)) if visible(t, s)]
-            scores = torch.stack([(q[t, part] * k[s, part]).sum() / math.sqrt(head) for s in seen]).exp()
-            for s, share in zip(seen, scores / scores.sum()):
-                y[t, part] += share * v[s, part]
-                weights[t, s] += share / HEADS
-    return y, weights
+def head_by_head(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
+    """(T, C), (S, C), (S, C) of one sentence, (T, S) -> what the heads see (T, C), mean weights (T, S)."""
+    parts = [x.chunk(HEADS, dim=1) for x in (q, k, v)]
+    scores = [(q @ k.T / math.sqrt(WIDTH // HEADS)).exp() * visible for q, k, _ in zip(*parts)]
+    weights = [each / each.sum(1, keepdim=True) for each in scores]
+    return torch.cat([share @ v for share, v in zip(weights, parts[2])], dim=1), sum(weights) / HEADS
 
 
 def affine(linear: nn.Linear, x: Tensor, row: int = 0, of: int = 1) -> Tensor:
@@ -55,11 +48,10 @@ def affine(linear: nn.Linear, x: Tensor, row: int = 0, of: int = 1) -> Tensor:
 @pytest.mark.parametrize("causal", [False, True])
 def test_self_attention(causal, bias):
     attention = self_attention(bias)
-    x = tokens(2, 5)
-    expected = []
+    x, expected, visible = tokens(2, 5), [], torch.ones(5, 5).tril(0 if causal else 5)
     for sentence in x:
         q, k, v = (affine(attention.qkv, sentence, row, 3) for row in range(3))
-        y, _ = head_by_head(q, k, v, lambda t, s: s <= t or not causal)
+        y, _ = head_by_head(q, k, v, visible)
         expected.append(affine(attention.out, y))
     torch.testing.assert_close(attention(x, x, causal=causal), torch.stack(expected))
 
@@ -75,7 +67,7 @@ def test_cross_attention_and_its_weights():
     projected, mask = attention.project(memory), padding_bias(padding, x)
     for b in range(2):
         k, v = (affine(attention.kv, memory[b], row, 2) for row in range(2))
-        y, weights = head_by_head(affine(attention.q, x[b]), k, v, lambda t, s, b=b: not padding[b, s])
+        y, weights = head_by_head(affine(attention.q, x[b]), k, v, ~padding[b].expand(3, 4))
         record = []
         found = attention(x, context=projected, cross_bias=mask, record=record)
         torch.testing.assert_close(found[b], affine(attention.out, y))

@@ -32,20 +32,15 @@ def relative_attention(layer: nn.Module, x: Tensor, causal: bool) -> Tensor:
     """The output of self-attention with relative positions for one text: (T, C) -> (T, C)."""
     (length, width), heads = x.shape, layer.heads
     qkv = [(x @ w.T + b).chunk(heads, 1) for w, b in zip(layer.qkv.weight.chunk(3), layer.qkv.bias.chunk(3))]
-    relative = layer.relative
-    u, v = relative.content_bias.chunk(heads), relative.position_bias.chunk(heads)
-    keys = relative.project.weight.chunk(heads)
-    outputs = []
-    for head in range(heads):
-        query, key, value = (part[head] for part in qkv)
-        for i in range(length):
-            seen = range(i + 1 if causal else length)
-            content = [(query[i] + u[head]) @ key[j] for j in seen]
-            place = [(query[i] + v[head]) @ (keys[head] @ sinusoid(i - j, width)) for j in seen]
-            scores = (torch.stack(content) + torch.stack(place)) / math.sqrt(width / heads)
-            outputs.append(scores.softmax(0) @ value[: len(seen)])
-    y = torch.stack(outputs).view(heads, length, -1).transpose(0, 1).flatten(1)
-    return y @ layer.out.weight.T + layer.out.bias
+    own = layer.relative
+    own = [part.chunk(heads) for part in (own.content_bias, own.position_bias, own.project.weight)]
+    r = torch.stack([sinusoid(i - j, width) for i in range(length) for j in range(length)]).view(length, length, width)
+    y = []
+    for query, key, value, u, v, project in zip(*qkv, *own):
+        scores = (query + u) @ key.T + torch.einsum("ic,ijc->ij", query + v, r @ project.T)
+        scores = scores / math.sqrt(width / heads) + (causal_mask(length) if causal else 0)
+        y.append(scores.softmax(1) @ value)
+    return layer.out(torch.cat(y, dim=1))
 
 
 def attention() -> SelfAttention:

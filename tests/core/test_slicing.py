@@ -1,66 +1,9 @@
-"""Sliced attention: which tokens see each other, the permutation and its inverse, rejections."""
+"""Permutations of slices, and rejections; tests/timm/test_slices.py and test_published.py are of what they compute."""
 
 import pytest
 import torch
-from torch import Tensor
 
-from recurrence.attention import SelfAttention
-from recurrence.slicing import SliceConfig, Slices, fixed_permutation, random_permutation
-
-TOKENS, WIDTH = 12, 6
-
-
-@pytest.fixture
-def attention() -> SelfAttention:
-    torch.manual_seed(0)
-    return SelfAttention(WIDTH, heads=2, bias=True, dropout=0.0).double()
-
-
-@pytest.fixture
-def x() -> Tensor:
-    return torch.randn(3, TOKENS, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-
-
-def attended(attention: SelfAttention, slices: Slices, x: Tensor) -> Tensor:
-    return slices(x, lambda y: attention(y, y))
-
-
-@pytest.mark.parametrize("groups", [1, 2, 3, 12])
-def test_slices_of_neighbours(attention, x, groups):
-    """Each chunk of consecutive tokens attends only to itself."""
-    size = TOKENS // groups
-    expected = torch.cat([attention(part, part) for part in x.split(size, dim=1)], dim=1)
-    torch.testing.assert_close(attended(attention, Slices(groups), x), expected)
-
-
-@pytest.mark.parametrize("groups", [2, 3])
-def test_slices_of_a_permutation(attention, x, groups):
-    """Token p[i] of the stream stands at place i; the output returns to where its token stood."""
-    permutation = fixed_permutation(TOKENS, seed=7)
-    expected = torch.empty_like(x)
-    for places in permutation.split(TOKENS // groups):
-        expected[:, places] = attention(x[:, places], x[:, places])
-    slices = Slices(groups, permutation).eval()
-    torch.testing.assert_close(attended(attention, slices, x), expected)
-    assert not torch.allclose(attended(attention, Slices(groups), x), expected)
-
-
-@pytest.mark.parametrize("always_random", [False, True])
-def test_permutations_are_random_in_training_and_on_request(attention, x, always_random):
-    slices = Slices(3, fixed_permutation(TOKENS, seed=7), always_random)
-
-    def runs(training: bool) -> bool:
-        slices.train(training)
-        outputs = []
-        for seed in (1, 2):
-            torch.manual_seed(seed)
-            outputs.append(attended(attention, slices, x))
-        return torch.equal(*outputs)
-
-    assert not runs(training=True)
-    assert runs(training=False) is not always_random
-    neighbours = Slices(3, None, always_random).train()
-    assert torch.equal(attended(attention, neighbours, x), attended(attention, neighbours, x))
+from recurrence.slicing import SliceConfig, fixed_permutation, random_permutation
 
 
 def test_permutations():
@@ -76,18 +19,6 @@ def test_permutations():
     assert all(torch.equal(permutation.sort().values, torch.arange(100)) for permutation in drawn)
 
 
-def test_configuration():
-    config = SliceConfig(TOKENS, groups=(4, 2, 1, 2), permuted=(False, True, True, True), seed=3)
-    slices = [config.of_pass(index) for index in range(4)]
-    assert slices[0].permutation is None
-    assert slices[2] is None
-    assert [slices[index].groups for index in (0, 1, 3)] == [4, 2, 2]
-    assert torch.equal(slices[1].permutation, fixed_permutation(TOKENS, 3 + 1))
-    assert torch.equal(slices[3].permutation, fixed_permutation(TOKENS, 3 + 3))
-    assert list(slices[1].state_dict()) == ["permutation"]
-    assert not list(slices[0].state_dict())
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -98,4 +29,4 @@ def test_configuration():
 )
 def test_wrong_arguments_are_rejected(changes, message):
     with pytest.raises(ValueError, match=message):
-        SliceConfig(**{**dict(tokens=TOKENS, groups=(3,), permuted=(True,)), **changes})
+        SliceConfig(**{**dict(tokens=12, groups=(3,), permuted=(True,)), **changes})

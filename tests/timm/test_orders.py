@@ -78,18 +78,3 @@ def test_late_loops_must_have_begun_before_passes_are_pruned():
             model.prune_intermediate_layers([0])
     model.set_num_updates(2)
     assert model.prune_intermediate_layers([0]) == [0]
-
-
-@pytest.mark.parametrize("case", ["ringformer_vit", "deit, any order", "sret_t"])
-def test_a_checkpoint_from_before_runs_what_was_trained(case, tmp_path, caplog):
-    """Also through timm's loader, which drops metadata."""
-    model = late(case)
-    model.set_num_updates(1)
-    torch.save({"state_dict": model.state_dict()}, tmp_path / "weights.pth")
-    used, x = vision.small(case, seed=1), vision.images(model)
-    timm.models.load_checkpoint(used, str(tmp_path / "weights.pth"))
-    assert torch.equal(used(x), model(x))
-    assert "runs each block once" in caplog.text
-    model.set_num_updates(2)
-    used.load_state_dict(model.state_dict())
-    assert torch.equal(used(x), model(x))

@@ -5,9 +5,8 @@ import re
 import pytest
 
 from tests.support import cli
-from tests.support.vision import MODELS, is_pyramid
+from tests.support.vision import is_pyramid
 
-backend = pytest.importorskip("tests.support.timm_backend")
 suite = pytest.importorskip("tests.support.timm_suite")
 
 # One of each kind, the small ones: OWF and the plain ViT are UiT in another order of blocks.
@@ -16,19 +15,6 @@ LONG = "prune_intermediate_layers"  # which builds a model for each of its passe
 PRUNED = ("ringformer_vit_small", "sret_ext")
 # How many of timm's tests take every model: those of a map, and those of tokens.
 TESTS = {True: 11, False: 10}
-
-
-def test_the_backend_lists_ours_beside_timms_families():
-    non_standard, with_intermediates = ["vit_*", "deit*"], ["vision_transformer", "deit"]
-    tokens = sorted(name for name in MODELS if not is_pyramid(name))
-    maps = sorted(name for name in MODELS if is_pyramid(name))
-    assert sorted(backend.list_models(filter=non_standard, include_tags=True)) == tokens
-    tagged = backend.list_models(exclude_filters=["*_7b_*", *non_standard], include_tags=True)
-    assert sorted(name.split(".")[0] for name in tagged) == maps
-    assert sorted(backend.list_models(module=with_intermediates)) == sorted(MODELS)
-    assert sorted(backend.list_models(exclude_filters=["*_7b_*"], name_matches_cfg=True)) == sorted(MODELS)
-    assert backend.list_models(pretrained=True) == ["sret_nano.cifar10"]
-    assert backend.list_models("efficientnet_[hx]_*") == []
 
 
 @pytest.mark.slow
