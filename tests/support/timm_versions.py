@@ -22,7 +22,7 @@ SCRIPTS = (
     f"train.py IMAGES {MODEL} {LOADER} --img-size 64 --epochs 1 --output OUT --experiment run",
     f"validate.py IMAGES {MODEL} {LOADER} --img-size 64 --split val --checkpoint RUN/last.pth.tar",
     f"inference.py IMAGES/val/red {MODEL} {LOADER} --checkpoint RUN/last.pth.tar --results-dir OUT",
-    f"benchmark.py {MODEL} --device cpu --batch-size 2 --bench both --num-bench-iter 2 --num-warm-iter 1",
+    f"benchmark.py {MODEL} --device cpu --batch-size 2 --bench both --num-bench-iter 5 --num-warm-iter 1",
     f"onnx_export.py OUT/model.onnx {MODEL} --checkpoint RUN/last.pth.tar",
     "avg_checkpoints.py --input RUN --output OUT/average.pth -n 1",
 )
