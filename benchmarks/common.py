@@ -118,15 +118,12 @@ def parser(description: str, rounds: int) -> argparse.ArgumentParser:
         rounds: default number of rounds.
     """
     result = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("--threads", type=positive, default=2)
-    result.add_argument("--rounds", type=positive, default=rounds)
-    result.add_argument(
-        "--no-onednn", action="store_true", help="use PyTorch's BLAS for all linear layers, as fairseq does"
-    )
-    result.add_argument("--dtype", default="float32", choices=DTYPES, help="type of weights and activations")
-    result.add_argument(
-        "--peak-memory", metavar="MODEL", help="only print the peak training memory of a model, in bytes"
-    )
+    add = result.add_argument
+    add("--threads", type=positive, default=2)
+    add("--rounds", type=positive, default=rounds)
+    add("--no-onednn", action="store_true", help="use PyTorch's BLAS for all linear layers, as fairseq does")
+    add("--dtype", default="float32", choices=DTYPES, help="type of weights and activations")
+    add("--peak-memory", metavar="MODEL", help="only print the peak training memory of a model, in bytes")
     return result
 
 

@@ -91,14 +91,10 @@ def compare(options: Namespace, archs: Sequence[str], trained_on: int = BATCH) -
 def main() -> None:
     """The command line."""
     arguments = parser(__doc__, rounds=7)
-    arguments.add_argument(
-        "--arch",
-        action="append",
-        choices=architectures(LoopedTransformer, but=SpeechToText),
-        metavar="ARCH",
-        help="architecture to measure; repeat for several (default: those of 512/2048)",
-    )
-    arguments.add_argument("--tokens", type=int, default=BATCH * LENGTH, help="target tokens per training step")
+    add, known = arguments.add_argument, architectures(LoopedTransformer, but=SpeechToText)
+    measured = "architecture to measure; repeat for several (default: those of 512/2048)"
+    add("--arch", action="append", choices=known, metavar="ARCH", help=measured)
+    add("--tokens", type=int, default=BATCH * LENGTH, help="target tokens per training step")
     options = arguments.parse_args()
     if options.tokens < LENGTH:
         arguments.error(f"--tokens {options.tokens}: must be at least {LENGTH}, a sentence")

@@ -69,23 +69,20 @@ run_logged() {
     fi
 }
 
-# stage FOLDER FUNCTION: run the function unless a marker in FOLDER shows that it has finished before.
-stage() {
-    local folder=$1 name=$2
-    if [ "$DRY_RUN" != 1 ] && [ -e "$folder/.$name.done" ]; then
-        log "$name: done before"
-        return
-    fi
-    log "$name"
-    "$name"
-    if [ "$DRY_RUN" != 1 ]; then touch "$folder/.$name.done"; fi
-}
-
-# stages FOLDER FUNCTION...: run each function once, in order.
+# stages FOLDER FUNCTION...: make the folder and run the functions in order, without those that a marker there shows to have
+# finished before.
 stages() {
     local folder=$1 name
     if [ "$DRY_RUN" != 1 ]; then mkdir -p "$folder"; fi
-    for name in "${@:2}"; do stage "$folder" "$name"; done
+    for name in "${@:2}"; do
+        if [ "$DRY_RUN" != 1 ] && [ -e "$folder/.$name.done" ]; then
+            log "$name: done before"
+            continue
+        fi
+        log "$name"
+        "$name"
+        if [ "$DRY_RUN" != 1 ]; then touch "$folder/.$name.done"; fi
+    done
 }
 
 # need PROGRAM: fail if it is not on PATH.
@@ -95,10 +92,11 @@ need() {
 }
 
 # runs TABLE FILE ROW...: train the unfinished ones of these rows of a table, such as ringformer/table1, with the settings of
-# the table's script (SCALE, SEED, DATA_ROOT, ...). Sets RUNS to one ROW=PATH each, PATH being FILE in the row's run folder.
+# the table's script (SCALE, SEED, DATA_ROOT, ...). Sets SCALE to its default, smoke, and RUNS to one ROW=PATH each, PATH being
+# FILE in the row's run folder.
 runs() {
     local row
-    RUNS=()
+    RUNS=() SCALE=${SCALE:-smoke}
     for row in "${@:3}"; do
         "$ROOT/recipes/$1.sh" "$row"
         RUNS+=("$row=$("$ROOT/recipes/$1.sh" folder "$row")/$2")

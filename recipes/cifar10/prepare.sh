@@ -31,10 +31,8 @@ case $CIFAR10 in
 jpeg | 5000 | full) FOLDER=$OUT/cifar10/$CIFAR10 ;;
 *) fail "CIFAR10=$CIFAR10: must be jpeg, 5000 or full" ;;
 esac
-if [ "$DRY_RUN" != 1 ]; then mkdir -p "$FOLDER"; fi
-stage "$FOLDER" "$CIFAR10"
+stages "$FOLDER" "$CIFAR10"
 if [ -n "${SIZE:-}" ]; then
     shrunk() { run python "$ROOT/recipes/cifar10/shrink.py" "$FOLDER" "$FOLDER-$SIZE" --size "$SIZE"; }
-    if [ "$DRY_RUN" != 1 ]; then mkdir -p "$FOLDER-$SIZE"; fi
-    stage "$FOLDER-$SIZE" shrunk
+    stages "$FOLDER-$SIZE" shrunk
 fi

@@ -9,6 +9,7 @@ The limits are the same as in Moses' clean-corpus-n. Differs from it: whitespace
 """
 
 import argparse
+import math
 from contextlib import ExitStack
 from itertools import zip_longest
 
@@ -48,17 +49,14 @@ def clean(inputs: list[str], outputs: list[str], languages: list[str], longest: 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("input", help="prefix of the files to read")
-    parser.add_argument("output", help="prefix of the files to write")
-    parser.add_argument("source", help="language of the source, such as de")
-    parser.add_argument("target", help="language of the target, such as en")
-    parser.add_argument(
-        "--longest", type=float, default=float("inf"), help="maximum number of words (default: no limit)"
-    )
-    parser.add_argument(
-        "--ratio", type=float, default=float("inf"), help="maximum ratio of the two lengths (default: no limit)"
-    )
-    parser.add_argument("--along", nargs=2, default=[], metavar=("INPUT", "OUTPUT"), help="prefixes of a second corpus")
+    add = parser.add_argument
+    add("input", help="prefix of the files to read")
+    add("output", help="prefix of the files to write")
+    add("source", help="language of the source, such as de")
+    add("target", help="language of the target, such as en")
+    add("--longest", type=float, default=math.inf, help="maximum number of words (default: no limit)")
+    add("--ratio", type=float, default=math.inf, help="maximum ratio of the two lengths (default: no limit)")
+    add("--along", nargs=2, default=[], metavar=("INPUT", "OUTPUT"), help="prefixes of a second corpus")
     args = parser.parse_args()
     inputs, outputs = [args.input, *args.along[:1]], [args.output, *args.along[1:]]
     languages = [args.source, args.target]

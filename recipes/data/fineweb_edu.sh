@@ -60,7 +60,6 @@ binarization() {
 
 need fairseq-preprocess
 package tokenizers datasets
-run mkdir -p "$SOURCE" "$RAW"
-stage "$SOURCE" tokenizer
-stage "$RAW" documents
-stage "$BIN" binarization
+stages "$SOURCE" tokenizer
+stages "$RAW" documents
+stages "$BIN" binarization

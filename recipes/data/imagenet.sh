@@ -42,5 +42,4 @@ if [ -n "${IMAGENET:-}" ]; then
     exit
 fi
 package scipy torchvision
-run mkdir -p "$SET"
-stage "$SET" unpacking
+stages "$SET" unpacking

@@ -42,9 +42,8 @@ def main() -> None:
         counts = pick(listed, args.imagenet, args.output)
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    print(
-        f"{len(listed['train'])} classes, " + ", ".join(f"{split}: {count} images" for split, count in counts.items())
-    )
+    images = ", ".join(f"{split}: {count} images" for split, count in counts.items())
+    print(f"{len(listed['train'])} classes, {images}")
 
 
 if __name__ == "__main__":

@@ -20,5 +20,4 @@ selection() {
 }
 
 OUT=$OUT DRY_RUN=$DRY_RUN "$STEPS/imagenet.sh"
-run mkdir -p "$SET"
-stage "$SET" selection
+stages "$SET" selection

@@ -66,9 +66,7 @@ binarization() {
 
 need fairseq-preprocess
 package sacremoses subword_nmt
-run mkdir -p "$SOURCE" "$RAW" "$PIECES"
-stage "$SOURCE" corpus
-stage "$SOURCE" tokens
-stage "$RAW" split
-stage "$PIECES" segmentation
-stage "$BIN" binarization
+stages "$SOURCE" corpus tokens
+stages "$RAW" split
+stages "$PIECES" segmentation
+stages "$BIN" binarization

@@ -34,5 +34,5 @@ binarization() {
 
 need fairseq-preprocess
 run mkdir -p "$RAW" "$PIECES"
-stage "$PIECES" corpus
-stage "$BIN" binarization
+stages "$PIECES" corpus
+stages "$BIN" binarization

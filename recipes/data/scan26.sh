@@ -34,6 +34,5 @@ binarization() {
 }
 
 need fairseq-preprocess
-run mkdir -p "$RAW"
-stage "$RAW" corpus
-stage "$BIN" binarization
+stages "$RAW" corpus
+stages "$BIN" binarization

@@ -52,7 +52,6 @@ binarization() {
 need fairseq-preprocess
 package sacrebleu tokenizers
 run mkdir -p "$SOURCE" "$RAW" "$PIECES"
-stage "$RAW" corpus
-stage "$RAW" tests
-stage "$PIECES" segmentation
-stage "$BIN" binarization
+stages "$RAW" corpus tests
+stages "$PIECES" segmentation
+stages "$BIN" binarization

@@ -53,8 +53,7 @@ binarization() {
 
 need fairseq-preprocess
 package sacrebleu sacremoses subword_nmt
-run mkdir -p "$SOURCE" "$RAW" "$PIECES"
-stage "$RAW" tests
-stage "$SOURCE" corpus
-stage "$PIECES" segmentation
-stage "$BIN" binarization
+stages "$RAW" tests
+stages "$SOURCE" corpus
+stages "$PIECES" segmentation
+stages "$BIN" binarization

@@ -89,6 +89,6 @@ for other in archive corpora; do
     [ $other = "$FROM" ] || [ ! -e "$PIECES/.$other.done" ] || fail "FROM=$FROM: $SET was made with FROM=$other; remove it"
 done
 run mkdir -p "$SOURCE" "$RAW" "$PIECES"
-stage "$RAW" tests
-stage "$PIECES" "$FROM"
-stage "$BIN" binarization
+stages "$RAW" tests
+stages "$PIECES" "$FROM"
+stages "$BIN" binarization

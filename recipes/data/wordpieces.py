@@ -63,13 +63,12 @@ def main() -> None:
     conversion.add_argument("vocabulary", type=Path)
     conversion.add_argument("output", type=Path, help="fairseq dictionary to write (dict.txt)")
     encoding = commands.add_parser("encode")
-    encoding.add_argument("vocabulary", type=Path)
-    encoding.add_argument("text", type=Path, help="file to read, one sentence per line")
-    encoding.add_argument("output", type=Path, help="file of pieces to write")
-    encoding.add_argument(
-        "--longest", type=int, required=True, help="maximum pieces per sentence, without special symbols"
-    )
-    encoding.add_argument("--start", action="store_true", help="write the beginning symbol before every line")
+    add = encoding.add_argument
+    add("vocabulary", type=Path)
+    add("text", type=Path, help="file to read, one sentence per line")
+    add("output", type=Path, help="file of pieces to write")
+    add("--longest", type=int, required=True, help="maximum pieces per sentence, without special symbols")
+    add("--start", action="store_true", help="write the beginning symbol before every line")
     args = vars(parser.parse_args())
     try:
         {"dictionary": dictionary, "encode": encode}[args.pop("command")](**args)

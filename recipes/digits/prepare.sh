@@ -8,5 +8,4 @@ images() {
     run python "$ROOT/recipes/digits/data.py" "$DATA"
 }
 
-if [ "$DRY_RUN" != 1 ]; then mkdir -p "$DATA"; fi
-stage "$DATA" images
+stages "$DATA" images

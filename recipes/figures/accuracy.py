@@ -60,16 +60,12 @@ def draw(rows_at_224: list[Point], path: Path) -> None:
         axes.set(xscale="log", xlabel=name)
     panels[0].set_ylabel("top-1 %, as printed")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(KINDS))
-    lines = [
-        (point.row, point.kind, *point.costs, point.paper, "" if point.ours is None else point.ours)
-        for point in rows_at_224
-    ]
+    lines = [(point.row, point.kind, *point.costs, point.paper, point.ours) for point in rows_at_224]
     save(figure, path, ["row", "kind", *AXES, "top-1 %, as printed", "top-1 %, ours"], lines)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    command_line = parser(__doc__)
-    options = command_line.parse_args(arguments)
+    options = parser(__doc__).parse_args(arguments)
     draw(list(points(rows.read(rows.RECIPES / "sret").tables["table5"])), options.output)
 
 

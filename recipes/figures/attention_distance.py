@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 from checkpoints import ImageRun
-from pictures import COLOURS, distinct, labelled, page, parser, positive, save
+from pictures import COLOURS, distinct, labelled, page, parser, save
 from torch import Tensor
 
 from recurrence.analysis.record import recorded_attention
@@ -103,13 +103,8 @@ def draw(models: dict[str, tuple[list[Tensor], list[float]]], path: Path) -> Non
 
 
 def main(arguments: list[str] | None = None) -> None:
-    command_line = parser(__doc__)
+    command_line = parser(__doc__, "test images", samples=200, batch=32)
     command_line.add_argument("models", type=labelled, nargs="+", metavar="LABEL=CHECKPOINT")
-    command_line.add_argument("--data", help="folder of the images (default: as in training)")
-    command_line.add_argument(
-        "--samples", type=positive(int), default=200, help="images, spread over the test set (default 200)"
-    )
-    command_line.add_argument("--batch", type=positive(int), default=32, help="images per batch (default 32)")
     options = command_line.parse_args(arguments)
     try:
         models = {

@@ -16,10 +16,11 @@ from collections.abc import Iterator, Sequence
 from math import isnan, nan
 from pathlib import Path
 
+import numpy as np
 import torch
 from checkpoints import TextRun
 from matplotlib.axes import Axes
-from pictures import BLACK, WHITE, labelled, page, parser, positive, save
+from pictures import BLACK, WHITE, labelled, page, parser, save
 from torch import Tensor, nn
 
 from recurrence.analysis.record import recorded_states
@@ -139,8 +140,7 @@ def corresponding(found: MinibatchCKA) -> str:
 
 def write_values(axes: Axes, values: Tensor) -> None:
     """Writes each value into its cell."""
-    for row, column in torch.cartesian_prod(*map(torch.arange, values.shape)).tolist():
-        value = float(values[row, column])
+    for (row, column), value in np.ndenumerate(values):
         if not isnan(value):
             colour = BLACK if value > 0.5 else WHITE
             axes.text(column + 0.5, row + 0.5, f"{value:.2f}", ha="center", va="center", color=colour)
@@ -166,22 +166,18 @@ def draw(sides: dict[str, Tensor], labels: tuple[str, str], path: Path, upper: b
             write_values(axes, values)
     figure.colorbar(mesh, ax=list(panels), label="linear CKA", shrink=0.8)
     rows = [
-        (side, row + 1, column + 1, float(values[row, column]))
+        (side, row + 1, column + 1, value)
         for side, values in sides.items()
-        for row in range(values.shape[0])
-        for column in range(values.shape[1])
-        if not isnan(values[row, column])
+        for (row, column), value in np.ndenumerate(values)
+        if not isnan(value)
     ]
     save(figure, path, ["side", f"layer of {labels[0]}", f"layer of {labels[1]}", "linear CKA"], rows)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    command_line = parser(__doc__)
+    command_line = parser(__doc__, "preprocessed sentences", samples=1000, batch=64)
     command_line.add_argument("first", type=labelled, metavar="LABEL=CHECKPOINT")
     command_line.add_argument("second", type=labelled, metavar="LABEL=CHECKPOINT")
-    command_line.add_argument("--data", help="folder of the preprocessed corpus (default: as in training)")
-    command_line.add_argument("--samples", type=positive(int), default=1000, help="sentences (default 1000)")
-    command_line.add_argument("--batch", type=positive(int), default=64, help="sentences per minibatch (default 64)")
     command_line.add_argument("--split", default="valid", help="set of the sentences, valid (default) or test")
     command_line.add_argument("--upper", action="store_true", help="omit the cells below the diagonal")
     options = command_line.parse_args(arguments)

@@ -42,11 +42,7 @@ def curves(
 
 
 def draw(
-    runs: list[tuple[str, Curve]],
-    references: list[tuple[str, float]],
-    names: tuple[str, str],
-    path: Path,
-    title: str = "",
+    runs: list[tuple[str, Curve]], references: list[tuple[str, float]], names: tuple[str, str], path: Path, title: str
 ) -> None:
     """Draws a line for each run, and a dotted line for each reference."""
     figure = page(3.4)
@@ -80,12 +76,8 @@ def main(arguments: list[str] | None = None) -> None:
     add("runs", type=labelled, nargs="+", metavar="LABEL=LOG")
     add("--x", choices=AXES, default="updates")
     add("--y", help="name in the log (default valid_loss; loss with --stage train_inner)")
-    add(
-        "--stage",
-        choices=STAGES,
-        default="valid",
-        help="valid1: a second validation subset; train_inner: means over the updates since the previous line",
-    )
+    stages = "valid1: a second validation subset; train_inner: means over the updates since the previous line"
+    add("--stage", choices=STAGES, default="valid", help=stages)
     add("--nats", action="store_true", help="convert y, a loss of fairseq, from base 2 to nats")
     add("--unit", help="unit of y on its axis (default: bits, or nats with --nats)")
     add("--title", default="")

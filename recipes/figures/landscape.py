@@ -111,24 +111,19 @@ def draw(models: dict[str, Tensor], steps: Tensor, path: Path) -> None:
     bar.set_ticks(levels[::3], labels=[f"{level:.2g}" for level in levels[::3]])
     bar.minorticks_off()
     rows = [
-        (label, float(steps[row]), float(steps[column]), float(losses[row, column]))
+        (label, float(steps[row]), float(steps[column]), loss)
         for label, losses in models.items()
-        for row in range(len(steps))
-        for column in range(len(steps))
+        for (row, column), loss in np.ndenumerate(losses)
     ]
     save(figure, path, ["model", "step along the first", "step along the second", "loss, nats"], rows)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    command_line = parser(__doc__)
-    command_line.add_argument("models", type=labelled, nargs="+", metavar="LABEL=CHECKPOINT")
-    command_line.add_argument("--data", help="folder of the images (default: as in training)")
-    command_line.add_argument("--samples", type=positive(int), default=256, help="training images (default 256)")
-    command_line.add_argument("--batch", type=positive(int), default=64, help="images per batch (default 64)")
-    command_line.add_argument(
-        "--reach", type=positive(float), default=1.0, help="largest step, in filter norms (default 1)"
-    )
-    command_line.add_argument("--steps", type=int, default=21, help="steps along each direction, odd (default 21)")
+    command_line = parser(__doc__, "training images", samples=256, batch=64)
+    add = command_line.add_argument
+    add("models", type=labelled, nargs="+", metavar="LABEL=CHECKPOINT")
+    add("--reach", type=positive(float), default=1.0, help="largest step, in filter norms (default 1)")
+    add("--steps", type=int, default=21, help="steps along each direction, odd (default 21)")
     options = command_line.parse_args(arguments)
     if options.steps < 3 or options.steps % 2 == 0:
         command_line.error(f"--steps={options.steps}: must be odd, so that 0 is a step, and >= 3")

@@ -5,12 +5,12 @@ at the width of a page, and the same numbers always give the same file.
 """
 
 import argparse
-import csv
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import matplotlib
+import pandas as pd
 from matplotlib.figure import Figure
 
 matplotlib.rcParams.update(
@@ -84,18 +84,25 @@ def save(figure: Figure, path: Path, columns: Sequence[str], rows: Iterable[Sequ
     figure.savefig(path, metadata=NO_DATE[path.suffix])
     if path.suffix == ".svg":
         path.write_text(for_both(path.read_text(encoding="utf-8")), encoding="utf-8")
-    with path.with_suffix(".csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
+    table = pd.DataFrame(list(rows), columns=list(columns))
+    table.to_csv(path.with_suffix(".csv"), index=False, float_format="%.6g")
 
 
-def parser(description: str) -> argparse.ArgumentParser:
-    """The command line of a figure script, with --output."""
-    command_line = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parser(description: str, of: str = "", **sizes: int) -> argparse.ArgumentParser:
+    """The command line of a figure script: --output and, if it reads data, --data and how much of them.
+
+    Args:
+        description: text of the help.
+        of: what the data are, images or sentences.
+        sizes: the default of each option that counts them.
+    """
+    shown = argparse.RawDescriptionHelpFormatter
+    command_line = argparse.ArgumentParser(description=description, formatter_class=shown)
     command_line.add_argument("--output", type=picture, required=True, help=".svg or .png")
+    if of:
+        command_line.add_argument("--data", help=f"folder of the {of} (default: as in training)")
+    for name, size in sizes.items():
+        command_line.add_argument(f"--{name}", type=positive(int), default=size, help=f"{of} (default {size})")
     return command_line
 
 

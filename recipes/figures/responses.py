@@ -9,9 +9,10 @@ scale from its weakest (dark) to its strongest position (light). The responses a
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from checkpoints import ImageRun
-from pictures import WIDTH, page, parser, positive, save
+from pictures import WIDTH, page, parser, save
 from torch import Tensor
 
 from recurrence.analysis.record import recorded_states
@@ -64,23 +65,18 @@ def draw(images: Tensor, stages: Sequence[Sequence[Tensor]], path: Path) -> None
         for axes in row:
             axes.set_axis_off()
     table = (
-        (number + 1, index + 1, run + 1, row + 1, column + 1, float(value))
+        (number + 1, index + 1, run + 1, row + 1, column + 1, value)
         for number in range(len(images))
         for index, passes in enumerate(stages)
         for run, maps in enumerate(passes)
-        for row, line in enumerate(maps[number])
-        for column, value in enumerate(line)
+        for (row, column), value in np.ndenumerate(maps[number])
     )
     save(figure, path, ["image", "stage", "pass", "row", "column", "response"], table)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    command_line = parser(__doc__)
+    command_line = parser(__doc__, "test images", samples=2)
     command_line.add_argument("checkpoint", type=Path, help="checkpoint of train_image.py")
-    command_line.add_argument("--data", help="folder of the images (default: as in training)")
-    command_line.add_argument(
-        "--samples", type=positive(int), default=2, help="images, spread over the test set (default 2)"
-    )
     options = command_line.parse_args(arguments)
     try:
         run = ImageRun(options.checkpoint, options.data)

@@ -31,8 +31,6 @@ segmentation() {
 
 binarization() { binarize_sets "$BIN" "$RAW/*.pieces" --only-source --workers 1; }
 
-if [ "$DRY_RUN" != 1 ]; then mkdir -p "$RAW"; fi
 need fairseq-preprocess
-stage "$RAW" book
-stage "$RAW" segmentation
-stage "$BIN" binarization
+stages "$RAW" book segmentation
+stages "$BIN" binarization

@@ -119,11 +119,7 @@ def draw(output: Path, found: dict[tuple[str, int], dict[str, float]]) -> None:
             axes.loglog(points.keys(), points.values(), color=colour, marker=marker, markersize=3, label=label)
         axes.set(title=QUANTITIES[quantity], xlabel="characters")
         axes.legend()
-    rows = [
-        (name, length, quantity, value)
-        for (name, length), values in found.items()
-        for quantity, value in values.items()
-    ]
+    rows = [(*which, *measured) for which, values in found.items() for measured in values.items()]
     pictures.save(figure, output, ("model", "characters", "quantity", "value"), rows)
 
 

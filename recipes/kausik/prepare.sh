@@ -21,8 +21,6 @@ binarization() {
     binarize "$BIN" --only-source --workers 1 --trainpref "$RAW/train.chars" --validpref "$RAW/valid.chars,$RAW/valid1.chars"
 }
 
-if [ "$DRY_RUN" != 1 ]; then mkdir -p "$RAW"; fi
 need fairseq-preprocess
-stage "$RAW" corpus
-stage "$RAW" parts
-stage "$BIN" binarization
+stages "$RAW" corpus parts
+stages "$BIN" binarization

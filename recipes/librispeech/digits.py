@@ -107,12 +107,11 @@ def write(recordings: Path, folder: Path, rounds: int, held_out: list[str]) -> N
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recordings", type=Path)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument(
-        "--rounds", type=int, default=8, help="rounds of the training set; the other sets have at most 5 (default 8)"
-    )
-    parser.add_argument("--held-out", default="", help="speakers of the test set alone, separated by commas")
+    add = parser.add_argument
+    add("recordings", type=Path)
+    add("folder", type=Path)
+    add("--rounds", type=int, default=8, help="rounds of the training set; the other sets have at most 5 (default 8)")
+    add("--held-out", default="", help="speakers of the test set alone, separated by commas")
     args = parser.parse_args()
     try:
         write(args.recordings, args.folder, args.rounds, list(filter(None, args.held_out.split(","))))

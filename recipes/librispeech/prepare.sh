@@ -58,19 +58,17 @@ RAW=$OUT/librispeech/raw-$CORPUS
 case $CORPUS in
 digits)
     BIN=$OUT/librispeech/digits-$ROUNDS${HELD_OUT:+-without-$HELD_OUT}
-    if [ "$DRY_RUN" != 1 ]; then mkdir -p "$RAW" "$BIN"; fi
-    stage "$RAW" digit_recordings
-    stage "$BIN" digit_sequences
+    stages "$RAW" digit_recordings
+    stages "$BIN" digit_sequences
     ;;
 librispeech)
     BIN=$OUT/librispeech/librispeech
-    if [ "$DRY_RUN" != 1 ]; then mkdir -p "$RAW" "$BIN"; fi
+    if [ "$DRY_RUN" != 1 ]; then mkdir -p "$RAW"; fi
     for line in $LIBRISPEECH; do
         SET=${line%:*} SUM=${line#*:}
-        if [ "$DRY_RUN" != 1 ]; then mkdir -p "$BIN/$SET"; fi
-        stage "$BIN/$SET" librispeech_set
+        stages "$BIN/$SET" librispeech_set
     done
-    stage "$BIN" vocabulary
+    stages "$BIN" vocabulary
     ;;
 *) fail "CORPUS=$CORPUS: must be digits or librispeech" ;;
 esac

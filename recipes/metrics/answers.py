@@ -12,13 +12,13 @@ batch size.
 """
 
 import argparse
-import json
 import math
 from collections.abc import Iterator
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from arguments import parser, print_scores
 from fairseq import checkpoint_utils, utils
 
 import fairseq_plugin  # noqa: F401  (registers models and tasks)
@@ -65,22 +65,23 @@ def scores(losses: np.ndarray, correct: np.ndarray, targets: np.ndarray, batch: 
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", nargs="?", help="the task's data folder")
-    parser.add_argument("--path", required=True, help="checkpoint")
-    parser.add_argument("--subset", default="valid", help="default: valid")
-    parser.add_argument("--batch", type=int, required=True, help="texts per batch, also for the published error")
-    args = parser.parse_args()
+@torch.no_grad()
+def measured(args: argparse.Namespace) -> dict[str, float]:
+    """All scores of a checkpoint."""
     overrides = {"data": args.data} if args.data else {}
-    try:
-        (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([args.path], arg_overrides=overrides)
-        model = model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
-        with torch.no_grad():
-            sums = [np.concatenate(parts) for parts in zip(*text_sums(model, task, args.subset, args.batch))]
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
-    print(json.dumps(scores(*sums, args.batch), indent=2))
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([args.path], arg_overrides=overrides)
+    model = model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+    sums = [np.concatenate(parts) for parts in zip(*text_sums(model, task, args.subset, args.batch))]
+    return scores(*sums, args.batch)
+
+
+def main() -> None:
+    command_line = parser(__doc__)
+    command_line.add_argument("data", nargs="?", help="the task's data folder")
+    command_line.add_argument("--path", required=True, help="checkpoint")
+    command_line.add_argument("--subset", default="valid", help="default: valid")
+    command_line.add_argument("--batch", type=int, required=True, help="texts per batch, also for the published error")
+    print_scores(command_line, measured)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ runs as trained and reads the number of steps; numbers that its text cannot ask 
 """
 
 import argparse
-import json
 from collections.abc import Iterable
 
 import numpy as np
 import torch
+from arguments import parser, print_scores
 from fairseq import checkpoint_utils
 
 import fairseq_plugin  # noqa: F401  (registers models and tasks)
@@ -62,25 +62,24 @@ def exact_match(
     return {step: round(100 * float(rows_right.mean()), 2) for step, rows_right in right.items()}
 
 
+def measured(args: argparse.Namespace) -> dict[str, float]:
+    """The percentages of all rows and numbers of steps."""
+    scores, (model, task) = {}, load(args.path)
+    for cells in args.cells:
+        suffix = "" if cells == args.cells[0] else f"_of_{cells}"
+        found = exact_match(model, task, args.steps, cells, args.texts)
+        scores |= {f"exact_match_at_{step}{suffix}": value for step, value in found.items()}
+    return scores
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--path", required=True, help="checkpoint")
-    parser.add_argument("--steps", type=int, nargs="+", default=[1, 2, 4, 6, 8, 10, 12, 16, 24, 48], help="%(default)s")
-    parser.add_argument(
-        "--cells", type=int, nargs="+", default=[24], help="cells of a row; the names have them from the second on"
-    )
-    parser.add_argument("--texts", type=int, default=1000, help="rows (default: %(default)s)")
-    args = parser.parse_args()
-    scores = {}
-    try:
-        model, task = load(args.path)
-        for cells in args.cells:
-            suffix = "" if cells == args.cells[0] else f"_of_{cells}"
-            found = exact_match(model, task, args.steps, cells, args.texts)
-            scores |= {f"exact_match_at_{step}{suffix}": value for step, value in found.items()}
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
-    print(json.dumps(scores, indent=2))
+    command_line = parser(__doc__)
+    add = command_line.add_argument
+    add("--path", required=True, help="checkpoint")
+    add("--steps", type=int, nargs="+", default=[1, 2, 4, 6, 8, 10, 12, 16, 24, 48], help="%(default)s")
+    add("--cells", type=int, nargs="+", default=[24], help="cells of a row; the names have them from the second on")
+    add("--texts", type=int, default=1000, help="rows (default: %(default)s)")
+    print_scores(command_line, measured)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ With --throughput, for the forward pass in float32 at inference on this machine'
   speed_over_deit   ratio to the speed of DeiT-Tiny (`recursive_deit_tiny`, each block run once), timed in alternation
 """
 
-import argparse
 import copy
 import json
 from collections import Counter
@@ -21,6 +20,7 @@ from math import prod
 
 import timm
 import torch
+from arguments import parser
 from timm.utils import ParseKwargs
 from torch import Tensor, nn
 
@@ -79,17 +79,18 @@ def speed(model: nn.Module, side: int, batch: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("arch", metavar="ARCH", help="a registered model")
-    parser.add_argument("kwargs", nargs="*", action=ParseKwargs, default={}, metavar="key=value")
-    parser.add_argument("--throughput", type=positive, metavar="BATCH", help="images per batch; measures the speed")
-    args = parser.parse_args()
+    command_line = parser(__doc__)
+    add = command_line.add_argument
+    add("arch", metavar="ARCH", help="a registered model")
+    add("kwargs", nargs="*", action=ParseKwargs, default={}, metavar="key=value")
+    add("--throughput", type=positive, metavar="BATCH", help="images per batch; measures the speed")
+    args = command_line.parse_args()
     if not timm.is_model(args.arch):
-        parser.error(f"ARCH={args.arch}: must be a registered model")
+        command_line.error(f"ARCH={args.arch}: must be a registered model")
     try:
         model = timm.create_model(args.arch, **args.kwargs).eval()
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
-        parser.error(str(error))
+        command_line.error(str(error))
     side = args.kwargs.get("img_size", model.pretrained_cfg["input_size"][-1])
     image = torch.zeros(1, 3, side, side)
     costs = {

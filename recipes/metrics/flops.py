@@ -8,10 +8,10 @@ allocated.
 """
 
 import argparse
-import json
 
 import torch
 import torch.nn.functional as F
+from arguments import parser, print_scores
 
 from benchmarks.common import positive
 from fairseq_plugin.modules.build import architectures, build_language_model, given_options, numbered_dictionary
@@ -21,9 +21,9 @@ from recurrence.count import flops
 
 def per_text(symbols: int, text: int, flags: list[str]) -> dict[str, int]:
     """Operations on one text: of the forward pass, and of forward and backward pass together ("both")."""
-    parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("--arch", choices=architectures(LanguageModel), required=True)
-    args, other_flags = parser.parse_known_args(flags)
+    of_arch = argparse.ArgumentParser(allow_abbrev=False)
+    of_arch.add_argument("--arch", choices=architectures(LanguageModel), required=True)
+    args, other_flags = of_arch.parse_known_args(flags)
     options, _ = given_options(args.arch, other_flags)  # the trainer's own flags are ignored
     with torch.device("meta"):
         model = build_language_model(args.arch, numbered_dictionary(symbols), text, **options)
@@ -36,20 +36,21 @@ def per_text(symbols: int, text: int, flags: list[str]) -> dict[str, int]:
     return {"forward": flops(loss), "both": flops(lambda: loss().backward())}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--symbols", type=positive, required=True, help="dictionary size")
-    parser.add_argument("--text", type=positive, required=True, help="tokens per text")
-    parser.add_argument("--texts", type=positive, required=True, help="texts per update")
-    parser.add_argument("--updates", type=positive, required=True)
-    parser.add_argument("flags", nargs=argparse.REMAINDER, help="-- and the model's flags")
-    args = parser.parse_args()
-    try:
-        operations = per_text(args.symbols, args.text, [flag for flag in args.flags if flag != "--"])
-    except ValueError as error:
-        parser.error(str(error))
+def measured(args: argparse.Namespace) -> dict[str, int]:
+    """The operations on a symbol, and those of the whole training."""
+    operations = per_text(args.symbols, args.text, [flag for flag in args.flags if flag != "--"])
     total = operations["both"] * args.texts * args.updates
-    print(json.dumps({"forward_flops_per_symbol": operations["forward"] // args.text, "training_flops": total}))
+    return {"forward_flops_per_symbol": operations["forward"] // args.text, "training_flops": total}
+
+
+def main() -> None:
+    command_line = parser(__doc__)
+    command_line.add_argument("--symbols", type=positive, required=True, help="dictionary size")
+    command_line.add_argument("--text", type=positive, required=True, help="tokens per text")
+    command_line.add_argument("--texts", type=positive, required=True, help="texts per update")
+    command_line.add_argument("--updates", type=positive, required=True)
+    command_line.add_argument("flags", nargs=argparse.REMAINDER, help="-- and the model's flags")
+    print_scores(command_line, measured)
 
 
 if __name__ == "__main__":

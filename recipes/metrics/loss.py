@@ -5,10 +5,10 @@
 The log has fairseq's JSON format, with losses to base 2.
 """
 
-import argparse
-import json
 import math
 from pathlib import Path
+
+from arguments import parser, print_scores
 
 from recipes.figures.logs import curve
 
@@ -24,13 +24,9 @@ def last_validation(log: Path) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("log", type=Path)
-    args = parser.parse_args()
-    try:
-        print(json.dumps(last_validation(args.log), indent=2))
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
+    command_line = parser(__doc__)
+    command_line.add_argument("log", type=Path)
+    print_scores(command_line, lambda args: last_validation(args.log))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import math
 import re
 from pathlib import Path
 
-from arguments import named_file
+from arguments import named_file, parser, print_scores
 
 
 def symbols(text: str) -> int:
@@ -54,24 +54,14 @@ def measured(args: argparse.Namespace) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--pieces", type=Path, required=True, help="the evaluated text, split into pieces")
-    parser.add_argument("--contexts", type=int, nargs="+", required=True)
-    parser.add_argument(
-        "--also",
-        type=named_file,
-        action="append",
-        default=[],
-        metavar="SET=PIECES",
-        help="an additional set and its text",
-    )
-    parser.add_argument("--more", type=Path, help="JSON file of scores to include in the output")
-    args = parser.parse_args()
-    try:
-        print(json.dumps(measured(args), indent=2))
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
+    command_line = parser(__doc__)
+    add = command_line.add_argument
+    add("run", type=Path)
+    add("--pieces", type=Path, required=True, help="the evaluated text, split into pieces")
+    add("--contexts", type=int, nargs="+", required=True)
+    add("--also", type=named_file, action="append", default=[], metavar="SET=PIECES", help="another set and its text")
+    add("--more", type=Path, help="JSON file of scores to include in the output")
+    print_scores(command_line, measured)
 
 
 if __name__ == "__main__":

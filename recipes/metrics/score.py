@@ -16,13 +16,12 @@ first set, exact_match_NAME that of each other one.
 """
 
 import argparse
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 
-from arguments import distinct, named_file
+from arguments import distinct, named_file, parser, print_scores
 from sacrebleu.metrics import BLEU, CHRF
 
 COMPOUND = re.compile(r"(\S)-(\S)")
@@ -155,32 +154,21 @@ def measured(args: argparse.Namespace) -> dict:
     return together
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument(
-        "sets",
-        type=named_file,
-        nargs="+",
-        metavar="LOG=REFERENCE",
-        help="log of fairseq-generate, and a file with one reference per line",
-    )
-    found.add_argument(
-        "--tokenize", choices=BLEU.TOKENIZERS, default=BLEU.TOKENIZER_DEFAULT, help="sacreBLEU's tokenizer"
-    )
-    found.add_argument("--pieces", type=Path, metavar="VOCABULARY", help="a sentencepiece model, or BERT's vocab.txt")
-    found.add_argument("--longest", type=int, metavar="PIECES", help="of a reference, for --pieces (default: all)")
-    found.add_argument("--compounds", metavar="LANGUAGE", help="of the references, for Moses' tokenizer")
-    found.add_argument("--exact", action="store_true", help="exact matches only")
+def command_line() -> argparse.ArgumentParser:
+    """The options."""
+    found = parser(__doc__)
+    add, logs = found.add_argument, "log of fairseq-generate, and a file with one reference per line"
+    add("sets", type=named_file, nargs="+", metavar="LOG=REFERENCE", help=logs)
+    add("--tokenize", choices=BLEU.TOKENIZERS, default=BLEU.TOKENIZER_DEFAULT, help="sacreBLEU's tokenizer")
+    add("--pieces", type=Path, metavar="VOCABULARY", help="a sentencepiece model, or BERT's vocab.txt")
+    add("--longest", type=int, metavar="PIECES", help="of a reference, for --pieces (default: all)")
+    add("--compounds", metavar="LANGUAGE", help="of the references, for Moses' tokenizer")
+    add("--exact", action="store_true", help="exact matches only")
     return found
 
 
 def main() -> None:
-    args = parser().parse_args()
-    try:
-        print(json.dumps(measured(args), indent=2))
-    except (OSError, ValueError) as error:
-        parser().error(str(error))
+    print_scores(command_line(), measured)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,11 @@ The accuracy is measured after the last epoch; picking the best epoch on the tes
 millions of multiply-accumulates per image (`recurrence.count.macs`).
 """
 
-import argparse
 import csv
-import json
 from pathlib import Path
 
 import torch
+from arguments import parser, print_scores
 from timm.utils.checkpoint_saver import load_checkpoint_metadata
 from torch import nn
 
@@ -42,13 +41,9 @@ def scores(run: Path) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="--output of train_image.py")
-    args = parser.parse_args()
-    try:
-        print(json.dumps(scores(args.run), indent=2))
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
+    command_line = parser(__doc__)
+    command_line.add_argument("run", type=Path, help="--output of train_image.py")
+    print_scores(command_line, lambda args: scores(args.run))
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ edits by the number of reference words.
 """
 
 import argparse
-import json
 import re
 from pathlib import Path
 
+from arguments import parser, print_scores
 from score import best_hypotheses, in_order
 
 
@@ -28,17 +28,17 @@ def error_rate(log: Path, manifest: Path) -> float:
     return float(rates[0])
 
 
+def measured(args: argparse.Namespace) -> dict[str, float]:
+    """The error rate of each set."""
+    return {f"wer_{name}": error_rate(args.run / f"{name}.log", args.data / f"{name}.tsv") for name in args.sets}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="folder of the logs")
-    parser.add_argument("data", type=Path, help="folder of the .tsv manifests")
-    parser.add_argument("sets", nargs="+", metavar="SET")
-    args = parser.parse_args()
-    try:
-        rates = {f"wer_{name}": error_rate(args.run / f"{name}.log", args.data / f"{name}.tsv") for name in args.sets}
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
-    print(json.dumps(rates, indent=2))
+    command_line = parser(__doc__)
+    command_line.add_argument("run", type=Path, help="folder of the logs")
+    command_line.add_argument("data", type=Path, help="folder of the .tsv manifests")
+    command_line.add_argument("sets", nargs="+", metavar="SET")
+    print_scores(command_line, measured)
 
 
 if __name__ == "__main__":

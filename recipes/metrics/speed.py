@@ -11,11 +11,11 @@ tokens with 32,768 joint symbols, or utterances of 5 seconds and 28 tokens with 
 V100.
 """
 
-import argparse
 import json
 from collections.abc import Callable
 
 import torch
+from arguments import parser
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.optim.adam import Adam
 from torch import nn
@@ -85,23 +85,20 @@ def measure(arch: str, beside: str, tokens: int, rounds: int, options: dict) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument("arch", choices=sorted(ARCH_MODEL_REGISTRY), metavar="ARCH")
-    parser.add_argument("--beside", choices=sorted(ARCH_MODEL_REGISTRY), metavar="ARCH", required=True)
-    parser.add_argument(
-        "--tokens", type=positive, default=3584, help="target tokens per step (default 3584, as in the release)"
-    )
-    parser.add_argument("--rounds", type=positive, default=7)
-    args, flags = parser.parse_known_args()
+    command_line = parser(__doc__, allow_abbrev=False)
+    add, archs = command_line.add_argument, sorted(ARCH_MODEL_REGISTRY)
+    add("arch", choices=archs, metavar="ARCH")
+    add("--beside", choices=archs, metavar="ARCH", required=True)
+    add("--tokens", type=positive, default=3584, help="target tokens per step (default 3584, as in the release)")
+    add("--rounds", type=positive, default=7)
+    args, flags = command_line.parse_known_args()
     options, others = given_options(args.arch, flags)
     if others:
-        parser.error(f"{others[0]}: not an option of {args.arch}")
+        command_line.error(f"{others[0]}: not an option of {args.arch}")
     try:
         print(json.dumps(measure(args.arch, args.beside, args.tokens, args.rounds, options), indent=2))
     except ValueError as error:
-        parser.error(str(error))
+        command_line.error(str(error))
 
 
 if __name__ == "__main__":

@@ -36,8 +36,7 @@ binarization() {
         --trainpref "$CUT/train" --validpref "$CUT/val" --testpref "$CUT/test_2016_flickr"
 }
 
-if [ "$DRY_RUN" != 1 ]; then mkdir -p "$RAW" "$CUT"; fi
 need fairseq-preprocess
-stage "$RAW" corpus
-stage "$CUT" segmentation
-stage "$BIN" binarization
+stages "$RAW" corpus
+stages "$CUT" segmentation
+stages "$BIN" binarization

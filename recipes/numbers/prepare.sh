@@ -29,8 +29,5 @@ binarization() {
     binarize_sets "$DATA/bin" "$DATA/*.pieces" --source-lang en --target-lang de --joined-dictionary
 }
 
-if [ "$DRY_RUN" != 1 ]; then mkdir -p "$DATA"; fi
 need fairseq-preprocess
-stage "$DATA" corpus
-stage "$DATA" segmentation
-stage "$DATA" binarization
+stages "$DATA" corpus segmentation binarization

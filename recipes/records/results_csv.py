@@ -7,12 +7,8 @@ from pathlib import Path
 
 COLUMNS = ["table", "row", "arch", "scale", "seed", "metric", "value", "signature", "paper_value"]
 COLUMNS += ["params", "core_params", "updates", "wall_s", "device", "torch", "commit", "cmd"]
-ERRORS = {
-    "loss_error": "standard error of the loss",
-    "loss_error_published": "standard error of the loss as published",
-    "accuracy_error": "standard error of the accuracy",
-}
-STEPS = (1, 2, 4, 6, 8, 10, 12, 16, 23, 24, 47, 48)
+STEPS, CELLS = (1, 2, 4, 6, 8, 10, 12, 16, 23, 24, 47, 48), (32, 48, 96)
+LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 3072, 4096)
 # Metrics by their names in scores.json and in tables.toml, with their names in results.csv.
 METRICS = {
     "bleu": "BLEU",
@@ -41,16 +37,11 @@ METRICS = {
     "exact_match_in_distribution": "exact match %, in distribution",
     # After so many steps of a cellular automaton, in rows of 24 cells, or of so many.
     **{f"exact_match_at_{step}": f"exact match % at {step}" for step in STEPS},
-    **{
-        f"exact_match_at_{step}_of_{cells}": f"exact match % at {step}, {cells} cells"
-        for cells in (32, 48, 96)
-        for step in STEPS
-    },
-    **ERRORS,
-    **{
-        f"perplexity_{length}": f"perplexity at {length:,}"
-        for length in (*(1 << power for power in range(5, 13)), 3072)
-    },
+    **{f"exact_match_at_{n}_of_{cells}": f"exact match % at {n}, {cells} cells" for cells in CELLS for n in STEPS},
+    "loss_error": "standard error of the loss",
+    "loss_error_published": "standard error of the loss as published",
+    "accuracy_error": "standard error of the accuracy",
+    **{f"perplexity_{length}": f"perplexity at {length:,}" for length in LENGTHS},
 }
 
 

@@ -22,12 +22,8 @@ except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
 RECIPES = Path(__file__).resolve().parents[1]
-COUNTED = (
-    "params",
-    "params_core",
-    "params_embedding",
-    "params_head",
-)  # metrics that need no run: they are counted from the registered model
+# Metrics that need no run: they are counted from the registered model.
+COUNTED = ("params", "params_core", "params_embedding", "params_head")
 PLAIN = {"extra_forbidden": "unknown key", "missing": "missing key"}  # pydantic's errors in our words
 
 

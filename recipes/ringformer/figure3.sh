@@ -9,6 +9,6 @@ runs ringformer/table2 last.pth.tar "${SMALL[@]}"
 upper=("${RUNS[@]/#/Table 2, }")
 runs ringformer/table3 last.pth.tar "${LARGE[@]}"
 IMAGES=()
-if [ "${SCALE:-smoke}" = paper ]; then IMAGES=(--data "$OUT/data/imagenet_small"); fi
+if [ "$SCALE" = paper ]; then IMAGES=(--data "$OUT/data/imagenet_small"); fi
 run python "$ROOT/recipes/figures/attention_distance.py" "${upper[@]}" "${RUNS[@]/#/Table 3, }" --samples 500 \
-    "${IMAGES[@]}" --output "$OUT/ringformer/figure3-${SCALE:-smoke}.svg" "$@"
+    "${IMAGES[@]}" --output "$OUT/ringformer/figure3-$SCALE.svg" "$@"

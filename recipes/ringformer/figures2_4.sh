@@ -13,5 +13,5 @@ shift
 runs ringformer/table1 average.pt "${ROWS[@]}"
 for other in "${RUNS[@]:1}"; do
     run python "$ROOT/recipes/figures/cka.py" "${RUNS[0]}" "$other" --split test --samples 3000 --upper \
-        --output "$OUT/ringformer/$FIGURE-${SCALE:-smoke}-${other%%=*}.svg" "$@"
+        --output "$OUT/ringformer/$FIGURE-$SCALE-${other%%=*}.svg" "$@"
 done

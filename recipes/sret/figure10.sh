@@ -3,7 +3,6 @@
 #   recipes/sret/figure10.sh [options of recipes/figures/responses.py]
 source "$(dirname "$0")/../common.sh"
 
-SCALE=${SCALE:-smoke}
 draw() { run python "$ROOT/recipes/figures/responses.py" "${RUNS[0]#*=}" "$@"; }
 
 runs sret/table1 last.pth.tar loops_1

@@ -4,7 +4,6 @@
 #   recipes/sret/figure5.sh [options of recipes/figures/curves.py]
 source "$(dirname "$0")/../common.sh"
 
-SCALE=${SCALE:-smoke}
 draw() { run python "$ROOT/recipes/figures/curves.py" "${RUNS[@]}" --x epoch --y eval_top1 --unit "top-1 %" "$@"; }
 
 runs sret/table1 summary.csv loops_1 loops_2 loops_3 loops_4

@@ -3,7 +3,6 @@
 #   recipes/sret/figure6.sh [options of recipes/figures/coefficients.py]
 source "$(dirname "$0")/../common.sh"
 
-SCALE=${SCALE:-smoke}
 runs sret/mlp summary.csv s16 s16_recursion s16_recursion_lrc
 run python "$ROOT/recipes/figures/curves.py" "${RUNS[@]}" --x epoch --y eval_top1 --unit "top-1 %" \
     --output "$OUT/sret/mixer-$SCALE.svg"

@@ -4,8 +4,7 @@
 # Writes $OUT/takase/significance-SCALE-SET.json.
 source "$(dirname "$0")/../common.sh"
 
-SCALE=${SCALE:-smoke}
-ROWS="universal sequence cycle cycle_rev sequence_18 cycle_18 cycle_rev_18"
+runs takase/table1 generate universal sequence cycle cycle_rev sequence_18 cycle_18 cycle_rev_18
 # The references of the test sets that recipes/commands/translation.sh decodes.
 declare -A REFERENCE
 TOKENIZE=13a
@@ -20,7 +19,6 @@ else
     REFERENCE[test]=$OUT/multi30k/raw/test_2016_flickr.en
 fi
 
-runs takase/table1 generate $ROWS
 SYSTEMS=("${RUNS[@]#*=}")
 for set in "${!REFERENCE[@]}"; do
     run_into "$OUT/takase/significance-$SCALE-$set.json" sacrebleu "${REFERENCE[$set]}" -i "${SYSTEMS[@]/%/-$set.txt}" \

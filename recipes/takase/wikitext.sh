@@ -45,7 +45,6 @@ corpus() {
 binarization() { binarize_sets "$BIN" "$RAW/*.tokens" --only-source --workers 2; }
 
 case $SET in 2 | 103) ;; *) fail "SET=$SET: must be 2 or 103" ;; esac
-if [ "$DRY_RUN" != 1 ]; then mkdir -p "$RAW"; fi
 need fairseq-preprocess
-stage "$RAW" corpus
-stage "$BIN" binarization
+stages "$RAW" corpus
+stages "$BIN" binarization

@@ -1,15 +1,10 @@
 """BLEU of pieces and of split compounds, against the formula."""
 
 import math
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "recipes" / "metrics"))
-
-import score  # noqa: E402
+import score
 
 OURS = ["the well-known cat sat on a mat", "a dog"]
 THEIRS = ["the well-known cat is on the mat", "two dogs ran"]
@@ -63,7 +58,7 @@ def measured(tmp_path, *options: str) -> dict:
         log = tmp_path / f"generate-{name}.log"
         log.write_text("".join(f"D-{number}\t-0.1\t{text}\n" for number, text in enumerate(OURS)))
         sets.append(f"{log}={file}")
-    return score.measured(score.parser().parse_args([*sets, *options]))
+    return score.measured(score.command_line().parse_args([*sets, *options]))
 
 
 def test_all_are_scored_from_logs(tmp_path):
