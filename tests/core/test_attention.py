@@ -1,29 +1,23 @@
-"""Attention, compared with an explicit softmax head by head; the cache, compared with attention over full sentences."""
+"""Attention: weights head by head, what is masked or dropped, the kernels; and the cache."""
 
 import math
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from recurrence.attention import CrossAttention, SelfAttention, _kernels, attention_weights, causal_bias, padding_bias
 from recurrence.cache import Cache
 from recurrence.dropout import dropout
+from tests.support import stacks
 
 WIDTH, HEADS = 12, 3
 
 
-def randomised(module: nn.Module) -> nn.Module:
+def self_attention() -> SelfAttention:
     torch.manual_seed(0)
-    module.double().eval()
-    for parameter in module.parameters():
-        nn.init.normal_(parameter, std=0.5)
-    return module
-
-
-def self_attention(bias: bool = True) -> SelfAttention:
-    return randomised(SelfAttention(WIDTH, HEADS, bias, dropout=0.0))
+    return stacks.randomise(SelfAttention(WIDTH, HEADS, bias=True, dropout=0.0).double(), 0).eval()
 
 
 def tokens(*shape: int) -> Tensor:
@@ -38,26 +32,9 @@ def head_by_head(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> tuple[Tens
     return torch.cat([share @ v for share, v in zip(weights, parts[2])], dim=1), sum(weights) / HEADS
 
 
-def affine(linear: nn.Linear, x: Tensor, row: int = 0, of: int = 1) -> Tensor:
-    """x by one of the stacked matrices of a projection."""
-    weight = linear.weight.chunk(of)[row]
-    return x @ weight.T + (0 if linear.bias is None else linear.bias.chunk(of)[row])
-
-
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("causal", [False, True])
-def test_self_attention(causal, bias):
-    attention = self_attention(bias)
-    x, expected, visible = tokens(2, 5), [], torch.ones(5, 5).tril(0 if causal else 5)
-    for sentence in x:
-        q, k, v = (affine(attention.qkv, sentence, row, 3) for row in range(3))
-        y, _ = head_by_head(q, k, v, visible)
-        expected.append(affine(attention.out, y))
-    torch.testing.assert_close(attention(x, x, causal=causal), torch.stack(expected))
-
-
 def cross_attention(memory_width: int) -> CrossAttention:
-    return randomised(CrossAttention(WIDTH, HEADS, memory_width, bias=True, dropout=0.0))
+    torch.manual_seed(0)
+    return stacks.randomise(CrossAttention(WIDTH, HEADS, memory_width, bias=True, dropout=0.0).double(), 0).eval()
 
 
 def test_cross_attention_and_its_weights():
@@ -66,11 +43,11 @@ def test_cross_attention_and_its_weights():
     padding = torch.tensor([[0, 0, 0, 0], [1, 1, 0, 0]]).bool()
     projected, mask = attention.project(memory), padding_bias(padding, x)
     for b in range(2):
-        k, v = (affine(attention.kv, memory[b], row, 2) for row in range(2))
-        y, weights = head_by_head(affine(attention.q, x[b]), k, v, ~padding[b].expand(3, 4))
+        k, v = attention.kv(memory[b]).chunk(2, dim=1)
+        y, weights = head_by_head(attention.q(x[b]), k, v, ~padding[b].expand(3, 4))
         record = []
         found = attention(x, context=projected, cross_bias=mask, record=record)
-        torch.testing.assert_close(found[b], affine(attention.out, y))
+        torch.testing.assert_close(found[b], attention.out(y))
         torch.testing.assert_close(record[0][b], weights)
 
 

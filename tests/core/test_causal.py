@@ -1,4 +1,4 @@
-"""Causal stacks: the norms of LLaMA's block, embedding injection, and reading in steps."""
+"""Causal stacks: the norms of LLaMA's block, and reading in steps."""
 
 import pytest
 import torch
@@ -6,7 +6,6 @@ from torch import nn
 
 from recurrence.block import Shape
 from recurrence.causal import CausalStack
-from recurrence.loop import Loop
 from recurrence.papers.ilr import LlamaBlock, llama_layers
 from recurrence.position import attention_positions
 
@@ -33,33 +32,6 @@ def test_norms_are_computed_in_float32():
     expected = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).bfloat16()
     assert torch.equal(norm(x), expected)
     assert norm.eps == 1e-6
-
-
-class Record(nn.Module):
-    """A block that doubles and writes down what it reads."""
-
-    def __init__(self):
-        super().__init__()
-        self.read = []
-
-    def forward(self, x, **kwargs):
-        self.read.append(x.item())
-        return 2 * x
-
-
-@pytest.mark.parametrize(
-    ("order", "inject", "expected"),
-    [
-        ((0, 0, 0), (), [[1, 2, 4]]),
-        ((0, 0, 0), (0,), [[1, 2 + 1, 6 + 1]]),
-        ((0, 0, 1, 1), (0, 1), [[1, 3], [6, 12 + 6]]),
-        ((0, 1, 0, 1, 0, 1), (0,), [[1, 4 + 1, 20 + 1], [2, 10, 42]]),
-    ],
-)
-def test_further_passes_get_the_input_of_the_first_again(order, inject, expected):
-    loop = Loop([Record() for _ in range(1 + max(order))], order, inject=inject)
-    loop(torch.ones(1))
-    assert [block.read for block in loop.blocks] == expected
 
 
 # The stack, in one go and in steps

@@ -128,7 +128,7 @@ def test_a_control_that_diverges_is_a_result(tmp_path):
     assert "seed 1: loss nan; seed 2: loss nan" in text
 
 
-def step(code, folder, name="train", flags=("--lr", "1"), values=None):
+def step(code, name="train", flags=("--lr", "1"), values=None):
     return Step(name, (*PYTHON, code), flags, lambda *_: {"count": 1.0} if values is None else values)
 
 
@@ -147,7 +147,7 @@ def appends(path, text="x"):
 def test_a_finished_step_is_not_repeated(tmp_path):
     marks, again = tmp_path / "marks", tmp_path / "again"
     for flags in (("a",), ("a",), ("b",)):
-        steps = step(appends(marks), tmp_path), step(appends(again), tmp_path, "score", flags)
+        steps = step(appends(marks)), step(appends(again), "score", flags)
         assert carried_out(run(tmp_path, *steps)) == [{"count": 1.0}]
     assert marks.read_text() == "x"
     assert again.read_text() == "xx", "it is repeated with other flags"
@@ -155,27 +155,27 @@ def test_a_finished_step_is_not_repeated(tmp_path):
 
 def test_a_failure_is_tried_again_and_a_divergence_is_not(tmp_path):
     marks = tmp_path / "marks"
-    broken = run(tmp_path, step(f"{appends(marks)}; raise OSError('disk full')", tmp_path), step("", tmp_path, "score"))
+    broken = run(tmp_path, step(f"{appends(marks)}; raise OSError('disk full')"), step("", "score"))
     for _ in range(2):
         assert carried_out(broken) == [{"failure": "OSError: disk full"}]
     assert marks.read_text() == "xx"
-    diverged = run(tmp_path, step(f"{appends(marks)}; raise FloatingPointError('gradients are Nan')", tmp_path))
+    diverged = run(tmp_path, step(f"{appends(marks)}; raise FloatingPointError('gradients are Nan')"))
     for _ in range(2):
         assert carried_out(diverged) == [{"failure": "FloatingPointError: gradients are Nan", "diverged": True}]
     assert marks.read_text() == "xxx"
 
 
 def test_a_score_that_is_not_finite_is_a_divergence(tmp_path):
-    (values,) = carried_out(run(tmp_path, step("", tmp_path, values={"score": float("nan")})))
+    (values,) = carried_out(run(tmp_path, step("", values={"score": float("nan")})))
     assert values["failure"] == "score is nan"
     assert values["diverged"]
 
 
 def test_a_training_with_other_flags_is_rejected(tmp_path):
-    carried_out(run(tmp_path, step("", tmp_path)))
-    check_begun([run(tmp_path, step("", tmp_path))])
+    carried_out(run(tmp_path, step("")))
+    check_begun([run(tmp_path, step(""))])
     with pytest.raises(ValueError, match=r"--output=.*: holds a run of looped with other flags \(2 1\)"):
-        check_begun([run(tmp_path, step("", tmp_path, flags=("--lr", "2")))])
+        check_begun([run(tmp_path, step("", flags=("--lr", "2")))])
 
 
 def test_jobs_run_at_once_and_share_the_cores(tmp_path):
@@ -183,7 +183,7 @@ def test_jobs_run_at_once_and_share_the_cores(tmp_path):
     wait += "while not pathlib.Path({!r}).exists(): time.sleep(0.01)"
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     runs = [
-        Run(name, 1, tmp_path / name, (step(code, tmp_path),), re.compile("x"))
+        Run(name, 1, tmp_path / name, (step(code),), re.compile("x"))
         for name, code in {"a": wait.format(one, two), "b": wait.format(two, one)}.items()
     ]
     assert carried_out(*runs, jobs=2) == [{"count": 1.0}] * 2
@@ -209,7 +209,7 @@ class Counting(Comparison):
     def steps(self, row, seed, folder, length=None):
         values = {"updates": length or 10, "seconds": 10.0 * len(row.name), "score": float(seed), "score_8bit": 1.0}
         values["decoding"] = 1.0
-        return [step(appends(folder.parent.parent / "order", f"{row.name}{seed} "), folder, values=values)]
+        return [step(appends(folder.parent.parent / "order", f"{row.name}{seed} "), values=values)]
 
 
 def options(*words):
@@ -255,15 +255,14 @@ def test_wrong_options_are_rejected(words, rule, capsys):
 
 
 def test_ending_a_comparison_ends_its_commands(tmp_path):
-    begun = tmp_path / "looped" / "seed1" / "begun"
+    begun = tmp_path / "begun"
     code = f"""
-import re, sys
 from pathlib import Path
-from recurrence.comparison.runs import Run, Runner, Step, ended_by_signals
+from recurrence.comparison.runs import ended_by_signals
+from tests.core.test_comparison import carried_out, run, step
 ended_by_signals()
 sleep = "import time, os; open({str(begun)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
-step = Step("train", (sys.executable, "-c", sleep), (), lambda *_: {{}})
-list(Runner(1).carry_out([Run("looped", 1, Path({str(begun.parent)!r}), (step,), re.compile("x"))]))
+carried_out(run(Path({str(tmp_path)!r}), step(sleep)))
 """
     program = subprocess.Popen([*PYTHON, code], cwd=Path(__file__).resolve().parents[2])
     while not (begun.exists() and begun.read_text()):

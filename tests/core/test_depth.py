@@ -85,12 +85,6 @@ def test_an_order_stored_as_a_tensor_survives_without_metadata(caplog):
     assert used.state_dict()["noted"].tolist() == [0, 1]
 
 
-def test_truncating_a_loop_updates_its_stored_order():
-    loop = noting_loop((0, 1, 0, 1))
-    loop.truncate(3)
-    assert loop.state_dict()["noted"].tolist() == [0, 1, 0]
-
-
 def test_a_checkpoint_without_its_order_loads_without_a_warning(caplog):
     weights = dict(noting_loop((0, 1, 0)).state_dict())
     del weights["noted"]

@@ -1,23 +1,8 @@
-"""The depth curve: possible depths, safe depths, and the warning outside them."""
-
-import pytest
+"""The depth curve: safe depths, and the warning outside them."""
 
 from recurrence.analysis import depth_curve
-from recurrence.order import cycle, sequence
+from recurrence.order import cycle
 from tests.support.depth import depth_log, relaxed_loop
-
-
-@pytest.mark.parametrize(
-    ("order", "unit", "expected"),
-    [
-        ((0,) * 4, 1, [1, 2, 3, 4]),
-        (cycle(2, 6), 1, [2, 3, 4, 5, 6]),
-        (sequence(2, 6), 2, [1, 2, 3]),
-        ((0, 0, 1), 1, [2, 3]),
-    ],
-)
-def test_depths_at_which_a_checkpoint_runs(order, unit, expected):
-    assert depth_curve.depths(relaxed_loop(order), unit) == expected
 
 
 def test_safe_depths_reach_down_to_the_first_that_is_worse():

@@ -19,7 +19,6 @@ from recurrence.elastic import (
     stops,
     trained_depths,
 )
-from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.papers.ilr import llama_layers
 from recurrence.papers.relaxed import relaxed
@@ -126,18 +125,6 @@ def test_depths_warm_up_from_all_passes_to_the_smallest():
 )
 def test_depths_that_an_order_allows(which, ends, step, expected):
     assert depths_of(which, *ends, step) == expected
-
-
-@pytest.mark.parametrize(
-    ("which", "given", "message"),
-    [
-        ((0, 0, 1, 1), dict(depth_range=(2, 3)), r"depth_range=2-3: the order 0 0 1 1 cannot run at 3 passes"),
-        ((0, 0, 0, 1, 1), dict(mixed_depth=True), r"mixed_depth=True: the order 0 0 0 1 1 has no shorter form"),
-    ],
-)
-def test_wrong_arguments_are_rejected(which, given, message):
-    with pytest.raises(FieldError, match=message):
-        make_elastic(relaxed(SHAPE, which, 2), **given)
 
 
 def test_mixed_depth_trains_all_passes_and_fewer():

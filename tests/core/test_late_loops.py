@@ -8,15 +8,16 @@ from recurrence.errors import FieldError
 from recurrence.papers.takase import shared_layers
 from tests.core.test_elastic import SHAPE, made, states
 
-LATE = [
-    ("ringformer", (0,) * 4),
-    ("middle loop", (0, 1, 2, 1, 2, 3)),
-    ("cycle", (0, 1, 1, 0, 2, 1)),
-    ("sret", (0, 0, 1, 1)),
-]
 
-
-@pytest.mark.parametrize(("name", "which"), LATE)
+@pytest.mark.parametrize(
+    ("name", "which"),
+    [
+        ("ringformer", (0,) * 4),
+        ("middle loop", (0, 1, 2, 1, 2, 3)),
+        ("cycle", (0, 1, 1, 0, 2, 1)),
+        ("sret", (0, 0, 1, 1)),
+    ],
+)
 def test_parameters_of_loops_that_have_not_begun_are_neither_moved_nor_decayed(name, which):
     loop = made(name, which)
     make_elastic(loop, loop_after_updates=2)

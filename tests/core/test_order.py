@@ -69,13 +69,12 @@ def test_published_assignments():
     assert compared == len(rows) - 2
 
 
-def test_reuse_map_and_block_loop():
+def test_examples():
     assert order.reuse_map([4, 2, 1, 1]) == (0, 0, 0, 0, 1, 1, 2, 3)
     assert order.block_loop(2, 3) == (0, 1, 0, 1, 0, 1)
-
-
-def test_sandwich():
     assert order.sandwich(3, 6) == (0, 1, 1, 1, 1, 2)
+    assert order.first_runs((0, 1, 1, 2)) == (0, 1, 3)
+    assert order.first_runs((1, 0, 1, 1)) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +104,3 @@ def test_an_order_as_text(text, expected):
 def test_a_text_that_is_no_order_is_rejected(text):
     with pytest.raises(FieldError, match="^order=.*: must be the numbers of stored blocks from 0, one per pass"):
         order.parse_order(text)
-
-
-def test_first_runs_of_the_blocks():
-    assert order.first_runs((0, 1, 1, 2)) == (0, 1, 3)
-    assert order.first_runs((1, 0, 1, 1)) == (0, 1)

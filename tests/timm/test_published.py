@@ -1,4 +1,4 @@
-"""Published image models: recorded states, released files, and every model against references from the equations."""
+"""Published image models: weights and released files; and every model against references from the equations."""
 
 import re
 
@@ -12,43 +12,10 @@ from tests.support.recorded import IMAGES, load
 from tests.support.vision import every_case, is_pyramid, timm
 from timm_plugin.published import from_published, to_published
 
-every_recorded_model = pytest.mark.parametrize("recorded", IMAGES)
-every_recorded_sret = pytest.mark.parametrize("recorded", ["sret_sliced", "sret_unsliced"])
 TOLERANCE = 1e-9
 
 
-@pytest.mark.parametrize("recorded", [name for name in IMAGES if not name.startswith("sret")])
-def test_recorded_states_of_ringformer(recorded):
-    file = golden(recorded)
-    model, outputs = load(recorded, file), file["outputs"]
-    x = file["inputs"]["image"]
-    final, depths = model.forward_intermediates(x, output_fmt="NLC", return_prefix_tokens=True)
-    torch.testing.assert_close(model.embed(x), outputs["embeddings"], rtol=0, atol=TOLERANCE)
-    torch.testing.assert_close(final, outputs["encoder_norm_out"], rtol=0, atol=TOLERANCE)
-    assert len(depths) == len(outputs["steps"])
-    for (patches, prefix), expected in zip(depths, outputs["steps"]):
-        torch.testing.assert_close(torch.cat([prefix, patches], 1), expected, rtol=0, atol=TOLERANCE)
-
-
-@every_recorded_sret
-def test_recorded_states_of_sret(recorded):
-    file = golden(recorded)
-    model, outputs = load(recorded, file), file["outputs"]
-    x = file["inputs"]["image"]
-    close = dict(rtol=0, atol=TOLERANCE)
-    torch.testing.assert_close(model.patch_embed(x), outputs["patch_embed"], **close)
-    final, stages = model.forward_intermediates(x)
-    torch.testing.assert_close(stages, list(outputs["stages"]), **close)
-    torch.testing.assert_close(model.forward_head(final, pre_logits=True), outputs["features"], **close)
-    block, inputs = model.stages[0].loop.blocks[0], []
-    hook = block.norms[1].register_forward_pre_hook(lambda module, args: inputs.append(args[0]))
-    model(x)
-    hook.remove()
-    for y, expected in zip(inputs, outputs["block0_calls"], strict=True):
-        torch.testing.assert_close(block.residuals[1](y, block.ffn(block.norms[1](y), y)), expected, **close)
-
-
-@every_recorded_model
+@pytest.mark.parametrize("recorded", IMAGES)
 @pytest.mark.parametrize("nesting", ["model", "model_state_dict"])
 def test_nested_and_prefixed_weights(recorded, nesting):
     file = golden(recorded)
@@ -139,20 +106,19 @@ def test_a_file_cannot_run_code(tmp_path):
 # References
 
 
-def slices_of(model: nn.Module) -> list[list[list[Tensor]]]:
-    """Which tokens attend to each other, of every pass of every stage."""
-    found = []
-    for stage in model.stages:
-        tokens = torch.arange(model.num_prefix_tokens + stage.grid[0] * stage.grid[1])
-        passes = []
-        for own in stage.loop.own:
-            if own.slices is None:
-                passes.append([tokens])
-            else:
-                order = tokens if own.slices.permutation is None else own.slices.permutation
-                passes.append(list(order.chunk(own.slices.groups)))
-        found.append(passes)
+def slices_of(stage: nn.Module) -> list[list]:
+    """Which tokens attend to each other, of every pass of a stage."""
+    tokens, found = torch.arange(stage.grid[0] * stage.grid[1]), []
+    for slices in (own.slices for own in stage.loop.own):
+        order = tokens if slices is None or slices.permutation is None else slices.permutation
+        found.append([slice(None)] if slices is None else list(order.chunk(slices.groups)))
     return found
+
+
+def sret_by_reference(model: nn.Module, image: Tensor) -> Tensor:
+    orders = [loop.order for loop in model.loops()]
+    slices = [slices_of(stage) for stage in model.stages]
+    return reference_vision.sret(model.state_dict(), image, model.config.num_heads, orders, slices)
 
 
 # RingFormer and its baselines are compared with the published code alone. Beside them, the references leave out other
@@ -164,7 +130,7 @@ def by_reference(case: str, model: nn.Module, image: Tensor) -> Tensor:
     """Logits of one image."""
     name, config = vision.CASES[case][0], model.config
     if is_pyramid(name):
-        return reference_vision.sret(to_published("sret", model), image, config.num_heads, slices_of(model))
+        return sret_by_reference(model, image)
     if "mixer" in name:
         return reference_vision.recursive_mixer(model.state_dict(), image, config.passes())
     return reference_vision.recursive_deit(model.state_dict(), image, config.num_heads, config.passes())
@@ -180,42 +146,9 @@ def test_references(case):
     assert (expected[0] - expected[1]).abs().max() > 1e-4
 
 
-@every_recorded_sret
+@pytest.mark.parametrize("recorded", ["sret_sliced", "sret_unsliced"])
 def test_the_reference_of_sret_equals_the_recorded_logits(recorded):
     file = golden(recorded)
-    heads, slices = file["meta"]["config"]["heads"], slices_of(load(recorded, file))
+    model = load(recorded, file)
     for image, expected in zip(file["inputs"]["image"], file["outputs"]["logits"]):
-        logits = reference_vision.sret(file["state_dict"], image, heads, slices)
-        torch.testing.assert_close(logits, expected, rtol=0, atol=TOLERANCE)
-
-
-# One run of each block is timm's own model
-
-
-UPSTREAM = {
-    "recursive_deit_tiny": (timm.models.VisionTransformer, dict(num_heads=3), dict(loops=1)),
-    "plain_vit": (timm.models.VisionTransformer, dict(num_heads=3), {}),
-    "recursive_mixer_s16": (timm.models.MlpMixer, {}, dict(loops=1, lrc=False)),
-}
-
-
-@pytest.mark.parametrize("ours", UPSTREAM)
-def test_one_loop_equals_timms_model(ours):
-    build, heads, options = UPSTREAM[ours]
-    shape = dict(img_size=32, patch_size=8, embed_dim=24, num_classes=7, **heads)
-    upstream = build(**shape, **({"depth": 2} if heads else {"num_blocks": 2})).double().eval()
-    model = timm.create_model(ours, **shape, depth=2, **options).double().eval()
-    names = {
-        **{r"^blocks\.": "loop.blocks.", r"\bnorm1\b": "norms.0", r"\bnorm2\b": "norms.1", r"^stem\.": "patch_embed."},
-        **{r"attn\.qkv": "self_attn.qkv", r"attn\.proj": "self_attn.out", r"mlp_tokens": "mixing"},
-        **{r"mlp(_channels)?\.fc1": "ffn.up", r"mlp(_channels)?\.fc2": "ffn.down"},
-        **{r"mixing\.fc1": "mixing.up", r"mixing\.fc2": "mixing.down"},
-    }
-    weights = {}
-    for key, tensor in upstream.state_dict().items():
-        for pattern, name in names.items():
-            key = re.sub(pattern, name, key)
-        weights[key] = tensor
-    model.load_state_dict(weights)
-    x = vision.images(model)
-    torch.testing.assert_close(model(x), upstream(x), rtol=0, atol=1e-9)
+        torch.testing.assert_close(sret_by_reference(model, image), expected, rtol=0, atol=TOLERANCE)

@@ -1,8 +1,6 @@
-"""What is registered with timm: names, sizes, configurations, and that no test leaves a model out."""
+"""What is registered with timm: names, sizes, configurations."""
 
 import functools
-import importlib
-import importlib.util
 import re
 
 import pytest
@@ -10,7 +8,7 @@ import torch
 from torch import nn
 
 from recurrence.count import stored, unshared
-from tests.support import cli, vision
+from tests.support import vision
 from tests.support.counts import COUNTS
 from tests.support.vision import MODELS, every_model, timm
 from timm_plugin import FAMILIES
@@ -62,31 +60,3 @@ def test_device_and_type_are_those_asked_for(name):
     tensors = [*model.parameters(), *model.buffers()]
     assert all(tensor.is_meta for tensor in tensors)
     assert all(tensor.dtype == torch.bfloat16 for tensor in tensors if tensor.is_floating_point())
-
-
-# Tests on a few models, and why.
-FEW = {
-    "test_published_sizes_work": "of the models with slices",
-    "test_released_files_load_as_they_are": "of the models whose code has been released",
-    "test_an_order_replaces_the_layers_of_the_preset": "of one model of each family that takes an order",
-    "test_each_block_runs_once_before_the_loops_begin": "of one model of each kind of loop",
-    "test_a_checkpoint_from_before_runs_what_was_trained": "of one model of each kind of loop",
-    "test_deep_supervision_is_the_loss_of_all_depths": "of the models with elastic depth",
-    "test_distillation_trains_the_full_depth": "of the models with elastic depth",
-    "test_training_without_the_outputs_is_told": "of the models of mixed depth",
-    "test_pass_loss_is_the_mean_over_models_of_fewer_passes": "of the models of which earlier passes would be one",
-}
-
-
-def test_no_test_leaves_a_model_out():
-    checked = 0
-    folder = cli.REPOSITORY / "tests" / "timm"
-    for path in sorted(folder.glob("test_*.py")):
-        text = path.read_text(encoding="utf-8")
-        given = re.findall(r"^def test_\w+\((?:.*, )?(?:name|case|structure)\b", text, flags=re.MULTILINE)
-        tested = vision.models_tested(importlib.import_module(f"tests.timm.{path.stem}"))
-        assert len(tested) == len(given), path.stem
-        for function, models in tested.items():
-            assert models == set(MODELS) or function in FEW, function
-        checked += len(tested)
-    assert checked > 25

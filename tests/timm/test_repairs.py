@@ -84,29 +84,17 @@ def test_no_checkpoint_is_removed_before_another_takes_its_name(saver, tmp_path,
     assert timm.utils.checkpoint_saver.load_checkpoint_metadata(tmp_path / "model_best.pth.tar")["epoch"] == 1
 
 
-def save_and_die(saver, folder, epoch, metric):
-    """What timm does before it ranks a checkpoint."""
-    saver._save(str(folder / "tmp.pth.tar"), epoch, metric)
-    saver._replace(str(folder / "tmp.pth.tar"), str(folder / "last.pth.tar"))
-
-
-def test_a_save_that_was_interrupted_before_its_ranking_is_ranked(saver, tmp_path):
+@pytest.mark.parametrize(("metric", "best"), [(2.0, (1, 2.0)), (0.5, (0, 1.0))])
+def test_a_save_that_was_interrupted_before_its_ranking_is_ranked(saver, tmp_path, metric, best):
     saver.save_checkpoint(0, metric=1.0)
-    save_and_die(saver, tmp_path, 1, 2.0)
+    saver._save(str(tmp_path / "tmp.pth.tar"), 1, metric)  # what timm does before it ranks a checkpoint
+    saver._replace(str(tmp_path / "tmp.pth.tar"), str(tmp_path / "last.pth.tar"))
     again = CheckpointSaver(saver.model, saver.optimizer, checkpoint_dir=str(tmp_path), max_history=1)
     assert again.load_state_dict_from_checkpoint(tmp_path / "last.pth.tar")
-    assert (again.best_epoch, again.best_metric) == (1, 2.0)
-    assert {path.name for path in tmp_path.iterdir()} == {"last.pth.tar", "model_best.pth.tar", "checkpoint-1.pth.tar"}
-    assert timm.utils.checkpoint_saver.load_checkpoint_metadata(tmp_path / "model_best.pth.tar")["epoch"] == 1
-
-
-def test_a_worse_epoch_that_was_interrupted_is_not_the_best(saver, tmp_path):
-    saver.save_checkpoint(0, metric=1.0)
-    save_and_die(saver, tmp_path, 1, 0.5)
-    again = CheckpointSaver(saver.model, saver.optimizer, checkpoint_dir=str(tmp_path), max_history=1)
-    again.load_state_dict_from_checkpoint(tmp_path / "last.pth.tar")
-    assert (again.best_epoch, again.best_metric) == (0, 1.0)
-    assert timm.utils.checkpoint_saver.load_checkpoint_metadata(tmp_path / "model_best.pth.tar")["epoch"] == 0
+    assert (again.best_epoch, again.best_metric) == best
+    ranked = {"last.pth.tar", "model_best.pth.tar", f"checkpoint-{best[0]}.pth.tar"}
+    assert {path.name for path in tmp_path.iterdir()} == ranked
+    assert timm.utils.checkpoint_saver.load_checkpoint_metadata(tmp_path / "model_best.pth.tar")["epoch"] == best[0]
 
 
 @pytest.fixture
@@ -158,17 +146,14 @@ def greys(request, tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("mode", ["L", "RGB"])
-def test_greys_of_16_bits_become_the_nearest_of_8(greys, mode):
-    image, _ = create_dataset("", greys, input_img_mode=mode)[0]
-    pixels = np.asarray(image) if mode == "L" else np.asarray(image)[..., 2]
-    assert (image.mode, pixels.tolist()) == (mode, [[1, 0, 255, 1]])
+EIGHT_BITS = [[1, 0, 255, 1]]  # the nearest
 
 
-@pytest.mark.parametrize("mode", ["I;16", "I", "F", ""])
-def test_greys_of_16_bits_stay_so_where_they_are_asked_for(greys, mode):
+@pytest.mark.parametrize("mode", ["L", "RGB", "I;16", "I", "F", ""])
+def test_greys_of_16_bits_become_8_unless_16_are_asked_for(greys, mode):
     image, _ = create_dataset("", greys, input_img_mode=mode)[0]
-    assert np.asarray(image).tolist() == GREYS.tolist()
+    pixels = np.asarray(image)[..., 2] if mode == "RGB" else np.asarray(image)
+    assert pixels.tolist() == (EIGHT_BITS if mode in ("L", "RGB") else GREYS.tolist())
 
 
 def test_greys_of_32_bits_are_converted_as_ever(tmp_path):
@@ -183,7 +168,7 @@ def test_webdatasets_reader_converts_them_too(greys, monkeypatch):
     monkeypatch.setattr(reader_wds, "getfirst", dict.__getitem__, raising=False)
     (file,) = (greys / "class").iterdir()
     sample = {"jpg": file.read_bytes(), "cls": b"3"}
-    assert np.asarray(reader_wds._decode(sample, image_mode="L")["jpg"]).tolist() == [[1, 0, 255, 1]]
+    assert np.asarray(reader_wds._decode(sample, image_mode="L")["jpg"]).tolist() == EIGHT_BITS
     assert np.asarray(reader_wds._decode(sample, image_mode="I;16")["jpg"]).tolist() == GREYS.tolist()
 
 

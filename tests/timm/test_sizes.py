@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from timm.layers import resample_abs_pos_embed
 
 from tests.support import vision
@@ -12,8 +13,9 @@ from tests.support.vision import every_case, is_pyramid, timm
 TABLES = ("pos_embed", "level_embed")
 
 
-def mixes_tokens(case: str) -> bool:
-    return "mixer" in vision.CASES[case][0]
+# A Mixer, as timm's, has weights for each place of a patch.
+RESIZABLE = [case for case in vision.STRUCTURES if "mixer" not in vision.CASES[case][0]]
+every_resizable_case = pytest.mark.parametrize("case", RESIZABLE)
 
 
 def sizes(case: str) -> list[tuple[int, int]]:
@@ -30,11 +32,12 @@ def resampled(table: torch.Tensor, grid: tuple[int, int], old: tuple[int, int], 
     return torch.cat([resample_abs_pos_embed(level[None], grid, old, prefix) for level in table])
 
 
-@every_case
+def test_only_models_without_places_are_resizable():
+    assert {case for case in vision.STRUCTURES if hasattr(vision.fresh(case), "set_input_size")} == set(RESIZABLE)
+
+
+@every_resizable_case
 def test_set_input_size_resamples(case):
-    if mixes_tokens(case):
-        assert not hasattr(vision.small(case), "set_input_size")  # as timm's Mixer
-        return
     for size in sizes(case):
         model = vision.small(case)
         old = {name: getattr(model, name).detach().clone() for name in TABLES if getattr(model, name, None) is not None}
@@ -55,10 +58,8 @@ def test_set_input_size_resamples(case):
             model(torch.randn(1, 3, size[0] + 16, size[1], dtype=torch.float64))
 
 
-@every_case
+@every_resizable_case
 def test_a_checkpoint_of_another_size_is_resampled(case, tmp_path):
-    if mixes_tokens(case):
-        return
     model = vision.small(case)
     torch.save(model.state_dict(), tmp_path / "model.pth")
     for size in sizes(case):
@@ -107,10 +108,8 @@ def test_positions_of_another_kind_of_model_are_reported_by_torch(kinds):
             vision.fresh(used).load_state_dict(vision.fresh(trained).state_dict())
 
 
-@every_case
+@every_resizable_case
 def test_resizing_keeps_type_and_frozenness(case):
-    if mixes_tokens(case):
-        return
     model = vision.small(case).to(torch.bfloat16).requires_grad_(False)
     model.set_input_size(sizes(case)[0])
     assert not [name for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -119,30 +118,22 @@ def test_resizing_keeps_type_and_frozenness(case):
 
 
 @every_case
-@pytest.mark.parametrize("channels", [1, 4])
-def test_channels(case, channels, tmp_path):
-    """timm sums or repeats the three channels of a pretrained model's first convolution."""
-    model = vision.small(case, in_chans=channels)
-    assert model.in_chans == channels
+def test_other_channels_and_classes(case, tmp_path):
+    """Of a pretrained model, timm sums or repeats the channels of the first convolution and drops the classifier."""
+    model = vision.small(case, in_chans=4)
     assert model(vision.images(model)).shape == (2, vision.CLASSES)
     pretrained = vision.small(case).float()
-    torch.save(pretrained.state_dict(), tmp_path / "model.pth")
-    overlay = dict(file=str(tmp_path / "model.pth"), num_classes=vision.CLASSES)
-    adapted = vision.fresh(case, in_chans=1, pretrained=True, pretrained_cfg_overlay=overlay).eval()
-    grey = vision.images(adapted)
-    torch.testing.assert_close(adapted(grey), pretrained(grey.expand(-1, 3, -1, -1)), rtol=1e-4, atol=1e-5)
-
-
-@every_case
-def test_another_number_of_classes_of_a_pretrained_model(case, tmp_path):
-    """timm drops the pretrained classifier."""
-    pretrained = vision.small(case).float()
-    torch.save(pretrained.state_dict(), tmp_path / "model.pth")
-    overlay = dict(file=str(tmp_path / "model.pth"), num_classes=vision.CLASSES)
-    model = vision.fresh(case, num_classes=3, pretrained=True, pretrained_cfg_overlay=overlay).eval()
-    x = vision.images(model)
-    torch.testing.assert_close(model.forward_features(x), pretrained.forward_features(x))
-    assert model(x).shape == (2, 3)
+    save_file(pretrained.state_dict(), tmp_path / "model.safetensors")
+    overlay = dict(file=str(tmp_path / "model.safetensors"), num_classes=vision.CLASSES)
+    grey, three = (
+        vision.fresh(case, pretrained=True, pretrained_cfg_overlay=overlay, **changes).eval()
+        for changes in (dict(in_chans=1), dict(num_classes=3))
+    )
+    x = vision.images(grey)
+    torch.testing.assert_close(grey(x), pretrained(x.expand(-1, 3, -1, -1)), rtol=1e-4, atol=1e-5)
+    x = vision.images(three)
+    torch.testing.assert_close(three.forward_features(x), pretrained.forward_features(x))
+    assert three(x).shape == (2, 3)
 
 
 @pytest.mark.parametrize("pyramid", filter(is_pyramid, vision.MODELS))

@@ -88,6 +88,12 @@ def finished(images, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture
+def copied(finished, tmp_path) -> Path:
+    """A copy of that run, to be changed."""
+    return shutil.copytree(finished, tmp_path / "run")
+
+
 @pytest.mark.slow
 def test_training_lowers_the_loss_and_keeps_the_best_checkpoint(finished):
     rows = table(finished)
@@ -262,38 +268,35 @@ def test_a_run_is_neither_overwritten_nor_changed(images, finished, monkeypatch,
 
 
 @pytest.mark.slow
-def test_a_run_older_than_an_option_resumes_with_its_default(images, finished, tmp_path, monkeypatch, capsys):
-    shutil.copytree(finished, tmp_path / "run")
-    state = torch.load(tmp_path / "run" / "last.pth.tar", weights_only=False)
+def test_a_run_older_than_an_option_resumes_with_its_default(images, copied, monkeypatch, capsys):
+    state = torch.load(copied / "last.pth.tar", weights_only=False)
     del state["args"].min_lr
-    torch.save(state, tmp_path / "run" / "last.pth.tar")
-    again = flags(images, tmp_path / "run", *ONE_BATCH, "--resume")
+    torch.save(state, copied / "last.pth.tar")
+    again = flags(images, copied, *ONE_BATCH, "--resume")
     monkeypatch.setattr(sys, "argv", ["train_image.py", *again])
     train_image.main()
     error = rejection(monkeypatch, capsys, *again, "--min-lr", "0.001")
     assert "--min-lr 0.001: must be 0.0, as in the run" in error
 
 
-def test_a_run_is_scored_at_the_size_of_its_images(images, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["train_image.py", *flags(images, tmp_path, "--epochs", "2")])
-    train_image.main()
-    assert score_image.model_of(tmp_path)[1] == SIDE
-    (tmp_path / "summary.csv").write_text("epoch,eval_top1\n")
+@pytest.mark.slow
+def test_a_run_is_scored_at_the_size_of_its_images(copied):
+    assert score_image.model_of(copied)[1] == SIDE
+    (copied / "summary.csv").write_text("epoch,eval_top1\n")
     with pytest.raises(ValueError, match="summary.csv: has no epoch"):
-        score_image.scores(tmp_path)
+        score_image.scores(copied)
 
 
-def test_damaged_files_of_a_run_are_named(images, tmp_path, monkeypatch, capsys):
-    again = flags(images, tmp_path, "--epochs", "2", "--resume")
-    monkeypatch.setattr(sys, "argv", ["train_image.py", *again])
-    train_image.main()
+@pytest.mark.slow
+def test_damaged_files_of_a_run_are_named(images, copied, monkeypatch, capsys):
+    again = flags(images, copied, *ONE_BATCH, "--resume")
     for content in ("1,2\n3,4\n", "epoch,train_loss\nnone,1\n"):
-        (tmp_path / "summary.csv").write_text(content)
-        assert f"--output {tmp_path}/summary.csv: has no epochs" in rejection(monkeypatch, capsys, *again)
+        (copied / "summary.csv").write_text(content)
+        assert f"--output {copied}/summary.csv: has no epochs" in rejection(monkeypatch, capsys, *again)
     for other in ({"state_dict": {}}, [1]):
-        torch.save(other, tmp_path / "last.pth.tar")
+        torch.save(other, copied / "last.pth.tar")
         error = rejection(monkeypatch, capsys, *again)
-        assert f"--resume {tmp_path}/last.pth.tar: must be a checkpoint of train_image.py" in error
+        assert f"--resume {copied}/last.pth.tar: must be a checkpoint of train_image.py" in error
 
 
 def test_a_nan_loss_stops_the_run(images, tmp_path, monkeypatch):

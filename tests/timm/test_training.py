@@ -26,6 +26,7 @@ def test_an_image_knows_nothing_of_its_batch(case):
     together = model(x)
     torch.testing.assert_close(torch.cat([model(one[None]) for one in x]), together, rtol=1e-9, atol=1e-12)
     assert (together[0] - together[1]).abs().max() > 1e-4
+    assert model(x[:0]).shape == (0, vision.CLASSES)
 
 
 @every_model
