@@ -1,16 +1,14 @@
-"""Published translation models: profiles, tables, rejections; and a reference of the one that is not published."""
+"""Published models of texts: profiles and rejections; and a reference of the one that is not published."""
 
 import pytest
 import torch
-from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
 from fairseq_plugin.published import from_published, to_published
-from fairseq_plugin.published.translation import SYSTEMS as TRANSLATION_SYSTEMS
 from recurrence import admin
 from tests.support import models, reference
 from tests.support.golden import golden
-from tests.support.recorded import load, recorded
+from tests.support.recorded import SYSTEM_OF, load, recorded
 
 
 @pytest.mark.parametrize("name", ["takase_sequence", "takase_cycle", "takase_cycle_rev"])
@@ -23,10 +21,30 @@ def test_copies_that_differ_are_rejected(name):
         load(name, file, **{key: file["state_dict"][key] + 1})
 
 
-def test_vectors_of_admin_need_a_model_that_has_them():
-    file = golden("takase_admin_forward")
-    with pytest.raises(ValueError, match=r"(attention|fc|self|encoder)_ratio_change: published key that nothing"):
-        from_published("takase", file["state_dict"], {**file["meta"]["config"], "init_type": "default"})
+def test_tied_matrices_that_differ_are_rejected():
+    file = golden("ilr_rope_map211")
+    with pytest.raises(ValueError, match="lm_head.weight: differs from the tensor that it shares"):
+        load("ilr_rope_map211", file, **{"lm_head.weight": file["state_dict"]["lm_head.weight"] + 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("takase_admin_forward", dict(init_type="default"), "_ratio_change: published key that nothing is mapped to"),
+        ("ilr_rope_map211", dict(rope_theta=500000.0), "rope_theta=500000.0: must be 10000"),
+        ("kausik_rec_1layer", dict(bias=True), "bias=True: must be False"),
+    ],
+)
+def test_configurations_that_do_not_fit_are_rejected(name, values, message):
+    file = golden(name)
+    with pytest.raises(ValueError, match=message):
+        from_published(SYSTEM_OF[name], file["state_dict"], {**file["meta"]["config"], **values})
+
+
+def test_relative_positions_that_the_published_code_lacks_are_rejected():
+    message = r"^decoder.stack.loop.blocks.0.self_attn.relative.content_bias: .* has no such parameter \(9 in all\)$"
+    with pytest.raises(ValueError, match=message):
+        to_published("ilr", models.tiny("ilr_small", "--position", "relative"), {})
 
 
 def test_recorded_profile():
@@ -72,23 +90,6 @@ def test_one_layer_for_all_passes_of_stacks_of_different_depth():
 def test_unknown_system_is_rejected():
     with pytest.raises(ValueError, match="system='transformer': must be one of"):
         from_published("transformer", {}, {})
-
-
-# References
-
-SYSTEM_OF = {  # of a family
-    "RingFormer": "ringformer",
-    "Universal": "universal",
-    "OneWideFFN": "one_wide_ffn",
-    "Vanilla": "vanilla",
-    "ParameterSharing": "takase",
-    "RecursiveTransformer": None,  # described in a paper, but in no published code
-}
-
-
-def test_every_architecture_has_a_system_or_a_reference():
-    assert set(SYSTEM_OF) == {ARCH_MODEL_REGISTRY[arch].__name__ for arch in models.ARCHS}
-    assert set(SYSTEM_OF.values()) - {None} == set(TRANSLATION_SYSTEMS)
 
 
 @pytest.mark.parametrize("unpublished", [arch for arch in models.ARCHS if arch.startswith("recursive")])

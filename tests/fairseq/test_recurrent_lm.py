@@ -1,4 +1,4 @@
-"""`recurrent_lm`: an independent reference, sizes, streaming, rejections; recorded results are in test_published.py."""
+"""`recurrent_lm`: an independent reference, sizes and windows; recorded results are in tests/test_published.py."""
 
 import re
 
@@ -7,42 +7,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
-from fairseq_plugin.published import from_published
 from recurrence import count
 from tests.support import language, models
 from tests.support.golden import golden
+from tests.support.recorded import load
 from tests.support.scan_reference import plain_block, published
 
 VARIANTS = language.VARIANTS["KausikRecurrence"]
 
 
-def load(name: str) -> tuple[torch.nn.Module, dict]:
-    file = golden(name)
-    return from_published("kausik", file["state_dict"], file["meta"]["config"]), file
-
-
-# Published checkpoints
-
-
 @pytest.mark.parametrize("name", ["kausik_rec_1layer", "kausik_rec_2layer"])
 def test_short_texts_follow_the_formula_where_the_published_code_does_not(name):
-    model, file = load(name)
+    file = golden(name)
+    model = load(name, file)
     tokens, recorded = file["inputs"]["idx"], file["outputs"]
     for length in range(1, 5):
         logits = model(tokens[:, :length])[0]
         torch.testing.assert_close(logits, recorded["logits"][:, :length], rtol=0, atol=1e-9)
         theirs = recorded["short_as_published"][f"t{length}"]
         assert torch.allclose(logits, theirs, rtol=0, atol=1e-9) == (length >= 3)
-
-
-def test_biases_are_rejected():
-    file = golden("kausik_rec_1layer")
-    with pytest.raises(ValueError, match="bias=True: must be False"):
-        from_published("kausik", file["state_dict"], {**file["meta"]["config"], "bias": True})
-
-
-# Against the formula
 
 
 def reference(model: torch.nn.Module, tokens: Tensor, regular: bool) -> Tensor:
@@ -70,16 +53,12 @@ def test_reference_equality(name, left_pad):
         torch.testing.assert_close(logits[row, real], expected[0], rtol=0, atol=1e-9)
 
 
-# Sizes
-
-
 @pytest.mark.parametrize(
     ("flags", "parameters"),
     [
         ("--regular", 1_893_888),
         ("--regular --decoder-layers 6", 10_745_088),
         ("--position learned", 1_893_888),
-        ("", 1_795_584),
     ],
 )
 def test_parameters_of_table_2(flags, parameters):
@@ -98,9 +77,6 @@ def test_projections_into_the_residual_stream_start_smaller():
             assert parameter.std().item() == pytest.approx(0.01 if joins else 0.02, rel=0.05), name
 
 
-# Windows drawn for each batch
-
-
 @pytest.mark.parametrize("more", [[], ["--accumulate"]], ids=["forgetting", "accumulating"])
 @torch.no_grad()
 def test_each_batch_of_training_draws_its_window(more):
@@ -116,14 +92,6 @@ def test_each_batch_of_training_draws_its_window(more):
         drawn.append([w for w in fixed if torch.equal(logits, fixed[w])])
     assert all(len(each) == 1 for each in drawn)
     assert {each[0] for each in drawn} == {2, 3, 4}
-
-
-# Rejections
-
-
-def test_a_drawn_window_fits_the_learned_positions():
-    with pytest.raises(ValueError, match="--window-range=2,99: must be <= the 24 learned positions"):
-        build_language_model("recurrent_lm", numbered_dictionary(9), 24, position="learned", window_range="2,99")
 
 
 def test_a_window_may_be_as_long_as_the_learned_positions():
