@@ -6,72 +6,42 @@ import re
 import pytest
 import torch
 from fairseq import checkpoint_utils
-from torch import nn
 
 from fairseq_plugin import average
 from fairseq_plugin.repairs.checkpoints import load_safely
 from recurrence.depth import mark_safe, source_passes
-from recurrence.loop import Loop
+from recurrence.loop import Loop, named_loops
 from tests.support import cli, language, models
 from tests.support.depth import depth_log
 
 UNSHARED = ("vanilla", "one_wide_ffn", "takase_vanilla", "s2t_vanilla")
-DEEPER = ["--encoder-layers", "6", "--decoder-layers", "8"]
+DEEPER = {"ilr_small": "--reuse-map 3,1,2", "ilr_large": "--reuse-map 1,1,1"}
+DEEPER |= {arch: "--decoder-layers 6" for arch in language.ARCHS if arch.startswith(("cycle", "sequence", "uni"))}
+for arch in models.WITH_ENCODER:
+    of_decoder = "6 --block-loops 3" if arch.startswith("recursive") else "8"
+    DEEPER[arch] = f"--encoder-layers 6 --decoder-layers {of_decoder}"
 
 
-def deeper(arch: str) -> list[str]:
-    return [*DEEPER[:2], "--decoder-layers", "6", "--block-loops", "3"] if arch.startswith("recursive") else DEEPER
-
-
-@models.every_model_with_encoder
-def test_models_of_translation_and_speech_run_deeper(arch, caplog):
-    trained = models.tiny(arch)
-    weights, used = trained.state_dict(), models.tiny(arch, *deeper(arch), seed=1)
+@pytest.mark.parametrize("arch", [arch for arch in DEEPER if arch in (*models.REPRESENTS, *language.ARCHS)])
+def test_every_model_runs_at_another_depth(arch, caplog):
+    trained, used = models.tiny(arch), models.tiny(arch, *DEEPER[arch].split(), seed=1)
+    weights, batch = trained.state_dict(), models.inputs(arch)
     if arch.startswith(UNSHARED):
         with pytest.raises(RuntimeError, match=r"encoder.loop: the checkpoint stores \d blocks, this depth runs \d"):
             used.load_state_dict(weights)
         return
     used.load_state_dict(weights)
+    loops = {name: (trained.get_submodule(name), loop) for name, loop in named_loops(used).items()}
     assert [re.sub(r" \(.*?\)", "", line) for line in depth_log(caplog)] == [
-        f"{side}.loop: runs {loop.passes} passes, trained with 4"
-        for side, loop in zip(models.SIDES, models.loops(used))
+        f"{name}: runs {loop.passes} passes, trained with {stored.passes}" for name, (stored, loop) in loops.items()
     ]
-    expected, batch = by_hand(trained, used), models.inputs(arch)
-    torch.testing.assert_close(used(*batch)[0], expected(*batch)[0], rtol=0, atol=0)
+    for name, (stored, loop) in loops.items():  # by hand, what the rule gives each pass
+        own = stored.own and [stored.own[source] for source in source_passes(stored.order, loop.order)]
+        trained.set_submodule(name, Loop(stored.blocks, loop.order, own, inject=loop.inject).eval())
+    torch.testing.assert_close(used(*batch)[0], trained(*batch)[0], rtol=0, atol=0)
     caplog.clear()
     models.tiny(arch, seed=1).load_state_dict(weights)
     assert not caplog.records
-
-
-def by_hand(trained: nn.Module, used: nn.Module) -> nn.Module:
-    """The trained model, its blocks run in another order, each run with what the rule gives it."""
-    for name in models.SIDES:
-        side, wanted = getattr(trained, name), getattr(used, name).loop.order
-        own = [side.loop.own[source] for source in source_passes(side.loop.order, wanted)]
-        side.loop = Loop(side.loop.blocks, wanted, own).eval()
-    return trained
-
-
-DEEPER_LANGUAGE = [arch for arch in language.ARCHS if arch.startswith(("cycle", "sequence", "uni"))]
-
-
-@pytest.mark.parametrize(
-    ("arch", "flags", "passes"),
-    [
-        ("ilr_small", ["--reuse-map", "3,1,2"], 6),
-        ("ilr_large", ["--reuse-map", "1,1,1"], 3),
-        *((arch, ["--decoder-layers", "6"], 6) for arch in DEEPER_LANGUAGE),
-    ],
-)
-def test_language_models_run_deeper(arch, flags, passes, caplog):
-    trained, used = models.tiny(arch), models.tiny(arch, *flags, seed=1)
-    used.load_state_dict(trained.state_dict())
-    (line,) = depth_log(caplog)
-    assert re.match(rf"decoder.stack.loop: runs {passes} passes \(.*\), trained with \d \(", line)
-    stored, loop = trained.decoder.stack, used.decoder.stack.loop
-    tokens = language.texts()
-    stored.loop = Loop(stored.loop.blocks, loop.order, loop.own, inject=stored.loop.inject).eval()
-    torch.testing.assert_close(used(tokens)[0], trained(tokens)[0], rtol=0, atol=0)
 
 
 @pytest.mark.slow

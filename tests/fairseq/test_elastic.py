@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from fairseq_plugin.modules.elastic import OPTIONS, elastic_criterion, reported_depths
 from fairseq_plugin.repairs.checkpoints import load_safely
 from recurrence.elastic import at_depths
+from recurrence.loop import Loop
 from tests.support import cli, language, models
 from tests.support.flags import parser
+from tests.support.states import same_state
 
 WITHOUT_OPTIONS = ("vanilla", "one_wide_ffn", "recurrent_lm")  # families
 UNSHARED = ("takase_vanilla", "s2t_vanilla", "vanilla_lm")  # presets of families that share
@@ -28,12 +30,6 @@ def has_options(arch: str) -> bool:
 
 def is_elastic(arch: str) -> bool:
     return has_options(arch) and not arch.startswith((*UNSHARED, NO_FEWER))
-
-
-def stored(arch: str) -> list[str]:
-    """Flags that give a tiny model one block for each of its 4 passes, if its preset is unshared."""
-    sides = ("decoder",) if arch in language.ARCHS else models.SIDES
-    return [part for side in sides for part in (f"--{side}-unique-layers", "4") if arch.startswith(UNSHARED)]
 
 
 def at(arch: str, depth: int) -> list[str]:
@@ -65,22 +61,27 @@ def test_depth_options_exist_for_families_that_share_blocks(arch):
 def test_a_depth_range_is_rejected_for_orders_without_a_shorter_form(arch):
     reason = "cannot run at 2 passes" if arch.startswith(NO_FEWER) else "needs a block that runs again"
     with pytest.raises(ValueError, match=rf"--depth-range=2-4: .*{reason}.*\((encoder|decoder)\)"):
-        models.tiny(arch, *stored(arch), "--depth-range", "2-4").train_elastic(1)
+        elastic(arch, "--depth-range", "2-4")
 
 
 every_elastic_model = pytest.mark.parametrize("arch", [arch for arch in models.REPRESENTS if is_elastic(arch)])
 
 
-def elastic(arch: str) -> nn.Module:
-    """A tiny model with a depth range, prepared for training."""
-    model = models.tiny(arch, "--depth-range", "-".join(map(str, ends(arch))))
+def elastic(arch: str, *flags: str) -> nn.Module:
+    """A tiny model, prepared for training."""
+    model = models.tiny(arch, *flags)
     model.train_elastic(1)
     return model
 
 
+def ranged(arch: str) -> nn.Module:
+    """One that draws from all its depths."""
+    return elastic(arch, "--depth-range", "-".join(map(str, ends(arch))))
+
+
 @every_elastic_model
 def test_every_depth_equals_the_model_of_that_depth(arch):
-    model, batch = elastic(arch), models.inputs(arch)
+    model, batch = ranged(arch), models.inputs(arch)
     assert {loop.training_depth.depths for loop in model.loops_by_side().values()} == {tuple(depths(arch))}
     for depth in depths(arch):
         built = models.tiny(arch, *at(arch, depth), seed=1)
@@ -89,40 +90,32 @@ def test_every_depth_equals_the_model_of_that_depth(arch):
             torch.testing.assert_close(model(*batch)[0], built(*batch)[0], rtol=0, atol=0)
 
 
+def drawn(model: nn.Module, updates: int) -> list[tuple[int, ...]]:
+    """The passes of each stack at each update."""
+    found = []
+    for update in range(updates):
+        model.train().set_num_updates(update)
+        found.append(tuple(len(loop.running) for loop in model.loops_by_side().values()))
+    return found
+
+
 @every_elastic_model
 def test_updates_draw_depths_and_evaluation_runs_all_passes(arch):
-    model = elastic(arch)
-    drawn = set()
-    for update in range(12):
-        model.train().set_num_updates(update)
-        passes = {len(loop.running) for loop in model.loops_by_side().values()}
-        assert len(passes) == 1  # the same for encoder and decoder
-        drawn |= passes
-    assert len(drawn) > 1
+    model = ranged(arch)
+    found = drawn(model, updates=12)
+    assert len(set(found)) > 1
+    assert all(len(set(passes)) == 1 for passes in found)  # the same for encoder and decoder
     assert all(len(loop.running) == loop.passes for loop in model.eval().loops_by_side().values())
 
 
 def test_stacks_of_two_depths_are_drawn_together():
-    model = models.tiny("cycle", "--encoder-layers", "8", "--depth-range", "4-8,2-4")
-    model.train_elastic(1)
-    drawn = set()
-    for update in range(60):
-        model.train().set_num_updates(update)
-        drawn.add(tuple(len(loop.running) for loop in model.loops_by_side().values()))
-    assert drawn == {(4, 2), (5, 2), (5, 3), (6, 3), (7, 3), (7, 4), (8, 4)}
+    model = elastic("cycle", "--encoder-layers", "8", "--depth-range", "4-8,2-4")
+    assert set(drawn(model, updates=60)) == {(4, 2), (5, 2), (5, 3), (6, 3), (7, 3), (7, 4), (8, 4)}
 
 
 def test_stacks_are_drawn_separately_where_asked():
-    runs = []
-    for apart in ([], ["--depth-apart"]):
-        model = models.tiny("cycle", "--depth-range", "2-6", *apart)
-        model.train_elastic(1)
-        drawn = []
-        for update in range(600):
-            model.train().set_num_updates(update)
-            drawn.append(tuple(len(loop.running) for loop in model.loops_by_side().values()))
-        runs.append(drawn)
-    together, apart = runs
+    flags = ("--depth-range", "2-6")
+    together, apart = (drawn(elastic("cycle", *flags, *more), updates=600) for more in ((), ("--depth-apart",)))
     assert [encoder for encoder, _ in apart] == [encoder for encoder, _ in together]
     assert set(apart) == set(itertools.product(range(2, 7), repeat=2))
 
@@ -149,60 +142,56 @@ def criterion(arch: str, elastic: bool = False) -> FairseqCriterion:
     return (elastic_criterion(kind) if elastic else kind)(task, False, *rest)
 
 
+def loss_at(model: nn.Module, arch: str, depths: dict[Loop, int]) -> Tensor:
+    """The loss of the model that runs at these depths, without elastic depth."""
+    with at_depths(depths):
+        return criterion(arch)(model, sample(arch))[0]
+
+
+def expect_loss(model: nn.Module, arch: str, expected: Tensor, reported: Tensor) -> None:
+    """Asserts that elastic depth trains with this loss and its gradients, and reports that of all passes."""
+    batch = sample(arch)
+    loss, size, log = criterion(arch, elastic=True)(model, batch)
+    torch.testing.assert_close(loss, expected)
+    assert (log["loss"], size) == (reported.detach(), batch["ntokens"])
+    gradients = (torch.autograd.grad(each, list(model.parameters())) for each in (loss, expected))
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("arch", ["ringformer_base", "cycle", "universal", "s2t_universal"])
 def test_pass_loss_is_the_mean_over_models_whose_decoder_ends_earlier(arch):
-    model = models.tiny(arch, *cli.WITHOUT_DROPOUT, "--pass-loss", "0.5").train()
-    model.train_elastic(1)
-    with_depths, plain, batch = criterion(arch, elastic=True), criterion(arch), sample(arch)
-    loss, size, log = with_depths(model, batch)
+    model = elastic(arch, *cli.WITHOUT_DROPOUT, "--pass-loss", "0.5").train()
     decoder = model.loops_by_side()["decoder"]
-    expected = []
-    for depth in range(len(decoder.blocks), decoder.passes + 1):
-        with at_depths({decoder: depth}):
-            expected.append(plain(model, batch)[0])
-    total = expected[-1] + 0.5 * sum(expected[:-1]) / len(expected[:-1])
-    torch.testing.assert_close(loss, total)
-    assert (log["loss"], size) == (expected[-1].detach(), batch["ntokens"])
-    gradients = torch.autograd.grad(loss, list(model.parameters()))
-    torch.testing.assert_close(gradients, torch.autograd.grad(total, list(model.parameters())), rtol=1e-4, atol=1e-5)
+    ends = range(len(decoder.blocks), decoder.passes + 1)
+    *earlier, whole = (loss_at(model, arch, {decoder: depth}) for depth in ends)
+    expect_loss(model, arch, whole + 0.5 * sum(earlier) / len(earlier), whole)
 
 
 @every_elastic_model
 def test_mixed_depth_is_the_mean_over_two_models(arch):
     adaptive = ("--adaptive-softmax-dropout", "0") if arch.endswith("_lm") else ()
-    model = models.tiny(arch, *cli.WITHOUT_DROPOUT, *adaptive, "--mixed-depth").train()
-    model.train_elastic(1)
-    with_depths, plain, batch = criterion(arch, elastic=True), criterion(arch), sample(arch)
-    loss, size, log = with_depths(model, batch)
-    deep = plain(model, batch)[0]
-    with at_depths({loop: len(loop.blocks) for loop in model.loops_by_side().values()}):
-        shallow = plain(model, batch)[0]
-    torch.testing.assert_close(loss, (deep + shallow) / 2)
-    assert (log["loss"], size) == (deep.detach(), batch["ntokens"])
-    gradients = torch.autograd.grad(loss, list(model.parameters()))
-    expected = torch.autograd.grad((deep + shallow) / 2, list(model.parameters()))
-    torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-5)
+    model = elastic(arch, *cli.WITHOUT_DROPOUT, *adaptive, "--mixed-depth").train()
+    once = {loop: len(loop.blocks) for loop in model.loops_by_side().values()}
+    deep, shallow = loss_at(model, arch, {}), loss_at(model, arch, once)
+    expect_loss(model, arch, (deep + shallow) / 2, deep)
 
 
 def test_validation_reports_the_loss_at_three_depths():
-    model = models.tiny("ringformer_base", "--depth-range", "1-6")
-    model.train_elastic(1)
     arch = "ringformer_base"
-    with_depths, plain, batch = criterion(arch, elastic=True), criterion(arch), sample(arch)
+    model = elastic(arch, "--depth-range", "1-6")
     with torch.no_grad():
-        loss, _, log = with_depths(model, batch)
+        loss, _, log = criterion(arch, elastic=True)(model, sample(arch))
         for name, depth in (("smallest_depth", 1), ("default_depth", 4), ("largest_depth", 6)):
             built = models.tiny(arch, *at(arch, depth), seed=1)
             built.load_state_dict(model.state_dict())
-            assert log[f"{name}/loss"] == plain(built, batch)[0]
+            assert log[f"{name}/loss"] == loss_at(built, arch, {})
     assert loss == log["loss"] == log["default_depth/loss"]
     assert set(reported_depths(model)) == {"smallest_depth", "default_depth", "largest_depth"}
 
 
 def test_validation_at_mixed_depth_reports_one_run_of_each_block_and_all_passes():
-    model = models.tiny("cycle", "--mixed-depth")
-    model.train_elastic(1)
-    assert [list(depths.values()) for depths in reported_depths(model).values()] == [[2, 2], [4, 4], [4, 4]]
+    found = reported_depths(elastic("cycle", "--mixed-depth"))
+    assert [list(depths.values()) for depths in found.values()] == [[2, 2], [4, 4], [4, 4]]
 
 
 @pytest.mark.parametrize(
@@ -217,12 +206,17 @@ def test_validation_at_mixed_depth_reports_one_run_of_each_block_and_all_passes(
         ("ringformer_base", "--depth-warmup-updates 9", "--depth-warmup-updates=9: needs --depth-range or --pass"),
         ("ringformer_base", "--mixed-depth --pass-loss 1", "--mixed-depth=True: does not go with --pass-loss=1.0"),
         ("ringformer_base", "--decoder-layers 1 --mixed-depth", r"--mixed-depth=True: the order 0 has .* \(decoder\)"),
+        (
+            "cycle",
+            "--encoder-order 0 --decoder-order 0 --loop-after-updates 3",
+            "--loop-after-updates=3: needs a block",
+        ),
         ("sequence", "--pass-loss 1", "--pass-loss=1.0: no earlier pass of the decoder is the end of a model of fewer"),
     ],
 )
 def test_wrong_depth_options_are_rejected(arch, flags, message):
     with pytest.raises(ValueError, match=message):
-        models.tiny(arch, *flags.split()).train_elastic(1)
+        elastic(arch, *flags.split())
 
 
 # fairseq's own commands
@@ -233,8 +227,8 @@ SHORT = ("--batch-size", "8", "--max-update", "8", "--save-interval-updates", "4
 FLAGS = (*DEPTH, "--depth-apart", *LESS, *SHORT)
 
 
-def weights(folder: Path, name: str = "checkpoint_last.pt") -> dict[str, Tensor]:
-    return load_safely(folder / name)["model"]
+def weights(folder: Path) -> dict[str, Tensor]:
+    return load_safely(folder / "checkpoint_last.pt")["model"]
 
 
 @pytest.fixture(scope="module")
@@ -249,8 +243,7 @@ def test_a_resumed_run_ends_with_the_same_weights(corpus, trained, tmp_path):
     folder, log = trained
     again = cli.train(corpus.data, tmp_path, *FLAGS, "--restore-file", folder / "checkpoint_1_4.pt")
     assert [line["loss"] for line in cli.logged(again)] == [line["loss"] for line in cli.logged(log)][4:]
-    ours, theirs = weights(tmp_path), weights(folder)
-    assert all(torch.equal(tensor, theirs[key]) for key, tensor in ours.items())
+    assert same_state(weights(tmp_path), weights(folder))
 
 
 @pytest.mark.slow
@@ -280,8 +273,9 @@ def test_a_warm_up_that_never_ends_is_warned_of(corpus, trained, tmp_path):
         ((*DEPTH, *LESS, "--depth-apart"), "pytorch_ddp"),
         ((*DEPTH, *LESS, "--depth-apart"), "legacy_ddp"),
         ((*DEPTH, "--mixed-depth"), "pytorch_ddp"),
+        ((*DEPTH[:4], "--loop-after-updates", "4", "--weight-decay", "0.5"), "pytorch_ddp"),
     ],
-    ids=["apart", "apart, legacy", "mixed"],
+    ids=["apart", "apart, legacy", "mixed", "late loops"],
 )
 def test_two_ranks_equal_one_process(corpus, backend, depth, tmp_path):
     """Losses and weights agree; gradients of zero would move and decay the weights of skipped passes."""

@@ -1,14 +1,10 @@
-"""Any order in fairseq: what it builds, replaces and rejects; depth, conversion and fairseq's commands."""
-
-from pathlib import Path
+"""Any order in fairseq: what it builds, replaces and rejects; depth and fairseq's commands."""
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
 
 from recurrence.elastic import at_depths
 from tests.support import cli, models
-from tests.support.conversion import CLOSE, as_fairseq, logits
 from tests.support.depth import depth_log
 
 MIDDLE = ("--encoder-order", "0,1,1,1,2", "--decoder-order", "0,0,1")
@@ -53,44 +49,16 @@ def test_a_checkpoint_runs_in_another_order_of_its_blocks(caplog):
         torch.testing.assert_close(used(*batch)[0], trained(*batch)[0], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("flags", [(), ("--residual-rank", "2"), ("--init", "admin")], ids=str)
-def test_an_order_becomes_layers_of_fairseqs_own(flags):
-    flags = ("--encoder-order", "0,1,1,2,0", "--decoder-order", "1,0,1", *flags)
-    model = models.tiny("cycle", *flags)
-    converted = as_fairseq(model, models.saved_options("cycle", *flags))
-    assert (len(converted.encoder.layers), len(converted.decoder.layers)) == (5, 3)
-    symbols = (models.SOURCE_SYMBOLS, models.TARGET_SYMBOLS)
-    torch.testing.assert_close(logits(converted, symbols), logits(model, symbols), **CLOSE)
-
-
-# fairseq's own commands
-
-LAYERS = ("--encoder-layers", "5", "--decoder-layers", "3")  # instead of cli.MODEL's; the orders have as many
-FLAGS = ("--arch", "sequence", *LAYERS, *MIDDLE, "--residual-rank", "4", "--batch-size", "16")
-FEW = ("--gen-subset", "valid", "--beam", "1", "--max-len-b", "20")
-
-
-@pytest.fixture(scope="module")
-def trained(corpus, tmp_path_factory) -> Path:
-    """The last checkpoint of two epochs."""
-    folder = tmp_path_factory.mktemp("middle")
-    cli.train(corpus.data, folder, *FLAGS, "--max-epoch", "2")
-    return folder / "checkpoint_last.pt"
-
-
-def test_commands_read_the_order_from_the_checkpoint(corpus, trained, tmp_path):
-    (model,), saved, _ = checkpoint_utils.load_model_ensemble_and_task([str(trained)], dict(data=str(corpus.data)))
-    assert [loop.order for loop in models.loops(model)] == [(0, 1, 1, 1, 2), (0, 0, 1)]
-    assert saved.model.strategy is None
-    generated = cli.generate(corpus.data, trained, *FEW)
+def test_commands_read_the_order_from_the_checkpoint_and_overrides_give_another(corpus, tmp_path):
+    layers = ("--encoder-layers", "5", "--decoder-layers", "3")  # instead of cli.MODEL's; the orders have as many
+    flags = ("--arch", "sequence", *layers, *MIDDLE, "--residual-rank", "4", "--batch-size", "16")
+    cli.train(corpus.data, tmp_path, *flags, "--max-epoch", "2")
+    few, overrides = ("--gen-subset", "valid", "--beam", "1", "--max-len-b", "20"), "'encoder_layers': None"
+    command = (corpus.data, tmp_path / "checkpoint_last.pt", *few)
+    generated = cli.generate(*command)
     assert len(cli.hypotheses(generated)) == corpus.sentences["valid"]
     assert " passes (" not in generated  # nothing is logged at the trained depth
-    resumed = cli.train(corpus.data, tmp_path, *FLAGS, "--max-epoch", "3", "--restore-file", trained)
-    assert [line["epoch"] for line in cli.logged(resumed, "train")] == [3]
-
-
-def test_overrides_give_another_order(corpus, trained):
-    command, overrides = (corpus.data, trained, *FEW, "--model-overrides"), "'encoder_layers': None"
+    command = (*command, "--model-overrides")
     other = cli.generate(*command, f"{{{overrides}, 'encoder_order': '0,1,1,2'}}")
     assert "encoder.loop: runs 4 passes (0 1 1 2), trained with 5 (0 1 1 1 2)" in other
     wrong = cli.generate(*command, "{'encoder_layers': 4}", fails=True)
