@@ -5,12 +5,12 @@ from argparse import Namespace
 
 import pytest
 import torch
+from fairseq import checkpoint_utils
 from fairseq import models as fairseq_models
 
 from fairseq_plugin import convert
 from fairseq_plugin.conversion import upstream
 from fairseq_plugin.conversion.unshare import unshared
-from fairseq_plugin.modules.build import architectures
 from fairseq_plugin.repairs.checkpoints import load_safely
 from tests.support import cli, language, models, speech
 from tests.support.conversion import CLOSE, as_fairseq, logits, single_utterance
@@ -52,15 +52,6 @@ def check(arch: str, *flags: str) -> None:
     for left_pad in (False, True):
         torch.testing.assert_close(logits(converted, symbols, left_pad), logits(model, symbols, left_pad), **CLOSE)
     assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())
-
-
-# Unsharing
-
-
-def test_every_architecture_converts_or_is_rejected():
-    tried = set(models.WITH_ENCODER) | set(language.ARCHS)
-    assert tried == set(architectures())
-    assert {*REJECTED, *PRE_NORM} <= tried
 
 
 @models.every_translation_model
@@ -107,9 +98,21 @@ def test_another_epsilon_than_fairseqs_is_rejected_for_speech():
         unshared(model, changed)
 
 
-@pytest.mark.parametrize("arch", ["cycle", "ringformer_tiny"])
-def test_admins_vectors_are_folded(arch):
-    check(arch, "--init", "admin")
+ORDERS = ("--encoder-order", "0,1,1,2,0", "--decoder-order", "1,0,1")
+
+
+@pytest.mark.parametrize(
+    ("arch", "flags"),
+    [
+        ("cycle", ["--init", "admin"]),
+        ("ringformer_tiny", ["--init", "admin"]),
+        ("cycle", ORDERS),
+        ("cycle", [*ORDERS, "--residual-rank", "2"]),
+        ("cycle", [*ORDERS, "--init", "admin"]),
+    ],
+)
+def test_admins_vectors_and_any_order_become_layers(arch, flags):
+    check(arch, *flags)
 
 
 @pytest.mark.parametrize("flags", SIGNALS.values(), ids=SIGNALS)
@@ -119,8 +122,7 @@ def test_every_kind_of_level_signal_is_folded(flags):
     args = models.options("ringformer_tiny", *size, *flags)
     args.arch = "ringformer_tiny"
     model = models.randomise(models.build("ringformer_tiny", *size, *flags).double(), 0).eval()
-    symbols = (models.SOURCE_SYMBOLS, models.TARGET_SYMBOLS)
-    torch.testing.assert_close(logits(as_fairseq(model, args), symbols), logits(model, symbols), **CLOSE)
+    torch.testing.assert_close(logits(as_fairseq(model, args)), logits(model), **CLOSE)
 
 
 @models.every_language_case
@@ -228,6 +230,30 @@ def test_without_the_plugin_fairseq_gives_the_same(trained, corpus, tmp_path):
 
 
 @pytest.mark.slow
+def test_ctranslate2_scores_as_fairseq_does(corpus, trained, tmp_path):
+    """By its own converter of fairseq's checkpoints: every word of the references, and the end of each."""
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    path = str(trained.folder / "checkpoint_last.pt")
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([path], dict(data=str(corpus.data)))
+    task.load_dataset("valid")
+    words, dataset = task.target_dictionary, task.dataset("valid")
+    batch = dataset.collater([dataset[index] for index in range(8)])
+    with torch.no_grad():
+        log_probabilities = model.eval()(**batch["net_input"])[0].log_softmax(-1)
+    expected = log_probabilities.gather(2, batch["target"][..., None])[..., 0]
+    rows = (batch["net_input"]["src_tokens"], batch["target"])
+    sources, targets = ([words.string(row[row.ne(words.pad())]).split() for row in part] for part in rows)
+    unshared, exported = str(tmp_path / "unshared.pt"), str(tmp_path / "exported")
+    convert.main(["unshare", path, unshared])
+    ctranslate2.converters.FairseqConverter(unshared, str(corpus.data), "en", "de").convert(exported)
+    translator = ctranslate2.Translator(exported, intra_threads=1)
+    for result, row, target in zip(translator.score_batch(sources, targets), expected, targets):
+        found = torch.tensor(result.log_probs)
+        assert len(found) == len(target) + 1
+        torch.testing.assert_close(found, row[: len(found)], rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
 def test_share_trains_on_and_folds_back_by_command_line(trained, corpus, tmp_path):
     """RingFormer -> fairseq's transformer -> a cycle with low-rank terms -> two updates more -> fairseq's again."""
 
@@ -272,6 +298,7 @@ def test_foreign_checkpoints_are_rejected_by_name(state, message):
     [
         (["unshare", "{last}", "{last}"], "must not be IN, which is never overwritten"),
         (["unshare", "{folder}/missing.pt", "{out}"], "missing.pt: no such file"),
+        (["hf", "{last}", "{out}", "--dictionary", "{folder}/no"], "No such file or directory"),
         (["share", "{last}", "{out}", "--unique-layers", "1"], "--arch ringformer_tiny: must be one of fairseq's own"),
     ],
 )

@@ -10,6 +10,7 @@ from fairseq.data import Dictionary  # noqa: E402
 
 from fairseq_plugin import convert  # noqa: E402
 from fairseq_plugin.conversion.hugging_face import converted  # noqa: E402
+from tests.fairseq.test_convert import REJECTED  # noqa: E402
 from tests.support import language, models  # noqa: E402
 
 TEXT = ["the old man looked at the sea", "she sells sea shells on the sea shore", "the man sells the old sea shells"]
@@ -23,15 +24,9 @@ def corpus(request, tmp_path_factory):
     if request.param != "words":
         (folder / "text").write_text("\n".join(TEXT * 20) + "\n")
         model = folder / "pieces.model"
-        sentencepiece.SentencePieceTrainer.train(
-            input=str(folder / "text"),
-            model_prefix=str(model.with_suffix("")),
-            vocab_size=40,
-            model_type=request.param,
-            character_coverage=1.0,
-            hard_vocab_limit=False,
-            minloglevel=2,
-        )
+        settings = dict(vocab_size=40, character_coverage=1.0, hard_vocab_limit=False, minloglevel=2)
+        names = dict(input=str(folder / "text"), model_prefix=str(model.with_suffix("")), model_type=request.param)
+        sentencepiece.SentencePieceTrainer.train(**names, **settings)
         processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
         lines = [" ".join(processor.encode(line, out_type=str)) for line in TEXT]
     words = Dictionary()
@@ -42,21 +37,14 @@ def corpus(request, tmp_path_factory):
     return words, folder / "dict.txt", model, lines
 
 
-def checkpoint(path, model, arch, *flags):
-    torch.save({"args": models.saved_options(arch, *flags), "model": model.state_dict(), "cfg": None}, path)
-
-
-def task(words):
-    found = language.task()
-    found.dictionary = found.output_dictionary = words
-    return found
-
-
 @pytest.mark.parametrize("flags", [[], ["--block-loops", "2"]], ids=["reuse map", "block loops"])
 def test_llama_gives_the_same_logits(corpus, flags, tmp_path):
     words, dictionary, pieces, lines = corpus
-    model = models.tiny("ilr_small", "--position", "rope", *flags, on=task(words)).float()
-    checkpoint(tmp_path / "ilr.pt", model, "ilr_small", "--position", "rope", *flags)
+    task = language.task()
+    task.dictionary = task.output_dictionary = words
+    model = models.tiny("ilr_small", "--position", "rope", *flags, on=task).float()
+    args = models.saved_options("ilr_small", "--position", "rope", *flags)
+    torch.save({"args": args, "model": model.state_dict(), "cfg": None}, tmp_path / "ilr.pt")
     command = ["hf", tmp_path / "ilr.pt", tmp_path / "llama", "--dictionary", dictionary]
     convert.main([*map(str, command), *(["--sentencepiece-model", str(pieces)] if pieces else [])])
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "llama")
@@ -73,36 +61,10 @@ def test_llama_gives_the_same_logits(corpus, flags, tmp_path):
     assert made.size(1) > tokens.size(1)
 
 
-@pytest.mark.parametrize(
-    ("arch", "flags", "message"),
-    [
-        ("ilr_small", ["--position", "alibi"], "--position=alibi: must be rotary"),
-        ("ilr_small", ["--post-norm"], "--post-norm: the layers of LlamaForCausalLM"),
-        ("ilr_small", ["--position", "rope", "--inject-embedding"], "--inject-embedding: a layer of LlamaForCausalLM"),
-        ("recurrent_lm", [], "--arch recurrent_lm: must be ilr_small, ilr_large or a translation model"),
-    ],
-)
-def test_llama_rejects_unsupported_models_and_options(arch, flags, message, tmp_path, capsys):
-    words = language.task().dictionary
-    words.save(str(tmp_path / "dict.txt"))
-    checkpoint(tmp_path / "in.pt", models.tiny(arch, *flags).float(), arch, *flags)
-    with pytest.raises(SystemExit):
-        convert.main(["hf", str(tmp_path / "in.pt"), str(tmp_path / "out"), "--dictionary", str(tmp_path / "dict.txt")])
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-# Translation
-
-NO_FSMT = {
-    **dict.fromkeys(["universal_tiny", "universal", "universal_large"], "positions and depths added before every pass"),
-    **dict.fromkeys(["one_wide_ffn_tiny", "one_wide_ffn_base", "one_wide_ffn_large"], "layers without an FFN"),
-    "recursive_wmt_en_de": "the non-linear projection behind a pass",  # the tests build it with --nll
-}
 CLOSE = dict(rtol=1e-5, atol=1e-5)
 
 
-def translation(arch, *flags, on=None):
+def with_options(arch, *flags, on=None):
     """A tiny model, and its options as a checkpoint has them."""
     return models.tiny(arch, *flags, on=on).float(), models.saved_options(arch, *flags)
 
@@ -115,12 +77,12 @@ def logits_of(fsmt, source, target, pad):
 @pytest.mark.parametrize("flags", [[], ["--share-all-embeddings"], ["--init", "admin"]], ids=["apart", "tied", "admin"])
 @models.every_translation_model
 def test_every_translation_model_is_an_fsmt_or_rejected(arch, flags):
-    if arch in NO_FSMT:
-        with pytest.raises(ValueError, match=f"--arch {arch}: .*{NO_FSMT[arch]}"):
-            converted(*translation(arch))
+    if arch in REJECTED:
+        with pytest.raises(ValueError, match=f"--arch {arch}: .*{REJECTED[arch]}"):
+            converted(*with_options(arch))
         return
     symbols = (23, 23) if "--share-all-embeddings" in flags else (19, 23)
-    model, args = translation(arch, *flags, on=models.task(*symbols))
+    model, args = with_options(arch, *flags, on=models.task(*symbols))
     config, weights = converted(model, args)
     fsmt = transformers.FSMTForConditionalGeneration(transformers.FSMTConfig(**config)).eval()
     missing, unexpected = fsmt.load_state_dict(weights, strict=False)
@@ -137,20 +99,24 @@ def test_every_translation_model_is_an_fsmt_or_rejected(arch, flags):
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("arch", "flags", "message"),
     [
-        (models.VARIANTS["pre-norm"], "--encoder-normalize-before: not supported by FSMT"),
-        (["--layernorm-embedding"], "--layernorm-embedding: not supported by FSMTForConditionalGeneration"),
-        (["--activation-fn", "tanh"], "--activation-fn=tanh: must be relu or gelu"),
+        ("ilr_small", ["--position", "alibi"], "--position=alibi: must be rotary"),
+        ("ilr_small", ["--post-norm"], "--post-norm: the layers of LlamaForCausalLM"),
+        ("ilr_small", ["--position", "rope", "--inject-embedding"], "--inject-embedding: a layer of LlamaForCausalLM"),
+        ("recurrent_lm", [], "--arch recurrent_lm: must be ilr_small, ilr_large or a translation model"),
+        ("cycle", models.VARIANTS["pre-norm"], "--encoder-normalize-before: not supported by FSMT"),
+        ("cycle", ["--layernorm-embedding"], "--layernorm-embedding: not supported by FSMTForConditionalGeneration"),
+        ("cycle", ["--activation-fn", "tanh"], "--activation-fn=tanh: must be relu or gelu"),
     ],
 )
-def test_fsmt_rejects_unsupported_options(flags, message):
+def test_unsupported_models_and_options_are_rejected(arch, flags, message):
     with pytest.raises(ValueError, match=message):
-        converted(*translation("cycle", *flags))
+        converted(*with_options(arch, *flags))
 
 
 def test_fsmt_has_as_many_positions_on_either_side():
-    model, args = translation("cycle")
+    model, args = with_options("cycle")
     args.max_target_positions = 9
     with pytest.raises(ValueError, match="--max-target-positions=9: must be the source's, 1024"):
         converted(model, args)
@@ -169,7 +135,7 @@ def test_a_folder_translates_as_fairseq_does(corpus, arch, joint, tmp_path):
     target.save(str(data / "dict.en.txt"))
     task = models.task(19, 19)
     task.src_dict, task.tgt_dict = words, target
-    model, args = translation(arch, on=task)
+    model, args = with_options(arch, on=task)
     args.source_lang, args.target_lang = "de", "en"
     torch.save({"args": args, "model": model.state_dict(), "cfg": None}, tmp_path / "in.pt")
     command = ["hf", tmp_path / "in.pt", tmp_path / "fsmt", "--dictionary", data]

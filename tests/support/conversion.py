@@ -9,9 +9,10 @@ from fairseq_plugin.conversion.unshare import unshared
 from tests.support import models
 
 CLOSE = dict(rtol=0, atol=1e-5)
+SYMBOLS = (models.SOURCE_SYMBOLS, models.TARGET_SYMBOLS)
 
 
-def logits(model: nn.Module, symbols: tuple[int, int], left_pad: bool = False) -> Tensor:
+def logits(model: nn.Module, symbols: tuple[int, int] = SYMBOLS, left_pad: bool = False) -> Tensor:
     """Logits at the tokens of a batch's targets (tokens, vocabulary)."""
     batch = models.batch(left_pad=left_pad, symbols=symbols)
     return model(*batch)[0][batch[2].ne(models.dictionary(symbols[1]).pad())]
