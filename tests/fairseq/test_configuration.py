@@ -1,5 +1,7 @@
 """Options from fairseq's parser and from a configuration, and fairseq's calls on the built models."""
 
+from argparse import Namespace
+
 import pytest
 import torch
 from fairseq import options as fairseq_options
@@ -69,7 +71,7 @@ def test_fairseqs_parser_rejects_options_of_other_architectures(one, option, cap
 
 
 CHOICES = [("ringformer_base", "ffn_signal"), ("ringformer_base", "activation_fn"), ("ilr_small", "position")]
-CHOICES += [("ringformer_base", "compile"), ("sequence_lm", "position")]
+CHOICES += [("ringformer_base", "compile"), ("sequence_lm", "position"), ("sequence", "init")]
 
 
 @pytest.mark.parametrize(("one", "name"), CHOICES)
@@ -88,6 +90,7 @@ def test_wrong_choices_are_rejected_on_the_command_line_and_in_a_configuration(o
         ("ringformer_base", "encoder_layers", "six", "--encoder-layers=six: must be a whole number"),
         ("ringformer_base", "dropout", "0.1", "--dropout=0.1: must be a number"),
         ("ringformer_base", "share_all_embeddings", "yes", "--share-all-embeddings=yes: must be true or false"),
+        ("ringformer_base", "eight_bits", 2, "eight_bits=2: must be true or false"),
         ("ringformer_base", "depth_range", 3, "--depth-range=3: must be a text"),
         ("ringformer_base", "position_table", "sines", "position_table=sines: must be one of"),
         ("s2t_cycle", "share_all_embeddings", True, "share_all_embeddings=True: not an option of s2t_cycle, for which"),
@@ -120,18 +123,11 @@ def test_a_translation_models_learned_positions_are_those_of_training():
         assert models.task(max_target_positions=99).build_model(given).max_positions() == (12, 99)
 
 
-@pytest.fixture(scope="module")
-def retain_dropout():
-    """The configuration of `fairseq-generate --retain-dropout`."""
-    parser = fairseq_options.get_generation_parser()
-    arguments = ["data", "--task", "translation", "--path", "model.pt", "--retain-dropout"]
-    return convert_namespace_to_omegaconf(fairseq_options.parse_args_and_arch(parser, input_args=arguments))
-
-
 @models.every_model
-def test_dropout_at_generation_is_rejected(arch, retain_dropout):
+def test_dropout_at_generation_is_rejected(arch):
+    retained = Namespace(retain_dropout=True, retain_dropout_modules=None)  # fairseq-generate --retain-dropout
     with pytest.raises(ValueError, match="^--retain-dropout: not available"):
-        models.tiny(arch).prepare_for_inference_(retain_dropout)
+        models.tiny(arch).prepare_for_inference_(Namespace(generation=retained))
 
 
 @pytest.mark.parametrize("side", models.SIDES)
