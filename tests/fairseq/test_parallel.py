@@ -1,7 +1,5 @@
 """Data parallel training on CPUs: two processes equal one, however they are started."""
 
-from pathlib import Path
-
 import pytest
 
 from fairseq_plugin.repairs.parallel import _free_port
@@ -29,22 +27,16 @@ def one_process(corpus, tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def expected(one_process) -> dict[float, float]:
-    """Losses of one process with the total batch of two ranks; they change from one update to the next."""
+    """Its losses, which change from one update to the next."""
     found = losses(one_process)
     assert list(found) == [1, 2, 3, 4, 5, 6]
     assert len(set(found.values())) == 6
     return found
 
 
-@pytest.fixture(scope="module")
-def two_processes(corpus, tmp_path_factory) -> tuple[Path, str]:
-    """Folder and log of two ranks that torchrun has started; only the environment gives their number."""
-    folder = tmp_path_factory.mktemp("two")
-    return folder, cli.torchrun(2, *cli.train_command(corpus.data, folder, *FLAGS))
-
-
-def test_two_processes_equal_one_with_the_same_total_batch(one_process, expected, two_processes):
-    _, log = two_processes
+def test_two_processes_equal_one_with_the_same_total_batch(corpus, one_process, expected, tmp_path):
+    """Started by torchrun; only the environment gives their number."""
+    log = cli.torchrun(2, *cli.train_command(corpus.data, tmp_path, *FLAGS))
     assert losses(log) == pytest.approx(expected, abs=0.0011)
     assert "training on 2 devices" in log
     one, two = (cli.logged(output, "valid")[-1]["valid_loss"] for output in (one_process, log))

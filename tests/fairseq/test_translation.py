@@ -1,4 +1,4 @@
-"""fairseq's decoding, repaired: generate, interactive, the hub, averaged checkpoints."""
+"""A translation model through fairseq's own commands: preprocess, train, resume, generate, interactive, the hub."""
 
 import logging
 import re
@@ -9,10 +9,40 @@ from fairseq.models.transformer import TransformerModel
 from fairseq.sequence_scorer import SequenceScorer
 
 import fairseq_plugin  # noqa: F401  repairs fairseq, as a notebook would
-from fairseq_plugin import average
+from fairseq_plugin.repairs.checkpoints import load_safely
 from tests.support import cli, models
+from tests.support.states import same_state, trained_tensors
 
 pytestmark = pytest.mark.slow
+
+
+def test_preprocess_keeps_its_log_when_another_library_logs_first(corpus):
+    log = (corpus.data / "preprocess.log").read_text()
+    for split, count in corpus.sentences.items():
+        assert f"{corpus.text}.{split}.en: {count} sents" in log
+        assert f"{corpus.text}.{split}.en: {count} sents" in corpus.log
+
+
+def test_training_learns_and_validates_every_sentence(trained, corpus):
+    losses = [line["train_loss"] for line in cli.logged(trained.log, "train")]
+    assert len(losses) == 3
+    assert losses[2] < losses[0]
+    assert sum(line["bsz"] for line in cli.logged(trained.log)[:14]) == corpus.sentences["train"]
+    valid = cli.logged(trained.log, "valid")
+    batches = -(-corpus.sentences["valid"] // 16)
+    assert {line["valid_bsz"] for line in valid} == {round(corpus.sentences["valid"] / batches, 1)}
+    assert all(line["valid_bleu"] > 0 for line in valid)
+
+
+def test_resume_in_the_middle_of_an_epoch_is_bit_exact(trained, corpus, tmp_path):
+    middle = trained.folder / "checkpoint_2_20.pt"
+    log = cli.train(corpus.data, tmp_path, *trained.flags, "--restore-file", middle, "--no-epoch-checkpoints")
+    assert cli.logged(log)[0]["num_updates"] == 21
+    resumed, straight = (load_safely(folder / "checkpoint_last.pt") for folder in (tmp_path, trained.folder))
+    assert len(trained_tensors(resumed["model"])) > 10
+    assert same_state(trained_tensors(resumed["model"]), trained_tensors(straight["model"]))
+    assert same_state(resumed["last_optimizer_state"], straight["last_optimizer_state"])
+    assert cli.logged(log, "valid")[-1]["valid_bleu"] == cli.logged(trained.log, "valid")[-1]["valid_bleu"]
 
 
 @pytest.fixture(scope="module")
@@ -21,22 +51,12 @@ def beam_search(trained, corpus) -> str:
     return cli.generate(corpus.data, trained.folder / "checkpoint_last.pt", *flags, *cli.WORKER)
 
 
-def test_generate_translates_every_sentence(beam_search, corpus):
+def test_generate_translates_and_scores_every_sentence(beam_search, corpus):
     assert sorted(cli.hypotheses(beam_search)) == list(range(corpus.sentences["test"]))
     assert f"Translated {corpus.sentences['test']:,} sentences" in beam_search
-
-
-def test_generate_scores_every_sentence_with_sacrebleu(beam_search, corpus):
     reference = corpus.text.with_name(f"{corpus.text.name}.test.de").read_text().split()
     assert float(re.search(r"BLEU = (\S+)", beam_search)[1]) > 0
     assert f"ref_len = {len(reference)})" in beam_search
-
-
-def test_an_averaged_checkpoint_generates(trained, corpus, tmp_path):
-    output = tmp_path / "average.pt"
-    average.main(["--inputs", str(trained.folder), "--num-epoch-checkpoints", "2", "--output", str(output)])
-    found = cli.hypotheses(cli.generate(corpus.data, output, "--beam", "1", "--max-len-b", "15"))
-    assert len(found) == corpus.sentences["test"]
 
 
 def test_the_hub_prints_alignments(trained, corpus, caplog):
