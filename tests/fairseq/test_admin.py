@@ -153,15 +153,6 @@ def test_pre_norm_is_rejected(arch, side):
         models.on_meta(arch, *ADMIN, f"--{side}-normalize-before")
 
 
-def test_other_rejections():
-    with pytest.raises(ValueError, match="^--admin-profile=omegas: does not go with --init=default"):
-        models.on_meta("sequence", "--admin-profile", "omegas")
-    args = models.options("sequence")
-    args.init = "rezero"
-    with pytest.raises(ValueError, match="^--init=rezero: must be one of"):
-        models.task().build_model(args)
-
-
 # Through the command line
 
 TRAINING = (*ADMIN, "--batch-size", "8", "--max-update", "6", "--save-interval-updates", "3", "--no-epoch-checkpoints")

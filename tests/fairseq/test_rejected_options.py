@@ -4,26 +4,24 @@ from argparse import Namespace
 
 import pytest
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
+from fairseq.tasks.translation_lev import TranslationLevenshteinTask
 from omegaconf import OmegaConf
 
-from fairseq_plugin.modules.build import build_architecture, build_language_model, numbered_dictionary
+from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
+from fairseq_plugin.modules.model import check_task
 from recurrence.errors import FieldError
-from tests.support import language, models
+from tests.support import cli, language, models
 
 ONE_MATRIX = "--adaptive-input-cutoff none --adaptive-softmax-cutoff none"
-DIVISOR = "must be >= 1 and <= --encoder-embed-dim=128"
-UNIQUE = "must be >= 1 and <= --encoder-layers=12"
-STATIC_SIGNAL = "--level-signal static"
-MAP = "must be whole numbers >= 1, with commas between them"
 ASCENDING = "must be 'none' or ascending whole numbers, each > 0 and < 23, the number of symbols"
-BLOCKS = "must be the numbers of stored blocks from 0, one per pass, such as 0,1,1,2"
-BOTH_ORDERS = "does not go with --encoder-order=0,1 and --decoder-order=0,0"
 # architecture: flags: the error
 BAD = {
     "ringformer_tiny": {
         "--encoder-attention-heads 7": "--encoder-attention-heads=7: must divide --encoder-embed-dim=128",
         "--encoder-layers 0": "--encoder-layers=0: must be >= 1",
-        "--signal-rank-divisor 129": f"--signal-rank-divisor=129: {DIVISOR}",
+        "--signal-rank-divisor 129": "--signal-rank-divisor=129: must be >= 1 and <= --encoder-embed-dim=128",
         "--level-signal full --signal-rank-divisor 8": "--signal-rank-divisor=8: does not go with --level-signal=full",
         "--level-signal none --ffn-signal inside": "--ffn-signal=inside: does not go with --level-signal=none",
         "--attention-signal none --ffn-signal none": "--level-signal=low-rank: has no effect",
@@ -31,11 +29,9 @@ BAD = {
         "--dropout 1.5": r"--dropout=1.5: must be a rate within \[0, 1\]",
         "--embedding-dropout 1.5": r"--embedding-dropout=1.5: must be a rate within \[0, 1\]",
         "--share-all-embeddings": "--share-all-embeddings: needs a joined dictionary",
-        f"{STATIC_SIGNAL} --decoder-learned-pos": "--decoder-learned-pos: static level signals are the positions",
+        "--level-signal static --decoder-learned-pos": "--decoder-learned-pos: static level signals are the positions",
     },
-    "universal": {
-        "--decoder-attention-heads 0": "--decoder-attention-heads=0: must be >= 1",
-    },
+    "universal": {"--decoder-attention-heads 0": "--decoder-attention-heads=0: must be >= 1"},
     "one_wide_ffn_tiny": {
         "--encoder-ffn-embed-dim -4": "--encoder-ffn-embed-dim=-4: must be >= 1",
         "--decoder-ffn-embed-dim 64": "--decoder-ffn-embed-dim=64: must equal --encoder-ffn-embed-dim=512",
@@ -47,21 +43,22 @@ BAD = {
         "--position learned --no-token-positional-embeddings": "--no-token-positional-embeddings: does not go with",
     },
     "sequence": {
-        "--share-layer-num 13": f"--share-layer-num=13: {UNIQUE}",
+        "--admin-profile omegas": "--admin-profile=omegas: does not go with --init=default",
+        "--share-layer-num 13": "--share-layer-num=13: must be >= 1 and <= --encoder-layers=12",
     },
     "sandwich": {
         "--decoder-unique-layers 4": "--decoder-unique-layers=4: must be 3 with sandwich",
         "--share-layer-num 2": "--share-layer-num=2: the published code has no sandwich",
     },
     "cycle": {
-        "--encoder-unique-layers 13": f"--encoder-unique-layers=13: {UNIQUE}",
+        "--encoder-unique-layers 13": "--encoder-unique-layers=13: must be >= 1 and <= --encoder-layers=12",
         "--share-layer-num 3 --encoder-unique-layers 4": "--encoder-unique-layers=4: does not go with --share-layer",
         "--residual-rank 513": "--residual-rank=513: must be >= 1 and <= --encoder-embed-dim=512",
         "--encoder-order 0,3": "--encoder-order=0,3: must name every block from 0 to 3; block 1 is missing",
-        "--decoder-order 0,one": f"--decoder-order=0,one: {BLOCKS}",
+        "--decoder-order 0,one": "--decoder-order=0,one: must be the numbers of stored blocks from 0, one per pass",
         "--encoder-order 0,1,1 --encoder-layers 4": "--encoder-layers=4: must be 3, the number of passes in",
         "--encoder-order 0,1 --encoder-unique-layers 2": "--encoder-unique-layers=2: does not go with --encoder-o",
-        "--encoder-order 0,1 --decoder-order 0,0 --share-layer-num 2": f"--share-layer-num=2: {BOTH_ORDERS}",
+        "--encoder-order 0,1 --decoder-order 0,0 --share-layer-num 2": "--share-layer-num=2: does not go with --encod",
     },
     "recursive_iwslt_de_en": {
         "--block-loops 0": "--block-loops=0: must be >= 1 and divide --encoder-layers=12",
@@ -74,10 +71,10 @@ BAD = {
     },
     "ilr_small": {
         "--reuse-map 4,2,1": r"--reuse-map=4,2,1: has 3 entries, needs one for each of --decoder-layers=4",
-        "--reuse-map 1,0,1,1": f"--reuse-map=1,0,1,1: {MAP}",
+        "--reuse-map 1,0,1,1": "--reuse-map=1,0,1,1: must be whole numbers >= 1, with commas between them",
         "--block-loops 0": "--block-loops=0: must be >= 1",
         "--block-loops 2 --reuse-map 1,2,1,1": "--block-loops=2: replaces --reuse-map=1,2,1,1: give only one of them",
-        "--inject-embedding --reuse-map 1,1,1,1": "--inject-embedding: needs a pass that runs again",
+        "--inject-embedding --reuse-map 01,1,1,1": "--inject-embedding: needs a pass that runs again",
         "--position rope --decoder-embed-dim 36": "--position=rotary: needs an even head width, but .* is 9",
     },
     "sequence_lm": {
@@ -99,6 +96,7 @@ BAD = {
         "--window 0": "--window=0: must be >= 1",
         "--window 65 --position learned": "--window=65: must be <= the 64 learned positions",
         "--window-range 16": "--window-range=16: must be two whole numbers",
+        "--window-range 2,99 --position learned": "--window-range=2,99: must be <= the 64 learned positions",
         "--window-range 48,16": "--window-range=48,16: must be A,B with 1 <= A <= B",
         "--window 2 --regular": "--window=2: does not go with --regular",
         "--accumulate --regular": "--accumulate=True: does not go with --regular",
@@ -160,10 +158,16 @@ def test_bad_values_from_python_are_rejected_by_name(arch, options, message):
         build_architecture(arch, words, words, **options)
 
 
-@pytest.mark.parametrize("reuse_map", ["1,1,1,1", "1, 1,1,1", "01,1,1,1"])
-def test_an_embedding_is_only_injected_into_a_block_that_runs_again(reuse_map):
-    with pytest.raises(ValueError, match="--inject-embedding: needs a pass that runs again"):
-        build_language_model("ilr_small", numbered_dictionary(9), reuse_map=reuse_map, inject_embedding=True)
+@pytest.mark.parametrize("kind", [LanguageModelingTask, MultilingualTranslationTask, TranslationLevenshteinTask])
+def test_tasks_of_other_models_are_rejected(kind):
+    with pytest.raises(ValueError, match=f"--task: {kind.__name__} .*; must be translation"):
+        check_task(models.options("cycle"), kind.__new__(kind))
+
+
+def test_alignments_are_not_trained(corpus, tmp_path):
+    criterion = ("--criterion", "label_smoothed_cross_entropy_with_alignment")
+    said = cli.train(corpus.data, tmp_path, *criterion, "--max-sentences", "4", fails=True)
+    assert "--criterion=label_smoothed_cross_entropy_with_alignment: fused attention gives no weights to train" in said
 
 
 def test_a_removed_option_is_rejected_unless_it_is_off():

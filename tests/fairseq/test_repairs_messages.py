@@ -1,14 +1,17 @@
-"""The error messages of failing commands."""
+"""The messages of commands: errors, warnings and help."""
 
+import logging
 from argparse import Namespace
 
 import pytest
 import torch
 from fairseq import checkpoint_utils, options
+from fairseq.data import Dictionary
 from omegaconf import OmegaConf
 
 from fairseq_plugin.repairs.checkpoints import CheckpointError
 from fairseq_plugin.repairs.foreign import literal
+from fairseq_plugin.repairs.interactive import warn_of_unknown_words
 from fairseq_plugin.repairs.messages import one_line
 from tests.support import cli
 
@@ -66,6 +69,17 @@ def test_an_override_of_no_option_is_rejected(as_namespace):
             override(f"{{'{name}': 3, 'encoder_layers': 3}}", as_namespace=as_namespace)
     override("{'encoder_layers_to_keep': '0,1'}", arch="transformer", as_namespace=as_namespace)
     override("{'signal_rank_divisor': 3}", "--lm-path", "lm.pt", as_namespace=as_namespace)
+
+
+@pytest.mark.parametrize(("line", "warns"), [("one two three", False), ("one x", False), ("one x y", True)])
+def test_text_that_is_not_segmented_is_warned_of(line, warns, caplog):
+    words = Dictionary()
+    for word in ("one", "two", "three"):
+        words.add_symbol(word)
+    with caplog.at_level(logging.WARNING):
+        warn_of_unknown_words(line, words.encode_line(line, add_if_not_exist=False), words)
+        warn_of_unknown_words("speech.wav", torch.zeros(7, 80), None)
+    assert ["of 3 symbols are unknown: segment" in said for said in caplog.messages] == [True] * warns
 
 
 @pytest.mark.slow
