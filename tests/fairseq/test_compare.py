@@ -35,8 +35,7 @@ def arch_and_flags(words):
 def controls(arch, *flags):
     """The models of all rows."""
     words = ["--arch", arch, *models.tiny_flags(arch, *flags)]
-    args = options(arch, *words[2:])
-    args.arch = arch
+    args = models.saved_options(arch, *flags)
     flags = control_flags(args, words, built(words), built)
     return args, {name: built(row) for name, row in flags.items()}, flags
 
@@ -90,14 +89,9 @@ def test_controls_keep_the_options_that_are_not_of_a_loop(arch, flags):
 def test_heads_of_both_sides_grow_in_proportion():
     args = options("ringformer_base", "--encoder-attention-heads", "4", "--decoder-attention-heads", "8")
     found = sized(args, {"encoder": 1, "decoder": 1}, 5, 7)
-    assert found == {
-        "encoder_attention_heads": 5,
-        "encoder_embed_dim": 640,
-        "encoder_ffn_embed_dim": 2567,
-        "decoder_attention_heads": 10,
-        "decoder_embed_dim": 640,
-        "decoder_ffn_embed_dim": 2567,
-    }
+    sizes = dict(embed_dim=640, ffn_embed_dim=2567)
+    widths = {f"{side}_{name}": size for side in models.SIDES for name, size in sizes.items()}
+    assert found == {**widths, "encoder_attention_heads": 5, "decoder_attention_heads": 10}
 
 
 FLAGS = [
@@ -174,13 +168,9 @@ def test_texts_are_scored_by_perplexity(german, tmp_path):
     assert "perplexity by" in (tmp_path / "comparison.md").read_text()
 
 
-def test_eight_bits_need_a_cpu_and_a_truth_value():
+def test_eight_bits_need_a_cpu_and_float32():
     model = models.tiny("ringformer_tiny").float()
     model.eight_bits = True
     model.to(torch.bfloat16)
     with pytest.raises(ValueError, match="eight_bits=True: needs --cpu, and float32"):
         model.prepare_for_inference_(None)
-    args = options("ringformer_tiny", *models.tiny_flags("ringformer_tiny"))
-    args.eight_bits = 2
-    with pytest.raises(ValueError, match="eight_bits=2: must be true or false"):
-        models.task_of("ringformer_tiny").build_model(args)
