@@ -14,10 +14,8 @@ pytestmark = pytest.mark.slow
 
 ILR = ["--arch", "ilr_small", "--decoder-embed-dim", "32", "--decoder-attention-heads", "2", "--position", "alibi"]
 EXACT = ["--update-epoch-batch-itr", "True"]
-SHARED = ["--decoder-embed-dim", "32", "--decoder-attention-heads", "2", "--decoder-layers", "4"]
-SHARED += ["--decoder-unique-layers", "2"]
-BANDS = ["--adaptive-input-cutoff", "6,8", "--criterion", "adaptive_loss", "--ddp-backend", "legacy_ddp"]
-ADAPTIVE = ["--arch", "cycle_rev_lm", *SHARED, *BANDS]
+ADAPTIVE = ["--arch", "cycle_rev_lm", *ILR[2:6], "--decoder-layers", "4", "--decoder-unique-layers", "2"]
+ADAPTIVE += ["--adaptive-input-cutoff", "6,8", "--criterion", "adaptive_loss", "--ddp-backend", "legacy_ddp"]
 
 
 def train(data: Path, folder: Path, *flags, **options) -> str:

@@ -96,15 +96,15 @@ def test_an_interrupted_save_leaves_the_old_file(good, monkeypatch):
     assert is_intact(good / "checkpoint_last.pt")
 
 
-@pytest.mark.parametrize("how", ["empty", "truncated", "flipped"])
-def test_damage_is_found_and_named(good, how):
+@pytest.mark.parametrize(
+    ("how", "named"), [("empty", "empty"), ("truncated", "truncated after"), ("flipped", "damaged in")]
+)
+def test_damage_is_found_and_named(good, how, named):
     path = good / "checkpoint2.pt"
     data = bytearray((good / "checkpoint1.pt").read_bytes())
     data[len(data) // 2] ^= 255
     path.write_bytes({"empty": b"", "truncated": data[: len(data) // 2], "flipped": data}[how])
-    assert saving.damage(path).startswith(
-        {"empty": "empty", "truncated": "truncated after", "flipped": "damaged in"}[how]
-    )
+    assert saving.damage(path).startswith(named)
     assert saving.newest_intact(good) == good / "checkpoint1.pt"
     if how != "flipped":  # torch reads a file with wrong checksums
         for load in (checkpoint_utils.load_checkpoint_to_cpu, load_safely):

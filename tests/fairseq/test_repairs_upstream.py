@@ -4,6 +4,7 @@ import collections
 import logging
 import math
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -61,16 +62,8 @@ def test_a_model_trains_resumes_and_loads(model, trained_once, tmp_path, said):
 def test_a_trained_transformer_is_fine_tuned_with_fewer_layers(data, tmp_path):
     two = ("--encoder-layers", "2", "--decoder-layers", "2")
     path = upstream.run_training("transformer", data["text"], tmp_path / "two", *two)
-    tuning = (
-        "--encoder-layers-to-keep",
-        "1",
-        "--decoder-layers-to-keep",
-        "1",
-        "--finetune-from-model",
-        path,
-        "--lr",
-        "0",
-    )
+    kept = ("--encoder-layers-to-keep=1", "--decoder-layers-to-keep=1")
+    tuning = (*kept, "--finetune-from-model", path, "--lr", "0")
     tuned = upstream.run_training("transformer", data["text"], tmp_path / "one", *two, *tuning)
     before, after = upstream.parameters(path), upstream.parameters(tuned)
     for side in ("encoder", "decoder"):
@@ -102,9 +95,7 @@ class TestTranslation:
 
     def test_a_loss_that_is_no_number_is_named(self, model, data, tmp_path):
         with pytest.raises(FloatingPointError, match="^update .*: the loss or a gradient is no longer a finite number"):
-            upstream.run_training(
-                model, data["text"], tmp_path, "--lr", "1e35", "--batch-size", "4", "--max-epoch", "9"
-            )
+            upstream.run_training(model, data["text"], tmp_path, "--lr=1e35", "--batch-size=4", "--max-epoch=9")
 
 
 def test_a_source_ends_before_the_words_that_its_translation_must_contain(trained_once, said):
@@ -148,17 +139,9 @@ class TestMultilingual:
         data, path = trained_once("multilingual_transformer")
         _, _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)])
         checkpoint_utils.load_model_ensemble_and_task([str(path)], task=task)
-        task.dicts["de"] = reordered(task.dicts["de"])
+        task.dicts["de"].symbols[-2:] = reversed(task.dicts["de"].symbols[-2:])
         with pytest.raises(ValueError, match=f"^{path}: was trained with another de dictionary"):
             checkpoint_utils.load_model_ensemble_and_task([str(path)], task=task)
-
-
-def reordered(dictionary: Dictionary) -> Dictionary:
-    """A dictionary with the same words in another order."""
-    found = Dictionary()
-    for word in reversed(dictionary.symbols[dictionary.nspecial :]):
-        found.add_symbol(word)
-    return found
 
 
 class TestDictionaries:
@@ -166,8 +149,7 @@ class TestDictionaries:
     @staticmethod
     def other(data, tmp_path) -> Path:
         """The corpus, with a dictionary of the target in another order."""
-        for path in data["text"].iterdir():
-            (tmp_path / path.name).write_bytes(path.read_bytes())
+        shutil.copytree(data["text"], tmp_path, dirs_exist_ok=True)
         lines = (tmp_path / "dict.de.txt").read_text().splitlines()
         upstream.write_lines(tmp_path / "dict.de.txt", lines[::-1])
         return tmp_path
@@ -187,11 +169,8 @@ class TestDictionaries:
 
     def test_models_of_different_data_are_loaded_together(self, other, trained_once, tmp_path):
         """As fairseq's own tests do; without a task, the first one's data count."""
-        paths = [
-            str(trained_once("transformer")[1]),
-            str(upstream.run_training("transformer", other, tmp_path / "run")),
-        ]
-        assert len(checkpoint_utils.load_model_ensemble_and_task(paths)[0]) == 2
+        paths = [trained_once("transformer")[1], upstream.run_training("transformer", other, tmp_path / "run")]
+        assert len(checkpoint_utils.load_model_ensemble_and_task(list(map(str, paths)))[0]) == 2
 
 
 class TestLanguageModel:
@@ -244,26 +223,16 @@ class TestSpeech:
         assert sorted(found) == [0, 1]
         assert found[1] == ""
 
-    def test_letters_are_fine_tuned_and_resumed(self, trained_once, tmp_path):
+    def test_letters_are_fine_tuned_and_resumed(self, trained_once, tmp_path, monkeypatch):
         """The task stores its dictionary in the checkpoint."""
         data, path = trained_once("wav2vec2")
-        task = [
-            "--task=audio_finetuning",
-            "--labels=ltr",
-            "--sample-rate=16000",
-            "--criterion=ctc",
-            "--post-process=letter",
-        ]
-        flags = [*task, "--w2v-path", path, "--max-tokens=50000"]
-        upstream.MODELS["wav2vec_ctc"] = ("audio", flags)
-        try:
-            tuned = upstream.run_training("wav2vec_ctc", data, tmp_path)
-            assert isinstance(
-                checkpoint_utils.load_checkpoint_to_cpu(str(tuned))["task_state"]["target_dictionary"], Dictionary
-            )
-            upstream.run_training("wav2vec_ctc", data, tmp_path, "--max-epoch", "2")
-        finally:
-            del upstream.MODELS["wav2vec_ctc"]
+        task = ["--task=audio_finetuning", "--labels=ltr", "--sample-rate=16000", "--max-tokens=50000"]
+        flags = [*task, "--criterion=ctc", "--post-process=letter", "--w2v-path", path]
+        monkeypatch.setitem(upstream.MODELS, "wav2vec_ctc", ("audio", flags))
+        tuned = upstream.run_training("wav2vec_ctc", data, tmp_path)
+        saved = checkpoint_utils.load_checkpoint_to_cpu(str(tuned))
+        assert isinstance(saved["task_state"]["target_dictionary"], Dictionary)
+        upstream.run_training("wav2vec_ctc", data, tmp_path, "--max-epoch", "2")
         (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(tuned)])
         assert model.w2v_encoder.proj.out_features == 9
 

@@ -21,13 +21,10 @@ RATE = 16000
 WORDS = {"low": 300, "middle": 900, "high": 2700}  # tones, in Hz
 SETS = {"train": 160, "dev": 5, "test": 19}
 KINDS = ("test", "test-npy", "test-zip")  # sets of audio files, features, and features in a zip
-STACKS = [
-    part
-    for side, layers in (("encoder", "3"), ("decoder", "2"))
-    for name, value in (("embed-dim", "32"), ("ffn-embed-dim", "64"), ("attention-heads", "2"), ("layers", layers))
-    for part in (f"--{side}-{name}", value)
-]
-MODEL = [*STACKS, "--encoder-unique-layers", "2", "--decoder-unique-layers", "1", "--conv-channels", "32"]
+SIZES = ("embed-dim=32", "ffn-embed-dim=64", "attention-heads=2")
+STACKS = [f"--{side}-{size}" for side in ("encoder", "decoder") for size in SIZES]
+MODEL = [*STACKS, "--encoder-layers=3", "--encoder-unique-layers=2", "--decoder-layers=2", "--decoder-unique-layers=1"]
+MODEL += ["--conv-channels=32"]
 SEARCH = ["--beam", "2", "--max-len-b", "8", "--max-tokens", "2000"]
 
 

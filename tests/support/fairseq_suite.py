@@ -74,13 +74,6 @@ def row(name: str, *found: Outcomes) -> str:
     return f"| {' | '.join([name, *(f'{list(each.values()).count(PASSED)} of {len(each)}' for each in found)])} |"
 
 
-def print_tests(title: str, tests: Outcomes) -> None:
-    """Prints a list of tests and their errors."""
-    print(f"\n{title}: {len(tests) or 'none'}")
-    for name, error in tests.items():
-        print(f"  {name}: {error}")
-
-
 def main() -> int:
     """Prints the comparison; returns 1 if a test fails only with the plugin."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], allow_abbrev=False)
@@ -96,8 +89,8 @@ def main() -> int:
         found = link_tests(given.checkout, Path(folder))
         files = [file for file in found if any(fnmatch(file, pattern) for pattern in patterns)]
 
-        def run_both(file: str) -> tuple[Outcomes, Outcomes]:
-            return run(Path(folder), file, [*WITHOUT, *options]), run(Path(folder), file, [*WITH, *options])
+        def run_both(file: str) -> list[Outcomes]:
+            return [run(Path(folder), file, [*plugin, *options]) for plugin in (WITHOUT, WITH)]
 
         for file, both in zip(files, pool.map(run_both, files), strict=True):
             without |= both[0]
@@ -107,9 +100,10 @@ def main() -> int:
     failing = {name: error for name, error in with_plugin.items() if error}
     broken = {name: error for name, error in failing.items() if not without.get(name)}
     mended = {name: error for name, error in without.items() if error and with_plugin.get(name) == PASSED}
-    print_tests("only the plugin breaks", broken)
-    print_tests("only the plugin mends", mended)
-    print_tests("fail with and without it", {name: failing[name] for name in failing.keys() - broken.keys()})
+    both = {name: failing[name] for name in failing.keys() - broken.keys()}
+    titles = ("only the plugin breaks", "only the plugin mends", "fail with and without it")
+    for title, tests in zip(titles, (broken, mended, both)):
+        print(f"\n{title}: {len(tests) or 'none'}", *(f"  {name}: {error}" for name, error in tests.items()), sep="\n")
     return bool(broken)
 
 

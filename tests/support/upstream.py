@@ -1,7 +1,6 @@
 """fairseq's own models, tiny, trained and used in this process by fairseq's own commands."""
 
 import random
-import re
 import sys
 from collections.abc import Iterable
 from contextlib import redirect_stdout
@@ -18,6 +17,7 @@ from fairseq_cli import eval_lm, generate, interactive, preprocess, train, valid
 from omegaconf import DictConfig
 
 import fairseq_plugin  # noqa: F401  (repairs fairseq)
+from tests.support import cli
 from tests.support.speech import tone
 
 SENTENCES = {"train": 25, "valid": 9, "test": 11}  # none a multiple of 8
@@ -25,20 +25,11 @@ WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": 
 RATE = 16000
 
 SIDES = ("encoder", "decoder")
-TRANSFORMER = [
-    flag
-    for side in SIDES
-    for name, value in (("layers", 1), ("embed-dim", 8), ("ffn-embed-dim", 8), ("attention-heads", 2))
-    for flag in (f"--{side}-{name}", str(value))
-]
-LSTM = [
-    *[
-        f"--{side}-{name}={size}"
-        for side in SIDES
-        for name, size in (("layers", 1), ("embed-dim", 8), ("hidden-size", 8))
-    ],
-    "--decoder-out-embed-dim=8",
-]
+SIZES = ("layers=1", "embed-dim=8", "ffn-embed-dim=8", "attention-heads=2")
+ENCODER, DECODER = ([f"--{side}-{size}" for size in SIZES] for side in SIDES)
+TRANSFORMER = [*ENCODER, *DECODER]
+LSTM = ["--decoder-out-embed-dim=8"]
+LSTM += [f"--{side}-{size}" for side in SIDES for size in ("layers=1", "embed-dim=8", "hidden-size=8")]
 FCONV = [f"--{side}-{option}" for side in SIDES for option in ("embed-dim=8", "layers=[(8, 3)] * 2")]
 WAV2VEC = {
     "conv-feature-layers": "[(8, 10, 5)] + [(8, 3, 4)] * 2",
@@ -57,10 +48,10 @@ MODELS = {
         "text",
         ["--task", "multilingual_translation", "--lang-pairs", "en-de,de-en", *TRANSFORMER],
     ),
-    "transformer_lm": ("text", ["--task", "language_modeling", "--tokens-per-sample", "12", *TRANSFORMER[8:]]),
+    "transformer_lm": ("text", ["--task", "language_modeling", "--tokens-per-sample", "12", *DECODER]),
     "roberta": (
         "text",
-        ["--task=masked_lm", "--criterion=masked_lm", "--tokens-per-sample=12", "--batch-size=4", *TRANSFORMER[:8]],
+        ["--task=masked_lm", "--criterion=masked_lm", "--tokens-per-sample=12", "--batch-size=4", *ENCODER],
     ),
     "s2t_transformer": (
         "speech",
@@ -183,14 +174,10 @@ def answer(data: Path, path: Path, lines: str, *flags: Any) -> dict[int, str]:
 
 def translations(output: str) -> dict[int, str]:
     """The best translation of each sentence."""
-    found: dict[int, str] = {}
-    for number, text in re.findall(r"^H-(\d+)\t\S+\t?(.*)$", output, flags=re.MULTILINE):
-        found.setdefault(int(number), text)
-    return found
+    return {number: texts[0] for number, texts in cli.hypotheses(output).items()}
 
 
 def parameters(path: Path) -> dict[str, np.ndarray]:
     """The parameters in a checkpoint, as arrays."""
-    return {
-        name: tensor.numpy() for name, tensor in checkpoint_utils.load_checkpoint_to_cpu(str(path))["model"].items()
-    }
+    weights = checkpoint_utils.load_checkpoint_to_cpu(str(path))["model"]
+    return {name: tensor.numpy() for name, tensor in weights.items()}
