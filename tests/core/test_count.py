@@ -10,22 +10,7 @@ from torch import nn
 
 import timm_plugin  # noqa: F401  registers our models
 from recurrence import count
-from recurrence.loop import Loop
 from tests.support import language, models
-
-
-def loop(order):
-    blocks = [nn.Linear(3, 3), nn.Linear(3, 3, bias=False)]  # 12 and 9 parameters
-    return Loop(blocks, order, own=[nn.LayerNorm(3) for _ in order])  # 6 a pass
-
-
-def test_counts():
-    stack = loop((0, 1, 1, 0, 0))
-    model = nn.ModuleDict({"stack": stack, "other": loop((0, 1)), "head": nn.Linear(3, 2)})
-    assert count.stored(stack) == 12 + 9 + 5 * 6
-    assert count.unshared(stack) == 3 * 12 + 2 * 9 + 5 * 6
-    assert count.stored(model) == 51 + 33 + 8
-    assert count.unshared(model) == 84 + 33 + 8
 
 
 def test_shared_and_frozen_parameters():
