@@ -1,4 +1,4 @@
-"""The architectures registered with fairseq: their parameter counts, and that tests over all models try each."""
+"""The architectures registered with fairseq: their parameter counts, and that no test leaves one out."""
 
 import pytest
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
@@ -8,8 +8,43 @@ from fairseq_plugin.modules.build import architectures, numbered_dictionary
 from fairseq_plugin.modules.model import LoopedTransformer
 from fairseq_plugin.modules.register import register_family
 from recurrence import count
+from tests.fairseq import (
+    test_admin,
+    test_configuration,
+    test_forward,
+    test_incremental,
+    test_positions,
+    test_rejected_options,
+)
 from tests.support import language, models, speech
 from tests.support.counts import COUNTS, Count
+
+INVARIANTS = (test_admin, test_configuration, test_forward, test_incremental, test_positions, test_rejected_options)
+# Invariants of some models only. Speech has no learned positions, no matrix for source and target, no post-norm stacks.
+SOME = {
+    "test_each_omega_is_the_spread_of_the_sum_before_it": models.ARCHS,
+    "test_training_profiles_once_and_is_otherwise_the_same": models.ARCHS,
+    "test_pre_norm_is_rejected": models.ARCHS,
+    "test_gradient_of_one_matrix_for_all_is_the_sum_of_three": models.ARCHS,
+    "test_one_matrix_for_all_needs_sides_that_agree": models.ARCHS,
+    "test_older_options_still_work_and_may_repeat_the_new_one": models.ARCHS,
+    "test_the_decoders_widths_follow_the_encoders": models.WITH_ENCODER,
+    "test_attention_weights_of_every_step": models.WITH_ENCODER,
+    "test_beam_search": models.WITH_ENCODER,
+    "test_texts_may_be_longer_than_those_of_training": language.ARCHS,
+    "test_prompts_are_read_at_once": language.ARCHS,
+    "test_tokens_that_have_been_read_are_rejected": language.ARCHS,
+    "test_beam_search_goes_on_from_prompts": language.ARCHS,
+    "test_a_smaller_output_dictionary_needs_a_matrix_of_its_own": language.ARCHS,
+    "test_fairseqs_own_classes_cannot_have_them": ["universal_small", "s2t_cycle", "cycle_lm"],  # a model of each kind
+}
+
+
+def test_no_invariant_leaves_an_architecture_out():
+    tested = {name: archs for module in INVARIANTS for name, archs in models.architectures_tested(module).items()}
+    assert len(tested) > len(SOME) + 8
+    for name, archs in tested.items():
+        assert archs >= set(SOME.get(name, models.EVERY)), name
 
 
 def test_every_architecture_is_of_one_kind_and_counted():

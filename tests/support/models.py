@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from recurrence.loop import Loop, named_loops
 from tests.support import language, speech, translation
 from tests.support.flags import option_names, options
-from tests.support.stacks import gradients_of, poisoned_memory, randomise
+from tests.support.stacks import gradients_of, parameters, poisoned_memory, randomise
 from tests.support.translation import SIDES, VARIANTS, task
 from tests.support.words import SOURCE_SYMBOLS, TARGET_SYMBOLS, collate, dictionary, sentences
 
@@ -74,6 +74,16 @@ every_language_model = _each(language.ARCHS)
 every_model = _each(EVERY)
 every_language_case = cases(language.ARCHS)
 every_case = cases(EVERY)
+
+
+def architectures_tested(module: ModuleType) -> dict[str, set[str]]:
+    """The architectures with which each test function of a module runs, if it is parametrized by them."""
+    found = {}
+    for names, name, values in parameters(module):
+        if names == "arch" or names[:2] == ("arch", "flags"):
+            given = values if names == "arch" else [arch for arch, *_ in values]
+            found[name] = set().union(*(REPRESENTS.get(arch, {arch}) for arch in given))
+    return found
 
 
 # Building

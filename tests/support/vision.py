@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.support.stacks import gradients_of, randomise
+from tests.support.stacks import gradients_of, parameters, randomise
 
 timm = pytest.importorskip("timm")
 
@@ -51,6 +52,15 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 CASES = {**{name: (name, {}) for name in MODELS}, **VARIANTS}
 
 every_model = pytest.mark.parametrize("name", MODELS)
+
+
+def models_tested(module: ModuleType) -> dict[str, set[str]]:
+    """The models with which each test function of a module runs, if it is parametrized by model, case or structure."""
+    return {
+        name: {CASES[case][0] for value in values for case in STRUCTURES.get(value, [value])}
+        for names, name, values in parameters(module)
+        if names in ("name", "case", "structure")
+    }
 
 
 def is_pyramid(name: str) -> bool:
