@@ -8,7 +8,6 @@ import torch
 from fairseq.models.transformer import TransformerModel
 from fairseq.sequence_scorer import SequenceScorer
 
-import fairseq_plugin  # noqa: F401  repairs fairseq, as a notebook would
 from fairseq_plugin.repairs.checkpoints import load_safely
 from tests.support import cli, models
 from tests.support.states import same_state, trained_tensors
