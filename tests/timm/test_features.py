@@ -7,7 +7,7 @@ import torch
 
 from recurrence.elastic import at_depths
 from tests.support import vision
-from tests.support.vision import every_case, every_model, is_pyramid, timm
+from tests.support.vision import every_case, every_model, every_registered_structure, is_pyramid, timm
 
 
 def features(model: torch.nn.Module) -> int:
@@ -42,14 +42,12 @@ def test_features_only_gives_the_whole_models_features(case):
     assert default.feature_info.channels() == [info["num_chs"] for info in model.feature_info][-3:]
 
 
-@pytest.mark.parametrize("structure", [*vision.REGISTERED_STRUCTURES, "sret, class token"])
+@every_registered_structure
 def test_a_hook_or_a_graph_finds_every_depth_by_its_name(structure):
     model, x = vision.small_with_images(structure)
     names = [info["module"] for info in model.feature_info]
     assert len(set(names)) == len(names)
-    output_fmt = (
-        "NCHW" if is_pyramid(vision.CASES[structure][0]) else "NLC"
-    )  # what the modules give, as in timm's own models
+    output_fmt = "NCHW" if is_pyramid(structure) else "NLC"  # what the modules give, as in timm's own models
     expected = model.forward_intermediates(x, output_fmt=output_fmt, intermediates_only=True)
     for kind, holds in (("hook", "body"), ("fx", "graph_module")):
         net = vision.small(structure, features_only=True, feature_cls=kind, out_indices=list(range(len(names))))
@@ -59,6 +57,14 @@ def test_a_hook_or_a_graph_finds_every_depth_by_its_name(structure):
         for state, feature in zip(found, expected):
             patches = state if state.dim() == 4 else state[:, model.num_prefix_tokens :]
             torch.testing.assert_close(patches, feature, rtol=1e-9, atol=1e-12)
+
+
+def test_a_stage_with_a_class_token_gives_its_map_first():
+    model, x = vision.small_with_images("sret, class token")
+    expected = model.forward_intermediates(x, intermediates_only=True)
+    net = vision.small("sret, class token", features_only=True, feature_cls="hook")
+    net.body.load_state_dict(model.state_dict(), strict=False)
+    torch.testing.assert_close(net(x), expected, rtol=0, atol=0)
 
 
 def test_transformers_backbone_has_a_name_for_every_depth():
