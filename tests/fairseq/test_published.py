@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
 from fairseq_plugin.published import from_published, to_published
+from fairseq_plugin.published.translation import SYSTEMS as TRANSLATION_SYSTEMS
 from recurrence import admin
 from tests.support import models, reference
 from tests.support.golden import golden
@@ -90,6 +92,21 @@ def test_one_layer_for_all_passes_of_stacks_of_different_depth():
 def test_unknown_system_is_rejected():
     with pytest.raises(ValueError, match="system='transformer': must be one of"):
         from_published("transformer", {}, {})
+
+
+SYSTEM_OF_FAMILY = {
+    "RingFormer": "ringformer",
+    "Universal": "universal",
+    "OneWideFFN": "one_wide_ffn",
+    "Vanilla": "vanilla",
+    "ParameterSharing": "takase",
+    "RecursiveTransformer": None,  # described in a paper, but in no published code
+}
+
+
+def test_every_architecture_has_a_system_or_a_reference():
+    assert set(SYSTEM_OF_FAMILY) == {ARCH_MODEL_REGISTRY[arch].__name__ for arch in models.ARCHS}
+    assert set(SYSTEM_OF_FAMILY.values()) - {None} == set(TRANSLATION_SYSTEMS)
 
 
 @pytest.mark.parametrize("unpublished", [arch for arch in models.ARCHS if arch.startswith("recursive")])

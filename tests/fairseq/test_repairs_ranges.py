@@ -21,6 +21,7 @@ OUTSIDE = {
     "--eval-bleu-args": ["{beam}", "4"],
     "--eval-bleu-detok-args": ["x"],
 }
+TRIED = [(option, value) for option in OUTSIDE for value in OUTSIDE[option]]
 TRAINING = ["data", "--task", "translation", "--arch", "transformer", "--criterion", "label_smoothed_cross_entropy"]
 TRAINING += ["--optimizer", "adam", "--lr-scheduler", "inverse_sqrt"]
 
@@ -34,10 +35,19 @@ def text(tmp_path_factory) -> Path:
     return upstream.write_text(tmp_path_factory.mktemp("text"))
 
 
-@pytest.mark.parametrize(("option", "value"), [(option, value) for option in OUTSIDE for value in OUTSIDE[option]])
+@pytest.mark.parametrize(("option", "value"), TRIED)
 def test_a_number_outside_its_range_is_rejected(option, value):
     with pytest.raises(ValueError, match=f"^{option} .*: must be "):
         train(f"{option}={value}")
+
+
+@pytest.mark.parametrize(("option", "value"), TRIED)
+def test_what_is_rejected_fails_in_fairseq(option, value, text, tmp_path, monkeypatch):
+    monkeypatch.setattr(ranges.check_ranges, "__code__", (lambda args: None).__code__)
+    flags = ["--lr-scheduler", "inverse_sqrt", "--update-freq", "1", "--max-epoch", "2"]
+    flags += ["--eval-bleu", "--eval-bleu-detok", "moses"]
+    with pytest.raises(Exception, match="."):
+        upstream.run_training("transformer", text, tmp_path, *flags, f"{option}={value}")
 
 
 @pytest.mark.parametrize(
