@@ -166,6 +166,8 @@ def _dictionaries(state: dict[str, Any], data: Path | None, is_translation: bool
     """
     options = vars(_run_options(state, _model_options(state)))
     data = data or Path(str(options.get("data", "")).split(os.pathsep)[0])
+    if not data.exists():
+        raise ValueError(f"--dictionary={data}: no such file or folder")
     names = ["dict.txt"]
     if is_translation:
         pair = options.get("source_lang"), options.get("target_lang")

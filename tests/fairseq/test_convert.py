@@ -298,7 +298,7 @@ def test_foreign_checkpoints_are_rejected_by_name(state, message):
     [
         (["unshare", "{last}", "{last}"], "must not be IN, which is never overwritten"),
         (["unshare", "{folder}/missing.pt", "{out}"], "missing.pt: no such file"),
-        (["hf", "{last}", "{out}", "--dictionary", "{folder}/no"], "No such file or directory"),
+        (["hf", "{last}", "{out}", "--dictionary", "{folder}/no"], "/no: no such file or folder"),
         (["share", "{last}", "{out}", "--unique-layers", "1"], "--arch ringformer_tiny: must be one of fairseq's own"),
     ],
 )
