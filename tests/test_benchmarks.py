@@ -48,18 +48,17 @@ def test_cached_generation_of_the_benchmark_gives_the_same_logits_each_time(monk
     assert torch.equal(cached(), first)
 
 
-def gpu_stages(tmp_path, fails: bool = False, **settings: str) -> dict[str, str]:
-    """How each stage of tests/gpu.sh ended; `fails` says whether its exit status must tell of a failure."""
-    script = cli.REPOSITORY / "tests" / "gpu.sh"
+@pytest.mark.parametrize(
+    ("settings", "verdict"),
+    [
+        ({"BUDGET": "0"}, "not reached"),
+        ({"STAGES": "environment"}, "passed"),
+        ({"STAGES": "environment", "PYTHON": "false"}, "failed (1)"),
+    ],
+)
+def test_the_gpu_script_reports_how_each_stage_ended(settings, verdict, tmp_path):
     env = {"PATH": f"{cli.SCRIPTS}:{os.environ['PATH']}", "OUT": str(tmp_path), **settings}
-    cli.run("bash", script, fails=fails, env=env)
-    lines = (tmp_path / "summary.txt").read_text().splitlines()
-    return {line[:34].strip(): line[34:].strip() for line in lines}
-
-
-def test_the_gpu_script_reports_how_each_stage_ended(tmp_path):
-    stages = gpu_stages(tmp_path, BUDGET="0")
-    assert set(stages.values()) == {"not reached"}
-    assert {"tests", "train-fp16", "decode-fp16", "image-compile", "bench-translation"} <= set(stages)
-    assert gpu_stages(tmp_path, STAGES="environment")["environment"].endswith("passed")
-    assert "failed (1)" in gpu_stages(tmp_path, fails=True, STAGES="environment", PYTHON="false")["environment"]
+    cli.run("bash", cli.REPOSITORY / "tests" / "gpu.sh", fails="failed" in verdict, env=env)
+    stages = (tmp_path / "summary.txt").read_text().splitlines()
+    assert len(stages) == 1 if "STAGES" in settings else len(stages) > 20
+    assert all(verdict in stage for stage in stages)

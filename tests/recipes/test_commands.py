@@ -8,17 +8,21 @@ import subprocess
 from pathlib import Path
 
 import collect  # noqa: E402
+import numpy as np
 import pytest
 import results_csv  # noqa: E402
+from PIL import Image
 
 from tests.support import cli
-from tests.support.recipes import DATA_ROOT, FIGURES, RECIPES, commands, needs, parsed, recipe
+from tests.support.recipes import DATA_ROOT, RECIPES, commands, needs, parsed, recipe
 
-# Of tables; recipes/test_tables.py tries them.
-TABLES = [path for path in RECIPES.glob("*/*.sh") if '/../table"' in path.read_text(encoding="utf-8")]
 SOURCED = [RECIPES / "common.sh", RECIPES / "data" / "tools.sh"]
-RUNS = [("numbers/run.sh", scale, ()) for scale in ("demo", "smoke")]
-PREPARE = ("numbers", "multi30k", "kausik", "ilr", "librispeech", "cifar10", "digits")
+# The programs that a demo starts, which are fairseq's or train and score images.
+DEMOS = {
+    "automaton": ["fairseq-train"] * 2,
+    "numbers": ["fairseq-preprocess", *["fairseq-train", "fairseq-generate"] * 2],
+    "digits": ["train_image"] * 3,
+}
 
 
 def test_every_script_is_read_and_may_be_called():
@@ -27,22 +31,11 @@ def test_every_script_is_read_and_may_be_called():
         assert os.access(script, os.X_OK) == (script not in SOURCED), script
 
 
-def test_every_script_is_tried():
-    """Those of recipes/data by recipes/test_data.py."""
-    tried = {RECIPES / script for script, *_ in RUNS} | {*TABLES, *FIGURES, *SOURCED}
-    tried |= {RECIPES / name / "prepare.sh" for name in PREPARE} | {RECIPES / "takase" / "wikitext.sh"}
-    tried |= {
-        RECIPES / name
-        for name in ("takase/significance.sh", "digits/run.sh", "automaton/run.sh", "kausik/linear_time.sh")
-    }
-    tried |= {path for folder in ("data", "commands") for path in (RECIPES / folder).glob("*.sh")}
-    assert tried == set(RECIPES.rglob("*.sh"))
-
-
-@pytest.mark.parametrize(("script", "scale", "arguments"), RUNS, ids=lambda value: str(value))
-def test_fairseq_takes_every_command(script, scale, arguments, tmp_path):
-    seen = {parsed(words) for words in commands(script, *arguments, SCALE=scale, OUT=str(tmp_path))}
-    assert {"fairseq-train", "fairseq-generate"} <= seen
+@pytest.mark.parametrize("scale", ["demo", "smoke"])
+@pytest.mark.parametrize("demo", DEMOS)
+def test_the_parsers_take_every_command_of_a_demo(demo, scale, tmp_path):
+    programs = [parsed(*words) for words in commands(f"{demo}/run.sh", SCALE=scale, OUT=str(tmp_path), DATA_ROOT="")]
+    assert [program for program in programs if program.startswith(("fairseq", "train"))] == DEMOS[demo]
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
 
 
@@ -86,78 +79,48 @@ def test_without_a_network_the_data_is_asked_for(script, message, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory) -> Path:
-    """Where the recipe of the demo writes."""
-    return tmp_path_factory.mktemp("out")
-
-
-@pytest.fixture(scope="module")
-def output(out) -> str:
-    """What the demo at scale smoke prints, after it failed once and was interrupted in training once."""
+def demo(tmp_path_factory) -> tuple[Path, Path, str]:
+    """The data of the demo of numbers, its run, and what it prints after it failed and was interrupted once each."""
+    out = tmp_path_factory.mktemp("out")
     settings = {"SCALE": "smoke", "OUT": str(out)}
     train, _ = [words for words in commands("numbers/run.sh", **settings) if words[0] == "fairseq-train"]
     recipe("numbers/run.sh", "--max-tokens", "1", fails=True, **settings)
     cli.run(*train, "--max-update", "30", "--disable-validation", env={"PYTHONPATH": str(cli.REPOSITORY)})
-    return recipe("numbers/run.sh", **settings)
-
-
-@pytest.fixture(scope="module")
-def run(out, output) -> Path:
-    """The folder of its finished run."""
-    return out / "numbers" / "run" / "smoke" / "ringformer_tiny" / "s1"
+    printed = recipe("numbers/run.sh", **settings)
+    return out / "numbers" / "smoke", out / "numbers" / "run" / "smoke" / "ringformer_tiny" / "s1", printed
 
 
 @pytest.mark.slow
-def test_an_interrupted_demo_resumes(run):
-    assert "@ 30 updates" in (run / "train.log").read_text()
-
-
-@pytest.mark.slow
-def test_the_score_is_over_all_sentences(out, run):
-    scores = json.loads((run / "scores.json").read_text())
-    references = (out / "numbers" / "smoke" / "test.de").read_text().splitlines()
-    hypotheses = (run / "generate.txt").read_text().splitlines()
-    assert scores["sentences"] == len(references) == len(hypotheses) == 100
-    matches = sum(map(str.__eq__, references, hypotheses))
-    assert scores["exact_match"] == matches
-    assert 0 < scores["bleu"] <= 100
-
-
-@pytest.mark.slow
-def test_the_report_shows_scores_parameters_and_places(run, output):
-    scores, count = json.loads((run / "scores.json").read_text()), collect.training(run)["params"]
-    unshared = int(re.search(r"^  vanilla_tiny +([\d,]+)$", output, re.MULTILINE)[1].replace(",", ""))
-    assert f"exact match        {scores['exact_match']:.1f} %" in output
-    assert f"{count:,}" in output
-    assert str(run) in output
-    assert " -> " in output
-    once = collect.training(run.parents[1] / "ringformer_tiny_once" / "s1")["params"]
-    assert f"{once:,} stored parameters" in output
-    assert once < count < unshared
-
-
-@pytest.mark.slow
-def test_a_finished_demo_is_not_repeated(out, run):
+def test_an_interrupted_demo_resumes_and_a_finished_one_is_not_repeated(demo):
+    data, run, _ = demo
     before = (run / "train.log").read_text()
-    assert "training: done before" in recipe("numbers/run.sh", SCALE="smoke", OUT=str(out))
+    assert "@ 30 updates" in before
+    assert "training: done before" in recipe("numbers/run.sh", SCALE="smoke", OUT=str(data.parents[1]))
     assert (run / "train.log").read_text() == before
 
 
 @pytest.mark.slow
-def test_no_number_is_in_two_sets(out, run):
-    sets = [(out / "numbers" / "smoke" / f"{name}.en").read_text().splitlines() for name in ("train", "valid", "test")]
+def test_the_score_is_over_all_sentences_of_which_no_training_has_one(demo):
+    data, run, _ = demo
+    sets = [(data / f"{name}.de").read_text().splitlines() for name in ("train", "valid", "test")]
     assert [len(lines) for lines in sets] == [800, 100, 100]
     assert len(set().union(*sets)) == 1000
+    scores, hypotheses = json.loads((run / "scores.json").read_text()), (run / "generate.txt").read_text().splitlines()
+    assert scores["sentences"] == len(hypotheses) == 100
+    assert scores["exact_match"] == sum(map(str.__eq__, sets[-1], hypotheses))
+    assert 0 < scores["bleu"] <= 100
 
 
 @pytest.mark.slow
-@needs("multi30k")
-def test_multi30k_from_the_raw_corpus_to_a_score(tmp_path):
-    output = recipe("multi30k/train.sh", "cycle_rev", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
-    (bleu, _) = results_csv.read(tmp_path / "multi30k" / "results.csv")
-    assert bleu["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
-    assert (bleu["arch"], bleu["updates"]) == ("cycle_rev", "10")
-    assert '"sentences": 1000' in output
+def test_the_report_shows_scores_parameters_and_places(demo):
+    _, run, printed = demo
+    scores, count = json.loads((run / "scores.json").read_text()), collect.training(run)["params"]
+    once = collect.training(run.parents[1] / "ringformer_tiny_once" / "s1")["params"]
+    unshared = int(re.search(r"^  vanilla_tiny +([\d,]+)$", printed, re.MULTILINE)[1].replace(",", ""))
+    exact = f"exact match        {scores['exact_match']:.1f} %"
+    for shown in (exact, f"{count:,}", str(run), " -> ", f"{once:,} stored parameters"):
+        assert shown in printed
+    assert once < count < unshared
 
 
 def test_the_orders_are_compared_with_universal_on_every_set(tmp_path):
@@ -173,37 +136,50 @@ def test_the_orders_are_compared_with_universal_on_every_set(tmp_path):
 
 
 @pytest.mark.slow
-@needs("shakespeare")
-def test_shakespeare_from_the_raw_text_to_a_loss(tmp_path):
-    recipe("kausik/table2.sh", "recurrent", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
-    out = tmp_path / "kausik"
-    log = (out / "characters" / "preprocess.log").read_text()
-    assert "1003855 tokens, 0.0% replaced" in log
-    assert "111540 tokens, 0.0% replaced" in log
-    found = {row["metric"]: row for row in results_csv.read(out / "results.csv")}
-    assert set(found) >= {"loss, nats", "standard error of the loss", "standard error of the loss as published"}
-    assert found["loss, nats"]["updates"] == "20"
-    assert 2.5 < float(found["loss, nats"]["value"]) < math.log(72)
-    scores = json.loads((out / "table2" / "smoke" / "recurrent" / "s1" / "scores.json").read_text())
-    assert scores["symbols"] == 111_540
+def test_the_demo_of_the_automaton_prints_a_table_and_draws_a_picture(tmp_path):
+    output = recipe("automaton/run.sh", SCALE="smoke", OUT=str(tmp_path))
+    assert "Rows of 24 cells that are wholly right; 46,272 stored parameters each" in output
+    percents = r"((?: +\d+ %)+)"
+    once = re.search(r"^  once +\(trained on 1 to 12\)" + percents + " +- +-$", output, re.MULTILINE)
+    looped = re.search(r"^  looped +\(trained on 1 to 6\)" + percents + "$", output, re.MULTILINE)
+    assert (once[1].count("%"), looped[1].count("%")) == (5, 7)
+    assert "looped: " in output, "progress of both models"
+    assert "once: " in output
+    picture = tmp_path / "automaton" / "smoke" / "s1" / "automaton.png"
+    assert str(picture) in output
+    colours = {tuple(colour) for colour in np.array(Image.open(picture).convert("RGB")).reshape(-1, 3)}
+    assert {(40, 40, 40), (252, 190, 170), (225, 225, 225)} <= colours  # a cell, a wrong cell, steps without an answer
+    assert "training: done before" in recipe("automaton/run.sh", SCALE="smoke", OUT=str(tmp_path))
+
+
+# By what DATA_ROOT holds: a row's script and name, what its first value lies between, and its metrics.
+CONTEXTS = [f"perplexity at {context}" for context in (32, 64, 128, 256)]
+ERRORS = [f"standard error of the {of}" for of in ("loss", "loss as published", "accuracy")]
+ROWS = {
+    "multi30k": ("multi30k/train", "cycle_rev", (-1, 100), "BLEU", "chrF"),
+    "shakespeare": ("kausik/table2", "recurrent", (2.5, math.log(72)), "loss, nats", "accuracy %", *ERRORS),
+    "war_and_peace": ("ilr/table1", "2,1,1,1-alibi", (50, 1024), *CONTEXTS, "training FLOPs"),
+    "wikitext2": ("takase/table5", "cycle_rev", (100, 20_000), "perplexity, validation", "perplexity at 64"),
+    "cifar10.tar": ("cifar10/train", "sret", (0, 100), "top-1 %", "MMAC"),
+    "fsdd.tar": ("takase/table4", "cycle", (0, 200), "word errors %"),
+}
+# What a file in the output tells of the data that are whole.
+WHOLE = {
+    "multi30k": ("train/smoke/cycle_rev/s1/scores.json", '"sentences": 1000,'),
+    "shakespeare": ("characters/preprocess.log", r"(?s)1003855 tokens, 0.0% replaced.* 111540 tokens, 0.0% replaced"),
+    "war_and_peace": ("bin/preprocess.log", "Dictionary: 1024 types"),
+}
 
 
 @pytest.mark.slow
-@needs("war_and_peace")
-def test_ilr_from_the_book_to_perplexities_at_four_contexts(tmp_path):
-    recipe("ilr/table1.sh", "2,1,1,1-alibi", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
-    found = results_csv.read(tmp_path / "ilr" / "results.csv")
-    assert [one["metric"] for one in found] == [f"perplexity at {n}" for n in (64, 32, 128, 256)] + ["training FLOPs"]
-    assert all(50 < float(one["value"]) < 1024 for one in found[:4])
-    assert len((tmp_path / "ilr" / "bin" / "dict.txt").read_text().splitlines()) + 4 == 1024
-    assert found[0]["updates"] == "20"
-
-
-@pytest.mark.slow
-@needs("wikitext2")
-def test_wikitext_from_the_files_to_a_perplexity(tmp_path):
-    recipe("takase/table5.sh", "cycle_rev", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT))
-    found = results_csv.read(tmp_path / "takase" / "results.csv")
-    assert [one["metric"] for one in found] == ["perplexity, validation", "perplexity at 64"]
-    assert {(one["arch"], one["updates"]) for one in found} == {("cycle_rev_lm", "8")}
-    assert all(100 < float(one["value"]) < 20_000 for one in found)
+@pytest.mark.parametrize("data", [pytest.param(name, marks=needs(name)) for name in ROWS])
+def test_from_the_raw_data_to_a_score(data, tmp_path):
+    script, row, (low, high), *metrics = ROWS[data]
+    recipe(f"{script}.sh", row, SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT), THREADS="1")
+    out = tmp_path / Path(script).parent
+    values = {one["metric"]: float(one["value"]) for one in results_csv.read(out / "results.csv")}
+    assert values.keys() == set(metrics)
+    assert low < values[metrics[0]] < high
+    assert min(values.values()) >= 0
+    path, pattern = WHOLE.get(data, ("results.csv", ""))
+    assert re.search(pattern, (out / path).read_text())

@@ -1,6 +1,7 @@
 """The preparation of public data sets, from small files laid out like the real ones to what fairseq and timm read."""
 
 import importlib.util
+import itertools
 import json
 import shlex
 import shutil
@@ -21,10 +22,8 @@ from timm.data import create_dataset
 from tests.support import cli, sources
 from tests.support.recipes import RECIPES, parsed, recipe
 
-NAMES = ["fineweb_edu", "imagenet", "imagenet_small", "iwslt14_de_en", "multi30k_en_de", "wmt14_de_en", "wmt14_en_fr"]
-NAMES += ["scan26", "wmt16_en_de"]
 NOWHERE = {"DATA_ROOT": "/nonexistent"}
-SETTINGS = [(name, {}) for name in NAMES]
+SETTINGS = [(path.stem, {}) for path in RECIPES.glob("data/*.sh") if path.stem not in ("tools", "prepared")]
 SETTINGS += [("iwslt14_de_en", NOWHERE), ("scan26", NOWHERE)]
 SETTINGS += [("wmt16_en_de", {"FROM": "corpora"}), ("fineweb_edu", {"PIECES": "32000"})]
 OFFLINE = {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9", "DATA_ROOT": ""}
@@ -35,9 +34,8 @@ needs_datasets = pytest.mark.skipif(importlib.util.find_spec("datasets") is None
 def root(tmp_path_factory) -> Path:
     """Every source, as DATA_ROOT has to hold them."""
     folder = tmp_path_factory.mktemp("root")
-    names = ("corpora", "newstest", "wmt16", "iwslt", "multi30k", "bert", "fineweb", "imagenet", "scan")
-    for name in names:
-        getattr(sources, name)(folder)
+    for write in sources.ALL:
+        write(folder)
     return folder
 
 
@@ -50,6 +48,12 @@ def out(tmp_path_factory) -> Path:
 def prepare(name: str, out: Path, root: Path, **settings: str) -> str:
     """Run a script on sources that are not the published ones."""
     return recipe(f"data/{name}.sh", OUT=str(out), DATA_ROOT=str(root), VERIFY="0", THREADS="1", **settings)
+
+
+def prepared(name: str, out: Path, root: Path, **settings: str) -> tuple[Path, Path, Path]:
+    """The folders that a script makes: text, pieces, and what fairseq reads."""
+    prepare(name, out, root, **settings)
+    return tuple(out / "data" / name / part for part in ("raw", "pieces", "bin"))
 
 
 def rows(path: Path) -> list[str]:
@@ -65,149 +69,131 @@ def binarized(folder: Path, name: str, language: str = "") -> list[str]:
     return [dictionary.string(found[index]) for index in range(len(found))]
 
 
-def test_every_script_is_tried():
-    scripts = {path.stem for path in (RECIPES / "data").glob("*.sh")}
-    assert scripts == {*NAMES, "tools", "prepared"}
+def joined(path: Path) -> list[str]:
+    """Lines of pieces, as words."""
+    return [line.replace("@@ ", "") for line in rows(path)]
+
+
+def check(languages: tuple[str, str], raw: Path, pieces: Path, folder: Path, **sizes: int) -> None:
+    """fairseq reads the pieces of so many sentences by one dictionary; `raw` has their text."""
+    for language, (name, size) in itertools.product(languages, sizes.items()):
+        read = binarized(folder, name, language)
+        assert len(read) == size
+        assert len(rows(raw / f"{name}.{language}")) == size
+        assert name != "train" or read == rows(pieces / f"{name}.{language}")  # others may have unknown pieces
+    one, other = ((folder / f"dict.{language}.txt").read_text() for language in languages)
+    assert one == other
 
 
 @pytest.mark.parametrize(("name", "settings"), SETTINGS, ids=str)
 def test_a_dry_run_prints_what_fairseq_takes_and_writes_nothing(name, settings, tmp_path):
     output = recipe(f"data/{name}.sh", DRY_RUN="1", **{"OUT": str(tmp_path), "DATA_ROOT": "", **settings})
     lines = [line for line in output.splitlines() if line.startswith(("fairseq-preprocess", "python /"))]
-    programs = [parsed(shlex.split(line)) for line in lines]
+    programs = [parsed(*shlex.split(line)) for line in lines]
     assert programs.count("fairseq-preprocess") == ("imagenet" not in name)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
 def test_iwslt14_is_tokenized_cleaned_split_and_cut_once(root, out):
-    prepare("iwslt14_de_en", out, root)
-    folder = out / "data" / "iwslt14_de_en"
-    raw, pieces = folder / "raw", folder / "pieces"
-    counts = {name: len(rows(pieces / f"{name}.de")) for name in ("train", "valid", "test")}
-    assert counts == {"train": 66, "valid": 2, "test": 5}  # 69 lines, a pair of too different lengths left out
+    raw, pieces, read = prepared("iwslt14_de_en", out, root)
+    check(("de", "en"), raw, pieces, read, train=66, valid=2, test=5)  # a pair of too different lengths left out
     assert rows(raw / "train.de")[:2] == ["über „zahlen“", "ted talk"]
     assert rows(raw / "valid.en")[0] == sources.pairs(66)[20][1].lower()  # the 23rd, two lines before the sentences
     assert rows(raw / "test.en")[0] == sources.pairs(1, 600)[0][1].replace("is", "'s").lower()
-    for name in counts:
-        for language in ("de", "en"):
-            together = [line.replace("@@ ", "") for line in rows(pieces / f"{name}.{language}")]
-            assert together == [line.lower() for line in together]
-            assert len(together) == len(rows(raw / f"{name}.{language}"))
-    assert rows(pieces / "train.de")[0].replace("@@ ", "") == "über „ zahlen “"
-    assert binarized(folder / "bin", "train", "de") == rows(pieces / "train.de")
-    assert (folder / "bin" / "dict.de.txt").read_text() == (folder / "bin" / "dict.en.txt").read_text()
+    for file in pieces.glob("*.??"):
+        assert file.read_text() == file.read_text().lower()
+    assert joined(pieces / "train.de")[0] == "über „ zahlen “"
     again = prepare("iwslt14_de_en", out, root)
     assert again.count("done before") == len(again.splitlines()) == 5
 
 
 def test_multi30k_in_pieces_is_joined_for_its_references(root, out):
-    prepare("multi30k_en_de", out, root)
-    folder = out / "data" / "multi30k_en_de"
-    assert binarized(folder / "bin", "train", "en") == rows(folder / "pieces" / "train.en")
-    assert rows(folder / "pieces" / "test.de")[0] == "das ist z@@ wei n@@ ull n@@ ull ."
-    assert rows(folder / "raw" / "test.de") == [row[0].lower().replace(".", " .") for row in sources.pairs(2, 200)]
-    assert (folder / "bin" / "dict.de.txt").read_text() == (folder / "bin" / "dict.en.txt").read_text()
+    raw, pieces, read = prepared("multi30k_en_de", out, root)
+    check(("en", "de"), raw, pieces, read, train=40, valid=2, test=2)
+    assert rows(pieces / "test.de")[0] == "das ist z@@ wei n@@ ull n@@ ull ."
+    assert rows(raw / "test.de") == [row[0].lower().replace(".", " .") for row in sources.pairs(2, 200)]
 
 
 def test_scan_is_split_by_the_number_of_actions(root, out):
-    prepare("scan26", out, root)
-    folder = out / "data" / "scan26"
-    commands = {name: rows(folder / "raw" / f"{name}.command") for name in ("train", "valid", "test")}
+    raw, _, read = prepared("scan26", out, root)
+    commands = {name: rows(raw / f"{name}.command") for name in ("train", "valid", "test")}
     assert commands["test"] == [f"walk {number}" for number in range(27, 31)]
     assert commands["valid"] == ["walk 10", "walk 20"]
     assert len(commands["train"]) == 24
     for name in commands:
-        counts = [len(line.split()) for line in rows(folder / "raw" / f"{name}.action")]
+        counts = [len(line.split()) for line in rows(raw / f"{name}.action")]
         assert [f"walk {count}" for count in counts] == commands[name]
-    dictionary = Dictionary.load(str(folder / "bin" / "dict.action.txt"))
-    longest = data_utils.load_indexed_dataset(str(folder / "bin" / "test.command-action.action"), dictionary)[3]
+    dictionary = Dictionary.load(str(read / "dict.action.txt"))
+    longest = data_utils.load_indexed_dataset(str(read / "test.command-action.action"), dictionary)[3]
     assert len(longest) == 31
 
 
 @pytest.mark.slow
 def test_wmt14_has_the_pieces_and_marks_of_bert(root, out):
-    prepare("wmt14_de_en", out, root)
-    folder = out / "data" / "wmt14_de_en"
-    assert len(rows(folder / "raw" / "train.de")) == 3 * 40 + 2  # of three odd pairs one lacks a side
-    assert "Two parts." in rows(folder / "raw" / "train.en")
-    assert rows(folder / "raw" / "test.de") == [row[0] for row in sources.pairs(3, 500)]
-    first = {language: rows(folder / "pieces" / f"train.{language}")[0] for language in ("de", "en")}
-    assert first["de"].startswith("<s> ▁Das ▁ist ▁n u l l")
-    assert first["en"] == "▁It ▁is ▁zero ▁zero ▁zero ▁."
-    assert max(len(line.split()) for line in rows(folder / "pieces" / "train.de")) == 49
-    dictionary = Dictionary.load(str(folder / "bin" / "dict.de.txt"))
+    raw, pieces, read = prepared("wmt14_de_en", out, root)
+    assert len(rows(raw / "train.de")) == 3 * 40 + 2  # of three odd pairs one lacks a side
+    assert "Two parts." in rows(raw / "train.en")
+    assert rows(raw / "test.de") == [row[0] for row in sources.pairs(3, 500)]
+    assert rows(pieces / "train.de")[0].startswith("<s> ▁Das ▁ist ▁n u l l")
+    assert rows(pieces / "train.en")[0] == "▁It ▁is ▁zero ▁zero ▁zero ▁."
+    assert max(len(line.split()) for line in rows(pieces / "train.de")) == 49
+    dictionary = Dictionary.load(str(read / "dict.de.txt"))
     assert len(dictionary) == len(rows(root / "bibert-ende" / "vocab.txt"))
-    assert (folder / "bin" / "dict.de.txt").read_text() == (folder / "bin" / "dict.en.txt").read_text()
-    indexed = data_utils.load_indexed_dataset(str(folder / "bin" / "train.de-en.de"), dictionary)
-    assert indexed[0][0] == dictionary.bos()
-    assert indexed[0][-1] == dictionary.eos()
-    assert dictionary.unk() not in indexed[0]
-    together = [data_utils.post_process(line, "sentencepiece") for line in rows(folder / "pieces" / "test.en")]
-    assert together == [line.replace(".", " .") for line in rows(folder / "raw" / "test.en")]
+    assert (read / "dict.de.txt").read_text() == (read / "dict.en.txt").read_text()
+    first = data_utils.load_indexed_dataset(str(read / "train.de-en.de"), dictionary)[0]
+    assert (first[0], first[-1]) == (dictionary.bos(), dictionary.eos())
+    assert dictionary.unk() not in first
+    together = [data_utils.post_process(line, "sentencepiece") for line in rows(pieces / "test.en")]
+    assert together == [line.replace(".", " .") for line in rows(raw / "test.en")]
 
 
 @pytest.mark.slow
 def test_wmt14_of_english_and_french_is_normalized_and_cleaned_in_pieces(root, out):
-    prepare("wmt14_en_fr", out, root)
-    folder = out / "data" / "wmt14_en_fr"
+    raw, pieces, read = prepared("wmt14_en_fr", out, root)
+    check(("en", "fr"), raw, pieces, read, test=3, test1=3)
     # Of five corpora of 40 pairs one has three more: one lacks a side, one is too long for its other side.
-    assert len(rows(folder / "pieces" / "train.fr")) == len(binarized(folder / "bin", "train", "fr")) == 5 * 40 + 1
-    assert "Two parts ." in [line.replace("@@ ", "") for line in rows(folder / "pieces" / "train.en")]
-    last = [line.replace("@@ ", "") for line in rows(folder / "pieces" / "train.en")][-1]
-    assert last == sources.pairs(40, 400)[-1][1].replace(".", " .")
-    for name in ("test", "test1"):
-        assert len(rows(folder / "raw" / f"{name}.fr")) == len(binarized(folder / "bin", name, "fr")) == 3
-    assert binarized(folder / "bin", "valid", "en") == binarized(folder / "bin", "test", "en")
-    assert (folder / "bin" / "dict.fr.txt").read_text() == (folder / "bin" / "dict.en.txt").read_text()
+    assert len(rows(pieces / "train.fr")) == len(binarized(read, "train", "fr")) == 5 * 40 + 1
+    assert "Two parts ." in joined(pieces / "train.en")
+    assert joined(pieces / "train.en")[-1] == sources.pairs(40, 400)[-1][1].replace(".", " .")
+    assert binarized(read, "valid", "en") == binarized(read, "test", "en")
 
 
-def check_wmt16(folder: Path) -> None:
-    """Seven test sets, all of them with text and pieces of as many lines, and one dictionary."""
-    sets = ["train", "valid", "test", *(f"test{number}" for number in range(1, 7))]
-    for name in sets:
-        for language in ("en", "de"):
-            count = len(rows(folder / "raw" / f"{name}.{language}"))
-            assert count == len(binarized(folder / "bin", name, language)) > 0
-    assert rows(folder / "raw" / "test4.en") == [row[1] for row in sources.pairs(3, 500)]
-    assert (folder / "bin" / "dict.de.txt").read_text() == (folder / "bin" / "dict.en.txt").read_text()
+WMT16 = dict.fromkeys(["valid", "test", *(f"test{number}" for number in range(1, 7))], 3)
 
 
 @pytest.mark.slow
 def test_wmt16_is_the_preprocessed_archive(root, out):
-    prepare("wmt16_en_de", out, root)
-    folder = out / "data" / "wmt16_en_de"
-    check_wmt16(folder)
-    assert rows(folder / "raw" / "train.de")[0] == "Das ist eins ."
-    assert binarized(folder / "bin", "train", "de")[0] == "Das ist ei@@ ns ."
+    raw, pieces, read = prepared("wmt16_en_de", out, root)
+    check(("en", "de"), raw, pieces, read, train=20, **WMT16)
+    assert rows(raw / "test4.en") == [row[1] for row in sources.pairs(3, 500)]
+    assert rows(raw / "train.de")[0] == "Das ist eins ."
+    assert rows(pieces / "train.de")[0] == "Das ist ei@@ ns ."
     output = recipe("data/wmt16_en_de.sh", fails=True, OUT=str(out), DATA_ROOT=str(root), FROM="corpora")
     assert "was made with FROM=archive; remove it" in output
 
 
 @pytest.mark.slow
 def test_wmt16_is_made_anew_of_its_corpora(root, out, tmp_path):
-    folder = tmp_path / "data" / "wmt16_en_de"
-    folder.mkdir(parents=True)
-    shutil.copytree(out / "data" / "wmt16_en_de" / "raw", folder / "raw")  # the test sets, which both ways share
-    prepare("wmt16_en_de", tmp_path, root, FROM="corpora")
-    check_wmt16(folder)
-    assert len(rows(folder / "raw" / "train.de")) == 3 * 40 + 1  # without a side or longer than 80 words: two left out
-    assert rows(folder / "pieces" / "train.en")[0].replace("@@ ", "") == "It is zero zero zero ."
+    made = Path("data", "wmt16_en_de", "raw")
+    shutil.copytree(out / made, tmp_path / made)  # the test sets, which both ways share
+    raw, pieces, read = prepared("wmt16_en_de", tmp_path, root, FROM="corpora")
+    check(("en", "de"), raw, pieces, read, train=3 * 40 + 1, **WMT16)  # two without a side or of more than 80 words
+    assert joined(pieces / "train.en")[0] == "It is zero zero zero ."
 
 
 @needs_datasets
 @pytest.mark.slow
 def test_fineweb_edu_is_cut_up_to_its_budget(root, out):
-    prepare("fineweb_edu", out, root, TOKENS="600")
-    folder = out / "data" / "fineweb_edu"
+    raw, _, read = prepared("fineweb_edu", out, root, TOKENS="600")
     for name, budget in (("train", 600), ("valid", 3), ("test", 30)):
-        count = sum(len(line.split()) for line in rows(folder / "raw" / f"{name}.pieces"))
-        assert budget <= count < budget + 60
-        assert len(binarized(folder / "bin", name)) == len(rows(folder / "raw" / f"{name}.pieces"))
-    assert len(Dictionary.load(str(folder / "bin" / "dict.txt"))) == 1024
-    assert binarized(folder / "bin", "train") == rows(folder / "raw" / "train.pieces")
+        pieces = rows(raw / f"{name}.pieces")
+        assert budget <= sum(len(line.split()) for line in pieces) < budget + 60
+        assert len(binarized(read, name)) == len(pieces)
+    assert len(Dictionary.load(str(read / "dict.txt"))) == 1024
+    assert binarized(read, "train") == rows(raw / "train.pieces")
     cutter = documents.tokenizer(root / "fineweb_edu_1024")
-    first = [int(piece) for piece in rows(folder / "raw" / "train.pieces")[0].split()]
+    first = [int(piece) for piece in rows(raw / "train.pieces")[0].split()]
     assert cutter.decode(first).startswith("On zero.\n\nIt is zero")
 
 

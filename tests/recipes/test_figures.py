@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,22 +42,14 @@ every_figure = pytest.mark.parametrize(
 )
 
 
-class Parsed(Exception):
-    """Raised as soon as a tool has taken its options."""
-
-
 def options(tool: Path, words: list[str], monkeypatch) -> argparse.Namespace:
     """What a drawing tool makes of its command line, without drawing."""
-
-    def stop(parser, arguments=None, namespace=None):
-        raise Parsed(parse(parser, arguments, namespace))
-
-    parse = argparse.ArgumentParser.parse_args
+    parse, taken = argparse.ArgumentParser.parse_args, []
     with monkeypatch.context() as patch:
-        patch.setattr(argparse.ArgumentParser, "parse_args", stop)
-        with pytest.raises(Parsed) as parsed:
+        patch.setattr(argparse.ArgumentParser, "parse_args", lambda *given: taken.append(parse(*given)) or sys.exit())
+        with pytest.raises(SystemExit):
             importlib.import_module(tool.stem).main(words)
-    return parsed.value.args[0]
+    return taken[0]
 
 
 def test_no_figure_is_left_out():

@@ -8,35 +8,16 @@ from pathlib import Path
 import collect
 import cost_image  # noqa: E402
 import pytest
-import results_csv
 import timm
-import torch
 from commands import smaller_model
 
 import timm_plugin  # noqa: E402
 from recurrence.count import stored  # noqa: E402
-from tests.support.recipes import DATA_ROOT, RECIPES, commands, image_training, needs, recipe
+from tests.support.recipes import TRAINER, commands, image_training, recipe
 from timm_plugin.training.options import key_value
 
 ROWS = ("plain", "plain_half", "deit", "deit_x2", "deit_half_x2", "sret", "sret_global", "sret_no_lrc")
 ROWS += ("ringformer", "uit", "owf")
-RUNS = [("digits/run.sh", scale, ()) for scale in ("demo", "smoke")]
-
-
-def trainings(script: str, *arguments: str, **settings: str) -> list[tuple[str, dict]]:
-    """The model and its arguments of every call of train_image.py that a recipe would carry out."""
-    found = commands(script, *arguments, **settings)
-    trainer = str(RECIPES / "train_image.py")
-    return [image_training(words[words.index(trainer) + 1 :]) for words in found if trainer in words]
-
-
-@pytest.mark.parametrize(("script", "scale", "arguments"), RUNS, ids=str)
-def test_the_trainer_takes_every_command(script, scale, arguments, tmp_path):
-    calls = trainings(script, *arguments, SCALE=scale, OUT=str(tmp_path), DATA_ROOT="")
-    assert len(calls) == 3
-    for model, kwargs in calls:
-        assert stored(timm.create_model(model, num_classes=10, device="meta", **kwargs)) > 0
-    assert not list(tmp_path.iterdir()), "a dry run writes nothing"
 
 
 def test_scaled_widths_are_divisible():
@@ -56,7 +37,9 @@ def test_rows_are_of_comparable_size(tmp_path):
     """Sharing stores less, the control stores what the row does that runs half the blocks twice, and depths agree."""
     stores, depths = {}, {}
     for row in ROWS:
-        ((name, kwargs),) = trainings("cifar10/train.sh", row, SCALE="small", OUT=str(tmp_path))
+        found = commands("cifar10/train.sh", row, SCALE="small", OUT=str(tmp_path))
+        (words,) = (words[2:] for words in found if words[1] == TRAINER)
+        name, kwargs = image_training(words)
         model = timm.create_model(name, num_classes=10, **kwargs | {"img_size": 64})
         stores[row], depths[row] = stored(model), len(model.feature_info)
     assert stores["uit"] < stores["ringformer"] < stores["owf"] < stores["plain"]
@@ -68,60 +51,42 @@ def test_rows_are_of_comparable_size(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory) -> Path:
-    """Where the demo writes."""
-    return tmp_path_factory.mktemp("out")
-
-
-@pytest.fixture(scope="module")
-def output(out) -> str:
-    """What the demo at scale smoke prints, after it failed once."""
+def demo(tmp_path_factory) -> tuple[Path, str]:
+    """Where the demo at scale smoke writes, and what it prints after it failed once."""
+    out = tmp_path_factory.mktemp("out")
     settings = {"SCALE": "smoke", "OUT": str(out), "THREADS": "1"}
     assert "lower --lr" in recipe("digits/run.sh", "--lr", "1e30", fails=True, **settings)
-    return recipe("digits/run.sh", **settings)
+    return out / "digits", recipe("digits/run.sh", **settings)
 
 
 @pytest.mark.slow
-def test_the_demo_reports_what_it_measured(out, output):
+def test_the_demo_reports_what_it_measured(demo):
     for arch in ("ringformer_vit", "sret_ext"):
-        run = out / "digits" / "run" / "smoke" / arch / "s1"
+        run = demo[0] / "run" / "smoke" / arch / "s1"
         scores, trained = json.loads((run / "scores.json").read_text()), collect.training(run)
         assert 0 < scores["top1"] <= 100
         assert trained["updates"] == 1437 // 32
         shown = [arch, f"{trained['params']:,}", f"{scores['top1']:.2f} %", f"{scores['mmac']}"]
-        assert re.search(r"^" + r"\s+".join(map(re.escape, shown)), output, re.MULTILINE)
+        assert re.search(r"^" + r"\s+".join(map(re.escape, shown)), demo[1], re.MULTILINE)
 
 
 @pytest.mark.slow
-def test_the_held_out_digits_are_not_trained_on(out, output):
-    files = {split: sorted((out / "digits" / "images" / split).rglob("*.png")) for split in ("train", "val")}
+def test_the_held_out_digits_are_not_trained_on(demo):
+    files = {split: sorted((demo[0] / "images" / split).rglob("*.png")) for split in ("train", "val")}
     assert {split: len(found) for split, found in files.items()} == {"train": 1437, "val": 360}
     pixels = {split: {path.read_bytes() for path in found} for split, found in files.items()}
     assert not pixels["train"] & pixels["val"]
 
 
-@pytest.mark.slow
-@needs("cifar10.tar")
-def test_cifar10_from_the_tar_to_a_score(tmp_path):
-    recipe("cifar10/train.sh", "sret", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT), THREADS="1")
-    accuracy, cost = results_csv.read(tmp_path / "cifar10" / "results.csv")
-    assert (accuracy["row"], accuracy["scale"], accuracy["updates"]) == ("sret", "smoke", "20")
-    assert float(cost["value"]) > 1
-
-
-@pytest.mark.slow
 def test_a_row_that_is_distilled_first_trains_its_teacher(tmp_path):
-    settings = dict(SCALE="smoke", OUT=str(tmp_path), THREADS="1", DATA_ROOT="")
-    recipe("sret/table5.sh", "t_distilled", "--temperature", "2", **settings)
-    teacher, _, student, cost = results_csv.read(tmp_path / "sret" / "results.csv")
-    assert [teacher["row"], student["row"]] == ["s_global", "t_distilled"]
-    assert {run["scale"] for run in (teacher, student, cost)} == {"smoke"}
-    told = [student[name] for name in ("table", "arch", "updates", "paper_value")]
-    assert told == ["SReT 5", "sret_t", "28", ""]
-    assert student["cmd"] == "SCALE=smoke SEED=1 recipes/sret/table5.sh t_distilled --temperature 2"
-    folder = tmp_path / "sret" / "table5" / "smoke" / "t_distilled" / "s1"
-    assert {"cmd.sh", "env.json", "train.log", "metrics.json"} <= {path.name for path in folder.iterdir()}
-    assert "--teacher sret_s_global" in (folder / "cmd.sh").read_text()
+    """Of which no flag is the user's."""
+    settings = dict(SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="")
+    found = commands("sret/table5.sh", "t_distilled", "--temperature", "2", **settings)
+    teacher, student = (words for words in found if TRAINER in words)
+    assert [words[words.index("--model") + 1] for words in (teacher, student)] == ["sret_s_global", "sret_t"]
+    assert ["--temperature" in words for words in (teacher, student)] == [False, True]
+    checkpoint = f"{teacher[teacher.index('--output') + 1]}/last.pth.tar"
+    assert student[student.index("--teacher-checkpoint") + 1] == checkpoint
 
 
 def printed(main, monkeypatch, capsys, *arguments: str) -> str:
@@ -131,26 +96,17 @@ def printed(main, monkeypatch, capsys, *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_speed_is_measured_in_turn_with_deit(monkeypatch):
-    """By a clock that a batch moves on: the model takes 2 s, DeiT-Tiny 3 s, and the warming up 100 s more."""
-    now, turns, packed = [0.0], [], []
+def test_speed_is_that_of_images_beside_deit(monkeypatch):
+    """A batch of the model takes 2 s, one of DeiT-Tiny 3 s."""
 
-    class Timed(torch.nn.Module):
-        def __init__(self, seconds):
-            super().__init__()
-            self.seconds = seconds
+    def ratios(work, rounds, base):
+        assert {name: run() for name, run in work.items()} == {"model": None, "deit": None}
+        assert (rounds, base) == (30, "deit")
+        return {"model": (2.0, 2 / 3), "deit": (3.0, 1.0)}
 
-        def forward(self, images):
-            assert images.shape == (4, 3, 8, 8)
-            assert packed == [2.0, 3.0]  # as in all measurements of throughput
-            turns.append(self.seconds)
-            now[0] += self.seconds + (100 if len(turns) <= 2 else 0)
-
-    monkeypatch.setattr(cost_image.timm, "create_model", lambda name, loops, img_size: Timed(3.0))
-    monkeypatch.setattr("benchmarks.common.time.perf_counter", lambda: now[0])
-    monkeypatch.setattr("benchmarks.vision.pack", lambda model: packed.append(model.seconds))
-    assert cost_image.speed(Timed(2.0), 8, 4) == {"images_per_s": 2.0, "speed_over_deit": 1.5}
-    assert turns == [2.0, 3.0] * 31
+    monkeypatch.setattr("benchmarks.vision.ratios", ratios)
+    model = timm.create_model("recursive_deit_tiny", loops=2, img_size=32)
+    assert cost_image.speed(model, 32, 4) == {"images_per_s": 2.0, "speed_over_deit": 1.5}
 
 
 def test_costs_are_counted(monkeypatch, capsys):

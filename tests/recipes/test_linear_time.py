@@ -1,14 +1,9 @@
 """Time and memory over the length of a text: what is measured, and the picture."""
 
 import csv
-import sys
-from pathlib import Path
 
+import linear_time
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "recipes" / "kausik"))
-
-import linear_time  # noqa: E402
 
 
 @pytest.fixture(scope="module")

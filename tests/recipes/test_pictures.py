@@ -4,6 +4,7 @@ import csv
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -49,8 +50,9 @@ def checkpoint(runs: Path, name: str) -> str:
     return f"{name}={runs / name / 's1' / 'last.pth.tar'}"
 
 
-def table(picture: Path) -> list[dict[str, str]]:
-    """The numbers beside a picture, after a look at whether it is one."""
+def drawn(tool: ModuleType, picture: Path, *words: object) -> list[dict[str, str]]:
+    """Draws a picture and returns the numbers beside it, after a look at whether it is one."""
+    tool.main([*map(str, words), "--output", str(picture)])
     assert picture.stat().st_size > 5000
     if picture.suffix == ".png":
         pixels = matplotlib.imread(picture)
@@ -83,12 +85,10 @@ def test_image_models_are_loaded_as_they_were_tested(runs):
 
 
 def test_cka_of_translation_models(corpus, trained, tmp_path, capsys):
-    first, second = (f"{epoch}={trained.folder / f'checkpoint{epoch}.pt'}" for epoch in (1, 3))
-    cka.main([first, second, "--samples", "20", "--batch", "8", "--output", str(tmp_path / "cka.png")])
-    found = table(tmp_path / "cka.png")
-    before = (tmp_path / "cka.png").read_bytes()
-    cka.main([first, second, "--samples", "20", "--batch", "8", "--output", str(tmp_path / "cka.png")])
-    assert (tmp_path / "cka.png").read_bytes() == before, "the same numbers give the same file"
+    models = [f"{epoch}={trained.folder / f'checkpoint{epoch}.pt'}" for epoch in (1, 3)]
+    sizes = ("--samples", "20", "--batch", "8")
+    found, _ = (drawn(cka, tmp_path / f"{number}.png", *models, *sizes) for number in range(2))
+    assert (tmp_path / "0.png").read_bytes() == (tmp_path / "1.png").read_bytes(), "the same numbers, the same file"
     assert [row["side"] for row in found] == ["encoder"] * 4 + ["decoder"] * 4
     assert all(0 < float(row["linear CKA"]) <= 1 for row in found)
     same = [float(row["linear CKA"]) for row in found[:4] if row["layer of 1"] == row["layer of 3"]]
@@ -110,8 +110,7 @@ def test_cka_of_translation_models(corpus, trained, tmp_path, capsys):
 
 def test_attention_distances(runs, tmp_path):
     names = ("ringformer_vit", "owf_vit")
-    attention_distance.main([*(checkpoint(runs, name) for name in names), "--output", str(tmp_path / "distance.png")])
-    found = table(tmp_path / "distance.png")
+    found = drawn(attention_distance, tmp_path / "distance.png", *(checkpoint(runs, name) for name in names))
     assert [sum(row["model"] == name for row in found) for name in names] == [6, 6]
     assert all(0 < float(row["mean attention distance, pixels"]) < 23 for row in found)
     (passes, uniform) = attention_distance.distances(runs / "owf_vit" / "s1" / "last.pth.tar", 4, 2, None)
@@ -121,11 +120,11 @@ def test_attention_distances(runs, tmp_path):
 
 
 def test_response_maps(runs, tmp_path):
-    responses.main([str(runs / "sret_tl" / "s1" / "last.pth.tar"), "--output", str(tmp_path / "responses.png")])
-    found = table(tmp_path / "responses.png")
+    last = runs / "sret_tl" / "s1" / "last.pth.tar"
+    found = drawn(responses, tmp_path / "responses.png", last)
     assert len(found) == 2 * 2 * (16 + 4 + 1)
     assert {row["stage"] for row in found} == {"1", "2", "3"}
-    run = checkpoints.ImageRun(runs / "sret_tl" / "s1" / "last.pth.tar")
+    run = checkpoints.ImageRun(last)
     ((images, _),) = run.images(2, 2)
     stages = responses.responses(run, images)
     features = run.model.forward_intermediates(images, intermediates_only=True)
@@ -134,9 +133,8 @@ def test_response_maps(runs, tmp_path):
 
 
 def test_landscapes(runs, tmp_path, capsys):
-    model, picture = checkpoint(runs, "sret_tl"), tmp_path / "landscape.svg"
-    landscape.main([model, "--steps", "3", "--reach", "0.5", "--samples", "12", "--output", str(picture)])
-    found = table(picture)
+    words = [checkpoint(runs, "sret_tl"), *["--steps", "3", "--reach", "0.5", "--samples", "12"]]
+    found = drawn(landscape, tmp_path / "landscape.svg", *words)
     assert [value for name, value in found[4].items() if "step" in name] == ["0", "0"]
     losses = [float(row["loss, nats"]) for row in found]
     assert len(set(losses)) == 9
@@ -160,15 +158,13 @@ def test_coefficients_of_the_summary_are_those_of_the_checkpoint(runs, tmp_path)
             stored = float(state[f"stages.0.loop.{place}.{role}"])
             assert logged[sublayer, role] == {1: logged[sublayer, role][1], 2: pytest.approx(stored)}
     assert any(abs(line[2] - 1) > 1e-3 for line in logged.values()), "they have been trained"
-    coefficients.main([str(run / "summary.csv"), "--output", str(tmp_path / "first.png")])
-    assert len(table(tmp_path / "first.png")) == 2 * 6
+    assert len(drawn(coefficients, tmp_path / "first.png", run / "summary.csv")) == 2 * 6
 
 
 def test_accuracy_over_costs(tmp_path, monkeypatch):
     run = dict(table="SReT 5", row="t", scale="paper", metric="top-1 %", value="75.5")
     monkeypatch.setattr(accuracy.render, "read", lambda path: [run])
-    accuracy.main(["--output", str(tmp_path / "accuracy.png")])
-    found = {row["row"]: row for row in table(tmp_path / "accuracy.png")}
+    found = {row["row"]: row for row in drawn(accuracy, tmp_path / "accuracy.png")}
     assert len(found) == 27
     assert list(found["t"].values()) == ["t", "SReT", "4.8", "1.1", "76", "75.5"]
     assert list(found["deit_distilled"].values()) == ["deit_distilled", "others, distilled", "5.7", "1.3", "74.5", ""]
@@ -176,13 +172,12 @@ def test_accuracy_over_costs(tmp_path, monkeypatch):
 
 def test_curves_of_fairseq_and_timm(runs, trained, tmp_path):
     logs = [f"{name}={runs / name / 's1' / 'summary.csv'}" for name in RUNS]
-    curves.main([*logs, "--x", "epoch", "--y", "eval_top1", "--unit", "%", "--output", str(tmp_path / "top1.png")])
-    assert [row["run"] for row in table(tmp_path / "top1.png")] == [name for name in RUNS for _ in range(2)]
-    log = tmp_path / "train.log"
+    found = drawn(curves, tmp_path / "top1.png", *logs, "--x", "epoch", "--y", "eval_top1", "--unit", "%")
+    assert [row["run"] for row in found] == [name for name in RUNS for _ in range(2)]
+    log, output = tmp_path / "train.log", tmp_path / "loss.svg"
     log.write_text(trained.log)
-    output = tmp_path / "loss.svg"
-    curves.main([f"numbers={log}", "--nats", "--reference", "chance=3", "--output", str(output)])
-    (*_, last), logged = table(output), cli.logged(trained.log, "valid")[-1]
+    *_, last = drawn(curves, output, f"numbers={log}", "--nats", "--reference", "chance=3")
+    logged = cli.logged(trained.log, "valid")[-1]
     assert float(last["updates"]) == logged["valid_num_updates"]
     assert float(last["validation loss, nats"]) == pytest.approx(logged["valid_loss"] * 0.6931472, rel=1e-4)
     assert "chance: 3" in output.read_text()
@@ -206,7 +201,6 @@ def test_images_and_checkpoints_that_cannot_be_read_are_named(runs, tmp_path, ca
     for tool in (attention_distance, landscape, responses):
         message = rejection(capsys, tool.main, last, "--data", tmp_path / "gone", *output)
         assert f"{tmp_path}/gone: no such folder of images; name it by --data" in message
-    for tool in (attention_distance, landscape, responses):
         assert "cut.pth.tar: not a checkpoint that" in rejection(capsys, tool.main, cut, *output)
 
 

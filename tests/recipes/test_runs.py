@@ -1,5 +1,6 @@
 """Runs of rows: from data to a recorded result, what interrupts them, and how results.csv is kept."""
 
+import itertools
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ import results_csv
 import run as program
 
 from tests.support import cli
-from tests.support.recipes import RECIPES, TABLES, line, recipe, requested
+from tests.support.recipes import NAMED, RECIPES, line, recipe, requested
 
 
 @pytest.mark.slow
@@ -81,8 +82,8 @@ def test_two_processes_take_turns(tmp_path):
     ],
 )
 def test_a_setting_without_effect_or_place_is_rejected(script, settings, message, tmp_path):
-    row = next(table for table in TABLES if script == f"{table.folder.name}/{table.key}.sh").runs
-    output = recipe(script, next(iter(row)), fails=True, **{"OUT": str(tmp_path), "DATA_ROOT": "", **settings})
+    row = next(iter(NAMED[script.removesuffix(".sh")].runs))
+    output = recipe(script, row, fails=True, **{"OUT": str(tmp_path), "DATA_ROOT": "", **settings})
     assert message in output
     assert "Traceback" not in output
 
@@ -95,25 +96,16 @@ def test_results_that_cannot_be_written_are_found_before_the_run(tmp_path):
 
 
 def test_the_images_of_a_pixel_row_are_those_that_are_prepared(tmp_path):
-    run = next(table for table in TABLES if table.name == "Kausik 4").runs["regular"]
+    """A tenth of them is an experiment of its own."""
+    run = NAMED["kausik/table4"].runs["regular"]
     (tmp_path / "cifar10_full.tgz").touch()
-    for scale in ("smoke", "small", "paper"):
-        for root in ("", str(tmp_path), "/nonexistent"):
-            asked = requested(tmp_path, SCALE=scale, DATA_ROOT=root)
-            (prepare,), (train,) = (commands.stages(asked, run, 1)[stage] for stage in ("preparation", "training"))
-            form = "digits/images" if "digits/prepare" in prepare else f"cifar10/{asked.cifar10}"
-            assert f"CIFAR10={asked.cifar10}" in prepare
-            assert f"{tmp_path}/{form}" in train
-
-
-def test_a_tenth_of_the_pixel_sequences_is_an_experiment_of_its_own(tmp_path):
-    run = next(table for table in TABLES if table.name == "Kausik 4").runs["regular"]
-    (tmp_path / "cifar10_full.tgz").touch()
-    labels = [
-        requested(tmp_path, SCALE="small", DATA_ROOT=str(root)).recorded_scale(run)
-        for root in (tmp_path, "/nonexistent")
-    ]
-    assert labels == ["small", "small-5000"]
+    for scale, root in itertools.product(("smoke", "small", "paper"), ("", str(tmp_path), "/nonexistent")):
+        asked = requested(tmp_path, SCALE=scale, DATA_ROOT=root)
+        (prepare,), (train,) = (commands.stages(asked, run, 1)[stage] for stage in ("preparation", "training"))
+        form = "digits/images" if "digits/prepare" in prepare else f"cifar10/{asked.cifar10}"
+        assert f"CIFAR10={asked.cifar10}" in prepare
+        assert f"{tmp_path}/{form}" in train
+        assert (asked.recorded_scale(run) == "small-5000") == ((scale, root) == ("small", "/nonexistent"))
 
 
 @pytest.mark.parametrize("script", ["ringformer/table1", "ringformer/figure3", "numbers/run", "data/imagenet"])

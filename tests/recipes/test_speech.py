@@ -1,7 +1,6 @@
 """The recipe for speech: its tools on a small corpus of our own, and from the recordings to a word error rate."""
 
 import itertools
-import json
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -10,7 +9,11 @@ import numpy as np
 import pytest
 
 pytest.importorskip("kaldi_native_fbank", reason="the extra speech is not installed")
+import corpus  # noqa: E402
+import digits  # noqa: E402
+import score_speech  # noqa: E402
 import soundfile  # noqa: E402
+import speech  # noqa: E402
 from fairseq.data import encoders  # noqa: E402
 from fairseq.data.audio.audio_utils import get_features_or_waveform  # noqa: E402
 from fairseq.data.audio.data_cfg import S2TDataConfig  # noqa: E402
@@ -18,15 +21,8 @@ from fairseq.data.audio.speech_to_text_dataset import SpeechToTextDatasetCreator
 from fairseq.data.dictionary import Dictionary  # noqa: E402
 
 from tests.support import cli  # noqa: E402
-from tests.support.recipes import DATA_ROOT, RECIPES, needs, recipe  # noqa: E402
+from tests.support.recipes import RECIPES, recipe  # noqa: E402
 from tests.support.speech import tone  # noqa: E402
-
-sys.path.insert(0, str(RECIPES / "librispeech"))
-
-import corpus  # noqa: E402
-import digits  # noqa: E402
-import score_speech  # noqa: E402
-import speech  # noqa: E402
 
 SAID = {"19-198-0000": "NORTHANGER ABBEY", "19-198-0001": "THIS LITTLE WORK", "26-495-0000": "HE'S AT WORK"}
 
@@ -121,6 +117,8 @@ def test_a_part_of_the_recordings_is_accepted_on_request(tmp_path):
     settings = dict(OUT=str(tmp_path / "out"), DATA_ROOT=str(tmp_path))
     assert "16 recordings, but the set has 3000" in recipe("librispeech/prepare.sh", fails=True, **settings)
     assert "digit_sequences" in recipe("librispeech/prepare.sh", VERIFY="0", **settings)
+    short = (tmp_path / "out" / "librispeech" / "digits-8" / "train-short.tsv").read_text().splitlines()[1:]
+    assert {len(line.split("\t")[3].split()) for line in short} == {1, 2}
 
 
 def test_held_out_speakers_are_in_the_test_set_alone(tmp_path):
@@ -149,17 +147,3 @@ def test_an_error_rate_is_over_all_utterances(tmp_path):
     log.write_text("D-1\t-0.5\tone\nD-0\t-0.5\ttwo\n")
     with pytest.raises(ValueError, match="0 word error rates: must be one"):
         score_speech.error_rate(log, manifest)
-
-
-@pytest.mark.slow
-@needs("fsdd.tar")
-def test_digits_from_the_recordings_to_a_word_error_rate(tmp_path):
-    recipe("takase/table4.sh", "cycle", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT), SCALE="smoke")
-    run = tmp_path / "takase" / "table4" / "smoke" / "cycle" / "s1"
-    metrics = json.loads((run / "metrics.json").read_text())
-    assert 0 < metrics["wer_test"] < 200
-    assert metrics["updates"] == 12
-    data = tmp_path / "librispeech" / "digits-1"
-    words = [len(line.split("\t")[3].split()) for line in (data / "train-short.tsv").read_text().splitlines()[1:]]
-    assert set(words) == {1, 2}
-    assert (tmp_path / "takase" / "results.csv").read_text().count("word errors %") == 1

@@ -11,35 +11,27 @@ TINY = {
 }
 
 
-@pytest.mark.parametrize("pair", [("cycle", "universal_wide"), ("s2t_cycle", "s2t_universal")])
-def test_a_step_trains_and_is_timed_beside_another_model(pair, monkeypatch):
-    full, built, before = speed.build, [], []
+@pytest.mark.parametrize(
+    ("pair", "same"), [(("cycle", "universal_wide"), {"init": "admin"}), (("s2t_cycle", "s2t_universal"), {})]
+)
+def test_a_step_trains_and_is_timed_beside_another_model(pair, same, monkeypatch):
+    full, given, built, before = speed.build, [], [], []
 
     def build(arch, **options):
+        given.append(options)
         built.append(full(arch, **{**TINY, **options}))
         before.append([parameter.detach().clone() for parameter in built[-1].parameters()])
         return built[-1]
 
     monkeypatch.setattr(speed, "build", build)
     monkeypatch.setattr(speed, "FRAMES", 20)
-    found = speed.measure(*pair, tokens=60, rounds=1, options=dict(encoder_layers=3))
+    found = speed.measure(*pair, tokens=60, rounds=1, options={"encoder_layers": 3, **same})
+    assert given == [{"encoder_layers": 3, **same}, same], "both have the same initialisation"
     assert found.keys() == {"speed", "tokens_per_s"}
     assert min(found.values()) > 0
     assert [model.encoder.loop.passes for model in built] == [3, 2]
     for model, start in zip(built, before):
         assert not any(torch.equal(old, new) for old, new in zip(start, model.parameters()) if old.abs().sum())
-
-
-def test_both_models_have_the_same_initialisation(monkeypatch):
-    full, given = speed.build, []
-
-    def build(arch, **options):
-        given.append(options)
-        return full(arch, **{**TINY, **options})
-
-    monkeypatch.setattr(speed, "build", build)
-    speed.measure("cycle", "universal_wide", tokens=60, rounds=1, options=dict(init="admin", encoder_layers=3))
-    assert given == [dict(init="admin", encoder_layers=3), dict(init="admin")]
 
 
 def test_speech_is_not_timed_beside_text():

@@ -1,6 +1,5 @@
 """The papers' tables as commands: every row through the real parsers, what is rejected, and what is made of results."""
 
-import functools
 import os
 import re
 import shlex
@@ -12,24 +11,12 @@ import render
 import request
 import rows
 import run as program
-import timm
 from fairseq import options
 
 import fairseq_plugin  # noqa: F401  (registers its models)
 import timm_plugin  # noqa: F401  (registers its models)
 from tests.support import cli
-from tests.support.recipes import (
-    PAPERS,
-    PARSERS,
-    RECIPES,
-    TABLES,
-    image_training,
-    line,
-    name,
-    parsed,
-    recipe,
-    requested,
-)
+from tests.support.recipes import NAMED, PAPERS, PARSERS, RECIPES, TABLES, line, name, parsed, recipe, requested
 
 SCALES_OF_TABLES = [
     pytest.param(table, scale, marks=[] if scale == "smoke" else [pytest.mark.slow])
@@ -41,30 +28,14 @@ SCALES_OF_TABLES = [
 # Commands
 
 
-@functools.cache
-def built(model: str, *options: tuple) -> None:
-    """Lets timm build a model, which many commands have in common."""
-    timm.create_model(model, device="meta", num_classes=10, **dict(options))
-
-
-@functools.cache
-def accepted(*words: str) -> str:
-    """The program of a command that its parser takes; many rows have one in common, but for the folder of the run."""
-    if words[0] == "python" and words[1].endswith("train_image.py"):
-        model, kwargs = image_training(list(words[2:]))
-        built(model, *kwargs.items())
-        return "train_image"
-    return parsed(list(words))
-
-
 def program_of(command: str) -> str:
-    """The program that a command starts, whose parser takes it."""
+    """The program that a command starts, whose parser takes it; many rows have one in common, but for their folder."""
     words = shlex.split(command)
     if words[0] == "torchrun" and "fairseq_cli.train" in words:
         words = ["fairseq-train", *words[words.index("fairseq_cli.train") + 1 :]]
     elif words[0] == "torchrun":
         words = ["python", *words[words.index("--nproc_per_node") + 2 :]]
-    return accepted(*(re.sub(r"/\S+/s1/", "/run/", word) for word in words))
+    return parsed(*(re.sub(r"/\S+/s1/", "/run/", word) for word in words))
 
 
 def expect_real_commands(asked: request.Request, run: rows.Run) -> None:
@@ -111,21 +82,16 @@ def words_of(found: dict[str, list[str]], stage: str = "training") -> list[str]:
     return shlex.split(found[stage][0])
 
 
-def ringformer(table: str, row: str) -> rows.Run:
-    (paper,) = [paper for paper in PAPERS if paper.paper == "RingFormer"]
-    return paper.tables[table].find(row)
-
-
 def test_settings_of_the_body_are_those_of_section_4_1(tmp_path):
     asked = requested(tmp_path, SCALE="paper", SETTINGS="body")
-    words = words_of(commands.stages(asked, ringformer("table1", "ringformer"), 1))
+    words = words_of(commands.stages(asked, NAMED["ringformer/table1"].find("ringformer"), 1))
     args = options.parse_args_and_arch(PARSERS["fairseq-train"](), words[1:])
     assert (args.max_update, args.warmup_updates, args.lr) == (830_000, 40_000, [7e-4])
     assert args.batch_size * args.update_freq[0] == 512
 
 
 def test_the_batch_of_the_table_is_gathered_from_any_processes(tmp_path):
-    run = ringformer("table1", "ringformer")
+    run = NAMED["ringformer/table1"].find("ringformer")
     for settings, expected in (
         ({}, ("512", "2")),
         ({"GPUS": "2"}, ("512", "1")),
@@ -137,8 +103,7 @@ def test_the_batch_of_the_table_is_gathered_from_any_processes(tmp_path):
 
 
 def test_repeated_augmentation_is_not_dropped_in_silence(tmp_path):
-    (paper,) = [paper for paper in PAPERS if paper.paper == "SReT"]
-    run = paper.tables["table1"].find("loops_3")
+    run = NAMED["sret/table1"].find("loops_3")
     words = words_of(commands.stages(requested(tmp_path, SCALE="paper", GPUS="8"), run, 1))
     assert words[words.index("--aug-repeats") + 1] == "3"
     with pytest.raises(rows.TableError, match="GPUS=1: repeated augmentation .3 copies .* --aug-repeats 0"):
@@ -147,8 +112,7 @@ def test_repeated_augmentation_is_not_dropped_in_silence(tmp_path):
 
 
 def test_a_row_that_is_distilled_has_its_teacher_trained_first(tmp_path):
-    (paper,) = [paper for paper in PAPERS if paper.paper == "SReT"]
-    run, asked = paper.tables["table5"].find("t_384"), requested(tmp_path, SCALE="small")
+    run, asked = NAMED["sret/table5"].find("t_384"), requested(tmp_path, SCALE="small")
     needed = commands.required_rows(run, run.settings("small"))
     assert needed == ["t_distilled", "s_global"]
     words = words_of(commands.stages(asked, run, 1))
@@ -159,8 +123,7 @@ def test_a_row_that_is_distilled_has_its_teacher_trained_first(tmp_path):
 
 
 def test_settings_of_the_release_add_their_flags_to_the_papers(tmp_path):
-    (paper,) = [paper for paper in PAPERS if paper.folder.name == "takase"]
-    run, trained = paper.tables["table3"].find("en_fr-cycle"), {}
+    run, trained = NAMED["takase/table3"].find("en_fr-cycle"), {}
     for switch in ("paper", "release"):
         asked = requested(tmp_path, SCALE="paper", SETTINGS=switch)
         args = options.parse_args_and_arch(PARSERS["fairseq-train"](), words_of(commands.stages(asked, run, 1))[1:])
@@ -220,20 +183,22 @@ def test_wrong_settings_are_named_before_anything_starts(words, settings, messag
 def test_usage_and_list():
     assert "usage: " in recipe("ringformer/table1.sh", fails=True)
     lines = recipe("ringformer/table4.sh", "list").splitlines()
-    assert [line.split("\t")[0] for line in lines] == list(ringformer("table4", "static").table.runs)
+    assert [line.split("\t")[0] for line in lines] == list(NAMED["ringformer/table4"].runs)
     assert lines[0].split("\t")[1:4] == ["ringformer_tiny", "static signal", "H/F 128/512, P* 0.46M, BLEU 23.35"]
 
 
 def test_a_row_is_found_by_the_name_of_its_architecture():
-    tables = {f"{table.folder.name}/{table.key}": table for table in TABLES}
-    assert tables["sret/table5"].find("sret_tl").name == "tl"
-    assert tables["sret/table5"].find("sret_tl_global").name == "tl_global"
-    assert tables["ringformer/table1"].find("ringformer_base").name == "ringformer"
-    assert tables["ringformer/table4"].find("ringformer_tiny").name == "ringformer"
+    for table, arch, row in (
+        ("sret/table5", "sret_tl", "tl"),
+        ("sret/table5", "sret_tl_global", "tl_global"),
+        ("ringformer/table1", "ringformer_base", "ringformer"),
+        ("ringformer/table4", "ringformer_tiny", "ringformer"),
+    ):
+        assert NAMED[table].find(arch).name == row
     with pytest.raises(rows.TableError, match="ROW=recursive_deit_tiny: several rows have it: loops_1, loops_2"):
-        tables["sret/table1"].find("recursive_deit_tiny")
+        NAMED["sret/table1"].find("recursive_deit_tiny")
     with pytest.raises(rows.TableError, match="did you mean tl_distilled"):
-        tables["sret/table5"].find("tl_distiled")
+        NAMED["sret/table5"].find("tl_distiled")
 
 
 def test_the_recipes_own_flags_are_settings_and_the_others_the_trainers(tmp_path):
@@ -270,4 +235,4 @@ def test_a_run_too_short_to_show_its_effect_is_in_no_table(monkeypatch):
     text = shown(monkeypatch, *lines)
     assert "22.95" in text
     assert "2.41" not in text
-    assert render.how([ringformer("table4", "static").table]).count("RingFormer 4") == 1
+    assert render.how([NAMED["ringformer/table4"]]).count("RingFormer 4") == 1

@@ -9,7 +9,6 @@ import io
 import math
 import os
 import random
-import typing
 
 import pytest
 import timm
@@ -29,16 +28,8 @@ TEXTS = ["none", "", "x", "1", "2,4", "8,14", "0,1,1", "4,2", "nan", "/dev/null"
 VALUES = [*NUMBERS[:-1], *RATES, None, True, "2", "x", (1, 1, 1), [2, 4], (), ((1, 1),) * 3, math.inf]
 
 
-class Found(typing.NamedTuple):
-    """What an attempt came to: "works", "rejected", or what is wrong."""
-
-    name: str
-    options: object
-    outcome: str
-
-
-def attempt(seed: int, name: str) -> Found:
-    """One registered name with the random options of a seed."""
+def attempt(seed: int, name: str) -> tuple[str, object]:
+    """Tries a registered name with the random options of a seed: "works", "rejected", or what is wrong; the options."""
     chance = random.Random(f"{seed} {name}")
     torch.manual_seed(seed)
     image = name in timm_plugin.MODELS
@@ -52,7 +43,7 @@ def attempt(seed: int, name: str) -> Found:
         outcome = "rejected" if "\n" not in str(error) else f"rejected in lines: {error}"
     except Exception as error:
         outcome = f"{type(error).__name__}: {error}"
-    return Found(name, options, outcome)
+    return outcome, options
 
 
 def text_options(arch: str, chance: random.Random) -> list[str]:
@@ -108,7 +99,7 @@ def image_loss(name: str, options: dict) -> torch.Tensor:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_attempt_works_or_is_rejected(seed):
-    found = [attempt(seed, name) for name in (*models.EVERY, *timm_plugin.MODELS)]
-    outcomes = [each.outcome for each in found]
-    assert [each for each in found if each.outcome not in ("works", "rejected")] == []
+    found = {name: attempt(seed, name) for name in (*models.EVERY, *timm_plugin.MODELS)}
+    outcomes = [outcome for outcome, _ in found.values()]
+    assert {name: each for name, each in found.items() if each[0] not in ("works", "rejected")} == {}
     assert min(outcomes.count("works"), outcomes.count("rejected")) > len(outcomes) / 10

@@ -9,6 +9,7 @@ import ast
 import copy
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 import torch
 
 from fairseq_plugin.repairs.checkpoints import load_safely
-from tests.support import cli
+from tests.support import cli, warm
 from tests.support.image_training import SCRIPT, flags
 
 pytestmark = pytest.mark.slow
@@ -25,40 +26,37 @@ READERS = {
     *("load_safely", "load_checkpoint_metadata", "load_checkpoint_to_cpu", "load_ema_from_checkpoint"),
     *("load_model_ensemble", "load_model_ensemble_and_task", "resume_task_checkpoint", "load_task_ema_checkpoint"),
 }
-HUB = """
-from fairseq.models.transformer import TransformerModel
-path = Path('{file}')
-TransformerModel.from_pretrained(str(path.parent), path.name, '{data}')
-"""
-# The commands of each module that reads a checkpoint: {data}, {images}, {file} and {folder}, which has no file yet.
+HUB = "import fairseq.models.transformer as it; it.TransformerModel.from_pretrained('{folder}', 'hostile.pt', '{data}')"
+EMA = "import fairseq.checkpoint_utils as it; it.load_ema_from_checkpoint('{file}')"
+# The commands of each module that reads a checkpoint, which is a file in a folder; `new` does not exist yet.
 FAIRSEQ = {
     "fairseq_plugin/repairs/checkpoints.py": {
-        "generate": ["fairseq-generate", "{data}", *cli.HOST, "--path", "{file}"],
-        "interactive": ["fairseq-interactive", "{data}", *cli.HOST, "--path", "{file}"],
-        "validate": ["fairseq-validate", "{data}", *cli.HOST, "--path", "{file}", "--batch-size", "8"],
-        "eval-lm": ["fairseq-eval-lm", "{data}", *cli.HOST, "--path", "{file}", "--task", "language_modeling"],
-        "restore-file": ["train", "--restore-file", "{file}", "--max-update", "1"],
-        "finetune-from-model": ["train", "--finetune-from-model", "{file}", "--max-update", "1"],
-        "hub": ["-c", HUB],
-        "ema": ["-c", "from fairseq.checkpoint_utils import load_ema_from_checkpoint as load; load('{file}')"],
+        "generate": "fairseq-generate {data} {host} --path {file}",
+        "interactive": "fairseq-interactive {data} {host} --path {file}",
+        "validate": "fairseq-validate {data} {host} --path {file} --batch-size 8",
+        "eval-lm": "fairseq-eval-lm {data} {host} --path {file} --task language_modeling",
+        "restore-file": "{train} --restore-file {file}",
+        "finetune-from-model": "{train} --finetune-from-model {file}",
+        "hub": f'python -c "{HUB}"',
+        "ema": f'python -c "{EMA}"',
     },
-    "fairseq_plugin/depth.py": {"depth": ["fairseq_plugin.depth", "{data}", "--cpu", "--path", "{file}"]},
-    "fairseq_plugin/average.py": {"average": ["fairseq_plugin.average", "--inputs", "{file}", "--output", "{folder}"]},
+    "fairseq_plugin/depth.py": {"depth": "python -m fairseq_plugin.depth {data} --cpu --path {file}"},
+    "fairseq_plugin/average.py": {"average": "python -m fairseq_plugin.average --inputs {file} --output {new}"},
     "fairseq_plugin/convert.py": {
-        "unshare": ["fairseq_plugin.convert", "unshare", "{file}", "{folder}"],
-        "share": ["fairseq_plugin.convert", "share", "{file}", "{folder}", "--unique-layers", "1"],
+        "unshare": "python -m fairseq_plugin.convert unshare {file} {new}",
+        "share": "python -m fairseq_plugin.convert share {file} {new} --unique-layers 1",
     },
 }
 IMAGES = {
     "timm_plugin/checkpoints.py": {
-        "unshare": ["timm_plugin.convert", "unshare", "{file}", "{folder}"],
-        "share": ["timm_plugin.convert", "share", "{file}", "{folder}", "--unique-layers", "1"],
+        "unshare": "python -m timm_plugin.convert unshare {file} {new}",
+        "share": "python -m timm_plugin.convert share {file} {new} --unique-layers 1",
     },
     "timm_plugin/train.py": {
-        "resume": ["train_image", "--resume"],
-        "teacher": ["train_image", "--teacher", "vit_tiny_patch16_224", "--teacher-checkpoint", "{file}"],
+        "resume": "{train_image} --output {folder} --resume",
+        "teacher": "{train_image} --teacher vit_tiny_patch16_224 --teacher-checkpoint {file}",
     },
-    "timm_plugin/accuracy.py": {"accuracy": ["timm_plugin.accuracy", "{file_folder}"]},
+    "timm_plugin/accuracy.py": {"accuracy": "python -m timm_plugin.accuracy {folder}"},
 }
 
 
@@ -99,36 +97,25 @@ def test_no_module_reads_pickles_of_any_type():
         assert "weights_only=True" in map(ast.unparse, call.keywords), module
 
 
-def tried(warm, tmp_path, file, data, images, words):
-    """What a command makes of a file."""
-    words = [str(word) for word in words]
-    if words[0] == "train_image":
-        words = [str(SCRIPT), *flags(images, tmp_path if "--resume" in words else tmp_path / "new", *words[1:])]
-    if words[0] == "train":
-        words = ["fairseq-train", *cli.train_command(data, tmp_path / "new", "--batch-size", "32", *words[1:])]
-    if words[0] == "-c":
-        words[1] = f"from pathlib import Path; {words[1]}"
-    given = {
-        "{file}": file,
-        "{file_folder}": file.parent,
-        "{folder}": tmp_path / "new",
-        "{data}": data,
-        "{images}": images,
-    }
-    for name, value in given.items():
-        words = [str(word).replace(name, str(value)) for word in words]
-    (ended,) = warm.run({"argv": words})
-    assert not (tmp_path / "run").exists(), ended.log
+def tried(file: Path, data: Path | None, images: Path | None, command: str) -> warm.Ended:
+    """What a command makes of a file; asserts that the file has made no folder."""
+    new = file.with_name("new")
+    train = ["fairseq-train", *cli.train_command(data, new, "--batch-size", "32", "--max-update", "1")]
+    long = {"host": cli.HOST, "train": train, "train_image": ["python", SCRIPT, *flags(images, new)]}
+    given = {name: shlex.join(map(str, words)) for name, words in long.items()}
+    command = command.format(file=file, folder=file.parent, new=new, data=data, **given)
+    (ended,) = warm.run({"argv": shlex.split(command)})
+    assert not file.with_name("run").exists(), ended.log
     return ended
 
 
 def cases(modules) -> dict:
-    return {f"{module}-{name}": words for module, commands in modules.items() for name, words in commands.items()}
+    return {f"{module}-{name}": command for module, commands in modules.items() for name, command in commands.items()}
 
 
-@pytest.mark.parametrize("words", cases(FAIRSEQ).values(), ids=cases(FAIRSEQ))
+@pytest.mark.parametrize("command", cases(FAIRSEQ).values(), ids=cases(FAIRSEQ))
 @pytest.mark.parametrize("kind", ["pickle", "options"])
-def test_a_checkpoint_of_fairseq_runs_nothing(warm, text, straight, tmp_path, kind, words):
+def test_a_checkpoint_of_fairseq_runs_nothing(text, straight, tmp_path, kind, command):
     state = load_safely(straight / "checkpoint_last.pt")
     if kind == "pickle":
         state["extra_state"]["metrics"] = MakesFolder(tmp_path / "run")
@@ -138,31 +125,28 @@ def test_a_checkpoint_of_fairseq_runs_nothing(warm, text, straight, tmp_path, ki
         state["cfg"]["model"] = options
         state["cfg"]["optimizer"] = {**(state["cfg"]["optimizer"] or {}), "adam_betas": code}
     torch.save(state, tmp_path / "hostile.pt")
-    ended = tried(warm, tmp_path, tmp_path / "hostile.pt", text, None, words)
-    if kind == "pickle" and words[0] != "fairseq-eval-lm":  # which asks for a dictionary of a language first
+    ended = tried(tmp_path / "hostile.pt", text, None, command)
+    if kind == "pickle" and "fairseq-eval-lm" not in command:  # which asks for a dictionary of a language first
         assert ended.status != 0
         assert f"{tmp_path}/hostile.pt: rejected, because it refers to " in ended.last_line
         assert "weights_only" not in ended.last_line
-    assert "Traceback" not in ended.log or words[0] == "-c"  # Python's own
+    assert "Traceback" not in ended.log or "python -c" in command  # Python's own
 
 
-@pytest.mark.parametrize("words", cases(IMAGES).values(), ids=cases(IMAGES))
+@pytest.mark.parametrize("command", cases(IMAGES).values(), ids=cases(IMAGES))
 @pytest.mark.parametrize("kind", ["pickle", "options"])
-def test_a_checkpoint_of_an_image_model_runs_nothing(warm, images, tmp_path, kind, words):
-    elsewhere = {
-        "pretrained": True,
-        "pretrained_cfg_overlay": {"url": "http://127.0.0.1:9/x.pth", "file": "/etc/passwd"},
-    }
+def test_a_checkpoint_of_an_image_model_runs_nothing(images, tmp_path, kind, command):
+    weights = {"url": "http://127.0.0.1:9/x.pth", "file": "/etc/passwd"}
+    elsewhere = {"pretrained": True, "pretrained_cfg_overlay": weights}
     args = argparse.Namespace(model="recursive_deit_tiny", model_kwargs=elsewhere, num_classes=3, img_size=None)
     state = {"arch": "recursive_deit_tiny", "args": args, "state_dict": {}, "epoch": 0}
     if kind == "pickle":
         state["metric"] = MakesFolder(tmp_path / "run")
-    file = tmp_path / "last.pth.tar"
-    torch.save(state, file)
-    ended = tried(warm, tmp_path, file, None, images, words)
-    assert "Traceback" not in ended.log or words[0] == "-c"  # Python's own
+    torch.save(state, tmp_path / "last.pth.tar")
+    ended = tried(tmp_path / "last.pth.tar", None, images, command)
+    assert "Traceback" not in ended.log
     if kind == "pickle":
         assert ended.status != 0
         assert "nothing in it was run" in ended.log
-    elif "timm_plugin.convert" in words:
+    elif "timm_plugin.convert" in command:
         assert "last.pth.tar: not the weights of recursive_deit_tiny with {'num_classes': 3}" in ended.log

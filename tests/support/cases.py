@@ -18,13 +18,12 @@ SHARING = {
     "output tied": (["--share-decoder-input-output-embed"], 2),
     "all tied": (["--share-all-embeddings"], 1),
 }
-SHARED = {(arch, name): case for arch in models.ARCHS if arch in models.REPRESENTS for name, case in SHARING.items()}
-SHARED |= {
-    (arch, name): (flags, matrices - 1)
-    for arch in speech.ARCHS
+SHARED = {
+    (arch, name): (flags, matrices - (arch in speech.ARCHS))
+    for arch in (*models.ARCHS, *speech.ARCHS)
     if arch in models.REPRESENTS
     for name, (flags, matrices) in SHARING.items()
-    if matrices > 1
+    if matrices > 1 or arch in models.ARCHS
 }
 
 
@@ -66,9 +65,7 @@ class Text:
         return [self.inputs(model, left_pad) for left_pad in (False, True)]
 
     output = staticmethod(models.log_probabilities)
-
-    def loss_and_gradients(self, model: nn.Module, inputs: Any, seed: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
-        return models.loss_and_gradients(model, inputs, seed)
+    loss_and_gradients = staticmethod(models.loss_and_gradients)
 
 
 @dataclass(frozen=True)

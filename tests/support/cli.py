@@ -3,17 +3,15 @@
 The helpers use one small translation model (``ARCH``, ``MODEL``); further flags come last and override it.
 """
 
-import functools
 import json
 import os
 import re
 import socket
 import subprocess
 import sys
-import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import IO
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLUGIN = REPOSITORY / "fairseq_plugin"
@@ -48,7 +46,6 @@ def is_official() -> bool:
 BACKEND = ("--ddp-backend", "legacy_ddp") if is_official() else ()
 
 
-@functools.cache
 def stand_ins() -> Path:
     """A folder with `python`, `torchrun` and fairseq's commands, which run in forks of one warm interpreter.
 
@@ -56,7 +53,7 @@ def stand_ins() -> Path:
     """
     from tests.support import warm
 
-    return warm.Warm(Path(tempfile.mkdtemp(prefix="warm-")), warm.UPSTREAM).stand_ins()
+    return warm.stand_ins(*warm.UPSTREAM)
 
 
 def search_path() -> str:
@@ -72,11 +69,10 @@ def _program(name: str, fresh: bool = False) -> str:
     return str(SCRIPTS / name) if (SCRIPTS / name).exists() else name
 
 
-def _environment(program: str, env: dict[str, str] | None) -> dict[str, str]:
-    """This process's environment with one thread, and the Python with which torchrun starts its processes."""
+def environment() -> dict[str, str]:
+    """This process's environment, with one thread."""
     inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
-    started = {"PYTHON_EXEC": _program("python")} if program == "torchrun" else {}
-    return {**inherited, "OMP_NUM_THREADS": "1", **started, **(env or {})}
+    return inherited | {"OMP_NUM_THREADS": "1"}
 
 
 def run(*command, stdin: str = "", fails: bool = False, env: dict[str, str] | None = None, fresh: bool = False) -> str:
@@ -91,17 +87,11 @@ def run(*command, stdin: str = "", fails: bool = False, env: dict[str, str] | No
         env: additional environment variables.
         fresh: start a new interpreter instead of a fork.
     """
-    environment = _environment(command[0], env)
+    started = {"PYTHON_EXEC": _program("python")} if command[0] == "torchrun" else {}  # that torchrun starts
     command = [_program(str(command[0]), fresh), *map(str, command[1:])]
-    done = subprocess.run(
-        command,
-        input=stdin,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        timeout=TIMEOUT_SECONDS,
-    )
+    settings = {"env": environment() | started | (env or {}), "timeout": TIMEOUT_SECONDS}
+    streams = {"input": stdin, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    done = subprocess.run(command, **streams, **settings)
     assert (done.returncode != 0) == fails, f"exit {done.returncode}: {' '.join(command)}\n{done.stdout[-6000:]}"
     return done.stdout
 
@@ -140,36 +130,24 @@ def torchrun(processes: int, *arguments, **options) -> str:
     return launch(processes, "-m", "fairseq_cli.train", *arguments, **options)
 
 
-def two_nodes(*program, fails: bool = False, env: dict[str, str] | None = None) -> list[str]:
+def two_nodes(*program, **options) -> list[str]:
     """Runs a program under torchrun on two nodes, both on this machine, and returns the output of each.
 
     Args:
         program: the program that torchrun starts, in one process per node.
-        fails: whether both nodes must fail; otherwise both must succeed.
-        env: additional environment variables.
+        options: as of `run`, for both nodes.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        meeting = ("--master_addr", "127.0.0.1", "--master_port", str(probe.getsockname()[1]))
-    torchrun = [_program("torchrun"), "--nnodes", "2", "--nproc_per_node", "1", *meeting]
-    nodes, logs = [], [tempfile.TemporaryFile("a+") for _ in range(2)]  # noqa: SIM115
-    for node, log in enumerate(logs):
-        command = [*torchrun, "--node_rank", str(node), *map(str, program)]
-        settings = dict(stdout=log, stderr=subprocess.STDOUT, env=_environment("torchrun", env))
-        nodes.append(subprocess.Popen(command, **settings))
+        meeting = ("--master_addr", "127.0.0.1", "--master_port", probe.getsockname()[1])
 
-    def printed(log: IO[str]) -> str:
-        log.seek(0)
-        return log.read()
+    def node(rank: int) -> str:
+        sizes = ("--nnodes", "2", "--nproc_per_node", "1", "--node_rank", rank)
+        return run("torchrun", *sizes, *meeting, *program, **options)
 
-    try:
-        for node, one in enumerate(nodes):
-            status = one.wait(TIMEOUT_SECONDS)
-            assert (status != 0) == fails, f"node {node}, exit {status}:\n{printed(logs[node])[-6000:]}"
-    finally:
-        for one in nodes:
-            one.kill()
-    return [printed(log) for log in logs]
+    stand_ins()  # before there are threads
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(node, range(2)))
 
 
 def generate(data: Path, checkpoint: Path, *flags, **options) -> str:

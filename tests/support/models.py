@@ -140,16 +140,6 @@ def loops(model: nn.Module) -> list[Loop]:
     return list(named_loops(model).values())
 
 
-def batch(
-    source_lengths: tuple[int, ...] = (5, 3, 6),
-    target_lengths: tuple[int, ...] = (4, 6, 3),
-    left_pad: bool = False,
-    symbols: tuple[int, int] = (SOURCE_SYMBOLS, TARGET_SYMBOLS),
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs of a translation model, with the source padded on either side."""
-    return translation.collate(translation.rows(source_lengths, target_lengths, symbols), left_pad)
-
-
 def inputs(
     arch: str,
     source_lengths: tuple[int, ...] = (5, 3, 6),
@@ -159,6 +149,11 @@ def inputs(
 ) -> tuple[Tensor, ...]:
     """Inputs of an architecture; the last are the decoder's tokens (B, T), the only input of a language model."""
     return modality_of(arch).collate(modality_of(arch).rows(source_lengths, target_lengths, symbols), left_pad)
+
+
+def batch(*lengths: tuple[int, ...], **options) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs of a translation model; see `inputs`."""
+    return inputs(ARCHS[0], *lengths, **options)
 
 
 def encoded(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict | None:

@@ -1,5 +1,6 @@
 """Runs the recipes' scripts and parses the commands that they would run."""
 
+import functools
 import os
 import shlex
 from pathlib import Path
@@ -8,15 +9,18 @@ import pytest
 import request
 import results_csv
 import rows
+import timm
 from fairseq import options
 
 from tests.support import cli
 from timm_plugin.training import options as image_options
 
 RECIPES = cli.REPOSITORY / "recipes"
+TRAINER = str(RECIPES / "train_image.py")
 FIGURES = sorted(RECIPES.glob("*/figure*.sh"))
 PAPERS = list(rows.papers())
 TABLES = [table for paper in PAPERS for table in paper.tables.values()]
+NAMED = {f"{table.folder.name}/{table.key}": table for table in TABLES}
 PARSERS = {
     "fairseq-preprocess": options.get_preprocessing_parser,
     "fairseq-train": options.get_training_parser,
@@ -49,16 +53,27 @@ def needs(name: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(not (DATA_ROOT / name).exists(), reason=f"DATA_ROOT names no folder that holds {name}")
 
 
-def parsed(words: list[str]) -> str:
-    """Parses a command with its program's own parser, and returns the program."""
+@functools.cache
+def parsed(*words: str) -> str:
+    """Parses a command with its program's own parser, builds the model of a training on images, returns the program."""
     program, *flags = words[: words.index(">")] if ">" in words else words
     if program == "fairseq-preprocess":  # which has no architecture
         PARSERS[program]().parse_args(flags)
     elif program in PARSERS:
         options.parse_args_and_arch(PARSERS[program](), flags)
+    elif program == "python" and flags[0] == TRAINER:
+        model, kwargs = image_training(flags[1:])
+        built(model, *kwargs.items())
+        return "train_image"
     elif program == "python" and not flags[0].startswith("-"):
         assert Path(flags[0]).is_file()
     return program
+
+
+@functools.cache
+def built(model: str, *options: tuple) -> None:
+    """Lets timm build a model, which many commands have in common."""
+    timm.create_model(model, device="meta", num_classes=10, **dict(options))
 
 
 def image_training(words: list[str]) -> tuple[str, dict]:

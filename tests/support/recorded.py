@@ -9,20 +9,11 @@ import timm_plugin.published as images
 from tests.support.golden import golden
 
 # File -> the published system.
-TRANSLATION = {
-    "ringformer_translation_ring": "ringformer",
-    "ringformer_translation_ring_learnedpos": "ringformer",
-    "ringformer_translation_ring_bias": "ringformer",
-    "ringformer_translation_universal": "universal",
-    "ringformer_translation_owf": "one_wide_ffn",
-    "ringformer_translation_vanilla": "vanilla",
-    "takase_vanilla": "takase",
-    "takase_sequence": "takase",
-    "takase_cycle": "takase",
-    "takase_cycle_rev": "takase",
-    "takase_admin_profile": "takase",
-    "takase_admin_forward": "takase",
-}
+TRANSLATION = {f"ringformer_translation_{name}": "ringformer" for name in ("ring", "ring_learnedpos", "ring_bias")}
+TRANSLATION |= {f"ringformer_translation_{name}": name for name in ("universal", "vanilla")}
+TRANSLATION |= {"ringformer_translation_owf": "one_wide_ffn"}
+TAKASE = ("vanilla", "sequence", "cycle", "cycle_rev", "admin_profile", "admin_forward")
+TRANSLATION |= {f"takase_{name}": "takase" for name in TAKASE}
 ILR = [f"{position}_map{reuse}" for position in ("rope", "alibi", "learned", "nope") for reuse in ("211", "123")]
 ILR += [f"{position}_block2" for position in ("rope", "alibi", "learned", "nope")]
 ILR += ["rope_map111", "nope_map211_inject", "rope_block3_noinject", "alibi_heads6_map211"]

@@ -8,6 +8,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import gelu
 
 Weights = dict[str, Tensor]
 
@@ -19,10 +20,6 @@ def linear(w: Weights, name: str, x: Tensor) -> Tensor:
 def layer_norm(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:
     x = x - x.mean(-1, keepdim=True)
     return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * w[f"{name}.weight"] + w[f"{name}.bias"]
-
-
-def gelu(x: Tensor) -> Tensor:
-    return x * (1 + torch.erf(x / math.sqrt(2))) / 2
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool) -> Tensor:

@@ -9,8 +9,9 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import gelu
 
-from tests.support.reference import Weights, attend, gelu, layer_norm, linear
+from tests.support.reference import Weights, attend, layer_norm, linear
 
 
 def convolve(w: Weights, name: str, image: Tensor, stride: int, padding: int = 0) -> Tensor:

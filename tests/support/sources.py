@@ -175,3 +175,6 @@ def imagenet(root: Path, classes: int = 3) -> None:
     listed = {"train": {names[0]: [f"{names[0]}_1.JPEG"]}, "val": {names[0]: [f"ILSVRC2012_val_{classes:08d}.JPEG"]}}
     (root / "imagenet_small").mkdir(parents=True)
     (root / "imagenet_small" / "imagenet-small.json").write_text(json.dumps(listed))
+
+
+ALL = (corpora, newstest, wmt16, iwslt, multi30k, bert, fineweb, imagenet, scan)

@@ -16,9 +16,7 @@ name, words = os.path.basename(sys.argv[0]), sys.argv[1:]
 if name == "python":
     while words and (words[0] == "-u" or words[0].startswith("-W")):
         words = words[2 if words[0] == "-W" else 1 :]
-    if words[:1] == ["-m"]:
-        words = words[1:]
-    elif words[:1] != ["-c"] and not (words and words[0].endswith(".py")):
+    if not (words and (words[0] in ("-m", "-c") or words[0].endswith(".py"))):
         os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 else:
     words = [name, *words]
