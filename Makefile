@@ -22,7 +22,7 @@ help:
 	@echo "make test           run the tests, on all cores         ARGS='-m \"not slow\"' passes options on to pytest"
 	@echo "make test-fairseq   run fairseq's own tests without and with the plugin    FAIRSEQ=../fairseq is a checkout of it"
 	@echo "make test-timm      run timm's own tests of models on ours     ARGS='--models sret_t,uit*' selects among them"
-	@echo "make test-timm-versions    run every image model on the versions of timm    ARGS=1.0.20 selects, a checkout's path too"
+	@echo "make test-timm-versions    run every image model on the versions of timm    ARGS=1.0.20 selects, or a checkout: its scripts run, too"
 	@echo "make fuzz           try random options on every architecture and model    ROUNDS=100 says how often (20)"
 	@echo "make bench          speed and memory, as ratios to fairseq's and timm's own models    BENCH=vision runs one"
 	@echo "make gpu            tests, trainings and speeds on a GPU, in about 10 minutes; a table at the end says how each went"

@@ -14,8 +14,11 @@ import results_csv  # noqa: E402
 from PIL import Image
 
 from tests.support import cli
-from tests.support.recipes import DATA_ROOT, RECIPES, commands, needs, parsed, recipe
+from tests.support.recipes import DATA_ROOT, FIGURES, RECIPES, commands, needs, parsed, recipe
 
+# Of tables; recipes/test_tables.py tries them.
+TABLES = [path for path in RECIPES.glob("*/*.sh") if '/../table"' in path.read_text(encoding="utf-8")]
+PREPARE = ("numbers", "multi30k", "kausik", "ilr", "librispeech", "cifar10", "digits")
 SOURCED = [RECIPES / "common.sh", RECIPES / "data" / "tools.sh"]
 # The programs that a demo starts, which are fairseq's or train and score images.
 DEMOS = {
@@ -29,6 +32,14 @@ def test_every_script_is_read_and_may_be_called():
     for script in RECIPES.rglob("*.sh"):
         subprocess.run(["bash", "-n", script], check=True)
         assert os.access(script, os.X_OK) == (script not in SOURCED), script
+
+
+def test_every_script_is_tried():
+    """Those of recipes/data by recipes/test_data.py."""
+    names = ["takase/wikitext", "takase/significance", "kausik/linear_time", *(f"{demo}/run" for demo in DEMOS)]
+    tried = {RECIPES / f"{name}.sh" for name in [*names, *(f"{name}/prepare" for name in PREPARE)]}
+    tried |= {path for folder in ("data", "commands") for path in (RECIPES / folder).glob("*.sh")}
+    assert tried | {*TABLES, *FIGURES, *SOURCED} == set(RECIPES.rglob("*.sh"))
 
 
 @pytest.mark.parametrize("scale", ["demo", "smoke"])
@@ -152,20 +163,36 @@ def test_the_demo_of_the_automaton_prints_a_table_and_draws_a_picture(tmp_path):
     assert "training: done before" in recipe("automaton/run.sh", SCALE="smoke", OUT=str(tmp_path))
 
 
-# By what DATA_ROOT holds: a row's script and name, what its first value lies between, and its metrics.
+# By what DATA_ROOT holds: a script, its row with architecture and updates, the limits of its first value, its metrics.
 CONTEXTS = [f"perplexity at {context}" for context in (32, 64, 128, 256)]
 ERRORS = [f"standard error of the {of}" for of in ("loss", "loss as published", "accuracy")]
 ROWS = {
-    "multi30k": ("multi30k/train", "cycle_rev", (-1, 100), "BLEU", "chrF"),
-    "shakespeare": ("kausik/table2", "recurrent", (2.5, math.log(72)), "loss, nats", "accuracy %", *ERRORS),
-    "war_and_peace": ("ilr/table1", "2,1,1,1-alibi", (50, 1024), *CONTEXTS, "training FLOPs"),
-    "wikitext2": ("takase/table5", "cycle_rev", (100, 20_000), "perplexity, validation", "perplexity at 64"),
-    "cifar10.tar": ("cifar10/train", "sret", (0, 100), "top-1 %", "MMAC"),
-    "fsdd.tar": ("takase/table4", "cycle", (0, 200), "word errors %"),
+    "multi30k": ("multi30k/train", "cycle_rev cycle_rev 10", (-1, 100), "BLEU", "chrF", "exact match %"),
+    "shakespeare": (
+        "kausik/table2",
+        "recurrent recurrent_lm 20",
+        (2.5, math.log(72)),
+        "loss, nats",
+        "accuracy %",
+        *ERRORS,
+    ),
+    "war_and_peace": ("ilr/table1", "2,1,1,1-alibi ilr_small 20", (50, 1024), *CONTEXTS, "training FLOPs"),
+    "wikitext2": (
+        "takase/table5",
+        "cycle_rev cycle_rev_lm 8",
+        (100, 20_000),
+        "perplexity, validation",
+        "perplexity at 64",
+    ),
+    "cifar10.tar": ("cifar10/train", "sret sret_tl 20", (0, 100), "top-1 %", "MMAC"),
+    "fsdd.tar": ("takase/table4", "cycle s2t_cycle 12", (0, 200), "word errors %"),
 }
 # What a file in the output tells of the data that are whole.
 WHOLE = {
-    "multi30k": ("train/smoke/cycle_rev/s1/scores.json", '"sentences": 1000,'),
+    "multi30k": (
+        "train/smoke/cycle_rev/s1/scores.json",
+        r'(?s)"sentences": 1000,.*"nrefs:1\|case:mixed\|eff:no\|tok:13a',
+    ),
     "shakespeare": ("characters/preprocess.log", r"(?s)1003855 tokens, 0.0% replaced.* 111540 tokens, 0.0% replaced"),
     "war_and_peace": ("bin/preprocess.log", "Dictionary: 1024 types"),
 }
@@ -174,10 +201,12 @@ WHOLE = {
 @pytest.mark.slow
 @pytest.mark.parametrize("data", [pytest.param(name, marks=needs(name)) for name in ROWS])
 def test_from_the_raw_data_to_a_score(data, tmp_path):
-    script, row, (low, high), *metrics = ROWS[data]
-    recipe(f"{script}.sh", row, SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT), THREADS="1")
+    script, run, (low, high), *metrics = ROWS[data]
+    recipe(f"{script}.sh", run.split()[0], SCALE="smoke", OUT=str(tmp_path), DATA_ROOT=str(DATA_ROOT), THREADS="1")
     out = tmp_path / Path(script).parent
-    values = {one["metric"]: float(one["value"]) for one in results_csv.read(out / "results.csv")}
+    found = results_csv.read(out / "results.csv")
+    assert [found[0][name] for name in ("row", "arch", "updates")] == run.split()
+    values = {one["metric"]: float(one["value"]) for one in found}
     assert values.keys() == set(metrics)
     assert low < values[metrics[0]] < high
     assert min(values.values()) >= 0
