@@ -15,7 +15,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 VERSIONS = ("1.0.20", "1.0.26", "")  # the empty one is the newest release
-# timm's scripts as timm_plugin.run starts them, the first of which writes RUN.
+# timm's scripts that build a model, as timm_plugin.run starts them; the first one writes RUN.
 MODEL = "--model sret_nano --num-classes 3"
 LOADER = "--device cpu --workers 1 --batch-size 4"
 SCRIPTS = (
@@ -24,7 +24,6 @@ SCRIPTS = (
     f"inference.py IMAGES/val/red {MODEL} {LOADER} --checkpoint RUN/last.pth.tar --results-dir OUT",
     f"benchmark.py {MODEL} --device cpu --batch-size 2 --bench both --num-bench-iter 5 --num-warm-iter 1",
     f"onnx_export.py OUT/model.onnx {MODEL} --checkpoint RUN/last.pth.tar",
-    "avg_checkpoints.py --input RUN --output OUT/average.pth -n 1",
 )
 
 
