@@ -47,6 +47,7 @@ REPAIRS = (
     data.keep_last_batch,
     data.evaluate_all_blocks,
     formats.load_dictionaries_of_every_class,
+    formats.read_huffman_codes,
     decoding.block_repeated_ngrams,
     decoding.disable_encoder_fast_path,
     commands.restore_cli_logging,

@@ -1,9 +1,14 @@
 """Data files that fairseq wrote and no longer reads."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
+from bitarray import bitarray
 from fairseq.data import Dictionary
+from fairseq.data.huffman import huffman_coder
+
+from fairseq_plugin.repairs.replace import replace
 
 
 def load_dictionaries_of_every_class() -> None:
@@ -22,3 +27,16 @@ def _load(cls: type[Dictionary], f: Any, add_special_symbols: bool = True) -> Di
     dictionary = cls() if add_special_symbols else cls(add_special_symbols=False)
     dictionary.add_from_file(f)
     return dictionary
+
+
+def read_huffman_codes() -> None:
+    """Reads data of ``--dataset-impl huffman``, for which fairseq calls a function that bitarray has removed."""
+
+    def find_padding(_unpad: Callable) -> Callable:
+        def without_padding(self, a: bitarray) -> bitarray:
+            return a[: a.find(1, right=True)]  # padding is a one, then zeros
+
+        return without_padding
+
+    if not hasattr(huffman_coder.util, "rindex"):
+        replace(huffman_coder.HuffmanCoder, "_unpad", find_padding)

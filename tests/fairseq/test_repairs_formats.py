@@ -4,6 +4,7 @@ import inspect
 
 import pytest
 from fairseq.data import Dictionary
+from fairseq.data.huffman import HuffmanCodeBuilder
 from fairseq.data.legacy import BertDictionary, MaskedLMDictionary
 
 import fairseq_plugin  # noqa: F401  (repairs fairseq)
@@ -33,3 +34,11 @@ def test_a_dictionary_without_special_symbols_is_read(tmp_path):
     path = tmp_path / "labels.txt"
     path.write_text("dog 1\ncat 1\n", encoding="utf-8")
     assert Dictionary.load(str(path), add_special_symbols=False).symbols == ["dog", "cat"]
+
+
+@pytest.mark.parametrize("words", [[], ["a"], ["b", "a", "a", "c"], ["a"] * 16])
+def test_huffman_codes_are_read(words):
+    builder = HuffmanCodeBuilder()
+    builder.add_symbols("a", "a", "b", "c")
+    coder = builder.build_code()
+    assert [node.symbol for node in coder.decode(coder.encode(words))] == words
