@@ -124,7 +124,8 @@ class SelfAttention(Attention):
 
 
 class CrossAttention(Attention):
-    """Attention to a memory; its keys and values are projected once, however many passes read them.
+    """Attention to a memory; its keys and values are projected once for all passes of a stored block,
+    unless passes have signals of their own on them.
 
     Args:
         memory_width: width of the memory.

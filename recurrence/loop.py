@@ -14,7 +14,7 @@ from recurrence.depth import adapt, passes_at, store_order
 from recurrence.order import Order, check_order, first_runs
 from recurrence.private_torch import allow_graphs, uncompiled
 
-GRAPHS = 64  # limit for all compiled blocks together; each has one graph with padding, one without, per kind of pass
+GRAPHS = 64  # limit for all compiled blocks together; each has a graph with padding and one without
 
 
 @dataclass
@@ -147,15 +147,15 @@ class Loop(nn.Module):
         per_pass = {name: values for name, values in per_pass.items() if values is not None}
 
         for index in passes:
-            block = self.order[index]
+            which = self.order[index]
             if levels is not None:
                 x = x + levels[index]
-            if block in first_inputs:
-                x = x + first_inputs[block]
-            elif block in self.inject:
-                first_inputs[block] = x
+            if which in first_inputs:
+                x = x + first_inputs[which]
+            elif which in self.inject:
+                first_inputs[which] = x
             arguments = {name: values[index] for name, values in per_pass.items()}
-            x = self.after[index](self._run_block(self.blocks[block], x, {**arguments, **shared}))
+            x = self.after[index](self._run_block(self.blocks[which], x, {**arguments, **shared}))
             if states is not None:
                 states.append(x)
         return x
@@ -175,8 +175,8 @@ class Loop(nn.Module):
         """
         if self.chosen is not None:
             return self.chosen
-        passes = self.training_depth.drawn if self.training else self.passes
-        return tuple(range(passes)) if passes == self.passes else passes_at(self.order, passes)
+        depth = self.training_depth.drawn if self.training else self.passes
+        return tuple(range(depth)) if depth == self.passes else passes_at(self.order, depth)
 
     def set_num_updates(self, num_updates: int) -> None:
         """Call this before each update, with the number of updates so far; fairseq's trainer does."""

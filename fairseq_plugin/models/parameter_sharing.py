@@ -156,8 +156,11 @@ def shared_order(args, side: str) -> Order:
         return published_order(args.strategy, args.share_layer_num, layers)
     order = STRATEGIES[args.strategy].order(unique_layers, layers)
     if block_count(order) != unique_layers:
-        rule = "Figure 2 stores %d layers on the %s's side, because this number does not divide the %d passes"
-        logger.warning(f"unique layers %d: {rule}", unique_layers, block_count(order), side, layers)
+        logger.warning(
+            "unique layers %d: Figure 2 stores %d layers on the %s's side, because this number does not divide the "
+            "%d passes",
+            *(unique_layers, block_count(order), side, layers),
+        )
     return order
 
 

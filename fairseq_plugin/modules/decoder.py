@@ -280,7 +280,7 @@ class CrossDecoder(StackDecoder):
 
     @property
     def stack(self) -> CausalStack:
-        """The parts as a stack, those of now: a client may have replaced one."""
+        """The parts as a stack, made anew: a stored one would put every part into the state dict twice."""
         return CausalStack(self.loop, self.positions, self.layer_norm, self.level_table)
 
 

@@ -37,8 +37,8 @@ class Signals:
             if pre_norm and getattr(self, name) == "before":
                 raise FieldError(name, "'before'", "a signal before the projection needs a post-norm block")
 
-    def on(self, place: str | None, targets: int, width: int, out_width: int) -> LevelSignal | None:
-        """The pass's signals "after", "before" or "inside" stacked projections; None for no place."""
+    def new(self, place: str | None, targets: int, width: int, out_width: int) -> LevelSignal | None:
+        """A new signal of a pass, "after", "before" or "inside" this many stacked projections; None for no place."""
         if place is None:
             return None
         return LevelSignal(targets, width, out_width, self.rank, place == "before", self.signal_init)
@@ -53,11 +53,13 @@ class RingFormerPass(Pass):
         self.qkv_signal = self.cross_q_signal = self.cross_kv_signal = self.ffn_signal = None
         if signals is None:
             return
-        self.qkv_signal = signals.on(signals.attention_signal, 3, width, width)
+        self.qkv_signal = signals.new(signals.attention_signal, 3, width, width)
         if block.cross_attn is not None:
-            self.cross_q_signal = signals.on(signals.cross_attention_signal, 1, width, width)
-            self.cross_kv_signal = signals.on(signals.cross_attention_signal, 2, block.cross_attn.kv.in_features, width)
-        self.ffn_signal = signals.on(signals.ffn_signal, 1, width, shape.ffn_width)
+            self.cross_q_signal = signals.new(signals.cross_attention_signal, 1, width, width)
+            self.cross_kv_signal = signals.new(
+                signals.cross_attention_signal, 2, block.cross_attn.kv.in_features, width
+            )
+        self.ffn_signal = signals.new(signals.ffn_signal, 1, width, shape.ffn_width)
 
     def term(self, name: str) -> LevelSignal | None:
         return getattr(self, "ffn_signal" if name == "up" else f"{name}_signal", None)
@@ -75,8 +77,12 @@ class RingFormerBlock(Block):
             x = self.sublayer(x, lambda n: cross_attend(n, x, q=own.cross_q_signal), own.norms[1], own.join(1))
         signal, norm = own.ffn_signal, own.norms[-1]
         if self.pre_norm and signal is not None and signal.before:
-            # The published image models add the signal to the input of the norm.
-            return self.ffn_sublayer(x, self.ffn, lambda s: norm(s + signal(s.flatten(0, 1)).view_as(s)), own.join(-1))
+
+            def norm_with_signal(s: Tensor) -> Tensor:
+                """As the published image models: the signal is added to the input of the norm."""
+                return norm(s + signal(s.flatten(0, 1)).view_as(s))
+
+            return self.ffn_sublayer(x, self.ffn, norm_with_signal, own.join(-1))
         return self.ffn_sublayer(x, lambda n: self.ffn(n, x, up=signal), norm, own.join(-1))
 
 
