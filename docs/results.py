@@ -76,7 +76,7 @@ def rows() -> Iterator[list[str]]:
 
 COLUMNS = (
     *("task", "architecture and row", "stored parameters:", "quality:", "seeds:"),
-    "training step, relative to upstream:",
+    "time of a training step / upstream's:",
 )
 
 

@@ -57,7 +57,7 @@ def test_cached_generation_of_the_benchmark_gives_the_same_logits_each_time(monk
     ],
 )
 def test_the_gpu_script_reports_how_each_stage_ended(settings, verdict, tmp_path):
-    env = {"PATH": f"{cli.SCRIPTS}:{os.environ['PATH']}", "OUT": str(tmp_path), **settings}
+    env = {"PATH": f"{cli.SCRIPTS}:{os.environ['PATH']}", "PYTHON": "python3", "OUT": str(tmp_path), **settings}
     cli.run("bash", cli.REPOSITORY / "tests" / "gpu.sh", fails="failed" in verdict, env=env)
     stages = (tmp_path / "summary.txt").read_text().splitlines()
     assert len(stages) == 1 if "STAGES" in settings else len(stages) > 20

@@ -15,7 +15,7 @@ from tests.support import cli
 
 PACKAGES = ("recurrence", "fairseq_plugin", "timm_plugin")
 # What a distribution is called where its import is called otherwise; fairseq and timm and their own dependencies.
-HOST = {"fairseq", "omegaconf"}
+HOST = {"fairseq", "omegaconf", "bitarray"}  # and what it requires itself
 
 
 @pytest.fixture(scope="module")
