@@ -5,6 +5,7 @@ import logging
 import os
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -104,6 +105,19 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("images")
     importlib.import_module("tests.support.image_training").write_images(folder)
     return folder
+
+
+@pytest.fixture
+def rejected(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable[..., str]:
+    """Calls a command's main function with words that it must reject as argparse does; returns what it says."""
+
+    def call(main: Callable, *words: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["command", *map(str, words)])
+        with pytest.raises(SystemExit, match="^2$"):
+            main()
+        return capsys.readouterr().err
+
+    return call
 
 
 class Training(NamedTuple):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fairseq_plugin import average
+from fairseq_plugin.repairs.checkpoints import load_safely
 from recurrence.depth import mark_safe
 
 
@@ -26,19 +27,15 @@ def checkpoints(tmp_path):
     return tmp_path
 
 
-def load(path):
-    return torch.load(path, weights_only=True)
-
-
 def run(folder, *flags) -> dict:
     """The average that the command writes."""
     average.main(["--inputs", str(folder), "--output", str(folder / "average.pt"), *flags])
-    return load(folder / "average.pt")
+    return load_safely(folder / "average.pt")
 
 
 def test_mean_in_double_precision_and_the_rest_of_the_first(checkpoints):
     paths = [checkpoints / f"checkpoint{epoch}.pt" for epoch in (2, 1, 10)]
-    state, originals = average.average_checkpoints(paths), [load(path) for path in paths]
+    state, originals = average.average_checkpoints(paths), [load_safely(path) for path in paths]
     assert list(state["model"]) == ["embed", "output", "bias", "version"]
     for key in ("embed", "output", "bias"):
         tensors = [original["model"][key] for original in originals]
@@ -52,7 +49,7 @@ def test_mean_in_double_precision_and_the_rest_of_the_first(checkpoints):
 
 def test_safe_depths_of_a_file_are_not_those_of_the_mean(checkpoints):
     first, second = (checkpoints / f"checkpoint{epoch}.pt" for epoch in (1, 2))
-    state = load(first)
+    state = load_safely(first)
     mark_safe(state["model"], {"decoder.loop": (2, 6)})
     torch.save(state, first)
     for paths in ([first, second], [second, first], [first, first]):
@@ -61,7 +58,7 @@ def test_safe_depths_of_a_file_are_not_those_of_the_mean(checkpoints):
 
 def test_command_line_stores_a_shared_tensor_once(checkpoints):
     model = run(checkpoints, "--num-epoch-checkpoints", "2")["model"]
-    first, second = (load(checkpoints / f"checkpoint{epoch}.pt")["model"]["embed"] for epoch in (2, 10))
+    first, second = (load_safely(checkpoints / f"checkpoint{epoch}.pt")["model"]["embed"] for epoch in (2, 10))
     torch.testing.assert_close(model["embed"], (first + second) / 2)
     assert model["embed"].data_ptr() == model["output"].data_ptr()
     assert (checkpoints / "average.pt").stat().st_size < 1.5 * 40 * 50 * 4
@@ -90,16 +87,16 @@ def test_last_checkpoints_by_epoch_and_by_update(checkpoints, flags, latest):
         ("{}/checkpoint1.pt", "--num-epoch-checkpoints 1", "must be one folder"),
     ],
 )
-def test_options_that_do_not_fit_are_rejected(checkpoints, capsys, inputs, flags, message):
-    with pytest.raises(SystemExit):
-        average.main(["--inputs", inputs.format(checkpoints), "--output", str(checkpoints / "o.pt"), *flags.split()])
-    assert message in capsys.readouterr().err
-    assert not (checkpoints / "o.pt").exists()
+def test_options_that_do_not_fit_are_rejected(checkpoints, rejected, inputs, flags, message):
+    output = checkpoints / "o.pt"
+    words = ("--inputs", inputs.format(checkpoints), "--output", output, *flags.split())
+    assert message in rejected(average.main, *words)
+    assert not output.exists()
 
 
 @pytest.mark.parametrize("change", ["key", "shape"])
 def test_checkpoints_of_different_models_are_rejected(checkpoints, change):
-    other = load(checkpoints / "checkpoint2.pt")
+    other = load_safely(checkpoints / "checkpoint2.pt")
     other["model"]["other" if change == "key" else "embed"] = torch.zeros(1, 50)
     torch.save(other, checkpoints / "other.pt")
     with pytest.raises(ValueError, match=r"other\.pt: (other|embed) differs from that in .*checkpoint1\.pt"):

@@ -54,20 +54,18 @@ def test_the_curve_of_a_checkpoint(trained, corpus, tmp_path, capsys, caplog):
     assert f"decoder.loop: runs 3 passes, outside the safe range {smallest} to 2" in caplog.text
 
 
-def test_a_split_of_which_nothing_is_left_is_rejected(trained, corpus, capsys):
+def test_a_split_of_which_nothing_is_left_is_rejected(trained, corpus, rejected):
     short = ["--skip-invalid-size-inputs-valid-test", "--max-source-positions", "1"]
-    with pytest.raises(SystemExit):
-        depth.main([str(corpus.data), "--path", str(trained.folder / "checkpoint_last.pt"), *SEARCH, *short])
-    assert "--gen-subset=valid: has no text to score" in capsys.readouterr().err
+    said = rejected(depth.main, corpus.data, "--path", trained.folder / "checkpoint_last.pt", *SEARCH, *short)
+    assert "--gen-subset=valid: has no text to score" in said
 
 
-def test_a_split_without_targets_is_rejected(trained, corpus, tmp_path, capsys):
+def test_a_split_without_targets_is_rejected(trained, corpus, tmp_path, rejected):
     source = ("--source-lang", "en", "--target-lang", "de", "--srcdict", corpus.data / "dict.en.txt", "--only-source")
     cli.preprocess(*source, "--testpref", f"{corpus.text}.test", "--destdir", tmp_path)
     shutil.copy(corpus.data / "dict.de.txt", tmp_path)
-    with pytest.raises(SystemExit):
-        depth.main([str(tmp_path), "--path", str(trained.folder / "checkpoint_last.pt"), "--cpu"])
-    assert "--gen-subset=test: has no target side" in capsys.readouterr().err
+    said = rejected(depth.main, tmp_path, "--path", trained.folder / "checkpoint_last.pt", "--cpu")
+    assert "--gen-subset=test: has no target side" in said
 
 
 @pytest.mark.parametrize(
@@ -80,20 +78,17 @@ def test_a_split_without_targets_is_rejected(trained, corpus, tmp_path, capsys):
         (["--scoring", "bleu"], "--scoring=bleu: scores tokens"),
     ],
 )
-def test_options_of_generate_that_do_not_fit_a_curve_are_rejected(capsys, flags, message):
-    with pytest.raises(SystemExit):
-        depth.main(["data", "--path", "a.pt", *flags])
-    printed = capsys.readouterr().err
+def test_options_of_generate_that_do_not_fit_a_curve_are_rejected(rejected, flags, message):
+    printed = rejected(depth.main, "data", "--path", "a.pt", *flags)
     assert message in printed
     assert printed.count("\n") == 2  # a line of usage before the error
 
 
 @pytest.mark.parametrize("words", [["--sample-break-mode", "none"], ["--sample-break-mode=none"]])
-def test_task_options_given_at_their_default_replace_those_of_the_checkpoint(monkeypatch, capsys, words):
+def test_task_options_given_at_their_default_replace_those_of_the_checkpoint(monkeypatch, rejected, words):
     def load(paths, overrides):
         raise ValueError(f"overrides: {overrides}")
 
     monkeypatch.setattr(depth.checkpoint_utils, "load_model_ensemble_and_task", load)
-    with pytest.raises(SystemExit):
-        depth.main(["data", "--path", "a.pt", "--task", "language_modeling", *words])
-    assert "overrides: {'data': 'data', 'sample_break_mode': 'none'}" in capsys.readouterr().err
+    said = rejected(depth.main, "data", "--path", "a.pt", "--task", "language_modeling", *words)
+    assert "overrides: {'data': 'data', 'sample_break_mode': 'none'}" in said

@@ -6,27 +6,23 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import accuracy
+import attention_distance
+import checkpoints
+import cka
+import coefficients
+import curves
+import landscape
+import matplotlib.image
 import pytest
+import responses
 import torch
 from torch import nn
 
 from recurrence.analysis.record import recorded_states
 from tests.support import cli
-
-pytest.importorskip("timm")
-matplotlib = pytest.importorskip("matplotlib.image")
-
-import accuracy  # noqa: E402
-import attention_distance  # noqa: E402
-import checkpoints  # noqa: E402
-import cka  # noqa: E402
-import coefficients  # noqa: E402
-import curves  # noqa: E402
-import landscape  # noqa: E402
-import responses  # noqa: E402
-
-from tests.support.image_training import flags, write_images  # noqa: E402
-from timm_plugin import train as train_image  # noqa: E402
+from tests.support.image_training import flags
+from timm_plugin import train as train_image
 
 VIT = ["patch_size=4", "embed_dim=16", "depth=3", "num_heads=2"]
 PYRAMID = ["embed_dim=8", "depths=(1,1,1)", "num_heads=(1,2,2)"]
@@ -34,14 +30,13 @@ RUNS = {"ringformer_vit": (16, VIT), "owf_vit": (16, VIT), "sret_tl": (32, PYRAM
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> Path:
+def runs(images, tmp_path_factory) -> Path:
     """Folders of small models that train_image.py has trained for two epochs, MODEL/s1."""
     folder = tmp_path_factory.mktemp("runs")
-    write_images(folder / "images")
     with pytest.MonkeyPatch.context() as patch:
         for name, (side, kwargs) in RUNS.items():
             shape = ["--model", name, "--model-kwargs", *kwargs, "--img-size", side, "--epochs", 2, "--lr", 0.01]
-            patch.setattr(sys, "argv", ["train_image.py", *flags(folder / "images", folder / name / "s1", *shape)])
+            patch.setattr(sys, "argv", ["train_image.py", *flags(images, folder / name / "s1", *shape)])
             train_image.main()
     return folder
 
@@ -55,19 +50,11 @@ def drawn(tool: ModuleType, picture: Path, *words: object) -> list[dict[str, str
     tool.main([*map(str, words), "--output", str(picture)])
     assert picture.stat().st_size > 5000
     if picture.suffix == ".png":
-        pixels = matplotlib.imread(picture)
+        pixels = matplotlib.image.imread(picture)
         assert pixels.shape[1] == 1300
         assert pixels.std() > 0.05
     with picture.with_suffix(".csv").open(newline="") as file:
         return list(csv.DictReader(file))
-
-
-def rejection(capsys: pytest.CaptureFixture, main, *arguments: object) -> str:
-    """What a command says when it rejects its arguments."""
-    with pytest.raises(SystemExit) as exit_:
-        main([str(argument) for argument in arguments])
-    assert exit_.value.code == 2
-    return capsys.readouterr().err
 
 
 def test_image_models_are_loaded_as_they_were_tested(runs):
@@ -193,26 +180,21 @@ def test_the_pictures_of_the_repository_have_their_numbers_and_commands():
     assert commands <= {path.stem for path in (cli.REPOSITORY / "recipes" / "figures").glob("*.py")}
 
 
-def test_images_and_checkpoints_that_cannot_be_read_are_named(runs, tmp_path, capsys):
+def test_images_and_checkpoints_that_cannot_be_read_are_named(runs, tmp_path, rejected):
     last = runs / "ringformer_vit" / "s1" / "last.pth.tar"
     cut = tmp_path / "cut.pth.tar"
     cut.write_bytes(last.read_bytes()[:1000])
     output = ("--output", tmp_path / "a.svg")
     for tool in (attention_distance, landscape, responses):
-        message = rejection(capsys, tool.main, last, "--data", tmp_path / "gone", *output)
+        message = rejected(tool.main, last, "--data", tmp_path / "gone", *output)
         assert f"{tmp_path}/gone: no such folder of images; name it by --data" in message
-        assert "cut.pth.tar: not a checkpoint that" in rejection(capsys, tool.main, cut, *output)
+        assert "cut.pth.tar: not a checkpoint that" in rejected(tool.main, cut, *output)
 
 
-@pytest.mark.parametrize("tool", [attention_distance, landscape])
-def test_no_model_hides_another_of_the_same_label(tool, runs, tmp_path, capsys):
-    paths = [runs / name / "s1" / "last.pth.tar" for name in ("ringformer_vit", "owf_vit")]
-    message = rejection(capsys, tool.main, *paths, "--output", tmp_path / "a.svg")
-    assert "labels s1, s1: must differ; use LABEL=CHECKPOINT" in message
-
-
-def test_bad_input_is_named(runs, trained, tmp_path, capsys):
+def test_bad_input_is_named(runs, trained, tmp_path, rejected):
     image, text = checkpoint(runs, "sret_tl"), trained.folder / "checkpoint_last.pt"
+    same_label = [runs / name / "s1" / "last.pth.tar" for name in ("ringformer_vit", "owf_vit")]
+    ring = runs / "ringformer_vit" / "s1" / "summary.csv"
     output = ("--output", tmp_path / "a.svg")
     (tmp_path / "model.bin").touch()
     for tool, words, message in (
@@ -224,12 +206,13 @@ def test_bad_input_is_named(runs, trained, tmp_path, capsys):
         (landscape, (image, "--steps", "4"), "--steps=4: must be odd"),
         (landscape, (image, "--reach", "nan"), "argument --reach: nan: must be > 0 and finite"),
         (responses, (image, "--samples", "0"), "argument --samples: 0: must be > 0 and finite"),
+        (attention_distance, same_label, "labels s1, s1: must differ; use LABEL=CHECKPOINT"),
+        (landscape, same_label, "labels s1, s1: must differ; use LABEL=CHECKPOINT"),
         (curves, (tmp_path,), "Is a directory"),
+        (curves, (ring, "--y", "valid_bleu", "--x", "epoch"), "valid_bleu: not in"),
+        (coefficients, (ring,), "summary.csv: has no residual coefficients"),
     ):
-        assert message in rejection(capsys, tool.main, *words, *output)
-    message = rejection(capsys, cka.main, text, text, "--output", tmp_path / "a.pdf")
+        assert message in rejected(tool.main, *words, *output)
+    message = rejected(cka.main, text, text, "--output", tmp_path / "a.pdf")
     assert "a.pdf': must end in .svg or .png" in message
-    ring = runs / "ringformer_vit" / "s1" / "summary.csv"
-    assert "summary.csv: has no residual coefficients" in rejection(capsys, coefficients.main, ring, *output)
-    assert "valid_bleu: not in" in rejection(capsys, curves.main, ring, "--y", "valid_bleu", "--x", "epoch", *output)
     assert not (tmp_path / "a.svg").exists()

@@ -1,7 +1,6 @@
 """The recipe for speech: its tools on a small corpus of our own, and from the recordings to a word error rate."""
 
 import itertools
-import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -65,11 +64,9 @@ def test_librispeech_is_what_fairseq_reads(librispeech, tmp_path):
         np.testing.assert_array_equal(stored, get_features_or_waveform(str(audio), use_sample_rate=16000))
 
 
-def test_a_missing_set_is_named(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["corpus.py", "features", str(tmp_path), str(tmp_path / "data"), "dev-clean"])
-    with pytest.raises(SystemExit):
-        corpus.main()
-    assert "dev-clean: holds no transcripts" in capsys.readouterr().err
+def test_a_missing_set_is_named(tmp_path, rejected):
+    said = rejected(corpus.main, "features", tmp_path, tmp_path / "data", "dev-clean")
+    assert "dev-clean: holds no transcripts" in said
 
 
 def test_short_recordings_and_broken_texts_are_named(tmp_path):

@@ -1,16 +1,13 @@
 """Run recipes/train_image.py on generated images, and read the checkpoints and the table that it writes."""
 
 import csv
-import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 from PIL import Image
 from timm.utils.checkpoint_saver import load_checkpoint_metadata
 
 from tests.support import cli
-from timm_plugin import train as train_image
 
 SCRIPT = cli.REPOSITORY / "recipes" / "train_image.py"
 KILLED = Path(__file__).with_name("killed_training.py")
@@ -57,11 +54,3 @@ def table(output: Path) -> list[dict]:
     """The rows of a run's summary.csv, without times."""
     with (output / "summary.csv").open() as file:
         return [{key: value for key, value in row.items() if key != "train_seconds"} for row in csv.DictReader(file)]
-
-
-def rejection(monkeypatch, capsys, *words: str) -> str:
-    """Run the script in this process and return the error with which it rejects its arguments."""
-    monkeypatch.setattr(sys, "argv", ["train_image.py", *words])
-    with pytest.raises(SystemExit, match="2"):
-        train_image.main()
-    return capsys.readouterr().err

@@ -7,7 +7,6 @@ import timm
 from recurrence import count
 from recurrence.comparison.rows import widest
 from tests.support import cli, vision
-from tests.support.image_training import write_images
 from timm_plugin import compare
 
 
@@ -62,19 +61,15 @@ FLAGS = ["--epochs", "2", "--warmup-epochs", "0", "--batch-size", "12", "--worke
         (["--val-split", "none"], "--val-split none: must be a folder or a .tar file"),
     ],
 )
-def test_wrong_options_are_rejected_before_anything_is_trained(tmp_path, capsys, words, rule):
-    write_images(tmp_path / "images")
-    with pytest.raises(SystemExit):
-        compare.main([str(tmp_path / "images"), "--output", str(tmp_path / "out"), *MODEL, *FLAGS, *words])
-    assert rule in capsys.readouterr().err
+def test_wrong_options_are_rejected_before_anything_is_trained(images, tmp_path, rejected, words, rule):
+    assert rule in rejected(compare.main, images, "--output", tmp_path / "out", *MODEL, *FLAGS, *words)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
-def test_a_comparison_from_end_to_end(tmp_path):
-    write_images(tmp_path / "images")
+def test_a_comparison_from_end_to_end(images, tmp_path):
     output = tmp_path / "out"
-    words = ["-m", "timm_plugin.compare", tmp_path / "images", "--output", output, "--rows", "storage", *MODEL, *FLAGS]
+    words = ["-m", "timm_plugin.compare", images, "--output", output, "--rows", "storage", *MODEL, *FLAGS]
     words += ["--depth-range", "1-3"]
     cli.python(*words)
     runs = pd.read_csv(output / "runs.csv")

@@ -201,12 +201,10 @@ def test_a_training_checkpoint_describes_its_model(tmp_path):
         (["share", "{file}", "{out}"], "required: --unique-layers"),
     ],
 )
-def test_wrong_commands_are_rejected_and_write_nothing(tmp_path, capsys, arguments, message):
+def test_wrong_commands_are_rejected_and_write_nothing(tmp_path, rejected, arguments, message):
     names = dict(file=tmp_path / "weights.pth", folder=tmp_path, out=tmp_path / "out")
     torch.save({"head.bias": torch.zeros(3)}, names["file"])
-    with pytest.raises(SystemExit):
-        convert.main([word.format(**names) for word in arguments])
-    assert message.format(**names) in capsys.readouterr().err
+    assert message.format(**names) in rejected(convert.main, *(word.format(**names) for word in arguments))
     assert not names["out"].exists()
 
 
@@ -219,16 +217,15 @@ def test_wrong_commands_are_rejected_and_write_nothing(tmp_path, capsys, argumen
         ("whole", ["--model-kwargs", "depths=9"], "whole: not the weights of .* unexpected keyword .*'depths'"),
     ],
 )
-def test_weights_that_cannot_be_read_or_do_not_fit_are_named(tmp_path, capsys, place, options, message):
+def test_weights_that_cannot_be_read_or_do_not_fit_are_named(tmp_path, rejected, place, options, message):
     model = vision.fresh("recursive_deit_tiny")
     for name in ("whole", "folder"):
         save_for_hf(model, tmp_path / name, safe_serialization=True)
     weights = tmp_path / "folder" / "model.safetensors"
     for cut in (tmp_path / "cut.safetensors", weights):
         cut.write_bytes(weights.read_bytes()[:5000])
-    with pytest.raises(SystemExit):
-        convert.main(["unshare", str(tmp_path / place), str(tmp_path / "out"), *options])
-    assert re.search(message, capsys.readouterr().err, flags=re.DOTALL)
+    said = rejected(convert.main, "unshare", tmp_path / place, tmp_path / "out", *options)
+    assert re.search(message, said, flags=re.DOTALL)
 
 
 def test_a_checkpoint_describes_its_model_and_no_other_file(tmp_path):

@@ -28,11 +28,10 @@ def test_a_model_of_one_depth_is_rejected():
         depth.assignments(named_loops(vision.small("plain_vit")))
 
 
-def test_a_model_without_loop_is_rejected(tmp_path, capsys):
+def test_a_model_without_loop_is_rejected(tmp_path, rejected):
     torch.save(timm.create_model("test_vit").state_dict(), tmp_path / "vit.pth")
-    with pytest.raises(SystemExit):
-        depth.main([str(tmp_path), "--checkpoint", str(tmp_path / "vit.pth"), "--model", "test_vit"])
-    assert "VisionTransformer: has no loop over depth to look into" in capsys.readouterr().err
+    said = rejected(depth.main, tmp_path, "--checkpoint", tmp_path / "vit.pth", "--model", "test_vit")
+    assert "VisionTransformer: has no loop over depth to look into" in said
 
 
 @pytest.fixture
@@ -107,7 +106,7 @@ def test_averages_are_marked_and_unmarked_weights_load_afterwards(tmp_path):
     assert loaded.loop.safe is None
 
 
-def test_splits_folders_and_devices_are_checked(images, tmp_path, capsys):
+def test_splits_folders_and_devices_are_checked(images, tmp_path, rejected):
     torch.save({"arch": "uit", "state_dict": vision.small("uit").state_dict()}, tmp_path / "uit.pth")
     (tensors := tmp_path / "uit.safetensors").touch()
     (tmp_path / "splits").mkdir()
@@ -115,17 +114,15 @@ def test_splits_folders_and_devices_are_checked(images, tmp_path, capsys):
     for split in ("train", "test"):
         (tmp_path / "splits" / split).symlink_to(images)
     shape = {**vision.STACK, "num_classes": vision.CLASSES}
-    options = ["--checkpoint", str(tmp_path / "uit.pth"), "--model-kwargs", *(f"{k}={v}" for k, v in shape.items())]
+    options = ["--checkpoint", tmp_path / "uit.pth", "--model-kwargs", *(f"{k}={v}" for k, v in shape.items())]
     for flags, message in {
-        (str(tmp_path / "splits"),): "--split=validation: must be one of train, test",
-        (str(tmp_path / "none"),): "none: no such folder",
-        (str(tmp_path / "empty"),): "empty: Found 0 images",
-        (str(images), "--device", "abacus"): "--device=abacus: must be a device of this machine",
-        (str(images), "--batch-size", "0"): "--batch-size=0: must be >= 1",
-        (str(images), "--checkpoint", "missing"): "--checkpoint=missing: no such file",
-        (str(images), "--write", "--checkpoint", str(tensors)): "uit.safetensors must be a file that",
-        (str(images), "--tolerance", "nan"): "--tolerance: nan: must be a number >= 0 and < inf",
+        (tmp_path / "splits",): "--split=validation: must be one of train, test",
+        (tmp_path / "none",): "none: no such folder",
+        (tmp_path / "empty",): "empty: Found 0 images",
+        (images, "--device", "abacus"): "--device=abacus: must be a device of this machine",
+        (images, "--batch-size", "0"): "--batch-size=0: must be >= 1",
+        (images, "--checkpoint", "missing"): "--checkpoint=missing: no such file",
+        (images, "--write", "--checkpoint", tensors): "uit.safetensors must be a file that",
+        (images, "--tolerance", "nan"): "--tolerance: nan: must be a number >= 0 and < inf",
     }.items():
-        with pytest.raises(SystemExit):
-            depth.main([flags[0], *options, *flags[1:]])
-        assert message in capsys.readouterr().err
+        assert message in rejected(depth.main, flags[0], *options, *flags[1:])

@@ -21,7 +21,6 @@ from tests.support.image_training import (
     TEACHER,
     checkpoint,
     flags,
-    rejection,
     table,
     train,
 )
@@ -259,23 +258,23 @@ def test_compiled_training_ends_with_the_same_weights(images, finished, tmp_path
 
 
 @pytest.mark.slow
-def test_a_run_is_neither_overwritten_nor_changed(images, finished, monkeypatch, capsys):
+def test_a_run_is_neither_overwritten_nor_changed(images, finished, rejected):
     for more, message in (
         ([], "holds a run; add --resume"),
         (["--resume", *PLAIN], "--batch-size 12: must be 48, as in the run"),
     ):
-        assert message in rejection(monkeypatch, capsys, *flags(images, finished, *more))
+        assert message in rejected(train_image.main, *flags(images, finished, *more))
 
 
 @pytest.mark.slow
-def test_a_run_older_than_an_option_resumes_with_its_default(images, copied, monkeypatch, capsys):
+def test_a_run_older_than_an_option_resumes_with_its_default(images, copied, monkeypatch, rejected):
     state = torch.load(copied / "last.pth.tar", weights_only=False)
     del state["args"].min_lr
     torch.save(state, copied / "last.pth.tar")
     again = flags(images, copied, *ONE_BATCH, "--resume")
     monkeypatch.setattr(sys, "argv", ["train_image.py", *again])
     train_image.main()
-    error = rejection(monkeypatch, capsys, *again, "--min-lr", "0.001")
+    error = rejected(train_image.main, *again, "--min-lr", "0.001")
     assert "--min-lr 0.001: must be 0.0, as in the run" in error
 
 
@@ -288,14 +287,14 @@ def test_a_run_is_scored_at_the_size_of_its_images(copied):
 
 
 @pytest.mark.slow
-def test_damaged_files_of_a_run_are_named(images, copied, monkeypatch, capsys):
+def test_damaged_files_of_a_run_are_named(images, copied, rejected):
     again = flags(images, copied, *ONE_BATCH, "--resume")
     for content in ("1,2\n3,4\n", "epoch,train_loss\nnone,1\n"):
         (copied / "summary.csv").write_text(content)
-        assert f"--output {copied}/summary.csv: has no epochs" in rejection(monkeypatch, capsys, *again)
+        assert f"--output {copied}/summary.csv: has no epochs" in rejected(train_image.main, *again)
     for other in ({"state_dict": {}}, [1]):
         torch.save(other, copied / "last.pth.tar")
-        error = rejection(monkeypatch, capsys, *again)
+        error = rejected(train_image.main, *again)
         assert f"--resume {copied}/last.pth.tar: must be a checkpoint of train_image.py" in error
 
 

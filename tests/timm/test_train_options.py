@@ -6,7 +6,8 @@ import pytest
 import timm
 
 from tests.support import cli
-from tests.support.image_training import MODEL, SMALL, TEACHER, flags, rejection
+from tests.support.image_training import MODEL, SMALL, TEACHER, flags
+from timm_plugin import train
 from timm_plugin.training import options
 
 REJECTED = {
@@ -57,8 +58,8 @@ REJECTED = {
 
 
 @pytest.mark.parametrize(("message", "more"), REJECTED.items(), ids=[" ".join(more) for more in REJECTED.values()])
-def test_a_wrong_option_is_named_before_any_work(images, tmp_path, monkeypatch, capsys, message, more):
-    assert message in rejection(monkeypatch, capsys, *flags(images, tmp_path / "run", *more))
+def test_a_wrong_option_is_named_before_any_work(images, tmp_path, rejected, message, more):
+    assert message in rejected(train.main, *flags(images, tmp_path / "run", *more))
     assert not (tmp_path / "run").exists()
 
 
@@ -84,20 +85,20 @@ def test_the_readmes_commands_parse():
         assert args.teacher is None or timm.is_model(args.teacher)
 
 
-def test_the_validation_set_must_have_the_training_classes(images, tmp_path, monkeypatch, capsys):
+def test_the_validation_set_must_have_the_training_classes(images, tmp_path, rejected):
     (tmp_path / "train").symlink_to(images / "train")
     (tmp_path / "val" / "blue").mkdir(parents=True)
     (tmp_path / "val" / "blue" / "0.png").symlink_to(images / "val" / "blue" / "0.png")
-    error = rejection(monkeypatch, capsys, *flags(tmp_path, tmp_path / "run"))
+    error = rejected(train.main, *flags(tmp_path, tmp_path / "run"))
     assert "--val-split val: must hold the classes of train, blue, green, red" in error
 
 
-def test_a_split_without_images_is_named(images, tmp_path, monkeypatch, capsys):
+def test_a_split_without_images_is_named(images, tmp_path, rejected):
     (tmp_path / "train").symlink_to(images / "train")
     (tmp_path / "val").mkdir()
-    error = rejection(monkeypatch, capsys, *flags(tmp_path, tmp_path / "run"))
+    error = rejected(train.main, *flags(tmp_path, tmp_path / "run"))
     assert f"--val-split val: cannot be read in {tmp_path}: Found 0 images" in error
     for name, content in (("empty.tar", b""), ("other.tar", b"not an archive\n")):
         (tmp_path / name).write_bytes(content)
-        error = rejection(monkeypatch, capsys, *flags(tmp_path, tmp_path / "run", "--train-split", name))
+        error = rejected(train.main, *flags(tmp_path, tmp_path / "run", "--train-split", name))
         assert f"--train-split {name}: cannot be read in {tmp_path}: " in error
