@@ -1,17 +1,13 @@
 """The operations that RingFormer's paper counts."""
 
+import cost_image
 import pytest
+import timm
 import torch
 from torch import nn
 
 from recurrence.signal import LevelSignal
-
-timm = pytest.importorskip("timm")
-pytest.importorskip("fvcore")
-
-import cost_image  # noqa: E402
-
-from tests.core.test_count import Small, images  # noqa: E402
+from tests.core.test_count import Small, images
 
 # RingFormer's depth, width, rank, tokens of an image.
 P, C, R, N = 12, 768, 48, 197

@@ -6,7 +6,6 @@ The helpers use one small translation model (``ARCH``, ``MODEL``); further flags
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -137,9 +136,9 @@ def two_nodes(*program, **options) -> list[str]:
         program: the program that torchrun starts, in one process per node.
         options: as of `run`, for both nodes.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        meeting = ("--master_addr", "127.0.0.1", "--master_port", probe.getsockname()[1])
+    from fairseq_plugin.repairs.parallel import _free_port
+
+    meeting = ("--master_addr", "127.0.0.1", "--master_port", _free_port())
 
     def node(rank: int) -> str:
         sizes = ("--nnodes", "2", "--nproc_per_node", "1", "--node_rank", rank)

@@ -65,8 +65,7 @@ def task(symbols: int = SYMBOLS, **values) -> LanguageModelingTask:
     return LanguageModelingTask(config, dictionary(symbols))
 
 
-def task_writing(symbols: int) -> LanguageModelingTask:
-    return task(symbols)
+task_writing = task
 
 
 def tiny_flags(arch: str, *flags: str) -> list[str]:

@@ -24,15 +24,23 @@ def text(lines) -> str:
     return "".join(line + "\n" for line in lines)
 
 
-def archive(path: Path, files: dict[str, str | bytes]) -> None:
-    """Writes a tar file, compressed unless its name ends in .tar."""
+def write(path: Path, content: str | bytes) -> None:
+    """Writes a file, compressed if its name ends in .gz, and makes the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w" if path.suffix == ".tar" else "w:gz") as tar:
+    data = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(data) if path.suffix in (".gz", ".tgz") else data)
+
+
+def packed(files: dict[str, str | bytes]) -> bytes:
+    """A tar file, not compressed."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
         for name, content in files.items():
             data = content.encode() if isinstance(content, str) else content
             info = tarfile.TarInfo(name)
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
+    return file.getvalue()
 
 
 def two_files(stem: str, rows: list[tuple[str, str]], other: str = "de") -> dict[str, str]:
@@ -51,11 +59,11 @@ def corpora(root: Path) -> None:
     ):
         rows = pairs(40, first) + (odd if "crawl" in name else [])
         french = two_files(stem.replace("de-en", "fr-en"), rows, "fr")
-        archive(root / "wmt" / name, two_files(stem, rows) | french)
-    archive(root / "wmt" / "training-parallel-un.tgz", two_files("un/undoc.2000.fr-en", pairs(40, 300), "fr"))
+        write(root / "wmt" / name, packed(two_files(stem, rows) | french))
+    write(root / "wmt" / "training-parallel-un.tgz", packed(two_files("un/undoc.2000.fr-en", pairs(40, 300), "fr")))
     giga = two_files("giga-fren.release2.fixed", pairs(40, 400), "fr")
-    packed = {f"{name}.gz": gzip.compress(content.encode()) for name, content in giga.items()}
-    archive(root / "wmt" / "training-giga-fren.tar", packed)
+    compressed = {f"{name}.gz": gzip.compress(content.encode()) for name, content in giga.items()}
+    write(root / "wmt" / "training-giga-fren.tar", packed(compressed))
 
 
 def newstest(root: Path) -> None:
@@ -70,7 +78,7 @@ def newstest(root: Path) -> None:
                 rows = [row[language == "en"] for row in pairs(3, 500)]
                 segments = [f'<seg id="{number}">{row}</seg>' for number, row in enumerate(rows, 1)]
                 files[path] = text(['<doc docid="1" origlang="en">', *segments, "</doc>"])
-        archive(root / "newstest" / f"{name.replace('/', '_')}.{known.data[0].rsplit('/', 1)[1]}", files)
+        write(root / "newstest" / f"{name.replace('/', '_')}.{known.data[0].rsplit('/', 1)[1]}", packed(files))
 
 
 def wmt16(root: Path) -> None:
@@ -78,7 +86,7 @@ def wmt16(root: Path) -> None:
     files = two_files("train.tok.clean.bpe.32000", [("Das ist ei@@ ns .", "It is o@@ ne .")] * 20)
     for year in range(2009, 2017):
         files |= two_files(f"newstest{year}.tok.bpe.32000", [("Das ist zw@@ ei .", "It is two .")] * 3)
-    archive(root / "wmt" / "wmt16_en_de.tar.gz", files)
+    write(root / "wmt" / "wmt16_en_de.tar.gz", packed(files))
 
 
 def iwslt(root: Path) -> None:
@@ -94,26 +102,22 @@ def iwslt(root: Path) -> None:
             row = pairs(1, 600 + number)[0][side].replace("is", "’s")
             xml = ["<mteval>", '<doc docid="1">', f'<seg id="1"> {row} </seg>', "</doc>", "</mteval>"]
             files[f"de-en/IWSLT14.{name}.de-en.{language}.xml"] = text(xml)
-    archive(root / "iwslt14" / "de-en.tgz", files)
+    write(root / "iwslt14" / "de-en.tgz", packed(files))
 
 
 def multi30k(root: Path) -> None:
     """Revisit-MMT's captions: tokens in lower case, two words of them in pieces."""
-    folder = root / "multi30k_en_de_bpe"
-    folder.mkdir(parents=True)
     for name, rows in (("train", pairs(40)), ("valid", pairs(2, 100)), ("test.2016", pairs(2, 200))):
         for side, language in enumerate(("de", "en")):
             lines = (row[side].lower().replace(".", " .") for row in rows)
             cut = (line.replace("null", "n@@ ull").replace("zwei", "z@@ wei") for line in lines)
-            (folder / f"{name}.{language}.gz").write_bytes(gzip.compress(text(cut).encode()))
+            write(root / "multi30k_en_de_bpe" / f"{name}.{language}.gz", text(cut))
 
 
 def scan(root: Path) -> None:
     """Commands of SCAN's kind, with 1 to 30 actions."""
     lines = (f"IN: walk {number} OUT: {' '.join(['I_WALK'] * number)}" for number in range(1, 31))
-    folder = root / "scan"
-    folder.mkdir(parents=True)
-    (folder / "tasks.txt.gz").write_bytes(gzip.compress(text(lines).encode()))
+    write(root / "scan" / "tasks.txt.gz", text(lines))
 
 
 def bert(root: Path) -> None:
@@ -121,9 +125,7 @@ def bert(root: Path) -> None:
     letters = sorted({letter for row in pairs(200) for letter in "".join(row).replace(" ", "")} | {"Y", "e", "s"})
     whole = ["Das", "ist", "It", "is", *WORDS]
     pieces = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]", *letters, *(f"##{letter}" for letter in letters), *whole]
-    folder = root / "bibert-ende"
-    folder.mkdir(parents=True)
-    (folder / "vocab.txt").write_text(text(pieces), encoding="utf-8")
+    write(root / "bibert-ende" / "vocab.txt", text(pieces))
 
 
 def fineweb(root: Path) -> None:
@@ -131,9 +133,8 @@ def fineweb(root: Path) -> None:
     from tokenizers import ByteLevelBPETokenizer
 
     documents = [f"On {word}.\n\nIt is {word}, häufig “{word}”." for word in WORDS * 5]
-    (root / "fineweb_edu").mkdir(parents=True)
     rows = text(json.dumps({"text": document}) for document in ["", *documents])
-    (root / "fineweb_edu" / "part.jsonl").write_text(rows, encoding="utf-8")
+    write(root / "fineweb_edu" / "part.jsonl", rows)
     learnt = ByteLevelBPETokenizer()
     learnt.train_from_iterator(
         documents, vocab_size=300, special_tokens=["<unk>", "<bos>", "<eos>"], show_progress=False
@@ -154,14 +155,13 @@ def imagenet(root: Path, classes: int = 3) -> None:
         return file.getvalue()
 
     folder, names = root / "imagenet", [f"n{number:08d}" for number in range(classes)]
-    inner = {}
-    for number, name in enumerate(names):
-        archive(folder / f"{name}.tar", {f"{name}_{one}.JPEG": image(10 * number + one) for one in range(2)})
-        inner[f"{name}.tar"] = (folder / f"{name}.tar").read_bytes()
-        (folder / f"{name}.tar").unlink()
-    archive(folder / "ILSVRC2012_img_train.tar", inner)
+    inner = {
+        f"{name}.tar": packed({f"{name}_{one}.JPEG": image(10 * number + one) for one in range(2)})
+        for number, name in enumerate(names)
+    }
+    write(folder / "ILSVRC2012_img_train.tar", packed(inner))
     images = {f"ILSVRC2012_val_{number + 1:08d}.JPEG": image(200 + number) for number in range(classes)}
-    archive(folder / "ILSVRC2012_img_val.tar", images)
+    write(folder / "ILSVRC2012_img_val.tar", packed(images))
     fields = ("ILSVRC2012_ID", "WNID", "words", "gloss", "num_children")
     rows = [(number + 1, name, f"thing {number}, object", "", 0) for number, name in enumerate(names)]
     rows.append((classes + 1, "n99999999", "everything", "", classes))
@@ -171,10 +171,9 @@ def imagenet(root: Path, classes: int = 3) -> None:
     truth = text(str(number) for number in range(classes, 0, -1))
     kit = "ILSVRC2012_devkit_t12/data"
     content = {f"{kit}/meta.mat": file.getvalue(), f"{kit}/ILSVRC2012_validation_ground_truth.txt": truth}
-    archive(folder / "ILSVRC2012_devkit_t12.tar.gz", content)
+    write(folder / "ILSVRC2012_devkit_t12.tar.gz", packed(content))
     listed = {"train": {names[0]: [f"{names[0]}_1.JPEG"]}, "val": {names[0]: [f"ILSVRC2012_val_{classes:08d}.JPEG"]}}
-    (root / "imagenet_small").mkdir(parents=True)
-    (root / "imagenet_small" / "imagenet-small.json").write_text(json.dumps(listed))
+    write(root / "imagenet_small" / "imagenet-small.json", json.dumps(listed))
 
 
 ALL = (corpora, newstest, wmt16, iwslt, multi30k, bert, fineweb, imagenet, scan)

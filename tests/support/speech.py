@@ -8,15 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks.speech_to_text import SpeechToTextTask
-from torch import Tensor
+from torch import Tensor, nn
 
 import fairseq_plugin  # noqa: F401  (registers the architectures)
 from fairseq_plugin.models.speech import SpeechToText
 from tests.support import translation
-from tests.support.words import SOURCE_SYMBOLS, TARGET_SYMBOLS, dictionary, sentences
+from tests.support.words import dictionary
 
 TASK = "speech_to_text"
 ARCHS = sorted(arch for arch, model in ARCH_MODEL_REGISTRY.items() if issubclass(model, SpeechToText))
@@ -44,22 +45,13 @@ def task(target: Dictionary, features: int = FEATURES, **limits: int) -> SpeechT
         return SpeechToTextTask(Namespace(data=folder, config_yaml="config.yaml", **limits), target)
 
 
-def frames(lengths: tuple[int, ...], seed: int = 0) -> list[Tensor]:
-    """Random utterances (frames, features) that have these lengths after two convolutions."""
+def frames(lengths: tuple[int, ...], symbols: int = 0, seed: int = 0) -> list[Tensor]:
+    """Random utterances (frames, features) that have these lengths after two convolutions, of no symbols."""
     generator = torch.Generator().manual_seed(seed)
     return [
         torch.randn(4 * length - number % 4, FEATURES, generator=generator, dtype=torch.float64)
         for number, length in enumerate(lengths)
     ]
-
-
-def collate_frames(rows: list[Tensor], extra: int = 0) -> Tensor:
-    """A batch (B, frames, features); values after the end of an utterance are not zero."""
-    longest = max(map(len, rows)) + extra
-    batch = torch.full((len(rows), longest, FEATURES), 7.0, dtype=torch.float64)
-    for row, speech in zip(batch, rows):
-        row[: len(speech)] = speech
-    return batch
 
 
 def task_writing(symbols: int) -> SpeechToTextTask:
@@ -71,20 +63,13 @@ def tiny_flags(arch: str, *flags: str) -> list[str]:
     return [*translation.side_flags(arch, *flags), *TINY, *flags]
 
 
-def rows(
-    source_lengths: tuple[int, ...],
-    target_lengths: tuple[int, ...],
-    symbols: tuple[int, int] = (SOURCE_SYMBOLS, TARGET_SYMBOLS),
-) -> list[tuple[Tensor, Tensor]]:
-    """Random pairs of utterances, with these lengths after subsampling, and sentences."""
-    return list(zip(frames(source_lengths, seed=1), sentences(target_lengths, symbols[1], seed=2)))
-
-
 def collate_source(source: list[Tensor], left_pad: bool = False, extra: int = 0) -> tuple[Tensor, Tensor]:
-    """`src_tokens` (B, frames, features) and `src_lengths`."""
-    return collate_frames(source, extra), torch.tensor([len(row) for row in source])
+    """`src_tokens` (B, frames, features) and `src_lengths`; values after the end of an utterance are not zero."""
+    batch = nn.utils.rnn.pad_sequence(source, batch_first=True, padding_value=7.0)
+    return F.pad(batch, (0, 0, 0, extra), value=7.0), torch.tensor([len(row) for row in source])
 
 
+rows = functools.partial(translation.rows, of_source=frames)
 collate = functools.partial(translation.collate, of_source=collate_source)
 
 

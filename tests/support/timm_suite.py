@@ -63,16 +63,15 @@ class OurModels:
         items[:] = filter(is_ours, items)
 
 
-def fetch(folder: Path = FOLDER) -> Path:
+def fetch() -> Path:
     """The installed version's `tests/test_models.py`, with timm's pyproject.toml two folders above.
 
     Raises:
         Unavailable: if it is not in the environment and pip cannot download it.
     """
-    test_file = folder / "tests" / "test_models.py"
+    test_file = FOLDER / "tests" / "test_models.py"
     if test_file.exists():
         return test_file
-    name = f"timm-{timm.__version__}"
     with tempfile.TemporaryDirectory() as download:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "timm"]
         done = subprocess.run(
@@ -80,14 +79,10 @@ def fetch(folder: Path = FOLDER) -> Path:
         )
         if done.returncode:
             raise Unavailable(f"timm's source distribution with its tests: {done.stderr.strip()[-500:]}")
-        with tarfile.open(Path(download) / f"{name}.tar.gz") as archive:
-            texts = {
-                path: archive.extractfile(f"{name}/{path}").read()
-                for path in ("pyproject.toml", "tests/test_models.py")
-            }
-    test_file.parent.mkdir(parents=True, exist_ok=True)
-    for path, text in texts.items():
-        (folder / path).write_bytes(text)
+        test_file.parent.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(Path(download) / f"{FOLDER.name}.tar.gz") as archive:
+            for path in ("pyproject.toml", "tests/test_models.py"):
+                (FOLDER / path).write_bytes(archive.extractfile(f"{FOLDER.name}/{path}").read())
     return test_file
 
 

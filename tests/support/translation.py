@@ -100,9 +100,10 @@ def rows(
     source_lengths: tuple[int, ...],
     target_lengths: tuple[int, ...],
     symbols: tuple[int, int] = (SOURCE_SYMBOLS, TARGET_SYMBOLS),
+    of_source: Callable = sentences,
 ) -> list[tuple[Tensor, Tensor]]:
-    """Random pairs of sentences."""
-    return list(zip(sentences(source_lengths, symbols[0], seed=1), sentences(target_lengths, symbols[1], seed=2)))
+    """Random pairs of sentences, or of an utterance and a sentence."""
+    return list(zip(of_source(source_lengths, symbols[0], seed=1), sentences(target_lengths, symbols[1], seed=2)))
 
 
 def collate_source(source: list[Tensor], left_pad: bool = False, extra: int = 0) -> tuple[Tensor, Tensor]:

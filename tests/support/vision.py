@@ -6,16 +6,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import timm
 import torch
+from timm.models import get_pretrained_cfg, model_entrypoint
 from torch import Tensor, nn
 
+import timm_plugin  # noqa: F401  registers the models
 from tests.support.stacks import gradients_of, parameters, randomise
-
-timm = pytest.importorskip("timm")
-
-from timm.models import get_pretrained_cfg, model_entrypoint  # noqa: E402
-
-import timm_plugin  # noqa: E402, F401  registers the models
 
 MODELS = [name for name in timm.list_models() if model_entrypoint(name).__module__.startswith("timm_plugin.")]
 CLASSES = 7
@@ -157,8 +154,7 @@ def _structures() -> dict[str, list[str]]:
 # One case per structure, with all cases that are the same model once they are small.
 STRUCTURES = _structures()
 every_case = pytest.mark.parametrize("case", STRUCTURES)
-REGISTERED_STRUCTURES = [structure for structure in STRUCTURES if structure in MODELS]
-every_registered_structure = pytest.mark.parametrize("structure", REGISTERED_STRUCTURES)
+every_registered_structure = pytest.mark.parametrize("structure", [case for case in STRUCTURES if case in MODELS])
 
 
 # Measuring

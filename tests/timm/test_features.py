@@ -10,10 +10,6 @@ from tests.support import vision
 from tests.support.vision import every_case, every_model, every_registered_structure, is_pyramid, timm
 
 
-def features(model: torch.nn.Module) -> int:
-    return len(model.feature_info)
-
-
 @every_model
 def test_reductions_and_channels_are_the_measured_ones(name):
     """At full size; the declared numbers are read by detectors and decoders."""
@@ -33,7 +29,7 @@ def test_features_only_gives_the_whole_models_features(case):
     model = vision.fresh(case).eval()
     x = vision.images(model)
     expected = model.forward_intermediates(x, intermediates_only=True)
-    count = features(model)
+    count = len(model.feature_info)
     for chosen, stored in (([0], [0]), ([-2, -1], [count - 2, count - 1]), (list(range(count)), list(range(count)))):
         getter = vision.fresh(case, features_only=True, out_indices=chosen).eval()
         torch.testing.assert_close(getter(x), [expected[index] for index in stored], rtol=0, atol=0)
@@ -78,7 +74,7 @@ def test_transformers_backbone_has_a_name_for_every_depth():
 @every_case
 def test_forward_intermediates(case):
     model, x = vision.small_with_images(case)
-    count = features(model)
+    count = len(model.feature_info)
     final, maps = model.forward_intermediates(x)
     torch.testing.assert_close(final, model.forward_features(x), rtol=0, atol=0)
     assert [tensor.shape[1] for tensor in maps] == [info["num_chs"] for info in model.feature_info]
