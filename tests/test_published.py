@@ -5,22 +5,23 @@ import re
 import pytest
 import torch
 
-import fairseq_plugin.published.language
-import fairseq_plugin.published.translation
+import fairseq_plugin.published
 import timm_plugin.published
 from tests.support.golden import thinned
 from tests.support.recorded import IMAGES, SYSTEM_OF, TOLERANCE, is_fixed, load, logits, loss, published, recorded
+from tests.support.stacks import as_type
 
-SYSTEMS = {
-    *fairseq_plugin.published.translation.SYSTEMS,
-    *fairseq_plugin.published.language.SYSTEMS,
-    *timm_plugin.published.SYSTEMS,
-}
 every_recorded_model = pytest.mark.parametrize("name", SYSTEM_OF)
 
 
 def test_every_system_is_recorded():
-    assert set(SYSTEM_OF.values()) == SYSTEMS
+    assert set(SYSTEM_OF.values()) == {*fairseq_plugin.published.SYSTEMS, *timm_plugin.published.SYSTEMS}
+
+
+@pytest.mark.parametrize("package", [fairseq_plugin.published, timm_plugin.published])
+def test_an_unknown_system_is_rejected(package):
+    with pytest.raises(ValueError, match="system='transformer': must be one of"):
+        package.from_published("transformer", {}, {})
 
 
 @every_recorded_model
@@ -30,8 +31,7 @@ def test_recorded_logits(name, dtype):
     model, expected = load(name, file), file["outputs"]["logits"]
     assert not model.training
     assert next(model.parameters()).dtype == expected.dtype
-    inputs = tuple(part.to(dtype) if part.is_floating_point() else part for part in inputs)
-    found, tolerance = logits(model.to(dtype), inputs), max(TOLERANCE[dtype], TOLERANCE[expected.dtype])
+    found, tolerance = logits(model.to(dtype), as_type(inputs, dtype)), max(TOLERANCE[dtype], TOLERANCE[expected.dtype])
     torch.testing.assert_close(found[keep].to(expected), expected[keep], rtol=0, atol=tolerance)
 
 

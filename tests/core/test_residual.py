@@ -67,7 +67,6 @@ def test_each_pass_has_the_rate_of_its_depth():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(drop_path=(0.1, 0.2)), "own has 2 entries: needs one for each of the 4 passes"),
         (dict(drop_path=(0.1, 0.2, 0.3, 1.2)), r"drop_path=.*: must be a rate within \[0, 1\]"),
         (dict(projection_width=0), "projection_width=0: must be >= 1"),
         (dict(projection_every=3), "projection_every=3: must divide the 4 passes"),

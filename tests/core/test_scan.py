@@ -209,11 +209,6 @@ def test_a_state_keeps_no_gradients():
         stack(inputs(1).requires_grad_(), None, stack.new_state())
 
 
-def test_a_window_below_1_is_rejected():
-    with pytest.raises(ValueError, match="window=0: must be >= 1"):
-        RecurrentStack(SHAPE, 2, F.gelu, window=0)
-
-
 # Published results
 
 

@@ -13,6 +13,7 @@ from fairseq_plugin.repairs.checkpoints import load_safely
 from recurrence import admin
 from tests.support import cli, models
 from tests.support.recipes import recipe
+from tests.support.states import same_state
 
 ADMIN = ("--init", "admin")
 
@@ -83,9 +84,7 @@ def test_training_profiles_once_and_is_otherwise_the_same(arch):
     profile = admin.read(model.stacks)
     assert model.profiled
     assert profile.ne(1).sum() == len(profile) - 2
-    again, same = models.loss_and_gradients(model, inputs, seed=3)
-    assert torch.equal(loss, again)
-    assert all(torch.equal(gradients[name], same[name]) for name in gradients)
+    assert same_state(models.loss_and_gradients(model, inputs, seed=3), (loss, gradients))
     model(*models.batch((2, 3), (3, 2)))
     assert torch.equal(admin.read(model.stacks), profile)
 
@@ -187,7 +186,7 @@ def straight(corpus, tmp_path_factory) -> Run:
 def test_one_command_profiles_and_trains(straight):
     assert len(re.findall(PROFILED, straight.log)) == 1
     first, last = (offsets(straight.state(name)["model"]) for name in ("checkpoint_1_3", "checkpoint_last"))
-    assert all(torch.equal(first[key], last[key]) for key in first)
+    assert same_state(first, last)
     assert sum(value != 0 for value in first.values()) == 8
     weights = [tensor for key, tensor in straight.state()["model"].items() if re.search(r"residuals\.\d\.weight", key)]
     assert len(weights) == 10
@@ -200,8 +199,7 @@ def test_a_resumed_run_does_not_profile_again(straight, corpus, tmp_path):
     restored = Run(corpus, tmp_path, *flags)
     assert "Admin: profiled" not in restored.log
     assert cli.logged(restored.log)[0]["num_updates"] == 4
-    expected, got = straight.state()["model"], restored.state()["model"]
-    assert all(torch.equal(expected[key], got[key]) for key in expected)
+    assert same_state(restored.state()["model"], straight.state()["model"])
 
 
 @pytest.mark.slow

@@ -28,6 +28,11 @@ def randomise(model: nn.Module, seed: int, noise: float = 0.3) -> nn.Module:
     return model
 
 
+def as_type(inputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Inputs for a model of another type: images and speech are numbers, words are not."""
+    return tuple(part.to(dtype) if part.is_floating_point() else part for part in inputs)
+
+
 def untied(model: nn.Module) -> nn.Module:
     """A copy in which every pass has its own block."""
     model = copy.deepcopy(model)

@@ -11,6 +11,7 @@ from torch import func
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tests.support import cli, vision
+from tests.support.states import same_state
 from tests.support.vision import every_registered_structure, timm
 from timm_plugin import _compat
 from timm_plugin.run import with_img_size
@@ -54,9 +55,7 @@ def test_made_on_the_meta_device(name):
     model.to_empty(device="cpu")
     torch.manual_seed(0)
     model.init_weights()
-    expected, found = vision.fresh(name).state_dict(), model.state_dict()
-    assert list(found) == list(expected)
-    assert all(found[key].equal(expected[key]) for key in expected)
+    assert same_state(model.state_dict(), vision.fresh(name).state_dict())
 
 
 def test_weights_of_another_depth_load_into_a_model_from_the_meta_device():

@@ -12,8 +12,6 @@ from tests.support.recorded import IMAGES, load
 from tests.support.vision import every_case, is_pyramid, timm
 from timm_plugin.published import from_published, to_published
 
-TOLERANCE = 1e-9
-
 
 @pytest.mark.parametrize("recorded", IMAGES)
 @pytest.mark.parametrize("nesting", ["model", "model_state_dict"])
@@ -24,9 +22,7 @@ def test_nested_and_prefixed_weights(recorded, nesting):
     assert torch.equal(load(recorded, {**file, "state_dict": nested})(file["inputs"]["image"]), expected)
 
 
-def test_unknown_systems_are_rejected():
-    with pytest.raises(ValueError, match="system='deit': must be one of"):
-        from_published("deit", {}, {})
+def test_a_file_without_weights_is_rejected():
     for nothing in ({}, {"epoch": 3}):
         with pytest.raises(ValueError, match="state_dict: has 0 tensors, none of floating-point numbers: must hold"):
             from_published("vit", nothing, golden("ringformer_vision_vit")["meta"]["config"])
@@ -93,16 +89,6 @@ def test_released_files_with_differing_copies_are_rejected(tmp_path):
         vision.fresh("sret_t", checkpoint_path=str(tmp_path / "released.pth"))
 
 
-def test_a_file_cannot_run_code(tmp_path):
-    class Hostile:
-        def __reduce__(self):
-            return (pytest.fail, ("the file ran code",))
-
-    torch.save({"model": to_published("sret", vision.small("sret_t")), "args": Hostile()}, tmp_path / "hostile.pth")
-    with pytest.raises(Exception, match="blocked loading|can be read safely"):
-        vision.fresh("sret_t", checkpoint_path=str(tmp_path / "hostile.pth"))
-
-
 # References
 
 
@@ -115,12 +101,6 @@ def slices_of(stage: nn.Module) -> list[list]:
     return found
 
 
-def sret_by_reference(model: nn.Module, image: Tensor) -> Tensor:
-    orders = [loop.order for loop in model.loops()]
-    slices = [slices_of(stage) for stage in model.stages]
-    return reference_vision.sret(model.state_dict(), image, model.config.num_heads, orders, slices)
-
-
 # RingFormer and its baselines are compared with the published code alone. Beside them, the references leave out other
 # poolings and tables than the family's own, and low-rank terms.
 WITHOUT_REFERENCE = {"deit, low-rank terms", "sret, neither NLL nor LRC", "sret, maximum", "sret, class token"}
@@ -130,7 +110,8 @@ def by_reference(case: str, model: nn.Module, image: Tensor) -> Tensor:
     """Logits of one image."""
     name, config = vision.CASES[case][0], model.config
     if is_pyramid(name):
-        return sret_by_reference(model, image)
+        orders, slices = [loop.order for loop in model.loops()], [slices_of(stage) for stage in model.stages]
+        return reference_vision.sret(model.state_dict(), image, config.num_heads, orders, slices)
     if "mixer" in name:
         return reference_vision.recursive_mixer(model.state_dict(), image, config.passes())
     return reference_vision.recursive_deit(model.state_dict(), image, config.num_heads, config.passes())
@@ -142,13 +123,5 @@ def test_references(case):
         return
     model, x = vision.small_with_images(case)
     expected = torch.stack([by_reference(case, model, image) for image in x])
-    torch.testing.assert_close(model(x), expected, rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-9)
     assert (expected[0] - expected[1]).abs().max() > 1e-4
-
-
-@pytest.mark.parametrize("recorded", ["sret_sliced", "sret_unsliced"])
-def test_the_reference_of_sret_equals_the_recorded_logits(recorded):
-    file = golden(recorded)
-    model = load(recorded, file)
-    for image, expected in zip(file["inputs"]["image"], file["outputs"]["logits"]):
-        torch.testing.assert_close(sret_by_reference(model, image), expected, rtol=0, atol=TOLERANCE)
