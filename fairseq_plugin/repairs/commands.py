@@ -1,16 +1,18 @@
 """fairseq's commands: their log, help, and options with wrong defaults."""
 
+import contextlib
 import importlib.util
 import itertools
 import logging
 import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from argparse import SUPPRESS, ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from fairseq import options, utils
+from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.models.transformer.transformer_config import EncDecBaseConfig
 
 from fairseq_plugin.repairs.replace import call_after, call_before, replace
@@ -72,6 +74,7 @@ def show_help_of_the_architecture() -> None:
                 if modify_parser is not None:
                     modify_parser(parser)
                 if next(calls):
+                    _show_defaults(parser, others)
                     parser.print_help()
                     parser.exit()
 
@@ -80,6 +83,19 @@ def show_help_of_the_architecture() -> None:
         return parse_args_and_arch
 
     replace(options, "parse_args_and_arch", with_added_options)
+
+
+def _show_defaults(parser: ArgumentParser, words: Sequence[str]) -> None:
+    """Adds the given architecture's defaults to the help of its options, whose parser has none."""
+    reader, preset = ArgumentParser(add_help=False), Namespace()
+    reader.add_argument("--arch", "-a")
+    arch = reader.parse_known_args(words)[0].arch
+    with contextlib.suppress(AttributeError):  # an architecture that reads an option before it sets it
+        ARCH_CONFIG_REGISTRY.get(arch, vars)(preset)
+    for action in parser._actions:
+        value, said = getattr(preset, action.dest, None), action.help or "default"
+        if value not in (None, False, "") and "default" not in said and action.default in (None, SUPPRESS):
+            action.help += f" (default: {value})".replace("%", "%%")
 
 
 def default_validation_task() -> None:

@@ -1,6 +1,7 @@
 """The messages of commands: errors, warnings and help."""
 
 import logging
+import re
 from argparse import Namespace
 
 import pytest
@@ -80,12 +81,14 @@ def test_text_that_is_not_segmented_is_warned_of(line, warns, caplog):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("arch", "option"), [("ringformer_base", "--signal-rank-divisor"), ("transformer", None)])
-def test_help_lists_the_options_of_the_architecture(arch, option):
+@pytest.mark.parametrize(
+    ("arch", "option", "default"),
+    [("ringformer_base", "--signal-rank-divisor", 16), ("transformer_iwslt_de_en", "--encoder-ffn-embed-dim", 1024)],
+)
+def test_help_lists_the_options_of_the_architecture_with_its_defaults(arch, option, default):
     log = cli.run("fairseq-train", *cli.HOST, "--task", "translation", "--arch", arch, "--help")
-    assert "--encoder-embed-dim" in log
     assert "--eval-bleu-args" in log
-    assert (option or "--encoder-embed-dim") in log
+    assert re.search(rf"^  {option} [^-]*\(default: {default}\)$", log, re.MULTILINE)
 
 
 @pytest.mark.slow
