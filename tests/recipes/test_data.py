@@ -26,7 +26,6 @@ NOWHERE = {"DATA_ROOT": "/nonexistent"}
 SETTINGS = [(path.stem, {}) for path in RECIPES.glob("data/*.sh") if path.stem not in ("tools", "prepared")]
 SETTINGS += [("iwslt14_de_en", NOWHERE), ("scan26", NOWHERE)]
 SETTINGS += [("wmt16_en_de", {"FROM": "corpora"}), ("fineweb_edu", {"PIECES": "32000"})]
-OFFLINE = {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9", "DATA_ROOT": ""}
 needs_datasets = pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="datasets is not installed")
 
 
@@ -232,27 +231,10 @@ def test_an_unpacked_imagenet_is_used_as_it_is(root, tmp_path):
     assert "linked before" in prepare("imagenet_small", tmp_path / "out", root)
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "message"),
-    [
-        ("wmt16_en_de", {}, "but the published file has 491cb885a355da5a23ea66e7b3024d5c; remove it"),
-        ("imagenet_small", {"IMAGENET": "/nonexistent"}, "IMAGENET=/nonexistent: must hold the folders train and val"),
-        ("wmt16_en_de", {"FROM": "paper"}, "FROM=paper: must be archive or corpora"),
-        ("fineweb_edu", {"PIECES": "512"}, "PIECES=512: must be 1024 or 32000"),
-        ("fineweb_edu", {"TOKENS": "5M"}, "TOKENS=5M: must be a whole number of at least 1"),
-        ("iwslt14_de_en", {"DRY_RUN": "yes"}, "DRY_RUN=yes: must be 0 or 1"),
-        ("iwslt14_de_en", {"THREADS": "all"}, "THREADS=all: must be a whole number of at least 1"),
-        ("iwslt14_de_en", NOWHERE, "holds no iwslt14/de-en.tgz; get it from http://dl.fbaipublic"),
-        ("imagenet", {"DATA_ROOT": ""}, "given to registered users only: get it from https://image-net.org/download"),
-        ("iwslt14_de_en", OFFLINE, "put the file in a folder, as iwslt14/de-en.tgz, and set DATA_ROOT"),
-        ("wmt14_de_en", OFFLINE, "in a folder, as wmt/training-parallel-europarl-v7.tgz, and set DATA_ROOT"),
-        ("wmt16_en_de", OFFLINE, "https://statmt.org/wmt10/test.tgz: not reached; without a network, put the file in"),
-    ],
-)
-def test_what_is_wrong_or_missing_is_named(root, name, settings, message, tmp_path):
-    output = recipe(f"data/{name}.sh", fails=True, **{"OUT": str(tmp_path), "DATA_ROOT": str(root), **settings})
+def test_a_file_that_is_not_the_published_one_is_named(root, tmp_path):
+    output = recipe("data/wmt16_en_de.sh", fails=True, OUT=str(tmp_path), DATA_ROOT=str(root))
+    assert "but the published file has 491cb885a355da5a23ea66e7b3024d5c; remove it" in output
     assert output.count("error: ") == 1
-    assert message in output
 
 
 def test_an_unfinished_download_goes_on_and_is_verified(tmp_path):

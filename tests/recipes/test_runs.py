@@ -74,20 +74,6 @@ def test_two_processes_take_turns(tmp_path):
     assert second.communicate(timeout=60)[0] == "locked\n"
 
 
-@pytest.mark.parametrize(
-    ("script", "settings", "message"),
-    [
-        ("sret/table1.sh", {"SCALE": "small", "PRECISION": "bf16"}, "PRECISION=bf16: only at scale paper for SReT 1"),
-        ("sret/table1.sh", {"OUT": "/dev/null/x"}, "error: [Errno 20] Not a directory: '/dev/null/x"),
-    ],
-)
-def test_a_setting_without_effect_or_place_is_rejected(script, settings, message, tmp_path):
-    row = next(iter(NAMED[script.removesuffix(".sh")].runs))
-    output = recipe(script, row, fails=True, **{"OUT": str(tmp_path), "DATA_ROOT": "", **settings})
-    assert message in output
-    assert "Traceback" not in output
-
-
 def test_results_that_cannot_be_written_are_found_before_the_run(tmp_path):
     settings = dict(SCALE="smoke", OUT=str(tmp_path / "out"), RESULTS=str(tmp_path), DATA_ROOT="")
     output = recipe("ringformer/table4.sh", "ringformer", fails=True, **settings)
