@@ -25,7 +25,6 @@ except (ImportError, OSError, RuntimeError):
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
 SENTENCES = {"train": 203, "valid": 37, "test": 1001}  # none a multiple of 8
-LANGUAGES = ("en", "de")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -79,7 +78,7 @@ def write_corpus(text: Path) -> None:
     for split, count in SENTENCES.items():
         source = [chance.choices(list(WORDS), k=chance.randint(1, 4)) for _ in range(count)]
         target = [[WORDS[word] for word in line for _ in range(3)] for line in source]
-        for language, lines in zip(LANGUAGES, (source, target), strict=True):
+        for language, lines in zip(("en", "de"), (source, target), strict=True):
             path = text.with_name(f"{text.name}.{split}.{language}")
             path.write_text("".join(" ".join(line) + "\n" for line in lines), encoding="utf-8")
 

@@ -9,14 +9,8 @@ from tests.support import warm
 
 
 @pytest.fixture(scope="session")
-def text(corpus) -> Path:
-    """The folder of a small binarized corpus."""
-    return corpus.data
-
-
-@pytest.fixture(scope="session")
-def straight(text, tmp_path_factory) -> Path:
+def straight(corpus, tmp_path_factory) -> Path:
     """The folder of an undisturbed run of two epochs with five updates each."""
     folder = tmp_path_factory.mktemp("straight")
-    warm.succeed(training_job(text, folder, "--max-epoch", "2", "--keep-last-epochs", "1"))
+    warm.succeed(training_job(corpus, folder, "--max-epoch", "2", "--keep-last-epochs", "1"))
     return folder

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from fairseq_plugin.repairs.checkpoints import load_safely
+from tests.fairseq.test_repairs_foreign import Pickled
 from tests.support import cli, warm
 from tests.support.image_training import SCRIPT, flags
 
@@ -58,16 +59,6 @@ IMAGES = {
     },
     "timm_plugin/accuracy.py": {"accuracy": "python -m timm_plugin.accuracy {folder}"},
 }
-
-
-class MakesFolder:
-    """Runs when it is unpickled."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.folder),)
 
 
 def calls() -> Iterator[tuple[str, ast.Call]]:
@@ -115,17 +106,17 @@ def cases(modules) -> dict:
 
 @pytest.mark.parametrize("command", cases(FAIRSEQ).values(), ids=cases(FAIRSEQ))
 @pytest.mark.parametrize("kind", ["pickle", "options"])
-def test_a_checkpoint_of_fairseq_runs_nothing(text, straight, tmp_path, kind, command):
+def test_a_checkpoint_of_fairseq_runs_nothing(corpus, straight, tmp_path, kind, command):
     state = load_safely(straight / "checkpoint_last.pt")
     if kind == "pickle":
-        state["extra_state"]["metrics"] = MakesFolder(tmp_path / "run")
+        state["extra_state"]["metrics"] = Pickled(os.mkdir, (str(tmp_path / "run"),))
     else:
         options, code = copy.copy(state["cfg"]["model"]), f"__import__('os').mkdir({str(tmp_path / 'run')!r})"
         vars(options).update(arch="fconv", _name="fconv", encoder_layers=code, decoder_layers=code)
         state["cfg"]["model"] = options
         state["cfg"]["optimizer"] = {**(state["cfg"]["optimizer"] or {}), "adam_betas": code}
     torch.save(state, tmp_path / "hostile.pt")
-    ended = tried(tmp_path / "hostile.pt", text, None, command)
+    ended = tried(tmp_path / "hostile.pt", corpus.data, None, command)
     if kind == "pickle" and "fairseq-eval-lm" not in command:  # which asks for a dictionary of a language first
         assert ended.status != 0
         assert f"{tmp_path}/hostile.pt: rejected, because it refers to " in ended.last_line
@@ -141,7 +132,7 @@ def test_a_checkpoint_of_an_image_model_runs_nothing(images, tmp_path, kind, com
     args = argparse.Namespace(model="recursive_deit_tiny", model_kwargs=elsewhere, num_classes=3, img_size=None)
     state = {"arch": "recursive_deit_tiny", "args": args, "state_dict": {}, "epoch": 0}
     if kind == "pickle":
-        state["metric"] = MakesFolder(tmp_path / "run")
+        state["metric"] = Pickled(os.mkdir, (str(tmp_path / "run"),))
     torch.save(state, tmp_path / "last.pth.tar")
     ended = tried(tmp_path / "last.pth.tar", None, images, command)
     assert "Traceback" not in ended.log

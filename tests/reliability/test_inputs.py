@@ -1,7 +1,6 @@
 """Bad input ends a command with one line that names the file or option; good lines beside it are still answered."""
 
 import re
-import shutil
 
 import pytest
 
@@ -11,19 +10,9 @@ from tests.support import cli, warm
 pytestmark = pytest.mark.slow
 
 
-def test_training_rejects_a_dictionary_in_another_order(text, straight, tmp_path):
-    data = shutil.copytree(text, tmp_path / "data")
-    for path in data.glob("dict.*"):
-        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[::-1]))
-    flags = ("--restore-file", straight / "checkpoint_last.pt", "--max-epoch", "4")
-    (ended,) = warm.reject(training_job(data, tmp_path / "run", *flags))
-    assert "was trained with another" in ended.last_line
-    assert "begin training epoch" not in ended.log
-
-
-def test_an_environment_variable_prints_the_traceback(text, tmp_path):
+def test_an_environment_variable_prints_the_traceback(corpus, tmp_path):
     env = {"RECURRENCE_TRACEBACK": "1"}
-    (ended,) = warm.run(training_job(text, tmp_path, "--decoder-embed-path", "/dev/null", env=env))
+    (ended,) = warm.run(training_job(corpus, tmp_path, "--decoder-embed-path", "/dev/null", env=env))
     assert "Traceback (most recent call last)" in ended.log
     assert "/dev/null: must be an embedding" in ended.last_line
 
@@ -45,11 +34,11 @@ def test_preprocessing_rejects_sides_that_do_not_match(tmp_path, source, target,
 
 
 @pytest.mark.parametrize("flags", [(), ("--buffer-size", "8", "--batch-size", "4")])
-def test_no_line_is_lost_in_interactive_translation(text, straight, tmp_path, flags):
+def test_no_line_is_lost_in_interactive_translation(corpus, straight, tmp_path, flags):
     file = tmp_path / "in.txt"
     file.write_bytes(b"one two\n\n" + b"one " * 2000 + b"\nfive\n")
     path = ("--path", straight / "checkpoint_last.pt", "--max-len-b", "5")
-    log = warm.succeed({"argv": ["fairseq-interactive", text, *cli.HOST, *path, "--input", file, *flags]})
+    log = warm.succeed({"argv": ["fairseq-interactive", corpus.data, *cli.HOST, *path, "--input", file, *flags]})
     found = [line.split("\t") for line in log.splitlines() if line.startswith("H-")]
     assert [number for number, *_ in found] == [f"H-{index}" for index in range(4)]
     assert [bool(words) for *_, words in found] == [True, False, False, True]

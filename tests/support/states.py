@@ -1,9 +1,11 @@
 """Comparison of the states in checkpoints."""
 
 import re
+from pathlib import Path
 
 import torch
 
+from fairseq_plugin.repairs.checkpoints import load_safely
 from tests.support import cli
 
 # Stored but not trained by fairseq 0.12.2's own transformer: copies of weights for torch's fast path, and an
@@ -25,3 +27,11 @@ def same_state(one: object, other: object) -> bool:
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same_state, one, other))
     return one == other
+
+
+def same_runs(one: Path, other: Path) -> bool:
+    """Whether two trainings of fairseq have ended with the same weights and the same state of the optimizer."""
+    states = [load_safely(folder / "checkpoint_last.pt") for folder in (one, other)]
+    parts = [(trained_tensors(state["model"]), state["last_optimizer_state"]) for state in states]
+    assert len(parts[0][0]) > 10
+    return same_state(*parts)
