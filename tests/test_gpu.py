@@ -3,15 +3,14 @@
 import pytest
 import torch
 
-from tests.support import cases, language, models, vision
+from tests.support import cases, language, models, stacks, vision
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
 def on_gpu(arch, *flags, dtype=torch.float32):
     model = models.tiny(arch, *flags).to("cuda", dtype)
-    inputs = (tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in models.inputs(arch))
-    return model, tuple(tensor.cuda() for tensor in inputs)
+    return model, tuple(tensor.cuda() for tensor in stacks.as_type(models.inputs(arch), dtype))
 
 
 @cases.every_case
@@ -38,13 +37,9 @@ def test_image_models_train_under_autocast(structure, dtype):
 
 @models.every_model_with_encoder
 def test_incremental_decoding_equals_the_full_forward(arch):
-    model, (source, lengths, target) = on_gpu(arch, dtype=torch.float64)
-    with torch.no_grad():
-        memory, state = model.encoder(source, lengths), {}
-        full, _ = model.decoder(target, memory)
-        steps = [model.decoder(target[:, : end + 1], memory, state)[0] for end in range(target.size(1))]
-    keep = target.ne(model.decoder.dictionary.pad())
-    torch.testing.assert_close(torch.cat(steps, dim=1)[keep], full[keep], rtol=0, atol=1e-9)
+    model, inputs = on_gpu(arch, dtype=torch.float64)
+    keep, found, expected = models.is_token(inputs[-1]), models.read_in_steps(model, inputs), model(*inputs)[0]
+    torch.testing.assert_close(found[keep], expected[keep], rtol=0, atol=1e-9)
 
 
 @models.every_model_with_encoder

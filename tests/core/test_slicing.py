@@ -22,7 +22,6 @@ def test_permutations():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(groups=(5,)), "groups=5: must divide the 12 tokens"),
         (dict(groups=(0,)), "groups=0: must divide the 12 tokens"),
         (dict(inference="seeded"), "inference='seeded': must be 'fixed' or 'random'"),
     ],

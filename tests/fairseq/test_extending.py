@@ -44,9 +44,7 @@ def test_the_example_translates_step_by_step_and_at_another_depth(build):
     model, inputs = build(), models.inputs("ringformer_base")
     inputs = [tensor % models.TARGET_SYMBOLS for tensor in inputs]
     whole, _ = model(*inputs)
-    encoder_out, state = model.encoder(*inputs[:2]), {}
-    steps = [model.decoder(inputs[2][:, : end + 1], encoder_out, state)[0] for end in range(inputs[2].size(1))]
-    torch.testing.assert_close(torch.cat(steps, dim=1), whole)
+    torch.testing.assert_close(models.read_in_steps(model, inputs), whole)
     deeper = build(encoder_layers=5)
     deeper.load_state_dict(model.state_dict())
     assert torch.equal(deeper.encoder.loop.own[4].scales[0], model.encoder.loop.own[2].scales[0])

@@ -5,9 +5,9 @@ from unittest import mock
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
-from tests.support import cases, cli, language, models
+from tests.support import cases, cli, language, models, stacks
 
 EXACT = dict(rtol=0, atol=1e-10)
 
@@ -18,18 +18,13 @@ def joint(arch: str, *flags: str, **options) -> nn.Module:
     return models.tiny(arch, *flags, on=joined, **options)
 
 
-def as_type(inputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Inputs for a model of another type: speech is numbers, words are not."""
-    return tuple(part.to(dtype) if part.is_floating_point() else part for part in inputs)
-
-
 @models.every_case
 def test_lower_precision_is_close(arch, flags):
     model, inputs = models.tiny(arch, *flags), models.inputs(arch)
     keep = models.is_token(inputs[-1])
     expected = model(*inputs)[0][keep]
     for dtype, tolerance in ((torch.float32, 1e-3), (torch.bfloat16, 0.05)):
-        found = model.to(dtype)(*as_type(inputs, dtype))[0][keep]
+        found = model.to(dtype)(*stacks.as_type(inputs, dtype))[0][keep]
         assert found.dtype == dtype
         assert (found.double() - expected).abs().mean() < tolerance * expected.std()
 
@@ -46,7 +41,7 @@ def test_float32_at_width_equals_float64(arch):
     model = models.tiny(arch, *flags, noise=0.02, on=models.task_of(arch, 300))
     inputs = models.inputs(arch, (9, 7, 8, 9), (9, 9, 9, 9), symbols=(models.SOURCE_SYMBOLS, 300))
     loss, gradients = models.loss_and_gradients(model, inputs)
-    inputs = as_type(inputs, torch.float32)
+    inputs = stacks.as_type(inputs, torch.float32)
     loss32, gradients32 = models.loss_and_gradients(model.float(), inputs)
     assert loss32.item() == pytest.approx(loss.item(), rel=1e-3)
     for name, gradient in gradients.items():
@@ -54,10 +49,8 @@ def test_float32_at_width_equals_float64(arch):
         # The gradient of a single coefficient is a sum over all tokens that may nearly cancel.
         least = 1e-3 if gradient.numel() == 1 else 0.0
         assert (gradients32[name] - gradient).norm() < close * max(gradient.norm().item(), least), name
-    with torch.no_grad():
-        expected, memory, state = model(*inputs)[0], models.encoded(model, inputs), {}
-        steps = [model.decoder(inputs[-1][:, : t + 1], memory, state)[0] for t in range(9)]
-    torch.testing.assert_close(torch.cat(steps, dim=1), expected, rtol=0, atol=1e-4 * expected.std().item())
+    found, expected = models.read_in_steps(model, inputs), model(*inputs)[0]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4 * expected.std().item())
 
 
 @models.every_case

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from recurrence import gemm, linear
-from tests.support import language, models, speech
+from tests.support import language, models, speech, stacks
 from tests.support.searching import (
     continue_prompts,
     expect_equal,
@@ -30,23 +30,13 @@ PADDED = {
 every_padded_case = pytest.mark.parametrize(("arch", "flags", "left_pad"), PADDED.values(), ids=PADDED)
 
 
-@torch.no_grad()
-def read_in_steps(model: nn.Module, inputs: tuple[Tensor, ...], ends: list[int]) -> Tensor:
-    """What the decoder gives for all its tokens, read in steps that end at these lengths."""
-    *_, tokens = inputs
-    memory, state = models.encoded(model, inputs), {}
-    parts = [model.decoder(tokens[:, :end], memory, state)[0] for end in ends]
-    assert [part.size(1) for part in parts] == [end - start for start, end in zip([0, *ends], ends)]
-    return torch.cat(parts, dim=1)
-
-
 def check_steps(arch: str, flags: list[str], left_pad: bool, longest: int) -> None:
     """Asserts that what is read token by token equals the full forward pass."""
     model = models.tiny(arch, *flags)
     shorter = (longest - 7, longest - 4) if left_pad and arch in language.ARCHS else (longest,) * 2
     inputs = models.inputs(arch, target_lengths=(longest, *shorter), left_pad=left_pad)
     keep = models.is_token(inputs[-1])
-    found = read_in_steps(model, inputs, list(range(1, longest + 1)))
+    found = models.read_in_steps(model, inputs)
     torch.testing.assert_close(found[keep], model(*inputs)[0][keep], **EXACT)
 
 
@@ -66,7 +56,7 @@ def test_prompts_are_read_at_once(arch, flags):
         tokens = language.texts((LONG, 33, 36) if left_pad else (LONG,) * 3, left_pad)
         keep, expected = models.is_token(tokens), model(tokens)[0]
         for name, prompt in PROMPTS.items():
-            found = read_in_steps(model, (tokens,), [*prompt, *range(prompt[-1] + 1, LONG + 1)])
+            found = models.read_in_steps(model, (tokens,), [*prompt, *range(prompt[-1] + 1, LONG + 1)])
             torch.testing.assert_close(found[keep], expected[keep], **EXACT, msg=f"{name}, {left_pad=}")
 
 
@@ -141,13 +131,12 @@ def test_weights_are_prepared_for_generation_once_and_give_the_same(arch, monkey
     monkeypatch.setattr(gemm, "LIBRARY", "onednn")
     monkeypatch.setattr(linear, "SMALLEST", 0)
     model = models.tiny(arch).float()
-    inputs = models.inputs(arch, target_lengths=(9, 9, 9))
-    inputs = tuple(each.float() if each.is_floating_point() else each for each in inputs)
+    inputs = stacks.as_type(models.inputs(arch, target_lengths=(9, 9, 9)), torch.float32)
     expected, _ = model(*inputs)
     model.make_generation_fast_()
     product, multiplied = linear._product, []
     monkeypatch.setattr(linear, "_product", lambda x, w, b=None: multiplied.append(w) or product(x, w, b))
-    found = read_in_steps(model, inputs, list(range(1, 10)))
+    found = models.read_in_steps(model, inputs)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     layers = [layer for layer in model.decoder.modules() if isinstance(layer, nn.Linear)]
     prepared = {id(linear._packed[layer.weight][1]) for layer in layers}

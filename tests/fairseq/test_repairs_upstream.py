@@ -31,7 +31,7 @@ def trained_once(data, tmp_path_factory):
     paths: dict[str, Path] = {}
 
     def train(model: str) -> tuple[Path, Path]:
-        of_kind = data[upstream.MODELS[model][0]]
+        of_kind = data[upstream.KINDS.get(model, "text")]
         if model not in paths:
             paths[model] = upstream.run_training(model, of_kind, tmp_path_factory.mktemp(model))
         return of_kind, paths[model]
@@ -228,7 +228,7 @@ class TestSpeech:
         data, path = trained_once("wav2vec2")
         task = ["--task=audio_finetuning", "--labels=ltr", "--sample-rate=16000", "--max-tokens=50000"]
         flags = [*task, "--criterion=ctc", "--post-process=letter", "--w2v-path", path]
-        monkeypatch.setitem(upstream.MODELS, "wav2vec_ctc", ("audio", flags))
+        monkeypatch.setitem(upstream.MODELS, "wav2vec_ctc", flags)
         tuned = upstream.run_training("wav2vec_ctc", data, tmp_path)
         saved = checkpoint_utils.load_checkpoint_to_cpu(str(tuned))
         assert isinstance(saved["task_state"]["target_dictionary"], Dictionary)

@@ -13,7 +13,7 @@ from fairseq.data.audio.audio_utils import get_fbank  # noqa: E402
 
 import fairseq_plugin  # noqa: E402,F401  (repairs fairseq)
 from tests.support import cli  # noqa: E402
-from tests.support.speech import stored_zip, tone  # noqa: E402
+from tests.support.speech import stored_zip, tone, write_manifest  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -48,20 +48,15 @@ def tones(tmp_path_factory) -> Path:
             frames = say(words, path, noise)
             np.save(path.with_suffix(".npy"), get_fbank(str(path)))
             rows.setdefault(name, []).append((path, frames, " ".join(words)))
-    for name, said in rows.items():
-        write_manifest(folder / f"{name}.tsv", [path for path, _, _ in said], said)
     files = [path.with_suffix(".npy") for path, _, _ in rows["test"]]
-    write_manifest(folder / "test-npy.tsv", files, rows["test"])
-    write_manifest(folder / "test-zip.tsv", stored_zip(folder / "features.zip", files), rows["test"])
+    for name, places in (("test-npy", files), ("test-zip", stored_zip(folder / "features.zip", files))):
+        rows[name] = [(place, *said[1:]) for place, said in zip(places, rows["test"])]
+    for name, said in rows.items():
+        write_manifest(folder / f"{name}.tsv", said)
     (folder / "dict.txt").write_text("".join(f"{word} 1\n" for word in WORDS))
     (folder / "config.yaml").write_text("transforms: {'*': [utterance_cmvn]}\n")
     (folder / "raw.yaml").write_text("{use_audio_input: true, input_feat_per_channel: 1}\n")
     return folder
-
-
-def write_manifest(path: Path, places: list, said: list[tuple]) -> None:
-    lines = [f"{number}\t{place}\t{row[1]}\t{row[2]}\tnobody" for number, (place, row) in enumerate(zip(places, said))]
-    path.write_text("\n".join(["id\taudio\tn_frames\ttgt_text\tspeaker", *lines]) + "\n")
 
 
 def train(tones: Path, folder: Path, *flags, **options) -> str:

@@ -161,6 +161,17 @@ def encoded(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict | None:
     return model.encoder(*inputs[:-1]) if len(inputs) > 1 else None
 
 
+@torch.no_grad()
+def read_in_steps(model: nn.Module, inputs: tuple[Tensor, ...], ends: Iterable[int] | None = None) -> Tensor:
+    """What the decoder gives for all its tokens, read in steps that end at these lengths, or token by token."""
+    *_, tokens = inputs
+    ends = list(ends or range(1, tokens.size(1) + 1))
+    memory, state = encoded(model, inputs), {}
+    parts = [model.decoder(tokens[:, :end], memory, state)[0] for end in ends]
+    assert [part.size(1) for part in parts] == [end - start for start, end in zip([0, *ends], ends)]
+    return torch.cat(parts, dim=1)
+
+
 # Measuring
 
 

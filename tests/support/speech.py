@@ -4,6 +4,7 @@ import functools
 import tempfile
 import zipfile
 from argparse import Namespace
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,13 @@ collate = functools.partial(translation.collate, of_source=collate_source)
 def tone(frequency: float, seconds: float, rate: int) -> np.ndarray:
     """A sine wave of amplitude 0.5: (samples,)."""
     return 0.5 * np.sin(2 * np.pi * frequency * np.arange(int(seconds * rate)) / rate).astype(np.float32)
+
+
+def write_manifest(path: Path, rows: Iterable[tuple[object, int, str]]) -> None:
+    """Writes a set for speech_to_text: the place of each utterance, its number of frames and its text."""
+    lines = ["id\taudio\tn_frames\ttgt_text\tspeaker"]
+    lines += [f"{number}\t{place}\t{frames}\t{text}\tsomeone" for number, (place, frames, text) in enumerate(rows)]
+    path.write_text("".join(f"{line}\n" for line in lines))
 
 
 def stored_zip(path: Path, files: list[Path]) -> list[str]:

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 
 import fairseq_plugin  # noqa: F401  (repairs fairseq)
 from tests.support import cli
-from tests.support.speech import tone
+from tests.support.speech import tone, write_manifest
 
 SENTENCES = {"train": 25, "valid": 9, "test": 11}  # none a multiple of 8
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
@@ -39,33 +39,24 @@ WAV2VEC = {
 }
 TRANSLATION = ("--task", "translation", "--source-lang", "en", "--target-lang", "de")
 SMOOTHED = ("--criterion", "label_smoothed_cross_entropy")
-# Each of fairseq's models: its kind of data, then the flags of its task, criterion and size.
+# For each of fairseq's models the flags of its task, criterion and size.
 MODELS = {
-    "transformer": ("text", [*TRANSLATION, *SMOOTHED, *TRANSFORMER]),
-    "lstm": ("text", [*TRANSLATION, *LSTM]),
-    "fconv": ("text", [*TRANSLATION, *FCONV, "--decoder-out-embed-dim=8", "--decoder-attention=True"]),
-    "multilingual_transformer": (
-        "text",
-        ["--task", "multilingual_translation", "--lang-pairs", "en-de,de-en", *TRANSFORMER],
-    ),
-    "transformer_lm": ("text", ["--task", "language_modeling", "--tokens-per-sample", "12", *DECODER]),
-    "roberta": (
-        "text",
-        ["--task=masked_lm", "--criterion=masked_lm", "--tokens-per-sample=12", "--batch-size=4", *ENCODER],
-    ),
-    "s2t_transformer": (
-        "speech",
-        ["--task", "speech_to_text", "--config-yaml", "config.yaml", "--conv-channels", "8", *SMOOTHED, *TRANSFORMER],
-    ),
-    "wav2vec2": (
-        "audio",
-        [
-            *("--task=audio_pretraining", "--criterion=wav2vec", "--infonce", "--sample-rate", str(RATE)),
-            *("--max-sample-size=8000", "--min-sample-size=1000", "--max-tokens=50000"),
-            *[f"--{name}={value}" for name, value in WAV2VEC.items()],
-        ],
-    ),
+    "transformer": [*TRANSLATION, *SMOOTHED, *TRANSFORMER],
+    "lstm": [*TRANSLATION, *LSTM],
+    "fconv": [*TRANSLATION, *FCONV, "--decoder-out-embed-dim=8", "--decoder-attention=True"],
+    "multilingual_transformer": ["--task=multilingual_translation", "--lang-pairs=en-de,de-en", *TRANSFORMER],
+    "transformer_lm": ["--task=language_modeling", "--tokens-per-sample=12", *DECODER],
+    "roberta": ["--task=masked_lm", "--criterion=masked_lm", "--tokens-per-sample=12", "--batch-size=4", *ENCODER],
+    "s2t_transformer": [
+        *("--task=speech_to_text", "--config-yaml=config.yaml", "--conv-channels=8", *SMOOTHED, *TRANSFORMER),
+    ],
+    "wav2vec2": [
+        *("--task=audio_pretraining", "--criterion=wav2vec", "--infonce", "--sample-rate", str(RATE)),
+        *("--max-sample-size=8000", "--min-sample-size=1000", "--max-tokens=50000"),
+        *[f"--{name}={value}" for name, value in WAV2VEC.items()],
+    ],
 }
+KINDS = {"s2t_transformer": "speech", "wav2vec2": "audio"}  # of data; the other models read text
 TRANSLATING = ("transformer", "lstm", "fconv")
 
 
@@ -104,8 +95,8 @@ def write_speech(folder: Path) -> Path:
     write_lines(folder / "dict.txt", [f"{word} 1" for word in WORDS])
     write_lines(folder / "config.yaml", ["vocab_filename: dict.txt", "input_channels: 1", "input_feat_per_channel: 80"])
     for split, paths in write_tones(folder).items():
-        rows = [f"{path.stem}\t{path}\t{soundfile.info(path).frames // 160 - 2}\tone two\tsomeone" for path in paths]
-        write_lines(folder / f"{split}.tsv", ["id\taudio\tn_frames\ttgt_text\tspeaker", *rows])
+        rows = [(path, soundfile.info(path).frames // 160 - 2, "one two") for path in paths]
+        write_manifest(folder / f"{split}.tsv", rows)
     return folder
 
 
@@ -131,9 +122,9 @@ def forget_runs() -> None:
 
 def training_options(model: str, data: Path, save_dir: Path, *flags: Any) -> DictConfig:
     """The options of a training as fairseq-train parses them."""
-    own = MODELS[model][1]
-    words = [data, "--arch", model, "--save-dir", save_dir, "--cpu", "--num-workers", "0", "--max-tokens", "3000", *own]
-    words += ["--optimizer", "adam", "--lr", "0.001", "--clip-norm", "1", "--seed", "1", "--max-epoch", "1", *flags]
+    words = [data, "--arch", model, "--save-dir", save_dir, "--cpu", "--num-workers", "0", "--max-tokens", "3000"]
+    words += ["--optimizer", "adam", "--lr", "0.001", "--clip-norm", "1", "--seed", "1", "--max-epoch", "1"]
+    words += [*MODELS[model], *flags]
     args = options.parse_args_and_arch(options.get_training_parser(), list(map(str, words)))
     return convert_namespace_to_omegaconf(args)
 

@@ -191,20 +191,17 @@ def test_a_training_checkpoint_describes_its_model(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["unshare", "{file}", "{folder}"], "OUT={folder}: must not exist yet"),
-        (["unshare", "{file}", "{out}"], "--model: must name the model of {file}"),
-        (["unshare", "{folder}/missing.pth", "{out}"], "IN={folder}/missing.pth: no such file"),
-        (
-            ["unshare", "{file}", "{out}", "--model", "uit", "--model-kwargs", "depth=1"],
-            "not the weights of uit with {{'depth': 1}}",
-        ),
-        (["share", "{file}", "{out}"], "required: --unique-layers"),
+        ("unshare {file} {folder}", "OUT={folder}: must not exist yet"),
+        ("unshare {file} {out}", "--model: must name the model of {file}"),
+        ("unshare {folder}/missing.pth {out}", "IN={folder}/missing.pth: no such file"),
+        ("unshare {file} {out} --model uit --model-kwargs depth=1", "not the weights of uit with {{'depth': 1}}"),
+        ("share {file} {out}", "required: --unique-layers"),
     ],
 )
 def test_wrong_commands_are_rejected_and_write_nothing(tmp_path, rejected, arguments, message):
     names = dict(file=tmp_path / "weights.pth", folder=tmp_path, out=tmp_path / "out")
     torch.save({"head.bias": torch.zeros(3)}, names["file"])
-    assert message.format(**names) in rejected(convert.main, *(word.format(**names) for word in arguments))
+    assert message.format(**names) in rejected(convert.main, *arguments.format(**names).split())
     assert not names["out"].exists()
 
 

@@ -6,6 +6,7 @@ import io
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
+from torchvision.models import feature_extraction
 
 from tests.support import vision
 from tests.support.vision import every_case, every_registered_structure, timm
@@ -25,7 +26,6 @@ def test_averages_of_whole_state_dicts_round_no_order(case, kind):
 
 @every_case
 def test_fx_extracts_features(case):
-    feature_extraction = pytest.importorskip("torchvision.models.feature_extraction")
     model, x = vision.small_with_images(case)
     pooled, logits = model.forward_head(model.forward_features(x), pre_logits=True), model(x)
     extractor = feature_extraction.create_feature_extractor(model, return_nodes=["head_drop", "head"])
@@ -37,7 +37,6 @@ def test_fx_extracts_features(case):
 
 @every_registered_structure
 def test_fx_traces_training_with_every_rate(structure):
-    feature_extraction = pytest.importorskip("torchvision.models.feature_extraction")
     model = vision.fresh(structure, **dict.fromkeys(vision.rates_of(structure), 0.3), mixed_depth=False)
     extractor = feature_extraction.create_feature_extractor(model.train(), return_nodes=["head"])
     x = vision.images(model)

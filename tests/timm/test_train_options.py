@@ -10,6 +10,7 @@ from tests.support.image_training import MODEL, SMALL, TEACHER, flags
 from timm_plugin import train
 from timm_plugin.training import options
 
+PASS_LOSS = ["--model", "uit", "--model-kwargs", *SMALL, "--pass-loss", "1"]
 REJECTED = {
     "--hflip 2.0: must be in 0 .. 1": ["--hflip", "2"],
     "--clip-grad 0.0: must be > 0": ["--clip-grad", "0"],
@@ -45,12 +46,8 @@ REJECTED = {
     "unexpected keyword argument 'dept'": ["--model-kwargs", "dept=3"],
     "nothing.pth', 'img_size': 16}: must name files that exist": ["--model-kwargs", "checkpoint_path=nothing.pth"],
     "--depth-range: invalid depths value: 'all'": ["--depth-range", "all"],
-    "loop_after_updates=9: does not go with pass_loss=1.0": [
-        *("--model", "uit", "--model-kwargs", *SMALL, "--pass-loss", "1", "--loop-after-updates", "9"),
-    ],
-    "--pass-loss 1.0: must not be given with --teacher": [
-        *("--model", "uit", "--model-kwargs", *SMALL, "--pass-loss", "1", *TEACHER),
-    ],
+    "loop_after_updates=9: does not go with pass_loss=1.0": [*PASS_LOSS, "--loop-after-updates", "9"],
+    "--pass-loss 1.0: must not be given with --teacher": [*PASS_LOSS, *TEACHER],
     "--amp: invalid choice: 'fp8'": ["--amp", "fp8"],
     "--train-split trian: must be one of train, training, val": ["--dataset", "torch/mnist", "--train-split", "trian"],
     "dim should be divisible by num_heads": ["--model-kwargs", "num_heads=5"],
