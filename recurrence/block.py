@@ -177,7 +177,7 @@ class Pass(nn.Module):
         return residual if self.drop_path is None else lambda x, y: residual(x, self.drop_path(y))
 
     def term(self, name: str) -> LevelSignal | None:
-        """The signal that the pass adds to a projection, one of :data:`PROJECTIONS`."""
+        """What the pass adds to a projection, one of :data:`PROJECTIONS`: a level signal or a low-rank term."""
         return None
 
 

@@ -32,24 +32,24 @@ class LoopState:
         """Number of tokens that the first pass has read."""
         return self.cache.length
 
-    def run(self, x: Tensor, passes: Sequence[int], **arguments: Any) -> Tensor:
+    def run(self, x: Tensor, indices: Sequence[int], **arguments: Any) -> Tensor:
         """Runs consecutive passes, which have read the same number of tokens, on their next ones.
 
         Args:
             x: (B, T, C), the input of the first of these passes.
-            passes: their indices.
+            indices: those of the passes.
             **arguments: of :meth:`Loop.forward`.
 
         Returns:
             The state after the last of these passes, (B, T, C).
         """
-        start, order = self.cache.lengths[passes[0]], self.loop.order
+        start, order = self.cache.lengths[indices[0]], self.loop.order
         end = start + x.size(1)
         known = {
-            which: kept[:, start:end] for which, kept in self._first_inputs.items() if order.index(which) < passes[0]
+            which: kept[:, start:end] for which, kept in self._first_inputs.items() if order.index(which) < indices[0]
         }
         first_inputs = dict(known)
-        x = self.loop(x, slots=self.cache.slots(), passes=passes, first_inputs=first_inputs, **arguments)
+        x = self.loop(x, slots=self.cache.slots(), indices=indices, first_inputs=first_inputs, **arguments)
         for which in first_inputs.keys() - known.keys():
             new = first_inputs[which]
             self._first_inputs[which] = torch.cat([self._first_inputs.get(which, new[:, :0]), new], dim=1)

@@ -144,13 +144,13 @@ def describe_late(loops: Mapping[str, Loop]) -> str:
     return ", ".join(parts)
 
 
-def idle(loop: Loop, passes: Sequence[int]) -> list[nn.Parameter]:
-    """Parameters without a gradient in an update that runs these passes; none at mixed depth, which also runs all."""
+def idle(loop: Loop, indices: Sequence[int]) -> list[nn.Parameter]:
+    """Parameters without a gradient if an update runs only these passes; none at mixed depth, which also runs all."""
     if loop.training_depth.mixed:
         return []
-    modules = [loop.blocks[which] for which in set(loop.order) - {loop.order[index] for index in passes}]
+    modules = [loop.blocks[which] for which in set(loop.order) - {loop.order[index] for index in indices}]
     if loop.own is not None:
-        modules += [loop.own[index] for index in set(range(loop.passes)) - set(passes)]
+        modules += [loop.own[index] for index in set(range(loop.passes)) - set(indices)]
     return [parameter for module in modules for parameter in module.parameters()]
 
 
@@ -159,7 +159,7 @@ def may_idle(loop: Loop) -> bool:
     runs = [passes_at(loop.order, depth) for depth in loop.training_depth.depths]
     if loop.training_depth.loop_after:
         runs.append(first_runs(loop.order))
-    return any(idle(loop, passes) for passes in runs)
+    return any(idle(loop, indices) for indices in runs)
 
 
 def stops(loop: Loop, running: int, smallest: int = 1) -> list[int]:

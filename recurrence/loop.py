@@ -115,7 +115,7 @@ class Loop(nn.Module):
         contexts: Sequence[Any] | None = None,
         slots: Sequence[Any] | None = None,
         distances: Sequence[Any] | None = None,
-        passes: Sequence[int] | None = None,
+        indices: Sequence[int] | None = None,
         first_inputs: dict[int, Tensor] | None = None,
         states: list[Tensor] | None = None,
         **shared: Any,
@@ -128,7 +128,7 @@ class Loop(nn.Module):
             contexts: one value per pass, such as projected memory.
             slots: one cache slot per pass.
             distances: keys of relative positions per pass, see :mod:`recurrence.relative`.
-            passes: indices of the passes to run, in order; None runs :attr:`running`.
+            indices: those of the passes to run, in order; None runs :attr:`running`.
             first_inputs: inputs of the first pass of the blocks in `inject`, if an earlier call ran that pass; updated
                 in place by first passes of this call.
             states: the state after each pass is appended to this list; None to keep none, so that without gradients
@@ -141,12 +141,12 @@ class Loop(nn.Module):
         Raises:
             RuntimeError: see :attr:`running`.
         """
-        passes = self.running if passes is None else passes
+        indices = self.running if indices is None else indices
         first_inputs = {} if first_inputs is None else first_inputs
         per_pass = dict(own=self.own, context=contexts, slot=slots, distances=distances)
         per_pass = {name: values for name, values in per_pass.items() if values is not None}
 
-        for index in passes:
+        for index in indices:
             which = self.order[index]
             if levels is not None:
                 x = x + levels[index]

@@ -169,21 +169,21 @@ class LevelTable(Table):
 
     Args:
         width: C.
-        timed: whether the signals have the position; otherwise only the depth.
+        with_position: whether the signals have the position; otherwise only the depth.
     """
 
-    def __init__(self, width: int, timed: bool):
+    def __init__(self, width: int, with_position: bool):
         super().__init__(depth_time, width)
-        self.timed = timed
+        self.with_position = with_position
 
     def levels(self, passes: int, length: int, padding: Tensor | None, start: int, like: Tensor) -> list[Tensor]:
         """The signal of each of the P passes; other arguments as in :meth:`Table.forward`.
 
         Returns:
-            P times (length - start, C) without padding, else (B, length - start, C), or (C,) if it is not timed.
+            P times (length - start, C) without padding, else (B, length - start, C), or (C,) without the position.
         """
         depths = list(self.rows(passes, like))
-        if not self.timed:
+        if not self.with_position:
             return depths
         position = self(length, padding, start, like)
         return [position + depth for depth in depths]

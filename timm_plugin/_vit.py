@@ -115,7 +115,7 @@ class LoopedVisionTransformer(ImageModel):
         if stop_early:
             run = run[: (last + 1) * self.config.passes_per_depth]
         states: list[Tensor] = []
-        x = self.loop(self.embed(x), levels=self.levels(), passes=run, states=states)
+        x = self.loop(self.embed(x), levels=self.levels(), indices=run, states=states)
         states = [states[(index + 1) * self.config.passes_per_depth - 1] for index in taken]
         states = [self.norm(state) for state in states] if norm else states
         prefix, patches = zip(*(state.tensor_split([self.num_prefix_tokens], dim=1) for state in states))

@@ -47,7 +47,7 @@ def as_llama(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
         raise ValueError(
             f"--arch {args.arch}: must be ilr_small, ilr_large or a translation model; transformers has no other blocks"
         )
-    if model.position(args) != "rotary":
+    if model.position_kind(args) != "rotary":
         raise ValueError(f"--position={args.position}: must be rotary, the only positions of LlamaForCausalLM")
     if args.post_norm:
         raise ValueError("--post-norm: the layers of LlamaForCausalLM are pre-norm")

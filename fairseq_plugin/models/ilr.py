@@ -96,7 +96,7 @@ class IntraLayerRecurrence(LanguageModel):
 
     @classmethod
     def build_stack(cls, args, shape: Shape) -> nn.Module:
-        relative = cls.position(args) == "relative"
+        relative = cls.position_kind(args) == "relative"
         loop = llama_layers(shape, cls.order(args), _injected(args), not args.post_norm, relative)
         init.normal_(loop, args.embedding_std)
         return CausalStack(loop, cls.attention_positions(args, shape), nn.RMSNorm(shape.width, shape.norm_eps))

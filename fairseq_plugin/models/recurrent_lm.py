@@ -90,7 +90,7 @@ class KausikRecurrence(LanguageModel):
         if args.regular:
             order = cycle(layers, layers)
             parts: dict[str, Any] = dict(activation=function, bias=False, norm_bias=False, pre_norm=True)
-            loop = shared_layers(shape, order, relative=cls.position(args) == "relative", **parts)
+            loop = shared_layers(shape, order, relative=cls.position_kind(args) == "relative", **parts)
             norm = nn.LayerNorm(shape.width, shape.norm_eps, bias=False)
             stack = CausalStack(loop, cls.attention_positions(args, shape), norm)
         else:

@@ -45,7 +45,7 @@ class SharedLanguageModel(LanguageModel):
 
     @classmethod
     def build_stack(cls, args, shape: Shape) -> nn.Module:
-        parts = dict(activation=activation(args.activation_fn), relative=cls.position(args) == "relative")
+        parts = dict(activation=activation(args.activation_fn), relative=cls.position_kind(args) == "relative")
         loop = shared_loop(args, "decoder", shape, pre_norm=True, **parts)
         init.fairseq_(loop)
         norm = nn.LayerNorm(shape.width, shape.norm_eps) if args.decoder_final_norm else None

@@ -176,14 +176,14 @@ class SpeechToText(ParameterSharing):
                 kernel_sizes(args.conv_kernel_sizes),
                 scale=1.0 if args.no_scale_embedding else math.sqrt(width),
                 dropout=dropout_rate(args),
-                sinusoids=cls.position(args, side) == "sinusoidal",
+                sinusoids=cls.position_kind(args, side) == "sinusoidal",
             )
         return super().inputs(args, side, embedding, most)
 
     @classmethod
     def _check(cls, args, task) -> None:
         super()._check(args, task)
-        if cls.position(args, "encoder") == "learned":
+        if cls.position_kind(args, "encoder") == "learned":
             raise ValueError("--position=learned: not for speech, whose frames have no largest number")
         for name in ("input_feat_per_channel", "input_channels"):  # the task sets them from the data's configuration
             value = getattr(args, name, None)

@@ -139,11 +139,11 @@ class StackDecoder(FairseqIncrementalDecoder):
         self._check_length(tokens, state)
         memory = self._memory(encoder_out, state)
 
-        def read(known: Tensor, passes: Sequence[int], x: Tensor | None) -> Tensor:
-            start = state.stack.cache.lengths[passes[0]]
+        def read(known: Tensor, indices: Sequence[int], x: Tensor | None) -> Tensor:
+            start = state.stack.cache.lengths[indices[0]]
             padding = self._padding(known, start, state)
             x = self.inputs(known, padding, start) if x is None else x
-            return state.stack.run(x, passes, **self.stack.arguments(x, padding, start, state.stack, **memory))
+            return state.stack.run(x, indices, **self.stack.arguments(x, padding, start, state.stack, **memory))
 
         def output(x: Tensor) -> tuple[Tensor, ...]:
             x = self.finish(x)

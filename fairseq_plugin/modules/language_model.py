@@ -73,7 +73,7 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
         raise TypeError(f"{cls.__name__}: a family must define build_stack")
 
     @classmethod
-    def position(cls, args) -> str:
+    def position_kind(cls, args) -> str:
         """The kind of positions, one of :data:`recurrence.position.POSITIONS`."""
         kind: Any = getattr(args, "position", None)  # not in older checkpoints
         if kind is None:
@@ -83,7 +83,7 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
     @classmethod
     def attention_positions(cls, args, shape: Shape) -> AttentionPositions:
         """The positions inside self-attention."""
-        return attention_positions(cls.position(args), shape.width, shape.heads, causal=True)
+        return attention_positions(cls.position_kind(args), shape.width, shape.heads, causal=True)
 
     @classmethod
     def depth_step(cls, args) -> int:
@@ -99,7 +99,7 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
         """
         with cls.options.flags_in_errors():
             cls._check(args, task)
-        most = remember_positions(args, task) if cls.position(args) == "learned" else sys.maxsize
+        most = remember_positions(args, task) if cls.position_kind(args) == "learned" else sys.maxsize
         with cls.options.flags_in_errors("decoder"):
             stack = cls.build_stack(args, cls.options.shape(args, "decoder"))
         embedding = cls._embedding(args, task.source_dictionary)
@@ -121,7 +121,7 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
 
     @classmethod
     def _inputs(cls, args, embedding: nn.Module, dictionary, most: int) -> TokenInput:
-        width, kind = args.decoder_embed_dim, cls.position(args)
+        width, kind = args.decoder_embed_dim, cls.position_kind(args)
         table = position.Table(position.halved, width, dictionary.pad() + 1, blank_padding=True)
         return TokenInput(
             embedding,

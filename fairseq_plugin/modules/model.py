@@ -101,7 +101,7 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
         return False
 
     @classmethod
-    def position(cls, args, side: str) -> str | None:
+    def position_kind(cls, args, side: str) -> str | None:
         """The kind of positions of one side; None if only static level signals tell them."""
         given = getattr(args, "position", None)  # not in older checkpoints
         if given is not None:
@@ -116,7 +116,7 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
     def inputs(cls, args, side: str, embedding: nn.Embedding | None, most: int) -> nn.Module:
         """The input layer of one side, for up to `most` tokens."""
         width = getattr(args, f"{side}_embed_dim")
-        kind = cls.position(args, side)
+        kind = cls.position_kind(args, side)
         return TokenInput(
             embedding,
             scale=1.0 if args.no_scale_embedding else math.sqrt(width),
@@ -176,7 +176,7 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
                 pre_norm=getattr(args, f"{side}_normalize_before"),
                 activation=activation(args.activation_fn),
                 bias=args.projection_bias,
-                relative=cls.position(args, side) == "relative",
+                relative=cls.position_kind(args, side) == "relative",
             )
         if args.init == "admin":
             attach(loop, shape.width)
@@ -198,7 +198,7 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
     def _parts(cls, args, side: str, embedding: nn.Embedding | None, task) -> tuple[nn.Module, int, dict]:
         """The input layer, the longest text, and the parts of the stack."""
         most = cls._longest(args, side, task)
-        kind, pre_norm = cls.position(args, side), getattr(args, f"{side}_normalize_before")
+        kind, pre_norm = cls.position_kind(args, side), getattr(args, f"{side}_normalize_before")
         with cls.options.flags_in_errors(side):
             shape = cls.options.shape(args, side)
             positions = attention_positions(kind, shape.width, shape.heads, causal=side == "decoder")
@@ -206,7 +206,7 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
         stack = dict(
             loop=cls._loop(args, side, shape),
             positions=positions,
-            level_table=position.LevelTable(shape.width, timed=kind is None) if cls.has_static_levels(args) else None,
+            level_table=position.LevelTable(shape.width, kind is None) if cls.has_static_levels(args) else None,
             norm=nn.LayerNorm(shape.width, args.norm_eps) if pre_norm else None,
         )
         return inputs, most, stack
@@ -215,7 +215,7 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
     def _longest(cls, args, side: str, task) -> int:
         """Longest source or target; with learned positions that of training, otherwise that of this command's task."""
         most = dict(zip(SIDES, task.max_positions()))[side]
-        if cls.position(args, side) != "learned":
+        if cls.position_kind(args, side) != "learned":
             return most
         return store_positions(args, LIMITS[side], getattr(args, LIMITS[side], None) or most)
 

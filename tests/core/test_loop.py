@@ -27,24 +27,24 @@ class Recorder(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("passes", "read", "expected"),
+    ("indices", "read", "expected"),
     [
         (None, [1, 3, 11, 36], [2, 9, 33, 72]),  # ((((1 + 0) 2 + 1) 3 + 2) 3 + 3) 2
         ((0, 2, 3), [1, 4, 15], [2, 12, 30]),  # (((1 + 0) 2 + 2) 3 + 3) 2
         ((), [], []),
     ],
 )
-def test_blocks_run_in_order_with_the_arguments_of_their_pass(passes, read, expected):
+def test_blocks_run_in_order_with_the_arguments_of_their_pass(indices, read, expected):
     calls, states, contexts = [], [], ["for block 0", "for block 1", "for block 1 again", "for block 0 again"]
     loop = Loop([Recorder(which, calls) for which in range(2)], (0, 1, 1, 0), [nn.Linear(1, 1) for _ in range(4)])
     levels = [torch.tensor(float(level)) for level in range(4)]
-    given = dict(levels=levels, contexts=contexts, slots="abcd", passes=passes, causal=True)
+    given = dict(levels=levels, contexts=contexts, slots="abcd", indices=indices, causal=True)
     start = torch.tensor(1.0)
     assert loop(start, states=states, **given) is [start, *states][-1]
     assert [state.item() for state in states] == expected
     assert calls == [
         (loop.order[index], x, loop.own[index], contexts[index], "abcd"[index], {"causal": True})
-        for index, x in zip(range(4) if passes is None else passes, read)
+        for index, x in zip(range(4) if indices is None else indices, read)
     ]
 
 

@@ -39,12 +39,12 @@ def test_formula(formula, width):
 
 def test_levels_are_those_of_their_pass_and_place():
     like = torch.zeros(1, dtype=torch.float64)
-    timed, plain = (position.LevelTable(6, timed).levels(3, 4, None, 1, like) for timed in (True, False))
+    placed, plain = (position.LevelTable(6, which).levels(3, 4, None, 1, like) for which in (True, False))
     for level in range(3):
         depth = torch.tensor([depth_time(level, i, 6) for i in range(6)], dtype=torch.float64)
         places = torch.tensor([[depth_time(p, i, 6) for i in range(6)] for p in (1, 2, 3)], dtype=torch.float64)
         torch.testing.assert_close(plain[level], depth)
-        torch.testing.assert_close(timed[level], places + depth)
+        torch.testing.assert_close(placed[level], places + depth)
 
 
 def test_positions_number_the_sentence_wherever_it_is_padded():
