@@ -1,14 +1,16 @@
-"""Generates the table of results in README.md from the recipes' results and docs/speed.md.
+"""Generates the table of results in README.md from the recipes' results.
 
 python docs/results.py    # rewrites the table between its marks
 """
 
-import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+
+from recurrence.comparison.report import gain, interval
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "recipes" / "records"))
@@ -16,68 +18,71 @@ sys.path.insert(0, str(ROOT / "recipes" / "records"))
 from results_csv import read  # noqa: E402
 from tables import with_table  # noqa: E402
 
-README, SPEED = ROOT / "README.md", ROOT / "docs" / "speed.md"
-# Rows that were trained alike: title, folder, table, scale, metric, decimals, rows. The first row is the control.
+README = ROOT / "README.md"
+COLUMNS = ("task", "architecture and row", "stored parameters:", "quality:", "seeds:", "what the loop gains over it:")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Rows that were trained alike; the first one is the loop, with which the others are compared."""
+
+    title: str
+    folder: str
+    table: str
+    scale: str
+    metric: str
+    decimals: int
+    rows: tuple[str, ...]
+    higher_is_better: bool = True
+
+
 EXPERIMENTS = (
-    (
+    Experiment(
         "Translation, Multi30k German to English: BLEU, higher is better",
-        ("multi30k", "multi30k", "small", "BLEU", 1),
-        ("vanilla", "ringformer", "vanilla_half", "storage", "universal", "once", "cycle_rev"),
+        *("multi30k", "multi30k", "small", "BLEU", 1),
+        ("ringformer", "once", "storage", "vanilla_half", "vanilla", "universal", "cycle_rev"),
     ),
-    (
+    Experiment(
         "Language, War and Peace: perplexity at 256, lower is better",
-        ("ilr", "ILR 1", "long", "perplexity at 256", 2),
-        ("1,1,1,1-rope", "unshared8-rope", "2,2,2,2-rope", "4,2,1,1-rope", "block2-rope"),
+        *("ilr", "ILR 1", "long", "perplexity at 256", 2),
+        ("2,2,2,2-rope", "1,1,1,1-rope", "unshared8-rope", "4,2,1,1-rope", "block2-rope"),
+        higher_is_better=False,
     ),
-    (
-        "Speech, sequences of spoken digits: word errors %, lower is better",
-        ("takase", "Spoken digits", "long", "word errors %", 2),
-        ("vanilla", "cycle", "universal"),
-    ),
-    (
+    Experiment(
         "Images, CIFAR-10 (5,000 of its images): top-1 %, higher is better",
-        ("cifar10", "cifar10", "small-5000", "top-1 %", 1),
-        ("plain", "ringformer", "plain_half", "uit", "sret"),
+        *("cifar10", "cifar10", "small-5000", "top-1 %", 1),
+        ("ringformer", "plain_half", "plain", "uit", "sret"),
     ),
 )
-
-
-def training_step(arch: str) -> str:
-    """Time of a training step relative to upstream, from docs/speed.md; empty if it was not measured."""
-    tables = re.findall(r"^(\|.+\|)\n\|[-:|]+\|\n((?:\|.+\|\n)+)", SPEED.read_text(encoding="utf-8"), re.MULTILINE)
-    for titles, body in tables:
-        for line in body.splitlines():
-            times = dict(zip(_cells(titles), _cells(line)))
-            if line.startswith(f"| `{arch}` |"):
-                found = [time for title, time in times.items() if title.startswith("training step")]
-                if found:
-                    return found[0]
-    return ""
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.split("|")[1:-1]]
 
 
 def rows() -> Iterator[list[str]]:
     """One row per model; the first row of a task names it."""
-    for title, (folder, table, scale, metric, decimals), names in EXPERIMENTS:
-        lines = pd.DataFrame(read(ROOT / "recipes" / folder / "results.csv"))
-        wanted = (lines["table"] == table) & (lines["scale"] == scale) & (lines["metric"] == metric)
-        by_row = lines[wanted & (lines["value"] != "")].groupby("row")
-        for name in names:
-            runs = by_row.get_group(name)
-            arch, parameters = runs["arch"].iloc[0], int(runs["params"].iloc[0])
-            quality = f"{runs['value'].astype(float).mean():.{decimals}f}"
-            step = "" if name.endswith(("_half", "storage", "once")) else training_step(arch)  # measured at full depth
-            yield [title, f"`{arch}`, {name}", f"{parameters:,}", quality, str(len(runs)), step]
+    for experiment in EXPERIMENTS:
+        title, (loop, *_) = experiment.title, experiment.rows
+        runs = _runs(experiment)
+        scores = runs.pivot(index="seed", columns="row", values="score")
+        for name in experiment.rows:
+            first = runs[runs["row"] == name].iloc[0]
+            found = None if name == loop else gain(scores, loop, name, experiment.higher_is_better)
+            yield [
+                title,
+                f"`{first['arch']}`, {name}",
+                f"{int(first['params']):,}",
+                f"{scores[name].mean():.{experiment.decimals}f}",
+                f"{scores[name].count()}",
+                "" if found is None else interval(found),
+            ]
             title = ""
 
 
-COLUMNS = (
-    *("task", "architecture and row", "stored parameters:", "quality:", "seeds:"),
-    "time of a training step / upstream's:",
-)
+def _runs(experiment: Experiment) -> pd.DataFrame:
+    """The runs of an experiment that have a score."""
+    runs = pd.DataFrame(read(ROOT / "recipes" / experiment.folder / "results.csv"))
+    runs = runs[runs["row"].isin(experiment.rows) & (runs["value"] != "")]
+    for name in ("table", "scale", "metric"):
+        runs = runs[runs[name] == getattr(experiment, name)]
+    return runs.assign(score=runs["value"].astype(float))
 
 
 def within(document: str) -> str:

@@ -52,8 +52,8 @@ def gain(scores: pd.DataFrame, row: str, over: str, higher_is_better: bool) -> G
     error = float((pairs[row] - pairs[over]).sem())
     if error == 0:  # scipy divides by it
         return Gain(mean, mean, mean, 0.0, len(pairs))
-    interval = stats.ttest_rel(pairs[row], pairs[over]).confidence_interval(CONFIDENCE)
-    return Gain(mean, float(interval.low), float(interval.high), error, len(pairs))
+    ends = stats.ttest_rel(pairs[row], pairs[over]).confidence_interval(CONFIDENCE)
+    return Gain(mean, float(ends.low), float(ends.high), error, len(pairs))
 
 
 def summary(runs: pd.DataFrame) -> pd.DataFrame:
@@ -150,7 +150,7 @@ def _results(name: str, runs: pd.DataFrame, score: Score) -> dict[str, str]:
         score.name: _with_deviation(mean.score, deviation.score),
         f"{score.name} in 8 bits": _with_deviation(mean.score_8bit, deviation.score_8bit),
         "seeds": f"{count['score']:.0f}",
-        "looping gains": "" if found is None else _interval(found),
+        "looping gains": "" if found is None else interval(found),
         "failed": "; ".join(f"seed {seed}: {why}" for seed, why in zip(failed.seed, failed.failure)),
     }
 
@@ -212,7 +212,8 @@ def _sentence(begin: str, found: Gain, score: Score) -> str:
     return shown if found.low > 0 or found.high < 0 else f"{shown[:-1]}; the interval includes zero."
 
 
-def _interval(found: Gain) -> str:
+def interval(found: Gain) -> str:
+    """A gain with its interval: `+1.33 (+0.32 to +2.34)`, or `+1.20 (one seed)`."""
     ends = "one seed" if found.low is None else f"{found.low:+.2f} to {found.high:+.2f}"
     return f"{found.mean:+.2f} ({ends})"
 
