@@ -21,7 +21,7 @@ from fairseq import checkpoint_utils
 from torch import Tensor
 
 from fairseq_plugin.repairs.checkpoints import load_safely
-from recurrence.depth import unmark_safe
+from recurrence.loading import unmark_safe
 
 logger = logging.getLogger("fairseq_plugin.average")
 

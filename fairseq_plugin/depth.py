@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from fairseq_plugin.repairs.checkpoints import load_safely
 from fairseq_plugin.repairs.foreign import literal
 from recurrence.analysis import depth_curve as curve
-from recurrence.depth import mark_safe
+from recurrence.loading import mark_safe
 from recurrence.loop import Loop, named_loops
 
 LOWER_IS_BETTER = ("wer", "ter", "perplexity")

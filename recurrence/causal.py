@@ -13,6 +13,7 @@ from recurrence.attention import padding_bias
 from recurrence.cache import Cache
 from recurrence.loop import Loop
 from recurrence.position import AttentionPositions, LevelTable
+from recurrence.relative import KeptKeys
 
 
 class LoopState:
@@ -24,8 +25,7 @@ class LoopState:
     def __init__(self, loop: Loop):
         self.loop, self.cache = loop, Cache(loop.passes)
         self._first_inputs: dict[int, Tensor] = {}
-        self.distances: list[Tensor | None] | None = None  # of relative positions: the blocks' keys of distances
-        self.farthest = 0  # from this one down to 0
+        self.kept_keys = KeptKeys()  # of relative positions
 
     @property
     def length(self) -> int:
@@ -155,7 +155,8 @@ class CausalStack(nn.Module):
             memory_padding: (B, S) bool; None for no padding.
             record: see :class:`recurrence.attention.CrossAttention`.
         """
-        arguments = self.positions.causal_arguments(self.loop, x, padding, start, state)
+        kept = None if state is None else state.kept_keys
+        arguments = self.positions.causal_arguments(self.loop, x, padding, start, kept)
         if self.level_table is not None:
             length = start + x.size(1)
             arguments["levels"] = self.level_table.levels(self.loop.passes, length, padding, start, x)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from recurrence.depth import adapt, passes_at, store_order
+from recurrence.depth import passes_at
+from recurrence.loading import LoadsAtOtherDepths
 from recurrence.order import Order, check_order, first_runs
 from recurrence.private_torch import allow_graphs, uncompiled
 
@@ -54,7 +55,7 @@ class TrainingDepth:
         return self.updates
 
 
-class Loop(nn.Module):
+class Loop(LoadsAtOtherDepths):
     """Runs stored blocks in an order.
 
     Each block is registered once, however often it runs, so that state dicts and checkpoints hold each tensor once.
@@ -72,10 +73,6 @@ class Loop(nn.Module):
     Raises:
         ValueError: if the order is empty, names a missing block or leaves one out, or `own` is not one entry per pass.
     """
-
-    noted: Tensor | None
-    safe: Tensor | None
-    looping: Tensor | None
 
     def __init__(
         self,
@@ -96,12 +93,7 @@ class Loop(nn.Module):
         # DistributedDataParallel if a block runs twice.
         self.checkpointing = False
         self.inject = frozenset(inject)
-        self.register_buffer("noted", None)  # the order, see `note_order`
-        self.register_buffer("safe", None)  # smallest and largest safe depth, if the checkpoint has them
-        self.register_buffer("looping", None)  # 0 until late loops begin, then 1; None if they begin at once
-        self.chosen: tuple[int, ...] | None = None  # the passes to run instead of all
         self.training_depth = TrainingDepth(self.passes)
-        self.register_state_dict_post_hook(store_order)
 
     @property
     def passes(self) -> int:
@@ -196,10 +188,6 @@ class Loop(nn.Module):
         for block in self.blocks:
             block.compile(**{"dynamic": True, **options})
 
-    def note_order(self) -> None:
-        """Stores the order as a buffer, for checkpoints whose other tensors do not show it."""
-        self.noted = torch.tensor(self.order, device=None if self.noted is None else self.noted.device)
-
     def truncate(self, passes: int) -> None:
         """Keeps the first passes, and the blocks that they run."""
         order = self.order[:passes]
@@ -213,12 +201,6 @@ class Loop(nn.Module):
             self.own = self.own[:passes]
         if self.noted is not None:
             self.note_order()
-
-    def _load_from_state_dict(self, state_dict: dict, prefix: str, local_metadata: dict, *rest: Any) -> None:
-        """Also loads weights trained at another depth, see :mod:`recurrence.depth`."""
-        *_, errors = rest
-        adapt(self, state_dict, prefix, local_metadata, errors)
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
 
 
 def named_loops(model: nn.Module) -> dict[str, Loop]:

@@ -6,7 +6,7 @@ checkpoints do not contain them.
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,7 @@ from recurrence.attention import causal_bias
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.private_torch import product_dtype
-
-if TYPE_CHECKING:
-    from recurrence.causal import LoopState
+from recurrence.relative import KeptKeys
 
 POSITIONS = ("sinusoidal", "learned", "relative", "rotary", "alibi", "none")
 
@@ -211,7 +209,7 @@ class AttentionPositions(nn.Module):
     adds_bias = False  # to the scores, so that a causal mask must be a bias, too
 
     def arguments(
-        self, loop: Loop, x: Tensor, mask: Tensor | None, start: int = 0, state: "LoopState | None" = None
+        self, loop: Loop, x: Tensor, mask: Tensor | None, start: int = 0, kept: KeptKeys | None = None
     ) -> dict[str, Any]:
         """Arguments of the loop: `self_bias`, and what the positions add.
 
@@ -220,18 +218,18 @@ class AttentionPositions(nn.Module):
             x: (B, T, C), tokens that follow `start` others.
             mask: added to the scores, broadcastable to (B, H, T, start + T); None for none.
             start: number of tokens before those of x.
-            state: decoding state of the loop, which keeps what later steps use again; None for none.
+            kept: while decoding, the keys of distances that later steps use again; None otherwise.
         """
         return dict(self_bias=mask)
 
     def causal_arguments(
-        self, loop: Loop, x: Tensor, padding: Tensor | None, start: int = 0, state: "LoopState | None" = None
+        self, loop: Loop, x: Tensor, padding: Tensor | None, start: int = 0, kept: KeptKeys | None = None
     ) -> dict[str, Any]:
         """As :meth:`arguments`, under a causal mask; padding: (B, start + T) bool, None for no padding."""
         several = x.size(1) > 1
         needs_mask = padding is not None or (several and (self.adds_bias or start > 0))
         mask = causal_bias(start + x.size(1), x, padding, start) if needs_mask else None
-        arguments = self.arguments(loop, x, mask, start, state)
+        arguments = self.arguments(loop, x, mask, start, kept)
         return dict(arguments, causal=arguments["self_bias"] is None)
 
 
@@ -242,7 +240,7 @@ class Rotary(AttentionPositions):
         super().__init__()
         self.table = Table(rotary, width)
 
-    def arguments(self, loop, x, mask, start=0, state=None):
+    def arguments(self, loop, x, mask, start=0, kept=None):
         rows = self.table.rows(start + x.size(1), like=x)[start:]
         return dict(self_bias=mask, rotary=rows.chunk(2, dim=-1))
 
@@ -256,7 +254,7 @@ class Alibi(AttentionPositions):
         super().__init__()
         self.heads = heads
 
-    def arguments(self, loop, x, mask, start=0, state=None):
+    def arguments(self, loop, x, mask, start=0, kept=None):
         bias = alibi(self.heads, start + x.size(1), start, like=x).to(product_dtype(x))
         return dict(self_bias=bias if mask is None else bias + mask)
 
@@ -277,21 +275,18 @@ class Relative(AttentionPositions):
         super().__init__()
         self.table, self.causal = DistanceTable(width), causal
 
-    def arguments(self, loop, x, mask, start=0, state=None):
+    def arguments(self, loop, x, mask, start=0, kept=None):
         length = start + x.size(1)
-        keys = self._keys(loop, length, x) if state is None else self._kept(loop, length, x, state)
+        if kept is None:
+            keys = self._keys(loop, length, x)
+        else:
+            keys = kept.upto(length, lambda farthest: self._keys(loop, farthest, x))
         return dict(self_bias=mask, distances=[keys[which] for which in loop.order])
 
     def _keys(self, loop: Loop, length: int, like: Tensor) -> list[Tensor | None]:
         """The keys of every stored block; None for a block without self-attention."""
         rows = self.table.upto(length, 0 if self.causal else 1 - length, like)
         return [None if block.self_attn is None else block.self_attn.relative(rows) for block in loop.blocks]
-
-    def _kept(self, loop: Loop, length: int, like: Tensor, state: "LoopState") -> list[Tensor | None]:
-        if state.distances is None or state.farthest < length:
-            state.farthest = max(32, 1 << (length - 1).bit_length())
-            state.distances = self._keys(loop, state.farthest, like)
-        return [None if keys is None else keys[..., state.farthest - length :] for keys in state.distances]
 
 
 def attention_positions(kind: str, width: int, heads: int, causal: bool) -> AttentionPositions:

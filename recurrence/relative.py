@@ -8,6 +8,8 @@ initialisation this is.
 Differs from both: queries, keys and values may have biases, as in the rest of the block.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -42,6 +44,20 @@ class RelativeKeys(nn.Module):
         heads = (q + self.position_bias.to(q.dtype)).unflatten(-1, (self.heads, -1))  # (B, T, H, C/H)
         scores = heads.flatten(0, 1).transpose(0, 1) * heads.size(-1) ** -0.5 @ keys  # one product per head
         return by_key(scores.unflatten(1, q.shape[:2]).transpose(0, 1), length)
+
+
+class KeptKeys:
+    """The keys of distances that decoding keeps, of every stored block, from a farthest distance down to 0."""
+
+    keys: list[Tensor | None] | None = None
+    farthest = 0
+
+    def upto(self, length: int, new: Callable[[int], list[Tensor | None]]) -> list[Tensor | None]:
+        """The keys of the distances `length` down to 0; `new` makes those from a farthest distance on."""
+        if self.keys is None or self.farthest < length:
+            self.farthest = max(32, 1 << (length - 1).bit_length())
+            self.keys = new(self.farthest)
+        return [None if keys is None else keys[..., self.farthest - length :] for keys in self.keys]
 
 
 def by_key(scores: Tensor, length: int) -> Tensor:

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from recurrence import position
-from recurrence.depth import same_kind, source_passes, warn_of_depth
+from recurrence.depth import same_kind, source_passes
+from recurrence.loading import warn_of_depth
 from recurrence.loop import Loop
 from recurrence.order import Order
 from recurrence.papers.baselines import one_wide_ffn

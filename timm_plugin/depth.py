@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from recurrence import gemm
 from recurrence.analysis import depth_curve as curve
 from recurrence.analysis.record import require_loops
-from recurrence.depth import mark_safe
 from recurrence.files import atomic_write
+from recurrence.loading import mark_safe
 from recurrence.loop import Loop
 from timm_plugin import repairs
 from timm_plugin.checkpoints import load

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from fairseq_plugin.modules.options import ConfiguredModel, Options, option
 from fairseq_plugin.repairs.replace import call_after, call_before, replace
 from recurrence import elastic as core
-from recurrence.depth import forget_safe
 from recurrence.errors import FieldError
+from recurrence.loading import forget_safe
 from recurrence.loop import Loop, named_loops
 
 logger = logging.getLogger(__name__)

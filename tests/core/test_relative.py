@@ -99,6 +99,7 @@ def test_decoding_keeps_the_keys_until_the_text_outgrows_them(monkeypatch):
     calls = counted(monkeypatch)
     for start in range(70):
         step = x[:, start : start + 1]
-        steps.append(state.run(step, loop.running, **positions.causal_arguments(loop, step, None, start, state)))
+        arguments = positions.causal_arguments(loop, step, None, start, state.kept_keys)
+        steps.append(state.run(step, loop.running, **arguments))
     torch.testing.assert_close(torch.cat(steps, dim=1), whole, **EXACT)
     assert len(calls) == 3  # for 32, 64 and 128 tokens

@@ -8,7 +8,7 @@ import torch
 
 from fairseq_plugin import average
 from fairseq_plugin.repairs.checkpoints import load_safely
-from recurrence.depth import mark_safe
+from recurrence.loading import mark_safe
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from fairseq import checkpoint_utils
 
 from fairseq_plugin import average
 from fairseq_plugin.repairs.checkpoints import load_safely
-from recurrence.depth import mark_safe, source_passes
+from recurrence.depth import source_passes
+from recurrence.loading import mark_safe
 from recurrence.loop import Loop, named_loops
 from tests.support import cli, language, models
 from tests.support.depth import depth_log
@@ -51,7 +52,7 @@ def test_model_overrides_change_the_depth_of_a_checkpoint(trained, corpus, caplo
     for path in (trained.folder / "checkpoint_last.pt", tmp_path / "a.pt"):
         caplog.clear()
         overrides = dict(data=str(corpus.data), encoder_layers=3, decoder_layers=1)
-        with caplog.at_level(logging.WARNING, "recurrence.depth"):
+        with caplog.at_level(logging.WARNING, "recurrence.loading"):
             (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(path)], overrides)
         assert [loop.passes for loop in models.loops(model)] == [3, 1]
         assert depth_log(caplog) == [

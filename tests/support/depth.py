@@ -18,4 +18,4 @@ def relaxed_loop(which: order.Order, seed: int = 0) -> Loop:
 
 def depth_log(caplog: pytest.LogCaptureFixture) -> list[str]:
     """The messages logged when a checkpoint is loaded at another depth than its own."""
-    return [record.getMessage() for record in caplog.records if record.name == "recurrence.depth"]
+    return [record.getMessage() for record in caplog.records if record.name == "recurrence.loading"]
