@@ -84,7 +84,7 @@ class SelfAttention(Attention):
     def forward(
         self,
         x: Tensor,
-        raw: Tensor | None = None,
+        signal_input: Tensor | None = None,
         self_bias: Tensor | None = None,
         causal: bool = False,
         slot: Slot | None = None,
@@ -97,7 +97,7 @@ class SelfAttention(Attention):
 
         Args:
             x: (B, T, C).
-            raw: (B, T, C), the input of level signals if it is not x.
+            signal_input: (B, T, C), the input of level signals if it is not x.
             self_bias: added to the scores, broadcastable to (B, H, T, S).
             causal: each token only sees itself and earlier tokens. If the slot already holds tokens, this has no
                 effect: a single new token sees them all, and several need a bias.
@@ -109,7 +109,7 @@ class SelfAttention(Attention):
         if qkv is None:
             stacked = apply(self.qkv, x).unflatten(-1, (3, -1)).permute(2, 0, 1, 3)
         else:
-            stacked = qkv.project(self.qkv, x, raw)
+            stacked = qkv.project(self.qkv, x, signal_input)
         q, k, v = stacked.unbind(0)
         if rotary is not None:
             q, k = rotate(stacked[:2], self.heads, *rotary).unbind(0)
@@ -144,7 +144,7 @@ class CrossAttention(Attention):
     def forward(
         self,
         x: Tensor,
-        raw: Tensor | None = None,
+        signal_input: Tensor | None = None,
         *,
         context: Tensor,
         cross_bias: Tensor | None = None,
@@ -156,13 +156,13 @@ class CrossAttention(Attention):
 
         Args:
             x: (B, T, C).
-            raw: (B, T, C), the input of level signals if it is not x.
+            signal_input: (B, T, C), the input of level signals if it is not x.
             context: (B, S, 2 C), see :meth:`project`.
             cross_bias: added to the scores, broadcastable to (B, H, T, S).
             record: a list to which the weights, averaged over the heads, (B, T, S), are appended.
             q, out: signals of the pass on these projections.
         """
-        queries = self.split(project(self.q, x, q, raw))
+        queries = self.split(project(self.q, x, q, signal_input))
         k, v = (self.split(part) for part in context.chunk(2, dim=-1))
         if record is not None:
             record.append(attention_weights(queries, k, cross_bias).mean(dim=1))

@@ -87,10 +87,20 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(hidden_width, width, bias=bias)
 
     def forward(
-        self, x: Tensor, raw: Tensor | None = None, up: LevelSignal | None = None, down: LevelSignal | None = None
+        self,
+        x: Tensor,
+        signal_input: Tensor | None = None,
+        up: LevelSignal | None = None,
+        down: LevelSignal | None = None,
     ) -> Tensor:
-        """(..., C) -> (..., C); up and down: the pass's terms on W1 and W2; raw: the input of up if it is not x."""
-        hidden = dropout(self.activation(project(self.up, x, up, raw)), self.dropout, self.training)
+        """(..., C) -> (..., C).
+
+        Args:
+            x: (..., C).
+            signal_input: (..., C), the input of the term up if it is not x.
+            up, down: the pass's terms on W1 and W2.
+        """
+        hidden = dropout(self.activation(project(self.up, x, up, signal_input)), self.dropout, self.training)
         return project(self.down, hidden, down)
 
 
@@ -177,7 +187,7 @@ class Pass(nn.Module):
         return residual if self.drop_path is None else lambda x, y: residual(x, self.drop_path(y))
 
     def term(self, name: str) -> LevelSignal | None:
-        """What the pass adds to a projection, one of :data:`PROJECTIONS`: a level signal or a low-rank term."""
+        """The term that the pass adds to a projection, one of :data:`PROJECTIONS`: a level signal or a low-rank one."""
         return None
 
 

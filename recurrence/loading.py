@@ -77,7 +77,7 @@ class LoadsAtOtherDepths(nn.Module):
     def _trained_order(self, state_dict: dict, prefix: str, local_metadata: dict) -> Order | None:
         """The order in the state dict or its metadata (which safetensors drop), or else the one that its passes imply.
 
-        None if it is the loop's, or unknown: last passes that own no tensor do not show.
+        None if it is the loop's, or unknown: passes at the end that own no tensor leave no key.
         """
         noted = state_dict.pop(f"{prefix}noted", None)
         if noted is not None:
@@ -107,7 +107,10 @@ class LoadsAtOtherDepths(nn.Module):
         return True
 
     def _adopt_looping(self, state_dict: dict, prefix: str) -> None:
-        """Runs each block once if the checkpoint is from before its loops began; an average over their start loops."""
+        """Runs each block once if the checkpoint is from before its loops began.
+
+        An average of checkpoints from before and after runs all passes.
+        """
         looping = state_dict.pop(f"{prefix}looping", torch.ones(()))
         self.chosen = None if looping > 0 else first_runs(self.order)
         if self.looping is not None:

@@ -6,7 +6,7 @@ variants. `M = up^T down` is low-rank: `down` maps to the rank, `up` back.
 Differs from the paper: its text says that `down` starts at zero; its formula and the published code start `up` at zero,
 as here. It gives no distribution for the random start, which it found less stable; here both factors start like
 PyTorch's Linear, because M would stay near zero with a random `up` and a `down` of 1e-6.
-Differs from the published code: M is never multiplied out to apply it to a few tokens.
+Differs from the published code: M is multiplied out only for many tokens, where that is cheaper.
 """
 
 import torch
@@ -89,7 +89,7 @@ class LevelSignal(nn.Module):
         """The bias of the projection: the pass's own if it has one, else the layer's."""
         return layer.bias if self.bias is None else self.bias
 
-    def project(self, layer: nn.Linear, x: Tensor, raw: Tensor | None = None) -> Tensor:
+    def project(self, layer: nn.Linear, x: Tensor, signal_input: Tensor | None = None) -> Tensor:
         """Projects x and adds the signal, by whichever exact form is cheaper.
 
         A layer that is not plain (wrapped, quantised, hooked) is called, never folded.
@@ -97,31 +97,35 @@ class LevelSignal(nn.Module):
         Args:
             layer: C -> K * out.
             x: (B, T, C), input of the projection.
-            raw: (B, T, C), input of the signal; None for x. In a pre-norm block it is the stream before the norm.
+            signal_input: (B, T, C), None for x. In a pre-norm block it is the stream before the norm.
 
         Returns:
             (K, B, T, out), perhaps a view.
         """
-        raw = x if raw is None else raw
+        signal_input = x if signal_input is None else signal_input
         batch, length, width = x.shape
         if self.low_rank and is_plain(layer) and isinstance(x, Tensor) and product_dtype(x) in HALF_PRECISION:
-            return self._in_one_product(layer, x, raw).unflatten(-1, (self.targets, -1)).permute(2, 0, 1, 3)
-        if raw is x and is_plain(layer) and self.worth_folding(batch * length, layer.out_features // self.targets):
+            return self._in_one_product(layer, x, signal_input).unflatten(-1, (self.targets, -1)).permute(2, 0, 1, 3)
+        if (
+            signal_input is x
+            and is_plain(layer)
+            and self.worth_folding(batch * length, layer.out_features // self.targets)
+        ):
             y = linear(x, self.fold(layer.weight), self.bias_of(layer))
             return y.view(batch, length, self.targets, layer.out_features // self.targets).permute(2, 0, 1, 3)
-        signal = self(raw.reshape(-1, width))
+        signal = self(signal_input.reshape(-1, width))
         y = self._before(layer, x, signal) if self.before else self._after(layer, x, signal)
         return y.view(self.targets, batch, length, y.size(-1))
 
-    def _in_one_product(self, layer: nn.Linear, x: Tensor, raw: Tensor) -> Tensor:
-        """Projection and signal in one product over [x, down raw], (B, T, K * out), so that their sum is rounded once.
+    def _in_one_product(self, layer: nn.Linear, x: Tensor, signal_input: Tensor) -> Tensor:
+        """Projection and signal in one product over [x, down signal_input], so that their sum is rounded once.
 
         Signals start at 0, and half precision would round small ones away if they were added to weights or outputs.
         """
         up = self.up.transpose(1, 2)
         if self.before:
             up = layer.weight.unflatten(0, (self.targets, -1)) @ up
-        tensors = x, F.linear(raw, self.down.flatten(0, 1)), layer.weight, torch.block_diag(*up)
+        tensors = x, F.linear(signal_input, self.down.flatten(0, 1)), layer.weight, torch.block_diag(*up)
         x, low, weight, up = (tensor.to(product_dtype(x)) for tensor in tensors)
         return F.linear(torch.cat([x, low], dim=-1), torch.cat([weight, up], dim=1), self.bias_of(layer))
 
@@ -143,8 +147,8 @@ class LevelSignal(nn.Module):
         return y.view(-1, self.targets, signal.size(-1)).transpose(0, 1) + signal
 
 
-def project(layer: nn.Linear, x: Tensor, term: LevelSignal | None, raw: Tensor | None = None) -> Tensor:
-    """The projection plus the pass's term, if any: (B, T, in) -> (B, T, out). raw: input of the term if it is not x."""
+def project(layer: nn.Linear, x: Tensor, term: LevelSignal | None, signal_input: Tensor | None = None) -> Tensor:
+    """The projection plus the pass's term, if any: (B, T, in) -> (B, T, out). The term reads x or `signal_input`."""
     if term is None:
         return apply(layer, x)
-    return term.project(layer, x, raw).permute(1, 2, 0, 3).flatten(2)
+    return term.project(layer, x, signal_input).permute(1, 2, 0, 3).flatten(2)

@@ -4,7 +4,7 @@ Pass i owns its LayerNorms and low-rank level signals `M_i x`, which are added t
 input of the FFN. Everything else is shared.
 
 Source: RingFormer (arXiv:2502.13181), sections 3.1 and 3.2, Equations 5 to 7; Table 4 for the variants.
-Differs from the published code: M is never multiplied out to apply it to a few tokens, see :mod:`recurrence.signal`.
+Differs from the published code: M is multiplied out only for many tokens, see :mod:`recurrence.signal`.
 """
 
 from collections.abc import Callable, Sequence
@@ -71,7 +71,11 @@ class RingFormerBlock(Block):
     foldable = True
 
     def run(self, x: Tensor, own: RingFormerPass, attend: Callable, cross_attend: Callable | None) -> Tensor:
-        """`x <- LN_i(x + attention(x; M_i x))`, `x <- LN_i(x + FFN(x + M_i x))`; no signal is added to the stream."""
+        """`x <- LN_i1(x + attention(x; M_i1 x))`, `x <- LN_i2(x + FFN(x + M_i2 x))`; the stream itself gets no signal.
+
+        A signal on the keys and values of cross-attention is applied where the memory is projected, see
+        :meth:`recurrence.causal.CausalStack.project`.
+        """
         x = self.sublayer(x, lambda n: attend(n, x, qkv=own.qkv_signal), own.norms[0], own.join(0))
         if cross_attend is not None:
             x = self.sublayer(x, lambda n: cross_attend(n, x, q=own.cross_q_signal), own.norms[1], own.join(1))
