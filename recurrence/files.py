@@ -1,7 +1,9 @@
-"""Writing files so that a kill or a full disk leaves the old one."""
+"""Writing files so that a kill or a full disk leaves the old one, and finding damaged ones."""
 
 import contextlib
 import os
+import pickle
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -48,3 +50,22 @@ def atomic_write(path: str | Path) -> Iterator[PartialFile]:
         if part is not None and part.error is not None:
             raise part.error from error
         raise
+
+
+def damage(path: str | Path) -> str | None:
+    """What is wrong with a checkpoint's file; None if it is intact, or too old to have checksums.
+
+    torch writes checksums but does not check them.
+    """
+    size = os.path.getsize(path)
+    if not size:
+        return "empty"
+    with open(path, "rb") as file:
+        if file.read(1) == pickle.PROTO:  # torch's format before 1.6 has no checksums
+            return None
+    try:
+        with zipfile.ZipFile(path) as archive:
+            record = archive.testzip()
+    except (zipfile.BadZipFile, OSError, EOFError, ValueError) as error:
+        return f"truncated after {size:,} bytes ({error})"
+    return f"damaged in {record}" if record else None

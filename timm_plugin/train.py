@@ -39,12 +39,13 @@ from recurrence import gemm
 from recurrence.count import stored
 from recurrence.elastic import at_depths, describe_late, may_idle, trained_depths
 from recurrence.errors import report_to_torchrun
+from recurrence.files import damage
 from recurrence.loop import Loop, named_loops
 from recurrence.papers.sret import named_coefficients
 from timm_plugin import repairs
 from timm_plugin._compat import load_checkpoint_metadata
 from timm_plugin.training.data import datasets, make_loaders
-from timm_plugin.training.files import damage, last_checkpoint, one_line, record
+from timm_plugin.training.files import last_checkpoint, one_line, record
 from timm_plugin.training.options import OptionError, check, parser, reject
 from timm_plugin.training.tasks import build, make_task
 

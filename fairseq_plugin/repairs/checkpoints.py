@@ -22,7 +22,7 @@ from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.nodes import AnyNode
 
 from fairseq_plugin.repairs.replace import call_after, replace
-from fairseq_plugin.repairs.saving import damage
+from recurrence.files import damage
 
 _rebuild_array = np.empty(0).__reduce__()[0]
 

@@ -17,7 +17,8 @@ from fairseq.trainer import Trainer
 
 from fairseq_plugin.repairs.foreign import copies_of
 from fairseq_plugin.repairs.replace import call_after, call_before, replace
-from fairseq_plugin.repairs.saving import damage, newest_intact
+from fairseq_plugin.repairs.saving import newest_intact
+from recurrence.files import damage
 
 logger = logging.getLogger("fairseq_plugin.repairs")
 

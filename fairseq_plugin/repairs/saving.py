@@ -5,7 +5,6 @@ import logging
 import os
 import shutil
 import time
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
 from fairseq_plugin.repairs.replace import replace
-from recurrence.files import atomic_write
+from recurrence.files import atomic_write, damage
 
 logger = logging.getLogger("fairseq_plugin.repairs")
 
@@ -78,25 +77,6 @@ def _write_error(error: OSError, path: str) -> OSError:
     found = newest_intact(Path(path).parent)
     kept = f"the newest intact checkpoint is {found}" if found else "there is no intact checkpoint yet"
     return OSError(f"{path}: cannot be written: {error.strerror or error}; {kept}")
-
-
-def damage(path: str | Path) -> str | None:
-    """What is wrong with a checkpoint's file; None if it is intact, or too old to have checksums.
-
-    torch writes checksums but does not check them.
-    """
-    size = os.path.getsize(path)
-    if not size:
-        return "empty"
-    with open(path, "rb") as file:
-        if file.read(4) != b"PK\x03\x04":  # torch's format before 1.6 has no checksums
-            return None
-    try:
-        with zipfile.ZipFile(path) as archive:
-            record = archive.testzip()
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError) as error:
-        return f"truncated after {size:,} bytes ({error})"
-    return f"damaged in {record}" if record else None
 
 
 def newest_intact(folder: Path) -> Path | None:

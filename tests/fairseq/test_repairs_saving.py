@@ -14,6 +14,7 @@ from fairseq.file_io import PathManager
 
 from fairseq_plugin.repairs import saving
 from fairseq_plugin.repairs.checkpoints import load_safely
+from recurrence.files import damage
 
 STATE = {"model": {"weight": torch.arange(50_000.0)}}
 save = checkpoint_utils.torch_persistent_save
@@ -56,7 +57,7 @@ def good(tmp_path):
 
 
 def is_intact(path) -> bool:
-    return saving.damage(path) is None and torch.equal(load_safely(path)["model"]["weight"], STATE["model"]["weight"])
+    return damage(path) is None and torch.equal(load_safely(path)["model"]["weight"], STATE["model"]["weight"])
 
 
 @pytest.mark.parametrize("after", range(8))
@@ -104,9 +105,17 @@ def test_damage_is_found_and_named(good, how, named):
     data = bytearray((good / "checkpoint1.pt").read_bytes())
     data[len(data) // 2] ^= 255
     path.write_bytes({"empty": b"", "truncated": data[: len(data) // 2], "flipped": data}[how])
-    assert saving.damage(path).startswith(named)
+    assert damage(path).startswith(named)
     assert saving.newest_intact(good) == good / "checkpoint1.pt"
     if how != "flipped":  # torch reads a file with wrong checksums
         for load in (checkpoint_utils.load_checkpoint_to_cpu, load_safely):
             with pytest.raises(pickle.UnpicklingError, match=rf"^{path}: not an intact checkpoint: {how}"):
                 load(str(path))
+
+
+def test_zeros_are_damage_and_the_old_format_is_not(good):
+    path = good / "checkpoint2.pt"
+    path.write_bytes(bytes(1000))  # what a loss of power may leave
+    assert damage(path).startswith("truncated after")
+    torch.save(STATE, path, _use_new_zipfile_serialization=False)
+    assert is_intact(path)

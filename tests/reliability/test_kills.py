@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from fairseq_plugin.repairs.checkpoints import load_safely
-from fairseq_plugin.repairs.saving import damage
+from recurrence.files import damage
 from tests.reliability.jobs import training_job
 from tests.support import cli, warm
 from tests.support.states import same_runs

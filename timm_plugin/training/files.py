@@ -3,11 +3,11 @@
 import argparse
 import csv
 import hashlib
-import zipfile
 from pathlib import Path
 
 import torch
 
+from recurrence.files import damage
 from timm_plugin.training.options import reject
 
 
@@ -38,16 +38,6 @@ def last_checkpoint(args: argparse.Namespace) -> Path | None:
     if others and not last.exists():
         reject("resume", args.output, f"has no last.pth.tar, but {others[-1].name}, which could be renamed to it")
     return last if last.exists() else None
-
-
-def damage(path: Path) -> str | None:
-    """A description of the damage if a checkpoint file is truncated or corrupt; None if it is intact."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            part = archive.testzip()
-    except (EOFError, OSError, zipfile.BadZipFile) as error:
-        return f"truncated ({error})"
-    return part and f"damaged in {part}"
 
 
 def record(table: Path, epoch: int, line: dict | None = None) -> None:
