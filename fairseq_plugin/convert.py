@@ -108,7 +108,6 @@ def _with_model(state: dict[str, Any], args: argparse.Namespace, weights: dict) 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; ``--help`` describes it."""
     parser, commands = command.build("python -m fairseq_plugin.convert", __doc__.split("\n")[0], "fairseq")
     _add_tokenizer_options(
         command.add_paths(commands.add_parser("hf", help="a translation or ilr_* model, for transformers"))

@@ -224,7 +224,11 @@ class ElasticCriterion(FairseqCriterion):
         super().reduce_metrics(logging_outputs)
         names = {key.split("/")[0] for log in logging_outputs for key in log if "/" in key}
         for name in sorted(names):
-            logs = [_part(log, f"{name}/") for log in logging_outputs]
+            start = f"{name}/"
+            logs = [
+                {key.removeprefix(start): value for key, value in log.items() if key.startswith(start)}
+                for log in logging_outputs
+            ]
             with metrics.aggregate(new_root=True) as found:
                 super().reduce_metrics(logs)
             weight = sum(log.get("sample_size", 0) for log in logs)
@@ -241,11 +245,6 @@ def reported_depths(model: nn.Module) -> dict[str, dict[Loop, int]]:
         "default_depth": {loop: loop.passes for loop in ends},
         "largest_depth": {loop: largest for loop, (_, largest) in ends.items()},
     }
-
-
-def _part(log: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """The entries with a prefix, without it."""
-    return {key.removeprefix(prefix): value for key, value in log.items() if key.startswith(prefix)}
 
 
 class _GivenOutput:
@@ -297,23 +296,20 @@ def _may_skip_parameters(model: ElasticModel) -> bool:
 
 def support_elastic_training() -> None:
     """Makes fairseq's trainer and data parallelism support elastic models."""
-
-    def find_unused(data_parallel: Callable) -> Callable:
-        def DistributedDataParallel(module, *args, **kwargs):
-            if isinstance(module, ElasticModel) and _may_skip_parameters(module):
-                kwargs["find_unused_parameters"] = True
-            return data_parallel(module, *args, **kwargs)
-
-        return DistributedDataParallel
-
     call_before(Trainer, "__init__", prepare)
     call_after(Trainer, "load_checkpoint", _forget_safe_depths)
-    replace(distributed_fairseq_model, "DistributedDataParallel", find_unused)
+    replace(distributed_fairseq_model, "DistributedDataParallel", _find_unused)
     call_after(LegacyDistributedDataParallel, "all_reduce_grads", _skip_idle)
 
 
 def _forget_safe_depths(extra: dict[str, Any] | None, trainer: Trainer, *args, **kwargs) -> None:
     forget_safe(named_loops(trainer.get_model()).values())
+
+
+def _find_unused(data_parallel: Callable, module: nn.Module, *args, **kwargs) -> nn.Module:
+    if isinstance(module, ElasticModel) and _may_skip_parameters(module):
+        kwargs["find_unused_parameters"] = True
+    return data_parallel(module, *args, **kwargs)
 
 
 def _skip_idle(reduced: None, parallel: LegacyDistributedDataParallel) -> None:

@@ -92,11 +92,7 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
 
     @classmethod
     def build_model(cls, args, task):
-        """Builds the model; fairseq calls this. Options are checked before anything is built.
-
-        Raises:
-            ValueError: naming the option, the value and the rule.
-        """
+        """As :meth:`fairseq_plugin.modules.model.LoopedTransformer.build_model`."""
         with cls.options.flags_in_errors():
             cls._check(args, task)
         most = remember_positions(args, task) if cls.position_kind(args) == "learned" else sys.maxsize

@@ -28,23 +28,8 @@ def read_audio_without_torchaudio() -> None:
     scipy changes the rate; kaldi-native-fbank computes Kaldi's filterbank: Povey windows of 25 ms every 10 ms,
     pre-emphasis 0.97, mel bands from 20 Hz to half the rate, natural logarithm.
     """
-
-    def convert_without_torchaudio(convert: Callable) -> Callable:
-        def convert_waveform(waveform, sample_rate, normalize_volume=False, to_mono=False, to_sample_rate=None):
-            if torchaudio_works():
-                return convert(waveform, sample_rate, normalize_volume, to_mono, to_sample_rate)
-            return _convert(waveform, sample_rate, normalize_volume, to_mono, to_sample_rate or sample_rate)
-
-        return convert_waveform
-
-    def filterbank_without_torchaudio(fbank: Callable) -> Callable:
-        def _get_torchaudio_fbank(waveform, sample_rate, n_bins=80):
-            return (fbank if torchaudio_works() else filterbank)(waveform, sample_rate, n_bins)
-
-        return _get_torchaudio_fbank
-
-    replace(audio_utils, "convert_waveform", convert_without_torchaudio)
-    replace(audio_utils, "_get_torchaudio_fbank", filterbank_without_torchaudio)
+    replace(audio_utils, "convert_waveform", _convert_without_torchaudio)
+    replace(audio_utils, "_get_torchaudio_fbank", _filterbank_without_torchaudio)
 
 
 @functools.lru_cache
@@ -57,19 +42,33 @@ def torchaudio_works() -> bool:
     return True
 
 
-def _convert(waveform: np.ndarray | Tensor, rate: int, normalize: bool, mono: bool, to_rate: int):
-    """fairseq's `convert_waveform`: (channels, samples) -> (channels, samples) of the same type, and the new rate."""
+def _convert_without_torchaudio(
+    convert: Callable,
+    waveform: np.ndarray | Tensor,
+    sample_rate: int,
+    normalize_volume: bool = False,
+    to_mono: bool = False,
+    to_sample_rate: int | None = None,
+) -> tuple[np.ndarray | Tensor, int]:
+    """(channels, samples) -> (channels, samples) of the same type, and the new rate."""
+    if torchaudio_works():
+        return convert(waveform, sample_rate, normalize_volume, to_mono, to_sample_rate)
     from scipy.signal import resample_poly
 
+    rate = to_sample_rate or sample_rate
     x = np.asarray(waveform, dtype=np.float32)
-    if normalize and x.size:
+    if normalize_volume and x.size:
         x = x / max(np.abs(x).max(), np.finfo(np.float32).tiny)
-    if rate != to_rate:
-        divisor = math.gcd(rate, to_rate)
-        x = resample_poly(x, to_rate // divisor, rate // divisor, axis=1).astype(np.float32)
-    if mono and len(x) > 1:
+    if sample_rate != rate:
+        divisor = math.gcd(sample_rate, rate)
+        x = resample_poly(x, rate // divisor, sample_rate // divisor, axis=1).astype(np.float32)
+    if to_mono and len(x) > 1:
         x = x.mean(axis=0, keepdims=True)
-    return (x if isinstance(waveform, np.ndarray) else torch.from_numpy(x)), to_rate
+    return (x if isinstance(waveform, np.ndarray) else torch.from_numpy(x)), rate
+
+
+def _filterbank_without_torchaudio(fbank: Callable, *args, **kwargs) -> np.ndarray:
+    return (fbank if torchaudio_works() else filterbank)(*args, **kwargs)
 
 
 def filterbank(waveform: np.ndarray, sample_rate: int, n_bins: int = 80) -> np.ndarray:
@@ -105,27 +104,25 @@ def reject_bad_audio() -> None:
     fairseq computes filterbanks at any rate, so features of files with different rates differ, and reads a truncated
     file as a shorter one.
     """
-
-    def name_the_file(read: Callable) -> Callable:
-        def get_features_or_waveform(path, need_waveform=False, use_sample_rate=None, *args, **kwargs):
-            try:
-                if use_sample_rate is not None and not need_waveform:
-                    _check_rate(path, use_sample_rate)
-                _reject_truncated(path)
-                found = read(path, need_waveform, use_sample_rate, *args, **kwargs)
-            except UNREADABLE as error:
-                raise AudioError(f"{path}: cannot be read as speech: {error or type(error).__name__}") from error
-            if not found.size:
-                raise AudioError(
-                    f"{path}: an array of shape {found.shape}: must not be empty (audio of less than 25 ms has no "
-                    "features)"
-                )
-            return found
-
-        return get_features_or_waveform
-
     for module in (audio_utils, speech_to_text_dataset, speech_to_text):
-        replace(module, "get_features_or_waveform", name_the_file)
+        replace(module, "get_features_or_waveform", _name_the_file)
+
+
+def _name_the_file(
+    read: Callable, path: str, need_waveform: bool = False, use_sample_rate: int | None = None, *args, **kwargs
+) -> np.ndarray:
+    try:
+        if use_sample_rate is not None and not need_waveform:
+            _check_rate(path, use_sample_rate)
+        _reject_truncated(path)
+        found = read(path, need_waveform, use_sample_rate, *args, **kwargs)
+    except UNREADABLE as error:
+        raise AudioError(f"{path}: cannot be read as speech: {error or type(error).__name__}") from error
+    if not found.size:
+        raise AudioError(
+            f"{path}: an array of shape {found.shape}: must not be empty (audio of less than 25 ms has no features)"
+        )
+    return found
 
 
 def _reject_truncated(path: str) -> None:

@@ -71,29 +71,23 @@ def allow_broadcast_types() -> None:
 
     ``BROADCAST_TYPES`` are allowed while such a message is read, but not in files.
     """
+    replace(distributed_utils, "_broadcast_object_slow", _receive_broadcast_types)
 
-    def receive_broadcast_types(broadcast: Callable) -> Callable:
-        def _broadcast_object_slow(*args, **kwargs):
-            with torch.serialization.safe_globals(list(BROADCAST_TYPES)):
-                return broadcast(*args, **kwargs)
 
-        return _broadcast_object_slow
-
-    replace(distributed_utils, "_broadcast_object_slow", receive_broadcast_types)
+def _receive_broadcast_types(broadcast: Callable, *args, **kwargs) -> Any:
+    with torch.serialization.safe_globals(list(BROADCAST_TYPES)):
+        return broadcast(*args, **kwargs)
 
 
 def explain_rejected_checkpoint() -> None:
     """Names the file and the type when the safe loader rejects a checkpoint, instead of advising to trust it."""
-
-    def explain_rejection(load: Callable) -> Callable:
-        def load_or_explain(path, *args, **kwargs):
-            with _explained(path):
-                return load(path, *args, **kwargs)
-
-        return load_or_explain
-
     for name in ("load_checkpoint_to_cpu", "load_ema_from_checkpoint"):
-        replace(checkpoint_utils, name, explain_rejection)
+        replace(checkpoint_utils, name, _explain_rejection)
+
+
+def _explain_rejection(load: Callable, path: str, *args, **kwargs) -> Any:
+    with _explained(path):
+        return load(path, *args, **kwargs)
 
 
 def build_from_plain_options() -> None:
@@ -101,15 +95,12 @@ def build_from_plain_options() -> None:
 
     CTranslate2's converter passes on the `OrderedDict` from the file, which fairseq does not accept.
     """
+    replace(models, "build_model", _build_from_attributes)
 
-    def build_from_attributes(build: Callable) -> Callable:
-        def build_model(cfg, *args, **kwargs):
-            plain = isinstance(cfg, collections.OrderedDict)
-            return build(argparse.Namespace(**vars(cfg)) if plain else cfg, *args, **kwargs)
 
-        return build_model
-
-    replace(models, "build_model", build_from_attributes)
+def _build_from_attributes(build: Callable, cfg: Any, *args, **kwargs) -> Any:
+    plain = isinstance(cfg, collections.OrderedDict)
+    return build(argparse.Namespace(**vars(cfg)) if plain else cfg, *args, **kwargs)
 
 
 def restore_task_state() -> None:
@@ -178,32 +169,26 @@ def average_adaptive_softmax() -> None:
     fairseq leaves marks of versions out of the average, which the adaptive softmax then rejects as "no longer
     supported".
     """
+    replace(EMA, "restore", _keep_versions)
 
-    def keep_versions(restore: Callable) -> Callable:
-        def restore_with_versions(self, state_dict: dict, *args, **kwargs) -> None:
-            versions = {key: tensor for key, tensor in self.model.state_dict().items() if "version" in key}
-            restore(self, {**versions, **state_dict}, *args, **kwargs)
 
-        return restore_with_versions
-
-    replace(EMA, "restore", keep_versions)
+def _keep_versions(restore: Callable, ema: EMA, state_dict: dict, *args, **kwargs) -> None:
+    versions = {key: tensor for key, tensor in ema.model.state_dict().items() if "version" in key}
+    restore(ema, {**versions, **state_dict}, *args, **kwargs)
 
 
 def explain_state_of_another_depth() -> None:
     """Names the options with which training resumes at another depth, whose parameters the optimizer does not know."""
+    replace(Trainer, "load_checkpoint", _name_the_options)
 
-    def name_the_options(load: Callable) -> Callable:
-        def load_checkpoint(self, filename, *args, **kwargs):
-            try:
-                return load(self, filename, *args, **kwargs)
-            except ValueError as error:
-                if "loaded state dict contains a parameter group" not in str(error):
-                    raise
-                raise ValueError(
-                    f"{filename}: its optimizer state belongs to other parameters, such as those of another depth; use "
-                    "--reset-optimizer or --finetune-from-model"
-                ) from error
 
-        return load_checkpoint
-
-    replace(Trainer, "load_checkpoint", name_the_options)
+def _name_the_options(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
+    try:
+        return load(trainer, filename, *args, **kwargs)
+    except ValueError as error:
+        if "loaded state dict contains a parameter group" not in str(error):
+            raise
+        raise ValueError(
+            f"{filename}: its optimizer state belongs to other parameters, such as those of another depth; use "
+            "--reset-optimizer or --finetune-from-model"
+        ) from error

@@ -37,20 +37,16 @@ def restore_cli_logging() -> None:
         utils.reset_logging()
 
 
-def no_xla(args: Namespace) -> None:
-    """Unsets the ``tpu`` that fairseq sets with ``--bf16``, if torch_xla is not installed."""
-    if getattr(args, "bf16", False) and getattr(args, "tpu", False) and importlib.util.find_spec("torch_xla") is None:
-        args.tpu = False
-
-
 def allow_bf16_without_xla() -> None:
-    """Lets ``--bf16`` train on the CPU and on CUDA; an explicit ``--tpu`` is kept."""
+    """Lets ``--bf16`` train on the CPU and on CUDA; fairseq sets ``tpu`` with it. An explicit ``--tpu`` is kept."""
     call_after(options, "parse_args_and_arch", _reset_tpu)
 
 
-def _reset_tpu(parsed: Any, parser: ArgumentParser, input_args: list[str] | None = None, *args, **kwargs) -> None:
-    if "--tpu" not in (sys.argv if input_args is None else input_args):
-        no_xla(parsed[0] if isinstance(parsed, tuple) else parsed)
+def _reset_tpu(parsed: Any, parser: ArgumentParser, input_args: list[str] | None = None, *others, **kwargs) -> None:
+    args = parsed[0] if isinstance(parsed, tuple) else parsed
+    implied = getattr(args, "bf16", False) and "--tpu" not in (sys.argv if input_args is None else input_args)
+    if implied and importlib.util.find_spec("torch_xla") is None:
+        args.tpu = False
 
 
 def pass_layers_to_keep_as_text() -> None:
@@ -60,29 +56,28 @@ def pass_layers_to_keep_as_text() -> None:
 
 def show_help_of_the_architecture() -> None:
     """Makes ``--help`` list the options of the given ``--arch`` and ``--task``, which fairseq's parser adds later."""
+    replace(options, "parse_args_and_arch", _with_added_options)
 
-    def with_added_options(parse: Callable) -> Callable:
-        def parse_args_and_arch(parser, input_args=None, *args, modify_parser=None, **kwargs):
-            words = sys.argv[1:] if input_args is None else input_args
-            others = [word for word in words if word not in ("-h", "--help")]
-            if others == words or not any(word.partition("=")[0] in ("--arch", "-a", "--task") for word in words):
-                return parse(parser, input_args, *args, modify_parser=modify_parser, **kwargs)
-            calls = itertools.count()
 
-            def modify_then_help(parser: ArgumentParser) -> None:
-                """fairseq calls this twice: before it reads --arch and --task, and after it has added their options."""
-                if modify_parser is not None:
-                    modify_parser(parser)
-                if next(calls):
-                    _show_defaults(parser, others)
-                    parser.print_help()
-                    parser.exit()
+def _with_added_options(
+    parse: Callable, parser: ArgumentParser, input_args: list[str] | None = None, *args, modify_parser=None, **kwargs
+) -> Any:
+    words = sys.argv[1:] if input_args is None else input_args
+    others = [word for word in words if word not in ("-h", "--help")]
+    if others == words or not any(word.partition("=")[0] in ("--arch", "-a", "--task") for word in words):
+        return parse(parser, input_args, *args, modify_parser=modify_parser, **kwargs)
+    calls = itertools.count()
 
-            return parse(parser, others, *args, modify_parser=modify_then_help, **kwargs)
+    def modify_then_help(parser: ArgumentParser) -> None:
+        """fairseq calls this twice: before it reads --arch and --task, and after it has added their options."""
+        if modify_parser is not None:
+            modify_parser(parser)
+        if next(calls):
+            _show_defaults(parser, others)
+            parser.print_help()
+            parser.exit()
 
-        return parse_args_and_arch
-
-    replace(options, "parse_args_and_arch", with_added_options)
+    return parse(parser, others, *args, modify_parser=modify_then_help, **kwargs)
 
 
 def _show_defaults(parser: ArgumentParser, words: Sequence[str]) -> None:

@@ -1,14 +1,17 @@
-"""Batches and blocks: no sentence is silently left out of an epoch or a score."""
+"""Data: what fairseq wrote is read again, and no sentence is silently left out of an epoch or a score."""
 
 import importlib
+import inspect
 import logging
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
-from fairseq.data import data_utils
+from bitarray import bitarray
+from fairseq.data import Dictionary, data_utils
+from fairseq.data.huffman import huffman_coder
 from fairseq.tasks.language_modeling import LanguageModelingTask
 
 from fairseq_plugin.repairs.foreign import copies_of
@@ -50,29 +53,54 @@ def restore_numpy_names() -> None:
             module.np = _NumpyWithRemovedNames("numpy")
 
 
+def load_dictionaries_of_every_class() -> None:
+    """Loads dictionaries whose class does not take the option that fairseq's main branch added last.
+
+    It passes ``add_special_symbols`` to every class, a TypeError in fairseq's own ``MaskedLMDictionary`` (the tasks
+    ``cross_lingual_lm``, ``legacy_masked_lm`` and ``translation_from_pretrained_xlm``), and in users' classes.
+    """
+    passed = "add_special_symbols" in inspect.signature(Dictionary.load).parameters
+    if passed and Dictionary.load.__func__ is not _load_dictionary:
+        Dictionary.load = classmethod(_load_dictionary)
+
+
+def _load_dictionary(cls: type[Dictionary], f: Any, add_special_symbols: bool = True) -> Dictionary:
+    """Loads a dictionary from a file of a symbol and its count per line."""
+    dictionary = cls() if add_special_symbols else cls(add_special_symbols=False)
+    dictionary.add_from_file(f)
+    return dictionary
+
+
+def read_huffman_codes() -> None:
+    """Reads data of ``--dataset-impl huffman``, for which fairseq calls a function that bitarray has removed."""
+    if not hasattr(huffman_coder.util, "rindex"):
+        huffman_coder.HuffmanCoder._unpad = _unpad
+
+
+def _unpad(self, a: bitarray) -> bitarray:
+    return a[: a.find(1, right=True)]  # padding is a one, then zeros
+
+
 def keep_last_batch() -> None:
     """Keeps the last batch, which fairseq's main branch drops if its size is not a multiple of 8.
 
     Sentences are sorted by length, so the longest would be missing from every score and every epoch. Training keeps its
     short batch too, as in fairseq 0.12.2.
     """
-
-    def append_the_rest(batch_by_size: Callable) -> Callable:
-        def batch_all_by_size(indices, *args, fixed_shapes=None, **kwargs):
-            if not isinstance(indices, np.ndarray):
-                indices = np.fromiter(indices, dtype=np.int64, count=-1)
-            if fixed_shapes is not None:  # batches of exactly these shapes
-                return batch_by_size(indices, *args, fixed_shapes=fixed_shapes, **kwargs)
-            if len(indices) == 0:
-                return []
-            batches = batch_by_size(indices, *args, **kwargs)
-            rest = indices[sum(map(len, batches)) :]  # batches are consecutive slices
-            return [*batches, rest] if len(rest) else batches
-
-        return batch_all_by_size
-
     if sum(map(len, _nine_in_batches())) != 9:
-        replace(data_utils, "batch_by_size", append_the_rest)
+        replace(data_utils, "batch_by_size", _append_the_rest)
+
+
+def _append_the_rest(batch_by_size: Callable, indices: Iterable[int], *args, fixed_shapes=None, **kwargs) -> list:
+    if not isinstance(indices, np.ndarray):
+        indices = np.fromiter(indices, dtype=np.int64, count=-1)
+    if fixed_shapes is not None:  # batches of exactly these shapes
+        return batch_by_size(indices, *args, fixed_shapes=fixed_shapes, **kwargs)
+    if len(indices) == 0:
+        return []
+    batches = batch_by_size(indices, *args, **kwargs)
+    rest: np.ndarray = indices[sum(map(len, batches)) :]  # batches are consecutive slices
+    return [*batches, rest] if len(rest) else batches
 
 
 def _nine_in_batches() -> list[np.ndarray]:
@@ -90,7 +118,7 @@ def evaluate_all_blocks() -> None:
     """
     for module in copies_of("fairseq_cli.eval_lm"):
         call_before(module, "main", _evaluate_on_each_rank)
-    replace(LanguageModelingTask, "eval_lm_dataloader", fit_blocks)
+    replace(LanguageModelingTask, "eval_lm_dataloader", _fit_blocks)
 
 
 def _evaluate_on_each_rank(cfg: Any, **kwargs) -> None:
@@ -99,26 +127,24 @@ def _evaluate_on_each_rank(cfg: Any, **kwargs) -> None:
     distributed.distributed_world_size, distributed.distributed_rank = 1, 0
 
 
-def fit_blocks(load: Callable) -> Callable:
+def _fit_blocks(
+    load: Callable, task: LanguageModelingTask, dataset: Any, *args, max_positions=None, context_window=0, **kwargs
+) -> Any:
     """Cuts the text into blocks of at most the model's positions."""
-
-    def eval_lm_dataloader(self, dataset, *args, max_positions=None, context_window=0, **kwargs):
-        if _too_long(dataset, max_positions):
-            split = next((name for name, known in self.datasets.items() if known is dataset), None)
-            if split is not None:
-                logger.warning(
-                    f"--tokens-per-sample {self.args.tokens_per_sample}: more than the model's {max_positions} "
-                    "positions, which are used instead"
-                )
-                self.args.tokens_per_sample = max_positions - context_window
-                self.load_dataset(split)
-                dataset = self.dataset(split)
-            if skipped := _too_long(dataset, max_positions):  # whole sentences or documents
-                logger.warning(f"{skipped} of {len(dataset)} blocks are too long for the model and are left out")
-        options = dict(max_positions=max_positions, context_window=context_window)
-        return load(self, dataset, *args, **options, **kwargs)
-
-    return eval_lm_dataloader
+    if _too_long(dataset, max_positions):
+        split = next((name for name, known in task.datasets.items() if known is dataset), None)
+        if split is not None:
+            logger.warning(
+                f"--tokens-per-sample {task.args.tokens_per_sample}: more than the model's {max_positions} "
+                "positions, which are used instead"
+            )
+            task.args.tokens_per_sample = max_positions - context_window
+            task.load_dataset(split)
+            dataset = task.dataset(split)
+        if skipped := _too_long(dataset, max_positions):  # whole sentences or documents
+            logger.warning(f"{skipped} of {len(dataset)} blocks are too long for the model and are left out")
+    options = dict(max_positions=max_positions, context_window=context_window)
+    return load(task, dataset, *args, **options, **kwargs)
 
 
 def _too_long(dataset: Any, max_positions: int | None) -> int:

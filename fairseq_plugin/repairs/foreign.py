@@ -8,15 +8,13 @@ import operator
 import sys
 import tarfile
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from fairseq import file_utils
 from fairseq.data import fasta_dataset
-
-from fairseq_plugin.repairs.replace import replace
 
 # fairseq's modules that call `eval` on an option, which may come from a checkpoint, or on a line of data.
 USERS_OF_EVAL = (
@@ -119,39 +117,32 @@ def confine_archives() -> None:
 
     ValueError in a Python whose tarfile cannot do that.
     """
-
-    class _Tarfile(types.ModuleType):
-        def __getattr__(self, name: str):
-            return getattr(tarfile, name)
-
-        @staticmethod
-        def open(*args, **kwargs) -> tarfile.TarFile:
-            if not hasattr(tarfile, "data_filter"):
-                raise ValueError("unpacking a model's archive needs Python 3.10.12, 3.11.4, or later")
-            archive = tarfile.open(*args, **kwargs)  # noqa: SIM115  the caller closes it
-            archive.extraction_filter = tarfile.data_filter
-            return archive
-
     if file_utils.tarfile is tarfile:
-        file_utils.tarfile = _Tarfile("tarfile")
+        file_utils.tarfile = types.SimpleNamespace(open=_open_confined)  # fairseq uses nothing else of it
+
+
+def _open_confined(*args, **kwargs) -> tarfile.TarFile:
+    if not hasattr(tarfile, "data_filter"):
+        raise ValueError("unpacking a model's archive needs Python 3.10.12, 3.11.4, or later")
+    archive = tarfile.open(*args, **kwargs)  # noqa: SIM115  the caller closes it
+    archive.extraction_filter = tarfile.data_filter
+    return archive
 
 
 def index_fasta_without_shell() -> None:
     """Indexes a FASTA file in Python; fairseq passes its name, which may come from a checkpoint, to a shell."""
+    fasta_dataset.FastaDataset._build_index = _build_index
 
-    def index_in_python(build: Callable) -> Callable:
-        def _build_index(self, path: str) -> tuple[np.ndarray, np.ndarray]:
-            offsets, sizes, at = [], [], 0
-            with open(fasta_dataset.fasta_file_path(path), "rb") as file:
-                for line in file:
-                    if line.startswith(b">"):
-                        offsets.append(at)
-                        sizes.append(0)
-                    elif sizes:
-                        sizes[-1] += len(line.rstrip(b"\r\n"))
-                    at += len(line)
-            return np.array(offsets, dtype=np.int64), np.array(sizes, dtype=np.int64)
 
-        return _build_index
-
-    replace(fasta_dataset.FastaDataset, "_build_index", index_in_python)
+def _build_index(self, path: str) -> tuple[np.ndarray, np.ndarray]:
+    """The offset of each sequence in the file, and its length."""
+    offsets, sizes, at = [], [], 0
+    with open(fasta_dataset.fasta_file_path(path), "rb") as file:
+        for line in file:
+            if line.startswith(b">"):
+                offsets.append(at)
+                sizes.append(0)
+            elif sizes:
+                sizes[-1] += len(line.rstrip(b"\r\n"))
+            at += len(line)
+    return np.array(offsets, dtype=np.int64), np.array(sizes, dtype=np.int64)

@@ -1,7 +1,7 @@
 """fairseq-interactive and the hub interface: one translation per line, and warnings about unreadable text."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -26,32 +26,30 @@ def answer_every_line() -> None:
     fairseq exits at a line that is too long or names an unreadable audio file, and the remaining lines are lost. A
     language model reads such a line as an empty prompt.
     """
+    for module in copies_of("fairseq_cli.interactive"):
+        replace(module, "make_batches", _leave_out)
 
-    copies = list(copies_of("fairseq_cli.interactive"))
-    Batch = copies[0].Batch
 
-    def leave_out(batch: Callable) -> Callable:
-        def make_batches(lines, cfg, task, max_positions, encode_fn):
-            if isinstance(task, LanguageModelingTask):  # an empty prompt is valid
-                prompts = [line if _is_readable(line, task, max_positions, encode_fn) else "" for line in lines]
-                yield from batch(prompts, cfg, task, max_positions, encode_fn)
-                return
-            # With --constraints, words that the translation must contain follow the source after a tab.
-            texts = [line.split("\t")[0] for line in lines] if cfg.generation.constraints else lines
-            readable = [i for i, text in enumerate(texts) if _is_readable(text, task, max_positions, encode_fn)]
-            if readable:
-                for part in batch([lines[i] for i in readable], cfg, task, max_positions, encode_fn):
-                    yield part._replace(ids=torch.tensor([readable[i] for i in part.ids.tolist()]))
-            empty = sorted(set(range(len(lines))) - set(readable))
-            if empty:
-                tokens = torch.full((len(empty), 1), task.target_dictionary.eos())
-                constraints = pack_constraints([[] for _ in empty]) if cfg.generation.constraints else None
-                yield Batch(torch.tensor(empty), tokens, torch.ones_like(tokens[:, 0]), constraints)
+def _leave_out(
+    batch: Callable, lines: list[str], cfg: Any, task: FairseqTask, max_positions: Any, encode_fn: Callable
+) -> Iterator[Any]:
+    from fairseq_cli.interactive import Batch  # not above: when first imported, it configures logging
 
-        return make_batches
-
-    for module in copies:
-        replace(module, "make_batches", leave_out)
+    if isinstance(task, LanguageModelingTask):  # an empty prompt is valid
+        prompts = [line if _is_readable(line, task, max_positions, encode_fn) else "" for line in lines]
+        yield from batch(prompts, cfg, task, max_positions, encode_fn)
+        return
+    # With --constraints, words that the translation must contain follow the source after a tab.
+    texts = [line.split("\t")[0] for line in lines] if cfg.generation.constraints else lines
+    readable = [i for i, text in enumerate(texts) if _is_readable(text, task, max_positions, encode_fn)]
+    if readable:
+        for part in batch([lines[i] for i in readable], cfg, task, max_positions, encode_fn):
+            yield part._replace(ids=torch.tensor([readable[i] for i in part.ids.tolist()]))
+    empty = sorted(set(range(len(lines))) - set(readable))
+    if empty:
+        tokens = torch.full((len(empty), 1), task.target_dictionary.eos())
+        constraints = pack_constraints([[] for _ in empty]) if cfg.generation.constraints else None
+        yield Batch(torch.tensor(empty), tokens, torch.ones_like(tokens[:, 0]), constraints)
 
 
 def keep_empty_sources_empty() -> None:
@@ -59,23 +57,20 @@ def keep_empty_sources_empty() -> None:
 
     References are scored as they are (`--score-reference`), and so are sources of which the text is only a part.
     """
+    replace(FairseqTask, "inference_step", _answer_nothing)
 
-    def answer_nothing(step: Callable) -> Callable:
-        def inference_step(self, generator, models, sample, *args, **kwargs):
-            tokens = sample["net_input"].get("src_tokens")
-            text_only = sample["net_input"].keys() <= OF_TEXT and isinstance(tokens, Tensor) and tokens.dim() == 2
-            if not text_only or tokens.is_floating_point() or isinstance(generator, SequenceScorer):
-                return step(self, generator, models, sample, *args, **kwargs)
-            eos, pad = self.target_dictionary.eos(), self.target_dictionary.pad()
-            blank = ((tokens == eos) | (tokens == pad)).all(1).tolist()
-            if all(blank):
-                return [[_empty_hypothesis(eos)] for _ in blank]
-            found = step(self, generator, models, sample, *args, **kwargs)
-            return [[_empty_hypothesis(eos)] if empty else hypotheses for empty, hypotheses in zip(blank, found)]
 
-        return inference_step
-
-    replace(FairseqTask, "inference_step", answer_nothing)
+def _answer_nothing(step: Callable, task: FairseqTask, generator: Any, models: Any, sample: dict, *args, **kwargs):
+    tokens = sample["net_input"].get("src_tokens")
+    text_only = sample["net_input"].keys() <= OF_TEXT and isinstance(tokens, Tensor) and tokens.dim() == 2
+    if not text_only or tokens.is_floating_point() or isinstance(generator, SequenceScorer):
+        return step(task, generator, models, sample, *args, **kwargs)
+    eos, pad = task.target_dictionary.eos(), task.target_dictionary.pad()
+    blank = ((tokens == eos) | (tokens == pad)).all(1).tolist()
+    if all(blank):
+        return [[_empty_hypothesis(eos)] for _ in blank]
+    found = step(task, generator, models, sample, *args, **kwargs)
+    return [[_empty_hypothesis(eos)] if empty else hypotheses for empty, hypotheses in zip(blank, found)]
 
 
 def _empty_hypothesis(eos: int) -> dict[str, Any]:

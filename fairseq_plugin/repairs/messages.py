@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import torch
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
@@ -52,20 +53,17 @@ def one_line(error: BaseException) -> str:
 
 def name_nonfinite_updates() -> None:
     """Reports a loss or gradient that is not finite; fairseq searches for the module, and the search fails."""
+    replace(Trainer, "train_step", _name_the_update)
 
-    def name_the_update(step: Callable) -> Callable:
-        def train_step(self, *args, **kwargs):
-            try:
-                return step(self, *args, **kwargs)
-            except (FloatingPointError, StopIteration) as error:
-                raise FloatingPointError(
-                    f"update {self.get_num_updates() + 1}: the loss or a gradient is no longer a finite number: lower "
-                    f"--lr or set --clip-norm ({str(error) or type(error).__name__})"
-                ) from error
 
-        return train_step
-
-    replace(Trainer, "train_step", name_the_update)
+def _name_the_update(step: Callable, trainer: Trainer, *args, **kwargs) -> Any:
+    try:
+        return step(trainer, *args, **kwargs)
+    except (FloatingPointError, StopIteration) as error:
+        raise FloatingPointError(
+            f"update {trainer.get_num_updates() + 1}: the loss or a gradient is no longer a finite number: lower --lr "
+            f"or set --clip-norm ({str(error) or type(error).__name__})"
+        ) from error
 
 
 def require_adaptive_loss() -> None:

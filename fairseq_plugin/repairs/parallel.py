@@ -6,12 +6,14 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from fairseq.distributed import utils as distributed_utils
 from fairseq.models import distributed_fairseq_model
 from fairseq.trainer import Trainer
 from omegaconf import DictConfig
+from torch import nn
 
 from fairseq_plugin.repairs.commands import is_fairseq_command
 from fairseq_plugin.repairs.replace import call_after, call_before, in_groups, replace
@@ -35,57 +37,54 @@ def run_ranks_on_cpu() -> None:
     Differs from fairseq: torchrun's world size is used even without ``--distributed-world-size``. fairseq ignores it
     then, and each process trains alone and overwrites the other's files.
     """
+    replace(distributed_utils, "call_main", _count_ranks)
 
-    def count_ranks(call_main: Callable) -> Callable:
-        def call_main_on_any_device(cfg, main, **kwargs):
-            distributed = cfg.distributed_training
-            if not _trains(main):
-                started = distributed.distributed_init_method is not None and distributed.distributed_no_spawn
-                if started or not _on_cpu(cfg):
-                    return call_main(cfg, main, **kwargs)
-                _reject_ranks(distributed)
-                return main(cfg, **kwargs)
-            if launched_processes() > 1 and distributed.distributed_init_method is None:
-                distributed.distributed_world_size = launched_processes()
-            if _on_cpu(cfg) and not distributed.pipeline_model_parallel:
-                _prepare_cpu(distributed)
-                if distributed.distributed_init_method is not None and not distributed.distributed_no_spawn:
-                    return _spawn(cfg, main, kwargs)
+
+def _count_ranks(call_main: Callable, cfg: DictConfig, main: Callable, **kwargs) -> Any:
+    distributed = cfg.distributed_training
+    if not _trains(main):
+        started = distributed.distributed_init_method is not None and distributed.distributed_no_spawn
+        if started or not _on_cpu(cfg):
             return call_main(cfg, main, **kwargs)
-
-        return call_main_on_any_device
-
-    replace(distributed_utils, "call_main", count_ranks)
+        if distributed.distributed_world_size != 1:  # fairseq would exit successfully without starting a process
+            raise ValueError(
+                f"--distributed-world-size {distributed.distributed_world_size}: must be 1; on a CPU, only training "
+                "can use several ranks"
+            )
+        return main(cfg, **kwargs)
+    if launched_processes() > 1 and distributed.distributed_init_method is None:
+        distributed.distributed_world_size = launched_processes()
+    if _on_cpu(cfg) and not distributed.pipeline_model_parallel:
+        _prepare_cpu(distributed)
+        if distributed.distributed_init_method is not None and not distributed.distributed_no_spawn:
+            return _spawn(cfg, main, kwargs)
+    return call_main(cfg, main, **kwargs)
 
 
 def allow_data_parallel_on_cpu() -> None:
     """Lets DistributedDataParallel wrap a model on the CPU, to which fairseq passes a CUDA device number."""
+    replace(distributed_fairseq_model, "DistributedDataParallel", _drop_device_ids)
 
-    def drop_device_ids(data_parallel: Callable) -> Callable:
-        def DistributedDataParallel(module, device_ids=None, output_device=None, **kwargs):
-            if next(module.parameters()).device.type == "cpu":
-                device_ids = output_device = None
-            return data_parallel(module, device_ids=device_ids, output_device=output_device, **kwargs)
 
-        return DistributedDataParallel
-
-    replace(distributed_fairseq_model, "DistributedDataParallel", drop_device_ids)
+def _drop_device_ids(
+    data_parallel: Callable, module: nn.Module, device_ids: Any = None, output_device: Any = None, **kwargs
+) -> nn.Module:
+    if next(module.parameters()).device.type == "cpu":
+        device_ids = output_device = None
+    return data_parallel(module, device_ids=device_ids, output_device=output_device, **kwargs)
 
 
 def gather_statistics_on_cpu() -> None:
     """Gathers statistics of ranks over gloo without CUDA; fairseq uses a CUDA buffer if there is a GPU."""
+    replace(distributed_utils, "all_gather_list", _gather_on_cpu)
 
-    def gather_on_cpu(all_gather_list: Callable) -> Callable:
-        def all_gather_list_on_any_device(data, group=None, max_size=16384):
-            if torch.distributed.get_backend(group) != "gloo":
-                return all_gather_list(data, group, max_size)
-            gathered = [None] * torch.distributed.get_world_size(group)
-            torch.distributed.all_gather_object(gathered, data, group=group)
-            return gathered
 
-        return all_gather_list_on_any_device
-
-    replace(distributed_utils, "all_gather_list", gather_on_cpu)
+def _gather_on_cpu(all_gather_list: Callable, data: Any, group: Any = None, max_size: int = 16384) -> list:
+    if torch.distributed.get_backend(group) != "gloo":
+        return all_gather_list(data, group, max_size)
+    gathered = [None] * torch.distributed.get_world_size(group)
+    torch.distributed.all_gather_object(gathered, data, group=group)
+    return gathered
 
 
 def destroy_process_groups() -> None:
@@ -127,15 +126,6 @@ def _trains(main: Callable) -> bool:
     """Whether a function is the main one of fairseq's training; its module's name may be ``__main__``."""
     code = getattr(inspect.unwrap(main), "__code__", None)
     return code is not None and Path(code.co_filename).name in ("train.py", "hydra_train.py")
-
-
-def _reject_ranks(distributed: DictConfig) -> None:
-    """Raises ValueError if fairseq would exit successfully without starting a process."""
-    world_size = distributed.distributed_world_size
-    if world_size != 1:
-        raise ValueError(
-            f"--distributed-world-size {world_size}: must be 1; on a CPU, only training can use several ranks"
-        )
 
 
 def _on_cpu(cfg: DictConfig) -> bool:
@@ -185,6 +175,7 @@ def _run_rank(i: int, main: Callable, cfg: DictConfig, kwargs: dict) -> None:
 
 
 def _free_port() -> int:
+    # torch's get_free_port logs a traceback in a container without IPv6.
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         return probe.getsockname()[1]

@@ -8,50 +8,48 @@ from typing import Any
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 
-def replace(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
-    """Replaces ``owner.name`` by ``make(original)``; a second call with the same repair has no effect.
+def replace(owner: Any, name: str, wrapper: Callable) -> None:
+    """Calls ``wrapper`` instead of ``owner.name``; a second call with the same wrapper has no effect.
 
     Args:
         owner: a module or class of fairseq.
         name: the attribute to replace; the original stays reachable as ``owner.name.__wrapped__``.
-        make: builds the replacement from the original. Its name identifies the repair.
+        wrapper: gets the original, then the arguments of the call. Its name identifies the repair.
     """
     original = getattr(owner, name)
     done = getattr(original, "fairseq_repairs", ())
-    if make.__name__ in done:
+    if wrapper.__name__ in done:
         return
-    replacement = functools.wraps(original, updated=())(make(original))
-    replacement.fairseq_repairs = (*done, make.__name__)
+
+    @functools.wraps(original, updated=())  # the original may be a class
+    def replacement(*args, **kwargs):
+        return wrapper(original, *args, **kwargs)
+
+    replacement.fairseq_repairs = (*done, wrapper.__name__)
     setattr(owner, name, replacement)
 
 
 def call_before(owner: Any, name: str, hook: Callable[..., None]) -> None:
     """Calls ``hook`` with the arguments of ``owner.name`` before each call; the hook may raise to reject them."""
 
-    def make(original: Callable) -> Callable:
-        def hook_first(*args, **kwargs):
-            hook(*args, **kwargs)
-            return original(*args, **kwargs)
+    def hook_first(original: Callable, *args, **kwargs):
+        hook(*args, **kwargs)
+        return original(*args, **kwargs)
 
-        return hook_first
-
-    make.__name__ = hook.__name__
-    replace(owner, name, make)
+    hook_first.__name__ = hook.__name__
+    replace(owner, name, hook_first)
 
 
 def call_after(owner: Any, name: str, hook: Callable[..., None]) -> None:
     """Calls ``hook`` with the result of ``owner.name``, then its arguments, after each call."""
 
-    def make(original: Callable) -> Callable:
-        def hook_last(*args, **kwargs):
-            result = original(*args, **kwargs)
-            hook(result, *args, **kwargs)
-            return result
+    def hook_last(original: Callable, *args, **kwargs):
+        result = original(*args, **kwargs)
+        hook(result, *args, **kwargs)
+        return result
 
-        return hook_last
-
-    make.__name__ = hook.__name__
-    replace(owner, name, make)
+    hook_last.__name__ = hook.__name__
+    replace(owner, name, hook_last)
 
 
 def in_groups(cfg: Any) -> Any:

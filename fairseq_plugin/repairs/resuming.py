@@ -35,14 +35,12 @@ def restore_intact_checkpoints() -> None:
     checksums. If ``checkpoint_last.pt`` or the file of ``--restore-file`` is missing, it silently starts a new run;
     a warning says so.
     """
+    replace(Trainer, "load_checkpoint", _restore_intact)
 
-    def restore_intact(load: Callable) -> Callable:
-        def load_checkpoint(self, filename: str, *args, **kwargs):
-            return load(self, _from_rank_0(self, lambda: _choose(filename, self.cfg.checkpoint)), *args, **kwargs)
 
-        return load_checkpoint
-
-    replace(Trainer, "load_checkpoint", restore_intact)
+def _restore_intact(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
+    chosen = _from_rank_0(trainer, lambda: _choose(filename, trainer.cfg.checkpoint))
+    return load(trainer, chosen, *args, **kwargs)
 
 
 def _choose(wanted: str, options: Any) -> str:
@@ -78,28 +76,23 @@ def agree_on_checkpoint() -> None:
     In fairseq, each rank looks at its own disk: on nodes without a shared folder, some wait forever for a state that
     the others, which start a new run, never request.
     """
-
-    def as_rank_0_sees(load: Callable) -> Callable:
-        def load_checkpoint(cfg, trainer, **passthrough):
-            if not torch.distributed.is_initialized():
-                return load(cfg, trainer, **passthrough)
-            last = os.path.join(cfg.save_dir, f"checkpoint_last{trainer.checkpoint_suffix}.pt")
-            beside = [str(path) for path in Path(cfg.save_dir).glob("checkpoint*.pt")]
-            paths = [last, cfg.restore_file, *beside, *([cfg.finetune_from_model] if cfg.finetune_from_model else [])]
-            with _agreed(trainer, paths):
-                return load(cfg, trainer, **passthrough)
-
-        return load_checkpoint
-
-    def ask_rank_0(look: Callable) -> Callable:
-        def exists_for_all(path: str) -> bool:
-            return SEEN_BY_RANK_0[path] if path in SEEN_BY_RANK_0 else look(path)
-
-        return exists_for_all
-
-    replace(checkpoint_utils, "load_checkpoint", as_rank_0_sees)
+    replace(checkpoint_utils, "load_checkpoint", _as_rank_0_sees)
     for name in ("exists", "isfile"):
-        replace(PathManager, name, ask_rank_0)
+        replace(PathManager, name, _ask_rank_0)
+
+
+def _as_rank_0_sees(load: Callable, cfg: Any, trainer: Trainer, **passthrough) -> Any:
+    if not torch.distributed.is_initialized():
+        return load(cfg, trainer, **passthrough)
+    last = os.path.join(cfg.save_dir, f"checkpoint_last{trainer.checkpoint_suffix}.pt")
+    beside = [str(path) for path in Path(cfg.save_dir).glob("checkpoint*.pt")]
+    paths = [last, cfg.restore_file, *beside, *([cfg.finetune_from_model] if cfg.finetune_from_model else [])]
+    with _agreed(trainer, paths):
+        return load(cfg, trainer, **passthrough)
+
+
+def _ask_rank_0(look: Callable, path: str) -> bool:
+    return SEEN_BY_RANK_0[path] if path in SEEN_BY_RANK_0 else look(path)
 
 
 @contextlib.contextmanager

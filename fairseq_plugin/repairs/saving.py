@@ -28,25 +28,22 @@ def write_checkpoints_atomically() -> None:
     fairseq's second and third try append to the partial file of the first, and report the unreadable result as a
     success.
     """
+    replace(checkpoint_utils, "torch_persistent_save", _save_atomically)
 
-    def save_atomically(save: Callable) -> Callable:
-        def torch_persistent_save(obj: Any, filename: str, async_write: bool = False) -> None:
-            if async_write or not PathManager.supports_rename(filename):
-                return save(obj, filename, async_write)
-            for left in reversed(range(TRIES)):
-                try:
-                    with atomic_write(filename) as file:
-                        torch.save(obj, file)
-                    return None
-                except OSError as error:
-                    if error.errno in FULL or not left:
-                        raise _write_error(error, filename) from error
-                    logger.warning(f"cannot write {filename}: {error.strerror}; trying again in {PAUSE} s")
-                    time.sleep(PAUSE)
 
-        return torch_persistent_save
-
-    replace(checkpoint_utils, "torch_persistent_save", save_atomically)
+def _save_atomically(save: Callable, obj: Any, filename: str, async_write: bool = False) -> None:
+    if async_write or not PathManager.supports_rename(filename):
+        return save(obj, filename, async_write)
+    for left in reversed(range(TRIES)):
+        try:
+            with atomic_write(filename) as file:
+                torch.save(obj, file)
+            return None
+        except OSError as error:
+            if error.errno in FULL or not left:
+                raise _write_error(error, filename) from error
+            logger.warning(f"cannot write {filename}: {error.strerror}; trying again in {PAUSE} s")
+            time.sleep(PAUSE)
 
 
 def copy_checkpoints_atomically() -> None:
@@ -54,22 +51,19 @@ def copy_checkpoints_atomically() -> None:
 
     fairseq overwrites the existing file, so a kill or a full disk leaves nothing to resume from.
     """
+    replace(PathManager, "copy", _copy_atomically)
 
-    def copy_atomically(copy: Callable) -> Callable:
-        def copy_then_rename(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
-            remote = any(map(PathManager.path_requires_pathmanager, (src_path, dst_path)))
-            if remote or not overwrite:
-                return copy(src_path, dst_path, overwrite)
-            try:
-                with open(src_path, "rb") as source, atomic_write(dst_path) as file:
-                    shutil.copyfileobj(source, file, 1 << 24)
-            except OSError as error:
-                raise _write_error(error, dst_path) from error
-            return True
 
-        return copy_then_rename
-
-    replace(PathManager, "copy", copy_atomically)
+def _copy_atomically(copy: Callable, src_path: str, dst_path: str, overwrite: bool = False) -> bool:
+    remote = any(map(PathManager.path_requires_pathmanager, (src_path, dst_path)))
+    if remote or not overwrite:
+        return copy(src_path, dst_path, overwrite)
+    try:
+        with open(src_path, "rb") as source, atomic_write(dst_path) as file:
+            shutil.copyfileobj(source, file, 1 << 24)
+    except OSError as error:
+        raise _write_error(error, dst_path) from error
+    return True
 
 
 def _write_error(error: OSError, path: str) -> OSError:

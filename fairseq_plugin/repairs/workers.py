@@ -40,18 +40,15 @@ def end_readers_before_exit() -> None:
     fairseq leaves it running if an epoch is not finished (``--max-update``), and an interpreter that exits while the
     thread is inside torch sometimes aborts.
     """
+    replace(BufferedIterator, "_create_consumer", _end_before_interpreter)
 
-    def end_before_interpreter(create: Callable) -> Callable:
-        def _create_consumer(self) -> None:
-            closed, source = threading.Event(), self._iterable
-            self._iterable = _Until(closed, source)
-            create(self)
-            self._iterable = source
-            weakref.finalize(self, _close, self._consumer, self._queue, closed)
 
-        return _create_consumer
-
-    replace(BufferedIterator, "_create_consumer", end_before_interpreter)
+def _end_before_interpreter(create: Callable, reader: BufferedIterator) -> None:
+    closed, source = threading.Event(), reader._iterable
+    reader._iterable = _Until(closed, source)
+    create(reader)
+    reader._iterable = source
+    weakref.finalize(reader, _close, reader._consumer, reader._queue, closed)
 
 
 class _Until:

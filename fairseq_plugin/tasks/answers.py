@@ -22,12 +22,10 @@ class AnswerTask(FairseqTask):
 
     @property
     def source_dictionary(self) -> Dictionary:
-        """The dictionary of the texts."""
         return self.symbols
 
     @property
     def target_dictionary(self) -> Dictionary:
-        """The dictionary of the targets."""
         return self.answers
 
 
@@ -58,14 +56,9 @@ class AnswerDataset(FairseqDataset):
         return len(self.sizes)
 
     def size(self, index: int) -> int:
-        """Length of the longest text in tokens."""
         return int(self.sizes[index])
 
     num_tokens = size
-
-    def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
-        """The same for several texts."""
-        return self.sizes[indices]
 
     def ordered_indices(self) -> np.ndarray:
         """The order of the texts; fairseq seeds numpy's generator for each epoch."""

@@ -54,11 +54,7 @@ class AutomatonTask(AnswerTask):
         self.symbols = self.answers = unpadded_dictionary(START + cfg.steps)
 
     def build_model(self, cfg, from_checkpoint: bool = False):
-        """The model.
-
-        Raises:
-            ValueError: if more passes than steps may run in training.
-        """
+        """Raises ValueError if more passes than steps may run in training."""
         model = super().build_model(cfg, from_checkpoint)
         if self.cfg.pass_steps and not from_checkpoint:
             drawn = (getattr(cfg, "depth_range", None) or "0").split("-")[-1]

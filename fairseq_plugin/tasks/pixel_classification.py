@@ -53,11 +53,7 @@ class PixelClassificationTask(AnswerTask):
         self.symbols, self.answers = unpadded_dictionary(LEVELS), unpadded_dictionary(len(images.classes))
 
     def build_model(self, cfg, from_checkpoint: bool = False):
-        """The model.
-
-        Raises:
-            ValueError: if the output matrix is the embedding of the grey levels.
-        """
+        """Raises ValueError if the output matrix is the embedding of the grey levels."""
         if getattr(cfg, "share_decoder_input_output_embed", False):
             raise ValueError("--no-share-decoder-input-output-embed: required, because the outputs are not pixels")
         return super().build_model(cfg, from_checkpoint)

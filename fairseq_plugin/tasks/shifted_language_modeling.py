@@ -24,7 +24,6 @@ class ShiftedLanguageModelingTask(LanguageModelingTask):
 
     @classmethod
     def setup_task(cls, args, **kwargs):
-        """As in fairseq, after checking `--sample-break-mode`."""
         mode = str(args.sample_break_mode or "none")
         if mode != "none":
             raise ValueError(
@@ -46,9 +45,6 @@ class ShiftedTexts(BaseWrapperDataset):
         texts: fairseq's data set, in blocks of equal length.
         length: tokens per text.
         seed: with the epoch, the seed of the offset.
-
-    Raises:
-        ValueError: if the corpus is shorter than two texts.
     """
 
     can_reuse_epoch_itr_across_epochs = False

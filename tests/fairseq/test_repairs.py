@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import importlib.util
 import inspect
 import json
 import logging
@@ -13,11 +12,9 @@ import sys
 import weakref
 from argparse import Namespace
 
-import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils, options
-from fairseq.data import data_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
 from fairseq.trainer import Trainer
@@ -25,7 +22,6 @@ from fairseq_cli import train, validate
 
 from fairseq_plugin import repairs
 from fairseq_plugin.repairs import commands, decoding, parallel
-from fairseq_plugin.repairs import data as data_repairs
 from fairseq_plugin.repairs.checkpoints import load_safely
 from tests.support import cli
 
@@ -52,14 +48,6 @@ repairs.apply()
 print(json.dumps(dict(foreign=foreign, again=changed(repaired, snapshot("fairseq")), mended=changed(upstream, repaired),
                       allowed=sorted(allowed() - torch_s_own))))
 """
-
-
-def pristine(module):
-    """A second copy of one of fairseq's modules, without any repair."""
-    spec = importlib.util.spec_from_file_location(f"pristine_{module.__name__.rpartition('.')[2]}", module.__file__)
-    copy = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(copy)
-    return copy
 
 
 def arguments(*flags: str) -> Namespace:
@@ -149,45 +137,6 @@ class TestCheckpoints:
         torch.save({"cfg": convert_namespace_to_omegaconf(arguments())}, path)
         with pytest.raises(pickle.UnpicklingError, match=r"refers to \S*DictConfig"):
             checkpoint_utils.load_checkpoint_to_cpu(str(path))
-
-
-class TestBatches:
-    @staticmethod
-    def batches(batch_by_size, count: int, **limits) -> list[list[int]]:
-        sizes = np.arange(count) % 17 + 1
-        order = np.argsort(sizes, kind="stable")
-        found = batch_by_size(order, sizes.__getitem__, num_tokens_vec=sizes[order], **limits)
-        return [list(batch) for batch in found]
-
-    @pytest.mark.parametrize("count", [1, 7, 8, 9, 1000, 1001, 1007])
-    @pytest.mark.parametrize("limits", [{"max_sentences": 32}, {"max_tokens": 300}])
-    def test_every_sentence_is_in_one_batch(self, count, limits):
-        batches = self.batches(data_utils.batch_by_size, count, **limits, required_batch_size_multiple=8)
-        order = np.argsort(np.arange(count) % 17, kind="stable")
-        assert [index for batch in batches for index in batch] == order.tolist()
-        assert all(len(batch) % 8 == 0 for batch in batches[:-1])
-
-    def test_no_sentences_are_no_batches(self):
-        if not hasattr(data_utils.batch_by_size, "__wrapped__"):
-            pytest.skip("this fairseq needs no repair")
-        assert data_utils.batch_by_size(np.arange(0), len, required_batch_size_multiple=8) == []
-
-    def test_only_a_fairseq_that_drops_the_last_batch_is_repaired(self, monkeypatch):
-        copy = pristine(data_utils)
-        monkeypatch.setattr(data_repairs, "data_utils", copy)
-        limits = {"max_sentences": 8, "required_batch_size_multiple": 8}
-        dropped = sum(map(len, self.batches(copy.batch_by_size, 9, **limits))) == 8
-        assert dropped == (not cli.is_official())
-        data_repairs.keep_last_batch()
-        assert hasattr(copy.batch_by_size, "fairseq_repairs") == dropped
-        assert sum(map(len, self.batches(copy.batch_by_size, 9, **limits))) == 9
-
-
-def test_names_of_numpy_are_restored_in_fairseq_only():
-    assert data_utils.get_buckets(np.array([3, 9, 4, 4, 7, 12, 5]), 3).tolist() == [4, 7, 12]  # lower percentiles
-    assert data_utils.np.int is int
-    assert data_utils.np.float32 is np.float32
-    assert not hasattr(np, "int")
 
 
 class TestNgrams:

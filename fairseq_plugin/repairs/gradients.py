@@ -1,0 +1,60 @@
+"""Gradients: clipping on the CPU of a machine with a GPU, and loss scaling with ``--amp``."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from fairseq import utils
+from fairseq.optim.amp_optimizer import AMPOptimizer
+from torch import Tensor
+
+from fairseq_plugin.repairs.replace import call_after, replace
+
+
+def clip_gradients_on_cpu() -> None:
+    """Lets ``--cpu`` clip gradients on a machine with a GPU.
+
+    If there is a GPU, fairseq sums the norms on it and then cannot scale gradients on the CPU by the sum.
+    """
+    replace(utils, "clip_grad_norm_", _clip_on_cpu)
+
+
+def _clip_on_cpu(
+    clip: Callable, params: Tensor | Iterable[Tensor], max_norm: float, aggregate_norm_fn: Callable | None = None
+) -> Tensor:
+    params = [params] if isinstance(params, Tensor) else list(params)
+    grads = [param.grad.detach() for param in params if getattr(param, "grad", None) is not None]
+    experts = any(hasattr(param, "expert") for param in params)
+    if len(grads) < 2 or experts or any(grad.device.type != "cpu" for grad in grads):
+        return clip(params, max_norm, aggregate_norm_fn)
+    norm = torch.norm(torch.stack([torch.norm(grad, p=2, dtype=torch.float32) for grad in grads]))
+    if aggregate_norm_fn is not None:
+        norm = aggregate_norm_fn(norm)
+    if max_norm > 0:
+        torch._foreach_mul_(grads, (float(max_norm) / (norm + 1e-6)).clamp_(max=1))
+    return norm
+
+
+def unscale_gradients_once() -> None:
+    """Lets ``--amp`` divide the gradients by the loss scale once.
+
+    fairseq unscales the gradients of the inner optimizer before it clips them, but then steps with its wrapper, for
+    which torch's scaler unscales them again. Updates then become smaller and smaller as the scale grows.
+    """
+    AMPOptimizer.step = _step_once
+
+
+def _step_once(self: AMPOptimizer) -> None:
+    self.scaler.step(self.optimizer)
+    self.scaler.update()
+
+
+def grow_scale_by_its_own_option() -> None:
+    """Lets ``--amp-scale-window`` set after how many updates the scale doubles; fairseq takes ``--amp-init-scale``."""
+    call_after(AMPOptimizer, "__init__", _set_window)
+
+
+def _set_window(built: None, optimizer: AMPOptimizer, cfg: Any, *args, **kwargs) -> None:
+    window = getattr(cfg.common, "amp_scale_window", None)
+    if window is not None:
+        optimizer.scaler.set_growth_interval(window)
