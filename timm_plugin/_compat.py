@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from timm.models._features import feature_take_indices
+from timm.models.deit import _cfg as deit_cfg
 
 try:
     from timm.models._input import update_model_input_size
@@ -25,4 +26,4 @@ except ImportError:  # timm < 1.0.31, whose checkpoints hold the trainer's Names
             return torch.load(checkpoint_path, map_location="cpu", weights_only=True, mmap=True)
 
 
-__all__ = ["feature_take_indices", "load_checkpoint_metadata", "update_model_input_size"]
+__all__ = ["deit_cfg", "feature_take_indices", "load_checkpoint_metadata", "update_model_input_size"]

@@ -1,17 +1,17 @@
 """Registers families of models with timm, and builds their models with timm's own builder."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
 from typing import Any
 
 import torch
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import nn
 
+from timm_plugin._compat import deit_cfg
 from timm_plugin._config import ImageConfig
 from timm_plugin._model import checkpoint_filter_fn
 from timm_plugin.elastic import ElasticConfig
@@ -43,24 +43,17 @@ def register_family(
     cfgs = generate_default_cfgs({**untagged, **tagged})
     file.default_cfgs = {**getattr(file, "default_cfgs", {}), **{name: cfgs[name] for name in presets}}
     for name, (about, options) in presets.items():
-        entry = _entry(family, name, options)
+        entry: Any = partial(create, family, name, options)
         entry.__name__, entry.__qualname__, entry.__module__, entry.__doc__ = name, name, module, about
         setattr(file, name, register_model(entry))
-
-
-def _entry(family: type[ImageConfig], name: str, options: dict[str, Any]) -> Callable[..., nn.Module]:
-    def entry(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-        return create(family, name, pretrained, options, **kwargs)
-
-    return entry
 
 
 def create(
     family: type[ImageConfig],
     variant: str,
-    pretrained: bool,
     options: dict[str, Any],
     /,
+    pretrained: bool = False,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     **kwargs: Any,
@@ -70,8 +63,8 @@ def create(
     Args:
         family: its configuration; gets the arguments that timm's builder does not take.
         variant: the registered name.
-        pretrained: load the weights of the name's tag.
         options: of the preset, where the user gives none.
+        pretrained: load the weights of the name's tag.
         device, dtype: of the parameters.
         **kwargs: options of the model, and arguments of timm's builder.
 
@@ -104,23 +97,8 @@ def create(
     return model if dtype is None else model.to(dtype)
 
 
-def image_cfg(**kwargs: Any) -> dict[str, Any]:
-    """A pretrained configuration in timm's form, by default with ImageNet's mean and std and 224 pixels."""
-    return {
-        "url": "",
-        "num_classes": 1000,
-        "input_size": (3, 224, 224),
-        "pool_size": None,
-        "interpolation": "bicubic",
-        "fixed_input_size": True,
-        "mean": IMAGENET_DEFAULT_MEAN,
-        "std": IMAGENET_DEFAULT_STD,
-        "first_conv": "patch_embed.proj",
-        "classifier": "head",
-        **kwargs,
-    }
-
-
+# A pretrained configuration in timm's form, by default with ImageNet's mean and std and 224 pixels.
+image_cfg = partial(deit_cfg, license=None)
 # For the models of the SReT paper.
 sret_cfg = partial(image_cfg, crop_pct=0.9, paper_name="Sliced Recursive Transformer", paper_ids="arXiv:2111.05297")
 SRET_URL = "https://github.com/szq0214/SReT"

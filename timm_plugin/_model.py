@@ -49,11 +49,7 @@ class ImageModel(nn.Module):
         """Creates the parts of the model."""
 
     def make_head(self, num_classes: int, global_pool: str, drop_rate: float) -> None:
-        """Adds the classifier on `num_features` pooled features; none for `num_classes=0`.
-
-        Raises:
-            ValueError: see :meth:`check_pool`.
-        """
+        """Adds the classifier on `num_features` pooled features; none for `num_classes=0`."""
         self.head_hidden_size = self.embed_dim = self.num_features
         self.head_drop = nn.Dropout(drop_rate)
         self.reset_classifier(num_classes, global_pool)
@@ -70,11 +66,7 @@ class ImageModel(nn.Module):
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replaces the classifier, and the pooling if given; with 0 classes the model returns the pooled features.
-
-        Raises:
-            ValueError: see :meth:`check_pool`.
-        """
+        """Replaces the classifier, and the pooling if given; with 0 classes the model returns the pooled features."""
         self.check_pool(num_classes, global_pool)
         if global_pool is not None:
             self.global_pool = global_pool

@@ -66,7 +66,6 @@ class SReT(ImageModel):
     out_indices = (0, 1, 2)
 
     def build(self, config: Any) -> None:
-        """See :meth:`ImageModel.build`."""
         self.patch_embed = STEMS[config.stem](config.in_chans, config.embed_dim, config.img_size)
         if config.stem == "patch":
             self._traits = dict(first_conv="patch_embed.proj")  # timm adapts this one to other in_chans

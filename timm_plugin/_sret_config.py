@@ -48,9 +48,6 @@ class SReTConfig(ImageConfig):
         drop_path_rate: rises linearly from 0 and would reach this value after the last pass.
         drop_path_placement: "depth" gives pass i of P, counted over all stages, i / P of this rate; "published" gives
             all passes of block r of a stage the rate of pass s + r, where s is the stage's first pass.
-
-    Raises:
-        ValueError: if a value breaks its rule.
     """
 
     global_pool: str = "avg"
@@ -80,7 +77,6 @@ class SReTConfig(ImageConfig):
     }
 
     def check(self) -> None:
-        """See :meth:`ImageConfig.check`."""
         super().check()
         if self.pass_loss:
             raise ValueError(

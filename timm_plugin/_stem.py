@@ -4,8 +4,7 @@ Source: SReT (arXiv:2111.05297) and its published code, which takes a patch size
 (arXiv:2103.16302), section 3.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -15,21 +14,18 @@ from torch import Tensor, nn
 from recurrence.private_torch import is_plain
 
 
-class Stem(nn.Module, ABC):
+class Stem(nn.Module):
     """Base of the stems, which turn images into a map of about an eighth of their height and width.
 
     Args:
         img_size: height and width of the images.
     """
 
+    grid: Callable[[int], int]  # side of the map for images with this side in pixels
+
     def __init__(self, img_size: int | Sequence[int]):
         super().__init__()
         self.set_input_size(img_size)
-
-    @staticmethod
-    @abstractmethod
-    def grid(side: int) -> int:
-        """Side of the map for images with this side in pixels."""
 
     def set_input_size(self, img_size: int | Sequence[int]) -> None:
         """Changes the image size."""
@@ -104,26 +100,15 @@ class StemEmbed(nn.Module):
         self.patch_size = to_2tuple(patch_size)
         self.stem = ConvStem(in_chans, embed_dim, img_size)
         self.proj = nn.Conv2d(embed_dim, embed_dim, kernel_size=2, stride=2)
-
-    @property
-    def img_size(self) -> tuple[int, int]:
-        """Height and width of the images."""
-        return self.stem.img_size
-
-    @property
-    def grid_size(self) -> tuple[int, int]:
-        """Rows and columns of patches."""
-        height, width = self.stem.grid_size
-        return height // 2, width // 2
-
-    @property
-    def num_patches(self) -> int:
-        """N."""
-        return self.grid_size[0] * self.grid_size[1]
+        self.set_input_size(img_size)
 
     def set_input_size(self, img_size: int | Sequence[int]) -> None:
         """Changes the image size."""
         self.stem.set_input_size(img_size)
+        self.img_size = self.stem.img_size
+        rows, columns = self.stem.grid_size
+        self.grid_size = (rows // 2, columns // 2)
+        self.num_patches = (rows // 2) * (columns // 2)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, in_chans, height, width) -> (B, N, C)."""

@@ -30,7 +30,6 @@ class LoopedVisionTransformer(ImageModel):
     tables: tuple[str, ...] = ("pos_embed",)
 
     def build(self, config: Any) -> None:
-        """See :meth:`ImageModel.build`."""
         self.num_features = config.embed_dim
         self.patch_embed = config.patches()
         self._traits = dict(first_conv=f"patch_embed.{getattr(self.patch_embed, 'first_conv', 'proj')}")

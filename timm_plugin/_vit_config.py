@@ -38,9 +38,6 @@ class ViTConfig(ImageConfig):
 
     Attributes:
         passes_per_depth: passes that count as one depth.
-
-    Raises:
-        ValueError: if a value breaks its rule.
     """
 
     patch_size: int = option(16, least=1)
@@ -66,7 +63,6 @@ class ViTConfig(ImageConfig):
         """
 
     def check(self) -> None:
-        """See :meth:`ImageConfig.check`."""
         super().check()
         self.shape()  # which has the rules for sizes
         if any(side < self.patch_size for side in to_2tuple(self.img_size)):
@@ -163,7 +159,6 @@ class OrderedConfig(ViTConfig):
         return shared_layers(self.shape(), order, **self.parts(len(order)))
 
     def check(self) -> None:
-        """See :meth:`ImageConfig.check`."""
         super().check()
         if self.order is None:
             self.usual_order()
@@ -186,9 +181,7 @@ class OrderedConfig(ViTConfig):
 
     @property
     def reordered(self) -> bool:
-        """See :attr:`ViTConfig.reordered`."""
         return self.order is not None
 
     def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:
-        """See :meth:`ViTConfig.unshared`."""
         return {**super().unshared(blocks), "order": None}

@@ -46,7 +46,6 @@ def measured(run: Path, eight_bits: bool = False) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; ``--help`` describes it."""
     gemm.bound_caches()
     repairs.apply()
     repairs.reject_unreadable_images()

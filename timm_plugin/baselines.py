@@ -32,7 +32,6 @@ class UniversalViT(LoopedVisionTransformer):
     tables = ("pos_embed", "level_embed")
 
     def make_tables(self, tokens: int) -> None:
-        """See :meth:`LoopedVisionTransformer.make_tables`."""
         shape, passes, dtype = (tokens, self.num_features), self.loop.passes, torch.get_default_dtype()
         self.register_buffer("pos_embed", None)
         self.register_buffer("depth_embed", None)
@@ -111,7 +110,6 @@ class OneWideConfig(ViTConfig):
     passes_per_depth = 2  # an attention, and the MLP that all share
 
     def check(self) -> None:
-        """See :meth:`ImageConfig.check`."""
         super().check()
         if self.loop_after_updates:
             rule = "must be 0 in One Wide FFN: run once, its MLP would follow only one of the attentions"

@@ -29,7 +29,8 @@ def to_timm(model: ImageModel) -> VisionTransformer:
     Raises:
         ValueError: naming the part that timm's `VisionTransformer` cannot have.
     """
-    name = f"{_name(model)} cannot become a VisionTransformer"
+    registered = getattr(model, "pretrained_cfg", {}).get("architecture")
+    name = f"{registered or type(model).__name__} cannot become a VisionTransformer"
     if model.config.unlike_upstream:
         raise ValueError(f"{name}: {model.config.unlike_upstream}")
     if not isinstance(model.patch_embed, PatchEmbed):
@@ -47,11 +48,6 @@ def to_timm(model: ImageModel) -> VisionTransformer:
         for theirs, ours in BLOCK.items():
             weights |= {f"blocks.{index}.{theirs}.{kind}": layer[f"{ours}.{kind}"] for kind in KINDS}
     return _loaded(converted, weights)
-
-
-def _name(model: nn.Module) -> str:
-    """The registered name of a model, or that of its class if it was built without one."""
-    return getattr(model, "pretrained_cfg", {}).get("architecture") or type(model).__name__
 
 
 def to_looped(model: nn.Module, strategy: str, unique_layers: int, rank: int | None) -> LoopedVisionTransformer:

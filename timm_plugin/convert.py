@@ -37,7 +37,6 @@ def save(model: nn.Module, source: nn.Module, folder: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; ``--help`` describes it."""
     repairs.apply()
     parser, commands = command.build("python -m timm_plugin.convert", __doc__.split("\n")[0], "timm")
     for subparser in commands.choices.values():

@@ -29,10 +29,10 @@ from recurrence.loading import mark_safe
 from recurrence.loop import Loop
 from timm_plugin import repairs
 from timm_plugin.checkpoints import load
+from timm_plugin.training.options import SPLITS
 
 # Where timm looks for the weights in a checkpoint; it loads averages if there are any.
 WEIGHTS = ("state_dict", "state_dict_ema", "model_ema", "model")
-SPLITS = ("train", "training", "val", "validation", "eval", "evaluation", "test")  # folders that timm knows
 
 
 def assignments(loops: dict[str, Loop]) -> list[curve.Setting]:
@@ -62,7 +62,6 @@ def accuracy(model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]) -> curv
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; ``--help`` describes it."""
     gemm.bound_caches()
     repairs.apply()
     repairs.reject_unreadable_images()

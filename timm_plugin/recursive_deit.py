@@ -57,7 +57,6 @@ class RecursiveConfig(OrderedConfig):
 
     @property
     def reordered(self) -> bool:
-        """See :attr:`ViTConfig.reordered`."""
         return super().reordered or self.loop_order != "internal"
 
     def other_depths(self) -> dict[str, Any]:
@@ -92,7 +91,6 @@ class RecursiveDeiTConfig(RecursiveConfig):
     undecayed = (*RecursiveConfig.undecayed, "terms")
 
     def check(self) -> None:
-        """See :meth:`ImageConfig.check`."""
         super().check()
         if self.stem == "conv" and self.patch_size != 16:
             raise ValueError(f"patch_size={self.patch_size}: stem='conv' has patches of 16")

@@ -42,7 +42,7 @@ def atomic_checkpoints() -> None:
     """
     if CheckpointSaver._save is not _save:
         _save.__wrapped__, CheckpointSaver._save = CheckpointSaver._save, _save
-    CheckpointSaver._replace = _replace
+    CheckpointSaver._replace = staticmethod(os.replace)
     CheckpointSaver._duplicate = _duplicate
 
 
@@ -58,10 +58,6 @@ def _save(self: CheckpointSaver, path: str, *args, **kwargs) -> None:
         kept = f"{last} is intact" if os.path.exists(last) else "there is no checkpoint yet"
         free = shutil.disk_usage(os.path.dirname(path) or ".").free
         raise OSError(f"{path}: cannot be written, {free:,} bytes of the disk are free; {kept}") from error
-
-
-def _replace(self: CheckpointSaver, source: str, target: str) -> None:
-    os.replace(source, target)
 
 
 def _duplicate(self: CheckpointSaver, source: str, target: str) -> None:
@@ -135,22 +131,15 @@ def grey_images() -> None:
     """Convert 16-bit greys to the nearest of 8 bits where RGB or L is asked for; PIL turns all above 255 white."""
     for reader in (dataset, reader_wds):
         if isinstance(reader.Image, ModuleType):
-            reader.Image = _Images()
+            reader.Image = SimpleNamespace(open=_open)  # the only name of PIL's module that they use
 
 
-class _Images:
-    """PIL's module, except how 16-bit greys are converted."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(Image, name)
-
-    @staticmethod
-    def open(file: Any, *args, **kwargs) -> Image.Image:
-        image = Image.open(file, *args, **kwargs)
-        # PNG has no greys of 32 bits, but earlier versions of PIL open its 16 bits as 32.
-        if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PNG"):
-            image.convert = partial(_convert, image)
-        return image
+def _open(file: Any, *args, **kwargs) -> Image.Image:
+    image = Image.open(file, *args, **kwargs)
+    # PNG has no greys of 32 bits, but earlier versions of PIL open its 16 bits as 32.
+    if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PNG"):
+        image.convert = partial(_convert, image)
+    return image
 
 
 def _convert(image: Image.Image, mode: str | None = None, *args, **kwargs) -> Image.Image:
@@ -166,17 +155,14 @@ def reject_unreadable_images() -> None:
     often it may do so, it does.
     """
     if SKIPPING not in os.environ:
-        dataset.Image = _ReadableImages()
+        dataset.Image = SimpleNamespace(open=_open_and_read)
 
 
-class _ReadableImages(_Images):
-    """Also reads an image when it opens it. timm catches an OSError, but no ValueError."""
-
-    @staticmethod
-    def open(file: Any, *args, **kwargs) -> Image.Image:
-        try:
-            image = _Images.open(file, *args, **kwargs)
-            image.load()
-        except (OSError, SyntaxError, ValueError) as error:
-            raise ValueError(f"{getattr(file, 'name', file)}: cannot be read as an image: {error}") from error
-        return image
+def _open_and_read(file: Any, *args, **kwargs) -> Image.Image:
+    """Opens an image and reads all of it. timm catches an OSError, but no ValueError."""
+    try:
+        image = _open(file, *args, **kwargs)
+        image.load()
+    except (OSError, SyntaxError, ValueError) as error:
+        raise ValueError(f"{getattr(file, 'name', file)}: cannot be read as an image: {error}") from error
+    return image

@@ -36,8 +36,8 @@ MODEL = (timm.is_model, "must be a registered model")
 DEPTH = ("depth_range", "depth_warmup_updates", "mixed_depth", "pass_loss", "loop_after_updates")
 WARMUP_EPOCHS = 5
 TRIVIAL = "trivial"  # value of --aa for TrivialAugmentWide, which timm does not have
-# Splits of --dataset; timm would take any other word for the test set.
-TORCH_SPLITS = ("train", "training", "val", "valid", "validation", "eval", "evaluation", "test")
+# Splits that timm knows; with --dataset, it would take any other word for the test set.
+SPLITS = ("train", "training", "val", "valid", "validation", "eval", "evaluation", "test")
 # Rules for the value of a single option: a test and the message if it fails.
 RULES: dict[str, tuple[Callable[..., bool], str]] = {
     **dict.fromkeys(["hflip", "reprob", "smoothing"], RATE),
@@ -219,8 +219,8 @@ def check(args: argparse.Namespace) -> None:
             reject(name, "img_size", "must be given by --img-size, which also sets the size of the images")
     for name in ("train_split", "val_split"):
         split = getattr(args, name)
-        if args.dataset and split not in TORCH_SPLITS:
-            reject(name, split, f"must be one of {', '.join(TORCH_SPLITS)} with --dataset")
+        if args.dataset and split not in SPLITS:
+            reject(name, split, f"must be one of {', '.join(SPLITS)} with --dataset")
         if not args.dataset and not (Path(args.data) / split).exists():
             reject(name, split, f"must be a folder or a .tar file in {args.data}")
     _check_distillation(args)
