@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from recurrence.loop import Loop
-from recurrence.weights.names import Piece
+from recurrence.weights.names import Piece, affine
 
 BLOCK = {  # theirs -> ours
     "norm1": "norms.0",
@@ -39,8 +39,7 @@ def stage_pieces(loops: Sequence[Loop]) -> Iterator[Piece]:
     """
     for stage, loop in enumerate(loops):
         if stage:
-            for kind in ("weight", "bias"):
-                yield Piece(f"pools.{stage - 1}.conv.{kind}", f"stages.{stage}.pool.{kind}")
+            yield from affine(f"pools.{stage - 1}.conv", f"stages.{stage}.pool")
         for index, which in enumerate(loop.order):
             theirs, ours = f"transformers.{stage}.blocks", f"stages.{stage}.loop"
             yield from _layer_pieces(f"{theirs}.{2 * index}", f"{ours}.blocks.{which}", BLOCK_NAMES)
@@ -52,5 +51,4 @@ def _layer_pieces(theirs: str, ours: str, table: dict[str, str]) -> Iterator[Pie
         if name.startswith("coefficient"):
             yield Piece(f"{theirs}.{name}.bias", f"{ours}.{own}")
         else:
-            yield Piece(f"{theirs}.{name}.weight", f"{ours}.{own}.weight")
-            yield Piece(f"{theirs}.{name}.bias", f"{ours}.{own}.bias")
+            yield from affine(f"{theirs}.{name}", f"{ours}.{own}")

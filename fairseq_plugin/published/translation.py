@@ -9,7 +9,7 @@ from fairseq_plugin.modules.model import LoopedTransformer
 from fairseq_plugin.modules.options import SIDES
 from recurrence.admin import admins
 from recurrence.papers.ringformer import RingFormerPass
-from recurrence.weights.names import Piece
+from recurrence.weights.names import Piece, affine
 
 
 def _dictionary(size: int, pad: int) -> Dictionary:
@@ -88,15 +88,13 @@ def _ringformer_block(theirs: str, ours: str, block, attention: str, bias: bool)
     norms = getattr(block, "norms", ())
     for index in range(len(norms)):
         name = "layer_norm" if len(norms) == 1 else f"layer_norm_0{index + 1}"
-        for kind in ("weight", "bias"):
-            yield Piece(f"{theirs}.{name}.{kind}", f"{ours}.norms.{index}.{kind}")
+        yield from affine(f"{theirs}.{name}", f"{ours}.norms.{index}")
 
 
 def _ringformer_pass(side: str, level: int, own) -> Iterator[Piece]:
     ours = f"{side}.loop.own.{level}"
     for index in range(len(own.norms)):
-        for kind in ("weight", "bias"):
-            yield Piece(f"{side}.layer_norms_0{index + 1}.{level}.{kind}", f"{ours}.norms.{index}.{kind}")
+        yield from affine(f"{side}.layer_norms_0{index + 1}.{level}", f"{ours}.norms.{index}")
     for number, factor in (("01", "up"), ("02", "down")):
         for row, name in enumerate("QKV"):
             key = f"{side}.lev_param_SA_{name}_{number}"

@@ -3,7 +3,7 @@
 A piece maps rows of one of their tensors to rows of one of ours. A key on either side that no piece names is an error.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +30,12 @@ class Piece:
         """Its rows of their tensor, a view."""
         tensor = theirs[self.theirs] if self.level is None else theirs[self.theirs][self.level]
         return _part(tensor, self.their_rows)
+
+
+def affine(theirs: str, ours: str) -> Iterator[Piece]:
+    """The weight and the bias of a layer that is whole on both sides."""
+    for kind in ("weight", "bias"):
+        yield Piece(f"{theirs}.{kind}", f"{ours}.{kind}")
 
 
 def to_ours(

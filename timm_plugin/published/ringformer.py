@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from recurrence.weights.names import Piece
+from recurrence.weights.names import Piece, affine
 from timm_plugin._model import ImageModel
 
 # Systems that store one block; the published names of the list of layers, and of the norm before the MLP.
@@ -52,9 +52,9 @@ def pieces(system: str, model: ImageModel) -> Iterator[Piece]:
         for level in range(model.loop.passes):
             rows = (level, level + 1, model.loop.passes)
             yield Piece("transformer.encoder.level_embed.level_embed.weight", "level_embed", rows, rows)
-    yield from _both("transformer.embeddings.patch_embeddings", "patch_embed.proj")
-    yield from _both("transformer.encoder.encoder_norm", "norm")
-    yield from _both("head", "head")
+    yield from affine("transformer.embeddings.patch_embeddings", "patch_embed.proj")
+    yield from affine("transformer.encoder.encoder_norm", "norm")
+    yield from affine("head", "head")
     for index, block in enumerate(model.loop.blocks):
         yield from _block_pieces(system, index, block)
     for level in range(model.loop.passes if system == "ringformer_vit" else 0):
@@ -70,10 +70,10 @@ def _block_pieces(system: str, index: int, block: nn.Module) -> Iterator[Piece]:
         for kind in ("weight", "bias"):
             for row, name in enumerate(("query", "key", "value")):
                 yield Piece(f"{theirs}.attn.{name}.{kind}", f"{ours}.self_attn.qkv.{kind}", our_rows=(row, row + 1, 3))
-        yield from _both(f"{theirs}.attn.out", f"{ours}.self_attn.out")
+        yield from affine(f"{theirs}.attn.out", f"{ours}.self_attn.out")
     if block.ffn is not None:
-        yield from _both(f"{mlp}.fc1", f"{ours}.ffn.up")
-        yield from _both(f"{mlp}.fc2", f"{ours}.ffn.down")
+        yield from affine(f"{mlp}.fc1", f"{ours}.ffn.up")
+        yield from affine(f"{mlp}.fc2", f"{ours}.ffn.down")
     if not hasattr(block, "norms"):  # each pass has its own
         return
     norms = []
@@ -82,20 +82,15 @@ def _block_pieces(system: str, index: int, block: nn.Module) -> Iterator[Piece]:
     if block.ffn is not None:
         norms.append(mlp_norm)
     for number, norm in enumerate(norms):
-        yield from _both(norm, f"{ours}.norms.{number}")
+        yield from affine(norm, f"{ours}.norms.{number}")
 
 
 def _pass_pieces(level: int) -> Iterator[Piece]:
     ours = f"loop.own.{level}"
     for index, kind in enumerate(("ATTN", "FF")):
-        yield from _both(f"transformer.encoder.{kind}_layer_norms.{level}", f"{ours}.norms.{index}")
+        yield from affine(f"transformer.encoder.{kind}_layer_norms.{level}", f"{ours}.norms.{index}")
     for number, factor in (("01", "up"), ("02", "down")):
         for row, name in enumerate("QKV"):
             key = f"transformer.encoder.ATTN_lev_embed_{name}_{number}"
             yield Piece(key, f"{ours}.qkv_signal.{factor}", our_rows=(row, row + 1, 3), level=level)
         yield Piece(f"transformer.encoder.lev_embed_FF_{number}", f"{ours}.ffn_signal.{factor}", level=level)
-
-
-def _both(theirs: str, ours: str) -> Iterator[Piece]:
-    for kind in ("weight", "bias"):
-        yield Piece(f"{theirs}.{kind}", f"{ours}.{kind}")
