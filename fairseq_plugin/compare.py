@@ -24,17 +24,17 @@ import torch
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from fairseq.tasks import TASK_REGISTRY
 from fairseq.tasks.fairseq_task import FairseqTask
 from fairseq.trainer import Trainer
 from torch import nn
 
 import fairseq_plugin
+from fairseq_plugin.depth import given_task_actions
 from fairseq_plugin.modules import elastic
 from fairseq_plugin.modules.options import ConfiguredModel
 from fairseq_plugin.repairs.checkpoints import load_safely
 from recurrence import count
-from recurrence.comparison.command import Comparison, add_options, compare, split
+from recurrence.comparison.command import Comparison, add_options, compare, without
 from recurrence.comparison.rows import Row, Score, counted, widest
 from recurrence.comparison.runs import Step, Values
 
@@ -129,8 +129,7 @@ class TextComparison(Comparison):
     def _scoring(self, name: str, checkpoint: Path, suffix: str) -> Step:
         """The step that decodes a test set; in eight bits if the suffix says so."""
         is_text = self.args.task == "language_modeling"
-        of_task, _ = split(self.words, _task_actions(self.args.task))
-        flags = [self.args.data, "--task", self.args.task, *of_task, "--user-dir", USER_DIR]
+        flags = [self.args.data, "--task", self.args.task, *task_flags(self.args, self.words), "--user-dir", USER_DIR]
         flags += ["--gen-subset", "test", "--required-batch-size-multiple", "1", *(["--cpu"] if self.args.cpu else [])]
         if not is_text:
             scorer = "wer" if self.args.task == "speech_to_text" else "sacrebleu"
@@ -161,10 +160,14 @@ def parse(words: Sequence[str]) -> Namespace:
     return options.parse_args_and_arch(options.get_training_parser(), list(words))
 
 
-def _task_actions(task: str) -> list[argparse.Action]:
-    parser = argparse.ArgumentParser(add_help=False)
-    TASK_REGISTRY[task].add_args(parser)
-    return parser._actions
+def task_flags(args: Namespace, words: Sequence[str]) -> list[str]:
+    """The options of the task that are among the words."""
+    flags = []
+    for action in given_task_actions(args.task, words):
+        if action.option_strings:
+            value = "" if action.nargs == 0 else f"={getattr(args, action.dest)}"
+            flags.append(action.option_strings[0] + value)
+    return flags
 
 
 def _check(args: Namespace) -> None:
@@ -300,20 +303,21 @@ def command_line() -> argparse.ArgumentParser:
     parser = options.get_training_parser()
     parser.prog, parser.description = "python -m fairseq_plugin.compare", __doc__.split("\n")[0]
     parser.usage = "%(prog)s DATA --output DIR --seeds N,N,N [options of the comparison] [options of fairseq-train]"
-    group = add_options(parser)
-    group.add_argument(
+    _add_own_options(parser)
+    return parser
+
+
+def _add_own_options(parser: argparse.ArgumentParser) -> None:
+    add_options(parser).add_argument(
         "--score", default="", metavar="FLAGS", help="further flags of fairseq-generate or fairseq-eval-lm, in quotes"
     )
-    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser, words = command_line(), list(sys.argv[1:] if arguments is None else arguments)
-    ours = next(group for group in parser._action_groups if group.title == "comparison")._group_actions
     args = options.parse_args_and_arch(parser, words)
-    _, words = split(words, ours)
     try:
-        compare(TextComparison(args, words), args)
+        compare(TextComparison(args, without(words, _add_own_options)), args)
     except ValueError as error:
         parser.error(str(error))
 

@@ -167,11 +167,15 @@ def run(args: argparse.Namespace, words: Sequence[str]) -> None:
 
 def task_options(args: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
     """The options of the task that are among the words, and its data; the others are those of the checkpoint."""
+    return {action.dest: getattr(args, action.dest) for action in given_task_actions(args.task, words)}
+
+
+def given_task_actions(task: str, words: Sequence[str]) -> list[argparse.Action]:
+    """The options of a task that are among the words of a command line, and its data."""
     parser = argparse.ArgumentParser(add_help=False)
-    TASK_REGISTRY[args.task].add_args(parser)
+    TASK_REGISTRY[task].add_args(parser)
     given = {word.partition("=")[0] for word in words}
-    actions = [action for action in parser._actions if not action.option_strings or given & {*action.option_strings}]
-    return {action.dest: getattr(args, action.dest) for action in actions}
+    return [action for action in parser._actions if not action.option_strings or given & {*action.option_strings}]
 
 
 def uses_cuda(cfg: Any) -> bool:

@@ -9,6 +9,7 @@ seed; the score is the accuracy on --val-split after the last epoch. What has fi
 continues an interrupted comparison.
 """
 
+import argparse
 import copy
 import json
 import re
@@ -24,7 +25,7 @@ from timm import utils
 from torch import nn
 
 from recurrence import count
-from recurrence.comparison.command import Comparison, add_options, compare, split
+from recurrence.comparison.command import Comparison, add_options, compare, without
 from recurrence.comparison.rows import Row, Score, counted, widest
 from recurrence.comparison.runs import Step, Values
 from timm_plugin import MODELS, repairs
@@ -48,9 +49,7 @@ class ImageComparison(Comparison):
 
     def __init__(self, args: Namespace, words: Sequence[str]):
         self.args, self.words = args, list(words)
-        of_the_model = ("model", "model_kwargs", *options.DEPTH)
-        actions = [action for action in options.parser("")._actions if action.dest in of_the_model]
-        _, self.rest = split(self.words, actions)
+        self.rest = without(self.words, _add_model_options)
         for name, rule in {"seed": "is set by --seeds", "resume": "is always on"}.items():
             if getattr(args, name) != options.parser("").get_default(name):
                 raise ValueError(f"--{name}: {rule}")
@@ -113,6 +112,13 @@ class ImageComparison(Comparison):
         ]
 
 
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
+    """The options that describe the model, which each row has its own of."""
+    parser.add_argument("--model")
+    parser.add_argument("--model-kwargs", nargs="*")
+    options.add_depth(parser)
+
+
 def _trained(folder: Path, _: str) -> Values:
     """Epochs, and the seconds that they took, without evaluation."""
     import pandas as pd
@@ -134,13 +140,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser, words = options.parser(__doc__.split("\n")[0]), list(sys.argv[1:] if arguments is None else arguments)
     parser.prog = "python -m timm_plugin.compare"
     parser.usage = "%(prog)s IMAGES --output DIR --seeds N,N,N --model MODEL [options of both]"
-    ours = add_options(parser, output=False)._group_actions
+    add_options(parser, output=False)
     args = parser.parse_args(words)
-    output = [action for action in parser._actions if action.dest == "output"]
-    _, words = split(words, [*ours, *output])
     repairs.apply()
     try:
-        compare(ImageComparison(copy.copy(args), words), args)
+        compare(ImageComparison(copy.copy(args), without(words, add_options)), args)
     except ValueError as error:
         parser.error(str(error))
 

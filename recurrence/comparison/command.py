@@ -5,7 +5,7 @@ import re
 import shlex
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from recurrence.comparison import runs as running
@@ -99,7 +99,7 @@ def compare(comparison: Comparison, args: argparse.Namespace) -> None:
     rows, output = comparison.rows(args.rows), Path(args.output)
     print(report.planned(rows, comparison.score), flush=True)
     if args.dry_run:
-        for run in _planned(comparison, [row for row in rows if row.name != "time"], args.seeds, output):
+        for run in _planned(comparison, rows, args.seeds, output):
             print(f"\n# {run.row}, seed {run.seed}", *(shlex.join(step.command) for step in run.steps), sep="\n")
         if "time" in args.rows:
             print(f"\n# time: the commands of storage, with as many {comparison.length} as take the time of looped")
@@ -117,14 +117,17 @@ def compare(comparison: Comparison, args: argparse.Namespace) -> None:
 
 def _results(comparison: Comparison, rows: Sequence[Row], seeds: Sequence[int], output: Path, jobs: int):
     """The results by row and seed. Rows that are the same model share their runs; `time` waits for the others."""
-    runs = _planned(comparison, [row for row in rows if row.name != "time"], seeds, output)
-    running.check_begun(runs)
     runner, results = running.Runner(jobs), {}
-    for run, values in runner.carry_out(runs):
-        results[run.row, run.seed] = values
+
+    def carry_out(runs: Sequence[Run]) -> None:
+        running.check_begun(runs)
+        for run, values in zip(runs, runner.carry_out(runs)):
+            results[run.row, run.seed] = values
+
+    carry_out(_planned(comparison, rows, seeds, output))
     for row in rows:
         for seed in seeds:
-            if _trained_as(row, rows) != row.name and row.name != "time":
+            if _trained_as(row, rows) != row.name:
                 results[row.name, seed] = results[_trained_as(row, rows), seed]
     longer = []
     for row in (row for row in rows if row.name == "time"):
@@ -135,9 +138,7 @@ def _results(comparison: Comparison, rows: Sequence[Row], seeds: Sequence[int], 
                 results["time", seed] = {"failure": failure, "diverged": True}
             else:
                 longer.append(_run(comparison, row, seed, output, length))
-    running.check_begun(longer)
-    for run, values in runner.carry_out(longer):
-        results[run.row, run.seed] = values
+    carry_out(longer)
     return results
 
 
@@ -149,8 +150,8 @@ def _length(comparison: Comparison, looped: Values, storage: Values) -> int | No
 
 
 def _planned(comparison: Comparison, rows: Sequence[Row], seeds: Sequence[int], output: Path) -> list[Run]:
-    """The runs in order, seed by seed, so that an interrupted comparison has pairs."""
-    trained = [row for row in rows if _trained_as(row, rows) == row.name]
+    """The runs but those of `time`, in order, seed by seed, so that an interrupted comparison has pairs."""
+    trained = [row for row in rows if row.name != "time" and _trained_as(row, rows) == row.name]
     return [_run(comparison, row, seed, output) for seed in seeds for row in trained]
 
 
@@ -164,28 +165,8 @@ def _run(comparison: Comparison, row: Row, seed: int, output: Path, length: int 
     return Run(row.name, seed, folder, tuple(comparison.steps(row, seed, folder, length)), comparison.diverged)
 
 
-def split(words: Sequence[str], actions: Iterable[argparse.Action]) -> tuple[list[str], list[str]]:
-    """Splits a valid command line, without abbreviations, into the options of these actions and all other words."""
-    known = {name: action for action in actions for name in action.option_strings}
-    theirs: list[str] = []
-    others: list[str] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        name, equals, _ = word.partition("=")
-        if name not in known:
-            others.append(word)
-            continue
-        theirs.append(word)
-        count = 0 if equals else _values(known[name].nargs, rest)
-        theirs += rest[:count]
-        del rest[:count]
-    return theirs, others
-
-
-def _values(nargs: int | str | None, rest: Sequence[str]) -> int:
-    """How many of the words are the values of an option."""
-    if nargs is None or isinstance(nargs, int):
-        return 1 if nargs is None else nargs
-    free = next((index for index, word in enumerate(rest) if word.startswith("-")), len(rest))
-    return min(free, 1) if nargs == "?" else free
+def without(words: Sequence[str], add: Callable[[argparse.ArgumentParser], object]) -> list[str]:
+    """The words of a valid command line, without abbreviations, less the options that a function adds to a parser."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    add(parser)
+    return parser.parse_known_args(words)[1]

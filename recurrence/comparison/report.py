@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+from pandas.core.groupby import DataFrameGroupBy
 from scipy import stats
 
 from recurrence.comparison.rows import ROWS, Row, Score
 from recurrence.comparison.runs import Values
 
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-STATISTICS = ("mean", "std", "count")
 CONFIDENCE = 0.95
 HEADROOM = 3  # standard errors by which depth must gain
 PUBLISHED_EXPONENT = 0.46  # of language models, arXiv:2604.21106
@@ -56,10 +56,9 @@ def gain(scores: pd.DataFrame, row: str, over: str, higher_is_better: bool) -> G
     return Gain(mean, float(ends.low), float(ends.high), error, len(pairs))
 
 
-def summary(runs: pd.DataFrame) -> pd.DataFrame:
-    """Mean and standard deviation over seeds of every number, and how many seeds have a score: one line per row."""
-    groups = runs.drop(columns=["seed", "failure"]).groupby("row", sort=False)
-    return groups.agg(["mean", "std", "count"])
+def by_row(runs: pd.DataFrame) -> DataFrameGroupBy:
+    """The numbers of the runs, grouped by row."""
+    return runs.drop(columns=["seed", "failure"]).groupby("row", sort=False)
 
 
 def headroom(scores: pd.DataFrame, higher_is_better: bool, passes: float) -> str:
@@ -141,7 +140,8 @@ def _sizes(row: Row, score: Score) -> dict[str, str]:
 
 
 def _results(name: str, runs: pd.DataFrame, score: Score) -> dict[str, str]:
-    mean, deviation, count = (summary(runs).xs(what, axis="columns", level=1).loc[name] for what in STATISTICS)
+    groups = by_row(runs)
+    mean, deviation, count = (statistic.loc[name] for statistic in (groups.mean(), groups.std(), groups.count()))
     failed = runs[(runs.row == name) & runs.failure.notna()]
     found = gain(by_seed(runs), "looped", name, score.higher_is_better) if name != "looped" else None
     return {
@@ -179,7 +179,7 @@ def draw(runs: pd.DataFrame, score: Score, path: Path) -> None:
     """Score over megabytes and score over training time: a mark per row, with the standard deviation over seeds."""
     from matplotlib.figure import Figure
 
-    mean, deviation, _ = (summary(runs).xs(what, axis="columns", level=1) for what in STATISTICS)
+    mean, deviation = by_row(runs).mean(), by_row(runs).std()
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for name in mean.index:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,13 +82,11 @@ class Runner:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
 
-    def carry_out(self, runs: Sequence[Run]) -> Iterator[tuple[Run, Values]]:
-        """Runs and their results, in the order in which they finish, see :func:`carry_out`."""
+    def carry_out(self, runs: Sequence[Run]) -> list[Values]:
+        """The results of these runs, see :func:`carry_out`."""
         with ThreadPoolExecutor(self.jobs) as pool:
-            futures = {pool.submit(carry_out, run, self): run for run in runs}
             try:
-                for future in as_completed(futures):
-                    yield futures[future], future.result()
+                return list(pool.map(lambda run: carry_out(run, self), runs))
             except BaseException:
                 self.end()
                 pool.shutdown(wait=False, cancel_futures=True)

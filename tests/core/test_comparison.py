@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 from recurrence.comparison import report
-from recurrence.comparison.command import Comparison, add_options, compare, split
+from recurrence.comparison.command import Comparison, add_options, compare, without
 from recurrence.comparison.report import gain, headroom
 from recurrence.comparison.rows import Row, Score, largest, widest
 from recurrence.comparison.runs import Run, Runner, Step, check_begun, locked
@@ -43,15 +43,13 @@ def test_a_single_head_that_is_too_large_is_rejected():
 
 
 def test_options_are_taken_out_of_a_command_line_with_their_values():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--one")
-    parser.add_argument("--flag", action="store_true")
-    parser.add_argument("--some", nargs="*")
-    words = ["data", "--one=1", "--other", "2", "--flag", "more", "--some", "a", "b", "--rest", "--one", "-3"]
-    assert split(words, parser._actions) == (
-        ["--one=1", "--flag", "--some", "a", "b", "--one", "-3"],
-        ["data", "--other", "2", "more", "--rest"],
-    )
+    def add(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--one")
+        parser.add_argument("--flag", action="store_true")
+        parser.add_argument("--some", nargs="*")
+
+    words = ["data", "--one=1", "--other", "2", "-s", "--flag", "more", "--some", "a", "b", "--rest", "--one", "-3"]
+    assert without(words, add) == ["data", "--other", "2", "-s", "more", "--rest"]
 
 
 def scores(**rows):
@@ -137,7 +135,7 @@ def run(folder, *steps):
 
 
 def carried_out(*runs, jobs=1):
-    return [values for _, values in Runner(jobs).carry_out(runs)]
+    return Runner(jobs).carry_out(runs)
 
 
 def appends(path, text="x"):

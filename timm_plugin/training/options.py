@@ -93,7 +93,7 @@ def parser(description: str) -> argparse.ArgumentParser:
         description=description,
         formatter_class=HelpWithDefaults,
     )
-    for add_group in (_data, _model, _depth, _augmentation, _optimisation, _run):
+    for add_group in (_data, _model, add_depth, _augmentation, _optimisation, _run):
         add_group(command_line)
     return command_line
 
@@ -126,7 +126,7 @@ def _model(command_line: argparse.ArgumentParser) -> None:
     add("--temperature", type=float, default=1.0, help="divides the logits of student and teacher")
 
 
-def _depth(command_line: argparse.ArgumentParser) -> None:
+def add_depth(command_line: argparse.ArgumentParser) -> None:
     add = command_line.add_argument_group("depth, for the looped models of timm_plugin").add_argument
     add("--depth-range", type=depths, metavar="MIN-MAX", help="draw the number of passes (SReT: loops) of each update")
     add(
