@@ -32,11 +32,7 @@ NLL_NAMES = {
 
 
 def stage_pieces(loops: Sequence[Loop]) -> Iterator[Piece]:
-    """The table of the weights of the stages. The published code lists a block at each run, followed by the projection.
-
-    Args:
-        loops: the loops of the stages.
-    """
+    """The weights of the stages; the published code lists a block at each run, followed by the projection."""
     for stage, loop in enumerate(loops):
         if stage:
             yield from affine(f"pools.{stage - 1}.conv", f"stages.{stage}.pool")
