@@ -6,7 +6,7 @@ Usage::
     python -m fairseq_plugin.average --inputs checkpoints --num-epoch-checkpoints 5 --output average.pt
 
 Replaces fairseq's ``scripts/average_checkpoints.py``, which is not in its wheel, with the same options. Everything
-except the parameters comes from the first file; the optimizer's state and marks of safe depths are left out.
+except the parameters comes from the first file; the optimizer's state is left out.
 """
 
 import argparse
@@ -21,7 +21,6 @@ from fairseq import checkpoint_utils
 from torch import Tensor
 
 from fairseq_plugin.repairs.checkpoints import load_safely
-from recurrence.loading import unmark_safe
 
 logger = logging.getLogger("fairseq_plugin.average")
 
@@ -43,11 +42,9 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Any]:
     """
     state = load_safely(paths[0])
     first = state["model"]
-    unmark_safe(first)
     totals = {key: one.to(torch.float64, copy=True) for key, one in first.items() if one.is_floating_point()}
     for path in paths[1:]:
         other = load_safely(path)["model"]
-        unmark_safe(other)
         _check_same_parameters(paths[0], first, path, other)
         for key, total in totals.items():
             total += other[key]

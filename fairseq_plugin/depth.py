@@ -3,12 +3,11 @@
 Usage::
 
     python -m fairseq_plugin.depth data-bin --path average.pt --beam 5 --remove-bpe sentencepiece --output depth.csv
-    python -m fairseq_plugin.depth data-bin --path average.pt --apart --write
+    python -m fairseq_plugin.depth data-bin --path average.pt --apart --tolerance 0.5
 
 The options are those of fairseq-generate for every task; options of the task that are not given are those of the
 checkpoint. For a language model, the score is the perplexity, and agreement is that of its most likely next tokens.
-Encoder and decoder run the same number of passes; `--apart` varies one at a time. `--write` stores in the checkpoint
-the range of depths whose score is at most `--tolerance` worse than at full depth.
+Encoder and decoder run the same number of passes; `--apart` varies one at a time.
 """
 
 import argparse
@@ -25,10 +24,8 @@ from fairseq.tasks import TASK_REGISTRY, FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from torch import Tensor, nn
 
-from fairseq_plugin.repairs.checkpoints import load_safely
 from fairseq_plugin.repairs.foreign import literal
 from recurrence.analysis import depth_curve as curve
-from recurrence.loading import mark_safe
 from recurrence.loop import Loop, named_loops
 
 LOWER_IS_BETTER = ("wer", "ter", "perplexity")
@@ -144,8 +141,6 @@ def run(args: argparse.Namespace, words: Sequence[str]) -> None:
     model.eval()
     loops = named_loops(model)
     settings = list(assignments(loops, args.apart))
-    if args.write and len(loops) > 1 and not args.apart and len({loop.passes for loop in loops.values()}) > 1:
-        raise ValueError("--write: encoder and decoder differ in depth: needs --apart")
     if cfg.common.fp16:
         model.half()
     if uses_cuda(cfg):
@@ -160,9 +155,7 @@ def run(args: argparse.Namespace, words: Sequence[str]) -> None:
     is_text = isinstance(task, LanguageModelingTask)
     score, evaluate = ("perplexity", perplexity) if is_text else (cfg.scoring._name, translations)
     higher_is_better = score not in LOWER_IS_BETTER
-    ranges = curve.report(args, loops, settings, lambda: evaluate(model, task, cfg, batches), score, higher_is_better)
-    if args.write:
-        write(args.path, ranges)
+    curve.report(args, loops, settings, lambda: evaluate(model, task, cfg, batches), score, higher_is_better)
 
 
 def task_options(args: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
@@ -197,13 +190,6 @@ def read_batches(cfg: Any, model: nn.Module, task: FairseqTask) -> list[dict]:
         required_batch_size_multiple=limits.required_batch_size_multiple,
     ).next_epoch_itr(shuffle=False)
     return [utils.move_to_cuda(batch) if uses_cuda(cfg) else batch for batch in batches]
-
-
-def write(path: str, ranges: dict[str, tuple[int, int]]) -> None:
-    """Writes the safe depths of each loop into a checkpoint."""
-    state = load_safely(path)
-    mark_safe(state["model"], ranges)
-    checkpoint_utils.torch_persistent_save(state, path)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,8 @@
-"""The checkpoints of a loop: which passes trained them, and loading them at another depth, see :mod:`recurrence.depth`.
-
-A checkpoint may mark the depths at which it is about as good as at full depth, as measured by
-:mod:`recurrence.analysis.depth_curve`: a buffer of each loop, `safe`. Loading it at another depth warns.
-"""
+"""A loop's checkpoints: which passes trained them, and loading at another depth, see :mod:`recurrence.depth`."""
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,7 +22,6 @@ class LoadsAtOtherDepths(nn.Module):
         blocks, own: see :class:`recurrence.loop.Loop`.
         chosen: the passes to run instead of all; None for all.
         noted: buffer with the order, see :meth:`note_order`; None if other tensors show it.
-        safe: buffer with the smallest and largest safe depth; None if they were not measured.
         looping: buffer, 0 until late loops begin, then 1; None if they begin at once.
     """
 
@@ -35,13 +30,12 @@ class LoadsAtOtherDepths(nn.Module):
     own: nn.ModuleList | None
     chosen: tuple[int, ...] | None
     noted: Tensor | None
-    safe: Tensor | None
     looping: Tensor | None
 
     def __init__(self):
         super().__init__()
         self.chosen = None
-        for name in ("noted", "safe", "looping"):
+        for name in ("noted", "looping"):
             self.register_buffer(name, None)
         self.register_state_dict_post_hook(_store_order)
 
@@ -52,13 +46,12 @@ class LoadsAtOtherDepths(nn.Module):
     def _load_from_state_dict(self, state_dict: dict, prefix: str, local_metadata: dict, *rest: Any) -> None:
         """Makes the state dict fit the loop's depth, in place.
 
-        Logs a warning if the depth is outside the range that the checkpoint marks as safe or, without such a range, if
-        it is not the trained depth. A checkpoint from before its loops began runs what was trained, which is logged,
-        too.
+        Logs a warning if the depth is not the trained one. A checkpoint from before its loops began runs what was
+        trained, which is logged, too.
         """
         *_, errors = rest
         trained, name = self._trained_order(state_dict, prefix, local_metadata), prefix.rstrip(".")
-        has_safe_depths = self._adopt_safe(state_dict, prefix)
+        state_dict.pop(f"{prefix}safe", None)  # which early versions stored
         if trained is not None and trained != self.order:
             if set(trained) != set(self.order):
                 errors.append(
@@ -66,8 +59,7 @@ class LoadsAtOtherDepths(nn.Module):
                     f"{len(self.blocks)}: at another depth, the stored blocks may only run more or less often"
                 )
             else:
-                if not has_safe_depths:
-                    warn_of_depth(name, self.order, trained)
+                warn_of_depth(name, self.order, trained)
                 _take_passes(state_dict, prefix, source_passes(trained, self.order))
         if self.noted is not None:
             state_dict[f"{prefix}noted"] = torch.tensor(self.order)  # the buffer itself may still be uninitialised
@@ -89,22 +81,6 @@ class LoadsAtOtherDepths(nn.Module):
         if passes < len(self.order) and not (self.own and self.own[-1].state_dict()):
             return None
         return None if passes in (0, len(self.order)) else same_kind(self.order, passes)
-
-    def _adopt_safe(self, state_dict: dict, prefix: str) -> bool:
-        """Makes a buffer for the safe depths in a state dict; warns if the loop's depth is not one of them.
-
-        Returns:
-            Whether the state dict has them.
-        """
-        self.safe, safe = None, state_dict.get(f"{prefix}safe")
-        if safe is None:
-            return False
-        self.safe = torch.empty(2, device=next(self.parameters()).device)
-        passes, (smallest, largest) = len(self.order), map(round, safe.tolist())
-        if not smallest <= passes <= largest:
-            name = prefix.rstrip(".")
-            logger.warning("%s: runs %d passes, outside the safe range %d to %d", name, passes, smallest, largest)
-        return True
 
     def _adopt_looping(self, state_dict: dict, prefix: str) -> None:
         """Runs each block once if the checkpoint is from before its loops began.
@@ -150,21 +126,3 @@ def warn_of_depth(name: str, used: Order, trained: Order) -> None:
         "%s: runs %d passes (%s), trained with %d (%s)",
         *(name, len(used), " ".join(map(str, used)), len(trained), " ".join(map(str, trained))),
     )
-
-
-def mark_safe(state_dict: dict[str, Tensor], ranges: dict[str, tuple[int, int]]) -> None:
-    """Writes the smallest and largest safe depth of each loop, by its name, into a state dict."""
-    for name, ends in ranges.items():
-        state_dict[f"{name}.safe"] = torch.tensor(ends, dtype=torch.float)
-
-
-def unmark_safe(state_dict: dict[str, Tensor]) -> None:
-    """Removes the safe depths of all loops from a state dict, for weights that were not measured."""
-    for key in [key for key in state_dict if key.endswith(".safe")]:
-        del state_dict[key]
-
-
-def forget_safe(loops: Iterable[LoadsAtOtherDepths]) -> None:
-    """Removes the safe depths of loops, because training changes the weights that were measured."""
-    for loop in loops:
-        loop.safe = None

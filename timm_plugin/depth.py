@@ -3,11 +3,10 @@
 Usage::
 
     python -m timm_plugin.depth IMAGES --checkpoint model_best.pth.tar --output depth.csv
-    python -m timm_plugin.depth IMAGES --checkpoint uit.pth --model uit --write
+    python -m timm_plugin.depth IMAGES --checkpoint uit.pth --model uit
 
 IMAGES is a folder of classes or of splits, as for timm. In a pyramid, a depth is the number of times that every block
-of every stage runs. `--write` stores in the checkpoint the range of depths whose accuracy is at most `--tolerance`
-worse than at full depth.
+of every stage runs.
 """
 
 import argparse
@@ -24,15 +23,10 @@ from torch import Tensor, nn
 from recurrence import gemm
 from recurrence.analysis import depth_curve as curve
 from recurrence.analysis.record import require_loops
-from recurrence.files import atomic_write
-from recurrence.loading import mark_safe
 from recurrence.loop import Loop
 from timm_plugin import repairs
 from timm_plugin.checkpoints import load
 from timm_plugin.training.options import SPLITS
-
-# Where timm looks for the weights in a checkpoint; it loads averages if there are any.
-WEIGHTS = ("state_dict", "state_dict_ema", "model_ema", "model")
 
 
 def assignments(loops: dict[str, Loop]) -> list[curve.Setting]:
@@ -96,8 +90,6 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"--checkpoint={args.checkpoint}: no such file")
     if args.batch_size < 1:
         raise ValueError(f"--batch-size={args.batch_size}: must be >= 1")
-    if args.write and (args.checkpoint.is_dir() or args.checkpoint.suffix == ".safetensors"):
-        raise ValueError(f"--write: {args.checkpoint} must be a file that torch.save has written")
     model = load(args.checkpoint, args.model, **args.model_kwargs)
     try:
         model = model.to(args.device)
@@ -107,9 +99,7 @@ def run(args: argparse.Namespace) -> None:
     settings = assignments(loops)
     size = dict(input_size=(model.in_chans, *model.patch_embed.img_size))
     batches = read_images(args.images, args.split, model, size, args.batch_size, args.device)
-    ranges = curve.report(args, loops, settings, lambda: accuracy(model, batches), "top-1", higher_is_better=True)
-    if args.write:
-        write(args.checkpoint, ranges)
+    curve.report(args, loops, settings, lambda: accuracy(model, batches), "top-1", higher_is_better=True)
 
 
 def read_images(
@@ -148,23 +138,6 @@ def read_images(
         **{name: config[name] for name in ("interpolation", "mean", "std", "crop_pct", "crop_mode")},
     )
     return [(images.to(device), labels) for images, labels in loader]
-
-
-def write(path: Path, ranges: dict[str, tuple[int, int]]) -> None:
-    """Writes the safe depths of each loop into a checkpoint; atomic.
-
-    Raises:
-        OSError: if the file cannot be written; it is unchanged then.
-    """
-    with torch.serialization.safe_globals([argparse.Namespace]):
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    for weights in [state[name] for name in WEIGHTS if name in state] or [state]:
-        mark_safe(weights, ranges)
-    try:
-        with atomic_write(path) as file:
-            torch.save(state, file)
-    except (OSError, RuntimeError) as error:
-        raise OSError(f"--write: {path} cannot be written and is unchanged: {error}") from error
 
 
 if __name__ == "__main__":

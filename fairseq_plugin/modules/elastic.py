@@ -25,8 +25,7 @@ from fairseq_plugin.modules.options import ConfiguredModel, Options, option
 from fairseq_plugin.repairs.replace import call_after, call_before, replace
 from recurrence import elastic as core
 from recurrence.errors import FieldError
-from recurrence.loading import forget_safe
-from recurrence.loop import Loop, named_loops
+from recurrence.loop import Loop
 
 logger = logging.getLogger(__name__)
 
@@ -297,13 +296,8 @@ def _may_skip_parameters(model: ElasticModel) -> bool:
 def support_elastic_training() -> None:
     """Makes fairseq's trainer and data parallelism support elastic models."""
     call_before(Trainer, "__init__", prepare)
-    call_after(Trainer, "load_checkpoint", _forget_safe_depths)
     replace(distributed_fairseq_model, "DistributedDataParallel", _find_unused)
     call_after(LegacyDistributedDataParallel, "all_reduce_grads", _skip_idle)
-
-
-def _forget_safe_depths(extra: dict[str, Any] | None, trainer: Trainer, *args, **kwargs) -> None:
-    forget_safe(named_loops(trainer.get_model()).values())
 
 
 def _find_unused(data_parallel: Callable, module: nn.Module, *args, **kwargs) -> nn.Module:

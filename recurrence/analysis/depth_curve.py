@@ -107,7 +107,6 @@ def add_options(parser: argparse.ArgumentParser) -> Callable[..., argparse.Actio
     """Adds a group with the options of :func:`report`; returns what adds further ones to it."""
     add = parser.add_argument_group("depth curve").add_argument
     add("--output", type=Path, metavar="FILE", help="also write the curve as CSV")
-    add("--write", action="store_true", help="store the safe depths in the checkpoint; loading at other depths warns")
     add(
         "--tolerance",
         type=_points,
@@ -135,17 +134,14 @@ def report(
     evaluate: Callable[[], Evaluation],
     score: str,
     higher_is_better: bool,
-) -> dict[str, tuple[int, int]]:
-    """Measures a curve, prints it, and saves it to `--output`.
+) -> None:
+    """Measures a curve, prints it and the safe depths of each loop, and saves it to `--output`.
 
     Args:
         args: the options of :func:`add_options`.
         loops, settings, evaluate: see :func:`measure`.
         score: name of the score.
         higher_is_better: whether larger scores are better.
-
-    Returns:
-        The safe depths of each loop, smallest and largest.
     """
     points = measure(loops, settings, evaluate)
     print(table(points, score))
@@ -154,7 +150,6 @@ def report(
         print(f"{name}: safe from {smallest} to {largest} passes")
     if args.output is not None:
         save(points, args.output)
-    return ranges
 
 
 def table(points: Iterable[Point], score: str) -> str:

@@ -65,10 +65,9 @@ def test_a_saved_state_dict_notes_its_order(tmp_path):
     relaxed_loop((0, 1, 1), seed=1).load_state_dict(loaded)
 
 
-def test_a_safe_range_is_stored_on_the_device_of_the_weights():
-    trained, used = relaxed_loop((0, 0)), relaxed_loop((0, 0)).to("meta")
-    used.load_state_dict({**trained.state_dict(), "safe": torch.tensor([1.0, 2.0])}, assign=False)
-    assert used.safe.device.type == "meta"
+def test_a_range_of_safe_depths_that_an_early_version_stored_is_ignored():
+    weights = {**relaxed_loop((0, 0)).state_dict(), "safe": torch.tensor([1.0, 2.0])}
+    relaxed_loop((0, 0)).load_state_dict(weights)
 
 
 def noting_loop(which: order.Order) -> Loop:

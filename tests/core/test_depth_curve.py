@@ -1,8 +1,6 @@
-"""The depth curve: safe depths, and the warning outside them."""
+"""The depth curve of a checkpoint, and its safe depths."""
 
 from recurrence.analysis import depth_curve
-from recurrence.order import cycle
-from tests.support.depth import depth_log, relaxed_loop
 
 
 def test_safe_depths_reach_down_to_the_first_that_is_worse():
@@ -19,18 +17,3 @@ def test_a_curve_is_written(tmp_path):
     depth_curve.save(points, tmp_path / "curve.csv")
     assert (tmp_path / "curve.csv").read_text() == "depth,score,seconds,agreement\n1,12.5,0.01,0.25\n2,30.0,0.02,1.0\n"
     assert depth_curve.table(points, "bleu").splitlines()[1].split() == ["1", "12.50", "10.0", "25.0%"]
-
-
-def test_loading_outside_of_the_safe_depths_warns(caplog):
-    trained = relaxed_loop(cycle(2, 6))
-    weights = trained.state_dict()
-    weights["safe"] = trained.own[0].norms[0].weight.new_tensor([4.0, 6.0])
-    for passes, warns in ((2, True), (4, False), (6, False), (8, True)):
-        caplog.clear()
-        loop = relaxed_loop(cycle(2, passes), seed=1)
-        loop.load_state_dict(weights.copy())
-        assert depth_log(caplog) == [f": runs {passes} passes, outside the safe range 4 to 6"] * warns
-        assert loop.state_dict()["safe"].tolist() == [4, 6]
-    again = relaxed_loop(cycle(2, 6), seed=2)
-    again.load_state_dict(loop.state_dict())
-    assert again.safe.tolist() == [4, 6]

@@ -8,7 +8,6 @@ import torch
 
 from fairseq_plugin import average
 from fairseq_plugin.repairs.checkpoints import load_safely
-from recurrence.loading import mark_safe
 
 
 @pytest.fixture
@@ -45,15 +44,6 @@ def test_mean_in_double_precision_and_the_rest_of_the_first(checkpoints):
     assert state["model"]["version"].tolist() == [2]
     assert state["cfg"]["model"].epoch == 2
     assert state["last_optimizer_state"] is None
-
-
-def test_safe_depths_of_a_file_are_not_those_of_the_mean(checkpoints):
-    first, second = (checkpoints / f"checkpoint{epoch}.pt" for epoch in (1, 2))
-    state = load_safely(first)
-    mark_safe(state["model"], {"decoder.loop": (2, 6)})
-    torch.save(state, first)
-    for paths in ([first, second], [second, first], [first, first]):
-        assert "decoder.loop.safe" not in average.average_checkpoints(paths)["model"]
 
 
 def test_command_line_stores_a_shared_tensor_once(checkpoints):

@@ -8,11 +8,9 @@ import torch
 from fairseq import checkpoint_utils
 
 from fairseq_plugin import average
-from fairseq_plugin.repairs.checkpoints import load_safely
 from recurrence.depth import source_passes
-from recurrence.loading import mark_safe
 from recurrence.loop import Loop, named_loops
-from tests.support import cli, language, models
+from tests.support import language, models
 from tests.support.depth import depth_log
 
 UNSHARED = ("vanilla", "one_wide_ffn", "takase_vanilla", "s2t_vanilla")
@@ -59,13 +57,3 @@ def test_model_overrides_change_the_depth_of_a_checkpoint(trained, corpus, caplo
             "encoder.loop: runs 3 passes (0 0 0), trained with 2 (0 0)",
             "decoder.loop: runs 1 passes (0), trained with 2 (0 0)",
         ]
-
-
-@pytest.mark.slow
-def test_further_training_forgets_the_safe_depths(trained, corpus, tmp_path):
-    """They hold for the weights that were measured."""
-    state, marked = load_safely(trained.folder / "checkpoint_last.pt"), tmp_path / "marked.pt"
-    mark_safe(state["model"], {"encoder.loop": (1, 2), "decoder.loop": (1, 2)})
-    torch.save(state, marked)
-    cli.train(corpus.data, tmp_path, "--finetune-from-model", marked, "--batch-size", "16", "--max-update", "1")
-    assert not [key for key in load_safely(tmp_path / "checkpoint_last.pt")["model"] if key.endswith(".safe")]
