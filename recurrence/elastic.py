@@ -107,6 +107,25 @@ def make_elastic(
         raise FieldError("mixed_depth", True, f"the order {order} has no shorter form that runs each block once")
 
 
+def check_effects(loops: Sequence[Loop], loop_after_updates: int = 0, pass_loss: float = 0.0) -> None:
+    """Checks that late loops and the losses of earlier passes have an effect, after :func:`make_elastic`.
+
+    Args:
+        loops: of a model; the losses are those of the last one's passes.
+        loop_after_updates, pass_loss: the options; 0 for none.
+
+    Raises:
+        FieldError: where one has none.
+    """
+    if loop_after_updates and not any(loop.training_depth.loop_after for loop in loops):
+        rule = "needs a block that runs again, but each runs once"
+        raise FieldError("loop_after_updates", loop_after_updates, rule)
+    if pass_loss and not stops(loops[-1], max(loops[-1].training_depth.depths)):
+        order = " ".join(map(str, loops[-1].order))
+        rule = f"no earlier pass is the end of a model of fewer passes, in the order {order}"
+        raise FieldError("pass_loss", pass_loss, rule)
+
+
 def check_options(given: Mapping[str, Any]) -> None:
     """Checks the options of depth in training that do not depend on the stack.
 

@@ -13,24 +13,27 @@ class FieldError(ValueError):
 
     Args:
         field: name of the value.
-        value: the value.
+        value: the value; None to give only the name.
         rule: the broken rule; `{width}` in it stands for another field and its value.
-        **others: values of the fields in the rule; None for a field without a value.
+        **others: values of the fields in the rule; None as for value.
     """
 
     def __init__(self, field: str, value: Any, rule: str, **others: Any):
         super().__init__(field, value, rule)
         self.field, self.value, self.rule, self.others = field, value, rule, others
 
-    def message(self, name: Callable[[str], str]) -> str:
-        """The message, with fields renamed by a function."""
-        others = {
-            other: name(other) if value is None else f"{name(other)}={value}" for other, value in self.others.items()
-        }
-        return f"{name(self.field)}={self.value}: {self.rule.format(**others)}"
+    def message(self, show: Callable[[str, Any], str]) -> str:
+        """The message, in which a function shows each field and its value."""
+        others = {other: show(other, value) for other, value in self.others.items()}
+        return f"{show(self.field, self.value)}: {self.rule.format(**others)}"
 
     def __str__(self) -> str:
-        return self.message(str)
+        return self.message(shown)
+
+
+def shown(name: str, value: Any) -> str:
+    """ "width=16"; only the name if the value is None."""
+    return name if value is None else f"{name}={value}"
 
 
 def report_to_torchrun(line: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
-from recurrence.errors import FieldError
+from recurrence.errors import FieldError, shown
 from timm_plugin.elastic import ElasticConfig
 
 
@@ -101,7 +101,7 @@ class ImageConfig(ElasticConfig, ABC):
         try:
             yield
         except FieldError as error:
-            raise ValueError(error.message(lambda name: self.names.get(name, name))) from None
+            raise ValueError(error.message(lambda name, value: shown(self.names.get(name, name), value))) from None
 
     @classmethod
     def options(cls) -> list[str]:

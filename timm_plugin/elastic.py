@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 
 from torch import Tensor, nn
 
-from recurrence.elastic import check_options, make_elastic, stops
+from recurrence.elastic import check_effects, check_options, make_elastic
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
 
@@ -66,11 +66,7 @@ class ElasticConfig:
             if error.field == "depth_range":
                 error.value = "{}-{}".format(*self.depth_range)  # in the option's unit
             raise
-        if late and not loop.training_depth.loop_after:
-            raise ValueError(f"loop_after_updates={late}: needs a block that runs again, but each runs once")
-        if self.pass_loss and not stops(loop, max(loop.training_depth.depths)):
-            order = " ".join(map(str, loop.order))
-            raise ValueError(f"pass_loss={self.pass_loss}: no earlier pass ends a model of fewer, in the order {order}")
+        check_effects([loop], late, self.pass_loss)
 
 
 class DepthLoss(nn.Module):

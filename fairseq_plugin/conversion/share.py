@@ -15,7 +15,7 @@ from torch import Tensor
 from fairseq_plugin.conversion.upstream import FIXED, LANGUAGE, SPEECH, TRANSLATION, layer_pieces, max_positions
 from fairseq_plugin.modules.adaptive import NONE
 from fairseq_plugin.modules.options import SIDES
-from recurrence.errors import FieldError
+from recurrence.errors import FieldError, shown
 from recurrence.order import STRATEGIES, Order, block_count
 from recurrence.weights.names import StateDict, to_ours
 from recurrence.weights.share import share
@@ -108,7 +108,7 @@ def _order(strategy: str, unique_layers: int, args: argparse.Namespace, side: st
             raise FieldError("unique_layers", unique_layers, f"must divide {{layers}} with {strategy}", layers=layers)
         return order
     except FieldError as error:
-        raise ValueError(error.message(options.get)) from None
+        raise ValueError(error.message(lambda name, value: shown(options[name], value))) from None
 
 
 def check_shareable(args: argparse.Namespace) -> Kind:

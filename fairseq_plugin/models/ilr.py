@@ -105,7 +105,8 @@ class IntraLayerRecurrence(LanguageModel):
     def _check(cls, args, task) -> None:
         super()._check(args, task)
         if args.inject_embedding and len(cls.order(args)) == args.decoder_layers:
-            raise ValueError("--inject-embedding: needs a pass that runs again, by --reuse-map or --block-loops > 1")
+            rule = "needs a pass that runs again, by {reuse_map} or {block_loops} > 1"
+            raise FieldError("inject_embedding", True, rule, reuse_map=None, block_loops=None)
 
 
 def _counts(text: str) -> tuple[int, ...]:

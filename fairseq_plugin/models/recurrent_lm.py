@@ -108,9 +108,9 @@ class KausikRecurrence(LanguageModel):
             return
         positions = remember_positions(args, task)
         _, longest = _window_range(args.window_range) or (0, 0)
-        for name, value, tokens in (("window", args.window, args.window), ("window-range", args.window_range, longest)):
+        for name, tokens in (("window", args.window), ("window_range", longest)):
             if tokens > positions:
-                raise ValueError(f"--{name}={value}: must be <= the {positions} learned positions")
+                raise FieldError(name, getattr(args, name), f"must be <= the {positions} learned positions")
 
 
 def _window_range(text: str | None) -> tuple[int, int] | None:

@@ -59,7 +59,8 @@ class RecursiveTransformer(LoopedTransformer):
     def _check(cls, args, task) -> None:
         super()._check(args, task)
         if args.init == "admin" and not args.no_lrc:
-            raise ValueError("--init=admin: needs --no-lrc, because its vectors replace SReT's coefficients")
+            rule = "needs {no_lrc}, because its vectors replace SReT's coefficients"
+            raise FieldError("init", "admin", rule, no_lrc=None)
 
 
 register_family(

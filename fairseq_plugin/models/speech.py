@@ -27,6 +27,7 @@ from fairseq_plugin.modules.embedding import dropout_rate
 from fairseq_plugin.modules.options import like, option
 from fairseq_plugin.modules.register import register_family, size
 from recurrence.dropout import dropout
+from recurrence.errors import FieldError
 from recurrence.position import Table, halved
 
 # Options that fairseq's task adds.
@@ -125,11 +126,11 @@ def kernel_sizes(text: str) -> list[int]:
     """Reads `--conv-kernel-sizes`.
 
     Raises:
-        ValueError: unless it is a list of odd whole numbers.
+        FieldError: unless it is a list of odd whole numbers.
     """
     sizes = [int(size) for size in text.split(",") if size.strip().isdecimal()]
     if len(sizes) != len(text.split(",")) or not all(size % 2 for size in sizes):
-        raise ValueError(f"--conv-kernel-sizes={text}: must be odd whole numbers, separated by commas")
+        raise FieldError("conv_kernel_sizes", text, "must be odd whole numbers, separated by commas")
     return sizes
 
 
@@ -184,14 +185,14 @@ class SpeechToText(ParameterSharing):
     def _check(cls, args, task) -> None:
         super()._check(args, task)
         if cls.position_kind(args, "encoder") == "learned":
-            raise ValueError("--position=learned: not for speech, whose frames have no largest number")
+            raise FieldError("position", "learned", "not for speech, whose frames have no largest number")
         for name in ("input_feat_per_channel", "input_channels"):  # the task sets them from the data's configuration
             value = getattr(args, name, None)
             if value is None or value < 1:
-                raise ValueError(f"{name}={value}: must be >= 1")
+                raise FieldError(name, value, "must be >= 1")
         kernel_sizes(args.conv_kernel_sizes)
         if args.conv_channels < 2 or args.conv_channels % 2:
-            raise ValueError(f"--conv-channels={args.conv_channels}: must be even and >= 2, because gates halve it")
+            raise FieldError("conv_channels", args.conv_channels, "must be even and >= 2, because gates halve it")
 
 
 SMALL = size(512, 2048, 8, 6)

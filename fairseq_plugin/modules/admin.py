@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from fairseq_plugin.modules.options import Options, option
 from recurrence import admin
 from recurrence.elastic import at_depths
+from recurrence.errors import FieldError
 
 logger = logging.getLogger("fairseq_plugin.admin")
 
@@ -91,7 +92,7 @@ def given_profile(args, stacks: list[nn.Module]) -> Tensor | None:
     """The numbers of `--admin-profile`, the encoder's first: (sublayers,). They replace the path in the options.
 
     None without the option, or if a checkpoint is built at another depth than the trained one, for whose passes the
-    weights have omegas. Raises ValueError if the file is invalid or belongs to another depth.
+    weights have omegas. Raises FieldError if the file is invalid or belongs to another depth.
     """
     given = args.admin_profile
     if given is None:
@@ -102,22 +103,20 @@ def given_profile(args, stacks: list[nn.Module]) -> Tensor | None:
     if len(args.admin_profile) != sum(counts):
         if not isinstance(given, str):
             return None
-        raise ValueError(
-            f"--admin-profile={given}: has {len(args.admin_profile)} sublayers, but the encoder has {counts[0]} and "
-            f"the decoder {counts[1]}"
-        )
+        rule = f"has {len(args.admin_profile)} sublayers, but the encoder has {counts[0]} and the decoder {counts[1]}"
+        raise FieldError("admin_profile", given, rule)
     return torch.tensor(list(args.admin_profile))
 
 
 def read_profile(path: str) -> list[float]:
     """The last number of each line of a file; the published code writes the sublayer's index before it.
 
-    Raises ValueError if the file cannot be read or contains anything else.
+    Raises FieldError if the file cannot be read or contains anything else.
     """
     try:
         omegas = np.loadtxt(path, ndmin=2)[:, -1]
     except (OSError, ValueError, IndexError) as error:
-        raise ValueError(f"--admin-profile={path}: cannot be read ({error})") from None
+        raise FieldError("admin_profile", path, f"cannot be read ({error})") from None
     if not (omegas > 0).all() or np.isinf(omegas).any():
-        raise ValueError(f"--admin-profile={path}: each line must end with a positive number")
+        raise FieldError("admin_profile", path, "each line must end with a positive number")
     return omegas.tolist()

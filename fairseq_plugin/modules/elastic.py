@@ -140,15 +140,8 @@ class ElasticModel(ConfiguredModel):
                     core.make_elastic(loop, depth_range, **given, stream=stream)
                 except FieldError as error:
                     raise FieldError(error.field, error.value, f"{error.rule} ({side})", **error.others) from None
-        late = given.get("loop_after_updates")
-        if late and not any(loop.training_depth.loop_after for loop in loops.values()):
-            raise ValueError(f"--loop-after-updates={late}: needs a block that runs again, but each runs once")
-        decoder = loops["decoder"]
-        if self.pass_loss and not core.stops(decoder, max(decoder.training_depth.depths)):
-            raise ValueError(
-                f"--pass-loss={self.pass_loss}: no earlier pass of the decoder is the end of a model of fewer "
-                f"passes, in the order {' '.join(map(str, decoder.order))}"
-            )
+        with self.options.flags_in_errors():
+            core.check_effects(list(loops.values()), given.get("loop_after_updates", 0), self.pass_loss)
 
     def set_num_updates(self, num_updates: int) -> None:
         """fairseq's trainer calls this before each update. Late loops begin here; the log says so."""

@@ -11,6 +11,7 @@ from omegaconf import open_dict
 from torch import Tensor, nn
 
 from recurrence.dropout import dropout
+from recurrence.errors import FieldError
 from recurrence.linear import linear, pack_weight
 from recurrence.position import Table, positions
 
@@ -50,13 +51,13 @@ def dropout_rate(args: Any) -> float:
     """The rate on embeddings: `--embedding-dropout`, which older checkpoints do not have, or else `--dropout`.
 
     Raises:
-        ValueError: if it is no rate.
+        FieldError: if it is no rate.
     """
     rate = getattr(args, "embedding_dropout", None)
     if rate is None:
         return args.dropout
     if not 0 <= rate <= 1:
-        raise ValueError(f"--embedding-dropout={rate}: must be a rate within [0, 1]")
+        raise FieldError("embedding_dropout", rate, "must be a rate within [0, 1]")
     return rate
 
 

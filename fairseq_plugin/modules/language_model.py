@@ -95,6 +95,10 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
         """As :meth:`fairseq_plugin.modules.model.LoopedTransformer.build_model`."""
         with cls.options.flags_in_errors():
             cls._check(args, task)
+            return cls._build(args, task)
+
+    @classmethod
+    def _build(cls, args, task):
         most = remember_positions(args, task) if cls.position_kind(args) == "learned" else sys.maxsize
         with cls.options.flags_in_errors("decoder"):
             stack = cls.build_stack(args, cls.options.shape(args, "decoder"))

@@ -27,6 +27,7 @@ from fairseq_plugin.modules.register import activation
 from recurrence import position
 from recurrence.admin import attach
 from recurrence.block import Shape
+from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.position import attention_positions
 
@@ -136,6 +137,10 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
         """
         with cls.options.flags_in_errors():
             cls._check(args, task)
+            return cls._build(args, task)
+
+    @classmethod
+    def _build(cls, args, task):
         source, target, joint = task.source_dictionary, task.target_dictionary, args.share_all_embeddings
         encoder_embedding = cls._embedding(args, "encoder", source)
         decoder_embedding = encoder_embedding if joint else cls._embedding(args, "decoder", target)
@@ -228,9 +233,11 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
         for side in SIDES:
             width = getattr(args, f"{side}_embed_dim")
             if width < 1:
-                raise ValueError(f"--{side}-embed-dim={width}: must be >= 1")
-            if args.init == "admin" and getattr(args, f"{side}_normalize_before"):
-                raise ValueError(f"--init=admin: needs post-norm, and does not go with --{side}-normalize-before")
+                raise FieldError(f"{side}_embed_dim", width, "must be >= 1")
+            pre_norm = f"{side}_normalize_before"
+            if args.init == "admin" and getattr(args, pre_norm):
+                rule = f"needs post-norm, and does not go with {{{pre_norm}}}"
+                raise FieldError("init", "admin", rule, **{pre_norm: None})
         cls._check_positions(args)
         if args.share_all_embeddings:
             cls._check_sharing(args, task)
@@ -238,31 +245,26 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
     @classmethod
     def _check_positions(cls, args) -> None:
         """Older options each stand for one kind of positions, and only for that."""
-        kind, given = getattr(args, "position", None), []
-        for name, same in OLDER_POSITIONS.items():
-            if getattr(args, name):
-                given.append((f"--{name.replace('_', '-')}", same))
-        for flag, same in given:
-            if kind not in (None, same):
-                raise ValueError(f"{flag}: does not go with --position={kind}")
-            if same != given[-1][1]:
-                raise ValueError(f"{flag}: does not go with {given[-1][0]}")
+        kind = getattr(args, "position", None)
+        given = [name for name in OLDER_POSITIONS if getattr(args, name)]
+        for name in given:
+            if kind not in (None, OLDER_POSITIONS[name]):
+                raise FieldError(name, True, "does not go with {position}", position=kind)
+            if OLDER_POSITIONS[name] != OLDER_POSITIONS[given[-1]]:
+                raise FieldError(name, True, f"does not go with {{{given[-1]}}}", **{given[-1]: None})
         if cls.has_static_levels(args) and (given or kind in ("sinusoidal", "learned")):
-            raise ValueError(f"{given[0][0] if given else f'--position={kind}'}: {STATIC}")
+            raise FieldError(given[0], True, STATIC) if given else FieldError("position", kind, STATIC)
 
     @classmethod
     def _check_sharing(cls, args, task) -> None:
         if task.source_dictionary != task.target_dictionary:
-            raise ValueError(
-                "--share-all-embeddings: needs a joined dictionary (fairseq-preprocess --joined-dictionary)"
-            )
-        if args.encoder_embed_dim != args.decoder_embed_dim:
-            raise ValueError(
-                f"--share-all-embeddings: --encoder-embed-dim={args.encoder_embed_dim} "
-                f"must equal --decoder-embed-dim={args.decoder_embed_dim}"
-            )
-        if args.decoder_embed_path and args.decoder_embed_path != args.encoder_embed_path:
-            raise ValueError("--share-all-embeddings: --decoder-embed-path must equal --encoder-embed-path")
+            rule = "needs a joined dictionary (fairseq-preprocess --joined-dictionary)"
+            raise FieldError("share_all_embeddings", True, rule)
+        for name in ("embed_dim", "embed_path"):
+            values = {f"{side}_{name}": getattr(args, f"{side}_{name}") for side in SIDES}
+            if len({*values.values()}) > 1 and values[f"decoder_{name}"]:
+                rule = f"{{encoder_{name}}} must equal {{decoder_{name}}}"
+                raise FieldError("share_all_embeddings", True, rule, **values)
 
 
 def check_task(args, task) -> None:

@@ -12,7 +12,7 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from torch import nn
 
 from recurrence.block import Shape
-from recurrence.errors import FieldError
+from recurrence.errors import FieldError, shown
 from recurrence.position import POSITIONS
 
 SIDES = ("encoder", "decoder")
@@ -129,10 +129,13 @@ class Options(FairseqDataclass):
         """
         known, options = cls.known(), cls()._get_all_attributes()
 
-        def flag(name: str) -> str:
+        def flag(name: str, value: Any) -> str:
             of_side = f"{side}_{SIZES.get(name, name)}"
             name = of_side if of_side in known else name
-            return "--" + name.replace("_", "-") if name in options else name
+            if name not in options:
+                return shown(name, value)
+            is_switch = value is True and _kind(known[name]) is bool
+            return shown("--" + name.replace("_", "-"), None if is_switch else value)
 
         try:
             yield

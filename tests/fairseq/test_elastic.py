@@ -201,17 +201,17 @@ def test_validation_at_mixed_depth_reports_one_run_of_each_block_and_all_passes(
         ("universal_lm", "--depth-range 1-4,2-3", "--depth-range=1-4,2-3: must be MIN-MAX, such as 1-6$"),
         ("ringformer_base", "--depth-range 1-4,3-2", r"--depth-range=3-2: must be .* 1 <= MIN < MAX \(decoder\)"),
         ("universal", "--depth-range 1-6", r"--depth-range=1-6: MAX must be <= 4, because .* \(encoder\)"),
-        ("ringformer_base", "--depth-apart", "--depth-apart=True: needs --depth-range$"),
-        ("universal_lm", "--depth-range 2-4 --depth-apart", "--depth-apart=True: needs an encoder and a decoder"),
+        ("ringformer_base", "--depth-apart", "--depth-apart: needs --depth-range$"),
+        ("universal_lm", "--depth-range 2-4 --depth-apart", "--depth-apart: needs an encoder and a decoder"),
         ("ringformer_base", "--depth-warmup-updates 9", "--depth-warmup-updates=9: needs --depth-range or --pass"),
-        ("ringformer_base", "--mixed-depth --pass-loss 1", "--mixed-depth=True: does not go with --pass-loss=1.0"),
-        ("ringformer_base", "--decoder-layers 1 --mixed-depth", r"--mixed-depth=True: the order 0 has .* \(decoder\)"),
+        ("ringformer_base", "--mixed-depth --pass-loss 1", "--mixed-depth: does not go with --pass-loss=1.0"),
+        ("ringformer_base", "--decoder-layers 1 --mixed-depth", r"--mixed-depth: the order 0 has .* \(decoder\)"),
         (
             "cycle",
             "--encoder-order 0 --decoder-order 0 --loop-after-updates 3",
             "--loop-after-updates=3: needs a block",
         ),
-        ("sequence", "--pass-loss 1", "--pass-loss=1.0: no earlier pass of the decoder is the end of a model of fewer"),
+        ("sequence", "--pass-loss 1", "--pass-loss=1.0: no earlier pass is the end of a model of fewer"),
     ],
 )
 def test_wrong_depth_options_are_rejected(arch, flags, message):

@@ -86,11 +86,11 @@ BAD = {
         "--adaptive-input-factor 40": "--adaptive-input-factor=40.0: must be >= 1 and leave the last of the 3 bands",
         f"{ONE_MATRIX} --decoder-embed-dim 0": "--decoder-embed-dim=0: must be >= 1",
         "--adaptive-softmax-dropout 2": r"--adaptive-softmax-dropout=2.0: must be a rate within \[0, 1\]",
-        "--adaptive-softmax-cutoff 9 --tie-adaptive-weights": "--tie-adaptive-weights=True: --adaptive-input-cutoff=8",
-        "--adaptive-softmax-factor 2": "--tie-adaptive-weights=True: --adaptive-input-factor=4.0 and",
-        f"{ONE_MATRIX} --tie-adaptive-proj": "--tie-adaptive-proj=True: needs --tie-adaptive-weights",
-        f"{ONE_MATRIX} --tie-adaptive-weights": "--tie-adaptive-weights=True: --adaptive-input-cutoff=none and",
-        "--share-decoder-input-output-embed": "--share-decoder-input-output-embed=True: shares a single matrix",
+        "--adaptive-softmax-cutoff 9 --tie-adaptive-weights": "--tie-adaptive-weights: --adaptive-input-cutoff=8",
+        "--adaptive-softmax-factor 2": "--tie-adaptive-weights: --adaptive-input-factor=4.0 and",
+        f"{ONE_MATRIX} --tie-adaptive-proj": "--tie-adaptive-proj: needs --tie-adaptive-weights",
+        f"{ONE_MATRIX} --tie-adaptive-weights": "--tie-adaptive-weights: --adaptive-input-cutoff=none and",
+        "--share-decoder-input-output-embed": "--share-decoder-input-output-embed: shares a single matrix",
     },
     "recurrent_lm": {
         "--window 0": "--window=0: must be >= 1",
@@ -99,7 +99,7 @@ BAD = {
         "--window-range 2,99 --position learned": "--window-range=2,99: must be <= the 64 learned positions",
         "--window-range 48,16": "--window-range=48,16: must be A,B with 1 <= A <= B",
         "--window 2 --regular": "--window=2: does not go with --regular",
-        "--accumulate --regular": "--accumulate=True: does not go with --regular",
+        "--accumulate --regular": "--accumulate: does not go with --regular",
     },
 }
 BAD_VALUES = [(arch, flags, message) for arch, cases in BAD.items() for flags, message in cases.items()]
@@ -116,7 +116,7 @@ def test_bad_values_are_rejected_by_name(one, flags, message):
     ("flags", "message"),
     [
         ("--decoder-embed-dim 24", "--encoder-embed-dim=16 must equal --decoder-embed-dim=24"),
-        ("--decoder-embed-path other.txt", "--decoder-embed-path must equal --encoder-embed-path"),
+        ("--decoder-embed-path other.txt", "--encoder-embed-path= must equal --decoder-embed-path=other.txt"),
     ],
 )
 @models.every_translation_model
@@ -147,7 +147,7 @@ def test_a_smaller_output_dictionary_needs_a_matrix_of_its_own(arch):
     [
         ("ringformer_tiny", {"encoder_leyers": 3}, "encoder_leyers=3: not an option of ringformer_tiny"),
         ("ringformer_small", {}, "arch=ringformer_small: must be a registered architecture"),
-        ("s2t_cycle", {}, "input_feat_per_channel=None: must be >= 1"),
+        ("s2t_cycle", {}, "input_feat_per_channel: must be >= 1"),
         ("ringformer_tiny", {"norm_eps": -1.0}, "norm_eps=-1.0: must be > 0"),
         ("ringformer_tiny", {"signal_rank_divisor": True}, "--signal-rank-divisor=True: must be a whole number"),
     ],
