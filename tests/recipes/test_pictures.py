@@ -113,9 +113,8 @@ def test_response_maps(runs, tmp_path):
     assert {row["stage"] for row in found} == {"1", "2", "3"}
     run = checkpoints.ImageRun(last)
     ((images, _),) = run.images(2, 2)
-    stages = responses.responses(run, images)
     features = run.model.forward_intermediates(images, intermediates_only=True)
-    for maps, feature in zip(stages, features, strict=True):
+    for maps, feature in zip(responses.responses(run, images), features, strict=True):
         torch.testing.assert_close(maps[-1], feature.square().mean(dim=1).sqrt())
 
 
@@ -180,27 +179,22 @@ def test_the_pictures_of_the_repository_have_their_numbers_and_commands():
     assert commands <= {path.stem for path in (cli.REPOSITORY / "recipes" / "figures").glob("*.py")}
 
 
-def test_images_and_checkpoints_that_cannot_be_read_are_named(runs, tmp_path, rejected):
-    last = runs / "ringformer_vit" / "s1" / "last.pth.tar"
-    cut = tmp_path / "cut.pth.tar"
-    cut.write_bytes(last.read_bytes()[:1000])
-    output = ("--output", tmp_path / "a.svg")
-    for tool in (attention_distance, landscape, responses):
-        message = rejected(tool.main, last, "--data", tmp_path / "gone", *output)
-        assert f"{tmp_path}/gone: no such folder of images; name it by --data" in message
-        assert "cut.pth.tar: not a checkpoint that" in rejected(tool.main, cut, *output)
-
-
 def test_bad_input_is_named(runs, trained, tmp_path, rejected):
     image, text = checkpoint(runs, "sret_tl"), trained.folder / "checkpoint_last.pt"
     same_label = [runs / name / "s1" / "last.pth.tar" for name in ("ringformer_vit", "owf_vit")]
-    ring = runs / "ringformer_vit" / "s1" / "summary.csv"
-    output = ("--output", tmp_path / "a.svg")
+    ring, cut = runs / "ringformer_vit" / "s1" / "summary.csv", tmp_path / "cut.pth.tar"
+    cut.write_bytes(same_label[0].read_bytes()[:1000])
     (tmp_path / "model.bin").touch()
     for tool, words, message in (
         (cka, ("/no/model.pt", text), "/no/model.pt: no such checkpoint"),
         (cka, (tmp_path / "model.bin", text), "model.bin: must be a .pt of fairseq-train or a .pth.tar of train_image"),
         (cka, (image, text), "must be a checkpoint of fairseq-train (.pt)"),
+        *((tool, (cut,), "cut.pth.tar: not a checkpoint that") for tool in (attention_distance, landscape, responses)),
+        (
+            attention_distance,
+            (same_label[0], "--data", tmp_path / "gone"),
+            "gone: no such folder of images; name it by --data",
+        ),
         (attention_distance, (image,), "must be a model with one grid of tokens, not a pyramid"),
         (landscape, (text,), "must be a checkpoint of train_image.py (.pth.tar)"),
         (landscape, (image, "--steps", "4"), "--steps=4: must be odd"),
@@ -212,7 +206,7 @@ def test_bad_input_is_named(runs, trained, tmp_path, rejected):
         (curves, (ring, "--y", "valid_bleu", "--x", "epoch"), "valid_bleu: not in"),
         (coefficients, (ring,), "summary.csv: has no residual coefficients"),
     ):
-        assert message in rejected(tool.main, *words, *output)
+        assert message in rejected(tool.main, *words, "--output", tmp_path / "a.svg")
     message = rejected(cka.main, text, text, "--output", tmp_path / "a.pdf")
     assert "a.pdf': must end in .svg or .png" in message
     assert not (tmp_path / "a.svg").exists()
