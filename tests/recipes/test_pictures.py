@@ -190,11 +190,7 @@ def test_bad_input_is_named(runs, trained, tmp_path, rejected):
         (cka, (tmp_path / "model.bin", text), "model.bin: must be a .pt of fairseq-train or a .pth.tar of train_image"),
         (cka, (image, text), "must be a checkpoint of fairseq-train (.pt)"),
         *((tool, (cut,), "cut.pth.tar: not a checkpoint that") for tool in (attention_distance, landscape, responses)),
-        (
-            attention_distance,
-            (same_label[0], "--data", tmp_path / "gone"),
-            "gone: no such folder of images; name it by --data",
-        ),
+        (attention_distance, (same_label[0], "--data", tmp_path / "gone"), "gone: no such folder of images"),
         (attention_distance, (image,), "must be a model with one grid of tokens, not a pyramid"),
         (landscape, (text,), "must be a checkpoint of train_image.py (.pth.tar)"),
         (landscape, (image, "--steps", "4"), "--steps=4: must be odd"),
