@@ -104,7 +104,7 @@ class SelfAttention(Attention):
             slot: incremental state of this pass.
             rotary: cosines and sines that rotate queries and keys, see :func:`rotate`.
             distances: keys of the distances, see :mod:`recurrence.relative`; `self_bias` must then hide later tokens.
-            qkv, out: signals of the pass on these projections.
+            qkv, out: the pass's terms on these projections, not the layers of these names.
         """
         if qkv is None:
             stacked = apply(self.qkv, x).unflatten(-1, (3, -1)).permute(2, 0, 1, 3)
@@ -160,7 +160,7 @@ class CrossAttention(Attention):
             context: (B, S, 2 C), see :meth:`project`.
             cross_bias: added to the scores, broadcastable to (B, H, T, S).
             record: a list to which the weights, averaged over the heads, (B, T, S), are appended.
-            q, out: signals of the pass on these projections.
+            q, out: the pass's terms on these projections, not the layers of these names.
         """
         queries = self.split(project(self.q, x, q, signal_input))
         k, v = (self.split(part) for part in context.chunk(2, dim=-1))

@@ -98,7 +98,7 @@ class FeedForward(nn.Module):
         Args:
             x: (..., C).
             signal_input: (..., C), the input of the term up if it is not x.
-            up, down: the pass's terms on W1 and W2.
+            up, down: the pass's terms on W1 and W2, not the layers of these names.
         """
         hidden = dropout(self.activation(project(self.up, x, up, signal_input)), self.dropout, self.training)
         return project(self.down, hidden, down)
@@ -276,6 +276,6 @@ class Block(nn.Module, ABC):
         Args:
             x: (B, T, C).
             own: the parameters of this pass.
-            attend, cross_attend: attention, called with its input, the input of the level signals if that differs, and
-                the pass's signals by projection; cross_attend is None in an encoder.
+            attend, cross_attend: attention. It takes its input, then what the terms read if that differs, and the pass's
+                term for each projection by keyword; cross_attend is None in an encoder.
         """

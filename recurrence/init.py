@@ -9,7 +9,7 @@ from recurrence.block import FeedForward
 
 
 def ringformer_(stack: nn.Module) -> None:
-    """Attention as PyTorch's Linear; FFN matrices N(0, 0.02), their biases as PyTorch's Linear; LayerNorms 1 and 0.
+    """FFN matrices normal with deviation 0.02, all else as PyTorch's Linear; LayerNorms 1 and 0.
 
     Source: RingFormer's published code.
     """
@@ -38,7 +38,7 @@ def fairseq_(stack: nn.Module) -> None:
 
 
 def normal_(stack: nn.Module, std: float) -> None:
-    """Every matrix N(0, std), every bias 0; norms keep 1 and 0.
+    """Every matrix normal with deviation std, every bias 0; norms keep 1 and 0.
 
     Source: GPT-2's code and its heirs, LLaMA's and nanoGPT's.
     """
@@ -50,7 +50,7 @@ def normal_(stack: nn.Module, std: float) -> None:
 
 
 def nanogpt_(stack: nn.Module, std: float, layers: int) -> None:
-    """As :func:`normal_`, but layers that write to the residual stream start at N(0, std / sqrt(2 layers)).
+    """As :func:`normal_`, but layers that write to the residual stream have std / sqrt(2 layers).
 
     Source: nanoGPT's code, which Kausik's recurrent transformer trains.
     """

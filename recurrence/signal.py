@@ -20,8 +20,8 @@ from recurrence.private_torch import HALF_PRECISION, is_plain, product_dtype
 class LevelSignal(nn.Module):
     """The signals of one pass on `targets` stacked projections of the same input (3 for Q, K and V).
 
-    With init "zero", every signal starts at exactly 0: `up` is 0 and `down` ~ N(0, 1e-6); a full-rank M is 0. "random"
-    draws all of them uniformly within 1 / sqrt(in), like PyTorch's Linear.
+    With init "zero", every signal starts at exactly 0: `up` is 0 and `down` normal with deviation 1e-6; a full-rank M
+    is 0. "random" draws all of them uniformly within 1 / sqrt(in), like PyTorch's Linear.
 
     Args:
         targets: K, number of projections stacked in the weight.

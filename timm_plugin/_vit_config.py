@@ -102,7 +102,7 @@ class ViTConfig(ImageConfig):
         return PatchEmbed(self.img_size, self.patch_size, self.in_chans, self.embed_dim)
 
     def initialise(self, model: nn.Module) -> None:
-        """Sets initial values: MLP weights Xavier uniform, their biases N(0, 1e-6); the rest as PyTorch has it.
+        """Sets initial values: MLP weights Xavier uniform, their biases of deviation 1e-6; the rest as PyTorch has it.
 
         Source: RingFormer's published code for images.
         """

@@ -6,8 +6,8 @@ As published: post-norm, exact GELU, no biases in attention and FFN, three untie
 bias), embeddings not scaled.
 
 Differs from the published code: sentences may be padded on either side; attention dropout is an option (default 0);
-with `--share-all-embeddings` or `--share-decoder-input-output-embed`, embeddings start at N(0, 1 / width) and are
-scaled, because N(0, 1) is too large for an output matrix.
+with `--share-all-embeddings` or `--share-decoder-input-output-embed`, embeddings start with deviation 1 / sqrt(width)
+and are scaled, because a deviation of 1 is too large for an output matrix.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The encoder-decoder model of translation and speech recognition, the base of every family."""
+"""The encoder-decoder model of translation and speech recognition, the base of their families."""
 
 import math
 from collections.abc import Callable
@@ -291,5 +291,5 @@ def _position_table(args, embedding: nn.Embedding) -> position.Table:
 
 
 def _embedding_std(args, width: int) -> float:
-    """N(0, 1) after scaling, in either convention."""
+    """So that embeddings have deviation 1 after scaling, in either convention."""
     return 1.0 if args.no_scale_embedding else width**-0.5

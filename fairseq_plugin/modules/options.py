@@ -208,4 +208,4 @@ class ConfiguredModel(nn.Module):
         Raises:
             ValueError: if there is no such model.
         """
-        raise ValueError(f"--arch={args.arch}: has no loop over depth")
+        raise ValueError(f"--arch={args.arch}: defines no model without a loop to compare it with")

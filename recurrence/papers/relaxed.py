@@ -24,7 +24,7 @@ from recurrence.signal import LevelSignal
 class LowRankTerm(LevelSignal):
     """A pass's term on stacked projections: a level signal with the same input as the projection, and a bias.
 
-    It starts at 0: `up` and the bias are 0, `down` ~ N(0, 1 / in).
+    It starts at 0: `up` and the bias are 0, `down` normal with deviation 1 / sqrt(in).
 
     Args:
         targets: K, how many projections are stacked.

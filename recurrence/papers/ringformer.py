@@ -73,6 +73,8 @@ class RingFormerBlock(Block):
     def run(self, x: Tensor, own: RingFormerPass, attend: Callable, cross_attend: Callable | None) -> Tensor:
         """`x <- LN_i1(x + attention(x; M_i1 x))`, `x <- LN_i2(x + FFN(x + M_i2 x))`; the stream itself gets no signal.
 
+        Pre-norm, for images: `x <- x + attention(LN_i1 x; M_i1 x)`, `x <- x + FFN(LN_i2(x + M_i2 x))`.
+
         A signal on the keys and values of cross-attention is applied where the memory is projected, see
         :meth:`recurrence.causal.CausalStack.project`.
         """

@@ -1,7 +1,7 @@
 """SReT: blocks with sliced attention that run several times in succession, with a projection between the runs.
 
-A block stores two learnable scalars for each residual sum (LRC). A pass owns the slices of its attention and the MLP
-after it, the non-linear projection (NLL).
+A block stores two learnable scalars for each of its residual sums (LRC). A pass owns the slices of its attention and,
+behind the block, an MLP with two scalars of its own, the non-linear projection (NLL).
 
 Source: Sliced Recursive Transformer (arXiv:2111.05297), section 3 (Equation 7 for the Mixer), and section 4 for
 the slices.
@@ -28,8 +28,8 @@ from recurrence.slicing import SliceConfig, Slices
 class Coefficients(Sum):
     """`identity * x + branch * y` with two learnable scalars, both 1 at the start.
 
-    Differs from the paper: its equations give the branches alpha, gamma and zeta, its text about their evolution the
-    identities; the names here say which is which.
+    Differs from the paper, which contradicts itself: its equations put alpha, gamma and zeta on the branches, its text
+    on the identities. Here `identity` is on the stream and `branch` on the sublayer's output.
     """
 
     def __init__(self):

@@ -81,10 +81,19 @@ def check(loop: Loop) -> None:
             raise ValueError("the non-linear projection behind a pass: an upstream layer ends with its FFN")
         if getattr(own, "slices", None) is not None:
             raise ValueError("sliced attention: an upstream layer attends to all tokens")
+        if (left := _unfolded(own)) is not None:
+            raise ValueError(f"{left} of a pass: an upstream layer has no such parameter")
         if loop.blocks[0].pre_norm and LevelSignal in {type(own.term(name)) for name in PROJECTIONS}:
             raise ValueError(
                 "level signals of a pre-norm stack: they read the stream before the norm, no upstream layer does"
             )
+
+
+def _unfolded(own: Pass) -> str | None:
+    """The first parameter of a pass that is in none of its norms, residual sums and terms; None if there is none."""
+    parts = [getattr(own, "norms", None), own.residuals, *map(own.term, PROJECTIONS)]
+    known = {id(parameter) for part in parts if part is not None for parameter in part.parameters()}
+    return next((name for name, parameter in own.named_parameters() if id(parameter) not in known), None)
 
 
 def _sublayers(loop: Loop, index: int) -> Iterator[Part]:

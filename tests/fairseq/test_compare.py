@@ -62,7 +62,7 @@ def test_controls_of_every_looped_architecture(arch):
 def test_what_has_no_loop_over_depth_is_rejected(arch):
     args = options(arch)
     args.arch = arch
-    with pytest.raises(ValueError, match=f"--arch={arch}: has no loop over depth"):
+    with pytest.raises(ValueError, match=f"--arch={arch}: defines no model without a loop"):
         ARCH_MODEL_REGISTRY[arch].unshared(args, {"encoder": 1, "decoder": 1})
 
 
@@ -106,7 +106,7 @@ FLAGS = [
     [
         (["--arch", "transformer"], "--arch=transformer: must be a looped model of this plugin"),
         (["--arch", "vanilla_tiny"], "--arch=vanilla_tiny: runs each of its blocks once; must be a looped model"),
-        (["--arch", "one_wide_ffn_tiny"], "--arch=one_wide_ffn_tiny: has no loop over depth"),
+        (["--arch", "one_wide_ffn_tiny"], "--arch=one_wide_ffn_tiny: defines no model without a loop"),
         (["--arch", cli.ARCH, "--seed", "3"], "--seed=3: is set by --seeds"),
         (["--arch", cli.ARCH, "--save-dir", "x"], "--save-dir=x: is set by --output"),
         (["--arch", cli.ARCH, "--encoder-attention-heads", "3"], "--encoder-attention-heads=3: must divide"),

@@ -11,6 +11,7 @@ import torch
 from fairseq import models as registries
 
 from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
+from recurrence.weights.unshare import unshare
 from tests.support import cli, models
 from tests.support.crossed import files_crossed
 
@@ -41,13 +42,15 @@ def scaled(**options) -> torch.nn.Module:
 
 @torch.no_grad()
 def test_the_example_translates_step_by_step_and_at_another_depth(build):
-    model, inputs = build(), models.inputs("ringformer_base")
-    inputs = [tensor % models.TARGET_SYMBOLS for tensor in inputs]
+    model, inputs = build(), [tensor % models.TARGET_SYMBOLS for tensor in models.inputs("ringformer_base")]
     whole, _ = model(*inputs)
     torch.testing.assert_close(models.read_in_steps(model, inputs), whole)
     deeper = build(encoder_layers=5)
     deeper.load_state_dict(model.state_dict())
     assert torch.equal(deeper.encoder.loop.own[4].scales[0], model.encoder.loop.own[2].scales[0])
+    deeper.encoder.loop.blocks[0].foldable = True
+    with pytest.raises(ValueError, match=r"^scales\.0 of a pass: an upstream layer has no such parameter"):
+        unshare(deeper.encoder.loop)
     assert build(first_scale=0.5).decoder.loop.own[1].scales[2].eq(0.5).all()
     with pytest.raises(ValueError, match=r"^--first-scale=-1.0: must be > 0"):
         build(first_scale=-1.0)
