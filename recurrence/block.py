@@ -276,6 +276,6 @@ class Block(nn.Module, ABC):
         Args:
             x: (B, T, C).
             own: the parameters of this pass.
-            attend, cross_attend: attention. It takes its input, then what the terms read if that differs, and the pass's
-                term for each projection by keyword; cross_attend is None in an encoder.
+            attend, cross_attend: attention. It takes its input, then what the terms read if that differs, and the
+                pass's term for each projection by keyword; cross_attend is None in an encoder.
         """
