@@ -42,7 +42,7 @@ class LoopedVisionTransformer(ImageModel):
         self.loop = config.loop(tokens)
         config.make_elastic(self.loop, **config.other_depths())
         self.make_tables(tokens)
-        if config.reordered or not self.shows_passes():
+        if config.notes_order or not self.shows_passes():
             self.loop.note_order()
         self.norm = nn.LayerNorm(config.embed_dim, 1e-6)
         self.feature_info = [

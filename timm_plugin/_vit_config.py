@@ -89,8 +89,8 @@ class ViTConfig(ImageConfig):
         return dict(drop_path=rates, pre_norm=True, activation=F.gelu, ffn_dropout=self.mlp_drop_rate)
 
     @property
-    def reordered(self) -> bool:
-        """Whether the blocks run in another order than that of the family's models."""
+    def notes_order(self) -> bool:
+        """Whether a checkpoint must store the order, because its passes do not show in which order they ran."""
         return False
 
     def other_depths(self) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class OrderedConfig(ViTConfig):
         return left
 
     @property
-    def reordered(self) -> bool:
+    def notes_order(self) -> bool:
         return self.order is not None
 
     def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:

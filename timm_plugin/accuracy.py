@@ -34,7 +34,8 @@ def measured(run: Path, eight_bits: bool = False) -> dict[str, float]:
     if not checkpoint.exists():
         raise ValueError(f"RUN={run}: has no last.pth.tar")
     args = load_checkpoint_metadata(checkpoint)["args"]
-    args.distributed, device = False, torch.device("cpu" if eight_bits else args.device)
+    args.distributed, args.aug_repeats = False, 0  # of the training
+    device = torch.device("cpu" if eight_bits else args.device)
     *sets, args.num_classes = datasets(args)
     model = load(checkpoint)
     if eight_bits:

@@ -55,17 +55,20 @@ class UniversalViT(LoopedVisionTransformer):
         passes = range(self.loop.passes)
         if self.depth_embed is None:
             return [self.level_embed[index][None] for index in passes]
-        return [self.pos_embed + self.depth_embed[index] for index in passes]
+        # At another depth, a pass has the sines of its place, as in a model of that depth.
+        places = dict(zip(self.loop.chosen or passes, passes))
+        return [self.pos_embed + self.depth_embed[places.get(index, index)] for index in passes]
 
     def adapt(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
         """Also adapts the levels of another depth: learned ones by the rule for passes, fixed ones are recomputed."""
         for name in ("level_embed", "depth_embed"):
             theirs, own, used = state_dict.get(name), getattr(self, name), self.loop.order
-            if theirs is None or own is None or len(theirs) == len(own):
+            noted = state_dict.get("loop.noted") if name == "level_embed" else None  # sines follow the place
+            if theirs is None or own is None or (noted is None and len(theirs) == len(own)):
                 continue
-            trained = same_kind(used, len(theirs))
-            if trained is None:
-                continue  # torch reports the shape mismatch
+            trained = same_kind(used, len(theirs)) if noted is None else tuple(noted.tolist())
+            if trained in (None, used) or set(trained) != set(used) or len(trained) != len(theirs):
+                continue  # nothing to do, or torch reports the mismatch
             warn_of_depth(name, used, trained)
             if name == "depth_embed":  # not the buffer itself, which may still be uninitialised
                 state_dict[name] = depth_table(len(own), self.num_features).to(theirs)

@@ -30,7 +30,7 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
     if path.is_dir():
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
         for argument, value in (config.get("model_args") or {}).items():
-            if _names_source(argument):
+            if names_source(argument):
                 raise ValueError(f"{path}: says {argument}={value!r}: must not name other files or addresses")
         return _with_weights(path, f"local-dir:{path}", kwargs, pretrained=True)
     metadata = {} if path.suffix == ".safetensors" else _metadata(path)
@@ -64,7 +64,7 @@ def _metadata(path: Path) -> dict[str, Any]:
     return found
 
 
-def _names_source(argument: str) -> bool:
+def names_source(argument: str) -> bool:
     """Whether an argument of a model is a file or an address from which to load weights."""
     return argument.startswith("pretrained") or argument in ("checkpoint_path", "cache_dir")
 
@@ -75,12 +75,13 @@ def _trained_with(name: str, args: argparse.Namespace) -> dict[str, Any]:
     Not the files or addresses from which a fine-tuning took its first weights.
     """
     named = dict(getattr(args, "model_kwargs", None) or {})
-    kwargs = {argument: value for argument, value in named.items() if not _names_source(argument)}
+    kwargs = {argument: value for argument, value in named.items() if not names_source(argument)}
     given = [(argument, getattr(args, option, None)) for argument, option in OPTIONS.items()]
-    channels, *_ = getattr(args, "input_size", None) or (None,)  # train.py's --input-size
+    channels, *sides = getattr(args, "input_size", None) or (None,)  # train.py's --input-size
     for argument, value in (*given, ("in_chans", channels)):
         if value is not None:
             kwargs.setdefault(argument, value)
-    if getattr(args, "img_size", None) and timm.get_pretrained_cfg(name).fixed_input_size:
-        kwargs.setdefault("img_size", args.img_size)
+    size = getattr(args, "img_size", None) or tuple(sides)
+    if size and timm.get_pretrained_cfg(name).fixed_input_size:
+        kwargs.setdefault("img_size", size)
     return kwargs

@@ -29,6 +29,7 @@ from recurrence.comparison.command import Comparison, add_options, compare, with
 from recurrence.comparison.rows import Row, Score, counted, widest
 from recurrence.comparison.runs import Step, Values
 from timm_plugin import MODELS, repairs
+from timm_plugin.checkpoints import names_source
 from timm_plugin.train import Trainer
 from timm_plugin.training import options
 from timm_plugin.training.tasks import build
@@ -55,6 +56,10 @@ class ImageComparison(Comparison):
                 raise ValueError(f"--{name}: {rule}")
         if args.model not in MODELS:
             raise ValueError(f"--model={args.model}: must be a looped model of timm_plugin")
+        for name, value in args.model_kwargs:
+            if names_source(name):
+                rule = "the other rows would have no such weights to start from"
+                raise ValueError(f"--model-kwargs {name}={value}: {rule}")
         self.args.resume = True
         options.check(args)
         trainer = Trainer(args, utils.init_distributed_device(args))  # its errors come before the first training

@@ -96,6 +96,8 @@ def run(args: argparse.Namespace) -> None:
     except (AssertionError, RuntimeError) as error:
         raise ValueError(f"--device={args.device}: must be a device of this machine") from error
     loops = require_loops(model)
+    if model.in_chans != 3:
+        raise ValueError(f"--model-kwargs in_chans={model.in_chans}: must be 3, as images are read in RGB")
     settings = assignments(loops)
     size = dict(input_size=(model.in_chans, *model.patch_embed.img_size))
     batches = read_images(args.images, args.split, model, size, args.batch_size, args.device)

@@ -56,8 +56,9 @@ class RecursiveConfig(OrderedConfig):
         return LOOP_ORDERS[self.loop_order].order(self.depth, self.depth * self.loops)
 
     @property
-    def reordered(self) -> bool:
-        return super().reordered or self.loop_order != "internal"
+    def notes_order(self) -> bool:
+        """Always: as many passes may have run in any `loop_order`."""
+        return True
 
     def other_depths(self) -> dict[str, Any]:
         """All blocks run equally often, unless an order says which of them run again."""

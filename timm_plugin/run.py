@@ -56,8 +56,8 @@ def _use_timm_of(folder: Path) -> None:
 def with_img_size(arguments: Sequence[str]) -> list[str]:
     """The arguments of a script, with --img-size as an argument of the model, too, if it is one of this plugin."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for option in ("--model", "--img-size"):
-        parser.add_argument(option)
+    parser.add_argument("--model", "-m")
+    parser.add_argument("--img-size")
     parser.add_argument("--model-kwargs", nargs="*", default=[])
     known, rest = parser.parse_known_args(list(arguments))
     if str(known.model).partition(".")[0] not in MODELS or known.img_size is None:

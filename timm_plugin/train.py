@@ -87,6 +87,8 @@ class Trainer:
         utils.random_seed(args.seed << 16)
         *sets, args.num_classes = datasets(args)
         self.model = model = build("model", args, num_classes=args.num_classes).to(device)
+        if getattr(model, "in_chans", 3) != 3:
+            reject("model_kwargs", f"in_chans={model.in_chans}", "must be 3, as images are read in RGB")
         self.task = make_task(args, model, device)
         self.train_loader, self.val_loader = make_loaders(args, model, sets, device)
         # Per epoch; leftover batches that do not fill an update are skipped.
@@ -163,10 +165,12 @@ class Trainer:
         if args.distributed:
             self.train_loader.sampler.set_epoch(epoch)
         self.task.train()
+        depths = [loop.training_depth for loop in named_loops(self.model).values()]
+        depth_changes = any(depth.draw or depth.warmup or depth.loop_after for depth in depths)
         total = self.updates * args.grad_accum_steps
         batches = self.bar(islice(self.train_loader, total), f"epoch {epoch + 1}", total=total)
         for number, (images, targets) in enumerate(batches, start=1):
-            if args.depth_range or args.depth_warmup_updates or args.loop_after_updates:
+            if depth_changes:
                 self.set_num_updates((epoch * total + number - 1) // args.grad_accum_steps)
             updates, pending = divmod(epoch * total + number, args.grad_accum_steps)
             loss = self.learn(images, targets, last=not pending)
@@ -288,7 +292,7 @@ def main() -> None:
     except OptionError as error:
         report_to_torchrun(f"{command_line.prog}: error: {error}")
         command_line.error(str(error))
-    except (ArithmeticError, OSError, RuntimeError, ValueError) as error:
+    except (ArithmeticError, AssertionError, OSError, RuntimeError, ValueError) as error:
         if os.environ.get("RECURRENCE_TRACEBACK") == "1":
             raise
         line = f"{command_line.prog}: error: {one_line(error)} (RECURRENCE_TRACEBACK=1 shows where)"

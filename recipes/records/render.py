@@ -84,8 +84,9 @@ def measured(run: Run | None, metric: str, scale: str, lines: pd.DataFrame) -> s
     """Our values for a cell: mean, standard error and number of seeds; empty if nothing has been recorded."""
     if run is None:
         return ""
-    metric = at_training_length(run, metric, scale)
-    found = lines[(lines["row"] == run.name) & (lines["scale"] == scale) & (lines["metric"] == METRICS.get(metric))]
+    full = at_training_length(run, metric, scale)
+    names = [METRICS.get(full), METRICS.get(metric)]  # a failed run has the short one
+    found, metric = lines[(lines["row"] == run.name) & (lines["scale"] == scale) & lines["metric"].isin(names)], full
     values = pd.to_numeric(found["value"]).dropna()
     if values.empty:
         return "failed" if len(found) else ""

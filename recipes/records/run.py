@@ -59,9 +59,9 @@ def run_row(request: Request, run: Run, seed: int) -> None:
         return
     with locked(folder / ".lock"):
         if (folder / "metrics.json").exists():
-            if request.flags:
+            if request.flags or request.precision:
                 check_begun(folder, recorded_command(request, run, seed))
-            print(f"== {folder}: finished before (remove the folder to run it again)", file=sys.stderr)
+            print(f"== {folder}: finished before by `{begun_by(folder)}` (remove it to run it again)", file=sys.stderr)
         else:
             run_recorded(request, run, seed, found, folder)
 
@@ -72,11 +72,15 @@ def check_begun(folder: Path, command: str) -> None:
     Raises:
         TableError: names the folder and the other command.
     """
-    kept = any(path for pattern in KEPT for path in folder.glob(pattern))
-    if kept and (folder / "cmd.sh").exists():
-        begun = (folder / "cmd.sh").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-        if "recipes/" in begun and begun != command:
-            raise TableError(f"{folder}: holds a run of `{begun}`; use its flags, or remove the folder")
+    kept, begun = any(path for pattern in KEPT for path in folder.glob(pattern)), begun_by(folder)
+    if kept and "recipes/" in begun and begun != command:
+        raise TableError(f"{folder}: holds a run of `{begun}`; use its flags, or remove the folder")
+
+
+def begun_by(folder: Path) -> str:
+    """The command that began the run of a folder; empty if it is not known."""
+    script = folder / "cmd.sh"
+    return script.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") if script.exists() else ""
 
 
 def run_recorded(request: Request, run: Run, seed: int, found: dict[str, list[str]], folder: Path) -> None:

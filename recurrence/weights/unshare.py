@@ -59,7 +59,7 @@ def unshare(loop: Loop, epsilon: float = 1e-5) -> tuple[list[StateDict], Factor]
     """
     check(loop)
     with torch.no_grad():
-        sublayers = [part for index in loop.running for part in _sublayers(loop, index)]
+        sublayers = [part for index in loop.chosen or range(loop.passes) for part in _sublayers(loop, index)]
         scale = _scale_pre_norm if loop.blocks[0].pre_norm else _scale_post_norm
         scaled, factor = scale(sublayers, epsilon)
         return _layers(scaled), factor

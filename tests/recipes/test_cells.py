@@ -7,6 +7,7 @@ import sys
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 
 import count
+import pandas as pd
 import pytest
 import render
 import rows
@@ -85,6 +86,13 @@ def test_parameters_are_the_papers(table):
                 assert not agrees(number, paper, title)
             elif paper:
                 assert agrees(number, paper, title), (key, number, paper)
+
+
+def test_a_failed_run_is_shown_until_one_succeeds():
+    (ilr,) = (paper for paper in PAPERS if paper.folder.name == "ilr")
+    run = ilr.tables["table1"].find("1,1,1,1-rope")
+    lines = pd.DataFrame([dict(row=run.name, scale="long", metric="perplexity", value="")])
+    assert render.measured(run, "perplexity", "long", lines) == "failed"
 
 
 @pytest.mark.skipif(cli.is_official(), reason="fairseq 0.12.2 stores some weights of its own transformer twice")

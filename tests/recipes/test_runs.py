@@ -107,7 +107,9 @@ def test_help_explains_a_script_and_starts_nothing(script, tmp_path):
 
 @pytest.mark.slow
 def test_a_count_is_recorded(tmp_path):
-    recipe("ringformer/flops.sh", "ringformer", SCALE="smoke", OUT=str(tmp_path), THREADS="1")
+    settings = dict(SCALE="smoke", OUT=str(tmp_path), THREADS="1")
+    recipe("ringformer/flops.sh", "ringformer", **settings)
+    assert "finished before by `SCALE=smoke" in recipe("ringformer/flops.sh", "ringformer", **settings)
     found = {row["metric"]: row["value"] for row in results_csv.read(tmp_path / "ringformer" / "results.csv")}
     assert found["GFLOPs as published"] == "19.0302"
 

@@ -71,6 +71,12 @@ def test_low_rank_terms_are_folded(options):
     torch.testing.assert_close(to_timm(model)(x), model(x), **CLOSE)
 
 
+def test_a_model_in_training_is_converted_at_full_depth():
+    model = vision.small("recursive_deit_tiny", depth=1, loops=4, depth_range=(1, 4)).train()
+    model.set_num_updates(2)  # which draws one pass
+    assert len(to_timm(model).blocks) == 4
+
+
 def test_a_hidden_width_that_timm_would_round_down_is_kept():
     model, x = vision.small_with_images("plain_vit", embed_dim=28, mlp_ratio=61 / 28)
     assert to_timm(model).blocks[0].mlp.fc1.out_features == 61
@@ -171,9 +177,10 @@ def test_there_and_back_by_command_line_and_without_the_plugin(tmp_path):
 
 
 def test_a_training_checkpoint_describes_its_model(tmp_path):
-    """Also pooling and channels, for which timm's train.py has options: `--gp avg --input-size 1 32 32`."""
+    """Also pooling, channels and size, for which timm's train.py has options: `--gp avg --input-size 1 32 32`."""
     path, kwargs = tmp_path / "last.pth.tar", vision.arguments("plain_vit")
-    model = vision.fresh("plain_vit", global_pool="avg", in_chans=1).eval()
+    model = vision.fresh("plain_vit", global_pool="avg", in_chans=1, img_size=(32, 32)).eval()
+    del kwargs["img_size"]
     args = argparse.Namespace(model="plain_vit", num_classes=kwargs.pop("num_classes"), img_size=None, crop_pct=0.5)
     args.model_kwargs, args.gp, args.input_size = kwargs, "avg", [1, 32, 32]
     torch.save(dict(arch="plain_vit", args=args, state_dict=model.state_dict()), path)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from recurrence.depth import source_passes
+from recurrence.elastic import at_depths
 from tests.support import vision
 from tests.support.depth import depth_log
 from tests.support.vision import timm
@@ -55,18 +56,31 @@ def test_learned_levels_follow_the_rule(caplog):
     used.load_state_dict(dict(trained.state_dict()))
     assert torch.equal(used.level_embed, trained.level_embed[[0, 1, 2, 2, 2]])
     assert "level_embed: runs 5 passes (0 0 0 0 0), trained with 3 (0 0 0)" in caplog.text
+    trained = vision.small("uit, learned levels", order=(0, 1, 0, 1), depth=2)
+    used = vision.small("uit, learned levels", order=(0, 0, 1, 1), depth=2, seed=1)
+    used.load_state_dict(trained.state_dict())
+    assert torch.equal(used.level_embed, trained.level_embed[[0, 2, 1, 3]])
 
 
-@pytest.mark.parametrize("loop_order", LOOP_ORDERS)
-@pytest.mark.parametrize("loops", [1, 3])
-def test_an_order_is_kept_without_metadata(loop_order, loops, tmp_path):
+@pytest.mark.parametrize("levels", ["static", "learned"])
+def test_a_shallow_branch_is_the_model_of_that_depth(levels):
+    deep = vision.small("uit", order=(0, 0, 1, 1), depth=2, level_signal=levels)
+    shallow = vision.small("uit", order=(0, 1), depth=2, level_signal=levels, seed=1)
+    shallow.load_state_dict(deep.state_dict())
+    with at_depths({deep.loop: 2}):
+        torch.testing.assert_close(deep(vision.images(deep)), shallow(vision.images(deep)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("before", "after"), [*zip(LOOP_ORDERS, LOOP_ORDERS), ("internal", "external")])
+@pytest.mark.parametrize("loops", [1, 2, 3])
+def test_an_order_is_kept_without_metadata(before, after, loops, tmp_path):
     """timm's loader and safetensors drop the metadata, in which the order is also stored."""
-    options = dict(loop_order=loop_order, residual_rank=4)
-    trained = vision.small("recursive_deit_tiny", loops=2, **options)
+    options = dict(loops=loops, loop_order=after, residual_rank=4)
+    trained = vision.small("recursive_deit_tiny", loops=2, loop_order=before, residual_rank=4)
     torch.save({"state_dict": trained.state_dict()}, tmp_path / "weights.pth")
-    expected = vision.small("recursive_deit_tiny", seed=1, loops=loops, **options)
+    expected = vision.small("recursive_deit_tiny", seed=1, **options)
     expected.load_state_dict(trained.state_dict())
-    found = vision.small("recursive_deit_tiny", loops=loops, **options)
+    found = vision.small("recursive_deit_tiny", **options)
     timm.models.load_checkpoint(found, str(tmp_path / "weights.pth"))
     x = vision.images(found)
     assert torch.equal(found(x), expected(x))

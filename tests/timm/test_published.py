@@ -28,6 +28,12 @@ def test_a_file_without_weights_is_rejected():
             from_published("vit", nothing, golden("ringformer_vision_vit")["meta"]["config"])
 
 
+@pytest.mark.parametrize("order", [(0, 1, 1), [0, 1, 1]])
+def test_an_order_of_its_own_has_no_published_form(order):
+    with pytest.raises(ValueError, match=r"^order=\(0, 1, 1\): the published code has no such order"):
+        to_published("vit", vision.small("plain_vit", order=order, depth=2))
+
+
 @pytest.mark.parametrize("recorded", ["ringformer_vision_uit_static", "ringformer_vision_vit"])
 def test_either_name_gives_the_depth(recorded):
     file = golden(recorded)

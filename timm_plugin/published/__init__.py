@@ -71,8 +71,8 @@ def to_published(system: str, model: ImageModel) -> StateDict:
         ValueError: for a model whose blocks run in an order of its own.
     """
     order = getattr(model.config, "order", None)
-    if isinstance(order, tuple):
-        raise ValueError(f"order={order}: the published code has no such order")
+    if order is not None:
+        raise ValueError(f"order={tuple(order)}: the published code has no such order")
     return to_theirs(model.state_dict(), SYSTEMS[system][2](system, model))
 
 

@@ -22,7 +22,7 @@ def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Modul
     if option == "model":
         kwargs |= {key: value for key in DEPTH if (value := getattr(args, key)) is not None and value is not False}
         if args.depth_range:
-            kwargs["depth_seed"] = args.seed
+            kwargs.setdefault("depth_seed", args.seed)
     if args.img_size and timm.get_pretrained_cfg(name).fixed_input_size:
         kwargs["img_size"] = args.img_size
     try:
