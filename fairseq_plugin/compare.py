@@ -50,9 +50,15 @@ RESERVED = {
     "save_dir": "is set by --output",
     "no_save": "would leave nothing to score",
     "no_last_checkpoints": "would leave nothing to continue from",
+    "no_save_optimizer_state": "would leave nothing to continue from",
+    "reset_optimizer": "would begin again where an interrupted training goes on",
     "finetune_from_model": "has the weights of one row",
     "restore_file": "has the weights of one row",
 }
+
+
+# Options of schedules, in updates.
+IN_UPDATES = ("total_num_update", "lr_period_updates", "warmup_steps", "hold_steps", "decay_steps")
 
 
 class TextComparison(Comparison):
@@ -69,6 +75,7 @@ class TextComparison(Comparison):
     def __init__(self, args: Namespace, words: Sequence[str]):
         self.args, self.words = args, list(words)
         _check(args)
+        _check_schedule(args, words)
         self.task = set_up_task(args)
         self.looped = self.task.build_model(copy.copy(args))
         if all(loop.passes == len(loop.blocks) for loop in self.looped.loops_by_side().values()):
@@ -120,7 +127,7 @@ class TextComparison(Comparison):
             return []
         flags = ["--max-epoch", "0", "--max-update", str(length)]
         if self.args.max_update:
-            for name in ("total_num_update", "lr_period_updates"):
+            for name in IN_UPDATES:
                 value = float(getattr(self.args, name, None) or 0)
                 if value > 0:
                     flags.append(f"--{name.replace('_', '-')}={round(value * length / self.args.max_update)}")
@@ -143,6 +150,8 @@ class TextComparison(Comparison):
             score, seconds = (PERPLEXITY if is_text else RESULT).search(log), DECODED.search(log)
             if score is None or seconds is None:
                 raise ValueError("has no score")
+            if "is from before its loops began" in log:
+                raise ValueError(f"scores {checkpoint.name} from before the loops began (--loop-after-updates)")
             return {f"score{suffix}": float(score[1]), f"decoding{suffix}": float(seconds[1])}
 
         return Step.of_module(name, [program, *flags, "--path", checkpoint], flags, read)
@@ -182,6 +191,15 @@ def _check(args: Namespace) -> None:
     for name, rule in RESERVED.items():
         if getattr(args, name) != defaults.get_default(name):
             raise ValueError(f"--{name.replace('_', '-')}={getattr(args, name)}: {rule}")
+
+
+def _check_schedule(args: Namespace, words: Sequence[str]) -> None:
+    """Raises ValueError for a schedule in updates that cannot be stretched for the row `time`."""
+    given = {word.partition("=")[0] for word in words}
+    for name in IN_UPDATES if "time" in args.rows and not args.max_update else ():
+        flag = f"--{name.replace('_', '-')}"
+        if flag in given:
+            raise ValueError(f"{flag}={getattr(args, name)}: needs --max-update, by which the row time stretches it")
 
 
 def set_up_task(args: Namespace) -> FairseqTask:

@@ -25,7 +25,8 @@ class FieldError(ValueError):
     def message(self, show: Callable[[str, Any], str]) -> str:
         """The message, in which a function shows each field and its value."""
         others = {other: show(other, value) for other, value in self.others.items()}
-        return f"{show(self.field, self.value)}: {self.rule.format(**others)}"
+        rule = self.rule.format(**others) if others else self.rule  # which may quote another error, with braces
+        return f"{show(self.field, self.value)}: {rule}"
 
     def __str__(self) -> str:
         return self.message(shown)

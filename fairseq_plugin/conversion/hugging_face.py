@@ -51,6 +51,8 @@ def as_llama(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
         raise ValueError(f"--position={args.position}: must be rotary, the only positions of LlamaForCausalLM")
     if args.post_norm:
         raise ValueError("--post-norm: the layers of LlamaForCausalLM are pre-norm")
+    if model.decoder.inputs.scale != 1:
+        raise ValueError("no_scale_embedding=False: LlamaForCausalLM does not scale its embedding")
     loop = model.decoder.stack.loop
     if loop.inject:
         raise ValueError("--inject-embedding: a layer of LlamaForCausalLM only reads the layer before it")

@@ -131,6 +131,8 @@ def _language(model: LanguageModel, args: argparse.Namespace) -> tuple[argparse.
     unshare.check(decoder.stack.loop)
     _check_positions(decoder.stack.positions, args)
     stack, factor = _stack("decoder", decoder.stack.loop, decoder.stack.norm)
+    if not unshare.is_one(factor):  # which nothing would undo without a final norm, or in adaptive bands
+        raise ValueError(f"norm_eps={args.norm_eps}: must be {EPSILON}, as fairseq has it")
     inputs, learned = _inputs("decoder", decoder.inputs, most, factor)
     weights = {**stack, **inputs}
     values = dict(

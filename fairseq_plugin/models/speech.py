@@ -163,6 +163,7 @@ class SpeechToText(ParameterSharing):
     """M stored layers that run N times on either side; the encoder reads speech (`--task speech_to_text`)."""
 
     options = SpeechOptions
+    reads_text = False
 
     unshared = unshared_as("s2t_vanilla")
 

@@ -90,5 +90,7 @@ def numbered_dictionary(symbols: int) -> Dictionary:
 def unpadded_dictionary(size: int) -> Dictionary:
     """A dictionary in which every index is a symbol: the padding's index is after the last one."""
     dictionary = numbered_dictionary(size)
+    del dictionary.symbols[size:], dictionary.count[size:]  # some of fairseq's own, if the size is below four
+    dictionary.indices = {symbol: index for index, symbol in enumerate(dictionary.symbols)}
     dictionary.pad_index = size
     return dictionary

@@ -67,6 +67,7 @@ class StackDecoder(FairseqIncrementalDecoder):
     Args:
         dictionary: the dictionary of the output.
         max_positions: longest text, in tokens.
+        padding: index of the input's padding; None for that of the output.
 
     Attributes:
         stack: has `forward(x, padding, state, states)` and `new_state()`, see :class:`recurrence.causal.CausalStack`.
@@ -75,9 +76,10 @@ class StackDecoder(FairseqIncrementalDecoder):
     KEY = "recurrence"
     inputs: TokenInput
 
-    def __init__(self, dictionary, max_positions: int):
+    def __init__(self, dictionary, max_positions: int, padding: int | None = None):
         super().__init__(dictionary)
         self._max_positions = max_positions
+        self.padding = dictionary.pad() if padding is None else padding
         self.need_attn = False
         self.drafting: Drafting | None = None
 
@@ -186,7 +188,7 @@ class StackDecoder(FairseqIncrementalDecoder):
 
         In training, the causal mask hides padding after the text, and the loss ignores the outputs there.
         """
-        padding = tokens.eq(self.dictionary.pad())
+        padding = tokens.eq(self.padding)
         if state is None:
             visible = padding[:, :-1] & ~padding[:, 1:] if self.training else padding
             return padding if visible.any() else None

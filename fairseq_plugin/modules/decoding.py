@@ -44,6 +44,9 @@ class DecodingModel(nn.Module):
             if tokens is not None:
                 raise FieldError("draft_tokens", tokens, "needs draft_passes")
             return
+        if self.eight_bits:
+            rule = "does not go with eight_bits, whose rounding depends on which tokens are read at once"
+            raise FieldError("draft_passes", passes, rule)
         stack = self.decoder.stack
         if not isinstance(stack, CausalStack):
             rule = f"not available for {type(self).__name__}, whose recurrence runs all layers for every token"

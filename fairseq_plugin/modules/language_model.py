@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairseq.models import FairseqLanguageModel
+from fairseq.tasks.translation import TranslationTask
 from torch import Tensor, nn
 
 from fairseq_plugin.modules import adaptive, elastic
@@ -15,6 +16,7 @@ from fairseq_plugin.modules.embedding import Output, TokenInput, dropout_rate, n
 from fairseq_plugin.modules.options import option
 from recurrence import position
 from recurrence.block import Shape
+from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.position import AttentionPositions, attention_positions
 
@@ -35,7 +37,7 @@ class LanguageDecoder(StackDecoder):
     """The decoder of a language model.
 
     Args:
-        dictionary, max_positions: see :class:`StackDecoder`.
+        dictionary, max_positions, padding: see :class:`StackDecoder`.
         embed_tokens: the embedding.
         inputs: the input layer with that embedding.
         stack: see :class:`StackDecoder`.
@@ -50,8 +52,9 @@ class LanguageDecoder(StackDecoder):
         stack: nn.Module,
         output: nn.Module,
         max_positions: int,
+        padding: int,
     ):
-        super().__init__(dictionary, max_positions)
+        super().__init__(dictionary, max_positions, padding)
         self.embed_tokens, self.inputs, self.stack = embed_tokens, inputs, stack
         adapts = isinstance(output, adaptive.AdaptiveSoftmax)
         self.adaptive_softmax = output if adapts else None
@@ -105,7 +108,8 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
         embedding = cls._embedding(args, task.source_dictionary)
         inputs = cls._inputs(args, embedding, task.source_dictionary, most)
         output = cls._output(args, embedding, task.target_dictionary)
-        model = cls(LanguageDecoder(task.target_dictionary, embedding, inputs, stack, output, most))
+        padding = task.source_dictionary.pad()
+        model = cls(LanguageDecoder(task.target_dictionary, embedding, inputs, stack, output, most, padding))
         model.set_decoding(args)
         model.set_loops(args, cls.depth_step(args))
         return model
@@ -145,7 +149,15 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
         cls.options.check(args)
         elastic.check(args, sides=1)
         symbols, target = len(task.source_dictionary), len(task.target_dictionary)
+        if isinstance(task, TranslationTask):
+            rule = "has a source, which a language model does not read; must be language_modeling"
+            raise ValueError(f"--task: {type(task).__name__} {rule}")
         adaptive.check(args, min(symbols, target))
+        unpadded = task.source_dictionary.pad() >= symbols or task.target_dictionary.pad() >= target
+        for name in ("adaptive_input_cutoff", "adaptive_softmax_cutoff") if unpadded else ():
+            if getattr(args, name) != adaptive.NONE:
+                rule = f"must be '{adaptive.NONE}', as this task's symbols have no padding"
+                raise FieldError(name, getattr(args, name), rule)
         tied = args.share_decoder_input_output_embed or args.tie_adaptive_weights
         if tied and symbols != target:
             raise ValueError(

@@ -83,6 +83,7 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
 
     options: type[TranslationOptions] = TranslationOptions
     initialise: Callable[..., None]
+    reads_text = True  # its encoder; otherwise speech
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
@@ -228,6 +229,8 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
     def _check(cls, args, task) -> None:
         """Raises ValueError for options that do not go together."""
         check_task(args, task)
+        if cls.reads_text and task.source_dictionary is None:
+            raise ValueError(f"--task: {type(task).__name__} reads speech; must be translation, or --arch one of s2t_*")
         cls.options.check(args)
         elastic.check(args, sides=2)
         for side in SIDES:

@@ -65,6 +65,7 @@ REPAIRS = (
     resuming.agree_on_checkpoint,
     resuming.end_finished_runs,
     resuming.keep_patience,
+    resuming.keep_training_time,
     workers.end_workers_with_epoch,
     workers.end_readers_before_exit,
     corpus.reject_unequal_sides,

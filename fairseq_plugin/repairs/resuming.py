@@ -13,6 +13,7 @@ from fairseq import checkpoint_utils
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
+from fairseq.logging import meters, metrics
 from fairseq.trainer import Trainer
 
 from fairseq_plugin.repairs.foreign import copies_of
@@ -193,6 +194,33 @@ def _early_stop() -> dict[str, Any]:
     """The best validation score and the number of validations since, which fairseq stores as function attributes."""
     *_, train = copies_of("fairseq_cli.train")
     return vars(train.should_stop_early)
+
+
+def keep_training_time() -> None:
+    """Continues the seconds of all updates (``train_wall``) when training resumes.
+
+    fairseq restarts the sum if the checkpoint was saved at the end of an epoch.
+    """
+    call_after(Trainer, "load_checkpoint", _restore_training_time)
+
+
+def _restore_training_time(
+    extra: dict[str, Any] | None,
+    trainer: Trainer,
+    filename: str,
+    reset_optimizer=False,
+    *args,
+    reset_meters=False,
+    **kwargs,
+) -> None:
+    known = metrics.get_meters("default")
+    if extra is None or reset_optimizer or reset_meters or "train_wall" in known:
+        return
+    for priority, key, _, state in extra.get("metrics", {}).get("default", ()):
+        if key == "train_wall":
+            meter = meters.StopwatchMeter()
+            meter.load_state_dict(state)
+            known.add_meter(key, meter, priority)
 
 
 def keep_place_in_epoch() -> None:

@@ -97,4 +97,5 @@ class AnswerCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         if target.dim() == 3:
             target = target[:, extra["passes"] - 1]
         has_target = target.ne(self.padding_idx)
+        has_target[:, : self.ignore_prefix_size] = False
         return model.get_normalized_probs((logits[has_target], extra), log_probs=True), target[has_target]

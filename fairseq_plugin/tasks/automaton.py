@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fairseq_plugin.modules.build import unpadded_dictionary
 from fairseq_plugin.modules.options import option
-from fairseq_plugin.tasks.answers import AnswerDataset, AnswerTask
+from fairseq_plugin.tasks.answers import AnswerCrossEntropy, AnswerDataset, AnswerTask
 
 START = 2  # the first symbol after the two values of a cell; START + t - 1 asks for t steps
 
@@ -62,6 +62,13 @@ class AutomatonTask(AnswerTask):
             if most > self.cfg.steps:
                 raise ValueError(f"--steps={self.cfg.steps}: must be >= {most}, the largest number of passes")
         return model
+
+    def build_criterion(self, cfg, from_checkpoint: bool = False):
+        """Raises ValueError if the criterion cannot choose among the targets of `--pass-steps`."""
+        criterion = super().build_criterion(cfg, from_checkpoint)
+        if self.cfg.pass_steps and not isinstance(criterion, AnswerCrossEntropy):
+            raise ValueError(f"--criterion={cfg._name}: must be answer_cross_entropy with --pass-steps")
+        return criterion
 
     def load_dataset(self, split: str, **unused) -> None:
         """Draws the rows of a subset; only training rows change with the epoch."""

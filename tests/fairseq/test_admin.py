@@ -133,6 +133,7 @@ def test_a_profile_from_a_file(numbered, tmp_path):
         (b"\xff\xfe\x00", r"cannot be read \("),
         (b"1\n" * 9, "has 9 sublayers, but the encoder has 4 and the decoder 6"),
         (b"1\none\n", r"cannot be read \(.* 'one' "),
+        (b"{1: 2}\n", r"cannot be read \(.* '{1:' "),
         (b"1 -1\n", "each line must end with a positive number"),
         (b"1 nan\n", "each line must end"),
     ],

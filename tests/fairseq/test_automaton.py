@@ -2,6 +2,7 @@
 
 import json
 import re
+from argparse import Namespace
 
 import numpy as np
 import pytest
@@ -106,6 +107,12 @@ def test_the_pass_loss_compares_every_pass_with_its_own_step():
 def test_more_passes_than_steps_are_rejected(flags):
     with pytest.raises(ValueError, match=re.escape("--steps=5: must be >= 6, the largest number of passes")):
         models.build("ilr_small", *TINY, *flags, on=automaton(steps=5, pass_steps=True))
+
+
+def test_passes_as_steps_need_their_criterion():
+    task = automaton(steps=5, pass_steps=True)
+    with pytest.raises(ValueError, match="--criterion=cross_entropy: must be answer_cross_entropy with --pass-steps"):
+        task.build_criterion(Namespace(_name="cross_entropy", criterion="cross_entropy", sentence_avg=False))
 
 
 def trained(folder, *flags: str) -> dict[str, float]:

@@ -109,6 +109,12 @@ FLAGS = [
         (["--arch", "one_wide_ffn_tiny"], "--arch=one_wide_ffn_tiny: defines no model without a loop"),
         (["--arch", cli.ARCH, "--seed", "3"], "--seed=3: is set by --seeds"),
         (["--arch", cli.ARCH, "--save-dir", "x"], "--save-dir=x: is set by --output"),
+        (["--arch", cli.ARCH, "--reset-optimizer"], "--reset-optimizer=True: would begin again where an interrupted"),
+        (["--arch", cli.ARCH, "--no-save-optimizer-state"], "--no-save-optimizer-state=True: would leave nothing to"),
+        (
+            ["--arch", cli.ARCH, "--max-update=0", "--max-epoch=2", "--lr-scheduler=cosine", "--lr-period-updates=9"],
+            "--lr-period-updates=9.0: needs --max-update, by which the row time stretches it",
+        ),
         (["--arch", cli.ARCH, "--encoder-attention-heads", "3"], "--encoder-attention-heads=3: must divide"),
         (["--arch", cli.ARCH, "--wrong", "3"], "--wrong 3"),
         (["--arch", cli.ARCH, "--score", "--gen-subset none"], "none"),

@@ -125,6 +125,14 @@ def test_every_kind_of_level_signal_is_folded(flags):
     torch.testing.assert_close(logits(as_fairseq(model, args)), logits(model), **CLOSE)
 
 
+def test_language_models_with_another_epsilon_are_rejected():
+    model, args = models.tiny("cycle_lm"), models.saved_options("cycle_lm")
+    for norm in model.modules():
+        norm.eps = 1e-6
+    with pytest.raises(ValueError, match="norm_eps=.*: must be 1e-05, as fairseq has it"):
+        unshared(model, args)
+
+
 @models.every_language_case
 @pytest.mark.parametrize("left_pad", [False, True], ids=["padding right", "padding left"])
 def test_language_models_give_fairseqs_probabilities_or_are_rejected(arch, flags, left_pad):

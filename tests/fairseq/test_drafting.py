@@ -141,6 +141,7 @@ REJECTED = [
     (dict(draft_passes=0), "draft_passes=0: must be >= 1 and < the 4 passes of the decoder"),
     (dict(draft_passes=2, draft_tokens=0), "draft_tokens=0: must be >= 1"),
     (dict(draft_tokens=2), "draft_tokens=2: needs draft_passes"),
+    (dict(draft_passes=2, eight_bits=True), "draft_passes=2: does not go with eight_bits"),
 ]
 
 

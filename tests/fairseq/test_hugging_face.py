@@ -115,6 +115,13 @@ def test_unsupported_models_and_options_are_rejected(arch, flags, message):
         converted(*with_options(arch, *flags))
 
 
+def test_scaled_embeddings_are_rejected():
+    model, args = with_options("ilr_small")
+    model.decoder.inputs.scale = 4.0
+    with pytest.raises(ValueError, match="no_scale_embedding=False: LlamaForCausalLM does not scale its embedding"):
+        converted(model, args)
+
+
 def test_fsmt_has_as_many_positions_on_either_side():
     model, args = with_options("cycle")
     args.max_target_positions = 9

@@ -175,6 +175,26 @@ def test_classes_cannot_share_the_matrix_of_pixels(images):
         models.build("recurrent_lm", *TINY[2:], on=pixels(images))
 
 
+def test_every_grey_level_is_seen_whatever_the_number_of_classes():
+    two, grey = unpadded_dictionary(2), unpadded_dictionary(256)
+    assert (len(two), two.pad()) == (2, 2)
+    decoder = models.tiny(
+        "recurrent_lm", *TINY[2:], "--no-share-decoder-input-output-embed", on=pixel_task(two)
+    ).decoder
+    assert decoder._padding(torch.tensor([[2, 256, 2]]), 0, None).tolist() == [[False, True, False]]
+    assert grey.pad() == 256
+    with pytest.raises(ValueError, match="--adaptive-softmax-cutoff=1: must be 'none', as this task's symbols have no"):
+        models.on_meta(
+            "cycle_lm", "--adaptive-input-cutoff", "none", "--adaptive-softmax-cutoff", "1", on=pixel_task(two)
+        )
+
+
+def pixel_task(classes) -> PixelClassificationTask:
+    task = PixelClassificationTask.__new__(PixelClassificationTask)
+    task.symbols, task.answers, task.args = unpadded_dictionary(256), classes, Namespace(tokens_per_sample=1024)
+    return task
+
+
 def test_parameters_of_july_s_models():
     """Tables 4 and 5: 90K, 53.6K and 508.7K."""
 
@@ -183,9 +203,7 @@ def test_parameters_of_july_s_models():
 
     small = ["--decoder-embed-dim", "32", "--decoder-attention-heads", "4", "--activation-fn", "relu"]
     small += ["--position", "learned", "--no-share-decoder-input-output-embed"]
-    cifar = PixelClassificationTask.__new__(PixelClassificationTask)
-    cifar.symbols, cifar.answers = unpadded_dictionary(256), unpadded_dictionary(10)
-    cifar.args = Namespace(tokens_per_sample=1024)
+    cifar = pixel_task(unpadded_dictionary(10))
     assert sized(cifar, *small, "--window", "32", "--window-range", "16,48") == 53_664
     assert sized(cifar, *small, "--regular", "--decoder-layers", "4") == 90_720
     large = ["--decoder-embed-dim", "96", "--decoder-attention-heads", "6", "--activation-fn", "relu"]

@@ -67,6 +67,10 @@ def test_a_resumed_run_continues_the_count_of_patience(corpus, tmp_path):
     warm.succeed(training_job(corpus, tmp_path, *flags, "--max-epoch", "2"))
     (second,) = warm.run(training_job(corpus, tmp_path, *flags, "--max-epoch", "9"))
     assert "early stop since valid performance hasn't improved for last 2 runs" in second.log
+    # Its three epochs, of which fairseq forgets the first two.
+    state = load_safely(tmp_path / "checkpoint_last.pt")["extra_state"]["metrics"]["default"]
+    (training_time,) = (meter["n"] for _, key, _, meter in state if key == "train_wall")
+    assert training_time == 15
     assert second.log.count("end of epoch") == 1
     (third,) = warm.run(training_job(corpus, tmp_path, *flags, "--max-epoch", "9"))
     assert "nothing is left to train: 15 updates are done and --patience 2 is reached" in third.log
