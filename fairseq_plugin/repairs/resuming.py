@@ -204,17 +204,9 @@ def keep_training_time() -> None:
     call_after(Trainer, "load_checkpoint", _restore_training_time)
 
 
-def _restore_training_time(
-    extra: dict[str, Any] | None,
-    trainer: Trainer,
-    filename: str,
-    reset_optimizer=False,
-    *args,
-    reset_meters=False,
-    **kwargs,
-) -> None:
+def _restore_training_time(extra: dict[str, Any] | None, *args, reset_meters: bool = False, **kwargs) -> None:
     known = metrics.get_meters("default")
-    if extra is None or reset_optimizer or reset_meters or "train_wall" in known:
+    if extra is None or reset_meters or "train_wall" in known:
         return
     for priority, key, _, state in extra.get("metrics", {}).get("default", ()):
         if key == "train_wall":
