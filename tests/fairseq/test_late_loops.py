@@ -7,7 +7,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
-from fairseq_plugin import average
+from fairseq_plugin import average, depth
 from fairseq_plugin.repairs.checkpoints import load_safely
 from tests.support import cli, models
 from tests.support.conversion import as_fairseq
@@ -101,6 +101,11 @@ def test_checkpoints_generate_at_the_depth_of_their_training(corpus, trained, tm
     (valid,) = (line for line in cli.logged(log, "valid") if line["valid_num_updates"] == 4)
     found = cli.run("fairseq-validate", corpus.data, *cli.HOST, "--batch-size", "8", "--path", before)
     assert re.search(rf"\| loss {valid['valid_loss']:g} ", found)
+
+
+def test_a_checkpoint_from_before_has_no_depth_curve(corpus, trained, rejected):
+    words = (corpus.data, "--path", trained[0] / "checkpoint_1_4.pt", *FEW, "--cpu")
+    assert "checkpoint_1_4.pt: is from before its loops began, and so has one depth" in rejected(depth.main, *words)
 
 
 @pytest.mark.slow

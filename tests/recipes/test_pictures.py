@@ -184,13 +184,15 @@ def test_bad_input_is_named(runs, trained, tmp_path, rejected):
     same_label = [runs / name / "s1" / "last.pth.tar" for name in ("ringformer_vit", "owf_vit")]
     ring, cut = runs / "ringformer_vit" / "s1" / "summary.csv", tmp_path / "cut.pth.tar"
     cut.write_bytes(same_label[0].read_bytes()[:1000])
+    gone = f"{tmp_path}/gone: no such folder of images; name it by --data"
+    of_images = (attention_distance, landscape, responses)
     (tmp_path / "model.bin").touch()
     for tool, words, message in (
         (cka, ("/no/model.pt", text), "/no/model.pt: no such checkpoint"),
         (cka, (tmp_path / "model.bin", text), "model.bin: must be a .pt of fairseq-train or a .pth.tar of train_image"),
         (cka, (image, text), "must be a checkpoint of fairseq-train (.pt)"),
-        *((tool, (cut,), "cut.pth.tar: not a checkpoint that") for tool in (attention_distance, landscape, responses)),
-        (attention_distance, (same_label[0], "--data", tmp_path / "gone"), "gone: no such folder of images"),
+        *((tool, (cut,), "cut.pth.tar: not a checkpoint that") for tool in of_images),
+        *((tool, (same_label[0], "--data", tmp_path / "gone"), gone) for tool in of_images),
         (attention_distance, (image,), "must be a model with one grid of tokens, not a pyramid"),
         (landscape, (text,), "must be a checkpoint of train_image.py (.pth.tar)"),
         (landscape, (image, "--steps", "4"), "--steps=4: must be odd"),
