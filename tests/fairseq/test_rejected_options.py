@@ -158,6 +158,18 @@ def test_bad_values_from_python_are_rejected_by_name(arch, options, message):
         build_architecture(arch, words, words, **options)
 
 
+@pytest.mark.parametrize(
+    ("arch", "source", "message"),
+    [
+        ("cycle", None, "--task: TranslationTask reads speech; must be translation"),
+        ("cycle_lm", numbered_dictionary(9), "--task: TranslationTask has a source, which a language model"),
+    ],
+)
+def test_a_model_on_the_wrong_kind_of_task_is_rejected(arch, source, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        build_architecture(arch, source, numbered_dictionary(9))
+
+
 @pytest.mark.parametrize("kind", [LanguageModelingTask, MultilingualTranslationTask, TranslationLevenshteinTask])
 def test_tasks_of_other_models_are_rejected(kind):
     with pytest.raises(ValueError, match=f"--task: {kind.__name__} .*; must be translation"):
