@@ -6,6 +6,7 @@ import shlex
 import pandas as pd
 import pytest
 import torch
+from fairseq import options as fairseq_options
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_plugin import compare
@@ -124,6 +125,16 @@ FLAGS = [
 def test_wrong_flags_are_rejected_before_anything_is_trained(corpus, tmp_path, rejected, words, rule):
     assert rule in rejected(compare.main, corpus.data, "--output", tmp_path / "out", *FLAGS, *words)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_row_time_stretches_every_stage_of_a_schedule(corpus, tmp_path):
+    stages = ("--lr-scheduler", "tri_stage", "--warmup-steps", "1", "--hold-steps", "2", "--decay-steps", "3")
+    words = [str(word) for word in (corpus.data, *FLAGS, "--arch", cli.ARCH, *stages)]
+    args = fairseq_options.parse_args_and_arch(compare.command_line(), [*words, "--output", str(tmp_path)])
+    comparison = compare.TextComparison(args, words)
+    (row,) = comparison.rows(["looped"])
+    command = [str(word) for word in comparison.steps(row, 1, tmp_path, 12)[0].command]
+    assert {"--warmup-steps=2", "--hold-steps=4", "--decay-steps=6"} <= set(command)
 
 
 def run(*words) -> str:
