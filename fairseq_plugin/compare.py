@@ -35,7 +35,7 @@ from fairseq_plugin.modules.options import ConfiguredModel
 from fairseq_plugin.repairs.checkpoints import load_safely
 from recurrence import count
 from recurrence.comparison.command import Comparison, add_options, compare, without
-from recurrence.comparison.rows import Row, Score, counted, widest
+from recurrence.comparison.rows import Length, Row, Score, counted, widest
 from recurrence.comparison.runs import Step, Values
 
 USER_DIR = str(Path(fairseq_plugin.__file__).parent)
@@ -75,7 +75,6 @@ class TextComparison(Comparison):
     def __init__(self, args: Namespace, words: Sequence[str]):
         self.args, self.words = args, list(words)
         _check(args)
-        _check_schedule(args, words)
         self.task = set_up_task(args)
         self.looped = self.task.build_model(copy.copy(args))
         if all(loop.passes == len(loop.blocks) for loop in self.looped.loops_by_side().values()):
@@ -114,23 +113,22 @@ class TextComparison(Comparison):
             return torch.zeros(1, FRAMES, model.encoder.inputs.features), torch.tensor([FRAMES]), tokens
         return torch.full((1, TOKENS), self.task.source_dictionary.eos()), torch.tensor([TOKENS]), tokens
 
-    def steps(self, row: Row, seed: int, folder: Path, length: int | None = None) -> list[Step]:
+    def steps(self, row: Row, seed: int, folder: Path, length: Length | None = None) -> list[Step]:
         checkpoints, flags = folder / "checkpoints", [*row.flags, *self._lasting(length)]
         train = ["fairseq_cli.train", *flags, "--user-dir", USER_DIR, "--seed", seed, "--save-dir", checkpoints]
         best = checkpoints / ("checkpoint_last.pt" if self.args.disable_validation else "checkpoint_best.pt")
         trains = Step.of_module("train", train, flags, _trained)
         return [trains, self._scoring("score", best, ""), self._scoring("score_8bit", best, "_8bit")]
 
-    def _lasting(self, length: int | None) -> list[str]:
-        """Flags of a training of that many updates, with what a schedule counts in updates in proportion."""
+    def _lasting(self, length: Length | None) -> list[str]:
+        """Flags of a training of that length, with what a schedule counts in updates in proportion."""
         if length is None:
             return []
-        flags = ["--max-epoch", "0", "--max-update", str(length)]
-        if self.args.max_update:
-            for name in IN_UPDATES:
-                value = float(getattr(self.args, name, None) or 0)
-                if value > 0:
-                    flags.append(f"--{name.replace('_', '-')}={round(value * length / self.args.max_update)}")
+        flags = ["--max-epoch", "0", "--max-update", str(length.total)]
+        for name in IN_UPDATES:
+            value = float(getattr(self.args, name, None) or 0)
+            if value > 0:
+                flags.append(f"--{name.replace('_', '-')}={round(value * length.stretch)}")
         return flags
 
     def _scoring(self, name: str, checkpoint: Path, suffix: str) -> Step:
@@ -191,15 +189,6 @@ def _check(args: Namespace) -> None:
     for name, rule in RESERVED.items():
         if getattr(args, name) != defaults.get_default(name):
             raise ValueError(f"--{name.replace('_', '-')}={getattr(args, name)}: {rule}")
-
-
-def _check_schedule(args: Namespace, words: Sequence[str]) -> None:
-    """Raises ValueError for a schedule in updates that cannot be stretched for the row `time`."""
-    given = {word.partition("=")[0] for word in words}
-    for name in IN_UPDATES if "time" in args.rows and not args.max_update else ():
-        flag = f"--{name.replace('_', '-')}"
-        if flag in given:
-            raise ValueError(f"{flag}={getattr(args, name)}: needs --max-update, by which the row time stretches it")
 
 
 def set_up_task(args: Namespace) -> FairseqTask:

@@ -26,7 +26,7 @@ from torch import nn
 
 from recurrence import count
 from recurrence.comparison.command import Comparison, add_options, compare, without
-from recurrence.comparison.rows import Row, Score, counted, widest
+from recurrence.comparison.rows import Length, Row, Score, counted, widest
 from recurrence.comparison.runs import Step, Values
 from timm_plugin import MODELS, repairs
 from timm_plugin.checkpoints import names_source
@@ -107,8 +107,8 @@ class ImageComparison(Comparison):
         image = torch.zeros(1, model.in_chans, *model.patch_embed.img_size)
         return counted(name, words, model, lambda: model(image))
 
-    def steps(self, row: Row, seed: int, folder: Path, length: int | None = None) -> list[Step]:
-        flags = [*row.flags, *([] if length is None else ["--epochs", str(length)])]
+    def steps(self, row: Row, seed: int, folder: Path, length: Length | None = None) -> list[Step]:
+        flags = [*row.flags, *([] if length is None else ["--epochs", str(length.total)])]
         train = ["timm_plugin.train", *flags, "--output", folder, "--seed", seed, "--resume"]
         return [
             Step.of_module("train", train, flags, _trained),

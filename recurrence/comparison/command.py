@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from recurrence.comparison import runs as running
-from recurrence.comparison.rows import ROWS, Row, Score
+from recurrence.comparison.rows import ROWS, Length, Row, Score
 from recurrence.comparison.runs import Run, Step, Values
 
 NEEDS = "needs pandas, scipy, matplotlib and tabulate: pip install 'recurrent-transformers[compare]'"
@@ -40,7 +40,7 @@ class Comparison(ABC):
         """
 
     @abstractmethod
-    def steps(self, row: Row, seed: int, folder: Path, length: int | None = None) -> list[Step]:
+    def steps(self, row: Row, seed: int, folder: Path, length: Length | None = None) -> list[Step]:
         """The steps of a run; the first one trains.
 
         Args:
@@ -142,11 +142,12 @@ def _results(comparison: Comparison, rows: Sequence[Row], seeds: Sequence[int], 
     return results
 
 
-def _length(comparison: Comparison, looped: Values, storage: Values) -> int | None:
+def _length(comparison: Comparison, looped: Values, storage: Values) -> Length | None:
     """How long `time` trains: as many updates or epochs of `storage` as take the time of `looped`."""
     if "seconds" not in looped or "seconds" not in storage:
         return None
-    return max(1, round(storage[comparison.length] * looped["seconds"] / storage["seconds"]))
+    stretch = looped["seconds"] / storage["seconds"]
+    return Length(max(1, round(storage[comparison.length] * stretch)), stretch)
 
 
 def _planned(comparison: Comparison, rows: Sequence[Row], seeds: Sequence[int], output: Path) -> list[Run]:
@@ -160,7 +161,7 @@ def _trained_as(row: Row, rows: Sequence[Row]) -> str:
     return row.name if row.name == "time" else next(other.name for other in rows if other.flags == row.flags)
 
 
-def _run(comparison: Comparison, row: Row, seed: int, output: Path, length: int | None = None) -> Run:
+def _run(comparison: Comparison, row: Row, seed: int, output: Path, length: Length | None = None) -> Run:
     folder = output / row.name / f"seed{seed}"
     return Run(row.name, seed, folder, tuple(comparison.steps(row, seed, folder, length)), comparison.diverged)
 

@@ -53,6 +53,14 @@ def counted(name: str, flags: Sequence[str], model: nn.Module, forward: Callable
 
 
 @dataclass(frozen=True)
+class Length:
+    """How long the row `time` trains."""
+
+    total: int  # in updates or epochs
+    stretch: float  # how many times as long as `storage`
+
+
+@dataclass(frozen=True)
 class Score:
     """The score of a comparison."""
 

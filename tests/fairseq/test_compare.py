@@ -14,6 +14,7 @@ from fairseq_plugin.compare import control_flags, sized
 from fairseq_plugin.models.baselines import OneWideFFN
 from fairseq_plugin.models.recurrent_lm import KausikRecurrence
 from recurrence import count
+from recurrence.comparison.rows import Length
 from tests.support import cli, models
 from tests.support.flags import options
 
@@ -112,10 +113,6 @@ FLAGS = [
         (["--arch", cli.ARCH, "--save-dir", "x"], "--save-dir=x: is set by --output"),
         (["--arch", cli.ARCH, "--reset-optimizer"], "--reset-optimizer=True: would begin again where an interrupted"),
         (["--arch", cli.ARCH, "--no-save-optimizer-state"], "--no-save-optimizer-state=True: would leave nothing to"),
-        (
-            ["--arch", cli.ARCH, "--max-update=0", "--max-epoch=2", "--lr-scheduler=cosine", "--lr-period-updates=9"],
-            "--lr-period-updates=9.0: needs --max-update, by which the row time stretches it",
-        ),
         (["--arch", cli.ARCH, "--encoder-attention-heads", "3"], "--encoder-attention-heads=3: must divide"),
         (["--arch", cli.ARCH, "--wrong", "3"], "--wrong 3"),
         (["--arch", cli.ARCH, "--score", "--gen-subset none"], "none"),
@@ -133,7 +130,8 @@ def test_the_row_time_stretches_every_stage_of_a_schedule(corpus, tmp_path):
     args = fairseq_options.parse_args_and_arch(compare.command_line(), [*words, "--output", str(tmp_path)])
     comparison = compare.TextComparison(args, words)
     (row,) = comparison.rows(["looped"])
-    command = [str(word) for word in comparison.steps(row, 1, tmp_path, 12)[0].command]
+    command = [str(word) for word in comparison.steps(row, 1, tmp_path, Length(9, stretch=2.0))[0].command]
+    assert command[command.index("--max-update", command.index("--max-epoch")) + 1] == "9"
     assert {"--warmup-steps=2", "--hold-steps=4", "--decay-steps=6"} <= set(command)
 
 
