@@ -205,7 +205,12 @@ class Counting(Comparison):
         return list(map(row, names))
 
     def steps(self, row, seed, folder, length=None):
-        values = {"updates": length.total if length else 10, "seconds": 10.0 * len(row.name), "score": float(seed), "score_8bit": 1.0}
+        values = {
+            "updates": length.total if length else 10,
+            "seconds": 10.0 * len(row.name),
+            "score": float(seed),
+            "score_8bit": 1.0,
+        }
         values["decoding"] = 1.0
         return [step(appends(folder.parent.parent / "order", f"{row.name}{seed} "), values=values)]
 
