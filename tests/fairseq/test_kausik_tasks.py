@@ -221,6 +221,9 @@ def test_the_loss_and_the_accuracy_are_those_of_the_answers():
     assert size == log["total"] == asked.sum() == 8 * 16
     torch.testing.assert_close(loss, F.cross_entropy(logits[asked], target[asked], reduction="sum"))
     assert log["n_correct"] == logits.argmax(-1)[asked].eq(target[asked]).sum()
+    asked[:, :-10] = False
+    loss, *_ = AnswerCrossEntropy(task, False, 0.0, ignore_prefix_size=target.size(1) - 10)(model, batch)
+    torch.testing.assert_close(loss, F.cross_entropy(logits[asked], target[asked], reduction="sum"))
 
 
 # Shifted texts

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, options
 
-from fairseq_plugin import average, depth
+from fairseq_plugin import average, compare, depth
 from fairseq_plugin.repairs.checkpoints import load_safely
 from tests.support import cli, models
 from tests.support.conversion import as_fairseq
@@ -106,6 +106,21 @@ def test_checkpoints_generate_at_the_depth_of_their_training(corpus, trained, tm
 def test_a_checkpoint_from_before_has_no_depth_curve(corpus, trained, rejected):
     words = (corpus.data, "--path", trained[0] / "checkpoint_1_4.pt", *FEW, "--cpu")
     assert "checkpoint_1_4.pt: is from before its loops began, and so has one depth" in rejected(depth.main, *words)
+
+
+def test_a_comparison_does_not_score_a_checkpoint_from_before(corpus, trained, tmp_path):
+    folder, _ = trained
+    words = [str(corpus.data), *cli.MODEL, "--arch", cli.ARCH, *cli.OPTIMISER, *FLAGS]
+    args = options.parse_args_and_arch(compare.command_line(), [*words, "--output", str(tmp_path)])
+    comparison = compare.TextComparison(args, words)
+    _, score, _ = comparison.steps(comparison.rows(["looped"])[0], 1, tmp_path)
+    early, late = (
+        cli.generate(corpus.data, folder / f"checkpoint_1_{update}.pt", *FEW, "--scoring", "sacrebleu", "--quiet")
+        for update in (4, 8)
+    )
+    assert score.read(tmp_path, late).keys() == {"score", "decoding"}
+    with pytest.raises(ValueError, match="scores checkpoint_best.pt from before the loops began"):
+        score.read(tmp_path, early)
 
 
 @pytest.mark.slow
