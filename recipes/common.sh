@@ -18,6 +18,7 @@ fail() {
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 OUT=${OUT:-$ROOT/out}
+FLAGS=("$@") # of the script that sources this file
 DRY_RUN=${DRY_RUN:-0}
 case $DRY_RUN in 0 | 1) ;; *) fail "DRY_RUN=$DRY_RUN: must be 0 or 1" ;; esac
 [[ ${THREADS:-1} =~ ^[1-9][0-9]*$ ]] || fail "THREADS=$THREADS: must be a whole number of at least 1"
@@ -70,18 +71,20 @@ run_logged() {
 }
 
 # stages FOLDER FUNCTION...: make the folder and run the functions in order, without those that a marker there shows to have
-# finished before.
+# finished before. The marker holds the script's FLAGS: a stage that finished with others is not the one asked for.
 stages() {
-    local folder=$1 name
+    local folder=$1 name flags="${FLAGS[*]}"
     if [ "$DRY_RUN" != 1 ]; then mkdir -p "$folder"; fi
     for name in "${@:2}"; do
         if [ "$DRY_RUN" != 1 ] && [ -e "$folder/.$name.done" ]; then
+            [ "$(<"$folder/.$name.done")" = "$flags" ] ||
+                fail "flags '$flags': $folder holds a run with flags '$(<"$folder/.$name.done")'; use those, or remove the folder"
             log "$name: done before"
             continue
         fi
         log "$name"
         "$name"
-        if [ "$DRY_RUN" != 1 ]; then touch "$folder/.$name.done"; fi
+        if [ "$DRY_RUN" != 1 ]; then echo "$flags" >"$folder/.$name.done"; fi
     done
 }
 

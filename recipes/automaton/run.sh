@@ -18,7 +18,6 @@ demo) LOOPED=250 ONCE=1500 WARMUP=50 TEXTS=500 ;;
 *) fail "SCALE=$SCALE: must be demo or smoke" ;;
 esac
 RUNS=$OUT/automaton/$SCALE/s$SEED
-FLAGS=("$@")
 export OMP_NUM_THREADS=1
 
 # named NAME: begin each line with the name, unless it is a command of a dry run.

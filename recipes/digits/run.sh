@@ -17,7 +17,6 @@ smoke) RING_EPOCHS=1 SRET_EPOCHS=1 WARMUP=0 ;;
 demo) RING_EPOCHS=25 SRET_EPOCHS=14 WARMUP=2 ;;
 *) fail "SCALE=$SCALE: must be demo or smoke" ;;
 esac
-FLAGS=("$@")
 
 training() {
     run_logged "$RUN/train.log" python "$ROOT/recipes/train_image.py" "$OUT/digits/images" --model "$ARCH" \

@@ -21,7 +21,6 @@ esac
 
 DATA=$OUT/numbers/$SCALE
 RUNS=$OUT/numbers/run/$SCALE
-FLAGS=("$@")
 
 training() {
     log "$UPDATES updates, logged every 25 updates"

@@ -96,6 +96,16 @@ def test_wrong_settings_and_missing_data_are_named(script, settings, message, tm
     assert "Traceback" not in output or settings == OFFLINE  # torchvision prints why it could not download
 
 
+def test_a_finished_stage_stands_for_its_own_flags_only(tmp_path):
+    script, out = tmp_path / "run.sh", str(tmp_path / "out")
+    script.write_text(f'source "{RECIPES}/common.sh"\ntraining() {{ echo trains; }}\nstages "$OUT" training\n')
+    assert "trains" in recipe(script, "--lr", "1e-3", OUT=out)
+    assert "training: done before" in recipe(script, "--lr", "1e-3", OUT=out)
+    for flags in ([], ["--lr", "1e-4"]):
+        refused = recipe(script, *flags, fails=True, OUT=out)
+        assert f"error: flags '{' '.join(flags)}': {out} holds a run with flags '--lr 1e-3'; use those, or" in refused
+
+
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory) -> tuple[Path, Path, str]:
     """The data of the demo of numbers, its run, and what it prints after it failed and was interrupted once each."""
