@@ -49,6 +49,7 @@ REJECTED = {
     "--depth-range: invalid depths value: 'all'": ["--depth-range", "all"],
     "loop_after_updates=9: does not go with pass_loss=1.0": [*PASS_LOSS, "--loop-after-updates", "9"],
     "--pass-loss 1.0: must not be given with --teacher": [*PASS_LOSS, *TEACHER],
+    "--teacher sret_nano: its weights are for 10 classes, the images have 3: needs": ["--teacher", "sret_nano"],
     "--amp: invalid choice: 'fp8'": ["--amp", "fp8"],
     "--train-split trian: must be one of train, training, val": ["--dataset", "torch/mnist", "--train-split", "trian"],
     "dim should be divisible by num_heads": ["--model-kwargs", "num_heads=5"],

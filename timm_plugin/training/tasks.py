@@ -77,9 +77,13 @@ def load_teacher(args: argparse.Namespace) -> nn.Module:
     """The teacher with the weights of --teacher-checkpoint, by default timm's pretrained ones.
 
     Raises:
-        OptionError: as :func:`build` does, or the checkpoint does not fit the teacher.
+        OptionError: as :func:`build` does, or the weights do not fit the teacher, or are for another number of classes.
     """
     teacher = build("teacher", args, num_classes=args.num_classes, pretrained=not args.teacher_checkpoint)
+    classes = teacher.pretrained_cfg["num_classes"]
+    if not args.teacher_checkpoint and classes != args.num_classes:  # timm has drawn it a new classifier
+        rule = f"its weights are for {classes} classes, the images have {args.num_classes}: needs --teacher-checkpoint"
+        reject("teacher", args.teacher, rule)
     if args.teacher_checkpoint:
         try:
             timm.models.load_checkpoint(teacher, args.teacher_checkpoint)
