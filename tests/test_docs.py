@@ -118,6 +118,13 @@ def test_examples_limit_the_checkpoints_they_keep():
     assert [call for call in commands("fairseq-train") if not set(keeps) & set(call)] == []
 
 
+def test_examples_do_not_resume_the_training_of_another():
+    """The commands of README.md and docs/translation.md train one model."""
+    folders = {call[call.index("--save-dir") + 1]: call[call.index("--arch") + 1] for call in commands("fairseq-train")}
+    assert len(folders) == len(commands("fairseq-train")) - 1
+    assert folders["checkpoints"] == "ringformer_base"
+
+
 def test_examples_segment_raw_text():
     for call in commands("fairseq-interactive"):
         speech = "speech_to_text" in call
