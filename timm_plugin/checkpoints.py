@@ -29,6 +29,8 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
     """
     if path.is_dir():
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        if name not in (None, config["architecture"]):
+            raise ValueError(f"--model={name}: must be {config['architecture']}, the model of {path}")
         for argument, value in (config.get("model_args") or {}).items():
             if names_source(argument):
                 raise ValueError(f"{path}: says {argument}={value!r}: must not name other files or addresses")

@@ -219,6 +219,7 @@ def test_wrong_commands_are_rejected_and_write_nothing(tmp_path, rejected, argum
         ("folder", [], "folder: not the weights of local-dir:.* with {}: "),
         ("whole", ["--model-kwargs", "depth=9"], "whole: not the weights of local-dir:.*'depth': 9}: .*Missing key"),
         ("whole", ["--model-kwargs", "depths=9"], "whole: not the weights of .* unexpected keyword .*'depths'"),
+        ("whole", ["--model", "uit"], "--model=uit: must be recursive_deit_tiny, the model of .*whole"),
     ],
 )
 def test_weights_that_cannot_be_read_or_do_not_fit_are_named(tmp_path, rejected, place, options, message):
