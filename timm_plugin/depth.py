@@ -136,6 +136,7 @@ def read_images(
         batch_size,
         use_prefetcher=False,
         num_workers=0,
+        persistent_workers=False,  # which timm before 1.0.31 does not imply
         device=torch.device(device),
         **{name: config[name] for name in ("interpolation", "mean", "std", "crop_pct", "crop_mode")},
     )
