@@ -1,4 +1,4 @@
-"""Names in `--model-overrides` that a model of this plugin does not have are rejected; fairseq ignores them."""
+"""Names in `--model-overrides` that would have no effect are rejected: fairseq ignores what a model does not have."""
 
 from argparse import Namespace
 from typing import Any
@@ -8,7 +8,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_plugin.modules.options import ConfiguredModel
-from fairseq_plugin.repairs.foreign import literal
+from fairseq_plugin.repairs.foreign import copies_of, literal
 from fairseq_plugin.repairs.replace import call_after, call_before
 
 GIVEN: set[str] = set()  # the names in this command's --model-overrides
@@ -18,6 +18,8 @@ def check_commands() -> None:
     """Lets fairseq's commands check the names; calling it again has no effect."""
     call_after(options, "parse_args_and_arch", _note_overrides)
     call_before(checkpoint_utils, "overwrite_args_by_name", _check_overrides)
+    for module in copies_of("fairseq_cli.validate"):
+        call_before(module, "main", _reject_eight_bits)
 
 
 def _note_overrides(parsed: Any, *unused, **other) -> None:
@@ -25,6 +27,12 @@ def _note_overrides(parsed: Any, *unused, **other) -> None:
     args = parsed[0] if isinstance(parsed, tuple) else parsed
     if not getattr(args, "lm_path", None):  # which gets the overrides of the translation models, too
         GIVEN.update(literal(getattr(args, "model_overrides", None) or "{}"))
+
+
+def _reject_eight_bits(*unused, **other) -> None:
+    """Raises ValueError in fairseq-validate, which does not prepare models for inference, when weights are rounded."""
+    if "eight_bits" in GIVEN:
+        raise ValueError("--model-overrides: eight_bits: not for fairseq-validate, only for commands that decode")
 
 
 def _check_overrides(cfg: DictConfig, overrides: dict[str, Any]) -> None:
