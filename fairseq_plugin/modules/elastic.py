@@ -144,9 +144,12 @@ class ElasticModel(ConfiguredModel):
             core.check_effects(list(loops.values()), given.get("loop_after_updates", 0), self.pass_loss)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """fairseq's trainer calls this before each update. Late loops begin here; the log says so."""
+        """fairseq's trainer calls this before each update. Late loops begin here; the log says so.
+
+        So do those of a checkpoint from before its loops began, if this training has none.
+        """
         loops = self.loops_by_side()
-        late = {side: loop for side, loop in loops.items() if loop.training_depth.loop_after}
+        late = {side: loop for side, loop in loops.items() if loop.training_depth.loop_after or loop.chosen}
         before = [(loop.chosen, loop.training_depth.updates is None) for loop in late.values()]
         super().set_num_updates(num_updates)
         if before != [(loop.chosen, False) for loop in late.values()]:

@@ -1,5 +1,6 @@
 """Late loops in fairseq: --loop-after-updates, in training, over a resumed run, and in generation."""
 
+import logging
 import re
 from pathlib import Path
 
@@ -54,6 +55,18 @@ def test_a_checkpoint_from_before_converts_to_the_layers_that_were_trained():
     used.load_state_dict(trained.state_dict())
     converted = as_fairseq(used, models.saved_options("cycle", *flags))
     assert (len(converted.encoder.layers), len(converted.decoder.layers)) == (3, 2)
+
+
+def test_further_training_without_the_option_runs_all_passes_and_says_so(caplog):
+    trained, tuned = models.tiny("ringformer_base", *LATE), models.tiny("ringformer_base")
+    trained.train_elastic(1)
+    trained.set_num_updates(0)
+    tuned.load_state_dict(trained.state_dict())
+    with caplog.at_level(logging.INFO):
+        tuned.set_num_updates(0)
+        tuned.set_num_updates(1)
+    (said,) = (line for line in caplog.messages if line.startswith("update"))
+    assert said == "update 0: encoder 4 of 4 passes (0 0 0 0), decoder 4 of 4 passes (0 0 0 0)"
 
 
 FLAGS = (
