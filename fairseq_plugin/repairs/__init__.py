@@ -32,6 +32,7 @@ REPAIRS = (
     checkpoints.build_from_plain_options,
     checkpoints.restore_task_state,
     checkpoints.average_adaptive_softmax,
+    checkpoints.begin_average_with_weights,
     checkpoints.explain_state_of_another_depth,
     parallel.run_ranks_on_cpu,
     parallel.allow_data_parallel_on_cpu,

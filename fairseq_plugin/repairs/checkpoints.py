@@ -177,6 +177,16 @@ def _keep_versions(restore: Callable, ema: EMA, state_dict: dict, *args, **kwarg
     restore(ema, {**versions, **state_dict}, *args, **kwargs)
 
 
+def begin_average_with_weights() -> None:
+    """Lets ``--store-ema`` begin from a checkpoint without an average, with its weights; fairseq stops (KeyError)."""
+    call_after(checkpoint_utils, "load_checkpoint_to_cpu", _average_of_one)
+
+
+def _average_of_one(state: dict[str, Any], *args, **kwargs) -> None:
+    if isinstance(state.get("extra_state"), dict):
+        state["extra_state"].setdefault("ema", state.get("model"))
+
+
 def explain_state_of_another_depth() -> None:
     """Names the options with which training resumes at another depth, whose parameters the optimizer does not know."""
     replace(Trainer, "load_checkpoint", _name_the_options)

@@ -212,6 +212,16 @@ class TestLanguageModel:
         path = upstream.run_training("transformer_lm", data["text"], tmp_path, *flags, *able)
         assert checkpoint_utils.load_ema_from_checkpoint(str(path))["model"].keys() >= upstream.parameters(path).keys()
 
+    def test_an_average_begins_with_the_weights_of_a_checkpoint_without_one(self, trained_once, tmp_path):
+        data, path = trained_once("transformer_lm")
+        flags = ("--finetune-from-model", path, "--store-ema", "--ema-fp32", "--ema-decay", "1", "--lr", "0.1")
+        tuned = upstream.run_training("transformer_lm", data, tmp_path, *flags)
+        average = checkpoint_utils.load_ema_from_checkpoint(str(tuned))["model"]
+        before, after = upstream.parameters(path), upstream.parameters(tuned)
+        for name, tensor in average.items():
+            np.testing.assert_allclose(tensor.numpy(), before[name], rtol=1e-6)
+        assert any((before[name] != after[name]).any() for name in before)
+
 
 class TestSpeech:
     def test_every_utterance_is_written(self, trained_once):
