@@ -75,6 +75,7 @@ REPAIRS = (
     interactive.answer_every_line,
     interactive.keep_empty_sources_empty,
     interactive.warn_in_hub_interface,
+    interactive.name_missing_folders,
     messages.print_errors_in_one_line,
     ranges.require_values_in_range,
     messages.name_nonfinite_updates,

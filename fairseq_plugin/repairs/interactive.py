@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from fairseq import file_utils
 from fairseq.data import Dictionary
 from fairseq.hub_utils import GeneratorHubInterface
 from fairseq.sequence_scorer import SequenceScorer
@@ -109,6 +110,16 @@ def warn_in_hub_interface() -> None:
 
 def _warn(tokens: Tensor, interface: GeneratorHubInterface, sentence: str) -> None:
     warn_of_unknown_words(sentence, tokens, interface.src_dict)
+
+
+def name_missing_folders() -> None:
+    """Lets `from_pretrained` name a model or data folder that does not exist; fairseq joins None and a file name."""
+    call_after(file_utils, "load_archive_file", _require)
+
+
+def _require(found: str | None, name: str) -> None:
+    if found is None:
+        raise FileNotFoundError(f"{name}: no such folder or archive, nor a model of the package")
 
 
 def warn_of_unknown_words(text: str, tokens: Tensor, dictionary: Dictionary | None) -> None:

@@ -21,6 +21,13 @@ def test_it_translates_numbers_by_its_name_alone(name):
     assert right >= 0.9 * len(numbers)
 
 
+@pytest.mark.parametrize(("folder", "data"), [("ringformer_tiny.number", "."), (str(WEIGHTS / NAMES[0]), "nodata")])
+def test_a_folder_that_does_not_exist_is_named(folder, data):
+    missing = folder if data == "." else data
+    with pytest.raises(FileNotFoundError, match=f"^{missing}: no such folder or archive"):
+        RingFormer.from_pretrained(folder, data_name_or_path=data)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_its_files_are_small_and_tell_no_path(name):
     state = load_safely(WEIGHTS / name / "model.pt")
