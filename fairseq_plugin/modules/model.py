@@ -24,6 +24,7 @@ from fairseq_plugin.modules.embedding import (
 from fairseq_plugin.modules.encoder import LoopedEncoder
 from fairseq_plugin.modules.options import ACTIVATIONS, SIDES, option, position_option
 from fairseq_plugin.modules.register import activation
+from fairseq_plugin.tasks.answers import AnswerTask
 from recurrence import position
 from recurrence.admin import attach
 from recurrence.block import Shape
@@ -39,7 +40,7 @@ OLDER_POSITIONS = dict(
 # Tasks whose models are of another kind.
 NOT_FOR = {
     MultilingualTranslationTask: "builds a model of fairseq's own parts for each pair of languages",
-    LanguageModelingTask: "has no source, which an encoder-decoder needs",
+    (LanguageModelingTask, AnswerTask): "has no source, which an encoder-decoder needs",
     TranslationLevenshteinTask: "edits a sentence, which needs a Levenshtein model",
 }
 LIMITS = dict(zip(SIDES, ("max_source_positions", "max_target_positions")))
@@ -278,7 +279,7 @@ def check_task(args, task) -> None:
     """
     for kind, reason in NOT_FOR.items():
         if isinstance(task, kind):
-            raise ValueError(f"--task: {kind.__name__} {reason}; must be translation")
+            raise ValueError(f"--task: {type(task).__name__} {reason}; must be translation")
     if getattr(args, "criterion", None) == "label_smoothed_cross_entropy_with_alignment":
         raise ValueError(
             "--criterion=label_smoothed_cross_entropy_with_alignment: fused attention gives no weights to train "

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 
 from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
 from fairseq_plugin.modules.model import check_task
+from fairseq_plugin.tasks.copying import CopyingTask
 from recurrence.errors import FieldError
 from tests.support import cli, language, models
 
@@ -170,7 +171,9 @@ def test_a_model_on_the_wrong_kind_of_task_is_rejected(arch, source, message):
         build_architecture(arch, source, numbered_dictionary(9))
 
 
-@pytest.mark.parametrize("kind", [LanguageModelingTask, MultilingualTranslationTask, TranslationLevenshteinTask])
+@pytest.mark.parametrize(
+    "kind", [LanguageModelingTask, CopyingTask, MultilingualTranslationTask, TranslationLevenshteinTask]
+)
 def test_tasks_of_other_models_are_rejected(kind):
     with pytest.raises(ValueError, match=f"--task: {kind.__name__} .*; must be translation"):
         check_task(models.options("cycle"), kind.__new__(kind))
