@@ -18,8 +18,7 @@ import torch
 from recurrence import gemm
 from recurrence.eight_bits import quantise_
 from timm_plugin import repairs
-from timm_plugin._compat import load_checkpoint_metadata
-from timm_plugin.checkpoints import load
+from timm_plugin.checkpoints import load, metadata_of
 from timm_plugin.depth import accuracy
 from timm_plugin.training.data import datasets, make_loaders
 
@@ -28,12 +27,12 @@ def measured(run: Path, eight_bits: bool = False) -> dict[str, float]:
     """Top-1 accuracy in %, and seconds for all images, of a run of timm_plugin.train.
 
     Raises:
-        ValueError: if the run has no checkpoint, or its images are gone.
+        ValueError: if the run has no checkpoint that can be read, or its images are gone.
     """
     checkpoint = run / "last.pth.tar"
     if not checkpoint.exists():
         raise ValueError(f"RUN={run}: has no last.pth.tar")
-    args = load_checkpoint_metadata(checkpoint)["args"]
+    args = metadata_of(checkpoint)["args"]
     args.distributed, args.aug_repeats = False, 0  # of the training
     device = torch.device("cpu" if eight_bits else args.device)
     *sets, args.num_classes = datasets(args)

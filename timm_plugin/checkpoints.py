@@ -35,7 +35,7 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
             if names_source(argument):
                 raise ValueError(f"{path}: says {argument}={value!r}: must not name other files or addresses")
         return _with_weights(path, f"local-dir:{path}", kwargs, pretrained=True)
-    metadata = {} if path.suffix == ".safetensors" else _metadata(path)
+    metadata = {} if path.suffix == ".safetensors" else metadata_of(path)
     options = metadata.get("args", argparse.Namespace())
     if name is None and timm.is_model(str(metadata.get("arch"))):
         name = metadata["arch"]
@@ -55,8 +55,8 @@ def _with_weights(path: Path, name: str, kwargs: dict[str, Any], **source: Any) 
         raise ValueError(f"{path}: not the weights of {name} with {kwargs}: {error}") from None
 
 
-def _metadata(path: Path) -> dict[str, Any]:
-    """The metadata of a training checkpoint; {} for a state dict."""
+def metadata_of(path: Path) -> dict[str, Any]:
+    """What a training checkpoint holds besides tensors; raises ValueError if it cannot be read."""
     try:
         found = load_checkpoint_metadata(path)
     except RuntimeError as error:

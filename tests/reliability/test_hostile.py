@@ -52,12 +52,12 @@ IMAGES = {
     "timm_plugin/checkpoints.py": {
         "unshare": "python -m timm_plugin.convert unshare {file} {new}",
         "share": "python -m timm_plugin.convert share {file} {new} --unique-layers 1",
+        "accuracy": "python -m timm_plugin.accuracy {folder}",
     },
     "timm_plugin/train.py": {
         "resume": "{train_image} --output {folder} --resume",
         "teacher": "{train_image} --teacher vit_tiny_patch16_224 --teacher-checkpoint {file}",
     },
-    "timm_plugin/accuracy.py": {"accuracy": "python -m timm_plugin.accuracy {folder}"},
 }
 
 

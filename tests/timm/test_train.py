@@ -25,6 +25,7 @@ from tests.support.image_training import (
     train,
 )
 from tests.support.states import same_state
+from timm_plugin import accuracy
 from timm_plugin import train as train_image
 from timm_plugin.training import data, options, tasks
 
@@ -303,6 +304,11 @@ def test_damaged_files_of_a_run_are_named(images, copied, rejected):
         torch.save(other, copied / "last.pth.tar")
         error = rejected(train_image.main, *again)
         assert f"--resume {copied}/last.pth.tar: must be a checkpoint of train_image.py" in error
+
+
+def test_a_damaged_checkpoint_is_not_scored(tmp_path, rejected):
+    (tmp_path / "last.pth.tar").write_bytes(b"half of it")
+    assert f"{tmp_path}/last.pth.tar: not a checkpoint that can be read" in rejected(accuracy.main, tmp_path)
 
 
 def test_a_nan_loss_stops_the_run(images, tmp_path, monkeypatch):
