@@ -19,6 +19,7 @@ REJECTED = {
     "--aug-repeats 3: must be 0 without torchrun": ["--aug-repeats", "3"],
     "--resize 15: must be >= 16, the side of the images": ["--resize", "15"],
     "--aa trivial: must not be given with --no-aug": ["--aa", "trivial", "--no-aug"],
+    "--reprob 0.5: must not be given with --no-aug": ["--reprob", "0.5", "--no-aug"],
     "--dataset cifar10: must be torch/NAME": ["--dataset", "cifar10"],
     "--dataset torch/cifar10: not in ": ["--dataset", "torch/cifar10"],
     "--device abacus: must be a device of this machine": ["--device", "abacus"],

@@ -224,7 +224,7 @@ def check(args: argparse.Namespace) -> None:
         if not args.dataset and not (Path(args.data) / split).exists():
             reject(name, split, f"must be a folder or a .tar file in {args.data}")
     _check_distillation(args)
-    for name in ("resize", "aa"):
+    for name in ("resize", "aa", "reprob"):
         if getattr(args, name) and args.no_aug:
             reject(name, getattr(args, name), "must not be given with --no-aug")
     if args.warmup_epochs >= args.epochs:
