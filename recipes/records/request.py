@@ -16,6 +16,8 @@ Seed = Annotated[int, Field(ge=0, le=32767)]
 KNOWN = ("SCALE", "SEED", "SEEDS", "SETTINGS", "OUT", "RESULTS", "DRY_RUN", "PRECISION", "DATA_ROOT", "THREADS")
 KNOWN += ("MICRO_BATCH", "GPUS", "PREPARED", "CORPUS", "CIFAR10", "VERIFY")
 OWN = {"--scale": "SCALE", "--seed": "SEEDS"}
+# The trainer's flags that a row sets, and later stages and results.csv rely on.
+FIXED = {"--arch": "ROW", "-a": "ROW", "--model": "ROW", "--save-dir": "OUT", "--output": "OUT"}
 
 
 class Request(BaseModel):
@@ -72,7 +74,7 @@ def own_flags(words: list[str]) -> tuple[dict[str, str], list[str]]:
     `--scale` with a number is the trainer's, of image models.
 
     Raises:
-        TableError: a value is missing.
+        TableError: a value is missing, or the flag is one that the recipe sets.
     """
     found, rest = {}, []
     left = iter(words)
@@ -82,6 +84,8 @@ def own_flags(words: list[str]) -> tuple[dict[str, str], list[str]]:
         if flag in OWN and not equals:
             value = next(left, "")
             taken.append(value)
+        if flag in FIXED:
+            raise TableError(f"{flag}: set by the recipe; choose {FIXED[flag]} instead")
         if flag in OWN and not value:
             raise TableError(f"{flag}: needs a value")
         if flag in OWN and not (flag == "--scale" and re.match(r"[\d.]", value)):

@@ -84,6 +84,8 @@ OFFLINE = "https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 DATA_ROO
         ("data/iwslt14_de_en.sh", OFFLINE, ".* put the file in a folder, as iwslt14/de-en.tgz, and set DATA_ROOT"),
         ("data/wmt14_de_en.sh", OFFLINE, ".* as wmt/training-parallel-europarl-v7.tgz, and set DATA_ROOT"),
         ("data/wmt16_en_de.sh", OFFLINE, "https://statmt.org/wmt10/test.tgz: not reached; without a network, put the"),
+        ("ringformer/table1.sh ringformer --arch vanilla_base", "", "--arch: set by the recipe; choose ROW instead"),
+        ("sret/table1.sh loops_1 --output=here", "", "--output: set by the recipe; choose OUT instead"),
         ("sret/table1.sh loops_1", "SCALE=small PRECISION=bf16", "PRECISION=bf16: only at scale paper for SReT 1"),
         ("sret/table1.sh loops_1", "OUT=/dev/null/x", r"\[Errno 20\] Not a directory: '/dev/null/x"),
     ],
