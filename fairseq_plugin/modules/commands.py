@@ -1,22 +1,29 @@
 """Names in `--model-overrides` that would have no effect are rejected: fairseq ignores what a model does not have."""
 
 from argparse import Namespace
+from dataclasses import fields
 from typing import Any
 
-from fairseq import checkpoint_utils, options
+from fairseq import checkpoint_utils, hub_utils, options
 from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.registry import REGISTRIES
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_plugin.modules.options import ConfiguredModel
 from fairseq_plugin.repairs.foreign import copies_of, literal
 from fairseq_plugin.repairs.replace import call_after, call_before
 
-GIVEN: set[str] = set()  # the names in this command's --model-overrides
+# The names in this command's --model-overrides, or among the arguments of from_pretrained, and how errors write them.
+GIVEN: dict[str, str] = {}
+# Arguments of from_pretrained that are no options.
+OF_THE_HUB = {"model_name_or_path", "checkpoint_file", "data_name_or_path", "archive_map"}
+OF_THE_HUB |= {"user_dir", "generation_args", "is_vocoder"}
 
 
 def check_commands() -> None:
-    """Lets fairseq's commands check the names; calling it again has no effect."""
+    """Lets fairseq's commands and hub interface check the names; calling it again has no effect."""
     call_after(options, "parse_args_and_arch", _note_overrides)
+    call_before(hub_utils, "from_pretrained", _note_arguments)
     call_before(checkpoint_utils, "overwrite_args_by_name", _check_overrides)
     for module in copies_of("fairseq_cli.validate"):
         call_before(module, "main", _reject_eight_bits)
@@ -26,7 +33,19 @@ def _note_overrides(parsed: Any, *unused, **other) -> None:
     GIVEN.clear()
     args = parsed[0] if isinstance(parsed, tuple) else parsed
     if not getattr(args, "lm_path", None):  # which gets the overrides of the translation models, too
-        GIVEN.update(literal(getattr(args, "model_overrides", None) or "{}"))
+        names = literal(getattr(args, "model_overrides", None) or "{}")
+        GIVEN.update({name: f"--model-overrides: {name}" for name in names})
+
+
+def _note_arguments(*unused, **given) -> None:
+    GIVEN.clear()
+    GIVEN.update({name: name for name in given.keys() - OF_THE_HUB - _text_options()})
+
+
+def _text_options() -> set[str]:
+    """The options of segmentations and tokenizers."""
+    known = [kind for name in ("bpe", "tokenizer") for kind in REGISTRIES[name]["dataclass_registry"].values()]
+    return {spec.name for kind in filter(None, known) for spec in fields(kind)}
 
 
 def _reject_eight_bits(*unused, **other) -> None:
@@ -45,6 +64,6 @@ def _check_overrides(cfg: DictConfig, overrides: dict[str, Any]) -> None:
     if not (isinstance(ours, type) and issubclass(ours, ConfiguredModel)):
         return
     known = {*groups, *ours.options.known()}.union(*(group for group in groups.values() if isinstance(group, dict)))
-    unknown = sorted(GIVEN.intersection(overrides) - known)
+    unknown = sorted(GIVEN.keys() & overrides.keys() - known)
     if unknown:
-        raise ValueError(f"--model-overrides: {unknown[0]}: not an option of {arch}")
+        raise ValueError(f"{GIVEN[unknown[0]]}: not an option of {arch}")

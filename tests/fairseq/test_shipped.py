@@ -28,6 +28,14 @@ def test_a_folder_that_does_not_exist_is_named(folder, data):
         RingFormer.from_pretrained(folder, data_name_or_path=data)
 
 
+def test_an_argument_that_is_no_option_is_rejected():
+    """fairseq ignores it. Options of segmentations are none of the model's."""
+    known = dict(eight_bits=True, bpe_codes="codes", moses_no_escape=True, cpu=True, generation_args={"beam": 2})
+    assert RingFormer.from_pretrained(NAMES[0], **known).models[0].eight_bits
+    with pytest.raises(ValueError, match="^draft_pases: not an option of ringformer_tiny$"):
+        RingFormer.from_pretrained(NAMES[0], **known, draft_pases=2)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_its_files_are_small_and_tell_no_path(name):
     state = load_safely(WEIGHTS / name / "model.pt")
