@@ -142,7 +142,12 @@ def report(
         loops, settings, evaluate: see :func:`measure`.
         score: name of the score.
         higher_is_better: whether larger scores are better.
+
+    Raises:
+        ValueError: if there is no folder for `--output`.
     """
+    if args.output is not None and not args.output.parent.is_dir():
+        raise ValueError(f"--output={args.output}: must be in a folder that exists")
     points = measure(loops, settings, evaluate)
     print(table(points, score))
     ranges = safe_ranges(settings, points, args.tolerance, higher_is_better)

@@ -105,6 +105,7 @@ def test_splits_folders_and_devices_are_checked(images, tmp_path, rejected):
         (images, "--device", "abacus"): "--device=abacus: must be a device of this machine",
         (images, "--batch-size", "0"): "--batch-size=0: must be >= 1",
         (images, "--checkpoint", "missing"): "--checkpoint=missing: no such file",
+        (images, "--output", tmp_path / "none" / "curve.csv"): "curve.csv: must be in a folder that exists",
         (images, "--tolerance", "nan"): "--tolerance: nan: must be a number >= 0 and < inf",
     }.items():
         assert message in rejected(depth.main, flags[0], *options, *flags[1:])
