@@ -27,19 +27,22 @@ def measured(run: Path, eight_bits: bool = False) -> dict[str, float]:
     """Top-1 accuracy in %, and seconds for all images, of a run of timm_plugin.train.
 
     Raises:
-        ValueError: if the run has no checkpoint that can be read, or its images are gone.
+        ValueError: if the run has no checkpoint that can be read, is another trainer's, or its images are gone.
     """
     checkpoint = run / "last.pth.tar"
     if not checkpoint.exists():
         raise ValueError(f"RUN={run}: has no last.pth.tar")
     args = metadata_of(checkpoint)["args"]
     args.distributed, args.aug_repeats = False, 0  # of the training
-    device = torch.device("cpu" if eight_bits else args.device)
-    *sets, args.num_classes = datasets(args)
     model = load(checkpoint)
     if eight_bits:
         quantise_(model)
-    _, images = make_loaders(args, model.to(device), sets, device)
+    try:
+        device = torch.device("cpu" if eight_bits else args.device)
+        *sets, args.num_classes = datasets(args)
+        _, images = make_loaders(args, model.to(device), sets, device)
+    except AttributeError as error:
+        raise ValueError(f"RUN={run}: must be the --output of timm_plugin.train ({error})") from None
     batches = [(pixels.to(device), labels) for pixels, labels in images]
     top1, seconds, _ = accuracy(model, batches)
     return {"top1": top1, "seconds": seconds * len(sets[1])}

@@ -204,7 +204,8 @@ def command(first: str, *words: str) -> int:
     # For a module, as Python sets it while it imports the package, when the plugin reads which command is running.
     sys.argv = [first, *(words[1:] if first in ("-m", "-c") else words)]
     sys.excepthook = sys.__excepthook__  # on Python 3.10, pytest's exceptiongroup has replaced it
-    if "fairseq_plugin" in sys.modules:  # its repairs depend on the command
+    of_timm = first == "-m" and words[0].startswith("timm_plugin.")  # its own process would not import the repairs
+    if "fairseq_plugin" in sys.modules and not of_timm:  # they depend on the command
         sys.modules["fairseq_plugin.repairs"].apply()
     try:
         if first == "-c":

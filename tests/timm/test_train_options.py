@@ -40,6 +40,7 @@ REJECTED = {
     ],
     "--warmup-epochs 3.0: must be < --epochs 3": ["--warmup-epochs", "3"],
     "--warmup-epochs 5.0 (its default): must be < --epochs 3": ["--warmup-epochs", "5"],
+    "--min-lr 0.5: must be <= --lr 0.1": ["--lr", "0.1", "--min-lr", "0.5"],
     "--batch-size 3: must be even with Mixup or CutMix": ["--batch-size", "3", "--cutmix", "1"],
     "--model-kwargs: 'depth': must be key=value": ["--model-kwargs", "depth"],
     "--model-kwargs img_size: must be given by --img-size": ["--model-kwargs", "img_size=8"],

@@ -230,6 +230,8 @@ def check(args: argparse.Namespace) -> None:
     if args.warmup_epochs >= args.epochs:
         default = " (its default)" if args.warmup_epochs == WARMUP_EPOCHS else ""
         reject("warmup_epochs", f"{args.warmup_epochs}{default}", f"must be < --epochs {args.epochs}")
+    if args.min_lr > args.lr:
+        reject("min_lr", args.min_lr, f"must be <= --lr {args.lr}")
     if args.batch_size % 2 and (args.mixup or args.cutmix):
         reject("batch_size", args.batch_size, "must be even with Mixup or CutMix")
     if not args.resume and (Path(args.output) / "last.pth.tar").exists():
