@@ -2,10 +2,10 @@
 #   OUT      root of all output (default: out/ beside recipes/)
 #   DRY_RUN  1 prints the commands instead of running them
 #   THREADS  CPU threads (default: all cores)
-# A script called with -h or --help prints the comment at its head and does nothing.
+# A script with -h or --help among its words prints the comment at its head and does nothing.
 set -euo pipefail
 
-case ${1:-} in -h | --help)
+case " $* " in *" -h "* | *" --help "*)
     awk 'NR > 1 { if (!sub(/^# ?/, "")) exit; print }' "$0"
     exit
     ;;
@@ -18,7 +18,7 @@ fail() {
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 OUT=${OUT:-$ROOT/out}
-FLAGS=("$@") # of the script that sources this file
+FLAGS=("$@") # of the script that sources this file; less those it takes itself
 DRY_RUN=${DRY_RUN:-0}
 case $DRY_RUN in 0 | 1) ;; *) fail "DRY_RUN=$DRY_RUN: must be 0 or 1" ;; esac
 [[ ${THREADS:-1} =~ ^[1-9][0-9]*$ ]] || fail "THREADS=$THREADS: must be a whole number of at least 1"
@@ -96,13 +96,28 @@ need() {
 
 # runs TABLE FILE ROW...: train the unfinished ones of these rows of a table, such as ringformer/table1, with the settings of
 # the table's script (SCALE, SEED, DATA_ROOT, ...). Sets SCALE to its default, smoke, and RUNS to one ROW=PATH each, PATH being
-# FILE in the row's run folder.
+# FILE in the row's run folder. FLAGS that the script's program does not have are rejected first.
 runs() {
     local row
+    check_flags
     RUNS=() SCALE=${SCALE:-smoke}
     for row in "${@:3}"; do
         "$ROOT/recipes/$1.sh" "$row"
         RUNS+=("$row=$("$ROOT/recipes/$1.sh" folder "$row")/$2")
+    done
+}
+
+# check_flags: fail if FLAGS begin with another word, or hold an option that is not in the help of the program which the comment
+# at the script's head names.
+check_flags() {
+    local word program help
+    [ ${#FLAGS[@]} -gt 0 ] || return 0
+    program=$(sed -n '/\[options of \(.*\)\]$/{s//\n\1/;s/.*\n//;p;q}' "$0")
+    case $program in *.py) help=$(python "$ROOT/$program" --help) ;; *) help=$("$program" --help) ;; esac
+    for word in "${FLAGS[@]}"; do
+        if [[ $word != -* && $word = "${FLAGS[0]}" ]] || [[ $word = --* && $help != *"${word%%=*}"* ]]; then
+            fail "$word: must be an option of $program; settings come before the command, such as SCALE=small $0"
+        fi
     done
 }
 

@@ -12,6 +12,7 @@ july) TABLE=table3 ;;
 *) fail "usage: $0 june|july [options of recipes/figures/curves.py]" ;;
 esac
 shift
+FLAGS=("$@")
 runs "kausik/$TABLE" train.log regular_1 regular_6 recurrent_positions recurrent
 for panel in a:valid b:valid1; do
     reference=()

@@ -10,6 +10,7 @@ large) FIGURE=figure4 ROWS=({vanilla,one_wide_ffn,universal,ringformer}_large) ;
 *) fail "usage: $0 base|large [options of recipes/figures/cka.py]" ;;
 esac
 shift
+FLAGS=("$@")
 runs ringformer/table1 average.pt "${ROWS[@]}"
 for other in "${RUNS[@]:1}"; do
     run python "$ROOT/recipes/figures/cka.py" "${RUNS[0]}" "$other" --split test --samples 3000 --upper \

@@ -80,3 +80,14 @@ def test_the_tools_take_every_command(script, words, scale, tmp_path, monkeypatc
 @pytest.mark.parametrize("script", ARGUMENTS)
 def test_a_figure_that_comes_twice_needs_a_name(script):
     assert "usage: " in recipe(f"{script}.sh", "speech", fails=True)
+
+
+@pytest.mark.parametrize(
+    "words", ["kausik/figure4 list", "kausik/figure2 june --scale small", "takase/significance --unknown=1"]
+)
+def test_words_that_the_program_does_not_take_are_rejected_before_any_training(words, tmp_path):
+    script, *words = words.split()
+    said = recipe(f"{script}.sh", *words, fails=True, DRY_RUN="1", OUT=str(tmp_path))
+    wrong = next(word for word in words if word != "june")
+    assert said.startswith(f"error: {wrong}: must be an option of ")
+    assert len(said.splitlines()) == 1
