@@ -154,7 +154,8 @@ def check_begun(runs: Sequence[Run]) -> None:
         begun, now = run.folder / f"{run.steps[0].name}.flags", list(run.steps[0].flags)
         before = json.loads(begun.read_text()) if begun.exists() else now
         if before != now:
-            changed = " ".join(word for word in (*now, *before) if word not in now or word not in before)
+            now, before = (re.split(" (?=--)", " ".join(words)) for words in (now, before))
+            changed = " ".join(flag for flag in (*now, *before) if flag not in now or flag not in before)
             output = run.folder.parent.parent
             raise ValueError(f"--output={output}: holds a run of {run.row} with other flags ({changed})")
 
