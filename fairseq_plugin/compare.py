@@ -41,8 +41,9 @@ from recurrence.comparison.runs import Step, Values
 USER_DIR = str(Path(fairseq_plugin.__file__).parent)
 TOKENS, FRAMES = 32, 512  # of the example over which operations are counted
 SCORES = {"translation": ("BLEU", True), "language_modeling": ("perplexity", False), "speech_to_text": ("WER", False)}
+SCORERS = {"translation": ("sacrebleu", "bleu"), "speech_to_text": ("wer",)}  # by task, the default first
 # fairseq's last line about a test set.
-RESULT = re.compile(r"Generate \S+ with beam=\d+: (?:BLEU4? = |WER: |chrF2 = )?([\d.]+|nan)")
+RESULT = re.compile(r"Generate \S+ with beam=\d+: (?:BLEU4? = |WER: )?([\d.]+|nan)")
 DECODED = re.compile(r"(?:Translated|Evaluated) .*? in ([\d.]+)s")
 PERPLEXITY = re.compile(r"Loss \(base 2\): \S+, Perplexity: ([\d.]+|nan|inf)")
 RESERVED = {
@@ -51,7 +52,11 @@ RESERVED = {
     "no_save": "would leave nothing to score",
     "no_last_checkpoints": "would leave nothing to continue from",
     "no_save_optimizer_state": "would leave nothing to continue from",
-    "reset_optimizer": "would begin again where an interrupted training goes on",
+    **dict.fromkeys(
+        ("reset_optimizer", "reset_meters", "reset_dataloader", "reset_lr_scheduler"),
+        "would begin again where an interrupted training goes on",
+    ),
+    "checkpoint_suffix": "would hide the checkpoints",
     "finetune_from_model": "has the weights of one row",
     "restore_file": "has the weights of one row",
 }
@@ -75,7 +80,7 @@ class TextComparison(Comparison):
     def __init__(self, args: Namespace, words: Sequence[str]):
         self.args, self.words = args, list(words)
         _check(args)
-        self.task = set_up_task(args)
+        self.task = set_up_task(args, _check_scoring(args, self.words).gen_subset)
         self.looped = self.task.build_model(copy.copy(args))
         if all(loop.passes == len(loop.blocks) for loop in self.looped.loops_by_side().values()):
             raise ValueError(f"--arch={args.arch}: runs each of its blocks once; must be a looped model")
@@ -133,13 +138,7 @@ class TextComparison(Comparison):
 
     def _scoring(self, name: str, checkpoint: Path, suffix: str) -> Step:
         """The step that decodes a test set; in eight bits if the suffix says so."""
-        is_text = self.args.task == "language_modeling"
-        flags = [self.args.data, "--task", self.args.task, *task_flags(self.args, self.words), "--user-dir", USER_DIR]
-        flags += ["--gen-subset", "test", "--required-batch-size-multiple", "1", *(["--cpu"] if self.args.cpu else [])]
-        if not is_text:
-            scorer = "wer" if self.args.task == "speech_to_text" else "sacrebleu"
-            flags += ["--scoring", scorer, "--quiet"]
-        flags += shlex.split(self.args.score)
+        is_text, flags = self.args.task == "language_modeling", scoring_flags(self.args, self.words)
         if suffix:
             flags += ["--cpu", "--model-overrides", "{'eight_bits': True}"]
         program = "fairseq_cli.eval_lm" if is_text else "fairseq_cli.generate"
@@ -191,17 +190,43 @@ def _check(args: Namespace) -> None:
             raise ValueError(f"--{name.replace('_', '-')}={getattr(args, name)}: {rule}")
 
 
-def set_up_task(args: Namespace) -> FairseqTask:
-    """The task with its dictionaries; the test set is there.
+def scoring_flags(args: Namespace, words: Sequence[str]) -> list[str]:
+    """The command line of fairseq-generate or fairseq-eval-lm, less the checkpoint."""
+    flags = [args.data, "--task", args.task, *task_flags(args, words), "--user-dir", USER_DIR]
+    flags += ["--gen-subset", "test", "--required-batch-size-multiple", "1", *(["--cpu"] if args.cpu else [])]
+    if args.task in SCORERS:
+        flags += ["--scoring", SCORERS[args.task][0], "--quiet"]
+    return flags + shlex.split(args.score)
+
+
+def _check_scoring(args: Namespace, words: Sequence[str]) -> Namespace:
+    """The options that score; fairseq's parser has checked them.
+
+    Raises:
+        ValueError: for those of `--score` that the comparison sets.
+    """
+    parser = options.get_generation_parser() if args.task in SCORERS else options.get_eval_lm_parser()
+    parser.prog = parser.usage = "--score"
+    given = options.parse_args_and_arch(parser, scoring_flags(args, words))
+    for name in ("path", "model_overrides"):
+        if getattr(given, name) != parser.get_default(name):
+            raise ValueError(f"--score: --{name.replace('_', '-')}={getattr(given, name)}: is set by the comparison")
+    scorers = SCORERS.get(args.task, (given.scoring,))
+    if given.scoring not in scorers:
+        raise ValueError(f"--score: --scoring={given.scoring}: must be {' or '.join(scorers)}")
+    return given
+
+
+def set_up_task(args: Namespace, subset: str) -> FairseqTask:
+    """The task with its dictionaries; that set of its data is there.
 
     Raises:
         ValueError: if a file of the data is missing.
     """
     cfg = convert_namespace_to_omegaconf(args)
-    subset = re.search(r"--gen-subset[ =](\S+)", args.score)
     try:
         task = tasks.setup_task(cfg.task)
-        task.load_dataset(subset[1] if subset else "test", task_cfg=cfg.task)
+        task.load_dataset(subset, task_cfg=cfg.task)
     except (FileNotFoundError, IndexError) as error:
         raise ValueError(f"DATA={args.data}: {error}") from None
     if getattr(task.cfg, "eval_bleu", False):

@@ -66,7 +66,10 @@ class Runner:
         """Appends the output of a command to its log; returns the status, negative if a signal ended it."""
         with log.open("ab") as file:
             options: dict[str, Any] = dict(stdout=file, stderr=subprocess.STDOUT, env=self.environment)
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **options)
+            # close_fds: while the command runs, it holds the lock of the folder, even if this program is killed.
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, start_new_session=True, close_fds=False, **options
+            )
         self.processes.add(process)
         if self.ended.is_set():
             self.end()
@@ -128,10 +131,12 @@ def _attempt(run: Run, step: Step, runner: Runner) -> Values:
     if runner.ended.is_set():
         return {"failure": "interrupted"}
     text = log.read_bytes()[begin:].decode(errors="replace")
+    if status < 0:
+        return {"failure": f"ended by signal {-status}"}
     if status:
         lines = [line for line in text.splitlines() if line.strip()]
         values: Values = {"failure": " ".join(lines[-1:])[:200] or f"ended with status {status}"}
-        if status < 0 or not run.diverged.search(text):
+        if not run.diverged.search(text):
             return values
         values["diverged"] = True
     else:
@@ -162,7 +167,7 @@ def check_begun(runs: Sequence[Run]) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds a folder for this process.
+    """Holds a folder for this process and its commands.
 
     Raises:
         ValueError: if another process holds it.
@@ -172,7 +177,8 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(f"--output={folder}: another comparison is running there") from None
+            raise ValueError(f"--output={folder}: another comparison is running there, or a command of one") from None
+        os.set_inheritable(file.fileno(), True)
         yield
 
 

@@ -196,6 +196,30 @@ def test_two_comparisons_do_not_share_a_folder(tmp_path):
     assert f"--output={tmp_path}: another comparison is running there" in other.stderr
 
 
+def test_what_a_killed_comparison_leaves_running_holds_its_folder(tmp_path):
+    child = "import os, pathlib, sys, time; os.kill(int(sys.argv[1]), 9)\n"
+    child += "while not pathlib.Path(sys.argv[2]).exists(): time.sleep(0.01)"
+    code = f"""
+import os, sys
+from pathlib import Path
+from recurrence.comparison.runs import Runner, locked
+folder = Path({str(tmp_path)!r})
+with locked(folder):
+    Runner(1).run([sys.executable, "-c", {child!r}, str(os.getpid()), folder / "end"], folder / "log")
+"""
+    assert subprocess.run([*PYTHON, code]).returncode == -9
+    try:
+        with pytest.raises(ValueError, match="another comparison is running there"), locked(tmp_path):
+            pass
+    finally:
+        (tmp_path / "end").touch()
+
+
+def test_a_command_that_is_killed_is_said_to_be(tmp_path):
+    killed = run(tmp_path, step("import os; print('INFO', flush=True); os.kill(os.getpid(), 9)"))
+    assert carried_out(killed) == [{"failure": "ended by signal 9"}]
+
+
 class Counting(Comparison):
     """Rows that only write their name; the time of a row is its number of letters."""
 
