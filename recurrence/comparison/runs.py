@@ -183,12 +183,12 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def ended_by_signals() -> None:
-    """Lets SIGTERM and SIGHUP end this program as Ctrl-C does, so that its commands end, too."""
+    """Lets Ctrl-C, SIGTERM and SIGHUP end this program without a traceback, and its commands with it."""
 
     def end(number: int, _: object) -> None:
         sys.exit(128 + number)
 
-    for ending in (signal.SIGTERM, signal.SIGHUP):
+    for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(ending) != signal.SIG_IGN:
             signal.signal(ending, end)
 

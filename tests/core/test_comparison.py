@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -279,7 +280,8 @@ def test_wrong_options_are_rejected(words, rule, rejected):
     assert rule in rejected(lambda: options("--output", "x", *words.split()))
 
 
-def test_ending_a_comparison_ends_its_commands(tmp_path):
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_ending_a_comparison_ends_its_commands(tmp_path, ending):
     begun = tmp_path / "begun"
     code = f"""
 from pathlib import Path
@@ -289,12 +291,14 @@ ended_by_signals()
 sleep = "import time, os; open({str(begun)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
 carried_out(run(Path({str(tmp_path)!r}), step(sleep)))
 """
-    program = subprocess.Popen([*PYTHON, code], cwd=Path(__file__).resolve().parents[2])
+    folder = Path(__file__).resolve().parents[2]
+    program = subprocess.Popen([*PYTHON, code], cwd=folder, stderr=subprocess.PIPE, text=True)
     while not (begun.exists() and begun.read_text()):
         time.sleep(0.05)
         assert program.poll() is None
-    program.terminate()
-    assert program.wait(30) == 128 + 15
+    program.send_signal(ending)
+    assert "Traceback" not in program.communicate(timeout=30)[1]
+    assert program.returncode == 128 + ending
     child = Path(f"/proc/{begun.read_text()}")
     deadline = time.monotonic() + 10
     while child.exists() and time.monotonic() < deadline:
