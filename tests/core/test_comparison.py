@@ -284,9 +284,11 @@ def test_wrong_options_are_rejected(words, rule, rejected):
 def test_ending_a_comparison_ends_its_commands(tmp_path, ending):
     begun = tmp_path / "begun"
     code = f"""
+import signal
 from pathlib import Path
 from recurrence.comparison.runs import ended_by_signals
 from tests.core.test_comparison import carried_out, run, step
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for commands in the background
 ended_by_signals()
 sleep = "import time, os; open({str(begun)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
 carried_out(run(Path({str(tmp_path)!r}), step(sleep)))
