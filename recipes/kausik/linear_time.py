@@ -127,12 +127,12 @@ def table(found: dict[tuple[str, int], dict[str, float]]) -> str:
     """The numbers in Markdown: a line for each model and quantity, a column for each length."""
     lengths = sorted({length for _, length in found})
     lines = [
-        {"layer": name, "": title} | {f"{length:,}": found[name, length][key] for length in lengths}
+        {"layer": name, "": title} | {f"{length:,}": float(f"{found[name, length][key]:.3g}") for length in lengths}
         for name in MODELS
         for key, title in QUANTITIES.items()
         if key in found[name, lengths[0]]
     ]
-    return pd.DataFrame(lines).to_markdown(index=False, floatfmt=".3g")
+    return pd.DataFrame(lines).to_markdown(index=False, floatfmt="g")
 
 
 def lengths(text: str) -> list[int]:
