@@ -32,7 +32,7 @@ def measured(run: Path, eight_bits: bool = False) -> dict[str, float]:
     checkpoint = run / "last.pth.tar"
     if not checkpoint.exists():
         raise ValueError(f"RUN={run}: has no last.pth.tar")
-    args = metadata_of(checkpoint)["args"]
+    args = metadata_of(checkpoint).get("args", argparse.Namespace())  # a bare state dict has none
     args.distributed, args.aug_repeats = False, 0  # of the training
     model = load(checkpoint)
     if eight_bits:

@@ -56,7 +56,7 @@ def _with_weights(path: Path, name: str, kwargs: dict[str, Any], **source: Any) 
 
 
 def metadata_of(path: Path) -> dict[str, Any]:
-    """What a training checkpoint holds besides tensors; raises ValueError if it cannot be read."""
+    """What a training checkpoint holds besides tensors, {} for a state dict; ValueError if it cannot be read."""
     try:
         found = load_checkpoint_metadata(path)
     except RuntimeError as error:

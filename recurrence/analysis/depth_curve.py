@@ -166,8 +166,7 @@ def table(points: Iterable[Point], score: str) -> str:
 
 
 def save(points: Sequence[Point], path: Path) -> None:
-    """Writes the curve as CSV; it took long, so a missing folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Writes the curve as CSV."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Point._fields)

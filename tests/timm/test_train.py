@@ -309,6 +309,8 @@ def test_damaged_files_of_a_run_are_named(images, copied, rejected):
 def test_a_damaged_checkpoint_is_not_scored(tmp_path, rejected):
     (tmp_path / "last.pth.tar").write_bytes(b"half of it")
     assert f"{tmp_path}/last.pth.tar: not a checkpoint that can be read" in rejected(accuracy.main, tmp_path)
+    torch.save({"head.weight": torch.zeros(2)}, tmp_path / "last.pth.tar")
+    assert f"must name the model of {tmp_path}/last.pth.tar" in rejected(accuracy.main, tmp_path)
 
 
 def test_a_nan_loss_stops_the_run(images, tmp_path, monkeypatch):
