@@ -41,9 +41,9 @@ class Attention(nn.Module):
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, out: LevelSignal | None = None
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, out_term: LevelSignal | None = None
     ) -> Tensor:
-        """q (B, H, T, C/H), k and v (B, H, S, C/H), bias broadcastable to (B, H, T, S) -> (B, T, C)."""
+        """q (B, H, T, C/H), k and v (B, H, S, C/H), bias broadcastable to (B, H, T, S) -> (B, T, C), after `out`."""
         rate = self.dropout if self.training else 0.0
         if rate and runs_eagerly(q, k, v) and q.dtype == torch.float32 and q.device.type == "cpu":
             weights = attention_weights(q, k, causal_bias(q.size(2), q) if causal else bias)
@@ -51,7 +51,7 @@ class Attention(nn.Module):
         else:
             with _kernels(q):
                 y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=rate, is_causal=causal)
-        return project(self.out, y.transpose(1, 2).flatten(2), out)
+        return project(self.out, y.transpose(1, 2).flatten(2), out_term)
 
 
 # Without cuDNN's kernel: with a mask it can return NaN gradients (pytorch/pytorch#196678), and it builds a plan for
@@ -90,26 +90,26 @@ class SelfAttention(Attention):
         slot: Slot | None = None,
         rotary: tuple[Tensor, Tensor] | None = None,
         distances: Tensor | None = None,
-        qkv: LevelSignal | None = None,
-        out: LevelSignal | None = None,
+        qkv_term: LevelSignal | None = None,
+        out_term: LevelSignal | None = None,
     ) -> Tensor:
         """Attends within x or, with a slot, from the tokens of x to those in the slot and to themselves: (B, T, C).
 
         Args:
             x: (B, T, C).
-            signal_input: (B, T, C), the input of level signals if it is not x.
+            signal_input: (B, T, C), what `qkv_term` reads if it is not x.
             self_bias: added to the scores, broadcastable to (B, H, T, S).
             causal: each token only sees itself and earlier tokens. If the slot already holds tokens, this has no
                 effect: a single new token sees them all, and several need a bias.
             slot: incremental state of this pass.
             rotary: cosines and sines that rotate queries and keys, see :func:`rotate`.
             distances: keys of the distances, see :mod:`recurrence.relative`; `self_bias` must then hide later tokens.
-            qkv, out: the pass's terms on these projections, not the layers of these names.
+            qkv_term, out_term: what the pass adds to the projections `qkv` and `out`; None for nothing.
         """
-        if qkv is None:
+        if qkv_term is None:
             stacked = apply(self.qkv, x).unflatten(-1, (3, -1)).permute(2, 0, 1, 3)
         else:
-            stacked = qkv.project(self.qkv, x, signal_input)
+            stacked = qkv_term.project(self.qkv, x, signal_input)
         q, k, v = stacked.unbind(0)
         if rotary is not None:
             q, k = rotate(stacked[:2], self.heads, *rotary).unbind(0)
@@ -120,7 +120,7 @@ class SelfAttention(Attention):
             scores = self.relative.scores(q, distances, k.size(1))
             q, causal = self.relative.query(q), False
             self_bias = scores if self_bias is None else scores + self_bias
-        return self.attend(self.split(q), self.split(k), self.split(v), self_bias, causal, out)
+        return self.attend(self.split(q), self.split(k), self.split(v), self_bias, causal, out_term)
 
 
 class CrossAttention(Attention):
@@ -137,9 +137,9 @@ class CrossAttention(Attention):
         self.q = nn.Linear(width, width, bias=bias)
         self.kv = nn.Linear(memory_width, 2 * width, bias=bias)
 
-    def project(self, memory: Tensor, kv: LevelSignal | None = None) -> Tensor:
-        """Keys and values of the memory: (B, S, memory width) -> (B, S, 2 C); kv is the signal of a pass."""
-        return project(self.kv, memory, kv)
+    def project(self, memory: Tensor, kv_term: LevelSignal | None = None) -> Tensor:
+        """Keys and values of the memory: (B, S, memory width) -> (B, S, 2 C); with a term of the pass."""
+        return project(self.kv, memory, kv_term)
 
     def forward(
         self,
@@ -149,24 +149,24 @@ class CrossAttention(Attention):
         context: Tensor,
         cross_bias: Tensor | None = None,
         record: list | None = None,
-        q: LevelSignal | None = None,
-        out: LevelSignal | None = None,
+        q_term: LevelSignal | None = None,
+        out_term: LevelSignal | None = None,
     ) -> Tensor:
         """Attends to the memory: (B, T, C).
 
         Args:
             x: (B, T, C).
-            signal_input: (B, T, C), the input of level signals if it is not x.
+            signal_input: (B, T, C), what `q_term` reads if it is not x.
             context: (B, S, 2 C), see :meth:`project`.
             cross_bias: added to the scores, broadcastable to (B, H, T, S).
             record: a list to which the weights, averaged over the heads, (B, T, S), are appended.
-            q, out: the pass's terms on these projections, not the layers of these names.
+            q_term, out_term: what the pass adds to the projections `q` and `out`; None for nothing.
         """
-        queries = self.split(project(self.q, x, q, signal_input))
+        queries = self.split(project(self.q, x, q_term, signal_input))
         k, v = (self.split(part) for part in context.chunk(2, dim=-1))
         if record is not None:
             record.append(attention_weights(queries, k, cross_bias).mean(dim=1))
-        return self.attend(queries, k, v, cross_bias, causal=False, out=out)
+        return self.attend(queries, k, v, cross_bias, causal=False, out_term=out_term)
 
 
 def rotate(x: Tensor, heads: int, cos: Tensor, sin: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from recurrence.dropout import dropout
 from recurrence.errors import FieldError
 from recurrence.signal import LevelSignal, project
 
-# The projections of a block: name of a pass's term on it -> the layer, and how many targets its weight stacks.
+# The projections of a block: name of a pass's term on it -> the layer, and how many projections its weight stacks.
 PROJECTIONS = {
     "qkv": ("self_attn.qkv", 3),
     "up": ("ffn.up", 1),
@@ -90,18 +90,18 @@ class FeedForward(nn.Module):
         self,
         x: Tensor,
         signal_input: Tensor | None = None,
-        up: LevelSignal | None = None,
-        down: LevelSignal | None = None,
+        up_term: LevelSignal | None = None,
+        down_term: LevelSignal | None = None,
     ) -> Tensor:
         """(..., C) -> (..., C).
 
         Args:
             x: (..., C).
-            signal_input: (..., C), the input of the term up if it is not x.
-            up, down: the pass's terms on W1 and W2, not the layers of these names.
+            signal_input: (..., C), what `up_term` reads if it is not x.
+            up_term, down_term: what the pass adds to W1 x and to the product with W2; None for nothing.
         """
-        hidden = dropout(self.activation(project(self.up, x, up, signal_input)), self.dropout, self.training)
-        return project(self.down, hidden, down)
+        hidden = dropout(self.activation(project(self.up, x, up_term, signal_input)), self.dropout, self.training)
+        return project(self.down, hidden, down_term)
 
 
 class Sum(nn.Module):
@@ -187,7 +187,7 @@ class Pass(nn.Module):
         return residual if self.drop_path is None else lambda x, y: residual(x, self.drop_path(y))
 
     def term(self, name: str) -> LevelSignal | None:
-        """The term that the pass adds to a projection, one of :data:`PROJECTIONS`: a level signal or a low-rank one."""
+        """The level signal or low-rank term that the pass adds to one of :data:`PROJECTIONS`; None for none."""
         return None
 
 
@@ -276,6 +276,6 @@ class Block(nn.Module, ABC):
         Args:
             x: (B, T, C).
             own: the parameters of this pass.
-            attend, cross_attend: attention. It takes its input, then what the terms read if that differs, and the
-                pass's term for each projection by keyword; cross_attend is None in an encoder.
+            attend, cross_attend: :class:`SelfAttention` and :class:`CrossAttention`, called with their input and, where
+                the paper has them, `signal_input` and terms; cross_attend is None in an encoder.
         """

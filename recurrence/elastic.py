@@ -59,14 +59,15 @@ def depths_of(order: Order, smallest: int, largest: int, step: int = 1, prefix_o
     if passes > 1 and block_count(order) == passes:
         raise FieldError("depth_range", given, f"needs a block that runs again, but each of the {passes} runs once")
     if prefix_only and largest > passes:
-        raise FieldError(
-            "depth_range", given, f"MAX must be <= {passes}, because there is no depth signal for more passes"
-        )
+        rule = f"MAX must be <= {passes}, because there is no depth signal for more passes"
+        raise FieldError("depth_range", given, rule)
     runs = {depth: passes_at(order, depth) for depth in range(smallest, largest + 1) if not depth % step}
     found = [depth for depth, run in runs.items() if run and not (prefix_only and run != tuple(range(depth)))]
     for end in (smallest, largest):
         if end not in found:
-            raise FieldError("depth_range", given, f"the order {' '.join(map(str, order))} cannot run at {end} passes")
+            known = f"only at {', '.join(map(str, found))}" if found else "nor at others of the range"
+            rule = f"the order {' '.join(map(str, order))} cannot run at {end} passes, {known}"
+            raise FieldError("depth_range", given, rule)
     return tuple(found)
 
 

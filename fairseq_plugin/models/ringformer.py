@@ -113,11 +113,7 @@ class RingFormer(LoopedTransformer):
 
 
 def passes(args, side: str) -> int:
-    """Runs of the stack's blocks.
-
-    Raises:
-        FieldError: if there are none.
-    """
+    """The number of passes of a side, "encoder" or "decoder"; raises FieldError if it is below 1."""
     layers = getattr(args, f"{side}_layers")
     if layers < 1:
         raise FieldError("layers", layers, "must be >= 1")

@@ -67,6 +67,7 @@ class LoopedEncoder(FairseqEncoder):
         }
 
     def reorder_encoder_out(self, encoder_out, new_order: Tensor):
+        """Reorders the batch: entry i becomes entry new_order[i], (new B,)."""
         batch_dim = {"encoder_out": 1, "encoder_states": 1}
         return {
             name: [tensor.index_select(batch_dim.get(name, 0), new_order) for tensor in tensors]
@@ -74,6 +75,7 @@ class LoopedEncoder(FairseqEncoder):
         }
 
     def make_generation_fast_(self, **unused) -> None:
+        """fairseq calls this before generation; weights no longer change afterwards."""
         pack(self)
 
     def max_positions(self) -> int:

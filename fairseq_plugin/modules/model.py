@@ -147,7 +147,7 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
         encoder_embedding = cls._embedding(args, "encoder", source)
         decoder_embedding = encoder_embedding if joint else cls._embedding(args, "decoder", target)
         tied = decoder_embedding if joint or args.share_decoder_input_output_embed else None
-        std = None if args.output_bias else args.decoder_embed_dim**-0.5  # as published with a bias: PyTorch's default
+        std = None if args.output_bias else args.decoder_embed_dim**-0.5  # None: PyTorch's start, as RingFormer's
         output = Output(args.decoder_embed_dim, len(target), args.output_bias, tied, std)
         inputs, most, stack = cls._parts(args, "encoder", encoder_embedding, task)
         encoder = LoopedEncoder(source, encoder_embedding, inputs, max_positions=most, **stack)

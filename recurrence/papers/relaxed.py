@@ -9,6 +9,7 @@ LayerNorms and biases.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -78,13 +79,14 @@ class RelaxedBlock(Block):
 
     def run(self, x: Tensor, own: RelaxedPass, attend: Callable, cross_attend: Callable | None) -> Tensor:
         """A transformer layer whose projections are `(W + up^T down) x + bias`, with term and bias of the pass."""
-        term, join = own.term, own.join
-        x = self.sublayer(x, lambda n: attend(n, qkv=term("qkv"), out=term("out")), own.norms[0], join(0))
+        term = own.term
+        attend = partial(attend, qkv_term=term("qkv"), out_term=term("out"))
+        x = self.sublayer(x, attend, own.norms[0], own.join(0))
         if cross_attend is not None:
-            x = self.sublayer(
-                x, lambda n: cross_attend(n, q=term("cross_q"), out=term("cross_out")), own.norms[1], join(1)
-            )
-        return self.ffn_sublayer(x, lambda n: self.ffn(n, up=term("up"), down=term("down")), own.norms[-1], join(-1))
+            cross_attend = partial(cross_attend, q_term=term("cross_q"), out_term=term("cross_out"))
+            x = self.sublayer(x, cross_attend, own.norms[1], own.join(1))
+        up, down = term("up"), term("down")
+        return self.ffn_sublayer(x, lambda n: self.ffn(n, up_term=up, down_term=down), own.norms[-1], own.join(-1))
 
 
 def relaxed(

@@ -126,7 +126,7 @@ def test_level_signals_in_cross_attention():
     q, k, v = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in (q, *kv.chunk(2, dim=-1)))
     y = (q @ k.transpose(2, 3) / (WIDTH // 2) ** 0.5).softmax(-1) @ v
     context = block.cross_attn.project(memory, own.term("cross_kv"))
-    got = block.cross_attn(x, context=context, q=own.term("cross_q"))
+    got = block.cross_attn(x, context=context, q_term=own.term("cross_q"))
     torch.testing.assert_close(got, block.cross_attn.out(y.transpose(1, 2).flatten(2)))
 
 

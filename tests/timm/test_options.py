@@ -226,7 +226,7 @@ REJECTIONS = {
         (dict(stem="conv"), "patch_size=8: stem='conv' has patches of 16"),
         (dict(residual_rank=4, nll=True), "residual_rank=4: goes with neither nll nor lrc"),
         (dict(order=(0, 1), depth=2, loops=2), r"order=\(0, 1\): does not go with loops=2"),
-        (dict(depth_range=(2, 6)), "depth_range=2-6: the order 0 0 1 1 2 2 cannot run at 2"),
+        (dict(depth_range=(2, 6)), "depth_range=2-6: the order 0 0 1 1 2 2 cannot run at 2 passes, only at 3, 6$"),
         (dict(pass_loss=1.0), "pass_loss=1.0: no earlier pass is the end of a model of fewer"),
         (dict(terms=("qkv",)), r"terms=\('qkv',\): needs residual_rank"),
         (dict(terms=(), residual_rank=4), r"terms=\(\): must name some of \('qkv', "),
