@@ -17,16 +17,11 @@ from scipy import stats
 from recurrence.comparison import report
 from recurrence.comparison.command import Comparison, add_options, compare, without
 from recurrence.comparison.report import gain, headroom
-from recurrence.comparison.rows import Row, Score, largest, widest
+from recurrence.comparison.rows import Row, Score, widest
 from recurrence.comparison.runs import Run, Runner, Step, check_begun, locked
 
 BLEU, PERPLEXITY = Score("BLEU", True, "a sentence"), Score("perplexity", False, "a text")
 PYTHON = (sys.executable, "-c")
-
-
-@pytest.mark.parametrize("most", [0, 1, 7, 8])
-def test_the_largest_number_that_fits(most):
-    assert largest(lambda number: number <= most, 1) == most
 
 
 def test_whole_heads_come_first_then_hidden_units():

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from recurrence.elastic import check_options, idle, make_elastic, may_idle, trained_depths
-from recurrence.errors import FieldError
+from recurrence.elastic import idle, make_elastic, may_idle, trained_depths
 from recurrence.papers.takase import shared_layers
 from tests.core.test_elastic import SHAPE, made, states
 
@@ -76,17 +75,3 @@ def test_a_checkpoint_from_before_the_loops_began_runs_what_was_trained(caplog):
     used.load_state_dict(early)
     used.train().set_num_updates(0)  # of a training without late loops
     assert len(used.running) == 5
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (dict(loop_after_updates=0), "loop_after_updates=0: must be >= 1"),
-        (dict(loop_after_updates=3, mixed_depth=True), "loop_after_updates=3: does not go with mixed_depth=True"),
-        (dict(mixed_depth=True, pass_loss=1.0), "mixed_depth=True: does not go with pass_loss=1.0"),
-    ],
-)
-def test_options_that_do_not_go_together_are_rejected(given, message):
-    with pytest.raises(FieldError, match=f"^{message}$"):
-        check_options(given)
-    check_options(dict(mixed_depth=True))

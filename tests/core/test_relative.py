@@ -10,7 +10,7 @@ from recurrence.attention import SelfAttention
 from recurrence.block import Shape
 from recurrence.causal import LoopState
 from recurrence.papers.takase import shared_layers
-from recurrence.position import DistanceTable, Relative, distances
+from recurrence.position import DistanceTable, Relative
 from recurrence.relative import RelativeKeys
 from tests.core.test_causal import random_states
 from tests.support.stacks import randomise
@@ -61,16 +61,6 @@ def test_attention_and_its_gradients_equal_the_formula(causal):
     inputs = [x, *layer.parameters()]
     gradients = [torch.autograd.grad(y.square().sum(), inputs) for y in (found, expected)]
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-9)
-
-
-def test_rows_of_distances_do_not_depend_on_the_size_of_the_table():
-    small, large, like = DistanceTable(6), DistanceTable(6), random_states(1)
-    large.upto(300, 0, like)
-    for last in (0, -4):
-        expected = torch.stack([sinusoid(distance, 6) for distance in range(5, last - 1, -1)])
-        for table in (small, large):
-            torch.testing.assert_close(table.upto(5, last, like), expected, **EXACT)
-    assert distances(4, 5).shape == (4, 5)
 
 
 def layers(order, causal: bool = True):

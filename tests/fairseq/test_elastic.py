@@ -211,6 +211,7 @@ def test_validation_at_mixed_depth_reports_one_run_of_each_block_and_all_passes(
             "--encoder-order 0 --decoder-order 0 --loop-after-updates 3",
             "--loop-after-updates=3: needs a block",
         ),
+        ("cycle", "--loop-after-updates 0", "--loop-after-updates=0: must be >= 1"),
         ("sequence", "--pass-loss 1", "--pass-loss=1.0: no earlier pass is the end of a model of fewer"),
     ],
 )
