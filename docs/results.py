@@ -38,18 +38,18 @@ class Experiment:
 
 EXPERIMENTS = (
     Experiment(
-        "Translation, Multi30k German to English: BLEU, higher is better",
+        "Translation, [Multi30k](recipes/multi30k/RESULTS.md) German to English: BLEU, higher is better",
         *("multi30k", "multi30k", "small", "BLEU", 1),
         ("ringformer", "once", "storage", "time", "vanilla_half", "vanilla", "universal"),
     ),
     Experiment(
-        "Language, War and Peace: perplexity at 256, lower is better",
+        "Language, [War and Peace](recipes/ilr/RESULTS.md), rotary positions: perplexity, 256 tokens, lower is better",
         *("ilr", "ILR 1", "long", "perplexity at 256", 2),
         ("2,2,2,2-rope", "1,1,1,1-rope", "unshared8-rope"),
         higher_is_better=False,
     ),
     Experiment(
-        "Images, CIFAR-10, two epochs: top-1 %, higher is better",
+        "Images, [CIFAR-10](recipes/cifar10/RESULTS.md), two epochs: top-1 %, higher is better",
         *("cifar10", "cifar10", "small", "top-1 %", 1),
         ("ringformer", "once", "storage", "plain"),
     ),
