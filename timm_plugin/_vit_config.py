@@ -27,7 +27,7 @@ class ViTConfig(ImageConfig):
         patch_size: side of a patch.
         global_pool: "token", "avg", "max", "avgmax", or "" for all tokens.
         embed_dim: C.
-        depth: number of layers in the stack.
+        depth: number of passes, or of stored blocks where the family has `loops`.
         num_heads: H, a divisor of C.
         mlp_ratio: hidden width of the MLP as a multiple of C.
         pos_embed: "sincos" (fixed), "learn", "none".
