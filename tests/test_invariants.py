@@ -136,17 +136,6 @@ def test_inference_keeps_no_state_of_earlier_passes(case: Case):
 
 
 @every_stored_case
-def test_each_stored_tensor_has_one_key(case: Case):
-    model = case.build()
-    tensors = tensors_of(model)
-    assert len({tensor.untyped_storage().data_ptr() for tensor in tensors.values()}) == len(tensors)
-    assert sum(tensors[name].numel() for name, _ in model.named_parameters()) == count.stored(model)
-    for name, loop in named_loops(model).items():
-        blocks = {key.removeprefix(f"{name}.blocks.").split(".")[0] for key in tensors if key.startswith(name)}
-        assert {index for index in blocks if index.isdigit()} == set(map(str, loop.order))
-
-
-@every_stored_case
 def test_a_saved_model_loads_strictly_and_stores_each_tensor_once(case: Case, tmp_path):
     model = case.build()
     stored = sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(model).values())

@@ -1,13 +1,10 @@
 """fairseq models at another depth than the trained one: the output, the log, and what is rejected."""
 
-import logging
 import re
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
 
-from fairseq_plugin import average
 from recurrence.depth import source_passes
 from recurrence.loop import Loop, named_loops
 from tests.support import language, models
@@ -41,19 +38,3 @@ def test_every_model_runs_at_another_depth(arch, caplog):
     caplog.clear()
     models.tiny(arch, seed=1).load_state_dict(weights)
     assert not caplog.records
-
-
-@pytest.mark.slow
-def test_model_overrides_change_the_depth_of_a_checkpoint(trained, corpus, caplog, tmp_path):
-    """What `--model-overrides` does, and the averaged file too."""
-    average.main(["--inputs", str(trained.folder), "--num-epoch-checkpoints", "2", "--output", str(tmp_path / "a.pt")])
-    for path in (trained.folder / "checkpoint_last.pt", tmp_path / "a.pt"):
-        caplog.clear()
-        overrides = dict(data=str(corpus.data), encoder_layers=3, decoder_layers=1)
-        with caplog.at_level(logging.WARNING, "recurrence.loading"):
-            (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(path)], overrides)
-        assert [loop.passes for loop in models.loops(model)] == [3, 1]
-        assert depth_log(caplog) == [
-            "encoder.loop: runs 3 passes (0 0 0), trained with 2 (0 0)",
-            "decoder.loop: runs 1 passes (0), trained with 2 (0 0)",
-        ]

@@ -1,4 +1,4 @@
-"""What holds for every architecture of fairseq beside the invariants of all models: padding, precision, matrices."""
+"""What holds for every architecture of fairseq beside the invariants of all models: padding, precision, one matrix."""
 
 from unittest import mock
 
@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.support import cases, cli, language, models, stacks
+from tests.support import cli, language, models, stacks
 
 EXACT = dict(rtol=0, atol=1e-10)
 
@@ -93,13 +93,6 @@ def test_gradient_of_one_matrix_for_all_is_the_sum_of_three(arch):
     (_, gradients), (_, three) = (models.loss_and_gradients(model, inputs) for model in (tied, apart))
     three[f"{keys[0]}.weight"] += three.pop(f"{keys[1]}.weight") + three.pop(f"{keys[2]}.weight")
     torch.testing.assert_close(gradients, three, **EXACT)
-
-
-@pytest.mark.parametrize(("arch", "name"), cases.SHARED)
-def test_matrices_that_are_shared_are_one(arch, name):
-    flags, matrices = cases.SHARED[arch, name]
-    tensors = joint(arch, *flags).state_dict().values()
-    assert len([tensor for tensor in tensors if tensor.dim() == 2 and len(tensor) == models.TARGET_SYMBOLS]) == matrices
 
 
 @pytest.mark.parametrize("target_left", [False, True], ids=["target right", "target left"])

@@ -20,7 +20,6 @@ from fairseq_plugin.tasks.answers import AnswerCrossEntropy
 from fairseq_plugin.tasks.copying import CopyingConfig, CopyingTask
 from fairseq_plugin.tasks.pixel_classification import PixelClassificationConfig, PixelClassificationTask
 from fairseq_plugin.tasks.shifted_language_modeling import ShiftedTexts
-from recurrence import count
 from tests.fairseq.test_automaton import automaton, texts
 from tests.support import cli, models
 from tests.support.states import same_state
@@ -193,22 +192,6 @@ def pixel_task(classes) -> PixelClassificationTask:
     task = PixelClassificationTask.__new__(PixelClassificationTask)
     task.symbols, task.answers, task.args = unpadded_dictionary(256), classes, Namespace(tokens_per_sample=1024)
     return task
-
-
-def test_parameters_of_july_s_models():
-    """Tables 4 and 5: 90K, 53.6K and 508.7K."""
-
-    def sized(task, *flags: str) -> int:
-        return count.stored(models.on_meta("recurrent_lm", *flags, on=task))
-
-    small = ["--decoder-embed-dim", "32", "--decoder-attention-heads", "4", "--activation-fn", "relu"]
-    small += ["--position", "learned", "--no-share-decoder-input-output-embed"]
-    cifar = pixel_task(unpadded_dictionary(10))
-    assert sized(cifar, *small, "--window", "32", "--window-range", "16,48") == 53_664
-    assert sized(cifar, *small, "--regular", "--decoder-layers", "4") == 90_720
-    large = ["--decoder-embed-dim", "96", "--decoder-attention-heads", "6", "--activation-fn", "relu"]
-    large += ["--position", "learned", "--window", "32", "--accumulate"]
-    assert sized(copying(), *large) == 508_704
 
 
 def test_the_loss_and_the_accuracy_are_those_of_the_answers():

@@ -1,4 +1,4 @@
-"""`recurrent_lm`: an independent reference, sizes and windows; recorded results are in tests/test_published.py."""
+"""`recurrent_lm`: an independent reference, and windows; recorded results are in tests/test_published.py."""
 
 import re
 
@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recurrence import count
 from tests.support import language, models
 from tests.support.golden import golden
 from tests.support.recorded import load
@@ -51,19 +50,6 @@ def test_reference_equality(name, left_pad):
         real = slice(tokens.size(1) - length, None) if left_pad else slice(length)
         expected = reference(model, tokens[row, real], name == "regular")
         torch.testing.assert_close(logits[row, real], expected[0], rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("flags", "parameters"),
-    [
-        ("--regular", 1_893_888),
-        ("--regular --decoder-layers 6", 10_745_088),
-        ("--position learned", 1_893_888),
-    ],
-)
-def test_parameters_of_table_2(flags, parameters):
-    model = models.on_meta("recurrent_lm", *flags.split(), on=language.task(65, tokens_per_sample=256))
-    assert count.stored(model) == parameters
 
 
 def test_projections_into_the_residual_stream_start_smaller():

@@ -20,14 +20,6 @@ def test_features_of_another_width_are_rejected_by_name():
         models.tiny("s2t_cycle")(wide, lengths, target)
 
 
-def test_waveforms_are_frames_of_one_number():
-    on = speech.task(models.dictionary(models.TARGET_SYMBOLS), features=1)
-    model = models.tiny("s2t_cycle", "--conv-kernel-sizes", "9,5,5,5", on=on)
-    source, lengths, target = models.inputs("s2t_cycle")
-    logits, _ = model(source[:, :, 0], lengths, target)
-    assert torch.equal(logits, model(source[:, :, :1], lengths, target)[0])
-
-
 def test_features_are_read_in_the_type_of_the_model():
     """fairseq-generate --fp16 only casts the model."""
     model, (frames, lengths, target) = models.tiny("s2t_cycle").half(), models.inputs("s2t_cycle")

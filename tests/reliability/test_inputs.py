@@ -1,4 +1,4 @@
-"""Bad input ends a command with one line that names the file or option; good lines beside it are still answered."""
+"""Bad input ends a command with one line that names the file or option."""
 
 import re
 
@@ -31,15 +31,3 @@ def test_preprocessing_rejects_sides_that_do_not_match(tmp_path, source, target,
     (ended,) = warm.reject({"argv": ["fairseq-preprocess", *cli.HOST[:2], *languages, "--destdir", tmp_path / "bin"]})
     assert re.search(f"error: --trainpref: .*{message}", ended.last_line), ended.last_line
     assert not list(tmp_path.glob("bin/*.bin"))
-
-
-@pytest.mark.parametrize("flags", [(), ("--buffer-size", "8", "--batch-size", "4")])
-def test_no_line_is_lost_in_interactive_translation(corpus, straight, tmp_path, flags):
-    file = tmp_path / "in.txt"
-    file.write_bytes(b"one two\n\n" + b"one " * 2000 + b"\nfive\n")
-    path = ("--path", straight / "checkpoint_last.pt", "--max-len-b", "5")
-    log = warm.succeed({"argv": ["fairseq-interactive", corpus.data, *cli.HOST, *path, "--input", file, *flags]})
-    found = [line.split("\t") for line in log.splitlines() if line.startswith("H-")]
-    assert [number for number, *_ in found] == [f"H-{index}" for index in range(4)]
-    assert [bool(words) for *_, words in found] == [True, False, False, True]
-    assert "is 2001 tokens long: must be <= 1024: left empty" in log

@@ -9,21 +9,14 @@ import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import Tensor, nn
 
-from tests.support import language, models, speech, vision
+from tests.support import language, models, vision
 
 TEXT_RATES = ("dropout", "attention_dropout", "activation_dropout")
-# Flags that share embedding and output matrices, and the number of matrices that remain (one less for speech).
+# Flags that share embedding and output matrices; speech has none to share on the encoder's side.
 SHARING = {
-    "untied": ([], 3),
-    "output tied": (["--share-decoder-input-output-embed"], 2),
-    "all tied": (["--share-all-embeddings"], 1),
-}
-SHARED = {
-    (arch, name): (flags, matrices - (arch in speech.ARCHS))
-    for arch in (*models.ARCHS, *speech.ARCHS)
-    if arch in models.REPRESENTS
-    for name, (flags, matrices) in SHARING.items()
-    if matrices > 1 or arch in models.ARCHS
+    "untied": [],
+    "output tied": ["--share-decoder-input-output-embed"],
+    "all tied": ["--share-all-embeddings"],
 }
 
 
@@ -105,7 +98,13 @@ Case = Text | Image
 IMAGES = [Image(vision.CASES[variant][0], variant) for variant in vision.STRUCTURES]
 CASES: list[Case] = [Text(*case, models.CASES[case]) for case in models.STRUCTURES]
 CASES += IMAGES
-STORED: list[Case] = [Text(*case, flags, case[0] in models.ARCHS) for case, (flags, _) in SHARED.items()]
+STORED: list[Case] = [
+    Text(arch, name, flags, arch in models.ARCHS)
+    for arch in models.WITH_ENCODER
+    if arch in models.REPRESENTS
+    for name, flags in SHARING.items()
+    if name != "all tied" or arch in models.ARCHS
+]
 STORED += [Text(*case, models.CASES[case]) for case in models.STRUCTURES if case[0] in language.ARCHS]
 STORED += IMAGES
 
