@@ -67,7 +67,7 @@ class StackDecoder(FairseqIncrementalDecoder):
     Args:
         dictionary: the dictionary of the output.
         max_positions: longest text, in tokens.
-        padding: index of the input's padding; None for that of the output.
+        padding_idx: the symbol of padding in the input; None for that of the output.
 
     Attributes:
         stack: has `forward(x, padding, state, states)` and `new_state()`, see :class:`recurrence.causal.CausalStack`.
@@ -76,10 +76,10 @@ class StackDecoder(FairseqIncrementalDecoder):
     KEY = "recurrence"
     inputs: TokenInput
 
-    def __init__(self, dictionary, max_positions: int, padding: int | None = None):
+    def __init__(self, dictionary, max_positions: int, padding_idx: int | None = None):
         super().__init__(dictionary)
         self._max_positions = max_positions
-        self.padding = dictionary.pad() if padding is None else padding
+        self.padding_idx = dictionary.pad() if padding_idx is None else padding_idx
         self.need_attn = False
         self.drafting: Drafting | None = None
 
@@ -188,7 +188,7 @@ class StackDecoder(FairseqIncrementalDecoder):
 
         In training, the causal mask hides padding after the text, and the loss ignores the outputs there.
         """
-        padding = tokens.eq(self.padding)
+        padding = tokens.eq(self.padding_idx)
         if state is None:
             visible = padding[:, :-1] & ~padding[:, 1:] if self.training else padding
             return padding if visible.any() else None

@@ -37,7 +37,7 @@ class LanguageDecoder(StackDecoder):
     """The decoder of a language model.
 
     Args:
-        dictionary, max_positions, padding: see :class:`StackDecoder`.
+        dictionary, max_positions, padding_idx: see :class:`StackDecoder`.
         embed_tokens: the embedding.
         inputs: the input layer with that embedding.
         stack: see :class:`StackDecoder`.
@@ -52,9 +52,9 @@ class LanguageDecoder(StackDecoder):
         stack: nn.Module,
         output: nn.Module,
         max_positions: int,
-        padding: int,
+        padding_idx: int,
     ):
-        super().__init__(dictionary, max_positions, padding)
+        super().__init__(dictionary, max_positions, padding_idx)
         self.embed_tokens, self.inputs, self.stack = embed_tokens, inputs, stack
         adapts = isinstance(output, adaptive.AdaptiveSoftmax)
         self.adaptive_softmax = output if adapts else None
@@ -108,8 +108,8 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
         embedding = cls._embedding(args, task.source_dictionary)
         inputs = cls._inputs(args, embedding, task.source_dictionary, most)
         output = cls._output(args, embedding, task.target_dictionary)
-        padding = task.source_dictionary.pad()
-        model = cls(LanguageDecoder(task.target_dictionary, embedding, inputs, stack, output, most, padding))
+        padding_idx = task.source_dictionary.pad()
+        model = cls(LanguageDecoder(task.target_dictionary, embedding, inputs, stack, output, most, padding_idx))
         model.set_decoding(args)
         model.set_loops(args, cls.depth_step(args))
         return model
