@@ -89,7 +89,7 @@ class SelfAttention(Attention):
         causal: bool = False,
         slot: Slot | None = None,
         rotary: tuple[Tensor, Tensor] | None = None,
-        distances: Tensor | None = None,
+        distance_keys: Tensor | None = None,
         qkv_term: LevelSignal | None = None,
         out_term: LevelSignal | None = None,
     ) -> Tensor:
@@ -103,7 +103,7 @@ class SelfAttention(Attention):
                 effect: a single new token sees them all, and several need a bias.
             slot: incremental state of this pass.
             rotary: cosines and sines that rotate queries and keys, see :func:`rotate`.
-            distances: keys of the distances, see :mod:`recurrence.relative`; `self_bias` must then hide later tokens.
+            distance_keys: (H, C/H, M), see :mod:`recurrence.relative`; `self_bias` must then hide later tokens.
             qkv_term, out_term: what the pass adds to the projections `qkv` and `out`; None for nothing.
         """
         if qkv_term is None:
@@ -116,8 +116,8 @@ class SelfAttention(Attention):
         if slot is not None:
             k, v = slot(k, v)
             causal = causal and q.size(1) == k.size(1)
-        if distances is not None:
-            scores = self.relative.scores(q, distances, k.size(1))
+        if distance_keys is not None:
+            scores = self.relative.scores(q, distance_keys, k.size(1))
             q, causal = self.relative.query(q), False
             self_bias = scores if self_bias is None else scores + self_bias
         return self.attend(self.split(q), self.split(k), self.split(v), self_bias, causal, out_term)

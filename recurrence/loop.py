@@ -106,7 +106,7 @@ class Loop(LoadsAtOtherDepths):
         levels: Sequence[Tensor] | None = None,
         contexts: Sequence[Any] | None = None,
         slots: Sequence[Any] | None = None,
-        distances: Sequence[Any] | None = None,
+        distance_keys: Sequence[Any] | None = None,
         indices: Sequence[int] | None = None,
         first_inputs: dict[int, Tensor] | None = None,
         states: list[Tensor] | None = None,
@@ -119,7 +119,7 @@ class Loop(LoadsAtOtherDepths):
             levels: one tensor per pass, broadcastable to x, added to x before the pass.
             contexts: one value per pass, such as projected memory.
             slots: one cache slot per pass.
-            distances: keys of relative positions per pass, see :mod:`recurrence.relative`.
+            distance_keys: those of relative positions, one value per pass, see :mod:`recurrence.relative`.
             indices: those of the passes to run, in order; None runs :attr:`running`.
             first_inputs: inputs of the first pass of the blocks in `inject`, if an earlier call ran that pass; updated
                 in place by first passes of this call.
@@ -135,7 +135,7 @@ class Loop(LoadsAtOtherDepths):
         """
         indices = self.running if indices is None else indices
         first_inputs = {} if first_inputs is None else first_inputs
-        per_pass = dict(own=self.own, context=contexts, slot=slots, distances=distances)
+        per_pass = dict(own=self.own, context=contexts, slot=slots, distance_keys=distance_keys)
         per_pass = {name: values for name, values in per_pass.items() if values is not None}
 
         for index in indices:

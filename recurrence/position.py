@@ -281,7 +281,7 @@ class Relative(AttentionPositions):
             keys = self._keys(loop, length, x)
         else:
             keys = kept.upto(length, lambda farthest: self._keys(loop, farthest, x))
-        return dict(self_bias=mask, distances=[keys[which] for which in loop.order])
+        return dict(self_bias=mask, distance_keys=[keys[which] for which in loop.order])
 
     def _keys(self, loop: Loop, length: int, like: Tensor) -> list[Tensor | None]:
         """The keys of every stored block; None for a block without self-attention."""

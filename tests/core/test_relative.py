@@ -55,7 +55,7 @@ def causal_mask(length: int) -> Tensor:
 def test_attention_and_its_gradients_equal_the_formula(causal):
     layer, x = attention(), random_states(2, 7, 12).requires_grad_()
     keys = layer.relative(DistanceTable(12).upto(7, 0 if causal else -6, x))
-    found = layer(x, self_bias=causal_mask(7) if causal else None, distances=keys)
+    found = layer(x, self_bias=causal_mask(7) if causal else None, distance_keys=keys)
     expected = torch.stack([relative_attention(layer, row, causal) for row in x])
     torch.testing.assert_close(found, expected, **EXACT)
     inputs = [x, *layer.parameters()]
