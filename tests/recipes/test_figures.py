@@ -52,10 +52,6 @@ def options(tool: Path, words: list[str], monkeypatch) -> argparse.Namespace:
     return taken[0]
 
 
-def test_no_figure_is_left_out():
-    assert {name(script) for script in FIGURES} == set(PICTURES)
-
-
 @pytest.mark.parametrize("scale", SCALES)
 @every_figure
 def test_the_tools_take_every_command(script, words, scale, tmp_path, monkeypatch):

@@ -112,16 +112,6 @@ def test_full_rank_is_exact_and_folds_back(strategy, unique_layers, changes):
     torch.testing.assert_close(to_timm(looped).state_dict(), model.state_dict(), rtol=0, atol=1e-9)
 
 
-def test_a_higher_rank_is_nearer():
-    model, errors = upstream(), []
-    for rank in (None, 1, 4, 12):
-        back = to_timm(to_looped(model, "cycle", 2, rank)).state_dict()
-        matrices = [key for key, tensor in back.items() if "blocks." in key and tensor.dim() == 2]
-        errors.append(sum((back[key] - model.state_dict()[key]).square().sum().item() for key in matrices))
-    assert errors == sorted(errors, reverse=True)
-    assert errors[-1] < 0.1 * errors[0]
-
-
 @pytest.mark.parametrize(
     ("changes", "how", "message"),
     [

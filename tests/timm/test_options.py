@@ -1,4 +1,4 @@
-"""Options of image models: each has an effect, as do both of any two, or is rejected by name with the rule."""
+"""Options of image models: each of any two has an effect, or is rejected by name with the rule."""
 
 import itertools
 import math
@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from tests.support import stacks, vision
-from timm_plugin._vit_config import ViTConfig
 from timm_plugin.elastic import ElasticConfig
 
 # A model of each family.
@@ -57,16 +56,6 @@ VALUES: dict[str, tuple[Any, ...]] = dict(
     drop_path_placement=("published",),
 )
 OF_SRET: dict[str, tuple[Any, ...]] = dict(num_heads=((4, 4, 4),), img_size=(128,), stem=("patch",))
-# What has to go with an option.
-NEEDS: dict[str, dict[str, Any]] = dict(
-    depth_seed=dict(depth_range=(1, 2)),
-    depth_warmup_updates=dict(depth_range=(1, 2)),
-    terms=dict(residual_rank=2),
-    class_token=dict(global_pool="avg"),
-    drop_path_placement=dict(drop_path_rate=0.5),
-    stem=dict(patch_size=16, img_size=64),
-)
-SRET_NEEDS: dict[str, dict[str, Any]] = {**NEEDS, "stem": dict(groups=((1, 1),) * 3)}
 OF_DEPTH = {field.name for field in fields(ElasticConfig)}
 UPDATES = 6  # enough that draws of two seeds differ
 
@@ -116,30 +105,10 @@ def test_there_is_a_model_of_each_family():
     assert families == {type(vision.fresh(name).config) for name in vision.MODELS}
 
 
-# The options of depth on UiT, the common ones on the plain ViT, the others on each family that has them.
-COMMON = {"uit": sorted(OF_DEPTH), "plain_vit": sorted(set(ViTConfig.options()) - OF_DEPTH - {"depth"}) + ["order"]}
-OWN = {
-    **{name: sorted(set(configuration(name).options()) - set(ViTConfig.options())) for name in NAMES},
-    "uit": [*COMMON["uit"], "level_signal", "depth"],
-    "plain_vit": COMMON["plain_vit"],
-}
-
-
-@pytest.mark.parametrize(("family", "option"), [(name, option) for name in NAMES for option in OWN[name]])
-def test_every_option_acts(family, option):
-    needed = (SRET_NEEDS if family == "sret_t" else NEEDS).get(option, {})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        without, found = (
-            everything_seen(family, {**needed, **given}) for given in ({}, {option: value(family, option)})
-        )
-    assert found is not None
-    assert found != without
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("family", NAMES)
 def test_both_of_any_two_options_act_or_they_are_rejected(family):
+    """So that one acts which needs another, too."""
     options = configuration(family).options()
     seen = cache(
         lambda chosen, updates: everything_seen(family, {option: value(family, option) for option in chosen}, updates)

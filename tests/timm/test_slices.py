@@ -7,7 +7,6 @@ import torch
 
 from recurrence.depth import source_passes
 from tests.support import vision
-from tests.support.states import same_state
 from tests.support.vision import timm
 
 
@@ -117,13 +116,6 @@ def test_groups_that_do_not_divide_are_rejected(sliced):
 def test_published_sizes_work(name):
     for size in (224, 384, 512):
         assert timm.create_model(name, img_size=size, device="meta")
-
-
-@every_sliced_case
-def test_resizing_draws_new_permutations_from_the_seeds(sliced):
-    model = vision.small(sliced)
-    model.set_input_size((128, 64))
-    assert same_state(permutations(model), permutations(vision.small(sliced, img_size=(128, 64))))
 
 
 def test_further_runs_have_as_many_slices_as_the_last():

@@ -24,14 +24,6 @@ def small(name: str, **options) -> nn.Module:
     return vision.small(name, **{**SUPERVISED.get(name, {}), **groups, **options})
 
 
-@warned
-@vision.every_model
-def test_the_output_is_a_tensor_in_every_mode_unless_asked(name):
-    model = vision.fresh(name)
-    for mode in (True, False):
-        assert torch.is_tensor(model.train(mode)(vision.images(model)))
-
-
 @supervised
 def test_training_without_the_outputs_is_told(name):
     option = "pass_loss=0.5" if name in ("uit", "ringformer_vit") else "mixed_depth=True"

@@ -185,15 +185,10 @@ def test_before_the_loops_begin_a_run_is_that_of_the_blocks_alone(images, tmp_pa
     assert table(tmp_path / "late") == table(tmp_path / "once")
 
 
-def test_mixed_depth_alone_reports_one_run_of_each_block(images, tmp_path):
-    train(images, tmp_path, "--model", "ringformer_vit", "--model-kwargs", *SMALL, "depth=4", "--mixed-depth")
-    row = table(tmp_path)[-1]
-    assert row["eval_largest_depth_loss"] == row["eval_loss"] != row["eval_smallest_depth_loss"]
-
-
-def test_mixed_depth_beside_depths_drawn_by_the_arguments_of_the_model(images, tmp_path):
-    drawn = ["depth=4", "depth_range=(1,4)", "depth_seed=3"]
-    train(images, tmp_path, "--model", "ringformer_vit", "--model-kwargs", *SMALL, *drawn, "--mixed-depth")
+@pytest.mark.parametrize("drawn", [[], ["depth_range=(1,4)", "depth_seed=3"]], ids=["alone", "beside drawn depths"])
+def test_mixed_depth_reports_one_run_of_each_block(images, tmp_path, drawn):
+    kwargs = [*SMALL, "depth=4", *drawn]  # depths may be drawn by arguments of the model, too
+    train(images, tmp_path, "--model", "ringformer_vit", "--model-kwargs", *kwargs, "--mixed-depth")
     row = table(tmp_path)[-1]
     assert row["eval_largest_depth_loss"] == row["eval_loss"] != row["eval_smallest_depth_loss"]
 
