@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from benchmarks import common, language, translation
+from benchmarks import common, language, scan, translation
 from tests.support import cli
 
 
@@ -46,6 +46,13 @@ def test_cached_generation_of_the_benchmark_gives_the_same_logits_each_time(monk
     first, expected = cached(), recomputed()
     torch.testing.assert_close(first, expected, rtol=1e-4, atol=1e-5)
     assert torch.equal(cached(), first)
+
+
+def test_the_published_recurrence_of_the_benchmark_gives_the_same_logits(monkeypatch):
+    monkeypatch.setattr(scan, "LENGTH", 12)
+    tokens = torch.randint(4, scan.SYMBOLS, (2, 12))
+    found = [scan.build(name)(tokens)[0] for name in ("as published", "recurrent_lm")]
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ TRAINED = {"once": "1 to 12", "looped": "1 to 6"}
 LONG = 48  # cells of the second table, and cells and steps of the picture
 SHOWN = (0, 6, 12)  # steps in the terminal
 CELLS = {0: "·", 1: "█"}  # everything else, an answer that is no cell or none at all, is a question mark
+# Of white and black cells, of the same where they are wrong, and of what cannot be asked.
+COLOURS = np.array([(255, 255, 255), (40, 40, 40), (252, 190, 170), (215, 48, 39), (225, 225, 225)], np.uint8)
 
 Models = dict[str, tuple[torch.nn.Module, AutomatonTask]]
 
@@ -46,28 +48,16 @@ def table(models: Models, cells: int, texts: int) -> list[str]:
     return lines
 
 
-def unshared(model: torch.nn.Module, steps: int) -> int:
-    """Parameters of a model that stores a block for each of so many passes."""
-    (loop,) = named_loops(model).values()
-    return count.stored(model) + (steps - 1) * count.stored(loop.blocks[0])
-
-
 def draw(histories: dict[str, np.ndarray], path: Path) -> None:
     """Draws the rows of each history, one step below the other; cells that differ from the first history are red."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     truth, *_ = histories.values()
-    white, black, grey, red, rose = (255, 255, 255), (40, 40, 40), (225, 225, 225), (215, 48, 39), (252, 190, 170)
-    figure, axes = pyplot.subplots(1, len(histories), figsize=(8, 3.2), dpi=100, layout="constrained", sharey=True)
+    figure = Figure(figsize=(8, 3.2), dpi=100, layout="constrained")
+    axes = figure.subplots(1, len(histories), sharey=True)
     for axis, (name, rows) in zip(axes, histories.items(), strict=True):
-        wrong, asked = rows != truth, rows >= 0
-        colours = np.where((rows == 1)[..., None], black, white)
-        colours = np.where((wrong & (rows == 0))[..., None], rose, colours)
-        colours = np.where((wrong & (rows == 1))[..., None], red, colours)
-        axis.imshow(np.where(asked[..., None], colours, grey).astype(np.uint8), interpolation="nearest")
+        kinds = np.where(rows < 0, 4, (rows == 1) + 2 * (rows != truth))
+        axis.imshow(COLOURS[kinds], interpolation="nearest")
         axis.set(title=name, xticks=[], yticks=range(0, len(rows), 12))
         if "looped" in name:
             axis.axhline(6.5, color="tab:blue", linewidth=1)  # training ends here
@@ -85,16 +75,18 @@ def main() -> None:
     except (OSError, ValueError) as error:
         parser.error(str(error))
     model, task = models["looped"]
-    stored = {name: count.stored(model) for name, (model, _) in models.items()}
+    stored = count.stored(model)
+    (loop,) = named_loops(model).values()
+    unshared = stored + (LONG - 1) * count.stored(loop.blocks[0])  # with a block for each of so many passes
     seconds = ", ".join(f"{name} {training(args.folder / name)['wall_s']} s" for name in models)
-    print(f"\nRows of {task.cfg.cells} cells that are wholly right; {stored['looped']:,} stored parameters each")
+    print(f"\nRows of {task.cfg.cells} cells that are wholly right; {stored:,} stored parameters each")
     print(*table(models, task.cfg.cells, args.texts), sep="\n")
     print(f"Rows of {LONG} cells; training had none")
     print(*table(models, LONG, args.texts), sep="\n")
     print(
         f"\nTraining took: {seconds}. looped runs one block once per step; a model with a block of its own for each of"
     )
-    print(f"{LONG} steps would store {unshared(model, LONG):,} parameters.")
+    print(f"{LONG} steps would store {unshared:,} parameters.")
     truth = task.draw(np.random.default_rng(7), 1, LONG, LONG)[:, 0]
     histories = {"truth": truth} | {name: history(*one, truth[0], LONG) for name, one in models.items()}
     print("\nA row, and the same some steps later:")

@@ -48,12 +48,9 @@ def main() -> None:
     encoding.add_argument("model", type=Path, help="file that train has written")
     encoding.add_argument("text", type=Path, help="file to read, one sentence per line")
     encoding.add_argument("pieces", type=Path, help="file to write")
-    args = parser.parse_args()
+    args = vars(parser.parse_args())
     try:
-        if args.command == "train":
-            train(args.model, args.files, args.pieces, args.kind, args.longest)
-        else:
-            encode(args.model, args.text, args.pieces)
+        {"train": train, "encode": encode}[args.pop("command")](**args)
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: of sentencepiece
         parser.error(str(error))
 

@@ -17,7 +17,7 @@ from fairseq.data.audio.audio_utils import get_fbank
 import fairseq_plugin  # noqa: F401  (fairseq's filterbank needs torchaudio without it)
 
 COLUMNS = ("id", "audio", "n_frames", "tgt_text", "speaker")
-LOCAL_HEADER = 30  # bytes before a zip entry's name; the last 4 are the lengths of the name and of the extra field
+LOCAL_HEADER = 30  # bytes before a zip entry's name, which its content follows
 
 
 class Utterance(NamedTuple):
@@ -47,27 +47,16 @@ def write_set(folder: Path, name: str, utterances: Iterable[Utterance]) -> tuple
                 raise ValueError(f"{utterance.name}: {len(features)} frames, text {utterance.text!r}")
             content = io.BytesIO()
             np.save(content, features)
-            archive.writestr(f"{utterance.name}.npy", content.getvalue())
-            rows.append((utterance.name, len(features), utterance.text, utterance.speaker))
+            entry = zipfile.ZipInfo(f"{utterance.name}.npy")
+            archive.writestr(entry, content.getvalue())
+            start = entry.header_offset + LOCAL_HEADER + len(entry.filename.encode())
+            audio = f"{path.name}:{start}:{entry.file_size}"
+            rows.append((utterance.name, audio, len(features), utterance.text, utterance.speaker))
             words += len(utterance.text.split())
-    places = stored_places(path)
     with (folder / f"{name}.tsv").open("w", encoding="utf-8") as manifest:
-        manifest.write("\t".join(COLUMNS) + "\n")
-        for key, frames, text, speaker in rows:
-            audio = f"{path.name}:{places[key][0]}:{places[key][1]}"
-            manifest.write("\t".join((key, audio, str(frames), text, speaker)) + "\n")
-    return len(rows), words, sum(frames for _, frames, _, _ in rows)
-
-
-def stored_places(path: Path) -> dict[str, tuple[int, int]]:
-    """Offset and length in bytes of the content of each file in an uncompressed zip, by the stem of its name."""
-    places = {}
-    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
-        for entry in archive.infolist():
-            file.seek(entry.header_offset + LOCAL_HEADER - 4)
-            names = int.from_bytes(file.read(2), "little") + int.from_bytes(file.read(2), "little")
-            places[Path(entry.filename).stem] = (entry.header_offset + LOCAL_HEADER + names, entry.file_size)
-    return places
+        for row in (COLUMNS, *rows):
+            manifest.write("\t".join(map(str, row)) + "\n")
+    return len(rows), words, sum(frames for _, _, frames, _, _ in rows)
 
 
 def write_configuration(folder: Path, specaugment: dict, model: Path | None = None) -> None:

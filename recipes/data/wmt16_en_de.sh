@@ -19,22 +19,16 @@ URL='https://drive.usercontent.google.com/download?id=0B_bZck-ksdkpM25jRUN2X2UxM
 FROM=${FROM:-archive}
 SET=$OUT/data/wmt16_en_de
 SOURCE=$SET/source RAW=$SET/raw PIECES=$SET/pieces BIN=$SET/bin
-YEARS="2010 2011 2012 2013 2014 2015 2016"
-
-# named YEAR: print the name of a year's test set: test, test1, test2, ...
-named() {
-    local number=$(($1 - 2010))
-    if [ $number -eq 0 ]; then echo test; else echo test$number; fi
-}
+NAMES=([2010]=test [2011]=test1 [2012]=test2 [2013]=test3 [2014]=test4 [2015]=test5 [2016]=test6) # of each year's test set
 
 tests() {
     local year set language
-    for year in $YEARS; do
+    for year in "${!NAMES[@]}"; do
         set=wmt${year#20}
         if [ "$year" = 2014 ]; then set=wmt14/full; fi
-        newstest "$set" en de "$RAW/$(named "$year")"
+        newstest "$set" en de "$RAW/${NAMES[year]}"
     done
-    for language in en de; do run cp "$RAW/$(named 2013).$language" "$RAW/valid.$language"; done
+    for language in en de; do run cp "$RAW/${NAMES[2013]}.$language" "$RAW/valid.$language"; done
 }
 
 archive() {
@@ -44,12 +38,12 @@ archive() {
     for language in en de; do
         run mv "$SOURCE/train.tok.clean.bpe.32000.$language" "$PIECES/train.$language"
         run_through "$PIECES/train.$language" "$RAW/train.$language" sed -E 's/@@( |$)//g'
-        for year in $YEARS; do
-            name=$(named "$year")
+        for year in "${!NAMES[@]}"; do
+            name=${NAMES[year]}
             run cp "$SOURCE/newstest$year.tok.bpe.32000.$language" "$PIECES/$name.$language"
             same_length "$PIECES/$name.$language" "$RAW/$name.$language"
         done
-        run cp "$PIECES/$(named 2013).$language" "$PIECES/valid.$language"
+        run cp "$PIECES/${NAMES[2013]}.$language" "$PIECES/valid.$language"
     done
 }
 
@@ -67,7 +61,7 @@ corpora() {
     run python "$STEPS/clean.py" "$SOURCE/all.tok" "$SOURCE/train.tok" en de --longest 80 --along "$SOURCE/all" "$RAW/train"
     learn_bpe 32000 "$PIECES/codes" "$SOURCE"/train.tok.{en,de}
     for language in en de; do
-        for name in train valid test test{1..6}; do
+        for name in train valid "${NAMES[@]}"; do
             if [ $name != train ]; then moses $language "$RAW/$name.$language" "$SOURCE/$name.tok.$language"; fi
             apply_bpe "$PIECES/codes" "$SOURCE/$name.tok.$language" "$PIECES/$name.$language"
         done
@@ -76,7 +70,7 @@ corpora() {
 
 binarization() {
     local tests
-    tests=$(printf ",$PIECES/%s" test test{1..6})
+    tests=$(printf ",$PIECES/%s" "${NAMES[@]}")
     binarize "$BIN" --source-lang en --target-lang de --joined-dictionary --nwordssrc 32768 --nwordstgt 32768 \
         --workers "$OMP_NUM_THREADS" --trainpref "$PIECES/train" --validpref "$PIECES/valid" --testpref "${tests#,}"
 }

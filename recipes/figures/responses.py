@@ -14,6 +14,7 @@ import torch
 from checkpoints import ImageRun
 from pictures import WIDTH, page, parser, save
 from torch import Tensor
+from torchvision.utils import make_grid
 
 from recurrence.analysis.record import recorded_states
 
@@ -44,12 +45,6 @@ def responses(run: ImageRun, images: Tensor) -> list[list[Tensor]]:
     return [[response_map(state, grid) for state in passes] for passes, grid in zip(states.values(), grids)]
 
 
-def displayable(image: Tensor) -> Tensor:
-    """Converts a normalised image (3, height, width) for drawing: (height, width, 3) in [0, 1]."""
-    low, high = image.amin(), image.amax()
-    return ((image - low) / (high - low)).permute(1, 2, 0)
-
-
 def draw(images: Tensor, stages: Sequence[Sequence[Tensor]], path: Path) -> None:
     """Draws each image followed by its maps in the order of the passes, up to `COLUMNS` in a row."""
     names = ["image"] + [f"{1 + stage}.{1 + run}" for stage, passes in enumerate(stages) for run in range(len(passes))]
@@ -58,7 +53,8 @@ def draw(images: Tensor, stages: Sequence[Sequence[Tensor]], path: Path) -> None
     figure = page(len(images) * rows * (WIDTH / COLUMNS + 0.2))
     panels = figure.subplots(len(images) * rows, columns, squeeze=False).reshape(len(images), -1)
     for number, (image, row) in enumerate(zip(images, panels)):
-        cells = [displayable(image), *(maps[number] for passes in stages for maps in passes)]
+        shown = make_grid(image, normalize=True).permute(1, 2, 0)  # between 0 and 1
+        cells = [shown, *(maps[number] for passes in stages for maps in passes)]
         for axes, name, cell in zip(row, names, cells):
             axes.imshow(cell)
             axes.set_title(name, fontsize=8, pad=2)

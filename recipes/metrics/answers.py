@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+import pandas as pd
 import torch
 import torch.nn.functional as F
 from arguments import parser, print_scores
@@ -41,11 +42,6 @@ def text_sums(model, task, subset: str, batch: int) -> Iterator[tuple[np.ndarray
         yield tuple(values.sum(1).cpu().double().numpy() for values in (losses, correct, known))
 
 
-def standard_error(means: np.ndarray) -> float:
-    """Standard error of the mean of independent values."""
-    return float(means.std(ddof=1) / math.sqrt(len(means)))
-
-
 def published_error(means: np.ndarray, batch: int) -> float:
     """The standard error by the formula of Kausik's code, which is too small (see the top of this file)."""
     drawn = np.random.default_rng(0).choice(means, (PUBLISHED_BATCHES, batch))
@@ -56,10 +52,10 @@ def scores(losses: np.ndarray, correct: np.ndarray, targets: np.ndarray, batch: 
     """All scores, from the sums of each text: losses, correct predictions and targets, (texts,) each."""
     return {
         "loss": round(losses.sum() / targets.sum(), 4),
-        "loss_error": round(standard_error(losses / targets), 6),
+        "loss_error": round(pd.Series(losses / targets).sem(), 6),
         "loss_error_published": round(published_error(losses / targets, batch), 6),
         "accuracy": round(100 * correct.sum() / targets.sum(), 3),
-        "accuracy_error": round(100 * standard_error(correct / targets), 4),
+        "accuracy_error": round(100 * pd.Series(correct / targets).sem(), 4),
         "texts": len(targets),
         "symbols": int(targets.sum()),
     }

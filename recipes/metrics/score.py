@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 
-from arguments import distinct, named_file, parser, print_scores
+from arguments import named_file, parser, print_scores
 from sacrebleu.metrics import BLEU, CHRF
 
 COMPOUND = re.compile(r"(\S)-(\S)")
@@ -134,8 +134,11 @@ def measured(args: argparse.Namespace) -> dict:
     Raises:
         ValueError: two logs have the same name, or hypotheses and references differ in number; names the log.
     """
-    logs = [(Path(log), reference) for log, reference in args.sets]
-    files = distinct([(log.stem.removeprefix("generate-"), (log, reference)) for log, reference in logs])
+    names = [Path(log).stem.removeprefix("generate-") for log, _ in args.sets]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{name}: is the name of {names.count(name)} files: must be of one")
+    files = {name: (Path(log), reference) for name, (log, reference) in zip(names, args.sets)}
     texts = {name: hypotheses_and_references(*pair) for name, pair in files.items()}
     if args.exact:
         (_, first), *others = ((name, exact_match(*pair)) for name, pair in texts.items())
