@@ -11,13 +11,12 @@ import numpy as np
 import torch
 from fairseq import checkpoint_utils, utils
 from timm import data
-from timm.utils.checkpoint_saver import load_checkpoint_metadata
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
 import fairseq_plugin  # noqa: F401  (registers the models, and allows the types that fairseq's checkpoints hold)
 from timm_plugin import repairs
-from timm_plugin.checkpoints import load
+from timm_plugin.checkpoints import load, metadata_of
 
 
 def is_image_model(checkpoint: Path) -> bool:
@@ -50,11 +49,11 @@ class ImageRun:
     """
 
     def __init__(self, checkpoint: Path, data: str | None = None):
-        if not is_image_model(checkpoint):
-            raise ValueError(f"{checkpoint}: must be a checkpoint of train_image.py (.pth.tar)")
         repairs.apply()
         repairs.reject_unreadable_images()
-        self.args: Namespace = load_checkpoint_metadata(checkpoint)["args"]
+        if not is_image_model(checkpoint) or "args" not in (found := metadata_of(checkpoint)):
+            raise ValueError(f"{checkpoint}: must be a checkpoint of train_image.py (.pth.tar)")
+        self.args: Namespace = found["args"]
         if data is not None:
             self.args.data = data
         self.model: nn.Module = load(checkpoint)

@@ -187,6 +187,7 @@ def test_bad_input_is_named(runs, trained, tmp_path, rejected):
     gone = f"{tmp_path}/gone: no such folder of images; name it by --data"
     of_images = (attention_distance, landscape, responses)
     (tmp_path / "model.bin").touch()
+    torch.save({}, bare := tmp_path / "bare.pth.tar")
     for tool, words, message in (
         (cka, ("/no/model.pt", text), "/no/model.pt: no such checkpoint"),
         (cka, (tmp_path / "model.bin", text), "model.bin: must be a .pt of fairseq-train or a .pth.tar of train_image"),
@@ -194,7 +195,7 @@ def test_bad_input_is_named(runs, trained, tmp_path, rejected):
         *((tool, (cut,), "cut.pth.tar: not a checkpoint that") for tool in of_images),
         *((tool, (same_label[0], "--data", tmp_path / "gone"), gone) for tool in of_images),
         (attention_distance, (image,), "must be a model with one grid of tokens, not a pyramid"),
-        (landscape, (text,), "must be a checkpoint of train_image.py (.pth.tar)"),
+        *((landscape, (other,), f"{other}: must be a checkpoint of train_image.py") for other in (text, bare)),
         (landscape, (image, "--steps", "4"), "--steps=4: must be odd"),
         (landscape, (image, "--reach", "nan"), "argument --reach: nan: must be > 0 and finite"),
         (responses, (image, "--samples", "0"), "argument --samples: 0: must be > 0 and finite"),

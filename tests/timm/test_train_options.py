@@ -64,6 +64,11 @@ def test_a_wrong_option_is_named_before_any_work(images, tmp_path, rejected, mes
     assert not (tmp_path / "run").exists()
 
 
+def test_weights_that_are_not_downloaded_are_not_called_missing_files(images, tmp_path, rejected, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert "{'img_size': 16}: An error happened" in rejected(train.main, *flags(images, tmp_path / "run", *TEACHER))
+
+
 def test_every_rule_has_a_case():
     tried = tuple(message.rpartition(": ")[2] for message in REJECTED)
     assert all(tried)

@@ -27,10 +27,9 @@ def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Modul
         kwargs["img_size"] = args.img_size
     try:
         return timm.create_model(name, **settings, **kwargs)
-    except FileNotFoundError:  # timm's has no message
-        reject(f"{option}_kwargs", kwargs, "must name files that exist")
-    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
-        reject(f"{option}_kwargs", kwargs, " ".join(str(error).split()))
+    except (AssertionError, OSError, RuntimeError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split()) or "must name files that exist"  # timm's error has no message
+        reject(f"{option}_kwargs", kwargs, reason)
 
 
 def soft_distillation(student: nn.Module, teacher: nn.Module, temperature: float, **settings) -> task.TrainingTask:
