@@ -15,7 +15,7 @@ from fairseq.data.huffman import huffman_coder
 from fairseq.tasks.language_modeling import LanguageModelingTask
 
 from fairseq_plugin.repairs.foreign import copies_of
-from fairseq_plugin.repairs.replace import call_before, replace
+from fairseq_plugin.repairs.replace import call_after, call_before, replace
 
 logger = logging.getLogger("fairseq_plugin.repairs")
 
@@ -118,6 +118,7 @@ def evaluate_all_blocks() -> None:
     """
     for module in copies_of("fairseq_cli.eval_lm"):
         call_before(module, "main", _evaluate_on_each_rank)
+        call_after(module, "eval_lm", _reject_no_tokens)
     replace(LanguageModelingTask, "eval_lm_dataloader", _fit_blocks)
 
 
@@ -125,6 +126,11 @@ def _evaluate_on_each_rank(cfg: Any, **kwargs) -> None:
     """Gives each rank the whole text; ``--num-shards`` still chooses a share."""
     distributed = getattr(cfg, "distributed_training", cfg)  # of a flat Namespace, too
     distributed.distributed_world_size, distributed.distributed_rank = 1, 0
+
+
+def _reject_no_tokens(results: dict[str, float], *args, **kwargs) -> None:
+    if results["loss"] == 0:
+        raise ValueError("no token was evaluated: every block is too long, or in another one of --num-shards")
 
 
 def _fit_blocks(
@@ -143,10 +149,21 @@ def _fit_blocks(
             dataset = task.dataset(split)
         if skipped := _too_long(dataset, max_positions):  # whole sentences or documents
             logger.warning(f"{skipped} of {len(dataset)} blocks are too long for the model and are left out")
-    options = dict(max_positions=max_positions, context_window=context_window)
-    return load(task, dataset, *args, **options, **kwargs)
+    return load(task, dataset, *args, max_positions=max_positions, context_window=context_window, **kwargs)
 
 
 def _too_long(dataset: Any, max_positions: int | None) -> int:
     """Number of blocks that are longer than a model's positions."""
     return 0 if max_positions is None else sum(dataset.size(i) > max_positions for i in range(len(dataset)))
+
+
+def translate_own_shard() -> None:
+    """Lets ``fairseq-generate`` translate the share of ``--num-shards`` and ``--shard-id``; fairseq ignores both."""
+    for module in copies_of("fairseq_cli.generate"):
+        call_before(module, "main", _choose_shard)
+
+
+def _choose_shard(cfg: Any, **kwargs) -> None:
+    distributed, dataset = (getattr(cfg, group, cfg) for group in ("distributed_training", "dataset"))
+    if dataset.num_shards > 1:
+        distributed.distributed_world_size, distributed.distributed_rank = dataset.num_shards, dataset.shard_id

@@ -1,11 +1,15 @@
-"""Search: n-gram blocking, an encoder without a removed fast path."""
+"""Search: n-gram blocking, diverse beams, an encoder without a removed fast path."""
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from fairseq.modules import transformer_layer
 from fairseq.ngram_repeat_block import NGramRepeatBlock
+from fairseq.search import DiverseBeamSearch
 from torch import Tensor, nn
 
-from fairseq_plugin.repairs.replace import call_after
+from fairseq_plugin.repairs.replace import call_after, replace
 
 
 def block_repeated_ngrams() -> None:
@@ -40,6 +44,24 @@ def _no_repeat_ngram(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: 
         banned = torch.zeros_like(lprobs).scatter_add_(1, ngrams[:, :, -1], repeats.to(lprobs))
         lprobs.masked_fill_(banned > 0, float("-inf"))
     return lprobs
+
+
+def keep_overlaps_of_each_sentence() -> None:
+    """Lets ``--diverse-beam-groups`` look up what the groups of a sentence share by its place in the batch.
+
+    fairseq looks it up by the sentence's number in the corpus: an IndexError, or that of another sentence.
+    """
+    replace(DiverseBeamSearch, "step", _step_by_place)
+
+
+def _step_by_place(
+    advance: Callable, search: DiverseBeamSearch, step: int, lprobs, scores, prefixes=None, sentences: Any = None
+) -> Any:
+    if step == 0:
+        search.sentences = sentences
+    elif sentences is not None:
+        sentences = (sentences[:, None] == search.sentences).int().argmax(1)
+    return advance(search, step, lprobs, scores, prefixes, sentences)
 
 
 def disable_encoder_fast_path() -> None:

@@ -28,7 +28,7 @@ def _json_object(text: str) -> bool:
 
 # Values that break a rule fail in fairseq. Others, for example --clip-norm -1 and --batch-size 0, mean no limit there.
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **dict.fromkeys(["max_tokens", "beam", "workers"], POSITIVE),
+    **dict.fromkeys(["max_tokens", "beam", "workers", "tokens_per_sample"], POSITIVE),
     "nbest": (lambda value: value != 0, "must not be 0"),
     "num_workers": (lambda value: value >= 0, "must be >= 0"),
     "update_freq": (lambda values: min(values) >= 1, "must be >= 1 for each epoch"),

@@ -17,13 +17,14 @@ import torch
 from fairseq import checkpoint_utils, options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
+from fairseq.search import DiverseBeamSearch
 from fairseq.trainer import Trainer
 from fairseq_cli import train, validate
 
 from fairseq_plugin import repairs
 from fairseq_plugin.repairs import commands, decoding, parallel
 from fairseq_plugin.repairs.checkpoints import load_safely
-from tests.support import cli
+from tests.support import cli, models, searching
 
 # Compares what torch, numpy and fairseq, and their classes, hold before and after the plugin is imported, twice over.
 INSPECT = """
@@ -165,6 +166,18 @@ class TestNgrams:
             assert found == [self.expected(row[: step + 1].tolist(), n) for row in tokens]
             some_banned |= any(found)
         assert some_banned
+
+
+def test_diverse_beams_of_a_sentence_are_those_that_it_has_alone():
+    rows, source = searching.sources("ringformer_tiny")
+    collate = models.modality_of("ringformer_tiny").collate_source
+    model, entries = searching.varied_model("ringformer_tiny"), models.dictionary(models.TARGET_SYMBOLS)
+    strategy = DiverseBeamSearch(entries, num_groups=2, diversity_strength=0.5)
+    search = searching.search(model, beam_size=4, max_len_b=12, search_strategy=strategy)
+    numbers = torch.tensor([2, 0, 9, 1])  # in the corpus
+    batch = {"id": numbers, "net_input": dict(zip(("src_tokens", "src_lengths"), source))}
+    alone = [searching.translate(search, collate([row]))[0] for row in rows]
+    searching.expect_equal(search.generate([], batch), alone)
 
 
 class TestLog:

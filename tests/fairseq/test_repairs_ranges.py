@@ -61,10 +61,11 @@ def test_what_fairseq_does_is_not_rejected(option, value, text, tmp_path):
     upstream.run_training("transformer", text, tmp_path, f"{option}={value}")
 
 
-@pytest.mark.parametrize("flags", [["--beam", "0"], ["--nbest", "0"], ["--model-overrides", "x"]])
-def test_generation_too(flags):
-    with pytest.raises(ValueError, match=f"^{' '.join(flags)}: must "):
-        options.parse_args_and_arch(options.get_generation_parser(), ["data", "--path", "x.pt", *flags])
+@pytest.mark.parametrize("flag", ["--beam 0", "--nbest 0", "--model-overrides x", "--tokens-per-sample 0"])
+def test_generation_too(flag):
+    words = ["data", "--task", "language_modeling", "--path", "x.pt", *flag.split()]
+    with pytest.raises(ValueError, match=f"^{flag}: must "):
+        options.parse_args_and_arch(options.get_generation_parser(), words)
 
 
 def test_more_hypotheses_than_the_beam_has_are_all_of_them(text, tmp_path):
@@ -94,4 +95,5 @@ def test_numbers_in_range_are_kept():
 
 def test_every_rule_is_tried():
     tried = {option[2:].replace("-", "_") for option in OUTSIDE}
-    assert tried | {"beam", "nbest", "workers", "model_overrides"} == {"warmup_updates", *ranges.RULES}
+    others = {"beam", "nbest", "workers", "model_overrides", "tokens_per_sample"}
+    assert tried | others == {"warmup_updates", *ranges.RULES}

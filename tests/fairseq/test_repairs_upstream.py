@@ -107,6 +107,13 @@ def test_a_source_ends_before_the_words_that_its_translation_must_contain(traine
     assert "is 6 tokens long: must be <= 5" in said.text
 
 
+def test_shards_are_the_parts_of_a_set(trained_once):
+    data, path = trained_once("transformer")
+    shards = ("--max-len-b", "4", "--num-shards", "2", "--shard-id")
+    found = [upstream.translations(upstream.use("generate", data, path, *shards, number)[1]) for number in (0, 1)]
+    assert sorted([*found[0], *found[1]]) == list(range(upstream.SENTENCES["test"]))
+
+
 def test_a_model_is_validated_without_its_task(trained_once):
     data, path = trained_once("transformer")
     upstream.use("validate", data, path, "--max-tokens", "500")
@@ -193,6 +200,8 @@ class TestLanguageModel:
         data, path = trained_once("transformer_lm")
         ranks = ("--distributed-world-size", "2", "--distributed-rank", "1", "--tokens-per-sample", "12")
         assert upstream.use("eval_lm", data, path, *ranks) == upstream.use("eval_lm", data, path, *ranks[4:])
+        with pytest.raises(ValueError, match="^no token was evaluated"):  # all blocks are in one batch
+            upstream.use("eval_lm", data, path, *ranks[4:], "--num-shards", "2", "--shard-id", "1")
 
     def test_every_prompt_is_continued(self, trained_once):
         data, path = trained_once("transformer_lm")
