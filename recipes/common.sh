@@ -108,15 +108,15 @@ runs() {
 }
 
 # check_flags: fail if FLAGS begin with another word, or hold an option that is not in the help of the program which the comment
-# at the script's head names.
+# at the script's head names, or --output, which would put all pictures of the script into one file.
 check_flags() {
     local word program help
     [ ${#FLAGS[@]} -gt 0 ] || return 0
     program=$(sed -n '/\[options of \(.*\)\]$/{s//\n\1/;s/.*\n//;p;q}' "$0")
     case $program in *.py) help=$(python "$ROOT/$program" --help) ;; *) help=$("$program" --help) ;; esac
     for word in "${FLAGS[@]}"; do
-        if [[ $word != -* && $word = "${FLAGS[0]}" ]] || [[ $word = --* && $help != *"${word%%=*}"* ]]; then
-            fail "$word: must be an option of $program; settings come before the command, such as SCALE=small $0"
+        if [[ $word != -* && $word = "${FLAGS[0]}" ]] || [[ $word = --* && ${help//--output/} != *"${word%%=*}"* ]]; then
+            fail "$word: must be an option of $program other than --output; settings come before the command, such as SCALE=small $0"
         fi
     done
 }

@@ -73,7 +73,7 @@ class LoadsAtOtherDepths(nn.Module):
         """
         noted = state_dict.pop(f"{prefix}noted", None)
         if noted is not None:
-            return tuple(noted.tolist())
+            return tuple(map(int, noted))  # an average of checkpoints has turned it into floats
         if "order" in local_metadata:
             return tuple(local_metadata["order"])
         found = (re.match(rf"{re.escape(prefix)}own\.(\d+)\.", key) for key in state_dict)

@@ -44,7 +44,8 @@ class Stage(nn.Module):
         tokens = self.loop(tokens.transpose(1, 2)).transpose(1, 2)
         if token is None:
             return tokens.unflatten(2, self.grid)
-        return tokens[..., 1:].unflatten(2, self.grid), tokens[..., :1, None]
+        token = tokens[..., :1, None]  # before the map: torch.fx takes a module's last step for its feature
+        return tokens[..., 1:].unflatten(2, self.grid), token
 
     def _pooled(self, token: Tensor) -> Tensor:
         """The convolution of a class token, (B, C / 2, 1, 1) -> (B, C, 1, 1), which sees the centre of the kernel only.

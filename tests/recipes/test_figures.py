@@ -79,7 +79,13 @@ def test_a_figure_that_comes_twice_needs_a_name(script):
 
 
 @pytest.mark.parametrize(
-    "words", ["kausik/figure4 list", "kausik/figure2 june --scale small", "takase/significance --unknown=1"]
+    "words",
+    [
+        "kausik/figure4 list",
+        "kausik/figure2 june --scale small",
+        "takase/significance --unknown=1",
+        "sret/figure5 --out=x",
+    ],
 )
 def test_words_that_the_program_does_not_take_are_rejected_before_any_training(words, tmp_path):
     script, *words = words.split()

@@ -55,11 +55,12 @@ def test_a_hook_or_a_graph_finds_every_depth_by_its_name(structure):
             torch.testing.assert_close(patches, feature, rtol=1e-9, atol=1e-12)
 
 
-def test_a_stage_with_a_class_token_gives_its_map_first():
+@pytest.mark.parametrize(("kind", "holds"), [("hook", "body"), ("fx", "graph_module")])
+def test_a_stage_with_a_class_token_gives_its_map_first(kind, holds):
     model, x = vision.small_with_images("sret, class token")
     expected = model.forward_intermediates(x, intermediates_only=True)
-    net = vision.small("sret, class token", features_only=True, feature_cls="hook")
-    net.body.load_state_dict(model.state_dict(), strict=False)
+    net = vision.small("sret, class token", features_only=True, feature_cls=kind)
+    net.get_submodule(holds).load_state_dict(model.state_dict(), strict=False)
     torch.testing.assert_close(net(x), expected, rtol=0, atol=0)
 
 
