@@ -22,9 +22,8 @@ PLAIN, LOOPED = "1,1,1,1", "4,2,1,1"
 def build(reuse: str, position: str):
     """`ilr_small` with a reuse map."""
     torch.manual_seed(0)
-    return build_language_model(
-        "ilr_small", numbered_dictionary(SYMBOLS), LENGTH, reuse_map=reuse, position=position
-    ).to(**WEIGHTS)
+    symbols = numbered_dictionary(SYMBOLS)
+    return build_language_model("ilr_small", symbols, LENGTH, reuse_map=reuse, position=position).to(**WEIGHTS)
 
 
 def texts(batch: int) -> torch.Tensor:

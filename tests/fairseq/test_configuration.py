@@ -9,7 +9,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 from torch import nn
 
-from tests.support import language, models
+from tests.support import language, models, speech
 
 
 def parse(arch: str, *arguments: str):
@@ -53,20 +53,6 @@ def test_the_decoders_widths_follow_the_encoders(arch):
     assert parse(arch, *of_encoder, "--decoder-embed-dim", "64").decoder_embed_dim == 64
 
 
-@pytest.mark.parametrize(
-    ("one", "option"),
-    [
-        ("vanilla_base", "--signal-rank-divisor 2"),
-        ("ringformer_base", "--encoder-unique-layers 2"),
-        ("cycle_rev", "--ffn-signal 2"),
-        ("sequence", "--encoder-layerdrop 2"),
-        ("s2t_cycle", "--share-all-embeddings"),
-    ],
-)
-def test_fairseqs_parser_rejects_options_of_other_architectures(one, option, rejected):
-    assert f"unrecognized arguments: {option}" in rejected(lambda: parse(one, *option.split()))
-
-
 CHOICES = [("ringformer_base", "ffn_signal"), ("ringformer_base", "activation_fn"), ("ilr_small", "position")]
 CHOICES += [("ringformer_base", "compile"), ("sequence_lm", "position"), ("sequence", "init")]
 
@@ -108,6 +94,11 @@ def test_the_number_of_learned_positions_is_stored_in_the_options():
         assert given.max_target_positions == model.max_positions() == 12
     limited = language.task(tokens_per_sample=12, max_target_positions=20)
     assert models.tiny("ilr_small", "--position", "learned", on=limited).max_positions() == 20
+
+
+def test_longest_utterances_are_the_tasks():
+    on = speech.task(models.dictionary(models.TARGET_SYMBOLS), max_source_positions=50, max_target_positions=9)
+    assert models.tiny("s2t_cycle", on=on).max_positions() == (50, 9)
 
 
 def test_a_translation_models_learned_positions_are_those_of_training():

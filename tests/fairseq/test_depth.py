@@ -8,7 +8,7 @@ import torch
 from recurrence.depth import source_passes
 from recurrence.loop import Loop, named_loops
 from tests.support import language, models
-from tests.support.depth import depth_log
+from tests.support.stacks import depth_log
 
 UNSHARED = ("vanilla", "one_wide_ffn", "takase_vanilla", "s2t_vanilla")
 DEEPER = {"ilr_small": "--reuse-map 3,1,2", "ilr_large": "--reuse-map 1,1,1"}

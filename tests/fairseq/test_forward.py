@@ -107,3 +107,18 @@ def test_right_padded_targets_are_trained_without_a_mask(target_left):
     torch.testing.assert_close(found[keep], expected[keep], rtol=0, atol=1e-12)
     unmasked = [call.kwargs["attn_mask"] is None and call.kwargs["is_causal"] for call in attend.call_args_list]
     assert sum(unmasked) == (0 if target_left else model.decoder.loop.passes)
+
+
+def test_features_of_another_width_are_rejected_by_name():
+    source, lengths, target = models.inputs("s2t_cycle")
+    wide = torch.cat([source, source], dim=2)
+    with pytest.raises(
+        ValueError, match="^12 features per frame: must be 6, which is input_feat_per_channel x input_ch"
+    ):
+        models.tiny("s2t_cycle")(wide, lengths, target)
+
+
+def test_features_are_read_in_the_type_of_the_model():
+    """fairseq-generate --fp16 only casts the model."""
+    model, (frames, lengths, target) = models.tiny("s2t_cycle").half(), models.inputs("s2t_cycle")
+    assert torch.equal(model(frames.float(), lengths, target)[0], model(frames.half(), lengths, target)[0])

@@ -5,7 +5,7 @@ import torch
 
 from recurrence.elastic import at_depths
 from tests.support import cli, models
-from tests.support.depth import depth_log
+from tests.support.stacks import depth_log
 
 MIDDLE = ("--encoder-order", "0,1,1,1,2", "--decoder-order", "0,0,1")
 

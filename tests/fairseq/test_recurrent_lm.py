@@ -1,18 +1,13 @@
-"""`recurrent_lm`: an independent reference, and windows; recorded results are in tests/test_published.py."""
+"""`recurrent_lm`: short texts, initial values and windows; recorded results are in tests/test_published.py."""
 
 import re
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from tests.support import language, models
 from tests.support.golden import golden
 from tests.support.recorded import load
-from tests.support.scan_reference import plain_block, published
-
-VARIANTS = language.VARIANTS["KausikRecurrence"]
 
 
 @pytest.mark.parametrize("name", ["kausik_rec_1layer", "kausik_rec_2layer"])
@@ -25,31 +20,6 @@ def test_short_texts_follow_the_formula_where_the_published_code_does_not(name):
         torch.testing.assert_close(logits, recorded["logits"][:, :length], rtol=0, atol=1e-9)
         theirs = recorded["short_as_published"][f"t{length}"]
         assert torch.allclose(logits, theirs, rtol=0, atol=1e-9) == (length >= 3)
-
-
-def reference(model: torch.nn.Module, tokens: Tensor, regular: bool) -> Tensor:
-    """Logits of one text by the formula as published, (T,) -> (1, T, vocabulary)."""
-    decoder = model.decoder
-    embedding = decoder.embed_tokens.weight
-    x = embedding[tokens][None]
-    if decoder.inputs.embed_positions is not None:
-        x = x + decoder.inputs.embed_positions.weight[: len(tokens)]
-    for block in decoder.stack.loop.blocks:
-        x = plain_block(block, x) if regular else published(block, x)
-    return F.layer_norm(x, (x.size(-1),), decoder.stack.norm.weight, None, 1e-5) @ embedding.T
-
-
-# Relative positions have a reference of their own, in test_positions.py.
-@pytest.mark.parametrize("name", [name for name in VARIANTS if "relative" not in name])
-@pytest.mark.parametrize("left_pad", [False, True])
-def test_reference_equality(name, left_pad):
-    model, lengths = models.tiny("recurrent_lm", *VARIANTS[name]), (1, 9, 2, 6)
-    tokens = language.texts(lengths, left_pad)
-    logits = model(tokens)[0]
-    for row, length in enumerate(lengths):
-        real = slice(tokens.size(1) - length, None) if left_pad else slice(length)
-        expected = reference(model, tokens[row, real], name == "regular")
-        torch.testing.assert_close(logits[row, real], expected[0], rtol=0, atol=1e-9)
 
 
 def test_projections_into_the_residual_stream_start_smaller():

@@ -88,11 +88,6 @@ def test_preprocessing_needs_a_worker():
         preprocess.main(Namespace(workers=0))
 
 
-def test_numbers_in_range_are_kept():
-    args = train("--batch-size", "1", "--update-freq", "1,2", "--adam-betas", "(0.9, 0.98)", "--clip-norm", "0")
-    assert (args.batch_size, args.update_freq, args.adam_betas, args.clip_norm) == (1, [1, 2], "(0.9, 0.98)", 0)
-
-
 def test_every_rule_is_tried():
     tried = {option[2:].replace("-", "_") for option in OUTSIDE}
     others = {"beam", "nbest", "workers", "model_overrides", "tokens_per_sample"}

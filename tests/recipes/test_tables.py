@@ -152,7 +152,6 @@ PAPER, CODE = {"SCALE": "paper"}, "PATH[$(touch {0})0]"
         ("ring", {}, "ROW=ring: no such row; did you mean ringformer"),
         ("vanilla", {"SCALE": "huge"}, "SCALE=huge: input should be 'smoke', 'small', 'long' or 'paper'"),
         ("vanilla", {"SCALES": "paper"}, "SCALES=paper: unknown setting; did you mean SCALE?"),
-        ("vanilla", {"DRYRUN": "1"}, "DRYRUN=1: unknown setting; did you mean DRY_RUN?"),
         ("vanilla --scale huge", {}, "SCALE=huge: input should be "),
         ("vanilla --seed x", {}, "SEEDS=x: input should be a valid integer"),
         ("vanilla --seed", {}, "--seed: needs a value"),

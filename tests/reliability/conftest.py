@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.reliability.jobs import training_job
 from tests.support import warm
 
 
@@ -12,5 +11,5 @@ from tests.support import warm
 def straight(corpus, tmp_path_factory) -> Path:
     """The folder of an undisturbed run of two epochs with five updates each."""
     folder = tmp_path_factory.mktemp("straight")
-    warm.succeed(training_job(corpus, folder, "--max-epoch", "2", "--keep-last-epochs", "1"))
+    warm.succeed(warm.training_job(corpus, folder, "--max-epoch", "2", "--keep-last-epochs", "1"))
     return folder

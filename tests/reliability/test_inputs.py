@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from tests.reliability.jobs import training_job
 from tests.support import cli, warm
 
 pytestmark = pytest.mark.slow
@@ -12,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 def test_an_environment_variable_prints_the_traceback(corpus, tmp_path):
     env = {"RECURRENCE_TRACEBACK": "1"}
-    (ended,) = warm.run(training_job(corpus, tmp_path, "--decoder-embed-path", "/dev/null", env=env))
+    (ended,) = warm.run(warm.training_job(corpus, tmp_path, "--decoder-embed-path", "/dev/null", env=env))
     assert "Traceback (most recent call last)" in ended.log
     assert "/dev/null: must be an embedding" in ended.last_line
 

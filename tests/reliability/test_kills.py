@@ -7,7 +7,6 @@ import pytest
 
 from fairseq_plugin.repairs.checkpoints import load_safely
 from recurrence.files import damage
-from tests.reliability.jobs import training_job
 from tests.support import cli, warm
 from tests.support.states import same_runs
 
@@ -21,14 +20,14 @@ STEPS = 14
 def resume(corpus, folder, straight) -> str:
     """Runs the command again after a kill, asserts that it ends as an undisturbed run, and returns its log."""
     assert [path.name for path in folder.glob("*.pt") if damage(path)] == []
-    log = warm.succeed(training_job(corpus, folder, *EPOCHS))
+    log = warm.succeed(warm.training_job(corpus, folder, *EPOCHS))
     assert same_runs(folder, straight)
     return log
 
 
 @pytest.mark.parametrize("step", range(STEPS))
 def test_a_kill_at_every_step_of_a_save_loses_at_most_one_epoch(corpus, straight, tmp_path, step):
-    (ended,) = warm.run(training_job(corpus, tmp_path, *EPOCHS, kill_at=step))
+    (ended,) = warm.run(warm.training_job(corpus, tmp_path, *EPOCHS, kill_at=step))
     assert ended.status == -9, ended.log[-2000:]
     log = resume(corpus, tmp_path, straight)
     saved = [line for line in ended.log.splitlines() if "Saved checkpoint" in line]
@@ -39,14 +38,14 @@ def test_a_kill_at_every_step_of_a_save_loses_at_most_one_epoch(corpus, straight
 
 
 def test_a_run_has_no_more_steps_than_are_tried(corpus, tmp_path):
-    warm.succeed(training_job(corpus, tmp_path, *EPOCHS, kill_at=STEPS))
+    warm.succeed(warm.training_job(corpus, tmp_path, *EPOCHS, kill_at=STEPS))
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_kill_at_a_random_time(corpus, straight, tmp_path, seed):
     """With a data worker, which is orphaned."""
     seconds = random.Random(seed).uniform(0.2, 3)
-    (ended,) = warm.run(training_job(corpus, tmp_path, *EPOCHS, *cli.WORKER, kill_after=seconds))
+    (ended,) = warm.run(warm.training_job(corpus, tmp_path, *EPOCHS, *cli.WORKER, kill_after=seconds))
     assert ended.status in (-9, 0)
     resume(corpus, tmp_path, straight)
 
@@ -54,10 +53,10 @@ def test_a_kill_at_a_random_time(corpus, straight, tmp_path, seed):
 def test_a_finished_run_stays_as_it_is(corpus, straight, tmp_path):
     folder = shutil.copytree(straight, tmp_path / "run")
     before = (folder / "checkpoint_last.pt").read_bytes()
-    (ended,) = warm.run(training_job(corpus, folder, "--max-update", "10"))
+    (ended,) = warm.run(warm.training_job(corpus, folder, "--max-update", "10"))
     assert "nothing is left to train: 10 updates are done and --max-update 10 is reached" in ended.log
     assert (folder / "checkpoint_last.pt").read_bytes() == before
-    warm.run(training_job(corpus, folder, *EPOCHS[2:], "--max-update", "11"))
+    warm.run(warm.training_job(corpus, folder, *EPOCHS[2:], "--max-update", "11"))
     assert load_safely(folder / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == 11
 
 
@@ -69,15 +68,15 @@ def training_seconds(folder) -> float:
 def test_a_resumed_run_continues_the_count_of_patience(corpus, tmp_path):
     """With a learning rate of 0, no validation is better than the first."""
     flags = ("--lr", "0", "--patience", "2", "--no-epoch-checkpoints")
-    warm.succeed(training_job(corpus, tmp_path, *flags, "--max-epoch", "2"))
+    warm.succeed(warm.training_job(corpus, tmp_path, *flags, "--max-epoch", "2"))
     before = training_seconds(tmp_path)
-    (second,) = warm.run(training_job(corpus, tmp_path, *flags, "--max-epoch", "9"))
+    (second,) = warm.run(warm.training_job(corpus, tmp_path, *flags, "--max-epoch", "9"))
     assert "early stop since valid performance hasn't improved for last 2 runs" in second.log
     assert training_seconds(tmp_path) > before  # of which fairseq forgets the first two epochs
     assert second.log.count("end of epoch") == 1
-    (third,) = warm.run(training_job(corpus, tmp_path, *flags, "--max-epoch", "9"))
+    (third,) = warm.run(warm.training_job(corpus, tmp_path, *flags, "--max-epoch", "9"))
     assert "nothing is left to train: 15 updates are done and --patience 2 is reached" in third.log
-    (anew,) = warm.run(training_job(corpus, tmp_path, *flags, "--max-epoch", "4", "--reset-meters"))
+    (anew,) = warm.run(warm.training_job(corpus, tmp_path, *flags, "--max-epoch", "4", "--reset-meters"))
     assert anew.log.count("end of epoch") == 1, anew.log[-2000:]
 
 
@@ -90,8 +89,8 @@ def test_the_newest_intact_checkpoint_is_named_and_used_if_allowed(corpus, strai
     if how != "missing":
         (folder / "checkpoint_last.pt").write_bytes(data if how == "flipped" else data[: len(data) // 2])
     allowed = {"RECURRENCE_RESTORE": "newest"}
-    (rejected,) = warm.run(training_job(corpus, folder, *EPOCHS, "--no-save"))
-    (taken,) = warm.run(training_job(corpus, folder, *EPOCHS, "--no-save", env=allowed))
+    (rejected,) = warm.run(warm.training_job(corpus, folder, *EPOCHS, "--no-save"))
+    (taken,) = warm.run(warm.training_job(corpus, folder, *EPOCHS, "--no-save", env=allowed))
     problem = f"{folder}/checkpoint_last.pt is "
     assert problem in rejected.log
     assert f"--restore-file {folder}/checkpoint2.pt or RECURRENCE_RESTORE=newest" in rejected.log

@@ -6,7 +6,6 @@ import pytest
 
 from fairseq_plugin.repairs.checkpoints import load_safely
 from fairseq_plugin.repairs.parallel import _free_port
-from tests.reliability.jobs import training_job
 from tests.support import cli, warm
 
 pytestmark = pytest.mark.slow
@@ -20,7 +19,9 @@ def ranks(corpus, folders, *flags) -> list[dict]:
         folder.mkdir(exist_ok=True)
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(len(folders))}
     return [
-        training_job(corpus, ".", *INTERVAL, *cli.BACKEND, *flags, env={**meeting, "RANK": str(rank)}, cwd=str(folder))
+        warm.training_job(
+            corpus, ".", *INTERVAL, *cli.BACKEND, *flags, env={**meeting, "RANK": str(rank)}, cwd=str(folder)
+        )
         for rank, folder in enumerate(folders)
     ]
 
@@ -76,11 +77,11 @@ def test_another_number_of_ranks_resumes_at_the_same_place(corpus, two, tmp_path
     folder = two
     if before == 1:
         folder = tmp_path / "one"
-        warm.succeed(training_job(corpus, folder, *INTERVAL, "--max-update", "11"))
+        warm.succeed(warm.training_job(corpus, folder, *INTERVAL, "--max-update", "11"))
     flags = ("--restore-file", folder / "checkpoint_last.pt", "--max-epoch", "1")
     jobs = ranks(corpus, [tmp_path / "new"] * after, *flags)
     if after == 1:
-        jobs = [training_job(corpus, tmp_path / "new", *INTERVAL, *flags)]
+        jobs = [warm.training_job(corpus, tmp_path / "new", *INTERVAL, *flags)]
     ended = warm.run(*jobs)
     assert [one.status for one in ended] == [0] * after, [one.log[-1500:] for one in ended]
     done = {1: 11, 2: 6}[before]
@@ -94,6 +95,6 @@ def test_another_number_of_ranks_resumes_at_the_same_place(corpus, two, tmp_path
 
 def test_a_place_after_the_end_of_the_epoch_is_explained(corpus, two, tmp_path):
     flags = ("--restore-file", two / "checkpoint_last.pt", "--batch-size", "128", "--max-update", "5")
-    (ended,) = warm.reject(training_job(corpus, tmp_path, *flags))
+    (ended,) = warm.reject(warm.training_job(corpus, tmp_path, *flags))
     assert "--reset-dataloader starts at epoch 1" in ended.last_line
     assert "fairseq developers" not in ended.log

@@ -1,4 +1,4 @@
-"""Helpers for any model with loops, of fairseq or timm: random parameters, untied copies, gradients, memory."""
+"""Helpers for any model with loops, of fairseq or timm: random parameters, untied copies, gradients, memory, logs."""
 
 import copy
 import re
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -88,6 +89,11 @@ def poisoned_memory() -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(deterministic)
         settings.fill_uninitialized_memory = fill
+
+
+def depth_log(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The messages logged when a checkpoint is loaded at another depth than its own."""
+    return [record.getMessage() for record in caplog.records if record.name == "recurrence.loading"]
 
 
 def parameters(module: ModuleType) -> Iterator[tuple[Any, str, Any]]:

@@ -107,6 +107,12 @@ def _run(programs: Path, argv: list, env=None, cwd=".", kill_after=TIMEOUT, **tr
         return Ended(status, log.read())
 
 
+def training_job(corpus, folder: Path, *flags, **job) -> dict[str, Any]:
+    """A job that trains the small translation model on the corpus; `job` is what else `run` reads."""
+    common = ("--batch-size", "64", "--dropout", "0.1", "--update-epoch-batch-itr", "True", "--log-interval", "100")
+    return {"argv": ["fairseq-train", *cli.train_command(corpus.data, folder, *common, *flags)], **job}
+
+
 def succeed(job: dict[str, Any]) -> str:
     """Runs a job that must succeed, and returns what it printed."""
     (ended,) = run(job)

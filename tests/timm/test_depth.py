@@ -9,7 +9,7 @@ import torch
 from recurrence.depth import source_passes
 from recurrence.elastic import at_depths
 from tests.support import vision
-from tests.support.depth import depth_log
+from tests.support.stacks import depth_log
 from tests.support.vision import timm
 from timm_plugin.recursive_deit import LOOP_ORDERS
 

@@ -1,1 +1,0 @@
-"""Kills, full disks, dead ranks, nodes without their files, hostile files and random options."""
