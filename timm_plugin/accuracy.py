@@ -27,7 +27,7 @@ def measured(run: Path, eight_bits: bool = False) -> dict[str, float]:
     """Top-1 accuracy in %, and seconds for all images, of a run of timm_plugin.train.
 
     Raises:
-        ValueError: if the run has no checkpoint that can be read, is another trainer's, or its images are gone.
+        ValueError: if its checkpoint cannot be read or is another trainer's, or its images are gone or others.
     """
     checkpoint = run / "last.pth.tar"
     if not checkpoint.exists():
@@ -40,6 +40,8 @@ def measured(run: Path, eight_bits: bool = False) -> dict[str, float]:
     try:
         device = torch.device("cpu" if eight_bits else args.device)
         *sets, args.num_classes = datasets(args)
+        if args.num_classes != model.num_classes:
+            raise ValueError(f"RUN={run}: has {model.num_classes} classes, its images now {args.num_classes}")
         _, images = make_loaders(args, model.to(device), sets, device)
     except AttributeError as error:
         raise ValueError(f"RUN={run}: must be the --output of timm_plugin.train ({error})") from None

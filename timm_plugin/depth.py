@@ -26,6 +26,7 @@ from recurrence.analysis.record import require_loops
 from recurrence.loop import Loop
 from timm_plugin import repairs
 from timm_plugin.checkpoints import load
+from timm_plugin.training.data import labels
 from timm_plugin.training.options import SPLITS
 
 
@@ -120,7 +121,7 @@ def read_images(
         device: where to put the images.
 
     Raises:
-        ValueError: there is no such folder or split, or it has no images.
+        ValueError: there is no such folder or split, it has no images, or has not the model's number of classes.
     """
     if not folder.exists():
         raise ValueError(f"IMAGES={folder}: no such folder")
@@ -131,6 +132,8 @@ def read_images(
     splits = [name for name in SPLITS if (folder / name).is_dir()]
     if splits and Path(getattr(dataset.reader, "root", "")) == folder:  # timm falls back to all splits together
         raise ValueError(f"--split={split}: must be one of {', '.join(splits)}")
+    if (classes := len(labels(dataset))) != model.num_classes:
+        raise ValueError(f"IMAGES={folder}: must have {model.num_classes} classes, as the model, not {classes}")
     config = resolve_data_config(size, model=model)
     loader = create_loader(
         dataset,

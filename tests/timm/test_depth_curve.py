@@ -91,17 +91,19 @@ def test_images_are_cropped_as_in_training(images, tmp_path, monkeypatch):
 
 
 def test_splits_folders_and_devices_are_checked(images, tmp_path, rejected):
-    torch.save({"arch": "uit", "state_dict": vision.small("uit").state_dict()}, tmp_path / "uit.pth")
-    (tmp_path / "splits").mkdir()
-    (tmp_path / "empty").mkdir()
+    torch.save({"arch": "uit", "state_dict": vision.small("uit", num_classes=2).state_dict()}, tmp_path / "uit.pth")
+    for folder in ("splits", "empty", "one"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "one" / "a").symlink_to(images / "a")
     for split in ("train", "test"):
         (tmp_path / "splits" / split).symlink_to(images)
-    shape = {**vision.STACK, "num_classes": vision.CLASSES}
+    shape = {**vision.STACK, "num_classes": 2}
     options = ["--checkpoint", tmp_path / "uit.pth", "--model-kwargs", *(f"{k}={v}" for k, v in shape.items())]
     for flags, message in {
         (tmp_path / "splits",): "--split=validation: must be one of train, test",
         (tmp_path / "none",): "none: no such folder",
         (tmp_path / "empty",): "empty: Found 0 images",
+        (tmp_path / "one",): f"IMAGES={tmp_path}/one: must have 2 classes, as the model, not 1",
         (images, "--device", "abacus"): "--device=abacus: must be a device of this machine",
         (images, "--batch-size", "0"): "--batch-size=0: must be >= 1",
         (images, "--checkpoint", "missing"): "--checkpoint=missing: no such file",

@@ -308,6 +308,18 @@ def test_a_damaged_checkpoint_is_not_scored(tmp_path, rejected):
     assert f"must name the model of {tmp_path}/last.pth.tar" in rejected(accuracy.main, tmp_path)
 
 
+def test_a_run_is_scored_on_its_own_classes_only(images, tmp_path, rejected):
+    args = options.parser("").parse_args(flags(tmp_path / "images", tmp_path))
+    args.num_classes = 3
+    saved = dict(arch=args.model, args=args, state_dict=tasks.build("model", args, num_classes=3).state_dict())
+    torch.save(saved, tmp_path / "last.pth.tar")
+    assert f"cannot be read in {tmp_path}/images: no such folder" in rejected(accuracy.main, tmp_path)
+    for split in ("train", "val"):
+        (tmp_path / "images" / split).mkdir(parents=True)
+        (tmp_path / "images" / split / "red").symlink_to(images / split / "red")
+    assert f"RUN={tmp_path}: has 3 classes, its images now 1" in rejected(accuracy.main, tmp_path)
+
+
 def test_a_nan_loss_stops_the_run(images, tmp_path, monkeypatch):
     more = ["--lr", "1e30", "--weight-decay", "0", "--warmup-epochs", "0"]
     monkeypatch.setattr(sys, "argv", ["train_image.py", *flags(images, tmp_path / "run", *more)])

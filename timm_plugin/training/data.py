@@ -27,13 +27,17 @@ def datasets(args: argparse.Namespace) -> tuple[Dataset, Dataset, int]:
         except (AssertionError, RuntimeError, tarfile.TarError) as error:  # timm asserts that the name is known
             if args.dataset:
                 reject("dataset", args.dataset, f"not in {args.data}: {error}")
-            reject(name, split, f"cannot be read in {args.data}: {error}")
-    readers = [getattr(dataset, "reader", dataset) for dataset in sets]
-    # timm's tar reader calls the map class_name_to_idx.
-    classes = [getattr(reader, "class_name_to_idx", None) or reader.class_to_idx for reader in readers]
+            reject(name, split, f"cannot be read in {args.data}: {str(error) or 'no such folder'}")
+    classes = [labels(dataset) for dataset in sets]
     if classes[0] != classes[1]:
         reject("val_split", args.val_split, f"must hold the classes of {args.train_split}, {', '.join(classes[0])}")
     return *sets, len(classes[0])
+
+
+def labels(dataset: Dataset) -> dict[str, int]:
+    """The label of each class of a set of images."""
+    reader = getattr(dataset, "reader", dataset)
+    return getattr(reader, "class_name_to_idx", None) or reader.class_to_idx  # timm's tar reader has the former
 
 
 def with_torchvision(args: argparse.Namespace, from_timm: transforms.Compose, config: dict) -> transforms.Compose:
