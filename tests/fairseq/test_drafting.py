@@ -17,7 +17,6 @@ from tests.support.searching import (
     OVER_DEPTH,
     continue_prompts,
     expect_equal,
-    generator,
     looped,
     prompts,
     search,
@@ -40,8 +39,8 @@ def drafting(model: nn.Module, passes: int = 2, tokens: int = 4) -> nn.Module:
 @every_draft
 def test_greedy_translation(arch, draft):
     model, (_, source) = varied_model(arch), sources(arch)
-    expected = translate(generator(model, beam=1), source)
-    expect_equal(translate(generator(drafting(model, *draft), beam=1), source), expected)
+    expected = translate(search(model, beam_size=1), source)
+    expect_equal(translate(search(drafting(model, *draft), beam_size=1), source), expected)
     tally = model.decoder.drafting
     assert tally.given == max(len(sentence[0]["tokens"]) for sentence in expected) >= tally.checks
 
@@ -69,9 +68,9 @@ def test_correct_guesses_are_all_accepted():
             layer.weight.zero_()
             layer.bias.zero_()
     _, source = sources("takase_vanilla")
-    expected = translate(generator(model, beam=1), source)
+    expected = translate(search(model, beam_size=1), source)
     assert {len(sentence[0]["tokens"]) for sentence in expected} == {13}
-    expect_equal(translate(generator(drafting(model, 2, 4), beam=1), source), expected)
+    expect_equal(translate(search(drafting(model, 2, 4), beam_size=1), source), expected)
     tally = model.decoder.drafting
     assert (tally.given, tally.checks) == (13, 3)  # 5, 5 and 3
 
@@ -94,7 +93,7 @@ def test_forced_words_penalties_ngrams_and_ensembles():
     """As with every step of the complete prefix, at full depth."""
     pair, (_, source) = [varied_model("cycle"), varied_model("cycle", seed=2)], sources("cycle")
     prefix = models.collate([row[:-1] for row in models.sentences((4, 2, 3, 4), models.TARGET_SYMBOLS, seed=5)])
-    rules = dict(beam_size=1, max_len_b=12, min_len=5, unk_penalty=2.0, no_repeat_ngram_size=2)
+    rules = dict(beam_size=1, min_len=5, unk_penalty=2.0, no_repeat_ngram_size=2)
     expected = translate(search(*pair, incremental=False, **rules), source, prefix)
     expect_equal(translate(search(*pair, **rules), source, prefix), expected)
     drafting(pair[0], 1, 5)

@@ -1,9 +1,7 @@
 """docs/extending.md: its example is a complete architecture, and it names the files of a forward pass."""
 
 import re
-import sys
 from contextlib import ExitStack
-from types import ModuleType
 from unittest import mock
 
 import pytest
@@ -12,24 +10,20 @@ from fairseq import models as registries
 
 from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
 from recurrence.weights.unshare import unshare
-from tests.support import cli, models
-from tests.support.crossed import files_crossed
+from tests.support import models
+from tests.support.guide import GUIDE, files_crossed, imported_example
 
-GUIDE = (cli.REPOSITORY / "docs" / "extending.md").read_text(encoding="utf-8")
 FILES = {"recurrence.papers.scaled": "class ScaledBlock", "fairseq_plugin.models.scaled": "class ScaledTransformer"}
 REGISTRIES = [value for name, value in vars(registries).items() if name.endswith("_REGISTRY")]
 
 
 @pytest.fixture(scope="module")
 def build():
-    """Imports the guide's files as if they stood where it says; the architecture is registered for this file only."""
+    """The guide's files; the architecture is registered for this file only."""
     with ExitStack() as stack:
-        for registry in (sys.modules, *REGISTRIES):
+        for registry in REGISTRIES:
             stack.enter_context(mock.patch.dict(registry))
-        for name, marker in FILES.items():
-            (code,) = (text for text in re.findall(r"```python\n(.*?)```", GUIDE, re.S) if marker in text)
-            module = sys.modules[name] = ModuleType(name)
-            exec(code, vars(module))
+        stack.enter_context(imported_example(FILES))
         yield scaled
 
 

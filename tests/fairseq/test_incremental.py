@@ -10,7 +10,6 @@ from tests.support.searching import (
     continue_prompts,
     expect_equal,
     expect_scores_of_the_full_forward,
-    generator,
     prompts,
     search,
     sources,
@@ -150,14 +149,14 @@ def test_beam_search(arch, left_pad):
     model, kind = varied_model(arch), models.modality_of(arch)
     rows, source = sources(arch, left_pad)
     with models.poisoned_memory():
-        found = translate(generator(model), source)
+        found = translate(search(model), source)
     assert all(len(sentence) == 4 for sentence in found)
     assert len({len(hypothesis["tokens"]) for sentence in found for hypothesis in sentence}) > 1
-    expect_equal(found, translate(generator(model, incremental=False), source))
+    expect_equal(found, translate(search(model, incremental=False), source))
     for sentence, row in zip(found, rows):
         for hypothesis in sentence:
             expect_scores_of_the_full_forward(model, hypothesis, *kind.collate_source([row]))
-    expect_equal(found, [translate(generator(model), kind.collate_source([row]))[0] for row in rows])
+    expect_equal(found, [translate(search(model), kind.collate_source([row]))[0] for row in rows])
 
 
 @models.every_language_case

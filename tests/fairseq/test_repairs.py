@@ -173,7 +173,7 @@ def test_diverse_beams_of_a_sentence_are_those_that_it_has_alone():
     collate = models.modality_of("ringformer_tiny").collate_source
     model, entries = searching.varied_model("ringformer_tiny"), models.dictionary(models.TARGET_SYMBOLS)
     strategy = DiverseBeamSearch(entries, num_groups=2, diversity_strength=0.5)
-    search = searching.search(model, beam_size=4, max_len_b=12, search_strategy=strategy)
+    search = searching.search(model, search_strategy=strategy)
     numbers = torch.tensor([2, 0, 9, 1])  # in the corpus
     batch = {"id": numbers, "net_input": dict(zip(("src_tokens", "src_lengths"), source))}
     alone = [searching.translate(search, collate([row]))[0] for row in rows]

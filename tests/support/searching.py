@@ -33,15 +33,11 @@ def varied_model(arch: str, seed: int = 0, flags: Sequence[str] = ()) -> nn.Modu
 
 
 def search(*ensemble: nn.Module, incremental: bool = True, **options) -> SequenceGenerator:
-    """A beam search; without `incremental`, each step runs the complete prefix through the model."""
+    """A beam search, of width 4; without `incremental`, each step runs the complete prefix through the model."""
+    options = {"beam_size": 4, "max_len_b": 12, **options}
     found = SequenceGenerator(list(ensemble), models.dictionary(models.TARGET_SYMBOLS), **options)
     found.model.has_incremental = incremental
     return found
-
-
-def generator(*ensemble: nn.Module, incremental: bool = True, beam: int = 4) -> SequenceGenerator:
-    """A beam search for :func:`translate`."""
-    return search(*ensemble, incremental=incremental, beam_size=beam, max_len_b=12)
 
 
 def translate(

@@ -1,31 +1,24 @@
 """docs/extending.md: its example is a complete architecture, and it names the files of a forward pass."""
 
 import re
-import sys
-from types import ModuleType
 
 import pytest
 import torch
 
 from recurrence.block import DropPath
-from tests.support import cli, vision
-from tests.support.crossed import files_crossed
+from tests.support import vision
+from tests.support.guide import GUIDE, files_crossed, imported_example
 from tests.support.vision import timm
 
-GUIDE = (cli.REPOSITORY / "docs" / "extending.md").read_text(encoding="utf-8")
+FILES = {"recurrence.papers.scaled": "class ScaledBlock", "timm_plugin.scaled_vit": "ScaledConfig"}
 SMALL = {**vision.STACK, "num_classes": vision.CLASSES}
 
 
 @pytest.fixture(scope="module")
 def example():
-    """Imports the guide's files as if they stood where it says; what they register stays for the session."""
-    for name, marker in (("recurrence.papers.scaled", "class ScaledBlock"), ("timm_plugin.scaled_vit", "ScaledConfig")):
-        (code,) = (text for text in re.findall(r"```python\n(.*?)```", GUIDE, re.S) if marker in text)
-        module = sys.modules[name] = ModuleType(name)
-        exec(code, vars(module))
-    yield sys.modules["timm_plugin.scaled_vit"]
-    for name in ("recurrence.papers.scaled", "timm_plugin.scaled_vit"):
-        del sys.modules[name]
+    """The guide's files; what they register stays for the session."""
+    with imported_example(FILES):
+        yield
 
 
 def scaled(**options) -> torch.nn.Module:
