@@ -16,7 +16,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from timm.models import save_for_hf
+import timm
+from timm.models import _hub, save_for_hf
 from timm.utils import ParseKwargs
 from torch import nn
 
@@ -26,11 +27,12 @@ from timm_plugin.checkpoints import PREPROCESSING, load
 from timm_plugin.conversion import to_looped, to_timm
 
 logger = logging.getLogger("timm_plugin.convert")
+KEPT = (*PREPROCESSING, "crop_mode", "num_classes", "label_names", "label_descriptions")
 
 
 def save(model: nn.Module, source: nn.Module, folder: Path) -> None:
-    """Writes a model in timm's format, with the preprocessing of its source; atomic."""
-    model.pretrained_cfg = {**model.pretrained_cfg, **{name: source.pretrained_cfg[name] for name in PREPROCESSING}}
+    """Writes a model in timm's format, with the preprocessing and the classes' names of its source; atomic."""
+    model.pretrained_cfg = {**model.pretrained_cfg, **{name: source.pretrained_cfg.get(name) for name in KEPT}}
     with tempfile.TemporaryDirectory(dir=folder.resolve().parent, prefix=f".{folder.name}.") as parent:
         save_for_hf(model, Path(parent) / "model", safe_serialization=True)
         os.rename(Path(parent) / "model", folder)
@@ -45,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         add("--model-kwargs", nargs="*", default={}, action=ParseKwargs, metavar="K=V", help="its options")
     args = parser.parse_args(arguments)
     try:
+        if not hasattr(_hub, "get_model_args"):
+            raise ValueError(f"timm {timm.__version__}: must be 1.0.31 or later, which saves a model's options")
         if not args.input.exists():
             raise ValueError(f"IN={args.input}: no such file")
         if args.output.exists():

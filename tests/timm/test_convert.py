@@ -185,6 +185,21 @@ def test_a_training_checkpoint_describes_its_model(tmp_path):
         checkpoints.load(path, depth=5)
 
 
+def test_the_crop_and_the_names_of_the_classes_are_kept(tmp_path):
+    model = vision.fresh("plain_vit")
+    kept = dict(crop_mode="border", num_classes=2, label_names=["cat", "dog"])
+    model.reset_classifier(2)
+    model.pretrained_cfg |= kept
+    save_for_hf(model, tmp_path / "whole")
+    convert.main(["unshare", str(tmp_path / "whole"), str(tmp_path / "own")])
+    assert kept.items() <= json.loads((tmp_path / "own" / "config.json").read_text())["pretrained_cfg"].items()
+
+
+def test_a_timm_that_would_not_save_the_options_is_rejected(tmp_path, rejected, monkeypatch):
+    monkeypatch.delattr("timm.models._hub.get_model_args")
+    assert ": must be 1.0.31 or later" in rejected(convert.main, "unshare", tmp_path, tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
