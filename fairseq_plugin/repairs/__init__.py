@@ -40,6 +40,7 @@ REPAIRS = (
     gradients.clip_gradients_on_cpu,
     gradients.unscale_gradients_once,
     gradients.grow_scale_by_its_own_option,
+    gradients.count_every_symbol_of_a_band,
     parallel.destroy_process_groups,
     parallel.reject_ranks_that_train_alone,
     data.restore_numpy_names,

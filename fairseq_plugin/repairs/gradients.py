@@ -1,10 +1,12 @@
-"""Gradients: clipping on the CPU of a machine with a GPU, and loss scaling with ``--amp``."""
+"""Gradients: clipping on the CPU of a machine with a GPU, loss scaling with ``--amp``, a loss that left out symbols."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from fairseq import utils
+from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from torch import Tensor
 
@@ -58,3 +60,24 @@ def _set_window(built: None, optimizer: AMPOptimizer, cfg: Any, *args, **kwargs)
     window = getattr(cfg.common, "amp_scale_window", None)
     if window is not None:
         optimizer.scaler.set_growth_interval(window)
+
+
+def count_every_symbol_of_a_band() -> None:
+    """Lets ``adaptive_loss`` count the second symbol of each later band, which fairseq neither trains nor validates.
+
+    Symbols are numbered anew in each band, and fairseq ignores the number of the padding in all of them.
+    """
+    replace(AdaptiveLoss, "forward", _number_after_padding)
+
+
+def _number_after_padding(forward: Callable, criterion: AdaptiveLoss, model: Any, *args, **kwargs) -> tuple:
+    first = criterion.padding_idx + 1
+
+    def move(softmax: Any, inputs: tuple, output: tuple[list, list]) -> None:
+        logits, targets = output
+        for band, inside in list(enumerate(targets))[1:]:
+            if inside is not None and (inside < first).any():
+                logits[band], targets[band] = F.pad(logits[band], (first, 0), value=float("-inf")), inside + first
+
+    with model.decoder.adaptive_softmax.register_forward_hook(move):
+        return forward(criterion, model, *args, **kwargs)

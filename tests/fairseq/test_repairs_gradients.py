@@ -1,11 +1,14 @@
-"""Repairs of fairseq: clipping gradients on a CPU, and scaling the loss with ``--amp``."""
+"""Repairs of fairseq: clipping gradients on a CPU, scaling the loss with ``--amp``, and the adaptive loss."""
 
 import pytest
 import torch
 from fairseq import options, utils
+from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from torch import nn
+
+from tests.support import language, models
 
 
 @pytest.mark.parametrize("max_norm", [0.0, 0.5, 100.0])
@@ -62,3 +65,13 @@ def test_gradients_that_overflow_are_skipped_and_the_scale_falls(param, scaled):
 
 def test_the_scale_grows_after_the_window(scaled):
     assert scaled("--amp-scale-window", "7").scaler.get_growth_interval() == 7
+
+
+def test_the_adaptive_loss_is_that_of_the_probabilities():
+    """Of all symbols but the padding, 1: bands begin at 8 and 14, so that 9 and 15 are number 1 there."""
+    model, target = models.tiny("cycle_lm"), torch.tensor([[*range(2, language.SYMBOLS), 1]])
+    sample = {"net_input": {"src_tokens": target.roll(1)}, "target": target}
+    loss, size, _ = AdaptiveLoss(language.task(), sentence_avg=False)(model, sample)
+    scores = model.get_normalized_probs(model(**sample["net_input"]), log_probs=True)
+    torch.testing.assert_close(loss[0], -scores[0, :-1].gather(1, target[0, :-1, None]).sum())
+    assert size == language.SYMBOLS - 2
