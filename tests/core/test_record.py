@@ -40,7 +40,7 @@ def test_recorded_weights_are_those_that_the_model_applies(name):
     assert torch.equal(found, expected)
     assert [len(kept) for kept in weights.values()] == [len(calls)]
     for recorded, (attention, n, *raw, given, output) in zip(weights["loop"], calls):
-        qkv, signal = attention.qkv(n).unflatten(-1, (3, -1)).movedim(2, 0), given.get("qkv")
+        qkv, signal = attention.qkv(n).unflatten(-1, (3, -1)).movedim(2, 0), given.get("qkv_term")
         qkv = qkv if signal is None else qkv + signal(raw[0].flatten(0, 1)).view_as(qkv)
         q, k, v = (attention.split(part) for part in qkv)
         by_hand = torch.einsum("bhtc,bhsc->bhts", q, k).div(q.size(-1) ** 0.5).exp()
