@@ -67,16 +67,18 @@ def _name_the_update(step: Callable, trainer: Trainer, *args, **kwargs) -> Any:
 
 
 def require_adaptive_loss() -> None:
-    """Rejects criterions that cannot train an adaptive softmax; fairseq fails in the first backward pass.
+    """Lets an adaptive softmax and its loss need one another; fairseq fails in the first update.
 
-    A user's own criterion may be able to.
+    A user's own criterion may be able to train one, too.
     """
     call_before(Trainer, "__init__", _reject_other_criterions)
 
 
 def _reject_other_criterions(self, cfg, task, model, criterion, *args, **kwargs) -> None:
     softmax = getattr(getattr(model, "decoder", None), "adaptive_softmax", None)
-    able = isinstance(criterion, AdaptiveLoss) or not is_known(type(criterion))
-    if isinstance(softmax, AdaptiveSoftmax) and not able:
+    if isinstance(criterion, AdaptiveLoss):
+        if softmax is None:
+            raise ValueError("--criterion adaptive_loss: needs --adaptive-softmax-cutoff")
+    elif isinstance(softmax, AdaptiveSoftmax) and is_known(type(criterion)):
         name = in_groups(cfg).criterion._name
         raise ValueError(f"--criterion {name}: must be adaptive_loss with --adaptive-softmax-cutoff")

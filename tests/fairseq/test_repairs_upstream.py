@@ -218,6 +218,8 @@ class TestLanguageModel:
         with pytest.raises(ValueError, match="^--criterion cross_entropy: must be adaptive_loss"):
             upstream.run_training("transformer_lm", data["text"], tmp_path, *flags)
         able = ("--criterion", "adaptive_loss", "--ddp-backend", "legacy_ddp")
+        with pytest.raises(ValueError, match="^--criterion adaptive_loss: needs --adaptive-softmax-cutoff"):
+            upstream.run_training("transformer_lm", data["text"], tmp_path, *able)
         path = upstream.run_training("transformer_lm", data["text"], tmp_path, *flags, *able)
         assert checkpoint_utils.load_ema_from_checkpoint(str(path))["model"].keys() >= upstream.parameters(path).keys()
 
