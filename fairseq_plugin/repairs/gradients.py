@@ -76,7 +76,7 @@ def _number_after_padding(forward: Callable, criterion: AdaptiveLoss, model: Any
     def move(softmax: Any, inputs: tuple, output: tuple[list, list]) -> None:
         logits, targets = output
         for band, inside in list(enumerate(targets))[1:]:
-            if inside is not None and (inside < first).any():
+            if inside is not None and (inside == criterion.padding_idx).any():
                 logits[band], targets[band] = F.pad(logits[band], (first, 0), value=float("-inf")), inside + first
 
     with model.decoder.adaptive_softmax.register_forward_hook(move):
