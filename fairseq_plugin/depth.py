@@ -140,8 +140,6 @@ def run(args: argparse.Namespace, words: Sequence[str]) -> None:
     (model,), saved, task = checkpoint_utils.load_model_ensemble_and_task([args.path], overrides)
     model.eval()
     loops = named_loops(model)
-    if any(loop.chosen is not None for loop in loops.values()):
-        raise ValueError(f"--path={args.path}: is from before its loops began, and so has one depth")
     settings = list(assignments(loops, args.apart))
     if cfg.common.fp16:
         model.half()

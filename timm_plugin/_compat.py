@@ -5,8 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from timm.models import _hub
 from timm.models._features import feature_take_indices
 from timm.models.deit import _cfg as deit_cfg
+
+SAVES_OPTIONS = hasattr(_hub, "get_model_args")
+"""Whether a saved model names its options; timm < 1.0.31 does not."""
 
 try:
     from timm.models._input import update_model_input_size
@@ -26,4 +30,4 @@ except ImportError:  # timm < 1.0.31, whose checkpoints hold the trainer's Names
             return torch.load(checkpoint_path, map_location="cpu", weights_only=True, mmap=True)
 
 
-__all__ = ["deit_cfg", "feature_take_indices", "load_checkpoint_metadata", "update_model_input_size"]
+__all__ = ["SAVES_OPTIONS", "deit_cfg", "feature_take_indices", "load_checkpoint_metadata", "update_model_input_size"]

@@ -83,6 +83,8 @@ class SReT(ImageModel):
         self.stages = nn.ModuleList(self._stage(number, height, width) for number, (height, width) in enumerate(sizes))
         for stage, blocks in zip(self.stages, config.depths):
             config.make_elastic(stage.loop, unit=blocks)
+            if not config.nll_ratio:  # only projections show in a checkpoint how many passes trained it
+                stage.loop.note_order()
         self.feature_info = [
             dict(module=f"stages.{stage}", num_chs=config.embed_dim * 2**stage, reduction=8 * 2**stage)
             for stage in range(len(sizes))

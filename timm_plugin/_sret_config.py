@@ -155,7 +155,7 @@ class SReTConfig(ImageConfig):
 
     def sized(self, units: int, hidden: int) -> dict[str, Any]:
         """Arguments of a wider or narrower model, see :meth:`ImageConfig.sized`."""
-        whole = gcd(*self.num_heads)
+        whole = gcd(*self.num_heads, self.embed_dim // 2)  # so that the width stays even
         width = self.embed_dim * units // whole
         mlp = int(self.embed_dim * self.mlp_ratio) * units // whole + hidden
         return {

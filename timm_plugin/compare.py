@@ -54,7 +54,7 @@ class ImageComparison(Comparison):
         for name, rule in {"seed": "is set by --seeds", "resume": "is always on"}.items():
             if getattr(args, name) != options.parser("").get_default(name):
                 raise ValueError(f"--{name}: {rule}")
-        if args.model not in MODELS:
+        if args.model.partition(".")[0] not in MODELS:
             raise ValueError(f"--model={args.model}: must be a looped model of timm_plugin")
         for name, value in args.model_kwargs:
             if names_source(name):
@@ -108,13 +108,20 @@ class ImageComparison(Comparison):
         return counted(name, words, model, lambda: model(image))
 
     def steps(self, row: Row, seed: int, folder: Path, length: Length | None = None) -> list[Step]:
-        flags = [*row.flags, *([] if length is None else ["--epochs", str(length.total)])]
+        flags = [*row.flags, *self._lasting(length)]
         train = ["timm_plugin.train", *flags, "--output", folder, "--seed", seed, "--resume"]
         return [
             Step.of_module("train", train, flags, _trained),
             Step.of_module("score", ["timm_plugin.accuracy", folder], [], _scored("")),
             Step.of_module("score_8bit", ["timm_plugin.accuracy", folder, "--eight-bits"], [], _scored("_8bit")),
         ]
+
+    def _lasting(self, length: Length | None) -> list[str]:
+        """Flags of a training of that length, with a warm-up in proportion, which never is longer."""
+        if length is None:
+            return []
+        warmup = self.args.warmup_epochs * length.total / self.args.epochs
+        return ["--epochs", str(length.total), "--warmup-epochs", str(warmup)]
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:

@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import timm
-from timm.models import _hub, save_for_hf
+from timm.models import save_for_hf
 from timm.utils import ParseKwargs
 from torch import nn
 
 from recurrence.weights import command
 from timm_plugin import repairs
+from timm_plugin._compat import SAVES_OPTIONS
 from timm_plugin.checkpoints import PREPROCESSING, load
 from timm_plugin.conversion import to_looped, to_timm
 
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         add("--model-kwargs", nargs="*", default={}, action=ParseKwargs, metavar="K=V", help="its options")
     args = parser.parse_args(arguments)
     try:
-        if not hasattr(_hub, "get_model_args"):
+        if not SAVES_OPTIONS:
             raise ValueError(f"timm {timm.__version__}: must be 1.0.31 or later, which saves a model's options")
         if not args.input.exists():
             raise ValueError(f"IN={args.input}: no such file")

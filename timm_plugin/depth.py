@@ -97,8 +97,6 @@ def run(args: argparse.Namespace) -> None:
     except (AssertionError, RuntimeError) as error:
         raise ValueError(f"--device={args.device}: must be a device of this machine") from error
     loops = require_loops(model)
-    if any(loop.chosen is not None for loop in loops.values()):
-        raise ValueError(f"--checkpoint={args.checkpoint}: is from before its loops began, and so has one depth")
     if model.in_chans != 3:
         raise ValueError(f"--model-kwargs in_chans={model.in_chans}: must be 3, as images are read in RGB")
     settings = assignments(loops)

@@ -40,7 +40,13 @@ class Point(NamedTuple):
 
 
 def depths(loop: Loop, unit: int = 1) -> list[int]:
-    """The depths, up to the full one, at which the checkpoint of a loop runs, in units of that many passes."""
+    """The depths, up to the full one, at which the checkpoint of a loop runs, in units of that many passes.
+
+    Raises:
+        ValueError: if the checkpoint is from before late loops began.
+    """
+    if loop.chosen is not None:
+        raise ValueError("the checkpoint is from before its loops began, and so has one depth")
     full = loop.passes // unit
     return [depth for depth in range(1, full + 1) if passes_at(loop.order, depth * unit) is not None]
 

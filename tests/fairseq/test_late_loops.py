@@ -118,7 +118,7 @@ def test_checkpoints_generate_at_the_depth_of_their_training(corpus, trained, tm
 
 def test_a_checkpoint_from_before_has_no_depth_curve(corpus, trained, rejected):
     words = (corpus.data, "--path", trained[0] / "checkpoint_1_4.pt", *FEW, "--cpu")
-    assert "checkpoint_1_4.pt: is from before its loops began, and so has one depth" in rejected(depth.main, *words)
+    assert "the checkpoint is from before its loops began, and so has one depth" in rejected(depth.main, *words)
 
 
 def test_a_comparison_does_not_score_a_checkpoint_from_before(corpus, trained, tmp_path):

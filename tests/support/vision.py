@@ -89,8 +89,8 @@ def depth_option(name: str) -> str | None:
 
 def small_shape(name: str) -> dict[str, Any]:
     """Arguments that make a registered model small but keep its structure."""
-    if name == "sret_nano":  # with three stages and projections, as the other pyramids, but no slices
-        return {**PYRAMID, "groups": ((1,),) * 3}
+    if name == "sret_nano":  # with three stages, as the other pyramids, but neither slices nor projections
+        return {**PYRAMID, "groups": ((1,),) * 3, "nll_ratio": 0}
     if is_pyramid(name):
         return PYRAMID
     return {**STACK, "num_heads": 1} if "mixer" in name else STACK

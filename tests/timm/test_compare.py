@@ -5,9 +5,10 @@ import pytest
 import timm
 
 from recurrence import count
-from recurrence.comparison.rows import widest
+from recurrence.comparison.rows import Length, widest
 from tests.support import cli, vision
 from timm_plugin import compare
+from timm_plugin.training import options
 
 
 def control(name, model, blocks, **sizes):
@@ -45,6 +46,10 @@ def test_controls_of_every_model(structure):
         assert widths[0] == widths[1]
 
 
+def test_a_pyramid_is_widened_to_even_widths():
+    assert vision.fresh("sret_t", embed_dim=10).config.sized(3, 0)["embed_dim"] == 30
+
+
 MODEL = ["--model", "ringformer_vit", "--img-size", "16", "--model-kwargs"]
 MODEL += ["patch_size=4", "embed_dim=24", "depth=3", "num_heads=2", "signal_rank_divisor=4"]
 FLAGS = ["--epochs", "2", "--warmup-epochs", "0", "--batch-size", "12", "--workers", "0", "--device", "cpu"]
@@ -65,6 +70,16 @@ FLAGS = ["--epochs", "2", "--warmup-epochs", "0", "--batch-size", "12", "--worke
 def test_wrong_options_are_rejected_before_anything_is_trained(images, tmp_path, rejected, words, rule):
     assert rule in rejected(compare.main, images, "--output", tmp_path / "out", *MODEL, *FLAGS, *words)
     assert not (tmp_path / "out").exists()
+
+
+def test_equal_time_of_few_epochs_also_shortens_the_warm_up(images, tmp_path):
+    words = [str(images), "--model", "sret_nano.cifar10", "--img-size", "32", *FLAGS, "--epochs", "6"]
+    words += ["--warmup-epochs", "5", "--output", str(tmp_path)]
+    comparison = compare.ImageComparison(options.parser("").parse_args(words), words)
+    train, *_ = comparison.steps(*comparison.rows(["looped"]), 1, tmp_path, Length(3, 0.5))
+    args = options.parser("").parse_args(train.command[train.command.index(str(images)) :])
+    options.check(args)
+    assert (args.epochs, args.warmup_epochs) == (3, 2.5)
 
 
 @pytest.mark.slow

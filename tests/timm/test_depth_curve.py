@@ -41,7 +41,7 @@ def test_a_checkpoint_from_before_its_loops_began_has_one_depth(tmp_path, reject
     torch.save({"arch": "uit", "state_dict": model.state_dict()}, tmp_path / "last.pth.tar")
     options = [f"{name}={value}" for name, value in shape.items()]
     said = rejected(depth.main, tmp_path, "--checkpoint", tmp_path / "last.pth.tar", "--model-kwargs", *options)
-    assert "last.pth.tar: is from before its loops began, and so has one depth" in said
+    assert "the checkpoint is from before its loops began, and so has one depth" in said
 
 
 @pytest.fixture

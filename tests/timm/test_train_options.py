@@ -45,6 +45,7 @@ REJECTED = {
     "--model-kwargs: 'depth': must be key=value": ["--model-kwargs", "depth"],
     "--model-kwargs img_size: must be given by --img-size": ["--model-kwargs", "img_size=8"],
     "--teacher-kwargs img_size: must be given by --img-size": [*TEACHER, "--teacher-kwargs", "img_size=8"],
+    "--model-kwargs features_only: must not be given": ["--model-kwargs", "features_only=True"],
     "--model-kwargs in_chans=1: must be 3, as images are read in RGB": ["--model-kwargs", "in_chans=1"],
     "unexpected keyword argument 'dept'": ["--model-kwargs", "dept=3"],
     "nothing.pth', 'img_size': 16}: must name files that exist": ["--model-kwargs", "checkpoint_path=nothing.pth"],

@@ -215,8 +215,11 @@ def check(args: argparse.Namespace) -> None:
         if value is not None and not holds(value):
             reject(name, value, rule)
     for name in ("model_kwargs", "teacher_kwargs"):
-        if "img_size" in dict(getattr(args, name)):
+        given = dict(getattr(args, name))
+        if "img_size" in given:
             reject(name, "img_size", "must be given by --img-size, which also sets the size of the images")
+        if given.get("features_only"):
+            reject(name, "features_only", "must not be given, as features are no classes")
     for name in ("train_split", "val_split"):
         split = getattr(args, name)
         if args.dataset and split not in SPLITS:
