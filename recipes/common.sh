@@ -94,29 +94,29 @@ need() {
         fail "$1: not found; install the package with its extras (pip install '.[fairseq,demo]') and put its environment on PATH"
 }
 
-# runs TABLE FILE ROW...: train the unfinished ones of these rows of a table, such as ringformer/table1, with the settings of
-# the table's script (SCALE, SEED, DATA_ROOT, ...). Sets SCALE to its default, smoke, and RUNS to one ROW=PATH each, PATH being
-# FILE in the row's run folder. FLAGS that the script's program does not have are rejected first.
+# runs PROGRAM TABLE FILE ROW...: train the unfinished ones of these rows of a table, such as ringformer/table1, with the settings
+# of the table's script (SCALE, SEED, DATA_ROOT, ...). Sets SCALE to its default, smoke, and RUNS to one ROW=PATH each, PATH being
+# FILE in the row's run folder. FLAGS that PROGRAM does not take are rejected first.
 runs() {
     local row
-    check_flags
+    check_flags "$1"
     RUNS=() SCALE=${SCALE:-smoke}
-    for row in "${@:3}"; do
-        "$ROOT/recipes/$1.sh" "$row"
-        RUNS+=("$row=$("$ROOT/recipes/$1.sh" folder "$row")/$2")
+    for row in "${@:4}"; do
+        "$ROOT/recipes/$2.sh" "$row"
+        RUNS+=("$row=$("$ROOT/recipes/$2.sh" folder "$row")/$3")
     done
 }
 
-# check_flags: fail if FLAGS begin with another word, or hold an option that is not in the help of the program which the comment
-# at the script's head names, or --output, which would put all pictures of the script into one file.
+# check_flags PROGRAM: fail if FLAGS begin with another word, have a value that PROGRAM (of figures/, or installed) rejects, or an
+# option that its help does not name, or --output, which would put all pictures of the script into one file.
 check_flags() {
-    local word program help
+    local word help program=("$1")
     [ ${#FLAGS[@]} -gt 0 ] || return 0
-    program=$(sed -n '/\[options of \(.*\)\]$/{s//\n\1/;s/.*\n//;p;q}' "$0")
-    case $program in *.py) help=$(python "$ROOT/$program" --help) ;; *) help=$("$program" --help) ;; esac
+    if [[ $1 = *.py ]]; then program=(python "$ROOT/recipes/figures/$1"); fi
+    help=$("${program[@]}" "${FLAGS[@]}" --help) # which argparse prints after the values before it have been accepted
     for word in "${FLAGS[@]}"; do
         if [[ $word != -* && $word = "${FLAGS[0]}" ]] || [[ $word = --* && ${help//--output/} != *"${word%%=*}"* ]]; then
-            fail "$word: must be an option of $program other than --output; settings come before the command, such as SCALE=small $0"
+            fail "$word: must be an option of $1 other than --output; settings come before the command, such as SCALE=small $0"
         fi
     done
 }

@@ -178,7 +178,7 @@ def main(arguments: list[str] | None = None) -> None:
     command_line = parser(__doc__, "preprocessed sentences", samples=1000, batch=64)
     command_line.add_argument("first", type=labelled, metavar="LABEL=CHECKPOINT")
     command_line.add_argument("second", type=labelled, metavar="LABEL=CHECKPOINT")
-    command_line.add_argument("--split", default="valid", help="set of the sentences, valid (default) or test")
+    command_line.add_argument("--split", default="valid", choices=["valid", "test"], help="(default valid)")
     command_line.add_argument("--upper", action="store_true", help="omit the cells below the diagonal")
     options = command_line.parse_args(arguments)
     try:

@@ -10,6 +10,7 @@ standard deviation.
 Source: Li et al. (arXiv:1712.09913), section 4, for the directions; SReT (arXiv:2111.05297), Figure 9.
 """
 
+import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -118,15 +119,20 @@ def draw(models: dict[str, Tensor], steps: Tensor, path: Path) -> None:
     save(figure, path, ["model", "step along the first", "step along the second", "loss, nats"], rows)
 
 
+def odd(text: str) -> int:
+    """Parses the number of steps, of which the middle one is 0."""
+    if (number := int(text)) < 3 or number % 2 == 0:
+        raise argparse.ArgumentTypeError(f"{text}: must be odd and >= 3")
+    return number
+
+
 def main(arguments: list[str] | None = None) -> None:
     command_line = parser(__doc__, "training images", samples=256, batch=64)
     add = command_line.add_argument
     add("models", type=labelled, nargs="+", metavar="LABEL=CHECKPOINT")
     add("--reach", type=positive(float), default=1.0, help="largest step, in filter norms (default 1)")
-    add("--steps", type=int, default=21, help="steps along each direction, odd (default 21)")
+    add("--steps", type=odd, default=21, help="steps along each direction, odd (default 21)")
     options = command_line.parse_args(arguments)
-    if options.steps < 3 or options.steps % 2 == 0:
-        command_line.error(f"--steps={options.steps}: must be odd, so that 0 is a step, and >= 3")
     half = options.steps // 2
     # In integers first, so that the middle step is exactly 0: the trained weights.
     steps = torch.arange(-half, half + 1, dtype=torch.float64) * options.reach / half

@@ -68,6 +68,13 @@ def picture(text: str) -> Path:
     return path
 
 
+def folder(text: str) -> str:
+    """An option's value that must be the path of a folder."""
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a folder")
+    return text
+
+
 def page(height: float, width: float = WIDTH) -> Figure:
     """A figure of the given size in inches, as wide as a page by default."""
     return Figure(figsize=(width, height), layout="constrained")
@@ -100,7 +107,7 @@ def parser(description: str, of: str = "", **sizes: int) -> argparse.ArgumentPar
     command_line = argparse.ArgumentParser(description=description, formatter_class=shown)
     command_line.add_argument("--output", type=picture, required=True, help=".svg or .png")
     if of:
-        command_line.add_argument("--data", help=f"folder of the {of} (default: as in training)")
+        command_line.add_argument("--data", type=folder, help=f"folder of the {of} (default: as in training)")
     for name, size in sizes.items():
         command_line.add_argument(f"--{name}", type=positive(int), default=size, help=f"{of} (default {size})")
     return command_line

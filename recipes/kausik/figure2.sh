@@ -13,7 +13,7 @@ july) TABLE=table3 ;;
 esac
 shift
 FLAGS=("$@")
-runs "kausik/$TABLE" train.log regular_1 regular_6 recurrent_positions recurrent
+runs curves.py "kausik/$TABLE" train.log regular_1 regular_6 recurrent_positions recurrent
 for panel in a:valid b:valid1; do
     reference=()
     if [ "$panel" = a:valid ]; then reference=(--reference "the paper's six regular layers=1.4815"); fi

@@ -5,7 +5,7 @@
 #   recipes/kausik/figure3.sh [options of recipes/figures/curves.py]
 source "$(dirname "$0")/../common.sh"
 
-runs kausik/table4 train.log regular drawn_windows
+runs curves.py kausik/table4 train.log regular drawn_windows
 draw() { run python "$ROOT/recipes/figures/curves.py" "${RUNS[@]}" --title "CIFAR-10 as pixels, scale $SCALE" "$@"; }
 draw --nats --output "$OUT/kausik/july-figure3-loss-$SCALE.svg" "$@"
 draw --y valid_accuracy --unit % --output "$OUT/kausik/july-figure3-accuracy-$SCALE.svg" "$@"

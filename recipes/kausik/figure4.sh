@@ -4,7 +4,7 @@
 #   recipes/kausik/figure4.sh [options of recipes/figures/curves.py]
 source "$(dirname "$0")/../common.sh"
 
-runs kausik/table6 train.log selective
+runs curves.py kausik/table6 train.log selective
 draw() { run python "$ROOT/recipes/figures/curves.py" "${RUNS[@]}" --title "selective copying, scale $SCALE" "$@"; }
 draw --nats --output "$OUT/kausik/july-figure4a-$SCALE.svg" "$@"
 draw --y valid_accuracy --unit % --output "$OUT/kausik/july-figure4b-$SCALE.svg" "$@"

@@ -11,7 +11,7 @@ large) FIGURE=figure4 ROWS=({vanilla,one_wide_ffn,universal,ringformer}_large) ;
 esac
 shift
 FLAGS=("$@")
-runs ringformer/table1 average.pt "${ROWS[@]}"
+runs cka.py ringformer/table1 average.pt "${ROWS[@]}"
 for other in "${RUNS[@]:1}"; do
     run python "$ROOT/recipes/figures/cka.py" "${RUNS[0]}" "$other" --split test --samples 3000 --upper \
         --output "$OUT/ringformer/$FIGURE-$SCALE-${other%%=*}.svg" "$@"

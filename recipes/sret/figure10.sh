@@ -5,8 +5,8 @@ source "$(dirname "$0")/../common.sh"
 
 draw() { run python "$ROOT/recipes/figures/responses.py" "${RUNS[0]#*=}" "$@"; }
 
-runs sret/table1 last.pth.tar loops_1
+runs responses.py sret/table1 last.pth.tar loops_1
 draw --output "$OUT/sret/responses-deit-$SCALE.svg" "$@"
 
-runs sret/table5 last.pth.tar t
+runs responses.py sret/table5 last.pth.tar t
 draw --output "$OUT/sret/responses-sret-$SCALE.svg" "$@"

@@ -5,7 +5,7 @@
 # Below scale paper, the data set is Multi30k or number words.
 source "$(dirname "$0")/../common.sh"
 
-runs sret/translation train.log wmt_once wmt wmt_no_lrc
+runs curves.py sret/translation train.log wmt_once wmt wmt_no_lrc
 draw() { run python "$ROOT/recipes/figures/curves.py" "${RUNS[@]}" "$@"; }
 draw --y valid_bleu --unit "greedy" --output "$OUT/sret/translation-bleu-$SCALE.svg" "$@"
 draw --stage train_inner --y nll_loss --nats --unit "nats a piece" \

@@ -3,5 +3,5 @@
 #   recipes/sret/figure9.sh [options of recipes/figures/landscape.py]
 source "$(dirname "$0")/../common.sh"
 
-runs sret/mixed_depth last.pth.tar deit_108 sret_108 sret_108_mixed
+runs landscape.py sret/mixed_depth last.pth.tar deit_108 sret_108 sret_108_mixed
 run python "$ROOT/recipes/figures/landscape.py" "${RUNS[@]}" --output "$OUT/sret/landscape-$SCALE.svg" "$@"

@@ -4,7 +4,7 @@
 # Writes $OUT/takase/significance-SCALE-SET.json.
 source "$(dirname "$0")/../common.sh"
 
-runs takase/table1 generate universal sequence cycle cycle_rev sequence_18 cycle_18 cycle_rev_18
+runs sacrebleu takase/table1 generate universal sequence cycle cycle_rev sequence_18 cycle_18 cycle_rev_18
 # The references of the test sets that recipes/commands/translation.sh decodes.
 declare -A REFERENCE
 TOKENIZE=13a

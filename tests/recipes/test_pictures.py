@@ -184,7 +184,6 @@ def test_bad_input_is_named(runs, trained, tmp_path, rejected):
     same_label = [runs / name / "s1" / "last.pth.tar" for name in ("ringformer_vit", "owf_vit")]
     ring, cut = runs / "ringformer_vit" / "s1" / "summary.csv", tmp_path / "cut.pth.tar"
     cut.write_bytes(same_label[0].read_bytes()[:1000])
-    gone = f"{tmp_path}/gone: no such folder of images; name it by --data"
     of_images = (attention_distance, landscape, responses)
     (tmp_path / "model.bin").touch()
     torch.save({}, bare := tmp_path / "bare.pth.tar")
@@ -193,10 +192,10 @@ def test_bad_input_is_named(runs, trained, tmp_path, rejected):
         (cka, (tmp_path / "model.bin", text), "model.bin: must be a .pt of fairseq-train or a .pth.tar of train_image"),
         (cka, (image, text), "must be a checkpoint of fairseq-train (.pt)"),
         *((tool, (cut,), "cut.pth.tar: not a checkpoint that") for tool in of_images),
-        *((tool, (same_label[0], "--data", tmp_path / "gone"), gone) for tool in of_images),
+        *((tool, (image, "--data", tmp_path / "gone"), "gone': must be a folder") for tool in of_images),
         (attention_distance, (image,), "must be a model with one grid of tokens, not a pyramid"),
         *((landscape, (other,), f"{other}: must be a checkpoint of train_image.py") for other in (text, bare)),
-        (landscape, (image, "--steps", "4"), "--steps=4: must be odd"),
+        (landscape, (image, "--steps", "4"), "argument --steps: 4: must be odd"),
         (landscape, (image, "--reach", "nan"), "argument --reach: nan: must be > 0 and finite"),
         (responses, (image, "--samples", "0"), "argument --samples: 0: must be > 0 and finite"),
         (attention_distance, same_label, "labels s1, s1: must differ; use LABEL=CHECKPOINT"),
@@ -206,6 +205,8 @@ def test_bad_input_is_named(runs, trained, tmp_path, rejected):
         (coefficients, (ring,), "summary.csv: has no residual coefficients"),
     ):
         assert message in rejected(tool.main, *words, "--output", tmp_path / "a.svg")
+    with pytest.raises(ValueError, match="/gone: no such folder of images; name it by --data"):
+        checkpoints.ImageRun(same_label[0], f"{tmp_path}/gone").images(1, 1)
     message = rejected(cka.main, text, text, "--output", tmp_path / "a.pdf")
     assert "a.pdf': must end in .svg or .png" in message
     assert not (tmp_path / "a.svg").exists()
