@@ -79,7 +79,8 @@ def stages(request: Request, run: Run, seed: int) -> dict[str, list[str]]:
     """
     settings = run.settings(request.scale, request.settings)
     required = {name: run.table.runs[name] for name in required_rows(run, settings)}
-    folders = {"{" + name + "}": str(run_folder(request, other, seed)) for name, other in required.items()}
+    plain = request.model_copy(update={"flags": []})  # as the required rows are run
+    folders = {"{" + name + "}": str(run_folder(plain, other, seed)) for name, other in required.items()}
 
     def with_folders(text: str) -> str:
         for name, folder in folders.items():

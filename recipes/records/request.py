@@ -65,6 +65,8 @@ class Request(BaseModel):
         on_cifar10 = run.table.kind == "images" or run.settings(self.scale).keys.get("data") == "cifar10/prepare"
         if on_cifar10 and self.cifar10 == "5000" and self.scale not in ("smoke", "paper"):
             parts.append("5000")  # images
+        if self.scale != "smoke":
+            parts += re.findall(r"--(?:max-update|epochs)[ =](\d+)", " ".join(self.flags))
         return "-".join(parts)
 
 

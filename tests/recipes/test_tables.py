@@ -112,11 +112,13 @@ def test_repeated_augmentation_is_not_dropped_in_silence(tmp_path):
 
 
 def test_a_row_that_is_distilled_has_its_teacher_trained_first(tmp_path):
-    run, asked = NAMED["sret/table5"].find("t_384"), requested(tmp_path, SCALE="small")
+    run, plain = NAMED["sret/table5"].find("t_384"), requested(tmp_path, SCALE="small")
+    asked = requested(tmp_path, "--epochs=1", SCALE="small")  # not the teacher
+    assert asked.recorded_scale(run) == "small-1"
     needed = commands.required_rows(run, run.settings("small"))
     assert needed == ["t_distilled", "s_global"]
     words = words_of(commands.stages(asked, run, 1))
-    folders = [commands.run_folder(asked, run.table.runs[name], 1) for name in needed]
+    folders = [commands.run_folder(plain, run.table.runs[name], 1) for name in needed]
     assert f"checkpoint_path={folders[0]}/last.pth.tar" in words
     assert words[words.index("--teacher-checkpoint") + 1] == f"{folders[1]}/last.pth.tar"
     assert commands.required_rows(run, run.settings()) == ["t_distilled"]
