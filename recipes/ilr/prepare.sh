@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Prepares War and Peace: download, split into training, validation and test text, segment with 1,024 BPE symbols, binarize.
 # DATA_ROOT  folder with war_and_peace/2600-0.txt; without it the book is downloaded from Project Gutenberg
-# CORPUS     a plain text to use instead, with paragraphs separated by empty lines
 # Writes $OUT/ilr/{raw,bin}; finished stages are skipped.
 source "$(dirname "$0")/../data/tools.sh"
 
@@ -12,12 +11,7 @@ BIN=$OUT/ilr/bin
 PIECES=1023
 
 book() {
-    if [ -n "${CORPUS:-}" ]; then
-        [ -f "$CORPUS" ] || fail "CORPUS=$CORPUS: no such file"
-        run ln -sfn "$(realpath "$CORPUS")" "$RAW/book.txt"
-    else
-        obtain war_and_peace/2600-0.txt "$URL" "$RAW/book.txt"
-    fi
+    obtain war_and_peace/2600-0.txt "$URL" "$RAW/book.txt"
     run python "$ROOT/recipes/ilr/book.py" "$RAW/book.txt" "$RAW"
 }
 
