@@ -21,6 +21,7 @@ from fairseq import checkpoint_utils
 from torch import Tensor
 
 from fairseq_plugin.repairs.checkpoints import load_safely
+from recurrence.order import Order
 
 logger = logging.getLogger("fairseq_plugin.average")
 
@@ -37,7 +38,7 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Any]:
         paths: checkpoints of one model.
 
     Raises:
-        ValueError: if the files do not have the same parameters in the same shapes.
+        ValueError: if the files do not have the same parameters in the same shapes, or their loops different orders.
         CheckpointError: if a file is not an intact fairseq checkpoint, or holds a type that is not allowed.
     """
     state = load_safely(paths[0])
@@ -55,10 +56,18 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Any]:
 
 
 def _check_same_parameters(first_path: Any, first: dict[str, Tensor], path: Any, other: dict[str, Tensor]) -> None:
-    """Raises ValueError unless both files have the same keys and shapes."""
+    """Raises ValueError unless both files have the same keys, shapes and orders."""
     different = sorted(first.keys() ^ other.keys()) or [key for key in first if first[key].shape != other[key].shape]
+    orders = _orders(first)
+    different += [f"order of {loop}" for loop, order in _orders(other).items() if orders.get(loop, order) != order]
     if different:
         raise ValueError(f"{path}: {different[0]} differs from that in {first_path}: must be checkpoints of one model")
+
+
+def _orders(parameters: dict[str, Tensor]) -> dict[str, Order]:
+    """The order of each loop by its name, where the file tells it."""
+    marks = getattr(parameters, "_metadata", {})
+    return {name: mark["order"] for name, mark in marks.items() if "order" in mark}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

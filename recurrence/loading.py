@@ -23,6 +23,7 @@ class LoadsAtOtherDepths(nn.Module):
         chosen: the passes to run instead of all; None for all.
         noted: buffer with the order, see :meth:`note_order`; None if other tensors show it.
         looping: buffer, 0 until late loops begin, then 1; None if they begin at once.
+        moved: whether passes have loaded what other passes of a checkpoint own.
     """
 
     order: Order
@@ -31,6 +32,7 @@ class LoadsAtOtherDepths(nn.Module):
     chosen: tuple[int, ...] | None
     noted: Tensor | None
     looping: Tensor | None
+    moved = False
 
     def __init__(self):
         super().__init__()
@@ -60,7 +62,7 @@ class LoadsAtOtherDepths(nn.Module):
                 )
             else:
                 warn_of_depth(name, self.order, trained)
-                _take_passes(state_dict, prefix, source_passes(trained, self.order))
+                self.moved = _take_passes(state_dict, prefix, source_passes(trained, self.order))
         if self.noted is not None:
             state_dict[f"{prefix}noted"] = torch.tensor(self.order)  # the buffer itself may still be uninitialised
         self._adopt_looping(state_dict, prefix)
@@ -109,8 +111,8 @@ def _store_order(loop: LoadsAtOtherDepths, state_dict: dict, prefix: str, local_
         state_dict[f"{prefix}noted"] = loop.noted.clone()
 
 
-def _take_passes(state_dict: dict, prefix: str, sources: Sequence[int]) -> None:
-    """Gives pass i the tensors of pass sources[i], in place."""
+def _take_passes(state_dict: dict, prefix: str, sources: Sequence[int]) -> bool:
+    """Gives pass i the tensors of pass sources[i], in place; returns whether passes own any."""
     start = f"{prefix}own."
     trained = {key: state_dict.pop(key) for key in list(state_dict) if key.startswith(start)}
     for index, source in enumerate(sources):
@@ -118,6 +120,7 @@ def _take_passes(state_dict: dict, prefix: str, sources: Sequence[int]) -> None:
         for key, tensor in trained.items():
             if key.startswith(source_prefix):
                 state_dict[f"{start}{index}.{key[len(source_prefix) :]}"] = tensor
+    return bool(trained)
 
 
 def warn_of_depth(name: str, used: Order, trained: Order) -> None:

@@ -23,6 +23,7 @@ from omegaconf.nodes import AnyNode
 
 from fairseq_plugin.repairs.replace import call_after, replace
 from recurrence.files import damage
+from recurrence.loop import named_loops
 
 _rebuild_array = np.empty(0).__reduce__()[0]
 
@@ -57,6 +58,9 @@ BROADCAST_TYPES = (
 )
 
 
+MARKS = "_metadata"  # the attribute in which torch's state dicts have what each module notes
+
+
 class CheckpointError(ValueError, pickle.UnpicklingError):
     """A file that is not an intact fairseq checkpoint, or refers to a type that those never hold."""
 
@@ -77,6 +81,27 @@ def allow_broadcast_types() -> None:
 def _receive_broadcast_types(broadcast: Callable, *args, **kwargs) -> Any:
     with torch.serialization.safe_globals(list(BROADCAST_TYPES)):
         return broadcast(*args, **kwargs)
+
+
+def broadcast_marks() -> None:
+    """Lets ranks receive the marks of a state dict, such as the orders of loops; fairseq sends only its tensors."""
+    replace(distributed_utils, "_split_tensors_from_obj", _add_marks)
+    replace(distributed_utils, "_put_tensors_in_obj", _attach_marks)
+
+
+def _add_marks(split: Callable, sent: Any, tensors: list) -> Any:
+    found = split(sent, tensors)
+    if isinstance(sent, collections.OrderedDict) and hasattr(sent, MARKS):
+        found[MARKS] = dict(getattr(sent, MARKS))
+    return found
+
+
+def _attach_marks(put: Callable, received: Any, tensors: list) -> Any:
+    found = put(received, tensors)
+    if isinstance(found, dict) and MARKS in found:
+        found = collections.OrderedDict(found)
+        setattr(found, MARKS, found.pop(MARKS))
+    return found
 
 
 def explain_rejected_checkpoint() -> None:
@@ -187,18 +212,24 @@ def _average_of_one(state: dict[str, Any], *args, **kwargs) -> None:
         state["extra_state"].setdefault("ema", state.get("model"))
 
 
-def explain_state_of_another_depth() -> None:
-    """Names the options with which training resumes at another depth, whose parameters the optimizer does not know."""
+def explain_state_of_another_order() -> None:
+    """Names the options with which training resumes in another order, whose parameters the optimizer does not know.
+
+    Where the number of parameters stays, they would silently get the momentum of others.
+    """
     replace(Trainer, "load_checkpoint", _name_the_options)
 
 
-def _name_the_options(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
+def _name_the_options(load: Callable, trainer: Trainer, filename: str, reset_optimizer=False, *args, **kwargs) -> Any:
     try:
-        return load(trainer, filename, *args, **kwargs)
-    except ValueError as error:
-        if "loaded state dict contains a parameter group" not in str(error):
+        extra, error = load(trainer, filename, reset_optimizer, *args, **kwargs), None
+    except ValueError as wrong:
+        if "loaded state dict contains a parameter group" not in str(wrong):
             raise
-        raise ValueError(
-            f"{filename}: its optimizer state belongs to other parameters, such as those of another depth; use "
-            "--reset-optimizer or --finetune-from-model"
-        ) from error
+        error = wrong
+    if error is None and (reset_optimizer or not any(loop.moved for loop in named_loops(trainer.get_model()).values())):
+        return extra
+    raise ValueError(
+        f"{filename}: its optimizer state belongs to other parameters, such as those of another depth or order; use "
+        "--reset-optimizer or --finetune-from-model"
+    ) from error

@@ -84,10 +84,15 @@ def test_options_that_do_not_fit_are_rejected(checkpoints, rejected, inputs, fla
     assert not output.exists()
 
 
-@pytest.mark.parametrize("change", ["key", "shape"])
-def test_checkpoints_of_different_models_are_rejected(checkpoints, change):
-    other = load_safely(checkpoints / "checkpoint2.pt")
-    other["model"]["other" if change == "key" else "embed"] = torch.zeros(1, 50)
+@pytest.mark.parametrize("different", ["other", "embed", "order of loop"])
+def test_checkpoints_of_different_models_are_rejected(checkpoints, different):
+    one, other = (load_safely(checkpoints / f"checkpoint{epoch}.pt") for epoch in (1, 2))
+    if different == "order of loop":
+        for order, state in (((0, 1), one), ((1, 0), other)):
+            state["model"]._metadata = {"loop": {"order": order}}
+    else:
+        other["model"][different] = torch.zeros(1, 50)
+    torch.save(one, checkpoints / "checkpoint1.pt")
     torch.save(other, checkpoints / "other.pt")
-    with pytest.raises(ValueError, match=r"other\.pt: (other|embed) differs from that in .*checkpoint1\.pt"):
+    with pytest.raises(ValueError, match=rf"other\.pt: {different} differs from that in .*checkpoint1\.pt"):
         average.average_checkpoints([checkpoints / "checkpoint1.pt", checkpoints / "other.pt"])

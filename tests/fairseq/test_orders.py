@@ -65,6 +65,8 @@ def test_commands_read_the_order_from_the_checkpoint_and_overrides_give_another(
     assert "error: --encoder-layers=4: must be 5, the number of passes in --encoder-order=0,1,1,1,2" in wrong
     more = cli.generate(*command, f"{{{overrides}, 'encoder_order': '0,1,2,3'}}", fails=True)
     assert "encoder.loop.blocks.3" in more
+    resumed = cli.train(corpus.data, tmp_path, *flags, "--encoder-order", "0,0,1,1,2", fails=True)
+    assert "its optimizer state belongs to other parameters" in resumed
 
 
 def test_sequence_stores_more_layers_where_the_paper_does(caplog):

@@ -139,6 +139,13 @@ class TestCheckpoints:
         with pytest.raises(pickle.UnpicklingError, match=r"refers to \S*DictConfig"):
             checkpoint_utils.load_checkpoint_to_cpu(str(path))
 
+    def test_a_broadcast_keeps_the_order_of_a_loop(self):
+        weights, tensors = models.tiny("cycle").state_dict(), []
+        sent = distributed_utils._split_tensors_from_obj({"model": weights}, tensors)
+        received = distributed_utils._put_tensors_in_obj(sent, tensors)["model"]
+        assert received.keys() == weights.keys()
+        assert received._metadata == weights._metadata
+
 
 class TestNgrams:
     @staticmethod
