@@ -66,7 +66,8 @@ run_logged() {
         run "$@"
     else
         "$@" 2>&1 | tee -a "$file" |
-            sed -u -E '/\| INFO \|/{/\| (train_inner|train|valid) \||num\. shared|done training/!d}'
+            sed -u -E -e '/\| INFO \|/{/\| (train_inner|train|valid) \||num\. shared|done training/!d}' \
+                -e '/^ *(\([a-z0-9_-]+\): .*|\))$/d' # lines of the printed model
     fi
 }
 

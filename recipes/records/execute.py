@@ -12,6 +12,7 @@ from pathlib import Path
 
 # fairseq's full log goes to a file. Of fairseq's own lines, the terminal only shows those that match SHOWN_LINE.
 FAIRSEQ_LINE = re.compile(r"^[-0-9: ,]+\| (INFO|WARNING) \| ")
+MODEL_LINE = re.compile(r"^ *(\([\w-]+\): .*|\))$")  # of the printed model, below the first
 SHOWN_LINE = re.compile(r" \| (train_inner|train|valid) \||num\. shared|done training")
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 
@@ -34,15 +35,15 @@ def run_logged(process: subprocess.Popen, log: Path) -> None:
         for line in process.stdout:
             file.write(line)
             file.flush()
-            if not FAIRSEQ_LINE.match(line) or SHOWN_LINE.search(line):
+            if SHOWN_LINE.search(line) or not (FAIRSEQ_LINE.match(line) or MODEL_LINE.match(line)):
                 print(FAIRSEQ_LINE.sub("", line), end="", flush=True)
 
 
 def run_command(command: str, log: Path | None = None) -> int:
     """Runs a shell command and returns its status. With a log, the output goes there."""
     output = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") if log else {}
-    # In a process group of its own, so that all of its processes can be ended, those of torchrun too.
-    process = subprocess.Popen(["bash", "-c", command], start_new_session=True, **output)
+    # In a process group of its own, so that all of its processes can be ended, those of torchrun too; with the locks.
+    process = subprocess.Popen(["bash", "-c", command], start_new_session=True, close_fds=False, **output)
 
     def end(number: int, _: object) -> None:
         end_command(process)
@@ -69,9 +70,13 @@ def end_command(process: subprocess.Popen) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds the lock of a file; if another process holds it, waits until that ends or releases it."""
+    """Holds the lock of a file; if another process holds it, waits until that ends or releases it.
+
+    A command that goes on when this process is killed goes on to hold it: no second one writes to the same folder.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
+        os.set_inheritable(file.fileno(), True)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -61,14 +61,17 @@ def test_of_reruns_the_last_counts_that_succeeded(tmp_path):
     assert found == [("1", "6"), ("2", "")]
 
 
-LOCK = "import sys, execute, pathlib\nwith execute.locked(pathlib.Path(sys.argv[1])): print('locked', flush=True)"
+LOCK = "import sys, execute, pathlib\nwith execute.locked(pathlib.Path(sys.argv[1])): execute.run_command(sys.argv[2])"
 
 
-def test_two_processes_take_turns(tmp_path):
+def test_two_processes_take_turns_even_if_one_is_killed_and_its_command_goes_on(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(RECIPES / "records")}
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     command = [sys.executable, "-c", LOCK, tmp_path / "run" / ".lock"]
-    with execute.locked(tmp_path / "run" / ".lock"):
-        second = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with subprocess.Popen([*command, "echo locked; read"], **pipes) as first:
+        assert first.stdout.readline() == "locked\n"
+        first.kill()
+        second = subprocess.Popen([*command, "echo locked"], **pipes)
         assert "waiting for another process" in second.stderr.readline()
         assert second.poll() is None
     assert second.communicate(timeout=60)[0] == "locked\n"
