@@ -76,6 +76,7 @@ REPAIRS = (
     corpus.reject_unequal_sides,
     corpus.store_dictionary_digests,
     corpus.require_same_dictionaries,
+    corpus.require_same_symbols_of_fusion,
     interactive.answer_every_line,
     interactive.keep_empty_sources_empty,
     interactive.warn_in_hub_interface,

@@ -10,6 +10,7 @@ from typing import Any
 
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
+from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 
@@ -104,6 +105,20 @@ def _compare_with_run(
         raise ValueError(differing)
     if differing:
         logger.warning(differing)
+
+
+def require_same_symbols_of_fusion() -> None:
+    """Rejects a language model (`--lm-path`) whose dictionary is not that of the target.
+
+    fairseq adds up the scores of symbols that only have the same number.
+    """
+    call_before(SequenceGenerator, "__init__", _compare_with_target)
+
+
+def _compare_with_target(search: Any, models: Any, tgt_dict: Any, *args, lm_model: Any = None, **kwargs) -> None:
+    known = getattr(getattr(lm_model, "decoder", None), "dictionary", tgt_dict)
+    if known != tgt_dict:
+        raise ValueError("--lm-path: the data's dict.txt, which numbers its symbols, must be the target's dictionary")
 
 
 def digests(task: FairseqTask) -> dict[str, list]:

@@ -118,7 +118,7 @@ def carry_out(run: Run, runner: Runner) -> Values:
 def _finished(run: Run, step: Step) -> Values | None:
     """The result of an earlier call with the same flags; None if there is none."""
     result, begun = run.folder / f"{step.name}.json", run.folder / f"{step.name}.flags"
-    if not begun.exists() or json.loads(begun.read_text()) != list(step.flags):
+    if not begun.exists() or _options(json.loads(begun.read_text())) != _options(step.flags):
         result.unlink(missing_ok=True)
     return json.loads(result.read_text()) if result.exists() else None
 
@@ -156,13 +156,16 @@ def _attempt(run: Run, step: Step, runner: Runner) -> Values:
 def check_begun(runs: Sequence[Run]) -> None:
     """Raises ValueError if a training was begun with other flags, before any is started."""
     for run in runs:
-        begun, now = run.folder / f"{run.steps[0].name}.flags", list(run.steps[0].flags)
-        before = json.loads(begun.read_text()) if begun.exists() else now
-        if before != now:
-            now, before = (re.split(" (?=--)", " ".join(words)) for words in (now, before))
-            changed = " ".join(flag for flag in (*now, *before) if flag not in now or flag not in before)
-            output = run.folder.parent.parent
-            raise ValueError(f"--output={output}: holds a run of {run.row} with other flags ({changed})")
+        begun, now = run.folder / f"{run.steps[0].name}.flags", run.steps[0].flags
+        changed = _options(now) ^ _options(json.loads(begun.read_text()) if begun.exists() else now)
+        if changed:
+            output, flags = run.folder.parent.parent, " ".join(sorted(changed))
+            raise ValueError(f"--output={output}: holds a run of {run.row} with other flags ({flags})")
+
+
+def _options(words: Sequence[str]) -> set[str]:
+    """The options with their values, in whatever order they were given."""
+    return set(re.split(" (?=--)", " ".join(words)))
 
 
 @contextlib.contextmanager

@@ -166,10 +166,10 @@ def test_a_score_that_is_not_finite_is_a_divergence(tmp_path):
 
 
 def test_a_training_with_other_flags_is_rejected(tmp_path):
-    carried_out(run(tmp_path, step("")))
-    check_begun([run(tmp_path, step(""))])
-    with pytest.raises(ValueError, match=r"--output=.*: holds a run of looped with other flags \(--lr 2 --lr 1\)"):
-        check_begun([run(tmp_path, step("", flags=("--lr", "2")))])
+    carried_out(run(tmp_path, step("", flags=("--lr", "1", "--cpu"))))
+    check_begun([run(tmp_path, step("", flags=("--cpu", "--lr", "1")))])
+    with pytest.raises(ValueError, match=r"--output=.*: holds a run of looped with other flags \(--lr 1 --lr 2\)"):
+        check_begun([run(tmp_path, step("", flags=("--lr", "2", "--cpu")))])
 
 
 def test_jobs_run_at_once_and_share_the_cores(tmp_path):

@@ -10,7 +10,7 @@ from fairseq.data.huffman import HuffmanCodeBuilder
 from fairseq.data.legacy import BertDictionary, MaskedLMDictionary
 
 from fairseq_plugin.repairs import data
-from tests.support import cli
+from tests.support import cli, models, searching
 
 
 class WordsOnly(Dictionary):
@@ -92,3 +92,15 @@ def test_names_of_numpy_are_restored_in_fairseq_only():
     assert data_utils.np.int is int
     assert data_utils.np.float32 is np.float32
     assert not hasattr(np, "int")
+
+
+def test_a_language_model_of_other_symbols_is_not_fused():
+    model, lm = models.tiny("cycle"), models.tiny("cycle_lm")
+    target, other = models.dictionary(models.TARGET_SYMBOLS), Dictionary()
+    for symbol in reversed(target.symbols[target.nspecial :]):
+        other.add_symbol(symbol)
+    lm.decoder.dictionary = target
+    searching.search(model, lm_model=lm)
+    lm.decoder.dictionary = other
+    with pytest.raises(ValueError, match="^--lm-path: the data's dict.txt"):
+        searching.search(model, lm_model=lm)
