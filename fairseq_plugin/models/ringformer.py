@@ -134,11 +134,17 @@ def _signals(args, width: int) -> Signals | None:
     return Signals(rank, **places, signal_init=args.signal_init)
 
 
+def _separate(args) -> bool:
+    """Whether the output matrix is not an embedding; the published code then starts embeddings at deviation 1."""
+    return not (args.share_all_embeddings or args.share_decoder_input_output_embed)
+
+
 # Options that all published experiments share.
 PUBLISHED = dict(
     activation_dropout=0.1,
     activation_fn="gelu",
-    no_scale_embedding=lambda args: not (args.share_all_embeddings or args.share_decoder_input_output_embed),
+    no_scale_embedding=_separate,
+    embedding_std=lambda args: 1.0 if args.no_scale_embedding and _separate(args) else None,
     projection_bias=False,
     output_bias=True,
     position_table="interleaved",

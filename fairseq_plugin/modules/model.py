@@ -74,6 +74,7 @@ class TranslationOptions(admin.AdminOptions, DecodingOptions):
     position_table: str = option("halved", choices=("halved", "interleaved"))
     projection_bias: bool = option(True)
     output_bias: bool = option(False)
+    embedding_std: float | None = option(None)  # at the start; None: 1 / sqrt(width), as in fairseq
     # Numbers of learned positions.
     max_source_positions: int | None = option(None)
     max_target_positions: int | None = option(None)
@@ -295,5 +296,5 @@ def _position_table(args, embedding: nn.Embedding) -> position.Table:
 
 
 def _embedding_std(args, width: int) -> float:
-    """So that embeddings have deviation 1 after scaling, in either convention."""
-    return 1.0 if args.no_scale_embedding else width**-0.5
+    """The standard deviation of the first embeddings."""
+    return width**-0.5 if args.embedding_std is None else args.embedding_std

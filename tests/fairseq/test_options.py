@@ -87,7 +87,7 @@ KNOBS = {
     ),
     "layernorm_embedding": Knob("--layernorm-embedding", "parameters"),
     # Where the papers do not scale, only an embedding that is the output matrix too is scaled.
-    "no_scale_embedding": Knob("--no-scale-embedding", "values output", base="--share-all-embeddings"),
+    "no_scale_embedding": Knob("--no-scale-embedding", "output", base="--share-all-embeddings"),
     "checkpoint_activations": Knob("--checkpoint-activations", "memory"),
     "compile": Knob("--compile eager", "training", base="--dropout 0.2"),  # another stream of random numbers
     "init": Knob("--init admin", "parameters", rejected=LRC),
@@ -124,7 +124,7 @@ KNOBS = {
 }
 # Where an option means something else in a family.
 OF_FAMILY = {
-    ("s2t_cycle", "no_scale_embedding"): Knob("--no-scale-embedding", "values output"),
+    ("s2t_cycle", "no_scale_embedding"): Knob("--no-scale-embedding", "output"),
     ("s2t_cycle", "share_layer_num"): Knob("--share-layer-num 2", "parameters", base=stored_by_preset(8)),
     **{
         ("s2t_cycle", f"{side}_order"): Knob(f"--{side}-order 0,0,0,1,2,1,2,0", "parameters", base=stored_by_preset(8))
@@ -247,14 +247,23 @@ def test_a_checkpoint_needs_no_file_with_embeddings(make, embedding_file):
     on.build_model(args).load_state_dict(trained.state_dict())
 
 
-@pytest.mark.parametrize(("arch", "output"), [("cycle", 16**-0.5), ("ringformer_base", 16**-0.5 / 3**0.5)])
-def test_embeddings_start_with_a_deviation_of_1_after_scaling(arch, output):
-    model = models.build(arch, *models.tiny_flags(arch), on=models.task(2000, 2000))
+@pytest.mark.parametrize(
+    ("arch", "flags", "deviation", "output"),
+    [
+        ("cycle", "", 16**-0.5, 16**-0.5),
+        ("cycle", "--no-scale-embedding", 16**-0.5, 16**-0.5),
+        ("ringformer_base", "", 1, 16**-0.5 / 3**0.5),
+        ("ringformer_base", "--share-decoder-input-output-embed --no-scale-embedding", 16**-0.5, None),
+    ],
+)
+def test_embeddings_start_as_in_fairseq_or_as_published(arch, flags, deviation, output):
+    model = models.build(arch, *models.tiny_flags(arch, *flags.split()), on=models.task(2000, 2000))
     for side in (model.encoder, model.decoder):
-        embedding, padding = side.embed_tokens.weight * side.inputs.scale, side.dictionary.pad()
-        assert embedding.std().item() == pytest.approx(1, rel=0.05)
+        embedding, padding = side.embed_tokens.weight, side.dictionary.pad()
+        assert embedding.std().item() == pytest.approx(deviation, rel=0.05)
         assert not embedding[padding].any()
-    assert model.decoder.output_projection.weight.std().item() == pytest.approx(output, rel=0.05)
+    if output is not None:
+        assert model.decoder.output_projection.weight.std().item() == pytest.approx(output, rel=0.05)
 
 
 def test_every_choice_of_the_signals_is_another_model():
