@@ -117,7 +117,7 @@ class ImageComparison(Comparison):
         ]
 
     def _lasting(self, length: Length | None) -> list[str]:
-        """Flags of a training of that length, with a warm-up in proportion, which never is longer."""
+        """Flags of a training of that length; its warm-up is in proportion, and so always shorter."""
         if length is None:
             return []
         warmup = self.args.warmup_epochs * length.total / self.args.epochs

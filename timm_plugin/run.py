@@ -59,13 +59,12 @@ def with_img_size(arguments: Sequence[str]) -> list[str]:
     parser.add_argument("--model", "-m")
     parser.add_argument("--img-size")
     parser.add_argument("--model-kwargs", nargs="*", default=[])
-    known, rest = parser.parse_known_args(list(arguments))
+    known, _ = parser.parse_known_args(list(arguments))
     if str(known.model).partition(".")[0] not in MODELS or known.img_size is None:
         return list(arguments)
     if any(pair.startswith("img_size=") for pair in known.model_kwargs):
         return list(arguments)
-    given = ["--model", known.model, "--img-size", known.img_size]
-    return [*rest, *given, "--model-kwargs", f"img_size={known.img_size}", *known.model_kwargs]
+    return [*arguments, "--model-kwargs", f"img_size={known.img_size}", *known.model_kwargs]  # the last one counts
 
 
 if __name__ == "__main__":
