@@ -220,14 +220,15 @@ def explain_state_of_another_order() -> None:
     replace(Trainer, "load_checkpoint", _name_the_options)
 
 
-def _name_the_options(load: Callable, trainer: Trainer, filename: str, reset_optimizer=False, *args, **kwargs) -> Any:
+def _name_the_options(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
     try:
-        extra, error = load(trainer, filename, reset_optimizer, *args, **kwargs), None
+        extra, error = load(trainer, filename, *args, **kwargs), None
     except ValueError as wrong:
         if "loaded state dict contains a parameter group" not in str(wrong):
             raise
         error = wrong
-    if error is None and (reset_optimizer or not any(loop.moved for loop in named_loops(trainer.get_model()).values())):
+    resumed = trainer.get_num_updates() > 0  # the optimizer, too
+    if error is None and not (resumed and any(loop.moved for loop in named_loops(trainer.get_model()).values())):
         return extra
     raise ValueError(
         f"{filename}: its optimizer state belongs to other parameters, such as those of another depth or order; use "

@@ -36,6 +36,8 @@ def _leave_out(
 ) -> Iterator[Any]:
     from fairseq_cli.interactive import Batch  # not above: when first imported, it configures logging
 
+    if cfg.generation.lm_path:
+        raise ValueError("--lm-path: fairseq-interactive reads no language model; use fairseq-generate")
     if isinstance(task, LanguageModelingTask):  # an empty prompt is valid
         prompts = [line if _is_readable(line, task, max_positions, encode_fn) else "" for line in lines]
         yield from batch(prompts, cfg, task, max_positions, encode_fn)

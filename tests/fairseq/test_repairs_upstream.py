@@ -105,6 +105,8 @@ def test_a_source_ends_before_the_words_that_its_translation_must_contain(traine
     assert {"fünf", "vier"} <= set(found[0].split())
     assert found[1] == ""
     assert "is 6 tokens long: must be <= 5" in said.text
+    with pytest.raises(ValueError, match="^--lm-path: fairseq-interactive reads no language model"):
+        upstream.answer(data, path, "one\n", *flags, "--lm-path", path)
 
 
 def test_shards_are_the_parts_of_a_set(trained_once):
