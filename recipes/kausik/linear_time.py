@@ -1,6 +1,6 @@
 """Measure time and memory of Kausik's recurrent transformer and of a regular one over the length of the text.
 
-    python linear_time.py --output linear-time.svg [--lengths 256,1024,4096,16384] [--threads 1]
+    python linear_time.py --output linear-time.svg [--lengths 256 1024 4096 16384] [--threads 1]
 
 The abstract says that the recurrent transformer works "in linear time in the length of the sequence during both
 training and inference". One layer of `recurrent_lm` (width 384, 6 heads) and one regular layer without positions read
@@ -135,14 +135,9 @@ def table(found: dict[tuple[str, int], dict[str, float]]) -> str:
     return pd.DataFrame(lines).to_markdown(index=False, floatfmt="g")
 
 
-def lengths(text: str) -> list[int]:
-    """Parses whole numbers with commas between them."""
-    return [positive(part) for part in text.split(",")]
-
-
 def main() -> None:
     parser = pictures.parser(__doc__)
-    parser.add_argument("--lengths", type=lengths, default=[256, 512, 1024, 2048, 4096, 8192, 16384])
+    parser.add_argument("--lengths", type=positive, nargs="+", default=[256, 512, 1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--threads", type=positive, default=1)
     parser.add_argument("--one", choices=MODELS, help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -70,10 +70,7 @@ def end_command(process: subprocess.Popen) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds the lock of a file; if another process holds it, waits until that ends or releases it.
-
-    A command that goes on when this process is killed goes on to hold it: no second one writes to the same folder.
-    """
+    """Holds the lock of a file, once nobody else does; a command that outlives this process goes on to hold it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         os.set_inheritable(file.fileno(), True)

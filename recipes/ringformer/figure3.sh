@@ -4,10 +4,9 @@
 #   recipes/ringformer/figure3.sh [options of recipes/figures/attention_distance.py]
 source "$(dirname "$0")/../common.sh"
 
-SMALL=(vit uit_wide owf ringformer_wide) LARGE=(vit owf uit_wide ringformer_wide)
-runs attention_distance.py ringformer/table2 last.pth.tar "${SMALL[@]}"
+runs attention_distance.py ringformer/table2 last.pth.tar vit uit_wide owf ringformer_wide
 upper=("${RUNS[@]/#/Table 2, }")
-runs attention_distance.py ringformer/table3 last.pth.tar "${LARGE[@]}"
+runs attention_distance.py ringformer/table3 last.pth.tar vit owf uit_wide ringformer_wide
 IMAGES=()
 if [ "$SCALE" = paper ]; then IMAGES=(--data "$OUT/data/imagenet_small"); fi
 run python "$ROOT/recipes/figures/attention_distance.py" "${upper[@]}" "${RUNS[@]/#/Table 3, }" --samples 500 \

@@ -9,10 +9,7 @@ runs sacrebleu takase/table1 generate universal sequence cycle cycle_rev sequenc
 declare -A REFERENCE
 TOKENIZE=13a
 if [ "$SCALE" = paper ]; then
-    REFERENCE[newstest2010]=$OUT/data/wmt16_en_de/raw/test.de
-    for year in 2011 2012 2013 2014 2015 2016; do
-        REFERENCE[newstest$year]=$OUT/data/wmt16_en_de/raw/test$((year - 2010)).de
-    done
+    for year in {0..6}; do REFERENCE[newstest201$year]=$OUT/data/wmt16_en_de/raw/test${year#0}.de; done
 elif [ "$SCALE" = smoke ] && [ ! -d "${DATA_ROOT:-/nonexistent}/multi30k" ]; then
     REFERENCE[test]=$OUT/numbers/smoke/test.de TOKENIZE=char
 else
