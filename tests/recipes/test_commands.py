@@ -63,7 +63,6 @@ OFFLINE = "https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 DATA_ROO
         ("cifar10/prepare.sh", "", "DATA_ROOT=/nonexistent: holds no cifar10.tar"),
         ("kausik/prepare.sh", "", "DATA_ROOT=/nonexistent: holds no shakespeare/input.txt"),
         ("ilr/prepare.sh", "", "DATA_ROOT=/nonexistent: holds no war_and_peace/2600-0.txt"),
-        ("ilr/prepare.sh", "CORPUS=/nonexistent", "CORPUS=/nonexistent: no such file"),
         ("data/prepared.sh", "", "SET=: must be genuine or synthetic"),
         ("data/prepared.sh", "SET=genuine", "PREPARED: must name a folder with the genuine pairs in bin/ and "),
         ("data/prepared.sh", "SET=genuine PREPARED=/nonexistent", "PREPARED=/nonexistent: holds no raw/ and bin/train"),
