@@ -54,6 +54,7 @@ class LoadsAtOtherDepths(nn.Module):
         *_, errors = rest
         trained, name = self._trained_order(state_dict, prefix, local_metadata), prefix.rstrip(".")
         state_dict.pop(f"{prefix}safe", None)  # which early versions stored
+        self.moved = False
         if trained is not None and trained != self.order:
             if set(trained) != set(self.order):
                 errors.append(
