@@ -75,7 +75,7 @@ class TextComparison(Comparison):
     """
 
     length = "updates"
-    diverged = re.compile(r"FloatingPointError|AnomalyDetected|Minimum loss scale reached")
+    diverged = re.compile("is no longer a finite number")  # see repairs/messages.py
 
     def __init__(self, args: Namespace, words: Sequence[str]):
         self.args, self.words = args, list(words)

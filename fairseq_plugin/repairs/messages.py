@@ -62,7 +62,7 @@ def _name_the_update(step: Callable, trainer: Trainer, *args, **kwargs) -> Any:
     except (FloatingPointError, StopIteration) as error:
         raise FloatingPointError(
             f"update {trainer.get_num_updates() + 1}: the loss or a gradient is no longer a finite number: lower --lr "
-            f"or set --clip-norm ({str(error) or type(error).__name__})"
+            f"or set --clip-norm ({error.__context__ or error})"
         ) from error
 
 
