@@ -39,7 +39,7 @@ from execute import StageFailed, locked, run_stages
 from request import Request, check, read_request
 from rows import RECIPES, Run, Table, TableError, read
 
-KEPT = (".*.done", "checkpoints/*.pt", "*.pth.tar")  # what a run leaves in its folder for the next call to go on from
+KEPT = (".*.done", "checkpoints/checkpoint*.pt", "*.pth.tar")  # from what a run leaves, the next call goes on
 NO_RESULT = (2, 129, 130, 143)  # statuses of a usage error and of an interruption, which are not recorded as failures
 
 
@@ -104,7 +104,8 @@ def run_recorded(request: Request, run: Run, seed: int, found: dict[str, list[st
         run_stages(found, folder, request.out)
     except StageFailed as error:
         if error.stage != "preparation" and error.status not in NO_RESULT:
-            collect.failure(folder, results, record, [column.metric for column in run.table.columns.values()])
+            own = [column.metric for column in run.table.columns.values() if not column.table]
+            collect.failure(folder, results, record, own)
         raise
     collect.success(folder, results, record)
     print((folder / "scores.json").read_text(), end="")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import commands
 import execute
@@ -51,6 +52,19 @@ def test_an_image_row_from_the_digits_to_a_score(tmp_path):
     settings = dict(SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="", THREADS="1")
     output = recipe("ringformer/table2.sh", "ringformer", "--lr", "2e-3", fails=True, **settings)
     assert "holds a run of `SCALE=smoke SEED=1 recipes/ringformer/table2.sh ringformer`; use its flags, or " in output
+
+
+def test_a_diverged_run_is_recorded_in_a_column_of_its_table_and_may_have_other_flags(tmp_path, monkeypatch):
+    def diverge(_, folder: Path, __) -> None:
+        (folder / "checkpoints").mkdir(exist_ok=True)
+        (folder / "checkpoints" / "crash.pt").touch()
+        raise execute.StageFailed("training", 1)
+
+    monkeypatch.setattr(program, "run_stages", diverge)
+    for flags in (["--lr", "1e3"], ["--lr", "1e-3"]):
+        with pytest.raises(execute.StageFailed):
+            program.run_row(requested(tmp_path, *flags), NAMED["takase/table1"].runs["cycle"], 1)
+    assert {one["metric"] for one in results_csv.read(tmp_path / "takase" / "results.csv")} == {"BLEU newstest2010"}
 
 
 def test_of_reruns_the_last_counts_that_succeeded(tmp_path):
