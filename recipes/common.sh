@@ -65,9 +65,7 @@ run_logged() {
     if [ "$DRY_RUN" = 1 ]; then
         run "$@"
     else
-        "$@" 2>&1 | tee -a "$file" |
-            sed -u -E -e '/\| INFO \|/{/\| (train_inner|train|valid) \||num\. shared|done training/!d}' \
-                -e '/^ *(\([a-z0-9_-]+\): .*|\))$/d' # lines of the printed model
+        "$@" 2>&1 | python "$ROOT/recipes/records/execute.py" "$file"
     fi
 }
 
@@ -109,15 +107,16 @@ runs() {
 }
 
 # check_flags PROGRAM: fail if FLAGS begin with another word, have a value that PROGRAM (of figures/, or installed) rejects, or an
-# option that its help does not name, or --output, which would put all pictures of the script into one file.
+# option that its help does not name, or --output, --stage or --y, which differ between the pictures of a script.
 check_flags() {
     local word help program=("$1")
     [ ${#FLAGS[@]} -gt 0 ] || return 0
     if [[ $1 = *.py ]]; then program=(python "$ROOT/recipes/figures/$1"); fi
-    help=$("${program[@]}" "${FLAGS[@]}" --help) # which argparse prints after the values before it have been accepted
+    # argparse prints the help after the values before it have been accepted
+    help=$("${program[@]}" "${FLAGS[@]}" --help | sed -E 's/--(output|stage|y)\b//g')
     for word in "${FLAGS[@]}"; do
-        if [[ $word != -* && $word = "${FLAGS[0]}" ]] || [[ $word = --* && ${help//--output/} != *"${word%%=*}"* ]]; then
-            fail "$word: must be an option of $1 other than --output; settings come before the command, such as SCALE=small $0"
+        if [[ $word != -* && $word = "${FLAGS[0]}" ]] || [[ $word = --* && $help != *"${word%%=*}"* ]]; then
+            fail "$word: must be an option of $1, not --output, --stage or --y; settings come first, such as SCALE=small $0"
         fi
     done
 }

@@ -1,4 +1,4 @@
-"""Runs the stages of a run, each once, and ends all of its processes when the recipe is ended."""
+"""Runs the stages of a run, each once, and ends all of its processes when the recipe is ended. common.sh logs by it."""
 
 import fcntl
 import os
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import TextIO
 
 # fairseq's full log goes to a file. Of fairseq's own lines, the terminal only shows those that match SHOWN_LINE.
 FAIRSEQ_LINE = re.compile(r"^[-0-9: ,]+\| (INFO|WARNING) \| ")
@@ -29,10 +30,10 @@ class StageFailed(Exception):
         self.stage, self.status = stage, status
 
 
-def run_logged(process: subprocess.Popen, log: Path) -> None:
+def show_progress(output: TextIO, log: Path) -> None:
     """Appends a training's output to its log, and shows its progress."""
     with log.open("a", encoding="utf-8") as file:
-        for line in process.stdout:
+        for line in output:
             file.write(line)
             file.flush()
             if SHOWN_LINE.search(line) or not (FAIRSEQ_LINE.match(line) or MODEL_LINE.match(line)):
@@ -54,7 +55,7 @@ def run_command(command: str, log: Path | None = None) -> int:
             signal.signal(ending, end)
     try:
         if log:
-            run_logged(process, log)
+            show_progress(process.stdout, log)
         status = process.wait()
     finally:
         end_command(process)
@@ -106,3 +107,9 @@ def run_stages(stages: dict[str, list[str]], folder: Path, out: Path) -> None:
                     raise StageFailed(stage, status)
         if stage != "preparation":  # the scripts of recipes/data skip what they have done
             marker.touch()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the training, and that its output
+    sys.stdin.reconfigure(errors="replace")
+    show_progress(sys.stdin, Path(sys.argv[1]))

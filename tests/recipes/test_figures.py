@@ -86,6 +86,7 @@ def test_a_figure_that_comes_twice_needs_a_name(script):
         ("kausik/figure2 june --scale small", "error: --scale: must be an option of curves.py"),
         ("takase/significance --unknown=1", "error: --unknown=1: must be an option of sacrebleu"),
         ("sret/figure5 --out=x.svg", "error: --out=x.svg: must be an option of curves.py"),
+        ("takase/figure3 --x epoch --y loss", "error: --y: must be an option of curves.py, not --output, --"),
         ("sret/figure9 --steps 4", "landscape.py: error: argument --steps: 4: must be odd and >= 3"),
         ("ringformer/figures2_4 base --data /no", "cka.py: error: argument --data: '/no': must be a folder"),
     ],

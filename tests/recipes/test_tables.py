@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+from pathlib import Path
 
 import commands
 import kinds
@@ -48,7 +49,11 @@ def expect_real_commands(asked: request.Request, run: rows.Run) -> None:
     trains = run.table.kind != "count" and not made_of_another
     assert ("training" in found) == bool({"fairseq-train", "train_image"} & set(programs)) == trains
     *_, target = shlex.split(found["scoring"][-1])
-    assert target == f"{commands.run_folder(asked, run, 1)}/scores.json"
+    folder = commands.run_folder(asked, run, 1)
+    assert target == f"{folder}/scores.json"
+    used = {Path(word) for lines in found.values() for line in lines for word in shlex.split(line)}
+    _, scale, table, *_ = folder.parents
+    assert not [path for path in used if table in (path, *path.parents) and scale not in path.parents], "its data"
 
 
 @pytest.mark.parametrize(("table", "scale"), SCALES_OF_TABLES, ids=name)

@@ -16,13 +16,15 @@ PACKAGES = ("recurrence", "fairseq_plugin", "timm_plugin")
 @contextmanager
 def imported_example(files: dict[str, str]) -> Iterator[None]:
     """Imports the guide's files as if they stood where it says; `files` has a mark of each by the module's name."""
-    for name, mark in files.items():
-        (code,) = (text for text in re.findall(r"```python\n(.*?)```", GUIDE, re.S) if mark in text)
-        module = sys.modules[name] = ModuleType(name)
-        exec(code, vars(module))
-    yield
-    for name in files:
-        del sys.modules[name]
+    try:
+        for name, mark in files.items():
+            (code,) = (text for text in re.findall(r"```python\n(.*?)```", GUIDE, re.S) if mark in text)
+            module = sys.modules[name] = ModuleType(name)
+            exec(code, vars(module))
+        yield
+    finally:
+        for name in files:
+            sys.modules.pop(name, None)
 
 
 def files_crossed(call: Callable[[], object]) -> set[str]:
