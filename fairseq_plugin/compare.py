@@ -293,18 +293,18 @@ def unshared_flags(args: Namespace, words: Sequence[str], layers: dict[str, int]
 
 
 def sized(args: Namespace, layers: dict[str, int], units: int, hidden: int) -> dict[str, int]:
-    """Options of a wider or narrower model; the width of a head stays.
+    """Options of a wider model; the width of a head stays.
 
     Args:
         args: the looped model's options.
         layers: blocks by side.
-        units: heads of each side, as multiples of the smallest numbers in the same proportion.
+        units: more heads of each side, as multiples of the smallest numbers in the same proportion.
         hidden: hidden units of each FFN beyond the proportion.
     """
     whole, sizes = gcd(*(getattr(args, f"{side}_attention_heads") for side in layers)), {}
     for side in layers:
         for name in ("attention_heads", "embed_dim", "ffn_embed_dim"):
-            sizes[f"{side}_{name}"] = getattr(args, f"{side}_{name}") * units // whole
+            sizes[f"{side}_{name}"] = getattr(args, f"{side}_{name}") * (whole + units) // whole
         sizes[f"{side}_ffn_embed_dim"] += hidden
     return sizes
 

@@ -126,10 +126,10 @@ class ImageConfig(ElasticConfig, ABC):
 
     @abstractmethod
     def sized(self, units: int, hidden: int) -> dict[str, Any]:
-        """Options of a wider or narrower model with heads of the same width.
+        """Options of a wider model with heads of the same width.
 
         Args:
-            units: heads, as a multiple of the smallest numbers in the same proportion.
+            units: more heads, as a multiple of the smallest numbers in the same proportion.
             hidden: hidden units of each MLP (of a pyramid: in its first stage) beyond the proportion.
         """
 

@@ -154,12 +154,12 @@ class SReTConfig(ImageConfig):
         return {**super().unshared(blocks), "depths": tuple(blocks), "loops": 1}
 
     def sized(self, units: int, hidden: int) -> dict[str, Any]:
-        """Arguments of a wider or narrower model, see :meth:`ImageConfig.sized`."""
+        """Arguments of a wider model, see :meth:`ImageConfig.sized`."""
         whole = gcd(*self.num_heads, self.embed_dim // 2)  # so that the width stays even
-        width = self.embed_dim * units // whole
-        mlp = int(self.embed_dim * self.mlp_ratio) * units // whole + hidden
+        width = self.embed_dim * (whole + units) // whole
+        mlp = int(self.embed_dim * self.mlp_ratio) * (whole + units) // whole + hidden
         return {
-            "num_heads": tuple(heads // whole * units for heads in self.num_heads),
+            "num_heads": tuple(heads // whole * (whole + units) for heads in self.num_heads),
             "embed_dim": width,
             "mlp_ratio": mlp / width,
         }

@@ -119,10 +119,11 @@ class ViTConfig(ImageConfig):
         return {**same, **super().unshared(blocks), "model": "plain_vit", "depth": depth}
 
     def sized(self, units: int, hidden: int) -> dict[str, Any]:
-        """Arguments of a wider or narrower model, see :meth:`ImageConfig.sized`."""
-        width = self.embed_dim // self.num_heads * units
-        mlp = round(self.embed_dim * self.mlp_ratio) * units // self.num_heads + hidden
-        return {"num_heads": units, "embed_dim": width, "mlp_ratio": mlp / width}
+        """Arguments of a wider model, see :meth:`ImageConfig.sized`."""
+        heads = self.num_heads + units
+        width = self.embed_dim // self.num_heads * heads
+        mlp = round(self.embed_dim * self.mlp_ratio) * heads // self.num_heads + hidden
+        return {"num_heads": heads, "embed_dim": width, "mlp_ratio": mlp / width}
 
 
 @dataclass(frozen=True)

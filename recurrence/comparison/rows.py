@@ -70,28 +70,20 @@ class Score:
 
 
 def widest(stored: Callable[[int, int], int], target: int) -> tuple[int, int]:
-    """The widest model that stores at most `target` parameters.
+    """By how much a model may be wider, if it stores at most `target` parameters; as it is, it does.
 
     Heads of a constant width and the FFN grow in proportion; hidden units of the FFN fill what is left.
 
     Args:
-        stored: (heads, hidden units beyond the proportion) -> parameters.
-
-    Returns:
-        Heads >= 1 and hidden units >= 0.
-
-    Raises:
-        ValueError: if a single head stores more.
+        stored: (more heads, hidden units beyond the proportion) -> parameters.
     """
-    heads = largest(lambda number: stored(number, 0) <= target, 1)
-    if not heads:
-        raise ValueError(f"a model with one head stores {stored(1, 0):,} parameters: must be at most {target:,}")
-    return heads, largest(lambda units: stored(heads, units) <= target, 0)
+    heads = largest(lambda number: stored(number, 0) <= target)
+    return heads, largest(lambda units: stored(heads, units) <= target)
 
 
-def largest(fits: Callable[[int], bool], smallest: int) -> int:
-    """The largest number that fits, where every number from `smallest` to it does; `smallest` - 1 if none does."""
+def largest(fits: Callable[[int], bool]) -> int:
+    """The largest number that fits, where 0 and all numbers up to it do."""
     size = 1
-    while fits(smallest + size - 1):
+    while fits(size):
         size *= 2
-    return smallest - 1 + bisect_left(range(size), True, key=lambda index: not fits(smallest + index))
+    return bisect_left(range(size), True, key=lambda number: not fits(number)) - 1

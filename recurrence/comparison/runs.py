@@ -164,8 +164,8 @@ def check_begun(runs: Sequence[Run]) -> None:
 
 
 def _options(words: Sequence[str]) -> set[str]:
-    """The options with their values, in whatever order they were given."""
-    return set(re.split(" (?=--)", " ".join(words)))
+    """The options with their values, in whatever order they were given; of one that is repeated, the last value."""
+    return {*{re.split("[ =]", one)[0]: one for one in re.split(" (?=--)", " ".join(words))}.values()}
 
 
 @contextlib.contextmanager

@@ -47,7 +47,7 @@ def test_controls_of_every_model(structure):
 
 
 def test_a_pyramid_is_widened_to_even_widths():
-    assert vision.fresh("sret_t", embed_dim=10).config.sized(3, 0)["embed_dim"] == 30
+    assert vision.fresh("sret_t", embed_dim=10).config.sized(2, 0)["embed_dim"] == 30
 
 
 MODEL = ["--model", "ringformer_vit", "--img-size", "16", "--model-kwargs"]
