@@ -1,6 +1,7 @@
 """The shell commands of a run, stage by stage, as commands/KIND.sh prints them."""
 
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 from request import Request, accumulation
 from rows import RECIPES, Run, Settings, TableError
 
+TRAINING = re.compile(r"\b(fairseq-train|fairseq_cli\.train|train_image\.py) (.*)")
 # Settings that the shell reads as an array, one word a line.
 ARRAYS = ("search", "average", "evaluate", "share", "decode")
 
@@ -101,6 +103,21 @@ def stages(request: Request, run: Run, seed: int) -> dict[str, list[str]]:
         else:
             commands.append(line)
     return found
+
+
+def parse_training(found: dict[str, list[str]]) -> None:
+    """Lets the trainer's own parser read its flags, before anything starts; it exits where they are wrong."""
+    for trainer, words in TRAINING.findall("\n".join(found.get("training", []))):
+        if trainer.endswith(".py"):
+            from timm_plugin.training.options import parser
+
+            parser("").parse_args(shlex.split(words))
+        else:
+            from fairseq import options
+
+            command_line = options.get_training_parser()
+            command_line.usage = trainer
+            options.parse_args_and_arch(command_line, shlex.split(words))
 
 
 def script(found: dict[str, list[str]]) -> str:

@@ -34,7 +34,7 @@ from pathlib import Path
 
 import collect
 import results_csv
-from commands import recorded_command, required_rows, run_folder, script, stages
+from commands import parse_training, recorded_command, required_rows, run_folder, script, stages
 from execute import StageFailed, locked, run_stages
 from request import Request, check, read_request
 from rows import RECIPES, Run, Table, TableError, read
@@ -158,6 +158,8 @@ def carry_out(recipe: str, words: list[str]) -> None:
             "fairseq-train: not found; install the package with its extras and put its environment on PATH"
         )
     prepare_environment(request.threads)
+    for run in runs if request.flags and request.dry_run == "0" else []:
+        parse_training(stages(request, run, request.seeds[0]))
     for seed in request.seeds:
         for run in runs:
             run_row(request, run, seed)

@@ -162,6 +162,7 @@ PAPER, CODE = {"SCALE": "paper"}, "PATH[$(touch {0})0]"
         ("vanilla --scale huge", {}, "SCALE=huge: input should be "),
         ("vanilla --seed x", {}, "SEEDS=x: input should be a valid integer"),
         ("vanilla --seed", {}, "--seed: needs a value"),
+        ("vanilla --lr 1e-3 --layers 3", {}, "unrecognized arguments: --layers 3"),
         ("vanilla", {"SCALE": "long"}, "SCALE=long: must be one of smoke, small, paper for RingFormer 1, vanilla"),
         ("vanilla", {"SEED": "x"}, "SEED=x: input should be a valid integer"),
         ("vanilla", {"SEEDS": "1 -2"}, "SEEDS=1 -2: input should be greater than or equal to 0"),
