@@ -202,7 +202,7 @@ def _inputs(side: str, inputs: TokenInput, most: int, factor: unshare.Factor) ->
 
 def _output(output: Output, weights: StateDict, decoder: nn.Module, unscaled: bool) -> bool:
     """Adds the output matrix, which includes the output bias, to the weights; returns whether it can stay tied."""
-    matrix = (output.weight if output.tied is None else output.tied.weight).detach()
+    matrix = output.weight.detach()
     if output.bias is not None:
         last = sum(key.endswith(".fc1.bias") and key.startswith("decoder.") for key in weights) - 1
         final = getattr(decoder, "layer_norm", None) is not None

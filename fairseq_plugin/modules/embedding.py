@@ -167,20 +167,18 @@ class Output(nn.Module):
         super().__init__()
         layer = nn.Linear(width, vocabulary, bias=bias)
         borrow(self, "tied", tied)
-        self.weight = layer.weight if tied is None else None
+        if tied is None:
+            self.weight = layer.weight if std is None else nn.init.normal_(layer.weight, std=std)
         self.bias = layer.bias
-        if tied is None and std is not None:
-            nn.init.normal_(self.weight, std=std)
 
     def forward(self, features: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, vocabulary)."""
-        return linear(features, self.matrix, self.bias)
+        return linear(features, self.weight, self.bias)
 
-    @property
-    def matrix(self) -> Tensor:
-        """(vocabulary, C)."""
-        return self.weight if self.tied is None else self.tied.weight
+    def __getattr__(self, name: str) -> Any:
+        """The matrix of the embedding is also `weight`, as fairseq's tasks expect, but not in the state dict."""
+        return super().__getattr__(name) if name != "weight" or self.tied is None else self.tied.weight
 
     def make_generation_fast_(self, **unused) -> None:
         """fairseq calls this before generation; weights no longer change afterwards."""
-        pack_weight(self.matrix)
+        pack_weight(self.weight)

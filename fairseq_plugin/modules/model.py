@@ -43,6 +43,10 @@ NOT_FOR = {
     (LanguageModelingTask, AnswerTask): "has no source, which an encoder-decoder needs",
     TranslationLevenshteinTask: "edits a sentence, which needs a Levenshtein model",
 }
+NOT_TRAINED_BY = {
+    "label_smoothed_cross_entropy_with_alignment": "fused attention gives no weights to train; --print-alignment works",
+    "label_smoothed_cross_entropy_with_ctc": "needs an encoder with an output layer of its own",
+}
 LIMITS = dict(zip(SIDES, ("max_source_positions", "max_target_positions")))
 
 
@@ -281,11 +285,9 @@ def check_task(args, task) -> None:
     for kind, reason in NOT_FOR.items():
         if isinstance(task, kind):
             raise ValueError(f"--task: {type(task).__name__} {reason}; must be translation")
-    if getattr(args, "criterion", None) == "label_smoothed_cross_entropy_with_alignment":
-        raise ValueError(
-            "--criterion=label_smoothed_cross_entropy_with_alignment: fused attention gives no weights to train "
-            "(--print-alignment prints alignments of a trained model)"
-        )
+    criterion: Any = getattr(args, "criterion", None)
+    if criterion in NOT_TRAINED_BY:
+        raise ValueError(f"--criterion={criterion}: {NOT_TRAINED_BY[criterion]}")
 
 
 def _position_table(args, embedding: nn.Embedding) -> position.Table:

@@ -2,14 +2,14 @@
 
 import json
 import math
-from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
 from fairseq import options
+from fairseq.trainer import Trainer
 
 from fairseq_plugin.repairs.foreign import literal
-from fairseq_plugin.repairs.replace import call_after
+from fairseq_plugin.repairs.replace import call_after, call_before, in_groups
 
 POSITIVE = (lambda value: value >= 1, "must be >= 1")
 
@@ -42,16 +42,22 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 def require_values_in_range() -> None:
     """Rejects values outside their range (``RULES``) by the option's name.
 
-    fairseq divides by zero, names no option, or fails after the first epoch.
+    fairseq divides by zero, names no option, or fails after the first epoch. fairseq-hydra-train parses no arguments.
     """
     call_after(options, "parse_args_and_arch", _check_parsed)
+    call_before(Trainer, "__init__", _check_groups)
 
 
 def _check_parsed(parsed: Any, *unused, **other) -> None:
     check_ranges(parsed[0] if isinstance(parsed, tuple) else parsed)
 
 
-def check_ranges(args: Namespace) -> None:
+def _check_groups(self, cfg: Any, *unused, **other) -> None:
+    for group in in_groups(cfg).values():
+        check_ranges(group)
+
+
+def check_ranges(args: Any) -> None:
     """Raises ValueError for an option that breaks its rule; missing options and None break none."""
     for name, (holds, rule) in RULES.items():
         value = getattr(args, name, None)
@@ -60,7 +66,8 @@ def check_ranges(args: Namespace) -> None:
     window, tokens = (getattr(args, name, None) or 0 for name in ("context_window", "tokens_per_sample"))
     if window > 0 and window >= tokens:
         raise ValueError(f"--context-window {window}: must be < --tokens-per-sample {tokens}")
-    warmup = getattr(args, "warmup_updates", 1) if getattr(args, "lr_scheduler", None) == "inverse_sqrt" else 1
+    schedulers = getattr(args, "lr_scheduler", None), getattr(args, "_name", None)
+    warmup = getattr(args, "warmup_updates", 1) if "inverse_sqrt" in schedulers else 1
     if warmup < 1:
         raise ValueError(f"--warmup-updates {warmup}: must be >= 1 with --lr-scheduler inverse_sqrt")
 

@@ -129,7 +129,7 @@ def test_nothing_is_drafted_past_the_longest_text():
 def test_padding_is_never_guessed():
     model = drafting(models.tiny("ilr_small"))
     with torch.no_grad():
-        model.decoder.output_projection.tied.weight[1] = 100.0  # the padding's
+        model.decoder.output_projection.weight[1] = 100.0  # the padding's
         state = torch.ones(2, 1, 16, dtype=torch.float64)
         assert model.decoder.output_layer(model.decoder.finish(state)).argmax(-1).tolist() == [[1], [1]]
         assert 1 not in model.decoder.guess(state)

@@ -88,6 +88,7 @@ def test_gradient_of_one_matrix_for_all_is_the_sum_of_three(arch):
     tied = joint(arch, "--share-all-embeddings", "--no-scale-embedding")
     apart = joint(arch, "--no-scale-embedding")
     matrix = tied.encoder.embed_tokens.weight
+    assert tied.decoder.output_projection.weight is matrix  # where fairseq's online_backtranslation looks for it
     apart.load_state_dict({**tied.state_dict(), **{f"{key}.weight": matrix for key in keys}})
     inputs = models.inputs(arch, symbols=(models.TARGET_SYMBOLS,) * 2)
     (_, gradients), (_, three) = (models.loss_and_gradients(model, inputs) for model in (tied, apart))

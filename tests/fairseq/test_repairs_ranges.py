@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.trainer import Trainer
 from fairseq_cli import preprocess
 
 from fairseq_plugin.repairs import ranges
@@ -39,6 +41,13 @@ def text(tmp_path_factory) -> Path:
 def test_a_number_outside_its_range_is_rejected(option, value):
     with pytest.raises(ValueError, match=f"^{option} .*: must be "):
         train(f"{option}={value}")
+
+
+def test_the_configuration_of_fairseq_hydra_train_too():
+    configuration = convert_namespace_to_omegaconf(train())
+    configuration.lr_scheduler.warmup_updates = 0
+    with pytest.raises(ValueError, match="^--warmup-updates 0: must be "):
+        Trainer(configuration, None, None, None)
 
 
 @pytest.mark.parametrize(("option", "value"), TRIED)
