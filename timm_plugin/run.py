@@ -54,15 +54,22 @@ def _use_timm_of(folder: Path) -> None:
 
 
 def with_img_size(arguments: Sequence[str]) -> list[str]:
-    """The arguments of a script, with --img-size as an argument of the model, too, if it is one of this plugin."""
+    """The arguments of a script, with --img-size as an argument of the model, too, if it is one of this plugin.
+
+    Raises:
+        SystemExit: for --test-pool with such a model: timm would leave out SReT's norm, which comes after pooling.
+    """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--model", "-m")
     parser.add_argument("--img-size")
+    parser.add_argument("--test-pool", action="store_true")
     parser.add_argument("--model-kwargs", nargs="*", default=[])
     known, _ = parser.parse_known_args(list(arguments))
-    if str(known.model).partition(".")[0] not in MODELS or known.img_size is None:
+    if str(known.model).partition(".")[0] not in MODELS:
         return list(arguments)
-    if any(pair.startswith("img_size=") for pair in known.model_kwargs):
+    if known.test_pool:
+        sys.exit(f"--test-pool: must not be given with {known.model}, which pools in another way")
+    if known.img_size is None or any(pair.startswith("img_size=") for pair in known.model_kwargs):
         return list(arguments)
     return [*arguments, "--model-kwargs", f"img_size={known.img_size}", *known.model_kwargs]  # the last one counts
 

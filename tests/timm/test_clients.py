@@ -133,6 +133,9 @@ def test_the_image_size_of_a_script_is_also_the_models(given, expected):
     """Which takes images of one size; scripts of timm before 1.0.31 only resize the images."""
     added = ["--model-kwargs", *expected] if expected else []
     assert with_img_size(given.split()) == [*given.split(), *added]
+    if "resnet18" not in given:
+        with pytest.raises(SystemExit, match=r"^--test-pool: must not be given with sret_"):
+            with_img_size([*given.split(), "--test-pool"])
 
 
 def test_names_that_not_every_timm_has_are_read_in_one_place():
