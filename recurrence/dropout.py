@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recurrence.private_torch import masked, runs_eagerly
+from recurrence.private_torch import runs_eagerly
 
 STEPS = 1 << 16
 
@@ -33,7 +33,13 @@ def kept(shape: Sequence[int], dropped: int) -> Tensor:
     """A mask on the CPU, each element of which is False with probability dropped / STEPS < 1."""
     size = math.prod(shape)
     numbers = torch.empty(-(-size // 4), dtype=torch.int64, device="cpu").random_(-(1 << 63), None)
-    return (numbers.view(torch.int16)[:size] >= dropped - STEPS // 2).view(shape)
+    # Compared in place, which takes a tenth of the time of a comparison that writes bool.
+    return numbers.view(torch.int16)[:size].ge_(dropped - STEPS // 2).to(torch.bool).view(shape)
+
+
+def masked(x: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """x where the mask is True, scaled, and 0 elsewhere: (...), (...) bool -> (...)."""
+    return (x * mask.view(torch.int8)).mul_(scale)  # PyTorch converts int8 in an eighth of the time of bool
 
 
 class _Dropout(torch.autograd.Function):

@@ -79,11 +79,6 @@ def uncompiled(module: nn.Module) -> Callable:
     return module if getattr(module, "_compiled_call_impl", None) is None else module._call_impl
 
 
-def masked_by_product(x: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """x where the mask is True, scaled, and 0 elsewhere: (...), (...) bool -> (...)."""
-    return x * mask * scale
-
-
 def softmax_backward_by_sums(grad: Tensor, output: Tensor) -> Tensor:
     """The gradient of the input of a softmax over the last dimension, from those of its output, and its output."""
     return output * (grad - (grad * output).sum(-1, keepdim=True))
@@ -93,5 +88,4 @@ def _softmax_backward(grad: Tensor, output: Tensor) -> Tensor:
     return torch._softmax_backward_data(grad, output, -1, grad.dtype)
 
 
-masked = getattr(torch.ops.aten, "native_dropout_backward", masked_by_product)
 softmax_backward = _softmax_backward if hasattr(torch, "_softmax_backward_data") else softmax_backward_by_sums

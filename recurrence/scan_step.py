@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from recurrence.attention import causal_bias
+from recurrence.dropout import masked
 from recurrence.linear import linear as fast_linear
-from recurrence.private_torch import masked, softmax_backward
+from recurrence.private_torch import softmax_backward
 
 _layer_norm_backward = torch.ops.aten.native_layer_norm_backward
 
