@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recurrence.dropout import kept
 from recurrence.private_torch import HALF_PRECISION, eager_only, product_dtype
 from recurrence.scan_step import (
     Activations,
@@ -61,7 +62,7 @@ def _draw_masks(spec: Spec, weights: Weights, first: Tensor, x: Tensor) -> Masks
     steps, (batch, queries, width) = x.size(0), first.shape
 
     def mask(rate: float, *shape: int) -> Tensor | None:
-        return torch.rand(shape, device=x.device) >= rate if rate else None
+        return kept(shape, rate, x.device) if rate else None
 
     return Masks(
         attention=mask(spec.attention_dropout, steps, batch, spec.heads, queries, 2 * spec.window),

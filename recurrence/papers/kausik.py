@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from recurrence.attention import SelfAttention
 from recurrence.block import FeedForward, Shape, Sublayer
-from recurrence.dropout import dropout
+from recurrence.dropout import dropout, rounded
 from recurrence.errors import FieldError
 from recurrence.linear import apply, linear
 from recurrence.loop import Loop
@@ -126,7 +126,7 @@ class RecurrentBlock(nn.Module):
     def _scan(self, first: Tensor, rest: Tensor) -> Tensor:
         """The same states by :func:`recurrence.scan.scan`."""
         attention, ffn, (norm1, norm2) = self.self_attn, self.ffn, self.norms
-        rates = (self.sublayer.dropout, attention.dropout, ffn.dropout) if self.training else ()
+        rates = map(rounded, (self.sublayer.dropout, attention.dropout, ffn.dropout) if self.training else ())
         spec = Spec(rest.size(2), attention.heads, self.accumulate, norm1.eps, ffn.activation, *rates)
         if self.accumulate:
             projection, qkv = attention.qkv.weight, None
