@@ -76,7 +76,9 @@ def test_a_memory_that_is_all_padding_is_finite(dtype, rate):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_dropped_attention_weights_are_zero(causal):
+@pytest.mark.parametrize("vector", [0, 16])  # scores are filled up to this length
+def test_dropped_attention_weights_are_zero(causal, vector, monkeypatch):
+    monkeypatch.setattr("recurrence.attention.VECTOR", vector)
     attention, x = self_attention().float(), tokens(2, 5).float().requires_grad_()
     bias = None if causal else padding_bias(torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1]]).bool(), x)
     plain = attention(x, self_bias=bias, causal=causal)
