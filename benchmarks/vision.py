@@ -1,10 +1,12 @@
 """Compare image models with timm's `vit_base_patch16_224` and `deit_tiny_patch16_224` (`make bench`).
 
-    python -m benchmarks.vision [--threads 2] [--rounds 7] [--part forward --part training ...]
+    python -m benchmarks.vision [--threads 2] [--rounds 7] [--dtype bfloat16] [--batch 128] [--part forward ...]
 
 Forward passes are at inference; a training step is a forward and a backward pass. For time and memory a ratio below 1
 is better, for throughput a ratio above 1.
 """
+
+from functools import partial
 
 import timm
 import torch
@@ -12,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import timm_plugin  # noqa: F401  registers our models
-from benchmarks.common import DEVICE, WEIGHTS, Rows, backward_pass, parser, peak_memory, ratios, set_up, show
+from benchmarks.common import DEVICE, WEIGHTS, Rows, backward_pass, parser, peak_memory, positive, ratios, set_up, show
 from recurrence.linear import pack
 
 BASE, BASE_BATCHES = "vit_base_patch16_224", (4, 1)
@@ -46,9 +48,9 @@ def inference(model: nn.Module, number: int, side: int = 224):
     return run
 
 
-def training_step(model: nn.Module):
-    """A function that runs one forward and backward pass."""
-    x = images(BASE_BATCHES[0])
+def training_step(model: nn.Module, number: int):
+    """A function that runs one forward and backward pass on this many images."""
+    x = images(number)
     labels = torch.arange(len(x), device=DEVICE)
     return backward_pass(model, lambda: F.cross_entropy(model(x), labels))
 
@@ -65,24 +67,29 @@ def main() -> None:
     """The command line."""
     arguments = parser(__doc__, rounds=7)
     arguments.add_argument("--part", action="append", choices=PARTS, help="what to measure (default: everything)")
+    help = f"images of a training step (default: {BASE_BATCHES[0]}) and of a throughput (default: {TINY_BATCH})"
+    arguments.add_argument("--batch", type=positive, help=help)
     options = arguments.parse_args()
-    where, parts, rounds = set_up(options, build, training_step), options.part or PARTS, options.rounds
+    trained, classified = options.batch or BASE_BATCHES[0], options.batch or TINY_BATCH
+    step = partial(training_step, number=trained)
+    where, parts, rounds = set_up(options, build, step), options.part or PARTS, options.rounds
     print(f"{where}; ratios against timm's {BASE} and {TINY}")
     large = {name: build(name) for name in LARGE} if {"forward", "training"} & set(parts) else {}
     for number in BASE_BATCHES if "forward" in parts else ():
         runs = {name: inference(model, number) for name, model in large.items()}
         show(f"Forward pass, batch {number}", ratios(runs, rounds, BASE), "seconds")
     if "training" in parts:
-        steps = {name: training_step(model) for name, model in large.items()}
-        show(f"Training step, batch {BASE_BATCHES[0]}", ratios(steps, rounds, BASE), "seconds")
+        steps = {name: step(model) for name, model in large.items()}
+        show(f"Training step, batch {trained}", ratios(steps, rounds, BASE), "seconds")
     small = {name: build(name) for name in SMALL}
     if "throughput" in parts:
-        show(f"Throughput, batch {TINY_BATCH}", throughput(small, rounds), "images/s")
+        show(f"Throughput, batch {classified}", throughput(small, rounds, batch=classified), "images/s")
     if "compiled" in parts:
         compiled = {name: torch.compile(model) for name, model in small.items()}
-        show(f"Throughput, compiled, batch {TINY_BATCH}", throughput(compiled, rounds), "images/s")
+        rows = throughput(compiled, rounds, batch=classified)
+        show(f"Throughput, compiled, batch {classified}", rows, "images/s")
     if "memory" in parts:
-        show(f"Peak training memory, batch {BASE_BATCHES[0]}", peak_memory("benchmarks.vision", LARGE, BASE), "MiB")
+        show(f"Peak training memory, batch {trained}", peak_memory("benchmarks.vision", LARGE, BASE), "MiB")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 Source: Vaswani et al. (arXiv:1706.03762), section 3.2. Heads are scaled by 1 / sqrt(head width).
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -57,18 +57,30 @@ class Attention(nn.Module):
         return project(self.out, y.transpose(1, 2).flatten(2), out_term)
 
 
-# Without cuDNN's kernel: with a mask it can return NaN gradients (pytorch/pytorch#196678), and it builds a plan for
-# each new shape, while batches of text rarely repeat one.
-_KERNELS_OF_HALF_PRECISION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-
-
 def _kernels(q: Tensor) -> AbstractContextManager:
     """Restricts the kernels that attention may use for these queries."""
     if is_transformed():  # the fused kernels have neither forward derivatives nor batching rules
         return sdpa_kernel(SDPBackend.MATH)
     if isinstance(q, Tensor) and q.is_cuda and q.dtype in HALF_PRECISION:
-        return sdpa_kernel(_KERNELS_OF_HALF_PRECISION)
+        compiling = torch.compiler.is_compiling()
+        return sdpa_kernel(_ALL_BUT_CUDNN) if compiling else _without_cudnn()
     return nullcontext()
+
+
+# With a mask, cuDNN's kernel can return NaN gradients (pytorch/pytorch#196678), and it builds a plan for each new
+# shape, while batches of text rarely repeat one.
+_ALL_BUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+@contextmanager
+def _without_cudnn() -> Iterator[None]:
+    # sdpa_kernel, which sets all kernels, takes as long as launching four of them
+    allowed = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(allowed)
 
 
 class SelfAttention(Attention):
@@ -117,7 +129,7 @@ class SelfAttention(Attention):
         if rotary is not None:
             q, k = rotate(stacked[:2], self.heads, *rotary).unbind(0)
         if slot is not None:
-            k, v = slot(k, v)
+            k, v = slot(stacked[1:] if rotary is None else torch.stack([k, v]))
             causal = causal and q.size(1) == k.size(1)
         if distance_keys is not None:
             scores = self.relative.scores(q, distance_keys, k.size(1))

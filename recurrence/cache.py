@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-Slot = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+Slot = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Cache:
@@ -33,20 +33,19 @@ class Cache:
         """The slot of each pass, which stores further tokens, see :meth:`write`."""
         return [partial(self.write, index) for index in range(len(self.lengths))]
 
-    def write(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Stores T more tokens of a pass: keys and values (B, T, C) to those of all its L tokens, two views (B, L, C).
+    def write(self, index: int, keys_values: Tensor) -> tuple[Tensor, Tensor]:
+        """Stores T more tokens of a pass, keys and values (2, B, T, C): those of all its L tokens, two views (B, L, C).
 
         Raises:
             RuntimeError: if gradients would have to flow through the cache.
         """
-        if keys.requires_grad or values.requires_grad:
+        if keys_values.requires_grad:
             raise RuntimeError("incremental decoding keeps no gradients: call it under torch.no_grad()")
         start = self.lengths[index]
-        end = start + keys.size(1)
+        end = start + keys_values.size(2)
         if self._filled is None or end > self._filled.size(0):
-            self._grow(end, keys)
-        fresh = self._filled[start:end, index]
-        fresh[:, 0], fresh[:, 1] = keys.transpose(0, 1), values.transpose(0, 1)
+            self._grow(end, keys_values)
+        self._filled[start:end, index] = keys_values.permute(2, 0, 1, 3)
         self.lengths[index] = end
         return self._filled[:end, index, 0].transpose(0, 1), self._filled[:end, index, 1].transpose(0, 1)
 
@@ -66,7 +65,7 @@ class Cache:
         self._filled, self._spare = self._spare, self._filled
 
     def _grow(self, needed: int, like: Tensor) -> None:
-        batch, _, width = like.shape
+        _, batch, _, width = like.shape
         kept = 0 if self._filled is None else self._filled.size(0)
         grown = like.new_empty(max(32, 2 * kept, needed), len(self.lengths), 2, batch, width)
         if kept:

@@ -3,7 +3,8 @@
 :mod:`recurrence.papers.kausik` has the equations, :mod:`recurrence.scan_step` a single step.
 
 The backward pass keeps nothing but the states. It recomputes the activations of all steps at once, takes the gradient
-of the state back step by step, and computes the gradient of each weight as one product over all steps.
+of the state back step by step, and computes the gradient of each weight as one product over all steps. On a GPU, the
+steps are one CUDA graph.
 
 Source: Kausik, "Recurrent Transformers", the published code's language model (w = 1) and its window variant.
 """
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recurrence.cuda_graph import Results, replayed
 from recurrence.dropout import kept
 from recurrence.private_torch import HALF_PRECISION, eager_only, product_dtype
 from recurrence.scan_step import (
@@ -75,11 +77,7 @@ def _draw_masks(spec: Spec, weights: Weights, first: Tensor, x: Tensor) -> Masks
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx, spec, masks, first, x, qkv, *weights):
-        weights_of_step, steps = _column_major(Weights(*weights)), x.size(0)
-        states = [first]
-        for masks_of_step, window, window_qkv in zip(_per_step(masks, steps), x, _unbind(qkv, steps)):
-            states.append(step(spec, weights_of_step, masks_of_step, states[-1], window, window_qkv))
-        states = torch.stack(states)
+        (states,) = replayed(_states, spec, first, x, qkv, *masks, *_column_major(Weights(*weights)))
         ctx.spec = spec
         ctx.save_for_backward(states, x, qkv, *masks, *weights)
         return states
@@ -89,22 +87,51 @@ class _Scan(torch.autograd.Function):
     def backward(ctx, grad_states):
         spec = ctx.spec
         states, x, qkv, *rest = ctx.saved_tensors
-        masks, weights, steps = Masks(*rest[:4]), Weights(*rest[4:]), x.size(0)
+        masks, weights = Masks(*rest[:4]), Weights(*rest[4:])
         acts = activations(spec, weights, masks, states[:-1], x, qkv)
         activated, slope = _with_slope(spec.activation, acts.hidden)
         activated, acts = drop(activated, masks.hidden, spec.activation_dropout), acts._replace(hidden=None)
-        transposed = Weights(*(weight.t() for weight in weights))
-        step_masks, step_acts, deferred = _per_step(masks, steps), _per_step(acts, steps), []
-        grad = grad_states[-1]
-        for i in reversed(range(steps)):
-            grad, deferred_of_step = step_backward(spec, transposed, step_masks[i], step_acts[i], slope[i], grad)
-            grad = grad + grad_states[i]
-            deferred.append(deferred_of_step)
-        grads = _stacked(deferred[::-1])
-        # step_backward has overwritten the slope with the gradient of the hidden units.
-        weight_grads = _weight_gradients(spec, weights, acts, activated, slope, grads)
+        transposed = (weight.t() for weight in weights)
+        grad, hidden, *grads = replayed(_gradients, spec, grad_states, slope, *acts, *masks, *transposed)
+        grads = Deferred(*grads)
+        weight_grads = _weight_gradients(spec, weights, acts, activated, hidden, grads)
         qkv_grad = None if qkv is None else torch.cat([grads.q, grads.keys_values], dim=-1)
         return None, None, grad, grads.x, qkv_grad, *weight_grads
+
+
+def _states(spec: Spec, first: Tensor, x: Tensor, qkv: Tensor | None, *masks_and_weights: Tensor | None) -> Results:
+    """All states, one step after the other: (N + 1, *first.shape); the arguments of :func:`scan`, flat."""
+    cut = len(Masks._fields)
+    masks, weights, steps = Masks(*masks_and_weights[:cut]), Weights(*masks_and_weights[cut:]), x.size(0)
+    states = [first]
+    for masks_of_step, window, window_qkv in zip(_per_step(masks, steps), x, _unbind(qkv, steps)):
+        states.append(step(spec, weights, masks_of_step, states[-1], window, window_qkv))
+    return (torch.stack(states),)
+
+
+def _gradients(spec: Spec, grad_states: Tensor, slope: Tensor, *tensors: Tensor | None) -> Results:
+    """The gradients of all steps, the last one first.
+
+    Args:
+        spec: of a step.
+        grad_states: (N + 1, ...), gradients of the states.
+        slope: (N, ..., F), derivative of the activation at the hidden units; overwritten with their gradient.
+        tensors: activations of all steps, masks, and weights, each matrix transposed.
+
+    Returns:
+        The gradients of the first state and of the hidden units, and the deferred ones of all steps, flat.
+    """
+    weights = -len(Weights._fields)
+    masks = weights - len(Masks._fields)
+    acts, transposed = Activations(*tensors[:masks]), Weights(*tensors[weights:])
+    steps, deferred = slope.size(0), []
+    step_masks, step_acts = _per_step(Masks(*tensors[masks:weights]), steps), _per_step(acts, steps)
+    grad = grad_states[-1]
+    for i in reversed(range(steps)):
+        grad, deferred_of_step = step_backward(spec, transposed, step_masks[i], step_acts[i], slope[i], grad)
+        grad = grad + grad_states[i]
+        deferred.append(deferred_of_step)
+    return grad, slope, *_stacked(deferred[::-1])
 
 
 def _weight_gradients(

@@ -105,7 +105,7 @@ class LevelSignal(nn.Module):
         signal_input = x if signal_input is None else signal_input
         batch, length, width = x.shape
         if self.low_rank and is_plain(layer) and isinstance(x, Tensor) and product_dtype(x) in HALF_PRECISION:
-            return self._in_one_product(layer, x, signal_input).unflatten(-1, (self.targets, -1)).permute(2, 0, 1, 3)
+            return self._rounded_once(layer, x, signal_input).unflatten(1, (batch, length))
         if (
             signal_input is x
             and is_plain(layer)
@@ -117,17 +117,18 @@ class LevelSignal(nn.Module):
         y = self._before(layer, x, signal) if self.before else self._after(layer, x, signal)
         return y.view(self.targets, batch, length, y.size(-1))
 
-    def _in_one_product(self, layer: nn.Linear, x: Tensor, signal_input: Tensor) -> Tensor:
-        """Projection and signal in one product over [x, down signal_input], so that their sum is rounded once.
+    def _rounded_once(self, layer: nn.Linear, x: Tensor, signal_input: Tensor) -> Tensor:
+        """Projection plus signal in half precision, (K, N, out): the product is added to the signal, then rounded.
 
         Signals start at 0, and half precision would round small ones away if they were added to weights or outputs.
         """
-        up = self.up.transpose(1, 2)
-        if self.before:
-            up = layer.weight.unflatten(0, (self.targets, -1)) @ up
-        tensors = x, F.linear(signal_input, self.down.flatten(0, 1)), layer.weight, torch.block_diag(*up)
-        x, low, weight, up = (tensor.to(product_dtype(x)) for tensor in tensors)
-        return F.linear(torch.cat([x, low], dim=-1), torch.cat([weight, up], dim=1), self.bias_of(layer))
+        weight = layer.weight.unflatten(0, (self.targets, -1)).transpose(1, 2)
+        up = self.up @ weight if self.before else self.up
+        low = F.linear(signal_input, self.down.flatten(0, 1)).view(-1, self.targets, self.rank)
+        signal = torch.bmm(low.transpose(0, 1), up)
+        y = torch.baddbmm(signal, x.reshape(-1, self.width).expand(self.targets, -1, -1), weight)
+        bias = self.bias_of(layer)
+        return y if bias is None else y + bias.view(self.targets, 1, -1)
 
     def _before(self, layer: nn.Linear, x: Tensor, signal: Tensor) -> Tensor:
         """Projects x + signal, (K, N, C), each target by its rows of the layer: (K, N, out)."""

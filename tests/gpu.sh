@@ -98,7 +98,7 @@ wait
 stage bench-translation 120 "$PYTHON" -m benchmarks.translation --dtype bfloat16 --tokens 4000 --rounds 3
 stage bench-language 90 "$PYTHON" -m benchmarks.language --rounds 3
 stage bench-scan 90 "$PYTHON" -m benchmarks.scan --rounds 3
-stage bench-vision 120 "$PYTHON" -m benchmarks.vision --dtype bfloat16 --rounds 3 --part forward --part training --part throughput
+stage bench-vision 120 "$PYTHON" -m benchmarks.vision --dtype bfloat16 --batch 128 --rounds 3 --part forward --part training --part throughput
 image compile sret_t --amp bfloat16 --compile &
 LIMIT=150 translate compile ringformer_base --compile --fp16 &
 translate bf16 ringformer_base --bf16 &

@@ -3,6 +3,9 @@
 import pytest
 import torch
 
+from recurrence import cuda_graph
+from recurrence.block import Shape
+from recurrence.papers.kausik import RecurrentBlock
 from tests.support import cases, language, models, stacks, vision
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -57,3 +60,24 @@ def test_language_models_train_under_autocast(arch, flags):
         loss = model(language.texts((9, 5, 12)).cuda())[0].float().log_softmax(-1)[..., 0].mean()
     loss.backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
+
+
+@pytest.mark.parametrize(("window", "accumulate"), [(1, False), (2, True)])
+def test_a_graph_of_all_steps_computes_what_they_do(window, accumulate, monkeypatch):
+    """Two layers of one shape, so that one graph runs twice before the backward pass needs its results."""
+    torch.manual_seed(0)
+    shape = Shape(16, 32, 2, dropout=0.1, attention_dropout=0.1, activation_dropout=0.1)
+    layers = torch.nn.Sequential(*(RecurrentBlock(shape, window=window, accumulate=accumulate) for _ in range(2)))
+    layers.to("cuda", torch.float64)
+
+    def outcome(x):
+        torch.manual_seed(1)
+        y = layers(x)
+        return [y, *torch.autograd.grad(y.square().sum(), [x, *layers.parameters()])]
+
+    texts = [torch.randn(3, 10, 16, dtype=torch.float64, device="cuda", requires_grad=True) for _ in range(5)]
+    cuda_graph._graphs.clear()
+    found = [outcome(x) for x in texts]
+    assert sum(isinstance(graph, cuda_graph._Graph) for graph in cuda_graph._graphs.values()) == 2
+    monkeypatch.setattr(cuda_graph, "_suits", lambda tensors: False)
+    torch.testing.assert_close(found, [outcome(x) for x in texts], rtol=0, atol=1e-12)

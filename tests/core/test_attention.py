@@ -104,7 +104,7 @@ def test_dropped_attention_weights_are_zero(causal, vector, monkeypatch):
 
 def test_a_cache_rejects_what_wants_gradients():
     with pytest.raises(RuntimeError, match="torch.no_grad"):
-        Cache(1).write(0, torch.zeros(2, 1, 4), torch.zeros(2, 1, 4, requires_grad=True))
+        Cache(1).write(0, torch.zeros(2, 2, 1, 4, requires_grad=True))
 
 
 def test_no_mask_row_is_empty_and_other_rows_are_unchanged():
@@ -148,5 +148,5 @@ def test_a_cache_never_waits_for_a_gpu():
         cache, keys = Cache(2), torch.empty(4, 1, WIDTH, device="cuda")
         for _ in range(3):
             for slot in cache.slots():
-                slot(keys, keys)
+                slot(torch.stack([keys, keys]))
             cache.reorder(torch.arange(4, device="cuda"))
