@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from recurrence import gemm
+from recurrence.cuda_graph import CAPTURED_AT
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = ("float32", "bfloat16", "float16")
@@ -24,7 +25,7 @@ Rows = dict[str, tuple[float, float]]
 
 
 def ratios(work: dict[str, Callable[[], object]], rounds: int, base: str) -> Rows:
-    """Times functions in alternation, once per round after one round of warm-up.
+    """Times functions in alternation, once per round after a warm-up, which on a GPU lets them capture their graphs.
 
     Args:
         work: the functions by name.
@@ -35,13 +36,14 @@ def ratios(work: dict[str, Callable[[], object]], rounds: int, base: str) -> Row
         For each name, the median time in seconds and the median ratio to the base's time in the same round.
     """
     times = {name: [] for name in work}
-    for _ in range(rounds + 1):
+    warm_up = CAPTURED_AT if DEVICE == "cuda" else 1
+    for _ in range(warm_up + rounds):
         for name, run in work.items():
             start = time.perf_counter()
             run()
             finish()
             times[name].append(time.perf_counter() - start)
-    times = {name: values[1:] for name, values in times.items()}
+    times = {name: values[warm_up:] for name, values in times.items()}
     return {
         name: (statistics.median(values), statistics.median(a / b for a, b in zip(values, times[base])))
         for name, values in times.items()

@@ -105,7 +105,7 @@ class LevelSignal(nn.Module):
         signal_input = x if signal_input is None else signal_input
         batch, length, width = x.shape
         if self.low_rank and is_plain(layer) and isinstance(x, Tensor) and product_dtype(x) in HALF_PRECISION:
-            return self._rounded_once(layer, x, signal_input).unflatten(1, (batch, length))
+            return self._rounded_once(layer, x, signal_input).unflatten(-1, (self.targets, -1)).permute(2, 0, 1, 3)
         if (
             signal_input is x
             and is_plain(layer)
@@ -118,17 +118,22 @@ class LevelSignal(nn.Module):
         return y.view(self.targets, batch, length, y.size(-1))
 
     def _rounded_once(self, layer: nn.Linear, x: Tensor, signal_input: Tensor) -> Tensor:
-        """Projection plus signal in half precision, (K, N, out): the product is added to the signal, then rounded.
+        """Projection plus signal in half precision, (B, T, K * out): the product is added to the signal, then rounded.
 
         Signals start at 0, and half precision would round small ones away if they were added to weights or outputs.
         """
-        weight = layer.weight.unflatten(0, (self.targets, -1)).transpose(1, 2)
-        up = self.up @ weight if self.before else self.up
-        low = F.linear(signal_input, self.down.flatten(0, 1)).view(-1, self.targets, self.rank)
-        signal = torch.bmm(low.transpose(0, 1), up)
-        y = torch.baddbmm(signal, x.reshape(-1, self.width).expand(self.targets, -1, -1), weight)
+        low = F.linear(signal_input.flatten(0, 1), self.down.flatten(0, 1))
+        if self.targets == 1:  # without batched products, which are slow on a CPU
+            up = self.up[0].t()
+            signal = F.linear(low, layer.weight @ up if self.before else up)
+        else:
+            up = self.up.transpose(1, 2)
+            up = layer.weight.unflatten(0, (self.targets, -1)) @ up if self.before else up
+            signal = low.unflatten(1, (self.targets, -1)).transpose(0, 1) @ up.transpose(1, 2)
+            signal = signal.transpose(0, 1).flatten(1)
+        y = torch.addmm(signal, x.flatten(0, 1), layer.weight.t()).unflatten(0, x.shape[:2])
         bias = self.bias_of(layer)
-        return y if bias is None else y + bias.view(self.targets, 1, -1)
+        return y if bias is None else y + bias
 
     def _before(self, layer: nn.Linear, x: Tensor, signal: Tensor) -> Tensor:
         """Projects x + signal, (K, N, C), each target by its rows of the layer: (K, N, out)."""
