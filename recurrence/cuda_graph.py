@@ -15,7 +15,7 @@ Results = tuple[Tensor | None, ...]
 Function = Callable[..., Results]
 
 CAPTURED_AT = 3  # call of the same shapes at which a graph is made, which takes longer than the call itself
-KEPT = 8  # graphs; each keeps its inputs, its results and what it needs in between
+KEPT = 4  # shapes; a graph keeps its inputs, its results and what it needs in between
 
 _graphs: OrderedDict[Hashable, Any] = OrderedDict()  # a graph, or the number of calls so far; latest last
 
