@@ -27,7 +27,8 @@ def test_shapes_that_keep_coming_get_a_graph_and_rare_ones_do_not(monkeypatch):
         for x in (often, torch.ones(next(sizes))):
             assert torch.equal(cuda_graph.replayed(double, None, x, None)[0], 2 * x)
     assert captured == [often.shape]
-    assert called.count(often.shape) == cuda_graph.CAPTURED_AT - 1 and len(called) == 5 + cuda_graph.CAPTURED_AT - 1
+    assert called.count(often.shape) == cuda_graph.CAPTURED_AT - 1
+    assert len(called) == 5 + cuda_graph.CAPTURED_AT - 1
     for _ in range(cuda_graph.KEPT):  # other shapes push it out, and it is captured again
         cuda_graph.replayed(double, None, torch.ones(next(sizes)), None)
     for _ in range(cuda_graph.CAPTURED_AT):
