@@ -6,6 +6,7 @@ launches all together.
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from functools import cache
 from typing import Any
 
 import torch
@@ -54,20 +55,28 @@ def _layout(tensor: Tensor | None) -> Hashable:
     return None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
 
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream that is captured: one per GPU, because cuBLAS keeps a workspace for each."""
+    return torch.cuda.Stream(device)
+
+
 class _Graph:
     """The kernels of one call, with inputs and results at fixed addresses."""
 
     def __init__(self, function: Function, settings: Hashable, tensors: tuple[Tensor | None, ...]):
-        with torch.inference_mode(False), torch.no_grad():
+        self.device = next(tensor.device for tensor in tensors if tensor is not None)
+        with torch.cuda.device(self.device), torch.inference_mode(False), torch.no_grad():
             self.inputs = [None if tensor is None else torch.empty_like(tensor) for tensor in tensors]
             self.graph = torch.cuda.CUDAGraph()
             # Other threads, such as a loader that pins memory, go on using the GPU.
-            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(self.graph, stream=_stream(self.device), capture_error_mode="thread_local"):
                 self.results = function(settings, *self.inputs)
 
     def __call__(self, tensors: tuple[Tensor | None, ...]) -> Results:
         for fixed, tensor in zip(self.inputs, tensors):
             if fixed is not None:
                 fixed.copy_(tensor)
-        self.graph.replay()
+        with torch.cuda.device(self.device):
+            self.graph.replay()
         return tuple(None if result is None else result.clone() for result in self.results)
