@@ -72,7 +72,7 @@ class LoadsAtOtherDepths(nn.Module):
     def _trained_order(self, state_dict: dict, prefix: str, local_metadata: dict) -> Order | None:
         """The order in the state dict or its metadata (which safetensors drop), or else the one that its passes imply.
 
-        None if it is the loop's, or unknown: passes at the end that own no tensor leave no key.
+        None if it is unknown: passes at the end that own no tensor leave no key.
         """
         noted = state_dict.pop(f"{prefix}noted", None)
         if noted is not None:
@@ -113,14 +113,14 @@ def _store_order(loop: LoadsAtOtherDepths, state_dict: dict, prefix: str, local_
 
 
 def _take_passes(state_dict: dict, prefix: str, sources: Sequence[int]) -> bool:
-    """Gives pass i the tensors of pass sources[i], in place; returns whether passes own any."""
+    """Gives pass i copies of the tensors of pass sources[i], in place; returns whether passes own any."""
     start = f"{prefix}own."
     trained = {key: state_dict.pop(key) for key in list(state_dict) if key.startswith(start)}
     for index, source in enumerate(sources):
         source_prefix = f"{start}{source}."
         for key, tensor in trained.items():
             if key.startswith(source_prefix):
-                state_dict[f"{start}{index}.{key[len(source_prefix) :]}"] = tensor
+                state_dict[f"{start}{index}.{key[len(source_prefix) :]}"] = tensor.clone()
     return bool(trained)
 
 

@@ -117,7 +117,7 @@ def imported(package: str) -> set[str]:
 def test_every_import_is_declared(site):
     required = [line for line in metadata(site).get_all("Requires-Dist") if "extra ==" not in line]
     declared = {re.match(r"[\w-]+", line)[0] for line in required}
-    tools = {"fvcore", "matplotlib", "pandas", "scipy"}  # extras: counting, drawing, comparing name what is missing
+    tools = {"fvcore", "matplotlib", "pandas", "scipy", "tabulate"}  # extras, which name what is missing
     assert imported("recurrence") <= declared | tools
     speech = {"kaldi_native_fbank", "scipy", "soundfile", "torchaudio"}  # an extra, and what it takes the place of
     images = {"torchvision"}  # the extra timm has it; one task reads images

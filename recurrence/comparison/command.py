@@ -66,9 +66,10 @@ def add_options(parser: argparse.ArgumentParser, output: bool = True) -> argpars
 
 
 def _seeds(text: str) -> tuple[int, ...]:
-    if not re.fullmatch(r"\d+(,\d+)*", text) or len(set(text.split(","))) < len(text.split(",")):
+    seeds = tuple(map(int, text.split(","))) if re.fullmatch(r"\d+(,\d+)*", text) else ()
+    if not seeds or len(set(seeds)) < len(seeds):
         raise argparse.ArgumentTypeError(f"{text}: must be different whole numbers, such as 1,2,3")
-    return tuple(map(int, text.split(",")))
+    return seeds
 
 
 def _rows(text: str) -> tuple[str, ...]:

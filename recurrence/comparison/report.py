@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+import tabulate  # noqa: F401  pandas writes Markdown with it
+from matplotlib.figure import Figure
 from pandas.core.groupby import DataFrameGroupBy
 from scipy import stats
 
@@ -177,8 +179,6 @@ def by_seed(runs: pd.DataFrame) -> pd.DataFrame:
 
 def draw(runs: pd.DataFrame, score: Score, path: Path) -> None:
     """Score over megabytes and score over training time: a mark per row, with the standard deviation over seeds."""
-    from matplotlib.figure import Figure
-
     mean, deviation = by_row(runs).mean(), by_row(runs).std()
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)

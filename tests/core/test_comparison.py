@@ -248,6 +248,15 @@ def test_time_trains_storage_for_as_long_as_looped(tmp_path, capsys):
     assert capsys.readouterr().out[-300:] == before[-300:]
 
 
+@pytest.mark.parametrize("missing", ["pandas", "scipy", "matplotlib.figure", "tabulate"])
+def test_what_the_report_needs_is_missed_before_anything_is_trained(missing, tmp_path, monkeypatch):
+    monkeypatch.delattr("recurrence.comparison.report")
+    monkeypatch.delitem(sys.modules, "recurrence.comparison.report")
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ValueError, match="pip install"):
+        compare(Counting(), options("--output", str(tmp_path)))
+
+
 def test_a_dry_run_prints_rows_and_commands_and_runs_nothing(tmp_path, capsys):
     compare(Counting(), options("--output", str(tmp_path), "--rows", "deep", "--dry-run"))
     said = capsys.readouterr().out
@@ -261,7 +270,7 @@ def test_a_dry_run_prints_rows_and_commands_and_runs_nothing(tmp_path, capsys):
     [
         ("--rows wide", "wide: must be one of looped, once, storage, deep, time"),
         ("--rows time", "time is storage trained for longer, and needs storage"),
-        ("--seeds 1,1", "1,1: must be different whole numbers"),
+        ("--seeds 1,01", "1,01: must be different whole numbers"),
         ("--seeds one", "one: must be different whole numbers"),
         ("--jobs 0", "0: must be >= 1"),
     ],

@@ -60,7 +60,8 @@ def test_loading_gives_each_pass_the_parameters_of_its_source_pass(noted, caplog
     trained, used = relaxed_loop(order.cycle(2, 4)), relaxed_loop(order.cycle(2, 6), seed=1)
     weights = trained.state_dict() if noted else dict(trained.state_dict())
     weights["safe"] = torch.tensor([1.0, 4.0])  # which early versions stored
-    used.load_state_dict(weights)
+    used.load_state_dict(weights, assign=True)
+    assert len({tensor.data_ptr() for tensor in used.parameters()}) == len(list(used.parameters()))
     for own, source in zip(used.own, (0, 1, 2, 3, 2, 3)):
         expected = trained.own[source].state_dict()
         assert all(torch.equal(tensor, expected[key]) for key, tensor in own.state_dict().items())
