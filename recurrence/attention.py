@@ -238,10 +238,11 @@ def causal_bias(length: int, like: Tensor, padding: Tensor | None = None, start:
     Returns:
         (L - start, L); with padding (B, 1, L - start, L).
     """
-    hidden = torch.ones(length, length, dtype=torch.bool, device=like.device).triu_(1)[start:]
+    ones = torch.ones(length - start, length, dtype=torch.bool, device=like.device)
+    hidden = ones.triu(start + 1)
     if padding is not None:
         hidden = hidden | padding[:, None, None, :]
-        itself = torch.eye(length, dtype=torch.bool, device=like.device)[start:]
+        itself = ones.tril(start).triu_(start)
         hidden = hidden & ~(itself & hidden.all(dim=-1, keepdim=True))
     return _bias(hidden, like)
 

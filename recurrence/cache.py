@@ -16,7 +16,7 @@ Slot = Callable[[Tensor], tuple[Tensor, Tensor]]
 class Cache:
     """Keys and values of P passes, time first, (L, P, 2, B, C), with room to grow.
 
-    `lengths` has the number of tokens of each pass, at most that of the pass before it.
+    `lengths` has the number of tokens of each pass, at most that of the first.
     """
 
     def __init__(self, passes: int):

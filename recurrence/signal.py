@@ -103,19 +103,16 @@ class LevelSignal(nn.Module):
             (K, B, T, out), perhaps a view.
         """
         signal_input = x if signal_input is None else signal_input
-        batch, length, width = x.shape
-        if self.low_rank and is_plain(layer) and isinstance(x, Tensor) and product_dtype(x) in HALF_PRECISION:
-            return self._rounded_once(layer, x, signal_input).unflatten(-1, (self.targets, -1)).permute(2, 0, 1, 3)
-        if (
-            signal_input is x
-            and is_plain(layer)
-            and self.worth_folding(batch * length, layer.out_features // self.targets)
-        ):
+        plain, (batch, length, width) = is_plain(layer), x.shape
+        if plain and self.low_rank and isinstance(x, Tensor) and product_dtype(x) in HALF_PRECISION:
+            y = self._rounded_once(layer, x, signal_input)
+        elif plain and signal_input is x and self.worth_folding(batch * length, layer.out_features // self.targets):
             y = linear(x, self.fold(layer.weight), self.bias_of(layer))
-            return y.view(batch, length, self.targets, layer.out_features // self.targets).permute(2, 0, 1, 3)
-        signal = self(signal_input.reshape(-1, width))
-        y = self._before(layer, x, signal) if self.before else self._after(layer, x, signal)
-        return y.view(self.targets, batch, length, y.size(-1))
+        else:
+            signal = self(signal_input.reshape(-1, width))
+            y = self._before(layer, x, signal) if self.before else self._after(layer, x, signal)
+            return y.view(self.targets, batch, length, y.size(-1))
+        return y.unflatten(-1, (self.targets, -1)).permute(2, 0, 1, 3)
 
     def _rounded_once(self, layer: nn.Linear, x: Tensor, signal_input: Tensor) -> Tensor:
         """Projection plus signal in half precision, (B, T, K * out): the product is added to the signal, then rounded.
