@@ -77,7 +77,7 @@ def main() -> None:
     add = command_line.add_argument
     add("--path", required=True, help="checkpoint")
     add("--steps", type=int, nargs="+", default=[1, 2, 4, 6, 8, 10, 12, 16, 24, 48], help="default: %(default)s")
-    add("--cells", type=int, nargs="+", default=[24], help="cells of a row (default: 24); from the second on, scores are named after them")
+    add("--cells", type=int, nargs="+", default=[24], help="of a row; all but the first are named in the scores")
     add("--texts", type=int, default=1000, help="rows (default: %(default)s)")
     print_scores(command_line, measured)
 
