@@ -132,8 +132,11 @@ class Loop(LoadsAtOtherDepths):
 
         Raises:
             RuntimeError: see :attr:`running`.
+            ValueError: if a pass runs twice, which has one slot.
         """
         indices = self.running if indices is None else indices
+        if slots is not None and len(set(indices)) < len(indices):
+            raise ValueError(f"{len(indices)} passes: must be <= {self.passes} while decoding, as each has one slot")
         first_inputs = {} if first_inputs is None else first_inputs
         per_pass = dict(own=self.own, context=contexts, slot=slots, distance_keys=distance_keys)
         per_pass = {name: values for name, values in per_pass.items() if values is not None}

@@ -1,10 +1,12 @@
 """Causal stacks: the norms of LLaMA's block, and a state that goes back."""
 
+import pytest
 import torch
 from torch import nn
 
 from recurrence.block import Shape
 from recurrence.causal import CausalStack
+from recurrence.elastic import at_depths
 from recurrence.papers.ilr import LlamaBlock, llama_layers
 from recurrence.position import attention_positions
 
@@ -31,6 +33,13 @@ def test_norms_are_computed_in_float32():
     expected = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).bfloat16()
     assert torch.equal(norm(x), expected)
     assert norm.eps == 1e-6
+
+
+@torch.no_grad()
+def test_a_state_does_not_run_more_passes_than_it_has_slots():
+    model = CausalStack(llama_layers(SHAPE, (0, 0))).double()
+    with at_depths({model.loop: 3}), pytest.raises(ValueError, match="^3 passes: must be <= 2 while decoding"):
+        model(random_states(3, 4, 12), None, model.new_state())
 
 
 @torch.no_grad()
