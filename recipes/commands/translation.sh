@@ -3,7 +3,7 @@
 #
 # Scales (a row keeps its depth at every scale):
 #   smoke  64 wide, 10 updates, on Multi30k if DATA_ROOT holds it, otherwise on number words; only shows that the row works
-#   small  256 wide (WIDTH), 4,000 updates of about 900 target tokens on Multi30k: half an hour on one core at 4 + 4 passes
+#   small  256 wide (WIDTH), 4,000 updates of about 900 target tokens on Multi30k: under an hour of one core at 4 + 4 passes
 #   long   the same, for tables that train for fewer updates at scale small
 #   paper  the data and the settings of the table
 # WIDE=2 doubles the width of a row below scale paper; SCORED=loss scores a row by its last validation loss. VOCABULARY, a file of
