@@ -219,7 +219,7 @@ def trained_depths(loop: Loop) -> tuple[int, int]:
 def at_depths(depths: dict[Loop, int]) -> Iterator[None]:
     """Within the context, runs each loop at another depth, like a model of that depth with the same checkpoint.
 
-    Incremental decoding raises ValueError at more passes than the loop has, because each has one slot in the cache.
+    With static level signals, and in incremental decoding, no more passes run than the loop has.
 
     Raises:
         ValueError: if the order of a loop does not run at that depth.

@@ -65,7 +65,7 @@ class Loop(LoadsAtOtherDepths):
     Training may draw which passes run, see :class:`TrainingDepth`.
 
     Args:
-        blocks: called as `block(x, own=..., context=..., slot=..., **shared)`, omitting arguments that are not given.
+        blocks: called as `block(x, own=..., context=..., slot=..., distance_keys=..., **shared)` without what is None.
         order: one block index per pass.
         own: one module per pass with the parameters of that pass; None if passes own nothing.
         inject: blocks whose later passes get the input of the block's first pass added to theirs.
@@ -132,11 +132,12 @@ class Loop(LoadsAtOtherDepths):
 
         Raises:
             RuntimeError: see :attr:`running`.
-            ValueError: if a pass runs twice, which has one slot.
+            ValueError: if a pass runs twice, which has one of `levels` and one slot.
         """
         indices = self.running if indices is None else indices
-        if slots is not None and len(set(indices)) < len(indices):
-            raise ValueError(f"{len(indices)} passes: must be <= {self.passes} while decoding, as each has one slot")
+        if len(set(indices)) < len(indices) and (levels is not None or slots is not None):
+            rule = "as each has one static level signal, and one slot while decoding"
+            raise ValueError(f"{len(indices)} passes: must be <= {self.passes}, {rule}")
         first_inputs = {} if first_inputs is None else first_inputs
         per_pass = dict(own=self.own, context=contexts, slot=slots, distance_keys=distance_keys)
         per_pass = {name: values for name, values in per_pass.items() if values is not None}

@@ -8,7 +8,7 @@ from recurrence.block import Shape
 from recurrence.causal import CausalStack
 from recurrence.elastic import at_depths
 from recurrence.papers.ilr import LlamaBlock, llama_layers
-from recurrence.position import attention_positions
+from recurrence.position import LevelTable, attention_positions
 
 EXACT = dict(rtol=0, atol=1e-12)
 SHAPE = Shape(12, 20, 2, norm_eps=1e-6)
@@ -36,10 +36,11 @@ def test_norms_are_computed_in_float32():
 
 
 @torch.no_grad()
-def test_a_state_does_not_run_more_passes_than_it_has_slots():
-    model = CausalStack(llama_layers(SHAPE, (0, 0))).double()
-    with at_depths({model.loop: 3}), pytest.raises(ValueError, match="^3 passes: must be <= 2 while decoding"):
-        model(random_states(3, 4, 12), None, model.new_state())
+@pytest.mark.parametrize("levels", [None, LevelTable(12, with_position=True)])
+def test_no_more_passes_run_than_have_a_level_or_a_slot(levels):
+    model = CausalStack(llama_layers(SHAPE, (0, 0)), level_table=levels).double()
+    with at_depths({model.loop: 3}), pytest.raises(ValueError, match="^3 passes: must be <= 2, as each has one static"):
+        model(random_states(3, 4, 12), state=None if levels else model.new_state())
 
 
 @torch.no_grad()
