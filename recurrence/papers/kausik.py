@@ -212,6 +212,8 @@ class RecurrentStack(nn.Module):
         # Every text begins at the first column of its windows.
         leading, columns = padding.cumprod(1).sum(1, keepdim=True), torch.arange(x.size(1), device=x.device)
         x = self.loop(_columns(x, columns + leading), window=window, states=states)
+        if states is not None:
+            states[:] = [_columns(state, columns - leading) for state in states]
         return self.norm(_columns(x, columns - leading))
 
     def _drawn_window(self) -> int | None:

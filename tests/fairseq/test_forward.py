@@ -58,14 +58,16 @@ def test_a_row_ignores_its_batch_and_all_padding(arch, flags):
     """Padded on either side, and by more than the longest needs."""
     model, kind = models.tiny(arch, *flags), models.modality_of(arch)
     rows = kind.rows((5, 2, 7, 7), (5, 2, 1, 7))
-    alone = [model(*kind.collate([row]))[0][0] for row in rows]
+    alone = [model(*kind.collate([row]), return_all_hiddens=True) for row in rows]
     for left in kind.PADDINGS:
         for extra in (0, 3):
             inputs = kind.collate(rows, *left, extra)
-            found = model(*inputs)[0]
+            found, extra = model(*inputs, return_all_hiddens=True)
             assert found.isfinite().all()
-            for row, keep, expected in zip(found, models.is_token(inputs[-1]), alone):
-                torch.testing.assert_close(row[keep], expected, **EXACT)
+            for row, (keep, (expected, single)) in enumerate(zip(models.is_token(inputs[-1]), alone)):
+                torch.testing.assert_close(found[row, keep], expected[0], **EXACT)
+                for state, of_single in zip(extra["inner_states"], single["inner_states"]):
+                    torch.testing.assert_close(state[keep, row], of_single[:, 0], **EXACT)
 
 
 @models.every_language_case
