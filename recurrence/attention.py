@@ -185,15 +185,9 @@ class CrossAttention(Attention):
 
 
 def rotate(x: Tensor, heads: int, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotates each head [a, b], split in halves, to [a cos - b sin, b cos + a sin].
+    """Rotates each head [a, b], split in halves, to [a cos - b sin, b cos + a sin]: (..., T, C) -> the same.
 
-    Args:
-        x: (..., T, C).
-        heads: H.
-        cos, sin: rows of :func:`recurrence.position.rotary`, (T, D/2) or (B, T, D/2).
-
-    Returns:
-        (..., T, C).
+    cos and sin are rows of :func:`recurrence.position.rotary`, (T, D/2) or (B, T, D/2), for H heads of width D.
 
     Differs from the paper, which rotates pairs of neighbours; LLaMA's published code rotates halves, as here.
     """

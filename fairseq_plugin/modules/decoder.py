@@ -219,13 +219,11 @@ class StackDecoder(FairseqIncrementalDecoder):
         return incremental_state[self.KEY]
 
     def reorder_incremental_state(self, incremental_state, new_order: Tensor) -> None:
-        """Beam search calls this after selecting hypotheses."""
+        """Beam search calls this, by its other name, after selecting hypotheses."""
         if self.KEY in incremental_state:
             incremental_state[self.KEY].reorder(new_order)
 
-    def reorder_incremental_state_scripting(self, incremental_state, new_order: Tensor) -> None:
-        """Beam search calls this at each step; fairseq's own version searches all modules for states."""
-        self.reorder_incremental_state(incremental_state, new_order)
+    reorder_incremental_state_scripting = reorder_incremental_state  # fairseq's own searches all modules for states
 
     def make_generation_fast_(self, need_attn=False, retain_dropout: bool = False, **unused) -> None:
         """fairseq calls this before generation; weights no longer change afterwards.

@@ -87,7 +87,7 @@ class TokenInput(nn.Module):
         embed_tokens: the embedding, registered by the encoder or decoder and not here.
         scale: factor on the embedding.
         table: sinusoidal positions; None for none.
-        learned: number of learned positions, which replace the table; 0 for none.
+        learned: number of learned positions; 0 for none.
         std: initial standard deviation of the learned positions.
         layernorm: whether a LayerNorm follows.
         dropout: rate on the output.
@@ -107,7 +107,7 @@ class TokenInput(nn.Module):
         borrow(self, "embed_tokens", embed_tokens)
         width = embed_tokens.embedding_dim
         self.scale, self.dropout = scale, dropout
-        self.table = None if learned else table
+        self.table = table
         self.embed_positions = nn.Embedding(learned, width) if learned else None
         self.layernorm = nn.LayerNorm(width) if layernorm else None
         if learned:

@@ -94,13 +94,6 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
         return 1
 
     @classmethod
-    def build_model(cls, args, task):
-        """As :meth:`fairseq_plugin.modules.model.LoopedTransformer.build_model`."""
-        with cls.options.flags_in_errors():
-            cls._check(args, task)
-            return cls._build(args, task)
-
-    @classmethod
     def _build(cls, args, task):
         most = remember_positions(args, task) if cls.position_kind(args) == "learned" else sys.maxsize
         with cls.options.flags_in_errors("decoder"):

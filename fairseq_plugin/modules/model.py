@@ -136,17 +136,6 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
         )
 
     @classmethod
-    def build_model(cls, args, task):
-        """Builds the model; fairseq calls this. Options are checked before anything is built.
-
-        Raises:
-            ValueError: naming the option, the value and the rule.
-        """
-        with cls.options.flags_in_errors():
-            cls._check(args, task)
-            return cls._build(args, task)
-
-    @classmethod
     def _build(cls, args, task):
         source, target, joint = task.source_dictionary, task.target_dictionary, args.share_all_embeddings
         encoder_embedding = cls._embedding(args, "encoder", source)

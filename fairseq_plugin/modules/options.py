@@ -185,7 +185,7 @@ class StackOptions(Options):
 
 
 class ConfiguredModel(nn.Module):
-    """A model that has a family's `options`."""
+    """A model that has a family's `options`. A subclass checks them together in `_check` and builds in `_build`."""
 
     options: type[StackOptions] = StackOptions
 
@@ -193,6 +193,17 @@ class ConfiguredModel(nn.Module):
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
         """Adds the command-line options, without defaults, which would override presets."""
         gen_parser_from_dataclass(parser, cls.options(), delete_default=True)
+
+    @classmethod
+    def build_model(cls, args, task):
+        """Builds the model; fairseq calls this. Options are checked before anything is built.
+
+        Raises:
+            ValueError: naming the option, the value and the rule.
+        """
+        with cls.options.flags_in_errors():
+            cls._check(args, task)
+            return cls._build(args, task)
 
     @classmethod
     def unshared(cls, args: Any, layers: dict[str, int]) -> dict[str, Any]:
