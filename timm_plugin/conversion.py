@@ -27,14 +27,15 @@ def to_timm(model: ImageModel) -> VisionTransformer:
     """timm's `VisionTransformer` that computes what a looped model computes.
 
     Raises:
-        ValueError: naming the part that timm's `VisionTransformer` cannot have.
+        ValueError: naming the part that timm's `VisionTransformer` cannot have, or a model of another kind.
     """
+    if not isinstance(model, ImageModel):
+        raise ValueError(f"{type(model).__name__}: not a model of this plugin; there is nothing to unshare")
     registered = getattr(model, "pretrained_cfg", {}).get("architecture")
     name = f"{registered or type(model).__name__} cannot become a VisionTransformer"
-    if model.config.unlike_upstream:
-        raise ValueError(f"{name}: {model.config.unlike_upstream}")
-    if not isinstance(model.patch_embed, PatchEmbed):
-        raise ValueError(f"{name}: it has a convolutional stem")
+    stem = None if isinstance(model.patch_embed, PatchEmbed) else "it has a convolutional stem"
+    if reason := model.config.unlike_upstream or stem:
+        raise ValueError(f"{name}: {reason}")
     try:
         layers, factor = unshare(model.loop, EPSILON)
     except ValueError as error:

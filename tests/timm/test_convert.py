@@ -83,6 +83,11 @@ def test_a_hidden_width_that_timm_would_round_down_is_kept():
     torch.testing.assert_close(to_timm(model)(x), model(x), **CLOSE)
 
 
+def test_timms_own_model_has_nothing_to_unshare():
+    with pytest.raises(ValueError, match=r"^VisionTransformer: not a model of this plugin"):
+        to_timm(upstream())
+
+
 def test_another_epsilon_is_rejected():
     with pytest.raises(ValueError, match="norm_eps=0.1: must be 1e-06"):
         to_timm(vision.small("plain_vit", norm_eps=0.1))
