@@ -34,6 +34,7 @@ KEPT = (*PREPROCESSING, "crop_mode", "num_classes", "label_names", "label_descri
 def save(model: nn.Module, source: nn.Module, folder: Path) -> None:
     """Writes a model in timm's format, with the preprocessing and the classes' names of its source; atomic."""
     model.pretrained_cfg = {**model.pretrained_cfg, **{name: source.pretrained_cfg.get(name) for name in KEPT}}
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.resolve().parent, prefix=f".{folder.name}.") as parent:
         save_for_hf(model, Path(parent) / "model", safe_serialization=True)
         os.rename(Path(parent) / "model", folder)

@@ -157,7 +157,7 @@ def test_there_and_back_by_command_line_and_without_the_plugin(tmp_path):
     weights, x = tmp_path / "looped.safetensors", torch.linspace(-1, 1, 3 * 32 * 32).view(1, 3, 32, 32)
     save_file(model.state_dict(), weights)
     kwargs = [f"{name}={value}" for name, value in vision.arguments("recursive_deit_tiny").items()]
-    own, again = tmp_path / "own", tmp_path / "again"
+    own, again = tmp_path / "own", tmp_path / "new" / "again"
     convert.main(["unshare", f"{weights}", f"{own}", "--model", "recursive_deit_tiny", "--model-kwargs", *kwargs])
     alone = cli.run(sys.executable, "-W", "ignore", "-c", ALONE, own, fresh=True)
     name, mean, logits = json.loads(alone.splitlines()[-1])
