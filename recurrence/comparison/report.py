@@ -80,7 +80,7 @@ def headroom(scores: pd.DataFrame, higher_is_better: bool, passes: float) -> str
         return "Whether depth itself gains anything: needs two seeds."
     over = f"`deep` over `once`: {deep.mean:.2f}, standard error {deep.error:.2f}"
     if deep.mean <= HEADROOM * deep.error:
-        return f"No headroom seen: depth itself gains at most three standard errors ({over})."
+        return f"No headroom: depth itself gains nothing here beyond three standard errors ({over})."
     exponent = looped.mean / deep.mean
     return (
         f"Iso-depth exponent {exponent:.2f}: {passes:.3g} loops are worth {passes:.3g}^{exponent:.2f} = "

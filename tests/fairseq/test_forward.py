@@ -62,11 +62,11 @@ def test_a_row_ignores_its_batch_and_all_padding(arch, flags):
     for left in kind.PADDINGS:
         for extra in (0, 3):
             inputs = kind.collate(rows, *left, extra)
-            found, extra = model(*inputs, return_all_hiddens=True)
+            found, recorded = model(*inputs, return_all_hiddens=True)
             assert found.isfinite().all()
             for row, (keep, (expected, single)) in enumerate(zip(models.is_token(inputs[-1]), alone)):
                 torch.testing.assert_close(found[row, keep], expected[0], **EXACT)
-                for state, of_single in zip(extra["inner_states"], single["inner_states"]):
+                for state, of_single in zip(recorded["inner_states"], single["inner_states"], strict=True):
                     torch.testing.assert_close(state[keep, row], of_single[:, 0], **EXACT)
 
 
