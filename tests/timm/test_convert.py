@@ -168,7 +168,7 @@ def test_there_and_back_by_command_line_and_without_the_plugin(tmp_path):
     again = timm.create_model(f"local-dir:{again}", pretrained=True).eval()
     assert again.loop.order == model.loop.order
     torch.testing.assert_close(again(x), model(x), **CLOSE)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "looped.safetensors", "own"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["looped.safetensors", "new", "own"]
 
 
 def test_a_training_checkpoint_describes_its_model(tmp_path):
