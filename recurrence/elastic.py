@@ -66,7 +66,7 @@ def depths_of(order: Order, smallest: int, largest: int, step: int = 1, prefix_o
     for end in (smallest, largest):
         if end not in found:
             known = f"only at {', '.join(map(str, found))}" if found else "nor at others of the range"
-            rule = f"the order {' '.join(map(str, order))} cannot run at {end} passes, {known}"
+            rule = f"the order {' '.join(map(str, order))} cannot run at depth {end}, {known}"
             raise FieldError("depth_range", given, rule)
     return tuple(found)
 

@@ -96,7 +96,7 @@ class LoadsAtOtherDepths(nn.Module):
             state_dict[f"{prefix}looping"] = looping
         elif self.chosen is not None:
             logger.warning(
-                "%s: runs each block once, %d passes of %d, as in training: "
+                "%s: runs each block once, %d of %d passes, as in training: "
                 "the checkpoint is from before its loops began",
                 *(prefix.rstrip("."), len(self.chosen), len(self.order)),
             )
@@ -127,6 +127,6 @@ def _take_passes(state_dict: dict, prefix: str, sources: Sequence[int]) -> bool:
 def warn_of_depth(name: str, used: Order, trained: Order) -> None:
     """Logs that the depth is not the trained one."""
     logger.warning(
-        "%s: runs %d passes (%s), trained with %d (%s)",
+        "%s: runs at depth %d (%s), trained at %d (%s)",
         *(name, len(used), " ".join(map(str, used)), len(trained), " ".join(map(str, trained))),
     )

@@ -105,7 +105,8 @@ class Options(FairseqDataclass):
         for name, instead in cls.removed.items():
             if getattr(args, name, None):
                 raise FieldError(name, getattr(args, name), f"was removed: {instead}")
-        for name, spec in known.items():
+        # A decoder's value may be the encoder's, which was given.
+        for name, spec in sorted(known.items(), key=lambda item: item[0].startswith("decoder")):
             value, kind, choices = getattr(args, name, None), _kind(spec), spec.metadata.get("choices")
             if value is None:
                 continue

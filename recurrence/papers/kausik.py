@@ -80,11 +80,14 @@ class RecurrentBlock(nn.Module):
         Args:
             x: the input.
             slot: state of this layer.
-            padding: (B, T) bool, with a slot only; without one, texts must begin at the first column.
+            padding: (B, T) bool; None if all texts begin at the first column.
             window: tokens read at a time in this call; None for the block's own.
         """
         if slot is not None:
             return slot.read(self, x, padding)
+        if padding is not None:  # every text must begin at the first column of its windows
+            leading, columns = padding.cumprod(1).sum(1, keepdim=True), torch.arange(x.size(1), device=x.device)
+            return _columns(self.forward(_columns(x, columns + leading), window=window), columns - leading)
         length, window = x.size(1), window or self.window
         # The padding of the last window comes after all tokens, so no token sees it.
         windows = F.pad(x, (0, 0, 0, -length % window)).unflatten(1, (-1, window)).transpose(0, 1)
@@ -206,15 +209,8 @@ class RecurrentStack(nn.Module):
         if state is not None:
             padding = None if padding is None else padding[:, -x.size(1) :]
             return self.norm(self.loop(x, slots=state.layers, padding=padding, states=states))
-        window = self._drawn_window()
-        if padding is None or not padding[:, 0].any():
-            return self.norm(self.loop(x, window=window, states=states))
-        # Every text begins at the first column of its windows.
-        leading, columns = padding.cumprod(1).sum(1, keepdim=True), torch.arange(x.size(1), device=x.device)
-        x = self.loop(_columns(x, columns + leading), window=window, states=states)
-        if states is not None:
-            states[:] = [_columns(state, columns - leading) for state in states]
-        return self.norm(_columns(x, columns - leading))
+        leading = padding if padding is not None and padding[:, 0].any() else None
+        return self.norm(self.loop(x, window=self._drawn_window(), padding=leading, states=states))
 
     def _drawn_window(self) -> int | None:
         """Drawn with torch's CPU generator, which fairseq seeds for each update, so a resumed run draws the same."""

@@ -65,7 +65,7 @@ def test_loading_gives_each_pass_the_parameters_of_its_source_pass(noted, caplog
     for own, source in zip(used.own, (0, 1, 2, 3, 2, 3)):
         expected = trained.own[source].state_dict()
         assert all(torch.equal(tensor, expected[key]) for key, tensor in own.state_dict().items())
-    assert caplog.messages == [": runs 6 passes (0 1 0 1 0 1), trained with 4 (0 1 0 1)"]
+    assert caplog.messages == [": runs at depth 6 (0 1 0 1 0 1), trained at 4 (0 1 0 1)"]
 
 
 def test_a_saved_state_dict_notes_its_order(tmp_path):
@@ -85,7 +85,7 @@ def noting_loop(which: order.Order) -> Loop:
 def test_an_order_stored_as_a_tensor_survives_without_metadata(caplog):
     trained, used = noting_loop((0, 1, 0, 1)), noting_loop((0, 1))
     used.load_state_dict(dict(trained.state_dict()))
-    assert caplog.messages == [": runs 2 passes (0 1), trained with 4 (0 1 0 1)"]
+    assert caplog.messages == [": runs at depth 2 (0 1), trained at 4 (0 1 0 1)"]
     assert used.state_dict()["noted"].tolist() == [0, 1]
 
 

@@ -57,7 +57,7 @@ def test_a_checkpoint_from_before_the_loops_began_runs_what_was_trained(caplog):
     used.load_state_dict(early)
     assert torch.equal(used(x), trained.eval()(x))
     assert caplog.messages == [
-        ": runs each block once, 3 passes of 5, as in training: the checkpoint is from before its loops began"
+        ": runs each block once, 3 of 5 passes, as in training: the checkpoint is from before its loops began"
     ]
     assert "looping" not in used.state_dict()
     trained.set_num_updates(3)

@@ -68,7 +68,7 @@ def test_wrong_choices_are_rejected_on_the_command_line_and_in_a_configuration(o
 @pytest.mark.parametrize(
     ("one", "name", "value", "rule"),
     [
-        ("ringformer_base", "encoder_layers", "six", "--encoder-layers=six: must be a whole number"),
+        ("ringformer_base", "encoder_embed_dim", "six", "--encoder-embed-dim=six: must be a whole number"),
         ("ringformer_base", "dropout", "0.1", "--dropout=0.1: must be a number"),
         ("ringformer_base", "share_all_embeddings", "yes", "--share-all-embeddings=yes: must be true or false"),
         ("ringformer_base", "eight_bits", 2, "eight_bits=2: must be true or false"),

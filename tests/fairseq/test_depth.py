@@ -29,7 +29,7 @@ def test_every_model_runs_at_another_depth(arch, caplog):
     used.load_state_dict(weights)
     loops = {name: (trained.get_submodule(name), loop) for name, loop in named_loops(used).items()}
     assert [re.sub(r" \(.*?\)", "", line) for line in depth_log(caplog)] == [
-        f"{name}: runs {loop.passes} passes, trained with {stored.passes}" for name, (stored, loop) in loops.items()
+        f"{name}: runs at depth {loop.passes}, trained at {stored.passes}" for name, (stored, loop) in loops.items()
     ]
     for name, (stored, loop) in loops.items():  # by hand, what the rule gives each pass
         own = stored.own and [stored.own[source] for source in source_passes(stored.order, loop.order)]

@@ -59,7 +59,7 @@ def test_depth_options_exist_for_families_that_share_blocks(arch):
 
 @pytest.mark.parametrize("arch", [arch for arch in models.REPRESENTS if has_options(arch) and not is_elastic(arch)])
 def test_a_depth_range_is_rejected_for_orders_without_a_shorter_form(arch):
-    reason = "cannot run at 2 passes" if arch.startswith(NO_FEWER) else "needs a block that runs again"
+    reason = "cannot run at depth 2" if arch.startswith(NO_FEWER) else "needs a block that runs again"
     with pytest.raises(ValueError, match=rf"--depth-range=2-4: .*{reason}.*\((encoder|decoder)\)"):
         elastic(arch, "--depth-range", "2-4")
 

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from recurrence.analysis.record import recorded_states
 from tests.support import cli, language, models, stacks
 
 EXACT = dict(rtol=0, atol=1e-10)
@@ -62,12 +63,13 @@ def test_a_row_ignores_its_batch_and_all_padding(arch, flags):
     for left in kind.PADDINGS:
         for extra in (0, 3):
             inputs = kind.collate(rows, *left, extra)
-            found, recorded = model(*inputs, return_all_hiddens=True)
+            with recorded_states(model) as states:
+                found, _ = model(*inputs)
             assert found.isfinite().all()
             for row, (keep, (expected, single)) in enumerate(zip(models.is_token(inputs[-1]), alone)):
                 torch.testing.assert_close(found[row, keep], expected[0], **EXACT)
-                for state, of_single in zip(recorded["inner_states"], single["inner_states"], strict=True):
-                    torch.testing.assert_close(state[keep, row], of_single[:, 0], **EXACT)
+                for state, of_single in zip([*states.values()][-1], single["inner_states"], strict=True):
+                    torch.testing.assert_close(state[row, keep], of_single[:, 0], **EXACT)
 
 
 @models.every_language_case

@@ -109,7 +109,7 @@ def test_checkpoints_generate_at_the_depth_of_their_training(corpus, trained, tm
         (model,), *_ = checkpoint_utils.load_model_ensemble_and_task([str(path)], dict(data=str(corpus.data)))
         assert [len(loop.running) for loop in models.loops(model)] == passes
     early = cli.generate(corpus.data, before, *FEW)
-    assert "encoder.loop: runs each block once, 1 passes of 4, as in training" in early
+    assert "encoder.loop: runs each block once, 1 of 4 passes, as in training" in early
     assert len(cli.hypotheses(early)) == corpus.sentences["valid"]
     (valid,) = (line for line in cli.logged(log, "valid") if line["valid_num_updates"] == 4)
     found = cli.run("fairseq-validate", corpus.data, *cli.HOST, "--batch-size", "8", "--path", before)

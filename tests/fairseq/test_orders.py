@@ -42,8 +42,8 @@ def test_a_checkpoint_runs_in_another_order_of_its_blocks(caplog):
     used, batch = models.tiny("cycle", *flags, seed=1), models.inputs("cycle")
     used.load_state_dict(trained.state_dict())
     assert depth_log(caplog) == [
-        "encoder.loop: runs 4 passes (0 1 1 2), trained with 5 (0 1 1 1 2)",
-        "decoder.loop: runs 4 passes (0 0 0 1), trained with 3 (0 0 1)",
+        "encoder.loop: runs at depth 4 (0 1 1 2), trained at 5 (0 1 1 1 2)",
+        "decoder.loop: runs at depth 4 (0 0 0 1), trained at 3 (0 0 1)",
     ]
     with at_depths(dict(zip(models.loops(trained), (4, 4)))):
         torch.testing.assert_close(used(*batch)[0], trained(*batch)[0], rtol=0, atol=0)
@@ -57,10 +57,10 @@ def test_commands_read_the_order_from_the_checkpoint_and_overrides_give_another(
     command = (corpus.data, tmp_path / "checkpoint_last.pt", *few)
     generated = cli.generate(*command)
     assert len(cli.hypotheses(generated)) == corpus.sentences["valid"]
-    assert " passes (" not in generated  # nothing is logged at the trained depth
+    assert "runs at depth" not in generated  # nothing is logged at the trained depth
     command = (*command, "--model-overrides")
     other = cli.generate(*command, f"{{{overrides}, 'encoder_order': '0,1,1,2'}}")
-    assert "encoder.loop: runs 4 passes (0 1 1 2), trained with 5 (0 1 1 1 2)" in other
+    assert "encoder.loop: runs at depth 4 (0 1 1 2), trained at 5 (0 1 1 1 2)" in other
     wrong = cli.generate(*command, "{'encoder_layers': 4}", fails=True)
     assert "error: --encoder-layers=4: must be 5, the number of passes in --encoder-order=0,1,1,1,2" in wrong
     more = cli.generate(*command, f"{{{overrides}, 'encoder_order': '0,1,2,3'}}", fails=True)

@@ -37,7 +37,7 @@ def test_image_models_run_deeper_from_a_checkpoint_path(structure, tmp_path, cap
         used = create().eval()
     logged = depth_log(caplog)
     assert logged
-    assert all(re.search(r"runs \d+ passes \([\d ]+\), trained with \d+ \([\d ]+\)$", line) for line in logged)
+    assert all(re.search(r"runs at depth \d+ \([\d ]+\), trained at \d+ \([\d ]+\)$", line) for line in logged)
     for loop, before in zip(used.loops(), trained.loops()):
         assert loop.passes > before.passes
         for own, source in zip(loop.own or (), source_passes(before.order, loop.order)):
@@ -57,7 +57,7 @@ def test_learned_levels_follow_the_rule(caplog):
     used = vision.small("uit, learned levels", depth=5, seed=1)
     used.load_state_dict(dict(trained.state_dict()))
     assert torch.equal(used.level_embed, trained.level_embed[[0, 1, 2, 2, 2]])
-    assert "level_embed: runs 5 passes (0 0 0 0 0), trained with 3 (0 0 0)" in caplog.text
+    assert "level_embed: runs at depth 5 (0 0 0 0 0), trained at 3 (0 0 0)" in caplog.text
     trained = vision.small("uit, learned levels", order=(0, 1, 0, 1), depth=2)
     used = vision.small("uit, learned levels", order=(0, 0, 1, 1), depth=2, seed=1)
     used.load_state_dict(trained.state_dict())

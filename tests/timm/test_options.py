@@ -185,7 +185,7 @@ REJECTIONS = {
         (dict(depth_seed=3), "depth_seed=3: needs depth_range"),
         (dict(depth=1, mixed_depth=True), "mixed_depth=True: the order 0 has no shorter form that runs each"),
     ],
-    "deit, external loops": [(dict(depth=2, depth_range=(3, 4)), "depth_range=3-4: .* cannot run at 3 passes")],
+    "deit, external loops": [(dict(depth=2, depth_range=(3, 4)), "depth_range=3-4: .* cannot run at depth 3")],
     "recursive_mixer_s16": [(dict(num_heads=2), "num_heads=2: must be 1 in this family")],
     "ringformer_vit": [
         (dict(signal_rank_divisor=33), "embed_dim // signal_rank_divisor=0: must be >= 1 and <= embed_dim=32"),
@@ -195,7 +195,7 @@ REJECTIONS = {
         (dict(stem="conv"), "patch_size=8: stem='conv' has patches of 16"),
         (dict(residual_rank=4, nll=True), "residual_rank=4: goes with neither nll nor lrc"),
         (dict(order=(0, 1), depth=2, loops=2), r"order=\(0, 1\): does not go with loops=2"),
-        (dict(depth_range=(2, 6)), "depth_range=2-6: the order 0 0 1 1 2 2 cannot run at 2 passes, only at 3, 6$"),
+        (dict(depth_range=(2, 6)), "depth_range=2-6: the order 0 0 1 1 2 2 cannot run at depth 2, only at 3, 6$"),
         (dict(pass_loss=1.0), "pass_loss=1.0: no earlier pass is the end of a model of fewer"),
         (dict(terms=("qkv",)), r"terms=\('qkv',\): needs residual_rank"),
         (dict(terms=(), residual_rank=4), r"terms=\(\): must name some of \('qkv', "),
