@@ -4,7 +4,7 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -170,16 +170,16 @@ class Pass(nn.Module):
 
     Args:
         sublayers: number of residual sums; they are plain until :func:`recurrence.admin.attach` replaces them.
-        drop_path: rate at which training drops a branch for entire samples; None for never.
         norms: LayerNorms of the pass, one per sublayer; None if they belong to the block.
     """
 
-    def __init__(self, sublayers: int, drop_path: float | None = None, norms: nn.ModuleList | None = None):
+    def __init__(self, sublayers: int, norms: nn.ModuleList | None = None):
         super().__init__()
         if norms is not None:
             self.norms = norms
         self.residuals = nn.ModuleList(Sum() for _ in range(sublayers))
-        self.drop_path = None if drop_path is None else DropPath(drop_path)
+        self.drop_path: DropPath | None = None
+        self.drop_path: DropPath | None = None
 
     def join(self, which: int, residuals: nn.ModuleList | None = None) -> Callable[[Tensor, Tensor], Tensor]:
         """The residual sum of a sublayer, with drop path; residuals replaces the pass's own sums."""
@@ -189,6 +189,12 @@ class Pass(nn.Module):
     def term(self, name: str) -> LevelSignal | None:
         """The level signal or low-rank term that the pass adds to one of :data:`PROJECTIONS`; None for none."""
         return None
+
+
+def set_drop_path(passes: Iterable[Pass], rates: Iterable[float]) -> None:
+    """Lets each pass drop its branches in training, at a rate of its own."""
+    for own, rate in zip(passes, rates, strict=True):
+        own.drop_path = DropPath(rate)
 
 
 class Block(nn.Module, ABC):

@@ -8,7 +8,7 @@ from typing import Any
 import torch.nn.functional as F
 from timm.layers import to_2tuple
 
-from recurrence.block import Shape
+from recurrence.block import Shape, set_drop_path
 from recurrence.loop import Loop
 from recurrence.order import STRATEGIES
 from recurrence.papers.sret import Recursion, sret
@@ -119,14 +119,12 @@ class SReTConfig(ImageConfig):
         first = [STEMS[self.stem].grid(side) for side in to_2tuple(img_size)]
         return [tuple(-(-side // 2**stage) for side in first) for stage in range(len(self.depths))]
 
-    def drop_path(self, stage: int) -> tuple[float, ...]:
+    def drop_path(self, stage: int) -> list[float]:
         """The rate of each pass of a stage."""
-        if not self.drop_path_rate:
-            return ()
         start, total = self.loops * sum(self.depths[:stage]), self.loops * sum(self.depths)
         every = self.loops if self.drop_path_placement == "published" else 1
         passes = range(self.loops * self.depths[stage])
-        return tuple(self.drop_path_rate * (start + index // every) / total for index in passes)
+        return [self.drop_path_rate * (start + index // every) / total for index in passes]
 
     def shape(self, stage: int) -> Shape:
         """Sizes and rates of the blocks of a stage."""
@@ -147,7 +145,10 @@ class SReTConfig(ImageConfig):
         projection_width = int(shape.width * self.nll_ratio) if self.nll_ratio else None
         recursion = Recursion(self.lrc, projection_width, slices=self.slices(stage, tokens))
         order = STRATEGIES["sequence"].order(blocks, blocks * self.loops)
-        return sret(shape, order, recursion, self.drop_path(stage), pre_norm=True, activation=F.gelu)
+        loop = sret(shape, order, recursion, pre_norm=True, activation=F.gelu)
+        if self.drop_path_rate:
+            set_drop_path(loop.own, self.drop_path(stage))
+        return loop
 
     def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:
         """See :meth:`ImageConfig.unshared`; a block has the slices of its first run."""

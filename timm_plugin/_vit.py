@@ -10,6 +10,7 @@ from timm.layers import global_pool_nlc, resample_abs_pos_embed, trunc_normal_
 from torch import Tensor, nn
 
 from recurrence import position
+from recurrence.block import set_drop_path
 from recurrence.elastic import stops
 from timm_plugin._compat import feature_take_indices, update_model_input_size
 from timm_plugin._model import ImageModel, loop_groups
@@ -40,6 +41,8 @@ class LoopedVisionTransformer(ImageModel):
         self.pos_drop = nn.Dropout(config.pos_drop_rate)
         tokens = self.patch_embed.num_patches + self.num_prefix_tokens
         self.loop = config.loop(tokens)
+        if config.drop_path_rate:
+            set_drop_path(self.loop.own, config.drop_path(self.loop.passes))
         config.make_elastic(self.loop, **config.other_depths())
         self.make_tables(tokens)
         if config.notes_order or not self.shows_passes():

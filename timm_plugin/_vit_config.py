@@ -82,11 +82,14 @@ class ViTConfig(ImageConfig):
             activation_dropout=self.mlp_drop_rate,
         )
 
-    def parts(self, passes: int) -> dict[str, Any]:
+    def parts(self) -> dict[str, Any]:
         """What the core's functions that build a loop take besides the shape: pre-norm blocks with GELU."""
-        last = max(passes - 1, 1)
-        rates = [self.drop_path_rate * index / last for index in range(passes)] if self.drop_path_rate else None
-        return dict(drop_path=rates, pre_norm=True, activation=F.gelu, ffn_dropout=self.mlp_drop_rate)
+        return dict(pre_norm=True, activation=F.gelu, ffn_dropout=self.mlp_drop_rate)
+
+    def drop_path(self, passes: int) -> list[float]:
+        """The rate of each pass."""
+        last = max(passes // self.passes_per_depth - 1, 1)
+        return [self.drop_path_rate * (index // self.passes_per_depth) / last for index in range(passes)]
 
     @property
     def notes_order(self) -> bool:
@@ -156,8 +159,7 @@ class OrderedConfig(ViTConfig):
 
     def loop(self, tokens: int) -> Loop:
         """Plain layers in the order."""
-        order = self.passes()
-        return shared_layers(self.shape(), order, **self.parts(len(order)))
+        return shared_layers(self.shape(), self.passes(), **self.parts())
 
     def check(self) -> None:
         super().check()

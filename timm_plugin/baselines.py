@@ -120,7 +120,7 @@ class OneWideConfig(ViTConfig):
 
     def loop(self, tokens: int) -> Loop:
         """Attention blocks in turn, the MLP after each of them."""
-        return one_wide_ffn(self.shape(), self.depth, **self.parts(self.depth))
+        return one_wide_ffn(self.shape(), self.depth, **self.parts())
 
     def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:
         """Raises ValueError."""

@@ -105,11 +105,14 @@ class RecursiveDeiTConfig(RecursiveConfig):
     def loop(self, tokens: int) -> Loop:
         """DeiT's blocks in the order, with SReT's additions or with low-rank terms."""
         order = self.passes()
-        parts = self.parts(len(order))
         if self.residual_rank is not None:
-            return relaxed(self.shape(), order, self.residual_rank, self.terms, **parts)
-        every = self.depth if self.loop_order == "external" else 1
-        return sret(self.shape(), order, Recursion(self.lrc, self.embed_dim if self.nll else None, every), **parts)
+            return relaxed(self.shape(), order, self.residual_rank, self.terms, **self.parts())
+        recursion = Recursion(
+            self.lrc,
+            projection_width=self.embed_dim if self.nll else None,
+            projection_every=self.depth if self.loop_order == "external" else 1,
+        )
+        return sret(self.shape(), order, recursion, **self.parts())
 
     def patches(self) -> nn.Module:
         """Also SReT's stem."""

@@ -36,18 +36,8 @@ class RecursiveMixerConfig(RecursiveConfig):
 
     def loop(self, tokens: int) -> Loop:
         """Mixer's blocks in the order, with an MLP over the tokens of hidden width C / 2."""
-        order = self.passes()
-        parts = self.parts(len(order))
-        return sret(
-            self.shape(),
-            order,
-            Recursion(self.lrc),
-            parts["drop_path"],
-            block=MixerBlock,
-            tokens=tokens,
-            mixing_width=self.embed_dim // 2,
-            ffn_dropout=parts["ffn_dropout"],
-        )
+        mixing = dict(tokens=tokens, mixing_width=self.embed_dim // 2, ffn_dropout=self.mlp_drop_rate)
+        return sret(self.shape(), self.passes(), Recursion(self.lrc), MixerBlock, **mixing)
 
 
 register_family(

@@ -45,7 +45,7 @@ class RingFormerConfig(ViTConfig):
     def loop(self, tokens: int) -> Loop:
         """One block, order 0 0 0 ..."""
         signals = Signals(self.embed_dim // self.signal_rank_divisor)
-        return ringformer(self.shape(), self.depth, signals, **self.parts(self.depth))
+        return ringformer(self.shape(), self.depth, signals, **self.parts())
 
 
 def size(width: int, mlp: int, heads: int, depth: int) -> dict[str, Any]:

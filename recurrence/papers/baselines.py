@@ -9,7 +9,7 @@ Source: RingFormer (arXiv:2502.13181), section 4.1, and its published code; Univ
 One Wide Feedforward Is All You Need (arXiv:2309.01826), section 3.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch.nn.functional as F
@@ -68,29 +68,20 @@ def vanilla(shape: Shape, layers: int, **parts: Any) -> Loop:
 
 
 def one_wide_ffn(
-    shape: Shape,
-    layers: int,
-    drop_path: Sequence[float] | None = None,
-    memory_width: int | None = None,
-    relative: bool = False,
-    **parts: Any,
+    shape: Shape, layers: int, memory_width: int | None = None, relative: bool = False, **parts: Any
 ) -> Loop:
     """One attention block per layer, each followed by the shared FFN in an encoder.
 
     Args:
-        shape, drop_path: see :mod:`recurrence.papers`; a rate per layer.
+        shape: see :mod:`recurrence.papers`.
         layers: N.
         memory_width, relative: see :class:`recurrence.block.Block`.
         **parts: of :class:`WideFFN`.
     """
-    rates = drop_path or (None,) * layers
     attention = dict(parts, memory_width=memory_width, relative=relative)
-    blocks = [OneNormBlock(shape, ffn=False, **attention) for _ in range(layers)]
-    own = [Pass(block.sublayers, rate) for block, rate in zip(blocks, rates)]
-    if memory_width is not None:
-        return Loop(blocks, tuple(range(layers)), own)
-    order, own_of_both = [], []
-    for layer in range(layers):
-        order += [layer, layers]
-        own_of_both += [own[layer], Pass(1, rates[layer])]
-    return Loop([*blocks, WideFFN(shape, **parts)], tuple(order), own_of_both)
+    blocks: list[Any] = [OneNormBlock(shape, ffn=False, **attention) for _ in range(layers)]
+    order = tuple(range(layers))
+    if memory_width is None:
+        blocks.append(WideFFN(shape, **parts))
+        order = tuple(which for layer in order for which in (layer, layers))
+    return Loop(blocks, order, [Pass(blocks[which].sublayers) for which in order])

@@ -43,10 +43,8 @@ class LowRankTerm(LevelSignal):
 class RelaxedPass(Pass):
     """What a pass owns: LayerNorms, low-rank terms and their biases."""
 
-    def __init__(
-        self, block: "RelaxedBlock", shape: Shape, rank: int, terms: Sequence[str], bias: bool, drop_path: float | None
-    ):
-        super().__init__(block.sublayers, drop_path, shape.norms(block.sublayers))
+    def __init__(self, block: "RelaxedBlock", shape: Shape, rank: int, terms: Sequence[str], bias: bool):
+        super().__init__(block.sublayers, shape.norms(block.sublayers))
         self.terms = nn.ModuleDict()
         for name, (layer, targets) in block.projections().items():
             if name in terms:
@@ -94,14 +92,13 @@ def relaxed(
     order: Order,
     rank: int,
     terms: Sequence[str] | None = None,
-    drop_path: Sequence[float] | None = None,
     bias: bool = True,
     **parts: Any,
 ) -> Loop:
     """Stored layers in an order, with the terms of each pass.
 
     Args:
-        shape, order, drop_path, parts: see :mod:`recurrence.papers`.
+        shape, order, parts: see :mod:`recurrence.papers`.
         rank: rank of the terms.
         terms: the projections with a term, of :data:`recurrence.block.PROJECTIONS`; None for all.
         bias: whether projections have biases.
@@ -112,8 +109,7 @@ def relaxed(
     if not terms or not set(terms) <= set(PROJECTIONS):
         raise FieldError("terms", terms, f"must name some of {tuple(PROJECTIONS)}")
     blocks = [RelaxedBlock(shape, bias=bias, **parts) for _ in range(block_count(order))]
-    rates = drop_path or (None,) * len(order)
-    own = [RelaxedPass(blocks[which], shape, rank, terms, bias, rate) for which, rate in zip(order, rates)]
+    own = [RelaxedPass(blocks[which], shape, rank, terms, bias) for which in order]
     for block in blocks:
         for name, (layer, _) in block.projections().items():
             if name in terms:

@@ -7,7 +7,7 @@ Source: RingFormer (arXiv:2502.13181), sections 3.1 and 3.2, Equations 5 to 7; T
 Differs from the published code: M is multiplied out only for many tokens, see :mod:`recurrence.signal`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,8 +47,8 @@ class Signals:
 class RingFormerPass(Pass):
     """What a pass owns: LayerNorms and level signals (section 3.2)."""
 
-    def __init__(self, block: "RingFormerBlock", shape: Shape, signals: Signals | None, drop_path: float | None = None):
-        super().__init__(block.sublayers, drop_path, shape.norms(block.sublayers))
+    def __init__(self, block: "RingFormerBlock", shape: Shape, signals: Signals | None):
+        super().__init__(block.sublayers, shape.norms(block.sublayers))
         width = shape.width
         self.qkv_signal = self.cross_q_signal = self.cross_kv_signal = self.ffn_signal = None
         if signals is None:
@@ -91,12 +91,9 @@ class RingFormerBlock(Block):
         return self.ffn_sublayer(x, lambda n: self.ffn(n, x, up_term=signal), norm, own.join(-1))
 
 
-def ringformer(
-    shape: Shape, passes: int, signals: Signals | None, drop_path: Sequence[float] | None = None, **parts: Any
-) -> Loop:
+def ringformer(shape: Shape, passes: int, signals: Signals | None, **parts: Any) -> Loop:
     """One stored block that runs in all passes; `signals` is None for none. The rest is in :mod:`recurrence.papers`."""
     block = RingFormerBlock(shape, **parts)
     if signals is not None:
         signals.check(shape.width, block.pre_norm)
-    own = [RingFormerPass(block, shape, signals, rate) for rate in drop_path or (None,) * passes]
-    return Loop([block], (0,) * passes, own)
+    return Loop([block], (0,) * passes, [RingFormerPass(block, shape, signals) for _ in range(passes)])

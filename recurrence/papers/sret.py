@@ -8,7 +8,7 @@ the slices.
 Differs from the published code: see :mod:`recurrence.slicing`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,8 +119,8 @@ class Recursion:
 class SReTPass(Pass):
     """What a pass owns: the slices of its attention, and the projection after it."""
 
-    def __init__(self, index: int, sublayers: int, shape: Shape, recursion: Recursion, drop_path: float | None):
-        super().__init__(sublayers, drop_path)
+    def __init__(self, index: int, sublayers: int, shape: Shape, recursion: Recursion):
+        super().__init__(sublayers)
         self.slices: Slices | None = None if recursion.slices is None else recursion.slices.of_pass(index)
         self.projection: NonlinearProjection | None = None
         if recursion.projection_width is not None and not (index + 1) % recursion.projection_every:
@@ -200,19 +200,10 @@ class MixerBlock(nn.Module):
 
 
 def sret(
-    shape: Shape,
-    order: Order,
-    recursion: Recursion,
-    drop_path: Sequence[float] | None = None,
-    block: Callable[..., nn.Module] = SReTBlock,
-    **parts: Any,
+    shape: Shape, order: Order, recursion: Recursion, block: Callable[..., nn.Module] = SReTBlock, **parts: Any
 ) -> Loop:
     """Blocks, :class:`SReTBlock` or :class:`MixerBlock`, in an order, with SReT's additions to their passes."""
     recursion.check(len(order))
     blocks = [block(shape, recursion, **parts) for _ in range(block_count(order))]
-    rates = drop_path or (None,) * len(order)
-    own = [
-        SReTPass(index, blocks[which].sublayers, shape, recursion, rate)
-        for index, (which, rate) in enumerate(zip(order, rates))
-    ]
+    own = [SReTPass(index, blocks[which].sublayers, shape, recursion) for index, which in enumerate(order)]
     return Loop(blocks, order, own)

@@ -8,7 +8,7 @@ Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104
 layer is that of Vaswani et al. (arXiv:1706.03762), section 3.1.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -35,8 +35,7 @@ class TransformerBlock(Block):
         return self.ffn_sublayer(x, self.ffn, self.norms[-1], own.join(-1))
 
 
-def shared_layers(shape: Shape, order: Order, drop_path: Sequence[float] | None = None, **parts: Any) -> Loop:
+def shared_layers(shape: Shape, order: Order, **parts: Any) -> Loop:
     """Stored layers in an order."""
     blocks = [TransformerBlock(shape, **parts) for _ in range(block_count(order))]
-    rates = drop_path or (None,) * len(order)
-    return Loop(blocks, order, [Pass(blocks[which].sublayers, rate) for which, rate in zip(order, rates)])
+    return Loop(blocks, order, [Pass(blocks[which].sublayers) for which in order])

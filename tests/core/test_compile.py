@@ -8,7 +8,7 @@ import torch._dynamo
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from recurrence.block import Shape
+from recurrence.block import Shape, set_drop_path
 from recurrence.loop import Loop
 from recurrence.papers.ringformer import Signals, ringformer
 from recurrence.papers.sret import Recursion, sret
@@ -19,10 +19,10 @@ WIDTH, RATES = 8, (0.1, 0.2, 0.3, 0.4)
 RECURSION = Recursion(projection_width=6, slices=SliceConfig(8, (2, 2, 2, 2), (True,) * 4))
 # Loops of four passes, of one or two stored blocks.
 LOOPS = {
-    "ringformer": lambda shape, **rest: ringformer(shape, 4, Signals(rank=2), **rest),
-    "ringformer of images": lambda shape, **rest: ringformer(shape, 4, Signals(rank=2), pre_norm=True, **rest),
-    "cycle": lambda shape, **rest: shared_layers(shape, (0, 1, 1, 0), **rest),
-    "sret": lambda shape, **rest: sret(shape, (0, 0, 1, 1), RECURSION, pre_norm=True, **rest),
+    "ringformer": lambda shape: ringformer(shape, 4, Signals(rank=2)),
+    "ringformer of images": lambda shape: ringformer(shape, 4, Signals(rank=2), pre_norm=True),
+    "cycle": lambda shape: shared_layers(shape, (0, 1, 1, 0)),
+    "sret": lambda shape: sret(shape, (0, 0, 1, 1), RECURSION, pre_norm=True),
 }
 every_loop = pytest.mark.parametrize("make", LOOPS.values(), ids=list(LOOPS))
 
@@ -48,7 +48,8 @@ def tokens(batch: int) -> Tensor:
 
 @every_loop
 def test_one_graph_serves_all_passes_rates_and_shapes_and_blocks_of_one_size(make):
-    loop = randomised(make(Shape(WIDTH, 16, 2, dropout=0.1, attention_dropout=0.1), drop_path=RATES))
+    loop = randomised(make(Shape(WIDTH, 16, 2, dropout=0.1, attention_dropout=0.1)))
+    set_drop_path(loop.own, RATES)
     counter = CompileCounterWithBackend("eager")
     loop.compile_blocks(backend=counter, fullgraph=True)
     for batch in (3, 5, 2, 7):

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recurrence.admin import Admin, attach, folded, profile, read, write
-from recurrence.block import DropPath, Shape, Sum
+from recurrence.block import DropPath, Shape, Sum, set_drop_path
 from recurrence.loop import Loop
 from recurrence.papers.sret import Coefficients, Recursion, sret
 from recurrence.papers.takase import shared_layers
@@ -37,7 +37,9 @@ def test_drop_path_drops_entire_samples_and_scales_the_others():
 def stack(order=(0, 0, 1, 1), drop_path=None, coefficients=False, **recursion) -> Loop:
     torch.manual_seed(0)
     shape, around = Shape(WIDTH, 7, 2), Recursion(coefficients, **recursion)
-    loop = sret(shape, order, around, drop_path, pre_norm=True, activation=F.gelu).double()
+    loop = sret(shape, order, around, pre_norm=True, activation=F.gelu).double()
+    if drop_path is not None:
+        set_drop_path(loop.own, drop_path)
     for parameter in loop.parameters():
         parameter.data += 0.3 * torch.randn_like(parameter)
     return loop
