@@ -21,7 +21,7 @@ from fairseq.trainer import Trainer
 from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.nodes import AnyNode
 
-from fairseq_plugin.repairs.replace import call_after, replace
+from fairseq_plugin.repairs.replace import after, call_after, instead, replace
 from recurrence.files import damage
 from recurrence.loop import named_loops
 
@@ -70,15 +70,12 @@ def allow_checkpoint_types() -> None:
     torch.serialization.add_safe_globals(list(CHECKPOINT_TYPES))
 
 
-def allow_broadcast_types() -> None:
+@instead(distributed_utils, "_broadcast_object_slow")
+def allow_broadcast_types(broadcast: Callable, *args, **kwargs) -> Any:
     """Lets ranks receive a checkpoint from rank 0 when training resumes.
 
     ``BROADCAST_TYPES`` are allowed while such a message is read, but not in files.
     """
-    replace(distributed_utils, "_broadcast_object_slow", _receive_broadcast_types)
-
-
-def _receive_broadcast_types(broadcast: Callable, *args, **kwargs) -> Any:
     with torch.serialization.safe_globals(list(BROADCAST_TYPES)):
         return broadcast(*args, **kwargs)
 
@@ -104,26 +101,19 @@ def _attach_marks(put: Callable, received: Any, tensors: list) -> Any:
     return found
 
 
-def explain_rejected_checkpoint() -> None:
+@instead(checkpoint_utils, "load_checkpoint_to_cpu", "load_ema_from_checkpoint")
+def explain_rejected_checkpoint(load: Callable, path: str, *args, **kwargs) -> Any:
     """Names the file and the type when the safe loader rejects a checkpoint, instead of advising to trust it."""
-    for name in ("load_checkpoint_to_cpu", "load_ema_from_checkpoint"):
-        replace(checkpoint_utils, name, _explain_rejection)
-
-
-def _explain_rejection(load: Callable, path: str, *args, **kwargs) -> Any:
     with _explained(path):
         return load(path, *args, **kwargs)
 
 
-def build_from_plain_options() -> None:
+@instead(models, "build_model")
+def build_from_plain_options(build: Callable, cfg: Any, *args, **kwargs) -> Any:
     """Builds a model from the options that :func:`conversion.upstream.readable` writes into a checkpoint.
 
     CTranslate2's converter passes on the `OrderedDict` from the file, which fairseq does not accept.
     """
-    replace(models, "build_model", _build_from_attributes)
-
-
-def _build_from_attributes(build: Callable, cfg: Any, *args, **kwargs) -> Any:
     plain = isinstance(cfg, collections.OrderedDict)
     return build(argparse.Namespace(**vars(cfg)) if plain else cfg, *args, **kwargs)
 
@@ -188,39 +178,30 @@ def _explanation(path: str | Path, error: str) -> str:
     )
 
 
-def average_adaptive_softmax() -> None:
+@instead(EMA, "restore")
+def average_adaptive_softmax(restore: Callable, ema: EMA, state_dict: dict, *args, **kwargs) -> None:
     """Lets ``--store-ema`` average a model with an adaptive softmax.
 
     fairseq leaves marks of versions out of the average, which the adaptive softmax then rejects as "no longer
     supported".
     """
-    replace(EMA, "restore", _keep_versions)
-
-
-def _keep_versions(restore: Callable, ema: EMA, state_dict: dict, *args, **kwargs) -> None:
     versions = {key: tensor for key, tensor in ema.model.state_dict().items() if "version" in key}
     restore(ema, {**versions, **state_dict}, *args, **kwargs)
 
 
-def begin_average_with_weights() -> None:
+@after(checkpoint_utils, "load_checkpoint_to_cpu")
+def begin_average_with_weights(state: dict[str, Any], *args, **kwargs) -> None:
     """Lets ``--store-ema`` begin from a checkpoint without an average, with its weights; fairseq stops (KeyError)."""
-    call_after(checkpoint_utils, "load_checkpoint_to_cpu", _average_of_one)
-
-
-def _average_of_one(state: dict[str, Any], *args, **kwargs) -> None:
     if isinstance(state.get("extra_state"), dict):
         state["extra_state"].setdefault("ema", state.get("model"))
 
 
-def explain_state_of_another_order() -> None:
+@instead(Trainer, "load_checkpoint")
+def explain_state_of_another_order(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
     """Names the options with which training resumes in another order, whose parameters the optimizer does not know.
 
     Where the number of parameters stays, they would silently get the momentum of others.
     """
-    replace(Trainer, "load_checkpoint", _name_the_options)
-
-
-def _name_the_options(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
     try:
         extra, error = load(trainer, filename, *args, **kwargs), None
     except ValueError as wrong:

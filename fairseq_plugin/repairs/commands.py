@@ -15,7 +15,7 @@ from fairseq import options, utils
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.models.transformer.transformer_config import EncDecBaseConfig
 
-from fairseq_plugin.repairs.replace import call_after, call_before, replace
+from fairseq_plugin.repairs.replace import after, before, instead
 
 
 def is_fairseq_command() -> bool:
@@ -37,12 +37,9 @@ def restore_cli_logging() -> None:
         utils.reset_logging()
 
 
-def allow_bf16_without_xla() -> None:
+@after(options, "parse_args_and_arch")
+def allow_bf16_without_xla(parsed: Any, parser: Any, input_args: list[str] | None = None, *others, **kwargs) -> None:
     """Lets ``--bf16`` train on the CPU and on CUDA; fairseq sets ``tpu`` with it. An explicit ``--tpu`` is kept."""
-    call_after(options, "parse_args_and_arch", _reset_tpu)
-
-
-def _reset_tpu(parsed: Any, parser: ArgumentParser, input_args: list[str] | None = None, *others, **kwargs) -> None:
     args = parsed[0] if isinstance(parsed, tuple) else parsed
     implied = getattr(args, "bf16", False) and "--tpu" not in (sys.argv if input_args is None else input_args)
     if implied and importlib.util.find_spec("torch_xla") is None:
@@ -54,14 +51,11 @@ def pass_layers_to_keep_as_text() -> None:
     EncDecBaseConfig.__dataclass_fields__["layers_to_keep"].type = str
 
 
-def show_help_of_the_architecture() -> None:
-    """Makes ``--help`` list the options of the given ``--arch`` and ``--task``, which fairseq's parser adds later."""
-    replace(options, "parse_args_and_arch", _with_added_options)
-
-
-def _with_added_options(
+@instead(options, "parse_args_and_arch")
+def show_help_of_the_architecture(
     parse: Callable, parser: ArgumentParser, input_args: list[str] | None = None, *args, modify_parser=None, **kwargs
 ) -> Any:
+    """Makes ``--help`` list the options of the given ``--arch`` and ``--task``, which fairseq's parser adds later."""
     words = sys.argv[1:] if input_args is None else input_args
     others = [word for word in words if word not in ("-h", "--help")]
     if others == words or not any(word.partition("=")[0] in ("--arch", "-a", "--task") for word in words):
@@ -93,14 +87,11 @@ def _show_defaults(parser: ArgumentParser, words: Sequence[str]) -> None:
             action.help += f" (default: {value})".replace("%", "%%")
 
 
-def default_validation_task() -> None:
+@before(options, "parse_args_and_arch")
+def default_validation_task(parser: ArgumentParser, *args, **kwargs) -> None:
     """Lets ``fairseq-validate`` run without ``--task``, for which its parser has no default (KeyError: None).
 
     Without it, the options of ``translation`` are accepted. The task that validates is always the checkpoint's.
     """
-    call_before(options, "parse_args_and_arch", _default_task)
-
-
-def _default_task(parser: ArgumentParser, *args, **kwargs) -> None:
     if parser.get_default("task") is None and "--task" in parser.format_usage():
         parser.set_defaults(task="translation")

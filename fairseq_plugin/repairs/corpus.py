@@ -14,9 +14,8 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 
-from fairseq_plugin.repairs.foreign import copies_of
 from fairseq_plugin.repairs.ranges import check_ranges
-from fairseq_plugin.repairs.replace import call_after, call_before
+from fairseq_plugin.repairs.replace import after, before, call_after, call_before
 
 logger = logging.getLogger("fairseq_plugin.repairs")
 
@@ -25,16 +24,12 @@ DIGESTS = "dictionaries"  # their key in a checkpoint
 LOADED: list[tuple[str, dict[str, list]]] = []  # path and digests of each checkpoint that is being loaded
 
 
-def reject_unequal_sides() -> None:
+@before("fairseq_cli.preprocess", "main")
+def reject_unequal_sides(args: Namespace) -> None:
     """Lets fairseq-preprocess reject sides of unequal length, missing sides and empty training sets.
 
     fairseq writes sides of unequal length, whose lines no longer form pairs after the first extra line.
     """
-    for module in copies_of("fairseq_cli.preprocess"):
-        call_before(module, "main", _check_text)
-
-
-def _check_text(args: Namespace) -> None:
     check_ranges(args)
     languages = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
     for option in () if args.dict_only else ("trainpref", "validpref", "testpref"):
@@ -57,12 +52,9 @@ def _check_sides(option: str, paths: list[str]) -> None:
         raise ValueError(f"--{option}: {found}: must have at least one")
 
 
-def store_dictionary_digests() -> None:
+@after(Trainer, "state_dict")
+def store_dictionary_digests(state: dict[str, Any], trainer: Trainer) -> None:
     """Stores digests of the dictionaries in every checkpoint, for :func:`require_same_dictionaries`."""
-    call_after(Trainer, "state_dict", _save_digests)
-
-
-def _save_digests(state: dict[str, Any], trainer: Trainer) -> None:
     state[DIGESTS] = digests(trainer.task)
 
 
@@ -107,15 +99,12 @@ def _compare_with_run(
         logger.warning(differing)
 
 
-def require_same_symbols_of_fusion() -> None:
+@before(SequenceGenerator, "__init__")
+def require_same_symbols_of_fusion(search: Any, models: Any, tgt_dict: Any, *args, lm_model=None, **kwargs) -> None:
     """Rejects a language model (`--lm-path`) whose dictionary is not that of the target.
 
     fairseq adds up the scores of symbols that only have the same number.
     """
-    call_before(SequenceGenerator, "__init__", _compare_with_target)
-
-
-def _compare_with_target(search: Any, models: Any, tgt_dict: Any, *args, lm_model: Any = None, **kwargs) -> None:
     known = getattr(getattr(lm_model, "decoder", None), "dictionary", tgt_dict)
     if known != tgt_dict:
         raise ValueError("--lm-path: the data's dict.txt, which numbers its symbols, must be the target's dictionary")

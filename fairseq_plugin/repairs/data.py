@@ -15,7 +15,7 @@ from fairseq.data.huffman import huffman_coder
 from fairseq.tasks.language_modeling import LanguageModelingTask
 
 from fairseq_plugin.repairs.foreign import copies_of
-from fairseq_plugin.repairs.replace import call_after, call_before, replace
+from fairseq_plugin.repairs.replace import before, call_after, call_before, replace
 
 logger = logging.getLogger("fairseq_plugin.repairs")
 
@@ -157,13 +157,9 @@ def _too_long(dataset: Any, max_positions: int | None) -> int:
     return 0 if max_positions is None else sum(dataset.size(i) > max_positions for i in range(len(dataset)))
 
 
-def translate_own_shard() -> None:
+@before("fairseq_cli.generate", "main")
+def translate_own_shard(cfg: Any, **kwargs) -> None:
     """Lets ``fairseq-generate`` translate the share of ``--num-shards`` and ``--shard-id``; fairseq ignores both."""
-    for module in copies_of("fairseq_cli.generate"):
-        call_before(module, "main", _choose_shard)
-
-
-def _choose_shard(cfg: Any, **kwargs) -> None:
     distributed, dataset = (getattr(cfg, group, cfg) for group in ("distributed_training", "dataset"))
     if dataset.num_shards > 1:
         distributed.distributed_world_size, distributed.distributed_rank = dataset.num_shards, dataset.shard_id

@@ -9,7 +9,7 @@ from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.search import DiverseBeamSearch
 from torch import Tensor, nn
 
-from fairseq_plugin.repairs.replace import call_after, replace
+from fairseq_plugin.repairs.replace import call_after, instead
 
 
 def block_repeated_ngrams() -> None:
@@ -46,17 +46,14 @@ def _no_repeat_ngram(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: 
     return lprobs
 
 
-def keep_overlaps_of_each_sentence() -> None:
+@instead(DiverseBeamSearch, "step")
+def keep_overlaps_of_each_sentence(
+    advance: Callable, search: DiverseBeamSearch, step: int, lprobs, scores, prefixes=None, sentences: Any = None
+) -> Any:
     """Lets ``--diverse-beam-groups`` look up what the groups of a sentence share by its place in the batch.
 
     fairseq looks it up by the sentence's number in the corpus: an IndexError, or that of another sentence.
     """
-    replace(DiverseBeamSearch, "step", _step_by_place)
-
-
-def _step_by_place(
-    advance: Callable, search: DiverseBeamSearch, step: int, lprobs, scores, prefixes=None, sentences: Any = None
-) -> Any:
     if step == 0:
         search.sentences = sentences
     elif sentences is not None:

@@ -10,20 +10,17 @@ from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from torch import Tensor
 
-from fairseq_plugin.repairs.replace import call_after, replace
+from fairseq_plugin.repairs.replace import after, instead
 
 
-def clip_gradients_on_cpu() -> None:
+@instead(utils, "clip_grad_norm_")
+def clip_gradients_on_cpu(
+    clip: Callable, params: Tensor | Iterable[Tensor], max_norm: float, aggregate_norm_fn: Callable | None = None
+) -> Tensor:
     """Lets ``--cpu`` clip gradients on a machine with a GPU.
 
     If there is a GPU, fairseq sums the norms on it and then cannot scale gradients on the CPU by the sum.
     """
-    replace(utils, "clip_grad_norm_", _clip_on_cpu)
-
-
-def _clip_on_cpu(
-    clip: Callable, params: Tensor | Iterable[Tensor], max_norm: float, aggregate_norm_fn: Callable | None = None
-) -> Tensor:
     params = [params] if isinstance(params, Tensor) else list(params)
     grads = [param.grad.detach() for param in params if getattr(param, "grad", None) is not None]
     experts = any(hasattr(param, "expert") for param in params)
@@ -51,26 +48,20 @@ def _step_once(self: AMPOptimizer) -> None:
     self.scaler.update()
 
 
-def grow_scale_by_its_own_option() -> None:
+@after(AMPOptimizer, "__init__")
+def grow_scale_by_its_own_option(built: None, optimizer: AMPOptimizer, cfg: Any, *args, **kwargs) -> None:
     """Lets ``--amp-scale-window`` set after how many updates the scale doubles; fairseq takes ``--amp-init-scale``."""
-    call_after(AMPOptimizer, "__init__", _set_window)
-
-
-def _set_window(built: None, optimizer: AMPOptimizer, cfg: Any, *args, **kwargs) -> None:
     window = getattr(cfg.common, "amp_scale_window", None)
     if window is not None:
         optimizer.scaler.set_growth_interval(window)
 
 
-def count_every_symbol_of_a_band() -> None:
+@instead(AdaptiveLoss, "forward")
+def count_every_symbol_of_a_band(forward: Callable, criterion: AdaptiveLoss, model: Any, *args, **kwargs) -> tuple:
     """Lets ``adaptive_loss`` count the second symbol of each later band, which fairseq neither trains nor validates.
 
     Symbols are numbered anew in each band, and fairseq ignores the number of the padding in all of them.
     """
-    replace(AdaptiveLoss, "forward", _number_after_padding)
-
-
-def _number_after_padding(forward: Callable, criterion: AdaptiveLoss, model: Any, *args, **kwargs) -> tuple:
     first = criterion.padding_idx + 1
 
     def move(softmax: Any, inputs: tuple, output: tuple[list, list]) -> None:

@@ -14,26 +14,21 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.token_generation_constraints import pack_constraints
 from torch import Tensor
 
-from fairseq_plugin.repairs.foreign import copies_of
-from fairseq_plugin.repairs.replace import call_after, replace
+from fairseq_plugin.repairs.replace import after, instead
 
 logger = logging.getLogger("fairseq_plugin.repairs")
 OF_TEXT = {"src_tokens", "src_lengths", "prev_output_tokens"}  # the inputs of a model that translates text
 
 
-def answer_every_line() -> None:
+@instead("fairseq_cli.interactive", "make_batches")
+def answer_every_line(
+    batch: Callable, lines: list[str], cfg: Any, task: FairseqTask, max_positions: Any, encode_fn: Callable
+) -> Iterator[Any]:
     """Lets fairseq-interactive answer an unreadable line with a warning and an empty translation.
 
     fairseq exits at a line that is too long or names an unreadable audio file, and the remaining lines are lost. A
     language model reads such a line as an empty prompt.
     """
-    for module in copies_of("fairseq_cli.interactive"):
-        replace(module, "make_batches", _leave_out)
-
-
-def _leave_out(
-    batch: Callable, lines: list[str], cfg: Any, task: FairseqTask, max_positions: Any, encode_fn: Callable
-) -> Iterator[Any]:
     from fairseq_cli.interactive import Batch  # not above: when first imported, it configures logging
 
     if cfg.generation.lm_path:
@@ -55,15 +50,12 @@ def _leave_out(
         yield Batch(torch.tensor(empty), tokens, torch.ones_like(tokens[:, 0]), constraints)
 
 
-def keep_empty_sources_empty() -> None:
+@instead(FairseqTask, "inference_step")
+def keep_empty_sources_empty(step: Callable, task: FairseqTask, generator: Any, models, sample: dict, *args, **kwargs):
     """Translates an empty source into an empty target; fairseq's search makes up a translation.
 
     References are scored as they are (`--score-reference`), and so are sources of which the text is only a part.
     """
-    replace(FairseqTask, "inference_step", _answer_nothing)
-
-
-def _answer_nothing(step: Callable, task: FairseqTask, generator: Any, models: Any, sample: dict, *args, **kwargs):
     tokens = sample["net_input"].get("src_tokens")
     text_only = sample["net_input"].keys() <= OF_TEXT and isinstance(tokens, Tensor) and tokens.dim() == 2
     if not text_only or tokens.is_floating_point() or isinstance(generator, SequenceScorer):
@@ -105,21 +97,15 @@ def _longest_source(max_positions: Any) -> int | None:
     return max_positions[0] if isinstance(max_positions, tuple | list) else max_positions
 
 
-def warn_in_hub_interface() -> None:
+@after(GeneratorHubInterface, "binarize")
+def warn_in_hub_interface(tokens: Tensor, interface: GeneratorHubInterface, sentence: str) -> None:
     """Lets the hub interface warn about unsegmented sentences, as fairseq-interactive does."""
-    call_after(GeneratorHubInterface, "binarize", _warn)
-
-
-def _warn(tokens: Tensor, interface: GeneratorHubInterface, sentence: str) -> None:
     warn_of_unknown_words(sentence, tokens, interface.src_dict)
 
 
-def name_missing_folders() -> None:
+@after(file_utils, "load_archive_file")
+def name_missing_folders(found: str | None, name: str) -> None:
     """Lets `from_pretrained` name a model or data folder that does not exist; fairseq joins None and a file name."""
-    call_after(file_utils, "load_archive_file", _require)
-
-
-def _require(found: str | None, name: str) -> None:
     if found is None:
         raise FileNotFoundError(f"{name}: no such folder or archive, nor a model of the package")
 

@@ -14,7 +14,7 @@ from fairseq.modules import AdaptiveSoftmax
 from fairseq.trainer import Trainer
 
 from fairseq_plugin.repairs.commands import is_fairseq_command
-from fairseq_plugin.repairs.replace import call_before, in_groups, is_known, replace
+from fairseq_plugin.repairs.replace import before, in_groups, instead, is_known
 from recurrence.errors import report_to_torchrun
 
 TRACEBACK = "RECURRENCE_TRACEBACK"  # "1" prints the traceback too
@@ -51,12 +51,9 @@ def one_line(error: BaseException) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
 
 
-def name_nonfinite_updates() -> None:
+@instead(Trainer, "train_step")
+def name_nonfinite_updates(step: Callable, trainer: Trainer, *args, **kwargs) -> Any:
     """Reports a loss or gradient that is not finite; fairseq searches for the module, and the search fails."""
-    replace(Trainer, "train_step", _name_the_update)
-
-
-def _name_the_update(step: Callable, trainer: Trainer, *args, **kwargs) -> Any:
     try:
         return step(trainer, *args, **kwargs)
     except (FloatingPointError, StopIteration) as error:
@@ -66,15 +63,12 @@ def _name_the_update(step: Callable, trainer: Trainer, *args, **kwargs) -> Any:
         ) from error
 
 
-def require_adaptive_loss() -> None:
+@before(Trainer, "__init__")
+def require_adaptive_loss(self, cfg, task, model, criterion, *args, **kwargs) -> None:
     """Lets an adaptive softmax and its loss need one another; fairseq fails in the first update.
 
     A user's own criterion may be able to train one, too.
     """
-    call_before(Trainer, "__init__", _reject_other_criterions)
-
-
-def _reject_other_criterions(self, cfg, task, model, criterion, *args, **kwargs) -> None:
     softmax = getattr(getattr(model, "decoder", None), "adaptive_softmax", None)
     if isinstance(criterion, AdaptiveLoss):
         if softmax is None:

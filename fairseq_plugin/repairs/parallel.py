@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 from torch import nn
 
 from fairseq_plugin.repairs.commands import is_fairseq_command
-from fairseq_plugin.repairs.replace import call_after, call_before, in_groups, replace
+from fairseq_plugin.repairs.replace import after, before, in_groups, instead
 
 LAUNCHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
 
@@ -27,7 +27,8 @@ def launched_processes() -> int:
     return int(os.environ["WORLD_SIZE"]) if launched else 1
 
 
-def run_ranks_on_cpu() -> None:
+@instead(distributed_utils, "call_main")
+def run_ranks_on_cpu(call_main: Callable, cfg: DictConfig, main: Callable, **kwargs) -> Any:
     """Trains with several ranks on CPUs over gloo, started by torchrun or by ``--distributed-world-size``.
 
     fairseq counts CUDA devices where it should count ranks: without any, it divides by zero or exits successfully
@@ -37,10 +38,6 @@ def run_ranks_on_cpu() -> None:
     Differs from fairseq: torchrun's world size is used even without ``--distributed-world-size``. fairseq ignores it
     then, and each process trains alone and overwrites the other's files.
     """
-    replace(distributed_utils, "call_main", _count_ranks)
-
-
-def _count_ranks(call_main: Callable, cfg: DictConfig, main: Callable, **kwargs) -> Any:
     distributed = cfg.distributed_training
     if not _trains(main):
         started = distributed.distributed_init_method is not None and distributed.distributed_no_spawn
@@ -61,25 +58,19 @@ def _count_ranks(call_main: Callable, cfg: DictConfig, main: Callable, **kwargs)
     return call_main(cfg, main, **kwargs)
 
 
-def allow_data_parallel_on_cpu() -> None:
-    """Lets DistributedDataParallel wrap a model on the CPU, to which fairseq passes a CUDA device number."""
-    replace(distributed_fairseq_model, "DistributedDataParallel", _drop_device_ids)
-
-
-def _drop_device_ids(
+@instead(distributed_fairseq_model, "DistributedDataParallel")
+def allow_data_parallel_on_cpu(
     data_parallel: Callable, module: nn.Module, device_ids: Any = None, output_device: Any = None, **kwargs
 ) -> nn.Module:
+    """Lets DistributedDataParallel wrap a model on the CPU, to which fairseq passes a CUDA device number."""
     if next(module.parameters()).device.type == "cpu":
         device_ids = output_device = None
     return data_parallel(module, device_ids=device_ids, output_device=output_device, **kwargs)
 
 
-def gather_statistics_on_cpu() -> None:
+@instead(distributed_utils, "all_gather_list")
+def gather_statistics_on_cpu(all_gather_list: Callable, data: Any, group: Any = None, max_size: int = 16384) -> list:
     """Gathers statistics of ranks over gloo without CUDA; fairseq uses a CUDA buffer if there is a GPU."""
-    replace(distributed_utils, "all_gather_list", _gather_on_cpu)
-
-
-def _gather_on_cpu(all_gather_list: Callable, data: Any, group: Any = None, max_size: int = 16384) -> list:
     if torch.distributed.get_backend(group) != "gloo":
         return all_gather_list(data, group, max_size)
     gathered = [None] * torch.distributed.get_world_size(group)
@@ -87,32 +78,26 @@ def _gather_on_cpu(all_gather_list: Callable, data: Any, group: Any = None, max_
     return gathered
 
 
-def destroy_process_groups() -> None:
+@after(distributed_utils, "distributed_main")
+def destroy_process_groups(done: None, *args) -> None:
     """Destroys the process groups of a rank that trained over gloo before its interpreter exits.
 
     fairseq leaves them open. Their threads may then release a tensor while the interpreter shuts down, and on a busy
     machine the process sometimes aborts after a successful training.
     """
-    call_after(distributed_utils, "distributed_main", _leave_process_groups)
-
-
-def _leave_process_groups(done: None, *args) -> None:
     if torch.distributed.is_initialized() and torch.distributed.get_backend() == "gloo":
         vars(distributed_utils.get_global_group).pop("_global_group", None)
         gc.collect()  # the trainer, which is in a reference cycle, holds a reference to its group
         torch.distributed.destroy_process_group()
 
 
-def reject_ranks_that_train_alone() -> None:
+@before(Trainer, "__init__")
+def reject_ranks_that_train_alone(self, cfg, *args, **kwargs) -> None:
     """Rejects a launch in which each of several processes would train as if it were the only one.
 
     fairseq-hydra-train imports this package too late for :func:`run_ranks_on_cpu`. A program of the user may train a
     model of its own in each process.
     """
-    call_before(Trainer, "__init__", _reject_if_alone)
-
-
-def _reject_if_alone(self, cfg, *args, **kwargs) -> None:
     world_size = in_groups(cfg).distributed_training.distributed_world_size
     if is_fairseq_command() and launched_processes() > 1 and world_size == 1:
         raise ValueError(

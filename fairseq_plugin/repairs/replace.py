@@ -2,10 +2,14 @@
 
 import functools
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+from fairseq_plugin.repairs.foreign import copies_of
+
+Repair = Callable[[], None]
 
 
 def replace(owner: Any, name: str, wrapper: Callable) -> None:
@@ -50,6 +54,36 @@ def call_after(owner: Any, name: str, hook: Callable[..., None]) -> None:
 
     hook_last.__name__ = hook.__name__
     replace(owner, name, hook_last)
+
+
+def instead(owner: Any, *names: str) -> Callable[[Callable], Repair]:
+    """Makes a wrapper, see :func:`replace`, a repair.
+
+    Args:
+        owner: a module or class of fairseq, or the name of a command's module.
+        *names: the attributes to replace.
+    """
+    return functools.partial(_repair, replace, owner, names)
+
+
+def before(owner: Any, *names: str) -> Callable[[Callable], Repair]:
+    """Makes a hook, see :func:`call_before`, a repair; arguments as :func:`instead`."""
+    return functools.partial(_repair, call_before, owner, names)
+
+
+def after(owner: Any, *names: str) -> Callable[[Callable], Repair]:
+    """Makes a hook, see :func:`call_after`, a repair; arguments as :func:`instead`."""
+    return functools.partial(_repair, call_after, owner, names)
+
+
+def _repair(install: Callable, owner: Any, names: Sequence[str], hook: Callable) -> Repair:
+    @functools.wraps(hook)
+    def repair() -> None:
+        for place in copies_of(owner) if isinstance(owner, str) else (owner,):
+            for name in names:
+                install(place, name, hook)
+
+    return repair
 
 
 def in_groups(cfg: Any) -> Any:

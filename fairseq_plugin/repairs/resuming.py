@@ -17,7 +17,7 @@ from fairseq.logging import meters, metrics
 from fairseq.trainer import Trainer
 
 from fairseq_plugin.repairs.foreign import copies_of
-from fairseq_plugin.repairs.replace import call_after, call_before, replace
+from fairseq_plugin.repairs.replace import after, call_after, call_before, instead, replace
 from fairseq_plugin.repairs.saving import newest_intact
 from recurrence.files import damage
 
@@ -29,17 +29,14 @@ RANKS = "ranks"  # key of the number of ranks that saved a checkpoint, while it 
 SEEN_BY_RANK_0: dict[str, bool] = {}  # path -> whether rank 0 has the file, while ranks resume
 
 
-def restore_intact_checkpoints() -> None:
+@instead(Trainer, "load_checkpoint")
+def restore_intact_checkpoints(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
     """Names a damaged checkpoint and the newest intact one beside it; ``RECURRENCE_RESTORE=newest`` resumes from that.
 
     fairseq fails with a traceback about a zip archive, or resumes with damaged numbers, because torch checks no
     checksums. If ``checkpoint_last.pt`` or the file of ``--restore-file`` is missing, it silently starts a new run;
     a warning says so.
     """
-    replace(Trainer, "load_checkpoint", _restore_intact)
-
-
-def _restore_intact(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
     chosen = _from_rank_0(trainer, lambda: _choose(filename, trainer.cfg.checkpoint))
     return load(trainer, chosen, *args, **kwargs)
 
@@ -138,12 +135,9 @@ def _from_rank_0(trainer: Trainer, ask: Callable[[], str]) -> str:
     return answer
 
 
-def end_finished_runs() -> None:
+@after(checkpoint_utils, "load_checkpoint")
+def end_finished_runs(loaded: tuple[dict[str, Any] | None, Any], cfg: Any, trainer: Trainer, **passthrough) -> None:
     """Ends the command of a finished run at once; fairseq trains and saves one more update."""
-    call_after(checkpoint_utils, "load_checkpoint", _end_if_finished)
-
-
-def _end_if_finished(loaded: tuple[dict[str, Any] | None, Any], cfg: Any, trainer: Trainer, **passthrough) -> None:
     if loaded[0] is None or not isinstance(trainer, Trainer):
         return
     if reached := _limit_reached(trainer):
@@ -196,15 +190,12 @@ def _early_stop() -> dict[str, Any]:
     return vars(train.should_stop_early)
 
 
-def keep_training_time() -> None:
+@after(Trainer, "load_checkpoint")
+def keep_training_time(extra: dict[str, Any] | None, *args, reset_meters: bool = False, **kwargs) -> None:
     """Continues the seconds of all updates (``train_wall``) when training resumes.
 
     fairseq restarts the sum if the checkpoint was saved at the end of an epoch.
     """
-    call_after(Trainer, "load_checkpoint", _restore_training_time)
-
-
-def _restore_training_time(extra: dict[str, Any] | None, *args, reset_meters: bool = False, **kwargs) -> None:
     known = metrics.get_meters("default")
     if extra is None or reset_meters or "train_wall" in known:
         return

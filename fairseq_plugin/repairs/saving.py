@@ -13,7 +13,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
-from fairseq_plugin.repairs.replace import replace
+from fairseq_plugin.repairs.replace import instead
 from recurrence.files import atomic_write, damage
 
 logger = logging.getLogger("fairseq_plugin.repairs")
@@ -22,16 +22,13 @@ TRIES, PAUSE = 3, 2.5  # seconds between tries, because a network disk may recov
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors for which waiting does not help
 
 
-def write_checkpoints_atomically() -> None:
+@instead(checkpoint_utils, "torch_persistent_save")
+def write_checkpoints_atomically(save: Callable, obj: Any, filename: str, async_write: bool = False) -> None:
     """Writes a checkpoint under a temporary name and renames it; reports a full disk in one line.
 
     fairseq's second and third try append to the partial file of the first, and report the unreadable result as a
     success.
     """
-    replace(checkpoint_utils, "torch_persistent_save", _save_atomically)
-
-
-def _save_atomically(save: Callable, obj: Any, filename: str, async_write: bool = False) -> None:
     if async_write or not PathManager.supports_rename(filename):
         return save(obj, filename, async_write)
     for left in reversed(range(TRIES)):
@@ -46,15 +43,12 @@ def _save_atomically(save: Callable, obj: Any, filename: str, async_write: bool 
             time.sleep(PAUSE)
 
 
-def copy_checkpoints_atomically() -> None:
+@instead(PathManager, "copy")
+def copy_checkpoints_atomically(copy: Callable, src_path: str, dst_path: str, overwrite: bool = False) -> bool:
     """Copies to ``checkpoint_last.pt`` and ``checkpoint_best.pt`` atomically.
 
     fairseq overwrites the existing file, so a kill or a full disk leaves nothing to resume from.
     """
-    replace(PathManager, "copy", _copy_atomically)
-
-
-def _copy_atomically(copy: Callable, src_path: str, dst_path: str, overwrite: bool = False) -> bool:
     remote = any(map(PathManager.path_requires_pathmanager, (src_path, dst_path)))
     if remote or not overwrite:
         return copy(src_path, dst_path, overwrite)

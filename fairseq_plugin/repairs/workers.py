@@ -10,7 +10,7 @@ from typing import Any
 from fairseq.data.iterators import BackgroundConsumer, BufferedIterator, EpochBatchIterator
 from torch.utils.data import DataLoader
 
-from fairseq_plugin.repairs.replace import call_after, replace
+from fairseq_plugin.repairs.replace import call_after, instead
 
 
 def end_workers_with_epoch() -> None:
@@ -34,16 +34,13 @@ def _let_loader_forget_workers(iterator: Any, *args, **kwargs) -> None:
         vars(reader._iterable)["persistent_workers"] = False  # not yet read by the loader
 
 
-def end_readers_before_exit() -> None:
+@instead(BufferedIterator, "_create_consumer")
+def end_readers_before_exit(create: Callable, reader: BufferedIterator) -> None:
     """Ends the thread that reads batches ahead before the interpreter exits.
 
     fairseq leaves it running if an epoch is not finished (``--max-update``), and an interpreter that exits while the
     thread is inside torch sometimes aborts.
     """
-    replace(BufferedIterator, "_create_consumer", _end_before_interpreter)
-
-
-def _end_before_interpreter(create: Callable, reader: BufferedIterator) -> None:
     closed, source = threading.Event(), reader._iterable
     reader._iterable = _Until(closed, source)
     create(reader)
