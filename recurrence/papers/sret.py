@@ -59,7 +59,7 @@ class _Weighted(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, y, a, b):
         ctx.save_for_backward(x, y, a, b)
-        return torch.addcmul(b * y, x, a)
+        return (b * y).addcmul_(x, a)
 
     @staticmethod
     def backward(ctx, grad):
