@@ -218,9 +218,9 @@ def check(args: argparse.Namespace) -> None:
         given = dict(getattr(args, name))
         if "img_size" in given:
             reject(name, "img_size", "must be given by --img-size, which also sets the size of the images")
-        for argument, value in (("features_only", True), ("global_pool", "")):
-            if given.get(argument) == value:
-                reject(name, f"{argument}={value}", "must not be given, as each image has one label")
+        for argument, wrong in (("features_only", bool), ("global_pool", lambda pool: pool == "")):
+            if argument in given and wrong(given[argument]):
+                reject(name, f"{argument}={given[argument]}", "must not be given, as each image has one label")
     for name in ("train_split", "val_split"):
         split = getattr(args, name)
         if args.dataset and split not in SPLITS:
