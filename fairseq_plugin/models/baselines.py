@@ -7,7 +7,7 @@ Feedforward Is All You Need (arXiv:2309.01826). As published, see :mod:`fairseq_
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq_plugin.models.ringformer import BASE, LARGE, PUBLISHED, TINY, passes, vanilla_layers
+from fairseq_plugin.models.ringformer import BASE, LARGE, PUBLISHED, TINY, vanilla_layers
 from fairseq_plugin.modules.elastic import DepthOptions
 from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions
 from fairseq_plugin.modules.register import register_family
@@ -36,7 +36,7 @@ class Universal(LoopedTransformer):
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
-        return shared_layers(shape, (0,) * passes(args, side), **parts)
+        return shared_layers(shape, (0,) * getattr(args, f"{side}_layers"), **parts)
 
     unshared = staticmethod(vanilla_layers)
 
@@ -55,7 +55,7 @@ class OneWideFFN(LoopedTransformer):
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
-        return one_wide_ffn(shape, passes(args, side), **parts)
+        return one_wide_ffn(shape, getattr(args, f"{side}_layers"), **parts)
 
     @classmethod
     def _check(cls, args, task) -> None:
@@ -73,7 +73,7 @@ class Vanilla(LoopedTransformer):
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
-        return vanilla(shape, passes(args, side), **parts)
+        return vanilla(shape, getattr(args, f"{side}_layers"), **parts)
 
     unshared = staticmethod(vanilla_layers)
 

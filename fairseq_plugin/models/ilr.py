@@ -35,7 +35,7 @@ class IntraLayerRecurrenceOptions(DepthOptions, LanguageOptions):
 
     fixed = dict(PLAIN, share_decoder_input_output_embed=True)
 
-    decoder_layers: int = option(6, "number of stored layers, which --reuse-map or --block-loops repeat")
+    decoder_layers: int = option(6, "number of stored layers, which --reuse-map or --block-loops repeat", least=1)
     decoder_ffn_embed_dim: int = option(
         lambda args: 4 * args.decoder_embed_dim, "hidden width of the FFN (4 times the model's)"
     )

@@ -44,7 +44,7 @@ class KausikRecurrenceOptions(LanguageOptions):
 
     fixed = dict(PLAIN, no_scale_embedding=True)
 
-    decoder_layers: int = option(6, "number of layers")
+    decoder_layers: int = option(6, "number of layers", least=1)
     decoder_ffn_embed_dim: int = option(
         lambda args: 4 * args.decoder_embed_dim, "hidden width of the FFN (4 times the model's)"
     )

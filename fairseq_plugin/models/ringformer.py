@@ -98,9 +98,10 @@ class RingFormer(LoopedTransformer):
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
+        passes = getattr(args, f"{side}_layers")
         if args.level_signal == "static":
-            return shared_layers(shape, (0,) * passes(args, side), **parts)
-        return ringformer(shape, passes(args, side), _signals(args, shape.width), **parts)
+            return shared_layers(shape, (0,) * passes, **parts)
+        return ringformer(shape, passes, _signals(args, shape.width), **parts)
 
     unshared = staticmethod(vanilla_layers)
 
@@ -110,14 +111,6 @@ class RingFormer(LoopedTransformer):
         if {getattr(args, place) for place in PLACES} == {"none"}:
             rule = "has no effect with --attention-signal=none and --ffn-signal=none"
             raise FieldError("level_signal", args.level_signal, rule)
-
-
-def passes(args, side: str) -> int:
-    """The number of passes of a side, "encoder" or "decoder"; raises FieldError if it is below 1."""
-    layers = getattr(args, f"{side}_layers")
-    if layers < 1:
-        raise FieldError("layers", layers, "must be >= 1")
-    return layers
 
 
 def _signals(args, width: int) -> Signals | None:

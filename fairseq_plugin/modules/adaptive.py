@@ -77,8 +77,6 @@ def check(args, symbols: int) -> None:
     if bands["input"] and bands["input"][0] <= PADDING:
         rule = f"the first band must hold symbols 0 to {PADDING}, which include the padding; must be > {PADDING} first"
         raise FieldError("adaptive_input_cutoff", args.adaptive_input_cutoff, rule)
-    if not 0 <= args.adaptive_softmax_dropout <= 1:
-        raise FieldError("adaptive_softmax_dropout", args.adaptive_softmax_dropout, "must be a rate within [0, 1]")
     if args.tie_adaptive_proj and not args.tie_adaptive_weights:
         raise FieldError("tie_adaptive_proj", True, "needs {tie_adaptive_weights}", tie_adaptive_weights=None)
     for name in ("cutoff", "factor") if args.tie_adaptive_weights else ():

@@ -11,7 +11,6 @@ from omegaconf import open_dict
 from torch import Tensor, nn
 
 from recurrence.dropout import dropout
-from recurrence.errors import FieldError
 from recurrence.linear import linear, pack_weight
 from recurrence.position import Table, positions
 
@@ -48,17 +47,9 @@ def store_positions(args: Any, name: str, number: int) -> int:
 
 
 def dropout_rate(args: Any) -> float:
-    """The rate on embeddings: `--embedding-dropout`, which older checkpoints do not have, or else `--dropout`.
-
-    Raises:
-        FieldError: if it is no rate.
-    """
+    """The rate on embeddings: `--embedding-dropout`, which older checkpoints do not have, or else `--dropout`."""
     rate = getattr(args, "embedding_dropout", None)
-    if rate is None:
-        return args.dropout
-    if not 0 <= rate <= 1:
-        raise FieldError("embedding_dropout", rate, "must be a rate within [0, 1]")
-    return rate
+    return args.dropout if rate is None else rate
 
 
 def load_pretrained(path: str, dictionary: Dictionary, embedding: nn.Embedding) -> None:

@@ -56,7 +56,7 @@ class TranslationOptions(admin.AdminOptions, DecodingOptions):
 
     encoder_embed_dim: int = option(512, "encoder: width")
     encoder_ffn_embed_dim: int = option(2048, "encoder: hidden width of the FFN")
-    encoder_layers: int = option(6, "encoder: number of passes")
+    encoder_layers: int = option(6, "encoder: number of passes", least=1)
     encoder_attention_heads: int = option(8, "encoder: attention heads; must divide the width")
     encoder_normalize_before: bool = option(False, "encoder: pre-norm instead of post-norm")
     decoder_normalize_before: bool = option(False, "decoder: pre-norm instead of post-norm")

@@ -29,8 +29,8 @@ def option(default: Any, help: str | None = None, **about: Any) -> Any:
     Args:
         default: used if neither the user nor a preset gives a value; may be a function of all options.
         help: text for `--help`; a field without it can only be set by presets and yaml files.
-        **about: `choices`; `where`, the values of other fields that this field needs (otherwise it is None); fairseq's
-            `argparse_alias` and `argparse_const`.
+        **about: `choices`; `least`, the smallest number; `where`, the values of other fields that this field needs
+            (otherwise it is None); fairseq's `argparse_alias` and `argparse_const`.
     """
     return field(default=default, metadata={"help": help, **about})
 
@@ -95,8 +95,8 @@ class Options(FairseqDataclass):
 
         Raises:
             ValueError: for an unknown key in a yaml file.
-            FieldError: for a removed option, or a value of the wrong type, not among the choices, or without the
-                options that it needs.
+            FieldError: for a removed option, or a value of the wrong type, not among the choices, too small, no rate,
+                or without the options that it needs.
         """
         known, arch = cls.known(), getattr(args, "_name", None)
         unknown = () if isinstance(args, argparse.Namespace) else set(args) - {*known, *cls.removed, "_name"}
@@ -117,6 +117,10 @@ class Options(FairseqDataclass):
                 raise FieldError(name, value, f"not an option of {arch}, for which it is {cls.fixed[name]}")
             if choices and value not in choices:
                 raise FieldError(name, value, f"must be one of {choices}")
+            if "least" in spec.metadata and value < spec.metadata["least"]:
+                raise FieldError(name, value, f"must be >= {spec.metadata['least']}")
+            if name.endswith("dropout") and not 0 <= value <= 1:
+                raise FieldError(name, value, "must be a rate within [0, 1]")
             other = _conflict(spec, args)
             if other and value is not False:
                 raise FieldError(name, value, f"does not go with {{{other}}}", **{other: getattr(args, other)})
@@ -161,7 +165,7 @@ class StackOptions(Options):
 
     decoder_embed_dim: int = option(512, "decoder: width")
     decoder_ffn_embed_dim: int = option(2048, "decoder: hidden width of the FFN")
-    decoder_layers: int = option(6, "decoder: number of passes")
+    decoder_layers: int = option(6, "decoder: number of passes", least=1)
     decoder_attention_heads: int = option(8, "decoder: attention heads; must divide the width")
     norm_eps: float = option(1e-5)
     dropout: float = option(0.1, "rate on embeddings and on every sublayer's output")
