@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from fairseq_plugin.modules.options import ConfiguredModel, Options, option
 from fairseq_plugin.repairs.replace import call_after, call_before, replace
 from recurrence import elastic as core
+from recurrence.analysis.record import recorded_states
 from recurrence.errors import FieldError
-from recurrence.loop import Loop
+from recurrence.loop import Loop, named_loops
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +113,7 @@ class ElasticModel(ConfiguredModel):
 
     def loops_by_side(self) -> dict[str, Loop]:
         """The loops by side: "encoder", if there is one, and "decoder"."""
-        raise TypeError(f"{type(self).__name__}: must define loops_by_side")
+        return {name.partition(".")[0]: loop for name, loop in named_loops(self).items()}
 
     def set_loops(self, args: Any, step: int = 1, prefix_only: bool = False) -> None:
         """Sets what training recomputes and compiles, and stores the depth options until it starts."""
@@ -186,15 +187,9 @@ class ElasticCriterion(FairseqCriterion):
     def _with_pass_loss(self, model, sample, reduce: bool):
         """Adds `pass_loss` times the mean loss of the earlier passes; the log has the loss of the last pass."""
         loop = model.loops_by_side()["decoder"]
-        states: list[Tensor] = []
-
-        def ask(module: Loop, inputs: tuple, options: dict) -> tuple[tuple, dict]:
-            states.clear()
-            return inputs, {**options, "states": states}
-
-        with loop.register_forward_pre_hook(ask, with_kwargs=True):
+        with recorded_states(loop) as found:
             loss, sample_size, log = super().forward(model, sample, reduce)
-        earlier = []
+        (states,), earlier = found.values(), []
         for passes in core.stops(loop, len(loop.running), loop.training_depth.smallest):
             logits = model.decoder.output_layer(model.decoder.finish(states[passes - 1]))
             earlier.append(super().forward(_GivenOutput(model, logits, passes), sample, reduce)[0])

@@ -17,7 +17,6 @@ from fairseq_plugin.modules.options import option
 from recurrence import position
 from recurrence.block import Shape
 from recurrence.errors import FieldError
-from recurrence.loop import Loop
 from recurrence.position import AttentionPositions, attention_positions
 
 
@@ -106,9 +105,6 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
         model.set_decoding(args)
         model.set_loops(args, cls.depth_step(args))
         return model
-
-    def loops_by_side(self) -> dict[str, Loop]:
-        return {"decoder": self.decoder.stack.loop}
 
     @classmethod
     def _embedding(cls, args, dictionary) -> nn.Module:

@@ -143,10 +143,10 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
         tied = decoder_embedding if joint or args.share_decoder_input_output_embed else None
         std = None if args.output_bias else args.decoder_embed_dim**-0.5  # None: PyTorch's start, as RingFormer's
         output = Output(args.decoder_embed_dim, len(target), args.output_bias, tied, std)
-        inputs, most, stack = cls._parts(args, "encoder", encoder_embedding, task)
-        encoder = LoopedEncoder(source, encoder_embedding, inputs, max_positions=most, **stack)
-        inputs, most, stack = cls._parts(args, "decoder", decoder_embedding, task)
-        decoder = CrossDecoder(target, decoder_embedding, not joint, inputs, output, most, **stack)
+        parts = cls._parts(args, "encoder", encoder_embedding, task)
+        encoder = LoopedEncoder(source, encoder_embedding, **parts)
+        parts = cls._parts(args, "decoder", decoder_embedding, task)
+        decoder = CrossDecoder(target, decoder_embedding, not joint, output=output, **parts)
         model = cls(encoder, decoder)
         profile = admin.given_profile(args, model.stacks)
         if profile is not None:
@@ -162,9 +162,6 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
         if self.training and self.may_be_fresh:
             self.profile_once(*inputs, **options)
         return super().forward(*inputs, **options)
-
-    def loops_by_side(self) -> dict[str, Loop]:
-        return {"encoder": self.encoder.loop, "decoder": self.decoder.loop}
 
     @classmethod
     def _loop(cls, args, side: str, shape: Shape) -> Loop:
@@ -196,21 +193,21 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
         return embedding
 
     @classmethod
-    def _parts(cls, args, side: str, embedding: nn.Embedding | None, task) -> tuple[nn.Module, int, dict]:
-        """The input layer, the longest text, and the parts of the stack."""
+    def _parts(cls, args, side: str, embedding: nn.Embedding | None, task) -> dict[str, Any]:
+        """The longest text, the input layer and the parts of the stack, by their names in encoder and decoder."""
         most = cls._longest(args, side, task)
         kind, pre_norm = cls.position_kind(args, side), getattr(args, f"{side}_normalize_before")
         with cls.options.flags_in_errors(side):
             shape = cls.options.shape(args, side)
             positions = attention_positions(kind, shape.width, shape.heads, causal=side == "decoder")
-        inputs = cls.inputs(args, side, embedding, most)
-        stack = dict(
+        return dict(
+            max_positions=most,
+            inputs=cls.inputs(args, side, embedding, most),
             loop=cls._loop(args, side, shape),
             positions=positions,
             level_table=position.LevelTable(shape.width, kind is None) if cls.has_static_levels(args) else None,
             norm=nn.LayerNorm(shape.width, args.norm_eps) if pre_norm else None,
         )
-        return inputs, most, stack
 
     @classmethod
     def _longest(cls, args, side: str, task) -> int:
