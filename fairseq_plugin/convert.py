@@ -158,11 +158,7 @@ def write_hugging_face(state: dict[str, Any], folder: Path, dictionary: Path | N
 
 
 def _dictionaries(state: dict[str, Any], data: Path | None, is_translation: bool) -> list[Path]:
-    """The files of a model's dictionaries, the source's first.
-
-    Raises:
-        ValueError: naming a missing file.
-    """
+    """The files of a model's dictionaries, the source's first. Raises ValueError, naming a missing file."""
     options = vars(_run_options(state, _model_options(state)))
     data = data or Path(str(options.get("data", "")).split(os.pathsep)[0])
     if not data.exists():

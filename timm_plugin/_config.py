@@ -73,11 +73,7 @@ class ImageConfig(ElasticConfig, ABC):
             self.check()
 
     def check(self) -> None:
-        """Checks the values; a family adds its rules.
-
-        Raises:
-            ValueError: naming the option, its value and the rule.
-        """
+        """Raises ValueError for a value that breaks its rule; a family adds its rules."""
         check_size(self.img_size)
         hints = get_type_hints(type(self))
         for spec in fields(self):

@@ -31,11 +31,7 @@ from timm_plugin.training.options import SPLITS
 
 
 def assignments(loops: dict[str, Loop]) -> list[curve.Setting]:
-    """The depths to try; the last one is the full depth.
-
-    Raises:
-        ValueError: if the checkpoint runs at no other depth.
-    """
+    """The depths to try; the last one is the full depth. Raises ValueError if the checkpoint runs at no other depth."""
     units = {name: 1 if len(loops) == 1 else len(loop.blocks) for name, loop in loops.items()}
     possible = set.intersection(*(set(curve.depths(loop, units[name])) for name, loop in loops.items()))
     if len(possible) < 2:
@@ -82,11 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Runs the command line.
-
-    Raises:
-        ValueError: naming the option and the rule.
-    """
+    """Runs the command line. Raises ValueError, naming the option and the rule."""
     if not args.checkpoint.exists():
         raise ValueError(f"--checkpoint={args.checkpoint}: no such file")
     if args.batch_size < 1:

@@ -79,11 +79,7 @@ class SharingOptions(Options):
 
     @classmethod
     def check(cls, args: Any) -> None:
-        """Also checks the orders.
-
-        Raises:
-            FieldError: if a text is no order, or the user also gives what it replaces.
-        """
+        """Also checks the orders. Raises FieldError if a text is no order, or the user also gives what it replaces."""
         super().check(args)
         given = {f"{side}_order": text for side, text in cls.orders(args).items() if text is not None}
         for name, text in given.items():

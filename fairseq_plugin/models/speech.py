@@ -123,11 +123,7 @@ def padding_after(lengths: Tensor, length: int) -> Tensor:
 
 
 def kernel_sizes(text: str) -> list[int]:
-    """Reads `--conv-kernel-sizes`.
-
-    Raises:
-        FieldError: unless it is a list of odd whole numbers.
-    """
+    """Reads `--conv-kernel-sizes`. Raises FieldError unless it is a list of odd whole numbers."""
     sizes = [int(size) for size in text.split(",") if size.strip().isdecimal()]
     if len(sizes) != len(text.split(",")) or not all(size % 2 for size in sizes):
         raise FieldError("conv_kernel_sizes", text, "must be odd whole numbers, separated by commas")

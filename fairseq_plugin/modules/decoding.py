@@ -33,11 +33,7 @@ class DecodingModel(nn.Module):
     eight_bits = False
 
     def set_decoding(self, args: Any) -> None:
-        """Applies the options.
-
-        Raises:
-            FieldError: where a value breaks its rule, or the model cannot draft.
-        """
+        """Applies the options. Raises FieldError where a value breaks its rule, or the model cannot draft."""
         self.eight_bits = getattr(args, "eight_bits", False)
         passes, tokens = getattr(args, "draft_passes", None), getattr(args, "draft_tokens", None)
         if passes is None:

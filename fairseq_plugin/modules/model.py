@@ -263,11 +263,7 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
 
 
 def check_task(args, task) -> None:
-    """Rejects tasks and criterions that need another kind of model.
-
-    Raises:
-        ValueError: naming the option.
-    """
+    """Raises ValueError for a task or a criterion that needs another kind of model."""
     for kind, reason in NOT_FOR.items():
         if isinstance(task, kind):
             raise ValueError(f"--task: {type(task).__name__} {reason}; must be translation")

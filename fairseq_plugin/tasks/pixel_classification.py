@@ -59,11 +59,7 @@ class PixelClassificationTask(AnswerTask):
         return super().build_model(cfg, from_checkpoint)
 
     def load_dataset(self, split: str, **unused) -> None:
-        """Loads the images of a subset.
-
-        Raises:
-            ValueError: if their classes are not those of the training images.
-        """
+        """Loads the images of a subset. Raises ValueError if their classes are not those of the training images."""
         images = load_images(self.cfg.data, "train" if split == "train" else "test")
         if images.classes != self.class_names:
             raise ValueError(f"data={self.cfg.data}: the classes in test must be those in train")

@@ -14,11 +14,7 @@ from recurrence.loop import Loop, named_loops
 
 
 def require_loops(model: nn.Module) -> dict[str, Loop]:
-    """The loops of a model by name.
-
-    Raises:
-        ValueError: if there are none.
-    """
+    """The loops of a model by name. Raises ValueError if there are none."""
     found = named_loops(model)
     if not found:
         raise ValueError(f"{type(model).__name__}: has no loop over depth to look into")

@@ -170,11 +170,7 @@ def _options(words: Sequence[str]) -> set[str]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds a folder for this process and its commands.
-
-    Raises:
-        ValueError: if another process holds it.
-    """
+    """Holds a folder for this process and its commands. Raises ValueError if another process holds it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         try:
