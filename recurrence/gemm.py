@@ -6,9 +6,9 @@ fast, on others the two are equal or the BLAS is ahead. So the first product tim
 """
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from timeit import timeit
 
 import torch
 import torch.nn.functional as F
@@ -66,12 +66,6 @@ def _faster() -> str:
     with without_modes(), torch.no_grad():  # hide these from operator counters and recorders
         x, weight = (torch.ones(rows, 512, device="cpu", dtype=torch.float32) for rows in (128, 512))
         runs = {"onednn": lambda: onednn_linear(x, weight, None, "none", [], ""), "mkl": lambda: F.linear(x, weight)}
-        times = [{name: _seconds(run) for name, run in runs.items()} for _ in range(REPEATS)]
+        times = [{name: timeit(run, number=1) for name, run in runs.items()} for _ in range(REPEATS)]
     best = {name: min(each[name] for each in times) for name in runs}
     return "mkl" if best["mkl"] < MARGIN * best["onednn"] else "onednn"
-
-
-def _seconds(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
