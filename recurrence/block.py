@@ -30,6 +30,12 @@ PROJECTIONS = {
 }
 
 
+def projections(block: nn.Module) -> dict[str, nn.Linear]:
+    """Those that a block has, by the names of :data:`PROJECTIONS`."""
+    names = [name for name, (place, _) in PROJECTIONS.items() if getattr(block, place.split(".")[0]) is not None]
+    return {name: block.get_submodule(PROJECTIONS[name][0]) for name in names}
+
+
 @dataclass(frozen=True)
 class Shape:
     """Sizes and rates of a stored block.

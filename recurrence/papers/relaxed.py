@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from recurrence.block import PROJECTIONS, Block, Pass, Shape
+from recurrence.block import PROJECTIONS, Block, Pass, Shape, projections
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.order import Order, block_count
@@ -46,8 +46,9 @@ class RelaxedPass(Pass):
     def __init__(self, block: "RelaxedBlock", shape: Shape, rank: int, terms: Sequence[str], bias: bool):
         super().__init__(block.sublayers, shape.norms(block.sublayers))
         self.terms = nn.ModuleDict()
-        for name, (layer, targets) in block.projections().items():
+        for name, layer in projections(block).items():
             if name in terms:
+                targets = PROJECTIONS[name][1]
                 self.terms[name] = LowRankTerm(targets, layer.in_features, layer.out_features // targets, rank, bias)
 
     def term(self, name: str) -> LowRankTerm | None:
@@ -65,15 +66,6 @@ class RelaxedBlock(Block):
     """A transformer layer without LayerNorms; a pass may add a term to each projection."""
 
     foldable = True
-
-    def projections(self) -> dict[str, tuple[nn.Linear, int]]:
-        """The projections of the block by name, and how many targets each stacks."""
-        found = {}
-        for name, (place, targets) in PROJECTIONS.items():
-            part, layer = place.split(".")
-            if getattr(self, part) is not None:
-                found[name] = self.get_submodule(place), targets
-        return found
 
     def run(self, x: Tensor, own: RelaxedPass, attend: Callable, cross_attend: Callable | None) -> Tensor:
         """A transformer layer whose projections are `(W + up^T down) x + bias`, with term and bias of the pass."""
@@ -111,7 +103,7 @@ def relaxed(
     blocks = [RelaxedBlock(shape, bias=bias, **parts) for _ in range(block_count(order))]
     own = [RelaxedPass(blocks[which], shape, rank, terms, bias) for which in order]
     for block in blocks:
-        for name, (layer, _) in block.projections().items():
+        for name, layer in projections(block).items():
             if name in terms:
                 layer.register_parameter("bias", None)  # the passes have one each
     return Loop(blocks, order, own)

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from recurrence.block import PROJECTIONS, Block, Pass
+from recurrence.block import PROJECTIONS, Block, Pass, projections
 from recurrence.loop import Loop
 from recurrence.signal import LevelSignal
 from recurrence.weights.names import StateDict
@@ -115,11 +115,8 @@ def _sublayers(loop: Loop, index: int) -> Iterator[Part]:
 def _folded(block: Block, own: Pass) -> StateDict:
     """Weights and biases of all projections in one pass."""
     tensors = {}
-    for term_name, (name, _) in PROJECTIONS.items():
-        part, _, projection = name.partition(".")
-        if getattr(block, part) is None:
-            continue
-        layer, term = getattr(getattr(block, part), projection), own.term(term_name)
+    for term_name, layer in projections(block).items():
+        name, term = PROJECTIONS[term_name][0], own.term(term_name)
         if type(layer) is not nn.Linear:
             raise ValueError(f"{name} is {type(layer).__module__}.{type(layer).__name__}: must be torch.nn.Linear")
         weight = layer.weight if term is None else term.fold(layer.weight)
