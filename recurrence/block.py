@@ -185,7 +185,6 @@ class Pass(nn.Module):
             self.norms = norms
         self.residuals = nn.ModuleList(Sum() for _ in range(sublayers))
         self.drop_path: DropPath | None = None
-        self.drop_path: DropPath | None = None
 
     def join(self, which: int, residuals: nn.ModuleList | None = None) -> Callable[[Tensor, Tensor], Tensor]:
         """The residual sum of a sublayer, with drop path; residuals replaces the pass's own sums."""
@@ -204,7 +203,7 @@ def set_drop_path(passes: Iterable[Pass], rates: Iterable[float]) -> None:
 
 
 class Block(nn.Module, ABC):
-    """The parts of a stored block: self-attention, cross-attention in a decoder, FFN.
+    """The parts of a stored block, None where it has no such part: self-attention, cross-attention in a decoder, FFN.
 
     A paper's block combines them in :meth:`run`.
 
@@ -214,7 +213,7 @@ class Block(nn.Module, ABC):
         pre_norm: norm before each sublayer instead of after its residual sum.
         activation: applied to the FFN's hidden units.
         bias: whether attention and FFN have biases.
-        ffn: whether there is an FFN.
+        self_attention, ffn: whether there is one.
         ffn_dropout: rate on the FFN's output; None for the shape's.
         relative: whether self-attention has relative positions, see :mod:`recurrence.relative`.
 
@@ -232,13 +231,15 @@ class Block(nn.Module, ABC):
         pre_norm: bool = False,
         activation: Callable[[Tensor], Tensor] = F.relu,
         bias: bool = True,
+        self_attention: bool = True,
         ffn: bool = True,
         ffn_dropout: float | None = None,
         relative: bool = False,
     ):
         super().__init__()
-        self.self_attn = SelfAttention(shape.width, shape.heads, bias, shape.attention_dropout, relative)
-        self.cross_attn = self.ffn = None
+        self.self_attn = self.cross_attn = self.ffn = None
+        if self_attention:
+            self.self_attn = SelfAttention(shape.width, shape.heads, bias, shape.attention_dropout, relative)
         if memory_width is not None:
             self.cross_attn = CrossAttention(shape.width, shape.heads, memory_width, bias, shape.attention_dropout)
         if ffn:
@@ -254,7 +255,7 @@ class Block(nn.Module, ABC):
     @property
     def sublayers(self) -> int:
         """Residual sums of one pass."""
-        return 1 + (self.cross_attn is not None) + (self.ffn is not None)
+        return sum(part is not None for part in (self.self_attn, self.cross_attn, self.ffn))
 
     def forward(
         self,
@@ -276,7 +277,9 @@ class Block(nn.Module, ABC):
         Returns:
             (B, T, C).
         """
-        attend, cross_attend = partial(self.self_attn, **attention), None
+        attend = cross_attend = None
+        if self.self_attn is not None:
+            attend = partial(self.self_attn, **attention)
         if self.cross_attn is not None:
             cross_attend = partial(self.cross_attn, context=context, cross_bias=cross_bias, record=record)
         return self.run(x, own, attend, cross_attend)
@@ -289,5 +292,5 @@ class Block(nn.Module, ABC):
             x: (B, T, C).
             own: the parameters of this pass.
             attend, cross_attend: :class:`SelfAttention` and :class:`CrossAttention`, called with their input and, where
-                the paper has them, `signal_input` and terms; cross_attend is None in an encoder.
+                the paper has them, `signal_input` and terms; None if the block has none.
         """

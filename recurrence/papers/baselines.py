@@ -12,15 +12,14 @@ One Wide Feedforward Is All You Need (arXiv:2309.01826), section 3.
 from collections.abc import Callable
 from typing import Any
 
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from recurrence.block import Block, FeedForward, Pass, Shape, Sublayer
+from recurrence.block import Block, Pass, Shape
 from recurrence.loop import Loop
 
 
 class OneNormBlock(Block):
-    """A layer whose sublayers share one LayerNorm; with `ffn=False` only its attention."""
+    """A layer whose sublayers share one LayerNorm, or only its attention or its FFN."""
 
     foldable = True
 
@@ -28,37 +27,12 @@ class OneNormBlock(Block):
         super().__init__(shape, **parts)
         self.norms = shape.norms(1)
 
-    def run(self, x: Tensor, own: Pass, attend: Callable, cross_attend: Callable | None) -> Tensor:
-        x = self.sublayer(x, attend, self.norms[0], own.join(0))
+    def run(self, x: Tensor, own: Pass, attend: Callable | None, cross_attend: Callable | None) -> Tensor:
+        if attend is not None:
+            x = self.sublayer(x, attend, self.norms[0], own.join(0))
         if cross_attend is not None:
             x = self.sublayer(x, cross_attend, self.norms[0], own.join(1))
         return x if self.ffn is None else self.ffn_sublayer(x, self.ffn, self.norms[0], own.join(-1))
-
-
-class WideFFN(nn.Module):
-    """The FFN that all attention layers share, and its LayerNorm. It is a block that runs after each of them."""
-
-    self_attn = cross_attn = None
-    sublayers = 1
-    foldable = True
-
-    def __init__(
-        self,
-        shape: Shape,
-        pre_norm: bool = False,
-        activation: Callable[[Tensor], Tensor] = F.relu,
-        bias: bool = True,
-        ffn_dropout: float | None = None,
-    ):
-        super().__init__()
-        self.ffn = FeedForward(shape.width, shape.ffn_width, activation, bias, shape.activation_dropout)
-        self.ffn_sublayer = Sublayer(shape.dropout if ffn_dropout is None else ffn_dropout, pre_norm)
-        self.norms = shape.norms(1)
-        self.pre_norm = pre_norm
-
-    def forward(self, x: Tensor, own: Pass, **attention: Any) -> Tensor:
-        """(B, T, C) -> (B, T, C); ignores the arguments of attention."""
-        return self.ffn_sublayer(x, self.ffn, self.norms[0], own.join(0))
 
 
 def vanilla(shape: Shape, layers: int, **parts: Any) -> Loop:
@@ -67,21 +41,17 @@ def vanilla(shape: Shape, layers: int, **parts: Any) -> Loop:
     return Loop(blocks, tuple(range(layers)), [Pass(block.sublayers) for block in blocks])
 
 
-def one_wide_ffn(
-    shape: Shape, layers: int, memory_width: int | None = None, relative: bool = False, **parts: Any
-) -> Loop:
+def one_wide_ffn(shape: Shape, layers: int, memory_width: int | None = None, **parts: Any) -> Loop:
     """One attention block per layer, each followed by the shared FFN in an encoder.
 
     Args:
         shape: see :mod:`recurrence.papers`.
         layers: N.
-        memory_width, relative: see :class:`recurrence.block.Block`.
-        **parts: of :class:`WideFFN`.
+        memory_width, parts: see :class:`recurrence.block.Block`.
     """
-    attention = dict(parts, memory_width=memory_width, relative=relative)
-    blocks: list[Any] = [OneNormBlock(shape, ffn=False, **attention) for _ in range(layers)]
+    blocks = [OneNormBlock(shape, memory_width=memory_width, ffn=False, **parts) for _ in range(layers)]
     order = tuple(range(layers))
     if memory_width is None:
-        blocks.append(WideFFN(shape, **parts))
+        blocks.append(OneNormBlock(shape, self_attention=False, **parts))
         order = tuple(which for layer in order for which in (layer, layers))
     return Loop(blocks, order, [Pass(blocks[which].sublayers) for which in order])
