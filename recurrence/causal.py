@@ -92,18 +92,15 @@ class CausalStack(nn.Module):
         return LoopState(self.loop)
 
     def project(self, memory: Tensor) -> list[Tensor]:
-        """Keys and values of the memory (B, S, memory width): one (B, S, 2 C) per stored block.
+        """Keys and values of the memory (B, S, memory width) for each pass: P times (B, S, 2 C).
 
-        Or one per pass, if passes have terms of their own.
+        Passes of a block share a tensor, unless they have terms of their own.
         """
-        loop = self.loop
-        if not self._projects_per_pass():
-            return [block.cross_attn.project(memory) for block in loop.blocks]
-        passes = zip(loop.order, loop.own)
-        return [loop.blocks[which].cross_attn.project(memory, own.term("cross_kv")) for which, own in passes]
-
-    def _projects_per_pass(self) -> bool:
-        return self.loop.own[0].term("cross_kv") is not None
+        loop, terms = self.loop, [own.term("cross_kv") for own in self.loop.own]
+        if terms[0] is None:
+            of_blocks = [block.cross_attn.project(memory) for block in loop.blocks]
+            return [of_blocks[which] for which in loop.order]
+        return [loop.blocks[which].cross_attn.project(memory, term) for which, term in zip(loop.order, terms)]
 
     def forward(
         self,
@@ -162,7 +159,5 @@ class CausalStack(nn.Module):
             arguments["levels"] = self.level_table.levels(self.loop.passes, length, padding, start, x)
         if contexts is None:
             return arguments
-        if not self._projects_per_pass():
-            contexts = [contexts[which] for which in self.loop.order]
         cross_bias = None if memory_padding is None else padding_bias(memory_padding, like=x)
         return dict(arguments, contexts=contexts, cross_bias=cross_bias, record=record)

@@ -22,7 +22,7 @@ class Contexts:
     """Projections of the memory, which beam search reorders.
 
     Args:
-        tensors: each (B, S, 2 C).
+        tensors: (B, S, 2 C) for each pass, some of them the same.
         memory: (B, S, memory width).
     """
 
@@ -35,7 +35,8 @@ class Contexts:
         """Reorders the batch: entry i becomes entry new_order[i]."""
         sources = self.sources.index_select(0, new_order)
         if not stays(sources, self.sources):
-            self.tensors = [tensor.index_select(0, new_order) for tensor in self.tensors]
+            reordered = {tensor: tensor.index_select(0, new_order) for tensor in set(self.tensors)}
+            self.tensors = [reordered[tensor] for tensor in self.tensors]
         self.sources = sources
 
 
