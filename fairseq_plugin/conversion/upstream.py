@@ -12,7 +12,7 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from fairseq_plugin.modules.build import numbered_dictionary
-from recurrence.weights.names import Piece, StateDict
+from recurrence.weights.names import Piece, StateDict, stacked
 
 TRANSLATION, LANGUAGE, SPEECH = "transformer", "transformer_lm", "s2t_transformer"
 MOST_POSITIONS = 1024
@@ -85,15 +85,14 @@ def language_defaults() -> dict:
 
 def layer_pieces(theirs: str, ours: str, memory: bool) -> Iterator[Piece]:
     """The names of one layer's parameters in fairseq and here, after these prefixes; `memory` for cross-attention."""
-    attentions = [("self_attn", "self_attn", "qkv", "qkv")]
+    attentions = [("self_attn", "self_attn", "qkv")]
     if memory:
-        attentions += [("encoder_attn", "cross_attn", "q", "q"), ("encoder_attn", "cross_attn", "kv", "kv")]
+        attentions += [("encoder_attn", "cross_attn", "q"), ("encoder_attn", "cross_attn", "kv")]
     norms = ["self_attn_layer_norm", *(["encoder_attn_layer_norm"] if memory else []), "final_layer_norm"]
     for kind in ("weight", "bias"):
-        for their_name, name, stacked, projections in attentions:
-            for row, projection in enumerate(projections):
-                key, rows = f"{ours}.{name}.{stacked}.{kind}", (row, row + 1, len(projections))
-                yield Piece(f"{theirs}.{their_name}.{projection}_proj.{kind}", key, our_rows=rows)
+        for their_name, name, projections in attentions:
+            keys = [f"{theirs}.{their_name}.{projection}_proj.{kind}" for projection in projections]
+            yield from stacked(keys, f"{ours}.{name}.{projections}.{kind}")
         for their_name, name in dict.fromkeys(attention[:2] for attention in attentions):
             yield Piece(f"{theirs}.{their_name}.out_proj.{kind}", f"{ours}.{name}.out.{kind}")
         for their_name, name in (("fc1", "ffn.up"), ("fc2", "ffn.down")):

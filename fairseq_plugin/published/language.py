@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from fairseq_plugin.modules.build import build_language_model, unpadded_dictionary
 from fairseq_plugin.modules.language_model import LanguageModel
-from recurrence.weights.names import Piece
+from recurrence.weights.names import Piece, stacked
 
 
 def _outside_layers(model: LanguageModel, embedding: str, positions: str, norm: str) -> Iterator[Piece]:
@@ -53,13 +53,9 @@ def _ilr_pieces(model: LanguageModel, config: dict) -> Iterator[Piece]:
 
 def ilr_layer(theirs: str, ours: str) -> Iterator[Piece]:
     """The table of one block, whose published names are those of LLaMA in transformers."""
-    for row, name in enumerate("qkv"):
-        yield Piece(
-            f"{theirs}.self_attn.{name}_proj.weight", f"{ours}.self_attn.qkv.weight", our_rows=(row, row + 1, 3)
-        )
+    yield from stacked([f"{theirs}.self_attn.{name}_proj.weight" for name in "qkv"], f"{ours}.self_attn.qkv.weight")
     yield Piece(f"{theirs}.self_attn.o_proj.weight", f"{ours}.self_attn.out.weight")
-    for row, name in enumerate(("gate", "up")):
-        yield Piece(f"{theirs}.mlp.{name}_proj.weight", f"{ours}.ffn.gate_up.weight", our_rows=(row, row + 1, 2))
+    yield from stacked([f"{theirs}.mlp.{name}_proj.weight" for name in ("gate", "up")], f"{ours}.ffn.gate_up.weight")
     yield Piece(f"{theirs}.mlp.down_proj.weight", f"{ours}.ffn.down.weight")
     for index, name in enumerate(("input", "post_attention")):
         yield Piece(f"{theirs}.{name}_layernorm.weight", f"{ours}.norms.{index}.weight")

@@ -9,7 +9,7 @@ from fairseq_plugin.modules.model import LoopedTransformer
 from fairseq_plugin.modules.options import SIDES
 from recurrence.admin import admins
 from recurrence.papers.ringformer import RingFormerPass
-from recurrence.weights.names import Piece, affine
+from recurrence.weights.names import Piece, affine, stacked
 
 
 def _dictionary(size: int, pad: int) -> Dictionary:
@@ -72,15 +72,13 @@ def _ringformer_pieces(model: LoopedTransformer, config: dict) -> Iterator[Piece
 def _ringformer_block(theirs: str, ours: str, block, attention: str, bias: bool) -> Iterator[Piece]:
     for kind in ("weight", "bias") if bias else ("weight",):
         if block.self_attn is not None:
-            for row, name in enumerate("qkv"):
-                key = f"{theirs}.{attention}.{name}_proj.{kind}"
-                yield Piece(key, f"{ours}.self_attn.qkv.{kind}", our_rows=(row, row + 1, 3))
+            keys = [f"{theirs}.{attention}.{name}_proj.{kind}" for name in "qkv"]
+            yield from stacked(keys, f"{ours}.self_attn.qkv.{kind}")
             yield Piece(f"{theirs}.{attention}.attn_proj.{kind}", f"{ours}.self_attn.out.{kind}")
         if block.cross_attn is not None:
             cross = f"{theirs}.enc_dec_attention"
             yield Piece(f"{cross}.q_proj.{kind}", f"{ours}.cross_attn.q.{kind}")
-            for row, name in enumerate("kv"):
-                yield Piece(f"{cross}.{name}_proj.{kind}", f"{ours}.cross_attn.kv.{kind}", our_rows=(row, row + 1, 2))
+            yield from stacked([f"{cross}.{name}_proj.{kind}" for name in "kv"], f"{ours}.cross_attn.kv.{kind}")
             yield Piece(f"{cross}.attn_proj.{kind}", f"{ours}.cross_attn.out.{kind}")
         if block.ffn is not None:
             yield Piece(f"{theirs}.positionWiseFeedForward.FFN1.0.{kind}", f"{ours}.ffn.up.{kind}")
@@ -96,9 +94,8 @@ def _ringformer_pass(side: str, level: int, own) -> Iterator[Piece]:
     for index in range(len(own.norms)):
         yield from affine(f"{side}.layer_norms_0{index + 1}.{level}", f"{ours}.norms.{index}")
     for number, factor in (("01", "up"), ("02", "down")):
-        for row, name in enumerate("QKV"):
-            key = f"{side}.lev_param_SA_{name}_{number}"
-            yield Piece(key, f"{ours}.qkv_signal.{factor}", our_rows=(row, row + 1, 3), level=level)
+        keys = [f"{side}.lev_param_SA_{name}_{number}" for name in "QKV"]
+        yield from stacked(keys, f"{ours}.qkv_signal.{factor}", level)
         yield Piece(f"{side}.lev_param_FF_{number}", f"{ours}.ffn_signal.{factor}", level=level)
 
 

@@ -3,7 +3,7 @@
 A piece maps rows of one of their tensors to rows of one of ours. A key on either side that no piece names is an error.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +36,12 @@ def affine(theirs: str, ours: str) -> Iterator[Piece]:
     """The weight and the bias of a layer that is whole on both sides."""
     for kind in ("weight", "bias"):
         yield Piece(f"{theirs}.{kind}", f"{ours}.{kind}")
+
+
+def stacked(theirs: Sequence[str], ours: str, level: int | None = None) -> Iterator[Piece]:
+    """Tensors of theirs that ours stacks along the first dimension, in this order."""
+    for row, name in enumerate(theirs):
+        yield Piece(name, ours, our_rows=(row, row + 1, len(theirs)), level=level)
 
 
 def to_ours(

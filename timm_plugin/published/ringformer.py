@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from recurrence.weights.names import Piece, affine
+from recurrence.weights.names import Piece, affine, stacked
 from timm_plugin._model import ImageModel
 
 # Systems that store one block; the published names of the list of layers, and of the norm before the MLP.
@@ -68,8 +68,8 @@ def _block_pieces(system: str, index: int, block: nn.Module) -> Iterator[Piece]:
         mlp, mlp_norm = "transformer.encoder.ff_block.ffn", "transformer.encoder.ff_block.ff_norm"
     else:
         for kind in ("weight", "bias"):
-            for row, name in enumerate(("query", "key", "value")):
-                yield Piece(f"{theirs}.attn.{name}.{kind}", f"{ours}.self_attn.qkv.{kind}", our_rows=(row, row + 1, 3))
+            keys = [f"{theirs}.attn.{name}.{kind}" for name in ("query", "key", "value")]
+            yield from stacked(keys, f"{ours}.self_attn.qkv.{kind}")
         yield from affine(f"{theirs}.attn.out", f"{ours}.self_attn.out")
     if block.ffn is not None:
         yield from affine(f"{mlp}.fc1", f"{ours}.ffn.up")
@@ -90,7 +90,6 @@ def _pass_pieces(level: int) -> Iterator[Piece]:
     for index, kind in enumerate(("ATTN", "FF")):
         yield from affine(f"transformer.encoder.{kind}_layer_norms.{level}", f"{ours}.norms.{index}")
     for number, factor in (("01", "up"), ("02", "down")):
-        for row, name in enumerate("QKV"):
-            key = f"transformer.encoder.ATTN_lev_embed_{name}_{number}"
-            yield Piece(key, f"{ours}.qkv_signal.{factor}", our_rows=(row, row + 1, 3), level=level)
+        keys = [f"transformer.encoder.ATTN_lev_embed_{name}_{number}" for name in "QKV"]
+        yield from stacked(keys, f"{ours}.qkv_signal.{factor}", level)
         yield Piece(f"transformer.encoder.lev_embed_FF_{number}", f"{ours}.ffn_signal.{factor}", level=level)
