@@ -136,7 +136,9 @@ def run(args: argparse.Namespace, words: Sequence[str]) -> None:
     if args.scoring == "bleu":
         raise ValueError("--scoring=bleu: scores tokens; must be sacrebleu or another score of texts")
     cfg = convert_namespace_to_omegaconf(args)
-    overrides = {**task_options(args, words), **literal(args.model_overrides)}
+    # The options of the task that are not among the words are those of the checkpoint.
+    given = {action.dest: getattr(args, action.dest) for action in given_task_actions(args.task, words)}
+    overrides = {**given, **literal(args.model_overrides)}
     (model,), saved, task = checkpoint_utils.load_model_ensemble_and_task([args.path], overrides)
     model.eval()
     loops = named_loops(model)
@@ -156,11 +158,6 @@ def run(args: argparse.Namespace, words: Sequence[str]) -> None:
     score, evaluate = ("perplexity", perplexity) if is_text else (cfg.scoring._name, translations)
     higher_is_better = score not in LOWER_IS_BETTER
     curve.report(args, loops, settings, lambda: evaluate(model, task, cfg, batches), score, higher_is_better)
-
-
-def task_options(args: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
-    """The options of the task that are among the words, and its data; the others are those of the checkpoint."""
-    return {action.dest: getattr(args, action.dest) for action in given_task_actions(args.task, words)}
 
 
 def given_task_actions(task: str, words: Sequence[str]) -> list[argparse.Action]:

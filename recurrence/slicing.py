@@ -54,9 +54,7 @@ class Slices(nn.Module):
         seed: of the permutation, which is drawn again where a checkpoint has none for as many tokens.
     """
 
-    def __init__(
-        self, groups: int, permutation: Tensor | None = None, always_random: bool = False, seed: int | None = None
-    ):
+    def __init__(self, groups: int, permutation: Tensor | None, always_random: bool, seed: int):
         super().__init__()
         self.groups, self.always_random, self.seed = groups, always_random, seed
         self.register_buffer("permutation", permutation)
@@ -72,7 +70,7 @@ class Slices(nn.Module):
         key, own = f"{prefix}permutation", self.permutation
         if own is None:
             state_dict.pop(key, None)
-        elif self.seed is not None and (key not in state_dict or state_dict[key].shape != own.shape):
+        elif key not in state_dict or state_dict[key].shape != own.shape:
             drawn = fixed_permutation(len(own), self.seed)  # not the buffer, which may still be uninitialised
             state_dict[key] = drawn if own.is_meta else drawn.to(own)
         super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -80,7 +80,10 @@ class SReT(ImageModel):
             self.cls_token = nn.Parameter(torch.empty(1, config.embed_dim, 1, 1))
             trunc_normal_(self.cls_token, std=0.02)
             self.pools = (*self.pools, "token")
-        self.stages = nn.ModuleList(self._stage(number, height, width) for number, (height, width) in enumerate(sizes))
+        self.stages = nn.ModuleList(
+            Stage(config.loop(number, rows * columns), (rows, columns), config.embed_dim * 2**number, number > 0)
+            for number, (rows, columns) in enumerate(sizes)
+        )
         for stage, blocks in zip(self.stages, config.depths):
             config.make_elastic(stage.loop, unit=blocks)
             if not config.nll_ratio:  # only projections show in a checkpoint how many passes trained it
@@ -92,11 +95,6 @@ class SReT(ImageModel):
         self.num_features = config.embed_dim * 2 ** (len(sizes) - 1)
         self.norm = nn.LayerNorm(self.num_features, 1e-6)
         self.make_head(config.num_classes, config.global_pool, config.drop_rate)
-
-    def _stage(self, number: int, height: int, width: int) -> Stage:
-        loop = self.config.loop(number, height * width)
-        channels = self.config.embed_dim * 2**number
-        return Stage(loop, (height, width), channels, downsample=number > 0)
 
     def embed(self, x: Tensor) -> Tensor:
         """Images (B, in_chans, height, width) -> the map before the first stage, (B, C, height / 8, width / 8)."""
