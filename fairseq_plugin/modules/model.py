@@ -54,7 +54,7 @@ LIMITS = dict(zip(SIDES, ("max_source_positions", "max_target_positions")))
 class TranslationOptions(admin.AdminOptions, DecodingOptions):
     """Options of every encoder-decoder; the defaults are fairseq's."""
 
-    encoder_embed_dim: int = option(512, "encoder: width")
+    encoder_embed_dim: int = option(512, "encoder: width", least=1)
     encoder_ffn_embed_dim: int = option(2048, "encoder: hidden width of the FFN")
     encoder_layers: int = option(6, "encoder: number of passes", least=1)
     encoder_attention_heads: int = option(8, "encoder: attention heads; must divide the width")
@@ -226,9 +226,6 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
         cls.options.check(args)
         elastic.check(args, sides=2)
         for side in SIDES:
-            width = getattr(args, f"{side}_embed_dim")
-            if width < 1:
-                raise FieldError(f"{side}_embed_dim", width, "must be >= 1")
             pre_norm = f"{side}_normalize_before"
             if args.init == "admin" and getattr(args, pre_norm):
                 rule = f"needs post-norm, and does not go with {{{pre_norm}}}"

@@ -163,7 +163,7 @@ def _conflict(spec: Field, args: Any) -> str | None:
 class StackOptions(Options):
     """Options of every model, under fairseq's names. A language model only has a decoder."""
 
-    decoder_embed_dim: int = option(512, "decoder: width")
+    decoder_embed_dim: int = option(512, "decoder: width", least=1)
     decoder_ffn_embed_dim: int = option(2048, "decoder: hidden width of the FFN")
     decoder_layers: int = option(6, "decoder: number of passes", least=1)
     decoder_attention_heads: int = option(8, "decoder: attention heads; must divide the width")
