@@ -34,18 +34,15 @@ def clip_gradients_on_cpu(
     return norm
 
 
-def unscale_gradients_once() -> None:
+@instead(AMPOptimizer, "step")
+def unscale_gradients_once(step: Callable, optimizer: AMPOptimizer) -> None:
     """Lets ``--amp`` divide the gradients by the loss scale once.
 
     fairseq unscales the gradients of the inner optimizer before it clips them, but then steps with its wrapper, for
     which torch's scaler unscales them again. Updates then become smaller and smaller as the scale grows.
     """
-    AMPOptimizer.step = _step_once
-
-
-def _step_once(self: AMPOptimizer) -> None:
-    self.scaler.step(self.optimizer)
-    self.scaler.update()
+    optimizer.scaler.step(optimizer.optimizer)
+    optimizer.scaler.update()
 
 
 @after(AMPOptimizer, "__init__")

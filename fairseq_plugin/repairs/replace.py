@@ -57,22 +57,22 @@ def call_after(owner: Any, name: str, hook: Callable[..., None]) -> None:
 
 
 def instead(owner: Any, *names: str) -> Callable[[Callable], Repair]:
-    """Makes a wrapper, see :func:`replace`, a repair.
+    """Makes a function the repair that calls it instead of ``owner.name``, see :func:`replace`.
 
     Args:
-        owner: a module or class of fairseq, or the name of a command's module.
-        *names: the attributes to replace.
+        owner: a module or class of fairseq, or the name of a module that may also run as a command.
+        *names: of its functions.
     """
     return functools.partial(_repair, replace, owner, names)
 
 
 def before(owner: Any, *names: str) -> Callable[[Callable], Repair]:
-    """Makes a hook, see :func:`call_before`, a repair; arguments as :func:`instead`."""
+    """Makes a function the repair that calls it before ``owner.name``, see :func:`call_before` and :func:`instead`."""
     return functools.partial(_repair, call_before, owner, names)
 
 
 def after(owner: Any, *names: str) -> Callable[[Callable], Repair]:
-    """Makes a hook, see :func:`call_after`, a repair; arguments as :func:`instead`."""
+    """Makes a function the repair that calls it after ``owner.name``, see :func:`call_after` and :func:`instead`."""
     return functools.partial(_repair, call_after, owner, names)
 
 
