@@ -67,9 +67,7 @@ class CopyingTask(AnswerTask):
 
     def load_dataset(self, split: str, **unused) -> None:
         """Creates the texts of a subset; only training texts change with the epoch."""
-        train = split == "train"
-        count = self.cfg.train_texts if train else self.cfg.valid_texts
-        self.datasets[split] = CopyingDataset(self, split, count)
+        self.datasets[split] = CopyingDataset(self, split)
 
     def noise(self, split: str, epoch: int) -> int:
         """Tokens of noise in the texts of a subset; `epoch` is the epoch of the training texts."""
@@ -137,7 +135,8 @@ class CopyingDataset(AnswerDataset):
 
     can_reuse_epoch_itr_across_epochs = False
 
-    def __init__(self, task: CopyingTask, split: str, texts: int):
+    def __init__(self, task: CopyingTask, split: str):
+        texts = task.cfg.train_texts if split == "train" else task.cfg.valid_texts
         super().__init__(texts, task.args.tokens_per_sample, task.answers.pad(), self.draw)
         self.task, self.split, self.epoch = task, split, 1
 
