@@ -77,12 +77,12 @@ def after(owner: Any, *names: str) -> Callable[[Callable], Repair]:
 
 
 def _repair(install: Callable, owner: Any, names: Sequence[str], hook: Callable) -> Repair:
-    @functools.wraps(hook)
     def repair() -> None:
         for place in copies_of(owner) if isinstance(owner, str) else (owner,):
             for name in names:
                 install(place, name, hook)
 
+    repair.__module__, repair.__name__, repair.__doc__ = hook.__module__, hook.__name__, hook.__doc__
     return repair
 
 
