@@ -51,9 +51,8 @@ class ImageComparison(Comparison):
     def __init__(self, args: Namespace, words: Sequence[str]):
         self.args, self.words = args, list(words)
         self.rest = without(self.words, _add_model_options)
-        for name, rule in {"seed": "is set by --seeds", "resume": "is always on"}.items():
-            if getattr(args, name) != options.parser("").get_default(name):
-                raise ValueError(f"--{name}: {rule}")
+        options.reject_given(args, ["seed"], "is set by --seeds")
+        options.reject_given(args, ["resume"], "is always on")
         if args.model.partition(".")[0] not in MODELS:
             raise ValueError(f"--model={args.model}: must be a looped model of timm_plugin")
         for name, value in args.model_kwargs:

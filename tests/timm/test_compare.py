@@ -60,7 +60,7 @@ FLAGS = ["--epochs", "2", "--warmup-epochs", "0", "--batch-size", "12", "--worke
     [
         (["--model", "vit_tiny_patch16_224"], "--model=vit_tiny_patch16_224: must be a looped model of timm_plugin"),
         (["--model-kwargs", "depth=1"], "runs each of its blocks once"),
-        (["--seed", "3"], "--seed: is set by --seeds"),
+        (["--seed", "3"], "--seed 3: is set by --seeds"),
         (["--model-kwargs", "pretrained=1"], "--model-kwargs pretrained=1: the other rows would have no such weights"),
         (["--epochs", "0"], "--epochs 0: must be > 0"),
         (["--model-kwargs", "width=3"], "unexpected keyword argument 'width'"),

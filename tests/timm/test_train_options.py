@@ -51,6 +51,7 @@ REJECTED = {
     "unexpected keyword argument 'dept'": ["--model-kwargs", "dept=3"],
     "nothing.pth', 'img_size': 16}: must name files that exist": ["--model-kwargs", "checkpoint_path=nothing.pth"],
     "--depth-range: invalid depths value: 'all'": ["--depth-range", "all"],
+    "--depth-range (1, 2): needs a looped model of timm_plugin": ["--depth-range", "1-2"],
     "loop_after_updates=9: does not go with pass_loss=1.0": [*PASS_LOSS, "--loop-after-updates", "9"],
     "--pass-loss 1.0: must not be given with --teacher": [*PASS_LOSS, *TEACHER],
     "--teacher sret_nano: its weights are for 10 classes, the images have 3: needs": ["--teacher", "sret_nano"],

@@ -2,7 +2,7 @@
 
 import argparse
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -10,7 +10,7 @@ import timm
 import torch
 from timm.optim import list_optimizers
 
-import timm_plugin  # noqa: F401  (registers its models)
+from timm_plugin import MODELS
 
 
 def is_policy(text: str) -> bool:
@@ -31,7 +31,6 @@ def devices() -> set[str]:
 RATE = (lambda value: 0 <= value <= 1, "must be in 0 .. 1")
 POSITIVE = (lambda value: value > 0, "must be > 0")
 NOT_NEGATIVE = (lambda value: value >= 0, "must be >= 0")
-MODEL = (timm.is_model, "must be a registered model")
 # Passed to the model's constructor, which has their rules.
 DEPTH = ("depth_range", "depth_warmup_updates", "mixed_depth", "pass_loss", "loop_after_updates")
 WARMUP_EPOCHS = 5
@@ -45,7 +44,7 @@ RULES: dict[str, tuple[Callable[..., bool], str]] = {
     **dict.fromkeys(["temperature", "img_size", "resize"], POSITIVE),
     **dict.fromkeys(["warmup_epochs", "min_lr", "weight_decay", "workers"], NOT_NEGATIVE),
     **dict.fromkeys(["mixup", "cutmix", "color_jitter", "aug_repeats"], NOT_NEGATIVE),
-    **dict.fromkeys(["model", "teacher"], MODEL),
+    **dict.fromkeys(["model", "teacher"], (timm.is_model, "must be a registered model")),
     "scale": (lambda value: 0 < value[0] <= value[1] <= 1, "must be two shares, 0 < low <= high <= 1"),
     "crop_pct": (lambda value: 0 < value <= 1, "must be > 0 and <= 1"),
     "model_ema_decay": (lambda value: 0 < value < 1, "must be > 0 and < 1"),
@@ -204,6 +203,13 @@ def reject(option: str, value: object, rule: str) -> NoReturn:
     raise OptionError(f"--{option.replace('_', '-')} {value}: {rule}")
 
 
+def reject_given(args: argparse.Namespace, names: Sequence[str], rule: str) -> None:
+    """Raises an OptionError for the first of these options that does not have its default."""
+    for name in names:
+        if getattr(args, name) != parser("").get_default(name):
+            reject(name, getattr(args, name), rule)
+
+
 def check(args: argparse.Namespace) -> None:
     """Checks everything that can be checked without loading data or building the model.
 
@@ -227,10 +233,14 @@ def check(args: argparse.Namespace) -> None:
             reject(name, split, f"must be one of {', '.join(SPLITS)} with --dataset")
         if not args.dataset and not (Path(args.data) / split).exists():
             reject(name, split, f"must be a folder or a .tar file in {args.data}")
-    _check_distillation(args)
-    for name in ("resize", "aa", "reprob"):
-        if getattr(args, name) and args.no_aug:
-            reject(name, getattr(args, name), "must not be given with --no-aug")
+    if args.model.partition(".")[0] not in MODELS:
+        reject_given(args, DEPTH, "needs a looped model of timm_plugin")
+    if not args.teacher:
+        reject_given(args, ["teacher_kwargs", "teacher_checkpoint", "distillation", "temperature"], "needs --teacher")
+    if args.distillation == "hard" and args.temperature != 1:
+        reject("temperature", args.temperature, "must be 1 with --distillation hard, which has no softmax")
+    if args.no_aug:
+        reject_given(args, ["resize", "aa", "reprob"], "must not be given with --no-aug")
     if args.warmup_epochs >= args.epochs:
         default = " (its default)" if args.warmup_epochs == WARMUP_EPOCHS else ""
         reject("warmup_epochs", f"{args.warmup_epochs}{default}", f"must be < --epochs {args.epochs}")
@@ -240,12 +250,3 @@ def check(args: argparse.Namespace) -> None:
         reject("batch_size", args.batch_size, "must be even with Mixup or CutMix")
     if not args.resume and (Path(args.output) / "last.pth.tar").exists():
         reject("output", args.output, "holds a run; add --resume to continue it")
-
-
-def _check_distillation(args: argparse.Namespace) -> None:
-    defaults = {"teacher_kwargs": [], "teacher_checkpoint": None, "distillation": "soft", "temperature": 1}
-    for name, default in defaults.items():
-        if getattr(args, name) != default and not args.teacher:
-            reject(name, getattr(args, name), "needs --teacher")
-    if args.distillation == "hard" and args.temperature != 1:
-        reject("temperature", args.temperature, "must be 1 with --distillation hard, which has no softmax")
