@@ -27,7 +27,7 @@ from fairseq_plugin.published.language import ilr_layer
 from recurrence.weights.names import to_theirs
 
 Converted = tuple[dict[str, Any], dict[str, Tensor]]  # the configuration and the weights
-SEARCH = dict(num_beams=5, max_length=200)  # as fairseq-generate's
+SEARCH = dict(num_beams=5, early_stopping=True, max_length=200)  # as fairseq-generate's
 
 
 def converted(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:

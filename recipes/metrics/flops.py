@@ -1,4 +1,4 @@
-"""Count the floating-point operations of training a language model, and print them as JSON.
+"""Count the stored parameters of a language model and the operations of its training, and print them as JSON.
 
     python flops.py --symbols 1024 --text 1024 --texts 64 --updates 7629 -- --arch ilr_small [flags of fairseq-train]
 
@@ -16,11 +16,11 @@ from arguments import parser, print_scores
 from benchmarks.common import positive
 from fairseq_plugin.modules.build import architectures, build_language_model, given_options, numbered_dictionary
 from fairseq_plugin.modules.language_model import LanguageModel
-from recurrence.count import flops
+from recurrence.count import flops, stored
 
 
 def per_text(symbols: int, text: int, flags: list[str]) -> dict[str, int]:
-    """Operations on one text: of the forward pass, and of forward and backward pass together ("both")."""
+    """The model's parameters, and operations on one text: of the forward pass, and of both passes ("both")."""
     of_arch = argparse.ArgumentParser(allow_abbrev=False)
     of_arch.add_argument("--arch", choices=architectures(LanguageModel), required=True)
     args, other_flags = of_arch.parse_known_args(flags)
@@ -33,14 +33,15 @@ def per_text(symbols: int, text: int, flags: list[str]) -> dict[str, int]:
         logits = model.output_layer(model.decoder.stack(model.decoder.inputs(tokens, None)))
         return F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
 
-    return {"forward": flops(loss), "both": flops(lambda: loss().backward())}
+    return {"params": stored(model), "forward": flops(loss), "both": flops(lambda: loss().backward())}
 
 
 def measured(args: argparse.Namespace) -> dict[str, int]:
-    """The operations on a symbol, and those of the whole training."""
+    """The parameters, the operations on a symbol, and those of the whole training."""
     operations = per_text(args.symbols, args.text, [flag for flag in args.flags if flag != "--"])
     total = operations["both"] * args.texts * args.updates
-    return {"forward_flops_per_symbol": operations["forward"] // args.text, "training_flops": total}
+    forward = operations["forward"] // args.text
+    return {"params": operations["params"], "forward_flops_per_symbol": forward, "training_flops": total}
 
 
 def main() -> None:

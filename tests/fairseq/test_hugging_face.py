@@ -153,6 +153,7 @@ def test_a_folder_translates_as_fairseq_does(corpus, arch, joint, tmp_path):
         assert len(transformers.AutoTokenizer.from_pretrained(tmp_path / "fsmt" / "target")) >= len(target)
     fsmt, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "fsmt", output_loading_info=True)
     assert not report["missing_keys"]
+    assert fsmt.generation_config.early_stopping is True  # fairseq's search ends with as many hypotheses as beams
     rows = [words.encode_line(line, add_if_not_exist=False).long() for line in lines]
     batch = tokenizer(TEXT, padding=True, return_tensors="pt")
     for row, ids, mask in zip(rows, batch["input_ids"], batch["attention_mask"]):

@@ -200,3 +200,4 @@ def test_table_2_of_intra_layer_recurrence_has_the_ratios_that_its_note_tells():
         assert total == pytest.approx({"small": 6.68e15, "large": 2.028e18}[variant], rel=2e-3)
     assert ratios == ["1.235", "1.941", "1.098", "1.782"]
     assert f"ours {ratios[0]}, {ratios[1]} and {ratios[2]}" in table.note
+    assert flops.per_text(1024, 1024, ["--arch", "ilr_small"])["params"] == 1_180_800  # as in Table 3
