@@ -48,11 +48,11 @@ class ImageModel(nn.Module):
     def build(self, config: Any) -> None:
         """Creates the parts of the model."""
 
-    def make_head(self, num_classes: int, global_pool: str, drop_rate: float) -> None:
+    def make_head(self) -> None:
         """Adds the classifier on `num_features` pooled features; none for `num_classes=0`."""
         self.head_hidden_size = self.embed_dim = self.num_features
-        self.head_drop = nn.Dropout(drop_rate)
-        self.reset_classifier(num_classes, global_pool)
+        self.head_drop = nn.Dropout(self.config.drop_rate)
+        self.reset_classifier(self.config.num_classes, self.config.global_pool)
 
     def check_pool(self, num_classes: int, global_pool: str | None) -> None:
         """Raises ValueError if there cannot be as many classes, or the model does not have this pooling."""

@@ -94,7 +94,7 @@ class SReT(ImageModel):
         ]
         self.num_features = config.embed_dim * 2 ** (len(sizes) - 1)
         self.norm = nn.LayerNorm(self.num_features, 1e-6)
-        self.make_head(config.num_classes, config.global_pool, config.drop_rate)
+        self.make_head()
 
     def embed(self, x: Tensor) -> Tensor:
         """Images (B, in_chans, height, width) -> the map before the first stage, (B, C, height / 8, width / 8)."""

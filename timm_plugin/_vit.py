@@ -52,7 +52,7 @@ class LoopedVisionTransformer(ImageModel):
             dict(module=f"loop.after.{index}", num_chs=config.embed_dim, reduction=config.patch_size)
             for index in range(config.passes_per_depth - 1, self.loop.passes, config.passes_per_depth)
         ]
-        self.make_head(config.num_classes, config.global_pool, config.drop_rate)
+        self.make_head()
         config.initialise(self)
 
     def make_tables(self, tokens: int) -> None:
