@@ -34,12 +34,11 @@ def test_drop_path_drops_entire_samples_and_scales_the_others():
 # In a stack
 
 
-def stack(order=(0, 0, 1, 1), drop_path=None, coefficients=False, **recursion) -> Loop:
+def stack(order=(0, 0, 1, 1), drop_path=(), coefficients=False, **recursion) -> Loop:
     torch.manual_seed(0)
-    shape, around = Shape(WIDTH, 7, 2), Recursion(coefficients, **recursion)
-    loop = sret(shape, order, around, pre_norm=True, activation=F.gelu).double()
-    if drop_path is not None:
-        set_drop_path(loop.own, drop_path)
+    around = Recursion(coefficients, **recursion)
+    loop = sret(Shape(WIDTH, 7, 2), order, around, pre_norm=True, activation=F.gelu).double()
+    set_drop_path(loop.own[: len(drop_path)], drop_path)
     for parameter in loop.parameters():
         parameter.data += 0.3 * torch.randn_like(parameter)
     return loop
