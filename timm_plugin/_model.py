@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 
 from recurrence.elastic import at_depths, branches
 from recurrence.loop import Loop, named_loops
+from timm_plugin._compat import feature_take_indices
 from timm_plugin._config import ImageConfig
 
 
@@ -188,7 +189,7 @@ class ImageModel(nn.Module):
 
         Args:
             x: (B, in_chans, height, width).
-            indices: depths or stages, or the number of last ones; None for all.
+            indices: depths or stages, whose maps come in ascending order, or the number of last ones; None for all.
             return_prefix_tokens: return (map, class token) for each.
             norm: also apply the final norm to the maps; in a pyramid only to the last stage, which has its width.
             stop_early: stop after the last chosen one.
@@ -232,6 +233,11 @@ class ImageModel(nn.Module):
         graph = tracer.trace(self)
         graph.output_node().type = None  # of `forward`, which in training may have other results
         return fx.GraphModule(self, graph)
+
+
+def take(count: int, indices: int | Sequence[int] | None) -> list[int]:
+    """The chosen of `count` features, each once and in ascending order, as the maps of timm's models come."""
+    return sorted(set(feature_take_indices(count, indices)[0]))
 
 
 def loop_groups(name: str, loop: Loop, start: int = 0) -> list[tuple[str, tuple[int]]]:

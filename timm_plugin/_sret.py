@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from recurrence.loop import Loop
 from recurrence.private_torch import is_plain
 from recurrence.weights.names import rename
-from timm_plugin._compat import feature_take_indices, update_model_input_size
-from timm_plugin._model import ImageModel, loop_groups
+from timm_plugin._compat import update_model_input_size
+from timm_plugin._model import ImageModel, loop_groups, take
 from timm_plugin._names import stage_pieces
 from timm_plugin._stem import STEMS
 
@@ -131,8 +131,8 @@ class SReT(ImageModel):
         self, x: Tensor, indices: int | Sequence[int] | None, norm: bool, stop_early: bool
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """For :meth:`forward_intermediates`: the output, maps (B, C, height, width), class tokens (B, 1, C)."""
-        taken, last = feature_take_indices(len(self.stages), indices)
-        stages = self.stages[: last + 1] if stop_early else self.stages
+        taken = take(len(self.stages), indices)
+        stages = self.stages[: taken[-1] + 1] if stop_early else self.stages
         maps, prefix, x = [], [], self.embed(x)
         token = self.class_tokens(x)
         for index, stage in enumerate(stages):
@@ -154,13 +154,13 @@ class SReT(ImageModel):
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
         """Removes the stages and parts that the chosen stages do not need; returns the indices of the chosen."""
-        taken, last = feature_take_indices(len(self.stages), indices)
-        shorter = last < len(self.stages) - 1
-        self.stages = self.stages[: last + 1]
+        taken = take(len(self.stages), indices)
+        shorter = taken[-1] < len(self.stages) - 1
+        self.stages = self.stages[: taken[-1] + 1]
         if prune_norm or shorter:
             self.norm = nn.Identity()
         if shorter:
-            self.num_features = self.head_hidden_size = self.embed_dim = self.feature_info[last]["num_chs"]
+            self.num_features = self.head_hidden_size = self.embed_dim = self.feature_info[taken[-1]]["num_chs"]
         if prune_head or shorter:
             self.reset_classifier(0, "")
         return taken

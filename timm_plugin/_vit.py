@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from recurrence import position
 from recurrence.block import set_drop_path
 from recurrence.elastic import stops
-from timm_plugin._compat import feature_take_indices, update_model_input_size
-from timm_plugin._model import ImageModel, loop_groups
+from timm_plugin._compat import update_model_input_size
+from timm_plugin._model import ImageModel, loop_groups, take
 
 
 class LoopedVisionTransformer(ImageModel):
@@ -113,9 +113,9 @@ class LoopedVisionTransformer(ImageModel):
         Training runs all passes, too.
         """
         run = range(self.loop.passes) if self.loop.chosen is None else self.loop.chosen
-        taken, last = feature_take_indices(len(run) // self.config.passes_per_depth, indices)
+        taken = take(len(run) // self.config.passes_per_depth, indices)
         if stop_early:
-            run = run[: (last + 1) * self.config.passes_per_depth]
+            run = run[: (taken[-1] + 1) * self.config.passes_per_depth]
         states: list[Tensor] = []
         x = self.loop(self.embed(x), levels=self.levels(), indices=run, states=states)
         states = [states[(index + 1) * self.config.passes_per_depth - 1] for index in taken]
@@ -135,8 +135,8 @@ class LoopedVisionTransformer(ImageModel):
         if self.loop.chosen is not None:
             rule = "late loops must have begun before passes are pruned"
             raise ValueError(f"loop_after_updates={self.config.loop_after_updates}: {rule}")
-        taken, last = feature_take_indices(self.loop.passes // self.config.passes_per_depth, indices)
-        self.loop.truncate((last + 1) * self.config.passes_per_depth)
+        taken = take(self.loop.passes // self.config.passes_per_depth, indices)
+        self.loop.truncate((taken[-1] + 1) * self.config.passes_per_depth)
         if prune_norm:
             self.norm = nn.Identity()
         if prune_head:

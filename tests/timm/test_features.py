@@ -30,9 +30,10 @@ def test_features_only_gives_the_whole_models_features(case):
     x = vision.images(model)
     expected = model.forward_intermediates(x, intermediates_only=True)
     count = len(model.feature_info)
-    for chosen, stored in (([0], [0]), ([-2, -1], [count - 2, count - 1]), (list(range(count)), list(range(count)))):
+    for chosen, stored in (([0], [0]), ([-1, -2], [count - 2, count - 1]), (list(range(count)), list(range(count)))):
         getter = vision.fresh(case, features_only=True, out_indices=chosen).eval()
         torch.testing.assert_close(getter(x), [expected[index] for index in stored], rtol=0, atol=0)
+        assert getter.feature_info.channels() == [model.feature_info[index]["num_chs"] for index in stored]
         assert not [key for key in getter.state_dict() if key.startswith(("model.head.", "model.norm."))]
     default = vision.fresh(case, features_only=True)
     assert default.feature_info.channels() == [info["num_chs"] for info in model.feature_info][-3:]
@@ -83,8 +84,8 @@ def test_forward_intermediates(case):
     rows = model.forward_intermediates(x, output_fmt="NLC", intermediates_only=True)
     for row, image in zip(rows, maps):
         torch.testing.assert_close(row.transpose(1, 2).unflatten(2, image.shape[2:]), image, rtol=0, atol=0)
-    # depths are chosen by number, by index, and by index from the end
-    for indices, chosen in ((2, [count - 2, count - 1]), ([0], [0]), ([0, -1], [0, count - 1])):
+    # depths are chosen by number, by index, and by index from the end; their maps come in order, as in timm's models
+    for indices, chosen in ((2, [count - 2, count - 1]), ([0], [0]), ([-1, 0, 0], [0, count - 1])):
         for stop_early in (False, True):
             some = model.forward_intermediates(x, indices, stop_early=stop_early, intermediates_only=True)
             torch.testing.assert_close(some, [maps[index] for index in chosen], rtol=0, atol=0)
