@@ -12,6 +12,7 @@ from torch import nn
 
 import fairseq_plugin
 import timm_plugin
+from fairseq_plugin.models.ringformer import RingFormer
 from fairseq_plugin.modules.build import architectures
 from recurrence.block import Shape
 from tests.support import cli
@@ -86,6 +87,12 @@ def test_shell_examples_parse(example):
 @pytest.mark.parametrize("example", PYTHON)
 def test_python_examples_compile(example):
     compile(example, "example", "exec")
+
+
+def test_the_example_of_eight_bits_takes_a_hub_interface():
+    pytest.importorskip("torchao")
+    (example,) = (text.values[0] for text in PYTHON if "quantize_dynamic" in text.values[0])
+    exec(example, dict(model=RingFormer.from_pretrained("ringformer_tiny.numbers")))
 
 
 @pytest.mark.parametrize("pre_norm", [False, True])

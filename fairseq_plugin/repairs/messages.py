@@ -47,6 +47,8 @@ def one_line(error: BaseException) -> str:
         text = re.sub(r"^[\w.]*?(\w+(?:Error|Exception|Interrupt)): ", "", text.strip().splitlines()[-1])
     elif not isinstance(error, ArithmeticError | OSError | ValueError) or not text:
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if type(error) is Exception and error.__context__:  # fairseq's, that a checkpoint's weights do not fit: which?
+        text += f" ({error.__context__})"
     text = " ".join(text.split())
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
 

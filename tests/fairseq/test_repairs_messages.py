@@ -26,6 +26,8 @@ Traceback (most recent call last):
 fairseq.SomeError: no
 ValueError: --lr 0: must be > 0
 """
+NO_FIT = Exception("no fit.")
+NO_FIT.__context__ = RuntimeError("sizes:\n\t2, 3")
 SHORT = ("--batch-size", "16", "--max-update", "9")
 LINES = {
     "loops=0: must be >= 1": ValueError("loops=0: must be >= 1"),
@@ -34,6 +36,7 @@ LINES = {
     "x.pt: empty": CheckpointError("x.pt: empty"),
     "AssertionError": AssertionError(),
     "RuntimeError: two lines": RuntimeError("two\n\tlines"),
+    "Exception: no fit. (sizes: 2, 3)": NO_FIT,
     "--lr 0: must be > 0": torch.multiprocessing.ProcessRaisedException(RANK, 1, 1),
     "x" * 600 + " ...": ValueError("x" * 10_000),
 }
