@@ -11,6 +11,8 @@ from fairseq.hub_utils import GeneratorHubInterface
 from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
+from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from fairseq.token_generation_constraints import pack_constraints
 from torch import Tensor
 
@@ -50,7 +52,7 @@ def answer_every_line(
         yield Batch(torch.tensor(empty), tokens, torch.ones_like(tokens[:, 0]), constraints)
 
 
-@instead(FairseqTask, "inference_step")
+@instead((FairseqTask, MultilingualTranslationTask, TranslationMultiSimpleEpochTask), "inference_step")
 def keep_empty_sources_empty(step: Callable, task: FairseqTask, generator: Any, models, sample: dict, *args, **kwargs):
     """Translates an empty source into an empty target; fairseq's search makes up a translation.
 

@@ -60,7 +60,7 @@ def instead(owner: Any, *names: str) -> Callable[[Callable], Repair]:
     """Makes a function the repair that calls it instead of ``owner.name``, see :func:`replace`.
 
     Args:
-        owner: a module or class of fairseq, or the name of a module that may also run as a command.
+        owner: a module or class of fairseq, several of them, or the name of a module that may also run as a command.
         *names: of its functions.
     """
     return functools.partial(_repair, replace, owner, names)
@@ -78,7 +78,8 @@ def after(owner: Any, *names: str) -> Callable[[Callable], Repair]:
 
 def _repair(install: Callable, owner: Any, names: Sequence[str], hook: Callable) -> Repair:
     def repair() -> None:
-        for place in copies_of(owner) if isinstance(owner, str) else (owner,):
+        owners = owner if isinstance(owner, tuple) else (owner,)
+        for place in copies_of(owner) if isinstance(owner, str) else owners:
             for name in names:
                 install(place, name, hook)
 

@@ -145,6 +145,7 @@ class TestMultilingual:
         flags = ("--task", "multilingual_translation", "--lang-pairs", "en-de,de-en")
         words = ("--source-lang", source, "--target-lang", target, "--max-len-b", "5", "--gen-subset", "valid")
         assert len(upstream.translations(upstream.use("generate", data, path, *flags, *words)[1])) == 9
+        assert upstream.answer(data, path, "\n", *flags, *words[:6]) == {0: ""}
 
     def test_a_language_s_dictionary_in_another_order_is_rejected(self, trained_once):
         data, path = trained_once("multilingual_transformer")
