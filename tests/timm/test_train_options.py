@@ -46,6 +46,7 @@ REJECTED = {
     "--model-kwargs img_size: must be given by --img-size": ["--model-kwargs", "img_size=8"],
     "--teacher-kwargs img_size: must be given by --img-size": [*TEACHER, "--teacher-kwargs", "img_size=8"],
     "--model-kwargs features_only=true: must not be given": ["--model-kwargs", "features_only=true"],
+    "--teacher-kwargs num_classes=3: must not be given": [*TEACHER, "--teacher-kwargs", "num_classes=3"],
     "--model-kwargs global_pool=: must not be given": ["--model-kwargs", "global_pool="],
     "--model-kwargs in_chans=1: must be 3, as images are read in RGB": ["--model-kwargs", "in_chans=1"],
     "unexpected keyword argument 'dept'": ["--model-kwargs", "dept=3"],

@@ -224,9 +224,10 @@ def check(args: argparse.Namespace) -> None:
         given = dict(getattr(args, name))
         if "img_size" in given:
             reject(name, "img_size", "must be given by --img-size, which also sets the size of the images")
-        for argument, wrong in (("features_only", bool), ("global_pool", lambda pool: pool == "")):
+        unfit = (("features_only", bool), ("global_pool", lambda pool: pool == ""), ("num_classes", lambda _: True))
+        for argument, wrong in unfit:
             if argument in given and wrong(given[argument]):
-                reject(name, f"{argument}={given[argument]}", "must not be given, as each image has one label")
+                reject(name, f"{argument}={given[argument]}", "must not be given, as each image has one class of DATA")
     for name in ("train_split", "val_split"):
         split = getattr(args, name)
         if args.dataset and split not in SPLITS:
