@@ -35,7 +35,7 @@ from fairseq_plugin.modules.options import ConfiguredModel
 from fairseq_plugin.repairs.checkpoints import load_safely
 from recurrence import count
 from recurrence.comparison.command import Comparison, add_options, compare, without
-from recurrence.comparison.rows import Length, Row, Score, counted, widest
+from recurrence.comparison.rows import ROWS, Length, Row, Score, check_narrower, counted, widest, widest_below
 from recurrence.comparison.runs import Step, Values
 
 USER_DIR = str(Path(fairseq_plugin.__file__).parent)
@@ -96,7 +96,7 @@ class TextComparison(Comparison):
         return Score(*SCORES[self.args.task], example)
 
     def rows(self, names: Sequence[str]) -> list[Row]:
-        flags = control_flags(self.args, self.words, self.looped, self._build)
+        flags = control_flags(self.args, self.words, self.looped, self._build, names)
         return [self._row(name, flags[name]) for name in names]
 
     def _build(self, words: Sequence[str], device: str = "meta") -> nn.Module:
@@ -249,28 +249,40 @@ def check_training(args: Namespace, task: FairseqTask, model: nn.Module) -> None
 
 
 def control_flags(
-    args: Namespace, words: Sequence[str], looped: nn.Module, build: Callable[[Sequence[str]], nn.Module]
+    args: Namespace,
+    words: Sequence[str],
+    looped: nn.Module,
+    build: Callable[[Sequence[str]], nn.Module],
+    names: Sequence[str] = tuple(ROWS),
 ) -> dict[str, list[str]]:
     """The flags of every row, see :data:`recurrence.comparison.rows.ROWS`.
 
     Args:
         args, words, looped: the looped model's options, all filled in; its command line; the model.
         build: builds a model from a command line.
+        names: the rows that are asked for.
 
     Raises:
         ValueError: if a row cannot be derived.
     """
     loops, target = looped.loops_by_side(), count.stored(looped)
     blocks = {side: len(loop.blocks) for side, loop in loops.items()}
-    once = storage = unshared_flags(args, words, blocks)
-    if count.stored(build(once)) != target:
+    passes = {side: loop.passes for side, loop in loops.items()}
+    once = unshared_flags(args, words, blocks)
 
-        def widened(units: int, hidden: int) -> list[str]:
-            return unshared_flags(args, words, blocks, **sized(args, blocks, units, hidden))
+    flags = {"looped": list(words), "once": once, "storage": once, "deep": unshared_flags(args, words, passes)}
 
-        storage = widened(*widest(lambda *sizes: count.stored(build(widened(*sizes))), target))
-    deep = unshared_flags(args, words, {side: loop.passes for side, loop in loops.items()})
-    return {"looped": list(words), "once": once, "storage": storage, "deep": deep, "time": storage}
+    def as_large(layers: dict[str, int], sizes: Callable, search: Callable) -> list[str]:
+        def sized(steps: int, hidden: int) -> list[str]:
+            return unshared_flags(args, words, layers, **sizes(args, layers, steps, hidden))
+
+        return sized(*search(lambda *given: count.stored(build(sized(*given))), target))
+
+    if "storage" in names and count.stored(build(once)) != target:
+        flags["storage"] = as_large(blocks, more_heads, widest)
+    if "narrow" in names:
+        flags["narrow"] = as_large(passes, narrower_heads, widest_below)
+    return {**flags, "time": flags["storage"]}
 
 
 def unshared_flags(args: Namespace, words: Sequence[str], layers: dict[str, int], **sizes: Any) -> list[str]:
@@ -292,20 +304,37 @@ def unshared_flags(args: Namespace, words: Sequence[str], layers: dict[str, int]
     return [*others, "--arch", arch, *_flags(family, arch, wanted)]
 
 
-def sized(args: Namespace, layers: dict[str, int], units: int, hidden: int) -> dict[str, int]:
+def more_heads(args: Namespace, layers: dict[str, int], steps: int, hidden: int) -> dict[str, int]:
     """Options of a wider model; the width of a head stays.
 
     Args:
         args: the looped model's options.
         layers: blocks by side.
-        units: more heads of each side, as multiples of the smallest numbers in the same proportion.
+        steps: more heads of each side, as multiples of the smallest numbers in the same proportion.
         hidden: hidden units of each FFN beyond the proportion.
     """
     whole, sizes = gcd(*(getattr(args, f"{side}_attention_heads") for side in layers)), {}
     for side in layers:
         for name in ("attention_heads", "embed_dim", "ffn_embed_dim"):
-            sizes[f"{side}_{name}"] = getattr(args, f"{side}_{name}") * (whole + units) // whole
+            sizes[f"{side}_{name}"] = getattr(args, f"{side}_{name}") * (whole + steps) // whole
         sizes[f"{side}_ffn_embed_dim"] += hidden
+    return sizes
+
+
+def narrower_heads(args: Namespace, layers: dict[str, int], steps: int, hidden: int) -> dict[str, int]:
+    """Options of a narrower model; the number of heads stays.
+
+    Args:
+        args, layers, hidden: see :func:`more_heads`.
+        steps: columns of a head, in pairs, by which it is narrower; negative.
+    """
+    heads = {side: getattr(args, f"{side}_attention_heads") for side in layers}
+    columns = {side: getattr(args, f"{side}_embed_dim") // heads[side] for side in layers}
+    whole, sizes = max(1, gcd(*columns.values()) // 2), {}
+    check_narrower(whole + steps)
+    for side in layers:
+        sizes[f"{side}_embed_dim"] = columns[side] * (whole + steps) // whole * heads[side]
+        sizes[f"{side}_ffn_embed_dim"] = getattr(args, f"{side}_ffn_embed_dim") * (whole + steps) // whole + hidden
     return sizes
 
 

@@ -121,12 +121,24 @@ class ImageConfig(ElasticConfig, ABC):
         return {spec.name: spec.default for spec in fields(ElasticConfig)}
 
     @abstractmethod
-    def sized(self, units: int, hidden: int) -> dict[str, Any]:
+    def more_heads(self, steps: int, hidden: int) -> dict[str, Any]:
         """Options of a wider model with heads of the same width.
 
         Args:
-            units: more heads, as a multiple of the smallest numbers in the same proportion.
+            steps: more heads, as a multiple of the smallest numbers in the same proportion.
             hidden: hidden units of each MLP (of a pyramid: in its first stage) beyond the proportion.
+        """
+
+    @abstractmethod
+    def narrower_heads(self, steps: int, hidden: int) -> dict[str, Any]:
+        """Options of a narrower model with as many heads.
+
+        Args:
+            steps: of the width, by which it is narrower; negative.
+            hidden: see :meth:`more_heads`.
+
+        Raises:
+            ValueError: if a head would have no column.
         """
 
 

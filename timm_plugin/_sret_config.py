@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import gcd, inf
+from math import gcd, inf, lcm
 from typing import Any
 
 import torch.nn.functional as F
 from timm.layers import to_2tuple
 
 from recurrence.block import Shape, set_drop_path
+from recurrence.comparison.rows import check_narrower
 from recurrence.loop import Loop
 from recurrence.order import STRATEGIES
 from recurrence.papers.sret import Recursion, sret
@@ -154,16 +155,21 @@ class SReTConfig(ImageConfig):
         """See :meth:`ImageConfig.unshared`; a block has the slices of its first run."""
         return {**super().unshared(blocks), "depths": tuple(blocks), "loops": 1}
 
-    def sized(self, units: int, hidden: int) -> dict[str, Any]:
-        """Arguments of a wider model, see :meth:`ImageConfig.sized`."""
+    def more_heads(self, steps: int, hidden: int) -> dict[str, Any]:
+        """See :meth:`ImageConfig.more_heads`."""
         whole = gcd(*self.num_heads, self.embed_dim // 2)  # so that the width stays even
-        width = self.embed_dim * (whole + units) // whole
-        mlp = int(self.embed_dim * self.mlp_ratio) * (whole + units) // whole + hidden
-        return {
-            "num_heads": tuple(heads // whole * (whole + units) for heads in self.num_heads),
-            "embed_dim": width,
-            "mlp_ratio": mlp / width,
-        }
+        heads = tuple(heads // whole * (whole + steps) for heads in self.num_heads)
+        return {"num_heads": heads, **self._sized(self.embed_dim // whole * (whole + steps), hidden)}
+
+    def narrower_heads(self, steps: int, hidden: int) -> dict[str, Any]:
+        """See :meth:`ImageConfig.narrower_heads`; a step is the smallest that keeps the width even and heads whole."""
+        whole = lcm(2, *(heads // gcd(heads, 2**stage) for stage, heads in enumerate(self.num_heads)))
+        check_narrower(self.embed_dim + whole * steps)
+        return self._sized(self.embed_dim + whole * steps, hidden)
+
+    def _sized(self, width: int, hidden: int) -> dict[str, Any]:
+        mlp = int(self.embed_dim * self.mlp_ratio) * width // self.embed_dim + hidden
+        return {"embed_dim": width, "mlp_ratio": mlp / width}
 
     def slices(self, stage: int, tokens: int) -> SliceConfig:
         """The slices of a stage with this number of tokens."""

@@ -10,6 +10,7 @@ from timm.layers import PatchEmbed, to_2tuple
 from torch import nn
 
 from recurrence.block import FeedForward, Shape
+from recurrence.comparison.rows import check_narrower
 from recurrence.loop import Loop
 from recurrence.order import Order, block_count, check_order
 from recurrence.papers.takase import shared_layers
@@ -121,11 +122,19 @@ class ViTConfig(ImageConfig):
         same = {name: getattr(self, name) for name in ViTConfig.options()}
         return {**same, **super().unshared(blocks), "model": "plain_vit", "depth": depth}
 
-    def sized(self, units: int, hidden: int) -> dict[str, Any]:
-        """Arguments of a wider model, see :meth:`ImageConfig.sized`."""
-        heads = self.num_heads + units
-        width = self.embed_dim // self.num_heads * heads
-        mlp = round(self.embed_dim * self.mlp_ratio) * heads // self.num_heads + hidden
+    def more_heads(self, steps: int, hidden: int) -> dict[str, Any]:
+        """See :meth:`ImageConfig.more_heads`."""
+        return self._sized(self.num_heads + steps, self.embed_dim // self.num_heads, hidden)
+
+    def narrower_heads(self, steps: int, hidden: int) -> dict[str, Any]:
+        """See :meth:`ImageConfig.narrower_heads`; a step is two columns of each head."""
+        columns = self.embed_dim // self.num_heads + 2 * steps
+        check_narrower(columns)
+        return self._sized(self.num_heads, columns, hidden)
+
+    def _sized(self, heads: int, head_width: int, hidden: int) -> dict[str, Any]:
+        width = heads * head_width
+        mlp = round(self.embed_dim * self.mlp_ratio) * width // self.embed_dim + hidden
         return {"num_heads": heads, "embed_dim": width, "mlp_ratio": mlp / width}
 
 

@@ -15,7 +15,7 @@ import json
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from torch import nn
 
 from recurrence import count
 from recurrence.comparison.command import Comparison, add_options, compare, without
-from recurrence.comparison.rows import Length, Row, Score, counted, widest
+from recurrence.comparison.rows import Length, Row, Score, counted, widest, widest_below
 from recurrence.comparison.runs import Step, Values
 from timm_plugin import MODELS, repairs
 from timm_plugin.checkpoints import names_source
@@ -74,13 +74,23 @@ class ImageComparison(Comparison):
         return Score("top-1 %", True, "an image of {} x {}".format(*self.looped.patch_embed.img_size))
 
     def rows(self, names: Sequence[str]) -> list[Row]:
-        stored, once = count.stored(self.looped), self._unshared(self.blocks)
+        once, config = self._unshared(self.blocks), self.looped.config
         flags = {"looped": self.words, "once": once, "storage": once, "deep": self._unshared(self.passes)}
-        if "storage" in names and count.stored(self._build(once, "meta")) != stored:
-            sizes = widest(lambda *sizes: count.stored(self._build(self._sized(*sizes), "meta")), stored)
-            flags["storage"] = self._sized(*sizes)
+        if "storage" in names and count.stored(self._build(once, "meta")) != count.stored(self.looped):
+            flags["storage"] = self._as_large(self.blocks, config.more_heads, widest)
+        if "narrow" in names:
+            flags["narrow"] = self._as_large(self.passes, config.narrower_heads, widest_below)
         flags["time"] = flags["storage"]
         return [self._row(name, flags[name]) for name in names]
+
+    def _as_large(self, blocks: Sequence[int], sizes: Callable, search: Callable) -> list[str]:
+        """The flags of an unshared model that stores as much as the looped one, or as little less as can be."""
+
+        def sized(steps: int, hidden: int) -> list[str]:
+            return self._unshared(blocks, **sizes(steps, hidden))
+
+        target = count.stored(self.looped)
+        return sized(*search(lambda *given: count.stored(self._build(sized(*given), "meta")), target))
 
     def _unshared(self, blocks: Sequence[int], **sizes: Any) -> list[str]:
         """The flags of an unshared model, which name all of its options that differ from its preset."""
@@ -92,9 +102,6 @@ class ImageComparison(Comparison):
         changed = {name: wanted[name] for name in known if wanted[name] != getattr(preset, name)}
         kwargs = [f"{name}={value}".replace(" ", "") for name, value in changed.items() if name not in BY_TRAINER]
         return [*self.rest, "--model", model, "--model-kwargs", *kwargs]
-
-    def _sized(self, units: int, hidden: int) -> list[str]:
-        return self._unshared(self.blocks, **self.looped.config.sized(units, hidden))
 
     def _build(self, words: Sequence[str], device: str = "cpu") -> nn.Module:
         args = options.parser("").parse_args([*words, "--output", self.args.output])

@@ -165,7 +165,7 @@ def sentences(rows: Sequence[Row], runs: pd.DataFrame, score: Score) -> list[str
         found = gain(scores, "looped", row.name, score.higher_is_better)
         begin = ROWS[row.name][1]
         said.append(f"{begin}: no pair of runs has finished." if found is None else _sentence(begin, found, score))
-        if row.name == "storage" and row.parameters != looped.parameters:
+        if row.name in ("storage", "narrow") and row.parameters != looped.parameters:
             more = row.parameters / looped.parameters - 1
             said[-1] += f" It stores {abs(more):.2%} {'more' if more > 0 else 'less'}."
     said.append(headroom(scores, score.higher_is_better, looped.passes / looped.blocks))

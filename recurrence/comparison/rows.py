@@ -1,5 +1,6 @@
 """The rows of a comparison, and how large a control of equal storage must be."""
 
+import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ ROWS = {
     "looped": ("the looped model, as given", ""),
     "once": ("the same stored blocks, each run once", "Against the same blocks run once"),
     "storage": ("unshared, as deep as `once`, widened until it stores as much", "At equal storage"),
+    "narrow": ("a block of its own for every pass, narrowed until it stores as much", "At equal storage and depth"),
     "deep": ("a block of its own for every pass", "Against a block of its own for every pass"),
     "time": ("`storage`, trained for as long as `looped`", "At equal training time"),
 }
@@ -72,13 +74,24 @@ class Score:
 def widest(stored: Callable[[int, int], int], target: int) -> tuple[int, int]:
     """By how much a model may be wider, if it stores at most `target` parameters; as it is, it does.
 
-    Heads of a constant width and the FFN grow in proportion; hidden units of the FFN fill what is left.
-
     Args:
-        stored: (more heads, hidden units beyond the proportion) -> parameters.
+        stored: (steps of the width, hidden units of the FFN beyond the proportion) -> parameters.
+        target: see above.
     """
-    heads = largest(lambda number: stored(number, 0) <= target)
-    return heads, largest(lambda units: stored(heads, units) <= target)
+    steps = largest(lambda number: stored(number, 0) <= target)
+    return steps, largest(lambda units: stored(steps, units) <= target)
+
+
+def widest_below(stored: Callable[[int, int], int], target: int) -> tuple[int, int]:
+    """As :func:`widest`, for a model that stores more: its steps are 0 or negative."""
+    steps = next(-number for number in itertools.count() if stored(-number, 0) <= target)
+    return steps, largest(lambda units: stored(steps, units) <= target)
+
+
+def check_narrower(columns: int) -> None:
+    """Raises ValueError if a head would have no column."""
+    if columns < 1:
+        raise ValueError("--rows: narrow: with as many heads, no model stores so little; leave this row out")
 
 
 def largest(fits: Callable[[int], bool]) -> int:

@@ -240,7 +240,7 @@ def options(*words):
 def test_time_trains_storage_for_as_long_as_looped(tmp_path, capsys):
     compare(Counting(), options("--output", str(tmp_path), "--seeds", "1,2"))
     order = (tmp_path / "order").read_text().split()
-    first = [f"{name}{seed}" for seed in (1, 2) for name in ("looped", "once", "storage", "deep")]
+    first = [f"{name}{seed}" for seed in (1, 2) for name in ("looped", "once", "storage", "narrow", "deep")]
     assert order == [*first, "time1", "time2"]
     assert json.loads((tmp_path / "time" / "seed1" / "train.json").read_text())["updates"] == round(10 * 6 / 7)
     before = capsys.readouterr().out
@@ -269,7 +269,7 @@ def test_a_dry_run_prints_rows_and_commands_and_runs_nothing(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "rule"),
     [
-        ("--rows wide", "wide: must be one of looped, once, storage, deep, time"),
+        ("--rows wide", "wide: must be one of looped, once, storage, narrow, deep, time"),
         ("--rows time", "time is storage trained for longer, and needs storage"),
         ("--seeds 1,01", "1,01: must be different whole numbers"),
         ("--seeds one", "one: must be different whole numbers"),

@@ -5,7 +5,7 @@ import pytest
 import timm
 
 from recurrence import count
-from recurrence.comparison.rows import Length, widest
+from recurrence.comparison.rows import Length, widest, widest_below
 from tests.support import cli, vision
 from timm_plugin import compare
 from timm_plugin.training import options
@@ -32,22 +32,24 @@ def test_controls_of_every_model(structure):
     assert [loop.order for loop in deep.loops()] == [tuple(range(number)) for number in passes]
     target = count.stored(model)
     assert count.stored(once) <= target <= count.stored(deep)
-    if count.stored(once) == target:
-        return
 
-    def wider(units, hidden):
-        return control(structure, model, blocks, **model.config.sized(units, hidden))
+    def as_large(layers, sizes, search):
+        def sized(*steps):
+            return control(structure, model, layers, **sizes(*steps))
 
-    sizes = widest(lambda *sizes: count.stored(wider(*sizes)), target)
-    assert 0.96 * target <= count.stored(wider(*sizes)) <= target
-    for old, new in zip(model.loops(), wider(*sizes).loops()):
-        heads = [loop.blocks[0].self_attn for loop in (old, new)]
-        widths = [attention.qkv.in_features // attention.heads for attention in heads]
-        assert widths[0] == widths[1]
+        found = sized(*search(lambda *steps: count.stored(sized(*steps)), target))
+        assert 0.96 * target <= count.stored(found) <= target
+        pairs = zip(model.loops(), found.loops())
+        return [[loop.blocks[0].self_attn for loop in pair] for pair in pairs if pair[0].blocks[0].self_attn]
+
+    for old, new in as_large(passes, model.config.narrower_heads, widest_below):
+        assert old.heads == new.heads
+    for old, new in as_large(blocks, model.config.more_heads, widest) if count.stored(once) < target else ():
+        assert old.qkv.in_features * new.heads == new.qkv.in_features * old.heads
 
 
 def test_a_pyramid_is_widened_to_even_widths():
-    assert vision.fresh("sret_t", embed_dim=10).config.sized(2, 0)["embed_dim"] == 30
+    assert vision.fresh("sret_t", embed_dim=10).config.more_heads(2, 0)["embed_dim"] == 30
 
 
 MODEL = ["--model", "ringformer_vit", "--img-size", "16", "--model-kwargs"]
