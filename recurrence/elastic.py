@@ -102,7 +102,7 @@ def make_elastic(
     late = loop_after_updates if shared else 0
     loop.training_depth = TrainingDepth(loop.passes, draw, depth_warmup_updates, mixed_depth, late)
     if late:
-        loop.looping = torch.ones((), device=next(loop.parameters()).device)
+        loop.looping = torch.zeros((), device=next(loop.parameters()).device)
     if mixed_depth and draw is None and (not shared or passes_at(loop.order, len(loop.blocks)) is None):
         order = " ".join(map(str, loop.order))
         raise FieldError("mixed_depth", True, f"the order {order} has no shorter form that runs each block once")

@@ -22,7 +22,7 @@ class LoadsAtOtherDepths(nn.Module):
         blocks, own: see :class:`recurrence.loop.Loop`.
         chosen: the passes to run instead of all; None for all.
         noted: buffer with the order, see :meth:`note_order`; None if other tensors show it.
-        looping: buffer, 0 while each block runs once, before late loops begin, otherwise 1; None without late loops.
+        looping: buffer, 0 until late loops begin, then 1; None if they begin at once.
         moved: whether passes have loaded what other passes of a checkpoint own.
     """
 

@@ -132,7 +132,7 @@ class LoopedVisionTransformer(ImageModel):
         Raises:
             ValueError: if late loops have not begun: the model would forget that it runs each block once.
         """
-        if self.loop.chosen is not None:
+        if self.loop.chosen is not None or self.loop.looping is not None and not self.loop.looping:
             rule = "late loops must have begun before passes are pruned"
             raise ValueError(f"loop_after_updates={self.config.loop_after_updates}: {rule}")
         taken = take(self.loop.passes // self.config.passes_per_depth, indices)

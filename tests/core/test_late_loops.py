@@ -50,12 +50,10 @@ def test_where_there_is_nothing_to_begin_or_to_leave_out():
 
 def test_a_checkpoint_from_before_the_loops_began_runs_what_was_trained(caplog):
     which = (0, 1, 1, 1, 2)
-    trained, used, x = made("middle loop", which), made("middle loop", which, 1), states()
+    trained, x = made("middle loop", which), states()
     make_elastic(trained, loop_after_updates=3)
-    used.load_state_dict(trained.state_dict())  # of a model that has not been trained
-    assert len(used.running) == 5
     trained.set_num_updates(2)
-    early = {key: tensor.clone() for key, tensor in trained.state_dict().items()}
+    early, used = {key: tensor.clone() for key, tensor in trained.state_dict().items()}, made("middle loop", which, 1)
     used.load_state_dict(early)
     assert torch.equal(used(x), trained.eval()(x))
     assert caplog.messages == [

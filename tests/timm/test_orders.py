@@ -65,8 +65,10 @@ def test_each_block_runs_once_before_the_loops_begin(case):
 
 def test_late_loops_must_have_begun_before_passes_are_pruned():
     model = late("uit")
-    model.set_num_updates(1)
-    with pytest.raises(ValueError, match="^loop_after_updates=2: late loops must have begun before passes are"):
-        model.prune_intermediate_layers([0])
+    for update in (None, 1):
+        if update is not None:
+            model.set_num_updates(update)
+        with pytest.raises(ValueError, match="^loop_after_updates=2: late loops must have begun before passes are"):
+            model.prune_intermediate_layers([0])
     model.set_num_updates(2)
     assert model.prune_intermediate_layers([0]) == [0]
