@@ -269,7 +269,6 @@ def control_flags(
     blocks = {side: len(loop.blocks) for side, loop in loops.items()}
     passes = {side: loop.passes for side, loop in loops.items()}
     once = unshared_flags(args, words, blocks)
-
     flags = {"looped": list(words), "once": once, "storage": once, "deep": unshared_flags(args, words, passes)}
 
     def as_large(layers: dict[str, int], sizes: Callable, search: Callable) -> list[str]:
