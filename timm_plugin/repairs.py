@@ -1,4 +1,4 @@
-"""Fixes for silent data loss in timm. Each is an idempotent function.
+"""Fixes for data loss and random failures in timm. Each is an idempotent function.
 
 They replace names inside timm's modules, for all models of a program, so a program must ask for them with
 `timm_plugin.repairs.apply()`; importing the plugin does not. `timm_plugin.run` and this plugin's own programs do. Names
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 from PIL import Image
-from timm.data import dataset
+from timm.data import auto_augment, dataset
 from timm.data.readers import reader_wds
 from timm.models import _helpers
 from timm.utils.checkpoint_saver import CheckpointSaver
@@ -31,7 +31,7 @@ SKIPPING = "TIMM_DATASET_MAX_RETRIES"  # timm's variable: the number of unreadab
 
 def apply() -> None:
     """Apply every fix."""
-    for repair in (atomic_checkpoints, ranked_checkpoints, grey_images, checkpoint_errors):
+    for repair in (atomic_checkpoints, ranked_checkpoints, grey_images, black_images, checkpoint_errors):
         repair()
 
 
@@ -146,6 +146,15 @@ def _convert(image: Image.Image, mode: str | None = None, *args, **kwargs) -> Im
     if mode in ("RGB", "L"):
         image = Image.fromarray(((np.asarray(image).astype(np.uint32) + 128) // 257).astype(np.uint8))
     return type(image).convert(image, mode, *args, **kwargs)
+
+
+def black_images() -> None:
+    """Posterise to 0 bits, as timm's random policies now and then ask: black. Pillow 13 raises a ValueError instead."""
+    auto_augment.NAME_TO_OP.update(Posterize=_posterise, PosterizeIncreasing=_posterise)
+
+
+def _posterise(image: Image.Image, bits: int, **_: Any) -> Image.Image:
+    return auto_augment.posterize(image, bits) if bits else image.point(lambda _: 0)
 
 
 def reject_unreadable_images() -> None:

@@ -13,7 +13,7 @@ import safetensors.torch
 import timm
 import torch
 from PIL import Image
-from timm.data import create_dataset, dataset
+from timm.data import auto_augment, create_dataset, dataset
 from timm.data.readers import reader_wds
 from timm.models import _helpers
 from timm.utils import CheckpointSaver
@@ -170,6 +170,12 @@ def test_webdatasets_reader_converts_them_too(greys, monkeypatch):
     sample = {"jpg": file.read_bytes(), "cls": b"3"}
     assert np.asarray(reader_wds._decode(sample, image_mode="L")["jpg"]).tolist() == EIGHT_BITS
     assert np.asarray(reader_wds._decode(sample, image_mode="I;16")["jpg"]).tolist() == GREYS.tolist()
+
+
+@pytest.mark.parametrize(("name", "level"), [("Posterize", 0), ("PosterizeIncreasing", 10)])
+def test_posterised_to_no_bit_is_black(name, level):
+    posterise = auto_augment.AugmentOp(name, prob=1, magnitude=level)
+    assert posterise(Image.new("RGB", (1, 1), "white")).getpixel((0, 0)) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing", b"PK\x03\x04torn"])
