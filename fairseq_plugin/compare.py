@@ -122,7 +122,7 @@ class TextComparison(Comparison):
         checkpoints, flags = folder / "checkpoints", [*row.flags, *self._lasting(length)]
         train = ["fairseq_cli.train", *flags, "--user-dir", USER_DIR, "--seed", seed, "--save-dir", checkpoints]
         best = checkpoints / ("checkpoint_last.pt" if self.args.disable_validation else "checkpoint_best.pt")
-        trains = Step.of_module("train", train, flags, _trained)
+        trains = Step.of_module("train", train, flags, self._trained)
         return [trains, self._scoring("score", best, ""), self._scoring("score_8bit", best, "_8bit")]
 
     def _lasting(self, length: Length | None) -> list[str]:
@@ -135,6 +135,16 @@ class TextComparison(Comparison):
             if value > 0:
                 flags.append(f"--{name.replace('_', '-')}={round(value * length.stretch)}")
         return flags
+
+    def _trained(self, folder: Path, _: str) -> Values:
+        """Updates, the seconds that they took in all calls, without validation and saving, and the best validation."""
+        saved = load_safely(folder / "checkpoints" / "checkpoint_last.pt")
+        meters = {key: state for _, key, _, state in saved["extra_state"]["metrics"]["default"]}
+        found = {"updates": saved["optimizer_history"][-1]["num_updates"], "seconds": meters["train_wall"]["sum"]}
+        best = saved["extra_state"].get("best")
+        if best is not None:
+            found["validation"] = -best if self.args.maximize_best_checkpoint_metric else best
+        return found
 
     def _scoring(self, name: str, checkpoint: Path, suffix: str) -> Step:
         """The step that decodes a test set; in eight bits if the suffix says so."""
@@ -152,13 +162,6 @@ class TextComparison(Comparison):
             return {f"score{suffix}": float(score[1]), f"decoding{suffix}": float(seconds[1])}
 
         return Step.of_module(name, [program, *flags, "--path", checkpoint], flags, read)
-
-
-def _trained(folder: Path, _: str) -> Values:
-    """Updates, and the seconds that they took: without validation and saving, over all calls of an interrupted run."""
-    extra = load_safely(folder / "checkpoints" / "checkpoint_last.pt")
-    meters = {key: state for _, key, _, state in extra["extra_state"]["metrics"]["default"]}
-    return {"updates": extra["optimizer_history"][-1]["num_updates"], "seconds": meters["train_wall"]["sum"]}
 
 
 def parse(words: Sequence[str]) -> Namespace:
@@ -184,6 +187,8 @@ def _check(args: Namespace) -> None:
     model.unshared(args, {"encoder": 1, "decoder": 1})  # raises ValueError if nothing loops over depth
     if args.task not in SCORES:
         raise ValueError(f"--task={args.task}: must be one of {', '.join(SCORES)}")
+    if args.rates and args.disable_validation:
+        raise ValueError("--disable-validation=True: leaves --rates nothing to choose by")
     defaults = options.get_training_parser()
     for name, rule in RESERVED.items():
         if getattr(args, name) != defaults.get_default(name):

@@ -138,11 +138,12 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _trained(folder: Path, _: str) -> Values:
-    """Epochs, and the seconds that they took, without evaluation."""
+    """Epochs, the seconds that they took, without evaluation, and the last loss on --val-split."""
     import pandas as pd
 
     table = pd.read_csv(folder / "summary.csv")
-    return {"epochs": len(table), "seconds": float(table["train_seconds"].sum())}
+    seconds, loss = float(table["train_seconds"].sum()), float(table["eval_loss"].iloc[-1])
+    return {"epochs": len(table), "seconds": seconds, "validation": loss}
 
 
 def _scored(suffix: str):

@@ -1,6 +1,8 @@
 """The command line that both comparisons share: its options, and what it does with them."""
 
 import argparse
+import dataclasses
+import math
 import re
 import shlex
 import sys
@@ -10,7 +12,7 @@ from pathlib import Path
 
 from recurrence.comparison import runs as running
 from recurrence.comparison.rows import ROWS, Length, Row, Score
-from recurrence.comparison.runs import Run, Step, Values
+from recurrence.comparison.runs import Run, Runner, Step, Values
 
 NEEDS = "needs pandas, scipy, matplotlib and tabulate: pip install 'recurrent-transformers[compare]'"
 
@@ -41,7 +43,7 @@ class Comparison(ABC):
 
     @abstractmethod
     def steps(self, row: Row, seed: int, folder: Path, length: Length | None = None) -> list[Step]:
-        """The steps of a run; the first one trains.
+        """The steps of a run; the first one trains, and its result has a `validation`, of which less is better.
 
         Args:
             row: what to train.
@@ -60,6 +62,8 @@ def add_options(parser: argparse.ArgumentParser, output: bool = True) -> argpars
     group.add_argument(
         "--rows", type=_rows, default=tuple(ROWS), metavar="ROW,ROW", help=f"beside looped (default: {','.join(ROWS)})"
     )
+    tried = "in place of --lr: each row tries these with the first seed, and trains at the one that validates best"
+    group.add_argument("--rates", type=_rates, default=(), metavar="LR,LR", help=tried)
     group.add_argument("--jobs", type=_jobs, default=1, metavar="N", help="runs at once, which share the cores")
     group.add_argument("--dry-run", action="store_true", help="print rows, sizes and commands, and run nothing")
     return group
@@ -81,6 +85,16 @@ def _rows(text: str) -> tuple[str, ...]:
     return tuple(name for name in ROWS if name in names)
 
 
+def _rates(text: str) -> tuple[float, ...]:
+    try:
+        rates = tuple(map(float, text.split(",")))
+    except ValueError:
+        rates = ()
+    if not rates or len({rate for rate in rates if 0 < rate < math.inf}) < len(rates):
+        raise argparse.ArgumentTypeError(f"{text}: must be different positive numbers, such as 1e-3,2e-3")
+    return rates
+
+
 def _jobs(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text}: must be >= 1")
@@ -100,14 +114,18 @@ def compare(comparison: Comparison, args: argparse.Namespace) -> None:
     rows, output = comparison.rows(args.rows), Path(args.output)
     print(report.planned(rows, comparison.score), flush=True)
     if args.dry_run:
-        for run in _planned(comparison, rows, args.seeds, output):
+        for run in _trials(comparison, rows, args, output) or _planned(comparison, rows, args.seeds, output):
             print(f"\n# {run.row}, seed {run.seed}", *(shlex.join(step.command) for step in run.steps), sep="\n")
+        if args.rates:
+            print("\n# then each row with every seed, at its best rate")
         if "time" in args.rows:
             print(f"\n# time: the commands of storage, with as many {comparison.length} as take the time of looped")
         return
     running.ended_by_signals()
     with running.locked(output):
-        results = _results(comparison, rows, args.seeds, output, args.jobs)
+        runner = Runner(args.jobs)
+        rows = _tuned(comparison, rows, args, output, runner)
+        results = _results(comparison, rows, args.seeds, output, runner)
         runs = report.table_of(rows, results)
         print(f"\n{report.write(output, rows, runs, comparison.score)}")
     print(f"{output}/comparison.md, {output}/comparison.svg and {output}/runs.csv hold this.")
@@ -116,13 +134,42 @@ def compare(comparison: Comparison, args: argparse.Namespace) -> None:
         sys.exit(f"{len(failed)} of {len(results)} runs failed; the same command tries them again.")
 
 
-def _results(comparison: Comparison, rows: Sequence[Row], seeds: Sequence[int], output: Path, jobs: int):
+def _carry_out(runs: Sequence[Run], runner: Runner) -> list[Values]:
+    running.check_begun(runs)
+    return runner.carry_out(runs)
+
+
+def _trials(comparison: Comparison, rows: Sequence[Row], args: argparse.Namespace, output: Path) -> list[Run]:
+    """The trainings with the first seed at every rate."""
+    rates = [[_at(rate, row) for row in rows] for rate in args.rates]
+    runs = [run for tried in rates for run in _planned(comparison, tried, args.seeds[:1], output)]
+    return [dataclasses.replace(run, steps=run.steps[:1]) for run in runs]
+
+
+def _tuned(
+    comparison: Comparison, rows: list[Row], args: argparse.Namespace, output: Path, runner: Runner
+) -> list[Row]:
+    """The rows at the rates whose trials ended with the best validation; `time` has that of `storage`."""
+    if not args.rates:
+        return rows
+    trials = _trials(comparison, rows, args, output)
+    losses: dict[str, list[float]] = {run.row: [] for run in trials}
+    for run, values in zip(trials, _carry_out(trials, runner)):
+        losses[run.row].append(values.get("validation", math.inf))
+    chosen = {name: args.rates[found.index(min(found))] for name, found in losses.items()}
+    return [_at(chosen["storage" if row.name == "time" else _trained_as(row, rows)], row) for row in rows]
+
+
+def _at(rate: float, row: Row) -> Row:
+    return dataclasses.replace(row, flags=(*row.flags, "--lr", f"{rate:g}"), rate=rate)
+
+
+def _results(comparison: Comparison, rows: Sequence[Row], seeds: Sequence[int], output: Path, runner: Runner):
     """The results by row and seed. Rows that are the same model share their runs; `time` waits for the others."""
-    runner, results = running.Runner(jobs), {}
+    results = {}
 
     def carry_out(runs: Sequence[Run]) -> None:
-        running.check_begun(runs)
-        for run, values in zip(runs, runner.carry_out(runs)):
+        for run, values in zip(runs, _carry_out(runs, runner)):
             results[run.row, run.seed] = values
 
     carry_out(_planned(comparison, rows, seeds, output))
@@ -163,7 +210,7 @@ def _trained_as(row: Row, rows: Sequence[Row]) -> str:
 
 
 def _run(comparison: Comparison, row: Row, seed: int, output: Path, length: Length | None = None) -> Run:
-    folder = output / row.name / f"seed{seed}"
+    folder = output / row.name / (f"seed{seed}" if math.isnan(row.rate) else f"seed{seed}-lr{row.rate:g}")
     return Run(row.name, seed, folder, tuple(comparison.steps(row, seed, folder, length)), comparison.diverged)
 
 

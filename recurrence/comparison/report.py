@@ -138,6 +138,7 @@ def _sizes(row: Row, score: Score) -> dict[str, str]:
         "MB": f"{row.megabytes:.2f}",
         "MB in 8 bits": f"{row.megabytes_8bit:.2f}",
         f"MMAC, {score.example}": f"{row.operations / 1e6:,.1f}",
+        **({} if math.isnan(row.rate) else {"rate": f"{row.rate:g}"}),
     }
 
 

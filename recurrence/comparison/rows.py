@@ -1,6 +1,7 @@
 """The rows of a comparison, and how large a control of equal storage must be."""
 
 import itertools
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ class Row:
     operations: int  # multiply-accumulates of a forward pass over one example
     megabytes: float  # size of its weights in float32
     megabytes_8bit: float  # in eight bits, see recurrence.eight_bits
+    rate: float = math.nan  # learning rate, if it was tuned
 
 
 def counted(name: str, flags: Sequence[str], model: nn.Module, forward: Callable[[], object]) -> Row:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import re
 import signal
 import subprocess
@@ -228,7 +229,10 @@ class Counting(Comparison):
             "score_8bit": 1.0,
         }
         values["decoding"] = 1.0
-        return [step(appends(folder.parent.parent / "order", f"{row.name}{seed} "), values=values)]
+        if not math.isnan(row.rate):  # the shorter its name, the higher the rate that suits a row
+            values["validation"] = math.inf if row.rate > 3 else abs(row.rate * len(row.name) - 10)
+        said = appends(folder.parent.parent / "order", f"{folder.relative_to(folder.parent.parent)} ")
+        return [step(said, flags=row.flags, values=values)]
 
 
 def options(*words):
@@ -240,13 +244,25 @@ def options(*words):
 def test_time_trains_storage_for_as_long_as_looped(tmp_path, capsys):
     compare(Counting(), options("--output", str(tmp_path), "--seeds", "1,2"))
     order = (tmp_path / "order").read_text().split()
-    first = [f"{name}{seed}" for seed in (1, 2) for name in ("looped", "once", "storage", "narrow", "deep")]
-    assert order == [*first, "time1", "time2"]
+    first = [f"{name}/seed{seed}" for seed in (1, 2) for name in ("looped", "once", "storage", "narrow", "deep")]
+    assert order == [*first, "time/seed1", "time/seed2"]
     assert json.loads((tmp_path / "time" / "seed1" / "train.json").read_text())["updates"] == round(10 * 6 / 7)
     before = capsys.readouterr().out
     compare(Counting(), options("--output", str(tmp_path), "--seeds", "1,2"))
     assert (tmp_path / "order").read_text().split() == order
     assert capsys.readouterr().out[-300:] == before[-300:]
+
+
+def test_each_row_trains_at_the_rate_that_suits_it(tmp_path):
+    rows, best = ("looped", "once", "storage"), {"looped": "2", "once": "2.5", "storage": "2", "time": "2"}
+    words = ["--output", str(tmp_path), "--seeds", "1,2", "--rows", "once,storage,time", "--rates", "2,2.5,4"]
+    compare(Counting(), options(*words))
+    tried = [f"{name}/seed1-lr{rate}" for rate in ("2", "2.5", "4") for name in rows]
+    then = [f"{name}/seed2-lr{best[name]}" for name in rows] + [f"time/seed{seed}-lr2" for seed in (1, 2)]
+    assert (tmp_path / "order").read_text().split() == tried + then
+    used = pd.read_csv(tmp_path / "runs.csv").groupby("row").rate.mean()
+    assert {name: f"{rate:g}" for name, rate in used.items()} == best
+    assert re.search(r"\| once .*\| +2.5 \|", (tmp_path / "comparison.md").read_text())
 
 
 @pytest.mark.parametrize("missing", ["pandas", "scipy", "matplotlib.figure", "tabulate"])
@@ -273,6 +289,8 @@ def test_a_dry_run_prints_rows_and_commands_and_runs_nothing(tmp_path, capsys):
         ("--rows time", "time is storage trained for longer, and needs storage"),
         ("--seeds 1,01", "1,01: must be different whole numbers"),
         ("--seeds one", "one: must be different whole numbers"),
+        ("--rates 1e-3,0.001", "1e-3,0.001: must be different positive numbers"),
+        ("--rates low", "low: must be different positive numbers"),
         ("--jobs 0", "0: must be >= 1"),
     ],
 )

@@ -121,6 +121,7 @@ FLAGS = [
         (["--arch", cli.ARCH, "--checkpoint-suffix", "x"], "--checkpoint-suffix=x: would hide the checkpoints"),
         (["--arch", cli.ARCH, "--no-save-optimizer-state"], "--no-save-optimizer-state=True: would leave nothing to"),
         (["--arch", cli.ARCH, "--encoder-attention-heads", "3"], "--encoder-attention-heads=3: must divide"),
+        (["--arch", cli.ARCH, "--rates", "1,2", "--disable-validation"], "--disable-validation=True: leaves --rates"),
         (["--arch", cli.ARCH, "--wrong", "3"], "--wrong 3"),
         (["--arch", cli.ARCH, "--score", "--gen-subset none"], "none"),
         (["--arch", cli.ARCH, "--score", "--beem 5"], "unrecognized arguments: --beem 5"),
@@ -184,10 +185,11 @@ def test_texts_are_scored_by_perplexity(german, tmp_path):
     flags = ["--task", "language_modeling", "--tokens-per-sample", "16", "--sample-break-mode", "none"]
     flags += FLAGS[len(cli.MODEL) :]
     flags += ["--arch", "ilr_small", "--decoder-layers", "1", "--reuse-map", "2", "--decoder-embed-dim", "16"]
-    words = [german.data, "--output", tmp_path, "--rows", "once", *flags]
+    words = [german.data, "--output", tmp_path, "--rows", "once", "--rates", "1e-6,0.01", *flags]
     run(*words)
     runs = pd.read_csv(tmp_path / "runs.csv")
     assert (runs["score"] > 1).all()
+    assert (runs["rate"] == 0.01).all()
     assert "perplexity by" in (tmp_path / "comparison.md").read_text()
 
 

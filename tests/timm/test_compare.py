@@ -88,10 +88,10 @@ def test_equal_time_of_few_epochs_also_shortens_the_warm_up(images, tmp_path):
 def test_a_comparison_from_end_to_end(images, tmp_path):
     output = tmp_path / "out"
     words = ["-m", "timm_plugin.compare", images, "--output", output, "--rows", "storage", *MODEL, *FLAGS]
-    words += ["--depth-range", "1-3"]
+    words += ["--depth-range", "1-3", "--rates", "1e-9,1e-2"]
     cli.python(*words)
     runs = pd.read_csv(output / "runs.csv")
-    assert list(runs["row"]) == ["looped", "storage"]
+    assert list(zip(runs["row"], runs["rate"])) == [("looped", 0.01), ("storage", 0.01)]
     assert runs[["score", "score_8bit", "seconds", "decoding"]].notna().all(axis=None)
     assert "one seed, so no interval" in (output / "comparison.md").read_text()
     assert not [line for line in cli.python(*words).splitlines() if line.endswith("...")]
