@@ -40,7 +40,7 @@ EXPERIMENTS = (
     Experiment(
         "Translation, [Multi30k](recipes/multi30k/RESULTS.md) German to English: BLEU, higher is better",
         *("multi30k", "multi30k", "small", "BLEU", 1),
-        ("ringformer", "once", "storage", "time", "vanilla_half", "vanilla"),
+        ("ringformer", "once", "storage", "narrow_tuned", "time", "vanilla_half", "vanilla"),
     ),
     Experiment(
         "Language, [War and Peace](recipes/ilr/RESULTS.md), rotary positions: perplexity, 256 tokens, lower is better",
