@@ -133,9 +133,12 @@ def compare(
 
 def corresponding(found: MinibatchCKA) -> str:
     """The mean over corresponding layers of two models with as many layers, with its 95 % interval over minibatches."""
+    said = f"mean over corresponding layers {float(found.compute().diagonal().mean()):.3f}"
+    if len(found.minibatches) == 1:
+        return f"{said} (one minibatch, so no interval)"
     means = found.bootstrap(RESAMPLES).diagonal(dim1=1, dim2=2).mean(dim=1)
     low, high = means.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-    return f"mean over corresponding layers {float(found.compute().diagonal().mean()):.3f} ({low:.3f} to {high:.3f})"
+    return f"{said} ({low:.3f} to {high:.3f})"
 
 
 def write_values(axes: Axes, values: Tensor) -> None:

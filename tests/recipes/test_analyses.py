@@ -41,6 +41,7 @@ def test_the_bootstrap_draws_minibatches():
     found = cka.MinibatchCKA()
     for x, y in zip(one, other):
         found.update([x], [x + 0.3 * y])
+        assert cka.corresponding(found).endswith("no interval)") == (len(found.minibatches) == 1)
     generator, expected = torch.Generator().manual_seed(0), []
     for _ in range(3):
         again = cka.MinibatchCKA()
