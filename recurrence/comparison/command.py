@@ -43,7 +43,7 @@ class Comparison(ABC):
 
     @abstractmethod
     def steps(self, row: Row, seed: int, folder: Path, length: Length | None = None) -> list[Step]:
-        """The steps of a run; the first one trains, and its result has a `validation`, of which less is better.
+        """The steps of a run; the first one trains, and `validation` in its result is better if it is less.
 
         Args:
             row: what to train.
@@ -129,9 +129,14 @@ def compare(comparison: Comparison, args: argparse.Namespace) -> None:
         runs = report.table_of(rows, results)
         print(f"\n{report.write(output, rows, runs, comparison.score)}")
     print(f"{output}/comparison.md, {output}/comparison.svg and {output}/runs.csv hold this.")
-    failed = [run for run, values in results.items() if "failure" in values and not values.get("diverged")]
+    _end_at_failures(list(results.values()))
+
+
+def _end_at_failures(results: Sequence[Values]) -> None:
+    """Ends the program with an error if a run failed; one that diverged did not."""
+    failed = sum("failure" in values and not values.get("diverged") for values in results)
     if failed:
-        sys.exit(f"{len(failed)} of {len(results)} runs failed; the same command tries them again.")
+        sys.exit(f"{failed} of {len(results)} runs failed; the same command tries them again.")
 
 
 def _carry_out(runs: Sequence[Run], runner: Runner) -> list[Values]:
@@ -153,10 +158,12 @@ def _tuned(
     if not args.rates:
         return rows
     trials = _trials(comparison, rows, args, output)
+    found = _carry_out(trials, runner)
+    _end_at_failures(found)  # the rate of one that failed may be the best
     losses: dict[str, list[float]] = {run.row: [] for run in trials}
-    for run, values in zip(trials, _carry_out(trials, runner)):
+    for run, values in zip(trials, found):
         losses[run.row].append(values.get("validation", math.inf))
-    chosen = {name: args.rates[found.index(min(found))] for name, found in losses.items()}
+    chosen = {name: args.rates[of_row.index(min(of_row))] for name, of_row in losses.items()}
     return [_at(chosen["storage" if row.name == "time" else _trained_as(row, rows)], row) for row in rows]
 
 

@@ -232,7 +232,7 @@ class Counting(Comparison):
         if not math.isnan(row.rate):  # the shorter its name, the higher the rate that suits a row
             values["validation"] = math.inf if row.rate > 3 else abs(row.rate * len(row.name) - 10)
         said = appends(folder.parent.parent / "order", f"{folder.relative_to(folder.parent.parent)} ")
-        return [step(said, flags=row.flags, values=values)]
+        return [step(said if row.rate != 3 else "raise OSError", flags=row.flags, values=values)]
 
 
 def options(*words):
@@ -263,6 +263,12 @@ def test_each_row_trains_at_the_rate_that_suits_it(tmp_path):
     used = pd.read_csv(tmp_path / "runs.csv").groupby("row").rate.mean()
     assert {name: f"{rate:g}" for name, rate in used.items()} == best
     assert re.search(r"\| once .*\| +2.5 \|", (tmp_path / "comparison.md").read_text())
+
+
+def test_no_rate_is_chosen_before_all_have_been_tried(tmp_path):
+    with pytest.raises(SystemExit, match="2 of 4 runs failed; the same command tries them again"):
+        compare(Counting(), options("--output", str(tmp_path), "--rows", "once", "--rates", "2,3"))
+    assert len((tmp_path / "order").read_text().split()) == 2
 
 
 @pytest.mark.parametrize("missing", ["pandas", "scipy", "matplotlib.figure", "tabulate"])
