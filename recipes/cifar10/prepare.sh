@@ -4,7 +4,9 @@
 #            of the training images and 1,000 of the test images; without it, torchvision downloads the data set
 # CIFAR10    jpeg (cifar10_full.tgz), 5000 (cifar10.tar) or full (the download); default: 5000 with DATA_ROOT, otherwise full
 # SIZE       height and width to shrink the images to (default: 32 pixels, as they are)
-# Writes $OUT/cifar10/$CIFAR10 and, with SIZE, $OUT/cifar10/$CIFAR10-$SIZE; finished stages are skipped.
+# HELD_OUT   1 also splits the training images into 9 tenths to train on and 1 tenth to choose settings on
+# Writes $OUT/cifar10/$CIFAR10, with SIZE $OUT/cifar10/$CIFAR10-$SIZE, with HELD_OUT $OUT/cifar10/$CIFAR10-held-out; finished
+# stages are skipped.
 source "$(dirname "$0")/../data/tools.sh"
 
 # unpack ARCHIVE TRAIN TEST: unpack an archive of DATA_ROOT that has this many images.
@@ -35,4 +37,8 @@ stages "$FOLDER" "$CIFAR10"
 if [ -n "${SIZE:-}" ]; then
     shrunk() { run python "$ROOT/recipes/cifar10/shrink.py" "$FOLDER" "$FOLDER-$SIZE" --size "$SIZE"; }
     stages "$FOLDER-$SIZE" shrunk
+fi
+if [ -n "${HELD_OUT:-}" ]; then
+    held_out() { run python "$ROOT/recipes/cifar10/hold_out.py" "$FOLDER" "$FOLDER-held-out"; }
+    stages "$FOLDER-held-out" held_out
 fi

@@ -8,7 +8,8 @@
 #   long   CIFAR-10 at 64 pixels, 60 epochs of random crops and flips, at the row's own size
 #   paper  the data and the settings of the table
 # CIFAR10 is full or jpeg, all of CIFAR-10; 5000, a tenth of its images (see cifar10/prepare.sh); or digits. SIZE has the arguments
-# of a smaller model, one per line (see records/commands.py).
+# of a smaller model, one per line (see records/commands.py). HELD_OUT=1 trains without the images held out of the training set, and
+# scores those.
 source "$(dirname "$0")/../common.sh"
 
 # Settings for training on small images.
@@ -40,6 +41,9 @@ else
     if [ "$CIFAR10" = digits ]; then
         IMAGES=("$OUT/digits/images")
         prepare digits/prepare
+    elif [ "$SCALE" != smoke ] && [ -n "${HELD_OUT:-}" ]; then
+        IMAGES=("$OUT/cifar10/$CIFAR10-held-out" --val-split test)
+        prepare cifar10/prepare CIFAR10="$CIFAR10" HELD_OUT=1
     else
         IMAGES=("$OUT/cifar10/$CIFAR10" --val-split test)
         if [ "$CIFAR10" = full ]; then IMAGES+=(--dataset torch/cifar10); fi

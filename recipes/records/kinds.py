@@ -84,6 +84,7 @@ class Images(Kind):
     classes: PositiveInt = 1000
     divisor: PositiveInt = 1
     repeats: PositiveInt | None = None
+    held_out: Literal[True] | None = None
 
 
 class Text(Kind):

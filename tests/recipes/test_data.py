@@ -322,3 +322,24 @@ def test_a_shrunk_pixel_is_the_mean_of_those_that_it_covers(tmp_path):
     means = pixels.reshape(2, 2, 2, 2, 3).mean(axis=(1, 3))
     with Image.open(tmp_path / "smaller" / found[0]) as image:
         assert np.array(image).tolist() == means.tolist()
+
+
+def test_every_tenth_training_image_of_a_class_is_held_out(tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / "images" / "train" / name).mkdir(parents=True)
+        for number in range(20):
+            Image.new("RGB", (2, 2), (number, 0, 0)).save(tmp_path / "images" / "train" / name / f"{number:02}.png")
+    cli.run(sys.executable, RECIPES / "cifar10" / "hold_out.py", tmp_path / "images", tmp_path / "split")
+    pictures = {
+        str(path.parent.relative_to(tmp_path / "split")): {red_of(other) for other in path.parent.glob("*.png")}
+        for path in (tmp_path / "split").rglob("*.png")
+    }
+    held_out = {0, 10}
+    assert pictures["test/cat"] == pictures["test/dog"] == held_out
+    assert pictures["train/cat"] == pictures["train/dog"] == {*range(20)} - held_out
+
+
+def red_of(path):
+    """The red of an image's first pixel."""
+    with Image.open(path) as image:
+        return np.array(image)[0, 0, 0].item()

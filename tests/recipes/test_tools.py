@@ -105,6 +105,7 @@ WRONG_CALLS = [
     ("metrics/score.py a/test.log=ref b/test.log=ref", "test: is the name of 2 files: must be of one"),
     ("metrics/cost_image.py uit dept=2", "unexpected keyword argument 'dept'"),
     ("cifar10/shrink.py foo bar --size 16", "data=foo: must hold cifar-10-batches-py"),
+    ("cifar10/hold_out.py foo bar", "data=foo: must hold cifar-10-batches-py"),
     ("data/clean.py in out de en", FILE + "'in.de'"),
     ("data/wordpieces.py dictionary no_vocabulary output", FILE + "'no_vocabulary'"),
     ("data/segment.py encode foo.model text pieces", "foo.model"),
