@@ -17,6 +17,7 @@ class Kind(BaseModel):
         at_paper: what scale paper requires, where the scripts have settings of their own for the smaller scales.
         batches: whether an update needs a batch size, in sequences (batch) or in tokens.
         default_scales: at which a row can run, unless its settings say otherwise.
+        micro_batch: the most that a process takes at once; a larger batch is accumulated.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
