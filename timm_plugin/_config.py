@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from recurrence.errors import FieldError, shown
-from timm_plugin.elastic import ElasticConfig
+from timm_plugin.elastic import DEPTH_OPTIONS, ElasticConfig
 
 
 def option(default: Any, choices: Sequence[str] = (), least: int | None = None) -> Any:
@@ -118,7 +118,7 @@ class ImageConfig(ElasticConfig, ABC):
         Raises:
             ValueError: if there is no such model.
         """
-        return {spec.name: spec.default for spec in fields(ElasticConfig)}
+        return dict(DEPTH_OPTIONS)
 
     @abstractmethod
     def more_heads(self, steps: int, hidden: int) -> dict[str, Any]:

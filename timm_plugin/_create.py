@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -14,10 +13,7 @@ from torch import nn
 from timm_plugin._compat import deit_cfg
 from timm_plugin._config import ImageConfig
 from timm_plugin._model import checkpoint_filter_fn
-from timm_plugin.elastic import ElasticConfig
-
-# Options of the passes that training draws or supervises.
-DEPTH_OPTIONS = {spec.name: spec.default for spec in fields(ElasticConfig)}
+from timm_plugin.elastic import DEPTH_OPTIONS
 
 
 def register_family(

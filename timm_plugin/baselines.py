@@ -164,9 +164,6 @@ register_family(
     {
         "plain_vit": ("Unshared ViT of Table 3", size(768, 3072, 12, 12)),
         "plain_vit_small": ("Unshared ViT of Table 2, with 100 classes", size(512, 2048, 8, 6)),
-        "plain_vit_small_narrow": (
-            "Unshared ViT (down-scaled) of Table 2, with 100 classes",
-            size(328, 1536, 8, 6),
-        ),
+        "plain_vit_small_narrow": ("Unshared ViT (down-scaled) of Table 2, with 100 classes", size(328, 1536, 8, 6)),
     },
 )

@@ -58,12 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     repairs.reject_unreadable_images()
     parser = argparse.ArgumentParser(prog="python -m timm_plugin.depth", description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add(
-        "images",
-        type=Path,
-        metavar="IMAGES",
-        help="a folder per class, or a folder per split that holds them",
-    )
+    add("images", type=Path, metavar="IMAGES", help="a folder per class, or a folder per split that holds them")
     add("--checkpoint", type=Path, required=True, metavar="FILE", help="from timm's trainer, or a state dict")
     add("--model", metavar="NAME", help="the model, if the checkpoint does not name it")
     add("--model-kwargs", nargs="*", default={}, action=ParseKwargs, metavar="K=V", help="its options")

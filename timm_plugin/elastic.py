@@ -44,8 +44,8 @@ class ElasticConfig:
             raise ValueError(f"depth_range={self.depth_range}: must be two numbers of passes")
         if self.depth_seed is not None and self.depth_range is None:
             raise ValueError(f"depth_seed={self.depth_seed}: needs depth_range")
-        given = {field.name: getattr(self, field.name) for field in fields(ElasticConfig)}
-        check_options({name: value for name, value in given.items() if value != getattr(ElasticConfig, name)})
+        given = {name: getattr(self, name) for name in DEPTH_OPTIONS}
+        check_options({name: value for name, value in given.items() if value != DEPTH_OPTIONS[name]})
 
     def make_elastic(self, loop: Loop, unit: int = 1, step: int = 1, prefix_only: bool = False) -> None:
         """Applies the options to a loop.
@@ -67,6 +67,10 @@ class ElasticConfig:
                 error.value = "{}-{}".format(*self.depth_range)  # in the option's unit
             raise
         check_effects([loop], late, self.pass_loss)
+
+
+DEPTH_OPTIONS = {spec.name: spec.default for spec in fields(ElasticConfig)}
+"""The options with their defaults."""
 
 
 class DepthLoss(nn.Module):

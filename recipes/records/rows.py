@@ -161,8 +161,7 @@ class Run:
         sources = [self.section, switched, *section_parts, row | {"flags": self.flags}, variant, *row_parts]
 
         keys = {key: value for source in sources for key, value in source.items() if key not in (*PARTS, "flags")}
-        train = keys.pop("train", "")
-        texts = [] if self.kind.at_paper and scale != "paper" else [train]
+        texts = [] if self.kind.at_paper and scale != "paper" else [keys.get("train", "")]
         texts += [source.get("flags", "") for source in sources]
         kwargs, flags = zip(*map(split_flags, texts))
         return Settings(keys, sum(kwargs, []), sum(flags, []))
@@ -175,12 +174,7 @@ class Run:
         """
         for scale in self.scales:
             for switch in self.switches if scale == "paper" else ("paper",):
-                keys = self.settings(scale, switch).keys
-                self.kind.model_validate(keys | self.trained(), context={"scale": scale})
-
-    def trained(self) -> dict[str, str]:
-        """The key `train`, which :meth:`settings` has split into flags."""
-        return {"train": self.section["train"]} if "train" in self.section else {}
+                self.kind.model_validate(self.settings(scale, switch).keys, context={"scale": scale})
 
 
 class Table(Strict):

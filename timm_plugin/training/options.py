@@ -11,6 +11,7 @@ import torch
 from timm.optim import list_optimizers
 
 from timm_plugin import MODELS
+from timm_plugin.elastic import DEPTH_OPTIONS
 
 
 def is_policy(text: str) -> bool:
@@ -31,8 +32,8 @@ def devices() -> set[str]:
 RATE = (lambda value: 0 <= value <= 1, "must be in 0 .. 1")
 POSITIVE = (lambda value: value > 0, "must be > 0")
 NOT_NEGATIVE = (lambda value: value >= 0, "must be >= 0")
-# Passed to the model's constructor, which has their rules.
-DEPTH = ("depth_range", "depth_warmup_updates", "mixed_depth", "pass_loss", "loop_after_updates")
+# Passed to the model's constructor, which has their rules; --seed is also the seed of the depths.
+DEPTH = tuple(name for name in DEPTH_OPTIONS if name != "depth_seed")
 WARMUP_EPOCHS = 5
 TRIVIAL = "trivial"  # value of --aa for TrivialAugmentWide, which timm does not have
 # Splits that timm knows; with --dataset, it would take any other word for the test set.
