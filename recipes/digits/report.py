@@ -12,7 +12,7 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "records"))
 
-from collect import training  # noqa: E402
+from collect import training
 
 
 def line(run: Path) -> dict[str, str]:

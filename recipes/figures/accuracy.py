@@ -15,8 +15,8 @@ from pictures import COLOURS, MARKERS, page, parser, save
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "records"))
 
-import render  # noqa: E402
-import rows  # noqa: E402
+import render
+import rows
 
 KINDS = ("SReT", "SReT, distilled", "others", "others, distilled")
 AXES = {"#Params (M)": "parameters, millions", "FLOPs (B)": "multiply-accumulates, billions"}

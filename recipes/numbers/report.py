@@ -13,10 +13,10 @@ from fairseq.data import Dictionary
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "records"))
 
-from collect import training  # noqa: E402
+from collect import training
 
-from fairseq_plugin.modules.build import build_architecture, given_options  # noqa: E402
-from recurrence.count import stored  # noqa: E402
+from fairseq_plugin.modules.build import build_architecture, given_options
+from recurrence.count import stored
 
 SHOWN = 6
 UNSHARED = "vanilla_tiny"

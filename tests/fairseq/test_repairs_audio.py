@@ -5,12 +5,12 @@ import pytest
 import torch
 
 pytest.importorskip("kaldi_native_fbank", reason="the extra speech is not installed")
-import soundfile  # noqa: E402
-from fairseq.data.audio import audio_utils  # noqa: E402
+import soundfile
+from fairseq.data.audio import audio_utils
 
-import fairseq_plugin  # noqa: E402,F401  (repairs fairseq)
-from fairseq_plugin.repairs import audio  # noqa: E402
-from tests.support.speech import stored_zip, tone  # noqa: E402
+import fairseq_plugin  # noqa: F401  (repairs fairseq)
+from fairseq_plugin.repairs import audio
+from tests.support.speech import stored_zip, tone
 
 
 @pytest.fixture(autouse=True)

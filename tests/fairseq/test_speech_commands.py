@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 pytest.importorskip("kaldi_native_fbank", reason="the extra speech is not installed")
-import soundfile  # noqa: E402
-from fairseq.data.audio.audio_utils import get_fbank  # noqa: E402
+import soundfile
+from fairseq.data.audio.audio_utils import get_fbank
 
-import fairseq_plugin  # noqa: E402,F401  (repairs fairseq)
-from tests.support import cli  # noqa: E402
-from tests.support.speech import stored_zip, tone, write_manifest  # noqa: E402
+import fairseq_plugin  # noqa: F401  (repairs fairseq)
+from tests.support import cli
+from tests.support.speech import stored_zip, tone, write_manifest
 
 pytestmark = pytest.mark.slow
 

@@ -7,10 +7,10 @@ import re
 import subprocess
 from pathlib import Path
 
-import collect  # noqa: E402
+import collect
 import numpy as np
 import pytest
-import results_csv  # noqa: E402
+import results_csv
 from PIL import Image
 
 from tests.support import cli

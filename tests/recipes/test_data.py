@@ -9,12 +9,12 @@ import struct
 import sys
 from pathlib import Path
 
-import clean  # noqa: E402
-import documents  # noqa: E402
-import imagenet  # noqa: E402
+import clean
+import documents
+import imagenet
 import numpy as np
 import pytest
-import wordpieces  # noqa: E402
+import wordpieces
 from fairseq.data import Dictionary, data_utils
 from PIL import Image
 from timm.data import create_dataset

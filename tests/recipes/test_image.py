@@ -6,15 +6,15 @@ import sys
 from pathlib import Path
 
 import collect
-import cost_image  # noqa: E402
+import cost_image
 import pytest
 import timm
 import torch
 from commands import smaller_model
 from torch import nn
 
-import timm_plugin  # noqa: E402
-from recurrence.count import stored  # noqa: E402
+import timm_plugin
+from recurrence.count import stored
 from recurrence.signal import LevelSignal
 from tests.core.test_count import Small, images
 from tests.support.recipes import TRAINER, commands, image_training, recipe

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 pytest.importorskip("kaldi_native_fbank", reason="the extra speech is not installed")
-import corpus  # noqa: E402
-import digits  # noqa: E402
-import score_speech  # noqa: E402
-import soundfile  # noqa: E402
-import speech  # noqa: E402
-from fairseq.data import encoders  # noqa: E402
-from fairseq.data.audio.audio_utils import get_features_or_waveform  # noqa: E402
-from fairseq.data.audio.data_cfg import S2TDataConfig  # noqa: E402
-from fairseq.data.audio.speech_to_text_dataset import SpeechToTextDatasetCreator  # noqa: E402
-from fairseq.data.dictionary import Dictionary  # noqa: E402
+import corpus
+import digits
+import score_speech
+import soundfile
+import speech
+from fairseq.data import encoders
+from fairseq.data.audio.audio_utils import get_features_or_waveform
+from fairseq.data.audio.data_cfg import S2TDataConfig
+from fairseq.data.audio.speech_to_text_dataset import SpeechToTextDatasetCreator
+from fairseq.data.dictionary import Dictionary
 
-from tests.support import cli  # noqa: E402
-from tests.support.recipes import RECIPES, recipe  # noqa: E402
-from tests.support.speech import tone  # noqa: E402
+from tests.support import cli
+from tests.support.recipes import RECIPES, recipe
+from tests.support.speech import tone
 
 SAID = {"19-198-0000": "NORTHANGER ABBEY", "19-198-0001": "THIS LITTLE WORK", "26-495-0000": "HE'S AT WORK"}
 

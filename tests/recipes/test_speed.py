@@ -4,7 +4,7 @@ import csv
 
 import linear_time
 import pytest
-import speed  # noqa: E402
+import speed
 import torch
 
 TINY = {
