@@ -69,6 +69,7 @@ def side_knobs(side: str) -> dict[str, Knob]:
 
 UNTIED = {"tie_adaptive_proj": False, "tie_adaptive_weights": False}  # which the presets tie
 BANDS_OUT = "--adaptive-input-cutoff none --adaptive-softmax-cutoff 8"
+TWELVE = "--decoder-unique-layers NONE --decoder-layers 12"
 ONE_MATRIX = "--adaptive-input-cutoff none --adaptive-softmax-cutoff none"
 KNOBS = {
     **side_knobs("encoder"),
@@ -134,14 +135,8 @@ OF_FAMILY = {
     ("ilr_small", "block_loops"): Knob("--block-loops 3", "output", base="--reuse-map NONE"),
     ("cycle_rev_lm", "decoder_layers"): Knob("--decoder-layers 8 --decoder-unique-layers 4", "parameters"),
     ("cycle_rev_lm", "no_scale_embedding"): Knob("--no-scale-embedding", "output"),
-    ("cycle_rev_lm", "share_layer_num"): Knob(
-        "--share-layer-num 4", "parameters", base="--decoder-unique-layers NONE --decoder-layers 12"
-    ),
-    ("cycle_rev_lm", "decoder_order"): Knob(
-        "--decoder-order 0,1,1,1,2,2,3,3,3,3,3,0",
-        "parameters",
-        base="--decoder-unique-layers NONE --decoder-layers 12",
-    ),
+    ("cycle_rev_lm", "share_layer_num"): Knob("--share-layer-num 4", "parameters", base=TWELVE),
+    ("cycle_rev_lm", "decoder_order"): Knob("--decoder-order 0,1,1,1,2,2,3,3,3,3,3,0", "parameters", base=TWELVE),
     ("cycle_rev_lm", "share_decoder_input_output_embed"): Knob(
         "--share-decoder-input-output-embed", "parameters", base=ONE_MATRIX
     ),

@@ -14,10 +14,8 @@ import results_csv
 from PIL import Image
 
 from tests.support import cli
-from tests.support.recipes import DATA_ROOT, FIGURES, RECIPES, commands, needs, parsed, recipe
+from tests.support.recipes import DATA_ROOT, FIGURES, RECIPES, SCRIPTS, commands, needs, parsed, recipe
 
-# Of tables; recipes/test_tables.py tries them.
-TABLES = [path for path in RECIPES.glob("*/*.sh") if '/../table"' in path.read_text(encoding="utf-8")]
 PREPARE = ("numbers", "multi30k", "kausik", "ilr", "librispeech", "cifar10", "digits")
 SOURCED = [RECIPES / "common.sh", RECIPES / "data" / "tools.sh"]
 # The programs that a demo starts, which are fairseq's or train and score images.
@@ -35,11 +33,11 @@ def test_every_script_is_read_and_may_be_called():
 
 
 def test_every_script_is_tried():
-    """Those of recipes/data by recipes/test_data.py."""
+    """Those of recipes/data by recipes/test_data.py, those of tables by recipes/test_tables.py."""
     names = ["takase/wikitext", "takase/significance", "kausik/linear_time", *(f"{demo}/run" for demo in DEMOS)]
     tried = {RECIPES / f"{name}.sh" for name in [*names, *(f"{name}/prepare" for name in PREPARE)]}
     tried |= {path for folder in ("data", "commands") for path in (RECIPES / folder).glob("*.sh")}
-    assert tried | {*TABLES, *FIGURES, *SOURCED} == set(RECIPES.rglob("*.sh"))
+    assert tried | {*SCRIPTS, *FIGURES, *SOURCED} == set(RECIPES.rglob("*.sh"))
 
 
 @pytest.mark.parametrize("scale", ["demo", "smoke"])

@@ -82,15 +82,21 @@ def test_the_held_out_digits_are_not_trained_on(demo):
     assert not pixels["train"] & pixels["val"]
 
 
-def test_a_row_that_is_distilled_first_trains_its_teacher(tmp_path):
-    """Of which no flag is the user's."""
-    settings = dict(SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="")
-    found = commands("sret/table5.sh", "t_distilled", "--temperature", "2", **settings)
-    teacher, student = (words for words in found if TRAINER in words)
-    assert [words[words.index("--model") + 1] for words in (teacher, student)] == ["sret_s_global", "sret_t"]
-    assert ["--temperature" in words for words in (teacher, student)] == [False, True]
-    checkpoint = f"{teacher[teacher.index('--output') + 1]}/last.pth.tar"
-    assert student[student.index("--teacher-checkpoint") + 1] == checkpoint
+def test_a_row_first_trains_its_teacher_and_what_it_starts_from(tmp_path):
+    """Of which no flag is the user's. A dry run prints the teacher before each of its students."""
+    settings = dict(OUT=str(tmp_path), DATA_ROOT="")
+    found = commands("sret/table5.sh", "t_384", "--epochs=1", SCALE="small", **settings)
+    trained = [words for words in found if TRAINER in words]
+    assert [words[words.index("--model") + 1] for words in trained] == 2 * ["sret_s_global", "sret_t"]
+    assert ["--epochs=1" in words for words in trained] == [False, False, False, True]
+    folders = [Path(words[words.index("--output") + 1]) for words in trained]
+    assert folders[0] == folders[2]
+    assert [folder.parts[-3] for folder in folders[1:]] == ["small", "small", "small-1"]
+    for student in trained[1::2]:
+        assert student[student.index("--teacher-checkpoint") + 1] == f"{folders[0]}/last.pth.tar"
+    assert f"checkpoint_path={folders[1]}/last.pth.tar" in trained[3]
+    found = commands("sret/table5.sh", "t_384", SCALE="paper", GPUS="8", **settings)
+    assert [words[words.index("--model") + 1] for words in found if TRAINER in words] == ["sret_t", "sret_t"]
 
 
 def printed(main, monkeypatch, capsys, *arguments: str) -> str:

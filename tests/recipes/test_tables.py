@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+from argparse import Namespace
 from pathlib import Path
 
 import commands
@@ -87,10 +88,14 @@ def words_of(found: dict[str, list[str]], stage: str = "training") -> list[str]:
     return shlex.split(found[stage][0])
 
 
-def test_settings_of_the_body_are_those_of_section_4_1(tmp_path):
-    asked = requested(tmp_path, SCALE="paper", SETTINGS="body")
-    words = words_of(commands.stages(asked, NAMED["ringformer/table1"].find("ringformer"), 1))
-    args = options.parse_args_and_arch(PARSERS["fairseq-train"](), words[1:])
+def trained_with(run: rows.Run, **settings: str) -> Namespace:
+    """fairseq's options for the training of a row."""
+    words = words_of(commands.stages(requested(Path("out"), **settings), run, 1))
+    return options.parse_args_and_arch(PARSERS["fairseq-train"](), words[1:])
+
+
+def test_settings_of_the_body_are_those_of_section_4_1():
+    args = trained_with(NAMED["ringformer/table1"].find("ringformer"), SCALE="paper", SETTINGS="body")
     assert (args.max_update, args.warmup_updates, args.lr) == (830_000, 40_000, [7e-4])
     assert args.batch_size * args.update_freq[0] == 512
 
@@ -116,26 +121,11 @@ def test_repeated_augmentation_is_not_dropped_in_silence(tmp_path):
     request.check(requested(tmp_path, "--aug-repeats", "0", SCALE="paper"), run)
 
 
-def test_a_row_that_is_distilled_has_its_teacher_trained_first(tmp_path):
-    run, plain = NAMED["sret/table5"].find("t_384"), requested(tmp_path, SCALE="small")
-    asked = requested(tmp_path, "--epochs=1", SCALE="small")  # not the teacher
-    assert asked.recorded_scale(run) == "small-1"
-    needed = commands.required_rows(run, run.settings("small"))
-    assert needed == ["t_distilled", "s_global"]
-    words = words_of(commands.stages(asked, run, 1))
-    folders = [commands.run_folder(plain, run.table.runs[name], 1) for name in needed]
-    assert f"checkpoint_path={folders[0]}/last.pth.tar" in words
-    assert words[words.index("--teacher-checkpoint") + 1] == f"{folders[1]}/last.pth.tar"
-    assert commands.required_rows(run, run.settings()) == ["t_distilled"]
-
-
-def test_settings_of_the_release_add_their_flags_to_the_papers(tmp_path):
-    run, trained = NAMED["takase/table3"].find("en_fr-cycle"), {}
-    for switch in ("paper", "release"):
-        asked = requested(tmp_path, SCALE="paper", SETTINGS=switch)
-        args = options.parse_args_and_arch(PARSERS["fairseq-train"](), words_of(commands.stages(asked, run, 1))[1:])
-        trained[switch] = args.lr, args.warmup_updates, args.init, args.encoder_layers, args.max_update
-    assert trained == {"paper": ([1e-3], 4000, "admin", 18, 50000), "release": ([2e-3], 8000, "admin", 18, 50000)}
+def test_settings_of_the_release_add_their_flags_to_the_papers():
+    for switch, expected in ("paper", ([1e-3], 4000)), ("release", ([2e-3], 8000)):
+        args = trained_with(NAMED["takase/table3"].find("en_fr-cycle"), SCALE="paper", SETTINGS=switch)
+        assert (args.lr, args.warmup_updates) == expected
+        assert (args.init, args.encoder_layers, args.max_update) == ("admin", 18, 50000)
 
 
 def test_seeds_settings_and_flags_are_passed_on(tmp_path, capsys, monkeypatch):

@@ -12,6 +12,9 @@ from tests.support import vision
 from tests.support.vision import timm
 from timm_plugin import depth
 
+SHAPE = {**vision.STACK, "num_classes": 2}
+KWARGS = ["--model-kwargs", *(f"{name}={value}" for name, value in SHAPE.items())]
+
 
 @pytest.mark.parametrize(
     ("model", "names"), [("uit", ["1", "2", "3"]), ("recursive_deit_tiny", ["3", "6"]), ("sret_t", ["1", "2"])]
@@ -35,12 +38,10 @@ def test_a_model_without_loop_is_rejected(tmp_path, rejected):
 
 
 def test_a_checkpoint_from_before_its_loops_began_has_one_depth(tmp_path, rejected):
-    shape = {**vision.STACK, "num_classes": 2}
-    model = timm.create_model("uit", **shape, loop_after_updates=9)
+    model = timm.create_model("uit", **SHAPE, loop_after_updates=9)
     model.set_num_updates(8)
     torch.save({"arch": "uit", "state_dict": model.state_dict()}, tmp_path / "last.pth.tar")
-    options = [f"{name}={value}" for name, value in shape.items()]
-    said = rejected(depth.main, tmp_path, "--checkpoint", tmp_path / "last.pth.tar", "--model-kwargs", *options)
+    said = rejected(depth.main, tmp_path, "--checkpoint", tmp_path / "last.pth.tar", *KWARGS)
     assert "the checkpoint is from before its loops began, and so has one depth" in said
 
 
@@ -54,12 +55,10 @@ def images(images, tmp_path):
 
 
 def test_the_curve_of_a_checkpoint(images, tmp_path, capsys):
-    path, shape = tmp_path / "uit.pth", {**vision.STACK, "num_classes": 2}
     torch.manual_seed(0)
-    torch.save(timm.create_model("uit", **shape).state_dict(), path)
-    options = [f"{name}={value}" for name, value in shape.items()]
-    flags = ["--checkpoint", str(path), "--model", "uit", "--device", "cpu", "--tolerance", "100"]
-    depth.main([str(images), *flags, "--output", str(tmp_path / "curve.csv"), "--model-kwargs", *options])
+    torch.save(timm.create_model("uit", **SHAPE).state_dict(), tmp_path / "uit.pth")
+    flags = ["--checkpoint", str(tmp_path / "uit.pth"), "--model", "uit", "--device", "cpu", "--tolerance", "100"]
+    depth.main([str(images), *flags, "--output", str(tmp_path / "curve.csv"), *KWARGS])
     with (tmp_path / "curve.csv").open(newline="") as file:
         points = list(csv.DictReader(file))
     assert [point["depth"] for point in points] == ["1", "2", "3"]
@@ -71,7 +70,7 @@ def test_the_curve_of_a_checkpoint(images, tmp_path, capsys):
 def test_images_are_cropped_as_in_training(images, tmp_path, monkeypatch):
     shape = {name: value for name, value in vision.STACK.items() if name != "img_size"}
     args = argparse.Namespace(model="uit", model_kwargs=shape, num_classes=2, img_size=32, crop_pct=0.5)
-    model = timm.create_model("uit", **vision.STACK, num_classes=2)
+    model = timm.create_model("uit", **SHAPE)
     torch.save(dict(arch="uit", args=args, state_dict=model.state_dict()), tmp_path / "last.pth.tar")
     config = timm.data.resolve_data_config(dict(img_size=32, crop_pct=0.5), model=model)
     image = timm.data.create_transform(**config)(Image.open(images / "a" / "0.png"))
@@ -97,8 +96,6 @@ def test_splits_folders_and_devices_are_checked(images, tmp_path, rejected):
     (tmp_path / "one" / "a").symlink_to(images / "a")
     for split in ("train", "test"):
         (tmp_path / "splits" / split).symlink_to(images)
-    shape = {**vision.STACK, "num_classes": 2}
-    options = ["--checkpoint", tmp_path / "uit.pth", "--model-kwargs", *(f"{k}={v}" for k, v in shape.items())]
     for flags, message in {
         (tmp_path / "splits",): "--split=validation: must be one of train, test",
         (tmp_path / "none",): "none: no such folder",
@@ -110,4 +107,4 @@ def test_splits_folders_and_devices_are_checked(images, tmp_path, rejected):
         (images, "--output", tmp_path / "none" / "curve.csv"): "curve.csv: must be in a folder that exists",
         (images, "--tolerance", "nan"): "--tolerance: nan: must be a number >= 0 and < inf",
     }.items():
-        assert message in rejected(depth.main, flags[0], *options, *flags[1:])
+        assert message in rejected(depth.main, flags[0], "--checkpoint", tmp_path / "uit.pth", *KWARGS, *flags[1:])

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.support import stacks, vision
-from timm_plugin.elastic import ElasticConfig
+from timm_plugin.elastic import DEPTH_OPTIONS
 
 # A model of each family.
 NAMES = ("plain_vit", "uit", "owf_vit", "ringformer_vit", "recursive_deit_tiny", "recursive_mixer_s16", "sret_t")
@@ -56,7 +56,6 @@ VALUES: dict[str, tuple[Any, ...]] = dict(
     drop_path_placement=("published",),
 )
 OF_SRET: dict[str, tuple[Any, ...]] = dict(num_heads=((4, 4, 4),), img_size=(128,), stem=("patch",))
-OF_DEPTH = {field.name for field in fields(ElasticConfig)}
 UPDATES = 6  # enough that draws of two seeds differ
 
 
@@ -117,7 +116,7 @@ def test_both_of_any_two_options_act_or_they_are_rejected(family):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for pair in itertools.combinations(options, 2):
-            updates = UPDATES if OF_DEPTH & set(pair) else 1
+            updates = UPDATES if DEPTH_OPTIONS.keys() & set(pair) else 1
             both = seen(pair, updates)
             alone = [seen((option,), updates) for option in pair]
             silent += [pair] if both is not None and both in alone else []
