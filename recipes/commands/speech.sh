@@ -4,7 +4,6 @@
 # only; otherwise attention takes long to find an alignment.
 source "$(dirname "$0")/../common.sh"
 
-SAVE=${SAVE:-2000} KEEP=${KEEP:-10}
 TASK=(--user-dir "$ROOT/fairseq_plugin" --task speech_to_text --config-yaml config.yaml)
 read -r -a settings <<<"${DATA_SETTINGS:-}"
 array_of SEARCH search

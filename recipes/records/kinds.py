@@ -131,9 +131,9 @@ class Speech(Kind):
     valid: str
     tests: dict[str, str]
     search: str
+    save: PositiveInt
+    keep: PositiveInt
     data_settings: str = ""
-    save: PositiveInt | None = None
-    keep: PositiveInt | None = None
     short: PositiveInt | None = None
 
 
