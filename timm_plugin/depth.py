@@ -47,9 +47,9 @@ def accuracy(model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]) -> curv
         start = time.perf_counter()
         predicted += model(images).argmax(-1).tolist()
         seconds += time.perf_counter() - start
-    labels = torch.cat([labels for _, labels in batches]).tolist()
-    correct = sum(a == b for a, b in zip(predicted, labels))
-    return curve.Evaluation(100 * correct / len(labels), seconds / len(labels), predicted)
+    classes = torch.cat([classes for _, classes in batches]).tolist()
+    correct = sum(a == b for a, b in zip(predicted, classes))
+    return curve.Evaluation(100 * correct / len(classes), seconds / len(classes), predicted)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> None:
 def read_images(
     folder: Path, split: str, model: nn.Module, size: dict[str, Any], batch_size: int = 64, device: str = "cpu"
 ) -> list[tuple[Tensor, Tensor]]:
-    """The images (B, in_chans, height, width) of a split, preprocessed for the model, and their labels (B,).
+    """The images (B, in_chans, height, width) of a split, preprocessed for the model, and their classes (B,).
 
     Args:
         folder: of classes, or of splits.
@@ -130,7 +130,7 @@ def read_images(
         device=torch.device(device),
         **{name: config[name] for name in ("interpolation", "mean", "std", "crop_pct", "crop_mode")},
     )
-    return [(images.to(device), labels) for images, labels in loader]
+    return [(images.to(device), classes) for images, classes in loader]
 
 
 if __name__ == "__main__":
