@@ -8,17 +8,7 @@ from torch import Tensor, nn
 
 from recurrence import order
 from recurrence.block import Shape
-from recurrence.elastic import (
-    Draw,
-    at_depths,
-    branches,
-    depths_of,
-    idle,
-    make_elastic,
-    may_idle,
-    stops,
-    trained_depths,
-)
+from recurrence.elastic import Draw, at_depths, branches, depths_of, idle, make_elastic, may_idle, stops, trained_depths
 from recurrence.loop import Loop
 from recurrence.papers.ilr import llama_layers
 from recurrence.papers.relaxed import relaxed
