@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from recurrence.depth import passes_at
-from recurrence.loading import LoadsAtOtherDepths
+from recurrence.loading import fit, store_order
 from recurrence.order import Order, check_order, first_runs
 from recurrence.private_torch import allow_graphs, uncompiled
 
@@ -55,7 +55,7 @@ class TrainingDepth:
         return self.updates
 
 
-class Loop(LoadsAtOtherDepths):
+class Loop(nn.Module):
     """Runs stored blocks in an order.
 
     Each block is registered once, however often it runs, so that state dicts and checkpoints hold each tensor once.
@@ -70,9 +70,20 @@ class Loop(LoadsAtOtherDepths):
         own: one module per pass with the parameters of that pass; None if passes own nothing.
         inject: blocks whose later passes get the input of the block's first pass added to theirs.
 
+    Attributes:
+        chosen: the passes to run instead of all; None for all.
+        noted: buffer with the order, see :meth:`note_order`; None if other tensors show it.
+        looping: buffer, 0 until late loops begin, then 1; None if they begin at once.
+        moved: whether passes have loaded what other passes of a checkpoint own.
+
     Raises:
         ValueError: if the order is empty, names a missing block or leaves one out, or `own` is not one entry per pass.
     """
+
+    chosen: tuple[int, ...] | None = None
+    noted: Tensor | None
+    looping: Tensor | None
+    moved = False
 
     def __init__(
         self,
@@ -94,6 +105,9 @@ class Loop(LoadsAtOtherDepths):
         self.checkpointing = False
         self.inject = frozenset(inject)
         self.training_depth = TrainingDepth(self.passes)
+        for name in ("noted", "looping"):
+            self.register_buffer(name, None)
+        self.register_state_dict_post_hook(store_order)
 
     @property
     def passes(self) -> int:
@@ -205,6 +219,15 @@ class Loop(LoadsAtOtherDepths):
             self.own = self.own[:passes]
         if self.noted is not None:
             self.note_order()
+
+    def note_order(self) -> None:
+        """Stores the order as a buffer, for checkpoints whose other tensors do not show it."""
+        self.noted = torch.tensor(self.order, device=None if self.noted is None else self.noted.device)
+
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, local_metadata: dict, *rest: Any) -> None:
+        """Also loads at another depth, see :func:`recurrence.loading.fit`."""
+        fit(self, state_dict, prefix, local_metadata, errors=rest[-1])
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
 
 
 def named_loops(model: nn.Module) -> dict[str, Loop]:
