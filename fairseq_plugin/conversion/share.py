@@ -177,18 +177,12 @@ def _from_first_token(key: str, tensor: Tensor, args: argparse.Namespace) -> Ten
 
 def _loop(side: str, theirs: StateDict, order: Order, rank: int | None) -> StateDict:
     """The layers of one side, tied."""
-    prefix = f"{side}.layers."
-    stack = {key: tensor for key, tensor in theirs.items() if key.startswith(prefix)}
-    memory = any(".encoder_attn." in key for key in stack)
-    pieces = [piece for index in range(len(order)) for piece in layer_pieces(f"{prefix}{index}", f"{index}", memory)]
-    flat = to_ours(stack, pieces, _shapes(stack, pieces), FIXED.fullmatch)
-    layers = [
-        {key.split(".", 1)[1]: tensor for key, tensor in flat.items() if key.startswith(f"{index}.")}
-        for index in range(len(order))
-    ]
+    layers = []
+    for index in range(len(order)):
+        prefix = f"{side}.layers.{index}"
+        layer = {key: tensor for key, tensor in theirs.items() if key.startswith(f"{prefix}.")}
+        pieces = list(layer_pieces(prefix, memory=any(".encoder_attn." in key for key in layer)))
+        # What fairseq stores separately is stacked along the first dimension.
+        shapes = {piece.ours: layer[piece.theirs].repeat_interleave(piece.our_rows[2], dim=0) for piece in pieces}
+        layers.append(to_ours(layer, pieces, shapes, FIXED.fullmatch))
     return share(layers, order, rank)
-
-
-def _shapes(stack: StateDict, pieces: list) -> StateDict:
-    """Tensors of our shapes: parts that fairseq stores separately are stacked along the first dimension."""
-    return {piece.ours: stack[piece.theirs].repeat_interleave(piece.our_rows[2], dim=0) for piece in pieces}

@@ -35,7 +35,7 @@ from recurrence.causal import CausalStack
 from recurrence.loop import Loop
 from recurrence.position import AttentionPositions
 from recurrence.weights import unshare
-from recurrence.weights.names import Piece, StateDict, to_theirs
+from recurrence.weights.names import StateDict, to_theirs
 
 EPSILON = 1e-5  # of fairseq's LayerNorms
 # Options with the same meaning in fairseq.
@@ -78,11 +78,11 @@ def _translation(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[arg
     weights: StateDict = {}
     scaled = False
     for side, part, limit in (("encoder", encoder, "source"), ("decoder", decoder, "target")):
-        stack, factor = _stack(side, part.loop, part.layer_norm)
+        stack, sizes, factor = _stack(side, part.loop, part.layer_norm)
         inputs, learned = _inputs(side, part.inputs, max_positions(args, limit), factor)
         weights |= {**stack, **inputs}
         scaled = scaled or (part.inputs.layernorm is None and not unshare.is_one(factor))
-        values |= {f"{side}_learned_pos": learned, **_sizes(side, stack)}
+        values |= {f"{side}_learned_pos": learned, **sizes}
     values["no_token_positional_embeddings"] = encoder.inputs.table is None and encoder.inputs.embed_positions is None
     tied = _output(decoder.output_projection, weights, decoder, not scaled)
     for name in ("share_all_embeddings", "share_decoder_input_output_embed"):
@@ -96,9 +96,9 @@ def _speech(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argparse
     if encoder.inputs.table is None:
         raise ValueError("--position=none: fairseq adds sinusoids to the frames")
     frames = {f"encoder.subsample.{key}": tensor for key, tensor in encoder.inputs.subsample.state_dict().items()}
-    layers, _ = _stack("encoder", encoder.loop, encoder.layer_norm)
+    layers, encoder_sizes, _ = _stack("encoder", encoder.loop, encoder.layer_norm)
     del layers["encoder.version"]
-    stack, factor = _stack("decoder", decoder.loop, decoder.layer_norm)
+    stack, decoder_sizes, factor = _stack("decoder", decoder.loop, decoder.layer_norm)
     if not unshare.is_one(factor):
         raise ValueError(f"norm_eps={args.norm_eps}: must be {EPSILON}, as fairseq has it")
     inputs, _ = _inputs("decoder", decoder.inputs, max_positions(args, "target"), factor)
@@ -109,7 +109,7 @@ def _speech(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argparse
     kept = ("conv_channels", "conv_kernel_sizes", *OF_THE_DATA)
     values = {name: getattr(args, name) for name in kept if hasattr(args, name)}
     values |= dict(arch=SPEECH, conv_version=SPEECH, encoder_freezing_updates=0)
-    return _options(args, {**values, **_sizes("encoder", layers), **_sizes("decoder", stack)}), weights
+    return _options(args, {**values, **encoder_sizes, **decoder_sizes}), weights
 
 
 def _check_positions(positions: AttentionPositions, args: argparse.Namespace) -> None:
@@ -118,19 +118,13 @@ def _check_positions(positions: AttentionPositions, args: argparse.Namespace) ->
         raise ValueError(f"--position={args.position}: acts in attention, but fairseq adds positions to the embedding")
 
 
-def _sizes(side: str, stack: StateDict) -> dict:
-    """The options for the number of layers and their FFN width."""
-    layers = 1 + max(int(key.split(".")[2]) for key in stack if ".layers." in key)
-    return {f"{side}_layers": layers, f"{side}_ffn_embed_dim": len(stack[f"{side}.layers.0.fc1.bias"])}
-
-
 def _language(model: LanguageModel, args: argparse.Namespace) -> tuple[argparse.Namespace, StateDict]:
     decoder, most = model.decoder, max_positions(args, "target")
     if not isinstance(decoder.stack, CausalStack):
         raise ValueError("a recurrence along the sequence: an upstream layer reads all tokens at once")
     unshare.check(decoder.stack.loop)
     _check_positions(decoder.stack.positions, args)
-    stack, factor = _stack("decoder", decoder.stack.loop, decoder.stack.norm)
+    stack, sizes, factor = _stack("decoder", decoder.stack.loop, decoder.stack.norm)
     if not unshare.is_one(factor):  # which nothing would undo without a final norm, or in adaptive bands
         raise ValueError(f"norm_eps={args.norm_eps}: must be {EPSILON}, as fairseq has it")
     inputs, learned = _inputs("decoder", decoder.inputs, most, factor)
@@ -147,7 +141,7 @@ def _language(model: LanguageModel, args: argparse.Namespace) -> tuple[argparse.
         tokens_per_sample=getattr(args, "tokens_per_sample", None) or most,
         add_bos_token=getattr(args, "add_bos_token", False),
         tpu=False,
-        **_sizes("decoder", stack),
+        **sizes,
     )
     for which in ("input", "softmax"):
         ends = getattr(args, f"adaptive_{which}_cutoff", "none")
@@ -160,21 +154,22 @@ def _language(model: LanguageModel, args: argparse.Namespace) -> tuple[argparse.
     return argparse.Namespace(**{**language_defaults(), **vars(_options(args, values))}), weights
 
 
-def _stack(side: str, loop: Loop, norm: nn.Module | None) -> tuple[StateDict, unshare.Factor]:
-    """The weights of the layers and the final norm, and the factor by which the stack's input must be scaled."""
+def _stack(side: str, loop: Loop, norm: nn.Module | None) -> tuple[StateDict, dict[str, int], unshare.Factor]:
+    """The weights of the layers and the final norm, the options for their number and the width of their FFN, and the
+    factor by which the stack's input must be scaled.
+    """
     layers, factor = unshare.unshare(loop, EPSILON)
-    own = {f"{index}.{key}": tensor for index, layer in enumerate(layers) for key, tensor in layer.items()}
     memory = loop.blocks[0].cross_attn is not None
-    pieces: list[Piece] = []
-    for index in range(len(layers)):
-        pieces += layer_pieces(f"{side}.layers.{index}", f"{index}", memory)
-    weights = to_theirs(own, pieces)
+    weights: StateDict = {}
+    for index, layer in enumerate(layers):
+        weights |= to_theirs(layer, layer_pieces(f"{side}.layers.{index}", memory))
     weights[f"{side}.version"] = torch.tensor([3.0])  # otherwise fairseq treats this as an old checkpoint
     if norm is not None:
         weights[f"{side}.layer_norm.weight"] = norm.weight.detach()
         bias = norm.bias
         weights[f"{side}.layer_norm.bias"] = norm.weight.new_zeros(len(norm.weight)) if bias is None else bias.detach()
-    return weights, factor
+    sizes = {f"{side}_layers": len(layers), f"{side}_ffn_embed_dim": len(layers[0]["ffn.up.bias"])}
+    return weights, sizes, factor
 
 
 def _inputs(side: str, inputs: TokenInput, most: int, factor: unshare.Factor) -> tuple[StateDict, bool]:

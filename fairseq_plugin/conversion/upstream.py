@@ -83,8 +83,8 @@ def language_defaults() -> dict:
     return {name: value for name, value in values.items() if not str(value).startswith("${")}
 
 
-def layer_pieces(theirs: str, ours: str, memory: bool) -> Iterator[Piece]:
-    """The names of one layer's parameters in fairseq and here, after these prefixes; `memory` for cross-attention."""
+def layer_pieces(theirs: str, memory: bool) -> Iterator[Piece]:
+    """One layer: the names of its parameters in fairseq, after this prefix, and here; `memory` for cross-attention."""
     attentions = [("self_attn", "self_attn", "qkv")]
     if memory:
         attentions += [("encoder_attn", "cross_attn", "q"), ("encoder_attn", "cross_attn", "kv")]
@@ -92,13 +92,13 @@ def layer_pieces(theirs: str, ours: str, memory: bool) -> Iterator[Piece]:
     for kind in ("weight", "bias"):
         for their_name, name, projections in attentions:
             keys = [f"{theirs}.{their_name}.{projection}_proj.{kind}" for projection in projections]
-            yield from stacked(keys, f"{ours}.{name}.{projections}.{kind}")
+            yield from stacked(keys, f"{name}.{projections}.{kind}")
         for their_name, name in dict.fromkeys(attention[:2] for attention in attentions):
-            yield Piece(f"{theirs}.{their_name}.out_proj.{kind}", f"{ours}.{name}.out.{kind}")
+            yield Piece(f"{theirs}.{their_name}.out_proj.{kind}", f"{name}.out.{kind}")
         for their_name, name in (("fc1", "ffn.up"), ("fc2", "ffn.down")):
-            yield Piece(f"{theirs}.{their_name}.{kind}", f"{ours}.{name}.{kind}")
+            yield Piece(f"{theirs}.{their_name}.{kind}", f"{name}.{kind}")
         for which, norm in enumerate(norms):
-            yield Piece(f"{theirs}.{norm}.{kind}", f"{ours}.norms.{which}.{kind}")
+            yield Piece(f"{theirs}.{norm}.{kind}", f"norms.{which}.{kind}")
 
 
 def _features(weights: StateDict) -> int:
