@@ -184,7 +184,7 @@ class SpeechToText(ParameterSharing):
         if cls.position_kind(args, "encoder") == "learned":
             raise FieldError("position", "learned", "not for speech, whose frames have no largest number")
         for name in ("input_feat_per_channel", "input_channels"):  # the task sets them from the data's configuration
-            value = getattr(args, name, None)
+            value = getattr(args, name)
             if value is None or value < 1:
                 raise FieldError(name, value, "must be >= 1")
         kernel_sizes(args.conv_kernel_sizes)

@@ -47,9 +47,8 @@ def store_positions(args: Any, name: str, number: int) -> int:
 
 
 def dropout_rate(args: Any) -> float:
-    """The rate on embeddings: `--embedding-dropout`, which older checkpoints do not have, or else `--dropout`."""
-    rate = getattr(args, "embedding_dropout", None)
-    return args.dropout if rate is None else rate
+    """The rate on embeddings: `--embedding-dropout`, or else `--dropout`."""
+    return args.dropout if args.embedding_dropout is None else args.embedding_dropout
 
 
 def load_pretrained(path: str, dictionary: Dictionary, embedding: nn.Embedding) -> None:

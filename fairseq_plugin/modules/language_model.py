@@ -3,7 +3,6 @@
 import math
 import sys
 from dataclasses import dataclass
-from typing import Any
 
 from fairseq.models import FairseqLanguageModel
 from fairseq.tasks.translation import TranslationTask
@@ -77,10 +76,7 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
     @classmethod
     def position_kind(cls, args) -> str:
         """The kind of positions, one of :data:`recurrence.position.POSITIONS`."""
-        kind: Any = getattr(args, "position", None)  # not in older checkpoints
-        if kind is None:
-            kind = cls.options.known()["position"].default
-        return "rotary" if kind == "rope" else kind
+        return "rotary" if args.position == "rope" else args.position
 
     @classmethod
     def attention_positions(cls, args, shape: Shape) -> AttentionPositions:
@@ -157,5 +153,5 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
 
 def remember_positions(args, task) -> int:
     """Number of learned positions, see :func:`store_positions`."""
-    given = getattr(args, "max_target_positions", None) or getattr(task.args, "max_target_positions", None)
+    given = args.max_target_positions or getattr(task.args, "max_target_positions", None)
     return store_positions(args, "max_target_positions", given or task.args.tokens_per_sample)

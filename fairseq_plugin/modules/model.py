@@ -111,9 +111,8 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
     @classmethod
     def position_kind(cls, args, side: str) -> str | None:
         """The kind of positions of one side; None if only static level signals tell them."""
-        given = getattr(args, "position", None)  # not in older checkpoints
-        if given is not None:
-            return given
+        if args.position is not None:
+            return args.position
         if getattr(args, f"{side}_learned_pos"):
             return "learned"
         if args.no_token_positional_embeddings:
@@ -215,7 +214,7 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
         most = dict(zip(SIDES, task.max_positions()))[side]
         if cls.position_kind(args, side) != "learned":
             return most
-        return store_positions(args, LIMITS[side], getattr(args, LIMITS[side], None) or most)
+        return store_positions(args, LIMITS[side], getattr(args, LIMITS[side]) or most)
 
     @classmethod
     def _check(cls, args, task) -> None:
@@ -237,8 +236,7 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
     @classmethod
     def _check_positions(cls, args) -> None:
         """Older options each stand for one kind of positions, and only for that."""
-        kind = getattr(args, "position", None)
-        given = [name for name in OLDER_POSITIONS if getattr(args, name)]
+        kind, given = args.position, [name for name in OLDER_POSITIONS if getattr(args, name)]
         for name in given:
             if kind not in (None, OLDER_POSITIONS[name]):
                 raise FieldError(name, True, "does not go with {position}", position=kind)
