@@ -10,9 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from recurrence.comparison import runs as running
 from recurrence.comparison.rows import ROWS, Length, Row, Score
-from recurrence.comparison.runs import Run, Runner, Step, Values
+from recurrence.comparison.runs import Run, Runner, Step, Values, ended_by_signals, locked
 
 NEEDS = "needs pandas, scipy, matplotlib and tabulate: pip install 'recurrent-transformers[compare]'"
 
@@ -121,8 +120,8 @@ def compare(comparison: Comparison, args: argparse.Namespace) -> None:
         if "time" in args.rows:
             print(f"\n# time: the commands of storage, with as many {comparison.length} as take the time of looped")
         return
-    running.ended_by_signals()
-    with running.locked(output):
+    ended_by_signals()
+    with locked(output):
         runner = Runner(args.jobs)
         rows = _tuned(comparison, rows, args, output, runner)
         results = _results(comparison, rows, args.seeds, output, runner)
@@ -139,11 +138,6 @@ def _end_at_failures(results: Sequence[Values]) -> None:
         sys.exit(f"{failed} of {len(results)} runs failed; the same command tries them again.")
 
 
-def _carry_out(runs: Sequence[Run], runner: Runner) -> list[Values]:
-    running.check_begun(runs)
-    return runner.carry_out(runs)
-
-
 def _trials(comparison: Comparison, rows: Sequence[Row], args: argparse.Namespace, output: Path) -> list[Run]:
     """The trainings with the first seed at every rate."""
     rates = [[_at(rate, row) for row in rows] for rate in args.rates]
@@ -158,7 +152,7 @@ def _tuned(
     if not args.rates:
         return rows
     trials = _trials(comparison, rows, args, output)
-    found = _carry_out(trials, runner)
+    found = runner.carry_out(trials)
     _end_at_failures(found)  # the rate of one that failed may be the best
     losses: dict[str, list[float]] = {run.row: [] for run in trials}
     for run, values in zip(trials, found):
@@ -175,11 +169,11 @@ def _results(comparison: Comparison, rows: Sequence[Row], seeds: Sequence[int], 
     """The results by row and seed. Rows that are the same model share their runs; `time` waits for the others."""
     results = {}
 
-    def carry_out(runs: Sequence[Run]) -> None:
-        for run, values in zip(runs, _carry_out(runs, runner)):
+    def train(runs: Sequence[Run]) -> None:
+        for run, values in zip(runs, runner.carry_out(runs)):
             results[run.row, run.seed] = values
 
-    carry_out(_planned(comparison, rows, seeds, output))
+    train(_planned(comparison, rows, seeds, output))
     for row in rows:
         for seed in seeds:
             if _trained_as(row, rows) != row.name:
@@ -193,7 +187,7 @@ def _results(comparison: Comparison, rows: Sequence[Row], seeds: Sequence[int], 
                 results["time", seed] = {"failure": failure, "diverged": True}
             else:
                 longer.append(_run(comparison, row, seed, output, length))
-    carry_out(longer)
+    train(longer)
     return results
 
 

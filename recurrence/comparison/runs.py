@@ -86,17 +86,18 @@ class Runner:
                 os.killpg(process.pid, signal.SIGTERM)
 
     def carry_out(self, runs: Sequence[Run]) -> list[Values]:
-        """The results of these runs, see :func:`carry_out`."""
+        """The results of these runs, see :func:`result_of`; ValueError as by :func:`check_begun`."""
+        check_begun(runs)
         with ThreadPoolExecutor(self.jobs) as pool:
             try:
-                return list(pool.map(lambda run: carry_out(run, self), runs))
+                return list(pool.map(lambda run: result_of(run, self), runs))
             except BaseException:
                 self.end()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
 
-def carry_out(run: Run, runner: Runner) -> Values:
+def result_of(run: Run, runner: Runner) -> Values:
     """Carries out the steps of a run that have no result yet, and returns the results of all steps together.
 
     `failure` says in one line why a step has none. A training that `diverged` is not repeated, any other failure is.
