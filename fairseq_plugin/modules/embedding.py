@@ -1,13 +1,10 @@
 """The input layer, from tokens to vectors, and the output layer, from vectors to logits."""
 
-from argparse import Namespace
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from fairseq import utils
 from fairseq.data import Dictionary
-from omegaconf import open_dict
 from torch import Tensor, nn
 
 from recurrence.dropout import dropout
@@ -41,8 +38,7 @@ def store_positions(args: Any, name: str, number: int) -> int:
     """
     if number < 1:
         raise ValueError(f"--{name.replace('_', '-')}={number}: must be >= 1")
-    with nullcontext() if isinstance(args, Namespace) else open_dict(args):
-        setattr(args, name, number)
+    setattr(args, name, number)
     return number
 
 
