@@ -70,8 +70,7 @@ def allow_graphs(number: int) -> None:
     """Lets the compiler make at least so many graphs of one function, here of all blocks together."""
     from torch._dynamo import config  # imported here because it loads the compiler
 
-    name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
-    setattr(config, name, max(getattr(config, name), number))
+    config.recompile_limit = max(config.recompile_limit, number)
 
 
 def uncompiled(module: nn.Module) -> Callable:
