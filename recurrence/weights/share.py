@@ -39,17 +39,13 @@ def share(layers: Sequence[StateDict], order: Order, rank: int | None = None) ->
         tied = [layer for layer, block in zip(layers, order) if block == which]
         for key in tied[0]:
             if rank is None or key in matrices:
-                loop[f"blocks.{which}.{key}"] = _mean([layer[key] for layer in tied])
+                mean = torch.stack([layer[key].double() for layer in tied]).mean(0)
+                loop[f"blocks.{which}.{key}"] = mean.to(tied[0][key].dtype)
     if rank is not None:
         for index, (layer, which) in enumerate(zip(layers, order)):
             own = _own(layer, {key: loop[f"blocks.{which}.{key}"] for key in layer if key in matrices}, rank)
             loop.update({f"own.{index}.{key}": tensor for key, tensor in own.items()})
     return loop
-
-
-def _mean(tensors: Sequence[Tensor]) -> Tensor:
-    """The mean, computed in double precision."""
-    return torch.stack([tensor.double() for tensor in tensors]).mean(0).to(tensors[0].dtype)
 
 
 def _own(layer: StateDict, shared: StateDict, rank: int) -> StateDict:
