@@ -14,16 +14,8 @@ from fairseq_plugin.repairs.replace import call_after, call_before, in_groups
 POSITIVE = (lambda value: value >= 1, "must be >= 1")
 
 
-def _betas(text: Any) -> bool:
-    return len(literal(text) if isinstance(text, str) else text) == 2
-
-
-def _options(text: Any) -> bool:
-    return isinstance(literal(text) if isinstance(text, str) else text, dict)
-
-
-def _json_object(text: str) -> bool:
-    return isinstance(json.loads(text), dict)
+def _value(given: Any) -> Any:
+    return literal(given) if isinstance(given, str) else given
 
 
 # Values that break a rule fail in fairseq. Others, for example --clip-norm -1 and --batch-size 0, mean no limit there.
@@ -33,9 +25,15 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "num_workers": (lambda value: value >= 0, "must be >= 0"),
     "update_freq": (lambda values: min(values) >= 1, "must be >= 1 for each epoch"),
     "label_smoothing": (lambda value: not math.isnan(value), "must be a number"),
-    "adam_betas": (_betas, "must be two numbers, such as (0.9, 0.98)"),
-    **dict.fromkeys(["model_overrides", "optimizer_overrides"], (_options, "must be a dictionary of literals")),
-    **dict.fromkeys(["eval_bleu_args", "eval_bleu_detok_args"], (_json_object, 'must be JSON, such as {"beam": 4}')),
+    "adam_betas": (lambda betas: len(_value(betas)) == 2, "must be two numbers, such as (0.9, 0.98)"),
+    **dict.fromkeys(
+        ["model_overrides", "optimizer_overrides"],
+        (lambda given: isinstance(_value(given), dict), "must be a dictionary of literals"),
+    ),
+    **dict.fromkeys(
+        ["eval_bleu_args", "eval_bleu_detok_args"],
+        (lambda text: isinstance(json.loads(text), dict), 'must be JSON, such as {"beam": 4}'),
+    ),
 }
 
 
