@@ -109,9 +109,11 @@ def _with_model(state: dict[str, Any], args: argparse.Namespace, weights: dict) 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser, commands = command.build("python -m fairseq_plugin.convert", __doc__.split("\n")[0], "fairseq")
-    _add_tokenizer_options(
-        command.add_paths(commands.add_parser("hf", help="a translation or ilr_* model, for transformers"))
-    )
+    hf = command.add_paths(commands.add_parser("hf", help="a translation or ilr_* model, for transformers"))
+    found = "a dictionary, or the folder of binarized data (default: the folder named in the checkpoint)"
+    hf.add_argument("--dictionary", type=Path, metavar="PATH", help=found)
+    split = "the sentencepiece model of the training text (default: split at spaces)"
+    hf.add_argument("--sentencepiece-model", type=Path, metavar="FILE", help=split)
     args = parser.parse_args(arguments)
     try:
         if args.input.resolve() == args.output.resolve():
@@ -172,21 +174,6 @@ def _dictionaries(state: dict[str, Any], data: Path | None, is_translation: bool
         if not path.is_file():
             raise ValueError(f"--dictionary={path}: no such file")
     return found
-
-
-def _add_tokenizer_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--dictionary",
-        type=Path,
-        metavar="PATH",
-        help="a dictionary, or the folder of binarized data (default: the folder named in the checkpoint)",
-    )
-    parser.add_argument(
-        "--sentencepiece-model",
-        type=Path,
-        metavar="FILE",
-        help="the sentencepiece model of the training text (default: split at spaces)",
-    )
 
 
 if __name__ == "__main__":
