@@ -13,7 +13,7 @@ from fairseq.data.audio import audio_utils, speech_to_text_dataset
 from fairseq.tasks import speech_to_text
 from torch import Tensor
 
-from fairseq_plugin.repairs.replace import replace
+from fairseq_plugin.repairs.replace import instead, replace
 
 logger = logging.getLogger("fairseq_plugin.repairs")
 
@@ -98,19 +98,15 @@ class AudioError(ValueError, OSError):
     """A file that cannot be read as speech; fairseq raises either error."""
 
 
-def reject_bad_audio() -> None:
+@instead((audio_utils, speech_to_text_dataset, speech_to_text), "get_features_or_waveform")
+def reject_bad_audio(
+    read: Callable, path: str, need_waveform: bool = False, use_sample_rate: int | None = None, *args, **kwargs
+) -> np.ndarray:
     """Rejects by name a file that is unreadable, truncated or empty, and warns of another rate than the configured one.
 
     fairseq computes filterbanks at any rate, so features of files with different rates differ, and reads a truncated
     file as a shorter one.
     """
-    for module in (audio_utils, speech_to_text_dataset, speech_to_text):
-        replace(module, "get_features_or_waveform", _name_the_file)
-
-
-def _name_the_file(
-    read: Callable, path: str, need_waveform: bool = False, use_sample_rate: int | None = None, *args, **kwargs
-) -> np.ndarray:
     try:
         if use_sample_rate is not None and not need_waveform:
             _check_rate(path, use_sample_rate)
