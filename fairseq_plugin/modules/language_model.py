@@ -13,10 +13,9 @@ from fairseq_plugin.modules.decoder import StackDecoder
 from fairseq_plugin.modules.decoding import DecodingModel, DecodingOptions
 from fairseq_plugin.modules.embedding import Output, TokenInput, dropout_rate, new_embedding, store_positions
 from fairseq_plugin.modules.options import option
-from recurrence import position
 from recurrence.block import Shape
 from recurrence.errors import FieldError
-from recurrence.position import AttentionPositions, attention_positions
+from recurrence.position import AttentionPositions, Table, attention_positions, halved
 
 
 @dataclass
@@ -90,43 +89,32 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
 
     @classmethod
     def _build(cls, args, task):
-        most = remember_positions(args, task) if cls.position_kind(args) == "learned" else sys.maxsize
+        source, target = task.source_dictionary, task.target_dictionary
+        width, kind = args.decoder_embed_dim, cls.position_kind(args)
+        most = remember_positions(args, task) if kind == "learned" else sys.maxsize
         with cls.options.flags_in_errors("decoder"):
             stack = cls.build_stack(args, cls.options.shape(args, "decoder"))
-        embedding = cls._embedding(args, task.source_dictionary)
-        inputs = cls._inputs(args, embedding, task.source_dictionary, most)
-        output = cls._output(args, embedding, task.target_dictionary)
-        padding_idx = task.source_dictionary.pad()
-        model = cls(LanguageDecoder(task.target_dictionary, embedding, inputs, stack, output, most, padding_idx))
-        model.set_decoding(args)
-        model.set_loops(args, cls.depth_step(args))
-        return model
-
-    @classmethod
-    def _embedding(cls, args, dictionary) -> nn.Module:
         if args.adaptive_input_cutoff != adaptive.NONE:
-            return adaptive.adaptive_input(args, dictionary)
-        return new_embedding(dictionary, args.decoder_embed_dim, args.embedding_std)
-
-    @classmethod
-    def _inputs(cls, args, embedding: nn.Module, dictionary, most: int) -> TokenInput:
-        width, kind = args.decoder_embed_dim, cls.position_kind(args)
-        table = position.Table(position.halved, width, dictionary.pad() + 1, blank_padding=True)
-        return TokenInput(
+            embedding = adaptive.adaptive_input(args, source)
+        else:
+            embedding = new_embedding(source, width, args.embedding_std)
+        inputs = TokenInput(
             embedding,
             scale=1.0 if args.no_scale_embedding else math.sqrt(width),
-            table=table if kind == "sinusoidal" else None,
+            table=Table(halved, width, source.pad() + 1, blank_padding=True) if kind == "sinusoidal" else None,
             learned=most if kind == "learned" else 0,
             std=args.embedding_std,
             dropout=dropout_rate(args),
         )
-
-    @classmethod
-    def _output(cls, args, embedding: nn.Module, dictionary) -> nn.Module:
         if args.adaptive_softmax_cutoff != adaptive.NONE:
-            return adaptive.adaptive_softmax(args, dictionary, embedding)
-        tied = embedding if args.share_decoder_input_output_embed else None
-        return Output(args.decoder_embed_dim, len(dictionary), False, tied, args.embedding_std)
+            output = adaptive.adaptive_softmax(args, target, embedding)
+        else:
+            tied = embedding if args.share_decoder_input_output_embed else None
+            output = Output(width, len(target), False, tied, args.embedding_std)
+        model = cls(LanguageDecoder(target, embedding, inputs, stack, output, most, source.pad()))
+        model.set_decoding(args)
+        model.set_loops(args, cls.depth_step(args))
+        return model
 
     @classmethod
     def _check(cls, args, task) -> None:
