@@ -163,24 +163,6 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
         return super().forward(*inputs, **options)
 
     @classmethod
-    def _loop(cls, args, side: str, shape: Shape) -> Loop:
-        with cls.options.flags_in_errors(side):
-            loop = cls.loop(
-                args,
-                side,
-                shape,
-                memory_width=args.encoder_embed_dim if side == "decoder" else None,
-                pre_norm=getattr(args, f"{side}_normalize_before"),
-                activation=activation(args.activation_fn),
-                bias=args.projection_bias,
-                relative=cls.position_kind(args, side) == "relative",
-            )
-        if args.init == "admin":
-            attach(loop, shape.width)
-        cls.initialise(loop)
-        return loop
-
-    @classmethod
     def _embedding(cls, args, side: str, dictionary) -> nn.Embedding | None:
         if dictionary is None:  # speech
             return None
@@ -196,13 +178,27 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
         """The longest text, the input layer and the parts of the stack, by their names in encoder and decoder."""
         most = cls._longest(args, side, task)
         kind, pre_norm = cls.position_kind(args, side), getattr(args, f"{side}_normalize_before")
+        inputs = cls.inputs(args, side, embedding, most)
         with cls.options.flags_in_errors(side):
             shape = cls.options.shape(args, side)
             positions = attention_positions(kind, shape.width, shape.heads, causal=side == "decoder")
+            loop = cls.loop(
+                args,
+                side,
+                shape,
+                memory_width=args.encoder_embed_dim if side == "decoder" else None,
+                pre_norm=pre_norm,
+                activation=activation(args.activation_fn),
+                bias=args.projection_bias,
+                relative=kind == "relative",
+            )
+        if args.init == "admin":
+            attach(loop, shape.width)
+        cls.initialise(loop)
         return dict(
             max_positions=most,
-            inputs=cls.inputs(args, side, embedding, most),
-            loop=cls._loop(args, side, shape),
+            inputs=inputs,
+            loop=loop,
             positions=positions,
             level_table=position.LevelTable(shape.width, kind is None) if cls.has_static_levels(args) else None,
             norm=nn.LayerNorm(shape.width, args.norm_eps) if pre_norm else None,
