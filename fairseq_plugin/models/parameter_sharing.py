@@ -16,6 +16,7 @@ counts.
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fairseq_plugin.modules.elastic import DepthOptions
@@ -106,28 +107,11 @@ class ParameterSharingOptions(SharingOptions, DepthOptions, TranslationOptions):
     encoder_unique_layers: int | None = unique_layers("encoder")
 
 
-def unshared_as(arch: str) -> Any:
-    """The method :meth:`ConfiguredModel.unshared` of a family whose unshared baseline this is."""
-
-    def unshared(args, layers: dict[str, int]) -> dict[str, Any]:
-        numbers = {f"{side}_{name}": n for side, n in layers.items() for name in ("layers", "unique_layers")}
-        none = dict.fromkeys(["share_layer_num", "residual_rank", *(f"{side}_order" for side in layers)])
-        return {"arch": arch, "strategy": "sequence", **none, **numbers}
-
-    return staticmethod(unshared)
-
-
-class ParameterSharing(LoopedTransformer):
-    """M stored layers that run N times, in the order of a strategy or any other."""
-
-    options = ParameterSharingOptions
-    initialise = init.fairseq_
-
-    @classmethod
-    def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
-        return shared_loop(args, side, shape, **parts)
-
-    unshared = unshared_as("takase_vanilla")
+def unshared_as(arch: str, args, layers: dict[str, int]) -> dict[str, Any]:
+    """The method :meth:`ConfiguredModel.unshared` of a family whose unshared baseline is `arch`."""
+    numbers = {f"{side}_{name}": n for side, n in layers.items() for name in ("layers", "unique_layers")}
+    none = dict.fromkeys(["share_layer_num", "residual_rank", *(f"{side}_order" for side in layers)])
+    return {"arch": arch, "strategy": "sequence", **none, **numbers}
 
 
 def shared_loop(args, side: str, shape: Shape, **parts: Any) -> Loop:
@@ -158,6 +142,15 @@ def shared_order(args, side: str) -> Order:
             *(unique_layers, block_count(order), side, layers),
         )
     return order
+
+
+class ParameterSharing(LoopedTransformer):
+    """M stored layers that run N times, in the order of a strategy or any other."""
+
+    options = ParameterSharingOptions
+    initialise = init.fairseq_
+    loop = staticmethod(shared_loop)
+    unshared = staticmethod(partial(unshared_as, "takase_vanilla"))
 
 
 BASE, BIG = size(512, 2048, 8, 12, unique_layers=6), size(1024, 4096, 16, 12, unique_layers=6)

@@ -15,6 +15,7 @@ number that gives 234M (234,337,280), with two passes each as in the small row; 
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 from torch import nn
 
@@ -39,9 +40,10 @@ class SharedLanguageOptions(SharingOptions, DepthOptions, LanguageOptions):
 
 
 class SharedLanguageModel(LanguageModel):
-    """M stored layers that run N times, in the order of a strategy."""
+    """M stored layers that run N times, in the order of a strategy or any other."""
 
     options = SharedLanguageOptions
+    unshared = staticmethod(partial(unshared_as, "vanilla_lm"))
 
     @classmethod
     def build_stack(cls, args, shape: Shape) -> nn.Module:
@@ -50,8 +52,6 @@ class SharedLanguageModel(LanguageModel):
         init.fairseq_(loop)
         norm = nn.LayerNorm(shape.width, shape.norm_eps) if args.decoder_final_norm else None
         return CausalStack(loop, cls.attention_positions(args, shape), norm)
-
-    unshared = unshared_as("vanilla_lm")
 
 
 WIKITEXT_103 = dict(

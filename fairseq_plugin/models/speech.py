@@ -15,6 +15,7 @@ Differs from fairseq: see :class:`Subsampler`.
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -160,8 +161,7 @@ class SpeechToText(ParameterSharing):
 
     options = SpeechOptions
     reads_text = False
-
-    unshared = unshared_as("s2t_vanilla")
+    unshared = staticmethod(partial(unshared_as, "s2t_vanilla"))
 
     @classmethod
     def inputs(cls, args, side: str, embedding: nn.Embedding | None, most: int) -> nn.Module:
