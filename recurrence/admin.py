@@ -4,6 +4,7 @@ Source: Liu et al. (arXiv:2004.08249), section 4; Takase & Kiyono (arXiv:2104.06
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 
 import torch
 from torch import Tensor, nn
@@ -66,16 +67,12 @@ def profile(stacks: Iterable[nn.Module], run: Callable[[], object]) -> None:
         stacks: loops with :class:`Admin` sums.
         run: runs every sum of every stack once, with dropout as in training.
     """
-    hooks = []
-    for stack in stacks:
-        measure = _Measure()
-        hooks += [module.register_forward_pre_hook(measure) for module in admins(stack)]
-    try:
-        with torch.no_grad():
-            run()
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, torch.no_grad():
+        for stack in stacks:
+            measure = _Measure()
+            for module in admins(stack):
+                hooks.enter_context(module.register_forward_pre_hook(measure))
+        run()
 
 
 class _Measure:
