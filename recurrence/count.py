@@ -1,6 +1,7 @@
 """What a model stores and what it runs.
 
-Operations are counted by fvcore, which is optional (`pip install fvcore`), on the plain forms of all operators.
+torch counts the operations of matrix products; fvcore, which is optional (`pip install fvcore`), those of the plain
+forms of all operators.
 """
 
 from collections import Counter

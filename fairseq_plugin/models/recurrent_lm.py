@@ -40,7 +40,7 @@ RECURRENT = dict(where={"regular": (False,)})
 
 @dataclass
 class KausikRecurrenceOptions(LanguageOptions):
-    """The window and the kind of positions."""
+    """The recurrence, or none, and the layer."""
 
     fixed = dict(PLAIN, no_scale_embedding=True)
 
