@@ -5,8 +5,6 @@ k-th run in training, or of its last run if it ran less often. With one shared b
 passes, and a deeper one repeats the last.
 """
 
-from collections import Counter
-
 from recurrence.order import STRATEGIES, Order, middle_loop
 
 
@@ -15,15 +13,9 @@ def source_passes(trained: Order, used: Order) -> tuple[int, ...]:
 
     Both orders must run the same blocks.
     """
-    runs: dict[int, list[int]] = {}
-    for index, which in enumerate(trained):
-        runs.setdefault(which, []).append(index)
-    seen: Counter[int] = Counter()
-    sources = []
-    for which in used:
-        sources.append(runs[which][min(seen[which], len(runs[which]) - 1)])
-        seen[which] += 1
-    return tuple(sources)
+    left = {which: [index for index, block in enumerate(trained) if block == which] for which in trained}
+    # The last run of a block is not used up.
+    return tuple(left[which].pop(0) if len(left[which]) > 1 else left[which][0] for which in used)
 
 
 def same_kind(order: Order, passes: int) -> Order | None:

@@ -27,15 +27,13 @@ def block_count(order: Order) -> int:
 
 def check_order(order: Order, blocks: int) -> None:
     """Raises ValueError if an order is empty, names a missing block or leaves one out."""
-    named = set(order)
+    named, stored = set(order), set(range(blocks))
     if not order:
         raise ValueError(f"order={order}: needs at least one pass")
-    missing = min((block for block in named if not 0 <= block < blocks), default=None)
-    if missing is not None:
-        raise ValueError(f"order={order}: names block {missing}, but there are {blocks} blocks")
-    unused = next((block for block in range(blocks) if block not in named), None)
-    if unused is not None:
-        raise ValueError(f"order={order}: block {unused} of {blocks} never runs")
+    if missing := named - stored:
+        raise ValueError(f"order={order}: names block {min(missing)}, but there are {blocks} blocks")
+    if unused := stored - named:
+        raise ValueError(f"order={order}: block {min(unused)} of {blocks} never runs")
 
 
 def parse_order(text: str) -> Order:
