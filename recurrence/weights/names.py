@@ -26,11 +26,6 @@ class Piece:
     our_rows: Rows = WHOLE
     level: int | None = None  # index into a tensor of theirs that stacks all levels; None for other tensors
 
-    def read(self, theirs: StateDict) -> Tensor:
-        """Its rows of their tensor, a view."""
-        tensor = theirs[self.theirs] if self.level is None else theirs[self.theirs][self.level]
-        return _part(tensor, self.their_rows)
-
 
 def affine(theirs: str, ours: str) -> Iterator[Piece]:
     """The weight and the bias of a layer that is whole on both sides."""
@@ -74,7 +69,8 @@ def to_ours(
     }
     filled = set()
     for piece in pieces:
-        target, source = _part(own[piece.ours], piece.our_rows), piece.read(theirs)
+        source = theirs[piece.theirs] if piece.level is None else theirs[piece.theirs][piece.level]
+        source, target = _part(source, piece.their_rows), _part(own[piece.ours], piece.our_rows)
         if (piece.ours, piece.our_rows) in filled and not target.equal(source.view_as(target)):
             raise ValueError(f"{piece.theirs}: differs from the tensor that it shares, {piece.ours}")
         target.copy_(source)
