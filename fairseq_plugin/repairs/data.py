@@ -87,7 +87,9 @@ def keep_last_batch() -> None:
     Sentences are sorted by length, so the longest would be missing from every score and every epoch. Training keeps its
     short batch too, as in fairseq 0.12.2.
     """
-    if sum(map(len, _nine_in_batches())) != 9:
+    sizes: np.ndarray = np.ones(9, dtype=np.int64)
+    limits = dict(num_tokens_vec=sizes, max_sentences=8, required_batch_size_multiple=8)
+    if sum(map(len, data_utils.batch_by_size(np.arange(9), sizes.__getitem__, **limits))) != 9:
         replace(data_utils, "batch_by_size", _append_the_rest)
 
 
@@ -101,13 +103,6 @@ def _append_the_rest(batch_by_size: Callable, indices: Iterable[int], *args, fix
     batches = batch_by_size(indices, *args, **kwargs)
     rest: np.ndarray = indices[sum(map(len, batches)) :]  # batches are consecutive slices
     return [*batches, rest] if len(rest) else batches
-
-
-def _nine_in_batches() -> list[np.ndarray]:
-    sizes: np.ndarray = np.ones(9, dtype=np.int64)
-    return data_utils.batch_by_size(
-        np.arange(9), sizes.__getitem__, num_tokens_vec=sizes, max_sentences=8, required_batch_size_multiple=8
-    )
 
 
 def evaluate_all_blocks() -> None:
