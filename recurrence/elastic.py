@@ -119,8 +119,7 @@ def check_effects(loops: Sequence[Loop], loop_after_updates: int = 0, pass_loss:
         FieldError: where one has none.
     """
     if loop_after_updates and not any(loop.training_depth.loop_after for loop in loops):
-        rule = "needs a block that runs again, but each runs once"
-        raise FieldError("loop_after_updates", loop_after_updates, rule)
+        raise FieldError("loop_after_updates", loop_after_updates, "needs a block that runs again, but each runs once")
     if pass_loss and not stops(loops[-1], max(loops[-1].training_depth.depths)):
         order = " ".join(map(str, loops[-1].order))
         rule = f"no earlier pass is the end of a model of fewer passes, in the order {order}"
@@ -146,8 +145,8 @@ def check_options(given: Mapping[str, Any]) -> None:
     if "mixed_depth" in given and loss is not None:
         raise FieldError("mixed_depth", True, "does not go with {pass_loss}", pass_loss=loss)
     if "depth_warmup_updates" in given and not {"depth_range", "pass_loss"} & given.keys():
-        rule = "needs {depth_range} or {pass_loss}"
-        raise FieldError("depth_warmup_updates", given["depth_warmup_updates"], rule, depth_range=None, pass_loss=None)
+        name = "depth_warmup_updates"
+        raise FieldError(name, given[name], "needs {depth_range} or {pass_loss}")
     if "loop_after_updates" in given:
         for other, value in given.items():
             if other != "loop_after_updates":

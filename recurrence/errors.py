@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,8 @@ class FieldError(ValueError):
     Args:
         field: name of the value.
         value: the value; None to give only the name.
-        rule: the broken rule; `{width}` in it stands for another field and its value.
-        **others: values of the fields in the rule; None as for value.
+        rule: the broken rule; `{width}` in it stands for another field, and its value if that is given.
+        **others: values of fields in the rule.
     """
 
     def __init__(self, field: str, value: Any, rule: str, **others: Any):
@@ -24,8 +25,7 @@ class FieldError(ValueError):
 
     def message(self, show: Callable[[str, Any], str]) -> str:
         """The message, in which a function shows each field and its value."""
-        others = {other: show(other, value) for other, value in self.others.items()}
-        rule = self.rule.format(**others) if others else self.rule  # which may quote another error, with braces
+        rule = re.sub(r"{(\w+)}", lambda other: show(other[1], self.others.get(other[1])), self.rule)
         return f"{show(self.field, self.value)}: {rule}"
 
     def __str__(self) -> str:

@@ -106,7 +106,7 @@ class IntraLayerRecurrence(LanguageModel):
         super()._check(args, task)
         if args.inject_embedding and len(cls.order(args)) == args.decoder_layers:
             rule = "needs a pass that runs again, by {reuse_map} or {block_loops} > 1"
-            raise FieldError("inject_embedding", True, rule, reuse_map=None, block_loops=None)
+            raise FieldError("inject_embedding", True, rule)
 
 
 def _counts(text: str) -> tuple[int, ...]:

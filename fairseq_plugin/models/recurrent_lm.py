@@ -103,7 +103,7 @@ class KausikRecurrence(LanguageModel):
     def _check(cls, args, task) -> None:
         super()._check(args, task)
         if not args.regular and args.position in ("relative", "rotary", "alibi"):
-            raise FieldError("position", args.position, "acts in attention, so it needs {regular}", regular=None)
+            raise FieldError("position", args.position, "acts in attention, so it needs {regular}")
         if args.regular or args.position != "learned":
             return
         positions = remember_positions(args, task)

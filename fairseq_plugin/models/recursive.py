@@ -59,8 +59,7 @@ class RecursiveTransformer(LoopedTransformer):
     def _check(cls, args, task) -> None:
         super()._check(args, task)
         if args.init == "admin" and not args.no_lrc:
-            rule = "needs {no_lrc}, because its vectors replace SReT's coefficients"
-            raise FieldError("init", "admin", rule, no_lrc=None)
+            raise FieldError("init", "admin", "needs {no_lrc}, because its vectors replace SReT's coefficients")
 
 
 register_family(

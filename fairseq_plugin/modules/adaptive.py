@@ -69,8 +69,7 @@ def check(args, symbols: int) -> None:
         name, width = f"adaptive_{which}_factor", args.decoder_embed_dim
         factor = getattr(args, name)
         if not ends and factor != PLAIN[name]:
-            cutoff = f"adaptive_{which}_cutoff"
-            raise FieldError(name, factor, f"needs bands ({{{cutoff}}})", **{cutoff: None})
+            raise FieldError(name, factor, f"needs bands ({{adaptive_{which}_cutoff}})")
         if ends and not (factor >= 1 and factor ** len(ends) <= width):
             rule = f"must be >= 1 and leave the last of the {len(ends) + 1} bands of {{decoder_embed_dim}} a width >= 1"
             raise FieldError(name, factor, rule, decoder_embed_dim=width)
@@ -78,7 +77,7 @@ def check(args, symbols: int) -> None:
         rule = f"the first band must hold symbols 0 to {PADDING}, which include the padding; must be > {PADDING} first"
         raise FieldError("adaptive_input_cutoff", args.adaptive_input_cutoff, rule)
     if args.tie_adaptive_proj and not args.tie_adaptive_weights:
-        raise FieldError("tie_adaptive_proj", True, "needs {tie_adaptive_weights}", tie_adaptive_weights=None)
+        raise FieldError("tie_adaptive_proj", True, "needs {tie_adaptive_weights}")
     for name in ("cutoff", "factor") if args.tie_adaptive_weights else ():
         given = {f"adaptive_{which}_{name}": getattr(args, f"adaptive_{which}_{name}") for which in bands}
         if len(set(map(str, given.values()))) > 1 or not bands["input"]:
@@ -86,7 +85,7 @@ def check(args, symbols: int) -> None:
             raise FieldError("tie_adaptive_weights", True, rule, **given)
     if any(bands.values()) and args.share_decoder_input_output_embed:
         rule = "shares a single matrix; use {tie_adaptive_weights} for bands"
-        raise FieldError("share_decoder_input_output_embed", True, rule, tie_adaptive_weights=None)
+        raise FieldError("share_decoder_input_output_embed", True, rule)
 
 
 def adaptive_input(args, dictionary) -> AdaptiveInput:

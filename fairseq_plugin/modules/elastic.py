@@ -80,7 +80,7 @@ def check(args: Any, sides: int) -> None:
     if "depth_apart" in given and sides == 1:
         raise FieldError("depth_apart", True, "needs an encoder and a decoder")
     if "depth_apart" in given and "depth_range" not in given:
-        raise FieldError("depth_apart", True, "needs {depth_range}", depth_range=None)
+        raise FieldError("depth_apart", True, "needs {depth_range}")
     core.check_options(given)
 
 

@@ -223,8 +223,7 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
         for side in SIDES:
             pre_norm = f"{side}_normalize_before"
             if args.init == "admin" and getattr(args, pre_norm):
-                rule = f"needs post-norm, and does not go with {{{pre_norm}}}"
-                raise FieldError("init", "admin", rule, **{pre_norm: None})
+                raise FieldError("init", "admin", f"needs post-norm, and does not go with {{{pre_norm}}}")
         cls._check_positions(args)
         if args.share_all_embeddings:
             cls._check_sharing(args, task)
@@ -237,7 +236,7 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
             if kind not in (None, OLDER_POSITIONS[name]):
                 raise FieldError(name, True, "does not go with {position}", position=kind)
             if OLDER_POSITIONS[name] != OLDER_POSITIONS[given[-1]]:
-                raise FieldError(name, True, f"does not go with {{{given[-1]}}}", **{given[-1]: None})
+                raise FieldError(name, True, f"does not go with {{{given[-1]}}}")
         if cls.has_static_levels(args) and (given or kind in ("sinusoidal", "learned")):
             raise FieldError(given[0], True, STATIC) if given else FieldError("position", kind, STATIC)
 
