@@ -188,8 +188,6 @@ class RecurrentStack(nn.Module):
         if window_range is not None and not 1 <= window_range[0] <= window_range[1]:
             raise FieldError("window_range", ",".join(map(str, window_range)), "must be A,B with 1 <= A <= B")
         self.window_range = window_range
-        if layers < 1:
-            raise FieldError("layers", layers, "must be >= 1")
         blocks = [RecurrentBlock(shape, activation, window, accumulate) for _ in range(layers)]
         self.loop = Loop(blocks, tuple(range(layers)))
         self.norm = nn.LayerNorm(shape.width, shape.norm_eps, bias=False)

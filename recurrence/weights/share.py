@@ -25,18 +25,13 @@ def share(layers: Sequence[StateDict], order: Order, rank: int | None = None) ->
     Args:
         layers: in the key names of :class:`recurrence.block.Block`, with biases and a LayerNorm for each sublayer, as
             :func:`recurrence.weights.unshare.unshare` gives them; all alike.
-        order: the block that runs as each layer.
+        order: the block that runs as each layer; one pass per layer.
         rank: of the terms; None for a loop whose passes own nothing.
-
-    Raises:
-        ValueError: unless there is one layer per pass.
     """
-    if len(layers) != len(order):
-        raise ValueError(f"order={order}: needs one pass for each of the {len(layers)} layers")
     matrices = {f"{place}.weight" for place, _ in PROJECTIONS.values()}
     loop = {}
     for which in sorted(set(order)):
-        tied = [layer for layer, block in zip(layers, order) if block == which]
+        tied = [layer for layer, block in zip(layers, order, strict=True) if block == which]
         for key in tied[0]:
             if rank is None or key in matrices:
                 mean = torch.stack([layer[key].double() for layer in tied]).mean(0)
