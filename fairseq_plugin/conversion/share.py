@@ -5,12 +5,10 @@ strategy `cycle`, a `transformer` becomes `cycle`, a `transformer_lm` `cycle_lm`
 """
 
 import argparse
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY, BaseFairseqModel
-from torch import Tensor
 
 from fairseq_plugin.conversion.upstream import FIXED, LANGUAGE, SPEECH, TRANSLATION, layer_pieces, max_positions
 from fairseq_plugin.modules.adaptive import NONE
@@ -28,7 +26,7 @@ class Kind:
     Args:
         name: architecture, with a placeholder for the strategy.
         sides: the stacks.
-        loop, norm: names of a stack's loop and its final norm in the model, with a placeholder for the side.
+        loop, norm: names of a stack's loop and its final norm in the encoder or decoder.
         fixed: options of fairseq's model that a looped one does not have, with the only value that can be converted.
     """
 
@@ -45,19 +43,19 @@ ONE_MATRIX = dict(adaptive_input=False, adaptive_softmax_cutoff=None)
 SINUSOIDS = dict(decoder_learned_pos=False, no_token_positional_embeddings=False)
 PRE_NORM = dict(encoder_normalize_before=True, decoder_normalize_before=True)
 KINDS = {
-    TRANSLATION: Kind("{}", SIDES, "{}.loop", "{}.layer_norm", {**ONE_MATRIX, "no_decoder_final_norm": False}),
+    TRANSLATION: Kind("{}", SIDES, "loop", "layer_norm", {**ONE_MATRIX, "no_decoder_final_norm": False}),
     LANGUAGE: Kind(
         "{}_lm",
         ("decoder",),
-        "{}.stack.loop",
-        "{}.stack.norm",
+        "stack.loop",
+        "stack.norm",
         {**SINUSOIDS, "layernorm_embedding": False, "decoder_normalize_before": True},
     ),
     SPEECH: Kind(
         "s2t_{}",
         SIDES,
-        "{}.loop",
-        "{}.layer_norm",
+        "loop",
+        "layer_norm",
         {**ONE_MATRIX, **SINUSOIDS, **PRE_NORM, "conv_version": SPEECH, "ctc_weight": 0},
     ),
 }
@@ -87,7 +85,7 @@ def shared(
     weights = _outside_layers(theirs, kind, args)
     for side, order in orders.items():
         loop = _loop(side, theirs, order, rank)
-        weights |= {f"{kind.loop.format(side)}.{key}": tensor for key, tensor in loop.items()}
+        weights |= {f"{side}.{kind.loop}.{key}": tensor for key, tensor in loop.items()}
     arch = kind.name.format(strategy)
     if arch not in ARCH_MODEL_REGISTRY:
         raise ValueError(f"--strategy={strategy}: there is no architecture {arch}")
@@ -149,30 +147,21 @@ def _outside_layers(theirs: StateDict, kind: Kind, args: argparse.Namespace) -> 
     Raises:
         ValueError: naming a weight that a looped model does not have.
     """
-    names = {
-        r"(encoder|decoder)\.layernorm_embedding\.(\w+)": r"\1.inputs.layernorm.\2",
-        r"(encoder|decoder)\.layer_norm\.(\w+)": kind.norm.format(r"\1") + r".\2",
-        r"(encoder|decoder)\.embed_positions\.(weight)": r"\1.inputs.embed_positions.\2",
-        r"encoder\.(subsample\..+)": r"encoder.inputs.\1",
-        r"((encoder|decoder)\.embed_tokens\..+|decoder\.(output_projection|adaptive_softmax)\..+)": r"\1",
-    }
+    places = {name: name for name in ("embed_tokens", "output_projection", "adaptive_softmax")}
+    places |= {"layernorm_embedding": "inputs.layernorm", "layer_norm": kind.norm, "subsample": "inputs.subsample"}
     weights, seen = {}, set()
     for key, tensor in theirs.items():
-        found = next(((pattern, name) for pattern, name in names.items() if re.fullmatch(pattern, key)), None)
-        if found is None:
-            if ".layers." not in key and not FIXED.fullmatch(key):
-                raise ValueError(f"{key}: a looped model has no such part")
-        elif tensor.data_ptr() not in seen:
+        side, name, *rest = key.split(".")
+        if key.endswith("embed_positions.weight"):  # no token uses the first rows, up to that of the padding
+            first = len(tensor) - max_positions(args, "source" if side == "encoder" else "target")
+            weights[f"{side}.inputs.embed_positions.weight"] = tensor[first:]
+        elif name in places:
+            if tensor.data_ptr() not in seen:
+                weights[".".join((side, places[name], *rest))] = tensor
             seen.add(tensor.data_ptr())
-            weights[re.sub(*found, key)] = _from_first_token(key, tensor, args)
+        elif name != "layers" and not FIXED.fullmatch(key):
+            raise ValueError(f"{key}: a looped model has no such part")
     return weights
-
-
-def _from_first_token(key: str, tensor: Tensor, args: argparse.Namespace) -> Tensor:
-    """Learned positions without fairseq's first rows, up to that of the padding, which no token uses."""
-    if not key.endswith("embed_positions.weight"):
-        return tensor
-    return tensor[len(tensor) - max_positions(args, "source" if key.startswith("encoder") else "target") :]
 
 
 def _loop(side: str, theirs: StateDict, order: Order, rank: int | None) -> StateDict:
