@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
-from torch import Tensor, nn
+from torch import nn
 
 from fairseq_plugin.conversion.upstream import (
     LANGUAGE,
@@ -84,7 +84,8 @@ def _translation(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[arg
         scaled = scaled or (part.inputs.layernorm is None and not unshare.is_one(factor))
         values |= {f"{side}_learned_pos": learned, **sizes}
     values["no_token_positional_embeddings"] = encoder.inputs.table is None and encoder.inputs.embed_positions is None
-    tied = _output(decoder.output_projection, weights, decoder, not scaled)
+    weights |= _output(decoder.output_projection, weights)
+    tied = decoder.output_projection.bias is None and not scaled
     for name in ("share_all_embeddings", "share_decoder_input_output_embed"):
         values[name] = tied and getattr(args, name)
     return _options(args, values), weights
@@ -105,7 +106,7 @@ def _speech(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argparse
     renamed = {key.replace(".layers.", ".transformer_layers."): tensor for key, tensor in layers.items()}
     weights = {**frames, **renamed, **stack, **inputs}
     weights["encoder.embed_positions._float_tensor"] = torch.zeros(1)  # a placeholder that fairseq 0.12.2 requires
-    _output(decoder.output_projection, weights, decoder, unscaled=True)
+    weights |= _output(decoder.output_projection, weights)
     kept = ("conv_channels", "conv_kernel_sizes", *OF_THE_DATA)
     values = {name: getattr(args, name) for name in kept if hasattr(args, name)}
     values |= dict(arch=SPEECH, conv_version=SPEECH, encoder_freezing_updates=0)
@@ -148,7 +149,7 @@ def _language(model: LanguageModel, args: argparse.Namespace) -> tuple[argparse.
         values[f"adaptive_{which}_cutoff"] = None if ends == "none" else ends
     values["adaptive_input"] = values["adaptive_input_cutoff"] is not None
     if decoder.output_projection is not None:
-        _output(decoder.output_projection, weights, decoder, unshare.is_one(factor))
+        weights |= _output(decoder.output_projection, weights)
     else:
         weights |= _adaptive_softmax(decoder)
     return argparse.Namespace(**{**language_defaults(), **vars(_options(args, values))}), weights
@@ -189,33 +190,32 @@ def _inputs(side: str, inputs: TokenInput, most: int, factor: unshare.Factor) ->
         weight = rows.new_zeros(first + len(rows), rows.size(1))
         weight[first:] = rows
         tensors[f"{side}.embed_positions.weight"] = weight
+    last = tensors  # what the factor is folded into
     if inputs.layernorm is not None:
-        norm = {f"{side}.layernorm_embedding.{key}": tensor for key, tensor in inputs.layernorm.state_dict().items()}
-        return {**tensors, **{key: unshare.times(tensor, factor) for key, tensor in norm.items()}}, rows is not None
-    return {key: unshare.times(tensor, factor) for key, tensor in tensors.items()}, rows is not None
+        last = {f"{side}.layernorm_embedding.{key}": tensor for key, tensor in inputs.layernorm.state_dict().items()}
+    tensors |= {key: unshare.times(tensor, factor) for key, tensor in last.items()}
+    return tensors, rows is not None
 
 
-def _output(output: Output, weights: StateDict, decoder: nn.Module, unscaled: bool) -> bool:
-    """Adds the output matrix, which includes the output bias, to the weights; returns whether it can stay tied."""
+def _output(output: Output, weights: StateDict) -> StateDict:
+    """The output matrix; with an output bias, also the last LayerNorm, given all other weights."""
     matrix = output.weight.detach()
-    if output.bias is not None:
-        last = sum(key.endswith(".fc1.bias") and key.startswith("decoder.") for key in weights) - 1
-        final = getattr(decoder, "layer_norm", None) is not None
-        norm = "decoder.layer_norm" if final else f"decoder.layers.{last}.final_layer_norm"
-        weight, bias = (weights[f"{norm}.{kind}"] for kind in ("weight", "bias"))
-        weights[f"{norm}.weight"] = weights[f"{norm}.bias"] = weight.new_ones(len(weight))
-        constant = output.bias.detach() + matrix @ (bias - weight)
-        matrix = matrix * weight + constant[:, None] / len(weight)
-    weights["decoder.output_projection.weight"] = matrix
-    return output.bias is None and unscaled
+    if output.bias is None:
+        return {"decoder.output_projection.weight": matrix}
+    last = sum(key.endswith(".fc1.bias") and key.startswith("decoder.") for key in weights) - 1
+    final = "decoder.layer_norm.weight" in weights
+    norm = "decoder.layer_norm" if final else f"decoder.layers.{last}.final_layer_norm"
+    weight, bias = (weights[f"{norm}.{kind}"] for kind in ("weight", "bias"))
+    ones = weight.new_ones(len(weight))
+    constant = output.bias.detach() + matrix @ (bias - weight)
+    matrix = matrix * weight + constant[:, None] / len(weight)
+    return {f"{norm}.weight": ones, f"{norm}.bias": ones, "decoder.output_projection.weight": matrix}
 
 
 def _adaptive_softmax(decoder: nn.Module) -> StateDict:
     """The bands of the output, including those stored in the embedding."""
     softmax = decoder.adaptive_softmax
-    weights: dict[str, Tensor] = {
-        f"decoder.adaptive_softmax.{key}": tensor for key, tensor in softmax.state_dict().items()
-    }
+    weights = {f"decoder.adaptive_softmax.{key}": tensor for key, tensor in softmax.state_dict().items()}
     for name, module in softmax.named_modules():
         tied = vars(module).get("weight")
         if tied is not None:
