@@ -117,7 +117,11 @@ class TokenInput(nn.Module):
         if self.table is not None:
             x = x + self.table(tokens.size(1), padding, start, like=x)
         if self.embed_positions is not None:
-            x = x + self._learned(tokens, padding)[..., start:, :]
+            length, most = tokens.size(1), self.embed_positions.num_embeddings
+            if length > most:
+                raise ValueError(f"{length} tokens: must be <= the {most} learned positions")
+            index = torch.arange(length, device=tokens.device) if padding is None else positions(padding)
+            x = x + self.embed_positions(index[..., start:])
         if self.layernorm is not None:
             x = self.layernorm(x)
         return dropout(x, self.dropout, self.training)
@@ -127,13 +131,6 @@ class TokenInput(nn.Module):
         padding = tokens.eq(self.embed_tokens.padding_idx)
         padding = padding if padding.any() else None  # so that no pass needs a mask
         return self(tokens, padding), padding
-
-    def _learned(self, tokens: Tensor, padding: Tensor | None) -> Tensor:
-        length, most = tokens.size(1), self.embed_positions.num_embeddings
-        if length > most:
-            raise ValueError(f"{length} tokens: must be <= the {most} learned positions")
-        index = torch.arange(length, device=tokens.device) if padding is None else positions(padding)
-        return self.embed_positions(index)
 
 
 class Output(nn.Module):
