@@ -23,8 +23,6 @@ FIXED = re.compile(
 # System -> a function that builds the model from the published configuration, and one that gives its table of names.
 SYSTEMS: dict[str, tuple[Callable, Callable]] = {**translation.SYSTEMS, **language.SYSTEMS}
 
-__all__ = ["FIXED", "SYSTEMS", "from_published", "to_published"]
-
 
 def from_published(system: str, state_dict: StateDict, config: dict) -> BaseFairseqModel:
     """Builds the fairseq model of a published checkpoint.
