@@ -21,6 +21,7 @@ from fairseq_plugin.modules.options import Options, option
 from recurrence import admin
 from recurrence.elastic import at_depths
 from recurrence.errors import FieldError
+from recurrence.loop import named_loops
 
 logger = logging.getLogger("fairseq_plugin.admin")
 
@@ -59,16 +60,10 @@ class ProfiledModel(FairseqEncoderDecoderModel):
 
     @property
     def stacks(self) -> list[nn.Module]:
-        return list(self.loops_by_side().values())
-
-    def profile_once(self, *inputs: Tensor, **options) -> None:
-        """Profiles the model if that has not been done; takes the arguments of the forward pass."""
-        if not self.profiled:
-            self.profile(*inputs, **options)
-        self.may_be_fresh = False
+        return list(named_loops(self).values())
 
     def profile(self, *inputs: Tensor, **options) -> None:
-        """Sets the omegas of a new model from one batch; called on all workers together."""
+        """Sets the omegas of a new model from one batch, as forward gets it; called on all workers together."""
         forward: Callable = super().forward
         devices = [torch.cuda.current_device()] if inputs[0].is_cuda else []
         at_full_depth = at_depths({loop: loop.passes for loop in self.stacks})

@@ -159,7 +159,9 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
         """fairseq's forward pass: the encoder, then the decoder. The first one of training profiles Admin's vectors."""
         inputs = (src_tokens, src_lengths, prev_output_tokens)
         if self.training and self.may_be_fresh:
-            self.profile_once(*inputs, **options)
+            if not self.profiled:
+                self.profile(*inputs, **options)
+            self.may_be_fresh = False
         return super().forward(*inputs, **options)
 
     @classmethod
