@@ -35,7 +35,7 @@ from fairseq_plugin.modules.options import ConfiguredModel
 from fairseq_plugin.repairs.checkpoints import load_safely
 from recurrence import count
 from recurrence.comparison.command import Comparison, add_options, compare, without
-from recurrence.comparison.rows import ROWS, Length, Row, Score, check_narrower, counted, widest, widest_below
+from recurrence.comparison.rows import Length, Row, Score, check_narrower, counted, widest, widest_below
 from recurrence.comparison.runs import Step, Values
 
 USER_DIR = str(Path(fairseq_plugin.__file__).parent)
@@ -258,7 +258,7 @@ def control_flags(
     words: Sequence[str],
     looped: nn.Module,
     build: Callable[[Sequence[str]], nn.Module],
-    names: Sequence[str] = tuple(ROWS),
+    names: Sequence[str],
 ) -> dict[str, list[str]]:
     """The flags of every row, see :data:`recurrence.comparison.rows.ROWS`.
 

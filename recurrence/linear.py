@@ -85,7 +85,7 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
     )
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return onednn_linear(x, weight, bias, "none", [], "")
 
 

@@ -76,7 +76,7 @@ def rotary(length: int, width: int) -> Tensor:
     return torch.cat([angles.cos(), angles.sin()], dim=1)
 
 
-def alibi_slopes(heads: int, device: torch.device | None = None) -> Tensor:
+def alibi_slopes(heads: int, device: torch.device) -> Tensor:
     """The slope of each head, (H,), float64: 2^(-8h/H) for h = 1 .. H, if H is a power of two.
 
     Otherwise the slopes are the first H of the next power of two, every second one first.

@@ -84,7 +84,7 @@ class SpeechInput(nn.Module):
         kernel_sizes: list[int],
         scale: float,
         dropout: float,
-        sinusoids: bool = True,
+        sinusoids: bool,
     ):
         super().__init__()
         self.features, self.scale, self.dropout = features, scale, dropout

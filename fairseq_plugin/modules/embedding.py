@@ -75,8 +75,8 @@ class TokenInput(nn.Module):
         table: sinusoidal positions; None for none.
         learned: number of learned positions; 0 for none.
         std: initial standard deviation of the learned positions.
-        layernorm: whether a LayerNorm follows.
         dropout: rate on the output.
+        layernorm: whether a LayerNorm follows.
     """
 
     def __init__(
@@ -84,10 +84,10 @@ class TokenInput(nn.Module):
         embed_tokens: nn.Embedding,
         scale: float,
         table: Table | None,
-        learned: int = 0,
-        std: float = 1.0,
+        learned: int,
+        std: float,
+        dropout: float,
         layernorm: bool = False,
-        dropout: float = 0.0,
     ):
         super().__init__()
         borrow(self, "embed_tokens", embed_tokens)
@@ -144,9 +144,7 @@ class Output(nn.Module):
         std: initial standard deviation of a separate matrix; None for the default of PyTorch's Linear.
     """
 
-    def __init__(
-        self, width: int, vocabulary: int, bias: bool, tied: nn.Embedding | None = None, std: float | None = None
-    ):
+    def __init__(self, width: int, vocabulary: int, bias: bool, tied: nn.Embedding | None, std: float | None):
         super().__init__()
         layer = nn.Linear(width, vocabulary, bias=bias)
         borrow(self, "tied", tied)

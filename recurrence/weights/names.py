@@ -39,12 +39,7 @@ def stacked(theirs: Sequence[str], ours: str, level: int | None = None) -> Itera
         yield Piece(name, ours, our_rows=(row, row + 1, len(theirs)), level=level)
 
 
-def to_ours(
-    theirs: StateDict,
-    pieces: Iterable[Piece],
-    shapes: StateDict,
-    fixed: Callable[[str], object] = lambda key: False,
-) -> StateDict:
+def to_ours(theirs: StateDict, pieces: Iterable[Piece], shapes: StateDict, fixed: Callable[[str], object]) -> StateDict:
     """Fills tensors of our shapes from theirs.
 
     Args:
