@@ -164,17 +164,16 @@ class Loop(nn.Module):
                 x = x + first_inputs[which]
             elif which in self.inject:
                 first_inputs[which] = x
-            arguments = {name: values[index] for name, values in per_pass.items()}
-            x = self.after[index](self._run_block(self.blocks[which], x, {**arguments, **shared}))
+            block: Any = self.blocks[which] if self.training else uncompiled(self.blocks[which])
+            arguments = {**{name: values[index] for name, values in per_pass.items()}, **shared}
+            if self.checkpointing and self.training and torch.is_grad_enabled():
+                x = checkpoint(block, x, use_reentrant=False, **arguments)
+            else:
+                x = block(x, **arguments)
+            x = self.after[index](x)
             if states is not None:
                 states.append(x)
         return x
-
-    def _run_block(self, block: Any, x: Tensor, arguments: dict) -> Tensor:
-        block = block if self.training else uncompiled(block)
-        if self.checkpointing and self.training and torch.is_grad_enabled():
-            return checkpoint(block, x, use_reentrant=False, **arguments)
-        return block(x, **arguments)
 
     @property
     def running(self) -> tuple[int, ...]:
