@@ -31,9 +31,8 @@ def build(args: argparse.Namespace, weights: StateDict) -> BaseFairseqModel:
     Raises:
         ValueError: if there is no such architecture, or the weights are not its weights.
     """
-    args = argparse.Namespace(**vars(args))
-    for name in ("encoder_embed_path", "decoder_embed_path", "load_pretrained_encoder_from"):
-        setattr(args, name, None)  # the weights come from the checkpoint instead
+    other_weights = ("encoder_embed_path", "decoder_embed_path", "load_pretrained_encoder_from")
+    args = argparse.Namespace(**{**vars(args), **dict.fromkeys(other_weights)})
     if args.arch in ARCH_CONFIG_REGISTRY:
         ARCH_CONFIG_REGISTRY[args.arch](args)
     model = ARCH_MODEL_REGISTRY.get(args.arch) or MODEL_REGISTRY.get(args.arch)
