@@ -220,5 +220,4 @@ class RecurrentStack(nn.Module):
 
 def _columns(x: Tensor, columns: Tensor) -> Tensor:
     """x[b, columns[b, t]] for each b and t, with columns clamped to 0 .. T - 1: (B, T, C), (B, T) -> (B, T, C)."""
-    rows = torch.arange(x.size(0), device=x.device)[:, None]
-    return x[rows, columns.clamp(0, x.size(1) - 1)]
+    return x.take_along_dim(columns.clamp(0, x.size(1) - 1)[..., None], dim=1)
