@@ -78,23 +78,11 @@ class Vanilla(LoopedTransformer):
     unshared = staticmethod(vanilla_layers)
 
 
-BASELINE = dict(PUBLISHED, norm_eps=1e-6)
+FAMILIES = {
+    "universal_transformer": (Universal, ("universal_tiny", "universal", "universal_large")),
+    "one_wide_ffn": (OneWideFFN, ("one_wide_ffn_tiny", "one_wide_ffn_base", "one_wide_ffn_large")),
+    "vanilla_transformer": (Vanilla, ("vanilla_tiny", "vanilla_base", "vanilla_large")),
+}
 
-register_family(
-    "universal_transformer",
-    Universal,
-    {"universal_tiny": TINY, "universal": BASE, "universal_large": LARGE},
-    **BASELINE,
-)
-register_family(
-    "one_wide_ffn",
-    OneWideFFN,
-    {"one_wide_ffn_tiny": TINY, "one_wide_ffn_base": BASE, "one_wide_ffn_large": LARGE},
-    **BASELINE,
-)
-register_family(
-    "vanilla_transformer",
-    Vanilla,
-    {"vanilla_tiny": TINY, "vanilla_base": BASE, "vanilla_large": LARGE},
-    **BASELINE,
-)
+for family, (model, architectures) in FAMILIES.items():
+    register_family(family, model, dict(zip(architectures, (TINY, BASE, LARGE))), **PUBLISHED, norm_eps=1e-6)
