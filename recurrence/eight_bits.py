@@ -8,11 +8,12 @@ import warnings
 
 import torch
 from torch import nn
-from torch.ao.quantization import quantize_dynamic
 
 
 def quantise_(model: nn.Module) -> None:
     """Quantises the weights of a model's linear layers in place; activations are quantised as they come."""
+    from torch.ao.quantization import quantize_dynamic  # not above: torch is to drop it, and training needs none
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch announces that it will drop its own tensor types
         quantize_dynamic(model, {nn.Linear}, inplace=True)
