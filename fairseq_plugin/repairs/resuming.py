@@ -14,6 +14,7 @@ from fairseq.data.iterators import EpochBatchIterator
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.logging import meters, metrics
+from fairseq.optim.fp16_optimizer import FP16Optimizer
 from fairseq.trainer import Trainer
 
 from fairseq_plugin.repairs.foreign import copies_of
@@ -25,6 +26,7 @@ logger = logging.getLogger("fairseq_plugin.repairs")
 
 PERMISSION = "RECURRENCE_RESTORE"  # with "newest", the newest intact checkpoint replaces a damaged or missing one
 EARLY_STOP = "early_stop"  # key of the count of --patience in a checkpoint
+EXACT = "float32_weights"  # key of the weights before rounding in the state of an optimizer in half precision
 RANKS = "ranks"  # key of the number of ranks that saved a checkpoint, while it is loaded
 SEEN_BY_RANK_0: dict[str, bool] = {}  # path -> whether rank 0 has the file, while ranks resume
 
@@ -204,6 +206,34 @@ def keep_training_time(extra: dict[str, Any] | None, *args, reset_meters: bool =
             meter = meters.StopwatchMeter()
             meter.load_state_dict(state)
             known.add_meter(key, meter, priority)
+
+
+def keep_float32_weights() -> None:
+    """Stores the weights of ``--fp16`` and ``--bf16`` as they are before rounding, and resumes from them.
+
+    fairseq stores the rounded weights only and starts its float32 copy anew from these, so a resumed run ends with
+    other weights than an uninterrupted one.
+    """
+    call_after(FP16Optimizer, "state_dict", _save_exact)
+    call_after(FP16Optimizer, "load_state_dict", _restore_exact)
+
+
+def _exact(optimizer: FP16Optimizer) -> list[torch.Tensor]:
+    """The float32 copy of the weights: a tensor for each of them, or one for all of a device."""
+    weights = optimizer.fp32_params
+    return [one.detach() for one in (weights.values() if isinstance(weights, dict) else weights)]
+
+
+def _save_exact(state: dict[str, Any], optimizer: FP16Optimizer) -> None:
+    state[EXACT] = _exact(optimizer)
+
+
+def _restore_exact(loaded: None, optimizer: FP16Optimizer, state: dict[str, Any], *args, **kwargs) -> None:
+    """Where the model has been changed since, its weight is not a rounded one of these, and stays."""
+    for now, saved in zip(_exact(optimizer), state.get(EXACT, ()), strict=False):
+        exact = saved.to(now.device)
+        rounded = exact.to(optimizer.fp16_params[0].dtype).float()
+        now.copy_(torch.where(rounded == now, exact, now))
 
 
 def keep_place_in_epoch() -> None:

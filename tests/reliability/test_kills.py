@@ -50,6 +50,17 @@ def test_a_kill_at_a_random_time(corpus, straight, tmp_path, seed):
     resume(corpus, tmp_path, straight)
 
 
+@pytest.mark.parametrize("kind", ["bf16", "fp16"])
+def test_a_killed_run_in_half_precision_ends_with_the_same_weights(corpus, tmp_path, kind):
+    """fairseq stores its float32 weights rounded, and a resumed run goes on from those."""
+    flags = (*EPOCHS, f"--{kind}", "--fp16-no-flatten-grads")
+    straight, killed = (warm.training_job(corpus, tmp_path / name, *flags) for name in ("straight", "killed"))
+    ended = warm.run(straight, killed | {"kill_at_update": 7})
+    assert [one.status for one in ended] == [0, -9], ended[0].log[-2000:]
+    assert "@ 5 updates" in warm.succeed(killed)
+    assert same_runs(tmp_path / "killed", tmp_path / "straight")
+
+
 def test_a_finished_run_stays_as_it_is(corpus, straight, tmp_path):
     folder = shutil.copytree(straight, tmp_path / "run")
     before = (folder / "checkpoint_last.pt").read_bytes()
