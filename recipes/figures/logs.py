@@ -44,7 +44,9 @@ def curve(log: Path, x: str, y: str, stage: str = "valid") -> list[tuple[float, 
 
 
 def _json_lines(log: Path, wanted: str) -> pd.DataFrame:
-    lines = re.findall(r"\| (train_inner|train|valid\d*) \| (\{.*\})", log.read_text(encoding="utf-8"))
+    lines = re.findall(
+        r"\| (train_inner|train|valid\d*) \| (\{.*\})", log.read_text(encoding="utf-8", errors="replace")
+    )
     stages = pd.Series([stage for stage, _ in lines])
     found = _numbers(pd.DataFrame([json.loads(line) for _, line in lines]))
     found["hours"] = found["wall"].fillna(found["train_wall"].where(stages == "train")).ffill() / 3600

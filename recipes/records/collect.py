@@ -77,7 +77,7 @@ def image_training(text: str, summary: Path) -> dict:
 def training(run: Path) -> dict:
     """Stored parameters, updates and seconds of training, from the trainer's log."""
     log = run / "train.log"
-    text = log.read_text(encoding="utf-8") if log.exists() else ""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     if (run / "summary.csv").exists():
         return image_training(text, run / "summary.csv")
     return {

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -16,6 +17,7 @@ FAIRSEQ_LINE = re.compile(r"^[-0-9: ,]+\| (INFO|WARNING) \| ")
 MODEL_LINE = re.compile(r"^ *(\([\w-]+\): .*|\))$")  # of the printed model, below the first
 SHOWN_LINE = re.compile(r" \| (train_inner|train|valid) \||num\. shared|done training")
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+PAUSE = 0.1  # seconds between two looks at a log
 
 
 class StageFailed(Exception):
@@ -30,21 +32,50 @@ class StageFailed(Exception):
         self.stage, self.status = stage, status
 
 
-def show_progress(output: TextIO, log: Path) -> None:
+def show(line: str) -> None:
+    """Prints a line of a training's output if it is progress, or not fairseq's."""
+    if SHOWN_LINE.search(line) or not (FAIRSEQ_LINE.match(line) or MODEL_LINE.match(line)):
+        print(FAIRSEQ_LINE.sub("", line), end="", flush=True)
+
+
+def log_and_show(output: TextIO, log: Path) -> None:
     """Appends a training's output to its log, and shows its progress."""
     with log.open("a", encoding="utf-8") as file:
         for line in output:
             file.write(line)
             file.flush()
-            if SHOWN_LINE.search(line) or not (FAIRSEQ_LINE.match(line) or MODEL_LINE.match(line)):
-                print(FAIRSEQ_LINE.sub("", line), end="", flush=True)
+            show(line)
+
+
+def appended(log: Path, start: int, process: subprocess.Popen) -> Iterator[str]:
+    """The lines that a command appends to its log behind so many bytes, until it has ended."""
+    with log.open("rb") as file:
+        file.seek(start)
+        line, ended = b"", False
+        while not ended:
+            ended = process.poll() is not None  # before the last look
+            for part in file:
+                line += part
+                if line.endswith(b"\n"):
+                    yield line.decode(errors="replace")
+                    line = b""
+            if not ended:
+                time.sleep(PAUSE)
+    if line:
+        yield line.decode(errors="replace") + "\n"
 
 
 def run_command(command: str, log: Path | None = None) -> int:
-    """Runs a shell command and returns its status. With a log, the output goes there."""
-    output = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") if log else {}
-    # In a process group of its own, so that all of its processes can be ended, those of torchrun too; with the locks.
-    process = subprocess.Popen(["bash", "-c", command], start_new_session=True, close_fds=False, **output)
+    """Runs a shell command and returns its status. With a log, the output goes there, and progress is shown.
+
+    The command itself writes the log, so that none of it is lost if the command outlives this process.
+    """
+    with log.open("ab") if log else nullcontext() as file:
+        start = file.tell() if file else 0
+        output = dict(stdout=file, stderr=subprocess.STDOUT) if file else {}
+        # In a process group of its own, so that all of its processes can be ended, those of torchrun too; it inherits
+        # the locks.
+        process = subprocess.Popen(["bash", "-c", command], start_new_session=True, close_fds=False, **output)
 
     def end(number: int, _: object) -> None:
         end_command(process)
@@ -54,8 +85,8 @@ def run_command(command: str, log: Path | None = None) -> int:
         if signal.getsignal(ending) != signal.SIG_IGN:  # as under nohup
             signal.signal(ending, end)
     try:
-        if log:
-            show_progress(process.stdout, log)
+        for line in appended(log, start, process) if log else ():
+            show(line)
         status = process.wait()
     finally:
         end_command(process)
@@ -112,4 +143,4 @@ def run_stages(stages: dict[str, list[str]], folder: Path, out: Path) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the training, and that its output
     sys.stdin.reconfigure(errors="replace")
-    show_progress(sys.stdin, Path(sys.argv[1]))
+    log_and_show(sys.stdin, Path(sys.argv[1]))

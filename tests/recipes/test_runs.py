@@ -91,6 +91,30 @@ def test_two_processes_take_turns_even_if_one_is_killed_and_its_command_goes_on(
     assert second.communicate(timeout=60)[0] == "locked\n"
 
 
+LOG = "import sys, execute, pathlib\nexecute.run_command(sys.argv[2], pathlib.Path(sys.argv[1]))"
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_the_log_is_complete_even_if_the_recipe_is_killed_and_its_command_goes_on(tmp_path, killed):
+    """From the log, the next call takes the number of updates and the seconds."""
+    log, environment = tmp_path / "train.log", {**os.environ, "PYTHONPATH": str(RECIPES / "records")}
+    log.write_text("before\n")
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    train = "echo first; read; echo second; echo '| train | third'; printf last >&2"
+    with subprocess.Popen([sys.executable, "-c", LOG, log, train], **pipes) as recipe:
+        assert recipe.stdout.readline() == "first\n"
+        if killed:
+            recipe.kill()
+            recipe.wait()
+        rest, _ = recipe.communicate("go on\n")
+    assert rest == ("" if killed else "second\n| train | third\nlast\n")
+    for _ in range(100):
+        if log.read_text().endswith("last"):
+            break
+        time.sleep(0.1)
+    assert log.read_text() == "before\nfirst\nsecond\n| train | third\nlast"
+
+
 def test_results_that_cannot_be_written_are_found_before_the_run(tmp_path):
     settings = dict(SCALE="smoke", OUT=str(tmp_path / "out"), RESULTS=str(tmp_path), DATA_ROOT="")
     output = recipe("ringformer/table4.sh", "ringformer", fails=True, **settings)
