@@ -71,6 +71,7 @@ REPAIRS = (
     resuming.end_finished_runs,
     resuming.keep_patience,
     resuming.keep_training_time,
+    resuming.keep_clock,
     resuming.keep_float32_weights,
     workers.end_workers_with_epoch,
     workers.end_readers_before_exit,

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import math
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -206,6 +207,17 @@ def keep_training_time(extra: dict[str, Any] | None, *args, reset_meters: bool =
             meter = meters.StopwatchMeter()
             meter.load_state_dict(state)
             known.add_meter(key, meter, priority)
+
+
+@after(Trainer, "load_checkpoint")
+def keep_clock(extra: dict[str, Any] | None, trainer: Trainer, *args, reset_meters: bool = False, **kwargs) -> None:
+    """Continues the seconds since the start of training (``wall``) when training resumes.
+
+    fairseq restarts them, and stops them at 0 if the checkpoint was saved within an epoch.
+    """
+    wall = metrics.get_meter("default", "wall")
+    if extra is not None and not reset_meters and wall is not None:
+        wall.start_time = time.perf_counter() - trainer.cumulative_training_time()
 
 
 def keep_float32_weights() -> None:

@@ -1,9 +1,11 @@
 """A killed run loses at most one interval: resumed, it ends with the state of an undisturbed run."""
 
 import random
+import re
 import shutil
 
 import pytest
+import torch
 
 from fairseq_plugin.repairs.checkpoints import load_safely
 from recurrence.files import damage
@@ -89,6 +91,19 @@ def test_a_resumed_run_continues_the_count_of_patience(corpus, tmp_path):
     assert "nothing is left to train: 15 updates are done and --patience 2 is reached" in third.log
     (anew,) = warm.run(warm.training_job(corpus, tmp_path, *flags, "--max-epoch", "4", "--reset-meters"))
     assert anew.log.count("end of epoch") == 1, anew.log[-2000:]
+
+
+@pytest.mark.parametrize("updates", [5, 8], ids=["between epochs", "within an epoch"])
+def test_a_resumed_run_continues_its_clock(corpus, tmp_path, updates):
+    """In an epoch of five updates. fairseq's clock restarts between epochs, and stays at 0 within one."""
+    warm.succeed(warm.training_job(corpus, tmp_path, "--max-update", updates))
+    state = load_safely(last := tmp_path / "checkpoint_last.pt")
+    state["extra_state"]["previous_training_time"] += 1000
+    torch.save(state, last)
+    log = warm.succeed(warm.training_job(corpus, tmp_path, "--max-epoch", "3"))
+    found = [int(seconds) for seconds in re.findall(r'"train_wall": "(\d+)"}', log)]
+    assert len(found) > 1
+    assert all(1000 <= seconds < 1500 for seconds in found)
 
 
 @pytest.mark.parametrize("how", ["truncated", "flipped", "missing"])
