@@ -217,7 +217,8 @@ def keep_clock(extra: dict[str, Any] | None, trainer: Trainer, *args, reset_mete
     """
     wall = metrics.get_meter("default", "wall")
     if extra is not None and not reset_meters and wall is not None:
-        wall.start_time = time.perf_counter() - trainer.cumulative_training_time()
+        # A tensor in a checkpoint of several ranks, which the log cannot round.
+        wall.start_time = time.perf_counter() - float(trainer.cumulative_training_time())
 
 
 def keep_float32_weights() -> None:

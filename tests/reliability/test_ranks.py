@@ -7,6 +7,7 @@ import pytest
 from fairseq_plugin.repairs.checkpoints import load_safely
 from fairseq_plugin.repairs.parallel import _free_port
 from tests.support import cli, warm
+from tests.support.states import same_runs
 
 pytestmark = pytest.mark.slow
 
@@ -48,6 +49,16 @@ def test_nodes_without_a_shared_folder_resume_from_rank_0(corpus, two, tmp_path,
     assert [one.status for one in ended] == [0, 0], [one.log[-1000:] for one in ended]
     assert updates(folders[0]) == ends
     assert ("(epoch 1 @ 3 updates)" in ended[0].log) == (holds == 0)
+
+
+def test_all_ranks_resume_from_the_float32_weights(corpus, tmp_path):
+    """Rank 0 sends them. Of both runs, the last checkpoint is the one of the fifth update."""
+    for folder, stops in (("straight", [5]), ("resumed", [3, 5])):
+        for stop in stops:
+            ended = warm.run(*ranks(corpus, [tmp_path / folder] * 2, "--bf16", "--max-update", str(stop)))
+            assert [one.status for one in ended] == [0, 0], [one.log[-1000:] for one in ended]
+    assert "(epoch 1 @ 3 updates)" in ended[0].log
+    assert same_runs(tmp_path / "resumed", tmp_path / "straight")
 
 
 def test_ranks_that_read_their_own_files_stop_if_one_has_none(corpus, two, tmp_path):
