@@ -34,7 +34,8 @@ class DecodingModel(nn.Module):
 
     def set_decoding(self, args: Any) -> None:
         """Applies the options. Raises FieldError where a value breaks its rule, or the model cannot draft."""
-        self.eight_bits, passes, tokens = args.eight_bits, args.draft_passes, args.draft_tokens
+        self.eight_bits = getattr(args, "eight_bits", False)
+        passes, tokens = getattr(args, "draft_passes", None), getattr(args, "draft_tokens", None)
         if passes is None:
             if tokens is not None:
                 raise FieldError("draft_tokens", tokens, "needs draft_passes")
