@@ -243,7 +243,7 @@ def _save_exact(state: dict[str, Any], optimizer: FP16Optimizer) -> None:
 
 def _restore_exact(loaded: None, optimizer: FP16Optimizer, state: dict[str, Any], *args, **kwargs) -> None:
     """Where the model has been changed since, its weight is not a rounded one of these, and stays."""
-    for now, saved in zip(_exact(optimizer), state.get(EXACT, ()), strict=False):
+    for now, saved in zip(_exact(optimizer), state.get(EXACT, ())):
         exact = saved.to(now.device)
         rounded = exact.to(optimizer.fp16_params[0].dtype).float()
         now.copy_(torch.where(rounded == now, exact, now))

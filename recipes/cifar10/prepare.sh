@@ -38,7 +38,7 @@ if [ -n "${SIZE:-}" ]; then
     shrunk() { run python "$ROOT/recipes/cifar10/shrink.py" "$FOLDER" "$FOLDER-$SIZE" --size "$SIZE"; }
     stages "$FOLDER-$SIZE" shrunk
 fi
-if [ -n "${HELD_OUT:-}" ]; then
+if [ "${HELD_OUT:-0}" = 1 ]; then
     held_out() { run python "$ROOT/recipes/cifar10/hold_out.py" "$FOLDER" "$FOLDER-held-out"; }
     stages "$FOLDER-held-out" held_out
 fi

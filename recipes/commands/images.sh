@@ -41,7 +41,7 @@ else
     if [ "$CIFAR10" = digits ]; then
         IMAGES=("$OUT/digits/images")
         prepare digits/prepare
-    elif [ "$SCALE" != smoke ] && [ -n "${HELD_OUT:-}" ]; then
+    elif [ "$SCALE" != smoke ] && [ "${HELD_OUT:-0}" = 1 ]; then
         IMAGES=("$OUT/cifar10/$CIFAR10-held-out" --val-split test)
         prepare cifar10/prepare CIFAR10="$CIFAR10" HELD_OUT=1
     else
