@@ -79,6 +79,7 @@ REPAIRS = (
     corpus.store_dictionary_digests,
     corpus.require_same_dictionaries,
     corpus.require_same_symbols_of_fusion,
+    interactive.read_undecodable_bytes,
     interactive.answer_every_line,
     interactive.keep_empty_sources_empty,
     interactive.warn_in_hub_interface,

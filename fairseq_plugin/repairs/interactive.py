@@ -1,7 +1,11 @@
 """fairseq-interactive and the hub interface: one translation per line, and warnings about unreadable text."""
 
+import io
 import logging
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from itertools import islice
 from typing import Any
 
 import torch
@@ -20,6 +24,16 @@ from fairseq_plugin.repairs.replace import after, instead
 
 logger = logging.getLogger("fairseq_plugin.repairs")
 OF_TEXT = {"src_tokens", "src_lengths", "prev_output_tokens"}  # the inputs of a model that translates text
+
+
+@instead("fairseq_cli.interactive", "buffered_read")
+def read_undecodable_bytes(_: Callable, input: str, buffer_size: int) -> Iterator[list[str]]:
+    """Reads bytes that are not UTF-8 as U+FFFD; fairseq exits at the first one, and the remaining lines are lost."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+    with nullcontext(sys.stdin) if input == "-" else open(input, encoding="utf-8", errors="replace") as file:
+        lines = map(str.strip, file)
+        yield from iter(lambda: list(islice(lines, buffer_size)), [])
 
 
 @instead("fairseq_cli.interactive", "make_batches")

@@ -10,7 +10,7 @@ from fairseq import options as fairseq_options
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_plugin import compare
-from fairseq_plugin.compare import control_flags, more_heads
+from fairseq_plugin.controls import control_flags, more_heads
 from fairseq_plugin.models.baselines import OneWideFFN
 from fairseq_plugin.models.recurrent_lm import KausikRecurrence
 from recurrence import count

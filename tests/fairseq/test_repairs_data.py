@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import io
 
 import numpy as np
 import pytest
@@ -45,6 +46,17 @@ def test_huffman_codes_are_read(words):
     builder.add_symbols("a", "a", "b", "c")
     coder = builder.build_code()
     assert [node.symbol for node in coder.decode(coder.encode(words))] == words
+
+
+@pytest.mark.parametrize("source", ["-", "file"])
+def test_interactive_reads_bytes_that_are_not_text(source, tmp_path, monkeypatch):
+    from fairseq_cli import interactive
+
+    typed = b"eins\n zwei \xff\n\xe4\ndrei"
+    (tmp_path / "file").write_bytes(typed)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed), encoding="utf-8"))
+    found = list(interactive.buffered_read(source if source == "-" else str(tmp_path / source), 2))
+    assert found == [["eins", "zwei \ufffd"], ["\ufffd", "drei"]]
 
 
 def pristine(module):
