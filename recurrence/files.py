@@ -66,6 +66,6 @@ def damage(path: str | Path) -> str | None:
     try:
         with zipfile.ZipFile(path) as archive:
             record = archive.testzip()
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError) as error:
+    except (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError) as error:
         return f"truncated after {size:,} bytes ({error})"
     return f"damaged in {record}" if record else None

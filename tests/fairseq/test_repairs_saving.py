@@ -113,6 +113,16 @@ def test_damage_is_found_and_named(good, how, named):
                 load(str(path))
 
 
+@pytest.mark.parametrize("place", [6, 8])  # in an entry of the directory: the version, a mark of encryption
+def test_a_flipped_bit_of_the_directory_is_damage(good, place):
+    path = good / "checkpoint2.pt"
+    data = bytearray((good / "checkpoint1.pt").read_bytes())
+    data[data.index(b"PK\1\2") + place] ^= 65
+    path.write_bytes(data)
+    assert damage(path)
+    assert saving.newest_intact(good) == good / "checkpoint1.pt"
+
+
 def test_zeros_are_damage_and_the_old_format_is_not(good):
     path = good / "checkpoint2.pt"
     path.write_bytes(bytes(1000))  # what a loss of power may leave
