@@ -64,7 +64,8 @@ def _choose(wanted: str, options: Any) -> str:
     if os.environ.get(PERMISSION) == "newest":
         logger.warning(f"{problem}: resuming from the newest intact checkpoint, {best}")
         return str(best)
-    remedy = f"--restore-file {best} or {PERMISSION}=newest resumes from the newest intact checkpoint"
+    option = "--finetune-from-model" if wanted == options.finetune_from_model else "--restore-file"
+    remedy = f"{option} {best} or {PERMISSION}=newest resumes from the newest intact checkpoint"
     if wrong is None:
         logger.warning(f"{problem}: starting a new run in a folder of checkpoints; {remedy}")
         return wanted

@@ -5,6 +5,7 @@ import io
 import os
 import pickle
 import signal
+from argparse import Namespace
 from functools import partial
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
-from fairseq_plugin.repairs import saving
+from fairseq_plugin.repairs import resuming, saving
 from fairseq_plugin.repairs.checkpoints import load_safely
 from recurrence.files import damage
 
@@ -121,6 +122,15 @@ def test_a_flipped_bit_of_the_directory_is_damage(good, place):
     path.write_bytes(data)
     assert damage(path)
     assert saving.newest_intact(good) == good / "checkpoint1.pt"
+
+
+def test_the_remedy_names_the_option_of_the_damaged_file(good):
+    path = good / "checkpoint2.pt"
+    path.write_bytes(b"")
+    for name in ("restore_file", "finetune_from_model"):
+        options = Namespace(**{"restore_file": "checkpoint_last.pt", "finetune_from_model": None, name: str(path)})
+        with pytest.raises(ValueError, match=f"is empty; --{name.replace('_', '-')} {good / 'checkpoint1.pt'} or "):
+            resuming._choose(str(path), options)
 
 
 def test_zeros_are_damage_and_the_old_format_is_not(good):
