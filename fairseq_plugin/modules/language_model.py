@@ -121,10 +121,10 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
         """Raises ValueError for options that do not go together."""
         cls.options.check(args)
         elastic.check(args, sides=1)
-        symbols, target = len(task.source_dictionary), len(task.target_dictionary)
-        if isinstance(task, TranslationTask):
+        if isinstance(task, TranslationTask) or task.source_dictionary is None:  # None: a task that reads speech
             rule = "has a source, which a language model does not read; must be language_modeling"
             raise ValueError(f"--task: {type(task).__name__} {rule}")
+        symbols, target = len(task.source_dictionary), len(task.target_dictionary)
         adaptive.check(args, min(symbols, target))
         unpadded = task.source_dictionary.pad() >= symbols or task.target_dictionary.pad() >= target
         for name in ("adaptive_input_cutoff", "adaptive_softmax_cutoff") if unpadded else ():

@@ -164,6 +164,7 @@ def test_bad_values_from_python_are_rejected_by_name(arch, options, message):
     [
         ("cycle", None, "--task: TranslationTask reads speech; must be translation"),
         ("cycle_lm", numbered_dictionary(9), "--task: TranslationTask has a source, which a language model"),
+        ("cycle_lm", None, "--task: TranslationTask has a source, which a language model"),
     ],
 )
 def test_a_model_on_the_wrong_kind_of_task_is_rejected(arch, source, message):
