@@ -135,6 +135,8 @@ def _fit_blocks(
     if _too_long(dataset, max_positions):
         split = next((name for name, known in task.datasets.items() if known is dataset), None)
         if split is not None:
+            if context_window >= max_positions:
+                raise ValueError(f"--context-window {context_window}: must be < the model's {max_positions} positions")
             logger.warning(
                 f"--tokens-per-sample {task.args.tokens_per_sample}: more than the model's {max_positions} "
                 "positions, which are used instead"

@@ -194,6 +194,8 @@ class TestLanguageModel:
         assert upstream.use("eval_lm", data, path)[0] == expected
         assert "--tokens-per-sample 1024: more than the model's 12 positions, which are used instead" in said.text
         assert upstream.use("eval_lm", data, path, "--context-window", "4")[0]["loss"] > 0
+        with pytest.raises(ValueError, match="^--context-window 12: must be < the model's 12 positions"):
+            upstream.use("eval_lm", data, path, "--context-window", "12")
 
     def test_sentences_that_are_too_long_are_told(self, trained_once, said):
         data, path = trained_once("transformer_lm")
