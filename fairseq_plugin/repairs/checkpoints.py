@@ -21,7 +21,7 @@ from fairseq.trainer import Trainer
 from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.nodes import AnyNode
 
-from fairseq_plugin.repairs.replace import after, call_after, instead, replace
+from fairseq_plugin.repairs.replace import call_after, instead, replace
 from recurrence.files import damage
 from recurrence.loop import named_loops
 
@@ -189,11 +189,20 @@ def average_adaptive_softmax(restore: Callable, ema: EMA, state_dict: dict, *arg
     restore(ema, {**versions, **state_dict}, *args, **kwargs)
 
 
-@after(checkpoint_utils, "load_checkpoint_to_cpu")
-def begin_average_with_weights(state: dict[str, Any], *args, **kwargs) -> None:
+def begin_average_with_weights() -> None:
     """Lets ``--store-ema`` begin from a checkpoint without an average, with its weights; fairseq stops (KeyError)."""
+    call_after(checkpoint_utils, "load_checkpoint_to_cpu", _offer_weights)
+    call_after(Trainer, "load_checkpoint", _release_weights)
+
+
+def _offer_weights(state: dict[str, Any], *args, **kwargs) -> None:
     if isinstance(state.get("extra_state"), dict):
         state["extra_state"].setdefault("ema", state.get("model"))
+
+
+def _release_weights(extra: dict[str, Any] | None, *args, **kwargs) -> None:
+    if extra is not None:  # which fairseq-train keeps until it ends
+        extra.pop("ema", None)
 
 
 @instead(Trainer, "load_checkpoint")
