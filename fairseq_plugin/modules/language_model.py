@@ -141,5 +141,5 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
 
 def remember_positions(args, task) -> int:
     """Number of learned positions, see :func:`store_positions`."""
-    given = args.max_target_positions or getattr(task.args, "max_target_positions", None)
-    return store_positions(args, "max_target_positions", given or task.args.tokens_per_sample)
+    known = args.max_target_positions, getattr(task.args, "max_target_positions", None), task.args.tokens_per_sample
+    return store_positions(args, "max_target_positions", next(number for number in known if number is not None))

@@ -132,6 +132,8 @@ def test_fewer_than_one_learned_position_is_rejected(limit):
     with pytest.raises(ValueError, match="must be >= 1"):
         models.tiny("ilr_small", "--position", "learned", on=language.task(tokens_per_sample=limit))
     with pytest.raises(ValueError, match=f"^--max-target-positions={limit}: must be >= 1"):
+        models.tiny("ilr_small", "--position", "learned", on=language.task(max_target_positions=limit))
+    with pytest.raises(ValueError, match=f"^--max-target-positions={limit}: must be >= 1"):
         models.tiny("vanilla_base", "--decoder-learned-pos", on=models.task(max_target_positions=limit))
 
 
