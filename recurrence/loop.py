@@ -74,6 +74,7 @@ class Loop(nn.Module):
         chosen: the passes to run instead of all; None for all.
         noted: buffer with the order, see :meth:`note_order`; None if other tensors show it.
         looping: buffer, 0 until late loops begin, then 1; None if they begin at once.
+        learned_levels: whether `levels` are learned; a pass that runs again then has its own again.
         moved: whether passes have loaded what other passes of a checkpoint own.
 
     Raises:
@@ -83,6 +84,7 @@ class Loop(nn.Module):
     chosen: tuple[int, ...] | None = None
     noted: Tensor | None
     looping: Tensor | None
+    learned_levels = False
     moved = False
 
     def __init__(
@@ -146,10 +148,11 @@ class Loop(nn.Module):
 
         Raises:
             RuntimeError: see :attr:`running`.
-            ValueError: if a pass runs twice, which has one of `levels` and one slot.
+            ValueError: if a pass runs twice, which has one slot, and one of `levels` that are not learned.
         """
         indices = self.running if indices is None else indices
-        if len(set(indices)) < len(indices) and (levels is not None or slots is not None):
+        static = levels is not None and not self.learned_levels
+        if len(set(indices)) < len(indices) and (static or slots is not None):
             rule = "as each has one static level signal, and one slot while decoding"
             raise ValueError(f"{len(indices)} passes: must be <= {self.passes}, {rule}")
         first_inputs = {} if first_inputs is None else first_inputs

@@ -40,6 +40,7 @@ class UniversalViT(LoopedVisionTransformer):
             self.pos_embed = position.depth_time(*shape).to(dtype)[None]
             self.depth_embed = depth_table(passes, self.num_features).to(dtype)
         else:
+            self.loop.learned_levels = True
             self.level_embed = nn.Parameter(torch.empty(passes, *shape))
             nn.init.normal_(self.level_embed)
 

@@ -52,6 +52,21 @@ def test_every_model_is_elastic_or_rejected_by_name(structure):
     assert all(len(loop.running) == loop.passes for loop in model.eval().loops())
 
 
+def test_learned_levels_serve_more_passes_than_the_model_has():
+    deep = vision.small("uit, learned levels", depth_range=(1, 5))
+    built = vision.small("uit, learned levels", seed=1, depth=5)
+    built.load_state_dict(deep.state_dict())
+    x = vision.images(deep)
+    with at_depths({deep.loop: 5}):
+        torch.testing.assert_close(deep(x), built(x), rtol=0, atol=1e-12)
+    drawn = set()
+    for update in range(12):
+        deep.train().set_num_updates(update)
+        drawn.add(len(deep.loop.running))
+        assert deep(x).isfinite().all()
+    assert max(drawn) == 5
+
+
 def test_one_loop_of_sret_takes_the_slices_of_the_first_run():
     model = vision.small("sret_t", depth_range=(1, 2))
     single = vision.small("sret_t", seed=1, loops=1, groups=tuple((first,) for first, _ in model.config.groups))
