@@ -18,7 +18,6 @@ from pathlib import Path
 
 import timm
 from timm.models import save_for_hf
-from timm.utils import ParseKwargs
 from torch import nn
 
 from recurrence.weights import command
@@ -26,6 +25,7 @@ from timm_plugin import repairs
 from timm_plugin._compat import SAVES_OPTIONS
 from timm_plugin.checkpoints import PREPROCESSING, load
 from timm_plugin.conversion import to_looped, to_timm
+from timm_plugin.training.options import key_value
 
 logger = logging.getLogger("timm_plugin.convert")
 KEPT = (*PREPROCESSING, "crop_mode", "num_classes", "label_names", "label_descriptions")
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for subparser in commands.choices.values():
         add = subparser.add_argument
         add("--model", metavar="NAME", help="the model of IN, if IN does not name it")
-        add("--model-kwargs", nargs="*", default={}, action=ParseKwargs, metavar="K=V", help="its options")
+        add("--model-kwargs", nargs="*", default=[], type=key_value, metavar="K=V", help="its options")
     args = parser.parse_args(arguments)
     try:
         if not SAVES_OPTIONS:
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise ValueError(f"IN={args.input}: no such file")
         if args.output.exists():
             raise ValueError(f"OUT={args.output}: must not exist yet")
-        source = load(args.input, args.model, **args.model_kwargs)
+        source = load(args.input, args.model, **dict(args.model_kwargs))
         if args.command == "unshare":
             model = to_timm(source)
         else:

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from timm.data import create_dataset, create_loader, resolve_data_config
-from timm.utils import ParseKwargs
 from torch import Tensor, nn
 
 from recurrence import gemm
@@ -27,7 +26,7 @@ from recurrence.loop import Loop
 from timm_plugin import repairs
 from timm_plugin.checkpoints import load
 from timm_plugin.training.data import labels
-from timm_plugin.training.options import SPLITS
+from timm_plugin.training.options import SPLITS, key_value
 
 
 def assignments(loops: dict[str, Loop]) -> list[curve.Setting]:
@@ -61,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("images", type=Path, metavar="IMAGES", help="a folder per class, or a folder per split that holds them")
     add("--checkpoint", type=Path, required=True, metavar="FILE", help="from timm's trainer, or a state dict")
     add("--model", metavar="NAME", help="the model, if the checkpoint does not name it")
-    add("--model-kwargs", nargs="*", default={}, action=ParseKwargs, metavar="K=V", help="its options")
+    add("--model-kwargs", nargs="*", default=[], type=key_value, metavar="K=V", help="its options")
     add("--split", default="validation", help="which split (default: validation)")
     add("--batch-size", type=int, default=64, metavar="N", help="images at a time (default: 64)")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where to run")
@@ -78,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"--checkpoint={args.checkpoint}: no such file")
     if args.batch_size < 1:
         raise ValueError(f"--batch-size={args.batch_size}: must be >= 1")
-    model = load(args.checkpoint, args.model, **args.model_kwargs)
+    model = load(args.checkpoint, args.model, **dict(args.model_kwargs))
     try:
         model = model.to(args.device)
     except (AssertionError, RuntimeError) as error:

@@ -21,7 +21,6 @@ from math import prod
 import timm
 import torch
 from arguments import parser
-from timm.utils import ParseKwargs
 from torch import Tensor, nn
 
 import timm_plugin  # noqa: F401  (registers its models)
@@ -29,6 +28,7 @@ from benchmarks.common import DEVICE, positive
 from benchmarks.vision import throughput
 from recurrence import count
 from recurrence.signal import LevelSignal
+from timm_plugin.training.options import key_value
 
 ROUNDS = 30
 
@@ -82,16 +82,17 @@ def main() -> None:
     command_line = parser(__doc__)
     add = command_line.add_argument
     add("arch", metavar="ARCH", help="a registered model")
-    add("kwargs", nargs="*", action=ParseKwargs, default={}, metavar="key=value")
+    add("kwargs", nargs="*", type=key_value, metavar="key=value")
     add("--throughput", type=positive, metavar="BATCH", help="images per batch; measures the speed")
     args = command_line.parse_args()
+    kwargs = dict(args.kwargs)
     if not timm.is_model(args.arch):
         command_line.error(f"ARCH={args.arch}: must be a registered model")
     try:
-        model = timm.create_model(args.arch, **args.kwargs).eval()
+        model = timm.create_model(args.arch, **kwargs).eval()
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         command_line.error(str(error))
-    side = args.kwargs.get("img_size", model.pretrained_cfg["input_size"][-1])
+    side = kwargs.get("img_size", model.pretrained_cfg["input_size"][-1])
     image = torch.zeros(1, 3, side, side)
     costs = {
         "params": count.stored(model),

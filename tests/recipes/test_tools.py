@@ -103,6 +103,7 @@ WRONG_CALLS = [
         "--reuse-map=x: must be",
     ),
     ("metrics/score.py a/test.log=ref b/test.log=ref", "test: is the name of 2 files: must be of one"),
+    ("metrics/cost_image.py uit depth", "argument key=value: 'depth': must be key=value"),
     ("metrics/cost_image.py uit dept=2", "unexpected keyword argument 'dept'"),
     ("cifar10/shrink.py foo bar --size 16", "data=foo: must hold cifar-10-batches-py"),
     ("cifar10/hold_out.py foo bar", "data=foo: must hold cifar-10-batches-py"),

@@ -212,6 +212,7 @@ def test_a_timm_that_would_not_save_the_options_is_rejected(tmp_path, rejected, 
         ("unshare {file} {out}", "--model: must name the model of {file}"),
         ("unshare {folder}/missing.pth {out}", "IN={folder}/missing.pth: no such file"),
         ("unshare {file} {out} --model uit --model-kwargs depth=1", "not the weights of uit with {{'depth': 1}}"),
+        ("unshare {file} {out} --model-kwargs depth", "argument --model-kwargs: 'depth': must be key=value"),
         ("share {file} {out}", "required: --unique-layers"),
     ],
 )
