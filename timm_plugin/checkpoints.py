@@ -79,6 +79,9 @@ def _trained_with(name: str, args: argparse.Namespace) -> dict[str, Any]:
     named = dict(getattr(args, "model_kwargs", None) or {})
     kwargs = {argument: value for argument, value in named.items() if not names_source(argument)}
     given = [(argument, getattr(args, option, None)) for argument, option in OPTIONS.items()]
+    overlay = named.get("pretrained_cfg_overlay") or {}  # may give the preprocessing, besides a file
+    if kept := {key: overlay[key] for key in (*PREPROCESSING, "crop_mode", "input_size") if key in overlay}:
+        kwargs["pretrained_cfg_overlay"] = kept
     channels, *sides = getattr(args, "input_size", None) or (None,)  # train.py's --input-size
     for argument, value in (*given, ("in_chans", channels)):
         if value is not None:

@@ -251,6 +251,13 @@ def test_a_checkpoint_describes_its_model_and_no_other_file(tmp_path):
     torch.save({"arch": "uit_small", "args": args, "state_dict": model.state_dict()}, tmp_path / "last.pth.tar")
     tuned = checkpoints.load(tmp_path / "last.pth.tar", patch_size=8)  # a run that began with other.pth, which is gone
     assert all(torch.equal(*pair) for pair in zip(tuned.parameters(), model.parameters()))
+    given = dict(mean=(0.0, 0.1, 0.2), crop_mode="border", input_size=(3, 32, 32))
+    args.model_kwargs["pretrained_cfg_overlay"] = {**given, "file": str(tmp_path / "other.pth")}
+    args.img_size = None
+    torch.save({"arch": "uit_small", "args": args, "state_dict": model.state_dict()}, tmp_path / "last.pth.tar")
+    tuned = checkpoints.load(tmp_path / "last.pth.tar", patch_size=8)
+    assert tuned.patch_embed.img_size == (32, 32)
+    assert {**given, "file": None} == {name: tuned.pretrained_cfg.get(name) for name in (*given, "file")}
     torch.save({"arch": f"local-dir:{tmp_path}", "args": args}, tmp_path / "last.pth.tar")
     with pytest.raises(ValueError, match=r"--model: must name the model of .*last\.pth\.tar"):
         checkpoints.load(tmp_path / "last.pth.tar")
