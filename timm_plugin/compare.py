@@ -157,7 +157,7 @@ def _scored(suffix: str):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; ``--help`` describes it."""
     parser, words = options.parser(__doc__.split("\n")[0]), list(sys.argv[1:] if arguments is None else arguments)
-    parser.prog = "python -m timm_plugin.compare"
+    parser.prog, parser.allow_abbrev = "python -m timm_plugin.compare", False  # rows replace options by their names
     parser.usage = "%(prog)s IMAGES --output DIR --seeds N,N,N --model MODEL [options of both]"
     add_options(parser, output=False)
     args = parser.parse_args(words)

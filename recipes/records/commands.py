@@ -111,7 +111,9 @@ def parse_training(found: dict[str, list[str]]) -> None:
         if trainer.endswith(".py"):
             from timm_plugin.training.options import parser
 
-            parser("").parse_args(shlex.split(words))
+            command_line = parser("")
+            command_line.allow_abbrev = False  # FIXED and recorded_scale know whole names
+            command_line.parse_args(shlex.split(words))
         else:
             from fairseq import options
 

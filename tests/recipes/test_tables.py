@@ -177,6 +177,14 @@ def test_wrong_settings_are_named_before_anything_starts(words, settings, messag
     assert not out.exists()
 
 
+def test_flags_of_the_image_trainer_are_whole_words(tmp_path, capsys):
+    """The results would have the seed that an abbreviated --seed replaces."""
+    found = commands.stages(requested(tmp_path, "--see", "3"), NAMED["ringformer/table2"].runs["uit"], 1)
+    with pytest.raises(SystemExit):
+        commands.parse_training(found)
+    assert "unrecognized arguments: --see 3" in capsys.readouterr().err
+
+
 def test_usage_and_list():
     assert "usage: " in recipe("ringformer/table1.sh", fails=True)
     lines = recipe("ringformer/table4.sh", "list").splitlines()

@@ -62,6 +62,7 @@ FLAGS = ["--epochs", "2", "--warmup-epochs", "0", "--batch-size", "12", "--worke
     [
         (["--model", "vit_tiny_patch16_224"], "--model=vit_tiny_patch16_224: must be a looped model of timm_plugin"),
         (["--model-kwargs", "depth=1"], "runs each of its blocks once"),
+        (["--depth-rang", "1-2"], "unrecognized arguments: --depth-rang 1-2"),  # it would be of all rows
         (["--seed", "3"], "--seed 3: is set by --seeds"),
         (["--model-kwargs", "pretrained=1"], "--model-kwargs pretrained=1: the other rows would have no such weights"),
         (["--epochs", "0"], "--epochs 0: must be > 0"),
