@@ -4,8 +4,8 @@ Usage::
 
     python -m timm_plugin.accuracy RUN [--eight-bits]
 
-The images are those of the training's --val-split, preprocessed as in the training. With --eight-bits the weights are
-quantised (:mod:`recurrence.eight_bits`), on a CPU.
+The images are those of the training's --val-split, preprocessed as in the training, on its --device or, if this machine
+has none of that type, on the CPU. With --eight-bits the weights are quantised (:mod:`recurrence.eight_bits`), on a CPU.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from timm_plugin import repairs
 from timm_plugin.checkpoints import load, metadata_of
 from timm_plugin.depth import accuracy
 from timm_plugin.training.data import datasets, make_loaders
+from timm_plugin.training.options import devices
 
 
 def measured(run: Path, eight_bits: bool = False) -> dict[str, float]:
@@ -38,7 +39,8 @@ def measured(run: Path, eight_bits: bool = False) -> dict[str, float]:
     if eight_bits:
         quantise_(model)
     try:
-        device = torch.device("cpu" if eight_bits else args.device)
+        trained = torch.device(args.device)
+        device = torch.device("cpu") if eight_bits or trained.type not in devices() else trained
         *sets, args.num_classes = datasets(args)
         if args.num_classes != model.num_classes:
             raise ValueError(f"RUN={run}: has {model.num_classes} classes, its images now {args.num_classes}")

@@ -320,6 +320,14 @@ def test_a_run_is_scored_on_its_own_classes_only(images, tmp_path, rejected):
     assert f"RUN={tmp_path}: has 3 classes, its images now 1" in rejected(accuracy.main, tmp_path)
 
 
+def test_a_run_on_a_device_that_is_not_here_is_scored_on_the_cpu(images, tmp_path):
+    args = options.parser("").parse_args(flags(images, tmp_path, "--device", "xpu:0"))
+    args.num_classes = 3
+    saved = dict(arch=args.model, args=args, state_dict=tasks.build("model", args, num_classes=3).state_dict())
+    torch.save(saved, tmp_path / "last.pth.tar")
+    assert 0 <= accuracy.measured(tmp_path)["top1"] <= 100
+
+
 def test_a_nan_loss_stops_the_run(images, tmp_path, monkeypatch):
     more = ["--lr", "1e30", "--weight-decay", "0", "--warmup-epochs", "0"]
     monkeypatch.setattr(sys, "argv", ["train_image.py", *flags(images, tmp_path / "run", *more)])
