@@ -31,6 +31,7 @@ DEMO = [
     "scikit-learn",
     "sentencepiece>=0.1.99",
     "tabulate",
+    "tomli; python_version < '3.11'",
     "tqdm",
 ]
 # What `python -m fairseq_plugin.compare` and `timm_plugin.compare` need beside their trainers.

@@ -115,14 +115,17 @@ def imported(package: str) -> set[str]:
 
 
 def test_every_import_is_declared(site):
-    required = [line for line in metadata(site).get_all("Requires-Dist") if "extra ==" not in line]
-    declared = {re.match(r"[\w-]+", line)[0] for line in required}
+    required = metadata(site).get_all("Requires-Dist")
+    declared = {re.match(r"[\w-]+", line)[0] for line in required if "extra ==" not in line}
     tools = {"fvcore", "matplotlib", "pandas", "scipy", "tabulate"}  # extras, which name what is missing
     assert imported("recurrence") <= declared | tools
     speech = {"kaldi_native_fbank", "scipy", "soundfile", "torchaudio"}  # an extra, and what it takes the place of
     images = {"torchvision"}  # the extra timm has it; one task reads images
     texts = {"safetensors", "sentencepiece", "tokenizers"}  # the extra fairseq has them
     assert imported("fairseq_plugin") <= declared | HOST | {"fairseq_cli"} | speech | images | texts
+    demo = {re.match(r"[\w-]+", line)[0] for line in required if re.search("extra == .demo", line)}
+    records = {path.stem for path in (cli.REPOSITORY / "recipes" / "records").glob("*.py")}
+    assert imported("recipes/records") <= declared | demo | records | {"fairseq", "timm"}
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
