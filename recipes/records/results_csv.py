@@ -60,9 +60,12 @@ def check_writable(path: Path) -> None:
 def append(path: Path, lines: list[dict]) -> None:
     """Appends lines to a file in one write; it is created if it does not exist. Existing lines are not changed."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    before = path.read_bytes() if path.exists() else b""
     text = io.StringIO(newline="")
+    if before and not before.endswith(b"\n"):
+        text.write("\n")  # a full disk has cut the last line
     writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
-    if not path.exists() or not path.stat().st_size:
+    if not before:
         writer.writeheader()
     writer.writerows(lines)
     with path.open("ab") as file:
@@ -70,7 +73,7 @@ def append(path: Path, lines: list[dict]) -> None:
 
 
 def read(path: Path) -> list[dict]:
-    """All lines of a file. If a row ran twice with one seed, the last run counts; a failed one only if none succeeded.
+    """All whole lines. If a row ran twice with one seed, the last run counts; a failed one only if none succeeded.
 
     Raises:
         ValueError: the columns are not COLUMNS.
@@ -81,6 +84,8 @@ def read(path: Path) -> list[dict]:
             raise ValueError(f"{path}: columns {reader.fieldnames}, must be {COLUMNS}")
         found: dict[tuple, dict] = {}
         for line in reader:
+            if None in line.values():  # cut by a full disk
+                continue
             run = tuple(line[column] for column in ("table", "row", "scale", "seed", "metric"))
             if line["value"] or not found.get(run, {}).get("value"):
                 found[run] = line

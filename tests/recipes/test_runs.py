@@ -75,6 +75,15 @@ def test_of_reruns_the_last_counts_that_succeeded(tmp_path):
     assert found == [("1", "6"), ("2", "")]
 
 
+def test_a_line_that_a_full_disk_has_cut_costs_no_other(tmp_path):
+    path = tmp_path / "results.csv"
+    results_csv.append(path, [line(row="r", seed="1", value="5")])
+    with path.open("a") as file:
+        file.write("RingFormer 4,r,a,small,2,BLEU,6")
+    results_csv.append(path, [line(row="r", seed="3", value="7")])
+    assert [(one["seed"], one["value"]) for one in results_csv.read(path)] == [("1", "5"), ("3", "7")]
+
+
 LOCK = "import sys, execute, pathlib\nwith execute.locked(pathlib.Path(sys.argv[1])): execute.run_command(sys.argv[2])"
 
 
