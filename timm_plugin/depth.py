@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timm.data import create_dataset, create_loader, resolve_data_config
+from timm.data import create_dataset
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from recurrence import gemm
 from recurrence.analysis import depth_curve as curve
@@ -25,7 +26,7 @@ from recurrence.analysis.record import require_loops
 from recurrence.loop import Loop
 from timm_plugin import repairs
 from timm_plugin.checkpoints import load
-from timm_plugin.training.data import labels
+from timm_plugin.training.data import labels, preprocessed
 from timm_plugin.training.options import SPLITS, key_value
 
 
@@ -118,17 +119,7 @@ def read_images(
         raise ValueError(f"--split={split}: must be one of {', '.join(splits)}")
     if (classes := len(labels(dataset))) != model.num_classes:
         raise ValueError(f"IMAGES={folder}: must have {model.num_classes} classes, as the model, not {classes}")
-    config = resolve_data_config(size, model=model)
-    loader = create_loader(
-        dataset,
-        config["input_size"],
-        batch_size,
-        use_prefetcher=False,
-        num_workers=0,
-        persistent_workers=False,  # which timm before 1.0.31 does not imply
-        device=torch.device(device),
-        **{name: config[name] for name in ("interpolation", "mean", "std", "crop_pct", "crop_mode")},
-    )
+    loader = DataLoader(preprocessed(dataset, model, size), batch_size)
     return [(images.to(device), classes) for images, classes in loader]
 
 

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 import fairseq_plugin  # noqa: F401  (registers the models, and allows the types that fairseq's checkpoints hold)
 from timm_plugin import repairs
 from timm_plugin.checkpoints import load, metadata_of
+from timm_plugin.training.data import preprocessed
 
 
 def is_image_model(checkpoint: Path) -> bool:
@@ -73,9 +74,7 @@ class ImageRun:
         if not Path(args.data).exists():
             raise ValueError(f"{args.data}: no such folder of images; name it by --data")
         dataset = data.create_dataset(args.dataset, args.data, args.train_split if training else args.val_split)
-        config = data.resolve_data_config(dict(img_size=args.img_size, crop_pct=args.crop_pct), model=self.model)
-        names = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
-        dataset.transform = data.create_transform(**{name: config[name] for name in names})
+        dataset = preprocessed(dataset, self.model, dict(img_size=args.img_size, crop_pct=args.crop_pct))
         return DataLoader(Subset(dataset, spread(dataset, count)), batch)
 
 

@@ -76,14 +76,7 @@ def test_images_are_cropped_as_in_training(images, tmp_path, monkeypatch):
     image = timm.data.create_transform(**config)(Image.open(images / "a" / "0.png"))
     config["crop_pct"] = model.pretrained_cfg["crop_pct"]
     assert not torch.equal(timm.data.create_transform(**config)(Image.open(images / "a" / "0.png")), image)
-    read, seen, loader = depth.read_images, [], depth.create_loader
-
-    def older_loader(*args, num_workers, persistent_workers=True, **rest):
-        """That of timm before 1.0.31, which has torch reject this."""
-        assert num_workers or not persistent_workers
-        return loader(*args, num_workers=num_workers, persistent_workers=persistent_workers, **rest)
-
-    monkeypatch.setattr(depth, "create_loader", older_loader)
+    read, seen = depth.read_images, []
     monkeypatch.setattr(depth, "read_images", lambda *args: seen.extend(read(*args)) or seen)
     depth.main([str(images), "--checkpoint", str(tmp_path / "last.pth.tar"), "--device", "cpu"])
     torch.testing.assert_close(seen[0][0][0], image)

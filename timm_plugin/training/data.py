@@ -2,6 +2,7 @@
 
 import argparse
 import tarfile
+from typing import Any
 
 import torch
 from timm import data
@@ -38,6 +39,20 @@ def labels(dataset: Dataset) -> dict[str, int]:
     """The label of each class of a set of images."""
     reader = getattr(dataset, "reader", dataset)
     return getattr(reader, "class_name_to_idx", None) or reader.class_to_idx  # timm's tar reader has the former
+
+
+def preprocessed(dataset: Dataset, model: nn.Module, given: dict[str, Any]) -> Dataset:
+    """The set with timm's preprocessing for evaluation: images (C, height, width), float32.
+
+    The loaders of :func:`make_loaders` compute the same in another order, which changes the last bit of some pixels.
+
+    Args:
+        dataset: of timm; it is changed.
+        model: its preprocessing is used for what is not given.
+        given: as timm's `resolve_data_config` takes it, such as `img_size` and `crop_pct`.
+    """
+    dataset.transform = data.create_transform(**data.resolve_data_config(given, model=model))
+    return dataset
 
 
 def with_torchvision(args: argparse.Namespace, from_timm: transforms.Compose, config: dict) -> transforms.Compose:
@@ -88,7 +103,7 @@ def make_loaders(args: argparse.Namespace, model: nn.Module, sets: list[Dataset]
         reject("aug_repeats", args.aug_repeats, "must be 0 without torchrun; timm repeats across processes only")
     config = data.resolve_data_config(dict(img_size=args.img_size, crop_pct=args.crop_pct), model=model)
     common = dict(
-        **{name: config[name] for name in ("input_size", "interpolation", "mean", "std")},
+        **config,
         batch_size=args.batch_size,
         num_workers=args.workers,
         distributed=args.distributed,
@@ -98,4 +113,4 @@ def make_loaders(args: argparse.Namespace, model: nn.Module, sets: list[Dataset]
     )
     training = data.create_loader(sets[0], is_training=True, **augmentation(args), **common)
     sets[0].transform = with_torchvision(args, sets[0].transform, config)
-    return [training, data.create_loader(sets[1], crop_pct=config["crop_pct"], crop_mode=config["crop_mode"], **common)]
+    return [training, data.create_loader(sets[1], **common)]
