@@ -66,6 +66,15 @@ def metadata_of(path: Path) -> dict[str, Any]:
     return found
 
 
+def is_registered(name: str) -> bool:
+    """Whether timm has a model of this name and, if a tag follows behind a dot, such weights of it."""
+    try:
+        timm.get_pretrained_cfg(name)
+    except RuntimeError:  # no such tag
+        return False
+    return timm.is_model(name)
+
+
 def names_source(argument: str) -> bool:
     """Whether an argument of a model is a file or an address from which to load weights."""
     return argument.startswith("pretrained") or argument in ("checkpoint_path", "cache_dir")
@@ -87,6 +96,6 @@ def _trained_with(name: str, args: argparse.Namespace) -> dict[str, Any]:
         if value is not None:
             kwargs.setdefault(argument, value)
     size = getattr(args, "img_size", None) or tuple(sides)
-    if size and timm.get_pretrained_cfg(name).fixed_input_size:
+    if size and is_registered(name) and timm.get_pretrained_cfg(name).fixed_input_size:
         kwargs.setdefault("img_size", size)
     return kwargs

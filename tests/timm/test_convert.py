@@ -188,6 +188,9 @@ def test_a_training_checkpoint_describes_its_model(tmp_path):
     assert json.loads((tmp_path / "own" / "config.json").read_text())["pretrained_cfg"]["crop_pct"] == 0.5
     with pytest.raises(ValueError, match=r"last.pth.tar: not the weights of plain_vit with .*'depth': 5"):
         checkpoints.load(path, depth=5)
+    for name, message in (("plane_vit", "Unknown model"), ("plain_vit.tag", r"Invalid pretrained tag \(tag\)")):
+        with pytest.raises(ValueError, match=f"last.pth.tar: not the weights of {name} with .*: {message}"):
+            checkpoints.load(path, name)
 
 
 def test_the_crop_and_the_names_of_the_classes_are_kept(tmp_path):

@@ -10,7 +10,8 @@ from tests.support.image_training import MODEL, SMALL, TEACHER, flags
 from timm_plugin import train
 from timm_plugin.training import options
 
-PASS_LOSS = ["--model", "uit", "--model-kwargs", *SMALL, "--pass-loss", "1"]
+UIT = ["--model", "uit", "--model-kwargs", *SMALL]
+PASS_LOSS = [*UIT, "--pass-loss", "1"]
 REJECTED = {
     "--hflip 2.0: must be in 0 .. 1": ["--hflip", "2"],
     "--clip-grad 0.0: must be > 0": ["--clip-grad", "0"],
@@ -24,6 +25,8 @@ REJECTED = {
     "--dataset torch/cifar10: not in ": ["--dataset", "torch/cifar10"],
     "--device abacus: must be a device of this machine": ["--device", "abacus"],
     "--model vit_enormous: must be a registered model": ["--model", "vit_enormous"],
+    "--model sret_t.tag: must be a registered model": ["--model", "sret_t.tag"],
+    "--teacher sret_nano.tag: must be a registered model": ["--teacher", "sret_nano.tag"],
     "--scale [0.5, 0.1]: must be two shares": ["--scale", "0.5", "0.1"],
     "--crop-pct 1.5: must be > 0 and <= 1": ["--crop-pct", "1.5"],
     "--model-ema-decay 1.0: must be > 0 and < 1": ["--model-ema-decay", "1"],
@@ -55,6 +58,8 @@ REJECTED = {
     "--depth-range (1, 2): needs a looped model of timm_plugin": ["--depth-range", "1-2"],
     "loop_after_updates=9: does not go with pass_loss=1.0": [*PASS_LOSS, "--loop-after-updates", "9"],
     "--pass-loss 1.0: must not be given with --teacher": [*PASS_LOSS, *TEACHER],
+    "--pass-loss 0.5: must not be given with --teacher": [*UIT, "pass_loss=0.5", *TEACHER],
+    "--teacher vit_tiny_patch16_224: must not be given with uit": [*UIT, "--mixed-depth", *TEACHER],
     "--teacher sret_nano: its weights are for 10 classes, the images have 3: needs": ["--teacher", "sret_nano"],
     "--amp: invalid choice: 'fp8'": ["--amp", "fp8"],
     "--train-split trian: must be one of train, training, val": ["--dataset", "torch/mnist", "--train-split", "trian"],

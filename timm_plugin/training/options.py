@@ -11,6 +11,7 @@ import torch
 from timm.optim import list_optimizers
 
 from timm_plugin import MODELS
+from timm_plugin.checkpoints import is_registered
 from timm_plugin.elastic import DEPTH_OPTIONS
 
 
@@ -45,7 +46,7 @@ RULES: dict[str, tuple[Callable[..., bool], str]] = {
     **dict.fromkeys(["temperature", "img_size", "resize"], POSITIVE),
     **dict.fromkeys(["warmup_epochs", "min_lr", "weight_decay", "workers"], NOT_NEGATIVE),
     **dict.fromkeys(["mixup", "cutmix", "color_jitter", "aug_repeats"], NOT_NEGATIVE),
-    **dict.fromkeys(["model", "teacher"], (timm.is_model, "must be a registered model")),
+    **dict.fromkeys(["model", "teacher"], (is_registered, "must be a registered model")),
     "scale": (lambda value: 0 < value[0] <= value[1] <= 1, "must be two shares, 0 < low <= high <= 1"),
     "crop_pct": (lambda value: 0 < value <= 1, "must be > 0 and <= 1"),
     "model_ema_decay": (lambda value: 0 < value < 1, "must be > 0 and < 1"),

@@ -102,8 +102,8 @@ def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) 
     supervised = getattr(model, "supervises_depths", False)
     if not args.teacher:
         return (DeepSupervisionTask if supervised else task.ClassificationTask)(model, **settings)
-    if args.pass_loss:
-        reject("pass_loss", args.pass_loss, "must not be given with --teacher, whose labels are for one pass")
+    if supervised and model.config.pass_loss:
+        reject("pass_loss", model.config.pass_loss, "must not be given with --teacher, whose labels are for one pass")
     if supervised:
         reject("teacher", args.teacher, f"must not be given with {args.model}, whose two depths learn from labels")
     teacher = load_teacher(args).to(device)
